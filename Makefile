@@ -1,0 +1,44 @@
+# The commands of the README. CMake and Ninja do the work; `make help` lists what there is.
+BUILD ?= build
+PREFIX ?= /usr/local
+GENERATE = cmake -G Ninja -S . --log-level=WARNING
+
+.PHONY: help setup build test demo bench asan tsan fuzz install format lint clean
+
+help:
+	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
+	@echo 'make test     the same set-up, then every test'
+	@echo 'make bench    every speed goal, with its limit and peers, from one run'
+	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
+	@echo 'make tsan     the tests under the thread sanitizer'
+	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
+	@echo 'make install  into PREFIX (/usr/local)'
+
+setup:
+	@scripts/setup
+
+build: setup
+	@$(GENERATE) -B $(BUILD)
+	@cmake --build $(BUILD)
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure
+
+asan: setup
+	@$(GENERATE) -B build-asan -DBANYAN_SANITIZE=address
+	@cmake --build build-asan
+	@ctest --test-dir build-asan --output-on-failure
+
+tsan: setup
+	@$(GENERATE) -B build-tsan -DBANYAN_SANITIZE=thread
+	@cmake --build build-tsan
+	@ctest --test-dir build-tsan --output-on-failure
+
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+format:
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean:
+	rm -rf build build-asan build-tsan build-fuzz

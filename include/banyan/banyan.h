@@ -1,0 +1,15 @@
+/* Banyan: everything. SPDX-License-Identifier: Apache-2.0 */
+#ifndef BANYAN_BANYAN_H
+#define BANYAN_BANYAN_H
+
+#include <banyan/copy.h>
+#include <banyan/core.h>
+#include <banyan/layout.h>
+#include <banyan/memory.h>
+#include <banyan/pipeline.h>
+#include <banyan/reshard.h>
+#include <banyan/transform.h>
+#include <banyan/transport.h>
+#include <banyan/world.h>
+
+#endif

@@ -1,0 +1,137 @@
+/* Banyan: status, errors, log, element types, sets of ranks, requests.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef BANYAN_CORE_H
+#define BANYAN_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dlpack/dlpack.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BANYAN_VERSION_MAJOR 0
+#define BANYAN_VERSION_MINOR 1
+#define BANYAN_VERSION_PATCH 0
+
+#define BANYAN_API __attribute__((visibility("default")))
+
+/* What a call came to. Every public function that can fail returns one of these; the sentence for a
+ * person is in banyan_last_error(). */
+typedef enum banyan_status {
+    BANYAN_OK = 0,
+    BANYAN_ERR_INVALID,     /* an argument is out of its range or contradicts another */
+    BANYAN_ERR_NO_MEMORY,   /* memory or address space ran out */
+    BANYAN_ERR_SYSTEM,      /* a system call failed; the sentence has its name and errno */
+    BANYAN_ERR_TIMEOUT,     /* a wait passed its deadline */
+    BANYAN_ERR_PEER_LOST,   /* a process of the world has died or left */
+    BANYAN_ERR_ABORTED,     /* a process of the world called banyan_world_abort */
+    BANYAN_ERR_UNSUPPORTED, /* this machine or build lacks what was asked for */
+    BANYAN_ERR_FORMAT,      /* a file or message is malformed */
+    BANYAN_ERR_MISMATCH,    /* two ranks, or two sides of a transfer, disagree */
+    BANYAN_ERR_NOT_FOUND,   /* a named thing does not exist */
+    BANYAN_ERR_CORRUPT,     /* data arrived changed (checksum) */
+    BANYAN_ERR_REFUSED      /* a peer could not prove that it belongs to the job */
+} banyan_status;
+
+/* The constant's name, "BANYAN_ERR_TIMEOUT" for example. Any thread. */
+BANYAN_API const char *banyan_status_name(banyan_status status);
+
+/* The sentence that explains the last failure of a Banyan call on this thread, with the names and
+ * numbers in it; empty when there was none. Valid until the next failing call on this thread. */
+BANYAN_API const char *banyan_last_error(void);
+
+/* Set that sentence and return `status`: for backends, services and transforms written outside
+ * Banyan. printf's format; the arguments may include banyan_last_error(). Any thread. */
+BANYAN_API banyan_status banyan_error_set(banyan_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+/* "0.1.0". Any thread. */
+BANYAN_API const char *banyan_version(void);
+
+/* ---- log ---- */
+
+typedef enum banyan_log_level {
+    BANYAN_LOG_ERROR = 0,
+    BANYAN_LOG_WARN,
+    BANYAN_LOG_INFO,
+    BANYAN_LOG_DEBUG
+} banyan_log_level;
+
+typedef void (*banyan_log_fn)(banyan_log_level level, const char *message, void *context);
+
+/* Send log lines to `fn` instead of stderr (NULL: back to stderr). BANYAN_LOG=error|warn|info|debug
+ * sets the level, warn by default. Any thread; `fn` may be called from Banyan's own threads. */
+BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
+
+/* ---- element types ---- */
+
+/* DLPack 1.1's codes for the 8-bit floats, which older dlpack.h headers lack. */
+#define BANYAN_DL_FLOAT8_E4M3FN 10U
+#define BANYAN_DL_FLOAT8_E5M2 12U
+#define BANYAN_DL_FLOAT8_E8M0FNU 14U
+
+#define BANYAN_F32 ((DLDataType){kDLFloat, 32, 1})
+#define BANYAN_F16 ((DLDataType){kDLFloat, 16, 1})
+#define BANYAN_BF16 ((DLDataType){kDLBfloat, 16, 1})
+#define BANYAN_F8_E4M3 ((DLDataType){BANYAN_DL_FLOAT8_E4M3FN, 8, 1})
+#define BANYAN_F8_E8M0 ((DLDataType){BANYAN_DL_FLOAT8_E8M0FNU, 8, 1})
+#define BANYAN_U8 ((DLDataType){kDLUInt, 8, 1})
+
+/* Bytes of one element; 0 for a type that does not fill whole bytes. Any thread. */
+BANYAN_API size_t banyan_dtype_bytes(DLDataType dtype);
+
+/* safetensors' name of the type ("BF16", "F8_E4M3", "I64"), or "?" for one it has no name for. */
+BANYAN_API const char *banyan_dtype_name(DLDataType dtype);
+
+/* The type of a name as safetensors ("BF16"), PyTorch ("bfloat16", "torch.bfloat16") or people
+ * ("bf16") write it. BANYAN_ERR_NOT_FOUND for any other. */
+BANYAN_API banyan_status banyan_dtype_parse(const char *name, DLDataType *dtype);
+
+BANYAN_API bool banyan_dtype_equal(DLDataType a, DLDataType b);
+
+/* ---- sets of ranks ---- */
+
+#define BANYAN_RANK_SET_LEVELS 4
+
+/* The ranks first + Σ i[k]·stride[k], 0 ≤ i[k] < count[k]: what a mesh axis, or several, span.
+ * Nothing in it grows with the number of ranks. Levels go from the slowest to the fastest; a level
+ * that is not used has count 1. The set must not name a rank twice. A zeroed struct is the empty
+ * set. */
+typedef struct banyan_rank_set {
+    int first;
+    int count[BANYAN_RANK_SET_LEVELS];
+    int stride[BANYAN_RANK_SET_LEVELS];
+} banyan_rank_set;
+
+BANYAN_API banyan_rank_set banyan_rank_set_one(int rank);
+BANYAN_API int64_t banyan_rank_set_size(const banyan_rank_set *set);
+
+/* The index-th rank, in the order of the levels; `index` must be below the size. */
+BANYAN_API int banyan_rank_set_at(const banyan_rank_set *set, int64_t index);
+
+/* Where `rank` stands in the set's order, or -1 when it is not in it. */
+BANYAN_API int64_t banyan_rank_set_find(const banyan_rank_set *set, int rank);
+
+/* ---- requests ---- */
+
+/* Work that was started and is waited for later. */
+typedef struct banyan_request banyan_request;
+
+/* Has the work ended? `done` is set at once, without waiting. When it has ended the status is the
+ * work's own and stays readable until the request is waited for. The thread that started the work.
+ */
+BANYAN_API banyan_status banyan_request_test(banyan_request *request, bool *done);
+
+/* Wait for the work, free the request and return the work's status. Once per request. */
+BANYAN_API banyan_status banyan_request_wait(banyan_request *request);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

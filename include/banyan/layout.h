@@ -1,0 +1,192 @@
+/* Banyan: layouts, which pieces of a model's tensors a rank holds and where.
+ *
+ * A layout lists the tensors in this rank's memory (local tensors) and, for each, the pieces of the
+ * model's tensors (global tensors) that lie in it. A piece is a box of one global tensor and the
+ * place of that box inside a local tensor. Sharding, packing, stacking and transposing are all just
+ * pieces: the planner knows nothing else.
+ *
+ * A layout is a builder: calls that add to it do not fail one by one. It keeps the first error,
+ * with the names and numbers, and banyan_layout_check or the planner reports it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef BANYAN_LAYOUT_H
+#define BANYAN_LAYOUT_H
+
+#include <banyan/copy.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Elements start[d] ≤ i[d] < start[d] + extent[d]. Zero dimensions: a scalar, one element. */
+typedef struct banyan_box {
+    int ndim;
+    int64_t start[BANYAN_MAX_DIMS];
+    int64_t extent[BANYAN_MAX_DIMS];
+} banyan_box;
+
+BANYAN_API uint64_t banyan_box_elems(const banyan_box *box);
+BANYAN_API bool banyan_box_equal(const banyan_box *a, const banyan_box *b);
+/* False, and `out` is untouched, when they have no element in common. */
+BANYAN_API bool banyan_box_intersect(const banyan_box *a, const banyan_box *b, banyan_box *out);
+/* Cut `b` out of `a`: up to 2 × ndim disjoint boxes that cover the rest. Returns their number. */
+BANYAN_API int banyan_box_subtract(const banyan_box *a, const banyan_box *b,
+                                   banyan_box out[2 * BANYAN_MAX_DIMS]);
+/* "[0:48, 16:32]" into `text`, cut to `bytes`. Returns `text`. */
+BANYAN_API const char *banyan_box_format(const banyan_box *box, char *text, size_t bytes);
+
+enum {
+    /* The source's dtype wins: a persistent buffer (a running mean, an expert bias) that the
+     * destination declares in another type takes the type it is sent in. */
+    BANYAN_PIECE_PERSISTENT_BUFFER = 1 << 0
+};
+
+/* Global index g of the box lies at local index l, with l[k] = local_start[k] for every local
+ * dimension k, plus g[d] - box.start[d] in dimension dim_map[d]. A local dimension may be the image
+ * of at most one global one. */
+typedef struct banyan_piece {
+    int tensor;                     /* the local tensor, as returned by banyan_layout_add_tensor */
+    const char *name;               /* of the global tensor; copied */
+    int ndim;                       /* of the global tensor */
+    int64_t shape[BANYAN_MAX_DIMS]; /* of the global tensor */
+    banyan_box box;
+    int64_t local_start[BANYAN_MAX_DIMS]; /* as many as the local tensor has dimensions */
+    int dim_map[BANYAN_MAX_DIMS];         /* local dimension of each global one */
+    uint32_t flags;
+    /* All ranks that hold this very box of this tensor on this side, this rank among them, when the
+     * caller knows them; empty when not. Knowing them keeps planning independent of their number.
+     */
+    banyan_rank_set replicas;
+} banyan_piece;
+
+typedef struct banyan_local_tensor {
+    const char *name;
+    DLDataType dtype;
+    int ndim;
+    int64_t shape[BANYAN_MAX_DIMS];
+} banyan_local_tensor;
+
+typedef struct banyan_layout banyan_layout;
+
+BANYAN_API banyan_status banyan_layout_create(banyan_layout **layout);
+BANYAN_API void banyan_layout_destroy(banyan_layout *layout);
+
+/* Add a local tensor; returns its number, or -1 once the layout has an error. Names need be unique.
+ */
+BANYAN_API int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType dtype,
+                                        int ndim, const int64_t *shape);
+BANYAN_API void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece);
+
+/* Elements of a local tensor that belong to no piece and are zeroed in a destination: padding. */
+BANYAN_API void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box);
+
+/* The first error of a builder call, or BANYAN_OK: a piece out of its tensor, pieces of one local
+ * tensor that overlap in memory, a name twice, … */
+BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
+
+BANYAN_API size_t banyan_layout_tensor_count(const banyan_layout *layout);
+BANYAN_API const banyan_local_tensor *banyan_layout_tensor(const banyan_layout *layout, size_t i);
+BANYAN_API size_t banyan_layout_piece_count(const banyan_layout *layout);
+BANYAN_API const banyan_piece *banyan_layout_piece(const banyan_layout *layout, size_t i);
+BANYAN_API size_t banyan_layout_padding_count(const banyan_layout *layout);
+BANYAN_API const banyan_box *banyan_layout_padding(const banyan_layout *layout, size_t i,
+                                                   int *tensor);
+/* Bytes of all local tensors, dense. */
+BANYAN_API uint64_t banyan_layout_bytes(const banyan_layout *layout);
+
+/* ---- builder: a mesh of ranks and placements, as PyTorch's DTensor has them ---- */
+
+/* Ranks first_rank + Σ i[k]·stride[k]; strides all 0 means row-major over consecutive ranks. */
+typedef struct banyan_mesh {
+    int ndim;
+    int extent[BANYAN_RANK_SET_LEVELS];
+    int stride[BANYAN_RANK_SET_LEVELS];
+    int first_rank;
+} banyan_mesh;
+
+typedef enum banyan_placement_kind { BANYAN_REPLICATE = 0, BANYAN_SHARD } banyan_placement_kind;
+
+typedef struct banyan_placement {
+    banyan_placement_kind kind;
+    int dim; /* of the tensor, when sharded */
+} banyan_placement;
+
+/* The shard of a global tensor at `rank`: one placement a mesh axis, applied in order, each cutting
+ * what the axes before it left, by torch.chunk's rule (pieces of ⌈size ÷ n⌉, the last ones smaller
+ * or empty). A rank outside the mesh adds nothing. The local tensor has the global one's name. */
+BANYAN_API void banyan_layout_add_sharded(banyan_layout *layout, const char *name, DLDataType dtype,
+                                          int ndim, const int64_t *shape, const banyan_mesh *mesh,
+                                          const banyan_placement *placements, int rank);
+
+/* ---- builder: Megatron-Core's metadata ---- */
+
+/* One local parameter as Megatron-Core describes it (ParameterMetadata of its resharding planner).
+ */
+typedef struct banyan_megatron_tensor {
+    const char *name;          /* local */
+    const char *resolved_name; /* in the whole model: global layer and expert numbers */
+    DLDataType dtype;
+    int ndim;
+    int64_t shape[BANYAN_MAX_DIMS]; /* local */
+    bool is_tp;                     /* sharded over the tensor-parallel group along partition_dim */
+    int partition_dim;
+    int partition_stride; /* s segments; segment k of rank t of T is global segment k·T + t */
+    const int64_t *partition_sizes; /* blocks packed along partition_dim, each sharded by itself */
+    int partition_size_count;
+    const int *tp_ranks; /* the tensor-parallel group, in order */
+    int tp_rank_count;
+    const int *dp_ranks; /* the data-parallel group: the replicas */
+    int dp_rank_count;
+    bool persistent_buffer;
+} banyan_megatron_tensor;
+
+/* Add the tensor as `rank` holds it; rank_offset is added to every rank of a job that numbers from
+ * 0. */
+BANYAN_API void banyan_layout_add_megatron(banyan_layout *layout,
+                                           const banyan_megatron_tensor *tensor, int rank,
+                                           int rank_offset);
+
+/* ---- builder: a model's tensor list, rules and a parallel spec ---- */
+
+/* Names, shapes and types of a model's global tensors, in file order. */
+typedef struct banyan_model banyan_model;
+
+/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, or a Hugging Face folder (index and
+ * shards) or one safetensors file. FORMAT names file, position and tensor. */
+BANYAN_API banyan_status banyan_model_load(const char *path, banyan_model **model);
+BANYAN_API void banyan_model_destroy(banyan_model *model);
+BANYAN_API size_t banyan_model_tensor_count(const banyan_model *model);
+BANYAN_API const banyan_local_tensor *banyan_model_tensor(const banyan_model *model, size_t i);
+BANYAN_API uint64_t banyan_model_bytes(const banyan_model *model);
+
+/* A parallel layout as a command line writes it: "tp=2,pp=2,dp=1,ep=4,etp=1,fsdp=8,packing=vllm".
+ * docs/layouts.md has every key, how ranks are numbered, and the rule file's format. */
+typedef struct banyan_spec {
+    int tp, pp, dp, ep, etp, fsdp;
+    char packing[16];       /* "hf" (none), "megatron" or "vllm" */
+    int64_t vocab_multiple; /* the vocabulary is padded to a multiple of this; 0: not padded */
+} banyan_spec;
+
+/* INVALID names the key and the place in the text. */
+BANYAN_API banyan_status banyan_spec_parse(const char *text, banyan_spec *spec);
+BANYAN_API int banyan_spec_world_size(const banyan_spec *spec);
+
+/* Glob → dimension and packing. */
+typedef struct banyan_rules banyan_rules;
+
+/* From a rule file; `path` NULL: the built-in rules, which know the models in docs/layouts.md. */
+BANYAN_API banyan_status banyan_rules_load(const char *path, banyan_rules **rules);
+BANYAN_API void banyan_rules_destroy(banyan_rules *rules);
+
+/* Everything that `rank` (0 … world size of the spec - 1) of a job with this spec holds of the
+ * model. Replica sets get rank_offset added. Errors, kept in the layout, name tensor, rule and
+ * numbers: a tensor that no rule matches, a size that does not divide. */
+BANYAN_API void banyan_layout_add_model(banyan_layout *layout, const banyan_model *model,
+                                        const banyan_rules *rules, const banyan_spec *spec,
+                                        int rank, int rank_offset);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,162 @@
+/* Banyan: moving a model from one layout to another.
+ *
+ * Layout → plan → run. Planning is collective and happens once; each rank derives its own
+ * transfers, alone, from what the directory tells about its own tensors. Running moves the bytes
+ * through a copy service, any number of times.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef BANYAN_RESHARD_H
+#define BANYAN_RESHARD_H
+
+#include <banyan/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- plan ---- */
+
+/* A box that one rank sends and another receives, as one of the two sees it. */
+typedef struct banyan_transfer {
+    const char *name; /* of the global tensor */
+    banyan_box box;   /* in global coordinates */
+    int source_rank;
+    int destination_rank;
+    uint64_t task_id;         /* derived alone on both sides: (tensor, destination, box, ordinal) */
+    uint64_t bytes;           /* in the source's type */
+    size_t source_piece;      /* of this rank's source layout, when it is the source */
+    size_t destination_piece; /* of this rank's destination layout, when it is the destination */
+    DLDataType source_dtype;
+    DLDataType destination_dtype;
+} banyan_transfer;
+
+typedef struct banyan_transform banyan_transform;
+
+typedef struct banyan_reshard_options {
+    size_t size;                /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
+    uint64_t min_split_bytes;   /* replicas do not share a box into shares below this; 0: 256 KiB */
+    uint64_t max_staging_bytes; /* of memory a run may take for staging; 0: no bound */
+    bool checksums;             /* XXH3 of every transfer, verified at the receiver */
+    const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
+} banyan_reshard_options;
+
+#define BANYAN_RESHARD_OPTIONS_INIT                                                                \
+    {                                                                                              \
+        .size = sizeof(banyan_reshard_options)                                                     \
+    }
+
+typedef struct banyan_reshard_plan banyan_reshard_plan;
+
+/* Plan the moves from all ranks' `source` to all ranks' `destination`. Either, or both, may be NULL
+ * at a rank that holds none. The layouts may be destroyed afterwards. Collective over `world`.
+ *
+ * Every destination piece is filled: from this rank's own source where it has it, else from the
+ * source's replicas, which share large boxes evenly. The plan depends on the layouts only, never on
+ * timing. Errors come to every rank: MISMATCH (global shapes differ; dtypes differ and nothing
+ * transforms them), NOT_FOUND (a destination tensor that no source has), INVALID (uncovered
+ * elements; a layout's own error); the sentence names tensor, rank and box. */
+BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
+                                                    const banyan_layout *destination,
+                                                    banyan_world *world,
+                                                    const banyan_reshard_options *options,
+                                                    banyan_reshard_plan **plan);
+BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
+
+/* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives).
+ */
+BANYAN_API size_t banyan_reshard_plan_send_count(const banyan_reshard_plan *plan);
+BANYAN_API const banyan_transfer *banyan_reshard_plan_send(const banyan_reshard_plan *plan,
+                                                           size_t i);
+BANYAN_API size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan);
+BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
+                                                           size_t i);
+
+/* ---- tensor sets ---- */
+
+typedef enum banyan_tensors_state {
+    BANYAN_TENSORS_EMPTY = 0, /* never filled by a run */
+    BANYAN_TENSORS_TORN,      /* a run is in flight, or one has failed */
+    BANYAN_TENSORS_WHOLE      /* holds the version that banyan_tensors_version gives */
+} banyan_tensors_state;
+
+/* The memory of a layout's local tensors: DLTensors in the layout's order, with any strides. Shape
+ * and strides are copied, the data is the caller's. */
+typedef struct banyan_tensors banyan_tensors;
+
+/* INVALID names the tensor whose shape or type is not the layout's. */
+BANYAN_API banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor *tensors,
+                                               size_t count, banyan_tensors **set);
+/* Allocate dense memory for the whole layout, zeroed: symmetric when `world` is given (collective),
+ * so that peers reach it in one pass, else ordinary. */
+BANYAN_API banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
+                                              banyan_tensors **set);
+BANYAN_API void banyan_tensors_destroy(banyan_tensors *set);
+BANYAN_API size_t banyan_tensors_count(const banyan_tensors *set);
+BANYAN_API const DLTensor *banyan_tensors_get(const banyan_tensors *set, size_t i);
+
+/* Any thread. The version is that of the last good run. */
+BANYAN_API banyan_tensors_state banyan_tensors_get_state(const banyan_tensors *set);
+BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
+
+/* ---- run ---- */
+
+/* Fill `destination` from `source` (NULL at a rank that has none). Of `service` only submit_send,
+ * submit_recv, run and close are needed; a service that takes strides moves boxes straight to their
+ * place, one that keeps schedules plans the first run only. `transform` NULL: none, else the
+ * plan's. Collective. After BANYAN_OK the destination reads WHOLE, with a version number that all
+ * ranks agreed on; from the start until then, and after a failure, TORN. A failed run may be run
+ * again. CORRUPT (with checksums) names tensor, box and both ranks. */
+BANYAN_API banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
+                                                banyan_tensors *destination,
+                                                banyan_copy_service *service, banyan_world *world,
+                                                const banyan_transform *transform);
+
+/* Start the same; nothing else may use the world or the service until the request is waited for. */
+BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *source,
+                                              banyan_tensors *destination,
+                                              banyan_copy_service *service, banyan_world *world,
+                                              const banyan_transform *transform,
+                                              banyan_request **request);
+
+/* ---- transforms ---- */
+
+/* One end's view of a transfer that a transform may take over. */
+typedef struct banyan_transform_task {
+    const banyan_transfer *transfer;
+    const DLTensor *local;      /* view of the box in the source's or destination's local tensor */
+    const DLTensor *whole;      /* the whole local tensor the view lies in */
+    const int64_t *local_start; /* where the view starts in it */
+} banyan_transform_task;
+
+#define BANYAN_TRANSFORM_MAX_PARTS 4
+
+/* Changes the format of tensors on their way. For each transfer that should_transform accepts
+ * (asked at both ends, which must answer alike), prepare_send gives the tensors that travel (parts
+ * 0, 1, …), prepare_recv gives equally many to receive into, and finalize_recv makes the
+ * destination of them. A part may point into the local tensor, or into memory that the callback
+ * takes from `scratch`. */
+typedef struct banyan_transform_scratch banyan_transform_scratch;
+BANYAN_API void *banyan_transform_scratch_take(banyan_transform_scratch *scratch, size_t bytes);
+
+struct banyan_transform {
+    size_t size;
+    const char *name;
+    void *context;
+    bool (*should_transform)(void *context, const banyan_transfer *transfer);
+    banyan_status (*prepare_send)(void *context, const banyan_transform_task *task,
+                                  banyan_transform_scratch *scratch, DLTensor *parts,
+                                  int *part_count);
+    banyan_status (*prepare_recv)(void *context, const banyan_transform_task *task,
+                                  banyan_transform_scratch *scratch, DLTensor *parts,
+                                  int *part_count);
+    banyan_status (*finalize_recv)(void *context, const banyan_transform_task *task,
+                                   const DLTensor *parts, int part_count);
+    /* After the last finalize_recv of a run, on every rank. May be NULL. */
+    banyan_status (*finish)(void *context);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,40 @@
+/* Copying strided boxes in host memory. */
+#ifndef COPY_STRIDED_H
+#define COPY_STRIDED_H
+
+#include <banyan/copy.h>
+
+/* A tensor's memory as loops: runs of `run_bytes` contiguous bytes, inside `ndim` loops from
+ * slowest to fastest, with strides in bytes. Dimensions of one element are dropped and those that
+ * can be walked as one are merged. Element order stays row-major. */
+typedef struct strided_view {
+    char *data;
+    size_t elem_bytes;
+    uint64_t elems;
+    int ndim;
+    int64_t extent[BANYAN_MAX_DIMS];
+    int64_t stride[BANYAN_MAX_DIMS]; /* bytes */
+} strided_view;
+
+/* INVALID, naming what is wrong, for a tensor that is not on the host, has too many dimensions, a
+ * negative extent, or a size that does not fit 63 bits. */
+banyan_status strided_view_of(const DLTensor *tensor, strided_view *view);
+
+/* True when the elements lie one after another in row-major order. */
+bool strided_view_is_dense(const strided_view *view);
+
+/* The lowest address touched, and the bytes from there to behind the highest (0 for no elements).
+ */
+void strided_view_span(const strided_view *view, char **low, size_t *bytes);
+
+/* Copy elements [first, first + count), in row-major order, of source to the same of destination.
+ * Equal element sizes; no overlap. */
+void strided_copy(const strided_view *destination, uint64_t destination_first,
+                  const strided_view *source, uint64_t source_first, uint64_t count);
+
+/* To and from dense memory. */
+void strided_pack(void *dense, const strided_view *source, uint64_t first, uint64_t count);
+void strided_unpack(const strided_view *destination, uint64_t first, uint64_t count,
+                    const void *dense);
+
+#endif

@@ -1,0 +1,33 @@
+/* Time and deadlines. */
+#ifndef CORE_DEADLINE_H
+#define CORE_DEADLINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_MS UINT64_C(1000000)
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+static inline uint64_t time_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* When a wait of `timeout_ns` from now ends; saturates. */
+static inline uint64_t deadline_after(uint64_t timeout_ns)
+{
+    uint64_t now = time_now_ns();
+    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+static inline uint64_t deadline_left_ns(uint64_t deadline_ns)
+{
+    uint64_t now = time_now_ns();
+    return deadline_ns > now ? deadline_ns - now : 0;
+}
+
+#endif

@@ -1,0 +1,74 @@
+#include "core/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ERROR_BYTES 4096
+
+static _Thread_local char last_error[ERROR_BYTES];
+
+static const char *const status_names[] = {
+    [BANYAN_OK] = "BANYAN_OK",
+    [BANYAN_ERR_INVALID] = "BANYAN_ERR_INVALID",
+    [BANYAN_ERR_NO_MEMORY] = "BANYAN_ERR_NO_MEMORY",
+    [BANYAN_ERR_SYSTEM] = "BANYAN_ERR_SYSTEM",
+    [BANYAN_ERR_TIMEOUT] = "BANYAN_ERR_TIMEOUT",
+    [BANYAN_ERR_PEER_LOST] = "BANYAN_ERR_PEER_LOST",
+    [BANYAN_ERR_ABORTED] = "BANYAN_ERR_ABORTED",
+    [BANYAN_ERR_UNSUPPORTED] = "BANYAN_ERR_UNSUPPORTED",
+    [BANYAN_ERR_FORMAT] = "BANYAN_ERR_FORMAT",
+    [BANYAN_ERR_MISMATCH] = "BANYAN_ERR_MISMATCH",
+    [BANYAN_ERR_NOT_FOUND] = "BANYAN_ERR_NOT_FOUND",
+    [BANYAN_ERR_CORRUPT] = "BANYAN_ERR_CORRUPT",
+    [BANYAN_ERR_REFUSED] = "BANYAN_ERR_REFUSED",
+};
+
+const char *banyan_status_name(banyan_status status)
+{
+    size_t i = (size_t)status;
+    if (i >= sizeof(status_names) / sizeof(status_names[0]))
+        return "BANYAN_ERR_UNKNOWN";
+    return status_names[i];
+}
+
+const char *banyan_last_error(void)
+{
+    return last_error;
+}
+
+/* Formatted aside first: the arguments may point into last_error. */
+static void set_sentence(const char *format, va_list args, const char *suffix)
+{
+    char text[ERROR_BYTES];
+    vsnprintf(text, sizeof text, format, args);
+    snprintf(last_error, sizeof last_error, "%s%s", text, suffix);
+}
+
+banyan_status banyan_error_set(banyan_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    set_sentence(format, args, "");
+    va_end(args);
+    return status;
+}
+
+banyan_status error_set_errno(const char *format, ...)
+{
+    int error = errno;
+    char suffix[128], buffer[96];
+    snprintf(suffix, sizeof suffix, ": %s (errno %d)", strerror_r(error, buffer, sizeof buffer),
+             error);
+    va_list args;
+    va_start(args, format);
+    set_sentence(format, args, suffix);
+    va_end(args);
+    return BANYAN_ERR_SYSTEM;
+}
+
+banyan_status error_no_memory(size_t bytes, const char *what)
+{
+    return error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes for %s", bytes, what);
+}

@@ -1,0 +1,23 @@
+/* Failing with a sentence. */
+#ifndef CORE_ERROR_H
+#define CORE_ERROR_H
+
+#include <banyan/core.h>
+
+/* `return error_set(BANYAN_ERR_INVALID, "rank %d …", …)`. */
+#define error_set banyan_error_set
+
+/* BANYAN_ERR_SYSTEM with ": <errno's text>" appended; errno is read before anything else. */
+banyan_status error_set_errno(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+
+banyan_status error_no_memory(size_t bytes, const char *what) __attribute__((cold));
+
+/* Return the status of a failing call at once. For functions with nothing to undo. */
+#define RETURN_IF_FAILED(call)                                                                     \
+    do {                                                                                           \
+        banyan_status return_status_ = (call);                                                     \
+        if (return_status_ != BANYAN_OK)                                                           \
+            return return_status_;                                                                 \
+    } while (0)
+
+#endif

@@ -1,0 +1,50 @@
+#include "core/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t level_once = PTHREAD_ONCE_INIT;
+static banyan_log_level level_wanted = BANYAN_LOG_WARN;
+static banyan_log_fn user_fn;
+static void *user_context;
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static void read_level(void)
+{
+    const char *text = getenv("BANYAN_LOG");
+    for (int i = BANYAN_LOG_ERROR; text && i <= BANYAN_LOG_DEBUG; i++) {
+        if (strcmp(text, level_names[i]) == 0)
+            level_wanted = (banyan_log_level)i;
+    }
+}
+
+void banyan_log_set(banyan_log_fn fn, void *context)
+{
+    pthread_mutex_lock(&log_lock);
+    user_fn = fn;
+    user_context = context;
+    pthread_mutex_unlock(&log_lock);
+}
+
+void log_line(banyan_log_level level, const char *format, ...)
+{
+    pthread_once(&level_once, read_level);
+    if (level > level_wanted)
+        return;
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    pthread_mutex_lock(&log_lock);
+    if (user_fn)
+        user_fn(level, text, user_context);
+    else
+        fprintf(stderr, "banyan: %s: %s\n", level_names[level], text);
+    pthread_mutex_unlock(&log_lock);
+}

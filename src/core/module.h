@@ -1,0 +1,47 @@
+/* Optional engines: shared libraries that are loaded when they are asked for. */
+#ifndef CORE_MODULE_H
+#define CORE_MODULE_H
+
+#include <banyan/core.h>
+
+#define MODULE_ABI_VERSION 1
+#define MODULE_ENTRY "banyan_module_entry"
+
+struct banyan_copy_backend;
+struct banyan_transport_ops;
+
+/* Who the calling process is, from a job manager; filled in by a module such as PMIx. */
+typedef struct module_identity {
+    int rank, world_size;
+    int local_rank, local_size;
+    char job[256]; /* the same on every rank of the job, different for every job */
+} module_identity;
+
+/* How a job manager's module introduces processes to each other. */
+typedef struct module_identity_ops {
+    /* NOT_FOUND when no such job manager started this process. */
+    banyan_status (*open)(module_identity *identity);
+    /* Collective over the job: every rank gets the bytes that rank 0 gave. */
+    banyan_status (*broadcast_from_zero)(void *data, size_t bytes);
+    void (*close)(void);
+} module_identity_ops;
+
+/* What a module hands over: NULL for what it does not have. */
+typedef struct module_tables {
+    uint32_t abi_version;
+    const char *name;
+    const module_identity_ops *identity;
+    const struct banyan_copy_backend *copy_backend;
+    const struct banyan_transport_ops *transport;
+} module_tables;
+
+/* The module's one entry. It sets the tables and returns true, or writes why it cannot work here.
+ */
+typedef bool (*module_entry_fn)(uint32_t abi_version, const module_tables **tables, char *reason,
+                                size_t reason_bytes);
+
+/* Load libbanyan_<name>.so, once a process, from BANYAN_MODULE_PATH, else from beside libbanyan.so,
+ * else from its folder "banyan". UNSUPPORTED says what is missing. Any thread. */
+banyan_status module_load(const char *name, const module_tables **tables);
+
+#endif

@@ -1,0 +1,67 @@
+#include "core/request.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+struct banyan_request {
+    pthread_t thread;
+    banyan_status (*work)(void *context);
+    void *context;
+    atomic_bool done;
+    banyan_status status;
+    char *sentence;
+};
+
+static void *request_main(void *argument)
+{
+    banyan_request *request = argument;
+    request->status = request->work(request->context);
+    if (request->status != BANYAN_OK)
+        request->sentence = strdup(banyan_last_error());
+    atomic_store_explicit(&request->done, true, memory_order_release);
+    return NULL;
+}
+
+banyan_status request_start(banyan_status (*work)(void *context), void *context,
+                            banyan_request **request)
+{
+    banyan_request *started = calloc(1, sizeof *started);
+    if (!started)
+        return error_no_memory(sizeof *started, "a request");
+    started->work = work;
+    started->context = context;
+    int error = pthread_create(&started->thread, NULL, request_main, started);
+    if (error != 0) {
+        free(started);
+        return error_set(BANYAN_ERR_SYSTEM, "cannot start a thread for a request: %s",
+                         strerror(error));
+    }
+    *request = started;
+    return BANYAN_OK;
+}
+
+static banyan_status result(const banyan_request *request)
+{
+    if (request->status == BANYAN_OK)
+        return BANYAN_OK;
+    return error_set(request->status, "%s", request->sentence ? request->sentence : "");
+}
+
+banyan_status banyan_request_test(banyan_request *request, bool *done)
+{
+    *done = atomic_load_explicit(&request->done, memory_order_acquire);
+    return *done ? result(request) : BANYAN_OK;
+}
+
+banyan_status banyan_request_wait(banyan_request *request)
+{
+    pthread_join(request->thread, NULL);
+    banyan_status status = result(request);
+    free(request->sentence);
+    free(request);
+    return status;
+}

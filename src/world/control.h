@@ -1,0 +1,56 @@
+/* The control plane inside Banyan: what layers above world may use beyond the public API. */
+#ifndef WORLD_CONTROL_H
+#define WORLD_CONTROL_H
+
+#include <banyan/world.h>
+
+/* Messages between two ranks of a world, matched by tag, in order for equal tags. Sending buffers
+ * and does not wait for the receiver. Receiving waits until the deadline (the world's timeout).
+ * `*data` is to be freed. `what` is for the error: "rank 2 waited 60 s for rank 3 (allgather)". */
+banyan_status control_send(banyan_world *world, int destination, uint64_t tag, const void *data,
+                           size_t bytes);
+banyan_status control_receive(banyan_world *world, int source, uint64_t tag, const char *what,
+                              void **data, size_t *bytes);
+
+typedef struct control_message {
+    int rank; /* the other end */
+    void *data;
+    size_t bytes;
+} control_message;
+
+/* Send each message to its rank and receive all that others sent here, from however few or many,
+ * without anyone knowing who will write to whom. Collective; costs a rank its own messages and one
+ * barrier. Messages to oneself are allowed. `*received`, sorted by rank, and each data in it are to
+ * be freed (control_messages_free). */
+banyan_status control_exchange(banyan_world *world, const control_message *messages, size_t count,
+                               const char *what, control_message **received,
+                               size_t *received_count);
+void control_messages_free(control_message *messages, size_t count);
+
+/* Did all ranks succeed so far? Each gives its own status, with its sentence in
+ * banyan_last_error(); all return BANYAN_OK, or the status of the lowest rank that failed, with its
+ * sentence (prefixed "rank N: " on the others). Collective. */
+banyan_status control_agree(banyan_world *world, banyan_status mine);
+
+/* Largest of all ranks' values. Collective. */
+banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max);
+
+/* Give a descriptor to, and receive one from, every rank of this node: fds[i] (to be closed) is
+ * local rank i's; the own one is duplicated. mine -1: gives none, the others receive -1. Collective
+ * over the world (ranks of other nodes do the same among themselves). */
+banyan_status control_share_fd(banyan_world *world, int mine, int *fds);
+
+/* A peer's process id as seen in this process, for ranks of this node; 0 elsewhere. */
+int control_pid(const banyan_world *world, int rank);
+
+/* BANYAN_OK, or the error that ended the world; one atomic load when all is well. Loops that wait
+ * in shared memory call it between sleeps, at least every 100 ms. */
+banyan_status control_check(banyan_world *world);
+
+/* A private block of an upper layer, made once a world and destroyed with it, before its memory.
+ * Keys are addresses of static variables. NULL when there is none yet. */
+void *world_attachment(banyan_world *world, const void *key);
+banyan_status world_attach(banyan_world *world, const void *key, void *attachment,
+                           void (*destroy)(void *attachment));
+
+#endif

@@ -1,0 +1,66 @@
+"""Arrows only point down: a layer includes headers of layers below it, never of one above or beside it."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LAYERS = ["core", "world", "memory", "transport", "copy", "reshard"]
+# Optional engines stand outside the picture: they see the public API and the module contract only.
+ENGINES = ["pmix", "mpi"]
+PUBLIC = {
+    "core": "core", "world": "world", "memory": "memory", "transport": "transport",
+    "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
+    "transform": "reshard",
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
+
+
+def level(layer):
+    return LAYERS.index(layer)
+
+
+def layer_of(include):
+    """The layer a project header belongs to; None for headers of others."""
+    parts = include.split("/")
+    if parts[0] == "banyan" and len(parts) == 2:
+        return PUBLIC.get(parts[1].removesuffix(".h"), "unknown header")
+    if len(parts) == 2 and parts[0] in LAYERS:
+        return parts[0]
+    return None
+
+
+def problems():
+    for path in sorted((ROOT / "include/banyan").glob("*.h")):
+        if path.stem == "banyan":
+            continue
+        yield from check(path, PUBLIC.get(path.stem, "unknown header"))
+    for layer in LAYERS:
+        for path in sorted((ROOT / "src" / layer).glob("*.[ch]")):
+            yield from check(path, layer)
+    for engine in ENGINES:
+        for path in sorted((ROOT / "src" / engine).glob("*.[ch]")):
+            for include in INCLUDE.findall(path.read_text()):
+                if layer_of(include) and not include.startswith("banyan/") and include != "core/module.h":
+                    yield f"{path.relative_to(ROOT)} includes {include}: a module sees the public API only"
+    known = set(LAYERS + ENGINES)
+    for folder in (ROOT / "src").iterdir():
+        if folder.is_dir() and folder.name not in known:
+            yield f"src/{folder.name} is no layer of the picture"
+
+
+def check(path, layer):
+    if layer not in LAYERS:
+        yield f"{path.relative_to(ROOT)} belongs to no layer"
+        return
+    for include in INCLUDE.findall(path.read_text()):
+        other = layer_of(include)
+        if other is None:
+            continue
+        if other not in LAYERS or level(other) > level(layer):
+            yield f"{path.relative_to(ROOT)} ({layer}) includes {include} ({other})"
+
+
+found = list(problems())
+print("\n".join(found) or "every include points down")
+sys.exit(1 if found else 0)

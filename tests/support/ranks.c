@@ -1,0 +1,104 @@
+#include "support/test.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
+{
+    banyan_unique_id id;
+    CHECK_OK(banyan_unique_id_create(&id));
+    pid_t *children = calloc((size_t)count, sizeof *children);
+    fflush(NULL);
+    for (int rank = 0; rank < count; rank++) {
+        children[rank] = fork();
+        assert_true(children[rank] >= 0);
+        if (children[rank] == 0) {
+            ranks_in_child = true;
+            fn(rank, count, &id, context);
+            fflush(NULL);
+            _exit(0);
+        }
+    }
+    for (int rank = 0; rank < count; rank++)
+        assert_int_equal(waitpid(children[rank], &statuses[rank], 0), children[rank]);
+    free(children);
+}
+
+struct world_run {
+    ranks_fn fn;
+    void *context;
+    int rank, count;
+    const banyan_unique_id *id;
+};
+
+static void run_in_world(const struct world_run *run)
+{
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = run->rank;
+    options.world_size = run->count;
+    options.unique_id = run->id;
+    banyan_world *world = NULL;
+    CHECK_OK(banyan_world_open(&options, &world));
+    run->fn(world, run->context);
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void run_process(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    struct world_run run = *(struct world_run *)context;
+    run.rank = rank;
+    run.count = count;
+    run.id = id;
+    run_in_world(&run);
+}
+
+void ranks_run(int count, ranks_fn fn, void *context)
+{
+    struct world_run run = {.fn = fn, .context = context};
+    int *statuses = calloc((size_t)count, sizeof *statuses);
+    ranks_fork(count, run_process, &run, statuses);
+    int failed = 0;
+    for (int rank = 0; rank < count; rank++) {
+        if (statuses[rank] != 0) {
+            fprintf(stderr, "rank %d of %d ended with wait status %#x\n", rank, count,
+                    (unsigned)statuses[rank]);
+            failed++;
+        }
+    }
+    free(statuses);
+    assert_int_equal(failed, 0);
+}
+
+static void *run_thread(void *argument)
+{
+    run_in_world(argument);
+    return NULL;
+}
+
+/* The threads live in a forked child, so that a rank that fails ends all of them. */
+void ranks_run_threads(int count, ranks_fn fn, void *context)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        ranks_in_child = true;
+        banyan_unique_id id;
+        CHECK_OK(banyan_unique_id_create(&id));
+        pthread_t *threads = calloc((size_t)count, sizeof *threads);
+        struct world_run *runs = calloc((size_t)count, sizeof *runs);
+        for (int rank = 0; rank < count; rank++) {
+            runs[rank] = (struct world_run){fn, context, rank, count, &id};
+            CHECK(pthread_create(&threads[rank], NULL, run_thread, &runs[rank]) == 0);
+        }
+        for (int rank = 0; rank < count; rank++)
+            pthread_join(threads[rank], NULL);
+        free(threads);
+        free(runs);
+        exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}

@@ -1,0 +1,27 @@
+/* Worlds for tests: ranks as processes or as threads of this one. */
+#ifndef TESTS_SUPPORT_RANKS_H
+#define TESTS_SUPPORT_RANKS_H
+
+#include <banyan/banyan.h>
+
+typedef void (*ranks_fn)(banyan_world *world, void *context);
+
+/* Fork `count` processes that open one world, call fn, and close it; fails the test unless all end
+ * well. */
+void ranks_run(int count, ranks_fn fn, void *context);
+
+/* The same with a thread a rank, each with a world of its own: for the thread sanitizer. */
+void ranks_run_threads(int count, ranks_fn fn, void *context);
+
+/* Fork `count` processes that each get their rank and a unique id, and open the world themselves.
+ * statuses[i] receives what waitpid gave for rank i. */
+typedef void (*ranks_raw_fn)(int rank, int count, const banyan_unique_id *id, void *context);
+void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses);
+
+/* End the calling rank as failed; in the test's own process, fail the test. */
+void ranks_fail(void) __attribute__((noreturn));
+
+/* True in a process that was forked to be a rank. */
+extern bool ranks_in_child;
+
+#endif

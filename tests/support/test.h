@@ -1,0 +1,48 @@
+/* What every test includes: cmocka, and checks that work in forked ranks too. */
+#ifndef TESTS_SUPPORT_TEST_H
+#define TESTS_SUPPORT_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <banyan/banyan.h>
+
+#include "support/random.h"
+#include "support/ranks.h"
+
+/* For code that may run in a rank: says what failed and where, then ends that rank's process. */
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                        \
+            fprintf(stderr, " " __VA_ARGS__);                                                      \
+            fprintf(stderr, "\n");                                                                 \
+            ranks_fail();                                                                          \
+        }                                                                                          \
+    } while (0)
+
+#define CHECK_OK(call)                                                                             \
+    do {                                                                                           \
+        banyan_status check_status_ = (call);                                                      \
+        CHECK(check_status_ == BANYAN_OK, "%s: %s", banyan_status_name(check_status_),             \
+              banyan_last_error());                                                                \
+    } while (0)
+
+/* The call fails with this status and a sentence that contains `part`. */
+#define CHECK_FAILS(call, status, part)                                                            \
+    do {                                                                                           \
+        banyan_status check_status_ = (call);                                                      \
+        CHECK(check_status_ == (status), "got %s: %s", banyan_status_name(check_status_),          \
+              banyan_last_error());                                                                \
+        CHECK(strstr(banyan_last_error(), (part)), "\"%s\" is not in: %s", (part),                 \
+              banyan_last_error());                                                                \
+    } while (0)
+
+#endif
