@@ -124,9 +124,11 @@ BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_
 /* One end's view of a transfer that a transform may take over. */
 typedef struct banyan_transform_task {
     const banyan_transfer *transfer;
-    const DLTensor *local;      /* view of the box in the source's or destination's local tensor */
-    const DLTensor *whole;      /* the whole local tensor the view lies in */
-    const int64_t *local_start; /* where the view starts in it */
+    const DLTensor *local;  /* view of the box, in the order of the global tensor's dimensions */
+    const DLTensor *whole;  /* the whole local tensor the view lies in */
+    const char *local_name; /* that tensor's name in its layout */
+    const int64_t *local_start; /* where the view starts in it; as many as whole has dimensions */
+    const int *dim_map;         /* dimension of whole along which each dimension of local runs */
 } banyan_transform_task;
 
 #define BANYAN_TRANSFORM_MAX_PARTS 4
@@ -137,6 +139,9 @@ typedef struct banyan_transform_task {
  * destination of them. A part may point into the local tensor, or into memory that the callback
  * takes from `scratch`. */
 typedef struct banyan_transform_scratch banyan_transform_scratch;
+
+/* Memory for one task, aligned to 64 bytes, until its parts are sent or its finalize_recv has
+ * returned. NULL, with the error set, when memory ran out. */
 BANYAN_API void *banyan_transform_scratch_take(banyan_transform_scratch *scratch, size_t bytes);
 
 struct banyan_transform {
@@ -144,6 +149,8 @@ struct banyan_transform {
     const char *name;
     void *context;
     bool (*should_transform)(void *context, const banyan_transfer *transfer);
+    /* Before the first prepare call of a run, on every rank. May be NULL. */
+    banyan_status (*begin)(void *context);
     banyan_status (*prepare_send)(void *context, const banyan_transform_task *task,
                                   banyan_transform_scratch *scratch, DLTensor *parts,
                                   int *part_count);
@@ -152,7 +159,7 @@ struct banyan_transform {
                                   int *part_count);
     banyan_status (*finalize_recv)(void *context, const banyan_transform_task *task,
                                    const DLTensor *parts, int part_count);
-    /* After the last finalize_recv of a run, on every rank. May be NULL. */
+    /* After the last finalize_recv of a run that has not failed, on every rank. May be NULL. */
     banyan_status (*finish)(void *context);
 };
 

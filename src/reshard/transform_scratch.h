@@ -1,0 +1,18 @@
+/* The memory behind banyan_transform_scratch_take: what the parts of tasks in flight lie in. */
+#ifndef RESHARD_TRANSFORM_SCRATCH_H
+#define RESHARD_TRANSFORM_SCRATCH_H
+
+#include <banyan/reshard.h>
+
+#include "core/array.h"
+
+/* Zeroed is empty. */
+struct banyan_transform_scratch {
+    ARRAY(void *) blocks;
+    uint64_t bytes; /* taken since the last release */
+};
+
+/* Give back everything that was taken. The scratch can be used again. */
+void transform_scratch_release(banyan_transform_scratch *scratch);
+
+#endif
