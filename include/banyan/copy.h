@@ -138,6 +138,7 @@ BANYAN_API banyan_status banyan_copy_service_open_backend(banyan_world *world,
 /* Local; schedules made from it must be freed first. NULL is ignored. */
 BANYAN_API void banyan_copy_service_close(banyan_copy_service *service);
 
+/* The backend's name and capabilities (BANYAN_COPY_…). Local. */
 BANYAN_API const char *banyan_copy_service_name(const banyan_copy_service *service);
 BANYAN_API uint64_t banyan_copy_service_capabilities(const banyan_copy_service *service);
 

@@ -93,6 +93,7 @@ BANYAN_API const char *banyan_dtype_name(DLDataType dtype);
  * ("bf16") write it. BANYAN_ERR_NOT_FOUND for any other. */
 BANYAN_API banyan_status banyan_dtype_parse(const char *name, DLDataType *dtype);
 
+/* Same code, bits and lanes. */
 BANYAN_API bool banyan_dtype_equal(DLDataType a, DLDataType b);
 
 /* ---- sets of ranks ---- */
@@ -109,6 +110,7 @@ typedef struct banyan_rank_set {
     int stride[BANYAN_RANK_SET_LEVELS];
 } banyan_rank_set;
 
+/* The set of one rank; how many ranks a set has. */
 BANYAN_API banyan_rank_set banyan_rank_set_one(int rank);
 BANYAN_API int64_t banyan_rank_set_size(const banyan_rank_set *set);
 

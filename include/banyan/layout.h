@@ -69,6 +69,8 @@ typedef struct banyan_local_tensor {
 
 typedef struct banyan_layout banyan_layout;
 
+/* An empty layout. NO_MEMORY only. A layout belongs to one thread at a time; NULL may be destroyed.
+ */
 BANYAN_API banyan_status banyan_layout_create(banyan_layout **layout);
 BANYAN_API void banyan_layout_destroy(banyan_layout *layout);
 

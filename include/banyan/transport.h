@@ -90,6 +90,7 @@ BANYAN_API banyan_status banyan_transport_open_ops(banyan_world *world,
                                                    banyan_transport **transport);
 BANYAN_API void banyan_transport_close(banyan_transport *transport);
 
+/* The table's name; what can be done with `peer` (BANYAN_TRANSPORT_…, 0: it cannot be reached). */
 BANYAN_API const char *banyan_transport_name(const banyan_transport *transport);
 BANYAN_API uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer);
 

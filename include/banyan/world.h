@@ -66,6 +66,7 @@ BANYAN_API banyan_status banyan_world_open(const banyan_world_options *options,
  * any case; sub-worlds and everything opened on it must be closed first. NULL is ignored. */
 BANYAN_API banyan_status banyan_world_close(banyan_world *world);
 
+/* This process's number, and how many there are. Any thread. */
 BANYAN_API int banyan_world_rank(const banyan_world *world);
 BANYAN_API int banyan_world_size(const banyan_world *world);
 
@@ -78,6 +79,7 @@ BANYAN_API int banyan_world_local_size(const banyan_world *world);
 /* The rank, in this world, of this node's `local_rank`-th process. */
 BANYAN_API int banyan_world_local_peer(const banyan_world *world, int local_rank);
 
+/* The deadline of every wait, from its start. */
 BANYAN_API uint64_t banyan_world_timeout_ns(const banyan_world *world);
 
 /* A world of some ranks of `parent`; `ranks[i]` (parent's numbering, no rank twice) becomes rank i.
