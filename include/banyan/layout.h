@@ -46,8 +46,11 @@ enum {
  * dimension k, plus g[d] - box.start[d] in dimension dim_map[d]. A local dimension may be the image
  * of at most one global one. */
 typedef struct banyan_piece {
-    int tensor;                     /* the local tensor, as returned by banyan_layout_add_tensor */
-    const char *name;               /* of the global tensor; copied */
+    int tensor;       /* the local tensor, as returned by banyan_layout_add_tensor */
+    const char *name; /* of the global tensor; copied */
+    /* In a destination, the global tensor of the same shape that fills this piece when no source
+     * has `name`: the embedding, for an output layer that is tied to it. NULL: none. Copied. */
+    const char *fallback_name;
     int ndim;                       /* of the global tensor */
     int64_t shape[BANYAN_MAX_DIMS]; /* of the global tensor */
     banyan_box box;
@@ -74,18 +77,22 @@ typedef struct banyan_layout banyan_layout;
 BANYAN_API banyan_status banyan_layout_create(banyan_layout **layout);
 BANYAN_API void banyan_layout_destroy(banyan_layout *layout);
 
-/* Add a local tensor; returns its number, or -1 once the layout has an error. Names need be unique.
- */
+/* Add a local tensor; returns its number, or -1 once the layout has an error. Names must be unique;
+ * extents may be 0. */
 BANYAN_API int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType dtype,
                                         int ndim, const int64_t *shape);
+/* An empty box adds nothing. */
 BANYAN_API void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece);
 
-/* Elements of a local tensor that belong to no piece and are zeroed in a destination: padding. */
+/* Elements of a local tensor that belong to no piece and are zeroed in a destination: padding. An
+ * empty box adds nothing. */
 BANYAN_API void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box);
 
-/* The first error of a builder call, or BANYAN_OK: a piece out of its tensor, pieces of one local
- * tensor that overlap in memory, a name twice, … */
+/* The first error of a builder call, else that of the whole: pieces and padding of one local tensor
+ * that overlap in memory, pieces that give one global tensor two shapes. INVALID, or NO_MEMORY. */
 BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
+
+/* What was added, in order. Pointers are valid until the next call that adds. */
 
 BANYAN_API size_t banyan_layout_tensor_count(const banyan_layout *layout);
 BANYAN_API const banyan_local_tensor *banyan_layout_tensor(const banyan_layout *layout, size_t i);

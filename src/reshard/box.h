@@ -1,0 +1,26 @@
+/* Boxes and shapes inside Banyan, beyond the public algebra. */
+#ifndef RESHARD_BOX_H
+#define RESHARD_BOX_H
+
+#include <banyan/layout.h>
+
+/* Does the box lie in a tensor of this shape? Nothing about the box is taken for granted. */
+bool box_fits(const banyan_box *box, int ndim, const int64_t *shape);
+banyan_box box_whole(int ndim, const int64_t *shape);
+
+/* "[4096, 128]" into `text`, cut to `bytes`. Returns `text`. */
+const char *shape_format(int ndim, const int64_t *shape, char *text, size_t bytes);
+
+/* False for a negative extent, and where the product of the others does not fit 63 bits. */
+bool shape_bytes(int ndim, const int64_t *shape, size_t elem_bytes, uint64_t *bytes);
+
+/* Room for a formatted box or shape of BANYAN_MAX_DIMS dimensions. */
+#define BOX_TEXT_BYTES 352
+
+/* The place of `count` boxes of equal ndim that first overlaps another: their indices in `a` and
+ * `b`. Near-linear where planes separate them, as in every tensor that is packed from slices.
+ * NO_MEMORY is the only error. */
+banyan_status boxes_find_overlap(const banyan_box *boxes, size_t count, bool *found, size_t *a,
+                                 size_t *b);
+
+#endif

@@ -1,0 +1,304 @@
+#include "reshard/layout.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/array.h"
+#include "reshard/box.h"
+#include "reshard/names.h"
+
+struct padding {
+    int tensor;
+    banyan_box box;
+};
+
+struct banyan_layout {
+    ARRAY(banyan_local_tensor) tensors;
+    ARRAY(banyan_piece) pieces;
+    ARRAY(struct padding) paddings;
+    names names;
+    map tensor_by_name;
+    uint64_t bytes;
+    banyan_status status;
+    char *error; /* NULL while there is none, or when there was no memory to keep it */
+};
+
+banyan_status banyan_layout_create(banyan_layout **layout)
+{
+    banyan_layout *created = calloc(1, sizeof *created);
+    if (!created)
+        return error_no_memory(sizeof *created, "a layout");
+    *layout = created;
+    return BANYAN_OK;
+}
+
+void banyan_layout_destroy(banyan_layout *layout)
+{
+    if (!layout)
+        return;
+    array_free(&layout->tensors);
+    array_free(&layout->pieces);
+    array_free(&layout->paddings);
+    names_free(&layout->names);
+    map_free(&layout->tensor_by_name);
+    free(layout->error);
+    free(layout);
+}
+
+bool layout_fail(banyan_layout *layout, banyan_status status, const char *format, ...)
+{
+    if (layout->status != BANYAN_OK)
+        return false;
+    layout->status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&layout->error, format, arguments) < 0)
+        layout->error = NULL;
+    va_end(arguments);
+    return false;
+}
+
+bool layout_failed(const banyan_layout *layout)
+{
+    return layout->status != BANYAN_OK;
+}
+
+banyan_status layout_error(const banyan_layout *layout)
+{
+    if (layout->status == BANYAN_OK)
+        return BANYAN_OK;
+    return error_set(layout->status, "%s", layout->error ? layout->error : "out of memory");
+}
+
+static bool fail_no_memory(banyan_layout *layout)
+{
+    return layout_fail(layout, BANYAN_ERR_NO_MEMORY, "%s", banyan_last_error());
+}
+
+static bool check_shape(banyan_layout *layout, const char *name, int ndim, const int64_t *shape,
+                        size_t elem_bytes, uint64_t *bytes)
+{
+    char text[BOX_TEXT_BYTES];
+    if (ndim < 0 || ndim > BANYAN_MAX_DIMS)
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "tensor \"%s\" has %d dimensions: 0 to %d are possible", name, ndim,
+                           BANYAN_MAX_DIMS);
+    if (!shape_bytes(ndim, shape, elem_bytes, bytes))
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "tensor \"%s\": no memory can hold the shape %s", name,
+                           shape_format(ndim, shape, text, sizeof text));
+    return true;
+}
+
+int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
+                             const int64_t *shape)
+{
+    if (layout_failed(layout))
+        return -1;
+    size_t elem_bytes = banyan_dtype_bytes(dtype);
+    if (elem_bytes == 0) {
+        layout_fail(layout, BANYAN_ERR_INVALID,
+                    "tensor \"%s\": its elements of %d × %d bits do not fill whole bytes", name,
+                    dtype.lanes, dtype.bits);
+        return -1;
+    }
+    uint64_t bytes, total, number;
+    if (!check_shape(layout, name, ndim, shape, elem_bytes, &bytes))
+        return -1;
+    if (map_get_string(&layout->tensor_by_name, name, &number)) {
+        layout_fail(layout, BANYAN_ERR_INVALID, "two local tensors have the name \"%s\"", name);
+        return -1;
+    }
+    if (__builtin_add_overflow(layout->bytes, bytes, &total) || total > INT64_MAX ||
+        layout->tensors.count >= INT32_MAX) {
+        layout_fail(layout, BANYAN_ERR_INVALID,
+                    "tensor \"%s\": the layout would be larger than any memory", name);
+        return -1;
+    }
+    banyan_local_tensor tensor = {.dtype = dtype, .ndim = ndim};
+    memcpy(tensor.shape, shape, (size_t)ndim * sizeof *shape);
+    tensor.name = names_keep(&layout->names, name);
+    if (!tensor.name || !map_put_string(&layout->tensor_by_name, tensor.name, 0) ||
+        !array_push(&layout->tensors, tensor)) {
+        fail_no_memory(layout);
+        return -1;
+    }
+    layout->bytes = total;
+    return (int)layout->tensors.count - 1;
+}
+
+static bool check_tensor(banyan_layout *layout, int tensor, const char *what)
+{
+    if (tensor < 0 || (size_t)tensor >= layout->tensors.count)
+        return layout_fail(layout, BANYAN_ERR_INVALID, "%s lies in local tensor %d of %zu", what,
+                           tensor, layout->tensors.count);
+    return true;
+}
+
+/* dim_map injective and into the local tensor's dimensions. */
+static bool check_dim_map(banyan_layout *layout, const banyan_piece *piece,
+                          const banyan_local_tensor *local)
+{
+    bool taken[BANYAN_MAX_DIMS] = {false};
+    for (int d = 0; d < piece->ndim; d++) {
+        int k = piece->dim_map[d];
+        if (k < 0 || k >= local->ndim)
+            return layout_fail(layout, BANYAN_ERR_INVALID,
+                               "piece of \"%s\": its dimension %d maps to dimension %d of \"%s\", "
+                               "which has %d",
+                               piece->name, d, k, local->name, local->ndim);
+        if (taken[k])
+            return layout_fail(layout, BANYAN_ERR_INVALID,
+                               "piece of \"%s\": two of its dimensions map to dimension %d of "
+                               "\"%s\"",
+                               piece->name, k, local->name);
+        taken[k] = true;
+    }
+    return true;
+}
+
+static bool check_piece(banyan_layout *layout, const banyan_piece *piece)
+{
+    if (!piece->name)
+        return layout_fail(layout, BANYAN_ERR_INVALID, "a piece has no global tensor's name");
+    char what[BOX_TEXT_BYTES], text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
+    snprintf(what, sizeof what, "a piece of \"%s\"", piece->name);
+    uint64_t bytes;
+    if (!check_tensor(layout, piece->tensor, what))
+        return false;
+    const banyan_local_tensor *local = &layout->tensors.data[piece->tensor];
+    if (!check_shape(layout, piece->name, piece->ndim, piece->shape,
+                     banyan_dtype_bytes(local->dtype), &bytes))
+        return false;
+    if (piece->box.ndim != piece->ndim)
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "piece of \"%s\": a box of %d dimensions in a tensor of %d", piece->name,
+                           piece->box.ndim, piece->ndim);
+    if (!box_fits(&piece->box, piece->ndim, piece->shape))
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "piece %s of \"%s\" does not lie in its shape %s",
+                           banyan_box_format(&piece->box, text, sizeof text), piece->name,
+                           shape_format(piece->ndim, piece->shape, shape, sizeof shape));
+    if (!check_dim_map(layout, piece, local))
+        return false;
+    banyan_box place = piece_local_box(piece, local->ndim, &piece->box);
+    if (banyan_box_elems(&piece->box) > 0 && !box_fits(&place, local->ndim, local->shape))
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "piece of \"%s\": its place %s is not in local tensor \"%s\" of shape "
+                           "%s",
+                           piece->name, banyan_box_format(&place, text, sizeof text), local->name,
+                           shape_format(local->ndim, local->shape, shape, sizeof shape));
+    return true;
+}
+
+void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece)
+{
+    if (layout_failed(layout) || !check_piece(layout, piece))
+        return;
+    if (banyan_box_elems(&piece->box) == 0)
+        return;
+    banyan_piece kept = *piece;
+    kept.name = names_keep(&layout->names, piece->name);
+    if (piece->fallback_name)
+        kept.fallback_name = names_keep(&layout->names, piece->fallback_name);
+    bool named = kept.name && (kept.fallback_name || !piece->fallback_name);
+    if (!named || !array_push(&layout->pieces, kept))
+        fail_no_memory(layout);
+}
+
+void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box)
+{
+    if (layout_failed(layout) || !check_tensor(layout, tensor, "padding"))
+        return;
+    const banyan_local_tensor *local = &layout->tensors.data[tensor];
+    char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
+    if (box->ndim != local->ndim) {
+        layout_fail(layout, BANYAN_ERR_INVALID,
+                    "padding of %d dimensions in local tensor \"%s\" of %d", box->ndim, local->name,
+                    local->ndim);
+        return;
+    }
+    if (!box_fits(box, local->ndim, local->shape)) {
+        layout_fail(layout, BANYAN_ERR_INVALID,
+                    "padding %s is not in local tensor \"%s\" of shape %s",
+                    banyan_box_format(box, text, sizeof text), local->name,
+                    shape_format(local->ndim, local->shape, shape, sizeof shape));
+        return;
+    }
+    if (banyan_box_elems(box) > 0 && !array_push(&layout->paddings, (struct padding){tensor, *box}))
+        fail_no_memory(layout);
+}
+
+banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const banyan_box *box)
+{
+    banyan_box local = {.ndim = local_ndim};
+    for (int k = 0; k < local_ndim; k++) {
+        local.start[k] = piece->local_start[k];
+        local.extent[k] = 1;
+    }
+    for (int d = 0; d < piece->ndim; d++) {
+        int k = piece->dim_map[d];
+        local.start[k] += box->start[d] - piece->box.start[d];
+        local.extent[k] = box->extent[d];
+    }
+    return local;
+}
+
+void piece_view(const banyan_piece *piece, const banyan_box *box, const DLTensor *local,
+                int64_t *shape, int64_t *strides, DLTensor *view)
+{
+    int64_t local_strides[BANYAN_MAX_DIMS], dense = 1, offset = 0;
+    for (int k = local->ndim - 1; k >= 0; k--) {
+        local_strides[k] = local->strides ? local->strides[k] : dense;
+        dense *= local->shape[k];
+        offset += piece->local_start[k] * local_strides[k];
+    }
+    for (int d = 0; d < piece->ndim; d++) {
+        shape[d] = box->extent[d];
+        strides[d] = local_strides[piece->dim_map[d]];
+        offset += (box->start[d] - piece->box.start[d]) * strides[d];
+    }
+    *view = *local;
+    view->ndim = piece->ndim;
+    view->shape = shape;
+    view->strides = strides;
+    view->byte_offset = local->byte_offset + (uint64_t)offset * banyan_dtype_bytes(local->dtype);
+}
+
+size_t banyan_layout_tensor_count(const banyan_layout *layout)
+{
+    return layout->tensors.count;
+}
+
+const banyan_local_tensor *banyan_layout_tensor(const banyan_layout *layout, size_t i)
+{
+    return &layout->tensors.data[i];
+}
+
+size_t banyan_layout_piece_count(const banyan_layout *layout)
+{
+    return layout->pieces.count;
+}
+
+const banyan_piece *banyan_layout_piece(const banyan_layout *layout, size_t i)
+{
+    return &layout->pieces.data[i];
+}
+
+size_t banyan_layout_padding_count(const banyan_layout *layout)
+{
+    return layout->paddings.count;
+}
+
+const banyan_box *banyan_layout_padding(const banyan_layout *layout, size_t i, int *tensor)
+{
+    *tensor = layout->paddings.data[i].tensor;
+    return &layout->paddings.data[i].box;
+}
+
+uint64_t banyan_layout_bytes(const banyan_layout *layout)
+{
+    return layout->bytes;
+}

@@ -1,0 +1,24 @@
+/* Layouts inside Banyan: for the builders, which share the first error, and for the planner. */
+#ifndef RESHARD_LAYOUT_H
+#define RESHARD_LAYOUT_H
+
+#include <banyan/layout.h>
+
+/* Keep the first error. Returns false, so that a builder's step can end with it. */
+bool layout_fail(banyan_layout *layout, banyan_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
+bool layout_failed(const banyan_layout *layout);
+/* The first error, as a status with its sentence. */
+banyan_status layout_error(const banyan_layout *layout);
+
+/* The box, in the local tensor's coordinates, where `box`, a part of piece->box, lies. */
+banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const banyan_box *box);
+
+/* The memory of `box`, a part of piece->box, as a tensor with the global tensor's dimensions in
+ * their order. `local` is the piece's local tensor (strides NULL: dense); the view's shape and
+ * strides lie in the arrays given, BANYAN_MAX_DIMS long, and its byte_offset says where it starts.
+ */
+void piece_view(const banyan_piece *piece, const banyan_box *box, const DLTensor *local,
+                int64_t *shape, int64_t *strides, DLTensor *view);
+
+#endif
