@@ -4,20 +4,20 @@
 
 #include <banyan/copy.h>
 
-/* A tensor's memory as loops: runs of `run_bytes` contiguous bytes, inside `ndim` loops from
- * slowest to fastest, with strides in bytes. Dimensions of one element are dropped and those that
- * can be walked as one are merged. Element order stays row-major. */
+/* A tensor's memory as loops from slowest to fastest, with strides in bytes. Dimensions of one
+ * element are dropped and those that can be walked as one are merged. Element order stays
+ * row-major. */
 typedef struct strided_view {
     char *data;
     size_t elem_bytes;
     uint64_t elems;
-    int ndim;
+    int ndim; /* 0 for no element and for one */
     int64_t extent[BANYAN_MAX_DIMS];
     int64_t stride[BANYAN_MAX_DIMS]; /* bytes */
 } strided_view;
 
 /* INVALID, naming what is wrong, for a tensor that is not on the host, has too many dimensions, a
- * negative extent, or a size that does not fit 63 bits. */
+ * negative extent, elements but no data, or a size that does not fit 63 bits. */
 banyan_status strided_view_of(const DLTensor *tensor, strided_view *view);
 
 /* True when the elements lie one after another in row-major order. */
@@ -27,8 +27,8 @@ bool strided_view_is_dense(const strided_view *view);
  */
 void strided_view_span(const strided_view *view, char **low, size_t *bytes);
 
-/* Copy elements [first, first + count), in row-major order, of source to the same of destination.
- * Equal element sizes; no overlap. */
+/* Copy elements [source_first, source_first + count), in row-major order, of source to as many
+ * elements of destination from destination_first on. Equal element sizes; no overlap. */
 void strided_copy(const strided_view *destination, uint64_t destination_first,
                   const strided_view *source, uint64_t source_first, uint64_t count);
 
