@@ -91,6 +91,11 @@ bool map_get_string(const map *table, const char *key, uint64_t *value)
     return map_get(table, key, strlen(key), value);
 }
 
+size_t map_memory(const map *table)
+{
+    return table->capacity * sizeof *table->entries;
+}
+
 void map_free(map *table)
 {
     free(table->entries);

@@ -17,6 +17,8 @@ bool map_put(map *table, const void *key, size_t key_bytes, uint64_t value);
 bool map_get(const map *table, const void *key, size_t key_bytes, uint64_t *value);
 bool map_put_string(map *table, const char *key, uint64_t value);
 bool map_get_string(const map *table, const char *key, uint64_t *value);
+/* Bytes of memory that the map holds, without its keys. */
+size_t map_memory(const map *table);
 void map_free(map *table);
 
 /* XXH3, 64 bits. */
