@@ -57,9 +57,9 @@ typedef struct banyan_piece {
     int64_t local_start[BANYAN_MAX_DIMS]; /* as many as the local tensor has dimensions */
     int dim_map[BANYAN_MAX_DIMS];         /* local dimension of each global one */
     uint32_t flags;
-    /* All ranks that hold this very box of this tensor on this side, this rank among them, when the
-     * caller knows them; empty when not. Knowing them keeps planning independent of their number.
-     */
+    /* Ranks that hold this very box of this tensor on this side, this rank among them, each giving
+     * this same set; empty when the caller knows none. Knowing all of them keeps planning
+     * independent of their number. */
     banyan_rank_set replicas;
 } banyan_piece;
 
@@ -114,7 +114,14 @@ typedef struct banyan_mesh {
     int first_rank;
 } banyan_mesh;
 
-typedef enum banyan_placement_kind { BANYAN_REPLICATE = 0, BANYAN_SHARD } banyan_placement_kind;
+typedef enum banyan_placement_kind {
+    BANYAN_REPLICATE = 0,
+    BANYAN_SHARD,
+    /* Cuts after all axes that shard plainly have cut: what FSDP2 does, on the data-parallel axis
+     * that comes first in its mesh, to the shard that tensor parallelism left. (DTensor writes it
+     * as _StridedShard.) */
+    BANYAN_SHARD_STRIDED
+} banyan_placement_kind;
 
 typedef struct banyan_placement {
     banyan_placement_kind kind;
@@ -123,7 +130,8 @@ typedef struct banyan_placement {
 
 /* The shard of a global tensor at `rank`: one placement a mesh axis, applied in order, each cutting
  * what the axes before it left, by torch.chunk's rule (pieces of ⌈size ÷ n⌉, the last ones smaller
- * or empty). A rank outside the mesh adds nothing. The local tensor has the global one's name. */
+ * or empty). A rank outside the mesh adds nothing. The local tensor has the global one's name; its
+ * replicas are the ranks along the axes that replicate. */
 BANYAN_API void banyan_layout_add_sharded(banyan_layout *layout, const char *name, DLDataType dtype,
                                           int ndim, const int64_t *shape, const banyan_mesh *mesh,
                                           const banyan_placement *placements, int rank);
@@ -131,7 +139,7 @@ BANYAN_API void banyan_layout_add_sharded(banyan_layout *layout, const char *nam
 /* ---- builder: Megatron-Core's metadata ---- */
 
 /* One local parameter as Megatron-Core describes it (ParameterMetadata of its resharding planner).
- */
+ * Ranks are numbered as the job numbers them. */
 typedef struct banyan_megatron_tensor {
     const char *name;          /* local */
     const char *resolved_name; /* in the whole model: global layer and expert numbers */
@@ -141,20 +149,52 @@ typedef struct banyan_megatron_tensor {
     bool is_tp;                     /* sharded over the tensor-parallel group along partition_dim */
     int partition_dim;
     int partition_stride; /* s segments; segment k of rank t of T is global segment k·T + t */
-    const int64_t *partition_sizes; /* blocks packed along partition_dim, each sharded by itself */
+    const int64_t
+        *partition_sizes; /* local blocks packed along partition_dim, each sharded alone */
     int partition_size_count;
-    const int *tp_ranks; /* the tensor-parallel group, in order */
+    const int *tp_ranks; /* the tensor-parallel group, in order; for experts, theirs */
     int tp_rank_count;
-    const int *dp_ranks; /* the data-parallel group: the replicas */
+    const int *dp_ranks; /* the data-parallel group: the replicas. None: the planner finds them */
     int dp_rank_count;
+    bool is_ep; /* one expert's: its replicas are not its data-parallel group; the planner finds
+                   them */
     bool persistent_buffer;
 } banyan_megatron_tensor;
 
-/* Add the tensor as `rank` holds it; rank_offset is added to every rank of a job that numbers from
- * 0. */
+/* Add the tensor as `rank` holds it, under its local name, with a piece (or one a segment or block)
+ * of the global tensor `resolved_name`. rank_offset is added to the ranks of the replica set, for a
+ * job that numbers its own from 0. An output layer ("output_layer.weight") falls back to the
+ * embedding beside it ("embedding.word_embeddings.weight"), for models that tie them. */
 BANYAN_API void banyan_layout_add_megatron(banyan_layout *layout,
                                            const banyan_megatron_tensor *tensor, int rank,
                                            int rank_offset);
+
+/* A case for testing planners: what each rank holds on both sides, in Megatron-Core's terms, and
+ * the transfers its planner makes of it. docs/layouts.md has the JSON format. */
+typedef struct banyan_megatron_case banyan_megatron_case;
+
+typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
+
+typedef struct banyan_megatron_transfer {
+    uint64_t task_id;
+    int source_rank, destination_rank;
+    const char *source_name, *destination_name; /* local tensors */
+    banyan_box source_slice, destination_slice; /* of the local tensors; equally many elements */
+} banyan_megatron_transfer;
+
+/* FORMAT names the file, the place and what is wrong: line and column for broken JSON, a path
+ * ("ranks[2].src[0].shape") for the rest. Transfers name tensors that exist and slices in them. */
+BANYAN_API banyan_status banyan_megatron_case_load(const char *path, banyan_megatron_case **loaded);
+BANYAN_API void banyan_megatron_case_destroy(banyan_megatron_case *loaded);
+BANYAN_API const char *banyan_megatron_case_name(const banyan_megatron_case *loaded);
+BANYAN_API int banyan_megatron_case_world_size(const banyan_megatron_case *loaded);
+/* What `rank` holds on one side: `count` tensors, none for a rank that takes no part in it. */
+BANYAN_API const banyan_megatron_tensor *
+banyan_megatron_case_tensors(const banyan_megatron_case *loaded, int rank, banyan_side side,
+                             size_t *count);
+BANYAN_API size_t banyan_megatron_case_transfer_count(const banyan_megatron_case *loaded);
+BANYAN_API const banyan_megatron_transfer *
+banyan_megatron_case_transfer(const banyan_megatron_case *loaded, size_t i);
 
 /* ---- builder: a model's tensor list, rules and a parallel spec ---- */
 

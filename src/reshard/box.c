@@ -103,6 +103,14 @@ banyan_box box_whole(int ndim, const int64_t *shape)
     return box;
 }
 
+void chunk_range(int64_t size, int64_t parts, int64_t index, int64_t *start, int64_t *extent)
+{
+    int64_t chunk = size / parts + (size % parts != 0);
+    int64_t from = chunk > 0 && index > size / chunk ? size : index * chunk;
+    *start = from < size ? from : size;
+    *extent = size - *start < chunk ? size - *start : chunk;
+}
+
 const char *shape_format(int ndim, const int64_t *shape, char *text, size_t bytes)
 {
     size_t used = 0;

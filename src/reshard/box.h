@@ -8,6 +8,10 @@
 bool box_fits(const banyan_box *box, int ndim, const int64_t *shape);
 banyan_box box_whole(int ndim, const int64_t *shape);
 
+/* torch.chunk's rule: `size` in `parts` ranges of ⌈size ÷ parts⌉, the last ones shorter or empty.
+ */
+void chunk_range(int64_t size, int64_t parts, int64_t index, int64_t *start, int64_t *extent);
+
 /* "[4096, 128]" into `text`, cut to `bytes`. Returns `text`. */
 const char *shape_format(int ndim, const int64_t *shape, char *text, size_t bytes);
 

@@ -77,10 +77,15 @@ static bool fail_no_memory(banyan_layout *layout)
     return layout_fail(layout, BANYAN_ERR_NO_MEMORY, "%s", banyan_last_error());
 }
 
-static bool check_shape(banyan_layout *layout, const char *name, int ndim, const int64_t *shape,
-                        size_t elem_bytes, uint64_t *bytes)
+bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
+                        const int64_t *shape, uint64_t *bytes)
 {
     char text[BOX_TEXT_BYTES];
+    size_t elem_bytes = banyan_dtype_bytes(dtype);
+    if (elem_bytes == 0)
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "tensor \"%s\": its elements of %d × %d bits do not fill whole bytes",
+                           name, dtype.lanes, dtype.bits);
     if (ndim < 0 || ndim > BANYAN_MAX_DIMS)
         return layout_fail(layout, BANYAN_ERR_INVALID,
                            "tensor \"%s\" has %d dimensions: 0 to %d are possible", name, ndim,
@@ -97,15 +102,8 @@ int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType
 {
     if (layout_failed(layout))
         return -1;
-    size_t elem_bytes = banyan_dtype_bytes(dtype);
-    if (elem_bytes == 0) {
-        layout_fail(layout, BANYAN_ERR_INVALID,
-                    "tensor \"%s\": its elements of %d × %d bits do not fill whole bytes", name,
-                    dtype.lanes, dtype.bits);
-        return -1;
-    }
     uint64_t bytes, total, number;
-    if (!check_shape(layout, name, ndim, shape, elem_bytes, &bytes))
+    if (!layout_check_shape(layout, name, dtype, ndim, shape, &bytes))
         return -1;
     if (map_get_string(&layout->tensor_by_name, name, &number)) {
         layout_fail(layout, BANYAN_ERR_INVALID, "two local tensors have the name \"%s\"", name);
@@ -169,8 +167,7 @@ static bool check_piece(banyan_layout *layout, const banyan_piece *piece)
     if (!check_tensor(layout, piece->tensor, what))
         return false;
     const banyan_local_tensor *local = &layout->tensors.data[piece->tensor];
-    if (!check_shape(layout, piece->name, piece->ndim, piece->shape,
-                     banyan_dtype_bytes(local->dtype), &bytes))
+    if (!layout_check_shape(layout, piece->name, local->dtype, piece->ndim, piece->shape, &bytes))
         return false;
     if (piece->box.ndim != piece->ndim)
         return layout_fail(layout, BANYAN_ERR_INVALID,

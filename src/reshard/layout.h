@@ -11,6 +11,10 @@ bool layout_failed(const banyan_layout *layout);
 /* The first error, as a status with its sentence. */
 banyan_status layout_error(const banyan_layout *layout);
 
+/* A shape that can be: its bytes, else the layout fails. */
+bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
+                        const int64_t *shape, uint64_t *bytes);
+
 /* The box, in the local tensor's coordinates, where `box`, a part of piece->box, lies. */
 banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const banyan_box *box);
 

@@ -1,0 +1,218 @@
+#include "reshard/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+static banyan_status read_all(int fd, const char *path, char *text, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(fd, text + done, bytes - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set_errno("reading %s", path);
+        if (got == 0)
+            return error_set(BANYAN_ERR_FORMAT, "%s ended after %zu of its %zu bytes", path, done,
+                             bytes);
+        done += (size_t)got;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status read_open(int fd, const char *path, size_t max_bytes, char **text,
+                               size_t *bytes)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return error_set_errno("looking at %s", path);
+    if (!S_ISREG(info.st_mode))
+        return error_set(BANYAN_ERR_INVALID, "%s is not a file", path);
+    if ((uint64_t)info.st_size > max_bytes)
+        return error_set(BANYAN_ERR_INVALID, "%s has %lld bytes: at most %zu are read", path,
+                         (long long)info.st_size, max_bytes);
+    size_t size = (size_t)info.st_size;
+    char *buffer = malloc(size + 1);
+    if (!buffer)
+        return error_no_memory(size + 1, path);
+    banyan_status status = read_all(fd, path, buffer, size);
+    if (status != BANYAN_OK) {
+        free(buffer);
+        return status;
+    }
+    buffer[size] = '\0';
+    *text = buffer;
+    *bytes = size;
+    return BANYAN_OK;
+}
+
+banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t *bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return error_set(BANYAN_ERR_NOT_FOUND, "there is no file %s", path);
+    if (fd < 0)
+        return error_set_errno("opening %s", path);
+    banyan_status status = read_open(fd, path, max_bytes, text, bytes);
+    close(fd);
+    return status;
+}
+
+banyan_status json_parse(const char *path, const char *text, size_t bytes, json_t **root)
+{
+    json_error_t error;
+    json_t *parsed = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!parsed)
+        return error_set(BANYAN_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
+                         error.text);
+    *root = parsed;
+    return BANYAN_OK;
+}
+
+size_t json_line_of_key(const char *text, const char *key)
+{
+    size_t length = strlen(key), line = 1;
+    for (const char *at = text; *at; at++) {
+        if (*at == '\n')
+            line++;
+        if (*at == '"' && strncmp(at + 1, key, length) == 0 && at[length + 1] == '"')
+            return line;
+    }
+    return 0;
+}
+
+static size_t push(json_path *path, const char *format, ...)
+{
+    size_t mark = path->used;
+    va_list arguments;
+    va_start(arguments, format);
+    int written = vsnprintf(path->text + mark, sizeof path->text - mark, format, arguments);
+    va_end(arguments);
+    size_t room = sizeof path->text - 1 - mark;
+    path->used += (size_t)written < room ? (size_t)written : room;
+    return mark;
+}
+
+size_t json_path_key(json_path *path, const char *key)
+{
+    return push(path, "%s%s", path->used > 0 ? "." : "", key);
+}
+
+size_t json_path_index(json_path *path, size_t index)
+{
+    return push(path, "[%zu]", index);
+}
+
+void json_path_pop(json_path *path, size_t mark)
+{
+    path->used = mark;
+    path->text[mark] = '\0';
+}
+
+banyan_status json_path_fail(const json_path *path, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return error_set(BANYAN_ERR_FORMAT, "%s: %s %s", path->file,
+                     path->used > 0 ? path->text : "the document", text);
+}
+
+static const char *type_name(json_type type)
+{
+    static const char *const names[] = {"an object", "an array", "a string", "an integer",
+                                        "a number",  "true",     "false",    "null"};
+    return names[type];
+}
+
+banyan_status json_member(json_path *path, const json_t *object, const char *key, json_type type,
+                          json_t **value)
+{
+    json_t *found = json_object_get(object, key);
+    if (!found)
+        return json_path_fail(path, "has no \"%s\"", key);
+    size_t mark = json_path_key(path, key);
+    if (json_typeof(found) != type)
+        return json_path_fail(path, "is %s where %s should be", type_name(json_typeof(found)),
+                              type_name(type));
+    json_path_pop(path, mark);
+    *value = found;
+    return BANYAN_OK;
+}
+
+static banyan_status read_int(const json_path *path, const json_t *json, int64_t low, int64_t high,
+                              int64_t *value)
+{
+    if (!json_is_integer(json))
+        return json_path_fail(path, "is %s where an integer should be",
+                              type_name(json_typeof(json)));
+    json_int_t number = json_integer_value(json);
+    if (number < low || number > high)
+        return json_path_fail(
+            path, "is %" JSON_INTEGER_FORMAT ": %" PRId64 " to %" PRId64 " are possible", number,
+            low, high);
+    *value = number;
+    return BANYAN_OK;
+}
+
+banyan_status json_member_int(json_path *path, const json_t *object, const char *key, int64_t low,
+                              int64_t high, int64_t *value)
+{
+    json_t *found;
+    RETURN_IF_FAILED(json_member(path, object, key, JSON_INTEGER, &found));
+    size_t mark = json_path_key(path, key);
+    RETURN_IF_FAILED(read_int(path, found, low, high, value));
+    json_path_pop(path, mark);
+    return BANYAN_OK;
+}
+
+banyan_status json_member_string(json_path *path, const json_t *object, const char *key,
+                                 const char **value)
+{
+    json_t *found;
+    RETURN_IF_FAILED(json_member(path, object, key, JSON_STRING, &found));
+    *value = json_string_value(found);
+    return BANYAN_OK;
+}
+
+banyan_status json_member_bool(json_path *path, const json_t *object, const char *key, bool *value)
+{
+    json_t *found = json_object_get(object, key);
+    if (!found)
+        return json_path_fail(path, "has no \"%s\"", key);
+    size_t mark = json_path_key(path, key);
+    if (!json_is_boolean(found))
+        return json_path_fail(path, "is %s where true or false should be",
+                              type_name(json_typeof(found)));
+    json_path_pop(path, mark);
+    *value = json_is_true(found);
+    return BANYAN_OK;
+}
+
+banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64_t high, size_t max,
+                        int64_t *values, size_t *count)
+{
+    if (!json_is_array(array))
+        return json_path_fail(path, "is %s where an array should be",
+                              type_name(json_typeof(array)));
+    size_t length = json_array_size(array);
+    if (length > max)
+        return json_path_fail(path, "has %zu entries: at most %zu are possible", length, max);
+    for (size_t i = 0; i < length; i++) {
+        size_t mark = json_path_index(path, i);
+        RETURN_IF_FAILED(read_int(path, json_array_get(array, i), low, high, &values[i]));
+        json_path_pop(path, mark);
+    }
+    *count = length;
+    return BANYAN_OK;
+}

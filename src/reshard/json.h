@@ -1,0 +1,50 @@
+/* JSON files: loaded whole, with errors that say where. */
+#ifndef RESHARD_JSON_H
+#define RESHARD_JSON_H
+
+#include <jansson.h>
+
+#include <banyan/core.h>
+
+/* A file's text and its length; to be freed. The byte behind the text is 0. SYSTEM, NOT_FOUND, or
+ * INVALID for a file above `max_bytes`. */
+banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t *bytes);
+
+/* Parse text; FORMAT says file, line and column. A key twice in one object is an error. */
+banyan_status json_parse(const char *path, const char *text, size_t bytes, json_t **root);
+
+/* The line of a top-level key's first appearance, counted from 1; 0 when it is not found as it is
+ * written. */
+size_t json_line_of_key(const char *text, const char *key);
+
+/* Where in a document a value stands: "ranks[2].src[0].shape". Steps are pushed and popped around
+ * what they lead to. */
+typedef struct json_path {
+    const char *file;
+    char text[256];
+    size_t used;
+} json_path;
+
+size_t json_path_key(json_path *path, const char *key);
+size_t json_path_index(json_path *path, size_t index);
+/* Back to what a push returned. */
+void json_path_pop(json_path *path, size_t mark);
+
+/* FORMAT: "<file>: <path> <format…>". */
+banyan_status json_path_fail(const json_path *path, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+/* Members of an object; FORMAT when they are missing or of another type, or an integer is out of
+ * its range. Optional ones, missing or null, leave the value alone. */
+banyan_status json_member(json_path *path, const json_t *object, const char *key, json_type type,
+                          json_t **value);
+banyan_status json_member_int(json_path *path, const json_t *object, const char *key, int64_t low,
+                              int64_t high, int64_t *value);
+banyan_status json_member_string(json_path *path, const json_t *object, const char *key,
+                                 const char **value);
+banyan_status json_member_bool(json_path *path, const json_t *object, const char *key, bool *value);
+/* An array of integers, at most `max`, into `values`. */
+banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64_t high, size_t max,
+                        int64_t *values, size_t *count);
+
+#endif
