@@ -1,0 +1,335 @@
+#include "reshard/mxfp8.h"
+
+#include <string.h>
+
+#include "reshard/convert.h"
+#include "reshard/convert_element.h"
+
+#define BLOCK MXFP8_BLOCK
+
+#define E4M3_LARGEST 0x7e /* 448 */
+#define E4M3_NAN 0x7f
+#define E4M3_EMAX 8 /* of 448 = 1.75 · 2^8 */
+#define E8M0_BIAS 127
+#define E8M0_NAN 255
+
+/* Blocks are worked on as 32 f32 values, which hold any source exactly. Nearly all blocks are easy:
+ * without NaN, and with a scale for which float arithmetic meets no subnormal that counts. The
+ * others take a slower way, in integers. */
+#define SCALE_EASY_MIN (E8M0_BIAS - 110)
+#define SCALE_EASY_MAX (E8M0_BIAS + 118)
+
+static inline bool scale_is_easy(uint8_t scale)
+{
+    return scale >= SCALE_EASY_MIN && scale <= SCALE_EASY_MAX;
+}
+
+/* ---- scale ---- */
+
+/* Largest magnitude as f32's bits, which order as the values do, NaN above all. */
+static inline __attribute__((always_inline)) uint32_t block_amax(const uint32_t *restrict values)
+{
+    int32_t amax = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t magnitude = (int32_t)(values[i] & ~F32_SIGN);
+        amax = magnitude > amax ? magnitude : amax;
+    }
+    return (uint32_t)amax;
+}
+
+static uint32_t block_amax_without_nan(const uint32_t *values)
+{
+    uint32_t amax = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        uint32_t magnitude = values[i] & ~F32_SIGN;
+        if (magnitude > amax && magnitude <= F32_INFINITY)
+            amax = magnitude;
+    }
+    return amax;
+}
+
+/* A subnormal amax is below 2^-126, which asks for the smallest scale under either rule. */
+static inline uint8_t block_scale(banyan_mxfp8_rule rule, uint32_t amax)
+{
+    if (amax == F32_INFINITY)
+        return E8M0_NAN - 1;
+    const uint32_t mantissa_of_448 = UINT32_C(3) << 21;
+    bool above_448 = (amax & 0x7fffff) > mantissa_of_448;
+    int scale = (int)(amax >> 23) - E4M3_EMAX + (rule == BANYAN_MXFP8_ROUND_UP && above_448);
+    return (uint8_t)(scale < 0 ? 0 : scale);
+}
+
+/* ---- elements ---- */
+
+/* Adding 2^20 times the value's own power of two, or that of e4m3's smallest normal number, leaves
+ * as many bits as e4m3 has; the sum counts its last places. */
+static inline uint8_t easy_element(uint32_t bits, float factor)
+{
+    float scaled = f32_of_bits(bits & ~F32_SIGN) * factor;
+    uint32_t power = f32_bits(scaled) & F32_INFINITY;
+    power = (int32_t)power > (int32_t)F32_POWER(-6) ? power : F32_POWER(-6);
+    uint32_t magic = power + (UINT32_C(20) << 23);
+    uint32_t places = f32_bits(scaled + f32_of_bits(magic)) - magic;
+    int32_t code = (int32_t)(places + ((power - F32_POWER(-6)) >> 20));
+    code = code > E4M3_LARGEST ? E4M3_LARGEST : code;
+    return (uint8_t)((uint32_t)code | (bits >> 24 & 0x80));
+}
+
+static inline __attribute__((always_inline)) void
+easy_elements(const uint32_t *restrict values, uint8_t scale, uint8_t *restrict elements)
+{
+    float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
+    for (int i = 0; i < BLOCK; i++)
+        elements[i] = easy_element(values[i], factor);
+}
+
+/* value · 2^-shift, to nearest even; shift > 0. */
+static uint32_t shift_to_nearest(uint32_t value, int shift)
+{
+    if (shift > 31)
+        return 0;
+    uint32_t kept = value >> shift, lost = value & ((UINT32_C(1) << shift) - 1);
+    uint32_t half = UINT32_C(1) << (shift - 1);
+    return kept + (lost > half || (lost == half && (kept & 1)));
+}
+
+/* Any value and scale, in integers alone. */
+static uint8_t any_element(uint32_t bits, uint8_t scale)
+{
+    uint32_t magnitude = bits & ~F32_SIGN, sign = bits >> 24 & 0x80;
+    if (magnitude > F32_INFINITY)
+        return (uint8_t)(sign | E4M3_NAN);
+    if (magnitude == F32_INFINITY)
+        return (uint8_t)(sign | E4M3_LARGEST);
+    int exponent = (int)(magnitude >> 23);
+    uint32_t significand = magnitude & 0x7fffff;
+    if (exponent > 0)
+        significand |= 0x800000;
+    else
+        exponent = 1;
+    if (significand == 0)
+        return (uint8_t)sign;
+    /* The scaled value is significand · 2^unit. */
+    int unit = exponent - 150 - ((int)scale - E8M0_BIAS);
+    int top = 31 - __builtin_clz(significand) + unit;
+    int place = top < -6 ? -9 : top - 3;
+    uint32_t kept =
+        place > unit ? shift_to_nearest(significand, place - unit) : significand << (unit - place);
+    uint32_t result = top < -6 ? kept : (uint32_t)(top + 6) * 8 + kept;
+    return (uint8_t)(sign | (result > E4M3_LARGEST ? E4M3_LARGEST : result));
+}
+
+static void any_elements(const uint32_t *values, uint8_t scale, uint8_t *restrict elements)
+{
+    for (int i = 0; i < BLOCK; i++)
+        elements[i] = any_element(values[i], scale);
+}
+
+/* ---- back ---- */
+
+static inline uint32_t easy_value(uint8_t element, float factor)
+{
+    uint32_t magnitude = (uint32_t)(element & 0x7f) << 20;
+    uint32_t normal = magnitude + F32_POWER(0) - F32_POWER(-120);
+    uint32_t subnormal =
+        f32_bits(f32_of_bits(magnitude + F32_POWER(-6)) - f32_of_bits(F32_POWER(-6)));
+    uint32_t bits = bits_select(magnitude < UINT32_C(8) << 20, subnormal, normal);
+    return f32_bits(f32_of_bits(bits) * factor) | (uint32_t)(element & 0x80) << 24;
+}
+
+static inline __attribute__((always_inline)) void
+easy_values(const uint8_t *restrict elements, uint8_t scale, uint32_t *restrict values)
+{
+    float factor = f32_of_bits(F32_POWER(scale - E8M0_BIAS));
+    for (int i = 0; i < BLOCK; i++)
+        values[i] = easy_value(elements[i], factor);
+}
+
+static inline __attribute__((always_inline)) bool block_has_nan(const uint8_t *restrict elements)
+{
+    uint8_t largest = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        uint8_t magnitude = elements[i] & 0x7f;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest == E4M3_NAN;
+}
+
+static uint32_t any_value(uint8_t element, uint8_t scale)
+{
+    uint32_t sign = (uint32_t)(element & 0x80) << 24, exponent = element >> 3 & 15;
+    if (scale == E8M0_NAN || (element & 0x7f) == E4M3_NAN)
+        return sign | F32_INFINITY | F32_QUIET;
+    uint32_t significand = (element & 7) | (exponent > 0 ? 8 : 0);
+    if (significand == 0)
+        return sign;
+    int unit = (int)(exponent > 0 ? exponent : 1) - 10 + (int)scale - E8M0_BIAS;
+    int top = 31 - __builtin_clz(significand);
+    if (top + unit > 127)
+        return sign | F32_INFINITY;
+    if (top + unit < -126)
+        return sign | significand << (unit + 149);
+    return sign | (F32_POWER(top + unit) + (significand << (23 - top)) - 0x800000);
+}
+
+static void any_values(const uint8_t *elements, uint8_t scale, uint32_t *restrict values)
+{
+    for (int i = 0; i < BLOCK; i++)
+        values[i] = any_value(elements[i], scale);
+}
+
+/* ---- blocks in a row, compiled for two processors ---- */
+
+typedef void (*quantize_fn)(banyan_mxfp8_rule rule, const uint32_t *values, int64_t blocks,
+                            uint8_t *elements, uint8_t *scales);
+typedef void (*dequantize_fn)(const uint8_t *elements, const uint8_t *scales, int64_t blocks,
+                              uint32_t *values);
+
+static inline __attribute__((always_inline)) void quantize_blocks(banyan_mxfp8_rule rule,
+                                                                  const uint32_t *values,
+                                                                  int64_t blocks, uint8_t *elements,
+                                                                  uint8_t *scales)
+{
+    for (int64_t b = 0; b < blocks; b++, values += BLOCK, elements += BLOCK) {
+        uint32_t amax = block_amax(values);
+        bool has_nan = amax > F32_INFINITY;
+        scales[b] = block_scale(rule, has_nan ? block_amax_without_nan(values) : amax);
+        if (!has_nan && scale_is_easy(scales[b]))
+            easy_elements(values, scales[b], elements);
+        else
+            any_elements(values, scales[b], elements);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+dequantize_blocks(const uint8_t *elements, const uint8_t *scales, int64_t blocks, uint32_t *values)
+{
+    for (int64_t b = 0; b < blocks; b++, values += BLOCK, elements += BLOCK) {
+        if (scale_is_easy(scales[b]) && !block_has_nan(elements))
+            easy_values(elements, scales[b], values);
+        else
+            any_values(elements, scales[b], values);
+    }
+}
+
+static void portable_quantize(banyan_mxfp8_rule rule, const uint32_t *values, int64_t blocks,
+                              uint8_t *elements, uint8_t *scales)
+{
+    quantize_blocks(rule, values, blocks, elements, scales);
+}
+
+static void portable_dequantize(const uint8_t *elements, const uint8_t *scales, int64_t blocks,
+                                uint32_t *restrict values)
+{
+    dequantize_blocks(elements, scales, blocks, values);
+}
+
+#if defined(__x86_64__)
+
+__attribute__((target("avx2"))) static void avx2_quantize(banyan_mxfp8_rule rule,
+                                                          const uint32_t *values, int64_t blocks,
+                                                          uint8_t *elements, uint8_t *scales)
+{
+    quantize_blocks(rule, values, blocks, elements, scales);
+}
+
+__attribute__((target("avx2"))) static void avx2_dequantize(const uint8_t *elements,
+                                                            const uint8_t *scales, int64_t blocks,
+                                                            uint32_t *restrict values)
+{
+    dequantize_blocks(elements, scales, blocks, values);
+}
+
+#endif
+
+static quantize_fn quantize_of_this_cpu(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        return avx2_quantize;
+#endif
+    return portable_quantize;
+}
+
+static dequantize_fn dequantize_of_this_cpu(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        return avx2_dequantize;
+#endif
+    return portable_dequantize;
+}
+
+/* ---- runs ---- */
+
+/* Blocks that pass through a buffer of f32 at a time. */
+#define CHUNK_BLOCKS 32
+
+static void quantize_with(quantize_fn quantize, banyan_mxfp8_rule rule, const void *from,
+                          DLDataType dtype, int64_t count, uint8_t *elements, uint8_t *scales)
+{
+    uint32_t values[CHUNK_BLOCKS * BLOCK];
+    int64_t whole = count / BLOCK, rest = count % BLOCK;
+    const char *in = from;
+    for (int64_t b = 0; b < whole; b += CHUNK_BLOCKS) {
+        int64_t some = whole - b < CHUNK_BLOCKS ? whole - b : CHUNK_BLOCKS;
+        convert_run(values, BANYAN_F32, in, dtype, (size_t)(some * BLOCK));
+        quantize(rule, values, some, elements, scales);
+        in += (size_t)(some * BLOCK) * banyan_dtype_bytes(dtype);
+        elements += some * BLOCK;
+        scales += some;
+    }
+    if (rest > 0) {
+        uint8_t block[BLOCK];
+        memset(values, 0, BLOCK * sizeof values[0]);
+        convert_run(values, BANYAN_F32, in, dtype, (size_t)rest);
+        quantize(rule, values, 1, block, scales);
+        memcpy(elements, block, (size_t)rest);
+    }
+}
+
+static void dequantize_with(dequantize_fn dequantize, const uint8_t *restrict elements,
+                            const uint8_t *scales, int64_t count, void *to, DLDataType dtype)
+{
+    uint32_t values[CHUNK_BLOCKS * BLOCK];
+    int64_t whole = count / BLOCK, rest = count % BLOCK;
+    char *out = to;
+    for (int64_t b = 0; b < whole; b += CHUNK_BLOCKS) {
+        int64_t some = whole - b < CHUNK_BLOCKS ? whole - b : CHUNK_BLOCKS;
+        dequantize(elements, scales, some, values);
+        convert_run(out, dtype, values, BANYAN_F32, (size_t)(some * BLOCK));
+        out += (size_t)(some * BLOCK) * banyan_dtype_bytes(dtype);
+        elements += some * BLOCK;
+        scales += some;
+    }
+    if (rest > 0) {
+        uint8_t block[BLOCK] = {0};
+        memcpy(block, elements, (size_t)rest);
+        dequantize(block, scales, 1, values);
+        convert_run(out, dtype, values, BANYAN_F32, (size_t)rest);
+    }
+}
+
+void mxfp8_quantize(banyan_mxfp8_rule rule, const void *from, DLDataType dtype, int64_t count,
+                    uint8_t *elements, uint8_t *scales)
+{
+    quantize_with(quantize_of_this_cpu(), rule, from, dtype, count, elements, scales);
+}
+
+void mxfp8_dequantize(const uint8_t *elements, const uint8_t *scales, int64_t count, void *to,
+                      DLDataType dtype)
+{
+    dequantize_with(dequantize_of_this_cpu(), elements, scales, count, to, dtype);
+}
+
+void mxfp8_quantize_portable(banyan_mxfp8_rule rule, const void *from, DLDataType dtype,
+                             int64_t count, uint8_t *elements, uint8_t *scales)
+{
+    quantize_with(portable_quantize, rule, from, dtype, count, elements, scales);
+}
+
+void mxfp8_dequantize_portable(const uint8_t *elements, const uint8_t *scales, int64_t count,
+                               void *to, DLDataType dtype)
+{
+    dequantize_with(portable_dequantize, elements, scales, count, to, dtype);
+}
