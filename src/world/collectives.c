@@ -1,0 +1,299 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "world/world.h"
+
+/* ---- dissemination: in log2(ranks) steps everybody has heard from everybody, if only through
+ * others; good for anything that does no harm when it is heard twice ---- */
+
+struct word {
+    void *data;
+    size_t bytes;
+};
+
+/* Should what was heard replace what is held? */
+typedef bool (*word_wins)(const struct word *heard, const struct word *held);
+
+/* `word->data` is replaced, by memory to be freed, when another one wins. */
+static banyan_status disseminate(banyan_world *world, const char *what, word_wins wins,
+                                 struct word *word)
+{
+    uint64_t tag = world_next_collective(world);
+    for (int reach = 1; reach < world->size; reach *= 2, tag++) {
+        int to = (int)(((int64_t)world->rank + reach) % world->size);
+        int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
+        RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
+        struct message *message;
+        RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
+        struct word heard = {message->data, message->bytes};
+        if (wins && wins(&heard, word)) {
+            free(word->data);
+            *word = heard;
+            message->data = NULL;
+        }
+        message_free(message);
+    }
+    return BANYAN_OK;
+}
+
+banyan_status world_barrier(banyan_world *world, const char *what)
+{
+    RETURN_IF_FAILED(control_check(world));
+    struct word nothing = {0};
+    return disseminate(world, what, NULL, &nothing);
+}
+
+banyan_status banyan_world_barrier(banyan_world *world)
+{
+    return world_barrier(world, "barrier");
+}
+
+static bool larger_wins(const struct word *heard, const struct word *held)
+{
+    uint64_t theirs, mine;
+    if (heard->bytes != sizeof theirs)
+        return false;
+    memcpy(&theirs, heard->data, sizeof theirs);
+    memcpy(&mine, held->data, sizeof mine);
+    return theirs > mine;
+}
+
+banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
+{
+    RETURN_IF_FAILED(control_check(world));
+    struct word word = {malloc(sizeof mine), sizeof mine};
+    if (!word.data)
+        return error_no_memory(sizeof mine, "the largest of all ranks' values");
+    memcpy(word.data, &mine, sizeof mine);
+    banyan_status status = disseminate(world, "largest value of all ranks", larger_wins, &word);
+    if (status == BANYAN_OK)
+        memcpy(max, word.data, sizeof *max);
+    free(word.data);
+    return status;
+}
+
+/* ---- agreement ---- */
+
+/* A rank's failure: its number, its status, its sentence; empty when it has none. */
+static bool lower_rank_wins(const struct word *heard, const struct word *held)
+{
+    if (heard->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
+        return heard->bytes >= 2 * sizeof(uint32_t);
+    bytes_reader theirs = bytes_reader_of(heard->data, heard->bytes);
+    bytes_reader mine = bytes_reader_of(held->data, held->bytes);
+    return bytes_read_u32(&theirs) < bytes_read_u32(&mine);
+}
+
+banyan_status control_agree(banyan_world *world, banyan_status mine)
+{
+    if (mine == BANYAN_OK)
+        RETURN_IF_FAILED(control_check(world));
+    bytes_writer text = {0};
+    if (mine != BANYAN_OK) {
+        bytes_write_u32(&text, (uint32_t)world->rank);
+        bytes_write_u32(&text, (uint32_t)mine);
+        bytes_write_blob(&text, banyan_last_error(), strlen(banyan_last_error()));
+    }
+    if (text.failed) {
+        bytes_writer_free(&text);
+        return error_no_memory(64, "an agreement");
+    }
+    struct word word = {text.data, text.count};
+    banyan_status status =
+        disseminate(world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
+    if (status == BANYAN_OK && word.bytes > 0) {
+        bytes_reader reader = bytes_reader_of(word.data, word.bytes);
+        int rank = (int)bytes_read_u32(&reader);
+        status = (banyan_status)bytes_read_u32(&reader);
+        size_t bytes;
+        const char *sentence = bytes_read_blob(&reader, &bytes);
+        if (rank != world->rank)
+            error_set(status, "rank %d: %.*s", rank, (int)bytes, sentence ? sentence : "");
+        else
+            error_set(status, "%.*s", (int)bytes, sentence ? sentence : "");
+    }
+    free(word.data);
+    return status;
+}
+
+/* ---- broadcast, along a binomial tree ---- */
+
+static banyan_status pass_on(banyan_world *world, uint64_t tag, int root, int reach,
+                             const void *data, size_t bytes)
+{
+    int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
+    for (; reach > 0; reach /= 2) {
+        if ((int64_t)place + reach >= world->size)
+            continue;
+        int to = (int)(((int64_t)world->rank + reach) % world->size);
+        RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, data, bytes, -1));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t bytes, int root)
+{
+    if (root < 0 || root >= world->size)
+        return error_set(BANYAN_ERR_INVALID, "broadcast from rank %d in a world of %d", root,
+                         world->size);
+    RETURN_IF_FAILED(control_check(world));
+    uint64_t tag = world_next_collective(world);
+    int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
+    int reach = 1;
+    while (place == 0 ? reach < world->size : !(place & reach))
+        reach *= 2;
+    if (place == 0)
+        return pass_on(world, tag, root, reach / 2, data, bytes);
+    int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
+    struct message *message;
+    RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, "broadcast", &message));
+    banyan_status status = pass_on(world, tag, root, reach / 2, message->data, message->bytes);
+    if (status == BANYAN_OK && message->bytes != bytes)
+        status =
+            error_set(BANYAN_ERR_MISMATCH, "rank %d broadcasts %zu bytes, but rank %d expects %zu",
+                      root, message->bytes, world->rank, bytes);
+    if (status == BANYAN_OK && bytes > 0)
+        memcpy(data, message->data, bytes);
+    message_free(message);
+    return status;
+}
+
+/* ---- gathering (Bruck): each step doubles the number of ranks whose bytes are here ---- */
+
+/* Blocks of the ranks from this one upwards, and around. */
+struct gathered {
+    size_t *sizes;
+    int count;
+    bytes_writer data;
+};
+
+static size_t sum(const size_t *sizes, int count)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += sizes[i];
+    return bytes;
+}
+
+static banyan_status send_blocks(banyan_world *world, int to, uint64_t tag,
+                                 const struct gathered *gathered, int count)
+{
+    bytes_writer text = {0};
+    for (int i = 0; i < count; i++)
+        bytes_write_u64(&text, gathered->sizes[i]);
+    bytes_write(&text, gathered->data.data, sum(gathered->sizes, count));
+    banyan_status status =
+        text.failed ? error_no_memory(sum(gathered->sizes, count), "what is gathered")
+                    : world_send(world, WIRE_COLLECTIVE, to, tag, text.data, text.count, -1);
+    bytes_writer_free(&text);
+    return status;
+}
+
+static banyan_status append_blocks(banyan_world *world, int from, const struct message *message,
+                                   int count, struct gathered *gathered)
+{
+    bytes_reader reader = bytes_reader_of(message->data, message->bytes);
+    uint64_t left = message->bytes - (uint64_t)count * sizeof(uint64_t);
+    bool sane = message->bytes >= (uint64_t)count * sizeof(uint64_t);
+    for (int i = 0; i < count && sane; i++) {
+        uint64_t bytes = bytes_read_u64(&reader);
+        sane = bytes <= left;
+        left -= bytes;
+        gathered->sizes[gathered->count + i] = (size_t)bytes;
+    }
+    if (!sane || left != 0)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "rank %d expected %d blocks of a gather from rank %d and got %zu bytes: "
+                         "the ranks do not call the same operation",
+                         world->rank, count, from, message->bytes);
+    bytes_write(&gathered->data, reader.data, reader.left);
+    gathered->count += count;
+    if (gathered->data.failed)
+        return error_no_memory(reader.left, "what is gathered");
+    return BANYAN_OK;
+}
+
+static banyan_status gather_all(banyan_world *world, const char *what, struct gathered *gathered)
+{
+    uint64_t tag = world_next_collective(world);
+    for (int size = world->size; gathered->count < size; tag++) {
+        int reach = gathered->count;
+        int count = reach < size - reach ? reach : size - reach;
+        int to = (world->rank - reach + size) % size;
+        int from = (int)(((int64_t)world->rank + reach) % size);
+        RETURN_IF_FAILED(send_blocks(world, to, tag, gathered, count));
+        struct message *message;
+        RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
+        banyan_status status = append_blocks(world, from, message, count, gathered);
+        message_free(message);
+        RETURN_IF_FAILED(status);
+    }
+    return BANYAN_OK;
+}
+
+/* From this rank's order into rank order. */
+static banyan_status unrotate(const banyan_world *world, const struct gathered *gathered,
+                              void **all, size_t *sizes)
+{
+    size_t total = gathered->data.count;
+    unsigned char *ordered = malloc(total > 0 ? total : 1);
+    if (!ordered)
+        return error_no_memory(total, "what was gathered");
+    int low = world->size - world->rank; /* blocks of this rank and those above it */
+    size_t high_bytes = sum(gathered->sizes, low), low_bytes = total - high_bytes;
+    if (low_bytes > 0)
+        memcpy(ordered, gathered->data.data + high_bytes, low_bytes);
+    if (high_bytes > 0)
+        memcpy(ordered + low_bytes, gathered->data.data, high_bytes);
+    for (int i = 0; i < world->size; i++)
+        sizes[(world->rank + i) % world->size] = gathered->sizes[i];
+    *all = ordered;
+    return BANYAN_OK;
+}
+
+banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
+                           void **all, size_t *sizes)
+{
+    RETURN_IF_FAILED(control_check(world));
+    struct gathered gathered = {.sizes = calloc((size_t)world->size, sizeof *gathered.sizes),
+                                .count = 1};
+    if (!gathered.sizes)
+        return error_no_memory((size_t)world->size * sizeof *gathered.sizes, "what is gathered");
+    gathered.sizes[0] = bytes;
+    bytes_write(&gathered.data, mine, bytes);
+    banyan_status status = gathered.data.failed ? error_no_memory(bytes, "what is gathered")
+                                                : gather_all(world, what, &gathered);
+    if (status == BANYAN_OK)
+        status = unrotate(world, &gathered, all, sizes);
+    bytes_writer_free(&gathered.data);
+    free(gathered.sizes);
+    return status;
+}
+
+banyan_status banyan_world_allgatherv(banyan_world *world, const void *mine, size_t bytes,
+                                      void **all, size_t *all_bytes)
+{
+    return world_gather(world, mine, bytes, "allgatherv", all, all_bytes);
+}
+
+banyan_status banyan_world_allgather(banyan_world *world, const void *mine, size_t bytes, void *all)
+{
+    size_t *sizes = calloc((size_t)world->size, sizeof *sizes);
+    if (!sizes)
+        return error_no_memory((size_t)world->size * sizeof *sizes, "an allgather");
+    void *gathered = NULL;
+    banyan_status status = world_gather(world, mine, bytes, "allgather", &gathered, sizes);
+    for (int rank = 1; rank < world->size && status == BANYAN_OK; rank++) {
+        if (sizes[rank] != sizes[0])
+            status = error_set(BANYAN_ERR_MISMATCH,
+                               "rank %d gives %zu bytes to an allgather, rank 0 gives %zu", rank,
+                               sizes[rank], sizes[0]);
+    }
+    if (status == BANYAN_OK && bytes > 0)
+        memcpy(all, gathered, bytes * (size_t)world->size);
+    free(gathered);
+    free(sizes);
+    return status;
+}

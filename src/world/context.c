@@ -1,0 +1,131 @@
+#include "world/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void queue_init(struct message_queue *queue)
+{
+    queue->first = NULL;
+    queue->last = &queue->first;
+}
+
+static void queue_push(struct message_queue *queue, struct message *message)
+{
+    message->next = NULL;
+    *queue->last = message;
+    queue->last = &message->next;
+}
+
+/* Take out what `*at` points to. */
+static struct message *queue_remove(struct message_queue *queue, struct message **at)
+{
+    struct message *message = *at;
+    *at = message->next;
+    if (!*at)
+        queue->last = at;
+    message->next = NULL;
+    return message;
+}
+
+static void queue_free(struct message_queue *queue)
+{
+    while (queue->first)
+        message_free(queue_remove(queue, &queue->first));
+}
+
+void message_free(struct message *message)
+{
+    if (message->fd >= 0)
+        close(message->fd);
+    free(message->data);
+    free(message);
+}
+
+struct context *context_create(uint64_t id)
+{
+    struct context *context = calloc(1, sizeof *context);
+    if (!context)
+        return NULL;
+    context->id = id;
+    for (int i = 0; i < CONTEXT_BUCKETS; i++)
+        queue_init(&context->buckets[i]);
+    queue_init(&context->exchanged);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&context->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return context;
+}
+
+void context_destroy(struct context *context)
+{
+    for (int i = 0; i < CONTEXT_BUCKETS; i++)
+        queue_free(&context->buckets[i]);
+    queue_free(&context->exchanged);
+    pthread_cond_destroy(&context->changed);
+    free(context->job_ranks);
+    free(context->sentence);
+    free(context);
+}
+
+int context_rank_of(const struct context *context, int job_rank)
+{
+    if (!context->job_ranks)
+        return job_rank;
+    for (int rank = 0; rank < context->size; rank++) {
+        if (context->job_ranks[rank] == job_rank)
+            return rank;
+    }
+    return -1;
+}
+
+static struct message_queue *bucket_of(struct context *context, int source, uint64_t tag)
+{
+    uint64_t hash = ((uint64_t)source * UINT64_C(0x9e3779b97f4a7c15)) ^ tag;
+    hash *= UINT64_C(0xbf58476d1ce4e5b9);
+    return &context->buckets[(hash >> 32) % CONTEXT_BUCKETS];
+}
+
+void context_deliver(struct context *context, struct message *message)
+{
+    queue_push(message->kind == WIRE_EXCHANGE ? &context->exchanged
+                                              : bucket_of(context, message->source, message->tag),
+               message);
+    pthread_cond_broadcast(&context->changed);
+}
+
+struct message *context_take(struct context *context, uint32_t kind, int source, uint64_t tag)
+{
+    struct message_queue *queue = bucket_of(context, source, tag);
+    for (struct message **at = &queue->first; *at; at = &(*at)->next) {
+        if ((*at)->kind == kind && (*at)->source == source && (*at)->tag == tag)
+            return queue_remove(queue, at);
+    }
+    return NULL;
+}
+
+struct message *context_take_exchanged(struct context *context, uint64_t tag)
+{
+    struct message *taken = NULL;
+    for (struct message **at = &context->exchanged.first; *at;) {
+        if ((*at)->tag != tag) {
+            at = &(*at)->next;
+            continue;
+        }
+        struct message *message = queue_remove(&context->exchanged, at);
+        message->next = taken;
+        taken = message;
+    }
+    return taken;
+}
+
+void context_end(struct context *context, banyan_status status, const char *sentence)
+{
+    if (atomic_load(&context->ended) != BANYAN_OK)
+        return;
+    context->sentence = strdup(sentence);
+    atomic_store(&context->ended, (int)status);
+    pthread_cond_broadcast(&context->changed);
+}

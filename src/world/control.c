@@ -1,0 +1,188 @@
+#include "world/control.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "world/world.h"
+
+static banyan_status check_rank(const banyan_world *world, int rank, const char *what)
+{
+    if (rank >= 0 && rank < world->size)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID, "%s rank %d in a world of %d", what, rank, world->size);
+}
+
+banyan_status control_send(banyan_world *world, int destination, uint64_t tag, const void *data,
+                           size_t bytes)
+{
+    RETURN_IF_FAILED(check_rank(world, destination, "a message to"));
+    return world_send(world, WIRE_MESSAGE, destination, tag, data, bytes, -1);
+}
+
+banyan_status control_receive(banyan_world *world, int source, uint64_t tag, const char *what,
+                              void **data, size_t *bytes)
+{
+    RETURN_IF_FAILED(check_rank(world, source, "a message from"));
+    struct message *message;
+    RETURN_IF_FAILED(world_await(world, WIRE_MESSAGE, source, tag, what, &message));
+    *data = message->data;
+    *bytes = message->bytes;
+    message->data = NULL;
+    message_free(message);
+    return BANYAN_OK;
+}
+
+/* ---- exchange ---- */
+
+static int compare_by_rank(const void *a, const void *b)
+{
+    const control_message *left = a, *right = b;
+    return (left->rank > right->rank) - (left->rank < right->rank);
+}
+
+static banyan_status collect(banyan_world *world, uint64_t tag, control_message **received,
+                             size_t *received_count)
+{
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    struct message *list = context_take_exchanged(world->context, tag);
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    ARRAY(control_message) found = {0};
+    bool ok = true;
+    while (list) {
+        struct message *message = list;
+        list = message->next;
+        int rank = context_rank_of(world->context, message->source);
+        if (ok && (ok = array_push(&found, (control_message){rank, message->data, message->bytes})))
+            message->data = NULL;
+        message_free(message);
+    }
+    if (!ok) {
+        control_messages_free(found.data, found.count);
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    if (found.count > 1)
+        qsort(found.data, found.count, sizeof *found.data, compare_by_rank);
+    *received = found.data;
+    *received_count = found.count;
+    return BANYAN_OK;
+}
+
+/* Whoever has left the barrier knows that all that was sent to it has been delivered: nobody enters
+ * it before its own messages are acknowledged. */
+banyan_status control_exchange(banyan_world *world, const control_message *messages, size_t count,
+                               const char *what, control_message **received, size_t *received_count)
+{
+    uint64_t tag = world->exchanges++;
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(check_rank(world, messages[i].rank, "an exchange with"));
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(world_send(world, WIRE_EXCHANGE, messages[i].rank, tag, messages[i].data,
+                                    messages[i].bytes, -1));
+    RETURN_IF_FAILED(world_await_delivery(world, messages, count, what));
+    RETURN_IF_FAILED(world_barrier(world, what));
+    return collect(world, tag, received, received_count);
+}
+
+void control_messages_free(control_message *messages, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(messages[i].data);
+    free(messages);
+}
+
+/* ---- descriptors ---- */
+
+/* A byte goes with a descriptor, so that one that was lost is told from one that was not given. */
+static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, int *fd)
+{
+    struct message *message;
+    RETURN_IF_FAILED(
+        world_await(world, WIRE_DESCRIPTOR, source, tag, "sharing a descriptor", &message));
+    banyan_status status = BANYAN_OK;
+    if (message->bytes > 0 && message->fd < 0)
+        status = error_set(BANYAN_ERR_SYSTEM,
+                           "rank %d has no room for the descriptor that rank %d shares: too many "
+                           "open files",
+                           world->rank, source);
+    else
+        *fd = message->fd;
+    message->fd = -1;
+    message_free(message);
+    return status;
+}
+
+banyan_status control_share_fd(banyan_world *world, int mine, int *fds)
+{
+    RETURN_IF_FAILED(control_check(world));
+    uint64_t tag = world_next_collective(world);
+    for (int i = 0; i < world->local_size; i++) {
+        if (i != world->local_rank)
+            RETURN_IF_FAILED(world_send(world, WIRE_DESCRIPTOR, world->local_peers[i], tag, "d",
+                                        mine >= 0, mine));
+    }
+    banyan_status status = BANYAN_OK;
+    int got = 0;
+    for (; got < world->local_size && status == BANYAN_OK; got++) {
+        fds[got] = -1;
+        if (got != world->local_rank)
+            status = receive_fd(world, world->local_peers[got], tag, &fds[got]);
+        else if (mine >= 0 && (fds[got] = fcntl(mine, F_DUPFD_CLOEXEC, 0)) < 0)
+            status = error_set_errno("rank %d cannot duplicate descriptor %d", world->rank, mine);
+    }
+    for (int i = 0; i < got && status != BANYAN_OK; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    return status;
+}
+
+/* ---- looking ---- */
+
+int control_pid(const banyan_world *world, int rank)
+{
+    if (world->node_of[rank] != world->node_of[world->rank])
+        return 0;
+    return world->endpoint->members[context_job_rank(world->context, rank)].pid;
+}
+
+banyan_status control_check(banyan_world *world)
+{
+    banyan_status status = (banyan_status)atomic_load(&world->context->ended);
+    if (status == BANYAN_OK)
+        return BANYAN_OK;
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    error_set(status, "%s",
+              world->context->sentence ? world->context->sentence : "the world ended");
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return status;
+}
+
+banyan_status banyan_world_check(banyan_world *world)
+{
+    return control_check(world);
+}
+
+/* ---- attachments ---- */
+
+void *world_attachment(banyan_world *world, const void *key)
+{
+    for (struct attachment *at = world->attachments; at; at = at->next) {
+        if (at->key == key)
+            return at->data;
+    }
+    return NULL;
+}
+
+banyan_status world_attach(banyan_world *world, const void *key, void *data,
+                           void (*destroy)(void *attachment))
+{
+    struct attachment *attachment = malloc(sizeof *attachment);
+    if (!attachment)
+        return error_no_memory(sizeof *attachment, "a world's attachment");
+    *attachment = (struct attachment){world->attachments, key, data, destroy};
+    world->attachments = attachment;
+    return BANYAN_OK;
+}

@@ -1,0 +1,594 @@
+#include "world/endpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/map.h"
+#include "world/thread.h"
+
+/* How long a machine may turn connections away before its rank counts as lost. */
+#define CONNECT_PATIENCE_NS (3 * NS_PER_S)
+#define CONNECT_RETRY_NS (20 * NS_PER_MS)
+/* What a rank said last is on its way for so long at most. */
+#define FAREWELL_NS (2 * NS_PER_S)
+#define IDLE_NS (60 * NS_PER_S)
+
+/* ---- contexts ---- */
+
+static struct context *find_context(const struct endpoint *endpoint, uint64_t id)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        if (endpoint->contexts.data[i]->id == id)
+            return endpoint->contexts.data[i];
+    }
+    return NULL;
+}
+
+struct context *endpoint_context(struct endpoint *endpoint, uint64_t id)
+{
+    struct context *context = find_context(endpoint, id);
+    if (context)
+        return context;
+    context = context_create(id);
+    if (context && !array_push(&endpoint->contexts, context)) {
+        context_destroy(context);
+        context = NULL;
+    }
+    return context;
+}
+
+void endpoint_forget_context(struct endpoint *endpoint, struct context *context)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        if (endpoint->contexts.data[i] != context)
+            continue;
+        endpoint->contexts.data[i] = endpoint->contexts.data[--endpoint->contexts.count];
+        context_destroy(context);
+        return;
+    }
+}
+
+const char *endpoint_rank_text(const struct endpoint *endpoint, const struct context *context,
+                               int job_rank, char text[ENDPOINT_RANK_TEXT_BYTES])
+{
+    const struct member *member = &endpoint->members[job_rank];
+    int rank = context ? context_rank_of(context, job_rank) : job_rank;
+    if (rank == job_rank)
+        snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d (pid %d on node %s)", rank, member->pid,
+                 member->node);
+    else
+        snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d (rank %d of the job, pid %d on node %s)",
+                 rank, job_rank, member->pid, member->node);
+    return text;
+}
+
+/* ---- sending ---- */
+
+static bool is_message(uint32_t kind)
+{
+    return kind == WIRE_MESSAGE || kind == WIRE_COLLECTIVE || kind == WIRE_EXCHANGE ||
+           kind == WIRE_DESCRIPTOR;
+}
+
+/* Takes data and descriptor, also on failure. With the lock held. */
+static banyan_status deliver(struct endpoint *endpoint, int source, const struct wire_frame *frame,
+                             void *data, int fd)
+{
+    struct message *message = malloc(sizeof *message);
+    struct context *context = endpoint_context(endpoint, frame->context);
+    if (!message || !context) {
+        free(message);
+        free(data);
+        if (fd >= 0)
+            close(fd);
+        return error_no_memory(sizeof *message, "a message");
+    }
+    *message = (struct message){.kind = frame->kind,
+                                .source = source,
+                                .tag = frame->tag,
+                                .data = data,
+                                .bytes = (size_t)frame->bytes,
+                                .fd = fd};
+    context_deliver(context, message);
+    return BANYAN_OK;
+}
+
+static banyan_status copy_payload(const struct wire_frame *frame, const void *data, int fd,
+                                  void **data_copy, int *fd_copy)
+{
+    void *copy = NULL;
+    if (frame->bytes > 0 && !(copy = malloc((size_t)frame->bytes)))
+        return error_no_memory((size_t)frame->bytes, "a message");
+    if (copy)
+        memcpy(copy, data, (size_t)frame->bytes);
+    *fd_copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd >= 0 && *fd_copy < 0) {
+        free(copy);
+        return error_set_errno("cannot duplicate descriptor %d to send it", fd);
+    }
+    *data_copy = copy;
+    return BANYAN_OK;
+}
+
+void endpoint_acknowledge(struct endpoint *endpoint, struct context *context, int rank)
+{
+    if (!context || context->unacknowledged == 0 || endpoint->peers[rank].unacknowledged == 0)
+        return;
+    endpoint->peers[rank].unacknowledged--;
+    if (--context->unacknowledged == 0)
+        pthread_cond_broadcast(&context->changed);
+}
+
+static banyan_status send_to_self(struct endpoint *endpoint, const struct wire_frame *frame,
+                                  const void *data, int fd)
+{
+    void *data_copy;
+    int fd_copy;
+    RETURN_IF_FAILED(copy_payload(frame, data, fd, &data_copy, &fd_copy));
+    RETURN_IF_FAILED(deliver(endpoint, endpoint->rank, frame, data_copy, fd_copy));
+    if (frame->kind == WIRE_EXCHANGE)
+        endpoint_acknowledge(endpoint, find_context(endpoint, frame->context), endpoint->rank);
+    return BANYAN_OK;
+}
+
+void endpoint_want(struct endpoint *endpoint, int rank)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    if (rank == endpoint->rank || peer->wanted || peer->out || peer->state != PEER_HERE)
+        return;
+    if (array_push(&endpoint->wanted, rank)) {
+        peer->wanted = true;
+        peer->gives_up_ns = 0;
+        peer->retry_ns = 0;
+        reactor_wake(&endpoint->reactor);
+    }
+}
+
+banyan_status endpoint_send(struct endpoint *endpoint, int rank, const struct wire_frame *frame,
+                            const void *data, int fd)
+{
+    if (rank == endpoint->rank)
+        return send_to_self(endpoint, frame, data, fd);
+    struct peer *peer = &endpoint->peers[rank];
+    if (peer->state != PEER_HERE)
+        return BANYAN_OK; /* whoever waits for an answer hears of it */
+    if (peer->out && peer->out->stage == LINK_READY && peer->pending.count == 0) {
+        banyan_status status = link_send(peer->out, frame, data, fd);
+        reactor_update(&endpoint->reactor, peer->out);
+        return status;
+    }
+    struct pending pending = {.frame = *frame, .fd = -1};
+    RETURN_IF_FAILED(copy_payload(frame, data, fd, &pending.data, &pending.fd));
+    if (!array_push(&peer->pending, pending)) {
+        free(pending.data);
+        if (pending.fd >= 0)
+            close(pending.fd);
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    endpoint_want(endpoint, rank);
+    return BANYAN_OK;
+}
+
+void endpoint_drop_pending(struct peer *peer)
+{
+    for (size_t i = 0; i < peer->pending.count; i++) {
+        free(peer->pending.data[i].data);
+        if (peer->pending.data[i].fd >= 0)
+            close(peer->pending.data[i].fd);
+    }
+    array_free(&peer->pending);
+}
+
+static void send_pending(struct endpoint *endpoint, struct peer *peer)
+{
+    for (size_t i = 0; i < peer->pending.count; i++) {
+        const struct pending *pending = &peer->pending.data[i];
+        if (link_send(peer->out, &pending->frame, pending->data, pending->fd) != BANYAN_OK)
+            log_error("rank %d lost a message to rank %d: %s", endpoint->rank, peer->out->rank,
+                      banyan_last_error());
+    }
+    endpoint_drop_pending(peer);
+    reactor_update(&endpoint->reactor, peer->out);
+}
+
+/* ---- what the loop reports ---- */
+
+static banyan_status admit_rank(void *owner, struct link *link)
+{
+    struct endpoint *endpoint = owner;
+    int rank = link->hello.from;
+    if (rank < 0 || rank >= endpoint->size || rank == endpoint->rank)
+        return error_set(BANYAN_ERR_REFUSED, "%s says that it is rank %d, which cannot be",
+                         link->who, rank);
+    banyan_status status = BANYAN_OK;
+    struct peer *peer = &endpoint->peers[rank];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (peer->in || peer->state != PEER_HERE)
+        status = error_set(BANYAN_ERR_REFUSED, "%s says that it is rank %d, which is %s", link->who,
+                           rank, peer->in ? "connected already" : "gone");
+    else
+        peer->in = link;
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (status != BANYAN_OK)
+        return status;
+    link->rank = rank;
+    snprintf(link->who, sizeof link->who, "rank %d", rank);
+    return BANYAN_OK;
+}
+
+static void note_ready(void *owner, struct link *link)
+{
+    struct endpoint *endpoint = owner;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (link->connects)
+        send_pending(endpoint, &endpoint->peers[link->rank]);
+    pthread_cond_broadcast(&endpoint->changed);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    liveness_watch(endpoint, link);
+}
+
+static banyan_status take_message(struct endpoint *endpoint, struct link *link,
+                                  const struct wire_frame *frame, void *payload, int fd)
+{
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    banyan_status status = deliver(endpoint, link->rank, frame, payload, fd);
+    if (status == BANYAN_OK && frame->kind == WIRE_EXCHANGE) {
+        struct wire_frame ack = {.kind = WIRE_ACK, .context = frame->context, .tag = frame->tag};
+        status = link_send(link, &ack, NULL, -1);
+        reactor_update(&endpoint->reactor, link);
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return status;
+}
+
+static void take_acknowledgement(struct endpoint *endpoint, int rank,
+                                 const struct wire_frame *frame)
+{
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    endpoint_acknowledge(endpoint, find_context(endpoint, frame->context), rank);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
+static banyan_status take_news(struct endpoint *endpoint, struct link *link,
+                               const struct wire_frame *frame, const char *text)
+{
+    switch (frame->kind) {
+    case WIRE_LOST:
+        return liveness_take_lost(endpoint, link, frame, text);
+    case WIRE_ABORT:
+        return liveness_take_abort(endpoint, link, frame, text);
+    case WIRE_GOODBYE:
+        liveness_take_goodbye(endpoint, link, frame, text);
+        return BANYAN_OK;
+    default:
+        return error_set(BANYAN_ERR_FORMAT, "%s sends frame kind %u, which nobody expects",
+                         link->who, frame->kind);
+    }
+}
+
+static banyan_status take_frame(void *owner, struct link *link, const struct wire_frame *frame,
+                                void *payload, int fd)
+{
+    struct endpoint *endpoint = owner;
+    if (is_message(frame->kind) && !link->connects)
+        return take_message(endpoint, link, frame, payload, fd);
+    banyan_status status = BANYAN_OK;
+    if (frame->kind == WIRE_ACK && link->connects) {
+        take_acknowledgement(endpoint, link->rank, frame);
+    } else {
+        char text[1024];
+        snprintf(text, sizeof text, "%.*s", (int)(frame->bytes < 1000 ? frame->bytes : 1000),
+                 payload ? (const char *)payload : "");
+        status = take_news(endpoint, link, frame, text);
+    }
+    free(payload);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* A connection that never stood is tried again; when a machine turns us away for long, its rank is
+ * lost. */
+static void retry_or_give_up(struct endpoint *endpoint, int rank, bool turned_away, const char *why)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    uint64_t now = time_now_ns();
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (!turned_away)
+        peer->gives_up_ns = 0;
+    else if (peer->gives_up_ns == 0)
+        peer->gives_up_ns = now + CONNECT_PATIENCE_NS;
+    bool over = turned_away && now >= peer->gives_up_ns;
+    if (!over && peer->state == PEER_HERE && !peer->wanted && array_push(&endpoint->wanted, rank)) {
+        peer->wanted = true;
+        peer->retry_ns = now + CONNECT_RETRY_NS;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (over)
+        liveness_lose(endpoint, rank, why);
+}
+
+static void note_closed(void *owner, struct link *link, banyan_status status)
+{
+    struct endpoint *endpoint = owner;
+    int rank = link->rank;
+    struct peer *peer = &endpoint->peers[rank];
+    char how[1024];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (peer->out == link)
+        peer->out = NULL;
+    if (peer->in == link)
+        peer->in = NULL;
+    bool expected = peer->state != PEER_HERE || link->peer_said_goodbye;
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (expected)
+        return;
+    if (link->stage != LINK_READY && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)) {
+        snprintf(how, sizeof how, "cannot be reached: %.900s", banyan_last_error());
+        retry_or_give_up(endpoint, rank, link->stage == LINK_CONNECTING, how);
+        return;
+    }
+    if (status == BANYAN_OK)
+        snprintf(how, sizeof how, "died");
+    else
+        snprintf(how, sizeof how, "was lost: %.900s", banyan_last_error());
+    liveness_lose(endpoint, rank, how);
+}
+
+static void note_process_ended(void *owner, struct event_source *source)
+{
+    liveness_process_ended(owner, source);
+}
+
+static const struct reactor_ops endpoint_ops = {
+    .link = {.admit = admit_rank, .ready = note_ready, .frame = take_frame},
+    .closed = note_closed,
+    .watched = note_process_ended,
+};
+
+/* ---- the thread ---- */
+
+static void connect_to(struct endpoint *endpoint, int rank)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    const struct member *member = &endpoint->members[rank];
+    bool near = peer->node == endpoint->peers[endpoint->rank].node;
+    struct address address = near ? address_unix(member->name) : member->tcp;
+    char text[ADDRESS_TEXT_BYTES], who[ADDRESS_TEXT_BYTES], how[512];
+    snprintf(who, sizeof who, "rank %d at %.120s", rank, address_text(&address, text));
+    struct link *link = reactor_connect(&endpoint->reactor, &address, who, endpoint->rank, rank);
+    if (link) {
+        pthread_mutex_lock(&endpoint->reactor.lock);
+        peer->out = link;
+        pthread_mutex_unlock(&endpoint->reactor.lock);
+        return;
+    }
+    int error = errno;
+    /* EAGAIN: the queue of its listener is full. */
+    if (error == EAGAIN) {
+        retry_or_give_up(endpoint, rank, false, NULL);
+        return;
+    }
+    char reason[96];
+    snprintf(how, sizeof how, "cannot be reached at %.120s: %s", text,
+             strerror_r(error, reason, sizeof reason));
+    if (near && error == ECONNREFUSED)
+        liveness_lose(endpoint, rank, "died");
+    else
+        retry_or_give_up(endpoint, rank, true, how);
+}
+
+/* The next rank whose connection is due, or -1; `*wait_ns` is until the earliest other is. */
+static int next_wanted(struct endpoint *endpoint, uint64_t *wait_ns)
+{
+    int rank = -1;
+    uint64_t now = time_now_ns();
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    for (size_t i = 0; i < endpoint->wanted.count; i++) {
+        struct peer *peer = &endpoint->peers[endpoint->wanted.data[i]];
+        if (peer->retry_ns > now) {
+            if (peer->retry_ns - now < *wait_ns)
+                *wait_ns = peer->retry_ns - now;
+            continue;
+        }
+        rank = endpoint->wanted.data[i];
+        endpoint->wanted.data[i] = endpoint->wanted.data[--endpoint->wanted.count];
+        peer->wanted = false;
+        break;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return rank;
+}
+
+static void *run(void *argument)
+{
+    struct endpoint *endpoint = argument;
+    while (!atomic_load(&endpoint->stop)) {
+        uint64_t wait_ns = IDLE_NS;
+        for (int rank; (rank = next_wanted(endpoint, &wait_ns)) >= 0;) {
+            if (endpoint->peers[rank].state == PEER_HERE && !endpoint->peers[rank].out)
+                connect_to(endpoint, rank);
+        }
+        reactor_step(&endpoint->reactor, wait_ns);
+    }
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static banyan_status listen_at(struct endpoint *endpoint, enum endpoint_tcp tcp,
+                               struct member *self)
+{
+    int fd;
+    struct address name = address_unix(self->name);
+    RETURN_IF_FAILED(address_listen(&name, &fd));
+    RETURN_IF_FAILED(reactor_listen(&endpoint->reactor, fd, false));
+    self->port = 0;
+    if (tcp == ENDPOINT_NO_TCP)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(address_listen_tcp(tcp == ENDPOINT_TCP_LOOPBACK, 0, &fd, &self->port));
+    return reactor_listen(&endpoint->reactor, fd, true);
+}
+
+static void free_endpoint(struct endpoint *endpoint)
+{
+    reactor_close(&endpoint->reactor);
+    pthread_cond_destroy(&endpoint->changed);
+    for (size_t i = 0; i < endpoint->contexts.count; i++)
+        context_destroy(endpoint->contexts.data[i]);
+    array_free(&endpoint->contexts);
+    array_free(&endpoint->wanted);
+    for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
+        endpoint_drop_pending(&endpoint->peers[rank]);
+        if (endpoint->peers[rank].process.fd >= 0)
+            close(endpoint->peers[rank].process.fd);
+    }
+    free(endpoint->peers);
+    free(endpoint->members);
+    sodium_memzero(endpoint, sizeof *endpoint);
+    free(endpoint);
+}
+
+banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct member *self,
+                            struct endpoint **endpoint)
+{
+    struct endpoint *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return error_no_memory(sizeof *opened, "the control plane");
+    opened->rank = rank;
+    opened->size = size;
+    snprintf(opened->name, sizeof opened->name, "rank %d", rank);
+    banyan_status status =
+        reactor_open(&opened->reactor, WIRE_PURPOSE_PEER, rank, opened->key, &endpoint_ops, opened);
+    if (status != BANYAN_OK) {
+        free(opened);
+        return status;
+    }
+    opened->reactor.name = opened->name;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&opened->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    address_random_name(self->name);
+    self->pid = getpid();
+    if (size > 1)
+        status = listen_at(opened, tcp, self);
+    if (status != BANYAN_OK) {
+        free_endpoint(opened);
+        return status;
+    }
+    *endpoint = opened;
+    return BANYAN_OK;
+}
+
+/* Ranks with equal node names share a node; nodes are numbered by their lowest rank. */
+static banyan_status number_nodes(struct endpoint *endpoint)
+{
+    map nodes = {0};
+    int count = 0;
+    bool ok = true;
+    for (int rank = 0; rank < endpoint->size && ok; rank++) {
+        uint64_t node = (uint64_t)count;
+        if (!map_get_string(&nodes, endpoint->members[rank].node, &node)) {
+            ok = map_put_string(&nodes, endpoint->members[rank].node, node);
+            count++;
+        }
+        endpoint->peers[rank].node = (int)node;
+    }
+    map_free(&nodes);
+    return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+/* What the ranks share that met: the job's key, if it has one, and this meeting's token. */
+static void derive_key(struct endpoint *endpoint, const struct member_table *table,
+                       const unsigned char job_key[WIRE_KEY_BYTES])
+{
+    crypto_generichash(endpoint->key, sizeof endpoint->key, table->token, sizeof table->token,
+                       job_key, WIRE_KEY_BYTES);
+}
+
+banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table *table,
+                                 const unsigned char job_key[WIRE_KEY_BYTES])
+{
+    endpoint->members = table->members;
+    table->members = NULL;
+    derive_key(endpoint, table, job_key);
+    endpoint->peers = calloc((size_t)endpoint->size, sizeof *endpoint->peers);
+    if (!endpoint->peers)
+        return error_no_memory((size_t)endpoint->size * sizeof *endpoint->peers, "the ranks");
+    for (int rank = 0; rank < endpoint->size; rank++)
+        endpoint->peers[rank].process =
+            (struct event_source){EVENT_WATCH, -1, &endpoint->peers[rank]};
+    RETURN_IF_FAILED(number_nodes(endpoint));
+    for (int rank = 0; rank < endpoint->size; rank++) {
+        if (endpoint->peers[rank].node != endpoint->peers[0].node)
+            return BANYAN_OK;
+    }
+    reactor_stop_tcp(&endpoint->reactor); /* all are on this node */
+    return BANYAN_OK;
+}
+
+banyan_status endpoint_start(struct endpoint *endpoint)
+{
+    if (endpoint->size == 1)
+        return BANYAN_OK;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    liveness_connect(endpoint);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    RETURN_IF_FAILED(thread_start(&endpoint->thread, run, endpoint, false));
+    endpoint->has_thread = true;
+    return BANYAN_OK;
+}
+
+/* All is written; and between machines, where closing early may destroy what was sent, read too. */
+static bool is_drained(const struct endpoint *endpoint, bool clean)
+{
+    for (const struct link *link = endpoint->reactor.links; link; link = link->next) {
+        if (link_has_output(link) || (clean && link->sealed && link->stage == LINK_READY &&
+                                      !link->peer_said_goodbye && !link->broken))
+            return false;
+    }
+    return true;
+}
+
+static void say_goodbye(struct endpoint *endpoint, const char *reason)
+{
+    struct wire_frame frame = {
+        .kind = WIRE_GOODBYE, .tag = reason ? 0 : 1, .bytes = reason ? strlen(reason) : 0};
+    uint64_t deadline_ns = deadline_after(FAREWELL_NS);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    for (struct link *link = endpoint->reactor.links; link; link = link->next) {
+        if (link->stage != LINK_READY)
+            continue;
+        link_send(link, &frame, reason, -1);
+        reactor_update(&endpoint->reactor, link);
+    }
+    while (!is_drained(endpoint, !reason) && deadline_left_ns(deadline_ns) > 0) {
+        pthread_mutex_unlock(&endpoint->reactor.lock);
+        struct timespec pause = {.tv_nsec = (long)NS_PER_MS};
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&endpoint->reactor.lock);
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
+void endpoint_close(struct endpoint *endpoint, const char *reason)
+{
+    if (!endpoint || endpoint->forked)
+        return;
+    if (endpoint->has_thread) {
+        say_goodbye(endpoint, reason);
+        atomic_store(&endpoint->stop, true);
+        reactor_wake(&endpoint->reactor);
+        pthread_join(endpoint->thread, NULL);
+    }
+    free_endpoint(endpoint);
+}

@@ -1,0 +1,121 @@
+/* A rank's end of the control plane of a whole job: its listeners, one thread, and connections to
+ * those it talks to, made when they are first needed. A rank writes on the connections that it made
+ * and reads from those that others made; only acknowledgements and news of a loss go either way.
+ * All worlds that come from one banyan_world_open share it. */
+#ifndef WORLD_ENDPOINT_H
+#define WORLD_ENDPOINT_H
+
+#include "core/array.h"
+#include "world/context.h"
+#include "world/member.h"
+#include "world/reactor.h"
+
+enum peer_state {
+    PEER_HERE,
+    PEER_LEFT, /* it closed its world, and so did everybody */
+    PEER_LOST
+};
+
+/* A frame that waits for its connection. */
+struct pending {
+    struct wire_frame frame;
+    void *data;
+    int fd;
+};
+
+struct peer {
+    enum peer_state state;
+    int node; /* index, by lowest rank */
+    struct link *out, *in;
+    bool wanted; /* it is in the endpoint's list of that name */
+    uint64_t retry_ns, gives_up_ns;
+    ARRAY(struct pending) pending;
+    size_t unacknowledged;       /* exchange messages to it, of all worlds */
+    struct event_source process; /* its pidfd, once there is a connection on this node */
+};
+
+struct endpoint {
+    struct reactor reactor; /* its lock guards all that follows, but what the thread alone uses */
+    pthread_t thread;
+    bool has_thread, forked;
+    atomic_bool stop;
+    unsigned char key[WIRE_KEY_BYTES];
+    char name[32]; /* "rank 3" */
+    int rank, size;
+    ARRAY(int) wanted;      /* ranks to connect to */
+    pthread_cond_t changed; /* a connection is ready */
+    struct member *members;
+    struct peer *peers;
+    ARRAY(struct context *) contexts;
+};
+
+/* Listen. The member entry is filled in but for its node; `tcp` says whether ranks of other
+ * machines may come: 0 no, 1 from this machine only, 2 from everywhere. */
+enum endpoint_tcp { ENDPOINT_NO_TCP, ENDPOINT_TCP_LOOPBACK, ENDPOINT_TCP_ANYWHERE };
+banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct member *self,
+                            struct endpoint **endpoint);
+
+/* Take over the table; then start the thread and its first connections. */
+banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table *table,
+                                 const unsigned char job_key[WIRE_KEY_BYTES]);
+banyan_status endpoint_start(struct endpoint *endpoint);
+
+/* Say goodbye (`reason` NULL: after a collective close), end the thread, free everything. */
+void endpoint_close(struct endpoint *endpoint, const char *reason);
+
+/* An exchange message to the rank was delivered. With the lock held. */
+void endpoint_acknowledge(struct endpoint *endpoint, struct context *context, int rank);
+
+/* Send a frame to a rank of the job, or deliver it when that is this rank. The data is copied if
+ * need be, `fd` (-1: none) duplicated. With the lock held. */
+banyan_status endpoint_send(struct endpoint *endpoint, int rank, const struct wire_frame *frame,
+                            const void *data, int fd);
+
+/* Have a connection to a rank. With the lock held. */
+void endpoint_want(struct endpoint *endpoint, int rank);
+
+/* The context of an id, made when there is none. NULL when memory ran out. With the lock held. */
+struct context *endpoint_context(struct endpoint *endpoint, uint64_t id);
+/* Destroy it. With the lock held. */
+void endpoint_forget_context(struct endpoint *endpoint, struct context *context);
+
+/* "rank 3 (pid 123 on node x)". Returns `text`. */
+#define ENDPOINT_RANK_TEXT_BYTES 256
+const char *endpoint_rank_text(const struct endpoint *endpoint, const struct context *context,
+                               int job_rank, char text[ENDPOINT_RANK_TEXT_BYTES]);
+
+void endpoint_drop_pending(struct peer *peer);
+
+/* ---- liveness.c: called by the endpoint's thread, without the lock, where not said otherwise ----
+ */
+
+/* Note that a rank is lost, end the worlds it is in, and tell everybody. `how` follows its name:
+ * "died". */
+void liveness_lose(struct endpoint *endpoint, int rank, const char *how);
+
+/* End a world, and those split from it, for all its ranks. Any thread, with the lock held. */
+void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
+                    const char *reason);
+
+/* Frames of these kinds. */
+banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *link,
+                                 const struct wire_frame *frame, const char *how);
+banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
+                                  const struct wire_frame *frame, const char *reason);
+void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
+                           const struct wire_frame *frame, const char *reason);
+
+/* A connection stands: watch the process at its other end, whose sockets a child may keep open. */
+void liveness_watch(struct endpoint *endpoint, const struct link *link);
+void liveness_process_ended(struct endpoint *endpoint, struct event_source *source);
+
+/* Want connections to those who must always be connected: the lowest rank that is there, which
+ * hears of every loss, and the lowest of this node, which sees its processes. Any thread, with the
+ * lock held. */
+void liveness_connect(struct endpoint *endpoint);
+bool liveness_is_connected(const struct endpoint *endpoint);
+
+/* A world is opened: it may have ended already, with its parent or a member. With the lock held. */
+void liveness_join(struct endpoint *endpoint, struct context *context);
+
+#endif

@@ -1,0 +1,174 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "world/reactor.h"
+#include "world/rendezvous.h"
+
+#define RETRY_NS (20 * NS_PER_MS)
+/* The rendezvous ends our wait itself, since it knows who is missing; we wait a little longer. */
+#define GRACE_NS (NS_PER_S)
+
+/* One rank that wants to be in the table. */
+struct joiner {
+    struct reactor reactor;
+    struct join_request request;
+    struct member_table *table;
+    const struct address *via; /* that answered */
+    bool has_table, gone;
+    banyan_status status; /* why it is gone; the sentence is in last_error */
+};
+
+static banyan_status admit_nobody(void *owner, struct link *link)
+{
+    (void)owner;
+    return error_set(BANYAN_ERR_REFUSED, "%s connects to a rank that has not joined", link->who);
+}
+
+static void ask_to_join(void *owner, struct link *link)
+{
+    struct joiner *joiner = owner;
+    bytes_writer text = {0};
+    join_write(&text, &joiner->request);
+    struct wire_frame frame = {.kind = WIRE_JOIN, .bytes = text.count};
+    pthread_mutex_lock(&joiner->reactor.lock);
+    if (!text.failed)
+        link_send(link, &frame, text.data, -1);
+    pthread_mutex_unlock(&joiner->reactor.lock);
+    bytes_writer_free(&text);
+}
+
+static banyan_status take_table(void *owner, struct link *link, const struct wire_frame *frame,
+                                void *payload, int fd)
+{
+    struct joiner *joiner = owner;
+    banyan_status status = BANYAN_OK;
+    if (fd >= 0)
+        close(fd);
+    if (frame->kind != WIRE_TABLE || joiner->has_table)
+        status = error_set(BANYAN_ERR_FORMAT, "%s sends frame kind %u instead of a table",
+                           link->who, frame->kind);
+    else
+        status =
+            table_read(payload, (size_t)frame->bytes, joiner->request.world_size, joiner->table);
+    free(payload);
+    joiner->has_table |= status == BANYAN_OK;
+    return status;
+}
+
+static void notice_gone(void *owner, struct link *link, banyan_status status)
+{
+    struct joiner *joiner = owner;
+    joiner->gone = true;
+    joiner->status = status != BANYAN_OK ? status
+                                         : error_set(BANYAN_ERR_PEER_LOST,
+                                                     "%s ended before all %d ranks had joined",
+                                                     link->who, joiner->request.world_size);
+}
+
+static const struct reactor_ops joiner_ops = {
+    .link = {.admit = admit_nobody, .ready = ask_to_join, .frame = take_table},
+    .closed = notice_gone,
+};
+
+static void pause_a_little(void)
+{
+    struct timespec pause = {.tv_nsec = (long)RETRY_NS};
+    nanosleep(&pause, NULL);
+}
+
+/* Ask at one address, to the end. */
+static banyan_status ask(struct joiner *joiner, const struct address *address, uint64_t deadline_ns)
+{
+    char text[ADDRESS_TEXT_BYTES], who[ADDRESS_TEXT_BYTES];
+    snprintf(who, sizeof who, "the rendezvous at %.120s", address_text(address, text));
+    joiner->gone = false;
+    while (!reactor_connect(&joiner->reactor, address, who, joiner->request.rank, -1)) {
+        /* EAGAIN: a Unix listener's queue is full. */
+        if (errno != EAGAIN || deadline_left_ns(deadline_ns) == 0)
+            return error_set_errno("rank %d cannot connect to %s", joiner->request.rank, who);
+        pause_a_little();
+    }
+    while (!joiner->has_table && !joiner->gone) {
+        uint64_t left_ns = deadline_left_ns(deadline_ns);
+        if (left_ns == 0)
+            return error_set(BANYAN_ERR_TIMEOUT,
+                             "rank %d waited %.1f s for an answer from %s (to join a world of %d)",
+                             joiner->request.rank, (double)joiner->request.timeout_ns / 1e9, who,
+                             joiner->request.world_size);
+        reactor_step(&joiner->reactor, left_ns);
+    }
+    return joiner->has_table ? BANYAN_OK : joiner->status;
+}
+
+/* One that did not answer may do so later, or another may; one that said no has said it. */
+static bool may_try_again(banyan_status status)
+{
+    return status == BANYAN_ERR_SYSTEM || status == BANYAN_ERR_PEER_LOST;
+}
+
+static banyan_status ask_everywhere(struct joiner *joiner, const struct rendezvous_place *place,
+                                    uint64_t deadline_ns)
+{
+    struct address name = address_unix(place->name);
+    if (place->local)
+        return ask(joiner, &name, deadline_ns);
+    banyan_status status =
+        error_set(BANYAN_ERR_UNSUPPORTED,
+                  "the unique id was made on another node, where TCP could not be used");
+    for (int i = 0; i < place->address_count; i++) {
+        status = ask(joiner, &place->addresses[i], deadline_ns);
+        joiner->via = &place->addresses[i];
+        if (status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_MISMATCH)
+            break;
+    }
+    return status;
+}
+
+/* Nobody saw from where a rank came that met on its own node: it is where the rendezvous is. */
+static void complete_addresses(const struct joiner *joiner)
+{
+    for (int rank = 0; rank < joiner->request.world_size; rank++) {
+        struct member *member = &joiner->table->members[rank];
+        if (member->tcp.bytes == 0 && member->port != 0)
+            member->tcp = joiner->via ? address_with_port(joiner->via, member->port)
+                                      : address_loopback(member->port);
+    }
+}
+
+banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, int world_size,
+                              const struct member *self, uint64_t timeout_ns,
+                              struct member_table *table)
+{
+    struct joiner joiner = {
+        .request = {.rank = rank,
+                    .world_size = world_size,
+                    .self = *self,
+                    .timeout_ns = timeout_ns},
+        .table = table,
+    };
+    RETURN_IF_FAILED(
+        reactor_open(&joiner.reactor, WIRE_PURPOSE_JOIN, -1, place->key, &joiner_ops, &joiner));
+    joiner.reactor.name = "a rank that joins";
+    uint64_t deadline_ns = deadline_after(timeout_ns);
+    uint64_t grace_ns = deadline_ns > UINT64_MAX - GRACE_NS ? UINT64_MAX : deadline_ns + GRACE_NS;
+    banyan_status status;
+    for (;;) {
+        joiner.request.timeout_ns = deadline_left_ns(deadline_ns);
+        status = ask_everywhere(&joiner, place, grace_ns);
+        if (!place->patient || !may_try_again(status) || deadline_left_ns(deadline_ns) == 0)
+            break;
+        pause_a_little();
+    }
+    if (place->patient && may_try_again(status))
+        status = error_set(BANYAN_ERR_TIMEOUT, "rank %d of %d waited %.1f s for rank 0: %s", rank,
+                           world_size, (double)timeout_ns / 1e9, banyan_last_error());
+    reactor_close(&joiner.reactor);
+    if (status == BANYAN_OK)
+        complete_addresses(&joiner);
+    return status;
+}

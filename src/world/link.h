@@ -1,0 +1,128 @@
+/* One control connection: its handshake, the frames that come and the frames that wait to go. */
+#ifndef WORLD_LINK_H
+#define WORLD_LINK_H
+
+#include <pthread.h>
+#include <sodium.h>
+
+#include <banyan/world.h>
+
+#include "world/address.h"
+#include "world/wire.h"
+
+enum link_stage {
+    LINK_CONNECTING, /* a TCP connection on its way */
+    LINK_HELLO,      /* accepted, waits for the hello */
+    LINK_CHALLENGE,  /* connected, waits for the challenge */
+    LINK_PROOF,      /* accepted, waits for the proof */
+    LINK_WELCOME,    /* connected, waits to be let in */
+    LINK_READY
+};
+
+/* What epoll hands back. */
+enum event_kind {
+    EVENT_WAKE,
+    EVENT_LISTENER,
+    EVENT_LINK,
+    EVENT_WATCH /* a descriptor of the reactor's owner */
+};
+
+struct event_source {
+    enum event_kind kind;
+    int fd;
+    void *context; /* the link, or the owner's */
+};
+
+struct link;
+
+struct link_ops {
+    /* An accepted link has proved that it knows the key. Any other status refuses it, and its
+     * sentence is sent to it. */
+    banyan_status (*admit)(void *owner, struct link *link);
+    void (*ready)(void *owner, struct link *link);
+    /* `payload` and `fd` (-1: none) become the owner's. A failure closes the link. */
+    banyan_status (*frame)(void *owner, struct link *link, const struct wire_frame *frame,
+                           void *payload, int fd);
+};
+
+enum link_part { LINK_PART_HEAD, LINK_PART_PAYLOAD, LINK_PART_SEAL };
+
+#define LINK_HEAD_BYTES 96
+#define LINK_DESCRIPTORS 64
+
+struct link {
+    int fd;
+    bool connects; /* this side said hello */
+    bool sealed;   /* frames carry MACs */
+    bool peer_said_goodbye;
+    int rank; /* at the other end; -1 while unknown */
+    char who[ADDRESS_TEXT_BYTES];
+    const unsigned char *key;
+    const struct link_ops *ops;
+    void *owner;
+    pthread_mutex_t *lock; /* guards stage and all of the output */
+    enum link_stage stage;
+    struct wire_hello hello;
+    unsigned char nonce[WIRE_NONCE_BYTES]; /* the accepting side's */
+
+    /* Input, of the thread that reads. */
+    enum link_part part;
+    size_t have;
+    unsigned char head[LINK_HEAD_BYTES];
+    struct wire_frame frame;
+    unsigned char *payload;
+    unsigned char in_key[WIRE_KEY_BYTES];
+    uint64_t in_count;
+    crypto_generichash_state in_mac;
+    int descriptors[LINK_DESCRIPTORS];
+    int descriptor_count;
+
+    /* Output. */
+    struct link_chunk *first, *last;
+    unsigned char out_key[WIRE_KEY_BYTES];
+    uint64_t out_count;
+    bool broken; /* nothing can be written any more; reading will tell why */
+
+    /* The reactor's. */
+    struct event_source source;
+    struct link *next, **previous;
+    uint64_t handshake_ends_ns;
+    bool watches_output;
+    bool closed;
+};
+
+/* Takes `fd`. `purpose`, `from` and `to` are said in the hello of the side that connects, and
+ * expected by the other (`to`). */
+void link_init(struct link *link, int fd, bool connects, bool connected, uint32_t purpose, int from,
+               int to);
+void link_destroy(struct link *link);
+
+/* Say hello: once the connection stands. With the lock held. */
+void link_greet(struct link *link);
+
+/* Take in what was read. Calls the owner, without the lock. FORMAT, REFUSED or what the owner
+ * returned when the link must be closed. */
+banyan_status link_feed(struct link *link, const unsigned char *data, size_t bytes);
+
+/* Where the next `*room` bytes of a long payload may be read to directly; NULL when there is no
+ * such place now. link_filled says how many were. */
+unsigned char *link_payload_room(struct link *link, size_t *room);
+banyan_status link_filled(struct link *link, size_t bytes);
+
+/* Queue a frame and write what can be written at once. frame->bytes of `data` are copied if need
+ * be; `fd` is duplicated. With the lock held; the link is ready. NO_MEMORY is all that fails: a
+ * connection that broke is noticed by reading. */
+banyan_status link_send(struct link *link, const struct wire_frame *frame, const void *data,
+                        int fd);
+
+/* Tell the other side why the link is about to be closed. With the lock held. */
+void link_refuse(struct link *link, banyan_status status, const char *sentence);
+
+/* Write what is queued, as far as it goes. With the lock held. */
+void link_flush(struct link *link);
+static inline bool link_has_output(const struct link *link)
+{
+    return link->first && !link->broken;
+}
+
+#endif

@@ -1,0 +1,228 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "world/endpoint.h"
+
+#define SENTENCE_BYTES 2048
+
+/* To all who are connected, whichever side made the connection, but `except` (-1: none). With the
+ * lock held. */
+static void tell_everybody(struct endpoint *endpoint, const struct wire_frame *frame,
+                           const char *text, int except)
+{
+    for (struct link *link = endpoint->reactor.links; link; link = link->next) {
+        if (link->stage != LINK_READY || link->rank == except)
+            continue;
+        link_send(link, frame, text, -1);
+        reactor_update(&endpoint->reactor, link);
+    }
+}
+
+static bool has_living_world(const struct endpoint *endpoint)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        const struct context *context = endpoint->contexts.data[i];
+        if (context->open && atomic_load(&context->ended) == BANYAN_OK)
+            return true;
+    }
+    return false;
+}
+
+static int lowest_rank(const struct endpoint *endpoint, int node)
+{
+    for (int rank = 0; rank < endpoint->size; rank++) {
+        const struct peer *peer = &endpoint->peers[rank];
+        if (peer->state == PEER_HERE && (node < 0 || peer->node == node))
+            return rank;
+    }
+    return endpoint->rank;
+}
+
+void liveness_connect(struct endpoint *endpoint)
+{
+    endpoint_want(endpoint, lowest_rank(endpoint, -1));
+    endpoint_want(endpoint, lowest_rank(endpoint, endpoint->peers[endpoint->rank].node));
+}
+
+static bool is_connected(const struct endpoint *endpoint, int rank)
+{
+    const struct link *out = endpoint->peers[rank].out;
+    return rank == endpoint->rank || (out && out->stage == LINK_READY);
+}
+
+bool liveness_is_connected(const struct endpoint *endpoint)
+{
+    return is_connected(endpoint, lowest_rank(endpoint, -1)) &&
+           is_connected(endpoint, lowest_rank(endpoint, endpoint->peers[endpoint->rank].node));
+}
+
+void liveness_join(struct endpoint *endpoint, struct context *context)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
+    const struct context *parent = context->parent;
+    if (parent && atomic_load(&parent->ended) == BANYAN_ERR_ABORTED)
+        context_end(context, BANYAN_ERR_ABORTED, parent->sentence ? parent->sentence : "aborted");
+    for (int rank = 0; rank < context->size; rank++) {
+        int job_rank = context_job_rank(context, rank);
+        if (endpoint->peers[job_rank].state != PEER_LOST)
+            continue;
+        snprintf(sentence, sizeof sentence, "%s died",
+                 endpoint_rank_text(endpoint, context, job_rank, name));
+        context_end(context, BANYAN_ERR_PEER_LOST, sentence);
+    }
+}
+
+static void end_worlds_of(struct endpoint *endpoint, int rank, const char *how)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        struct context *context = endpoint->contexts.data[i];
+        if (!context->open || context_rank_of(context, rank) < 0)
+            continue;
+        snprintf(sentence, sizeof sentence, "%s %s",
+                 endpoint_rank_text(endpoint, context, rank, name), how);
+        context_end(context, BANYAN_ERR_PEER_LOST, sentence);
+    }
+}
+
+/* Everybody is told before anybody here wakes up, so that whoever leaves because of this loss is
+ * not taken for its cause. */
+void liveness_lose(struct endpoint *endpoint, int rank, const char *how)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (peer->state != PEER_HERE) {
+        pthread_mutex_unlock(&endpoint->reactor.lock);
+        return;
+    }
+    peer->state = PEER_LOST;
+    if (has_living_world(endpoint)) {
+        struct wire_frame frame = {.kind = WIRE_LOST, .tag = (uint64_t)rank, .bytes = strlen(how)};
+        tell_everybody(endpoint, &frame, how, rank);
+        end_worlds_of(endpoint, rank, how);
+        liveness_connect(endpoint);
+    }
+    endpoint_drop_pending(peer);
+    pthread_cond_broadcast(&endpoint->changed);
+    struct link *out = peer->out, *in = peer->in;
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    log_info("rank %d: rank %d %s", endpoint->rank, rank, how);
+    if (out)
+        reactor_drop(&endpoint->reactor, out, BANYAN_OK);
+    if (in)
+        reactor_drop(&endpoint->reactor, in, BANYAN_OK);
+}
+
+banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *link,
+                                 const struct wire_frame *frame, const char *how)
+{
+    if (frame->tag >= (uint64_t)endpoint->size)
+        return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu is lost, of %d", link->who,
+                         (unsigned long long)frame->tag, endpoint->size);
+    liveness_lose(endpoint, (int)frame->tag, how);
+    return BANYAN_OK;
+}
+
+static bool comes_from(const struct context *context, const struct context *ancestor)
+{
+    while (context && context != ancestor)
+        context = context->parent;
+    return context == ancestor;
+}
+
+void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
+                    const char *reason)
+{
+    if (atomic_load(&context->ended) != BANYAN_OK)
+        return;
+    struct wire_frame frame = {
+        .kind = WIRE_ABORT, .context = context->id, .tag = (uint64_t)rank, .bytes = strlen(reason)};
+    tell_everybody(endpoint, &frame, reason, -1);
+    char sentence[SENTENCE_BYTES];
+    snprintf(sentence, sizeof sentence, "rank %d aborted: %s", rank, reason);
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        if (comes_from(endpoint->contexts.data[i], context))
+            context_end(endpoint->contexts.data[i], BANYAN_ERR_ABORTED, sentence);
+    }
+}
+
+banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
+                                  const struct wire_frame *frame, const char *reason)
+{
+    if (frame->tag >= (uint64_t)endpoint->size)
+        return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu aborts, of %d", link->who,
+                         (unsigned long long)frame->tag, endpoint->size);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    struct context *context = endpoint_context(endpoint, frame->context);
+    if (context)
+        liveness_abort(endpoint, context, (int)frame->tag, reason);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return context ? BANYAN_OK : error_no_memory(sizeof *context, "a world that is aborted");
+}
+
+void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
+                           const struct wire_frame *frame, const char *reason)
+{
+    if (frame->tag == 0) {
+        char how[1200];
+        snprintf(how, sizeof how, "left the world: %s", reason);
+        liveness_lose(endpoint, link->rank, how);
+        return;
+    }
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    struct peer *peer = &endpoint->peers[link->rank];
+    if (peer->state == PEER_HERE)
+        peer->state = PEER_LEFT;
+    for (size_t i = 0; i < endpoint->contexts.count; i++)
+        pthread_cond_broadcast(&endpoint->contexts.data[i]->changed);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
+/* ---- processes of this node ---- */
+
+void liveness_watch(struct endpoint *endpoint, const struct link *link)
+{
+    struct peer *peer = &endpoint->peers[link->rank];
+    struct ucred process = {0};
+    socklen_t bytes = sizeof process;
+    if (link->sealed || peer->process.fd >= 0 ||
+        getsockopt(link->fd, SOL_SOCKET, SO_PEERCRED, &process, &bytes) != 0 || process.pid <= 0 ||
+        process.pid == getpid())
+        return;
+    int fd = (int)syscall(SYS_pidfd_open, process.pid, 0);
+    if (fd < 0 && errno == ESRCH) {
+        liveness_process_ended(endpoint, &peer->process);
+        return;
+    }
+    if (fd < 0)
+        return; /* the connection alone must tell */
+    peer->process = (struct event_source){EVENT_WATCH, fd, peer};
+    if (reactor_watch(&endpoint->reactor, &peer->process) != BANYAN_OK) {
+        close(fd);
+        peer->process.fd = -1;
+    }
+}
+
+/* All that the process wrote is here to be read: what counts is whether it said goodbye. */
+void liveness_process_ended(struct endpoint *endpoint, struct event_source *source)
+{
+    struct peer *peer = source->context;
+    int rank = (int)(peer - endpoint->peers);
+    if (source->fd >= 0) {
+        reactor_unwatch(&endpoint->reactor, source);
+        close(source->fd);
+        source->fd = -1;
+    }
+    while (peer->out && !reactor_pump(&endpoint->reactor, peer->out))
+        ;
+    while (peer->in && !reactor_pump(&endpoint->reactor, peer->in))
+        ;
+    if (peer->state == PEER_HERE)
+        liveness_lose(endpoint, rank, "died");
+}

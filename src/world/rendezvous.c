@@ -1,0 +1,286 @@
+#include "world/rendezvous.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "world/member.h"
+#include "world/reactor.h"
+#include "world/thread.h"
+
+/* What was handed out is on its way for so long at most. */
+#define FAREWELL_NS (10 * NS_PER_S)
+#define LOOK_NS (100 * NS_PER_MS)
+#define WORLD_SIZE_MAX (1 << 20)
+#define MISSING_NAMED 10
+
+/* A rank that has come and waits for the others. */
+struct seat {
+    struct link *link; /* NULL: nobody */
+    struct join_request request;
+    uint64_t gives_up_ns;
+};
+
+struct rendezvous {
+    struct reactor reactor;
+    pthread_t thread;
+    atomic_bool stop;
+    bool detached;
+    bool complete;
+    unsigned char key[WIRE_KEY_BYTES];
+    int world_size, joined, sized_by;
+    struct seat *seats;
+    uint64_t ends_ns; /* once complete */
+};
+
+static banyan_status admit_anybody(void *owner, struct link *link)
+{
+    (void)owner;
+    link->rank = link->hello.from;
+    return BANYAN_OK;
+}
+
+static void nothing_to_say(void *owner, struct link *link)
+{
+    (void)owner;
+    (void)link;
+}
+
+static banyan_status fix_world_size(struct rendezvous *rendezvous, int rank, int world_size)
+{
+    rendezvous->seats = calloc((size_t)world_size, sizeof *rendezvous->seats);
+    if (!rendezvous->seats)
+        return error_no_memory((size_t)world_size * sizeof *rendezvous->seats,
+                               "the ranks that join");
+    rendezvous->world_size = world_size;
+    rendezvous->sized_by = rank;
+    return BANYAN_OK;
+}
+
+static banyan_status check_request(struct rendezvous *rendezvous,
+                                   const struct join_request *request)
+{
+    int rank = request->rank, world_size = request->world_size;
+    if (world_size < 1 || world_size > WORLD_SIZE_MAX || rank < 0 || rank >= world_size)
+        return error_set(BANYAN_ERR_MISMATCH, "rank %d does not exist in a world of %d", rank,
+                         world_size);
+    if (!rendezvous->seats)
+        RETURN_IF_FAILED(fix_world_size(rendezvous, rank, world_size));
+    if (world_size != rendezvous->world_size)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "rank %d says that the world has %d ranks, but rank %d said %d", rank,
+                         world_size, rendezvous->sized_by, rendezvous->world_size);
+    const struct seat *seat = &rendezvous->seats[rank];
+    if (seat->link)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "two processes say that they are rank %d of %d: pid %d on node %s came "
+                         "first, then pid %d on node %s",
+                         rank, world_size, seat->request.self.pid, seat->request.self.node,
+                         request->self.pid, request->self.node);
+    return BANYAN_OK;
+}
+
+static void hand_out_table(struct rendezvous *rendezvous)
+{
+    bytes_writer text = {0};
+    table_write(&text, rendezvous->world_size);
+    for (int rank = 0; rank < rendezvous->world_size; rank++)
+        member_write(&text, &rendezvous->seats[rank].request.self);
+    if (text.failed) {
+        log_error("the rendezvous has no memory for the table of %d ranks", rendezvous->world_size);
+        return;
+    }
+    struct wire_frame frame = {.kind = WIRE_TABLE, .bytes = text.count};
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        struct link *link = rendezvous->seats[rank].link;
+        link_send(link, &frame, text.data, -1);
+        reactor_update(&rendezvous->reactor, link);
+    }
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    bytes_writer_free(&text);
+}
+
+static banyan_status refuse(struct rendezvous *rendezvous, struct link *link, banyan_status status)
+{
+    log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    link_refuse(link, status, banyan_last_error());
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    return status;
+}
+
+static banyan_status take_join(void *owner, struct link *link, const struct wire_frame *frame,
+                               void *payload, int fd)
+{
+    struct rendezvous *rendezvous = owner;
+    struct join_request request = {0};
+    banyan_status status = BANYAN_OK;
+    if (fd >= 0)
+        close(fd);
+    if (frame->kind != WIRE_JOIN || !join_read(payload, (size_t)frame->bytes, &request) ||
+        request.rank != link->rank)
+        status = error_set(BANYAN_ERR_FORMAT, "%s sends a malformed request to join", link->who);
+    free(payload);
+    if (status == BANYAN_OK)
+        status = check_request(rendezvous, &request);
+    if (status != BANYAN_OK)
+        return refuse(rendezvous, link, status);
+    struct address remote = {.bytes = sizeof remote.socket};
+    if (link->sealed &&
+        getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
+        request.self.tcp = address_with_port(&remote, request.self.port);
+    rendezvous->seats[request.rank] =
+        (struct seat){link, request, deadline_after(request.timeout_ns)};
+    rendezvous->joined++;
+    log_debug("rank %d of %d (pid %d) joins", request.rank, request.world_size, request.self.pid);
+    return BANYAN_OK;
+}
+
+static void leave_seat(void *owner, struct link *link, banyan_status status)
+{
+    struct rendezvous *rendezvous = owner;
+    (void)status;
+    int rank = link->rank;
+    if (!rendezvous->seats || rank < 0 || rank >= rendezvous->world_size ||
+        rendezvous->seats[rank].link != link)
+        return;
+    rendezvous->seats[rank].link = NULL;
+    rendezvous->joined--;
+}
+
+static const struct reactor_ops rendezvous_ops = {
+    .link = {.admit = admit_anybody, .ready = nothing_to_say, .frame = take_join},
+    .closed = leave_seat,
+};
+
+static void name_missing(const struct rendezvous *rendezvous, char *text, size_t bytes)
+{
+    int named = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < rendezvous->world_size && named < MISSING_NAMED; rank++) {
+        if (!rendezvous->seats[rank].link)
+            used += (size_t)snprintf(text + used, bytes - used, named++ ? ", %d" : "%d", rank);
+    }
+    int missing = rendezvous->world_size - rendezvous->joined;
+    if (missing > named)
+        snprintf(text + used, bytes - used, " and %d others", missing - named);
+}
+
+/* Those whose patience ends hear who is missing. */
+static void send_home(struct rendezvous *rendezvous)
+{
+    uint64_t now = time_now_ns();
+    for (int rank = 0; rendezvous->seats && rank < rendezvous->world_size; rank++) {
+        struct seat *seat = &rendezvous->seats[rank];
+        if (!seat->link || now < seat->gives_up_ns)
+            continue;
+        char missing[256];
+        name_missing(rendezvous, missing, sizeof missing);
+        banyan_status status = error_set(
+            BANYAN_ERR_TIMEOUT,
+            "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s", rank,
+            (double)seat->request.timeout_ns / 1e9, rendezvous->world_size, missing);
+        reactor_drop(&rendezvous->reactor, seat->link, refuse(rendezvous, seat->link, status));
+    }
+}
+
+static void rendezvous_free(struct rendezvous *rendezvous)
+{
+    reactor_close(&rendezvous->reactor);
+    sodium_memzero(rendezvous->key, sizeof rendezvous->key);
+    free(rendezvous->seats);
+    free(rendezvous);
+}
+
+static void *serve(void *argument)
+{
+    struct rendezvous *rendezvous = argument;
+    while (!atomic_load(&rendezvous->stop)) {
+        reactor_step(&rendezvous->reactor, rendezvous->joined > 0 ? LOOK_NS : FAREWELL_NS);
+        if (!rendezvous->complete && rendezvous->world_size > 0 &&
+            rendezvous->joined == rendezvous->world_size) {
+            reactor_stop_listening(&rendezvous->reactor);
+            hand_out_table(rendezvous);
+            rendezvous->complete = true;
+            rendezvous->ends_ns = deadline_after(FAREWELL_NS);
+        }
+        if (rendezvous->complete &&
+            (rendezvous->joined == 0 || time_now_ns() >= rendezvous->ends_ns))
+            break;
+        if (!rendezvous->complete)
+            send_home(rendezvous);
+    }
+    if (rendezvous->detached)
+        rendezvous_free(rendezvous);
+    return NULL;
+}
+
+/* Takes the TCP listener. */
+static banyan_status listen_everywhere(struct rendezvous *rendezvous,
+                                       const struct rendezvous_place *place, int tcp_fd)
+{
+    struct address name = address_unix(place->name);
+    int fd;
+    banyan_status status = address_listen(&name, &fd);
+    if (status == BANYAN_OK)
+        status = reactor_listen(&rendezvous->reactor, fd, false);
+    if (status == BANYAN_OK && tcp_fd >= 0)
+        return reactor_listen(&rendezvous->reactor, tcp_fd, true);
+    if (tcp_fd >= 0)
+        close(tcp_fd);
+    return status;
+}
+
+banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
+                               bool detached, struct rendezvous **rendezvous)
+{
+    struct rendezvous *started = calloc(1, sizeof *started);
+    if (!started)
+        return error_no_memory(sizeof *started, "a rendezvous");
+    memcpy(started->key, place->key, sizeof started->key);
+    started->detached = detached;
+    started->sized_by = 0;
+    banyan_status status = reactor_open(&started->reactor, WIRE_PURPOSE_JOIN, -1, started->key,
+                                        &rendezvous_ops, started);
+    if (status != BANYAN_OK) {
+        free(started);
+        return status;
+    }
+    started->reactor.name = "the rendezvous";
+    status = listen_everywhere(started, place, tcp_fd);
+    if (status == BANYAN_OK && world_size > 0)
+        status = fix_world_size(started, 0, world_size);
+    if (status == BANYAN_OK)
+        status = thread_start(&started->thread, serve, started, detached);
+    if (status != BANYAN_OK) {
+        rendezvous_free(started);
+        return status;
+    }
+    if (!detached)
+        *rendezvous = started;
+    return BANYAN_OK;
+}
+
+void rendezvous_finish(struct rendezvous *rendezvous)
+{
+    if (!rendezvous)
+        return;
+    pthread_join(rendezvous->thread, NULL);
+    rendezvous_free(rendezvous);
+}
+
+void rendezvous_stop(struct rendezvous *rendezvous)
+{
+    if (!rendezvous)
+        return;
+    atomic_store(&rendezvous->stop, true);
+    reactor_wake(&rendezvous->reactor);
+    rendezvous_finish(rendezvous);
+}

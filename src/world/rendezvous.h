@@ -1,0 +1,52 @@
+/* How the ranks of a job meet: one process collects who and where each rank is, and when all have
+ * come hands out the table. It need not be a rank itself. */
+#ifndef WORLD_RENDEZVOUS_H
+#define WORLD_RENDEZVOUS_H
+
+#include "world/address.h"
+#include "world/identity.h"
+#include "world/member.h"
+#include "world/wire.h"
+
+#define RENDEZVOUS_ADDRESSES 8
+
+/* Where and under which key to meet. */
+struct rendezvous_place {
+    char name[ADDRESS_NAME_BYTES]; /* for ranks of its node */
+    bool local;                    /* it is met at the name, else at the addresses */
+    struct address addresses[RENDEZVOUS_ADDRESSES];
+    int address_count;
+    bool patient; /* it may start later than those who look for it */
+    unsigned char key[WIRE_KEY_BYTES];
+};
+
+/* Of the unique id. `node` is this process's. FORMAT when it is no id. */
+banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *node,
+                                     struct rendezvous_place *place);
+
+/* Of a job whose rank 0 is the rendezvous. */
+banyan_status rendezvous_place_of_job(const struct identity *identity,
+                                      struct rendezvous_place *place);
+
+/* A new job's: random, and the id that says where it is. `*tcp_fd` listens for ranks of other
+ * nodes; -1 where there is no TCP. */
+banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *place,
+                                   banyan_unique_id *id, int *tcp_fd);
+
+/* Serve from a thread of its own, which ends when all have the table. `tcp_fd` (-1: none) is taken,
+ * also on failure. `world_size` 0: as the first to come says. Detached, it frees itself and
+ * `*rendezvous` is not set. */
+struct rendezvous;
+banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
+                               bool detached, struct rendezvous **rendezvous);
+/* Wait until the thread has handed out the table, to those who come for it. NULL is ignored. */
+void rendezvous_finish(struct rendezvous *rendezvous);
+/* End the thread, whether all have come or not. NULL is ignored. */
+void rendezvous_stop(struct rendezvous *rendezvous);
+
+/* Tell who and where this rank is, and wait for the table. */
+banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, int world_size,
+                              const struct member *self, uint64_t timeout_ns,
+                              struct member_table *table);
+
+#endif

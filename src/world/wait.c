@@ -1,0 +1,167 @@
+#include <errno.h>
+#include <stdio.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "world/world.h"
+
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+}
+
+/* The lock is held on entry and return. False when the deadline has passed. */
+static bool wait_for_change(banyan_world *world, uint64_t deadline_ns)
+{
+    struct timespec until = timespec_of(deadline_ns);
+    return pthread_cond_timedwait(&world->context->changed, &world->endpoint->reactor.lock,
+                                  &until) != ETIMEDOUT;
+}
+
+/* Why the wait ended that `text` describes: the world has ended. */
+static banyan_status report_end(banyan_world *world, const char *text)
+{
+    return error_set((banyan_status)atomic_load(&world->context->ended), "%s while rank %d %s",
+                     world->context->sentence ? world->context->sentence : "the world ended",
+                     world->rank, text);
+}
+
+/* A rank that waited in vain cannot go on in step with the others: the world ends for it. */
+static banyan_status end_by_timeout(banyan_world *world, const char *text)
+{
+    banyan_status status = error_set(BANYAN_ERR_TIMEOUT, "rank %d %s for %.1f s", world->rank, text,
+                                     (double)world->timeout_ns / 1e9);
+    context_end(world->context, status, banyan_last_error());
+    return status;
+}
+
+static banyan_status lost_by_leaving(banyan_world *world, int source, const char *text)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES];
+    endpoint_rank_text(world->endpoint, world->context, context_job_rank(world->context, source),
+                       name);
+    return error_set(BANYAN_ERR_PEER_LOST, "%s closed its world while rank %d %s", name,
+                     world->rank, text);
+}
+
+banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
+                          const char *what, struct message **message)
+{
+    uint64_t deadline_ns = deadline_after(world->timeout_ns);
+    struct context *context = world->context;
+    int job_rank = context_job_rank(context, source);
+    char text[256];
+    struct message *found = NULL;
+    banyan_status status = BANYAN_OK;
+    bool in_time = true;
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    for (;;) {
+        snprintf(text, sizeof text, "waited for rank %d (%.200s)", source, what);
+        if (atomic_load(&context->ended) != BANYAN_OK)
+            status = report_end(world, text);
+        else if (!(found = context_take(context, kind, job_rank, tag))) {
+            if (world->endpoint->peers[job_rank].state == PEER_LEFT)
+                status = lost_by_leaving(world, source, text);
+            else if (!in_time)
+                status = end_by_timeout(world, text);
+        }
+        if (status != BANYAN_OK || found)
+            break;
+        in_time = wait_for_change(world, deadline_ns);
+    }
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    if (status == BANYAN_OK)
+        *message = found;
+    return status;
+}
+
+/* A rank that has not acknowledged yet, for the error. */
+static int find_silent(const banyan_world *world, const control_message *messages, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int job_rank = context_job_rank(world->context, messages[i].rank);
+        if (world->endpoint->peers[job_rank].unacknowledged > 0)
+            return messages[i].rank;
+    }
+    return -1;
+}
+
+banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
+                                   size_t count, const char *what)
+{
+    uint64_t deadline_ns = deadline_after(world->timeout_ns);
+    struct context *context = world->context;
+    banyan_status status = BANYAN_OK;
+    bool in_time = true;
+    char text[256];
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    while (context->unacknowledged > 0 && status == BANYAN_OK) {
+        bool ended = atomic_load(&context->ended) != BANYAN_OK;
+        if (ended || !in_time)
+            snprintf(text, sizeof text, "waited for rank %d to take a message (%.160s)",
+                     find_silent(world, messages, count), what);
+        if (ended)
+            status = report_end(world, text);
+        else if (!in_time)
+            status = end_by_timeout(world, text);
+        else
+            in_time = wait_for_change(world, deadline_ns);
+    }
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return status;
+}
+
+banyan_status world_await_liveness(banyan_world *world)
+{
+    struct endpoint *endpoint = world->endpoint;
+    uint64_t deadline_ns = deadline_after(world->timeout_ns);
+    struct timespec until = timespec_of(deadline_ns);
+    banyan_status status = BANYAN_OK;
+    bool in_time = true;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    while (status == BANYAN_OK && !liveness_is_connected(endpoint)) {
+        if (atomic_load(&world->context->ended) != BANYAN_OK)
+            status = report_end(world, "connected to rank 0");
+        else if (!in_time)
+            status = end_by_timeout(world, "waited for its connection to rank 0");
+        else
+            in_time = pthread_cond_timedwait(&endpoint->changed, &endpoint->reactor.lock, &until) !=
+                      ETIMEDOUT;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return status;
+}
+
+static banyan_status send_frame(banyan_world *world, int job_rank, const struct wire_frame *frame,
+                                const void *data, int fd)
+{
+    if (frame->kind == WIRE_EXCHANGE) {
+        world->context->unacknowledged++;
+        world->endpoint->peers[job_rank].unacknowledged++;
+    }
+    return endpoint_send(world->endpoint, job_rank, frame, data, fd);
+}
+
+banyan_status world_send(banyan_world *world, uint32_t kind, int destination, uint64_t tag,
+                         const void *data, size_t bytes, int fd)
+{
+    if (bytes > WIRE_PAYLOAD_MAX)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d sends %zu bytes to rank %d, but a message of the control plane "
+                         "has %llu at most",
+                         world->rank, bytes, destination, (unsigned long long)WIRE_PAYLOAD_MAX);
+    struct wire_frame frame = {.kind = kind,
+                               .flags = fd >= 0 ? WIRE_HAS_DESCRIPTOR : 0,
+                               .context = world->context->id,
+                               .tag = tag,
+                               .bytes = bytes};
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    banyan_status status = (banyan_status)atomic_load(&world->context->ended);
+    if (status != BANYAN_OK)
+        error_set(status, "%s",
+                  world->context->sentence ? world->context->sentence : "the world ended");
+    else
+        status = send_frame(world, context_job_rank(world->context, destination), &frame, data, fd);
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return status;
+}

@@ -1,0 +1,438 @@
+#include "world/world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/map.h"
+#include "world/identity.h"
+#include "world/rendezvous.h"
+
+#define DEFAULT_TIMEOUT_NS (60 * NS_PER_S)
+#define JOB_CONTEXT 1
+
+/* ---- who and where ---- */
+
+static banyan_status find_timeout(const banyan_world_options *options, uint64_t *timeout_ns)
+{
+    const char *text = getenv("BANYAN_TIMEOUT");
+    if ((options && options->timeout_ns > 0) || !text || !*text) {
+        *timeout_ns = options && options->timeout_ns > 0 ? options->timeout_ns : DEFAULT_TIMEOUT_NS;
+        return BANYAN_OK;
+    }
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(seconds) || seconds <= 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "BANYAN_TIMEOUT is \"%s\", not a number of seconds above 0", text);
+    *timeout_ns = seconds > 1e9 ? UINT64_MAX : (uint64_t)(seconds * 1e9);
+    return BANYAN_OK;
+}
+
+static banyan_status find_node(const char *wanted, char node[ADDRESS_NODE_BYTES])
+{
+    const char *name = wanted ? wanted : getenv("BANYAN_NODE");
+    if (!name || !*name)
+        return address_node(node);
+    if (strlen(name) >= ADDRESS_NODE_BYTES)
+        return error_set(BANYAN_ERR_INVALID, "the node's name has %zu characters, %d at most",
+                         strlen(name), ADDRESS_NODE_BYTES - 1);
+    snprintf(node, ADDRESS_NODE_BYTES, "%s", name);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_unique_id_create(banyan_unique_id *id)
+{
+    char node[ADDRESS_NODE_BYTES];
+    struct rendezvous_place place;
+    banyan_unique_id made;
+    int tcp_fd;
+    RETURN_IF_FAILED(find_node(NULL, node));
+    RETURN_IF_FAILED(rendezvous_place_new(node, &place, &made, &tcp_fd));
+    RETURN_IF_FAILED(rendezvous_start(&place, tcp_fd, 0, true, NULL));
+    *id = made;
+    return BANYAN_OK;
+}
+
+/* ---- joining ---- */
+
+static banyan_status table_of_one(const struct member *self, struct member_table *table)
+{
+    table->members = malloc(sizeof *self);
+    if (!table->members)
+        return error_no_memory(sizeof *self, "a world of one rank");
+    table->members[0] = *self;
+    return BANYAN_OK;
+}
+
+static enum endpoint_tcp which_tcp(const struct identity *identity,
+                                   const struct rendezvous_place *place)
+{
+    if (identity->has_unique_id)
+        return ENDPOINT_TCP_ANYWHERE;
+    if (!identity->has_secret)
+        return ENDPOINT_NO_TCP;
+    return place->local ? ENDPOINT_TCP_LOOPBACK : ENDPOINT_TCP_ANYWHERE;
+}
+
+/* Rank 0 serves where the others look for it, and itself joins at a name of its own. */
+static banyan_status serve_job(const struct identity *identity, struct rendezvous_place *place,
+                               struct rendezvous **rendezvous)
+{
+    int tcp_fd = -1, port;
+    if (!place->local) {
+        RETURN_IF_FAILED(address_listen_tcp(false, identity->port, &tcp_fd, &port));
+        address_random_name(place->name);
+        place->local = true;
+    }
+    return rendezvous_start(place, tcp_fd, identity->world_size, false, rendezvous);
+}
+
+static banyan_status meet(const struct identity *identity, struct rendezvous_place *place,
+                          const struct member *self, uint64_t timeout_ns,
+                          struct member_table *table)
+{
+    struct rendezvous *rendezvous = NULL;
+    if (identity->rank == 0 && !identity->has_unique_id)
+        RETURN_IF_FAILED(serve_job(identity, place, &rendezvous));
+    banyan_status status =
+        rendezvous_join(place, identity->rank, identity->world_size, self, timeout_ns, table);
+    if (status == BANYAN_OK)
+        rendezvous_finish(rendezvous);
+    else
+        rendezvous_stop(rendezvous);
+    return status;
+}
+
+/* Without a secret only ranks of one node may be in a world. */
+static banyan_status check_nodes(const struct identity *identity, const struct member_table *table)
+{
+    for (int rank = 1; rank < identity->world_size; rank++) {
+        const struct member *first = &table->members[0], *other = &table->members[rank];
+        if (strcmp(first->node, other->node) == 0)
+            continue;
+        if (!identity->has_unique_id && !identity->has_secret)
+            return error_set(BANYAN_ERR_REFUSED,
+                             "rank %d is on node %s and rank 0 on node %s: ranks of different "
+                             "nodes must prove that they belong to the job; set BANYAN_SECRET to "
+                             "the same 32 hexadecimal digits (128 random bits) on every rank",
+                             rank, other->node, first->node);
+        if (first->port == 0 || other->port == 0)
+            return error_set(BANYAN_ERR_UNSUPPORTED,
+                             "rank %d is on node %s and rank 0 on node %s, but rank %d cannot "
+                             "listen for TCP connections",
+                             rank, other->node, first->node, first->port == 0 ? 0 : rank);
+    }
+    return BANYAN_OK;
+}
+
+/* ---- where the ranks are ---- */
+
+static int job_node(const banyan_world *world, int rank)
+{
+    return world->endpoint->peers[context_job_rank(world->context, rank)].node;
+}
+
+/* Nodes are numbered as they appear; `seen` has a place for every node of the job. */
+static void place_ranks(banyan_world *world, int *seen)
+{
+    for (int rank = 0; rank < world->size; rank++)
+        seen[job_node(world, rank)] = -1;
+    for (int rank = 0; rank < world->size; rank++) {
+        int node = job_node(world, rank);
+        if (seen[node] < 0)
+            seen[node] = world->node_count++;
+        world->node_of[rank] = seen[node];
+    }
+    for (int rank = 0; rank < world->size; rank++) {
+        if (world->node_of[rank] != world->node_of[world->rank])
+            continue;
+        if (rank == world->rank)
+            world->local_rank = world->local_size;
+        world->local_peers[world->local_size++] = rank;
+    }
+}
+
+static banyan_status locate(banyan_world *world)
+{
+    size_t size = (size_t)world->size;
+    world->node_of = calloc(size, sizeof *world->node_of);
+    world->local_peers = calloc(size, sizeof *world->local_peers);
+    int *seen = calloc((size_t)world->endpoint->size, sizeof *seen);
+    if (world->node_of && world->local_peers && seen)
+        place_ranks(world, seen);
+    bool ok = world->local_size > 0;
+    free(seen);
+    return ok ? BANYAN_OK : error_no_memory(size * sizeof *seen, "the nodes of a world");
+}
+
+/* ---- opening and closing ---- */
+
+static void free_world(banyan_world *world)
+{
+    array_free(&world->splits);
+    free(world->node_of);
+    free(world->local_peers);
+    free(world);
+}
+
+static banyan_status open_endpoint(const banyan_world_options *options,
+                                   const struct identity *identity, uint64_t timeout_ns,
+                                   struct endpoint **endpoint)
+{
+    struct member self = {0};
+    struct rendezvous_place place = {0};
+    struct member_table table = {0};
+    struct endpoint *opened;
+    bool alone = identity->world_size == 1 && !identity->has_unique_id;
+    RETURN_IF_FAILED(find_node(options ? options->node : NULL, self.node));
+    if (identity->has_unique_id)
+        RETURN_IF_FAILED(rendezvous_place_of_id(&identity->unique_id, self.node, &place));
+    else if (!alone)
+        RETURN_IF_FAILED(rendezvous_place_of_job(identity, &place));
+    RETURN_IF_FAILED(endpoint_open(identity->rank, identity->world_size,
+                                   which_tcp(identity, &place), &self, &opened));
+    banyan_status status =
+        alone ? table_of_one(&self, &table) : meet(identity, &place, &self, timeout_ns, &table);
+    if (status == BANYAN_OK)
+        status = check_nodes(identity, &table);
+    if (status == BANYAN_OK)
+        status = endpoint_introduce(opened, &table, place.key);
+    sodium_memzero(&place, sizeof place);
+    free(table.members);
+    if (status != BANYAN_OK)
+        endpoint_close(opened, banyan_last_error());
+    else
+        *endpoint = opened;
+    return status;
+}
+
+/* The context that messages of this id go to is a world's from now on. With the lock held. */
+static banyan_status open_context(banyan_world *world, uint64_t id, struct context *parent,
+                                  int *job_ranks)
+{
+    struct endpoint *endpoint = world->endpoint;
+    struct context *context = endpoint_context(endpoint, id);
+    if (!context)
+        return error_no_memory(sizeof *context, "a world");
+    context->open = true;
+    context->parent = parent;
+    context->rank = world->rank;
+    context->size = world->size;
+    context->job_ranks = job_ranks;
+    world->context = context;
+    return BANYAN_OK;
+}
+
+static banyan_status open_world(const banyan_world_options *options,
+                                const struct identity *identity, banyan_world *world)
+{
+    world->rank = identity->rank;
+    world->size = identity->world_size;
+    RETURN_IF_FAILED(find_timeout(options, &world->timeout_ns));
+    RETURN_IF_FAILED(open_endpoint(options, identity, world->timeout_ns, &world->endpoint));
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    banyan_status status = open_context(world, JOB_CONTEXT, NULL, NULL);
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    if (status == BANYAN_OK)
+        status = locate(world);
+    if (status == BANYAN_OK)
+        status = endpoint_start(world->endpoint);
+    if (status == BANYAN_OK)
+        status = world_await_liveness(world);
+    if (status == BANYAN_OK)
+        status = world_barrier(world, "opening the world");
+    if (status != BANYAN_OK)
+        endpoint_close(world->endpoint, banyan_last_error());
+    return status;
+}
+
+banyan_status banyan_world_open(const banyan_world_options *options, banyan_world **world)
+{
+    struct identity identity;
+    RETURN_IF_FAILED(identity_discover(options, &identity));
+    banyan_world *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return error_no_memory(sizeof *opened, "a world");
+    banyan_status status = open_world(options, &identity, opened);
+    sodium_memzero(&identity, sizeof identity);
+    if (status != BANYAN_OK) {
+        free_world(opened);
+        return status;
+    }
+    *world = opened;
+    return BANYAN_OK;
+}
+
+static void destroy_attachments(banyan_world *world)
+{
+    while (world->attachments) {
+        struct attachment *attachment = world->attachments;
+        world->attachments = attachment->next;
+        attachment->destroy(attachment->data);
+        free(attachment);
+    }
+}
+
+banyan_status banyan_world_close(banyan_world *world)
+{
+    if (!world)
+        return BANYAN_OK;
+    banyan_status status = world_barrier(world, "closing the world");
+    destroy_attachments(world);
+    if (!world->is_sub) {
+        endpoint_close(world->endpoint, status == BANYAN_OK ? NULL : banyan_last_error());
+    } else {
+        pthread_mutex_lock(&world->endpoint->reactor.lock);
+        endpoint_forget_context(world->endpoint, world->context);
+        pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    }
+    free_world(world);
+    return status;
+}
+
+banyan_status banyan_world_abort(banyan_world *world, const char *reason)
+{
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    liveness_abort(world->endpoint, world->context, world->rank,
+                   reason ? reason : "no reason given");
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return BANYAN_OK;
+}
+
+/* ---- sub-worlds ---- */
+
+static banyan_status check_list(const banyan_world *parent, const int *ranks, int count, int *mine)
+{
+    if (count < 1 || count > parent->size)
+        return error_set(BANYAN_ERR_INVALID, "rank %d splits %d ranks off a world of %d",
+                         parent->rank, count, parent->size);
+    char *seen = calloc((size_t)parent->size, 1);
+    if (!seen)
+        return error_no_memory((size_t)parent->size, "a list of ranks");
+    banyan_status status = BANYAN_OK;
+    int place = -1;
+    for (int i = 0; i < count && status == BANYAN_OK; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->size)
+            status = error_set(BANYAN_ERR_INVALID, "rank %d splits off rank %d of a world of %d",
+                               parent->rank, ranks[i], parent->size);
+        else if (seen[ranks[i]]++)
+            status = error_set(BANYAN_ERR_INVALID, "rank %d splits off rank %d twice", parent->rank,
+                               ranks[i]);
+        else if (ranks[i] == parent->rank)
+            place = i;
+    }
+    free(seen);
+    if (status == BANYAN_OK && place < 0)
+        status =
+            error_set(BANYAN_ERR_INVALID, "rank %d splits off %d ranks without being one of them",
+                      parent->rank, count);
+    if (status == BANYAN_OK)
+        *mine = place;
+    return status;
+}
+
+/* How often before this call the list was split off the parent: all its members count alike. */
+static banyan_status count_split(banyan_world *parent, uint64_t list_hash, uint64_t *count)
+{
+    for (size_t i = 0; i < parent->splits.count; i++) {
+        if (parent->splits.data[i].list_hash == list_hash) {
+            *count = ++parent->splits.data[i].count;
+            return BANYAN_OK;
+        }
+    }
+    *count = 0;
+    return array_push(&parent->splits, (struct split_count){list_hash, 0}) ? BANYAN_OK
+                                                                           : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status open_sub(banyan_world *parent, const int *ranks, banyan_world *sub)
+{
+    uint64_t list_hash = hash_bytes(ranks, (size_t)sub->size * sizeof *ranks, 0);
+    uint64_t origin[3] = {parent->context->id, list_hash};
+    RETURN_IF_FAILED(count_split(parent, list_hash, &origin[2]));
+    int *job_ranks = calloc((size_t)sub->size, sizeof *job_ranks);
+    if (!job_ranks)
+        return error_no_memory((size_t)sub->size * sizeof *job_ranks, "a sub-world");
+    for (int i = 0; i < sub->size; i++)
+        job_ranks[i] = context_job_rank(parent->context, ranks[i]);
+    pthread_mutex_lock(&sub->endpoint->reactor.lock);
+    banyan_status status =
+        open_context(sub, hash_bytes(origin, sizeof origin, 1), parent->context, job_ranks);
+    if (status == BANYAN_OK)
+        liveness_join(sub->endpoint, sub->context);
+    pthread_mutex_unlock(&sub->endpoint->reactor.lock);
+    if (status != BANYAN_OK)
+        free(job_ranks);
+    return status == BANYAN_OK ? locate(sub) : status;
+}
+
+banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int count,
+                                 banyan_world **sub)
+{
+    int rank = -1;
+    RETURN_IF_FAILED(control_check(parent));
+    RETURN_IF_FAILED(check_list(parent, ranks, count, &rank));
+    banyan_world *split = calloc(1, sizeof *split);
+    if (!split)
+        return error_no_memory(sizeof *split, "a sub-world");
+    split->endpoint = parent->endpoint;
+    split->is_sub = true;
+    split->rank = rank;
+    split->size = count;
+    split->timeout_ns = parent->timeout_ns;
+    banyan_status status = open_sub(parent, ranks, split);
+    if (status != BANYAN_OK) {
+        free_world(split);
+        return status;
+    }
+    *sub = split;
+    return BANYAN_OK;
+}
+
+/* ---- looking ---- */
+
+int banyan_world_rank(const banyan_world *world)
+{
+    return world->rank;
+}
+
+int banyan_world_size(const banyan_world *world)
+{
+    return world->size;
+}
+
+int banyan_world_node_count(const banyan_world *world)
+{
+    return world->node_count;
+}
+
+int banyan_world_node_of(const banyan_world *world, int rank)
+{
+    return rank >= 0 && rank < world->size ? world->node_of[rank] : -1;
+}
+
+int banyan_world_local_rank(const banyan_world *world)
+{
+    return world->local_rank;
+}
+
+int banyan_world_local_size(const banyan_world *world)
+{
+    return world->local_size;
+}
+
+int banyan_world_local_peer(const banyan_world *world, int local_rank)
+{
+    return local_rank >= 0 && local_rank < world->local_size ? world->local_peers[local_rank] : -1;
+}
+
+uint64_t banyan_world_timeout_ns(const banyan_world *world)
+{
+    return world->timeout_ns;
+}

@@ -1,0 +1,63 @@
+/* What a world is made of. */
+#ifndef WORLD_WORLD_H
+#define WORLD_WORLD_H
+
+#include "world/control.h"
+#include "world/endpoint.h"
+
+struct attachment {
+    struct attachment *next;
+    const void *key;
+    void *data;
+    void (*destroy)(void *attachment);
+};
+
+/* How often a list of ranks was split off. */
+struct split_count {
+    uint64_t list_hash, count;
+};
+
+struct banyan_world {
+    struct endpoint *endpoint;
+    struct context *context;
+    bool is_sub; /* shares its parent's endpoint */
+    int rank, size;
+    int *node_of; /* of each rank */
+    int node_count;
+    int *local_peers; /* the ranks of this node */
+    int local_rank, local_size;
+    uint64_t timeout_ns;
+    uint64_t collectives, exchanges; /* so far */
+    ARRAY(struct split_count) splits;
+    struct attachment *attachments;
+};
+
+/* The message of this kind and tag from a rank of the world. When it waits in vain that ends the
+ * world here. */
+banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
+                          const char *what, struct message **message);
+
+/* A message or step of this kind to a rank of the world. */
+banyan_status world_send(banyan_world *world, uint32_t kind, int destination, uint64_t tag,
+                         const void *data, size_t bytes, int fd);
+
+/* Wait until the peers have acknowledged this rank's exchange messages. */
+banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
+                                   size_t count, const char *what);
+
+/* A tag for each step of the collective that begins. */
+static inline uint64_t world_next_collective(banyan_world *world)
+{
+    return world->collectives++ << 8;
+}
+
+/* Wait for the connections by which this rank's death and others' are noticed. */
+banyan_status world_await_liveness(banyan_world *world);
+
+banyan_status world_barrier(banyan_world *world, const char *what);
+
+/* Concatenate what all ranks give, in rank order; `sizes` is world-size long. */
+banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
+                           void **all, size_t *sizes);
+
+#endif
