@@ -212,13 +212,17 @@ BANYAN_API uint64_t banyan_model_bytes(const banyan_model *model);
 /* A parallel layout as a command line writes it: "tp=2,pp=2,dp=1,ep=4,etp=1,fsdp=8,packing=vllm".
  * docs/layouts.md has every key, how ranks are numbered, and the rule file's format. */
 typedef struct banyan_spec {
-    int tp, pp, dp, ep, etp, fsdp;
-    char packing[16];       /* "hf" (none), "megatron" or "vllm" */
-    int64_t vocab_multiple; /* the vocabulary is padded to a multiple of this; 0: not padded */
+    int tp, pp, dp;         /* tensor, pipeline, data (replicas) */
+    int fsdp;               /* ranks that each replica's rows are spread over */
+    int ep, etp;            /* of experts, over the same tp × fsdp × dp ranks of a stage */
+    char packing[24];       /* "hf" (none), "megatron", "megatron_grouped", "vllm", … */
+    int64_t vocab_multiple; /* the vocabulary is padded to a multiple; 0: not; -1: as packed */
 } banyan_spec;
 
-/* INVALID names the key and the place in the text. */
+/* Keys that are not given are 1; dp is what world=N leaves; etp is tp where ep is not given;
+ * packing is hf. INVALID names the key and the place in the text. */
 BANYAN_API banyan_status banyan_spec_parse(const char *text, banyan_spec *spec);
+/* tp × pp × dp × fsdp. */
 BANYAN_API int banyan_spec_world_size(const banyan_spec *spec);
 
 /* Glob → dimension and packing. */

@@ -127,11 +127,13 @@ int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType
     return (int)layout->tensors.count - 1;
 }
 
-static bool check_tensor(banyan_layout *layout, int tensor, const char *what)
+static bool check_tensor(banyan_layout *layout, int tensor, const char *held)
 {
     if (tensor < 0 || (size_t)tensor >= layout->tensors.count)
-        return layout_fail(layout, BANYAN_ERR_INVALID, "%s lies in local tensor %d of %zu", what,
-                           tensor, layout->tensors.count);
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "a piece of \"%s\" lies in local tensor %d "
+                           "of %zu",
+                           held, tensor, layout->tensors.count);
     return true;
 }
 
@@ -161,10 +163,9 @@ static bool check_piece(banyan_layout *layout, const banyan_piece *piece)
 {
     if (!piece->name)
         return layout_fail(layout, BANYAN_ERR_INVALID, "a piece has no global tensor's name");
-    char what[BOX_TEXT_BYTES], text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
-    snprintf(what, sizeof what, "a piece of \"%s\"", piece->name);
+    char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
     uint64_t bytes;
-    if (!check_tensor(layout, piece->tensor, what))
+    if (!check_tensor(layout, piece->tensor, piece->name))
         return false;
     const banyan_local_tensor *local = &layout->tensors.data[piece->tensor];
     if (!layout_check_shape(layout, piece->name, local->dtype, piece->ndim, piece->shape, &bytes))
@@ -207,7 +208,7 @@ void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece)
 
 void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box)
 {
-    if (layout_failed(layout) || !check_tensor(layout, tensor, "padding"))
+    if (layout_failed(layout) || !check_tensor(layout, tensor, "(padding)"))
         return;
     const banyan_local_tensor *local = &layout->tensors.data[tensor];
     char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];

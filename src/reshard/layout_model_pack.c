@@ -1,0 +1,332 @@
+/* Local tensors of parts: fused by blocks or by groups, stacked, transposed, padded, and the rows
+ * of them that this rank has. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/box.h"
+#include "reshard/layout.h"
+#include "reshard/layout_model.h"
+
+/* A local tensor while it is being made. Before the cut into rows it is
+ * [stack][dimension 0 of the parts, one after another][their other dimensions], the latter two
+ * swapped when transposed. */
+struct packing {
+    model_build *build;
+    const model_target *target;
+    const model_part **parts; /* by expert, then slot */
+    size_t count;
+    int ndim; /* of the parts */
+    bool stacked, transposed;
+    int64_t groups;
+    int tensor;
+    int local_ndim;
+    int64_t shape[BANYAN_MAX_DIMS]; /* local, before the cut */
+    int64_t first_row, rows;        /* the cut, along local dimension 0 */
+};
+
+static bool fail(const struct packing *packing, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+static bool fail(const struct packing *packing, const char *format, ...)
+{
+    char text[640];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const model_rule *rule = packing->parts[0]->rule;
+    return layout_fail(packing->build->layout, BANYAN_ERR_INVALID,
+                       "local tensor \"%s\" (%s:%d): %s", packing->target->name, rule->file,
+                       rule->line, text);
+}
+
+static bool same_packing(const rule_packed *a, const rule_packed *b)
+{
+    return a && b && a->by_group == b->by_group && a->stacked == b->stacked &&
+           a->transposed == b->transposed && (a->slot >= 0) == (b->slot >= 0) &&
+           (a->slot >= 0 || a->stacked);
+}
+
+bool model_part_file(model_build *build, const char *name, const rule_packed *packed,
+                     const spec_axes *axes, const model_part *part)
+{
+    size_t number = build->parts.count;
+    uint64_t known;
+    if (!array_push(&build->parts, *part))
+        return layout_fail(build->layout, BANYAN_ERR_NO_MEMORY, "%s", banyan_last_error());
+    if (!map_get_string(&build->target_by_name, name, &known)) {
+        model_target target = {names_keep(&build->names, name), packed, axes, number, 1};
+        if (!target.name ||
+            !map_put_string(&build->target_by_name, target.name, build->targets.count) ||
+            !array_push(&build->targets, target))
+            return layout_fail(build->layout, BANYAN_ERR_NO_MEMORY, "%s", banyan_last_error());
+        return true;
+    }
+    model_target *target = &build->targets.data[known];
+    if (!same_packing(target->packed, packed) || target->axes != axes)
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "tensors \"%s\" and \"%s\" (%s:%d) are to be the local tensor \"%s\", "
+                           "but not to be packed alike",
+                           build->parts.data[target->first_part].global->name, part->global->name,
+                           part->rule->file, part->rule->line, name);
+    build->parts.data[number].next = target->first_part;
+    target->first_part = number;
+    target->part_count++;
+    return true;
+}
+
+static int by_expert_and_slot(const void *left, const void *right)
+{
+    const model_part *a = *(const model_part *const *)left;
+    const model_part *b = *(const model_part *const *)right;
+    if (a->expert != b->expert)
+        return a->expert < b->expert ? -1 : 1;
+    return (a->slot > b->slot) - (a->slot < b->slot);
+}
+
+static int64_t part_extent(const model_part *part, int dim)
+{
+    return part->box.extent[dim] + (dim == part->rule->shard_dim ? part->padding : 0);
+}
+
+/* Parts that make one local tensor agree in everything but dimension 0, and none is there twice. */
+static bool check_parts(const struct packing *packing)
+{
+    const model_part *first = packing->parts[0];
+    if (packing->ndim == 0 && (packing->count > 1 || packing->stacked))
+        return fail(packing, "\"%s\" is a scalar, which is neither fused nor stacked",
+                    first->global->name);
+    for (size_t i = 1; i < packing->count; i++) {
+        const model_part *part = packing->parts[i], *before = packing->parts[i - 1];
+        if (part->expert == before->expert && part->slot == before->slot)
+            return fail(packing, "\"%s\" and \"%s\" have the same place in it",
+                        before->global->name, part->global->name);
+        bool alike = part->global->ndim == first->global->ndim &&
+                     banyan_dtype_equal(part->global->dtype, first->global->dtype);
+        for (int d = 1; alike && d < part->global->ndim; d++)
+            alike = part_extent(part, d) == part_extent(first, d);
+        if (!alike)
+            return fail(packing, "\"%s\" and \"%s\" differ in type or shape", first->global->name,
+                        part->global->name);
+    }
+    return true;
+}
+
+/* Where the parts of the expert that begins at `first` end, and their elements in dimension 0. */
+static size_t layer_end(const struct packing *packing, size_t first, int64_t *rows)
+{
+    size_t i = first;
+    *rows = 0;
+    for (; i < packing->count && packing->parts[i]->expert == packing->parts[first]->expert; i++)
+        *rows += packing->ndim > 0 ? part_extent(packing->parts[i], 0) : 1;
+    return i;
+}
+
+/* A stack has one layer of equal size for each of this rank's experts. */
+static bool check_stack(const struct packing *packing, int64_t *rows)
+{
+    int64_t layers = 0, layer_rows;
+    for (size_t i = 0; i < packing->count; layers++) {
+        int64_t expert = packing->parts[i]->expert;
+        const model_part *part = packing->parts[i];
+        i = layer_end(packing, i, &layer_rows);
+        if (layers == 0)
+            *rows = layer_rows;
+        if (*rows != layer_rows)
+            return fail(packing,
+                        "\"%s\" and its neighbours have %" PRId64 " rows, other experts "
+                        "%" PRId64,
+                        part->global->name, layer_rows, *rows);
+        if (packing->stacked && expert != layers)
+            break;
+    }
+    if (packing->stacked && layers != packing->build->expert_count)
+        return fail(packing, "expert %" PRId64 " is missing in the model",
+                    packing->build->first_expert + layers);
+    return true;
+}
+
+/* How many groups of heads the parts interleave in: as many as the part with the fewest heads. */
+static bool find_groups(struct packing *packing)
+{
+    packing->groups = 1;
+    if (!packing->target->packed || !packing->target->packed->by_group)
+        return true;
+    int64_t groups = packing->parts[0]->heads;
+    for (size_t i = 1; i < packing->count; i++)
+        groups = packing->parts[i]->heads < groups ? packing->parts[i]->heads : groups;
+    for (size_t i = 0; i < packing->count; i++) {
+        const model_part *part = packing->parts[i];
+        if (groups < 1 || part->heads % groups != 0 || part->box.extent[0] % groups != 0)
+            return fail(packing,
+                        "%" PRId64 " heads of \"%s\" (%" PRId64 " rows) are not the same "
+                        "for each of %" PRId64 " groups",
+                        part->heads, part->global->name, part->box.extent[0], groups);
+    }
+    packing->groups = groups;
+    return true;
+}
+
+/* The local dimension of a part's. */
+static int local_dim(const struct packing *packing, int dim)
+{
+    return packing->stacked + (packing->transposed ? 1 - dim : dim);
+}
+
+static bool find_shape(struct packing *packing)
+{
+    const model_part *first = packing->parts[0];
+    int64_t rows = 0;
+    if (!check_stack(packing, &rows))
+        return false;
+    packing->local_ndim = packing->ndim + packing->stacked;
+    if (packing->local_ndim > BANYAN_MAX_DIMS)
+        return fail(packing, "a stack of %d dimensions", packing->local_ndim);
+    if (packing->stacked)
+        packing->shape[0] = packing->build->expert_count;
+    for (int d = 0; d < packing->ndim; d++)
+        packing->shape[local_dim(packing, d)] = d == 0 ? rows : part_extent(first, d);
+    return true;
+}
+
+/* Keep what lies in this rank's rows: of a place in the uncut local tensor, the place in the cut
+ * one, and how much was cut off below. False: nothing is left. */
+static bool cut_place(const struct packing *packing, banyan_box *place, int64_t *below)
+{
+    *below = 0;
+    if (packing->local_ndim == 0)
+        return true;
+    int64_t start = place->start[0], end = start + place->extent[0];
+    int64_t from = start > packing->first_row ? start : packing->first_row;
+    int64_t last_row = packing->first_row + packing->rows;
+    int64_t until = end < last_row ? end : last_row;
+    if (from >= until)
+        return false;
+    *below = from - start;
+    place->start[0] = from - packing->first_row;
+    place->extent[0] = until - from;
+    return true;
+}
+
+/* Rows [row, row + rows) of a part, counted from its box's start, at `at` in dimension 0. */
+static banyan_box uncut_place(const struct packing *packing, const model_part *part, int64_t rows,
+                              int64_t at)
+{
+    banyan_box place = {.ndim = packing->local_ndim};
+    if (packing->stacked) {
+        place.start[0] = part->expert;
+        place.extent[0] = 1;
+    }
+    for (int d = 0; d < packing->ndim; d++) {
+        int k = local_dim(packing, d);
+        place.start[k] = d == 0 ? at : 0;
+        place.extent[k] = d == 0 ? rows : part->box.extent[d];
+    }
+    return place;
+}
+
+static void add_rows(const struct packing *packing, const model_part *part, int64_t row,
+                     int64_t rows, int64_t at)
+{
+    banyan_box place = uncut_place(packing, part, rows, at);
+    int64_t below;
+    if (!cut_place(packing, &place, &below))
+        return;
+    banyan_piece piece = {
+        .tensor = packing->tensor,
+        .name = part->global->name,
+        .ndim = packing->ndim,
+        .box = part->box,
+        .flags = part->rule->is_buffer ? BANYAN_PIECE_PERSISTENT_BUFFER : 0,
+        .replicas = part->replicas,
+    };
+    memcpy(piece.shape, part->global->shape, sizeof piece.shape);
+    memcpy(piece.local_start, place.start, sizeof piece.local_start);
+    if (packing->ndim > 0) {
+        piece.box.start[0] += row;
+        piece.box.extent[0] = rows;
+    }
+    for (int d = 0; d < packing->ndim; d++) {
+        piece.dim_map[d] = local_dim(packing, d);
+        if (piece.dim_map[d] == 0) {
+            piece.box.start[d] += below;
+            piece.box.extent[d] = place.extent[0];
+        }
+    }
+    banyan_layout_add_piece(packing->build->layout, &piece);
+}
+
+static void add_padding(const struct packing *packing, const model_part *part, int64_t at)
+{
+    if (part->padding == 0)
+        return;
+    int dim = part->rule->shard_dim;
+    banyan_box place = uncut_place(packing, part, part->box.extent[0], at);
+    int k = local_dim(packing, dim);
+    place.start[k] += part->box.extent[dim];
+    place.extent[k] = part->padding;
+    int64_t below;
+    if (cut_place(packing, &place, &below))
+        banyan_layout_add_padding(packing->build->layout, packing->tensor, &place);
+}
+
+/* The parts of one expert, or of a tensor that is not stacked. */
+static void add_layer(const struct packing *packing, size_t first, size_t end)
+{
+    int64_t at = 0;
+    for (int64_t g = 0; g < packing->groups; g++) {
+        for (size_t i = first; i < end; i++) {
+            const model_part *part = packing->parts[i];
+            int64_t rows = packing->ndim > 0 ? part->box.extent[0] / packing->groups : 1;
+            add_rows(packing, part, g * rows, rows, at);
+            add_padding(packing, part, at);
+            at += packing->ndim > 0 ? part_extent(part, 0) / packing->groups : 1;
+        }
+    }
+}
+
+static bool build_tensor(struct packing *packing)
+{
+    const model_target *target = packing->target;
+    packing->ndim = packing->parts[0]->global->ndim;
+    packing->stacked = target->packed && target->packed->stacked;
+    packing->transposed = target->packed && target->packed->transposed && packing->ndim == 2;
+    if (!check_parts(packing) || !find_groups(packing) || !find_shape(packing))
+        return false;
+    int64_t shape[BANYAN_MAX_DIMS];
+    memcpy(shape, packing->shape, sizeof shape);
+    if (packing->local_ndim > 0) {
+        chunk_range(packing->shape[0], target->axes->rows.count, target->axes->rows.index,
+                    &packing->first_row, &packing->rows);
+        shape[0] = packing->rows;
+    }
+    packing->tensor =
+        banyan_layout_add_tensor(packing->build->layout, target->name,
+                                 packing->parts[0]->global->dtype, packing->local_ndim, shape);
+    for (size_t i = 0; i < packing->count && !layout_failed(packing->build->layout);) {
+        int64_t rows;
+        size_t end = layer_end(packing, i, &rows);
+        add_layer(packing, i, end);
+        i = end;
+    }
+    return !layout_failed(packing->build->layout);
+}
+
+bool model_target_build(model_build *build, const model_target *target)
+{
+    struct packing packing = {.build = build, .target = target, .count = target->part_count};
+    packing.parts = calloc(packing.count, sizeof *packing.parts);
+    if (!packing.parts)
+        return layout_fail(build->layout, BANYAN_ERR_NO_MEMORY,
+                           "no memory for the %zu parts of \"%s\"", packing.count, target->name);
+    size_t part = target->first_part;
+    for (size_t i = 0; i < packing.count; i++, part = build->parts.data[part].next)
+        packing.parts[i] = &build->parts.data[part];
+    qsort(packing.parts, packing.count, sizeof *packing.parts, by_expert_and_slot);
+    bool built = build_tensor(&packing);
+    free(packing.parts);
+    return built;
+}

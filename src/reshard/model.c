@@ -1,0 +1,175 @@
+#include "reshard/model.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/array.h"
+#include "reshard/box.h"
+#include "reshard/json.h"
+#include "reshard/names.h"
+
+#define MAX_FILE_BYTES ((size_t)1 << 30)
+
+struct banyan_model {
+    ARRAY(banyan_local_tensor) tensors;
+    names names;
+    map by_name;
+    uint64_t bytes;
+};
+
+/* One entry of a model's file; its line is looked for only when it is wrong. */
+struct entry {
+    const char *file, *text;
+    const char *name;
+};
+
+static banyan_status fail(const struct entry *entry, const char *problem, const char *detail)
+{
+    size_t line = json_line_of_key(entry->text, entry->name);
+    if (line == 0)
+        return error_set(BANYAN_ERR_FORMAT, "%s: tensor \"%s\" %s%s", entry->file, entry->name,
+                         problem, detail);
+    return error_set(BANYAN_ERR_FORMAT, "%s:%zu: tensor \"%s\" %s%s", entry->file, line,
+                     entry->name, problem, detail);
+}
+
+static banyan_status read_shape(const struct entry *entry, const json_t *shape,
+                                banyan_local_tensor *tensor)
+{
+    if (!json_is_array(shape))
+        return fail(entry, "has no \"shape\" that is an array", "");
+    size_t ndim = json_array_size(shape);
+    char text[BOX_TEXT_BYTES];
+    if (ndim > BANYAN_MAX_DIMS) {
+        snprintf(text, sizeof text, "%zu dimensions: at most %d are possible", ndim,
+                 BANYAN_MAX_DIMS);
+        return fail(entry, "has ", text);
+    }
+    tensor->ndim = (int)ndim;
+    for (size_t d = 0; d < ndim; d++) {
+        const json_t *extent = json_array_get(shape, d);
+        if (!json_is_integer(extent) || json_integer_value(extent) < 0) {
+            snprintf(text, sizeof text, "%zu, which is no integer from 0", d);
+            return fail(entry, "has an extent in dimension ", text);
+        }
+        tensor->shape[d] = json_integer_value(extent);
+    }
+    uint64_t bytes;
+    if (!shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes))
+        return fail(entry, "is larger than any memory: ",
+                    shape_format(tensor->ndim, tensor->shape, text, sizeof text));
+    return BANYAN_OK;
+}
+
+static banyan_status read_tensor(const struct entry *entry, const json_t *description,
+                                 banyan_local_tensor *tensor)
+{
+    if (!json_is_object(description))
+        return fail(entry, "is not described by an object", "");
+    const char *dtype = json_string_value(json_object_get(description, "dtype"));
+    if (!dtype)
+        return fail(entry, "has no \"dtype\" that is a string", "");
+    if (banyan_dtype_parse(dtype, &tensor->dtype) != BANYAN_OK)
+        return fail(entry, "has an unknown dtype: ", dtype);
+    tensor->name = entry->name;
+    return read_shape(entry, json_object_get(description, "shape"), tensor);
+}
+
+/* The caller has seen that the name is new and the shape can be. */
+static banyan_status add_tensor(banyan_model *model, const banyan_local_tensor *tensor,
+                                const char *file)
+{
+    uint64_t bytes;
+    if (!shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes) ||
+        __builtin_add_overflow(model->bytes, bytes, &model->bytes) || model->bytes > INT64_MAX)
+        return error_set(BANYAN_ERR_FORMAT,
+                         "%s: up to tensor \"%s\" the model has more than 2⁶³ "
+                         "bytes",
+                         file, tensor->name);
+    banyan_local_tensor kept = *tensor;
+    kept.name = names_keep(&model->names, tensor->name);
+    if (!kept.name || !map_put_string(&model->by_name, kept.name, model->tensors.count) ||
+        !array_push(&model->tensors, kept))
+        return BANYAN_ERR_NO_MEMORY;
+    return BANYAN_OK;
+}
+
+static banyan_status read_model(const char *path, const char *text, const json_t *root,
+                                banyan_model *model)
+{
+    if (!json_is_object(root))
+        return error_set(BANYAN_ERR_FORMAT, "%s: not an object of tensors", path);
+    const char *name;
+    json_t *description;
+    json_object_foreach((json_t *)root, name, description)
+    {
+        struct entry entry = {path, text, name};
+        banyan_local_tensor tensor = {0};
+        RETURN_IF_FAILED(read_tensor(&entry, description, &tensor));
+        RETURN_IF_FAILED(add_tensor(model, &tensor, path));
+    }
+    if (model->tensors.count == 0)
+        return error_set(BANYAN_ERR_FORMAT, "%s: a model without tensors", path);
+    return BANYAN_OK;
+}
+
+static banyan_status load_json(const char *path, banyan_model *model)
+{
+    char *text;
+    size_t bytes;
+    RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
+    json_t *root;
+    banyan_status status = json_parse(path, text, bytes, &root);
+    if (status == BANYAN_OK) {
+        status = read_model(path, text, root, model);
+        json_decref(root);
+    }
+    free(text);
+    return status;
+}
+
+banyan_status banyan_model_load(const char *path, banyan_model **model)
+{
+    banyan_model *created = calloc(1, sizeof *created);
+    if (!created)
+        return error_no_memory(sizeof *created, "a model");
+    banyan_status status = load_json(path, created);
+    if (status != BANYAN_OK) {
+        banyan_model_destroy(created);
+        return status;
+    }
+    *model = created;
+    return BANYAN_OK;
+}
+
+void banyan_model_destroy(banyan_model *model)
+{
+    if (!model)
+        return;
+    array_free(&model->tensors);
+    names_free(&model->names);
+    map_free(&model->by_name);
+    free(model);
+}
+
+size_t banyan_model_tensor_count(const banyan_model *model)
+{
+    return model->tensors.count;
+}
+
+const banyan_local_tensor *banyan_model_tensor(const banyan_model *model, size_t i)
+{
+    return &model->tensors.data[i];
+}
+
+uint64_t banyan_model_bytes(const banyan_model *model)
+{
+    return model->bytes;
+}
+
+const banyan_local_tensor *model_find(const banyan_model *model, const char *name)
+{
+    uint64_t index;
+    return map_get_string(&model->by_name, name, &index) ? &model->tensors.data[index] : NULL;
+}
