@@ -113,6 +113,14 @@ typedef struct banyan_copy_backend {
     void (*release)(void *state, void *schedule);
 } banyan_copy_backend;
 
+/* Compare a batch's ids, counts, sizes and element sizes with those of every partner: what prepare
+ * must do before anything moves. Afterwards the tasks of two ranks are the same list at both, when
+ * each sorts its own by (task id, part), those without an id last and as submitted. MISMATCH names
+ * `who` (the backend), rank, partner and up to ten ids, on every rank. Moves to oneself are left
+ * out. Collective. */
+BANYAN_API banyan_status banyan_copy_match_batch(banyan_world *world, const char *who,
+                                                 const banyan_copy_batch *batch);
+
 /* The built-in backends ("direct", "pipeline") and those of modules ("mpi"), by name. NOT_FOUND
  * names those there are; UNSUPPORTED says which library a module lacks. */
 BANYAN_API banyan_status banyan_copy_backend_find(const char *name,

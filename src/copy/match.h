@@ -36,4 +36,7 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
                                copy_note_fn note_fn, void *note_context, copy_matches *matches);
 void copy_matches_free(copy_matches *matches);
 
+/* control_agree, but a rank that failed itself keeps its own status and sentence. Collective. */
+banyan_status copy_agree(banyan_world *world, banyan_status mine);
+
 #endif
