@@ -10,7 +10,9 @@ import sys
 import time
 import unittest
 
-BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+BUILD = pathlib.Path(os.environ["BANYAN_BUILD"])
+BANYAN = BUILD / "bin/banyan"
+HELLO = BUILD / "bin/example_hello"
 
 
 def command(*arguments):
@@ -248,6 +250,62 @@ class Signals(unittest.TestCase):
         _, status = os.waitpid(pid, 0)
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
         self.assertEqual(seen.count(b"interrupt"), 2, seen)
+
+
+class Worlds(unittest.TestCase):
+    """A program that opens a world from its environment."""
+
+    def assert_met(self, output, ranks):
+        self.assertEqual(sorted(re.findall(r"rank (\d+) of (\d+), node 0 of 1", output)),
+                         [(str(rank), str(ranks)) for rank in range(ranks)])
+
+    def test_launched_ranks_meet(self):
+        done = launch("-n", 4, HELLO)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_met(done.stdout, 4)
+
+    def test_jobs_beside_each_other_do_not_meet(self):
+        started = [subprocess.Popen(command("launch", "-n", 3, HELLO), stdout=subprocess.PIPE,
+                                    text=True) for _ in range(4)]
+        for job in started:
+            output, _ = job.communicate(timeout=60)
+            self.assertEqual(job.returncode, 0)
+            self.assert_met(output, 3)
+
+    def test_a_process_alone_is_a_world(self):
+        done = subprocess.run([HELLO], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_met(done.stdout, 1)
+
+    def run_torchrun(self, ranks, **changes):
+        """What torchrun does, without PyTorch."""
+        started = []
+        for rank in range(ranks):
+            variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank,
+                         "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1",
+                         "MASTER_PORT": 20000 + os.getpid() % 10000, "TORCHELASTIC_RUN_ID": "none",
+                         **changes}
+            started.append(subprocess.Popen(
+                [HELLO], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**os.environ, **{name: str(value) for name, value in variables.items()}}))
+        results = [job.communicate(timeout=60) for job in started]
+        return [job.returncode for job in started], results
+
+    def test_ranks_of_torchrun_meet(self):
+        codes, results = self.run_torchrun(3)
+        self.assertEqual(codes, [0, 0, 0], results)
+        self.assert_met("".join(output for output, _ in results), 3)
+
+    def test_a_wrong_variable_is_named(self):
+        codes, results = self.run_torchrun(1, WORLD_SIZE="many")
+        self.assertEqual(codes, [1])
+        self.assertIn("WORLD_SIZE is \"many\"", results[0][1])
+
+    def test_a_rank_that_dies_early_ends_the_job(self):
+        began = time.monotonic()
+        done = launch("-n", 3, "--", "sh", "-c", f"[ $BANYAN_RANK = 1 ] && exit 9; exec {HELLO}")
+        self.assertEqual(done.returncode, 9)
+        self.assertLess(time.monotonic() - began, 20)
 
 
 if __name__ == "__main__":
