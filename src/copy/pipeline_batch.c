@@ -19,12 +19,6 @@ static bool batch_open(pipeline_batches *batches)
     return array_push(&batches->list, (pipeline_batch){.first_segment = batches->segments.count});
 }
 
-static uint64_t batch_room_at(const pipeline_batch *batch, uint64_t slot_bytes, uint64_t *offset)
-{
-    *offset = (batch->bytes + PIPELINE_SLOT_ALIGN - 1) / PIPELINE_SLOT_ALIGN * PIPELINE_SLOT_ALIGN;
-    return *offset < slot_bytes ? slot_bytes - *offset : 0;
-}
-
 static bool batch_add(pipeline_batches *batches, pipeline_segment segment, uint64_t elem_bytes,
                       uint64_t offset)
 {
@@ -47,7 +41,8 @@ static bool batch_fill(pipeline_batches *batches, pipeline_segment segment, uint
                        uint64_t slot_bytes)
 {
     const pipeline_batch *batch = &batches->list.data[batches->list.count - 1];
-    uint64_t offset, room = batch_room_at(batch, slot_bytes, &offset);
+    uint64_t offset = pipeline_batch_next_offset(batch);
+    uint64_t room = offset < slot_bytes ? slot_bytes - offset : 0;
     if (batch->segment_count == PIPELINE_BATCH_TASKS || room < elem_bytes)
         return batch_alone(batches, segment, elem_bytes);
     pipeline_segment rest;

@@ -14,6 +14,12 @@ typedef struct pipeline_batch {
     uint64_t bytes; /* of the slot, from its start, that are used */
 } pipeline_batch;
 
+/* Where a further segment of the batch begins. */
+static inline uint64_t pipeline_batch_next_offset(const pipeline_batch *batch)
+{
+    return (batch->bytes + PIPELINE_SLOT_ALIGN - 1) / PIPELINE_SLOT_ALIGN * PIPELINE_SLOT_ALIGN;
+}
+
 typedef struct pipeline_batches {
     pipeline_segments segments;
     ARRAY(pipeline_batch) list;
