@@ -2,9 +2,9 @@
  *
  * Symmetric buffers are allocated by all ranks together and mapped by every rank of the node: a
  * peer's part is an ordinary pointer. Ordinary memory can be registered; peers then read and write
- * it through the kernel (process_vm_readv, process_vm_writev) or, where that is not allowed,
- * through staging slots that its owner empties and fills. Which one is measured once, when the
- * world's memory is first used, and can be forced with BANYAN_USER_MEMORY=cma|staging.
+ * it through the kernel (process_vm_readv, process_vm_writev) or, where that is not allowed or not
+ * as fast, through staging slots that its owner empties and fills. Which one is measured once, when
+ * it is first needed, and can be forced with BANYAN_USER_MEMORY=cma|staging.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,6 +28,13 @@ typedef struct banyan_memory_handle {
     uint64_t address; /* in the owner's address space */
     uint64_t bytes;
 } banyan_memory_handle;
+
+/* Bytes of a peer's memory and their place here. */
+typedef struct banyan_iovec {
+    uint64_t offset; /* into the remote memory, added to its own */
+    void *local;
+    size_t bytes;
+} banyan_iovec;
 
 typedef enum banyan_memory_kind {
     BANYAN_MEMORY_SYMMETRIC = 1, /* mapped by every rank of the node */

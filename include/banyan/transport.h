@@ -25,12 +25,6 @@ typedef struct banyan_remote {
     uint64_t offset;
 } banyan_remote;
 
-typedef struct banyan_iovec {
-    uint64_t offset; /* into the remote, added to its own */
-    void *local;
-    size_t bytes;
-} banyan_iovec;
-
 enum {
     BANYAN_TRANSPORT_ADDRESS = 1 << 0,    /* symmetric memory has an address here: load and store */
     BANYAN_TRANSPORT_ONE_SIDED = 1 << 1,  /* user memory is reached without its owner's help */

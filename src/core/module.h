@@ -19,11 +19,11 @@ typedef struct module_identity {
 
 /* How a job manager's module introduces processes to each other. */
 typedef struct module_identity_ops {
-    /* NOT_FOUND when no such job manager started this process. */
+    /* NOT_FOUND when no such job manager started this process. May be called again: what it sets up
+     * stays until the process ends. */
     banyan_status (*open)(module_identity *identity);
     /* Collective over the job: every rank gets the bytes that rank 0 gave. */
     banyan_status (*broadcast_from_zero)(void *data, size_t bytes);
-    void (*close)(void);
 } module_identity_ops;
 
 /* What a module hands over: NULL for what it does not have. */

@@ -162,19 +162,24 @@ void mxfp8_scales_read(const mxfp8_scales *view, const int64_t *index, int64_t f
         scales[b] = row[block_offset(view, first + b)];
 }
 
-void mxfp8_scales_zero_padding(const mxfp8_scales *view)
+void mxfp8_scales_clear(const mxfp8_scales *view)
 {
-    if (view->layout == BANYAN_MXFP8_PLAIN)
-        return;
-    int64_t matrices = 1, rows = matrix_rows(view->ndim, view->shape);
+    int64_t matrices = 1, rows = matrix_rows(view->ndim, view->shape), at[BANYAN_MAX_DIMS] = {0};
     int64_t blocks = row_blocks(view->ndim, view->shape);
     for (int d = 0; d + 2 < view->ndim; d++)
         matrices *= view->shape[d];
-    for (int64_t m = 0; m < matrices; m++) {
-        for (int64_t r = 0; r < view->tile_rows * TILE_ROWS; r++) {
-            uint8_t *row = swizzled_row(view, m, r);
-            for (int64_t b = r < rows ? blocks : 0; b < view->tile_cols * TILE_COLS; b++)
-                row[block_offset(view, b)] = 0;
+    if (view->layout == BANYAN_MXFP8_SWIZZLED) {
+        memset(view->data, 0, (size_t)(matrices * view->tile_rows * view->tile_cols * TILE_BYTES));
+        return;
+    }
+    for (int64_t row = 0; row < matrices * rows; row++) {
+        int64_t left = row;
+        for (int d = view->ndim - 2; d >= 0; d--) {
+            at[d] = left % view->shape[d];
+            left /= view->shape[d];
         }
+        uint8_t *start = row_start(view, at);
+        for (int64_t b = 0; b < blocks; b++)
+            start[block_offset(view, b)] = 0;
     }
 }

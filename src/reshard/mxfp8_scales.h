@@ -25,7 +25,7 @@ void mxfp8_scales_write(const mxfp8_scales *view, const int64_t *index, int64_t 
 void mxfp8_scales_read(const mxfp8_scales *view, const int64_t *index, int64_t first, int64_t count,
                        uint8_t *scales);
 
-/* Zero the bytes that are no block's scale. */
-void mxfp8_scales_zero_padding(const mxfp8_scales *view);
+/* Zero all scales, and what lies between and behind them in a swizzled matrix. */
+void mxfp8_scales_clear(const mxfp8_scales *view);
 
 #endif

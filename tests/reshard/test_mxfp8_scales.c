@@ -40,6 +40,7 @@ static void swizzled_scales_lie_in_tiles_with_zero_padding(void **state)
         DLTensor scales = {.data = memory, .ndim = 1, .dtype = BANYAN_U8, .shape = size};
         mxfp8_scales view;
         CHECK_OK(mxfp8_scales_of(BANYAN_MXFP8_SWIZZLED, "w", 3, shape, &scales, &view));
+        mxfp8_scales_clear(&view);
         for (int64_t m = 0; m < shape[0]; m++) {
             for (int64_t r = 0; r < shape[1]; r++) {
                 uint8_t row[16], again[16];
@@ -52,7 +53,6 @@ static void swizzled_scales_lie_in_tiles_with_zero_padding(void **state)
                 assert_memory_equal(row, again, (size_t)blocks);
             }
         }
-        mxfp8_scales_zero_padding(&view);
         for (int64_t at = 0; at < size[0]; at++) {
             int64_t m, r, b;
             place_of_byte(at, tile_rows, tile_cols, &m, &r, &b);
@@ -72,7 +72,7 @@ static void plain_scales_lie_row_by_row_under_any_strides(void **state)
     assert_int_equal(size[2], 3);
     uint8_t memory[256], row[3];
     for (int strided = 0; strided < 2; strided++) {
-        memset(memory, 0, sizeof memory);
+        memset(memory, 0xa5, sizeof memory);
         DLTensor scales = {.data = memory,
                            .ndim = 3,
                            .dtype = BANYAN_F8_E8M0,
@@ -80,7 +80,12 @@ static void plain_scales_lie_row_by_row_under_any_strides(void **state)
                            .strides = strided ? strides : NULL};
         mxfp8_scales view;
         CHECK_OK(mxfp8_scales_of(BANYAN_MXFP8_PLAIN, "w", 3, shape, &scales, &view));
-        mxfp8_scales_zero_padding(&view);
+        mxfp8_scales_clear(&view);
+        for (int64_t i = 0, zeros = 0; i < 256; i++) {
+            zeros += memory[i] == 0;
+            assert_true(memory[i] == 0 || memory[i] == 0xa5);
+            assert_true(i < 255 || zeros == 18);
+        }
         for (int64_t i = 0; i < 6; i++) {
             int64_t index[3] = {i / 3, i % 3, 0};
             for (int64_t b = 0; b < 3; b++)

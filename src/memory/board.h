@@ -1,0 +1,52 @@
+/* The symmetric block that ranks of a node work through to reach each other's ordinary memory. */
+#ifndef MEMORY_BOARD_H
+#define MEMORY_BOARD_H
+
+#include "memory/bell.h"
+#include "memory/space.h"
+
+#define BOARD_SLOTS 4
+#define BOARD_SLOT_BYTES ((size_t)256 << 10)
+#define BOARD_SLOT_PIECES 1024
+#define BOARD_RANKS_MAX 4096
+
+typedef enum slot_state {
+    SLOT_FREE,   /* the requester's */
+    SLOT_POSTED, /* the owner's */
+    SLOT_DONE    /* the requester's again, with a verdict */
+} slot_state;
+
+typedef enum slot_verdict {
+    SLOT_GRANTED = 1,
+    SLOT_NOT_REGISTERED,
+    SLOT_OUT_OF_RANGE,
+    SLOT_MALFORMED
+} slot_verdict;
+
+typedef struct slot_piece {
+    uint64_t offset, bytes;
+} slot_piece;
+
+/* One request: pieces of the owner's memory, whose bytes lie one after another in `data`. */
+typedef struct board_slot {
+    _Alignas(64) _Atomic uint32_t state;
+    uint32_t owner;   /* local rank */
+    uint32_t write;   /* from the slot into the owner's memory */
+    uint32_t verdict; /* slot_verdict */
+    uint32_t past_cache;
+    uint32_t piece_count;
+    banyan_memory_handle handle;
+    slot_piece pieces[BOARD_SLOT_PIECES];
+    _Alignas(4096) char data[BOARD_SLOT_BYTES];
+} board_slot;
+
+/* A rank's part. Slots belong to the rank that asks: it has one operation at a time. */
+typedef struct board {
+    bell requested; /* rung by requesters, for this rank as an owner */
+    bell answered;  /* rung by owners, for this rank as a requester */
+    _Alignas(64) _Atomic uint64_t requesters[BOARD_RANKS_MAX / 64]; /* a bit a local rank */
+    _Alignas(4096) registration_entry registrations[REGISTRATIONS_MAX];
+    board_slot slots[BOARD_SLOTS];
+} board;
+
+#endif

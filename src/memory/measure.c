@@ -1,0 +1,139 @@
+#include "memory/measure.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "world/control.h"
+
+/* More than a core's own caches hold, and read in milliseconds. */
+#define SAMPLE_BYTES ((size_t)8 << 20)
+#define ROUNDS 3 /* the first warms up */
+
+/* Ways that need less help from the peer are kept unless another is that much faster. */
+#define WORTH_CHANGING 0.92
+
+struct sample {
+    char *source, *destination;
+    banyan_memory_handle mine, next; /* this rank's, and the next one's of the node */
+};
+
+static const char *const way_names[] = {"cma", "cma through a cached buffer", "staging"};
+
+static banyan_status sample_open(struct sample *sample)
+{
+    char *both =
+        mmap(NULL, 2 * SAMPLE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (both == MAP_FAILED)
+        return error_no_memory(2 * SAMPLE_BYTES, "measuring the ways to user memory");
+    memset(both, 1, 2 * SAMPLE_BYTES);
+    sample->source = both;
+    sample->destination = both + SAMPLE_BYTES;
+    return BANYAN_OK;
+}
+
+static banyan_status share_handles(memory_space *space, struct sample *sample)
+{
+    size_t count = (size_t)banyan_world_size(space->world);
+    banyan_memory_handle *all = calloc(count, sizeof *all);
+    if (!all)
+        return error_no_memory(count * sizeof *all, "the ranks' handles");
+    banyan_status status =
+        banyan_world_allgather(space->world, &sample->mine, sizeof sample->mine, all);
+    if (status == BANYAN_OK)
+        sample->next = all[space->local_ranks[(space->local_rank + 1) % space->local_size]];
+    free(all);
+    return status;
+}
+
+/* The shortest time of one way. A rank that fails goes on taking part. */
+static banyan_status measure_way(memory_space *space, user_memory *user, struct sample *sample,
+                                 banyan_status so_far, bool wanted, uint64_t *shortest_ns)
+{
+    banyan_status status = so_far;
+    banyan_iovec piece = {0, sample->destination, SAMPLE_BYTES};
+    *shortest_ns = UINT64_MAX;
+    for (int round = 0; round < ROUNDS; round++) {
+        RETURN_IF_FAILED(banyan_world_barrier(space->world));
+        uint64_t start_ns = time_now_ns();
+        if (status == BANYAN_OK && wanted)
+            status = user_memory_read(user, &sample->next, &piece, 1, SAMPLE_BYTES);
+        uint64_t took_ns = time_now_ns() - start_ns;
+        if (round > 0 && took_ns < *shortest_ns)
+            *shortest_ns = took_ns;
+    }
+    return status;
+}
+
+/* By the sum of the node's times, so that all of its ranks come to the same. */
+static banyan_status compare(memory_space *space, unsigned ways, const uint64_t *mine_ns,
+                             user_memory_way *best)
+{
+    size_t count = (size_t)banyan_world_size(space->world);
+    uint64_t(*all_ns)[USER_MEMORY_WAYS] = calloc(count, sizeof *all_ns);
+    if (!all_ns)
+        return error_no_memory(count * sizeof *all_ns, "the ranks' times");
+    banyan_status status = banyan_world_allgather(space->world, mine_ns, sizeof *all_ns, all_ns);
+    double best_ns = 0;
+    bool found = false;
+    for (int way = 0; status == BANYAN_OK && way < USER_MEMORY_WAYS; way++) {
+        double sum_ns = 0;
+        if (!(ways >> way & 1))
+            continue;
+        for (int i = 0; i < space->local_size; i++)
+            sum_ns += (double)all_ns[space->local_ranks[i]][way];
+        double speed = (double)SAMPLE_BYTES * space->local_size / sum_ns;
+        log_debug("rank %d: user memory by %s: %.1f GB/s a rank", space->rank, way_names[way],
+                  speed);
+        if (!found || sum_ns < best_ns * WORTH_CHANGING) {
+            best_ns = sum_ns;
+            *best = (user_memory_way)way;
+            found = true;
+        }
+    }
+    free(all_ns);
+    return status;
+}
+
+static banyan_status measure(memory_space *space, user_memory *user, unsigned ways,
+                             struct sample *sample, user_memory_way *best)
+{
+    RETURN_IF_FAILED(share_handles(space, sample));
+    uint64_t shortest_ns[USER_MEMORY_WAYS];
+    banyan_status status = BANYAN_OK;
+    for (int way = 0; way < USER_MEMORY_WAYS; way++) {
+        user_memory_use(user, (user_memory_way)way);
+        status = measure_way(space, user, sample, status, ways >> way & 1, &shortest_ns[way]);
+    }
+    RETURN_IF_FAILED(control_agree(space->world, status));
+    return compare(space, ways, shortest_ns, best);
+}
+
+banyan_status measure_ways(memory_space *space, user_memory *user, unsigned ways,
+                           user_memory_way *best)
+{
+    /* Only one to choose from, on all nodes: nothing to measure. */
+    uint64_t choices;
+    RETURN_IF_FAILED(control_max(space->world, (uint64_t)__builtin_popcount(ways), &choices));
+    if (choices == 1) {
+        *best = (user_memory_way)__builtin_ctz(ways);
+        return BANYAN_OK;
+    }
+    struct sample sample = {0};
+    banyan_status status = sample_open(&sample);
+    bool opened = status == BANYAN_OK, registered = false;
+    if (opened) {
+        status = banyan_memory_register(space->world, sample.source, SAMPLE_BYTES, &sample.mine);
+        registered = status == BANYAN_OK;
+    }
+    status = control_agree(space->world, status);
+    if (status == BANYAN_OK)
+        status = measure(space, user, ways, &sample, best);
+    if (registered)
+        (void)banyan_memory_unregister(space->world, &sample.mine);
+    if (opened)
+        munmap(sample.source, 2 * SAMPLE_BYTES);
+    return status;
+}

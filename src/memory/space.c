@@ -1,0 +1,73 @@
+#include "memory/space.h"
+
+#include "memory/user.h"
+#include "world/control.h"
+
+static const char space_key;
+
+/* Buffers that were not freed end with the world. */
+static void space_destroy(void *attachment)
+{
+    memory_space *space = attachment;
+    user_memory_close(space->user);
+    while (space->buffers.count > 0)
+        banyan_memory_free(space->buffers.data[space->buffers.count - 1]);
+    array_free(&space->buffers);
+    spans_free(&space->buffer_spans);
+    registrations_free(space);
+    pthread_mutex_destroy(&space->lock);
+    free(space->local_ranks);
+    free(space);
+}
+
+static banyan_status space_create(banyan_world *world, memory_space **space)
+{
+    memory_space *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a world's memory");
+    made->world = world;
+    made->rank = banyan_world_rank(world);
+    made->local_rank = banyan_world_local_rank(world);
+    made->local_size = banyan_world_local_size(world);
+    made->next_buffer_id = 1;
+    made->local_ranks = calloc((size_t)made->local_size, sizeof *made->local_ranks);
+    if (!made->local_ranks) {
+        banyan_status status =
+            error_no_memory((size_t)made->local_size * sizeof(int), "the ranks of a node");
+        free(made);
+        return status;
+    }
+    for (int i = 0; i < made->local_size; i++)
+        made->local_ranks[i] = banyan_world_local_peer(world, i);
+    pthread_mutex_init(&made->lock, NULL);
+    *space = made;
+    return BANYAN_OK;
+}
+
+banyan_status memory_space_of(banyan_world *world, memory_space **space)
+{
+    memory_space *found = world_attachment(world, &space_key);
+    if (!found) {
+        RETURN_IF_FAILED(space_create(world, &found));
+        banyan_status status = world_attach(world, &space_key, found, space_destroy);
+        if (status != BANYAN_OK) {
+            space_destroy(found);
+            return status;
+        }
+    }
+    *space = found;
+    return BANYAN_OK;
+}
+
+int memory_space_local(const memory_space *space, int rank)
+{
+    int low = 0, high = space->local_size;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (space->local_ranks[middle] < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < space->local_size && space->local_ranks[low] == rank ? low : -1;
+}

@@ -1,0 +1,175 @@
+/* The requester's side of staging. */
+#include "memory/staging.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "memory/cursor.h"
+#include "memory/stream.h"
+#include "world/control.h"
+
+/* Slots are filled again several at once: where both sides share a core, every hand-over is a
+ * switch between them. */
+#define REFILL 2
+
+/* A transfer under way. Slot i % BOARD_SLOTS carries request i. */
+struct progress {
+    staging_requester *requester;
+    const staging_transfer *transfer;
+    board *own, *owner;
+    int owner_local;
+    cursor next;               /* to be posted */
+    cursor begin[BOARD_SLOTS]; /* where the slot's pieces begin */
+    size_t posted, completed;  /* requests */
+    banyan_status status;      /* the first refusal */
+};
+
+static void copy_out(void *destination, const void *source, size_t bytes, bool past_cache)
+{
+    if (past_cache)
+        stream_past_cache(destination, source, bytes);
+    else
+        memcpy(destination, source, bytes);
+}
+
+/* Take the next pieces into the slot; for a write, their bytes too. */
+static void slot_fill(board_slot *slot, struct progress *work)
+{
+    size_t bytes = 0;
+    uint32_t count = 0;
+    while (count < BOARD_SLOT_PIECES && bytes < BOARD_SLOT_BYTES && !cursor_at_end(&work->next)) {
+        banyan_iovec piece = cursor_piece(&work->next, BOARD_SLOT_BYTES - bytes);
+        slot->pieces[count++] = (slot_piece){piece.offset, piece.bytes};
+        if (work->transfer->write)
+            stream_into_cache(slot->data + bytes, piece.local, piece.bytes);
+        bytes += piece.bytes;
+        cursor_advance(&work->next, piece.bytes);
+    }
+    slot->owner = (uint32_t)work->owner_local;
+    slot->write = work->transfer->write;
+    slot->past_cache = work->transfer->past_cache;
+    slot->piece_count = count;
+    slot->handle = *work->transfer->handle;
+}
+
+static void post_more(struct progress *work)
+{
+    bool any = false;
+    while (work->posted - work->completed < BOARD_SLOTS && !cursor_at_end(&work->next)) {
+        size_t place = work->posted % BOARD_SLOTS;
+        work->begin[place] = work->next;
+        slot_fill(&work->own->slots[place], work);
+        atomic_store_explicit(&work->own->slots[place].state, SLOT_POSTED, memory_order_release);
+        work->posted++;
+        any = true;
+    }
+    if (!any)
+        return;
+    unsigned me = (unsigned)work->requester->space->local_rank;
+    atomic_fetch_or_explicit(&work->owner->requesters[me / 64], UINT64_C(1) << me % 64,
+                             memory_order_release);
+    bell_ring(&work->owner->requested);
+}
+
+static bool slot_is_done(board_slot *slot)
+{
+    return atomic_load_explicit(&slot->state, memory_order_acquire) == SLOT_DONE;
+}
+
+static banyan_status wait_for_slot(const struct progress *work, board_slot *slot)
+{
+    for (uint32_t i = 0; i < work->requester->spins; i++) {
+        if (slot_is_done(slot))
+            return BANYAN_OK;
+        spin_pause();
+    }
+    banyan_world *world = work->requester->space->world;
+    uint64_t deadline_ns = deadline_after(banyan_world_timeout_ns(world));
+    for (;;) {
+        uint32_t seen = bell_read(&work->own->answered);
+        if (slot_is_done(slot))
+            return BANYAN_OK;
+        RETURN_IF_FAILED(control_check(world));
+        uint64_t left_ns = deadline_left_ns(deadline_ns);
+        if (left_ns == 0)
+            return error_set(
+                BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s for rank %d to %s its ordinary memory",
+                work->requester->space->rank,
+                (double)banyan_world_timeout_ns(world) / (double)NS_PER_S,
+                work->transfer->handle->rank, work->transfer->write ? "write" : "read");
+        bell_sleep(&work->own->answered, seen, left_ns < BELL_NAP_NS ? left_ns : BELL_NAP_NS);
+    }
+}
+
+static banyan_status refusal(const struct progress *work, uint32_t verdict)
+{
+    const banyan_memory_handle *handle = work->transfer->handle;
+    int rank = work->requester->space->rank;
+    if (verdict == SLOT_NOT_REGISTERED)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d asked for %" PRIu64 " bytes at %#" PRIx64
+                         " of rank %d, which has not registered them (id %#" PRIx64 ")",
+                         rank, handle->bytes, handle->address, handle->rank, handle->id);
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d asked rank %d for memory outside the %" PRIu64 " bytes at %#" PRIx64,
+                     rank, handle->rank, handle->bytes, handle->address);
+}
+
+/* What a read has brought goes to its places. */
+static void slot_drain(const struct progress *work, const board_slot *slot, cursor at)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < slot->piece_count; i++) {
+        banyan_iovec piece = cursor_piece(&at, BOARD_SLOT_BYTES - bytes);
+        copy_out(piece.local, slot->data + bytes, piece.bytes, work->transfer->past_cache);
+        bytes += piece.bytes;
+        cursor_advance(&at, piece.bytes);
+    }
+}
+
+static banyan_status complete_one(struct progress *work)
+{
+    size_t place = work->completed % BOARD_SLOTS;
+    board_slot *slot = &work->own->slots[place];
+    RETURN_IF_FAILED(wait_for_slot(work, slot));
+    if (slot->verdict != SLOT_GRANTED && work->status == BANYAN_OK)
+        work->status = refusal(work, slot->verdict);
+    if (slot->verdict == SLOT_GRANTED && !work->transfer->write)
+        slot_drain(work, slot, work->begin[place]);
+    work->completed++;
+    return BANYAN_OK;
+}
+
+banyan_status staging_run(staging_requester *requester, const staging_transfer *transfer)
+{
+    memory_space *space = requester->space;
+    if (requester->stuck)
+        return error_set(BANYAN_ERR_TIMEOUT,
+                         "rank %d gave up an earlier transfer, and its slots are still in use",
+                         space->rank);
+    struct progress work = {
+        .requester = requester,
+        .transfer = transfer,
+        .owner_local = memory_space_local(space, transfer->handle->rank),
+        .next = cursor_at_start(transfer->pieces, transfer->count),
+    };
+    work.own = (board *)memory_part_of(requester->boards, space->local_rank);
+    work.owner = (board *)memory_part_of(requester->boards, work.owner_local);
+    for (;;) {
+        size_t room = BOARD_SLOTS - (work.posted - work.completed);
+        if (work.status == BANYAN_OK && room >= REFILL)
+            post_more(&work);
+        if (work.completed == work.posted)
+            break;
+        banyan_status status = complete_one(&work);
+        if (status != BANYAN_OK) {
+            requester->stuck = true;
+            return status;
+        }
+    }
+    if (transfer->past_cache && !transfer->write)
+        stream_fence();
+    return work.status;
+}

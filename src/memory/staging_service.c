@@ -1,0 +1,150 @@
+/* The owner's side of staging: a thread that serves what peers ask for. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "memory/staging.h"
+#include "memory/stream.h"
+
+struct staging_service {
+    memory_space *space;
+    const banyan_memory *boards;
+    board *own;
+    pthread_t thread;
+    uint32_t spins;
+    atomic_bool stop;
+};
+
+static void copy_piece(char *memory, char *data, size_t bytes, bool write, bool past_cache)
+{
+    if (!write)
+        stream_into_cache(data, memory, bytes);
+    else if (past_cache)
+        stream_past_cache(memory, data, bytes);
+    else
+        memcpy(memory, data, bytes);
+}
+
+/* Slots are shared memory: every number is read once, and checked before it is used. */
+static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *handle)
+{
+    bool write = slot->write, past_cache = slot->past_cache;
+    uint32_t count = slot->piece_count;
+    if (count > BOARD_SLOT_PIECES)
+        return SLOT_MALFORMED;
+    char *memory = (char *)(uintptr_t)handle->address;
+    size_t used = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        slot_piece piece = *(volatile slot_piece *)&slot->pieces[i];
+        if (piece.bytes > BOARD_SLOT_BYTES - used)
+            return SLOT_MALFORMED;
+        if (piece.offset > handle->bytes || piece.bytes > handle->bytes - piece.offset)
+            return SLOT_OUT_OF_RANGE;
+        copy_piece(memory + piece.offset, slot->data + used, piece.bytes, write, past_cache);
+        used += piece.bytes;
+    }
+    if (write && past_cache)
+        stream_fence();
+    return SLOT_GRANTED;
+}
+
+static void serve_slot(staging_service *service, board *requester, board_slot *slot)
+{
+    banyan_memory_handle handle = slot->handle;
+    slot_verdict verdict = SLOT_NOT_REGISTERED;
+    pthread_mutex_lock(&service->space->lock);
+    if (handle.rank == service->space->rank && registration_covers(service->space, &handle))
+        verdict = serve_pieces(slot, &handle);
+    pthread_mutex_unlock(&service->space->lock);
+    slot->verdict = verdict;
+    atomic_store_explicit(&slot->state, SLOT_DONE, memory_order_release);
+    bell_ring(&requester->answered);
+}
+
+static void serve_requester(staging_service *service, int local)
+{
+    if (local >= service->space->local_size)
+        return;
+    board *requester = (board *)memory_part_of(service->boards, local);
+    for (int i = 0; i < BOARD_SLOTS; i++) {
+        board_slot *slot = &requester->slots[i];
+        if (atomic_load_explicit(&slot->state, memory_order_acquire) == SLOT_POSTED &&
+            slot->owner == (uint32_t)service->space->local_rank)
+            serve_slot(service, requester, slot);
+    }
+}
+
+/* Serve all that is asked for now; false when nothing was. */
+static bool serve_round(staging_service *service)
+{
+    bool any = false;
+    for (int word = 0; word * 64 < service->space->local_size; word++) {
+        uint64_t asking =
+            atomic_exchange_explicit(&service->own->requesters[word], 0, memory_order_acquire);
+        for (; asking != 0; asking &= asking - 1) {
+            serve_requester(service, word * 64 + __builtin_ctzll(asking));
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void *serve(void *argument)
+{
+    staging_service *service = argument;
+    uint32_t idle = 0;
+    while (!atomic_load_explicit(&service->stop, memory_order_acquire)) {
+        uint32_t seen = bell_read(&service->own->requested);
+        if (serve_round(service))
+            idle = 0;
+        else if (idle++ < service->spins)
+            spin_pause();
+        else
+            bell_sleep(&service->own->requested, seen, NS_PER_S);
+    }
+    return NULL;
+}
+
+/* The program's signals are for its own threads. */
+static int start_thread(staging_service *service)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&service->thread, NULL, serve, service);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+banyan_status staging_service_start(memory_space *space, const banyan_memory *boards,
+                                    staging_service **service)
+{
+    staging_service *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "the staging service");
+    made->space = space;
+    made->boards = boards;
+    made->own = (board *)memory_part_of(boards, space->local_rank);
+    made->spins = bell_spins(2 * space->local_size);
+    int error = start_thread(made);
+    if (error != 0) {
+        free(made);
+        return error_set(BANYAN_ERR_SYSTEM, "rank %d cannot start its staging thread: %s",
+                         space->rank, strerror(error));
+    }
+    *service = made;
+    return BANYAN_OK;
+}
+
+void staging_service_stop(staging_service *service)
+{
+    if (!service)
+        return;
+    atomic_store_explicit(&service->stop, true, memory_order_release);
+    bell_ring(&service->own->requested);
+    pthread_join(service->thread, NULL);
+    free(service);
+}

@@ -1,0 +1,28 @@
+/* Copying more than the caches hold.
+ *
+ * Plain memcpy reads every destination line before it writes it, until a single call is larger than
+ * most of the last-level cache. A transfer that is cut into smaller calls knows better that it will
+ * not come back to its destination soon. */
+#ifndef MEMORY_STREAM_H
+#define MEMORY_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Should pieces of a transfer of `bytes` in all go past the caches? */
+static inline bool stream_is_worthwhile(size_t bytes)
+{
+    return bytes >= (size_t)4 << 20;
+}
+
+/* memcpy whose destination is not wanted in a cache. Its stores are ordered only by stream_fence,
+ * which must come before anybody is told. */
+void stream_past_cache(void *destination, const void *source, size_t bytes);
+
+/* memcpy from memory that is not in a cache to a buffer that stays in one. */
+void stream_into_cache(void *destination, const void *source, size_t bytes);
+
+/* All stream_past_cache of this thread come before what it writes next. */
+void stream_fence(void);
+
+#endif

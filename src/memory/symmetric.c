@@ -1,0 +1,272 @@
+/* Symmetric buffers. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "memory/space.h"
+#include "world/control.h"
+
+/* What ranks tell each other about their parts. */
+struct part_record {
+    uint64_t bytes, mapped_bytes, address;
+};
+
+/* Collective work on the way to a buffer. */
+struct allocation {
+    banyan_memory *memory;
+    struct part_record *records; /* of all ranks */
+    int *fds;                    /* of this node's ranks; -1: none */
+    int own_fd;
+};
+
+static void memory_release(banyan_memory *memory)
+{
+    if (!memory)
+        return;
+    for (int i = 0; memory->parts && i < memory->space->local_size; i++)
+        pages_release(&memory->parts[i].mapped);
+    free(memory->parts);
+    free(memory);
+}
+
+/* There are none yet, or a failed exchange has closed those it got. */
+static void forget_fds(struct allocation *work)
+{
+    for (int i = 0; i < work->memory->space->local_size; i++)
+        work->fds[i] = -1;
+}
+
+/* What this rank can do alone. */
+static banyan_status allocation_begin(struct allocation *work, memory_space *space, size_t bytes,
+                                      bool sparse)
+{
+    size_t count = (size_t)space->local_size;
+    size_t world_size = (size_t)banyan_world_size(space->world);
+    work->memory = calloc(1, sizeof *work->memory);
+    if (!work->memory)
+        return error_no_memory(sizeof *work->memory, "a symmetric buffer");
+    work->memory->space = space;
+    work->memory->parts = calloc(count, sizeof *work->memory->parts);
+    if (!work->memory->parts)
+        return error_no_memory(count * sizeof(memory_part), "a symmetric buffer's parts");
+    work->fds = malloc(count * sizeof *work->fds);
+    if (!work->fds)
+        return error_no_memory(count * sizeof *work->fds, "a symmetric buffer's descriptors");
+    forget_fds(work);
+    work->records = calloc(world_size, sizeof *work->records);
+    if (!work->records)
+        return error_no_memory(world_size * sizeof *work->records, "a symmetric buffer's records");
+    if (!array_reserve(&space->buffers, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    memory_part *own = &work->memory->parts[space->local_rank];
+    own->bytes = bytes;
+    if (bytes == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(pages_create(bytes, sparse, &work->own_fd, &own->mapped));
+    own->owner_address = (uint64_t)(uintptr_t)own->mapped.address;
+    return BANYAN_OK;
+}
+
+/* Ranks that are threads of this process have their part mapped already. */
+static banyan_status map_peer(struct allocation *work, int local)
+{
+    memory_space *space = work->memory->space;
+    memory_part *part = &work->memory->parts[local];
+    int rank = space->local_ranks[local];
+    const struct part_record *record = &work->records[rank];
+    part->bytes = record->bytes;
+    part->owner_address = record->address;
+    if (record->bytes == 0)
+        return BANYAN_OK;
+    if (control_pid(space->world, rank) == getpid())
+        return pages_share((void *)(uintptr_t)record->address, record->mapped_bytes, &part->mapped);
+    if (work->fds[local] < 0)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "rank %d: rank %d gave no descriptor for its part of %" PRIu64 " bytes",
+                         space->rank, rank, record->bytes);
+    return pages_map(work->fds[local], record->mapped_bytes, &part->mapped);
+}
+
+static banyan_status map_peers(struct allocation *work)
+{
+    for (int i = 0; i < work->memory->space->local_size; i++) {
+        if (i != work->memory->space->local_rank)
+            RETURN_IF_FAILED(map_peer(work, i));
+    }
+    return BANYAN_OK;
+}
+
+/* What all ranks do together, once each has its own part. */
+static banyan_status allocation_exchange(struct allocation *work)
+{
+    memory_space *space = work->memory->space;
+    const memory_part *own = &work->memory->parts[space->local_rank];
+    struct part_record mine = {own->bytes, own->mapped.mapped_bytes, own->owner_address};
+    RETURN_IF_FAILED(banyan_world_allgather(space->world, &mine, sizeof mine, work->records));
+    banyan_status status = control_share_fd(space->world, work->own_fd, work->fds);
+    if (status != BANYAN_OK) {
+        forget_fds(work);
+        return status;
+    }
+    return control_agree(space->world, map_peers(work));
+}
+
+/* Numbers of buffers are equal on all ranks, since all allocate in the same order. */
+static void allocation_commit(struct allocation *work, banyan_status *status)
+{
+    memory_space *space = work->memory->space;
+    const memory_part *own = &work->memory->parts[space->local_rank];
+    work->memory->id = space->next_buffer_id;
+    uintptr_t start = (uintptr_t)own->mapped.address;
+    if (own->bytes > 0 &&
+        !spans_add(&space->buffer_spans, start, start + own->bytes, work->memory->id))
+        *status = BANYAN_ERR_NO_MEMORY;
+}
+
+static void allocation_end(struct allocation *work, const memory_space *space)
+{
+    for (int i = 0; work->fds && i < space->local_size; i++) {
+        if (work->fds[i] >= 0)
+            close(work->fds[i]);
+    }
+    if (work->own_fd >= 0)
+        close(work->own_fd);
+    free(work->fds);
+    free(work->records);
+}
+
+banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory)
+{
+    memory_space *space;
+    RETURN_IF_FAILED(memory_space_of(world, &space));
+    struct allocation work = {.own_fd = -1};
+    banyan_status status = allocation_begin(&work, space, bytes, sparse);
+    if (status == BANYAN_OK)
+        allocation_commit(&work, &status);
+    bool committed = status == BANYAN_OK;
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = allocation_exchange(&work);
+    space->next_buffer_id++;
+    allocation_end(&work, space);
+    if (status != BANYAN_OK) {
+        if (committed && work.memory->parts[space->local_rank].bytes > 0)
+            spans_remove(&space->buffer_spans,
+                         (uintptr_t)work.memory->parts[space->local_rank].mapped.address,
+                         work.memory->id);
+        memory_release(work.memory);
+        return status;
+    }
+    space->buffers.data[space->buffers.count++] = work.memory;
+    *memory = work.memory;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes, banyan_memory **memory)
+{
+    return memory_alloc(world, bytes, false, memory);
+}
+
+/* The first buffer whose id is not below `id`. */
+static size_t buffer_position(const memory_space *space, uint64_t id)
+{
+    size_t low = 0, high = space->buffers.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (space->buffers.data[middle]->id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void banyan_memory_free(banyan_memory *memory)
+{
+    if (!memory)
+        return;
+    memory_space *space = memory->space;
+    const memory_part *own = &memory->parts[space->local_rank];
+    if (own->bytes > 0)
+        spans_remove(&space->buffer_spans, (uintptr_t)own->mapped.address, memory->id);
+    size_t at = buffer_position(space, memory->id);
+    space->buffers.count--;
+    memmove(&space->buffers.data[at], &space->buffers.data[at + 1],
+            (space->buffers.count - at) * sizeof(banyan_memory *));
+    memory_release(memory);
+}
+
+void *banyan_memory_local(const banyan_memory *memory)
+{
+    return memory->parts[memory->space->local_rank].mapped.address;
+}
+
+size_t banyan_memory_bytes(const banyan_memory *memory)
+{
+    return memory->parts[memory->space->local_rank].bytes;
+}
+
+/* Where among this node's ranks `rank` is; an error for those that are not. */
+static banyan_status find_local(const memory_space *space, int rank, int *local)
+{
+    int world_size = banyan_world_size(space->world);
+    if (rank < 0 || rank >= world_size)
+        return error_set(BANYAN_ERR_INVALID, "there is no rank %d in a world of %d", rank,
+                         world_size);
+    int found = memory_space_local(space, rank);
+    if (found < 0)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d cannot map memory of rank %d, which is on another node",
+                         space->rank, rank);
+    *local = found;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_memory_peer(const banyan_memory *memory, int rank, void **address,
+                                 size_t *bytes)
+{
+    int local;
+    RETURN_IF_FAILED(find_local(memory->space, rank, &local));
+    *address = memory->parts[local].mapped.address;
+    *bytes = memory->parts[local].bytes;
+    return BANYAN_OK;
+}
+
+banyan_status memory_resolve(memory_space *space, const banyan_memory_handle *handle,
+                             char **address)
+{
+    int local;
+    RETURN_IF_FAILED(find_local(space, handle->rank, &local));
+    if (handle->kind != BANYAN_MEMORY_SYMMETRIC)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "ordinary memory of rank %d has no address at rank %d", handle->rank,
+                         space->rank);
+    size_t at = buffer_position(space, handle->id);
+    if (at == space->buffers.count || space->buffers.data[at]->id != handle->id)
+        return error_set(BANYAN_ERR_NOT_FOUND,
+                         "rank %d has no symmetric buffer %" PRIu64 " (freed, or of another world)",
+                         space->rank, handle->id);
+    const memory_part *part = &space->buffers.data[at]->parts[local];
+    uint64_t offset = handle->address - part->owner_address;
+    if (handle->address < part->owner_address || offset > part->bytes ||
+        handle->bytes > part->bytes - offset)
+        return error_set(BANYAN_ERR_INVALID,
+                         "%" PRIu64 " bytes at %#" PRIx64 " reach out of rank %d's %zu bytes of "
+                         "symmetric buffer %" PRIu64,
+                         handle->bytes, handle->address, handle->rank, part->bytes, handle->id);
+    *address = part->mapped.address + offset;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_memory_map(banyan_world *world, const banyan_memory_handle *handle,
+                                void **address)
+{
+    memory_space *space;
+    char *found;
+    RETURN_IF_FAILED(memory_space_of(world, &space));
+    RETURN_IF_FAILED(memory_resolve(space, handle, &found));
+    *address = found;
+    return BANYAN_OK;
+}

@@ -1,0 +1,302 @@
+#include "memory/user.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "memory/cma.h"
+#include "memory/measure.h"
+#include "memory/probe.h"
+#include "memory/staging.h"
+#include "memory/stream.h"
+#include "world/control.h"
+
+struct user_memory {
+    memory_space *space;
+    banyan_memory *boards;
+    user_memory_way way;
+    char *bounce;
+    staging_service *service;
+    staging_requester requester;
+};
+
+static board *board_of(const user_memory *user, int local)
+{
+    return (board *)memory_part_of(user->boards, local);
+}
+
+/* ---- moving bytes ---- */
+
+static banyan_status check_pieces(const user_memory *user, const banyan_memory_handle *handle,
+                                  const banyan_iovec *pieces, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t offset = pieces[i].offset;
+        if (offset > handle->bytes || pieces[i].bytes > handle->bytes - offset)
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d: %zu bytes at offset %" PRIu64
+                             " reach out of rank %d's registration of %" PRIu64 " bytes",
+                             user->space->rank, pieces[i].bytes, offset, handle->rank,
+                             handle->bytes);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status not_registered(const user_memory *user, const banyan_memory_handle *handle)
+{
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d asked for %" PRIu64 " bytes at %#" PRIx64
+                     " of rank %d, which has not registered them (id %#" PRIx64 ")",
+                     user->space->rank, handle->bytes, handle->address, handle->rank, handle->id);
+}
+
+/* The owner is in this process, and so is its memory. */
+static void copy_here(const banyan_memory_handle *handle, const banyan_iovec *pieces, size_t count,
+                      bool write, bool past_cache)
+{
+    for (size_t i = 0; i < count; i++) {
+        char *there = (char *)(uintptr_t)(handle->address + pieces[i].offset);
+        char *to = write ? there : pieces[i].local;
+        const char *from = write ? pieces[i].local : there;
+        if (past_cache)
+            stream_past_cache(to, from, pieces[i].bytes);
+        else if (pieces[i].bytes > 0)
+            memcpy(to, from, pieces[i].bytes);
+    }
+    if (past_cache)
+        stream_fence();
+}
+
+static banyan_status copy_own(user_memory *user, const banyan_memory_handle *handle,
+                              const banyan_iovec *pieces, size_t count, bool write, bool past_cache)
+{
+    pthread_mutex_lock(&user->space->lock);
+    bool known = registration_covers(user->space, handle);
+    pthread_mutex_unlock(&user->space->lock);
+    if (!known)
+        return not_registered(user, handle);
+    copy_here(handle, pieces, count, write, past_cache);
+    return BANYAN_OK;
+}
+
+static banyan_status cross_attach(user_memory *user, int local, const banyan_memory_handle *handle,
+                                  const banyan_iovec *pieces, size_t count, bool write,
+                                  bool past_cache)
+{
+    memory_space *space = user->space;
+    if (!registration_shown_covers(board_of(user, local)->registrations, handle))
+        return not_registered(user, handle);
+    RETURN_IF_FAILED(control_check(space->world));
+    cma_peer peer = {space->rank, handle->rank, control_pid(space->world, handle->rank)};
+    if (peer.pid == getpid()) {
+        copy_here(handle, pieces, count, write, past_cache);
+        return BANYAN_OK;
+    }
+    if (write)
+        return cma_write(&peer, handle->address, pieces, count);
+    if (past_cache && user->way == USER_MEMORY_CMA_BOUNCED)
+        return cma_read_bounced(&peer, handle->address, pieces, count, user->bounce);
+    return cma_read(&peer, handle->address, pieces, count);
+}
+
+static banyan_status transfer(user_memory *user, const banyan_memory_handle *handle,
+                              const banyan_iovec *pieces, size_t count, uint64_t total, bool write)
+{
+    RETURN_IF_FAILED(check_pieces(user, handle, pieces, count));
+    int local = memory_space_local(user->space, handle->rank);
+    if (local < 0)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d cannot reach memory of rank %d, which is not on its node",
+                         user->space->rank, handle->rank);
+    bool past_cache = stream_is_worthwhile(total);
+    if (local == user->space->local_rank)
+        return copy_own(user, handle, pieces, count, write, past_cache);
+    if (user->way != USER_MEMORY_STAGED)
+        return cross_attach(user, local, handle, pieces, count, write, past_cache);
+    staging_transfer request = {handle, pieces, count, write, past_cache};
+    return staging_run(&user->requester, &request);
+}
+
+banyan_status user_memory_read(user_memory *user, const banyan_memory_handle *handle,
+                               const banyan_iovec *pieces, size_t count, uint64_t total)
+{
+    return transfer(user, handle, pieces, count, total, false);
+}
+
+banyan_status user_memory_write(user_memory *user, const banyan_memory_handle *handle,
+                                const banyan_iovec *pieces, size_t count, uint64_t total)
+{
+    return transfer(user, handle, pieces, count, total, true);
+}
+
+/* ---- finding out which way ---- */
+
+/* What BANYAN_USER_MEMORY asks for; 0 when it asks for nothing. */
+static banyan_status forced_path(const memory_space *space, uint32_t *path)
+{
+    const char *text = getenv("BANYAN_USER_MEMORY");
+    *path = 0;
+    if (!text || text[0] == '\0')
+        return BANYAN_OK;
+    if (strcmp(text, "cma") == 0)
+        *path = BANYAN_USER_MEMORY_CMA;
+    else if (strcmp(text, "staging") == 0)
+        *path = BANYAN_USER_MEMORY_STAGING;
+    else
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: BANYAN_USER_MEMORY is \"%s\", not cma or staging", space->rank,
+                         text);
+    return BANYAN_OK;
+}
+
+/* The ranks of a node must ask for the same. */
+static banyan_status agree_on_forced(memory_space *space, uint32_t *path)
+{
+    RETURN_IF_FAILED(control_agree(space->world, forced_path(space, path)));
+    size_t count = (size_t)banyan_world_size(space->world);
+    uint32_t *all = calloc(count, sizeof *all);
+    if (!all)
+        return error_no_memory(count * sizeof *all, "the ranks' paths to user memory");
+    banyan_status status = banyan_world_allgather(space->world, path, sizeof *path, all);
+    for (int i = 0; status == BANYAN_OK && i < space->local_size; i++) {
+        int rank = space->local_ranks[i];
+        if (all[rank] != *path)
+            status = error_set(BANYAN_ERR_MISMATCH,
+                               "BANYAN_USER_MEMORY is not the same at ranks %d and %d of one node",
+                               space->rank, rank);
+    }
+    free(all);
+    return control_agree(space->world, status);
+}
+
+/* Ranks that are all threads of one process, or alone, copy; there is nothing to compare. */
+static bool has_other_processes(const memory_space *space)
+{
+    for (int i = 0; i < space->local_size; i++) {
+        if (control_pid(space->world, space->local_ranks[i]) != getpid())
+            return true;
+    }
+    return false;
+}
+
+static banyan_status choose(user_memory *user, uint32_t forced)
+{
+    memory_space *space = user->space;
+    bool works = false;
+    char reason[256] = "";
+    RETURN_IF_FAILED(probe_cma(space, &works, reason, sizeof reason));
+    banyan_status status = BANYAN_OK;
+    if (forced == BANYAN_USER_MEMORY_CMA && !works)
+        status = error_set(BANYAN_ERR_UNSUPPORTED, "BANYAN_USER_MEMORY=cma does not work here: %s",
+                           reason);
+    RETURN_IF_FAILED(control_agree(space->world, status));
+    bool others = has_other_processes(space);
+    unsigned ways = 0;
+    if (works && forced != BANYAN_USER_MEMORY_STAGING)
+        ways |= 1U << USER_MEMORY_CMA | (others ? 1U << USER_MEMORY_CMA_BOUNCED : 0);
+    if (!works || (forced != BANYAN_USER_MEMORY_CMA && others) ||
+        forced == BANYAN_USER_MEMORY_STAGING)
+        ways |= 1U << USER_MEMORY_STAGED;
+    if (ways >> USER_MEMORY_STAGED & 1)
+        status = staging_service_start(space, user->boards, &user->service);
+    RETURN_IF_FAILED(control_agree(space->world, status));
+    user_memory_way way;
+    RETURN_IF_FAILED(measure_ways(space, user, ways, &way));
+    user_memory_use(user, way);
+    if (way != USER_MEMORY_STAGED) {
+        staging_service_stop(user->service);
+        user->service = NULL;
+    }
+    log_info("rank %d reaches its node's ordinary memory by %s%s%s", space->rank,
+             way == USER_MEMORY_STAGED ? "staging" : "cma", works ? "" : ": ", works ? "" : reason);
+    return BANYAN_OK;
+}
+
+static banyan_status user_memory_create(memory_space *space, user_memory **user)
+{
+    if (space->local_size > BOARD_RANKS_MAX)
+        return error_set(BANYAN_ERR_UNSUPPORTED, "a node has %d ranks, and %d is the limit",
+                         space->local_size, BOARD_RANKS_MAX);
+    user_memory *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "the way to user memory");
+    made->space = space;
+    made->bounce = aligned_alloc(4096, CMA_BOUNCE_BYTES);
+    if (!made->bounce) {
+        free(made);
+        return error_no_memory(CMA_BOUNCE_BYTES, "the way to user memory");
+    }
+    *user = made;
+    return BANYAN_OK;
+}
+
+static banyan_status user_memory_set_up(user_memory *user, uint32_t forced)
+{
+    memory_space *space = user->space;
+    RETURN_IF_FAILED(memory_alloc(space->world, sizeof(board), true, &user->boards));
+    user->requester = (staging_requester){
+        .space = space,
+        .boards = user->boards,
+        .spins = bell_spins(2 * space->local_size),
+    };
+    registrations_show(space, board_of(user, space->local_rank)->registrations);
+    return choose(user, forced);
+}
+
+banyan_status user_memory_open(memory_space *space, user_memory **user)
+{
+    if (space->user) {
+        *user = space->user;
+        return BANYAN_OK;
+    }
+    uint32_t forced;
+    user_memory *made = NULL;
+    RETURN_IF_FAILED(agree_on_forced(space, &forced));
+    banyan_status status = user_memory_create(space, &made);
+    status = control_agree(space->world, status);
+    if (status == BANYAN_OK)
+        status = user_memory_set_up(made, forced);
+    if (status != BANYAN_OK) {
+        user_memory_close(made);
+        return status;
+    }
+    space->user = made;
+    *user = made;
+    return BANYAN_OK;
+}
+
+void user_memory_close(user_memory *user)
+{
+    if (!user)
+        return;
+    staging_service_stop(user->service);
+    user->space->shown = NULL;
+    user->space->user = NULL;
+    banyan_memory_free(user->boards);
+    free(user->bounce);
+    free(user);
+}
+
+void user_memory_use(user_memory *user, user_memory_way way)
+{
+    user->way = way;
+}
+
+banyan_user_memory_path user_memory_path(const user_memory *user)
+{
+    return user->way == USER_MEMORY_STAGED ? BANYAN_USER_MEMORY_STAGING : BANYAN_USER_MEMORY_CMA;
+}
+
+banyan_status banyan_memory_user_path(banyan_world *world, banyan_user_memory_path *path)
+{
+    memory_space *space;
+    user_memory *user;
+    RETURN_IF_FAILED(memory_space_of(world, &space));
+    RETURN_IF_FAILED(user_memory_open(space, &user));
+    *path = user_memory_path(user);
+    return BANYAN_OK;
+}

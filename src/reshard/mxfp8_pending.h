@@ -1,0 +1,24 @@
+/* A tensor that is quantized once all of it is there, since slices of it cut blocks. */
+#ifndef RESHARD_MXFP8_PENDING_H
+#define RESHARD_MXFP8_PENDING_H
+
+#include "reshard/mxfp8_box.h"
+
+typedef struct mxfp8_pending mxfp8_pending;
+
+/* Memory for a whole tensor of this shape, dense, in the type that its slices come in, zeroed. */
+banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
+                                   const int64_t *shape, mxfp8_pending **pending);
+void mxfp8_pending_destroy(mxfp8_pending *pending);
+
+/* The memory at a box's first element. */
+void mxfp8_pending_memory(const mxfp8_pending *pending, const mxfp8_box *box, mxfp8_memory *memory);
+
+/* A box has come: its blocks are to be quantized. */
+void mxfp8_pending_mark(mxfp8_pending *pending, const mxfp8_box *box);
+
+/* Quantize every block that was marked into `elements`, the whole tensor's. */
+void mxfp8_pending_quantize(const mxfp8_pending *pending, banyan_mxfp8_rule rule,
+                            const mxfp8_memory *elements, const mxfp8_scales *scales);
+
+#endif

@@ -1,0 +1,37 @@
+/* What the built-in transforms have in common. */
+#ifndef RESHARD_TRANSFORM_OBJECT_H
+#define RESHARD_TRANSFORM_OBJECT_H
+
+#include <string.h>
+
+#include <banyan/transform.h>
+
+/* The table comes first, so that its address is the object's. */
+typedef struct transform_object {
+    banyan_transform table;
+    void (*destroy)(struct transform_object *object);
+} transform_object;
+
+/* The caller's options over the defaults, as far as the caller's version of the struct reaches. */
+#define TRANSFORM_TAKE_OPTIONS(taken, options)                                                     \
+    do {                                                                                           \
+        if (options)                                                                               \
+            memcpy(&(taken), (options),                                                            \
+                   (options)->size < sizeof(taken) ? (options)->size : sizeof(taken));             \
+    } while (0)
+
+/* Globs of global tensors' names; none lets all pass. */
+typedef struct name_filter {
+    char **globs;
+    size_t count;
+} name_filter;
+
+banyan_status name_filter_copy(const char *const *globs, size_t count, name_filter *filter);
+void name_filter_free(name_filter *filter);
+bool name_filter_accepts(const name_filter *filter, const char *name);
+
+/* A dense tensor in scratch memory, its shape too. */
+banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype, int ndim,
+                             const int64_t *shape, DLTensor *tensor);
+
+#endif

@@ -1,0 +1,260 @@
+#include "transport/signals.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/array.h"
+#include "core/deadline.h"
+#include "memory/bell.h"
+#include "memory/space.h"
+#include "world/control.h"
+
+#define SEGMENT_BITS 12
+#define SEGMENT_SIGNALS (UINT32_C(1) << SEGMENT_BITS)
+#define SIGNALS_MAX (UINT32_C(1) << 22)
+
+/* A line each: neighbours are often added to by different peers. */
+typedef struct counter {
+    _Alignas(64) _Atomic uint64_t value;
+} counter;
+
+struct range {
+    uint32_t first, count;
+};
+
+struct signals {
+    banyan_world *world;
+    memory_space *space;
+    banyan_memory *bells;            /* one a rank; every signal to the rank rings it */
+    ARRAY(banyan_memory *) segments; /* SEGMENT_SIGNALS counters each */
+    ARRAY(struct range) unused;      /* below `end`, ascending, apart from each other */
+    uint32_t end;                    /* behind the highest number ever given out */
+    uint32_t spins;
+};
+
+static counter *counter_of(const signals *set, uint32_t signal, int local)
+{
+    char *segment = memory_part_of(set->segments.data[signal >> SEGMENT_BITS], local);
+    return &((counter *)segment)[signal & (SEGMENT_SIGNALS - 1)];
+}
+
+static bell *bell_of(const signals *set, int local)
+{
+    return (bell *)memory_part_of(set->bells, local);
+}
+
+banyan_status signals_open(banyan_world *world, signals **opened)
+{
+    signals *made = calloc(1, sizeof *made);
+    banyan_status status =
+        made ? memory_space_of(world, &made->space) : error_no_memory(sizeof *made, "signals");
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = memory_alloc(world, sizeof(bell), true, &made->bells);
+    if (status != BANYAN_OK) {
+        free(made);
+        return status;
+    }
+    made->world = world;
+    made->spins = bell_spins(made->space->local_size);
+    *opened = made;
+    return BANYAN_OK;
+}
+
+void signals_close(signals *set)
+{
+    for (size_t i = 0; i < set->segments.count; i++)
+        banyan_memory_free(set->segments.data[i]);
+    array_free(&set->segments);
+    array_free(&set->unused);
+    banyan_memory_free(set->bells);
+    free(set);
+}
+
+/* ---- numbers ---- */
+
+static uint32_t first_fit(const signals *set, uint32_t count)
+{
+    for (size_t i = 0; i < set->unused.count; i++) {
+        if (set->unused.data[i].count >= count)
+            return set->unused.data[i].first;
+    }
+    return set->end;
+}
+
+/* Ranks that freed in another order than others may propose different numbers; above everybody's
+ * end all is free. */
+static banyan_status agree_on_first(signals *set, uint32_t count, uint32_t *first)
+{
+    uint64_t mine = first_fit(set, count), highest, lowest, end;
+    RETURN_IF_FAILED(control_max(set->world, mine, &highest));
+    RETURN_IF_FAILED(control_max(set->world, UINT64_MAX - mine, &lowest));
+    RETURN_IF_FAILED(control_max(set->world, set->end, &end));
+    uint64_t agreed = highest == UINT64_MAX - lowest ? highest : end;
+    if (agreed + count > SIGNALS_MAX)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "%" PRIu32 " signals more than the %" PRIu64
+                         " in use are over the limit of %" PRIu32,
+                         count, agreed, SIGNALS_MAX);
+    *first = (uint32_t)agreed;
+    return BANYAN_OK;
+}
+
+static banyan_status unused_insert(signals *set, size_t at, struct range range)
+{
+    if (range.count == 0)
+        return BANYAN_OK;
+    if (!array_reserve(&set->unused, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    memmove(&set->unused.data[at + 1], &set->unused.data[at],
+            (set->unused.count - at) * sizeof range);
+    set->unused.data[at] = range;
+    set->unused.count++;
+    return BANYAN_OK;
+}
+
+static void unused_remove(signals *set, size_t at)
+{
+    set->unused.count--;
+    memmove(&set->unused.data[at], &set->unused.data[at + 1],
+            (set->unused.count - at) * sizeof(struct range));
+}
+
+/* Take [first, first + count), which lies in one unused range or begins at or above the end. */
+static banyan_status take_numbers(signals *set, uint32_t first, uint32_t count)
+{
+    if (first >= set->end) {
+        RETURN_IF_FAILED(
+            unused_insert(set, set->unused.count, (struct range){set->end, first - set->end}));
+        set->end = first + count;
+        return BANYAN_OK;
+    }
+    size_t at = 0;
+    while (set->unused.data[at].first != first)
+        at++;
+    set->unused.data[at].first += count;
+    set->unused.data[at].count -= count;
+    if (set->unused.data[at].count == 0)
+        unused_remove(set, at);
+    return BANYAN_OK;
+}
+
+static banyan_status grow(signals *set, uint32_t end)
+{
+    while ((uint64_t)set->segments.count * SEGMENT_SIGNALS < end) {
+        banyan_status status = BANYAN_OK;
+        if (!array_reserve(&set->segments, 1))
+            status = BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(control_agree(set->world, status));
+        banyan_memory *segment;
+        RETURN_IF_FAILED(
+            memory_alloc(set->world, SEGMENT_SIGNALS * sizeof(counter), true, &segment));
+        set->segments.data[set->segments.count++] = segment;
+    }
+    return BANYAN_OK;
+}
+
+banyan_status signals_alloc(signals *set, uint32_t count, uint32_t *first)
+{
+    uint32_t agreed = 0;
+    RETURN_IF_FAILED(agree_on_first(set, count, &agreed));
+    RETURN_IF_FAILED(grow(set, agreed + count));
+    /* All have left what the counters counted before: they took part in agreeing. */
+    for (uint32_t i = 0; i < count; i++)
+        atomic_store_explicit(&counter_of(set, agreed + i, set->space->local_rank)->value, 0,
+                              memory_order_relaxed);
+    RETURN_IF_FAILED(control_agree(set->world, take_numbers(set, agreed, count)));
+    *first = agreed;
+    return BANYAN_OK;
+}
+
+static void merge_with_next(signals *set, size_t at)
+{
+    if (at + 1 >= set->unused.count)
+        return;
+    struct range *low = &set->unused.data[at], *high = low + 1;
+    if (low->first + low->count == high->first) {
+        low->count += high->count;
+        unused_remove(set, at + 1);
+    }
+}
+
+/* What cannot be noted for want of memory is not given out again. */
+void signals_free(signals *set, uint32_t first, uint32_t count)
+{
+    size_t at = 0;
+    while (at < set->unused.count && set->unused.data[at].first < first)
+        at++;
+    if (unused_insert(set, at, (struct range){first, count}) != BANYAN_OK)
+        return;
+    merge_with_next(set, at);
+    if (at > 0)
+        merge_with_next(set, at - 1);
+}
+
+/* ---- counting ---- */
+
+void signals_add(signals *set, int peer, uint32_t signal, uint64_t add)
+{
+    int local = memory_space_local(set->space, peer);
+    atomic_fetch_add_explicit(&counter_of(set, signal, local)->value, add, memory_order_release);
+    bell_ring(bell_of(set, local));
+}
+
+uint64_t signals_read(signals *set, uint32_t signal)
+{
+    return atomic_load_explicit(&counter_of(set, signal, set->space->local_rank)->value,
+                                memory_order_acquire);
+}
+
+static banyan_status wait_timed_out(signals *set, uint32_t signal, uint64_t value, int peer,
+                                    const char *what)
+{
+    return error_set(BANYAN_ERR_TIMEOUT,
+                     "rank %d waited %.1f s for rank %d (%s): signal %" PRIu32 " is %" PRIu64
+                     ", not yet %" PRIu64,
+                     set->space->rank,
+                     (double)banyan_world_timeout_ns(set->world) / (double)NS_PER_S, peer, what,
+                     signal, signals_read(set, signal), value);
+}
+
+banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int peer,
+                           const char *what)
+{
+    for (uint32_t i = 0; i < set->spins; i++) {
+        if (signals_read(set, signal) >= value)
+            return BANYAN_OK;
+        spin_pause();
+    }
+    bell *mine = bell_of(set, set->space->local_rank);
+    uint64_t deadline_ns = deadline_after(banyan_world_timeout_ns(set->world));
+    for (;;) {
+        uint32_t seen = bell_read(mine);
+        if (signals_read(set, signal) >= value)
+            return BANYAN_OK;
+        RETURN_IF_FAILED(control_check(set->world));
+        uint64_t left_ns = deadline_left_ns(deadline_ns);
+        if (left_ns == 0)
+            return wait_timed_out(set, signal, value, peer, what);
+        bell_sleep(mine, seen, left_ns < BELL_NAP_NS ? left_ns : BELL_NAP_NS);
+    }
+}
+
+uint64_t signals_epoch(signals *set)
+{
+    return bell_read(bell_of(set, set->space->local_rank));
+}
+
+banyan_status signals_idle(signals *set, uint64_t seen)
+{
+    bell *mine = bell_of(set, set->space->local_rank);
+    for (uint32_t i = 0; i < set->spins; i++) {
+        if (bell_read(mine) != (uint32_t)seen)
+            return BANYAN_OK;
+        spin_pause();
+    }
+    RETURN_IF_FAILED(control_check(set->world));
+    bell_sleep(mine, (uint32_t)seen, BELL_NAP_NS);
+    return BANYAN_OK;
+}

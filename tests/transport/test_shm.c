@@ -1,0 +1,238 @@
+/* The shm transport moves exactly what it is asked to, into and out of every kind of memory. */
+#include "support/test.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* What a rank offers to its peers: one symmetric buffer and one ordinary block. */
+struct offer {
+    banyan_memory_handle symmetric, user;
+};
+
+struct setting {
+    banyan_world *world;
+    banyan_transport *transport;
+    banyan_memory *memory;
+    unsigned char *block;
+    size_t bytes;
+    struct offer offers[8];
+    int rank, size;
+};
+
+static unsigned char pattern_byte(int rank, uint64_t i)
+{
+    return (unsigned char)(i * 11 + (i >> 12) * 5 + (uint64_t)rank * 41 + 3);
+}
+
+static unsigned char *offered(const struct setting *s, bool user)
+{
+    return user ? s->block : banyan_memory_local(s->memory);
+}
+
+static const banyan_memory_handle *handle_of(const struct setting *s, int rank, bool user)
+{
+    return user ? &s->offers[rank].user : &s->offers[rank].symmetric;
+}
+
+static void fill_offers(struct setting *s)
+{
+    for (int user = 0; user < 2; user++) {
+        for (size_t i = 0; i < s->bytes; i++)
+            offered(s, user)[i] = pattern_byte(s->rank, i);
+    }
+}
+
+static void setting_open(struct setting *s, banyan_world *world, size_t bytes)
+{
+    *s = (struct setting){.world = world, .bytes = bytes};
+    s->rank = banyan_world_rank(world);
+    s->size = banyan_world_size(world);
+    CHECK_OK(banyan_transport_open(world, "shm", &s->transport));
+    CHECK_OK(banyan_memory_alloc(world, bytes, &s->memory));
+    s->block = malloc(bytes);
+    CHECK(s->block != NULL);
+    struct offer mine;
+    CHECK_OK(banyan_memory_find(world, offered(s, false), bytes, &mine.symmetric));
+    CHECK_OK(banyan_memory_register(world, s->block, bytes, &mine.user));
+    CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, s->offers));
+    fill_offers(s);
+    CHECK_OK(banyan_world_barrier(world));
+}
+
+static void setting_close(struct setting *s)
+{
+    CHECK_OK(banyan_world_barrier(s->world));
+    CHECK_OK(banyan_memory_unregister(s->world, &s->offers[s->rank].user));
+    free(s->block);
+    banyan_memory_free(s->memory);
+    banyan_transport_close(s->transport);
+}
+
+/* Pieces that lie apart from each other, here and there, some of no bytes. */
+struct pieces {
+    banyan_iovec *list;
+    size_t count, local_bytes, total;
+    unsigned char *local;
+    uint64_t base; /* into the remote */
+};
+
+static struct pieces random_pieces(random_state *random, size_t remote_bytes)
+{
+    struct pieces p = {.base = (uint64_t)random_between(random, 0, 5000)};
+    size_t most = (size_t)random_between(random, 0, 3) == 0 ? 300000 : 2000;
+    size_t limit = (size_t)random_between(random, 1, 1500);
+    p.list = calloc(limit, sizeof *p.list);
+    p.local = malloc(remote_bytes + limit * 16);
+    uint64_t at = 0;
+    while (p.count < limit) {
+        at += (uint64_t)random_between(random, 0, 300);
+        size_t bytes =
+            random_next(random) % 8 == 0 ? 0 : (size_t)random_between(random, 1, (int64_t)most);
+        if (p.base + at + bytes > remote_bytes)
+            break;
+        p.local_bytes += (size_t)random_between(random, 0, 15);
+        p.list[p.count++] = (banyan_iovec){at, p.local + p.local_bytes, bytes};
+        at += bytes;
+        p.local_bytes += bytes;
+        p.total += bytes;
+    }
+    return p;
+}
+
+static void pieces_free(struct pieces *p)
+{
+    free(p->list);
+    free(p->local);
+}
+
+static banyan_remote remote_at(const banyan_memory_handle *handle, uint64_t offset)
+{
+    return (banyan_remote){*handle, offset};
+}
+
+static void get_some(struct setting *s, random_state *random, int peer, bool user)
+{
+    struct pieces p = random_pieces(random, s->bytes);
+    banyan_remote source = remote_at(handle_of(s, peer, user), p.base);
+    memset(p.local, 0xee, p.local_bytes + 1);
+    CHECK_OK(banyan_get_many(s->transport, &source, p.list, p.count));
+    size_t untouched = 0;
+    for (size_t i = 0; i < p.count; i++) {
+        unsigned char *bytes = p.list[i].local;
+        for (; p.local + untouched < bytes; untouched++)
+            CHECK(p.local[untouched] == 0xee, "byte %zu between pieces", untouched);
+        for (size_t k = 0; k < p.list[i].bytes; k++)
+            CHECK(bytes[k] == pattern_byte(peer, p.base + p.list[i].offset + k),
+                  "piece %zu byte %zu of rank %d", i, k, peer);
+        untouched += p.list[i].bytes;
+    }
+    pieces_free(&p);
+}
+
+static void get_from_everybody(banyan_world *world, void *context)
+{
+    random_state random = random_from(*(uint64_t *)context + (uint64_t)banyan_world_rank(world));
+    struct setting s;
+    setting_open(&s, world, 3 << 20);
+    for (int round = 0; round < 8; round++) {
+        for (int peer = 0; peer < s.size; peer++)
+            get_some(&s, &random, peer, round % 2);
+    }
+    for (int user = 0; user < 2; user++) {
+        int peer = (s.rank + 1) % s.size;
+        unsigned char *all = malloc(s.bytes);
+        banyan_remote source = remote_at(handle_of(&s, peer, user), 1);
+        CHECK_OK(banyan_get(s.transport, all, &source, s.bytes - 1));
+        for (size_t i = 0; i < s.bytes - 1; i++)
+            CHECK(all[i] == pattern_byte(peer, i + 1));
+        CHECK_OK(banyan_get(s.transport, NULL, &source, 0));
+        free(all);
+    }
+    setting_close(&s);
+}
+
+/* Only the rank before writes here, so that every byte has one author. */
+static void put_some(struct setting *s, uint64_t seed, bool user)
+{
+    int peer = (s->rank + 1) % s->size, before = (s->rank + s->size - 1) % s->size;
+    random_state random = random_from(seed + (uint64_t)s->rank);
+    struct pieces p = random_pieces(&random, s->bytes);
+    banyan_remote destination = remote_at(handle_of(s, peer, user), p.base);
+    for (size_t i = 0; i < p.count; i++) {
+        for (size_t k = 0; k < p.list[i].bytes; k++)
+            ((unsigned char *)p.list[i].local)[k] = (unsigned char)(i + k * 3);
+    }
+    CHECK_OK(banyan_put_many(s->transport, &destination, p.list, p.count));
+    CHECK_OK(banyan_flush(s->transport, peer));
+    pieces_free(&p);
+    CHECK_OK(banyan_world_barrier(s->world));
+
+    random = random_from(seed + (uint64_t)before);
+    p = random_pieces(&random, s->bytes);
+    unsigned char *mine = offered(s, user);
+    uint64_t checked = 0;
+    for (size_t i = 0; i < p.count; i++) {
+        uint64_t at = p.base + p.list[i].offset;
+        for (; checked < at; checked++)
+            CHECK(mine[checked] == pattern_byte(s->rank, checked), "byte %zu", (size_t)checked);
+        for (size_t k = 0; k < p.list[i].bytes; k++)
+            CHECK(mine[at + k] == (unsigned char)(i + k * 3), "piece %zu byte %zu", i, k);
+        checked = at + p.list[i].bytes;
+    }
+    for (; checked < s->bytes; checked++)
+        CHECK(mine[checked] == pattern_byte(s->rank, checked), "byte %zu", (size_t)checked);
+    pieces_free(&p);
+    fill_offers(s);
+    CHECK_OK(banyan_world_barrier(s->world));
+}
+
+static void put_to_the_next(banyan_world *world, void *context)
+{
+    struct setting s;
+    setting_open(&s, world, 3 << 20);
+    for (uint64_t round = 0; round < 8; round++)
+        put_some(&s, *(uint64_t *)context + round * 100, round % 2);
+    setting_close(&s);
+}
+
+static void force_path(const char *path)
+{
+    if (path)
+        setenv("BANYAN_USER_MEMORY", path, 1);
+    else
+        unsetenv("BANYAN_USER_MEMORY");
+}
+
+static void pieces_come_whole_out_of_any_memory(void **state)
+{
+    uint64_t seed = random_seed();
+    force_path(*state);
+    ranks_run(3, get_from_everybody, &seed);
+    ranks_run_threads(2, get_from_everybody, &seed);
+    ranks_run(1, get_from_everybody, &seed);
+    force_path(NULL);
+}
+
+static void pieces_go_whole_into_any_memory(void **state)
+{
+    uint64_t seed = random_seed();
+    force_path(*state);
+    ranks_run(3, put_to_the_next, &seed);
+    ranks_run_threads(2, put_to_the_next, &seed);
+    ranks_run(1, put_to_the_next, &seed);
+    force_path(NULL);
+}
+
+int main(void)
+{
+    static char cma[] = "cma", staging[] = "staging";
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(pieces_come_whole_out_of_any_memory, NULL),
+        cmocka_unit_test_prestate(pieces_come_whole_out_of_any_memory, cma),
+        cmocka_unit_test_prestate(pieces_come_whole_out_of_any_memory, staging),
+        cmocka_unit_test_prestate(pieces_go_whole_into_any_memory, NULL),
+        cmocka_unit_test_prestate(pieces_go_whole_into_any_memory, cma),
+        cmocka_unit_test_prestate(pieces_go_whole_into_any_memory, staging),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

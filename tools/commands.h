@@ -1,0 +1,7 @@
+/* The command line's commands: each takes its own name as argv[0] and returns the exit code. */
+#ifndef TOOLS_COMMANDS_H
+#define TOOLS_COMMANDS_H
+
+int launch_command(int argc, char **argv);
+
+#endif

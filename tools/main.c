@@ -1,0 +1,48 @@
+#include <stdio.h>
+#include <string.h>
+
+#include <banyan/core.h>
+
+#include "commands.h"
+#include "options.h"
+
+static const struct command {
+    const char *name;
+    const char *about;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"launch", "start the ranks of a program on this machine", launch_command},
+};
+
+#define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
+
+static void print_help(FILE *to)
+{
+    fprintf(to, "usage: banyan COMMAND [options]\n\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        fprintf(to, "  %-16s %s\n", commands[i].name, commands[i].about);
+    fprintf(to, "\n  banyan COMMAND --help says more; banyan --version prints the version.\n");
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : NULL;
+    if (!name) {
+        print_help(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("banyan %s\n", banyan_version());
+        return 0;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    }
+    fprintf(stderr, "banyan: there is no command \"%s\"; banyan --help lists them\n", name);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,54 @@
+/* Command-line options: a table says what there is, this reads them and prints the help. */
+#ifndef TOOLS_OPTIONS_H
+#define TOOLS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What every command exits with when it was called wrongly. */
+#define EXIT_USAGE 2
+
+typedef enum option_kind {
+    OPTION_FLAG,    /* bool; takes no value */
+    OPTION_TEXT,    /* const char * */
+    OPTION_COUNT,   /* int, low ≤ value ≤ high */
+    OPTION_SECONDS, /* double, more than 0 */
+    OPTION_CHOICE   /* const char *, one of `argument`: "direct|pipeline" */
+} option_kind;
+
+typedef struct option_entry {
+    const char *name; /* without the dashes */
+    char letter;      /* '\0': no short form */
+    option_kind kind;
+    void *value;
+    const char *argument; /* how the help names the value */
+    const char *help;
+    int low, high;
+} option_entry;
+
+typedef struct option_table {
+    const char *command; /* "banyan launch" */
+    const char *usage;   /* what follows the command */
+    const char *about;   /* a few lines, ends with a newline */
+    const option_entry *entries;
+    size_t count;
+} option_table;
+
+typedef enum options_result {
+    OPTIONS_OK,
+    OPTIONS_HELP, /* --help was given and printed */
+    OPTIONS_WRONG /* a sentence was printed */
+} options_result;
+
+/* Read argv[1] up to the first argument that is no option, or up to "--"; `*rest` is the index
+ * behind. */
+options_result options_parse(const option_table *table, int argc, char **argv, int *rest);
+
+/* Options before, between and behind other arguments, which are moved to argv[*rest] and on. */
+options_result options_parse_anywhere(const option_table *table, int argc, char **argv, int *rest);
+
+/* "banyan launch: <sentence>" on stderr; returns EXIT_USAGE. */
+int options_refuse(const option_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif
