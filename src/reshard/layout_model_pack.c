@@ -39,8 +39,8 @@ static bool fail(const struct packing *packing, const char *format, ...)
     va_end(arguments);
     const model_rule *rule = packing->parts[0]->rule;
     return layout_fail(packing->build->layout, BANYAN_ERR_INVALID,
-                       "local tensor \"%s\" (%s:%d): %s", packing->target->name, rule->file,
-                       rule->line, text);
+                       "local tensor \"%s\" (rule \"%s\", %s:%d): %s", packing->target->name,
+                       rule->text, rule->file, rule->line, text);
 }
 
 static bool same_packing(const rule_packed *a, const rule_packed *b)

@@ -31,8 +31,8 @@ static bool fail(model_build *build, const model_tensor *tensor, const char *for
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     const model_rule *rule = tensor->match.rule;
-    return layout_fail(build->layout, BANYAN_ERR_INVALID, "tensor \"%s\" (%s:%d): %s",
-                       tensor->global->name, rule->file, rule->line, text);
+    return layout_fail(build->layout, BANYAN_ERR_INVALID, "tensor \"%s\" (rule \"%s\", %s:%d): %s",
+                       tensor->global->name, rule->text, rule->file, rule->line, text);
 }
 
 static int64_t gcd(int64_t a, int64_t b)

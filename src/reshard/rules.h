@@ -23,6 +23,7 @@ typedef struct rule_packed {
 typedef struct model_rule {
     const char *file;
     int line;
+    const char *text; /* of the pattern */
     glob pattern;
     int shard_dim; /* -1: replicated */
     bool is_vocab; /* the sharded dimension is padded */

@@ -145,12 +145,12 @@ static banyan_status read_pattern(struct parser *parser, const struct line *line
         parser->clauses_seen = false;
     }
     model_rule made = {.file = line->file, .line = line->number, .shard_dim = -1};
-    const char *pattern = names_keep(&parser->rules->names, line->words[0]);
-    if (!pattern)
+    made.text = names_keep(&parser->rules->names, line->words[0]);
+    if (!made.text)
         return BANYAN_ERR_NO_MEMORY;
-    const char *problem = glob_compile(pattern, &made.pattern);
+    const char *problem = glob_compile(made.text, &made.pattern);
     if (problem)
-        return fail(line, pattern, problem);
+        return fail(line, made.text, problem);
     return array_push(&parser->rules->rules, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -289,8 +289,8 @@ static banyan_status check_rule(const model_rule *checked)
             problem = "fuses what is sharded along another dimension than 0";
     }
     if (problem)
-        return error_set(BANYAN_ERR_FORMAT, "%s:%d: the rule %s", checked->file, checked->line,
-                         problem);
+        return error_set(BANYAN_ERR_FORMAT, "%s:%d: the rule \"%s\" %s", checked->file,
+                         checked->line, checked->text, problem);
     return BANYAN_OK;
 }
 

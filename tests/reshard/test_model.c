@@ -1,0 +1,146 @@
+/* Tensor lists: what a file says is kept in its order, and what cannot be is refused with file,
+ * line and tensor. */
+#include "support/test.h"
+
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "reshard/model.h"
+
+static banyan_status load_text(const char *text, banyan_model **model)
+{
+    char path[] = "/tmp/banyan_model_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    banyan_status status = banyan_model_load(path, model);
+    unlink(path);
+    return status;
+}
+
+static void a_model_reads_back_in_file_order(void **state)
+{
+    (void)state;
+    banyan_model *model;
+    CHECK_OK(load_text("{\"z.weight\": {\"shape\": [3, 5], \"dtype\": \"BF16\"},\n"
+                       " \"a\": {\"shape\": [], \"dtype\": \"F32\"},\n"
+                       " \"empty\": {\"dtype\": \"F8_E4M3\", \"shape\": [0, 7], \"more\": 1}}\n",
+                       &model));
+    assert_int_equal(banyan_model_tensor_count(model), 3);
+    assert_int_equal(banyan_model_bytes(model), 34);
+    const banyan_local_tensor *tensor = banyan_model_tensor(model, 0);
+    assert_string_equal(tensor->name, "z.weight");
+    assert_int_equal(tensor->ndim, 2);
+    assert_int_equal(tensor->shape[1], 5);
+    assert_true(banyan_dtype_equal(tensor->dtype, BANYAN_BF16));
+    assert_int_equal(banyan_model_tensor(model, 1)->ndim, 0);
+    assert_ptr_equal(model_find(model, "empty"), banyan_model_tensor(model, 2));
+    assert_null(model_find(model, "none"));
+    banyan_model_destroy(model);
+    banyan_model_destroy(NULL);
+}
+
+static void expect_refused(const char *text, const char *part)
+{
+    banyan_model *model = NULL;
+    CHECK_FAILS(load_text(text, &model), BANYAN_ERR_FORMAT, part);
+    CHECK(strstr(banyan_last_error(), "/tmp/banyan_model_"), "%s", banyan_last_error());
+    assert_null(model);
+}
+
+static void what_cannot_be_is_refused_with_line_and_tensor(void **state)
+{
+    (void)state;
+    const char *good = "{\"a\": {\"shape\": [2], \"dtype\": \"F32\"},\n\n\"b.w\": %s}";
+    static const struct {
+        const char *entry, *part;
+    } cases[] = {
+        {"{\"shape\": [2], \"dtype\": \"F33\"}", ":3: tensor \"b.w\" has an unknown dtype: F33"},
+        {"{\"shape\": [2]}", ":3: tensor \"b.w\" has no \"dtype\""},
+        {"{\"shape\": [2], \"dtype\": 4}", ":3: tensor \"b.w\" has no \"dtype\""},
+        {"{\"dtype\": \"F32\"}", ":3: tensor \"b.w\" has no \"shape\""},
+        {"{\"shape\": 2, \"dtype\": \"F32\"}", "has no \"shape\" that is an array"},
+        {"{\"shape\": [2, -1], \"dtype\": \"F32\"}", "in dimension 1, which is no integer from 0"},
+        {"{\"shape\": [2.5], \"dtype\": \"F32\"}", "in dimension 0"},
+        {"{\"shape\": [null], \"dtype\": \"F32\"}", "in dimension 0"},
+        {"{\"shape\": [1,1,1,1,1,1,1,1,1], \"dtype\": \"F32\"}", "has 9 dimensions"},
+        {"{\"shape\": [4294967296, 4294967296], \"dtype\": \"F32\"}",
+         "is larger than any memory: [4294967296, 4294967296]"},
+        {"{\"shape\": [99999999999999999999], \"dtype\": \"F32\"}", ":3:"},
+        {"[2]", ":3: tensor \"b.w\" is not described by an object"},
+        {"{\"shape\": [2], \"dtype\": \"F32\"}, \"a\": {\"shape\": [2], \"dtype\": \"F32\"}",
+         "duplicate object key"},
+        {"{\"shape\": [2], \"dtype\": \"F32\"", ":3:"},
+    };
+    char text[512];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, good, cases[i].entry);
+        expect_refused(text, cases[i].part);
+    }
+    expect_refused("[]", "not an object of tensors");
+    expect_refused("{}", "a model without tensors");
+    expect_refused("", ":1:");
+    /* Each fits; their sum does not. */
+    expect_refused("{\"a\": {\"shape\": [4611686018427387904], \"dtype\": \"U8\"},\n"
+                   "\"b\": {\"shape\": [4611686018427387904], \"dtype\": \"U8\"}}",
+                   "up to tensor \"b\" the model has more than");
+    banyan_model *model;
+    CHECK_FAILS(banyan_model_load("/no/such/model.json", &model), BANYAN_ERR_NOT_FOUND,
+                "/no/such/model.json");
+}
+
+/* As many tensors as Qwen3-235B has. */
+static void a_model_of_many_tensors_loads_and_lays_out_quickly(void **state)
+{
+    (void)state;
+    enum { LAYERS = 94, EXPERTS = 128 };
+    char path[] = "/tmp/banyan_model_XXXXXX";
+    FILE *file = fdopen(mkstemp(path), "w");
+    const char *parts[] = {"gate", "up", "down"};
+    fputs("{", file);
+    for (int i = 0; i < LAYERS * EXPERTS * 3; i++) {
+        bool down = i % 3 == 2;
+        fprintf(file,
+                "%s\n\"model.layers.%d.mlp.experts.%d.%s_proj.weight\": {\"shape\": [%d, %d], "
+                "\"dtype\": \"BF16\"}",
+                i > 0 ? "," : "", i / 3 / EXPERTS, i / 3 % EXPERTS, parts[i % 3],
+                down ? 4096 : 1536, down ? 1536 : 4096);
+    }
+    fputs("}", file);
+    fclose(file);
+    banyan_model *model;
+    banyan_rules *rules;
+    banyan_spec spec;
+    banyan_layout *layout;
+    uint64_t start = time_now_ns();
+    CHECK_OK(banyan_model_load(path, &model));
+    uint64_t loaded = time_now_ns();
+    unlink(path);
+    CHECK_OK(banyan_rules_load(NULL, &rules));
+    CHECK_OK(banyan_spec_parse("tp=8,pp=8,ep=16,world=1024,packing=megatron", &spec));
+    CHECK_OK(banyan_layout_create(&layout));
+    uint64_t begun = time_now_ns();
+    banyan_layout_add_model(layout, model, rules, &spec, 1000, 0);
+    CHECK_OK(banyan_layout_check(layout));
+    uint64_t took = time_now_ns() - begun;
+    printf("%zu tensors: load %.1f ms, one rank's layout %.1f ms (%zu pieces)\n",
+           banyan_model_tensor_count(model), (double)(loaded - start) * 1e-6, (double)took * 1e-6,
+           banyan_layout_piece_count(layout));
+    assert_int_equal(banyan_layout_piece_count(layout), 11 * 8 * 3);
+    /* Far from what a sanitizer build takes; quadratic work would take minutes. */
+    assert_true(loaded - start < 5 * NS_PER_S && took < NS_PER_S);
+    banyan_layout_destroy(layout);
+    banyan_rules_destroy(rules);
+    banyan_model_destroy(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_model_reads_back_in_file_order),
+        cmocka_unit_test(what_cannot_be_is_refused_with_line_and_tensor),
+        cmocka_unit_test(a_model_of_many_tensors_loads_and_lays_out_quickly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
