@@ -1,0 +1,82 @@
+#include "copy/backends.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/module.h"
+
+static const banyan_copy_backend *const built_in[] = {
+    &copy_backend_direct,
+};
+
+/* Modules that bring a backend of the same name. */
+static const char *const module_backends[] = {"mpi"};
+
+static const size_t built_in_count = sizeof(built_in) / sizeof(built_in[0]);
+static const size_t module_backend_count = sizeof(module_backends) / sizeof(module_backends[0]);
+
+static bool is_module_backend(const char *name)
+{
+    for (size_t i = 0; i < module_backend_count; i++)
+        if (strcmp(module_backends[i], name) == 0)
+            return true;
+    return false;
+}
+
+static banyan_status not_found(const char *name)
+{
+    char known[256] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < built_in_count; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", built_in[i]->name);
+    for (size_t i = 0; i < module_backend_count; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
+                                 module_backends[i]);
+    return error_set(BANYAN_ERR_NOT_FOUND, "there is no copy backend \"%s\"; there are %s", name,
+                     known);
+}
+
+banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backend **backend)
+{
+    for (size_t i = 0; i < built_in_count; i++)
+        if (strcmp(built_in[i]->name, name) == 0) {
+            *backend = built_in[i];
+            return BANYAN_OK;
+        }
+    if (!is_module_backend(name))
+        return not_found(name);
+    const module_tables *tables;
+    RETURN_IF_FAILED(module_load(name, &tables));
+    if (!tables->copy_backend)
+        return error_set(BANYAN_ERR_UNSUPPORTED, "module %s has no copy backend", name);
+    RETURN_IF_FAILED(copy_backend_check(tables->copy_backend));
+    *backend = tables->copy_backend;
+    return BANYAN_OK;
+}
+
+bool copy_backend_keeps_schedules(const banyan_copy_backend *backend)
+{
+    return backend->prepare && backend->execute && backend->release;
+}
+
+banyan_status copy_backend_check(const banyan_copy_backend *backend)
+{
+    if (!backend)
+        return error_set(BANYAN_ERR_INVALID, "no copy backend was given");
+    if (backend->size < sizeof *backend)
+        return error_set(BANYAN_ERR_INVALID,
+                         "a copy backend's table has %zu bytes; this Banyan's has %zu",
+                         backend->size, sizeof *backend);
+    if (!backend->name || backend->name[0] == '\0')
+        return error_set(BANYAN_ERR_INVALID, "a copy backend has no name");
+    if (!backend->open || !backend->close)
+        return error_set(BANYAN_ERR_INVALID, "copy backend %s lacks open or close", backend->name);
+    bool runs = backend->submit_send && backend->submit_recv && backend->run;
+    if (!runs && !copy_backend_keeps_schedules(backend))
+        return error_set(BANYAN_ERR_INVALID,
+                         "copy backend %s has neither submit_send, submit_recv and run nor "
+                         "prepare, execute and release",
+                         backend->name);
+    return BANYAN_OK;
+}

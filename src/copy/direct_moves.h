@@ -1,0 +1,39 @@
+/* Moves between addresses of this process, cut so that several can share them. */
+#ifndef COPY_DIRECT_MOVES_H
+#define COPY_DIRECT_MOVES_H
+
+#include "copy/strided_loops.h"
+#include "core/arena.h"
+#include "core/array.h"
+
+/* Elements [first, first + count) of two views whose shapes have no grid in common. */
+typedef struct direct_walk {
+    strided_view to, from;
+    uint64_t first, count;
+} direct_walk;
+
+typedef struct direct_move {
+    strided_move move;
+    const direct_walk *walk; /* instead of the move; else NULL */
+} direct_move;
+
+/* A list that two ranks build alike from the two views of each task. Chunks, of some hundred
+ * kilobytes each, are what a rank takes at a time. */
+typedef struct direct_moves {
+    ARRAY(direct_move) list;
+    ARRAY(size_t) chunk_ends; /* into the list, ascending */
+    arena loops;
+    uint64_t bytes, chunk_bytes; /* of all; of those behind the last end */
+} direct_moves;
+
+/* Add a task; loops are planned here, once. */
+banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
+                               const strided_view *from);
+/* End the last chunk. */
+banyan_status direct_moves_finish(direct_moves *moves);
+
+void direct_moves_run_chunk(const direct_moves *moves, size_t chunk, bool streaming);
+
+void direct_moves_free(direct_moves *moves);
+
+#endif

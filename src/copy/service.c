@@ -1,0 +1,351 @@
+#include <banyan/copy.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "copy/backends.h"
+#include "copy/direct.h"
+#include "copy/local.h"
+#include "copy/match.h"
+#include "copy/service_queue.h"
+#include "core/error.h"
+#include "world/control.h"
+
+#define BACKEND_NAME_BYTES 64
+
+struct banyan_copy_service {
+    banyan_world *world;
+    const banyan_copy_backend *backend;
+    banyan_copy_options options;
+    char transport[64]; /* what options.transport points to */
+    void *state;
+    bool is_open;
+    copy_queue queue;
+};
+
+/* With a backend that keeps schedules, its own; with another, what to submit again each time. */
+struct banyan_copy_schedule {
+    banyan_copy_service *service;
+    void *planned;
+    bool is_planned;
+    copy_queue batch;
+    banyan_copy_pair *local;
+    size_t local_count;
+};
+
+/* ---- open and close ---- */
+
+static void take_options(banyan_copy_service *service, const banyan_copy_options *options)
+{
+    banyan_copy_options taken = BANYAN_COPY_OPTIONS_INIT;
+    if (options) {
+        size_t bytes = options->size < sizeof taken ? options->size : sizeof taken;
+        memcpy(&taken, options, bytes);
+        taken.size = sizeof taken;
+    }
+    if (taken.transport) {
+        snprintf(service->transport, sizeof service->transport, "%s", taken.transport);
+        taken.transport = service->transport;
+    }
+    service->options = taken;
+}
+
+/* All ranks open the same backend, or none. */
+static banyan_status agree_on_backend(banyan_world *world, banyan_status found, const char *name)
+{
+    char zero[BACKEND_NAME_BYTES] = "";
+    snprintf(zero, sizeof zero, "%s", name);
+    RETURN_IF_FAILED(banyan_world_broadcast(world, zero, sizeof zero, 0));
+    if (found == BANYAN_OK && strncmp(zero, name, sizeof zero - 1) != 0)
+        found = error_set(BANYAN_ERR_MISMATCH, "rank %d opens copy backend %s, rank 0 opens %s",
+                          banyan_world_rank(world), name, zero);
+    return copy_agree(world, found);
+}
+
+/* Open the backend's state on every rank, or on none. */
+static banyan_status open_state(banyan_copy_service *service)
+{
+    void *state = NULL;
+    banyan_status opened = service->backend->open(service->world, &service->options, &state);
+    banyan_status status = copy_agree(service->world, opened);
+    if (status == BANYAN_OK)
+        service->state = state;
+    else if (opened == BANYAN_OK)
+        service->backend->close(state);
+    service->is_open = status == BANYAN_OK;
+    return status;
+}
+
+static void close_state(banyan_copy_service *service)
+{
+    if (service->is_open)
+        service->backend->close(service->state);
+    service->is_open = false;
+}
+
+static banyan_status service_create(banyan_world *world, const banyan_copy_backend *backend,
+                                    const banyan_copy_options *options,
+                                    banyan_copy_service **service)
+{
+    banyan_copy_service *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a copy service");
+    made->world = world;
+    made->backend = backend;
+    take_options(made, options);
+    *service = made;
+    return BANYAN_OK;
+}
+
+static banyan_status open_backend(banyan_world *world, banyan_status found,
+                                  const banyan_copy_backend *backend, const char *name,
+                                  const banyan_copy_options *options, banyan_copy_service **service)
+{
+    banyan_copy_service *made = NULL;
+    if (found == BANYAN_OK)
+        found = copy_backend_check(backend);
+    if (found == BANYAN_OK)
+        found = service_create(world, backend, options, &made);
+    banyan_status status = agree_on_backend(world, found, name);
+    if (status == BANYAN_OK)
+        status = open_state(made);
+    if (status != BANYAN_OK) {
+        free(made);
+        return status;
+    }
+    *service = made;
+    return BANYAN_OK;
+}
+
+/* Direct when every rank can reach all of its peers, pipeline when one cannot. */
+static banyan_status open_default(banyan_world *world, const banyan_copy_options *options,
+                                  banyan_copy_service **service)
+{
+    RETURN_IF_FAILED(
+        open_backend(world, BANYAN_OK, &copy_backend_direct, "by default", options, service));
+    uint64_t unreachable;
+    banyan_status status =
+        control_max(world, direct_unreachable_peers((*service)->state), &unreachable);
+    if (status == BANYAN_OK && unreachable == 0)
+        return BANYAN_OK;
+    banyan_copy_service_close(*service);
+    *service = NULL;
+    return status == BANYAN_OK ? banyan_copy_service_open(world, "pipeline", options, service)
+                               : status;
+}
+
+banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
+                                       const banyan_copy_options *options,
+                                       banyan_copy_service **service)
+{
+    banyan_copy_service *made = NULL;
+    if (!backend)
+        backend = getenv("BANYAN_COPY");
+    if (!backend || backend[0] == '\0') {
+        RETURN_IF_FAILED(open_default(world, options, &made));
+    } else {
+        const banyan_copy_backend *table = NULL;
+        banyan_status found = banyan_copy_backend_find(backend, &table);
+        RETURN_IF_FAILED(open_backend(world, found, table, backend, options, &made));
+    }
+    *service = made;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_copy_service_open_backend(banyan_world *world,
+                                               const banyan_copy_backend *backend,
+                                               const banyan_copy_options *options,
+                                               banyan_copy_service **service)
+{
+    const char *name = backend && backend->name ? backend->name : "";
+    return open_backend(world, BANYAN_OK, backend, name, options, service);
+}
+
+void banyan_copy_service_close(banyan_copy_service *service)
+{
+    if (!service)
+        return;
+    close_state(service);
+    copy_queue_free(&service->queue);
+    free(service);
+}
+
+const char *banyan_copy_service_name(const banyan_copy_service *service)
+{
+    return service->backend->name;
+}
+
+uint64_t banyan_copy_service_capabilities(const banyan_copy_service *service)
+{
+    return service->backend->capabilities;
+}
+
+/* ---- submit ---- */
+
+banyan_status banyan_copy_service_submit_send_op(banyan_copy_service *service,
+                                                 const banyan_send_op *op)
+{
+    return copy_queue_add(&service->queue, service->backend, service->world, op, true);
+}
+
+banyan_status banyan_copy_service_submit_recv_op(banyan_copy_service *service,
+                                                 const banyan_recv_op *op)
+{
+    return copy_queue_add(&service->queue, service->backend, service->world, op, false);
+}
+
+banyan_status banyan_copy_service_submit_send(banyan_copy_service *service, const DLTensor *tensor,
+                                              int dest_rank, uint64_t task_id)
+{
+    banyan_send_op op = {.tensor = *tensor, .peer = dest_rank, .task_id = task_id};
+    return banyan_copy_service_submit_send_op(service, &op);
+}
+
+banyan_status banyan_copy_service_submit_recv(banyan_copy_service *service, const DLTensor *tensor,
+                                              int src_rank, uint64_t task_id)
+{
+    banyan_recv_op op = {.tensor = *tensor, .peer = src_rank, .task_id = task_id};
+    return banyan_copy_service_submit_recv_op(service, &op);
+}
+
+/* ---- prepare ---- */
+
+static banyan_status check_batch(const banyan_copy_service *service, banyan_copy_schedule *schedule)
+{
+    const char *who = service->backend->name;
+    const copy_queue *batch = &schedule->batch;
+    int rank = banyan_world_rank(service->world);
+    bool by_order = service->backend->capabilities & BANYAN_COPY_MATCH_BY_ORDER;
+    size_t most = batch->sends.count < batch->recvs.count ? batch->sends.count : batch->recvs.count;
+    schedule->local = malloc((most + 1) * sizeof *schedule->local);
+    if (!schedule->local)
+        return error_no_memory(most * sizeof *schedule->local, "moves to oneself");
+    RETURN_IF_FAILED(
+        copy_check_ids(who, rank, batch->sends.data, batch->sends.count, true, by_order));
+    RETURN_IF_FAILED(
+        copy_check_ids(who, rank, batch->recvs.data, batch->recvs.count, false, by_order));
+    return banyan_copy_match_local(who, rank, batch->sends.data, batch->sends.count,
+                                   batch->recvs.data, batch->recvs.count, schedule->local,
+                                   &schedule->local_count);
+}
+
+/* The backend's own schedule stands for the operations from here on. */
+static banyan_status plan_in_backend(banyan_copy_schedule *schedule)
+{
+    const banyan_copy_service *service = schedule->service;
+    copy_queue *queue = &schedule->batch;
+    banyan_copy_batch batch = {.sends = queue->sends.data,
+                               .send_count = queue->sends.count,
+                               .recvs = queue->recvs.data,
+                               .recv_count = queue->recvs.count,
+                               .local = schedule->local,
+                               .local_count = schedule->local_count};
+    RETURN_IF_FAILED(service->backend->prepare(service->state, &batch, &schedule->planned));
+    schedule->is_planned = true;
+    copy_queue_free(queue);
+    free(schedule->local);
+    schedule->local = NULL;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
+                                          banyan_copy_schedule **schedule)
+{
+    banyan_copy_schedule *made = calloc(1, sizeof *made);
+    copy_queue queue = service->queue;
+    service->queue = (copy_queue){0};
+    banyan_status mine = BANYAN_OK;
+    if (made) {
+        *made = (banyan_copy_schedule){.service = service, .batch = queue};
+        mine = check_batch(service, made);
+    } else {
+        copy_queue_free(&queue);
+        mine = error_no_memory(sizeof *made, "a schedule");
+    }
+    banyan_status status = copy_agree(service->world, mine);
+    if (status == BANYAN_OK && copy_backend_keeps_schedules(service->backend))
+        status = plan_in_backend(made);
+    if (status != BANYAN_OK) {
+        banyan_copy_schedule_free(made);
+        return status;
+    }
+    *schedule = made;
+    return BANYAN_OK;
+}
+
+void banyan_copy_schedule_free(banyan_copy_schedule *schedule)
+{
+    if (!schedule)
+        return;
+    banyan_copy_service *service = schedule->service;
+    if (schedule->is_planned)
+        service->backend->release(service->state, schedule->planned);
+    copy_queue_free(&schedule->batch);
+    free(schedule->local);
+    free(schedule);
+}
+
+/* ---- run ---- */
+
+static banyan_status submit_list(const banyan_copy_service *service, const copy_op_list *list,
+                                 banyan_status (*submit)(void *state, const banyan_copy_op *op))
+{
+    int rank = banyan_world_rank(service->world);
+    for (size_t i = 0; i < list->count; i++)
+        if (list->data[i].peer != rank)
+            RETURN_IF_FAILED(submit(service->state, &list->data[i]));
+    return BANYAN_OK;
+}
+
+/* A backend that refused an operation on one rank has others queued on the rest; it is opened anew,
+ * since its table has nothing that clears a queue. */
+static banyan_status submit_batch(banyan_copy_service *service, const copy_queue *batch)
+{
+    const banyan_copy_backend *backend = service->backend;
+    banyan_status mine = submit_list(service, &batch->sends, backend->submit_send);
+    if (mine == BANYAN_OK)
+        mine = submit_list(service, &batch->recvs, backend->submit_recv);
+    banyan_status status = copy_agree(service->world, mine);
+    if (status == BANYAN_OK)
+        return BANYAN_OK;
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    close_state(service);
+    RETURN_IF_FAILED(open_state(service));
+    return error_set(status, "%s", sentence);
+}
+
+static banyan_status run_by_submitting(banyan_copy_schedule *schedule)
+{
+    banyan_copy_service *service = schedule->service;
+    const copy_queue *batch = &schedule->batch;
+    if (!service->is_open)
+        return error_set(BANYAN_ERR_INVALID, "%s could not be opened again after a failure",
+                         service->backend->name);
+    RETURN_IF_FAILED(submit_batch(service, batch));
+    RETURN_IF_FAILED(service->backend->run(service->state));
+    for (size_t i = 0; i < schedule->local_count; i++) {
+        const banyan_copy_pair *pair = &schedule->local[i];
+        RETURN_IF_FAILED(banyan_tensor_copy(&batch->recvs.data[pair->recv].tensor,
+                                            &batch->sends.data[pair->send].tensor));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule)
+{
+    banyan_copy_service *service = schedule->service;
+    if (schedule->is_planned)
+        return service->backend->execute(service->state, schedule->planned);
+    return run_by_submitting(schedule);
+}
+
+banyan_status banyan_copy_service_run(banyan_copy_service *service)
+{
+    banyan_copy_schedule *schedule;
+    RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
+    banyan_status status = banyan_copy_schedule_run(schedule);
+    banyan_copy_schedule_free(schedule);
+    return status;
+}

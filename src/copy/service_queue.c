@@ -1,0 +1,76 @@
+#include "copy/service_queue.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "copy/strided.h"
+
+/* Reading an element many times is a broadcast; writing one many times is a mistake. */
+static bool writes_an_element_twice(const DLTensor *tensor)
+{
+    for (int i = 0; i < tensor->ndim && tensor->strides; i++)
+        if (tensor->strides[i] == 0 && tensor->shape[i] > 1)
+            return true;
+    return false;
+}
+
+static banyan_status check_tensor(const banyan_copy_backend *backend, const banyan_copy_op *op,
+                                  bool is_send)
+{
+    strided_view view;
+    RETURN_IF_FAILED(strided_view_of(&op->tensor, &view));
+    if (!is_send && view.elems > 0 && writes_an_element_twice(&op->tensor))
+        return error_set(BANYAN_ERR_INVALID,
+                         "a tensor to receive into has stride 0: elements would be written twice");
+    if (!(backend->capabilities & BANYAN_COPY_STRIDED) && !strided_view_is_dense(&view))
+        return error_set(BANYAN_ERR_INVALID, "backend %s takes dense tensors only", backend->name);
+    return BANYAN_OK;
+}
+
+static banyan_status check_op(const banyan_copy_backend *backend, const banyan_world *world,
+                              const banyan_copy_op *op, bool is_send)
+{
+    int rank = banyan_world_rank(world), size = banyan_world_size(world);
+    const char *verb = is_send ? "send to" : "receive from";
+    char task[64] = "without an id";
+    if (op->task_id != BANYAN_TASK_ID_NONE)
+        snprintf(task, sizeof task, "%" PRIu64 ", part %" PRIu32, op->task_id, op->part);
+    if (op->peer < 0 || op->peer >= size)
+        return error_set(BANYAN_ERR_INVALID, "%s: rank %d: %s rank %d, task %s: the world has %d",
+                         backend->name, rank, verb, op->peer, task, size);
+    banyan_status status = check_tensor(backend, op, is_send);
+    if (status == BANYAN_OK)
+        return BANYAN_OK;
+    return error_set(status, "%s: rank %d: %s rank %d, task %s: %s", backend->name, rank, verb,
+                     op->peer, task, banyan_last_error());
+}
+
+banyan_status copy_queue_add(copy_queue *queue, const banyan_copy_backend *backend,
+                             const banyan_world *world, const banyan_copy_op *op, bool is_send)
+{
+    RETURN_IF_FAILED(check_op(backend, world, op, is_send));
+    copy_op_list *list = is_send ? &queue->sends : &queue->recvs;
+    banyan_copy_op kept = *op;
+    size_t bytes = (size_t)op->tensor.ndim * sizeof(int64_t);
+    if (bytes > 0) {
+        int64_t *shape = arena_take(&queue->shapes, 2 * bytes);
+        if (!shape)
+            return BANYAN_ERR_NO_MEMORY;
+        memcpy(shape, op->tensor.shape, bytes);
+        kept.tensor.shape = shape;
+        if (op->tensor.strides) {
+            kept.tensor.strides = shape + op->tensor.ndim;
+            memcpy(kept.tensor.strides, op->tensor.strides, bytes);
+        }
+    }
+    return array_push(list, kept) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+void copy_queue_free(copy_queue *queue)
+{
+    array_free(&queue->sends);
+    array_free(&queue->recvs);
+    arena_free(&queue->shapes);
+    *queue = (copy_queue){0};
+}
