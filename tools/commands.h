@@ -3,5 +3,6 @@
 #define TOOLS_COMMANDS_H
 
 int launch_command(int argc, char **argv);
+int plan_scale_command(int argc, char **argv);
 
 #endif

@@ -264,7 +264,8 @@ static void note_failure(struct launch *launch, int rank, const siginfo_t *how)
         snprintf(what, sizeof what, "was killed by signal %d (%s)", status, strsignal(status));
     if (launch->running > 0)
         snprintf(others, sizeof others, "; ending the other %d", launch->running);
-    say(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what, others);
+    if (!exited || !launch->job->ranks_explain)
+        say(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what, others);
     begin_ending(launch);
 }
 

@@ -13,9 +13,10 @@ typedef struct launch_job {
     char *const *program; /* argv of what every rank runs; NULL: `rank_main` runs in a fork */
     int (*rank_main)(int rank, void *context); /* returns the rank's exit code */
     void *context;
-    bool tag_output;  /* "[rank] " before every line */
-    double timeout_s; /* the job is ended after so long; 0: never */
-    double grace_s;   /* between SIGTERM and SIGKILL; 0: LAUNCH_GRACE_SECONDS */
+    bool ranks_explain; /* ranks say themselves why they end with a code other than 0 */
+    bool tag_output;    /* "[rank] " before every line */
+    double timeout_s;   /* the job is ended after so long; 0: never */
+    double grace_s;     /* between SIGTERM and SIGKILL; 0: LAUNCH_GRACE_SECONDS */
 } launch_job;
 
 /* Run the job to its end and return the exit code: 0 when every rank ended with 0, else that of the

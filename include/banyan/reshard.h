@@ -72,6 +72,40 @@ BANYAN_API size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan
 BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
                                                            size_t i);
 
+/* ---- planning for worlds that are not there ---- */
+
+/* What one rank's planning costs. */
+typedef struct banyan_plan_cost {
+    int rank;
+    double seconds;       /* of a processor: all that the rank does, its layouts left out */
+    double owner_seconds; /* of these, for the entries of the directory that lie at it */
+    uint64_t bytes; /* most memory held at once: layouts, planner, directory, messages, plan */
+    uint64_t owner_bytes;    /* of its part of the directory */
+    uint64_t transfers;      /* sent, received and copied */
+    uint64_t transfer_bytes; /* received and copied */
+} banyan_plan_cost;
+
+/* What the ranks of an imagined world hold, and who wants to know how far the work is. */
+typedef struct banyan_plan_world {
+    int world_size;
+    /* Add what `rank` holds to two empty layouts. Called more than once for a rank. */
+    banyan_status (*layouts)(void *context, int rank, banyan_layout *source,
+                             banyan_layout *destination);
+    /* Of `total` ranks' steps, `done` are done. May be NULL. */
+    void (*progress)(void *context, uint64_t done, uint64_t total);
+    void *context;
+} banyan_plan_world;
+
+/* Plan a world of any size in this process, by the code that a real one runs: every rank describes
+ * what it holds and asks about the rest, so that the directory's owners have all their work, and
+ * `ranks[0 … count)` plan to the end. costs[i] is what the planning cost rank ranks[i]. Any thread;
+ * the memory is measured as what this process has allocated, so that no other thread may allocate
+ * meanwhile. Errors are those of banyan_reshard_plan_create, from any rank that meets one. */
+BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
+                                                    const banyan_reshard_options *options,
+                                                    const int *ranks, int count,
+                                                    banyan_plan_cost *costs);
+
 /* ---- tensor sets ---- */
 
 typedef enum banyan_tensors_state {

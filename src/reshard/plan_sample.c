@@ -1,0 +1,293 @@
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "reshard/plan_rank.h"
+#include "world/directory.h"
+
+/* One rank's layouts and planner, made when they are needed and not kept: a world of thousands
+ * would not fit. */
+struct actor {
+    int rank;
+    banyan_layout *source, *destination;
+    planner *planner;
+    banyan_plan_cost *cost; /* NULL: not measured */
+    uint64_t allocated_before;
+};
+
+struct imagined {
+    const banyan_plan_world *world;
+    const banyan_reshard_options *options;
+    directory_part **parts;
+    banyan_plan_cost **costs; /* of each rank, NULL for most */
+    uint64_t steps_done;
+};
+
+static double processor_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static uint64_t allocated_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+/* Note the most that the rank has held: its part of the directory, and what was allocated since it
+ * was made. */
+static void note_memory(const struct imagined *imagined, const struct actor *actor)
+{
+    if (!actor->cost)
+        return;
+    uint64_t now = allocated_bytes(), owned = directory_part_memory(imagined->parts[actor->rank]);
+    uint64_t held = owned + (now > actor->allocated_before ? now - actor->allocated_before : 0);
+    if (held > actor->cost->bytes)
+        actor->cost->bytes = held;
+    actor->cost->owner_bytes = owned;
+}
+
+/* Time is asked for only where it is kept: asking takes longer than many a step. */
+static double begin_step(const banyan_plan_cost *cost)
+{
+    return cost ? processor_s() : 0;
+}
+
+static void end_step(banyan_plan_cost *cost, double began, bool as_owner)
+{
+    if (!cost)
+        return;
+    double seconds = processor_s() - began;
+    cost->seconds += seconds;
+    cost->owner_seconds += as_owner ? seconds : 0;
+}
+
+static void step_done(struct imagined *imagined)
+{
+    imagined->steps_done++;
+    if (imagined->world->progress)
+        imagined->world->progress(imagined->world->context, imagined->steps_done,
+                                  2 * (uint64_t)imagined->world->world_size);
+}
+
+/* ---- actors ---- */
+
+static void actor_free(struct actor *actor)
+{
+    planner_destroy(actor->planner);
+    banyan_layout_destroy(actor->destination);
+    banyan_layout_destroy(actor->source);
+}
+
+static banyan_status put_in_part(void *part, const char *key, const void *value, size_t bytes,
+                                 const banyan_rank_set *holders)
+{
+    return directory_part_put(part, key, value, bytes, holders);
+}
+
+static banyan_status put_nowhere(void *part, const char *key, const void *value, size_t bytes,
+                                 const banyan_rank_set *holders)
+{
+    (void)part;
+    (void)key;
+    (void)value;
+    (void)bytes;
+    (void)holders;
+    return BANYAN_OK;
+}
+
+static banyan_status actor_make(struct imagined *imagined, int rank, struct actor *actor)
+{
+    *actor = (struct actor){.rank = rank, .cost = imagined->costs[rank]};
+    actor->allocated_before = actor->cost ? allocated_bytes() : 0;
+    const banyan_plan_world *world = imagined->world;
+    RETURN_IF_FAILED(banyan_layout_create(&actor->source));
+    RETURN_IF_FAILED(banyan_layout_create(&actor->destination));
+    RETURN_IF_FAILED(world->layouts(world->context, rank, actor->source, actor->destination));
+    RETURN_IF_FAILED(banyan_layout_check(actor->source));
+    return banyan_layout_check(actor->destination);
+}
+
+static banyan_status actor_describe(struct imagined *imagined, struct actor *actor,
+                                    planner_put_fn put)
+{
+    RETURN_IF_FAILED(planner_create(actor->rank, imagined->world->world_size, actor->source,
+                                    actor->destination, imagined->options, &actor->planner));
+    return planner_describe(actor->planner, put, imagined->parts[actor->rank]);
+}
+
+/* ---- the first half: every rank says what it holds ---- */
+
+static banyan_status absorb_all(struct imagined *imagined, int from,
+                                const control_message *messages, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int owner = messages[i].rank;
+        double began = begin_step(imagined->costs[owner]);
+        RETURN_IF_FAILED(directory_part_absorb(imagined->parts[owner], from, messages[i].data,
+                                               messages[i].bytes));
+        end_step(imagined->costs[owner], began, true);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status describe(struct imagined *imagined, int rank)
+{
+    struct actor actor;
+    control_message *messages = NULL;
+    size_t count = 0;
+    banyan_status status = actor_make(imagined, rank, &actor);
+    double began = begin_step(actor.cost);
+    if (status == BANYAN_OK)
+        status = actor_describe(imagined, &actor, put_in_part);
+    if (status == BANYAN_OK)
+        status = directory_part_take_puts(imagined->parts[rank], &messages, &count);
+    end_step(actor.cost, began, false);
+    note_memory(imagined, &actor);
+    if (status == BANYAN_OK)
+        status = absorb_all(imagined, rank, messages, count);
+    control_messages_free(messages, count);
+    actor_free(&actor);
+    return status;
+}
+
+/* ---- the second half: every rank asks, and those that are measured plan ---- */
+
+static banyan_status answer_all(struct imagined *imagined, const control_message *questions,
+                                size_t count, control_message *answers)
+{
+    for (size_t i = 0; i < count; i++) {
+        int owner = questions[i].rank;
+        double began = begin_step(imagined->costs[owner]);
+        answers[i].rank = owner;
+        RETURN_IF_FAILED(directory_part_answer(imagined->parts[owner], questions[i].data,
+                                               questions[i].bytes, &answers[i].data,
+                                               &answers[i].bytes));
+        end_step(imagined->costs[owner], began, true);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status ask_round(struct imagined *imagined, struct actor *actor)
+{
+    directory_part *part = imagined->parts[actor->rank];
+    control_message *questions = NULL, *answers = NULL;
+    size_t key_count, count = 0;
+    const char *const *keys;
+    double began = begin_step(actor->cost);
+    banyan_status status = planner_ask(actor->planner, &key_count, &keys);
+    if (status == BANYAN_OK)
+        status = directory_part_ask(part, key_count, keys, &questions, &count);
+    end_step(actor->cost, began, false);
+    if (status != BANYAN_OK)
+        return status;
+    answers = calloc(count ? count : 1, sizeof *answers);
+    status = answers ? answer_all(imagined, questions, count, answers)
+                     : error_no_memory(count * sizeof *answers, "the directory's answers");
+    began = begin_step(actor->cost);
+    if (status == BANYAN_OK)
+        status = directory_part_visit(part, answers, count, planner_hear, actor->planner);
+    end_step(actor->cost, began, false);
+    note_memory(imagined, actor);
+    control_messages_free(answers, answers ? count : 0);
+    control_messages_free(questions, count);
+    return status;
+}
+
+static banyan_status derive(const struct imagined *imagined, const struct actor *actor)
+{
+    planner_result result = {0};
+    double began = begin_step(actor->cost);
+    banyan_status status = planner_derive(actor->planner, &result);
+    end_step(actor->cost, began, false);
+    note_memory(imagined, actor);
+    if (status == BANYAN_OK) {
+        actor->cost->transfers = result.send_count + result.recv_count;
+        for (size_t i = 0; i < result.recv_count; i++)
+            actor->cost->transfer_bytes += result.recvs[i].bytes;
+    }
+    planner_result_free(&result);
+    return status;
+}
+
+static banyan_status ask(struct imagined *imagined, int rank)
+{
+    struct actor actor;
+    banyan_status status = actor_make(imagined, rank, &actor);
+    if (status == BANYAN_OK)
+        status = actor_describe(imagined, &actor, put_nowhere);
+    for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
+        status = ask_round(imagined, &actor);
+    if (status == BANYAN_OK && actor.cost)
+        status = derive(imagined, &actor);
+    actor_free(&actor);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static banyan_status play(struct imagined *imagined)
+{
+    int size = imagined->world->world_size;
+    for (int rank = 0; rank < size; rank++)
+        RETURN_IF_FAILED(directory_part_create(rank, size, &imagined->parts[rank]));
+    for (int rank = 0; rank < size; rank++) {
+        RETURN_IF_FAILED(describe(imagined, rank));
+        step_done(imagined);
+    }
+    for (int rank = 0; rank < size; rank++) {
+        RETURN_IF_FAILED(ask(imagined, rank));
+        step_done(imagined);
+    }
+    return BANYAN_OK;
+}
+
+/* Where each rank's cost is kept. */
+static banyan_status choose_ranks(struct imagined *imagined, const int *ranks, int count,
+                                  banyan_plan_cost *costs)
+{
+    int size = imagined->world->world_size;
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= size || imagined->costs[ranks[i]])
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d cannot be sampled (once) from a world of %d", ranks[i], size);
+        costs[i] = (banyan_plan_cost){.rank = ranks[i]};
+        imagined->costs[ranks[i]] = &costs[i];
+    }
+    return BANYAN_OK;
+}
+
+banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
+                                         const banyan_reshard_options *options, const int *ranks,
+                                         int count, banyan_plan_cost *costs)
+{
+    if (world->world_size < 1 || count < 0)
+        return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
+                         world->world_size);
+    static const banyan_reshard_options no_options = BANYAN_RESHARD_OPTIONS_INIT;
+    size_t size = (size_t)world->world_size;
+    struct imagined imagined = {.world = world, .options = options ? options : &no_options};
+    banyan_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
+    banyan_status status = BANYAN_ERR_NO_MEMORY;
+    imagined.parts = calloc(size, sizeof *imagined.parts);
+    imagined.costs = calloc(size, sizeof *imagined.costs);
+    if (!imagined.parts || !imagined.costs || !found) {
+        error_no_memory(size * sizeof *imagined.parts, "an imagined world");
+        goto free_imagined;
+    }
+    status = choose_ranks(&imagined, ranks, count, found);
+    if (status == BANYAN_OK)
+        status = play(&imagined);
+    if (status == BANYAN_OK && count > 0)
+        memcpy(costs, found, (size_t)count * sizeof *costs);
+    for (size_t rank = 0; rank < size; rank++)
+        directory_part_destroy(imagined.parts[rank]);
+free_imagined:
+    free(imagined.costs);
+    free(imagined.parts);
+    free(found);
+    return status;
+}

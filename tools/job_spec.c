@@ -1,0 +1,69 @@
+#include "job_spec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "text.h"
+
+static bool refused(const char *who, const char *option)
+{
+    fprintf(stderr, "%s: %s%s\n", who, option, banyan_last_error());
+    return false;
+}
+
+bool job_spec_read(job_spec *spec, const char *who)
+{
+    if (banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
+        return refused(who, "--from: ");
+    if (banyan_spec_parse(spec->to_text, &spec->to) != BANYAN_OK)
+        return refused(who, "--to: ");
+    if (banyan_model_load(spec->model_path, &spec->model) != BANYAN_OK ||
+        banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
+        return refused(who, "");
+    spec->from_ranks = banyan_spec_world_size(&spec->from);
+    spec->to_ranks = banyan_spec_world_size(&spec->to);
+    spec->to_first = spec->disjoint ? spec->from_ranks : 0;
+    int to_end = spec->to_first + spec->to_ranks;
+    spec->ranks = to_end > spec->from_ranks ? to_end : spec->from_ranks;
+    return true;
+}
+
+void job_spec_free(job_spec *spec)
+{
+    banyan_rules_destroy(spec->rules);
+    banyan_model_destroy(spec->model);
+}
+
+void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
+                      banyan_layout *destination)
+{
+    int to_rank = rank - spec->to_first;
+    if (rank < spec->from_ranks)
+        banyan_layout_add_model(source, spec->model, spec->rules, &spec->from, rank, 0);
+    if (to_rank >= 0 && to_rank < spec->to_ranks)
+        banyan_layout_add_model(destination, spec->model, spec->rules, &spec->to, to_rank,
+                                spec->to_first);
+}
+
+const char *job_spec_name(const job_spec *spec, char text[256])
+{
+    const char *slash = strrchr(spec->model_path, '/');
+    snprintf(text, 256, "%s", slash && slash[1] ? slash + 1 : spec->model_path);
+    char *dot = strrchr(text, '.');
+    if (dot && dot != text)
+        *dot = '\0';
+    return text;
+}
+
+const char *job_spec_title(const job_spec *spec, char text[1024])
+{
+    char name[256], from[TEXT_NUMBER_BYTES], to[TEXT_NUMBER_BYTES];
+    snprintf(text, 1024, "%s: %s on %s rank%s to %s on %s %s", job_spec_name(spec, name),
+             spec->from_text, text_count((uint64_t)spec->from_ranks, from),
+             spec->from_ranks == 1 ? "" : "s", spec->to_text,
+             text_count((uint64_t)spec->to_ranks, to),
+             spec->disjoint                      ? "others"
+             : spec->to_ranks > spec->from_ranks ? "with these among them"
+                                                 : "of them");
+    return text;
+}

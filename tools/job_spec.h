@@ -1,0 +1,33 @@
+/* A model and the two layouts that it is moved between, as a command line names them. */
+#ifndef TOOLS_JOB_SPEC_H
+#define TOOLS_JOB_SPEC_H
+
+#include <banyan/layout.h>
+
+typedef struct job_spec {
+    const char *model_path, *rules_path, *from_text, *to_text;
+    bool disjoint;
+
+    banyan_model *model;
+    banyan_rules *rules;
+    banyan_spec from, to;
+    int from_ranks, to_ranks;
+    int to_first; /* the first rank that holds the destination */
+    int ranks;
+} job_spec;
+
+/* Read what the texts name, or print the sentence that says why not. */
+bool job_spec_read(job_spec *spec, const char *who);
+void job_spec_free(job_spec *spec);
+
+/* Add what `rank` holds to two empty layouts. */
+void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
+                      banyan_layout *destination);
+
+/* The model file's name without folder and ending. */
+const char *job_spec_name(const job_spec *spec, char text[256]);
+
+/* "qwen3: tp=2 on 2 ranks to tp=4 on 4 others" */
+const char *job_spec_title(const job_spec *spec, char text[1024]);
+
+#endif

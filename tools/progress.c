@@ -1,0 +1,61 @@
+#include "progress.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "text.h"
+
+#define DRAW_SECONDS 0.1
+#define BAR_CELLS 30
+
+void progress_begin(progress *bar, bool show, const char *what, uint64_t total, bool bytes)
+{
+    double now = clock_now_s();
+    *bar = (progress){.shown = show && total > 0 && isatty(STDERR_FILENO),
+                      .what = what,
+                      .total = total,
+                      .bytes = bytes,
+                      .began = now,
+                      .drawn = now};
+}
+
+static void draw(const progress *bar, double now)
+{
+    double part = (double)bar->done / (double)bar->total, elapsed = now - bar->began;
+    double rate = elapsed > 0 ? (double)bar->done / elapsed : 0;
+    char cells[BAR_CELLS + 1], amount[TEXT_NUMBER_BYTES], left[TEXT_NUMBER_BYTES];
+    int full = (int)(part * BAR_CELLS);
+    for (int i = 0; i < BAR_CELLS; i++)
+        cells[i] = i < full ? '#' : '.';
+    cells[BAR_CELLS] = '\0';
+    if (bar->bytes)
+        text_bytes((uint64_t)rate, amount);
+    else
+        text_count((uint64_t)rate, amount);
+    text_seconds(rate > 0 ? (double)(bar->total - bar->done) / rate : 0, left);
+    fprintf(stderr, "\r%-12s [%s] %3.0f %%  %s/s  %s left\033[K", bar->what, cells, part * 100,
+            amount, left);
+    fflush(stderr);
+}
+
+void progress_add(progress *bar, uint64_t done)
+{
+    bar->done += done < bar->total - bar->done ? done : bar->total - bar->done;
+    if (!bar->shown)
+        return;
+    double now = clock_now_s();
+    if (now - bar->drawn < DRAW_SECONDS)
+        return;
+    bar->drawn = now;
+    draw(bar, now);
+}
+
+void progress_end(progress *bar)
+{
+    if (!bar->shown)
+        return;
+    fputs("\r\033[K", stderr);
+    fflush(stderr);
+    bar->shown = false;
+}

@@ -1,0 +1,22 @@
+/* A bar with rate and time left, on a terminal; nothing when stderr is none. */
+#ifndef TOOLS_PROGRESS_H
+#define TOOLS_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct progress {
+    bool shown;
+    const char *what;
+    uint64_t total, done;
+    bool bytes; /* else things */
+    double began, drawn;
+} progress;
+
+/* `show` false: on ranks that stay silent. */
+void progress_begin(progress *bar, bool show, const char *what, uint64_t total, bool bytes);
+void progress_add(progress *bar, uint64_t done);
+/* Take the line away. */
+void progress_end(progress *bar);
+
+#endif
