@@ -62,10 +62,10 @@ const char *endpoint_rank_text(const struct endpoint *endpoint, const struct con
     int rank = context ? context_rank_of(context, job_rank) : job_rank;
     if (rank == job_rank)
         snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d (pid %d on node %s)", rank, member->pid,
-                 member->node);
+                 member->host);
     else
         snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d (rank %d of the job, pid %d on node %s)",
-                 rank, job_rank, member->pid, member->node);
+                 rank, job_rank, member->pid, member->host);
     return text;
 }
 
@@ -312,7 +312,7 @@ static void retry_or_give_up(struct endpoint *endpoint, int rank, bool turned_aw
     }
     pthread_mutex_unlock(&endpoint->reactor.lock);
     if (over)
-        liveness_lose(endpoint, rank, why);
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, why);
 }
 
 static void note_closed(void *owner, struct link *link, banyan_status status)
@@ -339,7 +339,7 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         snprintf(how, sizeof how, "died");
     else
         snprintf(how, sizeof how, "was lost: %.900s", banyan_last_error());
-    liveness_lose(endpoint, rank, how);
+    liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
 }
 
 static void note_process_ended(void *owner, struct event_source *source)
@@ -347,10 +347,33 @@ static void note_process_ended(void *owner, struct event_source *source)
     liveness_process_ended(owner, source);
 }
 
+static void forget_in_child(void *owner)
+{
+    struct endpoint *endpoint = owner;
+    char sentence[160];
+    endpoint->forked = true;
+    for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
+        const struct peer *peer = &endpoint->peers[rank];
+        if (peer->process.fd >= 0)
+            close(peer->process.fd);
+        for (size_t i = 0; i < peer->pending.count; i++) {
+            if (peer->pending.data[i].fd >= 0)
+                close(peer->pending.data[i].fd);
+        }
+    }
+    snprintf(sentence, sizeof sentence,
+             "this world belongs to the parent process: it was opened before the fork that made "
+             "process %d",
+             getpid());
+    for (size_t i = 0; i < endpoint->contexts.count; i++)
+        context_end(endpoint->contexts.data[i], BANYAN_ERR_INVALID, sentence);
+}
+
 static const struct reactor_ops endpoint_ops = {
     .link = {.admit = admit_rank, .ready = note_ready, .frame = take_frame},
     .closed = note_closed,
     .watched = note_process_ended,
+    .forked = forget_in_child,
 };
 
 /* ---- the thread ---- */
@@ -380,7 +403,7 @@ static void connect_to(struct endpoint *endpoint, int rank)
     snprintf(how, sizeof how, "cannot be reached at %.120s: %s", text,
              strerror_r(error, reason, sizeof reason));
     if (near && error == ECONNREFUSED)
-        liveness_lose(endpoint, rank, "died");
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
     else
         retry_or_give_up(endpoint, rank, true, how);
 }
@@ -559,10 +582,10 @@ static bool is_drained(const struct endpoint *endpoint, bool clean)
     return true;
 }
 
-static void say_goodbye(struct endpoint *endpoint, const char *reason)
+static void say_goodbye(struct endpoint *endpoint, banyan_status status, const char *reason)
 {
     struct wire_frame frame = {
-        .kind = WIRE_GOODBYE, .tag = reason ? 0 : 1, .bytes = reason ? strlen(reason) : 0};
+        .kind = WIRE_GOODBYE, .tag = (uint64_t)status, .bytes = status ? strlen(reason) : 0};
     uint64_t deadline_ns = deadline_after(FAREWELL_NS);
     pthread_mutex_lock(&endpoint->reactor.lock);
     for (struct link *link = endpoint->reactor.links; link; link = link->next) {
@@ -571,7 +594,7 @@ static void say_goodbye(struct endpoint *endpoint, const char *reason)
         link_send(link, &frame, reason, -1);
         reactor_update(&endpoint->reactor, link);
     }
-    while (!is_drained(endpoint, !reason) && deadline_left_ns(deadline_ns) > 0) {
+    while (!is_drained(endpoint, status == BANYAN_OK) && deadline_left_ns(deadline_ns) > 0) {
         pthread_mutex_unlock(&endpoint->reactor.lock);
         struct timespec pause = {.tv_nsec = (long)NS_PER_MS};
         nanosleep(&pause, NULL);
@@ -580,12 +603,12 @@ static void say_goodbye(struct endpoint *endpoint, const char *reason)
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
-void endpoint_close(struct endpoint *endpoint, const char *reason)
+void endpoint_close(struct endpoint *endpoint, banyan_status status, const char *reason)
 {
-    if (!endpoint || endpoint->forked)
-        return;
+    if (endpoint->forked)
+        return; /* its threads are the parent's; the memory goes with the process */
     if (endpoint->has_thread) {
-        say_goodbye(endpoint, reason);
+        say_goodbye(endpoint, status, reason);
         atomic_store(&endpoint->stop, true);
         reactor_wake(&endpoint->reactor);
         pthread_join(endpoint->thread, NULL);

@@ -60,8 +60,9 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
                                  const unsigned char job_key[WIRE_KEY_BYTES]);
 banyan_status endpoint_start(struct endpoint *endpoint);
 
-/* Say goodbye (`reason` NULL: after a collective close), end the thread, free everything. */
-void endpoint_close(struct endpoint *endpoint, const char *reason);
+/* Say goodbye (with OK after a collective close, else why this rank leaves), end the thread, free
+ * everything. */
+void endpoint_close(struct endpoint *endpoint, banyan_status status, const char *reason);
 
 /* An exchange message to the rank was delivered. With the lock held. */
 void endpoint_acknowledge(struct endpoint *endpoint, struct context *context, int rank);
@@ -89,9 +90,9 @@ void endpoint_drop_pending(struct peer *peer);
 /* ---- liveness.c: called by the endpoint's thread, without the lock, where not said otherwise ----
  */
 
-/* Note that a rank is lost, end the worlds it is in, and tell everybody. `how` follows its name:
- * "died". */
-void liveness_lose(struct endpoint *endpoint, int rank, const char *how);
+/* Note that a rank is lost, end the worlds it is in with `status`, and tell everybody. `how`
+ * follows its name: "died". */
+void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how);
 
 /* End a world, and those split from it, for all its ranks. Any thread, with the lock held. */
 void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,

@@ -32,22 +32,28 @@ void link_init(struct link *link, int fd, bool connects, bool connected, uint32_
     randombytes_buf(connects ? link->hello.nonce : link->nonce, WIRE_NONCE_BYTES);
 }
 
-void link_destroy(struct link *link)
+void link_close_descriptors(struct link *link)
 {
-    while (link->first) {
-        struct link_chunk *chunk = link->first;
-        link->first = chunk->next;
+    for (struct link_chunk *chunk = link->first; chunk; chunk = chunk->next) {
         if (chunk->fd >= 0)
             close(chunk->fd);
-        free(chunk);
     }
     for (int i = 0; i < link->descriptor_count; i++) {
         if (link->descriptors[i] >= 0)
             close(link->descriptors[i]);
     }
+    close(link->fd);
+}
+
+void link_destroy(struct link *link)
+{
+    link_close_descriptors(link);
+    while (link->first) {
+        struct link_chunk *chunk = link->first;
+        link->first = chunk->next;
+        free(chunk);
+    }
     free(link->payload);
-    if (link->fd >= 0)
-        close(link->fd);
     sodium_memzero(link, sizeof *link);
     free(link);
 }

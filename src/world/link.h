@@ -96,6 +96,8 @@ struct link {
 void link_init(struct link *link, int fd, bool connects, bool connected, uint32_t purpose, int from,
                int to);
 void link_destroy(struct link *link);
+/* Close its descriptors, and nothing else: in a forked child. */
+void link_close_descriptors(struct link *link);
 
 /* Say hello: once the connection stands. With the lock held. */
 void link_greet(struct link *link);

@@ -78,7 +78,8 @@ void liveness_join(struct endpoint *endpoint, struct context *context)
     }
 }
 
-static void end_worlds_of(struct endpoint *endpoint, int rank, const char *how)
+static void end_worlds_of(struct endpoint *endpoint, int rank, banyan_status status,
+                          const char *how)
 {
     char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
@@ -87,13 +88,13 @@ static void end_worlds_of(struct endpoint *endpoint, int rank, const char *how)
             continue;
         snprintf(sentence, sizeof sentence, "%s %s",
                  endpoint_rank_text(endpoint, context, rank, name), how);
-        context_end(context, BANYAN_ERR_PEER_LOST, sentence);
+        context_end(context, status, sentence);
     }
 }
 
 /* Everybody is told before anybody here wakes up, so that whoever leaves because of this loss is
  * not taken for its cause. */
-void liveness_lose(struct endpoint *endpoint, int rank, const char *how)
+void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
     pthread_mutex_lock(&endpoint->reactor.lock);
@@ -103,13 +104,17 @@ void liveness_lose(struct endpoint *endpoint, int rank, const char *how)
     }
     peer->state = PEER_LOST;
     if (has_living_world(endpoint)) {
-        struct wire_frame frame = {.kind = WIRE_LOST, .tag = (uint64_t)rank, .bytes = strlen(how)};
+        struct wire_frame frame = {.kind = WIRE_LOST,
+                                   .flags = (uint32_t)status,
+                                   .tag = (uint64_t)rank,
+                                   .bytes = strlen(how)};
         tell_everybody(endpoint, &frame, how, rank);
-        end_worlds_of(endpoint, rank, how);
+        end_worlds_of(endpoint, rank, status, how);
         liveness_connect(endpoint);
     }
     endpoint_drop_pending(peer);
     pthread_cond_broadcast(&endpoint->changed);
+    endpoint->reactor.quiet = !has_living_world(endpoint);
     struct link *out = peer->out, *in = peer->in;
     pthread_mutex_unlock(&endpoint->reactor.lock);
     log_info("rank %d: rank %d %s", endpoint->rank, rank, how);
@@ -119,13 +124,20 @@ void liveness_lose(struct endpoint *endpoint, int rank, const char *how)
         reactor_drop(&endpoint->reactor, in, BANYAN_OK);
 }
 
+/* Whoever gave up waiting leaves; what ends the others' worlds is still the wait that was in vain.
+ */
+static banyan_status cause_of(uint64_t status)
+{
+    return status == BANYAN_ERR_TIMEOUT ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_PEER_LOST;
+}
+
 banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *link,
                                  const struct wire_frame *frame, const char *how)
 {
     if (frame->tag >= (uint64_t)endpoint->size)
         return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu is lost, of %d", link->who,
                          (unsigned long long)frame->tag, endpoint->size);
-    liveness_lose(endpoint, (int)frame->tag, how);
+    liveness_lose(endpoint, (int)frame->tag, cause_of(frame->flags), how);
     return BANYAN_OK;
 }
 
@@ -169,10 +181,10 @@ banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *
 void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
                            const struct wire_frame *frame, const char *reason)
 {
-    if (frame->tag == 0) {
+    if (frame->tag != BANYAN_OK) {
         char how[1200];
         snprintf(how, sizeof how, "left the world: %s", reason);
-        liveness_lose(endpoint, link->rank, how);
+        liveness_lose(endpoint, link->rank, cause_of(frame->tag), how);
         return;
     }
     pthread_mutex_lock(&endpoint->reactor.lock);
@@ -195,18 +207,17 @@ void liveness_watch(struct endpoint *endpoint, const struct link *link)
         getsockopt(link->fd, SOL_SOCKET, SO_PEERCRED, &process, &bytes) != 0 || process.pid <= 0 ||
         process.pid == getpid())
         return;
-    int fd = (int)syscall(SYS_pidfd_open, process.pid, 0);
-    if (fd < 0 && errno == ESRCH) {
-        liveness_process_ended(endpoint, &peer->process);
-        return;
-    }
-    if (fd < 0)
-        return; /* the connection alone must tell */
-    peer->process = (struct event_source){EVENT_WATCH, fd, peer};
-    if (reactor_watch(&endpoint->reactor, &peer->process) != BANYAN_OK) {
-        close(fd);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    peer->process.fd = (int)syscall(SYS_pidfd_open, process.pid, 0);
+    int error = errno;
+    if (peer->process.fd >= 0 && reactor_watch(&endpoint->reactor, &peer->process) != BANYAN_OK) {
+        close(peer->process.fd);
         peer->process.fd = -1;
     }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    /* On other failures the connection alone must tell. */
+    if (peer->process.fd < 0 && error == ESRCH)
+        liveness_process_ended(endpoint, &peer->process);
 }
 
 /* All that the process wrote is here to be read: what counts is whether it said goodbye. */
@@ -214,15 +225,17 @@ void liveness_process_ended(struct endpoint *endpoint, struct event_source *sour
 {
     struct peer *peer = source->context;
     int rank = (int)(peer - endpoint->peers);
+    pthread_mutex_lock(&endpoint->reactor.lock);
     if (source->fd >= 0) {
         reactor_unwatch(&endpoint->reactor, source);
         close(source->fd);
         source->fd = -1;
     }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
     while (peer->out && !reactor_pump(&endpoint->reactor, peer->out))
         ;
     while (peer->in && !reactor_pump(&endpoint->reactor, peer->in))
         ;
     if (peer->state == PEER_HERE)
-        liveness_lose(endpoint, rank, "died");
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
 }

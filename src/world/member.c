@@ -39,6 +39,7 @@ static int read_count(bytes_reader *reader)
 void member_write(bytes_writer *writer, const struct member *member)
 {
     write_text(writer, member->node);
+    write_text(writer, member->host);
     write_text(writer, member->name);
     bytes_write_u32(writer, (uint32_t)member->pid);
     bytes_write_u32(writer, (uint32_t)member->port);
@@ -49,6 +50,7 @@ void member_write(bytes_writer *writer, const struct member *member)
 static void member_read(bytes_reader *reader, struct member *member)
 {
     read_text(reader, member->node, sizeof member->node);
+    read_text(reader, member->host, sizeof member->host);
     read_text(reader, member->name, sizeof member->name);
     member->pid = read_count(reader);
     member->port = read_port(reader);

@@ -6,9 +6,11 @@
 #include "world/address.h"
 
 #define MEMBER_TOKEN_BYTES 16
+#define MEMBER_HOST_BYTES 64
 
 struct member {
     char node[ADDRESS_NODE_BYTES];
+    char host[MEMBER_HOST_BYTES]; /* the node, for a person */
     int pid;
     char name[ADDRESS_NAME_BYTES]; /* of its Unix listener */
     int port;                      /* of its TCP listener; 0: none */

@@ -41,6 +41,21 @@ void reactor_unwatch(struct reactor *reactor, struct event_source *source)
     unwatch(reactor, source);
 }
 
+static void close_in_child(void *owner)
+{
+    struct reactor *reactor = owner;
+    for (struct link *link = reactor->links; link; link = link->next)
+        link_close_descriptors(link);
+    for (struct link *link = reactor->finished; link; link = link->next)
+        link_close_descriptors(link);
+    for (int i = 0; i < reactor->listener_count; i++)
+        close(reactor->listeners[i].source.fd);
+    close(reactor->wake.fd);
+    close(reactor->epoll_fd);
+    if (reactor->ops->forked)
+        reactor->ops->forked(reactor->owner);
+}
+
 banyan_status reactor_open(struct reactor *reactor, uint32_t purpose, int rank,
                            const unsigned char *key, const struct reactor_ops *ops, void *owner)
 {
@@ -62,6 +77,9 @@ banyan_status reactor_open(struct reactor *reactor, uint32_t purpose, int rank,
     if (status != BANYAN_OK)
         goto close_descriptors;
     pthread_mutex_init(&reactor->lock, NULL);
+    reactor->guard =
+        (struct fork_guard){.lock = &reactor->lock, .in_child = close_in_child, .owner = reactor};
+    fork_guard_add(&reactor->guard);
     return BANYAN_OK;
 
 close_descriptors:
@@ -72,17 +90,21 @@ close_descriptors:
     return status;
 }
 
+/* With the lock held, so that no fork happens while a descriptor is in nobody's list. */
 static void free_finished(struct reactor *reactor)
 {
+    pthread_mutex_lock(&reactor->lock);
     while (reactor->finished) {
         struct link *link = reactor->finished;
         reactor->finished = link->next;
         link_destroy(link);
     }
+    pthread_mutex_unlock(&reactor->lock);
 }
 
 void reactor_close(struct reactor *reactor)
 {
+    fork_guard_remove(&reactor->guard);
     free_finished(reactor);
     while (reactor->links) {
         struct link *link = reactor->links;
@@ -133,7 +155,7 @@ static bool in_handshake(const struct link *link)
     return !link->connects && link->stage != LINK_READY;
 }
 
-/* Takes the descriptor. */
+/* Takes the descriptor. With the lock held since it was made, so that no fork comes in between. */
 static struct link *add_link(struct reactor *reactor, int fd, bool connects, bool connected,
                              bool sealed, int from, int to)
 {
@@ -157,14 +179,12 @@ static struct link *add_link(struct reactor *reactor, int fd, bool connects, boo
         errno = ENOSPC;
         return NULL;
     }
-    pthread_mutex_lock(&reactor->lock);
     link->next = reactor->links;
     link->previous = &reactor->links;
     if (link->next)
         link->next->previous = &link->next;
     reactor->links = link;
     reactor->handshakes += in_handshake(link);
-    pthread_mutex_unlock(&reactor->lock);
     return link;
 }
 
@@ -177,40 +197,42 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
     *link->previous = link->next;
     if (link->next)
         link->next->previous = link->previous;
+    link->next = reactor->finished;
+    reactor->finished = link;
     pthread_mutex_unlock(&reactor->lock);
     unwatch(reactor, &link->source);
     if (in_handshake(link)) {
         reactor->handshakes--;
-        log_warn("%s refused %s: %s", reactor->name, link->who,
+        log_line(reactor->quiet ? BANYAN_LOG_DEBUG : BANYAN_LOG_WARN, "%s refused %s: %s",
+                 reactor->name, link->who,
                  status == BANYAN_OK ? "it left before it had proved that it belongs to the job"
                                      : banyan_last_error());
     } else {
         reactor->ops->closed(reactor->owner, link, status);
     }
-    link->next = reactor->finished;
-    reactor->finished = link;
 }
 
 struct link *reactor_connect(struct reactor *reactor, const struct address *address,
                              const char *who, int from, int to)
 {
     int fd = -1, error = 0;
-    address_connect(address, &fd, &error);
-    if (error != 0 && error != EINPROGRESS) {
-        errno = error;
-        return NULL;
-    }
-    struct link *link =
-        add_link(reactor, fd, true, error == 0, !address_is_unix(address), from, to);
-    if (!link)
-        return NULL;
-    link->rank = to;
-    snprintf(link->who, sizeof link->who, "%s", who);
+    struct link *link = NULL;
     pthread_mutex_lock(&reactor->lock);
-    if (error == 0)
-        link_greet(link);
-    reactor_update(reactor, link);
+    address_connect(address, &fd, &error);
+    bool connected = error == 0;
+    if (connected || error == EINPROGRESS) {
+        link = add_link(reactor, fd, true, connected, !address_is_unix(address), from, to);
+        error = errno;
+    }
+    if (link) {
+        link->rank = to;
+        snprintf(link->who, sizeof link->who, "%s", who);
+        if (connected)
+            link_greet(link);
+        reactor_update(reactor, link);
+    }
     pthread_mutex_unlock(&reactor->lock);
+    errno = error;
     return link;
 }
 
@@ -255,33 +277,41 @@ static void resume_accepting(struct reactor *reactor)
     reactor->accepting = true;
 }
 
-static void accept_one(struct reactor *reactor, struct reactor_listener *listener, int fd)
+/* False, with errno set, when there is none to accept. */
+static bool accept_one(struct reactor *reactor, struct reactor_listener *listener)
 {
     char who[ADDRESS_TEXT_BYTES];
-    if (!address_peer_allowed(fd, who)) {
+    bool allowed = true;
+    pthread_mutex_lock(&reactor->lock);
+    int fd = accept4(listener->source.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int error = errno;
+    if (fd >= 0 && (allowed = address_peer_allowed(fd, who))) {
+        struct link *link = add_link(reactor, fd, false, true, listener->sealed, -1, reactor->rank);
+        if (link)
+            memcpy(link->who, who, sizeof link->who);
+    }
+    pthread_mutex_unlock(&reactor->lock);
+    if (!allowed) {
         log_warn("%s refused %s: not the user that this job belongs to", reactor->name, who);
         close(fd);
-        return;
     }
-    struct link *link = add_link(reactor, fd, false, true, listener->sealed, -1, reactor->rank);
-    if (link)
-        memcpy(link->who, who, sizeof link->who);
+    errno = error;
+    return fd >= 0;
 }
 
 static void accept_all(struct reactor *reactor, struct reactor_listener *listener)
 {
     for (int i = 0; i < EVENTS; i++) {
-        int fd = accept4(listener->source.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) {
-            accept_one(reactor, listener, fd);
-        } else if (errno == EMFILE || errno == ENFILE) {
+        if (accept_one(reactor, listener))
+            continue;
+        if (errno == EMFILE || errno == ENFILE) {
             log_warn("%s cannot accept a connection: %s", reactor->name, strerror(errno));
             drop_oldest_handshake(reactor);
             pause_accepting(reactor);
             return;
-        } else if (errno != ECONNABORTED && errno != EINTR) {
-            return;
         }
+        if (errno != ECONNABORTED && errno != EINTR)
+            return;
     }
 }
 
@@ -458,7 +488,8 @@ void reactor_step(struct reactor *reactor, uint64_t timeout_ns)
         handle(reactor, &events[i]);
     if (reactor->handshakes > 0 || !reactor->accepting)
         check_handshakes(reactor);
-    free_finished(reactor);
+    if (reactor->finished)
+        free_finished(reactor);
 }
 
 void reactor_wake(struct reactor *reactor)

@@ -3,6 +3,7 @@
 #ifndef WORLD_REACTOR_H
 #define WORLD_REACTOR_H
 
+#include "world/fork_guard.h"
 #include "world/link.h"
 
 struct reactor_listener {
@@ -15,12 +16,15 @@ struct reactor_ops {
     /* The link is going: EOF (OK) or an error, with its sentence. The owner forgets it. */
     void (*closed)(void *owner, struct link *link, banyan_status status);
     void (*watched)(void *owner, struct event_source *source);
+    /* In a forked child: close what the reactor does not know of. NULL: nothing. */
+    void (*forked)(void *owner);
 };
 
 #define REACTOR_LISTENERS 2
 
 struct reactor {
     pthread_mutex_t lock; /* outputs and stages of links, and whatever the owner puts under it */
+    struct fork_guard guard;
     int epoll_fd;
     struct event_source wake;
     struct reactor_listener listeners[REACTOR_LISTENERS];
@@ -29,6 +33,7 @@ struct reactor {
     size_t handshakes;
     uint64_t next_check_ns;
     bool accepting;
+    bool quiet;       /* the job is over: strangers who are its own ranks are no news */
     const char *name; /* for the log: "rank 3" */
     uint32_t purpose;
     int rank; /* expected in hellos */

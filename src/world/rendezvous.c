@@ -80,8 +80,8 @@ static banyan_status check_request(struct rendezvous *rendezvous,
         return error_set(BANYAN_ERR_MISMATCH,
                          "two processes say that they are rank %d of %d: pid %d on node %s came "
                          "first, then pid %d on node %s",
-                         rank, world_size, seat->request.self.pid, seat->request.self.node,
-                         request->self.pid, request->self.node);
+                         rank, world_size, seat->request.self.pid, seat->request.self.host,
+                         request->self.pid, request->self.host);
     return BANYAN_OK;
 }
 

@@ -49,9 +49,9 @@ enum wire_kind {
     WIRE_EXCHANGE,    /* a message of control_exchange */
     WIRE_ACK,         /* one exchange message was delivered */
     WIRE_DESCRIPTOR,  /* with a descriptor attached */
-    WIRE_LOST,        /* tag is the rank that is lost, the payload says how */
+    WIRE_LOST,        /* tag is the rank that is lost, flags the status, the payload says how */
     WIRE_ABORT,       /* tag is the rank, in the context's numbering; the payload is its reason */
-    WIRE_GOODBYE /* the last frame; tag 1 after a collective close, else the payload says why */
+    WIRE_GOODBYE      /* the last; tag is OK after a collective close, else the payload says why */
 };
 
 enum { WIRE_HAS_DESCRIPTOR = 1 };

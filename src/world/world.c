@@ -46,6 +46,16 @@ static banyan_status find_node(const char *wanted, char node[ADDRESS_NODE_BYTES]
     return BANYAN_OK;
 }
 
+/* A node's name of the user's own is what a person knows it by. */
+static void find_host(const struct member *self, const char *wanted, char host[MEMBER_HOST_BYTES])
+{
+    const char *name = wanted ? wanted : getenv("BANYAN_NODE");
+    if (name && *name)
+        snprintf(host, MEMBER_HOST_BYTES, "%s", self->node);
+    else if (gethostname(host, MEMBER_HOST_BYTES - 1) != 0 || !host[0])
+        snprintf(host, MEMBER_HOST_BYTES, "(no name)");
+}
+
 banyan_status banyan_unique_id_create(banyan_unique_id *id)
 {
     char node[ADDRESS_NODE_BYTES];
@@ -121,12 +131,12 @@ static banyan_status check_nodes(const struct identity *identity, const struct m
                              "rank %d is on node %s and rank 0 on node %s: ranks of different "
                              "nodes must prove that they belong to the job; set BANYAN_SECRET to "
                              "the same 32 hexadecimal digits (128 random bits) on every rank",
-                             rank, other->node, first->node);
+                             rank, other->host, first->host);
         if (first->port == 0 || other->port == 0)
             return error_set(BANYAN_ERR_UNSUPPORTED,
                              "rank %d is on node %s and rank 0 on node %s, but rank %d cannot "
                              "listen for TCP connections",
-                             rank, other->node, first->node, first->port == 0 ? 0 : rank);
+                             rank, other->host, first->host, first->port == 0 ? 0 : rank);
     }
     return BANYAN_OK;
 }
@@ -191,6 +201,7 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     struct endpoint *opened;
     bool alone = identity->world_size == 1 && !identity->has_unique_id;
     RETURN_IF_FAILED(find_node(options ? options->node : NULL, self.node));
+    find_host(&self, options ? options->node : NULL, self.host);
     if (identity->has_unique_id)
         RETURN_IF_FAILED(rendezvous_place_of_id(&identity->unique_id, self.node, &place));
     else if (!alone)
@@ -206,7 +217,7 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     sodium_memzero(&place, sizeof place);
     free(table.members);
     if (status != BANYAN_OK)
-        endpoint_close(opened, banyan_last_error());
+        endpoint_close(opened, status, banyan_last_error());
     else
         *endpoint = opened;
     return status;
@@ -248,7 +259,7 @@ static banyan_status open_world(const banyan_world_options *options,
     if (status == BANYAN_OK)
         status = world_barrier(world, "opening the world");
     if (status != BANYAN_OK)
-        endpoint_close(world->endpoint, banyan_last_error());
+        endpoint_close(world->endpoint, status, banyan_last_error());
     return status;
 }
 
@@ -286,7 +297,7 @@ banyan_status banyan_world_close(banyan_world *world)
     banyan_status status = world_barrier(world, "closing the world");
     destroy_attachments(world);
     if (!world->is_sub) {
-        endpoint_close(world->endpoint, status == BANYAN_OK ? NULL : banyan_last_error());
+        endpoint_close(world->endpoint, status, banyan_last_error());
     } else {
         pthread_mutex_lock(&world->endpoint->reactor.lock);
         endpoint_forget_context(world->endpoint, world->context);
