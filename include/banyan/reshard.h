@@ -49,19 +49,34 @@ typedef struct banyan_reshard_options {
 typedef struct banyan_reshard_plan banyan_reshard_plan;
 
 /* Plan the moves from all ranks' `source` to all ranks' `destination`. Either, or both, may be NULL
- * at a rank that holds none. The layouts may be destroyed afterwards. Collective over `world`.
+ * at a rank that holds none. The layouts may be destroyed afterwards. Collective over `world`, with
+ * equal options on all ranks; nothing in it grows with the number of ranks but the depth of the
+ * control plane's trees.
  *
  * Every destination piece is filled: from this rank's own source where it has it, else from the
- * source's replicas, which share large boxes evenly. The plan depends on the layouts only, never on
- * timing. Errors come to every rank: MISMATCH (global shapes differ; dtypes differ and nothing
- * transforms them), NOT_FOUND (a destination tensor that no source has), INVALID (uncovered
- * elements; a layout's own error); the sentence names tensor, rank and box. */
+ * source's replicas, which share large boxes evenly: of n shares of one source box, R replicas send
+ * ⌊n ÷ R⌋ or ⌈n ÷ R⌉ each. A share is cut along the slowest dimensions that allow it, along the
+ * fastest one only at multiples of 128 elements of the global tensor. The plan depends on the
+ * layouts only, never on timing. Ranks that are added at the end of the world change no task id.
+ *
+ * One source may feed several destinations that hold the same tensors differently (prefill and
+ * decode engines): one plan each, with the other destination's layout left out.
+ *
+ * Errors come to every rank: MISMATCH (global shapes differ; dtypes differ and nothing transforms
+ * them; options differ; replica sets contradict each other), NOT_FOUND (a destination tensor that
+ * no source has), INVALID (uncovered elements; a layout's own error); the sentence names tensor,
+ * rank and box. */
 BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     const banyan_layout *destination,
                                                     banyan_world *world,
                                                     const banyan_reshard_options *options,
                                                     banyan_reshard_plan **plan);
+/* Drops what the runs have kept, too. Local. NULL is ignored. */
 BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
+
+/* Drop the schedules and the staging memory that earlier runs have kept: before the service that
+ * they were made with is closed while the plan is to live on. Local. */
+BANYAN_API void banyan_reshard_plan_release(banyan_reshard_plan *plan);
 
 /* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives).
  */
@@ -71,6 +86,13 @@ BANYAN_API const banyan_transfer *banyan_reshard_plan_send(const banyan_reshard_
 BANYAN_API size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan);
 BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
                                                            size_t i);
+
+/* The destination's local tensors as runs need them: the layout's, but a tensor whose pieces are
+ * persistent buffers has the type that the source has it in. NULL for an `i` that does not exist.
+ */
+BANYAN_API size_t banyan_reshard_plan_tensor_count(const banyan_reshard_plan *plan);
+BANYAN_API const banyan_local_tensor *banyan_reshard_plan_tensor(const banyan_reshard_plan *plan,
+                                                                 size_t i);
 
 /* ---- planning for worlds that are not there ---- */
 
@@ -118,13 +140,19 @@ typedef enum banyan_tensors_state {
  * and strides are copied, the data is the caller's. */
 typedef struct banyan_tensors banyan_tensors;
 
-/* INVALID names the tensor whose shape or type is not the layout's. */
+/* INVALID names the tensor whose shape or type is not the layout's; persistent buffers may have any
+ * type (banyan_reshard_plan_tensor says which one the runs need). Local. */
 BANYAN_API banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor *tensors,
                                                size_t count, banyan_tensors **set);
-/* Allocate dense memory for the whole layout, zeroed: symmetric when `world` is given (collective),
- * so that peers reach it in one pass, else ordinary. */
+/* Allocate dense memory for the whole layout (NULL: no tensors), zeroed, tensors aligned to 256
+ * bytes: symmetric when `world` is given (collective), so that peers reach it in one pass, else
+ * ordinary (local). */
 BANYAN_API banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
                                               banyan_tensors **set);
+/* The same for the destination of a plan, with the types of banyan_reshard_plan_tensor. */
+BANYAN_API banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan,
+                                                      banyan_world *world, banyan_tensors **set);
+/* Local; a symmetric set must not be in use by a run. NULL is ignored. */
 BANYAN_API void banyan_tensors_destroy(banyan_tensors *set);
 BANYAN_API size_t banyan_tensors_count(const banyan_tensors *set);
 BANYAN_API const DLTensor *banyan_tensors_get(const banyan_tensors *set, size_t i);

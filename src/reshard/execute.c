@@ -1,0 +1,173 @@
+#include "reshard/execute.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/request.h"
+#include "reshard/tensors.h"
+#include "world/control.h"
+
+/* ---- one run ---- */
+
+static void zero_view(const strided_view *view, int level, char *data)
+{
+    bool is_run = level == view->ndim - 1 && view->stride[level] == (int64_t)view->elem_bytes;
+    if (level == view->ndim || is_run) {
+        memset(data, 0, view->elem_bytes * (is_run ? (size_t)view->extent[level] : 1));
+        return;
+    }
+    for (int64_t i = 0; i < view->extent[level]; i++)
+        zero_view(view, level + 1, data + i * view->stride[level]);
+}
+
+static void zero_paddings(const execution *run)
+{
+    for (size_t i = 0; i < run->paddings.count; i++)
+        if (run->paddings.data[i].elems > 0)
+            zero_view(&run->paddings.data[i], 0, run->paddings.data[i].data);
+}
+
+static banyan_status finish_run(const execution *run)
+{
+    zero_paddings(run);
+    const banyan_transform *transform = run->transform;
+    return transform && transform->finish ? transform->finish(transform->context) : BANYAN_OK;
+}
+
+banyan_status execution_run(execution *run)
+{
+    const banyan_transform *transform = run->transform;
+    banyan_status status = BANYAN_OK;
+    if (transform && transform->begin)
+        status = transform->begin(transform->context);
+    for (size_t w = 0; w < run->waves.count; w++) {
+        bool agreed;
+        status = execution_run_wave(run, &run->waves.data[w], status, &agreed);
+        if (status == BANYAN_OK && w == run->waves.count - 1)
+            status = finish_run(run);
+        if (!agreed)
+            status = control_agree(run->world, status);
+        if (status != BANYAN_OK)
+            return status;
+    }
+    return BANYAN_OK;
+}
+
+/* ---- runs and versions ---- */
+
+typedef struct job {
+    banyan_reshard_plan *plan;
+    banyan_tensors *source, *destination;
+    banyan_copy_service *service;
+    banyan_world *world;
+    const banyan_transform *transform;
+} job;
+
+static banyan_status check_job(const job *of)
+{
+    const banyan_reshard_plan *plan = of->plan;
+    if (banyan_world_rank(of->world) != plan->rank ||
+        banyan_world_size(of->world) != plan->world_size)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d of %d ranks runs a plan that was made as rank %d of %d",
+                         banyan_world_rank(of->world), banyan_world_size(of->world), plan->rank,
+                         plan->world_size);
+    RETURN_IF_FAILED(
+        tensors_check(of->source, plan->source.tensors, plan->source.tensor_count, "source"));
+    return tensors_check(of->destination, plan->destination.tensors, plan->destination.tensor_count,
+                         "destination");
+}
+
+static bool is_kept(const job *of)
+{
+    const execution *kept = of->plan->execution;
+    return kept && kept->service == of->service && kept->world == of->world &&
+           kept->transform == of->transform &&
+           kept->source_id == (of->source ? tensors_id(of->source) : 0) &&
+           kept->destination_id == (of->destination ? tensors_id(of->destination) : 0);
+}
+
+/* What the ranks tell each other before a run, so that the largest decides: is one unable to start,
+ * must one prepare anew, which version is the newest. */
+#define JOB_REFUSED (UINT64_C(1) << 63)
+#define JOB_PREPARES (UINT64_C(1) << 62)
+#define JOB_VERSION (JOB_PREPARES - 1)
+
+static banyan_status prepare_job(const job *of)
+{
+    banyan_reshard_plan_release(of->plan);
+    return execution_build(of->plan, of->source, of->destination, of->service, of->world,
+                           of->transform, &of->plan->execution);
+}
+
+static banyan_status run_job(const job *of)
+{
+    banyan_status mine = check_job(of);
+    uint64_t word = of->destination ? banyan_tensors_version(of->destination) & JOB_VERSION : 0;
+    if (mine != BANYAN_OK)
+        word |= JOB_REFUSED;
+    else if (of->destination)
+        tensors_set_torn(of->destination);
+    if (!is_kept(of))
+        word |= JOB_PREPARES;
+    uint64_t most;
+    RETURN_IF_FAILED(control_max(of->world, word, &most));
+    if (most & JOB_REFUSED)
+        return control_agree(of->world, mine);
+    banyan_status status = most & JOB_PREPARES ? prepare_job(of) : BANYAN_OK;
+    if (status == BANYAN_OK)
+        status = execution_run(of->plan->execution);
+    if (status != BANYAN_OK) {
+        banyan_reshard_plan_release(of->plan);
+        return status;
+    }
+    if (of->destination)
+        tensors_set_whole(of->destination, (most & JOB_VERSION) + 1);
+    return BANYAN_OK;
+}
+
+static banyan_status job_of(banyan_reshard_plan *plan, banyan_tensors *source,
+                            banyan_tensors *destination, banyan_copy_service *service,
+                            banyan_world *world, const banyan_transform *transform, job *made)
+{
+    if (!plan || !service || !world)
+        return error_set(BANYAN_ERR_INVALID, "a reshard run without a %s",
+                         !plan      ? "plan"
+                         : !service ? "copy service"
+                                    : "world");
+    *made = (job){plan, source, destination, service, world, transform};
+    return BANYAN_OK;
+}
+
+banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
+                                     banyan_tensors *destination, banyan_copy_service *service,
+                                     banyan_world *world, const banyan_transform *transform)
+{
+    job made;
+    RETURN_IF_FAILED(job_of(plan, source, destination, service, world, transform, &made));
+    return run_job(&made);
+}
+
+static banyan_status run_started(void *context)
+{
+    job started = *(job *)context;
+    free(context);
+    return run_job(&started);
+}
+
+banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *source,
+                                   banyan_tensors *destination, banyan_copy_service *service,
+                                   banyan_world *world, const banyan_transform *transform,
+                                   banyan_request **request)
+{
+    job made;
+    RETURN_IF_FAILED(job_of(plan, source, destination, service, world, transform, &made));
+    job *started = malloc(sizeof *started);
+    if (!started)
+        return error_no_memory(sizeof *started, "a request");
+    *started = made;
+    banyan_status status = request_start(run_started, started, request);
+    if (status != BANYAN_OK)
+        free(started);
+    return status;
+}

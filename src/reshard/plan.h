@@ -1,0 +1,37 @@
+/* A plan inside Banyan: what runs need of it. */
+#ifndef RESHARD_PLAN_H
+#define RESHARD_PLAN_H
+
+#include "reshard/plan_rank.h"
+
+typedef struct plan_padding {
+    int tensor;
+    banyan_box box;
+} plan_padding;
+
+/* One side of this rank's layouts, as far as runs need it. */
+typedef struct plan_holding {
+    banyan_local_tensor *tensors; /* with the types that tensors must have in a run */
+    size_t tensor_count;
+    banyan_piece *pieces;
+    size_t piece_count;
+    plan_padding *paddings;
+    size_t padding_count;
+} plan_holding;
+
+struct banyan_reshard_plan {
+    int rank, world_size;
+    uint64_t max_staging_bytes; /* 0: no bound */
+    bool checksums;
+    const banyan_transform *transform;
+    planner_result transfers;
+    plan_holding source, destination;
+    struct execution *execution; /* what the last run left for the next; NULL: nothing */
+};
+
+/* Copy a layout (NULL: empty); texts are kept in `pool`. `dtypes` NULL: the layout's own. */
+banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *dtypes, names *pool,
+                                plan_holding *holding);
+void plan_holding_free(plan_holding *holding);
+
+#endif

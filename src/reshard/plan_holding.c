@@ -1,0 +1,79 @@
+#include <stdlib.h>
+
+#include "reshard/plan.h"
+
+static banyan_status copy_tensors(const banyan_layout *layout, const DLDataType *dtypes,
+                                  names *pool, plan_holding *holding)
+{
+    size_t count = banyan_layout_tensor_count(layout);
+    holding->tensors = calloc(count + 1, sizeof *holding->tensors);
+    if (!holding->tensors)
+        return error_no_memory(count * sizeof *holding->tensors, "a plan's tensors");
+    holding->tensor_count = count;
+    for (size_t i = 0; i < count; i++) {
+        holding->tensors[i] = *banyan_layout_tensor(layout, i);
+        holding->tensors[i].name = names_keep(pool, holding->tensors[i].name);
+        if (!holding->tensors[i].name)
+            return BANYAN_ERR_NO_MEMORY;
+        if (dtypes)
+            holding->tensors[i].dtype = dtypes[i];
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status copy_pieces(const banyan_layout *layout, names *pool, plan_holding *holding)
+{
+    size_t count = banyan_layout_piece_count(layout);
+    holding->pieces = calloc(count + 1, sizeof *holding->pieces);
+    if (!holding->pieces)
+        return error_no_memory(count * sizeof *holding->pieces, "a plan's pieces");
+    holding->piece_count = count;
+    for (size_t i = 0; i < count; i++) {
+        holding->pieces[i] = *banyan_layout_piece(layout, i);
+        holding->pieces[i].fallback_name = NULL;
+        holding->pieces[i].name = names_keep(pool, holding->pieces[i].name);
+        if (!holding->pieces[i].name)
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status copy_paddings(const banyan_layout *layout, plan_holding *holding)
+{
+    size_t count = banyan_layout_padding_count(layout);
+    holding->paddings = calloc(count + 1, sizeof *holding->paddings);
+    if (!holding->paddings)
+        return error_no_memory(count * sizeof *holding->paddings, "a plan's padding");
+    holding->padding_count = count;
+    for (size_t i = 0; i < count; i++)
+        holding->paddings[i].box = *banyan_layout_padding(layout, i, &holding->paddings[i].tensor);
+    return BANYAN_OK;
+}
+
+banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *dtypes, names *pool,
+                                plan_holding *holding)
+{
+    plan_holding copied = {0};
+    banyan_status status = BANYAN_OK;
+    if (layout) {
+        status = copy_tensors(layout, dtypes, pool, &copied);
+        if (status == BANYAN_OK)
+            status = copy_pieces(layout, pool, &copied);
+        if (status == BANYAN_OK)
+            status = copy_paddings(layout, &copied);
+    }
+    if (status != BANYAN_OK) {
+        plan_holding_free(&copied);
+        return status;
+    }
+    *holding = copied;
+    return BANYAN_OK;
+}
+
+void plan_holding_free(plan_holding *holding)
+{
+    free(holding->tensors);
+    free(holding->pieces);
+    free(holding->paddings);
+    *holding = (plan_holding){0};
+}
