@@ -54,10 +54,12 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * control plane's trees.
  *
  * Every destination piece is filled: from this rank's own source where it has it, else from the
- * source's replicas, which share large boxes evenly: of n shares of one source box, R replicas send
- * ⌊n ÷ R⌋ or ⌈n ÷ R⌉ each. A share is cut along the slowest dimensions that allow it, along the
- * fastest one only at multiples of 128 elements of the global tensor. The plan depends on the
- * layouts only, never on timing. Ranks that are added at the end of the world change no task id.
+ * source's replicas, which share it evenly: a box that R source replicas send to D destination
+ * replicas is cut into up to R shares, fewer when it would be cut below min_split_bytes or when
+ * 8·R shares for the D together are reached with fewer; of all its shares, each replica sends
+ * ⌊n ÷ R⌋ or ⌈n ÷ R⌉. A box is cut along the slowest dimensions that allow it, along the fastest
+ * one only at multiples of 128 elements of the global tensor. The plan depends on the layouts
+ * only, never on timing. Ranks that are added at the end of the world change no task id.
  *
  * One source may feed several destinations that hold the same tensors differently (prefill and
  * decode engines): one plan each, with the other destination's layout left out.

@@ -4,7 +4,7 @@
 
 #include "copy/strided.h"
 #include "core/array.h"
-#include "reshard/execute_staging.h"
+#include "reshard/execute_memory.h"
 #include "reshard/plan.h"
 
 /* A tensor that travels: what it is here, and the dense memory it travels from or to where the
@@ -55,7 +55,7 @@ typedef struct execution {
     execution_part *parts;
     ARRAY(execution_wave) waves;
     ARRAY(strided_view) paddings;
-    staging arena;
+    run_memory arena;
 } execution;
 
 /* Lay out the runs of a plan over these tensors and this service. Collective; an error comes to

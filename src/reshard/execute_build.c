@@ -273,11 +273,11 @@ static banyan_status measure_end(const execution *run, execution_end *end, bool 
         status = strided_view_of(&parts[i], &view);
         if (status == BANYAN_OK && !is_local && !run->takes_strides &&
             !strided_view_is_dense(&view))
-            need += staging_rounded(view.elems * view.elem_bytes);
+            need += run_memory_rounded(view.elems * view.elem_bytes);
         need += run->plan->checksums && !is_local ? sizeof(uint64_t) : 0;
     }
-    staging_count((int64_t)scratch.bytes);
-    staging_count(-(int64_t)scratch.bytes);
+    run_memory_count((int64_t)scratch.bytes);
+    run_memory_count(-(int64_t)scratch.bytes);
     transform_scratch_release(&scratch);
     end->need_bytes = need;
     return status;
@@ -286,7 +286,7 @@ static banyan_status measure_end(const execution *run, execution_end *end, bool 
 /* A wave's checksums are one piece of staging: what it is rounded up by is set aside. */
 static uint64_t sums_rounding(const execution *run)
 {
-    return run->plan->checksums ? staging_rounded(1) : 0;
+    return run->plan->checksums ? run_memory_rounded(1) : 0;
 }
 
 static banyan_status check_need(const execution *run, const execution_end *end, uint64_t bytes)
@@ -448,7 +448,7 @@ static banyan_status alloc_arena(execution *run)
 {
     uint64_t mine = largest_wave(run), most;
     RETURN_IF_FAILED(control_max(run->world, mine, &most));
-    return most > 0 ? staging_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
+    return most > 0 ? run_memory_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
 }
 
 /* ---- all of it ---- */
@@ -510,6 +510,6 @@ void execution_destroy(execution *run)
     free(run->parts);
     array_free(&run->waves);
     array_free(&run->paddings);
-    staging_free(&run->arena);
+    run_memory_free(&run->arena);
     free(run);
 }

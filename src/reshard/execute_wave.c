@@ -17,7 +17,7 @@ static banyan_status place_part(execution *run, execution_part *part, bool is_se
     part->staged = NULL;
     if (run->takes_strides || strided_view_is_dense(&view))
         return BANYAN_OK;
-    part->staged = staging_take(&run->arena, view.elems * view.elem_bytes);
+    part->staged = run_memory_take(&run->arena, view.elems * view.elem_bytes);
     if (!part->staged)
         return BANYAN_ERR_NO_MEMORY;
     if (is_send)
@@ -74,7 +74,7 @@ static banyan_status stage_sums(execution *run, execution_wave *wave)
     size_t count = 0, at = 0;
     for (size_t i = 0; i < wave->end_count; i++)
         count += (size_t)wave->ends[i]->part_count;
-    wave->sums = staging_take(&run->arena, count * sizeof *wave->sums);
+    wave->sums = run_memory_take(&run->arena, count * sizeof *wave->sums);
     if (!wave->sums)
         return BANYAN_ERR_NO_MEMORY;
     for (size_t i = 0; i < wave->end_count && wave->ends[i]->is_send; i++)
@@ -91,7 +91,7 @@ static bool stays_staged(const execution *run, const execution_end *end)
 
 static banyan_status stage_wave(execution *run, execution_wave *wave)
 {
-    staging_reset(&run->arena);
+    run_memory_reset(&run->arena);
     for (size_t i = 0; i < wave->end_count; i++) {
         execution_end *end = wave->ends[i];
         if (!stays_staged(run, end))

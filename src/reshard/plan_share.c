@@ -8,6 +8,9 @@
  * runs stay long, and no block of a block-scaled format is cut by us. */
 #define FASTEST_BLOCK_ELEMS 128
 
+/* With so many parts of a box for each sender, more would not spread the work better. */
+#define SHARES_A_SENDER 8
+
 typedef ARRAY(banyan_box) box_list;
 typedef ARRAY(size_t) index_list;
 
@@ -236,6 +239,26 @@ static uint64_t tile_number(const plan_tensor *tensor, const banyan_box *box)
     return number;
 }
 
+static int64_t greatest_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Into how many parts a box is cut for each of its receivers: one a sender, or fewer when there are
+ * receivers enough to keep all senders equally busy without. */
+static int64_t parts_wanted(int64_t senders, int64_t receivers)
+{
+    int64_t even = senders / greatest_divisor(senders, receivers);
+    int64_t least = (senders * SHARES_A_SENDER + receivers - 1) / receivers;
+    int64_t parts = (least + even - 1) / even * even;
+    return parts < senders ? parts : senders;
+}
+
 static deal deal_of(const plan_tensor *tensor, const plan_claim *source,
                     const plan_claim *destination, const banyan_box *box)
 {
@@ -243,7 +266,8 @@ static deal deal_of(const plan_tensor *tensor, const plan_claim *source,
                          (tensor->min_split_bytes % tensor->elem_bytes != 0);
     deal made = {
         .box = *box,
-        .grid = plan_grid_of(box, source->holders.count, min_elems),
+        .grid = plan_grid_of(box, parts_wanted(source->holders.count, destination->holders.count),
+                             min_elems),
         .holders = source->holders.count,
     };
     uint64_t seed = hash_bytes(source->box.start, (size_t)box->ndim * sizeof source->box.start[0],

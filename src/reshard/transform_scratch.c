@@ -7,15 +7,15 @@
 void *banyan_transform_scratch_take(banyan_transform_scratch *scratch, size_t bytes)
 {
     if (scratch->arena) {
-        void *taken = staging_take(scratch->arena, bytes);
-        scratch->bytes += taken ? staging_rounded(bytes) : 0;
+        void *taken = run_memory_take(scratch->arena, bytes);
+        scratch->bytes += taken ? run_memory_rounded(bytes) : 0;
         return taken;
     }
     if (bytes > SIZE_MAX - SCRATCH_ALIGNMENT || !array_reserve(&scratch->blocks, 1)) {
         error_no_memory(bytes, "a transform's scratch");
         return NULL;
     }
-    size_t rounded = bytes > 0 ? staging_rounded(bytes) : SCRATCH_ALIGNMENT;
+    size_t rounded = bytes > 0 ? run_memory_rounded(bytes) : SCRATCH_ALIGNMENT;
     void *block = aligned_alloc(SCRATCH_ALIGNMENT, rounded);
     if (!block) {
         error_no_memory(bytes, "a transform's scratch");

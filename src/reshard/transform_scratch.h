@@ -5,11 +5,11 @@
 #include <banyan/reshard.h>
 
 #include "core/array.h"
-#include "reshard/execute_staging.h"
+#include "reshard/execute_memory.h"
 
 /* Zeroed is empty. */
 struct banyan_transform_scratch {
-    staging *arena; /* memory comes from here when there is one, and stays with it */
+    run_memory *arena; /* memory comes from here when there is one, and stays with it */
     ARRAY(void *) blocks;
     uint64_t bytes; /* taken since the last release */
 };

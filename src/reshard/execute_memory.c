@@ -1,4 +1,4 @@
-#include "reshard/execute_staging.h"
+#include "reshard/execute_memory.h"
 
 #include <stdatomic.h>
 
@@ -8,7 +8,7 @@
 
 static _Atomic int64_t live_bytes, peak_bytes;
 
-void staging_count(int64_t bytes)
+void run_memory_count(int64_t bytes)
 {
     int64_t live = atomic_fetch_add(&live_bytes, bytes) + bytes;
     int64_t peak = atomic_load(&peak_bytes);
@@ -16,40 +16,40 @@ void staging_count(int64_t bytes)
         continue;
 }
 
-uint64_t staging_peak(void)
+uint64_t run_memory_peak(void)
 {
     return (uint64_t)atomic_load(&peak_bytes);
 }
 
-void staging_restart(void)
+void run_memory_restart(void)
 {
     atomic_store(&peak_bytes, atomic_load(&live_bytes));
 }
 
-banyan_status staging_alloc(banyan_world *world, size_t bytes, staging *arena)
+banyan_status run_memory_alloc(banyan_world *world, size_t bytes, run_memory *arena)
 {
     RETURN_IF_FAILED(banyan_memory_alloc(world, bytes, &arena->memory));
     arena->bytes = bytes;
     arena->used = 0;
-    staging_count((int64_t)bytes);
+    run_memory_count((int64_t)bytes);
     return BANYAN_OK;
 }
 
-void staging_free(staging *arena)
+void run_memory_free(run_memory *arena)
 {
     banyan_memory_free(arena->memory);
-    staging_count(-(int64_t)arena->bytes);
-    *arena = (staging){0};
+    run_memory_count(-(int64_t)arena->bytes);
+    *arena = (run_memory){0};
 }
 
-size_t staging_rounded(size_t bytes)
+size_t run_memory_rounded(size_t bytes)
 {
     return bytes / ALIGNMENT * ALIGNMENT + (bytes % ALIGNMENT != 0) * ALIGNMENT;
 }
 
-void *staging_take(staging *arena, size_t bytes)
+void *run_memory_take(run_memory *arena, size_t bytes)
 {
-    size_t rounded = staging_rounded(bytes);
+    size_t rounded = run_memory_rounded(bytes);
     if (rounded < bytes || rounded > arena->bytes - arena->used) {
         error_set(BANYAN_ERR_NO_MEMORY,
                   "a run takes %zu bytes of staging, of which %zu are left of %zu: more than when "
@@ -62,7 +62,7 @@ void *staging_take(staging *arena, size_t bytes)
     return taken;
 }
 
-void staging_reset(staging *arena)
+void run_memory_reset(run_memory *arena)
 {
     arena->used = 0;
 }
