@@ -2,6 +2,7 @@
 #ifndef BANYAN_BANYAN_H
 #define BANYAN_BANYAN_H
 
+#include <banyan/checkpoint.h>
 #include <banyan/copy.h>
 #include <banyan/core.h>
 #include <banyan/layout.h>

@@ -11,7 +11,7 @@ ENGINES = ["pmix", "mpi"]
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
-    "transform": "reshard",
+    "transform": "reshard", "checkpoint": "reshard",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 

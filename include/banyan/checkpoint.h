@@ -1,0 +1,71 @@
+/* Banyan: models on disk, as safetensors.
+ *
+ * Read a Hugging Face folder, fill a layout's tensors from it; save what the ranks of a layout
+ * hold, one folder a rank; join what was saved into one Hugging Face folder again. Whatever is
+ * written appears under its final name only when it is whole: a failure, and even the death of the
+ * writer, leaves nothing that could be taken for a result.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef BANYAN_CHECKPOINT_H
+#define BANYAN_CHECKPOINT_H
+
+#include <banyan/reshard.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- reading ---- */
+
+/* The tensors of a model's files, mapped into memory, read only. */
+typedef struct banyan_checkpoint banyan_checkpoint;
+
+/* Open a folder with model.safetensors.index.json and the shards it names, a folder with
+ * model.safetensors, or one safetensors file. Nothing but headers is read. FORMAT names file,
+ * tensor and position; NOT_FOUND what is missing. The files must not be changed while they are
+ * open. Any thread. */
+BANYAN_API banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **checkpoint);
+
+/* What banyan_checkpoint_data gave is unmapped. NULL is ignored. */
+BANYAN_API void banyan_checkpoint_close(banyan_checkpoint *checkpoint);
+
+/* In the order of the files and of the data in them. */
+BANYAN_API size_t banyan_checkpoint_tensor_count(const banyan_checkpoint *checkpoint);
+BANYAN_API const banyan_local_tensor *banyan_checkpoint_tensor(const banyan_checkpoint *checkpoint,
+                                                               size_t i);
+
+/* The same with its data: dense, read only, at any alignment. */
+BANYAN_API const DLTensor *banyan_checkpoint_data(const banyan_checkpoint *checkpoint, size_t i);
+
+/* NOT_FOUND names tensor and checkpoint. */
+BANYAN_API banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpoint,
+                                                const char *name, size_t *i);
+
+/* ---- writing ---- */
+
+typedef struct banyan_checkpoint_options {
+    size_t size;              /* of this struct; BANYAN_CHECKPOINT_OPTIONS_INIT sets it */
+    uint64_t max_shard_bytes; /* of the data in one file of a joined model; 0: 5 GB */
+    /* Called now and then by the thread that works, with what this process has done. May be NULL.
+     */
+    void (*progress)(void *progress_context, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_context;
+} banyan_checkpoint_options;
+
+#define BANYAN_CHECKPOINT_OPTIONS_INIT                                                             \
+    {                                                                                              \
+        .size = sizeof(banyan_checkpoint_options)                                                  \
+    }
+
+/* Write one safetensors file: tensors with any strides, names that differ. What has the name `path`
+ * is replaced, in one step, when all is on the disk. `options` NULL: the defaults. SYSTEM, with the
+ * bytes that are needed and free, for a full disk. Any thread. */
+BANYAN_API banyan_status banyan_checkpoint_write(const char *path, const char *const *names,
+                                                 const DLTensor *tensors, size_t count,
+                                                 const banyan_checkpoint_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,37 @@
+/* Files that nobody sees until they are whole: unnamed where the file system can have them so, and
+ * else under a hidden name that goes away on failure. */
+#ifndef RESHARD_CHECKPOINT_FILE_H
+#define RESHARD_CHECKPOINT_FILE_H
+
+#include <banyan/core.h>
+
+typedef struct new_file {
+    int fd;
+    char *name; /* hidden; NULL for an unnamed one */
+} new_file;
+
+/* Make one in the file system of `folder`, which must exist. `size` bytes are reserved where the
+ * file system can: SYSTEM says what is needed and what is free when they are not there. `what`,
+ * here and below, is for errors: the name it will have. */
+banyan_status new_file_open(const char *folder, const char *what, uint64_t size, new_file *file);
+
+/* Write all of `data`. */
+banyan_status new_file_write(const new_file *file, const char *what, uint64_t offset,
+                             const void *data, size_t bytes);
+
+/* Bring it to the disk, and then under its name, in the file system that it was made in; a file
+ * that has the name is replaced in one step. */
+banyan_status new_file_sync(const new_file *file, const char *what);
+banyan_status new_file_publish(new_file *file, const char *path);
+
+/* Close it, and let it vanish unless it was published. Once after every open. */
+void new_file_close(new_file *file);
+
+/* A new path in `folder` that no one has: to be freed. NULL, with the error set, when memory ran
+ * out. */
+char *hidden_name(const char *folder);
+
+/* Bring a folder's entries to the disk. */
+banyan_status folder_sync(const char *folder);
+
+#endif

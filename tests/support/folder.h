@@ -1,0 +1,59 @@
+/* A folder for a test to write into, removed after it. */
+#ifndef TESTS_SUPPORT_FOLDER_H
+#define TESTS_SUPPORT_FOLDER_H
+
+#include <dirent.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* cmocka's setup and teardown: *state is the folder's path. */
+static inline int folder_setup(void **state)
+{
+    const char *parent = getenv("TMPDIR");
+    char *path;
+    if (asprintf(&path, "%s/banyan-test-XXXXXX", parent ? parent : "/tmp") < 0 || !mkdtemp(path))
+        return -1;
+    *state = path;
+    return 0;
+}
+
+static inline int folder_remove_one(const char *path, const struct stat *info, int kind,
+                                    struct FTW *place)
+{
+    (void)info;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+static inline int folder_teardown(void **state)
+{
+    int failed = nftw(*state, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    free(*state);
+    return failed;
+}
+
+/* "folder/name", to be freed. */
+static inline char *folder_path(const char *folder, const char *name)
+{
+    char *path;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+/* Entries of a folder, hidden ones too. */
+static inline int folder_entries(const char *path)
+{
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+    int count = 0;
+    while (folder && (entry = readdir(folder)))
+        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    if (folder)
+        closedir(folder);
+    return folder ? count : -1;
+}
+
+#endif
