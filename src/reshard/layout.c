@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/array.h"
 #include "reshard/box.h"
@@ -116,7 +115,8 @@ int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType
         return -1;
     }
     banyan_local_tensor tensor = {.dtype = dtype, .ndim = ndim};
-    memcpy(tensor.shape, shape, (size_t)ndim * sizeof *shape);
+    for (int d = 0; d < ndim; d++)
+        tensor.shape[d] = shape[d];
     tensor.name = names_keep(&layout->names, name);
     if (!tensor.name || !map_put_string(&layout->tensor_by_name, tensor.name, 0) ||
         !array_push(&layout->tensors, tensor)) {

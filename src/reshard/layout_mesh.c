@@ -1,7 +1,6 @@
 /* Layouts from a mesh of ranks and a placement for each of its axes. */
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "reshard/box.h"
 #include "reshard/layout.h"
@@ -166,9 +165,10 @@ void banyan_layout_add_sharded(banyan_layout *layout, const char *name, DLDataTy
         return;
 
     banyan_piece piece = {.name = name, .ndim = ndim, .box = box_whole(ndim, shape)};
-    memcpy(piece.shape, shape, (size_t)ndim * sizeof *shape);
-    for (int d = 0; d < ndim; d++)
+    for (int d = 0; d < ndim; d++) {
+        piece.shape[d] = shape[d];
         piece.dim_map[d] = d;
+    }
     cut(&piece.box, BANYAN_SHARD, mesh, placements, place);
     cut(&piece.box, BANYAN_SHARD_STRIDED, mesh, placements, place);
     piece.replicas = replicas_of(&ranks, rank, mesh, placements, place);

@@ -5,7 +5,9 @@
 
 #include "core/error.h"
 
-#define BLOCK_BYTES (64 * 1024)
+/* Blocks double up to the larger size. */
+#define FIRST_BLOCK_BYTES 512
+#define MAX_BLOCK_BYTES (64 * 1024)
 
 struct names_block {
     struct names_block *next;
@@ -17,7 +19,11 @@ static char *take(names *pool, size_t bytes)
 {
     struct names_block *block = pool->blocks;
     if (!block || block->bytes - block->used < bytes) {
-        size_t block_bytes = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+        size_t block_bytes = block ? 2 * block->bytes : FIRST_BLOCK_BYTES;
+        if (block_bytes > MAX_BLOCK_BYTES)
+            block_bytes = MAX_BLOCK_BYTES;
+        if (block_bytes < bytes)
+            block_bytes = bytes;
         block = malloc(sizeof *block + block_bytes);
         if (!block) {
             error_no_memory(block_bytes, "names");
