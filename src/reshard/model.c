@@ -1,8 +1,10 @@
 #include "reshard/model.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#include <banyan/checkpoint.h>
 
 #include "core/array.h"
 #include "reshard/box.h"
@@ -109,8 +111,6 @@ static banyan_status read_model(const char *path, const char *text, const json_t
         RETURN_IF_FAILED(read_tensor(&entry, description, &tensor));
         RETURN_IF_FAILED(add_tensor(model, &tensor, path));
     }
-    if (model->tensors.count == 0)
-        return error_set(BANYAN_ERR_FORMAT, "%s: a model without tensors", path);
     return BANYAN_OK;
 }
 
@@ -129,12 +129,35 @@ static banyan_status load_json(const char *path, banyan_model *model)
     return status;
 }
 
+static banyan_status load_checkpoint(const char *path, banyan_model *model)
+{
+    banyan_checkpoint *checkpoint;
+    RETURN_IF_FAILED(banyan_checkpoint_open(path, &checkpoint));
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint) && status == BANYAN_OK; i++)
+        status = add_tensor(model, banyan_checkpoint_tensor(checkpoint, i), path);
+    banyan_checkpoint_close(checkpoint);
+    return status;
+}
+
+static bool is_checkpoint(const char *path)
+{
+    static const char suffix[] = ".safetensors";
+    struct stat info;
+    size_t bytes = strlen(path);
+    return (bytes >= strlen(suffix) && strcmp(path + bytes - strlen(suffix), suffix) == 0) ||
+           (stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+}
+
 banyan_status banyan_model_load(const char *path, banyan_model **model)
 {
     banyan_model *created = calloc(1, sizeof *created);
     if (!created)
         return error_no_memory(sizeof *created, "a model");
-    banyan_status status = load_json(path, created);
+    banyan_status status =
+        is_checkpoint(path) ? load_checkpoint(path, created) : load_json(path, created);
+    if (status == BANYAN_OK && created->tensors.count == 0)
+        status = error_set(BANYAN_ERR_FORMAT, "%s: a model without tensors", path);
     if (status != BANYAN_OK) {
         banyan_model_destroy(created);
         return status;

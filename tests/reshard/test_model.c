@@ -90,6 +90,68 @@ static void what_cannot_be_is_refused_with_line_and_tensor(void **state)
                 "/no/such/model.json");
 }
 
+/* A safetensors file of zeros. */
+static void write_safetensors(const char *path, const char *header, uint64_t data_bytes)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    uint64_t bytes = strlen(header);
+    fwrite(&bytes, sizeof bytes, 1, file);
+    fputs(header, file);
+    for (uint64_t i = 0; i < data_bytes; i++)
+        fputc(0, file);
+    fclose(file);
+}
+
+static void expect_two_tensors(const char *path)
+{
+    banyan_model *model;
+    CHECK_OK(banyan_model_load(path, &model));
+    assert_int_equal(banyan_model_tensor_count(model), 2);
+    assert_int_equal(banyan_model_bytes(model), 20);
+    const banyan_local_tensor *tensor = model_find(model, "b");
+    assert_non_null(tensor);
+    assert_int_equal(tensor->ndim, 2);
+    assert_int_equal(tensor->shape[1], 3);
+    assert_true(banyan_dtype_equal(tensor->dtype, BANYAN_BF16));
+    banyan_model_destroy(model);
+}
+
+static void a_model_loads_from_a_folder_and_from_safetensors(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/banyan_model_XXXXXX", single[64], first[64], second[64], index[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(single, sizeof single, "%s/model.safetensors", folder);
+    snprintf(first, sizeof first, "%s/x1.safetensors", folder);
+    snprintf(second, sizeof second, "%s/x2.safetensors", folder);
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
+    banyan_model *model;
+    CHECK_FAILS(banyan_model_load(folder, &model), BANYAN_ERR_NOT_FOUND, folder);
+
+    write_safetensors(single,
+                      "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                      "\"b\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[8,20]}}",
+                      20);
+    expect_two_tensors(single);
+    expect_two_tensors(folder);
+    write_safetensors(single, "{}", 0);
+    CHECK_FAILS(banyan_model_load(single, &model), BANYAN_ERR_FORMAT, "a model without tensors");
+    unlink(single);
+
+    write_safetensors(first, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8);
+    write_safetensors(second,
+                      "{\"b\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]}}", 12);
+    FILE *file = fopen(index, "w");
+    fputs("{\"weight_map\": {\"a\": \"x1.safetensors\", \"b\": \"x2.safetensors\"}}", file);
+    fclose(file);
+    expect_two_tensors(folder);
+    const char *const left[] = {first, second, index};
+    for (int i = 0; i < 3; i++)
+        unlink(left[i]);
+    rmdir(folder);
+}
+
 /* As many tensors as Qwen3-235B has. */
 static void a_model_of_many_tensors_loads_and_lays_out_quickly(void **state)
 {
@@ -140,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_reads_back_in_file_order),
         cmocka_unit_test(what_cannot_be_is_refused_with_line_and_tensor),
+        cmocka_unit_test(a_model_loads_from_a_folder_and_from_safetensors),
         cmocka_unit_test(a_model_of_many_tensors_loads_and_lays_out_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
