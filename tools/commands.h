@@ -3,6 +3,8 @@
 #define TOOLS_COMMANDS_H
 
 int launch_command(int argc, char **argv);
+int reshard_command(int argc, char **argv);
+int verify_command(int argc, char **argv); /* of `banyan reshard` */
 int plan_scale_command(int argc, char **argv);
 
 #endif

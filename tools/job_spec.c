@@ -11,6 +11,15 @@ static bool refused(const char *who, const char *option)
     return false;
 }
 
+const char *job_spec_missing(const job_spec *spec)
+{
+    if (!spec->model_path)
+        return "--model FILE";
+    if (!spec->from_text)
+        return "--from SPEC";
+    return spec->to_text ? NULL : "--to SPEC";
+}
+
 bool job_spec_read(job_spec *spec, const char *who)
 {
     if (banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
@@ -55,13 +64,13 @@ const char *job_spec_name(const job_spec *spec, char text[256])
     return text;
 }
 
-const char *job_spec_title(const job_spec *spec, char text[1024])
+const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES])
 {
     char name[256], from[TEXT_NUMBER_BYTES], to[TEXT_NUMBER_BYTES];
-    snprintf(text, 1024, "%s: %s on %s rank%s to %s on %s %s", job_spec_name(spec, name),
-             spec->from_text, text_count((uint64_t)spec->from_ranks, from),
-             spec->from_ranks == 1 ? "" : "s", spec->to_text,
-             text_count((uint64_t)spec->to_ranks, to),
+    snprintf(text, JOB_SPEC_TITLE_BYTES, "%s: %s on %s rank%s to %s on %s %s",
+             job_spec_name(spec, name), spec->from_text,
+             text_count((uint64_t)spec->from_ranks, from), spec->from_ranks == 1 ? "" : "s",
+             spec->to_text, text_count((uint64_t)spec->to_ranks, to),
              spec->disjoint                      ? "others"
              : spec->to_ranks > spec->from_ranks ? "with these among them"
                                                  : "of them");

@@ -16,6 +16,9 @@ typedef struct job_spec {
     int ranks;
 } job_spec;
 
+/* The option that is missing, or NULL. */
+const char *job_spec_missing(const job_spec *spec);
+
 /* Read what the texts name, or print the sentence that says why not. */
 bool job_spec_read(job_spec *spec, const char *who);
 void job_spec_free(job_spec *spec);
@@ -28,6 +31,7 @@ void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
 const char *job_spec_name(const job_spec *spec, char text[256]);
 
 /* "qwen3: tp=2 on 2 ranks to tp=4 on 4 others" */
-const char *job_spec_title(const job_spec *spec, char text[1024]);
+#define JOB_SPEC_TITLE_BYTES 1024
+const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES]);
 
 #endif

@@ -12,6 +12,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"launch", "start the ranks of a program on this machine", launch_command},
+    {"reshard", "move a model between parallel layouts", reshard_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
 };
 

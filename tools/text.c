@@ -41,3 +41,13 @@ const char *text_seconds(double seconds, char text[TEXT_NUMBER_BYTES])
         snprintf(text, TEXT_NUMBER_BYTES, "%.0f µs", seconds * 1e6);
     return text;
 }
+
+const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BYTES])
+{
+    int wide = 0;
+    for (const char *at = text; *at; at++)
+        wide += (*at & 0xc0) != 0x80;
+    int spaces = wide < columns && columns < TEXT_NUMBER_BYTES - 4 ? columns - wide : 0;
+    snprintf(padded, TEXT_NUMBER_BYTES, "%*s%s", spaces, "", text);
+    return padded;
+}

@@ -14,4 +14,7 @@ const char *text_count(uint64_t count, char text[TEXT_NUMBER_BYTES]);
 /* "0.123 s", "4.56 ms", "789 µs" */
 const char *text_seconds(double seconds, char text[TEXT_NUMBER_BYTES]);
 
+/* The text behind as many spaces as make it `columns` wide on a terminal; printf counts bytes. */
+const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BYTES]);
+
 #endif

@@ -1,0 +1,273 @@
+"""banyan reshard: moves a small model, checks it, reports; wrong input is a sentence."""
+
+import json
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+import small_case
+import small_model
+
+BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "shared/golden/reshard"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class WithFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_banyan(self, *arguments, **options):
+        return subprocess.run([BANYAN, "reshard", *map(str, arguments)], capture_output=True,
+                              text=True, timeout=300, **options)
+
+    def assert_refused(self, done, part, code=1):
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        self.assertRegex(done.stderr, "^banyan reshard: .*\n$")
+        self.assertIn(part, done.stderr)
+
+
+class Reshard(WithFolder):
+    def setUp(self):
+        super().setUp()
+        self.model = small_model.dense()
+        self.path = small_model.write(self.model, self.folder / "small.json")
+        self.norms = small_model.elements({n: t for n, t in self.model.items() if "norm" in n})
+
+    def move(self, source, destination, *arguments):
+        return self.run_banyan("--model", self.path, "--from", source, "--to", destination,
+                               *arguments)
+
+    def measure(self, *arguments):
+        done = self.move(*arguments, "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def test_every_destination_element_is_moved_and_checked(self):
+        whole = small_model.elements(self.model)
+        for source, destination, copies, variants in [
+                ("tp=2,pp=2", "tp=4", 4, ["", "--disjoint", "--memory=ordinary", "--checksums"]),
+                ("tp=4", "tp=2,pp=2", 2, ["--disjoint --memory=ordinary"]),
+                ("tp=1", "tp=2,dp=2", 4, ["", "--disjoint"]), ("fsdp=3", "tp=2", 2, [""]),
+                ("tp=4", "tp=1", 1, [""]), ("pp=4", "pp=2,tp=2", 2, [""])]:
+            for more in (variant.split() for variant in variants):
+                found = self.measure(source, destination, "--iters", "2", *more)
+                replicated = 2 if "dp=2" in destination else 1
+                elements = replicated * (whole - self.norms) + copies * self.norms
+                self.assertEqual(found["verified_elements"], elements, (source, destination))
+                self.assertEqual(found["bytes"], 2 * elements)
+                self.assertEqual(found["tensors"], len(self.model))
+                self.assertEqual(len(found["iteration_seconds"]), 2)
+                self.assertLessEqual(found["best_seconds"], found["median_seconds"])
+                self.assertGreater(found["memcpy_gb_per_s"], 0)
+
+    def test_pairs_add_up(self):
+        found = self.measure("tp=2,pp=2", "tp=4", "--disjoint")
+        self.assertEqual(found["ranks"], 8)
+        self.assertEqual(sum(pair[2] for pair in found["pair_bytes"]), found["bytes"])
+        self.assertEqual(found["bytes_between_ranks"], found["bytes"])
+        self.assertTrue(all(pair[0] < 4 <= pair[1] for pair in found["pair_bytes"]))
+
+    def test_what_a_rank_holds_already_stays_there(self):
+        found = self.measure("tp=4", "tp=4")
+        self.assertEqual(found["bytes_between_ranks"], 0)
+        self.assertTrue(all(pair[0] == pair[1] for pair in found["pair_bytes"]))
+
+    def test_the_table_says_what_was_moved(self):
+        done = self.move("tp=2,pp=2", "tp=4", "--disjoint")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for part in ("small: tp=2,pp=2 on 4 ranks to tp=4 on 4 others", "tensors", "transfers",
+                     "best", "median", "GB/s", "of memcpy", "destination elements is right"):
+            self.assertIn(part, done.stdout)
+
+    def test_the_picture_shows_every_rank_and_amount(self):
+        picture = self.folder / "flows.svg"
+        done = self.move("tp=2", "tp=4", "--disjoint", "--svg", picture)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        texts = [text.text for text in root.iter(SVG + "text")]
+        for rank in range(6):
+            self.assertTrue(any(text.startswith(f"rank {rank} · ") for text in texts), texts)
+        bands = [title.text for title in root.iter(SVG + "title")]
+        # A shard of four lies in one of two; what all ranks hold whole may come from either.
+        self.assertIn(len(bands), range(4, 9))
+        for band in bands:
+            self.assertRegex(band, r"^rank \d to rank \d: [\d.]+ (B|KiB)$")
+        self.assertEqual([path.name for path in self.folder.iterdir() if path.suffix != ".json"],
+                         ["flows.svg"])
+
+    def test_names_in_the_picture_are_escaped(self):
+        path = small_model.write(self.model, self.folder / "a<b&c.json")
+        picture = self.folder / "flows.svg"
+        done = self.run_banyan("--model", path, "--from", "tp=1", "--to", "tp=1", "--svg", picture)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        texts = [text.text for text in
+                 xml.etree.ElementTree.parse(picture).getroot().iter(SVG + "text")]
+        self.assertIn("a<b&c", texts)
+
+    def test_wrong_input_is_one_sentence(self):
+        broken = self.folder / "broken.json"
+        broken.write_text('{"a": {"shape": [1, 2')
+        unknown = small_model.write({"what.is.this": {"shape": [3], "dtype": "BF16"}},
+                                    self.folder / "unknown.json")
+        model = ["--model", self.path]
+        specs = ["--from", "tp=2", "--to", "tp=4"]
+        for arguments, part, code in [
+                ([], "--model FILE is missing", 2),
+                (model, "--from SPEC is missing", 2),
+                ([*model, "--from", "tp=2"], "--to SPEC is missing", 2),
+                ([*model, *specs, "extra"], "\"extra\"", 2),
+                ([*model, *specs, "--iters", "0"], "--iters wants a number", 2),
+                ([*model, *specs, "--memory", "paper"], "symmetric|ordinary", 2),
+                ([*model, *specs, "--backend", "pigeon"], "pigeon", 1),
+                ([*model, *specs, "--rules", "/nowhere"], "/nowhere", 1),
+                ([*model, *specs, "--svg", "/nowhere/picture.svg"], "/nowhere/picture.svg", 1),
+                (["--model", "/nowhere.json", *specs], "/nowhere.json", 1),
+                (["--model", broken, *specs], "broken.json", 1),
+                (["--model", unknown, *specs], "what.is.this", 1),
+                ([*model, "--from", "tp=2,xp=3", "--to", "tp=2"], "xp", 1),
+                ([*model, "--from", "tp=2", "--to", "tp=7"], "7", 1),
+                ([*model, "--from", "tp=2", "--to", "tp=999999999"], "", 1)]:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.run_banyan(*arguments), part, code)
+
+    def test_help_names_every_option(self):
+        done = self.run_banyan("--help")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for option in ("--model", "--from", "--to", "--disjoint", "--backend", "--iters", "--json",
+                       "--svg", "--checksums", "--memory", "--rules"):
+            self.assertIn(option, done.stdout)
+
+    def start_long(self, **options):
+        started = subprocess.Popen(
+            [BANYAN, "reshard", "--model", self.path, "--from", "tp=2", "--to", "tp=2",
+             "--iters", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            **options)
+        self.addCleanup(started.communicate)
+        return started
+
+    def ranks_of(self, started):
+        children = pathlib.Path(f"/proc/{started.pid}/task/{started.pid}/children")
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            # The launcher's first child looks after the others.
+            found = [int(text) for text in children.read_text().split()]
+            if len(found) == 3:
+                time.sleep(0.3)
+                return found[1:]
+            time.sleep(0.01)
+        self.fail("the ranks did not start")
+
+    def assert_gone(self, processes):
+        end = time.monotonic() + 10
+        while any(pathlib.Path(f"/proc/{process}").exists() for process in processes):
+            self.assertLess(time.monotonic(), end, "processes are left")
+            time.sleep(0.02)
+
+    def test_a_killed_rank_ends_the_job(self):
+        started = self.start_long()
+        ranks = self.ranks_of(started)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = started.communicate(timeout=30)
+        self.assertEqual(started.returncode, 137)
+        self.assertIn("rank 1", errors)
+        self.assert_gone(ranks)
+
+    def test_a_killed_command_leaves_nothing(self):
+        started = self.start_long()
+        ranks = self.ranks_of(started)
+        started.kill()
+        started.wait(timeout=30)
+        self.assert_gone(ranks)
+
+    def test_progress_is_shown_on_a_terminal_only(self):
+        master, terminal = pty.openpty()
+        started = subprocess.Popen(
+            [BANYAN, "reshard", "--model", self.path, "--from", "tp=1", "--to", "tp=1",
+             "--iters", "20000"], stdout=subprocess.PIPE, stderr=terminal)
+        os.close(terminal)
+        seen = b""
+        end = time.monotonic() + 60
+        try:
+            while time.monotonic() < end and b"left" not in seen and (
+                    part := os.read(master, 4096)):
+                seen += part
+        except OSError:
+            pass
+        started.terminate()
+        started.communicate(timeout=30)
+        os.close(master)
+        self.assertRegex(seen.decode(), r"moving +\[#*\.*\] +\d+ %  [\d,]+/s  .* left")
+
+
+class Verify(WithFolder):
+    def verify(self, *cases):
+        return self.run_banyan("verify", *cases)
+
+    def write(self, name, case):
+        path = self.folder / name
+        path.write_text(json.dumps(case))
+        return path
+
+    def test_a_case_passes_with_a_line(self):
+        done = self.verify(self.write("small.json", small_case.case()))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        self.assertEqual(done.stdout, "small.json: passed: 3 ranks, 53 elements as 3 transfers give "
+                                      "them\n1 passed, 0 failed\n")
+
+    def test_a_transfer_that_says_otherwise_fails(self):
+        case = small_case.case()
+        first, second = case["transfers"][:2]
+        first["src_rank"], second["src_rank"] = second["src_rank"], first["src_rank"]
+        done = self.verify(self.write("swapped.json", case),
+                           self.write("small.json", small_case.case()))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"^swapped.json: failed: rank 2: task \d from rank \d: element "
+                                      r"0 of fc\[\d:\d, 0:6\] is wrong\nsmall.json: passed: .*\n"
+                                      r"1 passed, 1 failed\n$")
+
+    def test_a_destination_that_the_case_does_not_cover_fails(self):
+        case = small_case.case()
+        case["transfers"].pop()
+        done = self.verify(self.write("short.json", case))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("rank 2 holds 53 elements, but the case's transfers give it 48", done.stdout)
+
+    def test_a_tensor_that_nobody_has_fails(self):
+        case = small_case.case()
+        case["ranks"][2]["dst"][1]["resolved_name"] = "elsewhere"
+        done = self.verify(self.write("missing.json", case))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "missing.json: failed: .*elsewhere.*\n0 passed, 1 failed")
+
+    def test_a_file_that_is_no_case_fails(self):
+        broken = self.folder / "broken.json"
+        broken.write_text("{")
+        done = self.verify(broken, self.folder / "nowhere.json")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "broken.json: failed: .*\nnowhere.json: failed: .*\n"
+                                      "0 passed, 2 failed\n")
+
+    def test_without_cases_it_is_a_wrong_call(self):
+        self.assertEqual(self.verify().returncode, 2)
+
+    @unittest.skipUnless(GOLDEN.is_dir(), f"there is no {GOLDEN}")
+    def test_the_golden_cases_pass(self):
+        cases = sorted(GOLDEN.glob("*.json"))
+        done = self.verify(*cases)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertTrue(done.stdout.endswith(f"\n{len(cases)} passed, 0 failed\n"))
+
+
+if __name__ == "__main__":
+    done = unittest.main(argv=[sys.argv[0], "-v"], exit=False)
+    sys.exit(not done.result.wasSuccessful())

@@ -1,0 +1,24 @@
+/* A value for every element of every tensor, from the tensor's name and the element's global index:
+ * who receives an element can tell whether it is the right one. */
+#ifndef TOOLS_PATTERN_H
+#define TOOLS_PATTERN_H
+
+#include <banyan/layout.h>
+
+/* Fill the piece, as it lies in `tensor`. */
+void pattern_fill(const banyan_piece *piece, const DLTensor *tensor);
+
+typedef struct pattern_result {
+    uint64_t elems; /* looked at */
+    uint64_t wrong;
+    uint64_t first_wrong; /* global index of the first of them, in row-major order */
+} pattern_result;
+
+/* Compare the piece with what pattern_fill makes of it. */
+pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor);
+
+/* The same for a box that belongs to no piece and must hold zeros; first_wrong counts in the local
+ * tensor. */
+pattern_result pattern_check_zero(const banyan_box *box, const DLTensor *tensor);
+
+#endif
