@@ -3,11 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "copy/pipeline_backend.h"
 #include "core/error.h"
 #include "core/module.h"
 
 static const banyan_copy_backend *const built_in[] = {
     &copy_backend_direct,
+    &copy_backend_pipeline,
 };
 
 /* Modules that bring a backend of the same name. */

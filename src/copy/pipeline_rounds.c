@@ -53,7 +53,7 @@ static banyan_status merge_turns(const round_turns *sends, const round_turns *re
 
 /* ---- rotation ---- */
 
-/* The batch-th of those that travel `shift` ranks up. No pair has as many as 2^32. */
+/* The batch-th of those that travel `shift` ranks up. No pair has as many as 2^31. */
 static uint64_t rotated_round(int shift, size_t batch)
 {
     return (uint64_t)shift << 32 | batch;
@@ -63,9 +63,9 @@ static banyan_status rotate_flow(const pipeline_flow *flow, size_t index, int sh
                                  round_turns *turns)
 {
     size_t count = flow->batches.list.count;
-    if (count > UINT32_MAX)
-        return error_set(BANYAN_ERR_INVALID, "pipeline: %zu batches with rank %d, more than %u",
-                         count, flow->peer, UINT32_MAX);
+    if (count > INT32_MAX)
+        return error_set(BANYAN_ERR_INVALID, "pipeline: %zu batches with rank %d, more than %d",
+                         count, flow->peer, INT32_MAX);
     if (!array_reserve(turns, count))
         return BANYAN_ERR_NO_MEMORY;
     for (size_t i = 0; i < count; i++)

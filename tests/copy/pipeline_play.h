@@ -16,6 +16,7 @@ typedef struct play_tensor {
 typedef struct play_segment {
     char name[32];
     size_t elem_bytes;
+    int receiver;
     play_tensor source, destination;
     banyan_segment send, recv;
 } play_segment;
@@ -108,6 +109,15 @@ static inline void play_check(play *p)
         play_segment_check(p->segments[i]);
 }
 
+/* What the rank receives. */
+static inline void play_check_rank(play *p, int rank)
+{
+    for (size_t i = 0; i < p->segment_count; i++) {
+        if (p->segments[i]->receiver == rank)
+            play_segment_check(p->segments[i]);
+    }
+}
+
 static inline play play_create(board *b, uint64_t seed)
 {
     return (play){.board = b, .random = random_from(seed)};
@@ -164,6 +174,7 @@ static inline void play_batch(play *p, int sender, banyan_iteration *sending, in
         uint64_t room = (p->board->slot_bytes - offset) / elem_bytes;
         uint64_t elems = (uint64_t)random_between(&p->random, 0, (int64_t)room);
         play_segment *s = play_segment_make(p, elems, elem_bytes);
+        s->receiver = receiver;
         s->send.slot_offset = s->recv.slot_offset = offset;
         bytes = offset + elems * elem_bytes;
         sends[count] = s->send;

@@ -405,6 +405,48 @@ static void tables_that_lack_an_operation_are_refused(void **state)
     board_destroy(b);
 }
 
+static void a_rank_copies_to_itself_by_id(void **state)
+{
+    (void)state;
+    int64_t row[] = {6}, matrix[] = {2, 3}, strides[] = {1, 2};
+    uint32_t data[6] = {1, 2, 3, 4, 5, 6}, out[2][6] = {0};
+    DLTensor from = {.data = data,
+                     .device = {kDLCPU, 0},
+                     .ndim = 2,
+                     .dtype = {kDLUInt, 32, 1},
+                     .shape = matrix,
+                     .strides = strides};
+    DLTensor to[2];
+    for (int i = 0; i < 2; i++)
+        to[i] = (DLTensor){.data = out[i],
+                           .device = {kDLCPU, 0},
+                           .ndim = 1,
+                           .dtype = {kDLUInt, 32, 1},
+                           .shape = row};
+    /* Task 8 is with other ranks; (3, 0) and (3, 1) are two. */
+    banyan_send_op sends[] = {{from, 1, 8, 0}, {from, 4, 3, 1}};
+    banyan_recv_op recvs[] = {{to[0], 2, 8, 0}, {to[1], 4, 3, 1}};
+    board *b = board_create(5, 32);
+    board_end end;
+    board_end_open(b, 4, &end);
+    banyan_pipeline *pipeline;
+    CHECK_OK(banyan_pipeline_create(banyan_pipeline_host_launcher(), &end.buffers, 4, &pipeline));
+    CHECK_OK(banyan_pipeline_self_moves(pipeline, sends, 2, recvs, 2));
+    static const uint32_t transposed[] = {1, 3, 5, 2, 4, 6}, zeros[6];
+    assert_memory_equal(out[1], transposed, sizeof transposed);
+    assert_memory_equal(out[0], zeros, sizeof zeros);
+    CHECK_OK(banyan_pipeline_self_moves(pipeline, NULL, 0, NULL, 0));
+
+    memset(out, 0, sizeof out);
+    recvs[1].part = 0;
+    CHECK_FAILS(banyan_pipeline_self_moves(pipeline, sends, 2, recvs, 2), BANYAN_ERR_MISMATCH,
+                "rank 4");
+    assert_memory_equal(out[1], zeros, sizeof zeros);
+    banyan_pipeline_destroy(pipeline);
+    board_end_close(&end);
+    board_destroy(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -419,6 +461,7 @@ int main(void)
         cmocka_unit_test(a_partner_that_never_comes_ends_the_wait_with_its_rank),
         cmocka_unit_test(a_wrong_schedule_is_refused_before_anything_moves),
         cmocka_unit_test(tables_that_lack_an_operation_are_refused),
+        cmocka_unit_test(a_rank_copies_to_itself_by_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

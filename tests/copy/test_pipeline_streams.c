@@ -368,6 +368,31 @@ static void a_send_slot_goes_to_the_send_stream_and_back(void **state)
     board_destroy(b);
 }
 
+static void moves_to_oneself_are_waited_for_on_the_copy_stream(void **state)
+{
+    (void)state;
+    int64_t shape[] = {5};
+    uint16_t data[5] = {1, 2, 3, 4, 5}, out[5] = {0};
+    DLTensor from = {
+        .data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLUInt, 16, 1}, .shape = shape};
+    DLTensor to = from;
+    to.data = out;
+    banyan_send_op send = {from, 0, 1, 0};
+    banyan_recv_op recv = {to, 0, 1, 0};
+    board *b = board_create(2, SLOT_BYTES);
+    play p = play_create(b, random_seed());
+    static sim device;
+    sim_open(&p, 0, true, true, &device);
+    banyan_pipeline *pipeline = sim_pipeline(&device);
+    CHECK_OK(banyan_pipeline_self_moves(pipeline, &send, 1, &recv, 1));
+    assert_memory_equal(out, data, sizeof data);
+    assert_int_equal(device.synchronizes, 1);
+    banyan_pipeline_destroy(pipeline);
+    board_end_close(&device.end);
+    play_destroy(&p);
+    board_destroy(b);
+}
+
 static void streams_without_events_are_refused(void **state)
 {
     (void)state;
@@ -393,6 +418,7 @@ int main(void)
         cmocka_unit_test(slots_are_handed_over_in_time_with_signals_on_streams),
         cmocka_unit_test(slots_are_handed_over_in_time_with_signals_from_the_host),
         cmocka_unit_test(a_send_slot_goes_to_the_send_stream_and_back),
+        cmocka_unit_test(moves_to_oneself_are_waited_for_on_the_copy_stream),
         cmocka_unit_test(streams_without_events_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
