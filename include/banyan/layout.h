@@ -149,15 +149,16 @@ typedef struct banyan_megatron_tensor {
     bool is_tp;                     /* sharded over the tensor-parallel group along partition_dim */
     int partition_dim;
     int partition_stride; /* s segments; segment k of rank t of T is global segment k·T + t */
-    const int64_t
-        *partition_sizes; /* local blocks packed along partition_dim, each sharded alone */
+    /* Sizes of the local blocks that are packed along partition_dim, each sharded by itself. */
+    const int64_t *partition_sizes;
     int partition_size_count;
     const int *tp_ranks; /* the tensor-parallel group, in order; for experts, theirs */
     int tp_rank_count;
     const int *dp_ranks; /* the data-parallel group: the replicas. None: the planner finds them */
     int dp_rank_count;
-    bool is_ep; /* one expert's: its replicas are not its data-parallel group; the planner finds
-                   them */
+    /* One expert's tensor, whose replicas are not its data-parallel group: the planner finds them.
+     */
+    bool is_ep;
     bool persistent_buffer;
 } banyan_megatron_tensor;
 
@@ -188,7 +189,8 @@ BANYAN_API banyan_status banyan_megatron_case_load(const char *path, banyan_mega
 BANYAN_API void banyan_megatron_case_destroy(banyan_megatron_case *loaded);
 BANYAN_API const char *banyan_megatron_case_name(const banyan_megatron_case *loaded);
 BANYAN_API int banyan_megatron_case_world_size(const banyan_megatron_case *loaded);
-/* What `rank` holds on one side: `count` tensors, none for a rank that takes no part in it. */
+/* What `rank`, one of the case's, holds on one side: `count` tensors, none where it takes no part.
+ */
 BANYAN_API const banyan_megatron_tensor *
 banyan_megatron_case_tensors(const banyan_megatron_case *loaded, int rank, banyan_side side,
                              size_t *count);
