@@ -87,43 +87,50 @@ static bool is_kept(const job *of)
            kept->destination_id == (of->destination ? tensors_id(of->destination) : 0);
 }
 
-/* What the ranks tell each other before a run, so that the largest decides: is one unable to start,
- * must one prepare anew, which version is the newest. */
+/* What the ranks tell each other before a run, so that the largest decides: one cannot start, one
+ * must prepare anew, or else which version is the newest. */
 #define JOB_REFUSED (UINT64_C(1) << 63)
 #define JOB_PREPARES (UINT64_C(1) << 62)
 #define JOB_VERSION (JOB_PREPARES - 1)
 
-static banyan_status prepare_job(const job *of)
+/* The version is in the word unless somebody prepares: then it takes another round. */
+static banyan_status prepare_job(const job *of, uint64_t version, uint64_t *newest)
 {
     banyan_reshard_plan_release(of->plan);
+    RETURN_IF_FAILED(control_max(of->world, version, newest));
     return execution_build(of->plan, of->source, of->destination, of->service, of->world,
                            of->transform, &of->plan->execution);
+}
+
+static banyan_status move_job(const job *of, banyan_status mine, uint64_t *newest)
+{
+    uint64_t version = of->destination ? banyan_tensors_version(of->destination) & JOB_VERSION : 0;
+    uint64_t word = version, most;
+    if (!is_kept(of))
+        word |= JOB_PREPARES;
+    if (mine != BANYAN_OK)
+        word |= JOB_REFUSED;
+    RETURN_IF_FAILED(control_max(of->world, word, &most));
+    if (most & JOB_REFUSED)
+        return control_agree(of->world, mine);
+    *newest = most;
+    if (most & JOB_PREPARES)
+        RETURN_IF_FAILED(prepare_job(of, version, newest));
+    return execution_run(of->plan->execution);
 }
 
 static banyan_status run_job(const job *of)
 {
     banyan_status mine = check_job(of);
-    uint64_t word = of->destination ? banyan_tensors_version(of->destination) & JOB_VERSION : 0;
-    if (mine != BANYAN_OK)
-        word |= JOB_REFUSED;
-    else if (of->destination)
+    if (mine == BANYAN_OK && of->destination)
         tensors_set_torn(of->destination);
-    if (!is_kept(of))
-        word |= JOB_PREPARES;
-    uint64_t most;
-    RETURN_IF_FAILED(control_max(of->world, word, &most));
-    if (most & JOB_REFUSED)
-        return control_agree(of->world, mine);
-    banyan_status status = most & JOB_PREPARES ? prepare_job(of) : BANYAN_OK;
-    if (status == BANYAN_OK)
-        status = execution_run(of->plan->execution);
-    if (status != BANYAN_OK) {
+    uint64_t newest;
+    banyan_status status = move_job(of, mine, &newest);
+    if (status != BANYAN_OK)
         banyan_reshard_plan_release(of->plan);
-        return status;
-    }
-    if (of->destination)
-        tensors_set_whole(of->destination, (most & JOB_VERSION) + 1);
-    return BANYAN_OK;
+    else if (of->destination)
+        tensors_set_whole(of->destination, newest + 1);
+    return status;
 }
 
 static banyan_status job_of(banyan_reshard_plan *plan, banyan_tensors *source,

@@ -62,14 +62,32 @@ static inline void filled_write(const banyan_piece *piece, const int64_t *index,
     filled_value(piece->name, *(const int *)context, flat, elem_bytes, element);
 }
 
+/* The element of a tensor, whatever its strides, that is the number-th in row-major order. */
+static inline unsigned char *filled_nth(const DLTensor *tensor, uint64_t number)
+{
+    int64_t offset = 0;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        offset += (int64_t)(number % (uint64_t)tensor->shape[d]) * tensor->strides[d];
+        number /= (uint64_t)tensor->shape[d];
+    }
+    return (unsigned char *)tensor->data + tensor->byte_offset +
+           offset * (int64_t)banyan_dtype_bytes(tensor->dtype);
+}
+
+static inline uint64_t filled_elems(const DLTensor *tensor)
+{
+    uint64_t elems = 1;
+    for (int d = 0; d < tensor->ndim; d++)
+        elems *= (uint64_t)tensor->shape[d];
+    return elems;
+}
+
 static inline void filled_poison(const banyan_tensors *set)
 {
     for (size_t i = 0; i < banyan_tensors_count(set); i++) {
         const DLTensor *tensor = banyan_tensors_get(set, i);
-        size_t bytes = banyan_dtype_bytes(tensor->dtype);
-        for (int d = 0; d < tensor->ndim; d++)
-            bytes *= (size_t)tensor->shape[d];
-        memset(tensor->data, FILLED_POISON, bytes);
+        for (uint64_t e = 0; e < filled_elems(tensor); e++)
+            memset(filled_nth(tensor, e), FILLED_POISON, banyan_dtype_bytes(tensor->dtype));
     }
 }
 
@@ -135,22 +153,22 @@ static inline void filled_check_padding(const banyan_layout *layout, const banya
     }
 }
 
-/* A destination: every element of every piece is right, padding is zero, and all else is poison.
- * Poisons it anew. */
-static inline void filled_check(const banyan_layout *layout, const banyan_tensors *set, int pass)
+/* A destination: every element of every piece is right (from its fallback, where it has one, when
+ * the source has not the tensor itself), padding is zero, and all else is poison. Poisons it anew.
+ */
+static inline void filled_check(const banyan_layout *layout, const banyan_tensors *set, int pass,
+                                bool from_fallback)
 {
-    struct filled_expectation expected = {.pass = pass, .from_fallback = true};
+    struct filled_expectation expected = {.pass = pass, .from_fallback = from_fallback};
     filled_each(layout, set, filled_compare, &expected);
     filled_each(layout, set, filled_mark, NULL);
     filled_check_padding(layout, set);
     for (size_t i = 0; i < banyan_tensors_count(set); i++) {
         const DLTensor *tensor = banyan_tensors_get(set, i);
-        size_t bytes = banyan_dtype_bytes(tensor->dtype);
-        for (int d = 0; d < tensor->ndim; d++)
-            bytes *= (size_t)tensor->shape[d];
-        for (size_t b = 0; b < bytes; b++)
-            CHECK(((unsigned char *)tensor->data)[b] == FILLED_POISON, "byte %zu of tensor %zu", b,
-                  i);
+        for (uint64_t e = 0; e < filled_elems(tensor); e++)
+            for (size_t b = 0; b < banyan_dtype_bytes(tensor->dtype); b++)
+                CHECK(filled_nth(tensor, e)[b] == FILLED_POISON, "element %llu of tensor %zu",
+                      (unsigned long long)e, i);
     }
 }
 

@@ -3,6 +3,8 @@
 #ifndef TESTS_RESHARD_MAILBOX_H
 #define TESTS_RESHARD_MAILBOX_H
 
+#include <unistd.h>
+
 #include "support/test.h"
 
 #include "core/bytes.h"
