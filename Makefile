@@ -24,6 +24,12 @@ build: setup
 test: build
 	@ctest --test-dir $(BUILD) --output-on-failure
 
+demo: build
+	@scripts/demo $(BUILD)
+
+bench: build
+	@scripts/bench $(BUILD)
+
 asan: setup
 	@$(GENERATE) -B build-asan -DBANYAN_SANITIZE=address
 	@cmake --build build-asan

@@ -143,7 +143,7 @@ BANYAN_API banyan_status banyan_copy_service_open_backend(banyan_world *world,
                                                           const banyan_copy_options *options,
                                                           banyan_copy_service **service);
 
-/* Local; schedules made from it must be freed first. NULL is ignored. */
+/* Local. Schedules made from it end with it: they may then only be freed. NULL is ignored. */
 BANYAN_API void banyan_copy_service_close(banyan_copy_service *service);
 
 /* The backend's name and capabilities (BANYAN_COPY_…). Local. */

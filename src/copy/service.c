@@ -22,11 +22,13 @@ struct banyan_copy_service {
     void *state;
     bool is_open;
     copy_queue queue;
+    banyan_copy_schedule *schedules; /* those made and not yet freed */
 };
 
 /* With a backend that keeps schedules, its own; with another, what to submit again each time. */
 struct banyan_copy_schedule {
-    banyan_copy_service *service;
+    banyan_copy_service *service; /* NULL once it is closed */
+    banyan_copy_schedule *previous, *next;
     void *planned;
     bool is_planned;
     copy_queue batch;
@@ -162,10 +164,39 @@ banyan_status banyan_copy_service_open_backend(banyan_world *world,
     return open_backend(world, BANYAN_OK, backend, name, options, service);
 }
 
+/* ---- the schedules of a service ---- */
+
+static void link_schedule(banyan_copy_schedule *schedule)
+{
+    banyan_copy_service *service = schedule->service;
+    schedule->next = service->schedules;
+    if (schedule->next)
+        schedule->next->previous = schedule;
+    service->schedules = schedule;
+}
+
+/* Give back what the schedule has of its service; what remains can only be freed. */
+static void end_schedule(banyan_copy_schedule *schedule)
+{
+    banyan_copy_service *service = schedule->service;
+    if (schedule->is_planned)
+        service->backend->release(service->state, schedule->planned);
+    if (schedule->next)
+        schedule->next->previous = schedule->previous;
+    if (schedule->previous)
+        schedule->previous->next = schedule->next;
+    else
+        service->schedules = schedule->next;
+    schedule->is_planned = false;
+    schedule->service = NULL;
+}
+
 void banyan_copy_service_close(banyan_copy_service *service)
 {
     if (!service)
         return;
+    while (service->schedules)
+        end_schedule(service->schedules);
     close_state(service);
     copy_queue_free(&service->queue);
     free(service);
@@ -258,6 +289,7 @@ banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
     banyan_status mine = BANYAN_OK;
     if (made) {
         *made = (banyan_copy_schedule){.service = service, .batch = queue};
+        link_schedule(made);
         mine = check_batch(service, made);
     } else {
         copy_queue_free(&queue);
@@ -278,9 +310,8 @@ void banyan_copy_schedule_free(banyan_copy_schedule *schedule)
 {
     if (!schedule)
         return;
-    banyan_copy_service *service = schedule->service;
-    if (schedule->is_planned)
-        service->backend->release(service->state, schedule->planned);
+    if (schedule->service)
+        end_schedule(schedule);
     copy_queue_free(&schedule->batch);
     free(schedule->local);
     free(schedule);
@@ -336,6 +367,8 @@ static banyan_status run_by_submitting(banyan_copy_schedule *schedule)
 banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule)
 {
     banyan_copy_service *service = schedule->service;
+    if (!service)
+        return error_set(BANYAN_ERR_INVALID, "a schedule cannot run after its service is closed");
     if (schedule->is_planned)
         return service->backend->execute(service->state, schedule->planned);
     return run_by_submitting(schedule);

@@ -499,6 +499,31 @@ static void a_backend_opens_on_all_ranks_or_on_none(void **state)
     ranks_run(3, open_in_every_way, NULL);
 }
 
+static void outlive_a_service(banyan_world *world, void *context)
+{
+    (void)context;
+    static const char *const backends[] = {"direct", "pipeline"};
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        banyan_copy_service *service;
+        banyan_copy_schedule *first, *second, *third;
+        CHECK_OK(banyan_copy_service_open(world, backends[i], NULL, &service));
+        CHECK_OK(banyan_copy_service_prepare(service, &first));
+        CHECK_OK(banyan_copy_service_prepare(service, &second));
+        CHECK_OK(banyan_copy_service_prepare(service, &third));
+        banyan_copy_schedule_free(second);
+        banyan_copy_service_close(service);
+        CHECK_FAILS(banyan_copy_schedule_run(first), BANYAN_ERR_INVALID, "service is closed");
+        banyan_copy_schedule_free(third);
+        banyan_copy_schedule_free(first);
+    }
+}
+
+static void a_schedule_may_be_freed_after_its_service(void **state)
+{
+    (void)state;
+    ranks_run(2, outlive_a_service, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +536,7 @@ int main(void)
         cmocka_unit_test(a_wrong_batch_fails_everywhere_and_moves_nothing),
         cmocka_unit_test(what_a_backend_refuses_on_one_rank_is_forgotten_on_all),
         cmocka_unit_test(a_backend_opens_on_all_ranks_or_on_none),
+        cmocka_unit_test(a_schedule_may_be_freed_after_its_service),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
