@@ -8,7 +8,9 @@
 struct mxfp8_pending {
     mxfp8_box whole;
     mxfp8_memory values;
+    size_t values_bytes;
     int64_t row_blocks;
+    size_t block_count;
     uint8_t *marked; /* a byte a block, row by row */
 };
 
@@ -34,8 +36,10 @@ banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
         rows = d < ndim - 1 ? rows * (size_t)shape[d] : 1;
     }
     made->row_blocks = mxfp8_blocks(row_length(&made->whole));
+    made->values_bytes = bytes;
+    made->block_count = rows * (size_t)made->row_blocks;
     made->values.data = overflows ? NULL : calloc(1, bytes + 1);
-    made->marked = overflows ? NULL : calloc(1, rows * (size_t)made->row_blocks + 1);
+    made->marked = overflows ? NULL : calloc(1, made->block_count + 1);
     if (!made->values.data || !made->marked) {
         mxfp8_pending_destroy(made);
         return error_no_memory(bytes, name);
@@ -51,6 +55,21 @@ void mxfp8_pending_destroy(mxfp8_pending *pending)
     free(pending->values.data);
     free(pending->marked);
     free(pending);
+}
+
+bool mxfp8_pending_fits(const mxfp8_pending *pending, DLDataType dtype, int ndim,
+                        const int64_t *shape)
+{
+    bool fits = banyan_dtype_equal(pending->values.dtype, dtype) && pending->whole.ndim == ndim;
+    for (int d = 0; d < ndim && fits; d++)
+        fits = pending->whole.extent[d] == shape[d];
+    return fits;
+}
+
+void mxfp8_pending_reset(mxfp8_pending *pending)
+{
+    memset(pending->values.data, 0, pending->values_bytes);
+    memset(pending->marked, 0, pending->block_count);
 }
 
 void mxfp8_pending_memory(const mxfp8_pending *pending, const mxfp8_box *box, mxfp8_memory *memory)

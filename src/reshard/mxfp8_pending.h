@@ -11,6 +11,13 @@ banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
                                    const int64_t *shape, mxfp8_pending **pending);
 void mxfp8_pending_destroy(mxfp8_pending *pending);
 
+/* Was it made for this type and shape? */
+bool mxfp8_pending_fits(const mxfp8_pending *pending, DLDataType dtype, int ndim,
+                        const int64_t *shape);
+
+/* Zero the values, and forget what has come. */
+void mxfp8_pending_reset(mxfp8_pending *pending);
+
 /* The memory at a box's first element. */
 void mxfp8_pending_memory(const mxfp8_pending *pending, const mxfp8_box *box, mxfp8_memory *memory);
 

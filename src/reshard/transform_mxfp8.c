@@ -17,8 +17,8 @@ struct mxfp8_tensor {
     bool bound, dense;
     DLTensor scales; /* but for shape and strides, which are below */
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
-    uint64_t cleared_in;    /* the run whose prepare calls have zeroed the scales */
-    mxfp8_pending *pending; /* in a run with slices that cut blocks */
+    uint64_t cleared_in;    /* the run that has zeroed the scales */
+    mxfp8_pending *pending; /* once slices have cut blocks; stays, since schedules point into it */
     mxfp8_memory elements;  /* the whole tensor's, where the pending values will go */
     mxfp8_scales pending_scales;
 };
@@ -92,11 +92,11 @@ static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
     return BANYAN_OK;
 }
 
-/* A run writes all scales of a destination. Blocks of padding alone, which no task brings, get
- * zeros, as their elements do. */
-static banyan_status destination_tensor(const struct mxfp8_transform *mxfp8,
-                                        const banyan_transform_task *task,
-                                        struct mxfp8_tensor **tensor, mxfp8_scales *scales)
+/* The same at a destination in a run, which writes all scales: blocks of padding alone, which no
+ * task brings, get zeros, as their elements do. */
+static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
+                                    const banyan_transform_task *task, struct mxfp8_tensor **tensor,
+                                    mxfp8_scales *scales)
 {
     RETURN_IF_FAILED(task_tensor(mxfp8, task, tensor, scales));
     if ((*tensor)->cleared_in != mxfp8->run) {
@@ -104,12 +104,6 @@ static banyan_status destination_tensor(const struct mxfp8_transform *mxfp8,
         (*tensor)->cleared_in = mxfp8->run;
     }
     return BANYAN_OK;
-}
-
-static void drop_pending(struct mxfp8_tensor *tensor)
-{
-    mxfp8_pending_destroy(tensor->pending);
-    tensor->pending = NULL;
 }
 
 /* ---- parts ---- */
@@ -152,12 +146,15 @@ static banyan_status pending_part(struct mxfp8_tensor *tensor, const banyan_tran
 {
     const DLTensor *whole = task->whole;
     DLDataType dtype = task->transfer->source_dtype;
-    if (!tensor->pending) {
+    if (tensor->pending && !mxfp8_pending_fits(tensor->pending, dtype, whole->ndim, whole->shape)) {
+        mxfp8_pending_destroy(tensor->pending);
+        tensor->pending = NULL;
+    }
+    if (!tensor->pending)
         RETURN_IF_FAILED(mxfp8_pending_create(task->local_name, dtype, whole->ndim, whole->shape,
                                               &tensor->pending));
-        mxfp8_memory_of(whole, &tensor->elements);
-        tensor->pending_scales = *scales;
-    }
+    mxfp8_memory_of(whole, &tensor->elements);
+    tensor->pending_scales = *scales;
     size_t ndim = (size_t)task->local->ndim;
     int64_t *dims = banyan_transform_scratch_take(scratch, 2 * ndim * sizeof *dims);
     if (!dims)
@@ -261,7 +258,7 @@ static banyan_status receive_quantized(const struct mxfp8_transform *mxfp8,
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
     RETURN_IF_FAILED(mxfp8_task_require_whole_blocks(task));
-    RETURN_IF_FAILED(destination_tensor(mxfp8, task, &tensor, &scales));
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
     return scratch_scales(task, scratch, &parts[PART_SCALES]);
 }
 
@@ -272,7 +269,7 @@ static banyan_status receive_values(const struct mxfp8_transform *mxfp8,
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
     int64_t block;
-    RETURN_IF_FAILED(destination_tensor(mxfp8, task, &tensor, &scales));
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
     if (mxfp8_task_cuts_block(task, &block))
         return pending_part(tensor, task, &scales, scratch, part);
     return scratch_elements(task, task->transfer->source_dtype, scratch, part);
@@ -307,7 +304,7 @@ static banyan_status finish_values(const struct mxfp8_transform *mxfp8,
     mxfp8_box box;
     mxfp8_memory from, to;
     int64_t block;
-    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    RETURN_IF_FAILED(landing_tensor(mxfp8, task, &tensor, &scales));
     mxfp8_task_box(task, &box);
     if (mxfp8_task_cuts_block(task, &block)) {
         mxfp8_pending_mark(tensor->pending, &box);
@@ -326,7 +323,7 @@ static banyan_status finish_quantized(const struct mxfp8_transform *mxfp8,
     mxfp8_scales scales;
     mxfp8_box box;
     mxfp8_memory from;
-    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    RETURN_IF_FAILED(landing_tensor(mxfp8, task, &tensor, &scales));
     mxfp8_task_box(task, &box);
     mxfp8_task_memory(task, part, &from);
     mxfp8_box_scales_write(&box, &scales, &from);
@@ -361,13 +358,15 @@ static banyan_status mxfp8_finalize_recv(void *context, const banyan_transform_t
 
 /* ---- runs ---- */
 
-/* What a failed run has left is dropped. */
+/* What the run before has brought is forgotten, also when it failed half-way. */
 static banyan_status mxfp8_begin(void *context)
 {
     struct mxfp8_transform *mxfp8 = context;
     mxfp8->run++;
-    for (size_t i = 0; i < mxfp8->tensors.count; i++)
-        drop_pending(&mxfp8->tensors.data[i]);
+    for (size_t i = 0; i < mxfp8->tensors.count; i++) {
+        if (mxfp8->tensors.data[i].pending)
+            mxfp8_pending_reset(mxfp8->tensors.data[i].pending);
+    }
     return BANYAN_OK;
 }
 
@@ -375,11 +374,10 @@ static banyan_status mxfp8_finish(void *context)
 {
     struct mxfp8_transform *mxfp8 = context;
     for (size_t i = 0; i < mxfp8->tensors.count; i++) {
-        struct mxfp8_tensor *tensor = &mxfp8->tensors.data[i];
+        const struct mxfp8_tensor *tensor = &mxfp8->tensors.data[i];
         if (tensor->pending)
             mxfp8_pending_quantize(tensor->pending, mxfp8->options.rule, &tensor->elements,
                                    &tensor->pending_scales);
-        drop_pending(tensor);
     }
     return BANYAN_OK;
 }
@@ -390,7 +388,7 @@ static void mxfp8_destroy(transform_object *object)
 {
     struct mxfp8_transform *mxfp8 = (struct mxfp8_transform *)object;
     for (size_t i = 0; i < mxfp8->tensors.count; i++) {
-        drop_pending(&mxfp8->tensors.data[i]);
+        mxfp8_pending_destroy(mxfp8->tensors.data[i].pending);
         free(mxfp8->tensors.data[i].name);
     }
     array_free(&mxfp8->tensors);

@@ -314,7 +314,7 @@ static void in_child(void (*fn)(const char *folder), const char *folder, int *st
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        ranks_in_child = true;
+        ranks_become_child();
         fn(folder);
         _exit(0);
     }

@@ -21,7 +21,10 @@ void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses);
 /* End the calling rank as failed; in the test's own process, fail the test. */
 void ranks_fail(void) __attribute__((noreturn));
 
-/* True in a process that was forked to be a rank. */
+/* What a process that a test forks calls first: checks that fail, and crashes, end it. */
+void ranks_become_child(void);
+
+/* True in such a process. */
 extern bool ranks_in_child;
 
 #endif
