@@ -220,6 +220,13 @@ struct link *reactor_connect(struct reactor *reactor, const struct address *addr
     pthread_mutex_lock(&reactor->lock);
     address_connect(address, &fd, &error);
     bool connected = error == 0;
+    /* Whoever has taken the name before its owner could is not to be trusted. */
+    char listener[ADDRESS_TEXT_BYTES];
+    if (connected && !address_peer_allowed(fd, listener)) {
+        close(fd);
+        connected = false;
+        error = EACCES;
+    }
     if (connected || error == EINPROGRESS) {
         link = add_link(reactor, fd, true, connected, !address_is_unix(address), from, to);
         error = errno;

@@ -54,7 +54,7 @@ void reactor_stop_tcp(struct reactor *reactor);
 void reactor_stop_listening(struct reactor *reactor);
 
 /* Start to connect as `from` to rank `to` at an address. NULL, with errno set, when it fails at
- * once. The loop's thread. */
+ * once; EACCES: another user listens there. The loop's thread. */
 struct link *reactor_connect(struct reactor *reactor, const struct address *address,
                              const char *who, int from, int to);
 
