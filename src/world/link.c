@@ -270,8 +270,8 @@ static banyan_status answer_challenge(struct link *link)
     if (challenge.magic != WIRE_MAGIC)
         return error_set(BANYAN_ERR_FORMAT, "%s does not speak Banyan's protocol", link->who);
     if (challenge.version != WIRE_VERSION)
-        return error_set(BANYAN_ERR_REFUSED, "%s speaks version %u of the protocol, this is %u",
-                         link->who, challenge.version, WIRE_VERSION);
+        return error_set(BANYAN_ERR_REFUSED, "%s speaks version %llu of the protocol, this is %u",
+                         link->who, (unsigned long long)challenge.version, WIRE_VERSION);
     unsigned char proof[WIRE_PROOF_BYTES];
     wire_prove(link->key, WIRE_ACCEPTS, &link->hello, challenge.nonce, proof);
     if (!wire_proof_equal(proof, challenge.proof))

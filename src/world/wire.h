@@ -33,8 +33,7 @@ struct wire_hello {
 
 struct wire_challenge {
     uint64_t magic;
-    uint32_t version;
-    uint32_t reserved;
+    uint64_t version;
     unsigned char nonce[WIRE_NONCE_BYTES];
     unsigned char proof[WIRE_PROOF_BYTES];
 };

@@ -1,0 +1,399 @@
+/* Strangers, garbage, replays: refused and logged, and the job goes on. */
+#include "support/test.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "world/rendezvous.h"
+#include "world/world.h"
+
+enum { RANKS = 4 };
+
+static _Atomic int warnings;
+
+static void count_warning(banyan_log_level level, const char *message, void *context)
+{
+    (void)context;
+    if (level == BANYAN_LOG_WARN && strstr(message, "refused"))
+        warnings++;
+}
+
+/* ---- a stranger's side ---- */
+
+static int knock(const struct address *address)
+{
+    int fd, error;
+    for (;;) {
+        address_connect(address, &fd, &error);
+        if (error == 0)
+            break;
+        if (error == EINPROGRESS) {
+            struct pollfd wait = {fd, POLLOUT, 0};
+            poll(&wait, 1, 5000);
+            break;
+        }
+        if (error != EAGAIN)
+            return -1;
+        usleep(1000);
+    }
+    return fd;
+}
+
+static void say(int fd, const void *data, size_t bytes)
+{
+    for (size_t said = 0; said < bytes;) {
+        struct pollfd wait = {fd, POLLOUT, 0};
+        ssize_t sent = send(fd, (const char *)data + said, bytes - said, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN)
+            return;
+        if (sent < 0)
+            poll(&wait, 1, 1000);
+        else
+            said += (size_t)sent;
+    }
+}
+
+/* How many of `bytes` come within two seconds. */
+static size_t listen_for(int fd, void *data, size_t bytes)
+{
+    size_t heard = 0;
+    uint64_t deadline_ns = deadline_after(2 * NS_PER_S);
+    while (heard < bytes && deadline_left_ns(deadline_ns) > 0) {
+        struct pollfd wait = {fd, POLLIN, 0};
+        poll(&wait, 1, 100);
+        ssize_t got = recv(fd, (char *)data + heard, bytes - heard, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN))
+            break;
+        heard += got > 0 ? (size_t)got : 0;
+    }
+    return heard;
+}
+
+static bool is_hung_up(int fd)
+{
+    char rest[4096];
+    for (int i = 0; i < 400; i++) {
+        ssize_t got = recv(fd, rest, sizeof rest, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN))
+            return true;
+        usleep(5000);
+    }
+    return false;
+}
+
+static struct wire_hello hello_of(uint32_t purpose, int from, int to)
+{
+    struct wire_hello hello = {
+        .magic = WIRE_MAGIC, .version = WIRE_VERSION, .purpose = purpose, .from = from, .to = to};
+    randombytes_buf(hello.nonce, sizeof hello.nonce);
+    return hello;
+}
+
+/* Shake hands with a key; false when the challenge does not come. */
+static bool shake_hands(int fd, const unsigned char *key, const struct wire_hello *hello,
+                        unsigned char proof[WIRE_PROOF_BYTES])
+{
+    struct wire_challenge challenge;
+    say(fd, hello, sizeof *hello);
+    if (listen_for(fd, &challenge, sizeof challenge) != sizeof challenge)
+        return false;
+    wire_prove(key, WIRE_CONNECTS, hello, challenge.nonce, proof);
+    say(fd, proof, WIRE_PROOF_BYTES);
+    return true;
+}
+
+static void garbage(const struct address *address, random_state *random, size_t bytes)
+{
+    unsigned char data[4096];
+    int fd = knock(address);
+    CHECK(fd >= 0);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)random_next(random);
+    say(fd, data, bytes);
+    if (bytes >= sizeof(struct wire_hello))
+        CHECK(is_hung_up(fd), "%zu bytes of garbage are listened to", bytes);
+    close(fd);
+}
+
+static void half_a_hello(const struct address *address, uint32_t purpose, int to)
+{
+    struct wire_hello hello = hello_of(purpose, 1, to);
+    int fd = knock(address);
+    say(fd, &hello, sizeof hello / 2);
+    close(fd);
+}
+
+static void wrong_hello(const struct address *address, uint32_t purpose, int to, size_t offset)
+{
+    struct wire_hello hello = hello_of(purpose, 1, to);
+    ((unsigned char *)&hello)[offset] ^= 1;
+    int fd = knock(address);
+    say(fd, &hello, sizeof hello);
+    CHECK(is_hung_up(fd), "byte %zu of the hello is wrong", offset);
+    close(fd);
+}
+
+static void wrong_key(const struct address *address, uint32_t purpose, int to)
+{
+    unsigned char key[WIRE_KEY_BYTES] = {1, 2, 3}, proof[WIRE_PROOF_BYTES];
+    struct wire_hello hello = hello_of(purpose, 1, to);
+    int fd = knock(address);
+    CHECK(shake_hands(fd, key, &hello, proof));
+    CHECK(is_hung_up(fd), "a wrong proof is taken");
+    close(fd);
+}
+
+/* What proved everything on one connection proves nothing on another. */
+static void replay(const struct address *address, const unsigned char *key, uint32_t purpose,
+                   int from, int to)
+{
+    unsigned char proof[WIRE_PROOF_BYTES];
+    struct wire_hello hello = hello_of(purpose, from, to);
+    struct wire_challenge challenge;
+    int first = knock(address), second = knock(address);
+    CHECK(shake_hands(first, key, &hello, proof));
+    say(second, &hello, sizeof hello);
+    CHECK(listen_for(second, &challenge, sizeof challenge) == sizeof challenge);
+    say(second, proof, sizeof proof);
+    CHECK(is_hung_up(second), "a replayed proof is taken");
+    close(first);
+    close(second);
+}
+
+static void bother(const struct address *address, const unsigned char *key, uint32_t purpose,
+                   int from, int to, random_state *random)
+{
+    static const size_t sizes[] = {0, 1, 7, 55, 56, 57, 100, 4096};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        garbage(address, random, sizes[i]);
+    half_a_hello(address, purpose, to);
+    wrong_hello(address, purpose, to, offsetof(struct wire_hello, magic));
+    wrong_hello(address, purpose, to, offsetof(struct wire_hello, version));
+    wrong_hello(address, purpose, to, offsetof(struct wire_hello, purpose));
+    wrong_hello(address, purpose, to, offsetof(struct wire_hello, to));
+    wrong_key(address, purpose, to);
+    replay(address, key, purpose, from, to);
+}
+
+/* How many connections of the above are worth a line in the log; each is refused once. */
+enum { BOTHERED = 8 + 1 + 4 + 1 + 2 };
+
+static void expect_warnings(int count)
+{
+    for (int i = 0; i < 300 && warnings < count; i++)
+        usleep(10000);
+    CHECK(warnings == count, "%d warnings, not %d", (int)warnings, count);
+}
+
+/* ---- the rendezvous ---- */
+
+struct opener {
+    pthread_t thread;
+    banyan_world_options options;
+};
+
+static void *open_and_close(void *argument)
+{
+    struct opener *opener = argument;
+    banyan_world *world;
+    CHECK_OK(banyan_world_open(&opener->options, &world));
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(banyan_world_close(world));
+    return NULL;
+}
+
+static void place_of(const banyan_unique_id *id, struct rendezvous_place *place)
+{
+    char node[ADDRESS_NODE_BYTES];
+    CHECK_OK(address_node(node));
+    CHECK_OK(rendezvous_place_of_id(id, node, place));
+}
+
+/* With the key, but nonsense behind it. */
+static void say_nonsense_with_the_key(const struct rendezvous_place *place,
+                                      const struct address *address, random_state *random)
+{
+    for (int round = 0; round < 20; round++) {
+        unsigned char proof[WIRE_PROOF_BYTES], data[256];
+        struct wire_hello hello = hello_of(WIRE_PURPOSE_JOIN, 1, -1);
+        struct wire_frame welcome, frame = {.kind = WIRE_JOIN, .bytes = sizeof data};
+        int fd = knock(address);
+        CHECK(shake_hands(fd, place->key, &hello, proof));
+        CHECK(listen_for(fd, &welcome, sizeof welcome) == sizeof welcome);
+        CHECK(welcome.kind == WIRE_WELCOME);
+        if (round % 4 == 1)
+            frame.bytes = UINT64_MAX - 7; /* an absurd length */
+        if (round % 4 == 2)
+            frame.kind = 4711;
+        if (round % 4 == 3)
+            frame.kind = WIRE_MESSAGE;
+        for (size_t i = 0; i < sizeof data; i++)
+            data[i] = (unsigned char)random_next(random);
+        say(fd, &frame, sizeof frame);
+        say(fd, data, sizeof data);
+        CHECK(is_hung_up(fd), "nonsense is taken in round %d", round);
+        close(fd);
+    }
+}
+
+static void the_rendezvous_refuses_strangers_and_goes_on(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    banyan_unique_id id;
+    struct rendezvous_place place;
+    struct opener openers[RANKS];
+    int silent[50];
+    CHECK_OK(banyan_unique_id_create(&id));
+    place_of(&id, &place);
+    struct address name = address_unix(place.name);
+    struct address tcp = place.addresses[place.address_count - 1];
+    warnings = 0;
+    banyan_log_set(count_warning, NULL);
+    for (int i = 0; i < 50; i++)
+        silent[i] = knock(i % 2 ? &name : &tcp);
+    for (int rank = 0; rank < RANKS; rank++) {
+        openers[rank].options = (banyan_world_options)BANYAN_WORLD_OPTIONS_INIT;
+        openers[rank].options.rank = rank;
+        openers[rank].options.world_size = RANKS;
+        openers[rank].options.unique_id = &id;
+        if (rank == RANKS - 1) {
+            bother(&name, place.key, WIRE_PURPOSE_JOIN, 3, -1, &random);
+            bother(&tcp, place.key, WIRE_PURPOSE_JOIN, 3, -1, &random);
+            /* The first connection of each replay knew the key. */
+            expect_warnings(2 * BOTHERED - 2);
+            say_nonsense_with_the_key(&place, &name, &random);
+        }
+        pthread_create(&openers[rank].thread, NULL, open_and_close, &openers[rank]);
+    }
+    for (int rank = 0; rank < RANKS; rank++)
+        pthread_join(openers[rank].thread, NULL);
+    for (int i = 0; i < 50; i++)
+        close(silent[i]);
+    banyan_log_set(NULL, NULL);
+}
+
+static void those_who_say_nothing_are_dropped(void **state)
+{
+    (void)state;
+    banyan_unique_id id;
+    struct rendezvous_place place;
+    CHECK_OK(banyan_unique_id_create(&id));
+    place_of(&id, &place);
+    struct address name = address_unix(place.name);
+    warnings = 0;
+    banyan_log_set(count_warning, NULL);
+    int fd = knock(&name);
+    uint64_t began = time_now_ns();
+    while (time_now_ns() - began < 8 * NS_PER_S && warnings == 0)
+        usleep(20000);
+    assert_int_equal(warnings, 1);
+    assert_true(is_hung_up(fd));
+    close(fd);
+    banyan_log_set(NULL, NULL);
+    /* Let the thread end that waits for ranks. */
+    struct opener only = {.options = BANYAN_WORLD_OPTIONS_INIT};
+    only.options.rank = 0;
+    only.options.world_size = 1;
+    only.options.unique_id = &id;
+    open_and_close(&only);
+}
+
+/* ---- ranks ---- */
+
+struct bothered {
+    banyan_world *world;
+    uint64_t seed;
+};
+
+static void *bother_own_rank(void *argument)
+{
+    const struct bothered *bothered = argument;
+    const struct endpoint *endpoint = bothered->world->endpoint;
+    int rank = endpoint->rank;
+    random_state random = random_from(bothered->seed + (uint64_t)rank);
+    struct address name = address_unix(endpoint->members[rank].name);
+    bother(&name, endpoint->key, WIRE_PURPOSE_PEER, (rank + endpoint->size - 1) % endpoint->size,
+           rank, &random);
+    struct address tcp = address_loopback(endpoint->members[rank].port);
+    if (endpoint->reactor.listener_count == 2)
+        bother(&tcp, endpoint->key, WIRE_PURPOSE_PEER, (rank + endpoint->size - 1) % endpoint->size,
+               rank, &random);
+    /* Ranks that cannot be: oneself, and one beyond the last. */
+    for (int i = 0; i < 2; i++) {
+        unsigned char proof[WIRE_PROOF_BYTES];
+        struct wire_hello hello = hello_of(WIRE_PURPOSE_PEER, i ? endpoint->size : rank, rank);
+        int fd = knock(&name);
+        CHECK(shake_hands(fd, endpoint->key, &hello, proof));
+        CHECK(is_hung_up(fd), "rank %d calls itself", rank);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void work_while_bothered(banyan_world *world, uint64_t seed)
+{
+    struct bothered bothered = {world, seed};
+    pthread_t stranger;
+    warnings = 0;
+    banyan_log_set(count_warning, NULL);
+    CHECK_OK(banyan_world_barrier(world));
+    pthread_create(&stranger, NULL, bother_own_rank, &bothered);
+    uint64_t began = time_now_ns(), done = 0;
+    /* The longest barrier is far from the time that a stranger is given. */
+    while (!done) {
+        uint64_t before = time_now_ns();
+        CHECK_OK(banyan_world_barrier(world));
+        CHECK(time_now_ns() - before < 2 * NS_PER_S);
+        CHECK_OK(control_max(world, time_now_ns() - began > NS_PER_S, &done));
+    }
+    pthread_join(stranger, NULL);
+    int ways = banyan_world_node_count(world) > 1 ? 2 : 1;
+    expect_warnings(ways * BOTHERED + 2);
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_log_set(NULL, NULL);
+}
+
+static void work_on_one_node(banyan_world *world, void *context)
+{
+    work_while_bothered(world, *(uint64_t *)context);
+}
+
+static void work_on_two_nodes(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    banyan_world *world;
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = rank;
+    options.world_size = count;
+    options.unique_id = id;
+    options.node = rank < count / 2 ? "a" : "b";
+    CHECK_OK(banyan_world_open(&options, &world));
+    work_while_bothered(world, *(uint64_t *)context);
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void ranks_refuse_strangers_and_go_on(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed();
+    int statuses[RANKS];
+    ranks_run(RANKS, work_on_one_node, &seed);
+    ranks_fork(RANKS, work_on_two_nodes, &seed, statuses);
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_int_equal(statuses[rank], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_rendezvous_refuses_strangers_and_goes_on),
+        cmocka_unit_test(those_who_say_nothing_are_dropped),
+        cmocka_unit_test(ranks_refuse_strangers_and_go_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
