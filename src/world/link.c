@@ -346,6 +346,13 @@ static banyan_status be_refused(const struct wire_frame *frame, const char *sent
     return error_set(status, "%.*s", (int)frame->bytes, sentence ? sentence : "");
 }
 
+static void note_goodbye(struct link *link)
+{
+    pthread_mutex_lock(link->lock);
+    link->peer_said_goodbye = true;
+    pthread_mutex_unlock(link->lock);
+}
+
 static banyan_status complete_frame(struct link *link)
 {
     struct wire_frame frame = link->frame;
@@ -369,7 +376,8 @@ static banyan_status complete_frame(struct link *link)
                            link->who, frame.kind);
     } else {
         int fd = frame.flags & WIRE_HAS_DESCRIPTOR ? take_descriptor(link) : -1;
-        link->peer_said_goodbye |= frame.kind == WIRE_GOODBYE;
+        if (frame.kind == WIRE_GOODBYE)
+            note_goodbye(link);
         status = link->ops->frame(link->owner, link, &frame, payload, fd);
     }
     return status;

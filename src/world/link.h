@@ -54,14 +54,14 @@ struct link {
     int fd;
     bool connects; /* this side said hello */
     bool sealed;   /* frames carry MACs */
-    bool peer_said_goodbye;
-    int rank; /* at the other end; -1 while unknown */
+    int rank;      /* at the other end; -1 while unknown */
     char who[ADDRESS_TEXT_BYTES];
     const unsigned char *key;
     const struct link_ops *ops;
     void *owner;
-    pthread_mutex_t *lock; /* guards stage and all of the output */
+    pthread_mutex_t *lock; /* guards the next two and all of the output */
     enum link_stage stage;
+    bool peer_said_goodbye;
     struct wire_hello hello;
     unsigned char nonce[WIRE_NONCE_BYTES]; /* the accepting side's */
 

@@ -4,6 +4,13 @@
 
 bool ranks_in_child;
 
+/* A test may fork while a thread of its own answers ranks. */
+const char *__tsan_default_options(void) __attribute__((visibility("default")));
+const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+
 void ranks_fail(void)
 {
     if (ranks_in_child) {

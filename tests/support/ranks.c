@@ -1,7 +1,9 @@
 #include "support/test.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,10 +17,33 @@ void ranks_become_child(void)
     ranks_in_child = true;
 }
 
+/* A process of its own answers the ranks, so that this one has a single thread when it forks them,
+ * and dies with it. */
+static pid_t host_unique_id(banyan_unique_id *id)
+{
+    int channel[2];
+    assert_int_equal(pipe2(channel, O_CLOEXEC), 0);
+    fflush(NULL);
+    pid_t host = fork();
+    assert_true(host >= 0);
+    if (host == 0) {
+        ranks_become_child();
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        CHECK_OK(banyan_unique_id_create(id));
+        CHECK(write(channel[1], id, sizeof *id) == sizeof *id);
+        for (;;)
+            pause();
+    }
+    close(channel[1]);
+    assert_int_equal(read(channel[0], id, sizeof *id), sizeof *id);
+    close(channel[0]);
+    return host;
+}
+
 void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
 {
     banyan_unique_id id;
-    CHECK_OK(banyan_unique_id_create(&id));
+    pid_t host = host_unique_id(&id);
     pid_t *children = calloc((size_t)count, sizeof *children);
     fflush(NULL);
     for (int rank = 0; rank < count; rank++) {
@@ -33,6 +58,8 @@ void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
     }
     for (int rank = 0; rank < count; rank++)
         assert_int_equal(waitpid(children[rank], &statuses[rank], 0), children[rank]);
+    kill(host, SIGKILL);
+    waitpid(host, NULL, 0);
     free(children);
 }
 

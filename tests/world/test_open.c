@@ -179,6 +179,7 @@ static void an_id_whose_maker_is_dead_is_refused_at_once(void **state)
         usleep(200000);
         _exit(0);
     }
+    close(pipe_fds[1]);
     assert_int_equal(read(pipe_fds[0], &id, sizeof id), sizeof id);
     uint64_t began = time_now_ns();
     expect(start(&id, 0, 2, 20), BANYAN_ERR_PEER_LOST, "ended before all 2 ranks had joined");
@@ -186,7 +187,6 @@ static void an_id_whose_maker_is_dead_is_refused_at_once(void **state)
     expect(start(&id, 0, 2, 20), BANYAN_ERR_SYSTEM, "Connection refused");
     assert_true(time_now_ns() - began < 5 * NS_PER_S);
     close(pipe_fds[0]);
-    close(pipe_fds[1]);
 }
 
 /* Every process learns from its environment who it is. */
@@ -434,8 +434,13 @@ static void expect_entries(const char *path, int expected)
 static void two_hundred_worlds_leave_nothing_behind(void **state)
 {
     (void)state;
-    int descriptors = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+    int descriptors = 0, threads = 0;
     for (int i = 0; i < 200; i++) {
+        if (i == 1) { /* sanitizers start a thread of their own with our first */
+            usleep(50000);
+            descriptors = count_entries("/proc/self/fd");
+            threads = count_entries("/proc/self/task");
+        }
         banyan_unique_id id;
         CHECK_OK(banyan_unique_id_create(&id));
         struct opener *openers[3];
@@ -452,17 +457,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_needs_nobody),
-        cmocka_unit_test(two_hundred_worlds_leave_nothing_behind),
-        cmocka_unit_test(a_rank_that_comes_twice_is_refused_and_the_job_goes_on),
-        cmocka_unit_test(a_deadline_names_who_has_not_come),
-        cmocka_unit_test(bytes_that_are_no_id_are_refused),
-        cmocka_unit_test(an_id_whose_maker_is_dead_is_refused_at_once),
         cmocka_unit_test(a_rank_that_dies_before_all_have_come_can_be_replaced),
         cmocka_unit_test(a_job_of_one_node_needs_no_address),
         cmocka_unit_test(nodes_meet_over_tcp_with_a_secret),
         cmocka_unit_test(nodes_without_a_secret_are_refused),
-        cmocka_unit_test(a_wrong_secret_is_refused_and_the_job_goes_on),
         cmocka_unit_test(nodes_are_numbered_by_their_lowest_rank),
+        cmocka_unit_test(two_hundred_worlds_leave_nothing_behind),
+        cmocka_unit_test(a_rank_that_comes_twice_is_refused_and_the_job_goes_on),
+        cmocka_unit_test(a_wrong_secret_is_refused_and_the_job_goes_on),
+        cmocka_unit_test(an_id_whose_maker_is_dead_is_refused_at_once),
+        cmocka_unit_test(bytes_that_are_no_id_are_refused),
+        cmocka_unit_test(a_deadline_names_who_has_not_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
