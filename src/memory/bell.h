@@ -5,6 +5,7 @@
 #ifndef MEMORY_BELL_H
 #define MEMORY_BELL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/futex.h"
@@ -37,9 +38,15 @@ static inline void bell_sleep(bell *b, uint32_t seen, uint64_t timeout_ns)
     atomic_fetch_sub_explicit(&b->sleepers, 1, memory_order_relaxed);
 }
 
-/* Spins of a wait before it sleeps, when `threads` may be busy at once: none to speak of when they
- * have to share cores, since then whoever is waited for needs this one. */
-uint32_t bell_spins(int threads);
+/* Must `threads` that are busy at once share cores? */
+bool bell_is_crowded(int threads);
+
+/* Spins of a wait before it sleeps: for about as long as sleeping and waking take, and hardly any
+ * where cores are shared, since then whoever is waited for needs this one. */
+static inline uint32_t bell_spins(int threads)
+{
+    return bell_is_crowded(threads) ? 20 : 200;
+}
 
 /* Longest sleep between two looks at the world's health. */
 #define BELL_NAP_NS UINT64_C(100000000)

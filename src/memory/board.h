@@ -35,6 +35,7 @@ typedef struct board_slot {
     uint32_t verdict; /* slot_verdict */
     uint32_t past_cache;
     uint32_t piece_count;
+    int32_t processor; /* serve it there, where its data is cached; -1: anywhere */
     banyan_memory_handle handle;
     slot_piece pieces[BOARD_SLOT_PIECES];
     _Alignas(4096) char data[BOARD_SLOT_BYTES];

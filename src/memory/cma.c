@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "memory/cursor.h"
-#include "memory/stream.h"
 
 /* Entries a call: fewer than IOV_MAX, so that both lists fit a small stack. */
 #define BATCH 512
@@ -35,18 +34,15 @@ static banyan_status cma_failed(const cma_peer *peer, const char *call, const st
                            call, local->iov_len, remote->iov_base, peer->peer, (int)peer->pid);
 }
 
-/* The next pieces as the two lists of one call, `most` bytes at most. */
-static size_t fill_batch(cursor at, uint64_t address, size_t most, struct iovec *local,
-                         struct iovec *remote, size_t *bytes)
+/* The next pieces as the two lists of one call. */
+static size_t fill_batch(cursor at, uint64_t address, struct iovec *local, struct iovec *remote)
 {
     size_t entries = 0;
-    *bytes = 0;
-    while (entries < BATCH && !cursor_at_end(&at) && *bytes < most) {
-        banyan_iovec piece = cursor_piece(&at, most - *bytes);
+    while (entries < BATCH && !cursor_at_end(&at)) {
+        banyan_iovec piece = cursor_piece(&at, SSIZE_MAX);
         remote[entries] = (struct iovec){(void *)(uintptr_t)(address + piece.offset), piece.bytes};
         local[entries] = (struct iovec){piece.local, piece.bytes};
         entries++;
-        *bytes += piece.bytes;
         cursor_advance(&at, piece.bytes);
     }
     return entries;
@@ -59,8 +55,7 @@ static banyan_status transfer(const cma_peer *peer, const char *name, cma_call c
     cursor at = cursor_at_start(pieces, count);
     struct iovec local[BATCH], remote[BATCH];
     while (!cursor_at_end(&at)) {
-        size_t bytes;
-        size_t entries = fill_batch(at, address, SSIZE_MAX, local, remote, &bytes);
+        size_t entries = fill_batch(at, address, local, remote);
         ssize_t moved = call(peer->pid, local, entries, remote, entries, 0);
         if (moved < 0 && errno == EINTR)
             continue;
@@ -81,37 +76,4 @@ banyan_status cma_write(const cma_peer *peer, uint64_t address, const banyan_iov
                         size_t count)
 {
     return transfer(peer, "process_vm_writev", process_vm_writev, address, pieces, count);
-}
-
-/* Hand out what is in the bounce buffer, from where the cursor stands. */
-static void scatter(cursor at, const char *bounce, size_t bytes)
-{
-    while (bytes > 0) {
-        banyan_iovec piece = cursor_piece(&at, bytes);
-        stream_past_cache(piece.local, bounce, piece.bytes);
-        bounce += piece.bytes;
-        bytes -= piece.bytes;
-        cursor_advance(&at, piece.bytes);
-    }
-}
-
-banyan_status cma_read_bounced(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
-                               size_t count, char *bounce)
-{
-    cursor at = cursor_at_start(pieces, count);
-    struct iovec local[BATCH], remote[BATCH];
-    while (!cursor_at_end(&at)) {
-        size_t bytes;
-        size_t entries = fill_batch(at, address, CMA_BOUNCE_BYTES, local, remote, &bytes);
-        local[0] = (struct iovec){bounce, bytes};
-        ssize_t moved = process_vm_readv(peer->pid, local, 1, remote, entries, 0);
-        if (moved < 0 && errno == EINTR)
-            continue;
-        if (moved <= 0)
-            return cma_failed(peer, "process_vm_readv", local, remote);
-        scatter(at, bounce, (size_t)moved);
-        cursor_advance(&at, (size_t)moved);
-    }
-    stream_fence();
-    return BANYAN_OK;
 }

@@ -17,10 +17,4 @@ banyan_status cma_read(const cma_peer *peer, uint64_t address, const banyan_iove
 banyan_status cma_write(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
                         size_t count);
 
-/* The same as cma_read, through a buffer that stays in the cache, since the kernel's copy reads
- * every line of a destination before it writes it. */
-#define CMA_BOUNCE_BYTES ((size_t)256 << 10)
-banyan_status cma_read_bounced(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
-                               size_t count, char *bounce);
-
 #endif

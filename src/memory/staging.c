@@ -2,17 +2,15 @@
 #include "memory/staging.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/deadline.h"
 #include "core/error.h"
 #include "memory/cursor.h"
 #include "memory/stream.h"
 #include "world/control.h"
-
-/* Slots are filled again several at once: where both sides share a core, every hand-over is a
- * switch between them. */
-#define REFILL 2
 
 /* A transfer under way. Slot i % BOARD_SLOTS carries request i. */
 struct progress {
@@ -25,6 +23,33 @@ struct progress {
     size_t posted, completed;  /* requests */
     banyan_status status;      /* the first refusal */
 };
+
+/* Half of a core's own cache for all slots together: the other half sees the memory that passes. */
+static size_t slot_bytes_for_cache(void)
+{
+    long cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    size_t bytes = cache_bytes > 0 ? (size_t)cache_bytes / 2 / BOARD_SLOTS : 128 << 10;
+    bytes &= ~(size_t)4095;
+    if (bytes < 32 << 10)
+        bytes = 32 << 10;
+    return bytes < BOARD_SLOT_BYTES ? bytes : BOARD_SLOT_BYTES;
+}
+
+/* Where there are cores enough the two sides work at the same time, each on its own. Where there
+ * are not they take turns: then on one core, so that a slot is read from the cache it was written
+ * to, and with all slots a turn. */
+staging_requester staging_requester_of(memory_space *space, const banyan_memory *boards)
+{
+    bool crowded = bell_is_crowded(2 * space->local_size);
+    return (staging_requester){
+        .space = space,
+        .boards = boards,
+        .spins = bell_spins(2 * space->local_size),
+        .slot_bytes = slot_bytes_for_cache(),
+        .refill = crowded ? BOARD_SLOTS : BOARD_SLOTS / 2,
+        .share_a_core = crowded,
+    };
+}
 
 static void copy_out(void *destination, const void *source, size_t bytes, bool past_cache)
 {
@@ -39,8 +64,9 @@ static void slot_fill(board_slot *slot, struct progress *work)
 {
     size_t bytes = 0;
     uint32_t count = 0;
-    while (count < BOARD_SLOT_PIECES && bytes < BOARD_SLOT_BYTES && !cursor_at_end(&work->next)) {
-        banyan_iovec piece = cursor_piece(&work->next, BOARD_SLOT_BYTES - bytes);
+    while (count < BOARD_SLOT_PIECES && bytes < work->requester->slot_bytes &&
+           !cursor_at_end(&work->next)) {
+        banyan_iovec piece = cursor_piece(&work->next, work->requester->slot_bytes - bytes);
         slot->pieces[count++] = (slot_piece){piece.offset, piece.bytes};
         if (work->transfer->write)
             stream_into_cache(slot->data + bytes, piece.local, piece.bytes);
@@ -51,6 +77,7 @@ static void slot_fill(board_slot *slot, struct progress *work)
     slot->write = work->transfer->write;
     slot->past_cache = work->transfer->past_cache;
     slot->piece_count = count;
+    slot->processor = work->requester->share_a_core ? sched_getcpu() : -1;
     slot->handle = *work->transfer->handle;
 }
 
@@ -122,7 +149,7 @@ static void slot_drain(const struct progress *work, const board_slot *slot, curs
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < slot->piece_count; i++) {
-        banyan_iovec piece = cursor_piece(&at, BOARD_SLOT_BYTES - bytes);
+        banyan_iovec piece = cursor_piece(&at, work->requester->slot_bytes - bytes);
         copy_out(piece.local, slot->data + bytes, piece.bytes, work->transfer->past_cache);
         bytes += piece.bytes;
         cursor_advance(&at, piece.bytes);
@@ -159,7 +186,7 @@ banyan_status staging_run(staging_requester *requester, const staging_transfer *
     work.owner = (board *)memory_part_of(requester->boards, work.owner_local);
     for (;;) {
         size_t room = BOARD_SLOTS - (work.posted - work.completed);
-        if (work.status == BANYAN_OK && room >= REFILL)
+        if (work.status == BANYAN_OK && room >= requester->refill)
             post_more(&work);
         if (work.completed == work.posted)
             break;

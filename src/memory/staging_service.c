@@ -1,5 +1,6 @@
 /* The owner's side of staging: a thread that serves what peers ask for. */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ struct staging_service {
     board *own;
     pthread_t thread;
     uint32_t spins;
+    int processor; /* moved to last; -1: anywhere */
     atomic_bool stop;
 };
 
@@ -51,9 +53,22 @@ static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *h
     return SLOT_GRANTED;
 }
 
-static void serve_slot(staging_service *service, board *requester, board_slot *slot)
+/* A hint: where it is not allowed to run it stays. */
+static void move_to(staging_service *service, int processor)
+{
+    if (processor < 0 || processor >= CPU_SETSIZE || processor == service->processor)
+        return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+    service->processor = processor;
+}
+
+static void serve_slot(staging_service *service, board_slot *slot)
 {
     banyan_memory_handle handle = slot->handle;
+    move_to(service, slot->processor);
     slot_verdict verdict = SLOT_NOT_REGISTERED;
     pthread_mutex_lock(&service->space->lock);
     if (handle.rank == service->space->rank && registration_covers(service->space, &handle))
@@ -61,20 +76,28 @@ static void serve_slot(staging_service *service, board *requester, board_slot *s
     pthread_mutex_unlock(&service->space->lock);
     slot->verdict = verdict;
     atomic_store_explicit(&slot->state, SLOT_DONE, memory_order_release);
-    bell_ring(&requester->answered);
 }
 
+/* A requester that shares this processor is woken once for all: it would only displace us. */
 static void serve_requester(staging_service *service, int local)
 {
     if (local >= service->space->local_size)
         return;
     board *requester = (board *)memory_part_of(service->boards, local);
+    bool unheard = false;
     for (int i = 0; i < BOARD_SLOTS; i++) {
         board_slot *slot = &requester->slots[i];
-        if (atomic_load_explicit(&slot->state, memory_order_acquire) == SLOT_POSTED &&
-            slot->owner == (uint32_t)service->space->local_rank)
-            serve_slot(service, requester, slot);
+        if (atomic_load_explicit(&slot->state, memory_order_acquire) != SLOT_POSTED ||
+            slot->owner != (uint32_t)service->space->local_rank)
+            continue;
+        bool together = slot->processor >= 0;
+        serve_slot(service, slot);
+        unheard = together;
+        if (!together)
+            bell_ring(&requester->answered);
     }
+    if (unheard)
+        bell_ring(&requester->answered);
 }
 
 /* Serve all that is asked for now; false when nothing was. */
@@ -128,6 +151,7 @@ banyan_status staging_service_start(memory_space *space, const banyan_memory *bo
     made->space = space;
     made->boards = boards;
     made->own = (board *)memory_part_of(boards, space->local_rank);
+    made->processor = -1;
     made->spins = bell_spins(2 * space->local_size);
     int error = start_thread(made);
     if (error != 0) {
@@ -147,4 +171,14 @@ void staging_service_stop(staging_service *service)
     bell_ring(&service->own->requested);
     pthread_join(service->thread, NULL);
     free(service);
+}
+
+uint64_t staging_service_cpu_ns(const staging_service *service)
+{
+    clockid_t clock;
+    struct timespec used;
+    if (!service || pthread_getcpuclockid(service->thread, &clock) != 0 ||
+        clock_gettime(clock, &used) != 0)
+        return 0;
+    return (uint64_t)used.tv_sec * NS_PER_S + (uint64_t)used.tv_nsec;
 }

@@ -19,7 +19,6 @@ struct user_memory {
     memory_space *space;
     banyan_memory *boards;
     user_memory_way way;
-    char *bounce;
     staging_service *service;
     staging_requester requester;
 };
@@ -98,8 +97,6 @@ static banyan_status cross_attach(user_memory *user, int local, const banyan_mem
     }
     if (write)
         return cma_write(&peer, handle->address, pieces, count);
-    if (past_cache && user->way == USER_MEMORY_CMA_BOUNCED)
-        return cma_read_bounced(&peer, handle->address, pieces, count, user->bounce);
     return cma_read(&peer, handle->address, pieces, count);
 }
 
@@ -197,7 +194,7 @@ static banyan_status choose(user_memory *user, uint32_t forced)
     bool others = has_other_processes(space);
     unsigned ways = 0;
     if (works && forced != BANYAN_USER_MEMORY_STAGING)
-        ways |= 1U << USER_MEMORY_CMA | (others ? 1U << USER_MEMORY_CMA_BOUNCED : 0);
+        ways |= 1U << USER_MEMORY_CMA;
     if (!works || (forced != BANYAN_USER_MEMORY_CMA && others) ||
         forced == BANYAN_USER_MEMORY_STAGING)
         ways |= 1U << USER_MEMORY_STAGED;
@@ -225,11 +222,6 @@ static banyan_status user_memory_create(memory_space *space, user_memory **user)
     if (!made)
         return error_no_memory(sizeof *made, "the way to user memory");
     made->space = space;
-    made->bounce = aligned_alloc(4096, CMA_BOUNCE_BYTES);
-    if (!made->bounce) {
-        free(made);
-        return error_no_memory(CMA_BOUNCE_BYTES, "the way to user memory");
-    }
     *user = made;
     return BANYAN_OK;
 }
@@ -238,11 +230,7 @@ static banyan_status user_memory_set_up(user_memory *user, uint32_t forced)
 {
     memory_space *space = user->space;
     RETURN_IF_FAILED(memory_alloc(space->world, sizeof(board), true, &user->boards));
-    user->requester = (staging_requester){
-        .space = space,
-        .boards = user->boards,
-        .spins = bell_spins(2 * space->local_size),
-    };
+    user->requester = staging_requester_of(space, user->boards);
     registrations_show(space, board_of(user, space->local_rank)->registrations);
     return choose(user, forced);
 }
@@ -277,13 +265,20 @@ void user_memory_close(user_memory *user)
     user->space->shown = NULL;
     user->space->user = NULL;
     banyan_memory_free(user->boards);
-    free(user->bounce);
     free(user);
 }
 
 void user_memory_use(user_memory *user, user_memory_way way)
 {
     user->way = way;
+}
+
+uint64_t user_memory_cpu_ns(const user_memory *user)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * NS_PER_S + (uint64_t)used.tv_nsec +
+           staging_service_cpu_ns(user->service);
 }
 
 banyan_user_memory_path user_memory_path(const user_memory *user)

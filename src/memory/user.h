@@ -12,7 +12,6 @@ typedef struct user_memory user_memory;
 
 typedef enum user_memory_way {
     USER_MEMORY_CMA,
-    USER_MEMORY_CMA_BOUNCED, /* large reads go through a buffer in the cache */
     USER_MEMORY_STAGED,
     USER_MEMORY_WAYS
 } user_memory_way;
@@ -23,6 +22,8 @@ void user_memory_close(user_memory *user);
 
 /* From now on; all ranks of the node do the same. */
 void user_memory_use(user_memory *user, user_memory_way way);
+/* Processor time of the calling thread and of what serves peers here. */
+uint64_t user_memory_cpu_ns(const user_memory *user);
 banyan_user_memory_path user_memory_path(const user_memory *user);
 
 /* Copy pieces out of, or into, what a peer of this node has registered. Offsets are into the
