@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* Enough for a transfer of all of it to go past the caches. */
+#define BYTES ((size_t)5 << 20)
+
 /* What a rank offers to its peers: one symmetric buffer and one ordinary block. */
 struct offer {
     banyan_memory_handle symmetric, user;
@@ -15,13 +18,30 @@ struct setting {
     banyan_memory *memory;
     unsigned char *block;
     size_t bytes;
+    unsigned char *patterns[8]; /* of every rank */
     struct offer offers[8];
     int rank, size;
 };
 
-static unsigned char pattern_byte(int rank, uint64_t i)
+/* What rank's memory holds, at every offset. */
+static unsigned char *pattern_of(int rank, size_t bytes)
 {
-    return (unsigned char)(i * 11 + (i >> 12) * 5 + (uint64_t)rank * 41 + 3);
+    unsigned char *pattern = malloc(bytes);
+    CHECK(pattern != NULL);
+    for (size_t i = 0; i < bytes; i++)
+        pattern[i] = (unsigned char)(i * 11 + (i >> 12) * 5 + (size_t)rank * 41 + 3);
+    return pattern;
+}
+
+static void check_same(const unsigned char *got, const unsigned char *expected, size_t bytes,
+                       const char *what)
+{
+    if (bytes == 0 || memcmp(got, expected, bytes) == 0)
+        return;
+    size_t i = 0;
+    while (got[i] == expected[i])
+        i++;
+    CHECK(false, "%s: byte %zu of %zu is %d, not %d", what, i, bytes, got[i], expected[i]);
 }
 
 static unsigned char *offered(const struct setting *s, bool user)
@@ -36,10 +56,8 @@ static const banyan_memory_handle *handle_of(const struct setting *s, int rank, 
 
 static void fill_offers(struct setting *s)
 {
-    for (int user = 0; user < 2; user++) {
-        for (size_t i = 0; i < s->bytes; i++)
-            offered(s, user)[i] = pattern_byte(s->rank, i);
-    }
+    for (int user = 0; user < 2; user++)
+        memcpy(offered(s, user), s->patterns[s->rank], s->bytes);
 }
 
 static void setting_open(struct setting *s, banyan_world *world, size_t bytes)
@@ -55,6 +73,8 @@ static void setting_open(struct setting *s, banyan_world *world, size_t bytes)
     CHECK_OK(banyan_memory_find(world, offered(s, false), bytes, &mine.symmetric));
     CHECK_OK(banyan_memory_register(world, s->block, bytes, &mine.user));
     CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, s->offers));
+    for (int rank = 0; rank < s->size; rank++)
+        s->patterns[rank] = pattern_of(rank, bytes);
     fill_offers(s);
     CHECK_OK(banyan_world_barrier(world));
 }
@@ -63,6 +83,8 @@ static void setting_close(struct setting *s)
 {
     CHECK_OK(banyan_world_barrier(s->world));
     CHECK_OK(banyan_memory_unregister(s->world, &s->offers[s->rank].user));
+    for (int rank = 0; rank < s->size; rank++)
+        free(s->patterns[rank]);
     free(s->block);
     banyan_memory_free(s->memory);
     banyan_transport_close(s->transport);
@@ -71,7 +93,7 @@ static void setting_close(struct setting *s)
 /* Pieces that lie apart from each other, here and there, some of no bytes. */
 struct pieces {
     banyan_iovec *list;
-    size_t count, local_bytes, total;
+    size_t count, local_bytes;
     unsigned char *local;
     uint64_t base; /* into the remote */
 };
@@ -94,7 +116,6 @@ static struct pieces random_pieces(random_state *random, size_t remote_bytes)
         p.list[p.count++] = (banyan_iovec){at, p.local + p.local_bytes, bytes};
         at += bytes;
         p.local_bytes += bytes;
-        p.total += bytes;
     }
     return p;
 }
@@ -116,16 +137,13 @@ static void get_some(struct setting *s, random_state *random, int peer, bool use
     banyan_remote source = remote_at(handle_of(s, peer, user), p.base);
     memset(p.local, 0xee, p.local_bytes + 1);
     CHECK_OK(banyan_get_many(s->transport, &source, p.list, p.count));
-    size_t untouched = 0;
-    for (size_t i = 0; i < p.count; i++) {
-        unsigned char *bytes = p.list[i].local;
-        for (; p.local + untouched < bytes; untouched++)
-            CHECK(p.local[untouched] == 0xee, "byte %zu between pieces", untouched);
-        for (size_t k = 0; k < p.list[i].bytes; k++)
-            CHECK(bytes[k] == pattern_byte(peer, p.base + p.list[i].offset + k),
-                  "piece %zu byte %zu of rank %d", i, k, peer);
-        untouched += p.list[i].bytes;
-    }
+    unsigned char *expected = malloc(p.local_bytes + 1);
+    memset(expected, 0xee, p.local_bytes + 1);
+    for (size_t i = 0; i < p.count; i++)
+        memcpy(expected + ((unsigned char *)p.list[i].local - p.local),
+               s->patterns[peer] + p.base + p.list[i].offset, p.list[i].bytes);
+    check_same(p.local, expected, p.local_bytes + 1, "what was got");
+    free(expected);
     pieces_free(&p);
 }
 
@@ -133,7 +151,7 @@ static void get_from_everybody(banyan_world *world, void *context)
 {
     random_state random = random_from(*(uint64_t *)context + (uint64_t)banyan_world_rank(world));
     struct setting s;
-    setting_open(&s, world, 3 << 20);
+    setting_open(&s, world, BYTES);
     for (int round = 0; round < 8; round++) {
         for (int peer = 0; peer < s.size; peer++)
             get_some(&s, &random, peer, round % 2);
@@ -143,8 +161,7 @@ static void get_from_everybody(banyan_world *world, void *context)
         unsigned char *all = malloc(s.bytes);
         banyan_remote source = remote_at(handle_of(&s, peer, user), 1);
         CHECK_OK(banyan_get(s.transport, all, &source, s.bytes - 1));
-        for (size_t i = 0; i < s.bytes - 1; i++)
-            CHECK(all[i] == pattern_byte(peer, i + 1));
+        check_same(all, s.patterns[peer] + 1, s.bytes - 1, "the whole");
         CHECK_OK(banyan_get(s.transport, NULL, &source, 0));
         free(all);
     }
@@ -158,10 +175,8 @@ static void put_some(struct setting *s, uint64_t seed, bool user)
     random_state random = random_from(seed + (uint64_t)s->rank);
     struct pieces p = random_pieces(&random, s->bytes);
     banyan_remote destination = remote_at(handle_of(s, peer, user), p.base);
-    for (size_t i = 0; i < p.count; i++) {
-        for (size_t k = 0; k < p.list[i].bytes; k++)
-            ((unsigned char *)p.list[i].local)[k] = (unsigned char)(i + k * 3);
-    }
+    for (size_t i = 0; i < p.count; i++)
+        memset(p.list[i].local, (int)(i * 7 + 1) & 0xff, p.list[i].bytes);
     CHECK_OK(banyan_put_many(s->transport, &destination, p.list, p.count));
     CHECK_OK(banyan_flush(s->transport, peer));
     pieces_free(&p);
@@ -169,19 +184,27 @@ static void put_some(struct setting *s, uint64_t seed, bool user)
 
     random = random_from(seed + (uint64_t)before);
     p = random_pieces(&random, s->bytes);
-    unsigned char *mine = offered(s, user);
-    uint64_t checked = 0;
-    for (size_t i = 0; i < p.count; i++) {
-        uint64_t at = p.base + p.list[i].offset;
-        for (; checked < at; checked++)
-            CHECK(mine[checked] == pattern_byte(s->rank, checked), "byte %zu", (size_t)checked);
-        for (size_t k = 0; k < p.list[i].bytes; k++)
-            CHECK(mine[at + k] == (unsigned char)(i + k * 3), "piece %zu byte %zu", i, k);
-        checked = at + p.list[i].bytes;
-    }
-    for (; checked < s->bytes; checked++)
-        CHECK(mine[checked] == pattern_byte(s->rank, checked), "byte %zu", (size_t)checked);
+    unsigned char *expected = malloc(s->bytes);
+    memcpy(expected, s->patterns[s->rank], s->bytes);
+    for (size_t i = 0; i < p.count; i++)
+        memset(expected + p.base + p.list[i].offset, (int)(i * 7 + 1) & 0xff, p.list[i].bytes);
+    check_same(offered(s, user), expected, s->bytes, "what was put");
+    free(expected);
     pieces_free(&p);
+    fill_offers(s);
+    CHECK_OK(banyan_world_barrier(s->world));
+}
+
+/* All of it at once, which goes past the caches. */
+static void put_whole(struct setting *s, bool user)
+{
+    int peer = (s->rank + 1) % s->size, before = (s->rank + s->size - 1) % s->size;
+    banyan_remote destination = remote_at(handle_of(s, peer, user), 3);
+    CHECK_OK(banyan_put(s->transport, &destination, s->patterns[s->rank] + 5, s->bytes - 5));
+    CHECK_OK(banyan_world_barrier(s->world));
+    check_same(offered(s, user), s->patterns[s->rank], 3, "before what was put");
+    check_same(offered(s, user) + 3, s->patterns[before] + 5, s->bytes - 5, "all that was put");
+    CHECK_OK(banyan_world_barrier(s->world));
     fill_offers(s);
     CHECK_OK(banyan_world_barrier(s->world));
 }
@@ -189,9 +212,11 @@ static void put_some(struct setting *s, uint64_t seed, bool user)
 static void put_to_the_next(banyan_world *world, void *context)
 {
     struct setting s;
-    setting_open(&s, world, 3 << 20);
+    setting_open(&s, world, BYTES);
     for (uint64_t round = 0; round < 8; round++)
         put_some(&s, *(uint64_t *)context + round * 100, round % 2);
+    put_whole(&s, false);
+    put_whole(&s, true);
     setting_close(&s);
 }
 
