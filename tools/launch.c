@@ -25,6 +25,8 @@
 
 /* How long a rank's output is waited for after its end, when what it started still writes. */
 #define DRAIN_SECONDS 1.0
+/* How long after a rank's failure another's death may still turn out to be its cause. */
+#define SUSPECT_SECONDS 0.1
 
 /* Signals that ask a program to end. */
 static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -47,6 +49,10 @@ struct launch {
     tagged_stream *streams; /* two a rank, when lines are tagged */
     int running;
     int exit_code;
+    int suspect; /* the rank that has failed, as far as is known; -1: none */
+    bool suspect_killed;
+    int suspect_status; /* exit code, or signal */
+    double conclude_at;
     bool ending, asked_to_end;
     double kill_at, timeout_at;
 };
@@ -241,30 +247,32 @@ static void begin_ending(struct launch *launch)
     signal_ranks(launch, SIGCONT);
 }
 
-/* An exit code that says nothing of a signal is often a consequence of another rank's death by one:
- * of ranks that are found dead together, the killed one is the cause. */
-static bool is_likelier_cause(const siginfo_t *candidate, const siginfo_t *than)
+/* An exit code is often a consequence of another rank's death by a signal, which may be seen a
+ * moment later: for that moment a killed rank takes the place of one that exited. */
+static void suspect(struct launch *launch, int rank, const siginfo_t *how)
 {
-    bool candidate_killed = candidate->si_code != CLD_EXITED;
-    bool than_killed = than->si_code != CLD_EXITED;
-    return candidate_killed && !than_killed;
+    bool killed = how->si_code != CLD_EXITED;
+    if (launch->ending || (launch->suspect >= 0 && (!killed || launch->suspect_killed)))
+        return;
+    launch->suspect = rank;
+    launch->suspect_killed = killed;
+    launch->suspect_status = how->si_status;
+    launch->conclude_at = clock_now_s() + (killed ? 0 : SUSPECT_SECONDS);
 }
 
-static void note_failure(struct launch *launch, int rank, const siginfo_t *how)
+static void conclude(struct launch *launch)
 {
-    if (launch->ending)
-        return;
-    int status = how->si_status;
-    bool exited = how->si_code == CLD_EXITED;
-    launch->exit_code = exited ? status : 128 + status;
+    int rank = launch->suspect, status = launch->suspect_status;
+    bool killed = launch->suspect_killed;
+    launch->exit_code = killed ? LAUNCH_SIGNALLED + status : status;
     char what[128], others[64] = "";
-    if (exited)
-        snprintf(what, sizeof what, "exited with code %d", status);
-    else
+    if (killed)
         snprintf(what, sizeof what, "was killed by signal %d (%s)", status, strsignal(status));
+    else
+        snprintf(what, sizeof what, "exited with code %d", status);
     if (launch->running > 0)
         snprintf(others, sizeof others, "; ending the other %d", launch->running);
-    if (!exited || !launch->job->ranks_explain)
+    if (killed || !launch->job->ranks_explain)
         say(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what, others);
     begin_ending(launch);
 }
@@ -286,8 +294,6 @@ static void reap(struct launch *launch, int rank, bool failed)
 
 static void reap_ranks(struct launch *launch)
 {
-    int failed_rank = -1;
-    siginfo_t failure = {0};
     for (int rank = 0; rank < launch->job->count; rank++) {
         siginfo_t how = {0};
         if (!launch->ranks[rank].running ||
@@ -295,14 +301,10 @@ static void reap_ranks(struct launch *launch)
             how.si_pid == 0)
             continue;
         bool failed = how.si_code != CLD_EXITED || how.si_status != 0;
-        if (failed && (failed_rank < 0 || is_likelier_cause(&how, &failure))) {
-            failed_rank = rank;
-            failure = how;
-        }
+        if (failed)
+            suspect(launch, rank, &how);
         reap(launch, rank, failed);
     }
-    if (failed_rank >= 0)
-        note_failure(launch, failed_rank, &failure);
 }
 
 /* ---- watching ---- */
@@ -329,7 +331,7 @@ static void forward(struct launch *launch, const struct signalfd_siginfo *info)
     if (!is_end_signal(number))
         return;
     if (launch->asked_to_end && !launch->ending) {
-        launch->exit_code = 128 + number;
+        launch->exit_code = LAUNCH_SIGNALLED + number;
         begin_ending(launch);
     }
     launch->asked_to_end = true;
@@ -349,6 +351,9 @@ static void take_signals(struct launch *launch)
 static void look_at_clock(struct launch *launch)
 {
     double now = clock_now_s();
+    if (!launch->ending && launch->suspect >= 0 &&
+        (launch->running == 0 || now >= launch->conclude_at))
+        conclude(launch);
     if (!launch->ending && now >= launch->timeout_at) {
         say(launch, "the job still runs after %g s; ending its %d ranks", launch->job->timeout_s,
             launch->running);
@@ -364,6 +369,8 @@ static void look_at_clock(struct launch *launch)
 static int poll_timeout_ms(const struct launch *launch)
 {
     double until = launch->ending ? launch->kill_at : launch->timeout_at;
+    if (!launch->ending && launch->suspect >= 0)
+        until = fmin(until, launch->conclude_at);
     double left_ms = (until - clock_now_s()) * 1000 + 1;
     return left_ms > 60000 ? 60000 : left_ms < 0 ? 0 : (int)left_ms;
 }
@@ -440,7 +447,7 @@ static void run(struct launch *launch, struct pollfd *polled)
 
 int launch_run(const launch_job *job)
 {
-    struct launch launch = {.job = job, .pid = getpid(), .exit_code = 1};
+    struct launch launch = {.job = job, .pid = getpid(), .exit_code = 1, .suspect = -1};
     launch.timeout_at = job->timeout_s > 0 ? clock_now_s() + job->timeout_s : INFINITY;
     size_t streams = job->tag_output ? 2 * (size_t)job->count : 0;
     launch.ranks = calloc((size_t)job->count, sizeof *launch.ranks);

@@ -6,6 +6,7 @@
 
 #define LAUNCH_MAX_RANKS 4096
 #define LAUNCH_GRACE_SECONDS 5.0
+#define LAUNCH_SIGNALLED 128 /* exit codes above: a signal's number is added to it */
 
 typedef struct launch_job {
     const char *who; /* what sentences begin with: "banyan launch" */

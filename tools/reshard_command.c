@@ -26,6 +26,8 @@ static int start(reshard_job *job)
     const char *sentence = failure_sentence(job->failed, text);
     if (sentence)
         fprintf(stderr, WHO ": %s\n", sentence);
+    else if (code != 0 && code < LAUNCH_SIGNALLED)
+        fprintf(stderr, WHO ": a rank ended with code %d and did not say why\n", code);
     failure_destroy(job->failed);
     return code;
 }

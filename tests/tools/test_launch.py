@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -97,6 +98,16 @@ class ExitCodes(unittest.TestCase):
         done = shell(3, "[ $BANYAN_RANK = 1 ] && kill -9 $$; sleep 60")
         self.assertEqual(done.returncode, 137)
         self.assertIn("was killed by signal 9 (Killed)", done.stderr)
+
+    def test_a_killed_rank_is_the_cause_of_what_others_make_of_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # The pipe's end is what the others see of the death.
+            pipe = pathlib.Path(folder) / "pipe"
+            os.mkfifo(pipe)
+            done = shell(4, f"[ $BANYAN_RANK = 3 ] && {{ exec 3>{pipe}; kill -9 $$; }}; "
+                            f"cat {pipe}; exit 1")
+        self.assertEqual(done.returncode, 137)
+        self.assertIn("rank 3", done.stderr)
 
     def test_a_program_that_cannot_run_is_named(self):
         done = launch("-n", 3, "no-such-program")
