@@ -82,14 +82,11 @@ banyan_status execution_prepare_end(const execution *run, execution_end *end,
 banyan_status execution_finalize_end(const execution *run, const execution_end *end,
                                      const DLTensor *parts, int part_count);
 
-/* Cut the line of positions into waves that need no more than the bound, at every rank alike.
- * Collective. `needs` are this rank's, ascending by position. Boundaries are the first positions of
- * the second and later waves. */
-typedef struct execution_need {
-    uint64_t position, bytes;
-} execution_need;
-typedef ARRAY(uint64_t) execution_boundaries;
-banyan_status execution_cut_waves(banyan_world *world, const execution_need *needs, size_t count,
-                                  uint64_t bound_bytes, execution_boundaries *boundaries);
+/* Cut the line of positions into waves that need no more than the bound, at every rank alike, deal
+ * the ends to them and allocate the staging memory. Collective; an error comes to every rank. */
+banyan_status execution_plan_waves(execution *run);
+
+/* A wave's checksums are one piece of staging: what it is rounded up by is set aside. */
+uint64_t execution_sums_rounding(const execution *run);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "reshard/box.h"
 #include "reshard/execute.h"
+#include "reshard/execute_blocks.h"
 #include "reshard/layout.h"
 #include "reshard/tensors.h"
 #include "reshard/transform_scratch.h"
@@ -11,56 +12,6 @@
 
 /* With a bound, what is staged is cut into blocks of this part of it, so that waves fill up. */
 #define BLOCKS_IN_BOUND 4
-#define FASTEST_BLOCK_ELEMS 128
-
-/* ---- blocks ---- */
-
-/* A box as blocks of at most `cap` bytes: whole slabs below dimension `dim`, `run` indices along it
- * and single ones above. */
-typedef struct blocks {
-    int dim;
-    int64_t run;
-    uint64_t count;
-} blocks;
-
-static blocks blocks_of(const banyan_box *box, size_t elem_bytes, uint64_t cap)
-{
-    blocks cut = {.count = 1};
-    if (box->ndim == 0)
-        return cut;
-    uint64_t slab = banyan_box_elems(box) * elem_bytes;
-    for (cut.dim = 0; cut.dim < box->ndim; cut.dim++) {
-        slab /= (uint64_t)box->extent[cut.dim];
-        if (slab <= cap || cut.dim == box->ndim - 1)
-            break;
-        cut.count *= (uint64_t)box->extent[cut.dim];
-    }
-    uint64_t run = cap / slab > 0 ? cap / slab : 1, extent = (uint64_t)box->extent[cut.dim];
-    if (cut.dim == box->ndim - 1 && run < extent && run >= FASTEST_BLOCK_ELEMS)
-        run = run / FASTEST_BLOCK_ELEMS * FASTEST_BLOCK_ELEMS;
-    cut.run = (int64_t)(run < extent ? run : extent);
-    cut.count *= (extent + (uint64_t)cut.run - 1) / (uint64_t)cut.run;
-    return cut;
-}
-
-static banyan_box block_at(const blocks *cut, const banyan_box *box, uint64_t number)
-{
-    banyan_box block = *box;
-    if (cut->count == 1)
-        return block;
-    int64_t extent = box->extent[cut->dim];
-    uint64_t runs = (uint64_t)((extent + cut->run - 1) / cut->run);
-    int64_t before = (int64_t)(number % runs) * cut->run;
-    block.start[cut->dim] += before;
-    block.extent[cut->dim] = extent - before < cut->run ? extent - before : cut->run;
-    number /= runs;
-    for (int d = cut->dim - 1; d >= 0; d--) {
-        block.start[d] += (int64_t)(number % (uint64_t)box->extent[d]);
-        block.extent[d] = 1;
-        number /= (uint64_t)box->extent[d];
-    }
-    return block;
-}
 
 /* ---- ends ---- */
 
@@ -76,12 +27,12 @@ static const DLTensor *end_tensor(const execution *run, const execution_end *end
     return banyan_tensors_get(end->is_send ? run->source : run->destination, (size_t)tensor);
 }
 
-static execution_end end_of(const banyan_transfer *transfer, const blocks *cut, uint64_t number,
-                            bool is_send, bool transformed)
+static execution_end end_of(const banyan_transfer *transfer, const execution_blocks *cut,
+                            uint64_t number, bool is_send, bool transformed)
 {
     execution_end end = {
         .transfer = transfer,
-        .box = block_at(cut, &transfer->box, number),
+        .box = execution_block_at(cut, &transfer->box, number),
         .block = (uint32_t)number,
         .peer = is_send ? transfer->destination_rank : transfer->source_rank,
         .is_send = is_send,
@@ -109,10 +60,10 @@ static banyan_status add_transfer(execution *run, const banyan_transfer *transfe
                          transfer->destination_rank,
                          banyan_dtype_name(transfer->destination_dtype));
     }
-    blocks cut = {.count = 1};
+    execution_blocks cut = {.count = 1};
     if (bound > 0 && (transformed || (!run->takes_strides && !is_local))) {
         uint64_t cap = bound / BLOCKS_IN_BOUND;
-        cut = blocks_of(&transfer->box, banyan_dtype_bytes(transfer->source_dtype), cap);
+        cut = execution_blocks_of(&transfer->box, banyan_dtype_bytes(transfer->source_dtype), cap);
         if (cut.count > UINT32_MAX / BANYAN_TRANSFORM_MAX_PARTS)
             return error_set(BANYAN_ERR_INVALID,
                              "max_staging_bytes %" PRIu64 " would cut a transfer of %" PRIu64
@@ -283,16 +234,10 @@ static banyan_status measure_end(const execution *run, execution_end *end, bool 
     return status;
 }
 
-/* A wave's checksums are one piece of staging: what it is rounded up by is set aside. */
-static uint64_t sums_rounding(const execution *run)
-{
-    return run->plan->checksums ? run_memory_rounded(1) : 0;
-}
-
 static banyan_status check_need(const execution *run, const execution_end *end, uint64_t bytes)
 {
     char text[BOX_TEXT_BYTES];
-    bytes += sums_rounding(run);
+    bytes += execution_sums_rounding(run);
     if (run->plan->max_staging_bytes == 0 || bytes <= run->plan->max_staging_bytes)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
@@ -318,137 +263,6 @@ static banyan_status measure_ends(execution *run)
         RETURN_IF_FAILED(check_need(run, sending, sending->need_bytes + receiving->need_bytes));
     }
     return BANYAN_OK;
-}
-
-/* ---- waves ---- */
-
-static int compare_needs(const void *left, const void *right)
-{
-    const execution_need *a = left, *b = right;
-    return (a->position > b->position) - (a->position < b->position);
-}
-
-static size_t wave_of(const execution_boundaries *boundaries, uint64_t position)
-{
-    size_t low = 0, high = boundaries->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (boundaries->data[middle] <= position)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static int compare_ends(const void *left, const void *right)
-{
-    const execution_end *a = *(execution_end *const *)left, *b = *(execution_end *const *)right;
-    if (a->wave != b->wave)
-        return a->wave < b->wave ? -1 : 1;
-    if (a->is_send != b->is_send)
-        return a->is_send ? -1 : 1;
-    if (a->peer != b->peer)
-        return a->peer < b->peer ? -1 : 1;
-    if (a->transfer->task_id != b->transfer->task_id)
-        return a->transfer->task_id < b->transfer->task_id ? -1 : 1;
-    return (a->block > b->block) - (a->block < b->block);
-}
-
-static banyan_status order_ends(const execution_end *ends, size_t count, size_t step,
-                                execution_end ***order)
-{
-    execution_end **made = calloc(count / step + 1, sizeof *made);
-    if (!made)
-        return error_no_memory(count * sizeof *made, "a run's order");
-    for (size_t i = 0; i < count / step; i++)
-        made[i] = (execution_end *)&ends[i * step];
-    qsort(made, count / step, sizeof *made, compare_ends);
-    *order = made;
-    return BANYAN_OK;
-}
-
-/* Deal ends and local moves to the waves, in order. */
-static banyan_status deal_waves(execution *run, const execution_boundaries *boundaries)
-{
-    size_t waves = boundaries->count + 1;
-    if (!array_reserve(&run->waves, waves))
-        return BANYAN_ERR_NO_MEMORY;
-    memset(run->waves.data, 0, waves * sizeof run->waves.data[0]);
-    run->waves.count = waves;
-    for (size_t i = 0; i < run->ends.count; i++)
-        run->ends.data[i].wave = wave_of(boundaries, run->ends.data[i].position);
-    for (size_t i = 0; i < run->locals.count; i++)
-        run->locals.data[i].wave = wave_of(boundaries, run->locals.data[i].position);
-    RETURN_IF_FAILED(order_ends(run->ends.data, run->ends.count, 1, &run->end_order));
-    RETURN_IF_FAILED(order_ends(run->locals.data, run->locals.count, 2, &run->local_order));
-    size_t end = 0, local = 0;
-    for (size_t w = 0; w < waves; w++) {
-        execution_wave *wave = &run->waves.data[w];
-        wave->ends = run->end_order + end;
-        while (end < run->ends.count && run->end_order[end]->wave == w)
-            wave->end_count++, end++;
-        wave->locals = run->local_order + local;
-        while (local < run->locals.count / 2 && run->local_order[local]->wave == w)
-            wave->local_count++, local++;
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status list_needs(const execution *run, execution_need **needs, size_t *count)
-{
-    size_t most = run->ends.count + run->locals.count;
-    execution_need *listed = calloc(most + 1, sizeof *listed);
-    if (!listed)
-        return error_no_memory(most * sizeof *listed, "a run's waves");
-    for (size_t i = 0; i < run->ends.count; i++)
-        listed[i] = (execution_need){run->ends.data[i].position, run->ends.data[i].need_bytes};
-    for (size_t i = 0; i < run->locals.count; i++)
-        listed[run->ends.count + i] =
-            (execution_need){run->locals.data[i].position, run->locals.data[i].need_bytes};
-    qsort(listed, most, sizeof *listed, compare_needs);
-    *needs = listed;
-    *count = most;
-    return BANYAN_OK;
-}
-
-static banyan_status plan_waves(execution *run)
-{
-    execution_need *needs = NULL;
-    size_t count = 0;
-    execution_boundaries boundaries = {0};
-    banyan_status status = control_agree(run->world, list_needs(run, &needs, &count));
-    if (status == BANYAN_OK && run->plan->max_staging_bytes > 0)
-        status =
-            execution_cut_waves(run->world, needs, count,
-                                run->plan->max_staging_bytes - sums_rounding(run), &boundaries);
-    if (status == BANYAN_OK)
-        status = control_agree(run->world, deal_waves(run, &boundaries));
-    free(needs);
-    array_free(&boundaries);
-    return status;
-}
-
-static uint64_t largest_wave(const execution *run)
-{
-    uint64_t largest = 0;
-    for (size_t w = 0; w < run->waves.count; w++) {
-        const execution_wave *wave = &run->waves.data[w];
-        uint64_t total = sums_rounding(run);
-        for (size_t i = 0; i < wave->end_count; i++)
-            total += wave->ends[i]->need_bytes;
-        for (size_t i = 0; i < wave->local_count; i++)
-            total += wave->locals[i][0].need_bytes + wave->locals[i][1].need_bytes;
-        largest = total > largest ? total : largest;
-    }
-    return largest;
-}
-
-static banyan_status alloc_arena(execution *run)
-{
-    uint64_t mine = largest_wave(run), most;
-    RETURN_IF_FAILED(control_max(run->world, mine, &most));
-    return most > 0 ? run_memory_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
 }
 
 /* ---- all of it ---- */
@@ -486,9 +300,7 @@ banyan_status execution_build(const banyan_reshard_plan *plan, banyan_tensors *s
     }
     status = control_agree(world, status);
     if (status == BANYAN_OK)
-        status = plan_waves(run);
-    if (status == BANYAN_OK)
-        status = alloc_arena(run);
+        status = execution_plan_waves(run);
     if (status != BANYAN_OK) {
         execution_destroy(run);
         return status;

@@ -44,8 +44,16 @@ static banyan_status check_parts_stay(const execution *run, const execution_end 
                      run->transform ? run->transform->name : "none", end->transfer->name);
 }
 
+/* Nothing changes from run to run for a tensor that travels as it lies. */
+static bool stays_staged(const execution *run, const execution_end *end, bool is_local)
+{
+    return end->part_count > 0 && !end->transformed && (is_local || run->takes_strides);
+}
+
 static banyan_status stage_end(execution *run, execution_end *end, bool is_local, bool kept)
 {
+    if (stays_staged(run, end, is_local))
+        return BANYAN_OK;
     DLTensor parts[BANYAN_TRANSFORM_MAX_PARTS];
     int count;
     banyan_transform_scratch scratch = {.arena = &run->arena};
@@ -83,20 +91,11 @@ static banyan_status stage_sums(execution *run, execution_wave *wave)
     return BANYAN_OK;
 }
 
-/* Nothing changes from run to run for a tensor that travels as it lies. */
-static bool stays_staged(const execution *run, const execution_end *end)
-{
-    return end->part_count > 0 && !end->transformed && run->takes_strides;
-}
-
 static banyan_status stage_wave(execution *run, execution_wave *wave)
 {
     run_memory_reset(&run->arena);
-    for (size_t i = 0; i < wave->end_count; i++) {
-        execution_end *end = wave->ends[i];
-        if (!stays_staged(run, end))
-            RETURN_IF_FAILED(stage_end(run, end, false, wave->schedule != NULL));
-    }
+    for (size_t i = 0; i < wave->end_count; i++)
+        RETURN_IF_FAILED(stage_end(run, wave->ends[i], false, wave->schedule != NULL));
     for (size_t i = 0; i < wave->local_count; i++) {
         RETURN_IF_FAILED(stage_end(run, &wave->locals[i][0], true, false));
         RETURN_IF_FAILED(stage_end(run, &wave->locals[i][1], true, false));

@@ -21,6 +21,8 @@ struct imagined {
     const banyan_reshard_options *options;
     directory_part **parts;
     banyan_plan_cost **costs; /* of each rank, NULL for most */
+    /* Bytes of questions and answers that an owner holds in a round, all at once, by rank. */
+    uint64_t (*in_flight)[PLANNER_ROUNDS];
     uint64_t steps_done;
 };
 
@@ -156,8 +158,9 @@ static banyan_status describe(struct imagined *imagined, int rank)
 
 /* ---- the second half: every rank asks, and those that are measured plan ---- */
 
-static banyan_status answer_all(struct imagined *imagined, const control_message *questions,
-                                size_t count, control_message *answers)
+static banyan_status answer_all(struct imagined *imagined, int round,
+                                const control_message *questions, size_t count,
+                                control_message *answers)
 {
     for (size_t i = 0; i < count; i++) {
         int owner = questions[i].rank;
@@ -167,11 +170,12 @@ static banyan_status answer_all(struct imagined *imagined, const control_message
                                                questions[i].bytes, &answers[i].data,
                                                &answers[i].bytes));
         end_step(imagined->costs[owner], began, true);
+        imagined->in_flight[owner][round] += questions[i].bytes + answers[i].bytes;
     }
     return BANYAN_OK;
 }
 
-static banyan_status ask_round(struct imagined *imagined, struct actor *actor)
+static banyan_status ask_round(struct imagined *imagined, struct actor *actor, int round)
 {
     directory_part *part = imagined->parts[actor->rank];
     control_message *questions = NULL, *answers = NULL;
@@ -185,7 +189,7 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor)
     if (status != BANYAN_OK)
         return status;
     answers = calloc(count ? count : 1, sizeof *answers);
-    status = answers ? answer_all(imagined, questions, count, answers)
+    status = answers ? answer_all(imagined, round, questions, count, answers)
                      : error_no_memory(count * sizeof *answers, "the directory's answers");
     began = begin_step(actor->cost);
     if (status == BANYAN_OK)
@@ -220,11 +224,24 @@ static banyan_status ask(struct imagined *imagined, int rank)
     if (status == BANYAN_OK)
         status = actor_describe(imagined, &actor, put_nowhere);
     for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
-        status = ask_round(imagined, &actor);
+        status = ask_round(imagined, &actor, round);
     if (status == BANYAN_OK && actor.cost)
         status = derive(imagined, &actor);
     actor_free(&actor);
     return status;
+}
+
+/* An owner answers while its own planner waits: both are there at once. */
+static void add_in_flight(const struct imagined *imagined)
+{
+    for (int rank = 0; rank < imagined->world->world_size; rank++) {
+        uint64_t most = 0;
+        for (int round = 0; round < PLANNER_ROUNDS; round++)
+            if (imagined->in_flight[rank][round] > most)
+                most = imagined->in_flight[rank][round];
+        if (imagined->costs[rank])
+            imagined->costs[rank]->bytes += most;
+    }
 }
 
 /* ---- the whole ---- */
@@ -242,6 +259,7 @@ static banyan_status play(struct imagined *imagined)
         RETURN_IF_FAILED(ask(imagined, rank));
         step_done(imagined);
     }
+    add_in_flight(imagined);
     return BANYAN_OK;
 }
 
@@ -274,7 +292,8 @@ banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     imagined.parts = calloc(size, sizeof *imagined.parts);
     imagined.costs = calloc(size, sizeof *imagined.costs);
-    if (!imagined.parts || !imagined.costs || !found) {
+    imagined.in_flight = calloc(size, sizeof *imagined.in_flight);
+    if (!imagined.parts || !imagined.costs || !imagined.in_flight || !found) {
         error_no_memory(size * sizeof *imagined.parts, "an imagined world");
         goto free_imagined;
     }
@@ -286,6 +305,7 @@ banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
     for (size_t rank = 0; rank < size; rank++)
         directory_part_destroy(imagined.parts[rank]);
 free_imagined:
+    free(imagined.in_flight);
     free(imagined.costs);
     free(imagined.parts);
     free(found);

@@ -121,7 +121,8 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
         DLTensor *own = set_add(made, i, tensors[i].dtype, tensors[i].ndim, tensors[i].shape,
                                 tensors[i].strides);
         own->device = tensors[i].device;
-        own->data = (char *)tensors[i].data + tensors[i].byte_offset;
+        if (tensors[i].data)
+            own->data = (char *)tensors[i].data + tensors[i].byte_offset;
     }
     free(persistent);
     if (status != BANYAN_OK) {
