@@ -4,7 +4,8 @@
  * may be driven by several threads of a process. "Collective" means: every rank of the world calls
  * it, in the same order. Every wait has a deadline (the world's timeout) and ends at once, with
  * BANYAN_ERR_PEER_LOST or BANYAN_ERR_ABORTED and the rank's number, when a rank dies, leaves or
- * aborts.
+ * aborts. A rank that waited in vain (BANYAN_ERR_TIMEOUT) is out of step with the others, so that
+ * this ends its world as well, and when it leaves, theirs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -49,9 +49,10 @@ struct endpoint {
     ARRAY(struct context *) contexts;
 };
 
-/* Listen. The member entry is filled in but for its node; `tcp` says whether ranks of other
- * machines may come: 0 no, 1 from this machine only, 2 from everywhere. */
+/* From where ranks of other nodes may come. */
 enum endpoint_tcp { ENDPOINT_NO_TCP, ENDPOINT_TCP_LOOPBACK, ENDPOINT_TCP_ANYWHERE };
+
+/* Listen. Of the member's entry all but the node's names is filled in. */
 banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct member *self,
                             struct endpoint **endpoint);
 
@@ -75,9 +76,11 @@ banyan_status endpoint_send(struct endpoint *endpoint, int rank, const struct wi
 /* Have a connection to a rank. With the lock held. */
 void endpoint_want(struct endpoint *endpoint, int rank);
 
-/* The context of an id, made when there is none. NULL when memory ran out. With the lock held. */
+/* The context of an id; NULL when there is none. With the lock held. */
+struct context *endpoint_find_context(const struct endpoint *endpoint, uint64_t id);
+/* The same, made when there is none. NULL when memory ran out. */
 struct context *endpoint_context(struct endpoint *endpoint, uint64_t id);
-/* Destroy it. With the lock held. */
+/* Destroy it. */
 void endpoint_forget_context(struct endpoint *endpoint, struct context *context);
 
 /* "rank 3 (pid 123 on node x)". Returns `text`. */
@@ -85,7 +88,20 @@ void endpoint_forget_context(struct endpoint *endpoint, struct context *context)
 const char *endpoint_rank_text(const struct endpoint *endpoint, const struct context *context,
                                int job_rank, char text[ENDPOINT_RANK_TEXT_BYTES]);
 
+/* ---- between endpoint.c and endpoint_loop.c ---- */
+
+/* A message from a rank of the job has come. Takes data and descriptor, also on failure. With the
+ * lock held. */
+banyan_status endpoint_deliver(struct endpoint *endpoint, int source,
+                               const struct wire_frame *frame, void *data, int fd);
+
+/* The frames that waited for the peer's connection: write, or free them. With the lock held. */
+void endpoint_send_pending(struct endpoint *endpoint, struct peer *peer);
 void endpoint_drop_pending(struct peer *peer);
+
+/* What the thread does when its reactor reports something, and the thread itself. */
+extern const struct reactor_ops endpoint_ops;
+void *endpoint_run(void *endpoint);
 
 /* ---- liveness.c: called by the endpoint's thread, without the lock, where not said otherwise ----
  */

@@ -16,6 +16,8 @@
 /* What was handed out is on its way for so long at most. */
 #define FAREWELL_NS (10 * NS_PER_S)
 #define LOOK_NS (100 * NS_PER_MS)
+/* So many copies of the table may be on their way at once: each is as long as the job is large. */
+#define HANDED_AT_ONCE 64
 #define WORLD_SIZE_MAX (1 << 20)
 #define MISSING_NAMED 10
 
@@ -35,7 +37,10 @@ struct rendezvous {
     unsigned char key[WIRE_KEY_BYTES];
     int world_size, joined, sized_by;
     struct seat *seats;
-    uint64_t ends_ns; /* once complete */
+    /* Once complete. */
+    bytes_writer table;
+    int handed; /* ranks that were sent the table */
+    uint64_t ends_ns;
 };
 
 static banyan_status admit_anybody(void *owner, struct link *link)
@@ -85,25 +90,34 @@ static banyan_status check_request(struct rendezvous *rendezvous,
     return BANYAN_OK;
 }
 
+/* All have come. */
+static void write_table(struct rendezvous *rendezvous)
+{
+    table_write(&rendezvous->table, rendezvous->world_size);
+    for (int rank = 0; rank < rendezvous->world_size; rank++)
+        member_write(&rendezvous->table, &rendezvous->seats[rank].request.self);
+    if (rendezvous->table.failed)
+        log_error("the rendezvous has no memory for the table of %d ranks", rendezvous->world_size);
+    rendezvous->complete = true;
+}
+
+/* A rank hangs up once it has the table. */
 static void hand_out_table(struct rendezvous *rendezvous)
 {
-    bytes_writer text = {0};
-    table_write(&text, rendezvous->world_size);
-    for (int rank = 0; rank < rendezvous->world_size; rank++)
-        member_write(&text, &rendezvous->seats[rank].request.self);
-    if (text.failed) {
-        log_error("the rendezvous has no memory for the table of %d ranks", rendezvous->world_size);
-        return;
-    }
-    struct wire_frame frame = {.kind = WIRE_TABLE, .bytes = text.count};
+    const bytes_writer *table = &rendezvous->table;
+    struct wire_frame frame = {.kind = WIRE_TABLE, .bytes = table->count};
+    int hung_up = rendezvous->world_size - rendezvous->joined;
     pthread_mutex_lock(&rendezvous->reactor.lock);
-    for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        struct link *link = rendezvous->seats[rank].link;
-        link_send(link, &frame, text.data, -1);
-        reactor_update(&rendezvous->reactor, link);
+    while (!table->failed && rendezvous->handed < rendezvous->world_size &&
+           rendezvous->handed - hung_up < HANDED_AT_ONCE) {
+        struct link *link = rendezvous->seats[rendezvous->handed++].link;
+        rendezvous->ends_ns = deadline_after(FAREWELL_NS);
+        if (link) {
+            link_send(link, &frame, table->data, -1);
+            reactor_update(&rendezvous->reactor, link);
+        }
     }
     pthread_mutex_unlock(&rendezvous->reactor.lock);
-    bytes_writer_free(&text);
 }
 
 static banyan_status refuse(struct rendezvous *rendezvous, struct link *link, banyan_status status)
@@ -195,8 +209,14 @@ static void rendezvous_free(struct rendezvous *rendezvous)
 {
     reactor_close(&rendezvous->reactor);
     sodium_memzero(rendezvous->key, sizeof rendezvous->key);
+    bytes_writer_free(&rendezvous->table);
     free(rendezvous->seats);
     free(rendezvous);
+}
+
+static bool all_have_come(const struct rendezvous *rendezvous)
+{
+    return rendezvous->world_size > 0 && rendezvous->joined == rendezvous->world_size;
 }
 
 static void *serve(void *argument)
@@ -204,18 +224,17 @@ static void *serve(void *argument)
     struct rendezvous *rendezvous = argument;
     while (!atomic_load(&rendezvous->stop)) {
         reactor_step(&rendezvous->reactor, rendezvous->joined > 0 ? LOOK_NS : FAREWELL_NS);
-        if (!rendezvous->complete && rendezvous->world_size > 0 &&
-            rendezvous->joined == rendezvous->world_size) {
+        if (!rendezvous->complete && all_have_come(rendezvous)) {
             reactor_stop_listening(&rendezvous->reactor);
-            hand_out_table(rendezvous);
-            rendezvous->complete = true;
-            rendezvous->ends_ns = deadline_after(FAREWELL_NS);
+            write_table(rendezvous);
         }
-        if (rendezvous->complete &&
-            (rendezvous->joined == 0 || time_now_ns() >= rendezvous->ends_ns))
-            break;
-        if (!rendezvous->complete)
+        if (!rendezvous->complete) {
             send_home(rendezvous);
+            continue;
+        }
+        hand_out_table(rendezvous);
+        if (rendezvous->joined == 0 || time_now_ns() >= rendezvous->ends_ns)
+            break;
     }
     if (rendezvous->detached)
         rendezvous_free(rendezvous);
@@ -246,7 +265,6 @@ banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd,
         return error_no_memory(sizeof *started, "a rendezvous");
     memcpy(started->key, place->key, sizeof started->key);
     started->detached = detached;
-    started->sized_by = 0;
     banyan_status status = reactor_open(&started->reactor, WIRE_PURPOSE_JOIN, -1, started->key,
                                         &rendezvous_ops, started);
     if (status != BANYAN_OK) {

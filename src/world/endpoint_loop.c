@@ -1,0 +1,264 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "world/endpoint.h"
+
+/* How long a machine may turn connections away before its rank counts as lost. */
+#define CONNECT_PATIENCE_NS (3 * NS_PER_S)
+#define CONNECT_RETRY_NS (20 * NS_PER_MS)
+#define IDLE_NS (60 * NS_PER_S)
+
+static bool is_message(uint32_t kind)
+{
+    return kind == WIRE_MESSAGE || kind == WIRE_COLLECTIVE || kind == WIRE_EXCHANGE ||
+           kind == WIRE_DESCRIPTOR;
+}
+
+static banyan_status admit_rank(void *owner, struct link *link)
+{
+    struct endpoint *endpoint = owner;
+    int rank = link->hello.from;
+    if (rank < 0 || rank >= endpoint->size || rank == endpoint->rank)
+        return error_set(BANYAN_ERR_REFUSED, "%s says that it is rank %d, which cannot be",
+                         link->who, rank);
+    banyan_status status = BANYAN_OK;
+    struct peer *peer = &endpoint->peers[rank];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (peer->in || peer->state != PEER_HERE)
+        status = error_set(BANYAN_ERR_REFUSED, "%s says that it is rank %d, which is %s", link->who,
+                           rank, peer->in ? "connected already" : "gone");
+    else
+        peer->in = link;
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (status != BANYAN_OK)
+        return status;
+    link->rank = rank;
+    snprintf(link->who, sizeof link->who, "rank %d", rank);
+    return BANYAN_OK;
+}
+
+static void note_ready(void *owner, struct link *link)
+{
+    struct endpoint *endpoint = owner;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (link->connects)
+        endpoint_send_pending(endpoint, &endpoint->peers[link->rank]);
+    pthread_cond_broadcast(&endpoint->changed);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    liveness_watch(endpoint, link);
+}
+
+static banyan_status take_message(struct endpoint *endpoint, struct link *link,
+                                  const struct wire_frame *frame, void *payload, int fd)
+{
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    banyan_status status = endpoint_deliver(endpoint, link->rank, frame, payload, fd);
+    if (status == BANYAN_OK && frame->kind == WIRE_EXCHANGE) {
+        struct wire_frame ack = {.kind = WIRE_ACK, .context = frame->context, .tag = frame->tag};
+        status = link_send(link, &ack, NULL, -1);
+        reactor_update(&endpoint->reactor, link);
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return status;
+}
+
+static void take_acknowledgement(struct endpoint *endpoint, int rank,
+                                 const struct wire_frame *frame)
+{
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    endpoint_acknowledge(endpoint, endpoint_find_context(endpoint, frame->context), rank);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
+static banyan_status take_news(struct endpoint *endpoint, struct link *link,
+                               const struct wire_frame *frame, const char *text)
+{
+    switch (frame->kind) {
+    case WIRE_LOST:
+        return liveness_take_lost(endpoint, link, frame, text);
+    case WIRE_ABORT:
+        return liveness_take_abort(endpoint, link, frame, text);
+    case WIRE_GOODBYE:
+        liveness_take_goodbye(endpoint, link, frame, text);
+        return BANYAN_OK;
+    default:
+        return error_set(BANYAN_ERR_FORMAT, "%s sends frame kind %u, which nobody expects",
+                         link->who, frame->kind);
+    }
+}
+
+static banyan_status take_frame(void *owner, struct link *link, const struct wire_frame *frame,
+                                void *payload, int fd)
+{
+    struct endpoint *endpoint = owner;
+    if (is_message(frame->kind) && !link->connects)
+        return take_message(endpoint, link, frame, payload, fd);
+    banyan_status status = BANYAN_OK;
+    if (frame->kind == WIRE_ACK && link->connects) {
+        take_acknowledgement(endpoint, link->rank, frame);
+    } else {
+        char text[1024];
+        snprintf(text, sizeof text, "%.*s", (int)(frame->bytes < 1000 ? frame->bytes : 1000),
+                 payload ? (const char *)payload : "");
+        status = take_news(endpoint, link, frame, text);
+    }
+    free(payload);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* A connection that never stood is tried again; when a machine turns us away for long, its rank is
+ * lost. */
+static void retry_or_give_up(struct endpoint *endpoint, int rank, bool turned_away, const char *why)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    uint64_t now = time_now_ns();
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (!turned_away)
+        peer->gives_up_ns = 0;
+    else if (peer->gives_up_ns == 0)
+        peer->gives_up_ns = now + CONNECT_PATIENCE_NS;
+    bool over = turned_away && now >= peer->gives_up_ns;
+    if (!over && peer->state == PEER_HERE && !peer->wanted && array_push(&endpoint->wanted, rank)) {
+        peer->wanted = true;
+        peer->retry_ns = now + CONNECT_RETRY_NS;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (over)
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, why);
+}
+
+static void note_closed(void *owner, struct link *link, banyan_status status)
+{
+    struct endpoint *endpoint = owner;
+    int rank = link->rank;
+    struct peer *peer = &endpoint->peers[rank];
+    char how[1024];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (peer->out == link)
+        peer->out = NULL;
+    if (peer->in == link)
+        peer->in = NULL;
+    bool expected = peer->state != PEER_HERE || link->peer_said_goodbye;
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (expected)
+        return;
+    if (link->stage != LINK_READY && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)) {
+        snprintf(how, sizeof how, "cannot be reached: %.900s", banyan_last_error());
+        retry_or_give_up(endpoint, rank, link->stage == LINK_CONNECTING, how);
+        return;
+    }
+    if (status == BANYAN_OK)
+        snprintf(how, sizeof how, "died");
+    else
+        snprintf(how, sizeof how, "was lost: %.900s", banyan_last_error());
+    liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
+}
+
+static void note_process_ended(void *owner, struct event_source *source)
+{
+    liveness_process_ended(owner, source);
+}
+
+static void forget_in_child(void *owner)
+{
+    struct endpoint *endpoint = owner;
+    char sentence[160];
+    endpoint->forked = true;
+    for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
+        const struct peer *peer = &endpoint->peers[rank];
+        if (peer->process.fd >= 0)
+            close(peer->process.fd);
+        for (size_t i = 0; i < peer->pending.count; i++) {
+            if (peer->pending.data[i].fd >= 0)
+                close(peer->pending.data[i].fd);
+        }
+    }
+    snprintf(sentence, sizeof sentence,
+             "this world belongs to the parent process: it was opened before the fork that made "
+             "process %d",
+             getpid());
+    for (size_t i = 0; i < endpoint->contexts.count; i++)
+        context_end(endpoint->contexts.data[i], BANYAN_ERR_INVALID, sentence);
+}
+
+const struct reactor_ops endpoint_ops = {
+    .link = {.admit = admit_rank, .ready = note_ready, .frame = take_frame},
+    .closed = note_closed,
+    .watched = note_process_ended,
+    .forked = forget_in_child,
+};
+
+/* ---- the thread ---- */
+
+static void connect_to(struct endpoint *endpoint, int rank)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    const struct member *member = &endpoint->members[rank];
+    bool near = peer->node == endpoint->peers[endpoint->rank].node;
+    struct address address = near ? address_unix(member->name) : member->tcp;
+    char text[ADDRESS_TEXT_BYTES], who[ADDRESS_TEXT_BYTES], how[512];
+    snprintf(who, sizeof who, "rank %d at %.120s", rank, address_text(&address, text));
+    struct link *link = reactor_connect(&endpoint->reactor, &address, who, endpoint->rank, rank);
+    if (link) {
+        pthread_mutex_lock(&endpoint->reactor.lock);
+        peer->out = link;
+        pthread_mutex_unlock(&endpoint->reactor.lock);
+        return;
+    }
+    int error = errno;
+    /* EAGAIN: the queue of its listener is full. */
+    if (error == EAGAIN) {
+        retry_or_give_up(endpoint, rank, false, NULL);
+        return;
+    }
+    char reason[96];
+    snprintf(how, sizeof how, "cannot be reached at %.120s: %s", text,
+             strerror_r(error, reason, sizeof reason));
+    if (near && error == ECONNREFUSED)
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
+    else
+        retry_or_give_up(endpoint, rank, true, how);
+}
+
+/* The next rank whose connection is due, or -1; `*wait_ns` is until the earliest other is. */
+static int next_wanted(struct endpoint *endpoint, uint64_t *wait_ns)
+{
+    int rank = -1;
+    uint64_t now = time_now_ns();
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    for (size_t i = 0; i < endpoint->wanted.count; i++) {
+        struct peer *peer = &endpoint->peers[endpoint->wanted.data[i]];
+        if (peer->retry_ns > now) {
+            if (peer->retry_ns - now < *wait_ns)
+                *wait_ns = peer->retry_ns - now;
+            continue;
+        }
+        rank = endpoint->wanted.data[i];
+        endpoint->wanted.data[i] = endpoint->wanted.data[--endpoint->wanted.count];
+        peer->wanted = false;
+        break;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return rank;
+}
+
+void *endpoint_run(void *argument)
+{
+    struct endpoint *endpoint = argument;
+    while (!atomic_load(&endpoint->stop)) {
+        uint64_t wait_ns = IDLE_NS;
+        for (int rank; (rank = next_wanted(endpoint, &wait_ns)) >= 0;) {
+            if (endpoint->peers[rank].state == PEER_HERE && !endpoint->peers[rank].out)
+                connect_to(endpoint, rank);
+        }
+        reactor_step(&endpoint->reactor, wait_ns);
+    }
+    return NULL;
+}
