@@ -16,6 +16,20 @@
 extern "C" {
 #endif
 
+typedef struct banyan_checkpoint_options {
+    size_t size;              /* of this struct; BANYAN_CHECKPOINT_OPTIONS_INIT sets it */
+    uint64_t max_shard_bytes; /* of the data in one file of a joined model; 0: 5 GB */
+    /* Called now and then by the thread that works, with what this process has done. May be NULL.
+     */
+    void (*progress)(void *progress_context, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_context;
+} banyan_checkpoint_options;
+
+#define BANYAN_CHECKPOINT_OPTIONS_INIT                                                             \
+    {                                                                                              \
+        .size = sizeof(banyan_checkpoint_options)                                                  \
+    }
+
 /* ---- reading ---- */
 
 /* The tensors of a model's files, mapped into memory, read only. */
@@ -42,21 +56,15 @@ BANYAN_API const DLTensor *banyan_checkpoint_data(const banyan_checkpoint *check
 BANYAN_API banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpoint,
                                                 const char *name, size_t *i);
 
+/* Fill every piece of a layout's tensors from the checkpoint; what belongs to no piece is left
+ * alone. NOT_FOUND for a tensor that the checkpoint lacks, MISMATCH for another shape or type, with
+ * name and both. `options` (NULL: the defaults) give the progress. Local. */
+BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
+                                                const banyan_layout *layout,
+                                                banyan_tensors *tensors,
+                                                const banyan_checkpoint_options *options);
+
 /* ---- writing ---- */
-
-typedef struct banyan_checkpoint_options {
-    size_t size;              /* of this struct; BANYAN_CHECKPOINT_OPTIONS_INIT sets it */
-    uint64_t max_shard_bytes; /* of the data in one file of a joined model; 0: 5 GB */
-    /* Called now and then by the thread that works, with what this process has done. May be NULL.
-     */
-    void (*progress)(void *progress_context, uint64_t done_bytes, uint64_t total_bytes);
-    void *progress_context;
-} banyan_checkpoint_options;
-
-#define BANYAN_CHECKPOINT_OPTIONS_INIT                                                             \
-    {                                                                                              \
-        .size = sizeof(banyan_checkpoint_options)                                                  \
-    }
 
 /* Write one safetensors file: tensors with any strides, names that differ. What has the name `path`
  * is replaced, in one step, when all is on the disk. `options` NULL: the defaults. SYSTEM, with the
@@ -64,6 +72,25 @@ typedef struct banyan_checkpoint_options {
 BANYAN_API banyan_status banyan_checkpoint_write(const char *path, const char *const *names,
                                                  const DLTensor *tensors, size_t count,
                                                  const banyan_checkpoint_options *options);
+
+/* ---- the ranks of a layout ---- */
+
+/* Save what every rank holds into a new folder: rank-00000/model.safetensors, … (ranks that hold
+ * something, counted in order; the local tensors, under their names) and banyan.index.json, which
+ * says which box of which global tensor lies where in which file. `layout` and `tensors` NULL: this
+ * rank holds nothing. The folder must not exist, or be empty, and its parent be the same to all
+ * ranks. Collective; errors come to every rank, and then there is no folder. INVALID, NOT_FOUND
+ * (folders), MISMATCH (ranks save a tensor in different types), SYSTEM (a full disk). */
+BANYAN_API banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *layout,
+                                                const banyan_tensors *tensors, banyan_world *world,
+                                                const banyan_checkpoint_options *options);
+
+/* Make one Hugging Face folder of global tensors from a saved one: model.safetensors, or shards and
+ * their index. Takes a few megabytes of memory, however large the model. `folder` as above. INVALID
+ * for a tensor that the files do not cover, with a box that is missing; FORMAT for an index that is
+ * malformed or contradicts the files. Any thread. */
+BANYAN_API banyan_status banyan_checkpoint_join(const char *saved, const char *folder,
+                                                const banyan_checkpoint_options *options);
 
 #ifdef __cplusplus
 }

@@ -156,6 +156,25 @@ void new_file_close(new_file *file)
     *file = (new_file){-1, NULL};
 }
 
+banyan_status new_file_write_text(const char *folder, const char *name, const char *text)
+{
+    char *path = path_join(folder, name);
+    new_file file;
+    if (!path)
+        return BANYAN_ERR_NO_MEMORY;
+    banyan_status status = new_file_open(folder, path, strlen(text), &file);
+    if (status == BANYAN_OK) {
+        status = new_file_write(&file, path, 0, text, strlen(text));
+        if (status == BANYAN_OK)
+            status = new_file_sync(&file, path);
+        if (status == BANYAN_OK)
+            status = new_file_publish(&file, path);
+        new_file_close(&file);
+    }
+    free(path);
+    return status;
+}
+
 banyan_status folder_sync(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -27,6 +27,9 @@ banyan_status new_file_publish(new_file *file, const char *path);
 /* Close it, and let it vanish unless it was published. Once after every open. */
 void new_file_close(new_file *file);
 
+/* A whole file of text at once: folder/name. */
+banyan_status new_file_write_text(const char *folder, const char *name, const char *text);
+
 /* A new path in `folder` that no one has: to be freed. NULL, with the error set, when memory ran
  * out. */
 char *hidden_name(const char *folder);

@@ -1,0 +1,73 @@
+#include <banyan/checkpoint.h>
+
+#include "core/error.h"
+#include "reshard/box.h"
+#include "reshard/checkpoint_write.h"
+#include "reshard/layout.h"
+
+static banyan_status check_source(const banyan_piece *piece, const DLTensor *source,
+                                  const DLTensor *local)
+{
+    char have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
+    bool same = source->ndim == piece->ndim;
+    for (int d = 0; d < piece->ndim && same; d++)
+        same = source->shape[d] == piece->shape[d];
+    if (!same)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "tensor %s has shape %s in the checkpoint and %s in the layout",
+                         piece->name, shape_format(source->ndim, source->shape, have, sizeof have),
+                         shape_format(piece->ndim, piece->shape, need, sizeof need));
+    if (!banyan_dtype_equal(source->dtype, local->dtype))
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "tensor %s is %s in the checkpoint and %s in the layout", piece->name,
+                         banyan_dtype_name(source->dtype), banyan_dtype_name(local->dtype));
+    return BANYAN_OK;
+}
+
+static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banyan_piece *piece,
+                                const DLTensor *local)
+{
+    size_t i;
+    if (!piece->fallback_name || banyan_checkpoint_find(checkpoint, piece->name, &i) != BANYAN_OK)
+        RETURN_IF_FAILED(banyan_checkpoint_find(
+            checkpoint, piece->fallback_name ? piece->fallback_name : piece->name, &i));
+    const DLTensor *source = banyan_checkpoint_data(checkpoint, i);
+    RETURN_IF_FAILED(check_source(piece, source, local));
+    int64_t to_shape[BANYAN_MAX_DIMS], to_strides[BANYAN_MAX_DIMS];
+    int64_t from_shape[BANYAN_MAX_DIMS], from_strides[BANYAN_MAX_DIMS];
+    DLTensor to, from;
+    banyan_piece whole = {.ndim = piece->ndim, .box = box_whole(piece->ndim, piece->shape)};
+    for (int d = 0; d < piece->ndim; d++)
+        whole.dim_map[d] = d;
+    piece_view(piece, &piece->box, local, to_shape, to_strides, &to);
+    piece_view(&whole, &piece->box, source, from_shape, from_strides, &from);
+    return banyan_tensor_copy(&to, &from);
+}
+
+static uint64_t piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
+{
+    DLDataType dtype = banyan_tensors_get(tensors, (size_t)piece->tensor)->dtype;
+    return banyan_box_elems(&piece->box) * banyan_dtype_bytes(dtype);
+}
+
+banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
+                                     const banyan_layout *layout, banyan_tensors *tensors,
+                                     const banyan_checkpoint_options *options)
+{
+    banyan_checkpoint_options taken = checkpoint_options_take(options);
+    progress_state progress = {&taken, 0, 0};
+    size_t count = banyan_layout_piece_count(layout);
+    RETURN_IF_FAILED(banyan_layout_check(layout));
+    if (banyan_tensors_count(tensors) != banyan_layout_tensor_count(layout))
+        return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu",
+                         banyan_layout_tensor_count(layout), banyan_tensors_count(tensors));
+    for (size_t i = 0; i < count; i++)
+        progress.total += piece_bytes(banyan_layout_piece(layout, i), tensors);
+    for (size_t i = 0; i < count; i++) {
+        const banyan_piece *piece = banyan_layout_piece(layout, i);
+        RETURN_IF_FAILED(
+            load_piece(checkpoint, piece, banyan_tensors_get(tensors, (size_t)piece->tensor)));
+        progress_add(&progress, piece_bytes(piece, tensors));
+    }
+    return BANYAN_OK;
+}
