@@ -70,22 +70,26 @@ static const banyan_plan_cost *largest(const struct scale *scale)
 
 static void print_row(const char *what, const banyan_plan_cost *cost)
 {
-    char texts[6][TEXT_NUMBER_BYTES];
-    printf("%-14s  %6d  %9s  %9s  %9s  %9s  %9s  %9s\n", what, cost->rank,
-           text_seconds(cost->seconds, texts[0]), text_seconds(cost->owner_seconds, texts[1]),
-           text_bytes(cost->bytes, texts[2]), text_bytes(cost->owner_bytes, texts[3]),
-           text_count(cost->transfers, texts[4]), text_bytes(cost->transfer_bytes, texts[5]));
+    char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
+    printf("%-12s%8d", what, cost->rank);
+    printf("%s", text_right(text_seconds(cost->seconds, text), 11, cell));
+    printf("%s", text_right(text_seconds(cost->owner_seconds, text), 11, cell));
+    printf("%11s", text_bytes(cost->bytes, text));
+    printf("%11s", text_bytes(cost->owner_bytes, text));
+    printf("%11s", text_count(cost->transfers, text));
+    printf("%11s\n", text_bytes(cost->transfer_bytes, text));
 }
 
 /* The costs are sorted by time. */
 static void print_table(const struct scale *scale)
 {
-    char title[1024], tensors[TEXT_NUMBER_BYTES];
-    printf("%s\n%s tensors; %d of %d ranks measured, of processor time and memory\n\n",
+    char title[JOB_SPEC_TITLE_BYTES], texts[3][TEXT_NUMBER_BYTES];
+    printf("%s\n%s tensors; %s of %s ranks measured, of processor time and memory\n\n",
            job_spec_title(&scale->spec, title),
-           text_count(banyan_model_tensor_count(scale->spec.model), tensors), scale->sampled,
-           scale->spec.ranks);
-    printf("%-14s  %6s  %9s  %9s  %9s  %9s  %9s  %9s\n", "", "rank", "time", "as owner", "memory",
+           text_count(banyan_model_tensor_count(scale->spec.model), texts[0]),
+           text_count((uint64_t)scale->sampled, texts[1]),
+           text_count((uint64_t)scale->spec.ranks, texts[2]));
+    printf("%-12s%8s%11s%11s%11s%11s%11s%11s\n", "", "rank", "time", "as owner", "memory",
            "directory", "transfers", "receives");
     print_row("slowest", &scale->costs[scale->sampled - 1]);
     print_row("median", &scale->costs[scale->sampled / 2]);
@@ -168,10 +172,7 @@ int plan_scale_command(int argc, char **argv)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (rest != argc)
         return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
-    const char *missing = !scale.spec.model_path  ? "--model FILE"
-                          : !scale.spec.from_text ? "--from SPEC"
-                          : !scale.spec.to_text   ? "--to SPEC"
-                                                  : NULL;
+    const char *missing = job_spec_missing(&scale.spec);
     if (missing)
         return options_refuse(&table, "%s is missing", missing);
     scale.ranks = calloc((size_t)scale.sampled, sizeof *scale.ranks);

@@ -50,7 +50,7 @@ int reshard_command(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "verify") == 0)
         return verify_command(argc - 1, argv + 1);
-    reshard_job job = {.iters = 5};
+    reshard_job job = {.iters = 5, .transform = "none"};
     const char *memory = "symmetric";
     const option_entry entries[] = {
         {"model", 'm', OPTION_TEXT, &job.spec.model_path, "FILE",
@@ -64,6 +64,8 @@ int reshard_command(int argc, char **argv)
         {"iters", '\0', OPTION_COUNT, &job.iters, "N", "how often to move it all (5)", 1, 1000000},
         {"memory", '\0', OPTION_CHOICE, &memory, "symmetric|ordinary",
          "where the tensors lie (symmetric)", 0, 0},
+        {"transform", '\0', OPTION_CHOICE, &job.transform, "none|mxfp8|mxfp8-at-sender",
+         "matrices arrive in another format (none)", 0, 0},
         {"checksums", '\0', OPTION_FLAG, &job.checksums, NULL,
          "send and verify a checksum with every transfer", 0, 0},
         {"rules", '\0', OPTION_TEXT, &job.spec.rules_path, "FILE",

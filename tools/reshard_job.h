@@ -11,6 +11,7 @@ typedef struct reshard_job {
     job_spec spec;
     const char *backend; /* NULL: Banyan's choice */
     const char *svg_path;
+    const char *transform; /* "none", "mxfp8" or "mxfp8-at-sender" */
     int iters;
     bool ordinary_memory, checksums, json;
     failure *failed;

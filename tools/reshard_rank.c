@@ -5,6 +5,7 @@
 
 #include "clock.h"
 #include "memcpy_limit.h"
+#include "mxfp8_target.h"
 #include "pattern.h"
 #include "progress.h"
 #include "span.h"
@@ -21,7 +22,9 @@ struct run {
     const reshard_job *job;
     int rank;
     banyan_world *world;
-    banyan_layout *source, *destination;
+    banyan_layout *source, *plain; /* plain: the destination without a transform */
+    const banyan_layout *destination;
+    mxfp8_target target; /* what makes it another; zeroed: none */
     banyan_reshard_plan *plan;
     banyan_copy_service *service;
     banyan_tensors *source_tensors, *destination_tensors;
@@ -43,8 +46,14 @@ static banyan_status no_memory(size_t bytes)
 static banyan_status make_layouts(struct run *run)
 {
     TRY(banyan_layout_create(&run->source));
-    TRY(banyan_layout_create(&run->destination));
-    job_spec_layouts(&run->job->spec, run->rank, run->source, run->destination);
+    TRY(banyan_layout_create(&run->plain));
+    job_spec_layouts(&run->job->spec, run->rank, run->source, run->plain);
+    run->destination = run->plain;
+    if (strcmp(run->job->transform, "none") == 0)
+        return BANYAN_OK;
+    bool at_sender = strcmp(run->job->transform, "mxfp8-at-sender") == 0;
+    TRY(mxfp8_target_create(run->plain, at_sender, &run->target));
+    run->destination = run->target.layout;
     return BANYAN_OK;
 }
 
@@ -53,6 +62,7 @@ static banyan_status make_plan(struct run *run)
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.checksums = run->job->checksums;
     TRY(make_layouts(run));
+    options.transform = run->target.transform;
     TRY(banyan_world_barrier(run->world));
     span planning = {.began = clock_now_s()};
     TRY(banyan_reshard_plan_create(run->source, run->destination, run->world, &options,
@@ -106,15 +116,12 @@ static banyan_status make_tensors(struct run *run)
     return BANYAN_OK;
 }
 
-static banyan_status wrong(const struct run *run, const char *name, const char *what,
+static banyan_status wrong(const struct run *run, const char *what, const char *name,
                            const pattern_result *result)
 {
     return banyan_error_set(
-        BANYAN_ERR_CORRUPT,
-        "rank %d: %llu of %llu elements of %s%s are wrong, the first is element "
-        "%llu",
-        run->rank, (unsigned long long)result->wrong, (unsigned long long)result->elems, what, name,
-        (unsigned long long)result->first_wrong);
+        BANYAN_ERR_CORRUPT, "rank %d: %llu %s%s are wrong, the first at element %llu", run->rank,
+        (unsigned long long)result->wrong, what, name, (unsigned long long)result->first_wrong);
 }
 
 static banyan_status verify_padding(struct run *run)
@@ -125,8 +132,45 @@ static banyan_status verify_padding(struct run *run)
         pattern_result result =
             pattern_check_zero(box, banyan_tensors_get(run->destination_tensors, (size_t)tensor));
         if (result.wrong > 0)
-            return wrong(run, banyan_layout_tensor(run->destination, (size_t)tensor)->name,
-                         "the padding of ", &result);
+            return wrong(run, "elements of the padding of ",
+                         banyan_layout_tensor(run->destination, (size_t)tensor)->name, &result);
+    }
+    return BANYAN_OK;
+}
+
+static bool is_transformed(const struct run *run, size_t tensor)
+{
+    return tensor < run->target.count && run->target.scales[tensor].data;
+}
+
+static banyan_status verify_pieces(struct run *run, progress *bar)
+{
+    for (size_t i = 0; i < banyan_layout_piece_count(run->destination); i++) {
+        const banyan_piece *piece = banyan_layout_piece(run->destination, i);
+        size_t tensor = (size_t)piece->tensor;
+        run->elems += banyan_box_elems(&piece->box);
+        if (is_transformed(run, tensor))
+            continue;
+        pattern_result result =
+            pattern_check(piece, banyan_tensors_get(run->destination_tensors, tensor));
+        if (result.wrong > 0)
+            return wrong(run, "elements of ", piece->name, &result);
+        progress_add(bar, piece_bytes(piece, run->destination_tensors));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status verify_transformed(struct run *run, progress *bar)
+{
+    for (size_t i = 0; i < run->target.count; i++) {
+        const DLTensor *received = banyan_tensors_get(run->destination_tensors, i);
+        pattern_result result;
+        if (!is_transformed(run, i))
+            continue;
+        TRY(mxfp8_target_check(&run->target, run->plain, received, i, &result));
+        if (result.wrong > 0)
+            return wrong(run, "blocks of ", banyan_layout_tensor(run->plain, i)->name, &result);
+        progress_add(bar, tensor_bytes(received));
     }
     return BANYAN_OK;
 }
@@ -135,19 +179,13 @@ static banyan_status verify(struct run *run)
 {
     progress bar;
     progress_begin(&bar, run->rank == 0, "verifying", banyan_layout_bytes(run->destination), true);
-    banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < banyan_layout_piece_count(run->destination) && status == BANYAN_OK;
-         i++) {
-        const banyan_piece *piece = banyan_layout_piece(run->destination, i);
-        pattern_result result = pattern_check(
-            piece, banyan_tensors_get(run->destination_tensors, (size_t)piece->tensor));
-        run->elems += result.elems;
-        if (result.wrong > 0)
-            status = wrong(run, piece->name, "", &result);
-        progress_add(&bar, piece_bytes(piece, run->destination_tensors));
-    }
+    banyan_status status = verify_pieces(run, &bar);
+    if (status == BANYAN_OK)
+        status = verify_transformed(run, &bar);
+    if (status == BANYAN_OK)
+        status = verify_padding(run);
     progress_end(&bar);
-    return status == BANYAN_OK ? verify_padding(run) : status;
+    return status;
 }
 
 /* ---- moving ---- */
@@ -174,7 +212,7 @@ static banyan_status move(struct run *run)
         if (status == BANYAN_OK)
             status =
                 banyan_reshard_execute(run->plan, run->source_tensors, run->destination_tensors,
-                                       run->service, run->world, NULL);
+                                       run->service, run->world, run->target.transform);
         run->spans[i].ended = clock_now_s();
         progress_add(&bar, 1);
     }
@@ -250,7 +288,8 @@ int reshard_rank(int rank, void *context)
     banyan_tensors_destroy(run.source_tensors);
     banyan_reshard_plan_destroy(run.plan);
     banyan_copy_service_close(run.service);
-    banyan_layout_destroy(run.destination);
+    mxfp8_target_destroy(&run.target);
+    banyan_layout_destroy(run.plain);
     banyan_layout_destroy(run.source);
     free(run.spans);
     free(run.seconds);

@@ -19,27 +19,33 @@ static double share_of_memcpy(const reshard_result *result)
     return (double)result->bytes / result->best_s / result->memcpy_bytes_per_s;
 }
 
+static void print_row(const reshard_result *result)
+{
+    char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
+    printf("%9s", text_count(banyan_model_tensor_count(result->job->spec.model), text));
+    printf("%12s", text_count(result->transfers, text));
+    printf("%s", text_right(text_bytes(result->bytes, text), 12, cell));
+    printf("%s", text_right(text_seconds(result->best_s, text), 12, cell));
+    printf("%s", text_right(text_seconds(result->median_s, text), 12, cell));
+    printf("%9.2f%9.0f %%\n\n", gigabytes_per_s(result), share_of_memcpy(result) * 100);
+}
+
 static void print_table(const reshard_result *result)
 {
     const reshard_job *job = result->job;
-    char title[JOB_SPEC_TITLE_BYTES], texts[8][TEXT_NUMBER_BYTES];
-    char share[TEXT_NUMBER_BYTES], speed[TEXT_NUMBER_BYTES];
-    printf("%s (%s, %s memory)\n\n", job_spec_title(&job->spec, title), result->backend,
-           job->ordinary_memory ? "ordinary" : "symmetric");
-    snprintf(speed, sizeof speed, "%.2f", gigabytes_per_s(result));
-    snprintf(share, sizeof share, "%.0f %%", share_of_memcpy(result) * 100);
-    printf("%9s  %10s  %10s  %10s  %10s  %7s  %9s\n", "tensors", "transfers", "bytes", "best",
-           "median", "GB/s", "of memcpy");
-    /* µ takes two bytes and one column: no duration of a run is that short. */
-    printf("%9s  %10s  %10s  %10s  %10s  %7s  %9s\n\n",
-           text_count(banyan_model_tensor_count(job->spec.model), texts[0]),
-           text_count(result->transfers, texts[1]), text_bytes(result->bytes, texts[2]),
-           text_seconds(result->best_s, texts[3]), text_seconds(result->median_s, texts[4]), speed,
-           share);
+    char title[JOB_SPEC_TITLE_BYTES], between[TEXT_NUMBER_BYTES], planned[TEXT_NUMBER_BYTES];
+    char elems[TEXT_NUMBER_BYTES];
+    bool as_is = strcmp(job->transform, "none") == 0;
+    printf("%s (%s, %s memory%s%s)\n\n", job_spec_title(&job->spec, title), result->backend,
+           job->ordinary_memory ? "ordinary" : "symmetric", as_is ? "" : ", ",
+           as_is ? "" : job->transform);
+    printf("%9s%12s%12s%12s%12s%9s%11s\n", "tensors", "transfers", "bytes", "best", "median",
+           "GB/s", "of memcpy");
+    print_row(result);
     printf("%s of them between ranks, planned in %s; memcpy by %d ranks at once: %.2f GB/s\n",
-           text_bytes(result->bytes_between, texts[5]), text_seconds(result->plan_s, texts[6]),
+           text_bytes(result->bytes_between, between), text_seconds(result->plan_s, planned),
            job->spec.ranks, result->memcpy_bytes_per_s / 1e9);
-    printf("every one of %s destination elements is right\n", text_count(result->elems, texts[7]));
+    printf("every one of %s destination elements is right\n", text_count(result->elems, elems));
 }
 
 static json_t *json_of(const reshard_result *result)
@@ -56,12 +62,14 @@ static json_t *json_of(const reshard_result *result)
                                                    (json_int_t)result->pair_bytes[i]));
     }
     return json_pack(
-        "{s:s, s:s, s:s, s:b, s:i, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:f, s:f,"
+        "{s:s, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, "
+        "s:f, s:f,"
         " s:f, s:I, s:o}",
         "model", job->spec.model_path, "from", job->spec.from_text, "to", job->spec.to_text,
         "disjoint", job->spec.disjoint, "ranks", job->spec.ranks, "backend", result->backend,
-        "memory", job->ordinary_memory ? "ordinary" : "symmetric", "checksums", job->checksums,
-        "tensors", (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
+        "memory", job->ordinary_memory ? "ordinary" : "symmetric", "transform", job->transform,
+        "checksums", job->checksums, "tensors",
+        (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
         (json_int_t)result->transfers, "bytes", (json_int_t)result->bytes, "bytes_between_ranks",
         (json_int_t)result->bytes_between, "plan_seconds", result->plan_s, "best_seconds",
         result->best_s, "median_seconds", result->median_s, "iteration_seconds", iterations,

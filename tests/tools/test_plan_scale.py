@@ -47,7 +47,9 @@ class PlanScale(unittest.TestCase):
         self.assertEqual((found["ranks"], len(found["sampled"])), (384, 9))
         for rank in found["sampled"]:
             self.assertGreater(rank["seconds"], rank["owner_seconds"])
-            self.assertGreater(rank["bytes"], rank["owner_bytes"])
+            # A sanitizer's allocator does not say what is allocated.
+            if not os.environ.get("BANYAN_SANITIZE"):
+                self.assertGreater(rank["bytes"], rank["owner_bytes"])
             self.assertGreater(rank["transfers"], 0)
         self.assertEqual(found["slowest_seconds"], max(r["seconds"] for r in found["sampled"]))
         self.assertEqual(found["most_bytes"], max(r["bytes"] for r in found["sampled"]))

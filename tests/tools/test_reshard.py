@@ -70,6 +70,30 @@ class Reshard(WithFolder):
                 self.assertLessEqual(found["best_seconds"], found["median_seconds"])
                 self.assertGreater(found["memcpy_gb_per_s"], 0)
 
+    def test_matrices_become_mxfp8(self):
+        whole = small_model.elements(self.model)
+        for transform in ("mxfp8", "mxfp8-at-sender"):
+            for source, destination in (("tp=2,pp=2", "tp=4"), ("tp=2", "tp=2,packing=vllm")):
+                found = self.measure(source, destination, "--disjoint", "--transform", transform)
+                copies = 4 if destination == "tp=4" else 2
+                self.assertEqual(found["verified_elements"], whole + (copies - 1) * self.norms)
+
+    def test_a_block_that_the_sender_would_have_to_cut_is_refused(self):
+        arguments = ["tp=2,packing=megatron", "fsdp=3", "--transform"]
+        self.assertEqual(self.move(*arguments, "mxfp8").returncode, 0)
+        self.assert_refused(self.move(*arguments, "mxfp8-at-sender"), "MXFP8 block")
+
+    def test_a_spec_that_does_not_divide_is_refused_with_a_transform_too(self):
+        self.assert_refused(self.move("tp=2", "tp=3", "--transform", "mxfp8"), "3")
+
+    def test_other_backends_move_the_same(self):
+        expected = self.measure("tp=2", "tp=4", "--disjoint")
+        for more in (["--backend", "pipeline"], ["--backend", "pipeline", "--memory", "ordinary"]):
+            found = self.measure("tp=2", "tp=4", "--disjoint", *more)
+            for field in ("bytes", "transfers", "verified_elements", "pair_bytes"):
+                self.assertEqual(found[field], expected[field])
+            self.assertEqual(found["backend"], "pipeline")
+
     def test_pairs_add_up(self):
         found = self.measure("tp=2,pp=2", "tp=4", "--disjoint")
         self.assertEqual(found["ranks"], 8)
