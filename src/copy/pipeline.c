@@ -87,6 +87,8 @@ static banyan_status check_segment(const banyan_segment *segment, uint64_t batch
         return error_set(BANYAN_ERR_INVALID, "elements that do not fill whole bytes");
     if (segment->tensor.ndim < 0 || segment->tensor.ndim > BANYAN_MAX_DIMS)
         return error_set(BANYAN_ERR_INVALID, "a tensor of %d dimensions", segment->tensor.ndim);
+    if (segment->tensor.ndim > 0 && !segment->tensor.shape)
+        return error_set(BANYAN_ERR_INVALID, "a tensor without a shape");
     for (int d = 0; d < segment->tensor.ndim; d++) {
         int64_t extent = segment->tensor.shape[d];
         if (extent < 0 || __builtin_mul_overflow(elems, (uint64_t)extent, &elems))

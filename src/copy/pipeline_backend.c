@@ -4,15 +4,19 @@
 
 #include "copy/match.h"
 #include "copy/pipeline_executor.h"
+#include "copy/pipeline_host.h"
 #include "copy/pipeline_plan.h"
+#include "copy/strided.h"
 #include "core/error.h"
 
 typedef struct backend_state {
     banyan_world *world;
     banyan_transport *transport;
     banyan_pipeline_buffers *buffers;
+    banyan_pipeline_launcher launcher;
     banyan_pipeline *pipeline;
     bool optimal_rounds;
+    bool past_caches; /* of the run that is under way: it moves more than they hold */
 } backend_state;
 
 static void close_state(void *context)
@@ -37,13 +41,14 @@ banyan_status pipeline_open_over(banyan_world *world, banyan_transport *transpor
     state->world = world;
     state->transport = transport;
     state->optimal_rounds = options->optimal_rounds;
+    state->launcher = pipeline_host_launcher(&state->past_caches);
     if (status == BANYAN_OK)
         status =
             banyan_pipeline_buffers_open(world, transport, options->slot_bytes, &state->buffers);
     if (status == BANYAN_OK)
-        status = copy_agree(world,
-                            banyan_pipeline_create(banyan_pipeline_host_launcher(), state->buffers,
-                                                   banyan_world_rank(world), &state->pipeline));
+        status =
+            copy_agree(world, banyan_pipeline_create(&state->launcher, state->buffers,
+                                                     banyan_world_rank(world), &state->pipeline));
     if (status != BANYAN_OK) {
         close_state(state);
         return status;
@@ -79,8 +84,9 @@ static banyan_status backend_prepare(void *context, const banyan_copy_batch *bat
 /* What goes to oneself comes last: partners wait for the rest. */
 static banyan_status backend_execute(void *context, void *prepared)
 {
-    const backend_state *state = context;
+    backend_state *state = context;
     const pipeline_schedule *schedule = prepared;
+    state->past_caches = schedule->recv_bytes >= STRIDED_STREAMING_BYTES;
     RETURN_IF_FAILED(
         pipeline_run(state->pipeline, schedule->iterations, schedule->iteration_count));
     return pipeline_move_pairs(state->pipeline, schedule->sends, schedule->recvs, schedule->local,

@@ -169,6 +169,7 @@ static banyan_status fill_iterations(const planner *plan, pipeline_schedule *sch
         iterations[i] = (banyan_iteration){
             slot_batch(&plan->sends, segments, round->send_flow, round->send_batch),
             slot_batch(&plan->recvs, recv_segments, round->recv_flow, round->recv_batch)};
+        schedule->recv_bytes += iterations[i].recv.bytes;
     }
     schedule->iterations = iterations;
     schedule->iteration_count = count;

@@ -11,6 +11,7 @@ typedef struct pipeline_schedule {
     arena memory;
     const banyan_iteration *iterations;
     size_t iteration_count;
+    uint64_t recv_bytes;         /* through slots */
     const banyan_send_op *sends; /* those of moves to oneself */
     const banyan_recv_op *recvs;
     const banyan_copy_pair *local;

@@ -125,7 +125,8 @@ void strided_view_span(const strided_view *view, char **low, size_t *bytes)
 
 /* ---- ranges of elements ---- */
 
-static void copy_box(const strided_grid *grid, int level, uint64_t rows, char *to, const char *from)
+static void copy_box(const strided_grid *grid, int level, uint64_t rows, char *to, const char *from,
+                     strided_caching caching)
 {
     strided_grid box = {.elem_bytes = grid->elem_bytes, .count = grid->count - level};
     memcpy(box.loop, grid->loop + level, (size_t)box.count * sizeof box.loop[0]);
@@ -134,6 +135,10 @@ static void copy_box(const strided_grid *grid, int level, uint64_t rows, char *t
     strided_loop loops[STRIDED_MAX_LOOPS];
     strided_move move;
     strided_move_plan(&box, to, from, loops, &move);
+    if (caching != STRIDED_BY_SIZE) {
+        strided_move_run(&move, caching == STRIDED_PAST_CACHES);
+        return;
+    }
     bool streaming = strided_move_bytes(&move) >= STRIDED_STREAMING_BYTES;
     strided_move_run(&move, streaming);
     if (streaming)
@@ -151,10 +156,10 @@ static uint64_t elements_below(const strided_grid *grid, int level)
 /* Elements [first, first + count) of the box that the loops from `level` on make: the rest of a
  * row, then whole rows, then the start of one. */
 static void copy_range(const strided_grid *grid, int level, char *to, const char *from,
-                       uint64_t first, uint64_t count)
+                       uint64_t first, uint64_t count, strided_caching caching)
 {
     if (level == grid->count) {
-        copy_box(grid, level, 1, to, from);
+        copy_box(grid, level, 1, to, from, caching);
         return;
     }
     const strided_loop *loop = &grid->loop[level];
@@ -163,17 +168,19 @@ static void copy_range(const strided_grid *grid, int level, char *to, const char
     uint64_t skipped = first % row_elems;
     if (skipped > 0) {
         uint64_t rest = row_elems - skipped < count ? row_elems - skipped : count;
-        copy_range(grid, level + 1, to + row * loop->to, from + row * loop->from, skipped, rest);
+        copy_range(grid, level + 1, to + row * loop->to, from + row * loop->from, skipped, rest,
+                   caching);
         count -= rest;
         row++;
     }
     uint64_t rows = count / row_elems;
     if (rows > 0)
-        copy_box(grid, level, rows, to + row * loop->to, from + row * loop->from);
+        copy_box(grid, level, rows, to + row * loop->to, from + row * loop->from, caching);
     row += (int64_t)rows;
     count -= rows * row_elems;
     if (count > 0)
-        copy_range(grid, level + 1, to + row * loop->to, from + row * loop->from, 0, count);
+        copy_range(grid, level + 1, to + row * loop->to, from + row * loop->from, 0, count,
+                   caching);
 }
 
 /* ---- views that have no grid in common: row against row ---- */
@@ -224,7 +231,8 @@ static void cursor_advance(strided_cursor *cursor, uint64_t elems)
 }
 
 static void copy_rows(const strided_view *destination, uint64_t destination_first,
-                      const strided_view *source, uint64_t source_first, uint64_t count)
+                      const strided_view *source, uint64_t source_first, uint64_t count,
+                      strided_caching caching)
 {
     strided_cursor to = cursor_at(destination, destination_first);
     strided_cursor from = cursor_at(source, source_first);
@@ -236,7 +244,7 @@ static void copy_rows(const strided_view *destination, uint64_t destination_firs
             elems = count;
         strided_grid row = {.elem_bytes = source->elem_bytes, .count = 1};
         row.loop[0] = (strided_loop){elems, cursor_step(&to), cursor_step(&from)};
-        copy_box(&row, 0, elems, to.at, from.at);
+        copy_box(&row, 0, elems, to.at, from.at, caching);
         cursor_advance(&to, elems);
         cursor_advance(&from, elems);
         count -= elems;
@@ -257,8 +265,9 @@ static strided_view reshape_dense(const strided_view *dense, const strided_view 
     return view;
 }
 
-void strided_copy(const strided_view *destination, uint64_t destination_first,
-                  const strided_view *source, uint64_t source_first, uint64_t count)
+static void copy_views(const strided_view *destination, uint64_t destination_first,
+                       const strided_view *source, uint64_t source_first, uint64_t count,
+                       strided_caching caching)
 {
     if (count == 0)
         return;
@@ -272,9 +281,15 @@ void strided_copy(const strided_view *destination, uint64_t destination_first,
     }
     strided_grid grid;
     if (destination_first == source_first && strided_grid_of(&to, &from, &grid))
-        copy_range(&grid, 0, to.data, from.data, source_first, count);
+        copy_range(&grid, 0, to.data, from.data, source_first, count, caching);
     else
-        copy_rows(&to, destination_first, &from, source_first, count);
+        copy_rows(&to, destination_first, &from, source_first, count, caching);
+}
+
+void strided_copy(const strided_view *destination, uint64_t destination_first,
+                  const strided_view *source, uint64_t source_first, uint64_t count)
+{
+    copy_views(destination, destination_first, source, source_first, count, STRIDED_BY_SIZE);
 }
 
 static strided_view dense_view(void *data, size_t elem_bytes, uint64_t count)
@@ -285,17 +300,29 @@ static strided_view dense_view(void *data, size_t elem_bytes, uint64_t count)
     return view;
 }
 
-void strided_pack(void *dense, const strided_view *source, uint64_t first, uint64_t count)
+void strided_pack_as(void *dense, const strided_view *source, uint64_t first, uint64_t count,
+                     strided_caching caching)
 {
     strided_view to = dense_view(dense, source->elem_bytes, count);
-    strided_copy(&to, 0, source, first, count);
+    copy_views(&to, 0, source, first, count, caching);
+}
+
+void strided_unpack_as(const strided_view *destination, uint64_t first, uint64_t count,
+                       const void *dense, strided_caching caching)
+{
+    strided_view from = dense_view((void *)(uintptr_t)dense, destination->elem_bytes, count);
+    copy_views(destination, first, &from, 0, count, caching);
+}
+
+void strided_pack(void *dense, const strided_view *source, uint64_t first, uint64_t count)
+{
+    strided_pack_as(dense, source, first, count, STRIDED_BY_SIZE);
 }
 
 void strided_unpack(const strided_view *destination, uint64_t first, uint64_t count,
                     const void *dense)
 {
-    strided_view from = dense_view((void *)(uintptr_t)dense, destination->elem_bytes, count);
-    strided_copy(destination, first, &from, 0, count);
+    strided_unpack_as(destination, first, count, dense, STRIDED_BY_SIZE);
 }
 
 banyan_status banyan_tensor_copy(const DLTensor *destination, const DLTensor *source)

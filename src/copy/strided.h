@@ -37,4 +37,22 @@ void strided_pack(void *dense, const strided_view *source, uint64_t first, uint6
 void strided_unpack(const strided_view *destination, uint64_t first, uint64_t count,
                     const void *dense);
 
+/* The same by somebody who knows where the written lines are wanted. */
+typedef enum strided_caching {
+    STRIDED_BY_SIZE,    /* in the caches, if all of it fits */
+    STRIDED_IN_CACHES,  /* the other end reads it next */
+    STRIDED_PAST_CACHES /* part of much more than fits; strided_fence must follow */
+} strided_caching;
+
+void strided_pack_as(void *dense, const strided_view *source, uint64_t first, uint64_t count,
+                     strided_caching caching);
+void strided_unpack_as(const strided_view *destination, uint64_t first, uint64_t count,
+                       const void *dense, strided_caching caching);
+
+/* For more than this much at once the caches are no help. */
+#define STRIDED_STREAMING_BYTES ((uint64_t)1 << 20)
+
+/* What was written past the caches is where everybody sees it. */
+void strided_fence(void);
+
 #endif

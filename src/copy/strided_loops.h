@@ -44,9 +44,4 @@ uint64_t strided_move_bytes(const strided_move *move);
  * process is told. */
 void strided_move_run(const strided_move *move, bool streaming);
 
-/* For more than this much at once the caches are no help. */
-#define STRIDED_STREAMING_BYTES ((uint64_t)1 << 20)
-
-void strided_fence(void);
-
 #endif

@@ -100,6 +100,19 @@ static void every_way_of_ordering_and_sending_moves_the_same(void **state)
     }
 }
 
+/* More than the caches are asked to hold. */
+static void large_tensors_arrive_too(void **state)
+{
+    (void)state;
+    run_traffic(2, (traffic_run){.seed = random_seed(), .tasks = 60, .repeats = 2, .most = 100000});
+    run_traffic(2, (traffic_run){.seed = random_seed(),
+                                 .staged = true,
+                                 .slot_bytes = 20000,
+                                 .tasks = 60,
+                                 .repeats = 1,
+                                 .most = 100000});
+}
+
 static void tasks_without_ids_meet_in_order(void **state)
 {
     (void)state;
@@ -319,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_arrives_through_slots_of_any_size),
         cmocka_unit_test(every_way_of_ordering_and_sending_moves_the_same),
+        cmocka_unit_test(large_tensors_arrive_too),
         cmocka_unit_test(tasks_without_ids_meet_in_order),
         cmocka_unit_test(a_schedule_runs_many_times),
         cmocka_unit_test(ranks_in_one_process_move_tensors),
