@@ -19,6 +19,10 @@ static inline bool stream_is_worthwhile(size_t bytes)
  * which must come before anybody is told. */
 void stream_past_cache(void *destination, const void *source, size_t bytes);
 
+/* The same for `rows` rows of `bytes` each, whose starts lie a pitch apart. */
+void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
+                            ptrdiff_t source_pitch, size_t rows, size_t bytes);
+
 /* memcpy from memory that is not in a cache to a buffer that stays in one. */
 void stream_into_cache(void *destination, const void *source, size_t bytes);
 
