@@ -110,24 +110,26 @@ static banyan_status add_read(direct_lane *lane, const direct_place *far, const 
     return array_push(&lane->reads, gather) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status add_recv(banyan_world *world, direct_lane *lane, const direct_place *own,
-                              const direct_place *far)
+static banyan_status add_recv(banyan_world *world, direct_plan *plan, direct_lane *lane,
+                              const direct_place *own, const direct_place *far)
 {
     if (!direct_place_is_symmetric(far))
         return direct_place_is_symmetric(own) ? BANYAN_OK : add_read(lane, far, &own->view);
     strided_view from;
     RETURN_IF_FAILED(map_far(world, far, &from));
+    RETURN_IF_FAILED(direct_pages_add(&plan->pages, &from, false));
     return direct_moves_add(direct_place_is_symmetric(own) ? &lane->shared : &lane->own, &own->view,
                             &from);
 }
 
-static banyan_status add_send(banyan_world *world, direct_lane *lane, const direct_place *own,
-                              const direct_place *far)
+static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lane *lane,
+                              const direct_place *own, const direct_place *far)
 {
     if (!direct_place_is_symmetric(far))
         return BANYAN_OK;
     strided_view to;
     RETURN_IF_FAILED(map_far(world, far, &to));
+    RETURN_IF_FAILED(direct_pages_add(&plan->pages, &to, true));
     return direct_moves_add(direct_place_is_symmetric(own) ? &lane->shared : &lane->own, &to,
                             &own->view);
 }
@@ -146,8 +148,8 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
         plan->bytes += match->bytes;
     else if (direct_place_is_symmetric(&far) && !direct_place_is_symmetric(own))
         plan->bytes += match->bytes;
-    return is_send ? add_send(world, &partner->out, own, &far)
-                   : add_recv(world, &partner->in, own, &far);
+    return is_send ? add_send(world, plan, &partner->out, own, &far)
+                   : add_recv(world, plan, &partner->in, own, &far);
 }
 
 static banyan_status add_matches(banyan_world *world, direct_plan *plan, const copy_match *matches,
@@ -194,6 +196,7 @@ static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
     RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
     RETURN_IF_FAILED(add_matches(world, plan, matches->recvs, matches->recv_count, false));
     RETURN_IF_FAILED(add_local(plan, batch));
+    direct_pages_prefault(&plan->pages);
     return finish_lanes(plan);
 }
 
@@ -227,6 +230,7 @@ static void plan_clear(direct_plan *plan)
     }
     free(plan->partners);
     direct_moves_free(&plan->local);
+    direct_pages_free(&plan->pages);
     direct_places_free(&plan->places);
 }
 

@@ -4,6 +4,7 @@
 
 #include "copy/direct_gather.h"
 #include "copy/direct_moves.h"
+#include "copy/direct_pages.h"
 #include "copy/match.h"
 
 /* All that goes one way between this rank and a partner. Where both sides are symmetric memory
@@ -27,7 +28,8 @@ typedef struct direct_plan {
     direct_partner *partners; /* by rank, the one after this rank's first */
     size_t partner_count;
     direct_moves local;
-    uint64_t bytes; /* that this rank may have to move itself */
+    direct_pages pages; /* while it is made */
+    uint64_t bytes;     /* that this rank may have to move itself */
 } direct_plan;
 
 /* Collective; fails on all ranks or on none. */
