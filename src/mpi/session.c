@@ -1,0 +1,199 @@
+#include "session.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define JOB_BYTES 128
+
+/* How a rank of the world presents itself to the others. */
+typedef struct mpi_identity {
+    int32_t status; /* of finding this out */
+    int32_t rank, size;
+    char job[JOB_BYTES];
+} mpi_identity;
+
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t started_by; /* 0: MPI is not ours to end */
+static volatile bool end_at_exit = true;
+
+banyan_status mpi_check(const mpi_session *session, int error, const char *call)
+{
+    if (error == MPI_SUCCESS)
+        return BANYAN_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(error, text, &length);
+    return banyan_error_set(BANYAN_ERR_SYSTEM, "mpi: rank %d: %s: %s",
+                            banyan_world_rank(session->world), call, text);
+}
+
+/* ---- starting and ending ---- */
+
+/* Without a job manager MPI_Init makes a world of one process, which is never what is meant. */
+static bool is_started_by_mpi(void)
+{
+    static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
+                                        "MPI_LOCALNRANKS"};
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+        if (getenv(signs[i]))
+            return true;
+    return false;
+}
+
+static void end_mpi(void)
+{
+    int finalized = 0;
+    if (started_by != getpid() || !end_at_exit)
+        return;
+    MPI_Finalized(&finalized);
+    if (!finalized)
+        MPI_Finalize();
+}
+
+/* With the lock held. */
+static banyan_status start_mpi(int rank)
+{
+    int initialized = 0, finalized = 0, provided = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (finalized)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "mpi: rank %d has finalized MPI already",
+                                rank);
+    if (initialized)
+        return BANYAN_OK;
+    if (!is_started_by_mpi())
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "mpi: rank %d was not started under MPI; start the program with "
+                                "mpirun or srun, or use another copy backend",
+                                rank);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "mpi: rank %d: MPI_Init_thread failed", rank);
+    started_by = getpid();
+    atexit(end_mpi);
+    return BANYAN_OK;
+}
+
+static banyan_status start_once(int rank)
+{
+    pthread_mutex_lock(&start_lock);
+    banyan_status status = start_mpi(rank);
+    pthread_mutex_unlock(&start_lock);
+    return status;
+}
+
+/* ---- who is who ---- */
+
+static void identify(mpi_identity *own, banyan_status status)
+{
+    memset(own, 0, sizeof *own);
+    own->status = (int32_t)status;
+    if (status != BANYAN_OK)
+        return;
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    own->rank = rank;
+    own->size = size;
+    const char *job = getenv("PMIX_NAMESPACE");
+    snprintf(own->job, sizeof own->job, "%s", job ? job : "");
+}
+
+static banyan_status check_one_job(int world_rank, const mpi_identity *all, int count)
+{
+    const mpi_identity *own = &all[world_rank];
+    for (int i = 0; i < count; i++) {
+        if (all[i].status != BANYAN_OK)
+            return banyan_error_set((banyan_status)all[i].status,
+                                    "mpi: rank %d has no MPI to work with (%s): was it started "
+                                    "with mpirun or srun?",
+                                    i, banyan_status_name((banyan_status)all[i].status));
+        if (all[i].size != own->size || strncmp(all[i].job, own->job, sizeof own->job) != 0)
+            return banyan_error_set(BANYAN_ERR_MISMATCH,
+                                    "mpi: ranks %d and %d are not of one MPI job: theirs have %d "
+                                    "and %d processes",
+                                    world_rank, i, own->size, all[i].size);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status check_distinct(const mpi_identity *all, int count)
+{
+    int size = all[0].size;
+    int *holders = calloc((size_t)size, sizeof *holders); /* world rank + 1, by MPI rank */
+    if (!holders)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", size);
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < count && status == BANYAN_OK; i++) {
+        int *holder = &holders[all[i].rank];
+        if (*holder > 0)
+            status = banyan_error_set(BANYAN_ERR_MISMATCH,
+                                      "mpi: ranks %d and %d are both rank %d of MPI_COMM_WORLD",
+                                      *holder - 1, i, all[i].rank);
+        *holder = i + 1;
+    }
+    free(holders);
+    return status;
+}
+
+static banyan_status make_communicator(mpi_session *session, const mpi_identity *all, int count)
+{
+    MPI_Group everyone, members;
+    int *ranks = malloc((size_t)count * sizeof *ranks);
+    if (!ranks)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", count);
+    for (int i = 0; i < count; i++)
+        ranks[i] = all[i].rank;
+    MPI_Comm_group(MPI_COMM_WORLD, &everyone);
+    MPI_Group_incl(everyone, count, ranks, &members);
+    int error = MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &session->comm);
+    MPI_Group_free(&members);
+    MPI_Group_free(&everyone);
+    free(ranks);
+    banyan_status status = mpi_check(session, error, "MPI_Comm_create_group");
+    if (status != BANYAN_OK)
+        return status;
+    int *upper = NULL, found = 0;
+    MPI_Comm_set_errhandler(session->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_get_attr(session->comm, MPI_TAG_UB, &upper, &found);
+    session->tag_count = found && *upper < INT32_MAX ? *upper + 1 : found ? *upper : 32768;
+    return BANYAN_OK;
+}
+
+banyan_status mpi_session_open(banyan_world *world, mpi_session *session)
+{
+    int rank = banyan_world_rank(world), count = banyan_world_size(world);
+    mpi_session made = {.world = world, .comm = MPI_COMM_NULL};
+    mpi_identity own, *all = calloc((size_t)count, sizeof *all);
+    banyan_status started = start_once(rank);
+    if (!all)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", count);
+    identify(&own, started);
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    banyan_status status = banyan_world_allgather(world, &own, sizeof own, all);
+    if (status == BANYAN_OK && started != BANYAN_OK)
+        status = banyan_error_set(started, "%s", sentence);
+    if (status == BANYAN_OK)
+        status = check_one_job(rank, all, count);
+    if (status == BANYAN_OK)
+        status = check_distinct(all, count);
+    if (status == BANYAN_OK)
+        status = make_communicator(&made, all, count);
+    free(all);
+    if (status == BANYAN_OK)
+        *session = made;
+    return status;
+}
+
+void mpi_session_close(mpi_session *session, bool healthy)
+{
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (healthy && !finalized && session->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&session->comm);
+    if (!healthy)
+        end_at_exit = false;
+}
