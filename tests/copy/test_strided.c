@@ -28,7 +28,7 @@ static void every_pair_of_views_copies_like_an_element_loop(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
-    for (int trial = 0; trial < 6000; trial++) {
+    for (int trial = 0; trial < 3000; trial++) {
         size_t elem_bytes = boxed_elem_size(&random);
         int ndim, other_ndim;
         int64_t shape[BANYAN_MAX_DIMS], other_shape[BANYAN_MAX_DIMS];
