@@ -27,7 +27,8 @@ struct peer {
     enum peer_state state;
     int node; /* index, by lowest rank */
     struct link *out, *in;
-    bool wanted; /* it is in the endpoint's list of that name */
+    bool said_goodbye; /* on one of the two, after a collective close */
+    bool wanted;       /* it is in the endpoint's list of that name */
     uint64_t retry_ns, gives_up_ns;
     ARRAY(struct pending) pending;
     size_t unacknowledged;       /* exchange messages to it, of all worlds */
@@ -121,6 +122,10 @@ banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *
                                   const struct wire_frame *frame, const char *reason);
 void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
                            const struct wire_frame *frame, const char *reason);
+
+/* A peer has closed its world together with all others, and nothing that it sent is still to come.
+ * With the lock held. */
+void liveness_leave(struct endpoint *endpoint, struct peer *peer);
 
 /* A connection stands: watch the process at its other end, whose sockets a child may keep open. */
 void liveness_watch(struct endpoint *endpoint, const struct link *link);

@@ -145,7 +145,9 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         peer->out = NULL;
     if (peer->in == link)
         peer->in = NULL;
-    bool expected = peer->state != PEER_HERE || link->peer_said_goodbye;
+    if (peer->said_goodbye && !peer->in)
+        liveness_leave(endpoint, peer);
+    bool expected = peer->state != PEER_HERE || peer->said_goodbye;
     pthread_mutex_unlock(&endpoint->reactor.lock);
     if (expected)
         return;

@@ -178,6 +178,15 @@ banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *
     return context ? BANYAN_OK : error_no_memory(sizeof *context, "a world that is aborted");
 }
 
+void liveness_leave(struct endpoint *endpoint, struct peer *peer)
+{
+    if (peer->state == PEER_HERE)
+        peer->state = PEER_LEFT;
+    for (size_t i = 0; i < endpoint->contexts.count; i++)
+        pthread_cond_broadcast(&endpoint->contexts.data[i]->changed);
+}
+
+/* On the connection that this rank made, a goodbye may overtake messages on the other. */
 void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
                            const struct wire_frame *frame, const char *reason)
 {
@@ -189,10 +198,9 @@ void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
     }
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct peer *peer = &endpoint->peers[link->rank];
-    if (peer->state == PEER_HERE)
-        peer->state = PEER_LEFT;
-    for (size_t i = 0; i < endpoint->contexts.count; i++)
-        pthread_cond_broadcast(&endpoint->contexts.data[i]->changed);
+    peer->said_goodbye = true;
+    if (link == peer->in || !peer->in)
+        liveness_leave(endpoint, peer);
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
@@ -236,6 +244,6 @@ void liveness_process_ended(struct endpoint *endpoint, struct event_source *sour
         ;
     while (peer->in && !reactor_pump(&endpoint->reactor, peer->in))
         ;
-    if (peer->state == PEER_HERE)
+    if (!peer->said_goodbye)
         liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
 }

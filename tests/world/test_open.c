@@ -27,13 +27,14 @@ static void *open_and_close(void *argument)
     struct opener *opener = argument;
     banyan_world *world = NULL;
     opener->status = banyan_world_open(&opener->options, &world);
-    snprintf(opener->sentence, sizeof opener->sentence, "%s", banyan_last_error());
     if (opener->status == BANYAN_OK)
         opener->status = banyan_world_close(world);
+    snprintf(opener->sentence, sizeof opener->sentence, "%s", banyan_last_error());
     return NULL;
 }
 
-static struct opener *start(const banyan_unique_id *id, int rank, int world_size, double seconds)
+static struct opener *start_on(const char *node, const banyan_unique_id *id, int rank,
+                               int world_size, double seconds)
 {
     struct opener *opener = calloc(1, sizeof *opener);
     opener->options = (banyan_world_options)BANYAN_WORLD_OPTIONS_INIT;
@@ -41,8 +42,14 @@ static struct opener *start(const banyan_unique_id *id, int rank, int world_size
     opener->options.world_size = world_size;
     opener->options.unique_id = id;
     opener->options.timeout_ns = (uint64_t)(seconds * 1e9);
+    opener->options.node = node;
     pthread_create(&opener->thread, NULL, open_and_close, opener);
     return opener;
+}
+
+static struct opener *start(const banyan_unique_id *id, int rank, int world_size, double seconds)
+{
+    return start_on(NULL, id, rank, world_size, seconds);
 }
 
 /* The thread's end; `part` NULL: it must succeed. */
@@ -434,6 +441,7 @@ static void expect_entries(const char *path, int expected)
 static void two_hundred_worlds_leave_nothing_behind(void **state)
 {
     (void)state;
+    static const char *const nodes[] = {"a", "b", "a"};
     int descriptors = 0, threads = 0;
     for (int i = 0; i < 200; i++) {
         if (i == 1) { /* sanitizers start a thread of their own with our first */
@@ -445,7 +453,7 @@ static void two_hundred_worlds_leave_nothing_behind(void **state)
         CHECK_OK(banyan_unique_id_create(&id));
         struct opener *openers[3];
         for (int rank = 0; rank < 3; rank++)
-            openers[rank] = start(&id, rank, 3, 20);
+            openers[rank] = start_on(i % 2 ? nodes[rank] : NULL, &id, rank, 3, 20);
         for (int rank = 0; rank < 3; rank++)
             expect(openers[rank], BANYAN_OK, NULL);
     }
