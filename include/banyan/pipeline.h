@@ -75,6 +75,7 @@ typedef struct banyan_pipeline_launcher {
 typedef struct banyan_pipeline_stall {
     int grant_from;      /* the rank whose slot we want to fill; -1: none */
     int arrival_from;    /* the rank whose batch we want to unpack; -1: none */
+    bool for_events;     /* for an event of ours, of which no signal tells */
     uint64_t stalled_ns; /* since something moved last */
 } banyan_pipeline_stall;
 
@@ -108,7 +109,8 @@ typedef struct banyan_pipeline_buffers {
      * taken. */
     banyan_status (*take_arrival)(void *context, int peer, int slot, bool *yes);
     /* Nothing to do: sleep a while, or until one of the two above may answer differently than when
-     * it was last asked. Fails when the wait is hopeless: a peer lost, a deadline passed. */
+     * it was last asked; no longer than it takes to look again when there is an event to wait for.
+     * Fails when the wait is hopeless: a peer lost, a deadline passed. */
     banyan_status (*idle)(void *context, const banyan_pipeline_stall *stall);
 } banyan_pipeline_buffers;
 

@@ -8,8 +8,6 @@
  * head of both queues, a slot has been granted for it, and it moves. */
 #include "copy/pipeline_executor.h"
 
-#include <sched.h>
-
 #include "core/deadline.h"
 #include "core/error.h"
 
@@ -226,13 +224,8 @@ static bool is_done(const execution *run)
 static banyan_status idle(execution *run, uint64_t last_move_ns)
 {
     const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
-    bool events_pending =
+    run->stall.for_events =
         run->polls_events && (run->packed > run->sent || run->unpacked > run->emptied);
-    /* No signal tells of an event. */
-    if (events_pending) {
-        sched_yield();
-        return BANYAN_OK;
-    }
     run->stall.stalled_ns = time_now_ns() - last_move_ns;
     return buffers->idle(buffers->context, &run->stall);
 }

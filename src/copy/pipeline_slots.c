@@ -8,6 +8,7 @@
 #include <banyan/pipeline.h>
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -161,8 +162,9 @@ static banyan_status stalled(const slot_buffers *buffers, const banyan_pipeline_
         snprintf(grant, sizeof grant, " for a slot of rank %d", stall->grant_from);
     if (stall->arrival_from >= 0)
         snprintf(arrival, sizeof arrival, " for a batch from rank %d", stall->arrival_from);
-    return error_set(BANYAN_ERR_TIMEOUT, "pipeline: rank %d waited %.1f s%s%s%s",
-                     banyan_world_rank(buffers->world), (double)stall->stalled_ns / NS_PER_S, grant,
+    return error_set(BANYAN_ERR_TIMEOUT, "pipeline: rank %d waited %.1f s%s%s%s%s",
+                     banyan_world_rank(buffers->world), (double)stall->stalled_ns / NS_PER_S,
+                     stall->for_events ? " for its own streams" : "", grant,
                      grant[0] && arrival[0] ? " and" : "", arrival);
 }
 
@@ -172,6 +174,10 @@ static banyan_status slots_idle(void *context, const banyan_pipeline_stall *stal
     slot_buffers *buffers = context;
     if (stall->stalled_ns >= banyan_world_timeout_ns(buffers->world))
         return stalled(buffers, stall);
+    if (stall->for_events) {
+        sched_yield();
+        return control_check(buffers->world);
+    }
     RETURN_IF_FAILED(banyan_signal_idle(buffers->transport, buffers->epoch));
     buffers->epoch = banyan_signal_epoch(buffers->transport);
     return BANYAN_OK;

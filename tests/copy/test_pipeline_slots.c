@@ -129,6 +129,33 @@ static void slots_of_different_sizes_are_refused_everywhere(void **state)
 
 /* ---- failures ---- */
 
+static void rank_waits(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_transport *transport = open_transport(world, false);
+    banyan_pipeline_buffers *buffers;
+    CHECK_OK(banyan_pipeline_buffers_open(world, transport, SLOT_BYTES, &buffers));
+    banyan_pipeline_stall stall = {.grant_from = -1, .arrival_from = -1, .for_events = true};
+    uint64_t start_ns = time_now_ns();
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(buffers->idle(buffers->context, &stall));
+    CHECK(time_now_ns() - start_ns < NS_PER_S, "waiting for an event slept");
+    stall.stalled_ns = banyan_world_timeout_ns(world);
+    CHECK_FAILS(buffers->idle(buffers->context, &stall), BANYAN_ERR_TIMEOUT,
+                " s for its own streams");
+    stall = (banyan_pipeline_stall){3, 2, false, banyan_world_timeout_ns(world)};
+    CHECK_FAILS(buffers->idle(buffers->context, &stall), BANYAN_ERR_TIMEOUT,
+                " s for a slot of rank 3 and for a batch from rank 2");
+    banyan_pipeline_buffers_close(buffers);
+    banyan_transport_close(transport);
+}
+
+static void a_wait_that_is_too_long_says_what_for(void **state)
+{
+    (void)state;
+    ranks_run(1, rank_waits, NULL);
+}
+
 typedef struct failing_run {
     play play;
     bool staged;
@@ -262,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_schedule_runs_many_times),
         cmocka_unit_test(a_sub_world_has_slots_of_its_own),
         cmocka_unit_test(slots_of_different_sizes_are_refused_everywhere),
+        cmocka_unit_test(a_wait_that_is_too_long_says_what_for),
         cmocka_unit_test(an_execution_that_failed_leaves_nothing_to_the_next),
         cmocka_unit_test(a_dead_peer_ends_the_execution_within_a_second),
     };

@@ -35,6 +35,8 @@ typedef struct sim {
     sim_event pack_events[BOARD_SLOTS], unpack_events[BOARD_SLOTS];
     random_state random;
     bool lazy; /* steps are taken only when the host waits */
+    bool dead; /* no steps are taken */
+    bool waited_for_events;
     int synchronizes, reached_calls, longest_queue;
     banyan_status status;
     char sentence[256];
@@ -78,6 +80,8 @@ static void sim_do(sim *device, const sim_op *op)
 /* Do the first operation of some stream, unless it waits for an event. */
 static void sim_step(sim *device)
 {
+    if (device->dead)
+        return;
     sim_stream *s = &device->streams[random_between(&device->random, 0, STREAMS - 1)];
     for (int i = 0; i < STREAMS; i++) {
         int queued = (int)(device->streams[i].last - device->streams[i].first);
@@ -159,7 +163,7 @@ static banyan_status sim_synchronize(void *context, banyan_stream stream)
     sim *device = context;
     sim_stream *s = stream;
     device->synchronizes++;
-    for (long steps = 0; s->first != s->last; steps++) {
+    for (long steps = 0; s->first != s->last && !device->dead; steps++) {
         CHECK(steps < 1000000, "a stream waits for ever");
         sim_step(device);
     }
@@ -209,7 +213,9 @@ static banyan_status sim_take_arrival(void *context, int peer, int slot, bool *y
 
 static banyan_status sim_idle(void *context, const banyan_pipeline_stall *stall)
 {
-    sim_step(context);
+    sim *device = context;
+    sim_step(device);
+    device->waited_for_events |= stall->for_events;
     return board_idle(&((sim *)context)->end, stall);
 }
 
@@ -368,6 +374,25 @@ static void a_send_slot_goes_to_the_send_stream_and_back(void **state)
     board_destroy(b);
 }
 
+static void a_device_that_never_finishes_runs_into_the_deadline(void **state)
+{
+    (void)state;
+    board *b = board_create(2, SLOT_BYTES);
+    b->deadline_ns = deadline_after(50 * NS_PER_MS);
+    play p = play_create(b, random_seed());
+    banyan_iteration *sending = play_iteration(&p, 0);
+    play_batch(&p, 0, sending, 1, play_iteration(&p, 1));
+    static sim device;
+    sim_open(&p, 0, false, false, &device);
+    device.dead = true;
+    sim_run(&device);
+    assert_int_equal(device.status, BANYAN_ERR_TIMEOUT);
+    assert_true(device.waited_for_events);
+    board_end_close(&device.end);
+    play_destroy(&p);
+    board_destroy(b);
+}
+
 static void moves_to_oneself_are_waited_for_on_the_copy_stream(void **state)
 {
     (void)state;
@@ -418,6 +443,7 @@ int main(void)
         cmocka_unit_test(slots_are_handed_over_in_time_with_signals_on_streams),
         cmocka_unit_test(slots_are_handed_over_in_time_with_signals_from_the_host),
         cmocka_unit_test(a_send_slot_goes_to_the_send_stream_and_back),
+        cmocka_unit_test(a_device_that_never_finishes_runs_into_the_deadline),
         cmocka_unit_test(moves_to_oneself_are_waited_for_on_the_copy_stream),
         cmocka_unit_test(streams_without_events_are_refused),
     };
