@@ -3,81 +3,123 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "launch.h"
+#include "forked.h"
 #include "options.h"
+#include "reshard_files.h"
 #include "reshard_job.h"
 
 #define WHO "banyan reshard"
+#define DEFAULT_ITERS 5
 
-static int start(reshard_job *job)
+/* What both forms take, and what only one does. */
+struct arguments {
+    job_spec spec;
+    move_options how;
+    const char *in, *out, *svg_path, *memory, *transform;
+    int iters; /* 0: not given */
+    bool join, json;
+};
+
+static int run_pattern(const struct arguments *given)
 {
-    job->failed = failure_create();
-    if (!job->failed) {
-        fprintf(stderr, WHO ": out of memory\n");
-        return 1;
+    reshard_job job = {.spec = given->spec,
+                       .how = given->how,
+                       .svg_path = given->svg_path,
+                       .iters = given->iters > 0 ? given->iters : DEFAULT_ITERS,
+                       .json = given->json};
+    int code = 1;
+    /* Model, rules and specs are read before any rank starts: what is wrong is said once. */
+    if (job_spec_read(&job.spec, WHO)) {
+        job.failed = failure_create();
+        if (job.failed)
+            code = forked_run(WHO, job.spec.ranks, reshard_rank, &job, job.failed);
+        else
+            fprintf(stderr, WHO ": out of memory\n");
     }
-    launch_job ranks = {.who = WHO,
-                        .count = job->spec.ranks,
-                        .rank_main = reshard_rank,
-                        .context = job,
-                        .ranks_explain = true};
-    int code = launch_run(&ranks);
-    char text[FAILURE_TEXT_BYTES];
-    const char *sentence = failure_sentence(job->failed, text);
-    if (sentence)
-        fprintf(stderr, WHO ": %s\n", sentence);
-    else if (code != 0 && code < LAUNCH_SIGNALLED)
-        fprintf(stderr, WHO ": a rank ended with code %d and did not say why\n", code);
-    failure_destroy(job->failed);
+    failure_destroy(job.failed);
+    job_spec_free(&job.spec);
     return code;
 }
 
-/* Model, rules and specs are read before any rank starts: what is wrong with them is said once. */
-static int run(reshard_job *job)
+static int run_files(const struct arguments *given)
 {
-    int code = 1;
-    bool read = job_spec_read(&job->spec, WHO);
-    if (read && job->spec.ranks > LAUNCH_MAX_RANKS)
-        fprintf(stderr, WHO ": %d ranks are more than the %d that one machine is given\n",
-                job->spec.ranks, LAUNCH_MAX_RANKS);
-    else if (read)
-        code = start(job);
-    job_spec_free(&job->spec);
-    return code;
+    files_job job = {
+        .spec = given->spec, .how = given->how, .out = given->out, .join = given->join};
+    job.spec.model_path = given->in;
+    return files_run(&job, WHO);
+}
+
+/* The first thing that does not go together, or NULL. */
+static const char *contradiction(const struct arguments *given)
+{
+    if (!given->in)
+        return given->out    ? "--out DIR needs --in DIR"
+               : given->join ? "--join needs --in DIR and --out DIR"
+                             : NULL;
+    if (!given->out)
+        return "--in DIR needs --out DIR";
+    if (given->spec.model_path)
+        return "--in DIR is the model: --model FILE does not go with it";
+    if (given->iters || given->json || given->svg_path || given->transform)
+        return "--iters, --json, --svg and --transform do not go with --in DIR";
+    return NULL;
+}
+
+static int run(const option_table *table, struct arguments *given)
+{
+    const char *wrong = contradiction(given);
+    if (wrong)
+        return options_refuse(table, "%s", wrong);
+    job_spec named = given->spec;
+    if (given->in)
+        named.model_path = given->in;
+    const char *missing = job_spec_missing(&named);
+    if (missing)
+        return options_refuse(table, "%s is missing", missing);
+    given->how.ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
+    if (given->transform && strcmp(given->transform, "none") != 0)
+        given->how.transform = given->transform;
+    return given->in ? run_files(given) : run_pattern(given);
 }
 
 int reshard_command(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "verify") == 0)
         return verify_command(argc - 1, argv + 1);
-    reshard_job job = {.iters = 5, .transform = "none"};
-    const char *memory = "symmetric";
+    struct arguments given = {0};
     const option_entry entries[] = {
-        {"model", 'm', OPTION_TEXT, &job.spec.model_path, "FILE",
+        {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
-        {"from", '\0', OPTION_TEXT, &job.spec.from_text, "SPEC",
+        {"from", '\0', OPTION_TEXT, &given.spec.from_text, "SPEC",
          "the source's layout: tp=2,pp=2,packing=megatron", 0, 0},
-        {"to", '\0', OPTION_TEXT, &job.spec.to_text, "SPEC", "the destination's layout", 0, 0},
-        {"disjoint", '\0', OPTION_FLAG, &job.spec.disjoint, NULL,
+        {"to", '\0', OPTION_TEXT, &given.spec.to_text, "SPEC", "the destination's layout", 0, 0},
+        {"disjoint", '\0', OPTION_FLAG, &given.spec.disjoint, NULL,
          "destination ranks are others than source ranks", 0, 0},
-        {"backend", '\0', OPTION_TEXT, &job.backend, "NAME", "direct, pipeline or mpi", 0, 0},
-        {"iters", '\0', OPTION_COUNT, &job.iters, "N", "how often to move it all (5)", 1, 1000000},
-        {"memory", '\0', OPTION_CHOICE, &memory, "symmetric|ordinary",
+        {"backend", '\0', OPTION_TEXT, &given.how.backend, "NAME", "direct, pipeline or mpi", 0, 0},
+        {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
          "where the tensors lie (symmetric)", 0, 0},
-        {"transform", '\0', OPTION_CHOICE, &job.transform, "none|mxfp8|mxfp8-at-sender",
-         "matrices arrive in another format (none)", 0, 0},
-        {"checksums", '\0', OPTION_FLAG, &job.checksums, NULL,
+        {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
          "send and verify a checksum with every transfer", 0, 0},
-        {"rules", '\0', OPTION_TEXT, &job.spec.rules_path, "FILE",
+        {"rules", '\0', OPTION_TEXT, &given.spec.rules_path, "FILE",
          "how tensors are split, instead of the built-in rules", 0, 0},
-        {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object, no table", 0, 0},
-        {"svg", '\0', OPTION_TEXT, &job.svg_path, "FILE", "draw who sends how much to whom", 0, 0},
+        {"iters", '\0', OPTION_COUNT, &given.iters, "N", "how often to move it all (5)", 1,
+         1000000},
+        {"transform", '\0', OPTION_CHOICE, &given.transform, "none|mxfp8|mxfp8-at-sender",
+         "matrices arrive in another format (none)", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
+        {"svg", '\0', OPTION_TEXT, &given.svg_path, "FILE", "draw who sends how much to whom", 0,
+         0},
+        {"in", '\0', OPTION_TEXT, &given.in, "DIR", "read this Hugging Face folder", 0, 0},
+        {"out", '\0', OPTION_TEXT, &given.out, "DIR",
+         "write what each rank holds, one folder a rank", 0, 0},
+        {"join", '\0', OPTION_FLAG, &given.join, NULL, "write one Hugging Face folder", 0, 0},
     };
     const option_table table = {
-        WHO, "--model FILE --from SPEC --to SPEC [options]",
+        WHO, "(--model FILE | --in DIR --out DIR) --from SPEC --to SPEC [options]",
         "Move a model's tensors from one parallel layout to another between processes of this\n"
-        "machine. Every element is filled from its tensor's name and global index, and every\n"
-        "destination element is checked.\n\n"
+        "machine. With --model the tensors are filled from their names and global indices, and\n"
+        "every destination element is checked. With --in they are read from safetensors, and\n"
+        "written to --out, which appears when it is whole.\n\n"
         "banyan reshard verify --help: check the planner against cases of Megatron-Core's.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
@@ -86,9 +128,5 @@ int reshard_command(int argc, char **argv)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (rest != argc)
         return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
-    const char *missing = job_spec_missing(&job.spec);
-    if (missing)
-        return options_refuse(&table, "%s is missing", missing);
-    job.ordinary_memory = strcmp(memory, "ordinary") == 0;
-    return run(&job);
+    return run(&table, &given);
 }

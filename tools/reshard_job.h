@@ -5,15 +5,14 @@
 #include <banyan/banyan.h>
 
 #include "failure.h"
-#include "job_spec.h"
+#include "move.h"
 
 typedef struct reshard_job {
     job_spec spec;
-    const char *backend; /* NULL: Banyan's choice */
+    move_options how;
     const char *svg_path;
-    const char *transform; /* "none", "mxfp8" or "mxfp8-at-sender" */
     int iters;
-    bool ordinary_memory, checksums, json;
+    bool json;
     failure *failed;
 } reshard_job;
 

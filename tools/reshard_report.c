@@ -35,10 +35,9 @@ static void print_table(const reshard_result *result)
     const reshard_job *job = result->job;
     char title[JOB_SPEC_TITLE_BYTES], between[TEXT_NUMBER_BYTES], planned[TEXT_NUMBER_BYTES];
     char elems[TEXT_NUMBER_BYTES];
-    bool as_is = strcmp(job->transform, "none") == 0;
     printf("%s (%s, %s memory%s%s)\n\n", job_spec_title(&job->spec, title), result->backend,
-           job->ordinary_memory ? "ordinary" : "symmetric", as_is ? "" : ", ",
-           as_is ? "" : job->transform);
+           job->how.ordinary_memory ? "ordinary" : "symmetric", job->how.transform ? ", " : "",
+           job->how.transform ? job->how.transform : "");
     printf("%9s%12s%12s%12s%12s%9s%11s\n", "tensors", "transfers", "bytes", "best", "median",
            "GB/s", "of memcpy");
     print_row(result);
@@ -67,9 +66,9 @@ static json_t *json_of(const reshard_result *result)
         " s:f, s:I, s:o}",
         "model", job->spec.model_path, "from", job->spec.from_text, "to", job->spec.to_text,
         "disjoint", job->spec.disjoint, "ranks", job->spec.ranks, "backend", result->backend,
-        "memory", job->ordinary_memory ? "ordinary" : "symmetric", "transform", job->transform,
-        "checksums", job->checksums, "tensors",
-        (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
+        "memory", job->how.ordinary_memory ? "ordinary" : "symmetric", "transform",
+        job->how.transform ? job->how.transform : "none", "checksums", job->how.checksums,
+        "tensors", (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
         (json_int_t)result->transfers, "bytes", (json_int_t)result->bytes, "bytes_between_ranks",
         (json_int_t)result->bytes_between, "plan_seconds", result->plan_s, "best_seconds",
         result->best_s, "median_seconds", result->median_s, "iteration_seconds", iterations,

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -219,10 +220,11 @@ class Reshard(WithFolder):
             [BANYAN, "reshard", "--model", self.path, "--from", "tp=1", "--to", "tp=1",
              "--iters", "20000"], stdout=subprocess.PIPE, stderr=terminal)
         os.close(terminal)
+        bar = re.compile(rb"moving +\[#*\.*\] +\d+ %  [\d,]+/s  .* left")
         seen = b""
         end = time.monotonic() + 60
         try:
-            while time.monotonic() < end and b"left" not in seen and (
+            while time.monotonic() < end and not bar.search(seen) and (
                     part := os.read(master, 4096)):
                 seen += part
         except OSError:
@@ -230,7 +232,7 @@ class Reshard(WithFolder):
         started.terminate()
         started.communicate(timeout=30)
         os.close(master)
-        self.assertRegex(seen.decode(), r"moving +\[#*\.*\] +\d+ %  [\d,]+/s  .* left")
+        self.assertRegex(seen, bar)
 
 
 class Verify(WithFolder):

@@ -1,0 +1,128 @@
+"""banyan reshard --in --out: models on disk, whole or not at all."""
+
+import json
+import math
+import os
+import pathlib
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import safetensors
+import small_model
+
+BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        draw = random.Random(1)
+        self.tensors = {
+            name: (tensor["dtype"], tensor["shape"],
+                   draw.randbytes(math.prod(tensor["shape"]) * safetensors.BYTES[tensor["dtype"]]))
+            for name, tensor in small_model.dense().items()}
+        self.source = self.folder / "in"
+        safetensors.write_folder(self.source, self.tensors, 3)
+        self.out = self.folder / "out"
+
+    def reshard(self, *arguments, source=None, **options):
+        return subprocess.run([BANYAN, "reshard", "--in", source or self.source, "--out", self.out,
+                               *arguments], capture_output=True, text=True, timeout=120, **options)
+
+    def assert_refused(self, done, part, code=1):
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        self.assertRegex(done.stderr, "^banyan reshard: .*\n$")
+        self.assertIn(part, done.stderr)
+        self.assertEqual([path for path in self.folder.iterdir() if path.name.startswith("out")], [])
+
+    def test_a_joined_model_is_the_one_that_was_read(self):
+        for source, destination, more in [
+                ("tp=1", "tp=1", []), ("tp=2,pp=2", "tp=4", []), ("tp=4", "pp=2", ["--disjoint"]),
+                ("tp=2", "tp=4,packing=vllm", ["--memory", "ordinary", "--checksums"]),
+                ("fsdp=3", "tp=2,packing=megatron", ["--backend", "pipeline"])]:
+            self.out = self.folder / f"out {source} {destination}"
+            done = self.reshard("--from", source, "--to", destination, "--join", *more)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertRegex(done.stdout, "read .* moved it in .* wrote ")
+            self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+            self.assertEqual([path for path in self.folder.iterdir() if ".ranks." in path.name], [])
+
+    def test_each_rank_writes_what_it_holds(self):
+        done = self.reshard("--from", "tp=1", "--to", "tp=2,pp=2", "--disjoint")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        index = json.loads((self.out / "banyan.index.json").read_text())
+        self.assertTrue(index)
+        folders = sorted(path for path in self.out.iterdir() if path.is_dir())
+        self.assertEqual(len(folders), 4)
+        first, second = (safetensors.read_folder(folder) for folder in folders[:2])
+        name = "model.layers.0.mlp.gate_proj.weight"
+        dtype, shape, data = self.tensors[name]
+        self.assertEqual(first[name], (dtype, [shape[0] // 2, shape[1]], data[:len(data) // 2]))
+        self.assertEqual(second[name], (dtype, [shape[0] // 2, shape[1]], data[len(data) // 2:]))
+
+    def test_one_file_is_a_model_too(self):
+        safetensors.write(self.folder / "one.safetensors", self.tensors)
+        done = self.reshard("--from", "tp=1", "--to", "tp=2", "--join",
+                            source=self.folder / "one.safetensors")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+
+    def test_a_folder_that_is_taken_is_refused_before_any_work(self):
+        self.out.mkdir()
+        (self.out / "mine").write_text("keep")
+        for more in ([], ["--join"]):
+            done = self.reshard("--from", "tp=1", "--to", "tp=2", *more)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("out is there already", done.stderr)
+        self.assertEqual([path.name for path in self.out.iterdir()], ["mine"])
+
+    def test_what_is_wrong_leaves_nothing(self):
+        specs = ["--from", "tp=1", "--to", "tp=2"]
+        broken = self.folder / "broken.safetensors"
+        whole = next(self.source.glob("*.safetensors")).read_bytes()
+        broken.write_bytes(whole[:len(whole) // 2])
+        for more in ([], ["--join"]):
+            self.assert_refused(self.reshard(*specs, *more, source=broken), "broken.safetensors")
+            self.assert_refused(self.reshard(*specs, *more, source=self.folder / "none"), "none")
+            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more), "7")
+        for arguments, part in [(["--iters", "3"], "--iters"), (["--json"], "--json"),
+                                (["--model", "x"], "--model FILE"), (["--svg", "x"], "--svg")]:
+            self.assert_refused(self.reshard(*specs, *arguments), part, 2)
+
+    def test_the_parts_of_the_form_need_each_other(self):
+        for arguments, part in [(["--in", "x"], "needs --out"), (["--out", "x"], "needs --in"),
+                                (["--join"], "--join needs"),
+                                (["--in", "x", "--out", "y"], "--from SPEC is missing")]:
+            done = subprocess.run([BANYAN, "reshard", *arguments], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(part, done.stderr)
+
+    def test_a_full_disk_is_a_sentence_and_leaves_nothing(self):
+        # Files end at 64 MiB, which is more than the ranks' shared memory needs.
+        most = 64 << 20
+        wide = self.folder / "wide.safetensors"
+        safetensors.write(wide, {"lm_head.weight": ("BF16", [300000, 128], bytes(300000 * 256))})
+
+        def small_files_only():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+        for more in ([], ["--join"]):
+            done = self.reshard("--from", "tp=1", "--to", "tp=1", "--memory", "ordinary", *more,
+                                source=wide, preexec_fn=small_files_only, restore_signals=False)
+            self.assert_refused(done, "File too large")
+
+    def test_a_folder_that_cannot_be_written_is_named(self):
+        self.out = self.folder / "nowhere/out"
+        for more in ([], ["--join"]):
+            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=2", *more), "nowhere")
+
+
+if __name__ == "__main__":
+    done = unittest.main(argv=[sys.argv[0], "-v"], exit=False)
+    sys.exit(not done.result.wasSuccessful())
