@@ -67,6 +67,7 @@ typedef struct banyan_transport_ops {
     banyan_status (*flush)(void *state, int peer);
     /* Reserve `count` consecutive counters, zero. Collective: the same numbers on every rank. */
     banyan_status (*signals_alloc)(void *state, uint32_t count, uint32_t *first);
+    /* Local, once no peer will signal them any more. */
     void (*signals_free)(void *state, uint32_t first, uint32_t count);
     /* Where symmetric memory is mapped here (BANYAN_TRANSPORT_ADDRESS). */
     banyan_status (*address)(void *state, const banyan_remote *remote, void **address);

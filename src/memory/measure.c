@@ -11,7 +11,7 @@
 #include "world/control.h"
 
 /* More than a core's own caches hold, and read in milliseconds. */
-#define SAMPLE_BYTES ((size_t)8 << 20)
+#define SAMPLE_BYTES ((size_t)4 << 20)
 #define ROUNDS 4 /* the first warms up */
 
 /* Ways that need less help from the peer are kept unless another is that much faster. */

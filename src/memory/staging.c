@@ -24,14 +24,15 @@ struct progress {
     banyan_status status;      /* the first refusal */
 };
 
-/* Half of a core's own cache for all slots together: the other half sees the memory that passes. */
+/* A quarter of a core's own cache for all slots together: the memory that passes takes its share,
+ * and so do the slots of other ranks on the core. */
 static size_t slot_bytes_for_cache(void)
 {
     long cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    size_t bytes = cache_bytes > 0 ? (size_t)cache_bytes / 2 / BOARD_SLOTS : 128 << 10;
+    size_t bytes = cache_bytes > 0 ? (size_t)cache_bytes / 4 / BOARD_SLOTS : 64 << 10;
     bytes &= ~(size_t)4095;
-    if (bytes < 32 << 10)
-        bytes = 32 << 10;
+    if (bytes < 16 << 10)
+        bytes = 16 << 10;
     return bytes < BOARD_SLOT_BYTES ? bytes : BOARD_SLOT_BYTES;
 }
 

@@ -12,7 +12,7 @@
 /* Should pieces of a transfer of `bytes` in all go past the caches? */
 static inline bool stream_is_worthwhile(size_t bytes)
 {
-    return bytes >= (size_t)4 << 20;
+    return bytes >= (size_t)1 << 20;
 }
 
 /* memcpy whose destination is not wanted in a cache. Its stores are ordered only by stream_fence,

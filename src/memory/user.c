@@ -15,10 +15,15 @@
 #include "memory/stream.h"
 #include "world/control.h"
 
+/* Below these a hand-over to the owner's thread and back takes longer than the kernel's copy. */
+#define SMALL_BYTES (32 << 10)
+#define SMALL_COUNT 32
+
 struct user_memory {
     memory_space *space;
     banyan_memory *boards;
     user_memory_way way;
+    bool attaches_small; /* to be staged, but small, and the kernel allows it */
     staging_service *service;
     staging_requester requester;
 };
@@ -112,7 +117,8 @@ static banyan_status transfer(user_memory *user, const banyan_memory_handle *han
     bool past_cache = stream_is_worthwhile(total);
     if (local == user->space->local_rank)
         return copy_own(user, handle, pieces, count, write, past_cache);
-    if (user->way != USER_MEMORY_STAGED)
+    bool small = user->attaches_small && total <= SMALL_BYTES && count <= SMALL_COUNT;
+    if (user->way != USER_MEMORY_STAGED || small)
         return cross_attach(user, local, handle, pieces, count, write, past_cache);
     staging_transfer request = {handle, pieces, count, write, past_cache};
     return staging_run(&user->requester, &request);
@@ -204,6 +210,7 @@ static banyan_status choose(user_memory *user, uint32_t forced)
     user_memory_way way;
     RETURN_IF_FAILED(measure_ways(space, user, ways, &way));
     user_memory_use(user, way);
+    user->attaches_small = works && forced == 0;
     if (way != USER_MEMORY_STAGED) {
         staging_service_stop(user->service);
         user->service = NULL;
