@@ -1,5 +1,6 @@
 #include "job_spec.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,20 +21,34 @@ const char *job_spec_missing(const job_spec *spec)
     return spec->to_text ? NULL : "--to SPEC";
 }
 
+static bool count_ranks(job_spec *spec, const char *who)
+{
+    spec->from_ranks = banyan_spec_world_size(&spec->from);
+    spec->to_ranks = banyan_spec_world_size(&spec->to);
+    int64_t to_first = spec->disjoint ? spec->from_ranks : 0;
+    int64_t ranks = to_first + spec->to_ranks;
+    ranks = ranks > spec->from_ranks ? ranks : spec->from_ranks;
+    if (ranks > JOB_SPEC_MAX_RANKS) {
+        fprintf(stderr, "%s: %" PRId64 " ranks are more than the %d that a world can have\n", who,
+                ranks, JOB_SPEC_MAX_RANKS);
+        return false;
+    }
+    spec->to_first = (int)to_first;
+    spec->ranks = (int)ranks;
+    return true;
+}
+
 bool job_spec_read(job_spec *spec, const char *who)
 {
     if (banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
         return refused(who, "--from: ");
     if (banyan_spec_parse(spec->to_text, &spec->to) != BANYAN_OK)
         return refused(who, "--to: ");
+    if (!count_ranks(spec, who))
+        return false;
     if (banyan_model_load(spec->model_path, &spec->model) != BANYAN_OK ||
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
         return refused(who, "");
-    spec->from_ranks = banyan_spec_world_size(&spec->from);
-    spec->to_ranks = banyan_spec_world_size(&spec->to);
-    spec->to_first = spec->disjoint ? spec->from_ranks : 0;
-    int to_end = spec->to_first + spec->to_ranks;
-    spec->ranks = to_end > spec->from_ranks ? to_end : spec->from_ranks;
     return true;
 }
 

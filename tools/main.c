@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -5,6 +6,7 @@
 
 #include "commands.h"
 #include "options.h"
+#include "out_file.h"
 
 static const struct command {
     const char *name;
@@ -26,7 +28,7 @@ static void print_help(FILE *to)
     fprintf(to, "\n  banyan COMMAND --help says more; banyan --version prints the version.\n");
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
@@ -47,4 +49,13 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, "banyan: there is no command \"%s\"; banyan --help lists them\n", name);
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    if (out_file_flush_stdout())
+        return code;
+    fprintf(stderr, "banyan: cannot write to stdout: %s\n", strerror(errno));
+    return code ? code : 1;
 }

@@ -1,4 +1,4 @@
-/* Files that appear under their name only when they are whole. */
+/* Files that appear under their name only when they are whole, and output that must arrive. */
 #ifndef TOOLS_OUT_FILE_H
 #define TOOLS_OUT_FILE_H
 
@@ -7,7 +7,7 @@
 
 typedef struct out_file {
     const char *path;
-    char *temporary;
+    char *temporary; /* NULL: path is a device, a pipe or a link */
     FILE *file;
 } out_file;
 
@@ -15,5 +15,11 @@ typedef struct out_file {
 bool out_file_open(out_file *opened, const char *path);
 /* Give it its name. False with errno: a full disk, say; nothing is left behind. */
 bool out_file_finish(out_file *opened);
+
+/* Could a file be written there? Asked before work whose result it will hold. False with errno. */
+bool out_file_possible(const char *path);
+
+/* Has all that was printed been written? False with errno. */
+bool out_file_flush_stdout(void);
 
 #endif

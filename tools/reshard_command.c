@@ -1,10 +1,12 @@
 #include "commands.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "forked.h"
 #include "options.h"
+#include "out_file.h"
 #include "reshard_files.h"
 #include "reshard_job.h"
 
@@ -28,6 +30,10 @@ static int run_pattern(const struct arguments *given)
                        .iters = given->iters > 0 ? given->iters : DEFAULT_ITERS,
                        .json = given->json};
     int code = 1;
+    if (job.svg_path && !out_file_possible(job.svg_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job.svg_path, strerror(errno));
+        return code;
+    }
     /* Model, rules and specs are read before any rank starts: what is wrong is said once. */
     if (job_spec_read(&job.spec, WHO)) {
         job.failed = failure_create();

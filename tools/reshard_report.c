@@ -6,8 +6,10 @@
 
 #include <jansson.h>
 
+#include "out_file.h"
 #include "svg.h"
 #include "text.h"
+#include "try.h"
 
 static double gigabytes_per_s(const reshard_result *result)
 {
@@ -82,11 +84,9 @@ static banyan_status print_json(const reshard_result *result)
     json_t *object = json_of(result);
     if (!object)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for the JSON object");
-    int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(object);
-    if (failed || printf("\n") < 0)
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write the JSON object: %s",
-                                strerror(errno));
+    putchar('\n');
     return BANYAN_OK;
 }
 
@@ -116,13 +116,13 @@ static banyan_status write_picture(const reshard_result *result)
 
 banyan_status reshard_report(const reshard_result *result)
 {
-    if (result->job->svg_path) {
-        banyan_status status = write_picture(result);
-        if (status != BANYAN_OK)
-            return status;
-    }
+    if (result->job->svg_path)
+        TRY(write_picture(result));
     if (result->job->json)
-        return print_json(result);
-    print_table(result);
+        TRY(print_json(result));
+    else
+        print_table(result);
+    if (!out_file_flush_stdout())
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
     return BANYAN_OK;
 }

@@ -65,6 +65,7 @@ class PlanScale(unittest.TestCase):
                 (["--from", "tp=2"], "--to SPEC is missing", 2),
                 (["--from", "tp=2", "--to", "tp=x"], "--to: ", 1),
                 (["--from", "tp=7", "--to", "tp=2"], "7", 1),
+                (["--from", "tp=2", "--to", "dp=1048577"], "1048577 ranks", 1),
                 (["--from", "tp=2", "--to", "tp=2", "more"], "\"more\"", 2),
                 (["--from", "tp=2", "--to", "tp=2", "--rules", "/nowhere"], "/nowhere", 1)]:
             done = self.run_scale(*arguments)

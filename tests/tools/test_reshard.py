@@ -130,6 +130,30 @@ class Reshard(WithFolder):
         self.assertEqual([path.name for path in self.folder.iterdir() if path.suffix != ".json"],
                          ["flows.svg"])
 
+    def test_a_picture_for_a_pipe_goes_into_the_pipe(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        with subprocess.Popen(["timeout", "60", "cat", pipe], stdout=subprocess.PIPE) as reader:
+            done = self.move("tp=1", "tp=2", "--svg", pipe)
+            picture = reader.stdout.read()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual(xml.etree.ElementTree.fromstring(picture).tag, SVG + "svg")
+
+    def test_a_result_that_cannot_be_written_is_a_failure(self):
+        for arguments in ([], ["--json"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([BANYAN, "reshard", "--model", self.path, "--from", "tp=1",
+                                       "--to", "tp=2", *arguments], stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=300)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("cannot write to stdout: No space left", done.stderr)
+
+    def test_a_picture_that_cannot_be_written_is_refused_before_the_ranks_start(self):
+        done = self.move("tp=1", "tp=2", "--svg", "/nowhere/picture.svg")
+        self.assertEqual((done.returncode, done.stderr), (1, "banyan reshard: cannot write "
+                         "/nowhere/picture.svg: No such file or directory\n"))
+
     def test_names_in_the_picture_are_escaped(self):
         path = small_model.write(self.model, self.folder / "a<b&c.json")
         picture = self.folder / "flows.svg"
@@ -161,7 +185,9 @@ class Reshard(WithFolder):
                 (["--model", unknown, *specs], "what.is.this", 1),
                 ([*model, "--from", "tp=2,xp=3", "--to", "tp=2"], "xp", 1),
                 ([*model, "--from", "tp=2", "--to", "tp=7"], "7", 1),
-                ([*model, "--from", "tp=2", "--to", "tp=999999999"], "", 1)]:
+                ([*model, "--from", "tp=2", "--to", "tp=999999999"], "999999999 ranks", 1),
+                ([*model, "--from", "tp=2147483647", "--to", "tp=2147483647", "--disjoint"],
+                 "4294967294 ranks", 1)]:
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.run_banyan(*arguments), part, code)
 
