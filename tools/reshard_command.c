@@ -9,6 +9,7 @@
 #include "out_file.h"
 #include "reshard_files.h"
 #include "reshard_job.h"
+#include "under_mpi.h"
 
 #define WHO "banyan reshard"
 #define DEFAULT_ITERS 5
@@ -20,7 +21,34 @@ struct arguments {
     const char *in, *out, *svg_path, *memory, *transform;
     int iters; /* 0: not given */
     bool join, json;
+    char **argv;
 };
+
+static bool speaks_mpi(const struct arguments *given)
+{
+    return given->how.backend && strcmp(given->how.backend, "mpi") == 0;
+}
+
+/* One of the ranks that mpirun started. */
+static int run_under_mpi(reshard_job *job, int rank)
+{
+    char text[FAILURE_TEXT_BYTES];
+    int code = reshard_rank(rank, job);
+    const char *sentence = failure_sentence(job->failed, text);
+    if (sentence)
+        fprintf(stderr, WHO ": %s\n", sentence);
+    return code;
+}
+
+static int run_ranks(reshard_job *job, const struct arguments *given)
+{
+    int rank = under_mpi_rank();
+    if (rank >= 0)
+        return run_under_mpi(job, rank);
+    if (speaks_mpi(given))
+        return under_mpi_start(WHO, job->spec.ranks, given->argv);
+    return forked_run(WHO, job->spec.ranks, reshard_rank, job, job->failed);
+}
 
 static int run_pattern(const struct arguments *given)
 {
@@ -38,7 +66,7 @@ static int run_pattern(const struct arguments *given)
     if (job_spec_read(&job.spec, WHO)) {
         job.failed = failure_create();
         if (job.failed)
-            code = forked_run(WHO, job.spec.ranks, reshard_rank, &job, job.failed);
+            code = run_ranks(&job, given);
         else
             fprintf(stderr, WHO ": out of memory\n");
     }
@@ -64,6 +92,8 @@ static const char *contradiction(const struct arguments *given)
                              : NULL;
     if (!given->out)
         return "--in DIR needs --out DIR";
+    if (speaks_mpi(given))
+        return "--backend mpi does not go with --in DIR";
     if (given->spec.model_path)
         return "--in DIR is the model: --model FILE does not go with it";
     if (given->iters || given->json || given->svg_path || given->transform)
@@ -92,7 +122,7 @@ int reshard_command(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "verify") == 0)
         return verify_command(argc - 1, argv + 1);
-    struct arguments given = {0};
+    struct arguments given = {.argv = argv};
     const option_entry entries[] = {
         {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
