@@ -211,8 +211,10 @@ static void free_endpoint(struct endpoint *endpoint)
         context_destroy(endpoint->contexts.data[i]);
     array_free(&endpoint->contexts);
     array_free(&endpoint->wanted);
+    array_free(&endpoint->lost);
     for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
         endpoint_drop_pending(&endpoint->peers[rank]);
+        free(endpoint->peers[rank].lost_how);
         if (endpoint->peers[rank].process.fd >= 0)
             close(endpoint->peers[rank].process.fd);
     }

@@ -25,6 +25,8 @@ struct pending {
 
 struct peer {
     enum peer_state state;
+    banyan_status lost_status; /* once lost */
+    char *lost_how;
     int node; /* index, by lowest rank */
     struct link *out, *in;
     bool said_goodbye; /* on one of the two, after a collective close */
@@ -44,6 +46,7 @@ struct endpoint {
     char name[32]; /* "rank 3" */
     int rank, size;
     ARRAY(int) wanted;      /* ranks to connect to */
+    ARRAY(int) lost;        /* ranks */
     pthread_cond_t changed; /* a connection is ready */
     struct member *members;
     struct peer *peers;
@@ -115,6 +118,9 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
 void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
                     const char *reason);
 
+/* A connection stands: its other end may not have heard yet who is lost. */
+void liveness_tell_losses(struct endpoint *endpoint, struct link *link);
+
 /* Frames of these kinds. */
 banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *link,
                                  const struct wire_frame *frame, const char *how);
@@ -135,7 +141,8 @@ void liveness_process_ended(struct endpoint *endpoint, struct event_source *sour
  * hears of every loss, and the lowest of this node, which sees its processes. Any thread, with the
  * lock held. */
 void liveness_connect(struct endpoint *endpoint);
-bool liveness_is_connected(const struct endpoint *endpoint);
+/* Otherwise `missing` is one that is not. */
+bool liveness_is_connected(const struct endpoint *endpoint, int *missing);
 
 /* A world is opened: it may have ended already, with its parent or a member. With the lock held. */
 void liveness_join(struct endpoint *endpoint, struct context *context);

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "world/endpoint.h"
 
-/* How long a machine may turn connections away before its rank counts as lost. */
+/* How long a machine may be out of reach before its rank counts as lost. */
 #define CONNECT_PATIENCE_NS (3 * NS_PER_S)
 #define CONNECT_RETRY_NS (20 * NS_PER_MS)
 #define IDLE_NS (60 * NS_PER_S)
@@ -48,6 +48,7 @@ static void note_ready(void *owner, struct link *link)
     pthread_mutex_lock(&endpoint->reactor.lock);
     if (link->connects)
         endpoint_send_pending(endpoint, &endpoint->peers[link->rank]);
+    liveness_tell_losses(endpoint, link);
     pthread_cond_broadcast(&endpoint->changed);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     liveness_watch(endpoint, link);
@@ -113,25 +114,39 @@ static banyan_status take_frame(void *owner, struct link *link, const struct wir
     return status;
 }
 
-/* A connection that never stood is tried again; when a machine turns us away for long, its rank is
- * lost. */
-static void retry_or_give_up(struct endpoint *endpoint, int rank, bool turned_away, const char *why)
+static void retry(struct endpoint *endpoint, struct peer *peer, int rank)
+{
+    if (peer->state == PEER_HERE && !peer->wanted && array_push(&endpoint->wanted, rank)) {
+        peer->wanted = true;
+        peer->retry_ns = deadline_after(CONNECT_RETRY_NS);
+    }
+}
+
+/* A rank listens before others hear of it: when nobody does any more it is gone. A machine that
+ * cannot be reached may be so for a while. */
+static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
     uint64_t now = time_now_ns();
     pthread_mutex_lock(&endpoint->reactor.lock);
-    if (!turned_away)
-        peer->gives_up_ns = 0;
-    else if (peer->gives_up_ns == 0)
+    if (peer->gives_up_ns == 0)
         peer->gives_up_ns = now + CONNECT_PATIENCE_NS;
-    bool over = turned_away && now >= peer->gives_up_ns;
-    if (!over && peer->state == PEER_HERE && !peer->wanted && array_push(&endpoint->wanted, rank)) {
-        peer->wanted = true;
-        peer->retry_ns = now + CONNECT_RETRY_NS;
-    }
+    bool over = error == ECONNREFUSED || now >= peer->gives_up_ns;
+    if (!over)
+        retry(endpoint, peer, rank);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     if (over)
-        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, why);
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
+}
+
+/* It was there, but did not finish the handshake: it may have been too slow for the other side. */
+static void shake_hands_again(struct endpoint *endpoint, int rank)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    peer->gives_up_ns = 0;
+    retry(endpoint, peer, rank);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
 static void note_closed(void *owner, struct link *link, banyan_status status)
@@ -151,9 +166,13 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
     pthread_mutex_unlock(&endpoint->reactor.lock);
     if (expected)
         return;
-    if (link->stage != LINK_READY && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)) {
+    if (link->connect_error != 0) {
         snprintf(how, sizeof how, "cannot be reached: %.900s", banyan_last_error());
-        retry_or_give_up(endpoint, rank, link->stage == LINK_CONNECTING, how);
+        give_up_or_retry(endpoint, rank, link->connect_error, how);
+        return;
+    }
+    if (link->stage != LINK_READY && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)) {
+        shake_hands_again(endpoint, rank);
         return;
     }
     if (status == BANYAN_OK)
@@ -215,18 +234,14 @@ static void connect_to(struct endpoint *endpoint, int rank)
         return;
     }
     int error = errno;
-    /* EAGAIN: the queue of its listener is full. */
-    if (error == EAGAIN) {
-        retry_or_give_up(endpoint, rank, false, NULL);
+    if (error == EAGAIN) { /* the queue of its listener is full */
+        shake_hands_again(endpoint, rank);
         return;
     }
     char reason[96];
     snprintf(how, sizeof how, "cannot be reached at %.120s: %s", text,
              strerror_r(error, reason, sizeof reason));
-    if (near && error == ECONNREFUSED)
-        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
-    else
-        retry_or_give_up(endpoint, rank, true, how);
+    give_up_or_retry(endpoint, rank, error, near && error == ECONNREFUSED ? "died" : how);
 }
 
 /* The next rank whose connection is due, or -1; `*wait_ns` is until the earliest other is. */

@@ -87,6 +87,7 @@ struct link {
     struct event_source source;
     struct link *next, **previous;
     uint64_t handshake_ends_ns;
+    int connect_error; /* an errno: why it never stood */
     bool watches_output;
     bool closed;
 };

@@ -24,6 +24,24 @@ static void tell_everybody(struct endpoint *endpoint, const struct wire_frame *f
     }
 }
 
+static struct wire_frame loss_frame(int rank, const struct peer *peer)
+{
+    return (struct wire_frame){.kind = WIRE_LOST,
+                               .flags = (uint32_t)peer->lost_status,
+                               .tag = (uint64_t)rank,
+                               .bytes = peer->lost_how ? strlen(peer->lost_how) : 0};
+}
+
+void liveness_tell_losses(struct endpoint *endpoint, struct link *link)
+{
+    for (size_t i = 0; i < endpoint->lost.count; i++) {
+        int rank = endpoint->lost.data[i];
+        struct wire_frame frame = loss_frame(rank, &endpoint->peers[rank]);
+        link_send(link, &frame, endpoint->peers[rank].lost_how, -1);
+    }
+    reactor_update(&endpoint->reactor, link);
+}
+
 static bool has_living_world(const struct endpoint *endpoint)
 {
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
@@ -56,10 +74,12 @@ static bool is_connected(const struct endpoint *endpoint, int rank)
     return rank == endpoint->rank || (out && out->stage == LINK_READY);
 }
 
-bool liveness_is_connected(const struct endpoint *endpoint)
+bool liveness_is_connected(const struct endpoint *endpoint, int *missing)
 {
-    return is_connected(endpoint, lowest_rank(endpoint, -1)) &&
-           is_connected(endpoint, lowest_rank(endpoint, endpoint->peers[endpoint->rank].node));
+    *missing = lowest_rank(endpoint, -1);
+    if (is_connected(endpoint, *missing))
+        *missing = lowest_rank(endpoint, endpoint->peers[endpoint->rank].node);
+    return is_connected(endpoint, *missing);
 }
 
 void liveness_join(struct endpoint *endpoint, struct context *context)
@@ -72,9 +92,10 @@ void liveness_join(struct endpoint *endpoint, struct context *context)
         int job_rank = context_job_rank(context, rank);
         if (endpoint->peers[job_rank].state != PEER_LOST)
             continue;
-        snprintf(sentence, sizeof sentence, "%s died",
-                 endpoint_rank_text(endpoint, context, job_rank, name));
-        context_end(context, BANYAN_ERR_PEER_LOST, sentence);
+        snprintf(sentence, sizeof sentence, "%s %s",
+                 endpoint_rank_text(endpoint, context, job_rank, name),
+                 endpoint->peers[job_rank].lost_how ? endpoint->peers[job_rank].lost_how : "died");
+        context_end(context, endpoint->peers[job_rank].lost_status, sentence);
     }
 }
 
@@ -103,12 +124,13 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
         return;
     }
     peer->state = PEER_LOST;
+    peer->lost_status = status;
+    peer->lost_how = strdup(how);
+    if (!array_push(&endpoint->lost, rank))
+        log_warn("rank %d has no memory to remember that rank %d %s", endpoint->rank, rank, how);
     if (has_living_world(endpoint)) {
-        struct wire_frame frame = {.kind = WIRE_LOST,
-                                   .flags = (uint32_t)status,
-                                   .tag = (uint64_t)rank,
-                                   .bytes = strlen(how)};
-        tell_everybody(endpoint, &frame, how, rank);
+        struct wire_frame frame = loss_frame(rank, peer);
+        tell_everybody(endpoint, &frame, peer->lost_how, rank);
         end_worlds_of(endpoint, rank, status, how);
         liveness_connect(endpoint);
     }

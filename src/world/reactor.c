@@ -415,7 +415,7 @@ static void finish_connecting(struct reactor *reactor, struct link *link)
     socklen_t bytes = sizeof error;
     getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
     if (error != 0) {
-        errno = error;
+        errno = link->connect_error = error;
         reactor_drop(reactor, link, error_set_errno("cannot connect to %s", link->who));
         return;
     }

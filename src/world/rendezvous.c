@@ -26,6 +26,7 @@ struct seat {
     struct link *link; /* NULL: nobody */
     struct join_request request;
     uint64_t gives_up_ns;
+    bool gave_up;
 };
 
 struct rendezvous {
@@ -150,7 +151,7 @@ static banyan_status take_join(void *owner, struct link *link, const struct wire
         getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
         request.self.tcp = address_with_port(&remote, request.self.port);
     rendezvous->seats[request.rank] =
-        (struct seat){link, request, deadline_after(request.timeout_ns)};
+        (struct seat){link, request, deadline_after(request.timeout_ns), false};
     rendezvous->joined++;
     log_debug("rank %d of %d (pid %d) joins", request.rank, request.world_size, request.self.pid);
     return BANYAN_OK;
@@ -173,18 +174,27 @@ static const struct reactor_ops rendezvous_ops = {
     .closed = leave_seat,
 };
 
+/* The ranks that never came or, when there are none, those that came and gave up. */
 static void name_missing(const struct rendezvous *rendezvous, char *text, size_t bytes)
 {
-    int named = 0;
+    int named = 0, missing = 0, gone = 0;
     size_t used = 0;
-    text[0] = '\0';
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        const struct seat *seat = &rendezvous->seats[rank];
+        missing += !seat->link && !seat->gave_up;
+        gone += !seat->link;
+    }
+    bool came = missing == 0;
     for (int rank = 0; rank < rendezvous->world_size && named < MISSING_NAMED; rank++) {
-        if (!rendezvous->seats[rank].link)
+        const struct seat *seat = &rendezvous->seats[rank];
+        if (!seat->link && seat->gave_up == came)
             used += (size_t)snprintf(text + used, bytes - used, named++ ? ", %d" : "%d", rank);
     }
-    int missing = rendezvous->world_size - rendezvous->joined;
-    if (missing > named)
-        snprintf(text + used, bytes - used, " and %d others", missing - named);
+    int unnamed = (came ? gone : missing) - named;
+    if (unnamed > 0)
+        used += (size_t)snprintf(text + used, bytes - used, " and %d others", unnamed);
+    if (came)
+        snprintf(text + used, bytes - used, " (gave up waiting)");
 }
 
 /* Those whose patience ends hear who is missing. */
@@ -201,7 +211,11 @@ static void send_home(struct rendezvous *rendezvous)
             BANYAN_ERR_TIMEOUT,
             "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s", rank,
             (double)seat->request.timeout_ns / 1e9, rendezvous->world_size, missing);
-        reactor_drop(&rendezvous->reactor, seat->link, refuse(rendezvous, seat->link, status));
+        seat->gave_up = true;
+        pthread_mutex_lock(&rendezvous->reactor.lock);
+        link_refuse(seat->link, status, banyan_last_error());
+        pthread_mutex_unlock(&rendezvous->reactor.lock);
+        reactor_drop(&rendezvous->reactor, seat->link, status);
     }
 }
 

@@ -118,12 +118,16 @@ banyan_status world_await_liveness(banyan_world *world)
     struct timespec until = timespec_of(deadline_ns);
     banyan_status status = BANYAN_OK;
     bool in_time = true;
+    char text[80];
     pthread_mutex_lock(&endpoint->reactor.lock);
-    while (status == BANYAN_OK && !liveness_is_connected(endpoint)) {
+    int rank;
+    while (status == BANYAN_OK && !liveness_is_connected(endpoint, &rank)) {
+        snprintf(text, sizeof text, "waited for its connection to rank %d (opening the world)",
+                 rank);
         if (atomic_load(&world->context->ended) != BANYAN_OK)
-            status = report_end(world, "connected to rank 0");
+            status = report_end(world, text);
         else if (!in_time)
-            status = end_by_timeout(world, "waited for its connection to rank 0");
+            status = end_by_timeout(world, text);
         else
             in_time = pthread_cond_timedwait(&endpoint->changed, &endpoint->reactor.lock, &until) !=
                       ETIMEDOUT;

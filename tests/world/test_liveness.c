@@ -2,10 +2,12 @@
 #include "support/test.h"
 
 #include <dirent.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -233,6 +235,61 @@ static void a_rank_that_gives_up_is_named_by_the_others(void **state)
     run_play(LOOK, LEFT, 1, 2);
 }
 
+/* ---- deaths at any moment ---- */
+
+/* Opening, a few collectives and closing, with a death somewhere in between: whoever does not get
+ * through names the dead rank, soon after its end, or after the deadline when it had not joined. */
+static void live_with_a_bomb(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    uint64_t fuse_us = *(uint64_t *)context;
+    if (rank == play->victim) {
+        struct itimerval fuse = {.it_value.tv_usec = (suseconds_t)fuse_us};
+        setitimer(ITIMER_REAL, &fuse, NULL); /* nobody handles SIGALRM */
+    }
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = rank;
+    options.world_size = count;
+    options.unique_id = id;
+    options.timeout_ns = NS_PER_S / 2;
+    if (play->nodes == 2)
+        options.node = rank % 2 ? "odd" : "even";
+    banyan_world *world = NULL;
+    uint64_t start = time_now_ns();
+    banyan_status status = banyan_world_open(&options, &world);
+    for (int i = 0; i < 5 && status == BANYAN_OK; i++)
+        status = banyan_world_barrier(world);
+    char name[32], sentence[1024];
+    snprintf(name, sizeof name, "rank %d", play->victim);
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    banyan_status closed = banyan_world_close(world);
+    if (status == BANYAN_OK && closed != BANYAN_OK)
+        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    status = status != BANYAN_OK ? status : closed;
+    uint64_t took = time_now_ns() - start;
+    CHECK(status == BANYAN_OK || status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_TIMEOUT,
+          "rank %d: %s: %s", rank, banyan_status_name(status), sentence);
+    /* Before all are connected, a rank that left because of the loss may be heard of first. */
+    bool named = strstr(sentence, name) || (!world && status == BANYAN_ERR_PEER_LOST);
+    CHECK(status == BANYAN_OK || named, "rank %d, %" PRIu64 " us: %s", rank, fuse_us, sentence);
+    CHECK(took < (status == BANYAN_ERR_TIMEOUT ? 3 : 2) * NS_PER_S, "it took %.2f s: %s",
+          (double)took / 1e9, sentence);
+}
+
+static void a_death_at_any_moment_is_named(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int round = 0; round < 40; round++) {
+        uint64_t fuse_us = (uint64_t)random_between(&random, 500, 8000);
+        int statuses[RANKS];
+        *play = (struct play){.victim = (int)random_between(&random, 0, RANKS - 1),
+                              .nodes = 1 + round % 2};
+        ranks_fork(RANKS, live_with_a_bomb, &fuse_us, statuses);
+        for (int rank = 0; rank < RANKS; rank++)
+            assert_true(rank == play->victim || statuses[rank] == 0);
+    }
+}
+
 /* ---- silence ---- */
 
 static void wait_for_stopped(int rank, int count, const banyan_unique_id *id, void *context)
@@ -432,6 +489,7 @@ int main(void)
         cmocka_unit_test(an_exit_without_a_close_is_a_loss),
         cmocka_unit_test(an_abort_ends_every_wait),
         cmocka_unit_test(a_rank_that_gives_up_is_named_by_the_others),
+        cmocka_unit_test(a_death_at_any_moment_is_named),
         cmocka_unit_test(a_stopped_rank_is_a_timeout_that_names_it),
         cmocka_unit_test(an_exchange_names_the_rank_that_takes_nothing),
         cmocka_unit_test(a_sub_world_lives_as_long_as_its_members),

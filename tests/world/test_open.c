@@ -102,7 +102,10 @@ static void a_deadline_names_who_has_not_come(void **state)
     uint64_t began = time_now_ns();
     expect(zero, BANYAN_ERR_TIMEOUT, "not there yet: rank 1, 3");
     assert_true(time_now_ns() - began < NS_PER_S);
-    expect(two, BANYAN_ERR_TIMEOUT, "not there yet: rank 0, 1, 3");
+    expect(two, BANYAN_ERR_TIMEOUT, "not there yet: rank 1, 3");
+    struct opener *one = start(&id, 1, 4, 0.2), *three = start(&id, 3, 4, 0.4);
+    expect(one, BANYAN_ERR_TIMEOUT, "not there yet: rank 0, 2 (gave up waiting)");
+    expect(three, BANYAN_ERR_TIMEOUT, "not there yet: rank 0, 1, 2 (gave up waiting)");
     CHECK_OK(banyan_unique_id_create(&id));
     expect(start(&id, 5, 100, 0.2), BANYAN_ERR_TIMEOUT,
            "not there yet: rank 0, 1, 2, 3, 4, 6, 7, 8, 9, 10 and 89 others");
