@@ -1,6 +1,7 @@
 # The commands of the README. CMake and Ninja do the work; `make help` lists what there is.
 BUILD ?= build
 PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
 .PHONY: help setup build test demo bench asan tsan fuzz install format lint clean
@@ -39,6 +40,11 @@ tsan: setup
 	@$(GENERATE) -B build-tsan -DBANYAN_SANITIZE=thread
 	@cmake --build build-tsan
 	@ctest --test-dir build-tsan --output-on-failure
+
+fuzz: setup
+	@CC=clang $(GENERATE) -B build-fuzz -DBANYAN_FUZZ=ON -DBANYAN_TESTS=OFF
+	@cmake --build build-fuzz --target fuzzers
+	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)

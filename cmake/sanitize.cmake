@@ -9,3 +9,11 @@ elseif(BANYAN_SANITIZE STREQUAL "thread")
 elseif(BANYAN_SANITIZE)
   message(FATAL_ERROR "BANYAN_SANITIZE is \"${BANYAN_SANITIZE}\", not address or thread")
 endif()
+
+# Coverage for libFuzzer in all objects, and what it finds ends the program.
+option(BANYAN_FUZZ "Build the fuzzers (clang)" OFF)
+if(BANYAN_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()

@@ -469,7 +469,7 @@ static bool read_values(const directory_part *part, bytes_reader *reader, struct
                 return false;
         }
     }
-    for (size_t i = 0; i < room->values.count; i++)
+    for (size_t i = 0; i < room->values.count && !reader->failed; i++)
         room->values.data[i].ranks = room->sets.data + room->first_set.data[i];
     return true;
 }

@@ -10,6 +10,9 @@
 
 #include "core/error.h"
 
+/* Of a refusal's reason that is repeated. */
+#define REFUSAL_BYTES 1024
+
 struct link_chunk {
     struct link_chunk *next;
     size_t bytes, sent;
@@ -338,12 +341,16 @@ static int take_descriptor(struct link *link)
     return fd;
 }
 
-static banyan_status be_refused(const struct wire_frame *frame, const char *sentence)
+static banyan_status be_refused(const struct link *link, const struct wire_frame *frame,
+                                const char *sentence)
 {
     banyan_status status = (banyan_status)frame->tag;
     if (frame->tag == BANYAN_OK || frame->tag > BANYAN_ERR_REFUSED)
         status = BANYAN_ERR_REFUSED;
-    return error_set(status, "%.*s", (int)frame->bytes, sentence ? sentence : "");
+    if (!sentence || sentence[0] == '\0')
+        return error_set(status, "%s refuses this process, and does not say why", link->who);
+    int length = frame->bytes < REFUSAL_BYTES ? (int)frame->bytes : REFUSAL_BYTES;
+    return error_set(status, "%.*s", length, sentence);
 }
 
 static void note_goodbye(struct link *link)
@@ -362,7 +369,7 @@ static banyan_status complete_frame(struct link *link)
     link->in_count++;
     banyan_status status = BANYAN_OK;
     if (frame.kind == WIRE_REFUSED) {
-        status = be_refused(&frame, payload);
+        status = be_refused(link, &frame, payload);
         free(payload);
     } else if (frame.kind == WIRE_WELCOME) {
         free(payload);

@@ -309,6 +309,29 @@ static void garbage_is_refused_at_every_stage(void **state)
     }
 }
 
+/* A reason is any bytes of any length, also none. */
+static void a_refusal_has_a_sentence_whatever_it_says(void **state)
+{
+    (void)state;
+    static unsigned char reason[1 << 16];
+    const size_t lengths[] = {0, 1, 9, sizeof reason};
+    random_state random = random_from(random_seed());
+    memset(reason, 'x', sizeof reason);
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        struct end left, right;
+        shake_hands(&left, &right, false, 0, &random);
+        struct wire_frame frame = {
+            .kind = WIRE_REFUSED, .tag = BANYAN_ERR_MISMATCH, .bytes = lengths[i]};
+        CHECK_OK(link_send(left.link, &frame, reason, -1));
+        size_t bytes = written(&left, stream, sizeof stream);
+        CHECK_FAILS(feed(&right, stream, bytes, &random), BANYAN_ERR_MISMATCH,
+                    lengths[i] == 0 ? "the other end refuses" : "x");
+        assert_true(strlen(banyan_last_error()) < 2000);
+        free_end(&left);
+        free_end(&right);
+    }
+}
+
 /* More than the socket holds: what is queued arrives whole and in order, descriptors with it. */
 static void what_cannot_be_written_at_once_is_written_later(void **state)
 {
@@ -343,6 +366,7 @@ int main(void)
         cmocka_unit_test(a_handshake_with_one_bit_changed_is_refused),
         cmocka_unit_test(whoever_is_not_admitted_hears_why),
         cmocka_unit_test(garbage_is_refused_at_every_stage),
+        cmocka_unit_test(a_refusal_has_a_sentence_whatever_it_says),
         cmocka_unit_test(what_cannot_be_written_at_once_is_written_later),
     };
     if (sodium_init() < 0)

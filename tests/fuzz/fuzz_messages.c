@@ -1,0 +1,162 @@
+/* Messages that ranks send each other about themselves and their pieces: joins and tables of
+ * members, records of the planner, places of tensors, batches of the pipeline. The first byte
+ * chooses which. */
+#include "fuzz.h"
+
+#include "copy/direct_place.h"
+#include "copy/pipeline_exchange.h"
+#include "reshard/box.h"
+#include "reshard/plan_record.h"
+#include "world/member.h"
+
+enum { JOIN, TABLE, RECORD, PLACE, FLOW, KINDS };
+enum { WORLD = 3, TASKS = 4, SLOT_BYTES = 256 };
+
+static void seed_of(uint8_t kind, bytes_writer *message)
+{
+    uint8_t *seed = malloc(message->count + 1);
+    FUZZ_REQUIRE(!message->failed);
+    seed[0] = kind;
+    memcpy(seed + 1, message->data, message->count);
+    fuzz_seed(seed, message->count + 1);
+    free(seed);
+    bytes_writer_free(message);
+    *message = (bytes_writer){0};
+}
+
+/* Enough for two slots and a bit, tasks of all sizes among them. */
+static const pipeline_task tasks[TASKS] = {{100, 4}, {1, 2}, {0, 4}, {90, 2}};
+
+static pipeline_flow some_flow(void)
+{
+    return (pipeline_flow){.peer = 1, .tasks = tasks, .task_count = TASKS};
+}
+
+static void seed_members(void)
+{
+    bytes_writer message = {0};
+    struct join_request request = {.rank = 1, .world_size = WORLD, .timeout_ns = 1};
+    strcpy(request.self.node, "node");
+    strcpy(request.self.host, "host");
+    request.self.pid = 7;
+    join_write(&message, &request);
+    seed_of(JOIN, &message);
+    table_write(&message, WORLD);
+    for (int rank = 0; rank < WORLD; rank++)
+        member_write(&message, &request.self);
+    seed_of(TABLE, &message);
+}
+
+static void seed_records(void)
+{
+    bytes_writer message = {0};
+    plan_record record = {.dtype = BANYAN_BF16, .ndim = 2, .shape = {64, 32}, .wanted = "w"};
+    record.box = (banyan_box){2, {8, 0}, {8, 32}};
+    plan_record_write(&message, &record);
+    seed_of(RECORD, &message);
+    record =
+        (plan_record){.dtype = BANYAN_F32, .ndim = 1, .shape = {99}, .is_note = true, .level = 3};
+    plan_record_write(&message, &record);
+    seed_of(RECORD, &message);
+}
+
+void fuzz_write_seeds(void)
+{
+    seed_members();
+    seed_records();
+    bytes_writer message = {0};
+    int64_t shape[2] = {4, 6}, strides[2] = {8, 1};
+    DLTensor tensor = {.data = (void *)64, .device = {kDLCPU, 0}, .ndim = 2, .dtype = BANYAN_F32};
+    tensor.shape = shape;
+    tensor.strides = strides;
+    direct_place place = {.handle = {.rank = 1, .kind = 1, .bytes = 4096}, .offset = 64};
+    FUZZ_REQUIRE(strided_view_of(&tensor, &place.view) == BANYAN_OK);
+    direct_place_write(&place, &message);
+    seed_of(PLACE, &message);
+    pipeline_flow flow = some_flow();
+    FUZZ_REQUIRE(pipeline_batch_pack(tasks, TASKS, SLOT_BYTES, &flow.batches) == BANYAN_OK);
+    pipeline_flow_write(&flow, &message);
+    seed_of(FLOW, &message);
+    pipeline_flow_free(&flow);
+}
+
+static void try_members(uint8_t kind, const uint8_t *data, size_t size)
+{
+    struct join_request request;
+    struct member_table table;
+    if (kind == JOIN && join_read(data, size, &request)) {
+        FUZZ_REQUIRE(memchr(request.self.node, 0, sizeof request.self.node));
+        FUZZ_REQUIRE(memchr(request.self.host, 0, sizeof request.self.host));
+    }
+    if (kind == TABLE && fuzz_took(table_read(data, size, WORLD, &table)))
+        free(table.members);
+}
+
+static void try_record(const uint8_t *data, size_t size)
+{
+    plan_record record;
+    if (!fuzz_took(plan_record_read("key", data, size, &record)))
+        return;
+    FUZZ_REQUIRE(record.ndim >= 0 && record.ndim <= BANYAN_MAX_DIMS);
+    if (!record.is_note)
+        FUZZ_REQUIRE(box_fits(&record.box, record.ndim, record.shape));
+    bytes_writer again = {0};
+    plan_record_write(&again, &record);
+    FUZZ_REQUIRE(!again.failed && again.count <= size);
+    bytes_writer_free(&again);
+}
+
+/* What a place reaches must lie in its handle; kind 0 is memory that only its owner reaches. */
+static void try_place(const uint8_t *data, size_t size)
+{
+    direct_place place;
+    if (!fuzz_took(direct_place_read(data, size, 1, 24, 4, &place)) || place.handle.kind == 0)
+        return;
+    __int128 low = place.offset, high = low + 4;
+    for (int d = 0; d < place.view.ndim; d++) {
+        __int128 reach = (__int128)(place.view.extent[d] - 1) * place.view.stride[d];
+        low += reach < 0 ? reach : 0;
+        high += reach > 0 ? reach : 0;
+    }
+    FUZZ_REQUIRE(low >= 0 && high <= (__int128)place.handle.bytes);
+}
+
+/* Batches that are taken bring every element of every task once, inside their slots. */
+static void try_flow(const uint8_t *data, size_t size)
+{
+    pipeline_flow flow = some_flow();
+    if (!fuzz_took(pipeline_flow_read(0, data, size, SLOT_BYTES, &flow)))
+        return;
+    uint64_t elems[TASKS] = {0};
+    for (size_t i = 0; i < flow.batches.segments.count; i++) {
+        const pipeline_segment *segment = &flow.batches.segments.data[i];
+        FUZZ_REQUIRE(segment->task < TASKS && segment->first_elem == elems[segment->task]);
+        elems[segment->task] += segment->elem_count;
+        uint64_t bytes = segment->elem_count * tasks[segment->task].elem_bytes;
+        FUZZ_REQUIRE(segment->slot_offset + bytes <= SLOT_BYTES);
+    }
+    for (size_t t = 0; t < TASKS; t++)
+        FUZZ_REQUIRE(elems[t] == tasks[t].elems);
+    pipeline_flow_free(&flow);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0)
+        return 0;
+    uint8_t kind = data[0] % KINDS;
+    /* In memory of their own, at any alignment, so that a read beyond the end is seen. */
+    uint8_t *message = malloc(size - 1);
+    if (size > 1)
+        memcpy(message, data + 1, size - 1);
+    if (kind == RECORD)
+        try_record(message, size - 1);
+    else if (kind == PLACE)
+        try_place(message, size - 1);
+    else if (kind == FLOW)
+        try_flow(message, size - 1);
+    else
+        try_members(kind, message, size - 1);
+    free(message);
+    return 0;
+}
