@@ -133,6 +133,34 @@ static banyan_status submit_end(const execution *run, execution_end *end)
     return BANYAN_OK;
 }
 
+/* A tensor that the source and the destination share is there already. */
+static bool is_same_memory(const DLTensor *a, const DLTensor *b)
+{
+    if (part_address(a) != part_address(b) || a->ndim != b->ndim || !a->strides || !b->strides)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d] || (a->shape[d] > 1 && a->strides[d] != b->strides[d]))
+            return false;
+    return true;
+}
+
+/* A service that keeps schedules and takes strides moves within this rank while it waits for
+ * others. */
+static bool service_moves(const execution *run, const execution_end *local)
+{
+    return run->takes_strides && run->keeps_schedules && !local->transformed;
+}
+
+static banyan_status submit_local(const execution *run, execution_end *sending,
+                                  execution_end *receiving)
+{
+    if (!service_moves(run, sending) ||
+        is_same_memory(&sending->parts[0].tensor, &receiving->parts[0].tensor))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(submit_end(run, sending));
+    return submit_end(run, receiving);
+}
+
 static uint64_t sums_task_id(int source, int destination)
 {
     int pair[2] = {source, destination};
@@ -170,6 +198,8 @@ static banyan_status submit_wave(const execution *run, const execution_wave *wav
 {
     for (size_t i = 0; i < wave->end_count; i++)
         RETURN_IF_FAILED(submit_end(run, wave->ends[i]));
+    for (size_t i = 0; i < wave->local_count; i++)
+        RETURN_IF_FAILED(submit_local(run, &wave->locals[i][0], &wave->locals[i][1]));
     return run->plan->checksums ? submit_sums(run, wave) : BANYAN_OK;
 }
 
@@ -217,20 +247,11 @@ static banyan_status land_end(const execution *run, const execution_end *end, co
     return finalize_end(run, end);
 }
 
-/* A tensor that the source and the destination share is there already. */
-static bool is_same_memory(const DLTensor *a, const DLTensor *b)
-{
-    if (part_address(a) != part_address(b) || a->ndim != b->ndim || !a->strides || !b->strides)
-        return false;
-    for (int d = 0; d < a->ndim; d++)
-        if (a->shape[d] != b->shape[d] || (a->shape[d] > 1 && a->strides[d] != b->strides[d]))
-            return false;
-    return true;
-}
-
 static banyan_status move_local(const execution *run, const execution_end *sending,
                                 const execution_end *receiving)
 {
+    if (service_moves(run, sending))
+        return BANYAN_OK;
     if (sending->part_count != receiving->part_count)
         return error_set(BANYAN_ERR_MISMATCH,
                          "the transform %s sends %d parts of \"%s\" and receives %d",

@@ -15,8 +15,8 @@ typedef struct mailbox {
     ARRAY(banyan_copy_op) recvs;
 } mailbox;
 
-/* What is to go wrong in this process, and how often it has run. */
-static struct mailbox_trouble {
+/* What is to go wrong at this rank, and how often it has run. */
+static _Thread_local struct mailbox_trouble {
     int fail_in_run;     /* counted from 1: this run delivers nothing and fails here; 0: none */
     int flip_bit_in_run; /* this run changes one bit of the first letter that comes here; 0: none */
     int end_in_run;      /* this process ends in the middle of this run; 0: none */

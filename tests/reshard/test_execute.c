@@ -180,6 +180,15 @@ static void every_element_lands_over_the_pipeline(void **state)
     every_element_lands_over("pipeline", 12);
 }
 
+static void every_element_lands_between_threads(void **state)
+{
+    (void)state;
+    struct many many = {random_seed(), "direct", 4};
+    ranks_run_threads(3, run_many, &many);
+    many.backend = "mailbox";
+    ranks_run_threads(3, run_many, &many);
+}
+
 /* ---- one pass at a time, with care ---- */
 
 /* A case that gives every rank but the first something to receive from another. */
@@ -699,6 +708,7 @@ int main(void)
         cmocka_unit_test(every_element_lands_over_a_service_of_four_functions),
         cmocka_unit_test(every_element_lands_over_direct),
         cmocka_unit_test(every_element_lands_over_the_pipeline),
+        cmocka_unit_test(every_element_lands_between_threads),
         cmocka_unit_test(a_failed_run_leaves_all_torn_and_can_be_run_again),
         cmocka_unit_test(all_ranks_agree_on_a_version),
         cmocka_unit_test(arguments_that_do_not_fit_the_plan_stop_every_rank),
