@@ -34,10 +34,12 @@ typedef struct banyan_transfer {
 typedef struct banyan_transform banyan_transform;
 
 typedef struct banyan_reshard_options {
-    size_t size;                /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
-    uint64_t min_split_bytes;   /* replicas do not share a box into shares below this; 0: 256 KiB */
-    uint64_t max_staging_bytes; /* of memory a run may take for staging; 0: no bound */
-    bool checksums;             /* XXH3 of every transfer, verified at the receiver */
+    size_t size;              /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
+    uint64_t min_split_bytes; /* replicas do not share a box into shares below this; 0: 256 KiB */
+    /* What a rank's run may take for tensors on their way: dense copies for a service that takes no
+     * strides, what transforms take, checksums. It then goes in waves. 0: no bound. */
+    uint64_t max_staging_bytes;
+    bool checksums;                    /* XXH3 of every transfer, verified at the receiver */
     const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
 } banyan_reshard_options;
 
@@ -169,8 +171,15 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
  * submit_recv, run and close are needed; a service that takes strides moves boxes straight to their
  * place, one that keeps schedules plans the first run only. `transform` NULL: none, else the
  * plan's. Collective. After BANYAN_OK the destination reads WHOLE, with a version number that all
- * ranks agreed on; from the start until then, and after a failure, TORN. A failed run may be run
- * again. CORRUPT (with checksums) names tensor, box and both ranks. */
+ * ranks agreed on; from the start until then, and after a failure, TORN. An error comes to every
+ * rank; a failed run may be run again. CORRUPT (with checksums) names tensor, box and both ranks.
+ *
+ * The first run with these tensors and this service prepares: the plan keeps the service's
+ * schedules and its staging memory for later runs, until banyan_reshard_plan_release. A later run
+ * costs the move and two agreements over the world, one before it and one after (for each wave,
+ * when max_staging_bytes cuts it into several); a service that keeps no schedules costs one more.
+ * INVALID, on every rank: tensors that are not the plan's, types that differ and no transform for
+ * them, a box that cannot be cut to fit max_staging_bytes. */
 BANYAN_API banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
                                                 banyan_tensors *destination,
                                                 banyan_copy_service *service, banyan_world *world,
@@ -201,7 +210,12 @@ typedef struct banyan_transform_task {
  * (asked at both ends, which must answer alike), prepare_send gives the tensors that travel (parts
  * 0, 1, …), prepare_recv gives equally many to receive into, and finalize_recv makes the
  * destination of them. A part may point into the local tensor, or into memory that the callback
- * takes from `scratch`. */
+ * takes from `scratch`; its shape and strides must last as long as its data.
+ *
+ * prepare_send and prepare_recv come once a run for each transfer, and once more, with `begin`
+ * before, when a run prepares: what they take from the scratch is so learnt. From then on scratch
+ * that is taken in the same order has the same address in every run, and parts must not move. With
+ * max_staging_bytes a transfer may come as several tasks, whose transfers are parts of its box. */
 typedef struct banyan_transform_scratch banyan_transform_scratch;
 
 /* Memory for one task, aligned to 64 bytes, until its parts are sent or its finalize_recv has

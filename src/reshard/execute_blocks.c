@@ -1,7 +1,14 @@
 #include "reshard/execute_blocks.h"
 
-/* As the planner's cuts: rows of a block-scaled format stay whole where they can. */
+/* As the planner's cuts: blocks of a block-scaled format stay whole where they can. */
 #define FASTEST_BLOCK_ELEMS 128
+#define BLOCK_ELEMS 32
+
+static uint64_t whole_blocks(uint64_t run, bool is_fastest)
+{
+    uint64_t block = is_fastest ? FASTEST_BLOCK_ELEMS : BLOCK_ELEMS;
+    return run < block ? run : run / block * block;
+}
 
 execution_blocks execution_blocks_of(const banyan_box *box, size_t elem_bytes, uint64_t cap_bytes)
 {
@@ -15,11 +22,9 @@ execution_blocks execution_blocks_of(const banyan_box *box, size_t elem_bytes, u
             break;
         cut.count *= (uint64_t)box->extent[cut.dim];
     }
-    uint64_t run = cap_bytes / slab > 0 ? cap_bytes / slab : 1,
-             extent = (uint64_t)box->extent[cut.dim];
-    if (cut.dim == box->ndim - 1 && run < extent && run >= FASTEST_BLOCK_ELEMS)
-        run = run / FASTEST_BLOCK_ELEMS * FASTEST_BLOCK_ELEMS;
-    cut.run = (int64_t)(run < extent ? run : extent);
+    uint64_t extent = (uint64_t)box->extent[cut.dim];
+    uint64_t run = cap_bytes / slab > 0 ? cap_bytes / slab : 1;
+    cut.run = (int64_t)(run < extent ? whole_blocks(run, cut.dim == box->ndim - 1) : extent);
     cut.count *= (extent + (uint64_t)cut.run - 1) / (uint64_t)cut.run;
     return cut;
 }

@@ -189,7 +189,6 @@ static banyan_status assemble(const banyan_layout *source, const banyan_layout *
     made->world_size = banyan_world_size(world);
     made->max_staging_bytes = options->max_staging_bytes;
     made->checksums = options->checksums;
-    made->transform = options->transform;
     made->transfers = *transfers;
     banyan_status status = plan_holding_copy(source, NULL, &made->transfers.names, &made->source);
     if (status == BANYAN_OK)

@@ -23,7 +23,6 @@ struct banyan_reshard_plan {
     int rank, world_size;
     uint64_t max_staging_bytes; /* 0: no bound */
     bool checksums;
-    const banyan_transform *transform;
     planner_result transfers;
     plan_holding source, destination;
     struct execution *execution; /* what the last run left for the next; NULL: nothing */

@@ -4,9 +4,12 @@
 
 #include "core/map.h"
 
-/* Cuts along the fastest dimension keep to whole blocks of this many elements of the global tensor:
- * runs stay long, and no block of a block-scaled format is cut by us. */
+/* Cuts keep to whole blocks of this many elements of the global tensor, along the fastest dimension
+ * and along others: runs stay long, and no block of a block-scaled format is cut by us. */
 #define FASTEST_BLOCK_ELEMS 128
+#define BLOCK_ELEMS 32
+/* With so many blocks a part, one more or less is still even. */
+#define EVEN_BLOCKS 8
 
 /* With so many parts of a box for each sender, more would not spread the work better. */
 #define SHARES_A_SENDER 8
@@ -122,28 +125,29 @@ static bool boxes_subtract(box_list *boxes, const banyan_box *cut)
 
 /* ---- even cuts ---- */
 
-static int64_t block_of(int64_t element)
+/* Along the fastest dimension cuts keep to whole blocks, along others where that costs no evenness:
+ * a destination may hold them transposed. */
+static int64_t block_elems(const banyan_box *box, int d, int64_t parts)
 {
-    return element / FASTEST_BLOCK_ELEMS;
+    if (d == box->ndim - 1)
+        return FASTEST_BLOCK_ELEMS;
+    return box->extent[d] / parts >= EVEN_BLOCKS * BLOCK_ELEMS ? BLOCK_ELEMS : 1;
 }
 
-/* Whole units into which a dimension can be cut: rows, or blocks of the fastest dimension. */
-static int64_t units_of(const banyan_box *box, int d)
+/* How many blocks, the first and the last of them perhaps in part, the box has along d. */
+static int64_t units_of(const banyan_box *box, int d, int64_t parts)
 {
-    if (d < box->ndim - 1)
-        return box->extent[d];
-    return block_of(box->start[d] + box->extent[d] - 1) - block_of(box->start[d]) + 1;
+    int64_t block = block_elems(box, d, parts);
+    return (box->start[d] + box->extent[d] - 1) / block - box->start[d] / block + 1;
 }
 
 /* Where, along dimension d, part `part` of `parts` starts. */
 static int64_t part_start(const banyan_box *box, int d, int64_t parts, int64_t part)
 {
-    int64_t units = units_of(box, d), whole = units / parts, rest = units % parts;
+    int64_t units = units_of(box, d, parts), whole = units / parts, rest = units % parts;
+    int64_t block = block_elems(box, d, parts), end = box->start[d] + box->extent[d];
     int64_t unit = part * whole + (part < rest ? part : rest);
-    if (d < box->ndim - 1)
-        return box->start[d] + unit;
-    int64_t end = box->start[d] + box->extent[d];
-    int64_t at = (block_of(box->start[d]) + unit) * FASTEST_BLOCK_ELEMS;
+    int64_t at = (box->start[d] / block + unit) * block;
     return at < box->start[d] ? box->start[d] : at > end ? end : at;
 }
 
@@ -152,10 +156,10 @@ static int single_dimension(const banyan_box *box, int64_t wanted)
 {
     int most = -1;
     for (int d = 0; d < box->ndim; d++) {
-        int64_t units = units_of(box, d);
-        if (units >= wanted && (units % wanted == 0 || units / wanted >= 8))
+        int64_t units = units_of(box, d, wanted);
+        if (units >= wanted && (units % wanted == 0 || units / wanted >= EVEN_BLOCKS))
             return d;
-        if (units >= wanted && (most < 0 || units > units_of(box, most)))
+        if (units >= wanted && (most < 0 || units > units_of(box, most, wanted)))
             most = d;
     }
     return most;
@@ -166,20 +170,20 @@ static plan_grid grid_of_parts(const banyan_box *box, int64_t wanted)
     plan_grid grid = {.count = 1};
     int single = single_dimension(box, wanted);
     for (int d = 0; d < box->ndim; d++) {
-        int64_t units = units_of(box, d), left = wanted / grid.count;
+        int64_t units = units_of(box, d, wanted), left = wanted / grid.count;
         grid.parts[d] = single >= 0 ? (d == single ? wanted : 1) : units < left ? units : left;
         grid.count *= grid.parts[d];
     }
     return grid;
 }
 
-/* Only the outer parts of the fastest dimension can be smaller than the share of the others. */
+/* Only the outer parts of a dimension can be smaller than the share of the others. */
 static uint64_t smallest_part(const plan_grid *grid, const banyan_box *box)
 {
     uint64_t elems = 1;
     for (int d = 0; d < box->ndim; d++) {
         int64_t parts = grid->parts[d], smallest = box->extent[d];
-        int64_t tried[] = {0, units_of(box, d) % parts, parts - 1};
+        int64_t tried[] = {0, units_of(box, d, parts) % parts, parts - 1};
         for (size_t i = 0; i < sizeof tried / sizeof tried[0]; i++) {
             int64_t extent =
                 part_start(box, d, parts, tried[i] + 1) - part_start(box, d, parts, tried[i]);
