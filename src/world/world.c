@@ -21,8 +21,8 @@
 static banyan_status find_timeout(const banyan_world_options *options, uint64_t *timeout_ns)
 {
     const char *text = getenv("BANYAN_TIMEOUT");
-    if ((options && options->timeout_ns > 0) || !text || !*text) {
-        *timeout_ns = options && options->timeout_ns > 0 ? options->timeout_ns : DEFAULT_TIMEOUT_NS;
+    if (options->timeout_ns > 0 || !text || !*text) {
+        *timeout_ns = options->timeout_ns > 0 ? options->timeout_ns : DEFAULT_TIMEOUT_NS;
         return BANYAN_OK;
     }
     char *end;
@@ -200,8 +200,8 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     struct member_table table = {0};
     struct endpoint *opened;
     bool alone = identity->world_size == 1 && !identity->has_unique_id;
-    RETURN_IF_FAILED(find_node(options ? options->node : NULL, self.node));
-    find_host(&self, options ? options->node : NULL, self.host);
+    RETURN_IF_FAILED(find_node(options->node, self.node));
+    find_host(&self, options->node, self.host);
     if (identity->has_unique_id)
         RETURN_IF_FAILED(rendezvous_place_of_id(&identity->unique_id, self.node, &place));
     else if (!alone)
@@ -263,14 +263,28 @@ static banyan_status open_world(const banyan_world_options *options,
     return status;
 }
 
+/* Callers that were built with an older, shorter struct leave the rest at its defaults. */
+static banyan_status take_options(const banyan_world_options *options, banyan_world_options *taken)
+{
+    *taken = (banyan_world_options)BANYAN_WORLD_OPTIONS_INIT;
+    if (options && options->size == 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "the world's options have size 0: BANYAN_WORLD_OPTIONS_INIT sets it");
+    if (options)
+        memcpy(taken, options, options->size < sizeof *taken ? options->size : sizeof *taken);
+    return BANYAN_OK;
+}
+
 banyan_status banyan_world_open(const banyan_world_options *options, banyan_world **world)
 {
     struct identity identity;
-    RETURN_IF_FAILED(identity_discover(options, &identity));
+    banyan_world_options taken;
+    RETURN_IF_FAILED(take_options(options, &taken));
+    RETURN_IF_FAILED(identity_discover(&taken, &identity));
     banyan_world *opened = calloc(1, sizeof *opened);
     if (!opened)
         return error_no_memory(sizeof *opened, "a world");
-    banyan_status status = open_world(options, &identity, opened);
+    banyan_status status = open_world(&taken, &identity, opened);
     sodium_memzero(&identity, sizeof identity);
     if (status != BANYAN_OK) {
         free_world(opened);

@@ -140,6 +140,17 @@ static void one_rank_needs_nobody(void **state)
     CHECK_OK(banyan_world_barrier(world));
     CHECK_OK(banyan_world_close(world));
     CHECK_OK(banyan_world_close(NULL));
+    options.size = 0;
+    CHECK_FAILS(banyan_world_open(&options, &world), BANYAN_ERR_INVALID,
+                "BANYAN_WORLD_OPTIONS_INIT");
+    options = (banyan_world_options)BANYAN_WORLD_OPTIONS_INIT;
+    options.size = offsetof(banyan_world_options, timeout_ns); /* a caller built before it was */
+    options.rank = 0;
+    options.world_size = 1;
+    options.timeout_ns = 1;
+    CHECK_OK(banyan_world_open(&options, &world));
+    assert_true(banyan_world_timeout_ns(world) > NS_PER_S);
+    CHECK_OK(banyan_world_close(world));
 }
 
 /* ---- ranks as processes ---- */
