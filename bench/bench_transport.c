@@ -15,6 +15,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/futex.h"
+#include "memory/stream.h"
 
 #define ROUNDS 6
 #define RANKS_MAX 256
@@ -100,6 +101,12 @@ static void copy_whole(struct bench *b)
     memcpy(b->destination, b->source, b->bytes);
 }
 
+static void copy_streamed(struct bench *b)
+{
+    stream_past_cache(b->destination, b->source, b->bytes);
+    stream_fence();
+}
+
 static void copy_rows(struct bench *b)
 {
     for (size_t i = 0; i < b->row_count; i++)
@@ -134,6 +141,13 @@ static void get_symmetric_rows(struct bench *b)
 static void get_user_rows(struct bench *b)
 {
     need(banyan_get_many(b->transport, &b->next_user, b->rows, b->row_count));
+}
+
+/* memcpy leaves the caches alone only from a size on that differs between machines. */
+static struct speed best_copy(struct bench *b)
+{
+    struct speed plain = speed_of(b, copy_whole), streamed = speed_of(b, copy_streamed);
+    return plain.cpu_ns_per_byte < streamed.cpu_ns_per_byte ? plain : streamed;
 }
 
 /* Every other row of the peer's memory, then the rows between, to dense memory. */
@@ -298,9 +312,9 @@ static void run_rank(int rank, int size, size_t bytes, const banyan_unique_id *i
     need(banyan_transport_open(b.world, "shm", &b.transport));
     open_memory(&b, run->huge);
     share_memory(&b);
-    b.limit = speed_of(&b, copy_whole);
+    b.limit = best_copy(&b);
     if (run->first) {
-        report(&b, "memcpy by all ranks, the limit", b.limit);
+        report(&b, "memcpy or streaming by all ranks, the limit", b.limit);
         bench_signals(&b, balls);
         bench_symmetric(&b);
     }
