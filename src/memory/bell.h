@@ -38,14 +38,11 @@ static inline void bell_sleep(bell *b, uint32_t seen, uint64_t timeout_ns)
     atomic_fetch_sub_explicit(&b->sleepers, 1, memory_order_relaxed);
 }
 
-/* Must `threads` that are busy at once share cores? */
-bool bell_is_crowded(int threads);
-
 /* Spins of a wait before it sleeps: for about as long as sleeping and waking take, and hardly any
- * where cores are shared, since then whoever is waited for needs this one. */
-static inline uint32_t bell_spins(int threads)
+ * where threads share processors, since then whoever is waited for needs this one. */
+static inline uint32_t bell_spins(bool crowded)
 {
-    return bell_is_crowded(threads) ? 20 : 200;
+    return crowded ? 20 : 200;
 }
 
 /* Longest sleep between two looks at the world's health. */

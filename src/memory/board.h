@@ -2,6 +2,8 @@
 #ifndef MEMORY_BOARD_H
 #define MEMORY_BOARD_H
 
+#include <sched.h>
+
 #include "memory/bell.h"
 #include "memory/space.h"
 
@@ -46,6 +48,7 @@ typedef struct board {
     bell requested; /* rung by requesters, for this rank as an owner */
     bell answered;  /* rung by owners, for this rank as a requester */
     _Alignas(64) _Atomic uint64_t requesters[BOARD_RANKS_MAX / 64]; /* a bit a local rank */
+    cpu_set_t processors; /* where the rank may run; empty when there are too many to tell */
     _Alignas(4096) registration_entry registrations[REGISTRATIONS_MAX];
     board_slot slots[BOARD_SLOTS];
 } board;

@@ -6,7 +6,6 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "memory/bell.h"
 #include "memory/stream.h"
 #include "world/control.h"
 
@@ -63,7 +62,7 @@ static void sample_chill(struct sample *sample)
  * else is using the machine now; elsewhere the time until the data is there. */
 static uint64_t clock_ns(const memory_space *space, const user_memory *user)
 {
-    return bell_is_crowded(2 * space->local_size) ? user_memory_cpu_ns(user) : time_now_ns();
+    return memory_space_is_crowded(space, 2) ? user_memory_cpu_ns(user) : time_now_ns();
 }
 
 /* The shortest time of one way. A rank that fails goes on taking part. */

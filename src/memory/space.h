@@ -58,6 +58,7 @@ typedef struct memory_space {
     registration_entry *shown; /* to peers; NULL until somebody needs it */
 
     struct user_memory *user; /* NULL until somebody needs it */
+    int processors;           /* that the node's ranks may run on, together; 0: not known yet */
 } memory_space;
 
 /* The world's, made when it is first asked for. */
@@ -65,6 +66,12 @@ banyan_status memory_space_of(banyan_world *world, memory_space **space);
 
 /* The place of `rank` among the node's ranks; -1 for another node's. */
 int memory_space_local(const memory_space *space, int rank);
+
+/* Must the node's ranks share processors, when each has so many threads at work? */
+static inline bool memory_space_is_crowded(const memory_space *space, int threads)
+{
+    return space->processors > 0 && space->local_size * threads > space->processors;
+}
 
 /* Like banyan_memory_alloc. `sparse`: most of it is never touched. */
 banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory);

@@ -41,11 +41,11 @@ static size_t slot_bytes_for_cache(void)
  * to, and with all slots a turn. */
 staging_requester staging_requester_of(memory_space *space, const banyan_memory *boards)
 {
-    bool crowded = bell_is_crowded(2 * space->local_size);
+    bool crowded = memory_space_is_crowded(space, 2);
     return (staging_requester){
         .space = space,
         .boards = boards,
-        .spins = bell_spins(2 * space->local_size),
+        .spins = bell_spins(crowded),
         .slot_bytes = slot_bytes_for_cache(),
         .refill = crowded ? BOARD_SLOTS : BOARD_SLOTS / 2,
         .share_a_core = crowded,

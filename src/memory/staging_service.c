@@ -204,7 +204,7 @@ banyan_status staging_service_start(memory_space *space, const banyan_memory *bo
     made->boards = boards;
     made->own = (board *)memory_part_of(boards, space->local_rank);
     made->processor = -1;
-    made->spins = bell_spins(2 * space->local_size);
+    made->spins = bell_spins(memory_space_is_crowded(space, 2));
     int error = start_thread(made);
     if (error != 0) {
         free(made);

@@ -233,10 +233,28 @@ static banyan_status user_memory_create(memory_space *space, user_memory **user)
     return BANYAN_OK;
 }
 
+/* A launcher may have bound every rank to a processor of its own: what one rank may use says
+ * little.
+ */
+static banyan_status count_processors(user_memory *user)
+{
+    memory_space *space = user->space;
+    cpu_set_t *mine = &board_of(user, space->local_rank)->processors, all;
+    if (sched_getaffinity(0, sizeof *mine, mine) != 0)
+        CPU_ZERO(mine);
+    RETURN_IF_FAILED(banyan_world_barrier(space->world));
+    CPU_ZERO(&all);
+    for (int i = 0; i < space->local_size; i++)
+        CPU_OR(&all, &all, &board_of(user, i)->processors);
+    space->processors = CPU_COUNT(&all);
+    return BANYAN_OK;
+}
+
 static banyan_status user_memory_set_up(user_memory *user, uint32_t forced)
 {
     memory_space *space = user->space;
     RETURN_IF_FAILED(memory_alloc(space->world, sizeof(board), true, &user->boards));
+    RETURN_IF_FAILED(count_processors(user));
     user->requester = staging_requester_of(space, user->boards);
     registrations_show(space, board_of(user, space->local_rank)->registrations);
     return choose(user, forced);

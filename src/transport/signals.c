@@ -57,7 +57,7 @@ banyan_status signals_open(banyan_world *world, signals **opened)
         return status;
     }
     made->world = world;
-    made->spins = bell_spins(made->space->local_size);
+    made->spins = bell_spins(memory_space_is_crowded(made->space, 1));
     *opened = made;
     return BANYAN_OK;
 }
