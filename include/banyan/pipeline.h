@@ -83,6 +83,7 @@ typedef struct banyan_pipeline_stall {
 typedef struct banyan_pipeline_buffers {
     size_t size; /* of this struct */
     void *context;
+    int ranks;         /* peers have numbers below this */
     size_t slot_bytes; /* the same on every rank */
     /* grant and send are queued on their streams. Otherwise they are done when they return, and are
      * called when what they follow has been done. */

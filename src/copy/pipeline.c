@@ -109,9 +109,10 @@ static banyan_status check_segment(const banyan_segment *segment, uint64_t batch
 
 static banyan_status check_batch(const banyan_pipeline *pipeline, const banyan_slot_batch *batch)
 {
-    if (batch->peer < -1 || batch->peer == pipeline->rank)
-        return error_set(BANYAN_ERR_INVALID, "rank %d has no batch with rank %d", pipeline->rank,
-                         batch->peer);
+    if (batch->peer < -1 || batch->peer == pipeline->rank ||
+        batch->peer >= pipeline->buffers->ranks)
+        return error_set(BANYAN_ERR_INVALID, "rank %d of %d has no batch with rank %d",
+                         pipeline->rank, pipeline->buffers->ranks, batch->peer);
     if (batch->peer < 0)
         return BANYAN_OK;
     if (batch->bytes > pipeline->buffers->slot_bytes)

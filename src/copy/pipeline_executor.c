@@ -52,11 +52,15 @@ static size_t next_recv(const execution *run, size_t from)
     return from;
 }
 
-static banyan_status event_reached(const execution *run, banyan_event event, bool *yes)
+static banyan_status event_reached(execution *run, banyan_event event, bool *yes)
 {
     const banyan_pipeline_launcher *launcher = run->pipeline->launcher;
     *yes = true;
-    return run->polls_events ? launcher->reached(launcher->context, event, yes) : BANYAN_OK;
+    if (!run->polls_events)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(launcher->reached(launcher->context, event, yes));
+    run->stall.for_events |= !*yes;
+    return BANYAN_OK;
 }
 
 /* ---- sending ---- */
@@ -153,7 +157,7 @@ static banyan_status grant_slots(execution *run)
 {
     const banyan_pipeline *p = run->pipeline;
     const banyan_pipeline_buffers *buffers = p->buffers;
-    while (run->emptied < run->unpacked) {
+    while (run->emptied < run->unpacked && run->next_grant < run->count) {
         bool empty;
         RETURN_IF_FAILED(event_reached(run, p->unpack_event[run->emptied % SLOTS], &empty));
         if (!empty)
@@ -207,7 +211,7 @@ static banyan_status unpack_next(execution *run)
 static banyan_status turn(execution *run)
 {
     run->moved = false;
-    run->stall.grant_from = run->stall.arrival_from = -1;
+    run->stall = (banyan_pipeline_stall){.grant_from = -1, .arrival_from = -1};
     RETURN_IF_FAILED(grant_slots(run));
     RETURN_IF_FAILED(send_next(run));
     RETURN_IF_FAILED(unpack_next(run));
@@ -224,8 +228,6 @@ static bool is_done(const execution *run)
 static banyan_status idle(execution *run, uint64_t last_move_ns)
 {
     const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
-    run->stall.for_events =
-        run->polls_events && (run->packed > run->sent || run->unpacked > run->emptied);
     run->stall.stalled_ns = time_now_ns() - last_move_ns;
     return buffers->idle(buffers->context, &run->stall);
 }

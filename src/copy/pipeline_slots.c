@@ -265,6 +265,7 @@ static slot_buffers *create(banyan_world *world, banyan_transport *transport, si
     made->stride = (slot_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     made->table = (banyan_pipeline_buffers){.size = sizeof made->table,
                                             .context = made,
+                                            .ranks = banyan_world_size(world),
                                             .slot_bytes = slot_bytes,
                                             .begin = slots_begin,
                                             .peer_slot = slots_peer_slot,

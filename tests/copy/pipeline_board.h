@@ -168,6 +168,7 @@ static inline void board_end_open(board *b, int rank, board_end *end)
     *end = (board_end){.board = b, .rank = rank};
     end->buffers = (banyan_pipeline_buffers){.size = sizeof end->buffers,
                                              .context = end,
+                                             .ranks = b->ranks,
                                              .slot_bytes = b->slot_bytes,
                                              .begin = board_begin,
                                              .peer_slot = board_peer_slot,

@@ -367,9 +367,11 @@ static void a_wrong_schedule_is_refused_before_anything_moves(void **state)
     segment.tensor.dtype.bits = 4;
     expect_refusal(&me, pipeline, 3, "whole bytes");
     batch->peer = 0;
-    expect_refusal(&me, pipeline, 3, "rank 0 has no batch with rank 0");
+    expect_refusal(&me, pipeline, 3, "rank 0 of 2 has no batch with rank 0");
     batch->peer = -2;
-    expect_refusal(&me, pipeline, 3, "rank 0 has no batch with rank -2");
+    expect_refusal(&me, pipeline, 3, "rank 0 of 2 has no batch with rank -2");
+    batch->peer = 2;
+    expect_refusal(&me, pipeline, 3, "rank 0 of 2 has no batch with rank 2");
 
     banyan_pipeline_destroy(pipeline);
     board_end_close(&me.end);
