@@ -158,6 +158,9 @@ static banyan_status iterate(struct run *run)
     progress_begin(&bar, run->move.rank == 0, "moving", iters, false);
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < iters && status == BANYAN_OK; i++) {
+        /* What is verified is what a later run moved, by the schedule that the first one kept. */
+        if (i > 0 && i + 1 == iters)
+            poison_destination(run);
         status = banyan_world_barrier(run->move.world);
         run->spans[i].began = clock_now_s();
         if (status == BANYAN_OK)
