@@ -28,9 +28,9 @@ static bool count_ranks(job_spec *spec, const char *who)
     int64_t to_first = spec->disjoint ? spec->from_ranks : 0;
     int64_t ranks = to_first + spec->to_ranks;
     ranks = ranks > spec->from_ranks ? ranks : spec->from_ranks;
-    if (ranks > JOB_SPEC_MAX_RANKS) {
+    if (ranks > BANYAN_MAX_RANKS) {
         fprintf(stderr, "%s: %" PRId64 " ranks are more than the %d that a world can have\n", who,
-                ranks, JOB_SPEC_MAX_RANKS);
+                ranks, BANYAN_MAX_RANKS);
         return false;
     }
     spec->to_first = (int)to_first;

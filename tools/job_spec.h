@@ -4,8 +4,6 @@
 
 #include <banyan/layout.h>
 
-#define JOB_SPEC_MAX_RANKS (1 << 20) /* of a world */
-
 typedef struct job_spec {
     const char *model_path, *rules_path, *from_text, *to_text;
     bool disjoint;

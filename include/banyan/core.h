@@ -66,7 +66,8 @@ typedef enum banyan_log_level {
 typedef void (*banyan_log_fn)(banyan_log_level level, const char *message, void *context);
 
 /* Send log lines to `fn` instead of stderr (NULL: back to stderr). BANYAN_LOG=error|warn|info|debug
- * sets the level, warn by default. Any thread; `fn` may be called from Banyan's own threads. */
+ * sets the level, warn by default; another value is named in a warning before the first line. Any
+ * thread; `fn` may be called from Banyan's own threads. */
 BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
 /* ---- element types ---- */
@@ -97,6 +98,9 @@ BANYAN_API banyan_status banyan_dtype_parse(const char *name, DLDataType *dtype)
 BANYAN_API bool banyan_dtype_equal(DLDataType a, DLDataType b);
 
 /* ---- sets of ranks ---- */
+
+/* Ranks of the largest world. */
+#define BANYAN_MAX_RANKS 1048576
 
 #define BANYAN_RANK_SET_LEVELS 4
 

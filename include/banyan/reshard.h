@@ -126,7 +126,8 @@ typedef struct banyan_plan_world {
  * what it holds and asks about the rest, so that the directory's owners have all their work, and
  * `ranks[0 … count)` plan to the end. costs[i] is what the planning cost rank ranks[i]. Any thread;
  * the memory is measured as what this process has allocated, so that no other thread may allocate
- * meanwhile. Errors are those of banyan_reshard_plan_create, from any rank that meets one. */
+ * meanwhile. Errors are those of banyan_reshard_plan_create, from any rank that meets one, and
+ * INVALID for more than BANYAN_MAX_RANKS. */
 BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
                                                     const banyan_reshard_options *options,
                                                     const int *ranks, int count,

@@ -9,7 +9,6 @@
 #include "reshard/json.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
-#define MAX_WORLD (1 << 20)
 
 /* What one rank holds on one side. */
 struct held {
@@ -311,7 +310,7 @@ static banyan_status read_case(json_path *path, const json_t *root, banyan_megat
         return json_path_fail(path, "is not an object");
     int64_t world_size;
     RETURN_IF_FAILED(json_member_string(path, root, "name", &loaded->name));
-    RETURN_IF_FAILED(json_member_int(path, root, "world_size", 1, MAX_WORLD, &world_size));
+    RETURN_IF_FAILED(json_member_int(path, root, "world_size", 1, BANYAN_MAX_RANKS, &world_size));
     loaded->world_size = (int)world_size;
     RETURN_IF_FAILED(read_all_ranks(path, root, loaded));
     return read_transfers(path, root, loaded);

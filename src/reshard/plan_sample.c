@@ -285,6 +285,9 @@ banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
     if (world->world_size < 1 || count < 0)
         return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
                          world->world_size);
+    if (world->world_size > BANYAN_MAX_RANKS)
+        return error_set(BANYAN_ERR_INVALID, "%d ranks are more than the %d that a world can have",
+                         world->world_size, BANYAN_MAX_RANKS);
     static const banyan_reshard_options no_options = BANYAN_RESHARD_OPTIONS_INIT;
     size_t size = (size_t)world->world_size;
     struct imagined imagined = {.world = world, .options = options ? options : &no_options};

@@ -18,7 +18,6 @@
 #define LOOK_NS (100 * NS_PER_MS)
 /* So many copies of the table may be on their way at once: each is as long as the job is large. */
 #define HANDED_AT_ONCE 64
-#define WORLD_SIZE_MAX (1 << 20)
 #define MISSING_NAMED 10
 
 /* A rank that has come and waits for the others. */
@@ -72,7 +71,7 @@ static banyan_status check_request(struct rendezvous *rendezvous,
                                    const struct join_request *request)
 {
     int rank = request->rank, world_size = request->world_size;
-    if (world_size < 1 || world_size > WORLD_SIZE_MAX || rank < 0 || rank >= world_size)
+    if (world_size < 1 || world_size > BANYAN_MAX_RANKS || rank < 0 || rank >= world_size)
         return error_set(BANYAN_ERR_MISMATCH, "rank %d does not exist in a world of %d", rank,
                          world_size);
     if (!rendezvous->seats)

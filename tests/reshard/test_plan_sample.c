@@ -87,6 +87,14 @@ static void ranks_that_cannot_be_sampled_are_refused(void **state)
     CHECK_OK(sample(&imagined, NULL, 0, NULL));
 }
 
+static void a_world_larger_than_any_is_refused(void **state)
+{
+    (void)state;
+    banyan_plan_world world = {.world_size = BANYAN_MAX_RANKS + 1, .layouts = rows_to_columns};
+    CHECK_FAILS(banyan_reshard_plan_sample(&world, NULL, NULL, 0, NULL), BANYAN_ERR_INVALID,
+                "1048577 ranks are more than the 1048576");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +102,7 @@ int main(void)
         cmocka_unit_test(a_plan_that_fails_at_a_sampled_rank_fails),
         cmocka_unit_test(a_layout_that_is_wrong_is_refused),
         cmocka_unit_test(ranks_that_cannot_be_sampled_are_refused),
+        cmocka_unit_test(a_world_larger_than_any_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
