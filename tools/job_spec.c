@@ -38,6 +38,19 @@ static bool count_ranks(job_spec *spec, const char *who)
     return true;
 }
 
+/* Whether the model can be cut so: its first rank's layout says it. */
+static banyan_status try_layout(const job_spec *spec, const banyan_spec *side)
+{
+    banyan_layout *layout;
+    banyan_status status = banyan_layout_create(&layout);
+    if (status != BANYAN_OK)
+        return status;
+    banyan_layout_add_model(layout, spec->model, spec->rules, side, 0, 0);
+    status = banyan_layout_check(layout);
+    banyan_layout_destroy(layout);
+    return status;
+}
+
 bool job_spec_read(job_spec *spec, const char *who)
 {
     if (banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
@@ -49,6 +62,10 @@ bool job_spec_read(job_spec *spec, const char *who)
     if (banyan_model_load(spec->model_path, &spec->model) != BANYAN_OK ||
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
         return refused(who, "");
+    if (try_layout(spec, &spec->from) != BANYAN_OK)
+        return refused(who, "--from: ");
+    if (try_layout(spec, &spec->to) != BANYAN_OK)
+        return refused(who, "--to: ");
     return true;
 }
 

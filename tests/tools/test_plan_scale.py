@@ -64,7 +64,8 @@ class PlanScale(unittest.TestCase):
         for arguments, part, code in [
                 (["--from", "tp=2"], "--to SPEC is missing", 2),
                 (["--from", "tp=2", "--to", "tp=x"], "--to: ", 1),
-                (["--from", "tp=7", "--to", "tp=2"], "7", 1),
+                (["--from", "tp=7", "--to", "tp=2"], ": --from: ", 1),
+                (["--from", "tp=2", "--to", "tp=7"], ": --to: ", 1),
                 (["--from", "tp=2", "--to", "dp=1048577"], "1048577 ranks", 1),
                 (["--from", "tp=2", "--to", "tp=2", "more"], "\"more\"", 2),
                 (["--from", "tp=2", "--to", "tp=2", "--rules", "/nowhere"], "/nowhere", 1)]:

@@ -90,7 +90,7 @@ class Files(unittest.TestCase):
         for more in ([], ["--join"]):
             self.assert_refused(self.reshard(*specs, *more, source=broken), "broken.safetensors")
             self.assert_refused(self.reshard(*specs, *more, source=self.folder / "none"), "none")
-            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more), "7")
+            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more), "--to: ")
         for arguments, part in [(["--iters", "3"], "--iters"), (["--json"], "--json"),
                                 (["--model", "x"], "--model FILE"), (["--svg", "x"], "--svg")]:
             self.assert_refused(self.reshard(*specs, *arguments), part, 2)
