@@ -19,12 +19,12 @@ typedef struct note_context {
 static banyan_status unreachable(const note_context *context, const banyan_copy_op *op)
 {
     int rank = banyan_world_rank(context->world);
-    return error_set(BANYAN_ERR_UNSUPPORTED,
-                     "direct: rank %d (node %d) cannot reach the memory of rank %d (node %d) "
-                     "through transport %s; use the backend pipeline or mpi",
-                     rank, banyan_world_node_of(context->world, rank), op->peer,
-                     banyan_world_node_of(context->world, op->peer),
-                     banyan_transport_name(context->transport));
+    return error_set(
+        BANYAN_ERR_UNSUPPORTED,
+        "direct: rank %d (node %d) cannot reach the memory of rank %d (node %d) "
+        "through transport %s; take the mpi backend (BANYAN_COPY=mpi), which crosses nodes",
+        rank, banyan_world_node_of(context->world, rank), op->peer,
+        banyan_world_node_of(context->world, op->peer), banyan_transport_name(context->transport));
 }
 
 static banyan_status write_note(void *argument, const banyan_copy_op *op, bool is_send,

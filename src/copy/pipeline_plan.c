@@ -33,7 +33,8 @@ static banyan_status check_reachable(const planner *plan, int peer)
     if (banyan_transport_capabilities(plan->transport, peer) != 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_UNSUPPORTED,
-                     "pipeline: rank %d cannot reach rank %d by transport %s",
+                     "pipeline: rank %d cannot reach rank %d by transport %s; take the mpi backend "
+                     "(BANYAN_COPY=mpi), which crosses nodes",
                      banyan_world_rank(plan->world), peer, banyan_transport_name(plan->transport));
 }
 
