@@ -14,13 +14,31 @@ static void *user_context;
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
+static void emit(banyan_log_level level, const char *text)
+{
+    pthread_mutex_lock(&log_lock);
+    if (user_fn)
+        user_fn(level, text, user_context);
+    else
+        fprintf(stderr, "banyan: %s: %s\n", level_names[level], text);
+    pthread_mutex_unlock(&log_lock);
+}
+
 static void read_level(void)
 {
-    const char *text = getenv("BANYAN_LOG");
-    for (int i = BANYAN_LOG_ERROR; text && i <= BANYAN_LOG_DEBUG; i++) {
-        if (strcmp(text, level_names[i]) == 0)
+    const char *wanted = getenv("BANYAN_LOG");
+    if (!wanted || wanted[0] == '\0')
+        return;
+    for (int i = BANYAN_LOG_ERROR; i <= BANYAN_LOG_DEBUG; i++) {
+        if (strcmp(wanted, level_names[i]) == 0) {
             level_wanted = (banyan_log_level)i;
+            return;
+        }
     }
+    char text[256];
+    snprintf(text, sizeof text,
+             "BANYAN_LOG=%.100s is no level: there are error, warn, info and debug", wanted);
+    emit(BANYAN_LOG_WARN, text);
 }
 
 void banyan_log_set(banyan_log_fn fn, void *context)
@@ -41,10 +59,5 @@ void log_line(banyan_log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    pthread_mutex_lock(&log_lock);
-    if (user_fn)
-        user_fn(level, text, user_context);
-    else
-        fprintf(stderr, "banyan: %s: %s\n", level_names[level], text);
-    pthread_mutex_unlock(&log_lock);
+    emit(level, text);
 }
