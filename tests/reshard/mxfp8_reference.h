@@ -1,4 +1,4 @@
-/* MXFP8 by the book: scales by search, elements by comparing with every value there is. */
+/* MXFP8 by the book: scales by search, elements by comparing with the values there are. */
 #ifndef TESTS_RESHARD_MXFP8_REFERENCE_H
 #define TESTS_RESHARD_MXFP8_REFERENCE_H
 
@@ -22,17 +22,23 @@ static inline uint8_t e4m3_encode(double value)
         for (int code = 0; code < 0x7f; code++)
             known[code] = e4m3_decode((uint8_t)code);
     }
-    uint8_t sign = signbit(value) ? 0x80 : 0, best = 0;
+    uint8_t sign = signbit(value) ? 0x80 : 0, best;
     double magnitude = fabs(value);
     if (isnan(value))
         return sign | 0x7f;
     if (magnitude > 448)
         return sign | 0x7e;
-    for (int code = 1; code < 0x7f; code++) {
-        double was = fabs(known[best] - magnitude), is = fabs(known[code] - magnitude);
-        if (is < was || (is == was && code % 2 == 0))
-            best = (uint8_t)code;
+    int below = 0, above = 0x7f;
+    while (above - below > 1) {
+        int middle = (below + above) / 2;
+        if (known[middle] <= magnitude)
+            below = middle;
+        else
+            above = middle;
     }
+    double lower = magnitude - known[below];
+    double upper = below < 0x7e ? known[below + 1] - magnitude : (double)INFINITY;
+    best = (uint8_t)(upper < lower || (upper == lower && below % 2 == 1) ? below + 1 : below);
     return sign | best;
 }
 
