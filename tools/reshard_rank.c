@@ -10,9 +10,9 @@
 #include "span.h"
 #include "try.h"
 
-/* What each rank copies to measure memcpy's speed: more than caches hold, little enough for many
- * ranks. */
-#define MEMCPY_BYTES ((size_t)32 << 20)
+/* What each rank copies to measure memcpy's speed: as much as it has to receive, within these. */
+#define MEMCPY_LEAST ((uint64_t)4 << 20)
+#define MEMCPY_MOST ((uint64_t)64 << 20)
 /* What a destination holds before a run: nothing that could be right. */
 #define POISON 0xa5
 
@@ -215,6 +215,14 @@ static banyan_status gather(struct run *run)
     return status;
 }
 
+/* The same on all ranks. */
+static size_t memcpy_bytes(const reshard_job *job)
+{
+    uint64_t received = banyan_model_bytes(job->spec.model) / (uint64_t)job->spec.to_ranks;
+    received = received > MEMCPY_LEAST ? received : MEMCPY_LEAST;
+    return received < MEMCPY_MOST ? received : MEMCPY_MOST;
+}
+
 static banyan_status run_all(struct run *run, int rank)
 {
     TRY(move_prepare(&run->job->spec, &run->job->how, rank, &run->move));
@@ -222,7 +230,8 @@ static banyan_status run_all(struct run *run, int rank)
     run->result.plan_s = run->move.plan_s;
     fill_source(run);
     poison_destination(run);
-    TRY(memcpy_limit_measure(run->move.world, MEMCPY_BYTES, &run->result.memcpy_bytes_per_s));
+    TRY(memcpy_limit_measure(run->move.world, memcpy_bytes(run->job),
+                             &run->result.memcpy_bytes_per_s));
     TRY(iterate(run));
     TRY(verify(run));
     TRY(gather(run));
