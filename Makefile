@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup build test demo bench asan tsan fuzz install format lint clean
+.PHONY: help setup build test demo bench clang asan tsan fuzz install format lint clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -12,6 +12,7 @@ help:
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan     the tests under the thread sanitizer'
+	@echo 'make clang    build everything with clang'
 	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
 	@echo 'make install  into PREFIX (/usr/local)'
 
@@ -25,11 +26,17 @@ build: setup
 test: build
 	@ctest --test-dir $(BUILD) --output-on-failure
 
-demo: build
+demo: setup
+	@$(GENERATE) -B $(BUILD)
+	@cmake --build $(BUILD) --target banyan_cli
 	@scripts/demo $(BUILD)
 
 bench: build
 	@scripts/bench $(BUILD)
+
+clang: setup
+	@$(GENERATE) -B build-clang -DCMAKE_C_COMPILER=clang
+	@cmake --build build-clang
 
 asan: setup
 	@$(GENERATE) -B build-asan -DBANYAN_SANITIZE=address
@@ -53,4 +60,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-clang build-asan build-tsan build-fuzz
