@@ -43,42 +43,57 @@ static execution_end end_of(const banyan_transfer *transfer, const execution_blo
     return end;
 }
 
-/* Both ends decide alike: by the transfer, the bound, the service and the transform. */
+static banyan_status fail_untransformed(const banyan_transfer *transfer)
+{
+    char text[BOX_TEXT_BYTES];
+    return error_set(BANYAN_ERR_INVALID,
+                     "%s of \"%s\" goes from rank %d in %s to rank %d in %s, and this run has no "
+                     "transform that takes it",
+                     banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
+                     transfer->source_rank, banyan_dtype_name(transfer->source_dtype),
+                     transfer->destination_rank, banyan_dtype_name(transfer->destination_dtype));
+}
+
+/* Both ends cut alike: by the transfer, the bound, the service and the transform. A transform may
+ * take the elements of both types for a block, at both ends of a local move. */
+static banyan_status cut_transfer(const execution *run, const banyan_transfer *transfer,
+                                  bool transformed, execution_blocks *cut)
+{
+    *cut = (execution_blocks){.count = 1};
+    uint64_t bound = run->plan->max_staging_bytes;
+    bool is_local = transfer->source_rank == transfer->destination_rank;
+    if (bound == 0 || (!transformed && (run->takes_strides || is_local)))
+        return BANYAN_OK;
+    size_t source_bytes = banyan_dtype_bytes(transfer->source_dtype);
+    size_t both_bytes = source_bytes + banyan_dtype_bytes(transfer->destination_dtype);
+    uint64_t cap = bound / BLOCKS_IN_BOUND;
+    if (transformed)
+        cap = cap / both_bytes * source_bytes;
+    *cut = execution_blocks_of(&transfer->box, source_bytes, cap);
+    if (cut->count <= UINT32_MAX / BANYAN_TRANSFORM_MAX_PARTS)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "max_staging_bytes %" PRIu64 " would cut the %" PRIu64
+                     " bytes of \"%s\" from rank %d to %d into %" PRIu64 " blocks",
+                     bound, transfer->bytes, transfer->name, transfer->source_rank,
+                     transfer->destination_rank, cut->count);
+}
+
 static banyan_status add_transfer(execution *run, const banyan_transfer *transfer, bool is_send)
 {
-    uint64_t bound = run->plan->max_staging_bytes;
     bool is_local = transfer->source_rank == transfer->destination_rank;
     bool transformed =
         run->transform && run->transform->should_transform(run->transform->context, transfer);
-    if (!transformed && !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype)) {
-        char text[BOX_TEXT_BYTES];
-        return error_set(BANYAN_ERR_INVALID,
-                         "%s of \"%s\" goes from rank %d in %s to rank %d in %s, and this run has "
-                         "no transform that takes it",
-                         banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
-                         transfer->source_rank, banyan_dtype_name(transfer->source_dtype),
-                         transfer->destination_rank,
-                         banyan_dtype_name(transfer->destination_dtype));
-    }
-    execution_blocks cut = {.count = 1};
-    if (bound > 0 && (transformed || (!run->takes_strides && !is_local))) {
-        uint64_t cap = bound / BLOCKS_IN_BOUND;
-        cut = execution_blocks_of(&transfer->box, banyan_dtype_bytes(transfer->source_dtype), cap);
-        if (cut.count > UINT32_MAX / BANYAN_TRANSFORM_MAX_PARTS)
-            return error_set(BANYAN_ERR_INVALID,
-                             "max_staging_bytes %" PRIu64 " would cut a transfer of %" PRIu64
-                             " bytes into %" PRIu64 " blocks",
-                             bound, transfer->bytes, cut.count);
-    }
+    if (!transformed && !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype))
+        return fail_untransformed(transfer);
+    execution_blocks cut;
+    RETURN_IF_FAILED(cut_transfer(run, transfer, transformed, &cut));
     for (uint64_t i = 0; i < cut.count; i++) {
         execution_end end = end_of(transfer, &cut, i, is_send, transformed);
-        if (!is_local) {
-            if (!array_push(&run->ends, end))
-                return BANYAN_ERR_NO_MEMORY;
-            continue;
-        }
         execution_end sending = end_of(transfer, &cut, i, true, transformed);
-        if (!array_push(&run->locals, sending) || !array_push(&run->locals, end))
+        bool added = is_local ? array_push(&run->locals, sending) && array_push(&run->locals, end)
+                              : array_push(&run->ends, end);
+        if (!added)
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
