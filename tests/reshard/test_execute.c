@@ -370,6 +370,39 @@ static void a_plan_is_refused_on_every_rank_alike(void **state)
     ranks_run(3, other_options, NULL);
 }
 
+/* Rank 0 takes rank 1 for a replica, which holds nothing: only who should receive can tell. */
+static void name_a_stranger(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    banyan_layout *layout;
+    CHECK_OK(banyan_layout_create(&layout));
+    banyan_piece piece = {
+        .name = "w", .ndim = 1, .shape = {512}, .box = {1, {0}, {512}}, .dim_map = {0}};
+    piece.tensor = banyan_layout_add_tensor(layout, "local", BANYAN_U8, 1, piece.shape);
+    if (rank == 0) {
+        piece.replicas = banyan_rank_set_one(0);
+        piece.replicas.count[BANYAN_RANK_SET_LEVELS - 1] = 2;
+        piece.replicas.stride[BANYAN_RANK_SET_LEVELS - 1] = 1;
+    }
+    banyan_layout_add_piece(layout, &piece);
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.min_split_bytes = 1;
+    banyan_reshard_plan *plan = NULL;
+    CHECK_FAILS(banyan_reshard_plan_create(rank == 0 ? layout : NULL, rank == 2 ? layout : NULL,
+                                           world, &options, &plan),
+                BANYAN_ERR_MISMATCH,
+                "rank 2 expects 1 transfers of 256 bytes from rank 1, which would send 0 of 0");
+    CHECK(!plan);
+    banyan_layout_destroy(layout);
+}
+
+static void a_replica_that_holds_nothing_is_found_before_anything_moves(void **state)
+{
+    (void)state;
+    ranks_run(3, name_a_stranger, NULL);
+}
+
 /* ---- staging memory ---- */
 
 static void run_bounded(banyan_world *world, void *context)
@@ -713,6 +746,7 @@ int main(void)
         cmocka_unit_test(all_ranks_agree_on_a_version),
         cmocka_unit_test(arguments_that_do_not_fit_the_plan_stop_every_rank),
         cmocka_unit_test(a_plan_is_refused_on_every_rank_alike),
+        cmocka_unit_test(a_replica_that_holds_nothing_is_found_before_anything_moves),
         cmocka_unit_test(staging_stays_within_its_bound),
         cmocka_unit_test(a_bound_that_nothing_fits_is_refused),
         cmocka_unit_test(a_bit_that_flips_on_the_way_is_found),
