@@ -1,4 +1,4 @@
-/* The copy backend "mpi": one MPI message a task (more for tasks above 1 GiB), for comparison and
+/* The copy backend "mpi": one MPI message a task (more for tasks above 256 MiB), for comparison and
  * for clusters where only MPI works. Tensors that are not dense travel through dense buffers that
  * the schedule keeps. */
 #include <sched.h>
@@ -12,7 +12,7 @@
 #include "core/module.h"
 #include "session.h"
 
-#define MESSAGE_BYTES_MAX ((uint64_t)1 << 30)
+#define MESSAGE_BYTES_MAX ((uint64_t)256 << 20)
 
 /* Requests tested at a time: MPI_Testsome looks at all that it is given. */
 #define TEST_WINDOW 16
