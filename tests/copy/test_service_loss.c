@@ -47,7 +47,7 @@ static void run_until_loss(int rank, int count, const banyan_unique_id *id, void
     banyan_copy_service *service;
     banyan_copy_schedule *schedule;
     CHECK_OK(banyan_copy_service_open(world, test->backend, NULL, &service));
-    traffic *all = traffic_make(world, test->seed, 30, TRAFFIC_BY_ID, 20000);
+    traffic *all = traffic_make(world, test->seed, 30, TRAFFIC_BY_ID, 2000);
     traffic_fill(all, 0);
     traffic_submit(all, service);
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
