@@ -222,7 +222,7 @@ dequantize_bf16_block(const uint8_t *restrict elements, uint8_t scale, half_at *
     uint16_t special = 0;
     if (!scale_is_easy(scale))
         return false;
-    uint16_t rebias = (uint16_t)(BF16_POWER(-7) + ((scale - E8M0_BIAS) << 7));
+    uint16_t rebias = BF16_POWER(scale - E8M0_BIAS - 7);
     for (int i = 0; i < BLOCK; i++) {
         uint16_t element = elements[i], magnitude = element & 0x7f;
         uint16_t nonzero = magnitude > 0 ? 0xffff : 0;
