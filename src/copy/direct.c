@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "copy/direct_plan.h"
 #include "core/deadline.h"
@@ -254,6 +255,19 @@ static banyan_status wait_finished(direct_state *state, const direct_meeting *me
     return BANYAN_OK;
 }
 
+/* The partner's failure, as this rank tells it. One that lost a rank cannot say which in a status,
+ * but every rank of the world hears of the loss within a second. */
+static banyan_status report_theirs(const direct_state *state, int peer, banyan_status theirs)
+{
+    uint64_t deadline = deadline_after(NS_PER_S);
+    while (theirs == BANYAN_ERR_PEER_LOST && deadline_left_ns(deadline) > 0) {
+        RETURN_IF_FAILED(control_check(state->world));
+        usleep(1000);
+    }
+    return error_set(theirs, "direct: rank %d could not move its part of a run (%s)", peer,
+                     banyan_status_name(theirs));
+}
+
 /* Enter, do what is ours, help those that still take from us, and leave when all partners have
  * finished with us. */
 static banyan_status meet_partners(direct_state *state, direct_schedule *schedule,
@@ -273,8 +287,7 @@ static banyan_status meet_partners(direct_state *state, direct_schedule *schedul
         banyan_status theirs;
         RETURN_IF_FAILED(wait_finished(state, &schedule->meetings[i], &theirs));
         if (*mine == BANYAN_OK && theirs != BANYAN_OK)
-            *mine = error_set(theirs, "direct: rank %d could not move its part of a run (%s)",
-                              schedule->meetings[i].partner->peer, banyan_status_name(theirs));
+            *mine = report_theirs(state, schedule->meetings[i].partner->peer, theirs);
     }
     return BANYAN_OK;
 }
