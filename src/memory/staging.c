@@ -18,7 +18,8 @@ struct progress {
     const staging_transfer *transfer;
     board *own, *owner;
     int owner_local;
-    cursor next;               /* to be posted */
+    cursor next; /* to be posted */
+    size_t counts[BOARD_SLOTS];
     cursor begin[BOARD_SLOTS]; /* where the slot's pieces begin */
     size_t posted, completed;  /* requests */
     banyan_status status;      /* the first refusal */
@@ -60,8 +61,9 @@ static void copy_out(void *destination, const void *source, size_t bytes, bool p
         memcpy(destination, source, bytes);
 }
 
-/* Take the next pieces into the slot; for a write, their bytes too. */
-static void slot_fill(board_slot *slot, struct progress *work)
+/* Take the next pieces into the slot; for a write, their bytes too. Returns how many: peers can
+ * write to the slot. */
+static size_t slot_fill(board_slot *slot, struct progress *work)
 {
     size_t bytes = 0;
     uint32_t count = 0;
@@ -80,6 +82,7 @@ static void slot_fill(board_slot *slot, struct progress *work)
     slot->piece_count = count;
     slot->processor = work->requester->share_a_core ? sched_getcpu() : -1;
     slot->handle = *work->transfer->handle;
+    return count;
 }
 
 static void post_more(struct progress *work)
@@ -88,7 +91,7 @@ static void post_more(struct progress *work)
     while (work->posted - work->completed < BOARD_SLOTS && !cursor_at_end(&work->next)) {
         size_t place = work->posted % BOARD_SLOTS;
         work->begin[place] = work->next;
-        slot_fill(&work->own->slots[place], work);
+        work->counts[place] = slot_fill(&work->own->slots[place], work);
         atomic_store_explicit(&work->own->slots[place].state, SLOT_POSTED, memory_order_release);
         work->posted++;
         any = true;
@@ -145,15 +148,39 @@ static banyan_status refusal(const struct progress *work, uint32_t verdict)
                      rank, handle->rank, handle->bytes, handle->address);
 }
 
-/* What a read has brought goes to its places. */
-static void slot_drain(const struct progress *work, const board_slot *slot, cursor at)
+/* Pieces of one size whose places lie equally far apart, from `first` on: how many? */
+static size_t count_rows(const staging_transfer *transfer, const cursor *at, size_t most)
 {
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < slot->piece_count; i++) {
-        banyan_iovec piece = cursor_piece(&at, work->requester->slot_bytes - bytes);
-        copy_out(piece.local, slot->data + bytes, piece.bytes, work->transfer->past_cache);
-        bytes += piece.bytes;
-        cursor_advance(&at, piece.bytes);
+    const banyan_iovec *first = &transfer->pieces[at->index];
+    size_t rows = 1;
+    if (at->done > 0 || at->index + 1 >= transfer->count)
+        return rows;
+    ptrdiff_t pitch = (char *)first[1].local - (char *)first->local;
+    while (rows < most && at->index + rows < transfer->count && first[rows].bytes == first->bytes &&
+           (char *)first[rows].local - (char *)first[rows - 1].local == pitch)
+        rows++;
+    return rows;
+}
+
+/* What a read has brought goes to its places. */
+static void slot_drain(const struct progress *work, const board_slot *slot, cursor at, size_t count)
+{
+    size_t slot_bytes = work->requester->slot_bytes, used = 0;
+    for (size_t i = 0; i < count;) {
+        size_t room = slot_bytes - used;
+        banyan_iovec piece = cursor_piece(&at, room);
+        size_t most = room / piece.bytes < count - i ? room / piece.bytes : count - i;
+        size_t rows = work->transfer->past_cache ? count_rows(work->transfer, &at, most) : 1;
+        if (rows > 1) {
+            ptrdiff_t pitch = (char *)at.pieces[at.index + 1].local - (char *)piece.local;
+            stream_rows_past_cache(piece.local, pitch, slot->data + used, (ptrdiff_t)piece.bytes,
+                                   rows, piece.bytes);
+        } else {
+            copy_out(piece.local, slot->data + used, piece.bytes, work->transfer->past_cache);
+        }
+        used += rows * piece.bytes;
+        cursor_advance(&at, rows * piece.bytes);
+        i += rows;
     }
 }
 
@@ -165,7 +192,7 @@ static banyan_status complete_one(struct progress *work)
     if (slot->verdict != SLOT_GRANTED && work->status == BANYAN_OK)
         work->status = refusal(work, slot->verdict);
     if (slot->verdict == SLOT_GRANTED && !work->transfer->write)
-        slot_drain(work, slot, work->begin[place]);
+        slot_drain(work, slot, work->begin[place], work->counts[place]);
     work->completed++;
     return BANYAN_OK;
 }

@@ -67,6 +67,10 @@ struct staging_service {
     atomic_bool stop;
 };
 
+/* What is asked for ahead of a copy: more than that would be driven out again. */
+#define EXPECTED_AHEAD 2
+#define EXPECTED_BYTES 2048
+
 static void copy_piece(char *memory, char *data, size_t bytes, bool write, bool past_cache)
 {
     if (!write)
@@ -75,6 +79,14 @@ static void copy_piece(char *memory, char *data, size_t bytes, bool write, bool 
         stream_past_cache(memory, data, bytes);
     else
         memcpy(memory, data, bytes);
+}
+
+/* Prefetchers do not know where the next row lies. Asking for memory that is not there is harmless.
+ */
+static void expect_piece(const char *memory, const slot_piece *next, bool write)
+{
+    for (size_t i = 0; !write && i < next->bytes && i < EXPECTED_BYTES; i += 64)
+        __builtin_prefetch(memory + next->offset + i);
 }
 
 /* Slots are shared memory: every number is read once, and checked before it is used. */
@@ -92,6 +104,8 @@ static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *h
             return SLOT_MALFORMED;
         if (piece.offset > handle->bytes || piece.bytes > handle->bytes - piece.offset)
             return SLOT_OUT_OF_RANGE;
+        if (i + EXPECTED_AHEAD < count)
+            expect_piece(memory, &slot->pieces[i + EXPECTED_AHEAD], write);
         copy_piece(memory + piece.offset, slot->data + used, piece.bytes, write, past_cache);
         used += piece.bytes;
     }
