@@ -3,11 +3,15 @@
 #define BANYAN_BANYAN_H
 
 #include <banyan/checkpoint.h>
+#include <banyan/collective.h>
 #include <banyan/copy.h>
 #include <banyan/core.h>
+#include <banyan/execute.h>
 #include <banyan/layout.h>
 #include <banyan/memory.h>
 #include <banyan/pipeline.h>
+#include <banyan/plan.h>
+#include <banyan/program.h>
 #include <banyan/reshard.h>
 #include <banyan/transform.h>
 #include <banyan/transport.h>

@@ -97,6 +97,13 @@ BANYAN_API banyan_status banyan_dtype_parse(const char *name, DLDataType *dtype)
 /* Same code, bits and lanes. */
 BANYAN_API bool banyan_dtype_equal(DLDataType a, DLDataType b);
 
+/* How elements are reduced. */
+typedef enum banyan_reduce_op { BANYAN_SUM = 0, BANYAN_MIN, BANYAN_MAX } banyan_reduce_op;
+
+/* "sum", "min", "max"; NOT_FOUND for another name. Any thread. */
+BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
+BANYAN_API banyan_status banyan_reduce_op_parse(const char *name, banyan_reduce_op *op);
+
 /* ---- sets of ranks ---- */
 
 /* Ranks of the largest world. */

@@ -5,19 +5,31 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LAYERS = ["core", "world", "memory", "transport", "copy", "reshard"]
+TRANSPORTS = {"core", "world", "memory", "transport"}
+BELOW = {
+    "core": set(),
+    "world": {"core"},
+    "memory": {"core", "world"},
+    "transport": {"core", "world", "memory"},
+    "channel": TRANSPORTS,
+    "copy": TRANSPORTS | {"channel"},
+    "reshard": TRANSPORTS | {"channel", "copy"},
+    # Plans are data: whoever reads one needs nothing else.
+    "plan": {"core"},
+    "program": {"core", "plan"},
+    "execute": TRANSPORTS | {"channel", "plan"},
+    "collective": TRANSPORTS | {"channel", "plan", "program", "execute"},
+}
+LAYERS = list(BELOW)
 # Optional engines stand outside the picture: they see the public API and the module contract only.
 ENGINES = ["pmix", "mpi"]
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
     "transform": "reshard", "checkpoint": "reshard",
+    "plan": "plan", "program": "program", "execute": "execute", "collective": "collective",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
-
-
-def level(layer):
-    return LAYERS.index(layer)
 
 
 def layer_of(include):
@@ -57,7 +69,7 @@ def check(path, layer):
         other = layer_of(include)
         if other is None:
             continue
-        if other not in LAYERS or level(other) > level(layer):
+        if other != layer and other not in BELOW[layer]:
             yield f"{path.relative_to(ROOT)} ({layer}) includes {include} ({other})"
 
 
