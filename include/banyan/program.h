@@ -75,8 +75,10 @@ typedef struct banyan_program_options {
     bool
         auto_sync; /* insert the synchronisation inside thread blocks that data dependencies need */
     banyan_replication replication;
-    bool reuse_resources; /* a fixed scratch whatever the message; offsets of loops wrap around in
+    bool reuse_resources; /* a fixed scratch whatever the message: offsets of loops wrap around in
                              it */
+    uint64_t
+        reused_scratch_bytes; /* of a rank; 0: 64 MiB, as MSCCL++ has it. Less stays in caches. */
     int threads_per_block;
     bool double_scratch; /* alternate runs use the two halves of scratch */
     uint64_t buffer_alignment;

@@ -12,7 +12,7 @@
 
 #include "plan/plan.h"
 
-/* Scratch of plans that reuse resources: all ranks' is this long, whatever the message. */
+/* Scratch of plans that reuse resources and do not say otherwise. */
 #define PLAN_REUSED_SCRATCH_BYTES (UINT64_C(64) << 20)
 
 typedef struct plan_geometry {

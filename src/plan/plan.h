@@ -155,6 +155,8 @@ struct banyan_plan {
     bool in_place, reuse_resources, double_scratch;
     int threads_per_block;
     uint64_t buffer_alignment, min_message_bytes, max_message_bytes;
+    uint64_t
+        reused_scratch_bytes; /* with reuse_resources: a rank's scratch, whatever the message */
     int rank_count;
     plan_rank *ranks;
     /* A custom collective's: expected[rank][output chunk]; NULL when the author gave none. */
