@@ -80,6 +80,7 @@ typedef struct banyan_algorithm_params {
     int ranks;
     int ranks_per_node; /* 0: all on one */
     bool in_place;
+    banyan_reduce_op op;
     int root, shift;
     int instances;       /* 0: the algorithm's default */
     uint64_t unit_bytes; /* of pipelined loops; 0: the algorithm's default */

@@ -20,7 +20,7 @@ extern "C" {
  */
 typedef struct banyan_executor banyan_executor;
 
-/* A plan loaded for a message size. */
+/* A plan that is ready to run with messages up to a size. */
 typedef struct banyan_loaded_plan banyan_loaded_plan;
 
 typedef struct banyan_executor_options {
@@ -40,54 +40,52 @@ BANYAN_API banyan_status banyan_executor_open(banyan_world *world,
 /* Local, after the plans loaded on it are unloaded. NULL is ignored. */
 BANYAN_API void banyan_executor_close(banyan_executor *executor);
 
-/* Element types that reductions know: f32, f16, bf16, f8 e4m3 and e5m2, i32, u32, i64, u8. Sums of
- * 16- and 8-bit floats are accumulated in f32 and rounded once; the order of a sum is the plan's.
- */
 typedef struct banyan_load_options {
-    size_t size; /* of this struct; BANYAN_LOAD_OPTIONS_INIT sets it */
-    uint64_t
-        message_bytes; /* of a rank's input; 0 is a message, too. See geometry in docs/plans.md */
-    DLDataType dtype;
-    /* Buffers of banyan_memory_alloc that the runs will use, the same ones on every rank: this
-     * rank's and the peers' are used in place. NULL: runs are given ordinary memory, which is
-     * copied to and from memory that peers reach, where the plan has peers reach it. The offset is
-     * into each rank's part, and may differ from rank to rank. */
+    size_t size;                /* of this struct; BANYAN_LOAD_OPTIONS_INIT sets it */
+    uint64_t max_message_bytes; /* the longest input of a rank that runs will bring */
+    /* Buffers of banyan_memory_alloc in which the runs' input, or output, will lie, at the same
+     * offset on every rank; this rank's and the peers' are used in place. NULL: runs bring ordinary
+     * memory, which is copied to and from memory that peers reach, where the plan has peers reach
+     * it. */
     const banyan_memory *input, *output;
-    uint64_t input_offset, output_offset; /* bytes */
 } banyan_load_options;
 
 #define BANYAN_LOAD_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        .size = sizeof(banyan_load_options), .dtype = { kDLFloat, 32, 1 }                          \
+        .size = sizeof(banyan_load_options)                                                        \
     }
 
-/* Make a plan ready to run: cut for the message, scratch and counters taken, peers' addresses
- * found. Collective: the same plan and options on every rank, or MISMATCH. The plan may be
- * destroyed afterwards. Errors: INVALID (the plan is for another number of ranks, cannot run at
- * this size, or reduces a type that it cannot), MISMATCH, NO_MEMORY. */
+/* Make a plan ready to run: scratch and counters taken, peers' addresses found. Collective: the
+ * same plan and sizes on every rank, or MISMATCH. The plan may be destroyed afterwards. Errors:
+ * INVALID (the plan is for another number of ranks), MISMATCH, NO_MEMORY. */
 BANYAN_API banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *plan,
                                           const banyan_load_options *options,
                                           banyan_loaded_plan **loaded);
 /* Collective, so that no peer is still using what is taken away. NULL is ignored. */
 BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
 
-/* Bytes of this rank's input and output, as the plan cuts them. Any time. */
-BANYAN_API uint64_t banyan_loaded_plan_input_bytes(const banyan_loaded_plan *loaded);
-BANYAN_API uint64_t banyan_loaded_plan_output_bytes(const banyan_loaded_plan *loaded);
-
-/* Run it: returns when this rank's part is done, its output can be read and its input written. Both
- * NULL where the plan was loaded with symmetric buffers. For an in-place plan either pass input and
- * output as they lie in each other (all-gather's input is the rank's block of the output, reduce-
- * scatter's output the rank's block of the input, else they are equal), or apart: then the input is
- * copied first and stays as it is. All ranks run the same loaded plans in the same order. Errors:
- * those of a world's waits; INVALID, before anything moves, for buffers that overlap in another
- * way. */
+/* Run it on a message of `message_bytes` (of a rank's input; how long that makes the output:
+ * banyan_plan_sizes): returns when this rank's part is done, its output can be read and its input
+ * written. The first run of a size and type cuts the plan for it, locally; the latest cuts are
+ * kept. All ranks run the same loaded plans in the same order with the same sizes and types.
+ *
+ * Types: f32, f16, bf16, f8 e4m3 and e5m2, i32, u32, i64, u8; a plan without reductions takes any
+ * of whole bytes. Sums of 16- and 8-bit floats are accumulated in f32 and rounded once an
+ * operation; the order of a sum is the plan's, whatever the timing.
+ *
+ * For an in-place plan either pass input and output as they lie in each other (all-gather's input
+ * is the rank's block of the output, reduce-scatter's output the rank's block of the input, else
+ * they are equal), or apart: then the input is copied first and stays as it is. Errors: those of a
+ * world's waits; before anything moves INVALID for a message that is too long or that the plan or
+ * type does not divide, for buffers that overlap in another way, or lie outside of the memory that
+ * the plan was loaded with. */
 BANYAN_API banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input,
-                                         void *output);
+                                         void *output, uint64_t message_bytes, DLDataType dtype);
 
 /* The same on a thread of its own, to be tested and waited for; one at a time in a world. */
 BANYAN_API banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input,
-                                           void *output, banyan_request **request);
+                                           void *output, uint64_t message_bytes, DLDataType dtype,
+                                           banyan_request **request);
 
 /* Record what every operation of this rank does from now on (start, end, how much of it was
  * waiting), until written: Chrome's trace JSON, which Perfetto reads; a process a rank, a thread a

@@ -68,6 +68,13 @@ BANYAN_API banyan_plan_info banyan_plan_describe(const banyan_plan *plan);
 BANYAN_API const char *banyan_plan_tag(const banyan_plan *plan, const char *key);
 BANYAN_API const char *banyan_plan_tag_key(const banyan_plan *plan, size_t index);
 
+/* Bytes of a rank's input and output when its input, or that of the rank with most chunks, has
+ * `message_bytes`: the same, but for all-gather's output (ranks times as much), reduce-scatter's
+ * (a share) and custom collectives. INVALID: the plan cannot run at this size. */
+BANYAN_API banyan_status banyan_plan_sizes(const banyan_plan *plan, int rank,
+                                           uint64_t message_bytes, uint64_t *input_bytes,
+                                           uint64_t *output_bytes);
+
 /* Read a plan from a file, or from text. Every index in it is checked; what is wrong is refused
  * with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors: SYSTEM (the
  * file), FORMAT. Any thread. `name` is what the text is called in errors. */
