@@ -3,16 +3,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/sanitizer.h"
+
 /* Sanitizers know memcpy, but not what intrinsics touch. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STREAM_PLAIN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define STREAM_PLAIN 1
-#endif
-#endif
-#if !defined(__x86_64__) && !defined(STREAM_PLAIN)
+#if !defined(__x86_64__) || defined(SANITIZER_THREAD) || defined(SANITIZER_MEMORY)
 #define STREAM_PLAIN 1
 #endif
 
