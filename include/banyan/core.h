@@ -81,8 +81,12 @@ BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 #define BANYAN_F16 ((DLDataType){kDLFloat, 16, 1})
 #define BANYAN_BF16 ((DLDataType){kDLBfloat, 16, 1})
 #define BANYAN_F8_E4M3 ((DLDataType){BANYAN_DL_FLOAT8_E4M3FN, 8, 1})
+#define BANYAN_F8_E5M2 ((DLDataType){BANYAN_DL_FLOAT8_E5M2, 8, 1})
 #define BANYAN_F8_E8M0 ((DLDataType){BANYAN_DL_FLOAT8_E8M0FNU, 8, 1})
+#define BANYAN_I32 ((DLDataType){kDLInt, 32, 1})
+#define BANYAN_I64 ((DLDataType){kDLInt, 64, 1})
 #define BANYAN_U8 ((DLDataType){kDLUInt, 8, 1})
+#define BANYAN_U32 ((DLDataType){kDLUInt, 32, 1})
 
 /* Bytes of one element; 0 for a type that does not fill whole bytes. Any thread. */
 BANYAN_API size_t banyan_dtype_bytes(DLDataType dtype);

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "core/cpu.h"
 #include "core/sanitizer.h"
 
 /* The flag is the upper half of a packet. */
@@ -189,19 +190,19 @@ typedef struct packet_loops {
 
 DEFINE_LOOPS(narrow, , 4)
 #if defined(__x86_64__)
-DEFINE_LOOPS(avx2, __attribute__((target("avx2"))), 8)
-DEFINE_LOOPS(avx512, __attribute__((target("avx512f,avx512vl"))), 16)
+DEFINE_LOOPS(avx2, __attribute__((target(CPU_AVX2_TARGET))), 8)
+DEFINE_LOOPS(avx512, __attribute__((target(CPU_AVX512_TARGET))), 16)
 #endif
 
 static const packet_loops *loops_of_this_cpu(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl"))
-        return &avx512_loops;
-    if (__builtin_cpu_supports("avx2"))
-        return &avx2_loops;
-#endif
+    static const packet_loops *const by_level[] = {
+        [CPU_BASELINE] = &narrow_loops, [CPU_AVX2] = &avx2_loops, [CPU_AVX512] = &avx512_loops};
+    return by_level[cpu_level_get()];
+#else
     return &narrow_loops;
+#endif
 }
 
 /* Data bytes before the first packet that starts a vector. */

@@ -5,13 +5,19 @@
 #include <banyan/core.h>
 
 /* destination = sources[0] ⊕ sources[1] ⊕ …, element by element and in that order, whatever the
- * machine. Sums of 16- and 8-bit floats are accumulated in f32 and rounded once, to nearest even;
- * integers wrap around; a NaN in any source makes the element NaN. `destination` may be one of the
- * sources, and must not overlap with them otherwise. `count` ≥ 1. */
+ * machine: the same bits from every processor.
+ *
+ * Sums of 16- and 8-bit floats are accumulated in f32 and rounded once, to nearest even; too large a
+ * sum becomes infinity, in e4m3, which has none, the largest value with its sign. Integers wrap
+ * around. A NaN in any source, or a sum of infinities that has no value, makes the element NaN:
+ * positive, quiet, without payload. -0 is less than +0.
+ *
+ * `destination` may be one of the sources, and must not overlap with them otherwise. Any alignment.
+ * `count` ≥ 1. */
 typedef void (*reduce_fn)(void *destination, const void *const *sources, uint32_t count,
                           size_t elems);
 
-/* NULL for a type that cannot be reduced. Any thread. */
+/* F32, F16, BF16, F8_E4M3, F8_E5M2, I32, U32, I64, U8; NULL for other types. Any thread. */
 reduce_fn reduce_find(DLDataType dtype, banyan_reduce_op op);
 
 #endif

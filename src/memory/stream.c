@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/cpu.h"
 #include "core/sanitizer.h"
 
 /* Sanitizers know memcpy, but not what intrinsics touch. */
@@ -120,7 +121,7 @@ void stream_past_cache(void *destination, const void *source, size_t bytes)
     const char *from = source;
     size_t i = 0;
     if (bytes >= SHORT) {
-        bool wide = __builtin_cpu_supports("avx512f");
+        bool wide = cpu_level_get() >= CPU_AVX512;
         for (i = copy_head(to, from); bytes - i >= BLOCK; i += BLOCK)
             (wide ? rows_stream_wide : rows_stream)(to + i, PAGE, from + i, PAGE, PAGE);
         for (; bytes - i >= LINE; i += LINE)
@@ -160,7 +161,7 @@ void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, cons
 {
     char *to = destination;
     const char *from = source;
-    bool wide = __builtin_cpu_supports("avx512f");
+    bool wide = cpu_level_get() >= CPU_AVX512;
     size_t row = 0;
     if (rows_suit(to, destination_pitch, bytes))
         for (; rows - row >= ABREAST; row += ABREAST) {
@@ -182,7 +183,7 @@ void stream_into_cache(void *destination, const void *source, size_t bytes)
     const char *from = source;
     size_t i = 0;
     if (bytes >= BLOCK + LINE) {
-        bool wide = __builtin_cpu_supports("avx512f");
+        bool wide = cpu_level_get() >= CPU_AVX512;
         for (i = copy_head(to, from); bytes - i >= BLOCK; i += BLOCK)
             (wide ? block_store_wide : block_store)(to + i, from + i);
     }

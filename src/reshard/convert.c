@@ -3,8 +3,9 @@
 #include <inttypes.h>
 
 #include "copy/strided.h"
+#include "core/cpu.h"
 #include "core/error.h"
-#include "reshard/convert_element.h"
+#include "core/float_bits.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -88,7 +89,7 @@ static const struct casts avx2_casts = {avx2_f32_of_bf16, avx2_f32_of_f16, avx2_
 static const struct casts *casts_of_this_cpu(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
+    if (cpu_level_get() >= CPU_AVX2)
         return &avx2_casts;
 #endif
     return &portable_casts;

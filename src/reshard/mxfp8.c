@@ -2,13 +2,12 @@
 
 #include <string.h>
 
+#include "core/cpu.h"
+#include "core/float_bits.h"
 #include "reshard/convert.h"
-#include "reshard/convert_element.h"
 
 #define BLOCK MXFP8_BLOCK
 
-#define E4M3_LARGEST 0x7e /* 448 */
-#define E4M3_NAN 0x7f
 #define E4M3_EMAX 8 /* of 448 = 1.75 · 2^8 */
 #define E8M0_BIAS 127
 #define E8M0_NAN 255
@@ -129,12 +128,7 @@ static void any_elements(const uint32_t *values, uint8_t scale, uint8_t *restric
 
 static inline uint32_t easy_value(uint8_t element, float factor)
 {
-    uint32_t magnitude = (uint32_t)(element & 0x7f) << 20;
-    uint32_t normal = magnitude + F32_POWER(0) - F32_POWER(-120);
-    uint32_t subnormal =
-        f32_bits(f32_of_bits(magnitude + F32_POWER(-6)) - f32_of_bits(F32_POWER(-6)));
-    uint32_t bits = bits_select(magnitude < UINT32_C(8) << 20, subnormal, normal);
-    return f32_bits(f32_of_bits(bits) * factor) | (uint32_t)(element & 0x80) << 24;
+    return f32_bits(f32_of_bits(f32_of_finite_e4m3(element)) * factor);
 }
 
 static inline __attribute__((always_inline)) void
@@ -339,7 +333,7 @@ DEFINE_KERNELS(avx2, __attribute__((target("avx2"))));
 static const struct kernels *kernels_of_this_cpu(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
+    if (cpu_level_get() >= CPU_AVX2)
         return &avx2_kernels;
 #endif
     return &portable_kernels;

@@ -6,6 +6,7 @@
 
 #include "channel/packet.h"
 #include "core/deadline.h"
+#include "support/levels.h"
 
 #define MOST 6000
 #define MARGIN 64
@@ -243,7 +244,7 @@ static void data_and_flag_are_of_one_writing(void **state)
     }
 }
 
-int main(void)
+static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size_goes_there_and_back),
@@ -253,4 +254,9 @@ int main(void)
         cmocka_unit_test(data_and_flag_are_of_one_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(void)
+{
+    return levels_run(run_all);
 }

@@ -4,43 +4,7 @@
 
 #include <banyan/transform.h>
 
-#include "reshard/float_reference.h"
-
-static inline double e4m3_decode(uint8_t code)
-{
-    int exponent = code >> 3 & 15, mantissa = code & 7;
-    double sign = code & 0x80 ? -1 : 1;
-    if ((code & 0x7f) == 0x7f)
-        return (double)NAN;
-    return sign * (exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10));
-}
-
-static inline uint8_t e4m3_encode(double value)
-{
-    static double known[0x7f];
-    if (known[1] == 0) {
-        for (int code = 0; code < 0x7f; code++)
-            known[code] = e4m3_decode((uint8_t)code);
-    }
-    uint8_t sign = signbit(value) ? 0x80 : 0, best;
-    double magnitude = fabs(value);
-    if (isnan(value))
-        return sign | 0x7f;
-    if (magnitude > 448)
-        return sign | 0x7e;
-    int below = 0, above = 0x7f;
-    while (above - below > 1) {
-        int middle = (below + above) / 2;
-        if (known[middle] <= magnitude)
-            below = middle;
-        else
-            above = middle;
-    }
-    double lower = magnitude - known[below];
-    double upper = below < 0x7e ? known[below + 1] - magnitude : (double)INFINITY;
-    best = (uint8_t)(upper < lower || (upper == lower && below % 2 == 1) ? below + 1 : below);
-    return sign | best;
-}
+#include "support/float_reference.h"
 
 /* The scale's exponent of a block whose largest magnitude, NaN left out, is amax. */
 static inline int mxfp8_reference_exponent(banyan_mxfp8_rule rule, double amax)

@@ -3,7 +3,7 @@
 #include "support/test.h"
 
 #include "reshard/convert.h"
-#include "reshard/float_reference.h"
+#include "support/float_reference.h"
 
 enum { KINDS = 3 };
 

@@ -1,7 +1,7 @@
 /* MXFP8 is bit for bit what the book gives, for every bf16 value and every kind of block. */
 #include "support/test.h"
 
-#include "reshard/float_reference.h"
+#include "support/float_reference.h"
 #include "reshard/mxfp8.h"
 #include "reshard/mxfp8_reference.h"
 

@@ -2,7 +2,7 @@
 #include "support/test.h"
 
 #include "core/error.h"
-#include "reshard/float_reference.h"
+#include "support/float_reference.h"
 #include "reshard/simulate.h"
 
 enum { KINDS = 3 };

@@ -4,7 +4,7 @@
 
 #include "support/test.h"
 
-#include "reshard/float_reference.h"
+#include "support/float_reference.h"
 #include "reshard/mailbox.h"
 #include "reshard/mxfp8_reference.h"
 #include "reshard/mxfp8_scales.h"

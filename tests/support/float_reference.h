@@ -1,7 +1,7 @@
 /* Small floating types by the book, in double arithmetic: slow, and nothing like the code under
  * test. */
-#ifndef TESTS_RESHARD_FLOAT_REFERENCE_H
-#define TESTS_RESHARD_FLOAT_REFERENCE_H
+#ifndef TESTS_SUPPORT_FLOAT_REFERENCE_H
+#define TESTS_SUPPORT_FLOAT_REFERENCE_H
 
 #include <math.h>
 #include <stdint.h>
@@ -11,7 +11,8 @@ typedef struct float_format {
     int exponent_bits, mantissa_bits;
 } float_format;
 
-static const float_format format_f32 = {8, 23}, format_f16 = {5, 10}, format_bf16 = {8, 7};
+static const float_format format_f32 = {8, 23}, format_f16 = {5, 10}, format_bf16 = {8, 7},
+                          format_e5m2 = {5, 2};
 
 static inline double format_decode(float_format format, uint32_t bits)
 {
@@ -71,6 +72,44 @@ static inline uint32_t format_cast(float_format to, float_format from, uint32_t 
 {
     double value = format_decode(from, bits);
     return isnan(value) ? format_cast_nan(to, from, bits) : format_encode(to, value);
+}
+
+/* e4m3, which has numbers in place of infinities: one NaN, and a largest value, 448, that greater
+ * ones become. */
+static inline double e4m3_decode(uint8_t code)
+{
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    double sign = code & 0x80 ? -1 : 1;
+    if ((code & 0x7f) == 0x7f)
+        return (double)NAN;
+    return sign * (exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10));
+}
+
+static inline uint8_t e4m3_encode(double value)
+{
+    static double known[0x7f];
+    if (known[1] == 0) {
+        for (int code = 0; code < 0x7f; code++)
+            known[code] = e4m3_decode((uint8_t)code);
+    }
+    uint8_t sign = signbit(value) ? 0x80 : 0, best;
+    double magnitude = fabs(value);
+    if (isnan(value))
+        return sign | 0x7f;
+    if (magnitude > 448)
+        return sign | 0x7e;
+    int below = 0, above = 0x7f;
+    while (above - below > 1) {
+        int middle = (below + above) / 2;
+        if (known[middle] <= magnitude)
+            below = middle;
+        else
+            above = middle;
+    }
+    double lower = magnitude - known[below];
+    double upper = below < 0x7e ? known[below + 1] - magnitude : (double)INFINITY;
+    best = (uint8_t)(upper < lower || (upper == lower && below % 2 == 1) ? below + 1 : below);
+    return sign | best;
 }
 
 #endif

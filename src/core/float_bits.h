@@ -1,8 +1,9 @@
-/* One element between f32, f16 and bf16, as bits: rounded to nearest even; a NaN keeps its sign and
- * the top of its payload and becomes quiet. No branches, so that loops over these become vector
- * code; and no float arithmetic on subnormals, which a process may have set to be flushed. */
-#ifndef RESHARD_CONVERT_ELEMENT_H
-#define RESHARD_CONVERT_ELEMENT_H
+/* One element between f32 and the smaller floats, as bits: rounded to nearest even; a NaN keeps its
+ * sign and the top of its payload and becomes quiet. No branches, so that loops over these become
+ * vector code; and no float arithmetic on subnormals of f32, which a process may have set to be
+ * flushed. */
+#ifndef CORE_FLOAT_BITS_H
+#define CORE_FLOAT_BITS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -83,6 +84,62 @@ static inline uint16_t f16_of_f32(uint32_t bits)
     result = bits_select(magnitude >= F32_POWER(16), 0x7c00, result);
     result = bits_select(magnitude > F32_INFINITY, nan, result);
     return (uint16_t)(result | (bits >> 16 & 0x8000));
+}
+
+/* e5m2 is the upper half of an f16. */
+static inline uint32_t f32_of_e5m2(uint8_t byte)
+{
+    return f32_of_f16((uint16_t)(byte << 8));
+}
+
+/* Too large a value becomes infinity. */
+static inline uint8_t e5m2_of_f32(uint32_t bits)
+{
+    const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
+    uint32_t magnitude = bits & ~F32_SIGN;
+    uint32_t normal = (magnitude - rebias + 0xfffff + (magnitude >> 21 & 1)) >> 21;
+    uint32_t subnormal =
+        f32_bits(f32_of_bits(magnitude) + f32_of_bits(F32_POWER(7))) - F32_POWER(7);
+    uint32_t nan = 0x7e | (magnitude >> 21 & 3);
+    uint32_t result = bits_select(magnitude < F32_POWER(-14), subnormal, normal);
+    result = bits_select(magnitude >= F32_POWER(16), 0x7c, result);
+    result = bits_select(magnitude > F32_INFINITY, nan, result);
+    return (uint8_t)(result | (bits >> 24 & 0x80));
+}
+
+/* e4m3 has no infinity (it is DLPack's e4m3fn): what is too large becomes the largest value, with
+ * its sign. */
+#define E4M3_LARGEST 0x7e /* 448 */
+#define E4M3_NAN 0x7f
+
+static inline uint32_t f32_of_finite_e4m3(uint8_t byte)
+{
+    uint32_t magnitude = (uint32_t)(byte & 0x7f) << 20;
+    uint32_t normal = magnitude + F32_POWER(0) - F32_POWER(-120);
+    uint32_t subnormal =
+        f32_bits(f32_of_bits(magnitude + F32_POWER(-6)) - f32_of_bits(F32_POWER(-6)));
+    uint32_t bits = bits_select(magnitude < UINT32_C(8) << 20, subnormal, normal);
+    return bits | (uint32_t)(byte & 0x80) << 24;
+}
+
+static inline uint32_t f32_of_e4m3(uint8_t byte)
+{
+    uint32_t nan = bits_select((byte & 0x7f) == E4M3_NAN, F32_INFINITY | F32_QUIET, 0);
+    return f32_of_finite_e4m3(byte) | nan;
+}
+
+static inline uint8_t e4m3_of_f32(uint32_t bits)
+{
+    const uint32_t rebias = F32_POWER(0) - F32_POWER(-120);
+    uint32_t magnitude = bits & ~F32_SIGN;
+    uint32_t normal = (magnitude - rebias + 0x7ffff + (magnitude >> 20 & 1)) >> 20;
+    uint32_t subnormal =
+        f32_bits(f32_of_bits(magnitude) + f32_of_bits(F32_POWER(14))) - F32_POWER(14);
+    uint32_t result = bits_select(magnitude < F32_POWER(-6), subnormal, normal);
+    result = bits_select(magnitude >= F32_POWER(9), E4M3_LARGEST, result);
+    result = bits_select(result > E4M3_LARGEST, E4M3_LARGEST, result);
+    result = bits_select(magnitude > F32_INFINITY, E4M3_NAN, result);
+    return (uint8_t)(result | (bits >> 24 & 0x80));
 }
 
 #endif
