@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "core/futex.h"
+#include "core/sanitizer.h"
 
 /* A cache line of its own. Zeroed is ready. */
 typedef struct bell {
@@ -37,6 +38,61 @@ static inline void bell_sleep(bell *b, uint32_t seen, uint64_t timeout_ns)
         futex_wait(&b->rings, seen, timeout_ns);
     atomic_fetch_sub_explicit(&b->sleepers, 1, memory_order_relaxed);
 }
+
+/* ---- knocking ---- */
+
+/* Cheaper where changes are frequent and sleepers rare: who changes something only looks for
+ * sleepers, and those look for the change once more after they have announced themselves. All who
+ * sleep on a bell that is knocked on must do so; bell_ring reaches them, too.
+ *
+ *     seen = bell_announce(b);
+ *     if (nothing has changed)
+ *         bell_sleep_announced(b, seen, timeout_ns);
+ *     bell_withdraw(b);
+ *
+ * Why nobody sleeps through a change: of the fences in bell_knock and bell_announce, one is first.
+ * If the knocker's is, the sleeper's look, which follows its fence, finds the change, which comes
+ * before the knocker's. If the sleeper's is, the knocker, which looks after its own fence, finds
+ * the sleeper announced (or withdrawn, hence awake) and rings. That ring either comes after the
+ * sleeper read `seen`, which no longer holds when it goes to sleep; or before, and then the
+ * sleeper, having read what the knocker released, finds the change. */
+static inline void bell_knock(bell *b)
+{
+#ifdef SANITIZER_THREAD
+    /* It does not know fences. Of two read-modify-writes one is first, too. */
+    if (atomic_fetch_add_explicit(&b->sleepers, 0, memory_order_seq_cst) == 0)
+        return;
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&b->sleepers, memory_order_relaxed) == 0)
+        return;
+#endif
+    atomic_fetch_add_explicit(&b->rings, 1, memory_order_release);
+    futex_wake_all(&b->rings);
+}
+
+static inline uint32_t bell_announce(bell *b)
+{
+    atomic_fetch_add_explicit(&b->sleepers, 1, memory_order_seq_cst);
+    uint32_t seen = bell_read(b);
+#ifndef SANITIZER_THREAD
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+    return seen;
+}
+
+/* `timeout_ns` at most. May return early. */
+static inline void bell_sleep_announced(bell *b, uint32_t seen, uint64_t timeout_ns)
+{
+    futex_wait(&b->rings, seen, timeout_ns);
+}
+
+static inline void bell_withdraw(bell *b)
+{
+    atomic_fetch_sub_explicit(&b->sleepers, 1, memory_order_relaxed);
+}
+
+/* ---- waiting ---- */
 
 /* Spins of a wait before it sleeps: for about as long as sleeping and waking take, and hardly any
  * where threads share processors, since then whoever is waited for needs this one. */

@@ -8,6 +8,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/sanitizer.h"
 #include "memory/staging.h"
 #include "memory/stream.h"
 #include "world/control.h"
@@ -16,15 +17,7 @@
  * that went through its own process. The thread sanitizer sees only what happens in this one, and
  * would take our copy for a race with whoever wrote before. Ranks that are threads of one process
  * it sees whole. */
-#if defined(__SANITIZE_THREAD__)
-#define SEES_THIS_PROCESS_ONLY 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SEES_THIS_PROCESS_ONLY 1
-#endif
-#endif
-
-#ifdef SEES_THIS_PROCESS_ONLY
+#ifdef SANITIZER_THREAD
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);

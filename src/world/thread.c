@@ -14,8 +14,7 @@ banyan_status thread_start(pthread_t *thread, void *(*run)(void *), void *argume
     int error = pthread_create(&started, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
-        return error_set(BANYAN_ERR_SYSTEM, "cannot start a thread for the control plane: %s",
-                         strerror(error));
+        return error_set(BANYAN_ERR_SYSTEM, "cannot start a thread: %s", strerror(error));
     if (detached)
         pthread_detach(started);
     else
