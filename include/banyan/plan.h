@@ -53,8 +53,10 @@ typedef struct banyan_plan_info {
     bool reuse_resources;
     bool double_scratch;
     int threads_per_block;
-    uint64_t buffer_alignment;                     /* bytes */
-    uint64_t min_message_bytes, max_message_bytes; /* a rank's input that the author meant it for */
+    uint64_t buffer_alignment; /* bytes */
+    /* Messages that the author meant it for: a rank's input, but for all-gather, where the format
+     * counts the output. */
+    uint64_t min_message_bytes, max_message_bytes;
     uint64_t operations; /* of all ranks; those inside a loop count once */
     int thread_blocks;   /* of the rank that has most */
 } banyan_plan_info;
@@ -76,8 +78,9 @@ BANYAN_API banyan_status banyan_plan_sizes(const banyan_plan *plan, int rank,
                                            uint64_t *output_bytes);
 
 /* Read a plan from a file, or from text. Every index in it is checked; what is wrong is refused
- * with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors: SYSTEM (the
- * file), FORMAT. Any thread. `name` is what the text is called in errors. */
+ * with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors: NOT_FOUND,
+ * SYSTEM and INVALID (the file), FORMAT (what is in it), NO_MEMORY. Any thread. `name` is what the
+ * text is called in errors. */
 BANYAN_API banyan_status banyan_plan_read(const char *path, banyan_plan **plan);
 BANYAN_API banyan_status banyan_plan_parse(const char *text, size_t bytes, const char *name,
                                            banyan_plan **plan);

@@ -159,7 +159,8 @@ struct banyan_plan {
         reused_scratch_bytes; /* with reuse_resources: a rank's scratch, whatever the message */
     int rank_count;
     plan_rank *ranks;
-    /* A custom collective's: expected[rank][output chunk]; NULL when the author gave none. */
+    /* A custom collective's: expected[rank][output chunk], as many as the rank has; NULL when the
+     * author gave none, or none of a rank. */
     plan_expected **expected;
     banyan_reduce_op expected_op;
     plan_tag *tags;
@@ -182,7 +183,7 @@ bool plan_op_parse(const char *name, plan_op_kind *kind);
 const char *plan_buffer_name(plan_buffer buffer);
 const char *plan_channel_name(plan_channel_type type);
 
-/* What kinds have in common. */
+/* What kinds have in common; op.h has the whole table. */
 bool plan_op_reads_packets(plan_op_kind kind);  /* any source is packets */
 bool plan_op_writes_packets(plan_op_kind kind); /* any destination is packets */
 /* Is the i-th source, or destination, packets? */
@@ -190,6 +191,9 @@ bool plan_source_is_packets(const plan_op *op, uint32_t i);
 bool plan_destination_is_packets(const plan_op *op, uint32_t i);
 bool plan_op_reduces(plan_op_kind kind);
 bool plan_op_waits(plan_op_kind kind); /* wait, relaxed wait, acquire, barrier, flush */
+/* Is the i-th source moved to the i-th destination, each for itself: get, put, put with signal (and
+ * flush), put packet? Other kinds use all their operands together. */
+bool plan_op_is_pairs(plan_op_kind kind);
 
 /* Whose buffer an operand of this rank's thread block is, and which. For GROUP the rank is the
  * first of the group. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "reshard/checkpoint_path.h"
+#include "core/path.h"
 
 static bool is_dot(const char *name)
 {

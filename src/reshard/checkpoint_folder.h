@@ -2,7 +2,7 @@
 #ifndef RESHARD_CHECKPOINT_FOLDER_H
 #define RESHARD_CHECKPOINT_FOLDER_H
 
-#include "reshard/checkpoint_file.h"
+#include "core/new_file.h"
 
 /* The name must be free, or an empty folder's; INVALID, or NOT_FOUND for a parent that is missing,
  * says so before any work is done. */

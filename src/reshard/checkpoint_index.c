@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "reshard/box.h"
-#include "reshard/json.h"
 
 #define FORMAT_NAME "banyan.checkpoint"
 #define VERSION 1

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json.h"
+#include "core/path.h"
 #include "reshard/box.h"
 #include "reshard/checkpoint_folder.h"
 #include "reshard/checkpoint_index.h"
-#include "reshard/checkpoint_path.h"
 #include "reshard/checkpoint_write.h"
-#include "reshard/json.h"
 #include "reshard/layout.h"
 
 #define MAX_INDEX_BYTES ((size_t)4 << 30)

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/log.h"
-#include "reshard/checkpoint_path.h"
-#include "reshard/json.h"
+#include "core/path.h"
 #include "reshard/safetensors.h"
 
 #define INDEX_NAME "model.safetensors.index.json"

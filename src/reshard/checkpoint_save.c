@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/path.h"
 #include "reshard/checkpoint_folder.h"
 #include "reshard/checkpoint_index.h"
-#include "reshard/checkpoint_path.h"
 #include "reshard/checkpoint_write.h"
 #include "world/control.h"
 

@@ -5,7 +5,7 @@
 
 #include "copy/strided.h"
 #include "core/error.h"
-#include "reshard/checkpoint_path.h"
+#include "core/path.h"
 
 void progress_add(progress_state *progress, uint64_t bytes)
 {

@@ -4,7 +4,7 @@
 
 #include <banyan/checkpoint.h>
 
-#include "reshard/checkpoint_file.h"
+#include "core/new_file.h"
 #include "reshard/safetensors.h"
 
 /* What the caller hears of long work. */

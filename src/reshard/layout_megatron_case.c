@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "core/array.h"
+#include "core/json.h"
 #include "core/map.h"
 #include "reshard/box.h"
-#include "reshard/json.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 

@@ -7,8 +7,8 @@
 #include <banyan/checkpoint.h>
 
 #include "core/array.h"
+#include "core/json.h"
 #include "reshard/box.h"
-#include "reshard/json.h"
 #include "reshard/names.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "reshard/json.h"
+#include "core/json.h"
 #include "reshard/rules_parse.h"
 
 #define MAX_FILE_BYTES ((size_t)64 << 20)

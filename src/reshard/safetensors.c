@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/json.h"
+#include "core/json.h"
 
 #define LENGTH_BYTES 8
 #define METADATA "__metadata__"

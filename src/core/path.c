@@ -1,4 +1,4 @@
-#include "reshard/checkpoint_path.h"
+#include "core/path.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Files that nobody sees until they are whole: unnamed where the file system can have them so, and
  * else under a hidden name that goes away on failure. */
-#ifndef RESHARD_CHECKPOINT_FILE_H
-#define RESHARD_CHECKPOINT_FILE_H
+#ifndef CORE_NEW_FILE_H
+#define CORE_NEW_FILE_H
 
 #include <banyan/core.h>
 

@@ -1,6 +1,6 @@
 /* Paths as new strings, to be freed. NULL, with the error set, when memory ran out. */
-#ifndef RESHARD_CHECKPOINT_PATH_H
-#define RESHARD_CHECKPOINT_PATH_H
+#ifndef CORE_PATH_H
+#define CORE_PATH_H
 
 #include <banyan/core.h>
 

@@ -1,4 +1,4 @@
-#include "reshard/checkpoint_file.h"
+#include "core/new_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "reshard/checkpoint_path.h"
+#include "core/path.h"
 
 #define MODE 0666
 

@@ -1,6 +1,6 @@
 /* JSON files: loaded whole, with errors that say where. */
-#ifndef RESHARD_JSON_H
-#define RESHARD_JSON_H
+#ifndef CORE_JSON_H
+#define CORE_JSON_H
 
 #include <jansson.h>
 
@@ -12,6 +12,10 @@ banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t 
 
 /* Parse text; FORMAT says file, line and column. A key twice in one object is an error. */
 banyan_status json_parse(const char *path, const char *text, size_t bytes, json_t **root);
+
+/* The same for documents with integers up to 2^64 - 1, which jansson has no type for: those above
+ * INT64_MAX become strings of their digits, as json_u64 reads them. */
+banyan_status json_parse_u64(const char *path, const char *text, size_t bytes, json_t **root);
 
 /* The line of a top-level key's first appearance, counted from 1; 0 when it is not found as it is
  * written. */
@@ -35,7 +39,7 @@ banyan_status json_path_fail(const json_path *path, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
 /* Members of an object; FORMAT when they are missing or of another type, or an integer is out of
- * its range. Optional ones, missing or null, leave the value alone. */
+ * its range. */
 banyan_status json_member(json_path *path, const json_t *object, const char *key, json_type type,
                           json_t **value);
 banyan_status json_member_int(json_path *path, const json_t *object, const char *key, int64_t low,
@@ -43,6 +47,11 @@ banyan_status json_member_int(json_path *path, const json_t *object, const char 
 banyan_status json_member_string(json_path *path, const json_t *object, const char *key,
                                  const char **value);
 banyan_status json_member_bool(json_path *path, const json_t *object, const char *key, bool *value);
+/* An integer that is not negative, in a document of json_parse_u64; `path` leads to it. */
+banyan_status json_u64(const json_path *path, const json_t *value, uint64_t low, uint64_t high,
+                       uint64_t *number);
+banyan_status json_member_u64(json_path *path, const json_t *object, const char *key, uint64_t low,
+                              uint64_t high, uint64_t *number);
 /* An array of integers, at most `max`, into `values`. */
 banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64_t high, size_t max,
                         int64_t *values, size_t *count);

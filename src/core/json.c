@@ -1,4 +1,4 @@
-#include "reshard/json.h"
+#include "core/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,6 +75,62 @@ banyan_status json_parse(const char *path, const char *text, size_t bytes, json_
                          error.text);
     *root = parsed;
     return BANYAN_OK;
+}
+
+/* Do the digits say more than INT64_MAX and at most UINT64_MAX? */
+static bool is_large(const char *digits, size_t count)
+{
+    static const char int64_max[] = "9223372036854775807", uint64_max[] = "18446744073709551615";
+    if (count == 0 || digits[0] == '0')
+        return false;
+    if (count == sizeof int64_max - 1)
+        return memcmp(digits, int64_max, count) > 0;
+    return count == sizeof uint64_max - 1 && memcmp(digits, uint64_max, count) <= 0;
+}
+
+/* Could a number begin behind this character, or end before it? */
+static bool is_part_of_number(char c)
+{
+    return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
+
+/* Copy the text with quotes around its large integers; `quoted` has room for one in four more. */
+static size_t quote_large(const char *text, size_t bytes, char *quoted)
+{
+    size_t out = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < bytes;) {
+        size_t digits = 0;
+        if (!in_string && (i == 0 || !is_part_of_number(text[i - 1])))
+            while (i + digits < bytes && text[i + digits] >= '0' && text[i + digits] <= '9')
+                digits++;
+        if (is_large(text + i, digits) &&
+            (i + digits == bytes || !is_part_of_number(text[i + digits]))) {
+            quoted[out++] = '"';
+            memcpy(quoted + out, text + i, digits);
+            out += digits;
+            quoted[out++] = '"';
+            i += digits;
+            continue;
+        }
+        if (in_string && text[i] == '\\' && i + 1 < bytes)
+            quoted[out++] = text[i++];
+        else if (text[i] == '"')
+            in_string = !in_string;
+        quoted[out++] = text[i++];
+    }
+    return out;
+}
+
+banyan_status json_parse_u64(const char *path, const char *text, size_t bytes, json_t **root)
+{
+    size_t room = bytes + bytes / 4 + 1;
+    char *quoted = room > bytes ? malloc(room) : NULL;
+    if (!quoted)
+        return error_no_memory(room, path);
+    banyan_status status = json_parse(path, quoted, quote_large(text, bytes, quoted), root);
+    free(quoted);
+    return status;
 }
 
 size_t json_line_of_key(const char *text, const char *key)
@@ -172,6 +228,48 @@ banyan_status json_member_int(json_path *path, const json_t *object, const char 
     RETURN_IF_FAILED(json_member(path, object, key, JSON_INTEGER, &found));
     size_t mark = json_path_key(path, key);
     RETURN_IF_FAILED(read_int(path, found, low, high, value));
+    json_path_pop(path, mark);
+    return BANYAN_OK;
+}
+
+/* Digits that json_parse_u64 has quoted. */
+static bool read_large(const json_t *json, uint64_t *value)
+{
+    const char *digits = json_string_value(json);
+    size_t count = json_string_length(json);
+    if (!digits || strspn(digits, "0123456789") != count || !is_large(digits, count))
+        return false;
+    *value = strtoull(digits, NULL, 10);
+    return true;
+}
+
+banyan_status json_u64(const json_path *path, const json_t *value, uint64_t low, uint64_t high,
+                       uint64_t *number)
+{
+    uint64_t read;
+    if (json_is_integer(value) && json_integer_value(value) < 0)
+        return json_path_fail(path, "is %" JSON_INTEGER_FORMAT ": less than nothing",
+                              json_integer_value(value));
+    if (json_is_integer(value))
+        read = (uint64_t)json_integer_value(value);
+    else if (!read_large(value, &read))
+        return json_path_fail(path, "is %s where an integer should be",
+                              type_name(json_typeof(value)));
+    if (read < low || read > high)
+        return json_path_fail(path, "is %" PRIu64 ": %" PRIu64 " to %" PRIu64 " are possible", read,
+                              low, high);
+    *number = read;
+    return BANYAN_OK;
+}
+
+banyan_status json_member_u64(json_path *path, const json_t *object, const char *key, uint64_t low,
+                              uint64_t high, uint64_t *number)
+{
+    json_t *found = json_object_get(object, key);
+    if (!found)
+        return json_path_fail(path, "has no \"%s\"", key);
+    size_t mark = json_path_key(path, key);
+    RETURN_IF_FAILED(json_u64(path, found, low, high, number));
     json_path_pop(path, mark);
     return BANYAN_OK;
 }

@@ -1,0 +1,89 @@
+#include "plan/plan.h"
+
+/* A collective reduces with what its operations reduce with. */
+static banyan_reduce_op reduction_of(const plan_op *ops, uint32_t count, bool *found)
+{
+    for (uint32_t i = 0; i < count && !*found; i++) {
+        banyan_reduce_op inside = reduction_of(ops[i].ops, ops[i].op_count, found);
+        if (*found)
+            return inside;
+        *found = plan_op_reduces(ops[i].kind);
+        if (*found)
+            return ops[i].reduce_op;
+    }
+    return BANYAN_SUM;
+}
+
+static banyan_reduce_op plan_reduction(const banyan_plan *plan)
+{
+    bool found = false;
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            banyan_reduce_op op = reduction_of(block->ops, block->op_count, &found);
+            if (found)
+                return op;
+        }
+    }
+    return BANYAN_SUM;
+}
+
+static size_t from_one(plan_contribution *room, int rank, uint64_t chunk)
+{
+    room[0] = (plan_contribution){rank, chunk};
+    return 1;
+}
+
+static size_t from_all(plan_contribution *room, int ranks, uint64_t chunk)
+{
+    for (int r = 0; r < ranks; r++)
+        room[r] = (plan_contribution){r, chunk};
+    return (size_t)ranks;
+}
+
+/* Of a whole collective; 0 when nothing is said. */
+static size_t contributions(const banyan_plan *plan, int rank, uint64_t chunk,
+                            plan_contribution *room)
+{
+    int ranks = plan->rank_count;
+    uint64_t inputs = plan->ranks[rank].chunks[PLAN_INPUT];
+    uint64_t outputs = plan->ranks[rank].chunks[PLAN_OUTPUT];
+    uint64_t share = outputs / (uint64_t)ranks;
+    switch (plan->collective) {
+    case BANYAN_ALLREDUCE:
+        return from_all(room, ranks, chunk);
+    case BANYAN_ALLGATHER:
+        return from_one(room, (int)(chunk / inputs), chunk % inputs);
+    case BANYAN_REDUCESCATTER:
+        return from_all(room, ranks, (uint64_t)rank * outputs + chunk);
+    case BANYAN_ALLTOALL:
+        return from_one(room, (int)(chunk / share), (uint64_t)rank * share + chunk % share);
+    case BANYAN_SENDRECV:
+        return from_one(room, (rank - plan->shift + ranks) % ranks, chunk);
+    case BANYAN_BROADCAST:
+        return from_one(room, plan->root, chunk);
+    case BANYAN_REDUCE:
+        return rank == plan->root ? from_all(room, ranks, chunk) : 0;
+    case BANYAN_CUSTOM:
+        break;
+    }
+    return 0;
+}
+
+bool plan_expected_of(const banyan_plan *plan, int rank, uint64_t chunk, plan_contribution *room,
+                      plan_expected *expected, banyan_reduce_op *op)
+{
+    if (plan->collective == BANYAN_CUSTOM) {
+        if (!plan->expected || !plan->expected[rank] || plan->expected[rank][chunk].count == 0)
+            return false;
+        *expected = plan->expected[rank][chunk];
+        *op = plan->expected_op;
+        return true;
+    }
+    size_t count = contributions(plan, rank, chunk, room);
+    if (count == 0)
+        return false;
+    *expected = (plan_expected){room, count};
+    *op = count > 1 ? plan_reduction(plan) : BANYAN_SUM;
+    return true;
+}

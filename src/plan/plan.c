@@ -1,0 +1,130 @@
+#include "plan/geometry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const collective_names[] = {
+    [BANYAN_CUSTOM] = "custom",       [BANYAN_ALLREDUCE] = "allreduce",
+    [BANYAN_ALLGATHER] = "allgather", [BANYAN_REDUCESCATTER] = "reducescatter",
+    [BANYAN_ALLTOALL] = "alltoall",   [BANYAN_SENDRECV] = "sendrecv",
+    [BANYAN_BROADCAST] = "broadcast", [BANYAN_REDUCE] = "reduce",
+};
+
+#define COLLECTIVE_COUNT (sizeof collective_names / sizeof collective_names[0])
+
+const char *banyan_collective_name(banyan_collective_kind kind)
+{
+    return (size_t)kind < COLLECTIVE_COUNT ? collective_names[kind] : "?";
+}
+
+banyan_status banyan_collective_parse(const char *name, banyan_collective_kind *kind)
+{
+    for (size_t i = 0; i < COLLECTIVE_COUNT; i++) {
+        if (strcmp(collective_names[i], name) == 0) {
+            *kind = (banyan_collective_kind)i;
+            return BANYAN_OK;
+        }
+    }
+    return error_set(BANYAN_ERR_NOT_FOUND, "\"%s\" names no collective", name);
+}
+
+void *plan_take(banyan_plan *plan, size_t count, size_t bytes)
+{
+    size_t total;
+    if (__builtin_mul_overflow(count, bytes, &total)) {
+        error_no_memory(SIZE_MAX, "a plan");
+        return NULL;
+    }
+    void *taken = arena_take(&plan->memory, total);
+    return taken ? memset(taken, 0, total) : NULL;
+}
+
+const char *plan_take_text(banyan_plan *plan, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *taken = arena_take(&plan->memory, bytes);
+    return taken ? memcpy(taken, text, bytes) : NULL;
+}
+
+banyan_plan *plan_create(int ranks)
+{
+    if (ranks < 1 || ranks > BANYAN_MAX_RANKS) {
+        error_set(BANYAN_ERR_INVALID, "a plan cannot have %d ranks: 1 to %d are possible", ranks,
+                  BANYAN_MAX_RANKS);
+        return NULL;
+    }
+    banyan_plan *plan = malloc(sizeof *plan);
+    if (!plan) {
+        error_no_memory(sizeof *plan, "a plan");
+        return NULL;
+    }
+    *plan = (banyan_plan){
+        .name = "",
+        .collective_name = collective_names[BANYAN_CUSTOM],
+        .threads_per_block = 1024,
+        .buffer_alignment = 16,
+        .max_message_bytes = UINT64_MAX,
+        .reused_scratch_bytes = PLAN_REUSED_SCRATCH_BYTES,
+        .rank_count = ranks,
+    };
+    plan->ranks = plan_take(plan, (size_t)ranks, sizeof *plan->ranks);
+    if (!plan->ranks) {
+        banyan_plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+void banyan_plan_destroy(banyan_plan *plan)
+{
+    if (!plan)
+        return;
+    arena_free(&plan->memory);
+    free(plan);
+}
+
+banyan_plan_info banyan_plan_describe(const banyan_plan *plan)
+{
+    banyan_plan_info info = {
+        .name = plan->name,
+        .collective = plan->collective,
+        .collective_name = plan->collective_name,
+        .ranks = plan->rank_count,
+        .root = plan->root,
+        .shift = plan->shift,
+        .protocol = plan->protocol,
+        .in_place = plan->in_place,
+        .reuse_resources = plan->reuse_resources,
+        .double_scratch = plan->double_scratch,
+        .threads_per_block = plan->threads_per_block,
+        .buffer_alignment = plan->buffer_alignment,
+        .min_message_bytes = plan->min_message_bytes,
+        .max_message_bytes = plan->max_message_bytes,
+    };
+    for (int r = 0; r < plan->rank_count; r++) {
+        const plan_rank *rank = &plan->ranks[r];
+        if ((int)rank->block_count > info.thread_blocks)
+            info.thread_blocks = (int)rank->block_count;
+        for (uint32_t b = 0; b < rank->block_count; b++) {
+            const plan_thread_block *block = &rank->blocks[b];
+            info.operations += block->op_count;
+            for (uint32_t i = 0; i < block->op_count; i++)
+                info.operations += block->ops[i].op_count;
+        }
+    }
+    return info;
+}
+
+const char *banyan_plan_tag(const banyan_plan *plan, const char *key)
+{
+    for (size_t i = 0; i < plan->tag_count; i++) {
+        if (strcmp(plan->tags[i].key, key) == 0)
+            return plan->tags[i].value;
+    }
+    return NULL;
+}
+
+const char *banyan_plan_tag_key(const banyan_plan *plan, size_t index)
+{
+    return index < plan->tag_count ? plan->tags[index].key : NULL;
+}
