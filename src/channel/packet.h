@@ -18,8 +18,8 @@ static inline uint64_t packets_room(uint64_t data_bytes)
     return (data_bytes + PACKET_DATA_BYTES - 1) / PACKET_DATA_BYTES * PACKET_BYTES;
 }
 
-/* Write data as packets. The flag is not 0, which fresh memory has. The writer rings the reader's
- * bell afterwards, if it may sleep. */
+/* Write data as packets. The flag is not 0, which fresh memory has. The writer knocks on the
+ * reader's bell afterwards, if it may sleep. */
 void packets_write(void *packets, const void *data, size_t bytes, uint32_t flag);
 
 /* Read data from the packets that have come, without a gap, from the first one on; returns how many

@@ -1,0 +1,253 @@
+#include "channel/port.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel/packet.h"
+#include "core/deadline.h"
+#include "core/error.h"
+#include "memory/stream.h"
+#include "world/thread.h"
+
+/* Of a queue; a power of two. */
+#define REQUESTS 128
+/* Bytes that a queue moves before the others have their turn. */
+#define TURN_BYTES ((uint64_t)1 << 20)
+
+/* A ring: one posts, one serves. Both count up, and never look at each other's cache line more
+ * often than they must. */
+struct port_queue {
+    port_proxy *proxy;
+    port_queue *next; /* in the inbox, then in the proxy's list */
+
+    _Alignas(64) _Atomic uint64_t posted;
+    uint64_t done_seen; /* by the poster */
+    _Atomic bool closed;
+
+    _Alignas(64) _Atomic uint64_t done;
+    uint64_t moved; /* bytes of the request that is being served */
+    _Atomic bool left;
+
+    port_request requests[REQUESTS];
+};
+
+struct port_proxy {
+    bell door; /* knocked on for the thread */
+    bell *own;
+    uint32_t spins;
+    bool running;
+    pthread_t thread;
+    _Atomic(port_queue *) inbox; /* queues that the thread has not taken over yet */
+    _Atomic bool stop;
+    port_queue *queues; /* the thread's */
+};
+
+/* ---- serving ---- */
+
+static void move_slice(const port_request *request, uint64_t moved, uint64_t bytes)
+{
+    const char *from = (const char *)request->source + moved;
+    char *to = request->destination;
+    if (request->kind == PORT_PUT_PACKETS) {
+        packets_write(to + packets_room(moved), from, bytes, request->flag);
+        bell_knock(request->peer);
+    } else if (stream_is_worthwhile(request->bytes)) {
+        stream_past_cache(to + moved, from, bytes);
+    } else {
+        memcpy(to + moved, from, bytes);
+    }
+}
+
+/* As much of the request as the turn has bytes left for. True when it is done: what it wrote comes
+ * before all that is told afterwards. */
+static bool serve_request(port_queue *queue, const port_request *request, uint64_t *turn)
+{
+    if (request->kind == PORT_SIGNAL) {
+        counter_add(request->signal, 1);
+        bell_knock(request->peer);
+        return true;
+    }
+    uint64_t rest = request->bytes - queue->moved, some = rest < *turn ? rest : *turn;
+    move_slice(request, queue->moved, some);
+    queue->moved += some;
+    *turn -= some;
+    if (some < rest)
+        return false;
+    if (request->kind == PORT_PUT && stream_is_worthwhile(request->bytes))
+        stream_fence();
+    queue->moved = 0;
+    return true;
+}
+
+/* False when there was nothing to do. */
+static bool serve_queue(port_proxy *proxy, port_queue *queue)
+{
+    uint64_t first = atomic_load_explicit(&queue->done, memory_order_relaxed), done = first;
+    uint64_t posted = port_posted(queue), turn = TURN_BYTES;
+    while (done != posted && serve_request(queue, &queue->requests[done % REQUESTS], &turn))
+        atomic_store_explicit(&queue->done, ++done, memory_order_release);
+    if (done != first)
+        bell_knock(proxy->own);
+    return first != posted;
+}
+
+static bool queue_has_work(const port_queue *queue)
+{
+    return port_posted(queue) != atomic_load_explicit(&queue->done, memory_order_relaxed);
+}
+
+static void take_arrivals(port_proxy *proxy)
+{
+    if (!atomic_load_explicit(&proxy->inbox, memory_order_relaxed))
+        return;
+    port_queue *arrived = atomic_exchange_explicit(&proxy->inbox, NULL, memory_order_acquire);
+    while (arrived) {
+        port_queue *next = arrived->next;
+        arrived->next = proxy->queues;
+        proxy->queues = arrived;
+        arrived = next;
+    }
+}
+
+static bool serve_queues(port_proxy *proxy)
+{
+    bool any = false;
+    take_arrivals(proxy);
+    for (port_queue **at = &proxy->queues; *at;) {
+        port_queue *queue = *at;
+        bool closed = atomic_load_explicit(&queue->closed, memory_order_acquire);
+        bool worked = serve_queue(proxy, queue);
+        any |= worked;
+        if (closed && !worked) {
+            *at = queue->next;
+            atomic_store_explicit(&queue->left, true, memory_order_release);
+            bell_knock(proxy->own);
+        } else {
+            at = &queue->next;
+        }
+    }
+    return any;
+}
+
+static bool has_reason_to_go_on(port_proxy *proxy)
+{
+    if (atomic_load_explicit(&proxy->inbox, memory_order_relaxed) ||
+        atomic_load_explicit(&proxy->stop, memory_order_relaxed))
+        return true;
+    for (const port_queue *queue = proxy->queues; queue; queue = queue->next) {
+        if (queue_has_work(queue) || atomic_load_explicit(&queue->closed, memory_order_relaxed))
+            return true;
+    }
+    return false;
+}
+
+static void *serve(void *argument)
+{
+    port_proxy *proxy = argument;
+    for (uint32_t idle = 0; !atomic_load_explicit(&proxy->stop, memory_order_acquire);) {
+        if (serve_queues(proxy)) {
+            idle = 0;
+        } else if (idle++ < proxy->spins) {
+            spin_pause();
+        } else {
+            uint32_t seen = bell_announce(&proxy->door);
+            if (!has_reason_to_go_on(proxy))
+                bell_sleep_announced(&proxy->door, seen, NS_PER_S);
+            bell_withdraw(&proxy->door);
+        }
+    }
+    return NULL;
+}
+
+/* ---- proxies and queues ---- */
+
+banyan_status port_proxy_create(bell *own, bool crowded, port_proxy **proxy)
+{
+    port_proxy *made = aligned_alloc(_Alignof(port_proxy), sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a proxy for port channels");
+    memset(made, 0, sizeof *made);
+    made->own = own;
+    made->spins = bell_spins(crowded);
+    *proxy = made;
+    return BANYAN_OK;
+}
+
+void port_proxy_destroy(port_proxy *proxy)
+{
+    if (!proxy)
+        return;
+    if (proxy->running) {
+        atomic_store_explicit(&proxy->stop, true, memory_order_release);
+        bell_knock(&proxy->door);
+        pthread_join(proxy->thread, NULL);
+    }
+    free(proxy);
+}
+
+banyan_status port_queue_create(port_proxy *proxy, port_queue **queue)
+{
+    port_queue *made = aligned_alloc(_Alignof(port_queue), sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a port channel's queue");
+    memset(made, 0, sizeof *made);
+    made->proxy = proxy;
+    if (!proxy->running) {
+        banyan_status status = thread_start(&proxy->thread, serve, proxy, false);
+        if (status != BANYAN_OK) {
+            free(made);
+            return status;
+        }
+        proxy->running = true;
+    }
+    made->next = atomic_load_explicit(&proxy->inbox, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&proxy->inbox, &made->next, made,
+                                                  memory_order_release, memory_order_relaxed))
+        continue;
+    bell_knock(&proxy->door);
+    *queue = made;
+    return BANYAN_OK;
+}
+
+void port_queue_destroy(port_queue *queue)
+{
+    if (!queue)
+        return;
+    bell *own = queue->proxy->own;
+    atomic_store_explicit(&queue->closed, true, memory_order_release);
+    bell_knock(&queue->proxy->door);
+    while (!atomic_load_explicit(&queue->left, memory_order_acquire)) {
+        uint32_t seen = bell_announce(own);
+        if (!atomic_load_explicit(&queue->left, memory_order_acquire))
+            bell_sleep_announced(own, seen, BELL_NAP_NS);
+        bell_withdraw(own);
+    }
+    free(queue);
+}
+
+/* ---- posting ---- */
+
+bool port_post(port_queue *queue, const port_request *request)
+{
+    uint64_t posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
+    if (posted - queue->done_seen == REQUESTS) {
+        queue->done_seen = port_done(queue);
+        if (posted - queue->done_seen == REQUESTS)
+            return false;
+    }
+    queue->requests[posted % REQUESTS] = *request;
+    atomic_store_explicit(&queue->posted, posted + 1, memory_order_release);
+    bell_knock(&queue->proxy->door);
+    return true;
+}
+
+uint64_t port_posted(const port_queue *queue)
+{
+    return atomic_load_explicit(&((port_queue *)queue)->posted, memory_order_acquire);
+}
+
+uint64_t port_done(const port_queue *queue)
+{
+    return atomic_load_explicit(&((port_queue *)queue)->done, memory_order_acquire);
+}
