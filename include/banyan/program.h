@@ -72,6 +72,11 @@ typedef struct banyan_program_options {
     int instances;
     banyan_protocol protocol;
     bool fuse; /* join operations where one does the work of several */
+    /* Before that, on port channels: put + signal → put with signal, + flush → put with signal and
+     * flush. MSCCL++'s language leaves them apart. */
+    bool fuse_signals;
+    bool requested_sync; /* put in the synchronisation that signals, waits, flushes and semaphores
+                            ask for; off: their banyan_sync means nothing */
     bool
         auto_sync; /* insert the synchronisation inside thread blocks that data dependencies need */
     banyan_replication replication;
@@ -91,8 +96,9 @@ typedef struct banyan_program_options {
 
 #define BANYAN_PROGRAM_OPTIONS_INIT                                                                \
     {                                                                                              \
-        .size = sizeof(banyan_program_options), .instances = 1, .fuse = true, .auto_sync = true,   \
-        .threads_per_block = 1024, .buffer_alignment = 16, .max_message_bytes = UINT64_MAX         \
+        .size = sizeof(banyan_program_options), .instances = 1, .fuse = true,                      \
+        .requested_sync = true, .auto_sync = true, .threads_per_block = 1024,                      \
+        .buffer_alignment = 16, .max_message_bytes = UINT64_MAX                                    \
     }
 
 /* Begin a program of `ranks` ranks. `options` NULL: the defaults. Errors: INVALID, NO_MEMORY. */
@@ -252,6 +258,7 @@ BANYAN_API void banyan_port_read_put_packets(banyan_port_channel *channel, banya
 /* ---- switch channels: one address for the same region of several ranks ---- */
 
 typedef struct banyan_switch_channel banyan_switch_channel;
+/* Over the buffers of this kind of `count` ranks, each named once. */
 BANYAN_API banyan_switch_channel *banyan_switch_channel_create(banyan_program *program,
                                                                const int *ranks, int count,
                                                                banyan_buffer buffer);
@@ -280,8 +287,10 @@ BANYAN_API void banyan_loop_end(banyan_program *program);
 /* ---- places of calls ---- */
 
 /* Note, for this thread, where the next builder call stands, so that its error can say it. The
- * macros below do that. */
+ * macros below do that, unless BANYAN_NO_PLACES is defined. `file` must stay: a literal. */
 BANYAN_API void banyan_here(const char *file, int line);
+
+#ifndef BANYAN_NO_PLACES
 
 #define banyan_program_tag(...) (banyan_here(__FILE__, __LINE__), banyan_program_tag(__VA_ARGS__))
 #define banyan_input(...) (banyan_here(__FILE__, __LINE__), banyan_input(__VA_ARGS__))
@@ -345,6 +354,7 @@ BANYAN_API void banyan_here(const char *file, int line);
     (banyan_here(__FILE__, __LINE__), banyan_switch_broadcast_packets(__VA_ARGS__))
 #define banyan_loop_begin(...) (banyan_here(__FILE__, __LINE__), banyan_loop_begin(__VA_ARGS__))
 #define banyan_loop_end(...) (banyan_here(__FILE__, __LINE__), banyan_loop_end(__VA_ARGS__))
+#endif
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,139 @@
+/* Thread blocks of a program, and their own numbers of channels and peers' buffers. */
+#include "program/builder.h"
+
+#include <inttypes.h>
+
+program_block *program_block_of(banyan_program *program, int rank, int thread_block)
+{
+    program_rank *of = &program->ranks[rank];
+    if (thread_block < 0) {
+        program_fail(program, "thread block %d is out of range", thread_block);
+        return NULL;
+    }
+    while (of->blocks.count <= (size_t)thread_block) {
+        if (!array_push(&of->blocks, (program_block){0})) {
+            program_fail_memory(program);
+            return NULL;
+        }
+    }
+    return &of->blocks.data[thread_block];
+}
+
+/* Where the number is in the list; at its end when it is new. */
+static bool number_place(banyan_program *program, number_list *list, uint32_t number,
+                         uint32_t *place)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->data[i] == number) {
+            *place = (uint32_t)i;
+            return true;
+        }
+    }
+    if (!array_push(list, number)) {
+        program_fail_memory(program);
+        return false;
+    }
+    *place = (uint32_t)list->count - 1;
+    return true;
+}
+
+bool program_use_channel(banyan_program *program, program_block *block, plan_channel_type type,
+                         uint32_t channel, uint32_t *number)
+{
+    return number_place(program, &block->channels[type], channel, number);
+}
+
+static bool remote_buffer_number(banyan_program *program, program_rank *of, plan_channel_type type,
+                                 banyan_chunk remote, uint32_t *number)
+{
+    unsigned access = 1U << type;
+    for (size_t i = 0; i < of->remote_buffers.count; i++) {
+        plan_remote_buffer *known = &of->remote_buffers.data[i];
+        if (known->rank == remote.rank && known->buffer == (plan_buffer)remote.buffer) {
+            known->access |= access;
+            *number = (uint32_t)i;
+            return true;
+        }
+    }
+    plan_remote_buffer added = {remote.rank, (plan_buffer)remote.buffer, access};
+    if (!array_push(&of->remote_buffers, added)) {
+        program_fail_memory(program);
+        return false;
+    }
+    *number = (uint32_t)of->remote_buffers.count - 1;
+    return true;
+}
+
+bool program_use_remote(banyan_program *program, int rank, program_block *block,
+                        plan_channel_type type, banyan_chunk remote, plan_operand *operand)
+{
+    uint32_t number, reference;
+    if (!remote_buffer_number(program, &program->ranks[rank], type, remote, &number) ||
+        !number_place(program, &block->remote_buffers[type], number, &reference))
+        return false;
+    *operand = (plan_operand){
+        .place = PLAN_REMOTE, .reference = reference, .index = remote.index, .size = remote.size};
+    return true;
+}
+
+plan_operand program_local(banyan_chunk chunk)
+{
+    return (plan_operand){.place = PLAN_LOCAL,
+                          .buffer = (plan_buffer)chunk.buffer,
+                          .index = chunk.index,
+                          .size = chunk.size};
+}
+
+plan_operand *program_operand(banyan_program *program, plan_operand operand)
+{
+    plan_operand *list = program_take(program, 1, sizeof *list);
+    if (list)
+        *list = operand;
+    return list;
+}
+
+uint32_t *program_number(banyan_program *program, uint32_t number)
+{
+    uint32_t *list = program_take(program, 1, sizeof *list);
+    if (list)
+        *list = number;
+    return list;
+}
+
+/* Units are cut off a loop's chunks, so that what an iteration moves must lie in them. */
+static bool fits_loop(banyan_program *program, const plan_op *op)
+{
+    for (uint32_t i = 0; program->in_loop && i < op->source_count; i++) {
+        if (op->sources[i].size > program->loop_chunks) {
+            program_fail(program, "%" PRIu64 " chunks in a loop over %" PRIu64 ", begun at %s",
+                         op->sources[i].size, program->loop_chunks, program->loop_place);
+            return false;
+        }
+    }
+    return true;
+}
+
+void program_add(banyan_program *program, program_block *block, plan_op op)
+{
+    if (!program->options.requested_sync)
+        op.sync = 0;
+    if (program->failed != BANYAN_OK || !fits_loop(program, &op))
+        return;
+    if (!array_push(program->in_loop ? &block->loop_ops : &block->ops, op))
+        program_fail_memory(program);
+}
+
+unsigned program_sync_bits(banyan_sync sync)
+{
+    switch (sync) {
+    case BANYAN_SYNC_NONE:
+        return 0;
+    case BANYAN_SYNC_BEFORE:
+        return PLAN_SYNC_BEFORE;
+    case BANYAN_SYNC_AFTER:
+        return PLAN_SYNC_AFTER;
+    case BANYAN_SYNC_BOTH:
+        break;
+    }
+    return PLAN_SYNC_BEFORE | PLAN_SYNC_AFTER;
+}

@@ -1,0 +1,112 @@
+/* Builder calls keep the first error, with the place of the call. */
+#include "program/builder.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local struct {
+    const char *file;
+    int line;
+} here;
+
+void banyan_here(const char *file, int line)
+{
+    here.file = file;
+    here.line = line;
+}
+
+bool program_call_begin(banyan_program *program, program_call call)
+{
+    if (!program || program->failed != BANYAN_OK)
+        return false;
+    program->call = call;
+    return true;
+}
+
+const char *program_call_place(banyan_program *program)
+{
+    if (!here.file)
+        return NULL;
+    int length = snprintf(NULL, 0, "%s:%d", here.file, here.line);
+    char *place = program_take(program, (size_t)length + 1, 1);
+    if (place)
+        snprintf(place, (size_t)length + 1, "%s:%d", here.file, here.line);
+    return place;
+}
+
+static void print_place(FILE *to)
+{
+    if (here.file)
+        fprintf(to, "%s:%d: ", here.file, here.line);
+}
+
+static void print_ranks(FILE *to, const banyan_switch_channel *group)
+{
+    fprintf(to, " on the switch channel of ranks");
+    for (int i = 0; i < group->count; i++)
+        fprintf(to, "%s %d", i ? "," : "", group->ranks[i]);
+}
+
+static void print_call(FILE *to, const program_call *call)
+{
+    fprintf(to, "%s", call->operation);
+    if (call->channel)
+        fprintf(to, " on %s channel %" PRIu32 " from rank %d to rank %d",
+                plan_channel_name(call->channel->type), call->channel->number,
+                call->channel->source, call->channel->destination);
+    else if (call->rank >= 0)
+        fprintf(to, " at rank %d", call->rank);
+    if (call->group)
+        print_ranks(to, call->group);
+    fprintf(to, ": ");
+}
+
+void program_fail(banyan_program *program, const char *format, ...)
+{
+    size_t bytes = 0;
+    FILE *to = open_memstream(&program->error, &bytes);
+    program->failed = BANYAN_ERR_INVALID;
+    if (!to) {
+        program->failed = BANYAN_ERR_NO_MEMORY;
+        return;
+    }
+    print_place(to);
+    print_call(to, &program->call);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(to, format, arguments);
+    va_end(arguments);
+    if (fclose(to) != 0)
+        program->failed = BANYAN_ERR_NO_MEMORY;
+}
+
+void program_fail_memory(banyan_program *program)
+{
+    program->failed = BANYAN_ERR_NO_MEMORY;
+    program->error = strdup(banyan_last_error());
+}
+
+void *program_take(banyan_program *program, size_t count, size_t bytes)
+{
+    size_t total;
+    if (__builtin_mul_overflow(count, bytes, &total)) {
+        error_no_memory(SIZE_MAX, "a program");
+        program_fail_memory(program);
+        return NULL;
+    }
+    void *taken = arena_take(&program->memory, total);
+    if (!taken) {
+        program_fail_memory(program);
+        return NULL;
+    }
+    return memset(taken, 0, total);
+}
+
+char *program_take_text(banyan_program *program, const char *text)
+{
+    size_t bytes = strlen(text ? text : "") + 1;
+    char *copy = program_take(program, bytes, 1);
+    return copy ? memcpy(copy, text ? text : "", bytes) : NULL;
+}

@@ -1,0 +1,27 @@
+/* What memory and port channels have in common. */
+#ifndef PROGRAM_CHANNEL_H
+#define PROGRAM_CHANNEL_H
+
+#include "program/builder.h"
+
+/* Check the ends and add the channel to the source's. */
+bool channel_make(banyan_program *program, plan_channel_type type, int destination, int source,
+                  program_channel *made);
+
+/* Signals, waits and flushes. `channel` NULL: nothing. */
+void channel_add_sync(const program_channel *channel, const char *operation, plan_op_kind kind,
+                      int thread_block, banyan_sync sync);
+
+/* Puts: `local` at the source to `remote` at the destination. */
+void channel_add_put(const program_channel *channel, const char *operation, plan_op_kind kind,
+                     banyan_chunk remote, banyan_chunk local, banyan_by by);
+
+/* Memory channels only: `remote` at the destination to `local` at the source; and `local` and
+ * `remote` chunks, reduced, to a chunk of the source. */
+void channel_add_get(const program_channel *channel, banyan_chunk local, banyan_chunk remote,
+                     banyan_by by);
+void channel_add_reduce(const program_channel *channel, banyan_chunk local,
+                        const banyan_chunk *remote, int count, banyan_chunk destination,
+                        banyan_reduce_op reduce_op, banyan_by by);
+
+#endif

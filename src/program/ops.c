@@ -1,0 +1,87 @@
+#include "program/ops.h"
+
+#include <inttypes.h>
+
+static banyan_status rewrite_list(const ops_place *place, ops_rewrite rewrite, plan_op **ops,
+                                  uint32_t *count)
+{
+    for (uint32_t i = 0; i < *count; i++) {
+        plan_op *op = &(*ops)[i];
+        if (op->kind == PLAN_PIPELINE)
+            RETURN_IF_FAILED(rewrite_list(place, rewrite, &op->ops, &op->op_count));
+    }
+    return rewrite(place, ops, count);
+}
+
+static banyan_status rewrite_rank(const banyan_plan *before, banyan_plan *plan, int rank,
+                                  ops_rewrite rewrite)
+{
+    plan_rank *of = &plan->ranks[rank];
+    for (uint32_t i = 0; i < of->block_count; i++) {
+        ops_place place = {before, plan, rank, &of->blocks[i]};
+        RETURN_IF_FAILED(rewrite_list(&place, rewrite, &place.block->ops, &place.block->op_count));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status ops_rewrite_all(const banyan_plan *plan, ops_rewrite rewrite, banyan_plan **made)
+{
+    banyan_plan *clone;
+    RETURN_IF_FAILED(plan_clone(plan, &clone));
+    for (int rank = 0; rank < clone->rank_count; rank++) {
+        banyan_status status = rewrite_rank(plan, clone, rank, rewrite);
+        if (status != BANYAN_OK) {
+            banyan_plan_destroy(clone);
+            return status;
+        }
+    }
+    *made = clone;
+    return BANYAN_OK;
+}
+
+static uint64_t count_nops(const plan_op *ops, uint32_t count)
+{
+    uint64_t nops = 0;
+    for (uint32_t i = 0; i < count; i++)
+        nops += !!(ops[i].sync & PLAN_SYNC_BEFORE) + !!(ops[i].sync & PLAN_SYNC_AFTER);
+    return nops;
+}
+
+banyan_status ops_place_sync(const ops_place *place, plan_op **ops, uint32_t *count)
+{
+    uint64_t nops = count_nops(*ops, *count);
+    if (nops == 0)
+        return BANYAN_OK;
+    if (nops > UINT32_MAX - *count)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d, thread block %" PRIu32 ": too many operations", place->rank,
+                         place->block->id);
+    plan_op *placed = plan_take(place->plan, *count + nops, sizeof *placed);
+    if (!placed)
+        return BANYAN_ERR_NO_MEMORY;
+    uint32_t written = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        plan_op op = (*ops)[i];
+        unsigned sync = op.sync;
+        op.sync = 0;
+        if (sync & PLAN_SYNC_BEFORE)
+            placed[written++] = (plan_op){.kind = PLAN_NOP};
+        placed[written++] = op;
+        if (sync & PLAN_SYNC_AFTER)
+            placed[written++] = (plan_op){.kind = PLAN_NOP};
+    }
+    *ops = placed;
+    *count = written;
+    return BANYAN_OK;
+}
+
+bool ops_operand_equal(const plan_operand *a, const plan_operand *b)
+{
+    return a->place == b->place && a->buffer == b->buffer && a->reference == b->reference &&
+           a->index == b->index && a->size == b->size;
+}
+
+bool ops_share_equal(const plan_op *a, const plan_op *b)
+{
+    return a->group_index == b->group_index && a->group_size == b->group_size;
+}

@@ -1,0 +1,32 @@
+/* The compiler's passes, each a function from plan to plan, in the order in which they run. What a
+ * pass is given stays as it is. `*made` is to be destroyed. Errors: NO_MEMORY. */
+#ifndef PROGRAM_PASS_H
+#define PROGRAM_PASS_H
+
+#include <banyan/program.h>
+
+#include "plan/plan.h"
+
+/* Not a pass: INVALID when a rank signals another, on one type of channel, another number of times
+ * than the other waits for it. */
+banyan_status pairing_check(const banyan_plan *plan);
+
+/* On port channels: put + signal → put with signal, + flush → put with signal and flush. */
+banyan_status pass_signals(const banyan_plan *plan, banyan_plan **made);
+
+/* Join neighbours where one operation does the work of both, and drop requests for synchronisation
+ * that a neighbour fulfils. */
+banyan_status pass_fuse(const banyan_plan *plan, banyan_plan **made);
+
+/* Requests for synchronisation (plan_op.sync) become nops. */
+banyan_status pass_sync(const banyan_plan *plan, banyan_plan **made);
+
+/* A nop before every operation that depends on data of an earlier one of its thread block. */
+banyan_status pass_dependencies(const banyan_plan *plan, banyan_plan **made);
+
+/* Every thread block, channel, semaphore, barrier and chunk `instances` times. Also INVALID, when
+ * there would be more than can be counted. */
+banyan_status pass_instances(const banyan_plan *plan, int instances, banyan_replication policy,
+                             banyan_plan **made);
+
+#endif

@@ -1,0 +1,43 @@
+#include "program/ops.h"
+#include "program/pass.h"
+
+static bool same_port(const plan_op *a, const plan_op *b)
+{
+    return a->channel_type == PLAN_PORT && b->channel_type == PLAN_PORT && a->channel_count == 1 &&
+           b->channel_count == 1 && a->channels[0] == b->channels[0];
+}
+
+/* The proxy does in order what a port channel is given, so that the put's own thread may hand over
+ * what follows it; what the follower asks for in front of itself is fulfilled in front of the put.
+ */
+static bool join(plan_op *put, const plan_op *next)
+{
+    if (!same_port(put, next))
+        return false;
+    if (put->kind == PLAN_PUT && next->kind == PLAN_SIGNAL)
+        put->kind = PLAN_PUT_WITH_SIGNAL;
+    else if (put->kind == PLAN_PUT_WITH_SIGNAL && next->kind == PLAN_FLUSH)
+        put->kind = PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
+    else
+        return false;
+    put->sync |= next->sync;
+    return true;
+}
+
+static banyan_status join_signals(const ops_place *place, plan_op **ops, uint32_t *count)
+{
+    (void)place;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        plan_op next = (*ops)[i];
+        if (kept == 0 || !join(&(*ops)[kept - 1], &next))
+            (*ops)[kept++] = next;
+    }
+    *count = kept;
+    return BANYAN_OK;
+}
+
+banyan_status pass_signals(const banyan_plan *plan, banyan_plan **made)
+{
+    return ops_rewrite_all(plan, join_signals, made);
+}
