@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "forked.h"
+#include "options.h"
 #include "progress.h"
 #include "span.h"
 #include "text.h"
@@ -183,8 +184,6 @@ static int run(files_job *job, const char *who)
 {
     if (!job_spec_read(&job->spec, who))
         return 1;
-    if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
-        return fail(who, banyan_last_error());
     job->failed = failure_create();
     if (!job->failed)
         return fail(who, "out of memory");
@@ -192,6 +191,19 @@ static int run(files_job *job, const char *who)
         return run_and_join(job, who);
     job->saved = job->out;
     return forked_run(who, job->spec.ranks, files_rank, job, job->failed);
+}
+
+static int open_and_run(files_job *job, const char *who)
+{
+    if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
+        return fail(who, banyan_last_error());
+    if (banyan_checkpoint_rank_count(job->checkpoint) > 0)
+        job->spec.saved = job->checkpoint;
+    if (job->spec.from_text || job->spec.saved)
+        return run(job, who);
+    fprintf(stderr, "%s: --from SPEC is missing: %s is not a folder that ranks saved\n", who,
+            job->spec.model_path);
+    return EXIT_USAGE;
 }
 
 int files_run(files_job *job, const char *who)
@@ -208,7 +220,7 @@ int files_run(files_job *job, const char *who)
     if (is_taken(out))
         fprintf(stderr, "%s: --out %s is there already\n", who, out);
     else
-        code = run(job, who);
+        code = open_and_run(job, who);
     failure_destroy(job->failed);
     banyan_checkpoint_close(job->checkpoint);
     job_spec_free(&job->spec);

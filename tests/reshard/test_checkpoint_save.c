@@ -57,7 +57,40 @@ static void check_joined(const banyan_checkpoint *joined, const random_case *of)
     }
 }
 
-/* Save, join, and load another sharding of it on every rank. */
+static void load_and_compare(const char *path, const banyan_layout *layout, banyan_tensors *tensors)
+{
+    banyan_checkpoint *checkpoint;
+    CHECK_OK(banyan_checkpoint_open(path, &checkpoint));
+    filled_poison(tensors);
+    CHECK_OK(banyan_checkpoint_load(checkpoint, layout, tensors, NULL));
+    struct filled_expectation expected = {.pass = PASS};
+    filled_each(layout, tensors, filled_compare, &expected);
+    banyan_checkpoint_close(checkpoint);
+}
+
+/* Every rank that saved can be had back as it was: its tensors, with all of their pieces. */
+static void load_as_saved(const char *saved)
+{
+    banyan_checkpoint *checkpoint;
+    CHECK_OK(banyan_checkpoint_open(saved, &checkpoint));
+    int ranks = banyan_checkpoint_rank_count(checkpoint);
+    CHECK(ranks > 0);
+    for (int rank = -1; rank <= ranks; rank++) {
+        banyan_layout *layout;
+        banyan_tensors *tensors;
+        CHECK_OK(banyan_layout_create(&layout));
+        banyan_checkpoint_add_layout(checkpoint, rank, layout);
+        CHECK_OK(banyan_layout_check(layout));
+        CHECK((banyan_layout_tensor_count(layout) > 0) == (rank >= 0 && rank < ranks));
+        CHECK_OK(banyan_tensors_alloc(layout, NULL, &tensors));
+        load_and_compare(saved, layout, tensors);
+        banyan_tensors_destroy(tensors);
+        banyan_layout_destroy(layout);
+    }
+    banyan_checkpoint_close(checkpoint);
+}
+
+/* Save, join, and load another sharding of either on every rank. */
 static void save_join_and_load(banyan_world *world, void *context)
 {
     const struct round *round = context;
@@ -82,11 +115,12 @@ static void save_join_and_load(banyan_world *world, void *context)
     banyan_checkpoint *checkpoint;
     CHECK_OK(banyan_checkpoint_open(joined, &checkpoint));
     check_joined(checkpoint, of);
-    filled_poison(destination);
-    CHECK_OK(banyan_checkpoint_load(checkpoint, to, destination, NULL));
-    struct filled_expectation expected = {.pass = PASS};
-    filled_each(to, destination, filled_compare, &expected);
+    CHECK(banyan_checkpoint_rank_count(checkpoint) == 0);
     banyan_checkpoint_close(checkpoint);
+    load_and_compare(joined, to, destination);
+    load_and_compare(saved, to, destination);
+    if (rank == 0)
+        load_as_saved(saved);
     banyan_tensors_destroy(source);
     banyan_tensors_destroy(destination);
     banyan_layout_destroy(from);

@@ -66,6 +66,40 @@ class Files(unittest.TestCase):
         self.assertEqual(first[name], (dtype, [shape[0] // 2, shape[1]], data[:len(data) // 2]))
         self.assertEqual(second[name], (dtype, [shape[0] // 2, shape[1]], data[len(data) // 2:]))
 
+    def test_what_ranks_wrote_is_read_again_with_or_without_a_spec(self):
+        for saved_as in ("tp=2,pp=2", "tp=4,packing=vllm", "fsdp=3", "tp=2,dp=2,packing=megatron"):
+            self.out = saved = self.folder / f"saved {saved_as}"
+            done = self.reshard("--from", "tp=1", "--to", saved_as)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            for from_spec in ([], ["--from", "tp=2"], ["--from", saved_as, "--disjoint"]):
+                self.out = self.folder / f"out {saved_as} {from_spec}"
+                done = self.reshard(*from_spec, "--to", "pp=2,tp=2", "--join", source=saved)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual("as saved on " in done.stdout, not from_spec)
+                self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+
+    def test_what_ranks_wrote_is_refused_when_it_is_not_whole(self):
+        self.out = saved = self.folder / "saved"
+        self.assertEqual(self.reshard("--from", "tp=1", "--to", "tp=2").returncode, 0)
+        self.out = self.folder / "out"
+        index = saved / "banyan.index.json"
+        whole = json.loads(index.read_text())
+
+        def refused_with(change, part):
+            broken = json.loads(json.dumps(whole))
+            change(broken)
+            index.write_text(json.dumps(broken))
+            self.assert_refused(self.reshard("--to", "tp=1", source=saved), part)
+
+        refused_with(lambda index: index["files"][1]["pieces"].pop(0), "no file has box ")
+        refused_with(lambda index: index["files"].pop(), "no file has box ")
+        refused_with(lambda index: index.update(version=2), "version")
+        refused_with(lambda index: index["files"][0].update(file="loop"), "there is no file")
+        (saved / "loop").symlink_to(".")
+        refused_with(lambda index: index["files"][0].update(file="loop"), "loop is not a file")
+        (saved / "rank-00001/model.safetensors").unlink()
+        refused_with(lambda index: None, "rank-00001/model.safetensors")
+
     def test_one_file_is_a_model_too(self):
         safetensors.write(self.folder / "one.safetensors", self.tensors)
         done = self.reshard("--from", "tp=1", "--to", "tp=2", "--join",
@@ -98,7 +132,9 @@ class Files(unittest.TestCase):
     def test_the_parts_of_the_form_need_each_other(self):
         for arguments, part in [(["--in", "x"], "needs --out"), (["--out", "x"], "needs --in"),
                                 (["--join"], "--join needs"),
-                                (["--in", "x", "--out", "y"], "--from SPEC is missing")]:
+                                (["--in", "x", "--out", "y"], "--to SPEC is missing"),
+                                (["--in", self.source, "--out", "y", "--to", "tp=1"],
+                                 "--from SPEC is missing")]:
             done = subprocess.run([BANYAN, "reshard", *arguments], capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(part, done.stderr)
