@@ -2,12 +2,9 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "forked.h"
@@ -16,6 +13,7 @@
 #include "span.h"
 #include "text.h"
 #include "try.h"
+#include "work_folder.h"
 
 /* ---- a rank ---- */
 
@@ -143,14 +141,6 @@ static bool is_taken(const char *path)
     return entries > 2;
 }
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at)
-{
-    (void)about;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
 static int join(files_job *job, const char *who)
 {
     progress bar = {.what = "joining"};
@@ -162,21 +152,19 @@ static int join(files_job *job, const char *who)
     return status == BANYAN_OK ? 0 : fail(who, banyan_last_error());
 }
 
-/* The ranks' folders are a step on the way: beside the folder that is wanted, on its file system.
- */
+/* The ranks' folders are a step on the way. */
 static int run_and_join(files_job *job, const char *who)
 {
-    char folder[PATH_MAX];
-    int length = snprintf(folder, sizeof folder, "%s.ranks.XXXXXX", job->out);
-    if (length < 0 || (size_t)length >= sizeof folder || !mkdtemp(folder)) {
-        fprintf(stderr, "%s: cannot make a folder beside %s: %s\n", who, job->out, strerror(errno));
+    work_folder work;
+    char saved[PATH_MAX + 16];
+    if (!work_folder_make(&work, job->out, who))
         return 1;
-    }
-    job->saved = folder;
+    snprintf(saved, sizeof saved, "%s/saved", work.path);
+    job->saved = saved;
     int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
     if (code == 0)
         code = join(job, who);
-    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    work_folder_remove(&work);
     return code;
 }
 

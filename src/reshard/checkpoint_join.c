@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
 #include "reshard/box.h"
@@ -266,12 +267,15 @@ static banyan_status place_shards(struct join *join, const char *hidden)
 static banyan_status name_folder(struct join *join)
 {
     char *hidden;
-    RETURN_IF_FAILED(new_folder_make(join->folder, &hidden));
+    int lock;
+    RETURN_IF_FAILED(new_folder_make(join->folder, &hidden, &lock));
     banyan_status status = place_shards(join, hidden);
     if (status == BANYAN_OK)
         status = new_folder_publish(hidden, join->folder);
     if (status != BANYAN_OK)
         new_folder_remove(hidden);
+    if (lock >= 0)
+        close(lock);
     free(hidden);
     return status;
 }

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "reshard/checkpoint_folder.h"
 #include "reshard/filled.h"
 #include "reshard/random_case.h"
 #include "support/folder.h"
@@ -332,6 +333,59 @@ static void a_failure_of_one_rank_comes_to_all_and_leaves_nothing(void **state)
     assert_int_equal(folder_entries(*state), 2);
 }
 
+/* ---- hidden folders that the killed leave ---- */
+
+/* A hidden folder for folder/saved with a rank's file in it, as between writing and naming. */
+static char *leave_hidden(const char *folder, int *lock)
+{
+    char *saved = folder_path(folder, "saved"), *hidden;
+    assert_int_equal(new_folder_make(saved, &hidden, lock), BANYAN_OK);
+    char *rank = folder_path(hidden, "rank-00000"), *file = folder_path(rank, "model.safetensors");
+    assert_int_equal(mkdir(rank, 0777), 0);
+    int fd = open(file, O_WRONLY | O_CREAT, 0666);
+    assert_true(fd >= 0);
+    close(fd);
+    free(saved);
+    free(rank);
+    free(file);
+    return hidden;
+}
+
+static void what_a_killed_writer_left_goes_with_the_next_of_that_name(void **state)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        int lock;
+        leave_hidden(*state, &lock);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(folder_entries(*state), 1);
+    char *other = folder_path(*state, "other"), *saved = folder_path(*state, "saved");
+    assert_int_equal(new_folder_check(other), BANYAN_OK);
+    assert_int_equal(folder_entries(*state), 1);
+    assert_int_equal(new_folder_check(saved), BANYAN_OK);
+    assert_int_equal(folder_entries(*state), 0);
+    free(other);
+    free(saved);
+}
+
+static void what_a_writer_is_at_stays(void **state)
+{
+    int lock;
+    char *hidden = leave_hidden(*state, &lock), *saved = folder_path(*state, "saved");
+    assert_true(lock >= 0);
+    int second = new_folder_lock(hidden);
+    assert_true(second >= 0);
+    close(lock);
+    assert_int_equal(new_folder_check(saved), BANYAN_OK);
+    assert_int_equal(folder_entries(hidden), 1);
+    close(second);
+    free(hidden);
+    free(saved);
+}
+
 /* ---- indexes that lie ---- */
 
 #define PIECE(local, tensor, start, extent, local_start, dim_map)                                  \
@@ -457,6 +511,8 @@ int main(void)
         IN_FOLDER(what_ranks_save_joins_and_loads),
         IN_FOLDER(tensors_larger_than_the_buffer_are_joined),
         IN_FOLDER(a_rank_that_is_killed_leaves_no_folder),
+        IN_FOLDER(what_a_killed_writer_left_goes_with_the_next_of_that_name),
+        IN_FOLDER(what_a_writer_is_at_stays),
         IN_FOLDER(a_failure_of_one_rank_comes_to_all_and_leaves_nothing),
         IN_FOLDER(indexes_that_lie_are_refused_with_their_place),
         IN_FOLDER(what_a_checkpoint_lacks_cannot_be_loaded),

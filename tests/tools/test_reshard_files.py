@@ -1,14 +1,17 @@
 """banyan reshard --in --out: models on disk, whole or not at all."""
 
+import fcntl
 import json
 import math
 import os
 import pathlib
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import safetensors
@@ -39,7 +42,7 @@ class Files(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
         self.assertRegex(done.stderr, "^banyan reshard: .*\n$")
         self.assertIn(part, done.stderr)
-        self.assertEqual([path for path in self.folder.iterdir() if path.name.startswith("out")], [])
+        self.assertEqual(list(self.folder.glob("out*")) + list(self.folder.glob(".*")), [])
 
     def test_a_joined_model_is_the_one_that_was_read(self):
         for source, destination, more in [
@@ -51,7 +54,7 @@ class Files(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertRegex(done.stdout, "read .* moved it in .* wrote ")
             self.assertEqual(safetensors.read_folder(self.out), self.tensors)
-            self.assertEqual([path for path in self.folder.iterdir() if ".ranks." in path.name], [])
+            self.assertEqual(list(self.folder.glob(".*")), [])
 
     def test_each_rank_writes_what_it_holds(self):
         done = self.reshard("--from", "tp=1", "--to", "tp=2,pp=2", "--disjoint")
@@ -152,6 +155,43 @@ class Files(unittest.TestCase):
             done = self.reshard("--from", "tp=1", "--to", "tp=1", "--memory", "ordinary", *more,
                                 source=wide, preexec_fn=small_files_only, restore_signals=False)
             self.assert_refused(done, "File too large")
+
+    def test_what_a_killed_join_leaves_is_taken_over(self):
+        command = [BANYAN, "reshard", "--in", self.source, "--out", self.out, "--from", "tp=2",
+                   "--to", "tp=2", "--join"]
+        work = self.folder / ".banyan-out.work"
+        left = 0
+        for delay in (0, 0.02, 0.05, 0.1):
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) as run:
+                while not work.exists() and run.poll() is None:
+                    time.sleep(0.001)
+                time.sleep(delay)
+                run.kill()
+            left += work.exists()
+            self.assertEqual(len(list(self.folder.glob(".banyan-out.*"))),
+                             len(list(self.folder.glob(".*"))))
+            if self.out.exists():
+                self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+                shutil.rmtree(self.out)
+        self.assertGreater(left, 0)
+        done = self.reshard("--from", "tp=2", "--to", "tp=2", "--join")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+        self.assertEqual(list(self.folder.glob(".*")), [])
+
+    def test_a_join_that_another_process_is_at_is_left_alone(self):
+        work = self.folder / ".banyan-out.work"
+        work.mkdir()
+        (work / "saved").mkdir()
+        held = os.open(work, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = self.reshard("--from", "tp=1", "--to", "tp=1", "--join")
+        os.close(held)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr, f"banyan reshard: another process is writing {self.out}: "
+                         f"it has {work}\n")
+        self.assertTrue((work / "saved").exists())
 
     def test_a_folder_that_cannot_be_written_is_named(self):
         self.out = self.folder / "nowhere/out"
