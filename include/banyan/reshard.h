@@ -37,7 +37,7 @@ typedef struct banyan_reshard_options {
     size_t size;              /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
     uint64_t min_split_bytes; /* replicas do not share a box into shares below this; 0: 256 KiB */
     /* What a rank's run may take for tensors on their way: dense copies for a service that takes no
-     * strides, what transforms take, checksums. It then goes in waves. 0: no bound. */
+     * strides, what transforms take and keep, checksums. It then goes in waves. 0: no bound. */
     uint64_t max_staging_bytes;
     bool checksums;                    /* XXH3 of every transfer, verified at the receiver */
     const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
@@ -222,6 +222,13 @@ typedef struct banyan_transform_scratch banyan_transform_scratch;
 /* Memory for one task, aligned to 64 bytes, until its parts are sent or its finalize_recv has
  * returned. NULL, with the error set, when memory ran out. */
 BANYAN_API void *banyan_transform_scratch_take(banyan_transform_scratch *scratch, size_t bytes);
+
+/* Account for memory that the transform is about to allocate for a tensor and keeps for all of a
+ * run, as when it puts the tensor together from several tasks: once a `begin`, in a prepare call.
+ * It counts against max_staging_bytes for the whole run. INVALID when it does not fit: `what`, a
+ * tensor's name, and both numbers are in the sentence. */
+BANYAN_API banyan_status banyan_transform_scratch_keep(banyan_transform_scratch *scratch,
+                                                       const char *what, uint64_t bytes);
 
 struct banyan_transform {
     size_t size;
