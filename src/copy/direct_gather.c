@@ -12,7 +12,7 @@
 #define BUFFER_BYTES ((size_t)2 << 20)
 
 #define READ_BYTES_MAX ((uint64_t)16 << 20)
-#define READS_MAX 512
+#define READS_MAX 2048
 #define SCATTERS_MAX 512
 
 /* How a piece of a view is read: `span` bytes at a time, wherever the loops lead; the spans lie one

@@ -71,25 +71,56 @@ struct staging_service {
 #define EXPECTED_AHEAD 2
 #define EXPECTED_BYTES 2048
 
-static void copy_piece(char *memory, char *data, size_t bytes, bool write, bool past_cache)
+/* Pieces of one size that lie equally far apart in the owner's memory. */
+typedef struct slot_rows {
+    uint64_t offset, pitch; /* a pitch may stand for a negative number */
+    size_t bytes;
+    uint32_t count;
+} slot_rows;
+
+/* The pieces from `first` on that are rows together: one, where nothing fits. Slots are shared
+ * memory: every number is read once, and checked before it is used. */
+static slot_verdict take_rows(const board_slot *slot, uint32_t first, uint32_t piece_count,
+                              const banyan_memory_handle *handle, size_t room, slot_rows *rows)
 {
-    if (!write)
-        stream_into_cache(data, memory, bytes);
-    else if (past_cache)
-        stream_past_cache(memory, data, bytes);
-    else
-        memcpy(memory, data, bytes);
+    *rows = (slot_rows){0};
+    for (uint32_t i = first; i < piece_count; i++, rows->count++) {
+        slot_piece piece = *(const volatile slot_piece *)&slot->pieces[i];
+        if (rows->count == 0)
+            *rows = (slot_rows){.offset = piece.offset, .bytes = piece.bytes};
+        else if (rows->count == 1)
+            rows->pitch = piece.offset - rows->offset;
+        if (piece.bytes != rows->bytes || piece.offset != rows->offset + rows->count * rows->pitch)
+            break;
+        if (piece.bytes > room)
+            return SLOT_MALFORMED;
+        if (piece.offset > handle->bytes || piece.bytes > handle->bytes - piece.offset)
+            return SLOT_OUT_OF_RANGE;
+        room -= piece.bytes;
+    }
+    return SLOT_GRANTED;
 }
 
-/* Prefetchers do not know where the next row lies. Asking for memory that is not there is harmless.
- */
-static void expect_piece(const char *memory, const slot_piece *next, bool write)
+static void copy_rows(char *memory, char *data, const slot_rows *rows, bool write, bool past_cache)
 {
-    for (size_t i = 0; !write && i < next->bytes && i < EXPECTED_BYTES; i += 64)
+    ptrdiff_t pitch = (ptrdiff_t)rows->pitch, dense = (ptrdiff_t)rows->bytes;
+    if (!write)
+        stream_rows_into_cache(data, dense, memory, pitch, rows->count, rows->bytes);
+    else if (past_cache)
+        stream_rows_past_cache(memory, pitch, data, dense, rows->count, rows->bytes);
+    else
+        for (uint32_t i = 0; i < rows->count; i++)
+            memcpy(memory + (ptrdiff_t)i * pitch, data + (ptrdiff_t)i * dense, rows->bytes);
+}
+
+/* Prefetchers do not know where the next piece lies. Asking for memory that is not there is
+ * harmless. */
+static void expect_piece(const char *memory, const slot_piece *next)
+{
+    for (size_t i = 0; i < next->bytes && i < EXPECTED_BYTES; i += 64)
         __builtin_prefetch(memory + next->offset + i);
 }
 
-/* Slots are shared memory: every number is read once, and checked before it is used. */
 static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *handle)
 {
     bool write = slot->write, past_cache = slot->past_cache;
@@ -97,17 +128,16 @@ static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *h
     if (count > BOARD_SLOT_PIECES)
         return SLOT_MALFORMED;
     char *memory = (char *)(uintptr_t)handle->address;
+    slot_rows rows;
     size_t used = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        slot_piece piece = *(volatile slot_piece *)&slot->pieces[i];
-        if (piece.bytes > BOARD_SLOT_BYTES - used)
-            return SLOT_MALFORMED;
-        if (piece.offset > handle->bytes || piece.bytes > handle->bytes - piece.offset)
-            return SLOT_OUT_OF_RANGE;
-        if (i + EXPECTED_AHEAD < count)
-            expect_piece(memory, &slot->pieces[i + EXPECTED_AHEAD], write);
-        copy_piece(memory + piece.offset, slot->data + used, piece.bytes, write, past_cache);
-        used += piece.bytes;
+    for (uint32_t i = 0; i < count; i += rows.count) {
+        slot_verdict verdict = take_rows(slot, i, count, handle, BOARD_SLOT_BYTES - used, &rows);
+        if (verdict != SLOT_GRANTED)
+            return verdict;
+        if (!write && i + EXPECTED_AHEAD < count && rows.count <= EXPECTED_AHEAD)
+            expect_piece(memory, &slot->pieces[i + EXPECTED_AHEAD]);
+        copy_rows(memory + rows.offset, slot->data + used, &rows, write, past_cache);
+        used += rows.count * rows.bytes;
     }
     if (write && past_cache)
         stream_fence();
