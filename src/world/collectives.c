@@ -101,9 +101,12 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
         return error_no_memory(64, "an agreement");
     }
     struct word word = {text.data, text.count};
+    world->agreeing = control_check(world) == BANYAN_OK;
     banyan_status status =
         disseminate(world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
+    world->agreeing = false;
     if (status == BANYAN_OK && word.bytes > 0) {
+        endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
         bytes_reader reader = bytes_reader_of(word.data, word.bytes);
         int rank = (int)bytes_read_u32(&reader);
         status = (banyan_status)bytes_read_u32(&reader);

@@ -399,14 +399,18 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
     return !link->closed;
 }
 
+/* What a frame leads to may pump the link that it came on: it is being read already. */
 bool reactor_pump(struct reactor *reactor, struct link *link)
 {
     size_t got = 0;
-    while (got < READ_TURN_BYTES) {
-        if (link->closed || !read_once(reactor, link, &got))
-            return true;
-    }
-    return false;
+    bool more = !link->reading && !link->closed;
+    if (!more)
+        return true;
+    link->reading = true;
+    while (more && got < READ_TURN_BYTES)
+        more = read_once(reactor, link, &got);
+    link->reading = false;
+    return !more;
 }
 
 static void finish_connecting(struct reactor *reactor, struct link *link)

@@ -290,6 +290,40 @@ static void a_death_at_any_moment_is_named(void **state)
     }
 }
 
+/* ---- an error that all agree on ---- */
+
+/* Whoever knows it ends at once, without a close; the others hear it all the same. */
+static void agree_and_exit(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const unsigned *delays_us = context;
+    banyan_world *world;
+    open_world(rank, count, id, 0, &world);
+    usleep(delays_us[rank]);
+    banyan_status mine = BANYAN_OK;
+    if (rank == play->victim)
+        mine = banyan_error_set(BANYAN_ERR_MISMATCH, "the shapes differ");
+    CHECK_FAILS(control_agree(world, mine), BANYAN_ERR_MISMATCH, "the shapes differ");
+    syscall(SYS_exit_group, 0);
+}
+
+static void an_agreed_error_outlives_those_that_exit_at_once(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int round = 0; round < 60; round++) {
+        enum { MANY = 9 };
+        unsigned delays_us[MANY];
+        int statuses[MANY], ranks = 2 + round % (MANY - 1);
+        *play = (struct play){.victim = (int)random_between(&random, 0, ranks - 1),
+                              .nodes = 1 + round / 8 % 2};
+        for (int rank = 0; rank < ranks; rank++)
+            delays_us[rank] = (unsigned)random_between(&random, 0, round % 3 ? 100 : 3000);
+        ranks_fork(ranks, agree_and_exit, delays_us, statuses);
+        for (int rank = 0; rank < ranks; rank++)
+            assert_int_equal(statuses[rank], 0);
+    }
+}
+
 /* ---- silence ---- */
 
 static void wait_for_stopped(int rank, int count, const banyan_unique_id *id, void *context)
@@ -490,6 +524,7 @@ int main(void)
         cmocka_unit_test(an_abort_ends_every_wait),
         cmocka_unit_test(a_rank_that_gives_up_is_named_by_the_others),
         cmocka_unit_test(a_death_at_any_moment_is_named),
+        cmocka_unit_test(an_agreed_error_outlives_those_that_exit_at_once),
         cmocka_unit_test(a_stopped_rank_is_a_timeout_that_names_it),
         cmocka_unit_test(an_exchange_names_the_rank_that_takes_nothing),
         cmocka_unit_test(a_sub_world_lives_as_long_as_its_members),
