@@ -203,8 +203,9 @@ banyan_megatron_case_transfer(const banyan_megatron_case *loaded, size_t i);
 /* Names, shapes and types of a model's global tensors, in file order. */
 typedef struct banyan_model banyan_model;
 
-/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, or a Hugging Face folder (index and
- * shards) or one safetensors file. FORMAT names file, position and tensor. */
+/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, or whatever banyan_checkpoint_open
+ * takes: a Hugging Face folder (the size of heads is taken from its config.json), a folder that
+ * ranks saved, or one safetensors file. FORMAT names file, position and tensor. */
 BANYAN_API banyan_status banyan_model_load(const char *path, banyan_model **model);
 BANYAN_API void banyan_model_destroy(banyan_model *model);
 BANYAN_API size_t banyan_model_tensor_count(const banyan_model *model);
@@ -219,6 +220,7 @@ typedef struct banyan_spec {
     int ep, etp;            /* of experts, over the same tp × fsdp × dp ranks of a stage */
     char packing[24];       /* "hf" (none), "megatron", "megatron_grouped", "vllm", … */
     int64_t vocab_multiple; /* the vocabulary is padded to a multiple; 0: not; -1: as packed */
+    int64_t head; /* elements of an attention head, where the model does not tell; 0: not given */
 } banyan_spec;
 
 /* Keys that are not given are 1; dp is what world=N leaves; etp is tp where ep is not given;

@@ -35,7 +35,7 @@ banyan_status json_path_fail(const json_path *path, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
 /* Members of an object; FORMAT when they are missing or of another type, or an integer is out of
- * its range. Optional ones, missing or null, leave the value alone. */
+ * its range. */
 banyan_status json_member(json_path *path, const json_t *object, const char *key, json_type type,
                           json_t **value);
 banyan_status json_member_int(json_path *path, const json_t *object, const char *key, int64_t low,
