@@ -78,9 +78,9 @@ static void copy_here(const banyan_memory_handle *handle, const banyan_iovec *pi
 static banyan_status copy_own(user_memory *user, const banyan_memory_handle *handle,
                               const banyan_iovec *pieces, size_t count, bool write, bool past_cache)
 {
-    pthread_mutex_lock(&user->space->lock);
+    pthread_rwlock_rdlock(&user->space->lock);
     bool known = registration_covers(user->space, handle);
-    pthread_mutex_unlock(&user->space->lock);
+    pthread_rwlock_unlock(&user->space->lock);
     if (!known)
         return not_registered(user, handle);
     copy_here(handle, pieces, count, write, past_cache);

@@ -135,8 +135,9 @@ static slot_verdict ask(struct stage *s, const banyan_memory_handle *handle, boo
     memcpy(slot->pieces, pieces, given * sizeof *pieces);
     memset(slot->data, 0x99, sizeof slot->data);
     atomic_store(&slot->state, SLOT_POSTED);
-    atomic_fetch_or(&owner->requesters[0], UINT64_C(1) << s->space->local_rank);
-    bell_ring(&owner->requested);
+    board_desk *desk = board_desk_for(owner, s->space->local_rank);
+    atomic_fetch_or(&desk->requesters[0], UINT64_C(1) << s->space->local_rank);
+    bell_ring(&desk->requested);
     uint64_t deadline_ns = deadline_after(10 * NS_PER_S);
     while (atomic_load(&slot->state) != SLOT_DONE) {
         CHECK(deadline_left_ns(deadline_ns) > 0, "the owner does not answer");
