@@ -12,6 +12,13 @@ static bool refused(const char *who, const char *option)
     return false;
 }
 
+/* The option's layout does not fit the model. */
+static bool refused_model(const char *who, const char *option, const job_spec *spec)
+{
+    fprintf(stderr, "%s: %s%s: %s\n", who, option, spec->model_path, banyan_last_error());
+    return false;
+}
+
 const char *job_spec_missing(const job_spec *spec)
 {
     if (!spec->model_path)
@@ -78,9 +85,9 @@ bool job_spec_read(job_spec *spec, const char *who)
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
         return refused(who, "");
     if (try_layout(spec, add_source) != BANYAN_OK)
-        return refused(who, spec->from_text ? "--from: " : "");
+        return refused_model(who, spec->from_text ? "--from: " : "", spec);
     if (try_layout(spec, add_destination) != BANYAN_OK)
-        return refused(who, "--to: ");
+        return refused_model(who, "--to: ", spec);
     return true;
 }
 
@@ -110,9 +117,15 @@ const char *job_spec_name(const job_spec *spec, char text[256])
     return text;
 }
 
+/* An empty spec is one rank that holds all. */
+static const char *in_words(const char *text)
+{
+    return text[0] == '\0' ? "tp=1" : text;
+}
+
 const char *job_spec_from(const job_spec *spec)
 {
-    return spec->from_text ? spec->from_text : "as saved";
+    return spec->from_text ? in_words(spec->from_text) : "as saved";
 }
 
 const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES])
@@ -121,7 +134,7 @@ const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES]
     snprintf(text, JOB_SPEC_TITLE_BYTES, "%s: %s on %s rank%s to %s on %s %s",
              job_spec_name(spec, name), job_spec_from(spec),
              text_count((uint64_t)spec->from_ranks, from), spec->from_ranks == 1 ? "" : "s",
-             spec->to_text, text_count((uint64_t)spec->to_ranks, to),
+             in_words(spec->to_text), text_count((uint64_t)spec->to_ranks, to),
              spec->disjoint                      ? "others"
              : spec->to_ranks > spec->from_ranks ? "with these among them"
                                                  : "of them");

@@ -1,10 +1,10 @@
 #include "reshard_files.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "clock.h"
 #include "forked.h"
@@ -131,9 +131,10 @@ static int fail(const char *who, const char *sentence)
 /* A folder with something in it would be refused when all the work is done. */
 static bool is_taken(const char *path)
 {
+    struct stat found;
     DIR *folder = opendir(path);
     if (!folder)
-        return errno == ENOTDIR;
+        return lstat(path, &found) == 0;
     int entries = 0;
     while (readdir(folder))
         entries++;

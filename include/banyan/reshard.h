@@ -247,6 +247,10 @@ struct banyan_transform {
                                    const DLTensor *parts, int part_count);
     /* After the last finalize_recv of a run that has not failed, on every rank. May be NULL. */
     banyan_status (*finish)(void *context);
+    /* Before finish, for each local tensor of the destination that has padding, which has been
+     * zeroed: what the transform keeps beside the tensor is to be made to fit. A tensor may be all
+     * padding, and then no task tells of it. May be NULL. */
+    banyan_status (*finish_padding)(void *context, const char *local_name, const DLTensor *whole);
 };
 
 #ifdef __cplusplus

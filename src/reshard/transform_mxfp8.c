@@ -73,6 +73,18 @@ static struct mxfp8_tensor *find_tensor(const struct mxfp8_transform *mxfp8, con
     return map_get_string(&mxfp8->by_name, name, &i) ? &mxfp8->tensors.data[i] : NULL;
 }
 
+/* The scales that are bound to a tensor. */
+static banyan_status bound_scales(const struct mxfp8_transform *mxfp8,
+                                  const struct mxfp8_tensor *tensor, const DLTensor *whole,
+                                  mxfp8_scales *scales)
+{
+    DLTensor bound = tensor->scales;
+    bound.shape = (int64_t *)tensor->shape;
+    bound.strides = tensor->dense ? NULL : (int64_t *)tensor->strides;
+    return mxfp8_scales_of(mxfp8->options.layout, tensor->name, whole->ndim, whole->shape, &bound,
+                           scales);
+}
+
 /* The tensor that the task's local side is, and its scales. */
 static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
                                  const banyan_transform_task *task, struct mxfp8_tensor **tensor,
@@ -84,26 +96,28 @@ static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
                          "no scales are bound to local tensor %s, which holds MXFP8 of tensor %s "
                          "(banyan_mxfp8_bind_scales)",
                          task->local_name, task->transfer->name);
-    DLTensor bound = found->scales;
-    bound.shape = found->shape;
-    bound.strides = found->dense ? NULL : found->strides;
-    RETURN_IF_FAILED(mxfp8_scales_of(mxfp8->options.layout, task->local_name, task->whole->ndim,
-                                     task->whole->shape, &bound, scales));
+    RETURN_IF_FAILED(bound_scales(mxfp8, found, task->whole, scales));
     *tensor = found;
     return BANYAN_OK;
 }
 
-/* The same at a destination in a run, which writes all scales: blocks of padding alone, which no
- * task brings, get zeros, as their elements do. */
+/* A run writes all scales of a destination: blocks of padding alone, which no task brings, get
+ * zeros, as their elements do. */
+static void clear_once(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                       const mxfp8_scales *scales)
+{
+    if (tensor->cleared_in != mxfp8->run)
+        mxfp8_scales_clear(scales);
+    tensor->cleared_in = mxfp8->run;
+}
+
+/* The same for a task's tensor at the destination. */
 static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
                                     const banyan_transform_task *task, struct mxfp8_tensor **tensor,
                                     mxfp8_scales *scales)
 {
     RETURN_IF_FAILED(task_tensor(mxfp8, task, tensor, scales));
-    if ((*tensor)->cleared_in != mxfp8->run) {
-        mxfp8_scales_clear(scales);
-        (*tensor)->cleared_in = mxfp8->run;
-    }
+    clear_once(mxfp8, *tensor, scales);
     return BANYAN_OK;
 }
 
@@ -387,6 +401,19 @@ static banyan_status mxfp8_begin(void *context)
     return BANYAN_OK;
 }
 
+static banyan_status mxfp8_finish_padding(void *context, const char *local_name,
+                                          const DLTensor *whole)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    struct mxfp8_tensor *tensor = find_tensor(mxfp8, local_name);
+    mxfp8_scales scales;
+    if (!tensor || !tensor->bound || !is_e4m3(whole->dtype))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(bound_scales(mxfp8, tensor, whole, &scales));
+    clear_once(mxfp8, tensor, &scales);
+    return BANYAN_OK;
+}
+
 static banyan_status mxfp8_finish(void *context)
 {
     struct mxfp8_transform *mxfp8 = context;
@@ -435,7 +462,8 @@ banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_tr
                                                  .prepare_send = mxfp8_prepare_send,
                                                  .prepare_recv = mxfp8_prepare_recv,
                                                  .finalize_recv = mxfp8_finalize_recv,
-                                                 .finish = mxfp8_finish},
+                                                 .finish = mxfp8_finish,
+                                                 .finish_padding = mxfp8_finish_padding},
                                        .destroy = mxfp8_destroy};
     *transform = &mxfp8->object.table;
     return BANYAN_OK;

@@ -118,6 +118,11 @@ class Files(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn("out is there already", done.stderr)
         self.assertEqual([path.name for path in self.out.iterdir()], ["mine"])
+        self.out = self.folder / "out/mine/out"
+        done = self.reshard("--from", "tp=1", "--to", "tp=2")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertNotIn("there already", done.stderr)
+        self.assertIn("out/mine", done.stderr)
 
     def test_what_is_wrong_leaves_nothing(self):
         specs = ["--from", "tp=1", "--to", "tp=2"]
@@ -127,7 +132,8 @@ class Files(unittest.TestCase):
         for more in ([], ["--join"]):
             self.assert_refused(self.reshard(*specs, *more, source=broken), "broken.safetensors")
             self.assert_refused(self.reshard(*specs, *more, source=self.folder / "none"), "none")
-            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more), "--to: ")
+            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more),
+                                f"--to: {self.source}: tensor ")
         for arguments, part in [(["--iters", "3"], "--iters"), (["--json"], "--json"),
                                 (["--model", "x"], "--model FILE"), (["--svg", "x"], "--svg")]:
             self.assert_refused(self.reshard(*specs, *arguments), part, 2)
