@@ -15,6 +15,8 @@
 /* What a rank said last is on its way for so long at most. */
 #define FAREWELL_NS (2 * NS_PER_S)
 #define FLUSH_NS (200 * NS_PER_MS)
+/* A rank that does not answer for so long is connected to anew. */
+#define ANSWER_NS (5 * NS_PER_S)
 
 /* ---- contexts ---- */
 
@@ -244,6 +246,7 @@ banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct me
         return status;
     }
     opened->reactor.name = opened->name;
+    opened->reactor.answer_ns = ANSWER_NS;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);

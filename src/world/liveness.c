@@ -236,6 +236,7 @@ void liveness_abort(struct endpoint *endpoint, struct context *context, int rank
         if (comes_from(endpoint->contexts.data[i], context))
             context_end(endpoint->contexts.data[i], BANYAN_ERR_ABORTED, sentence);
     }
+    pthread_cond_broadcast(&endpoint->changed); /* a world may be about to be opened */
 }
 
 banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
