@@ -54,6 +54,13 @@ class Reshard(WithFolder):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(done.stdout)
 
+    def test_a_rank_that_fails_is_named_once(self):
+        done = self.run_banyan("--model", self.path, "--from", "tp=2", "--to", "dp=2",
+                               "--memory", "ordinary",
+                               env={**os.environ, "BANYAN_USER_MEMORY": "foo"})
+        self.assert_refused(done, 'BANYAN_USER_MEMORY is "foo"')
+        self.assertEqual(done.stderr.count("rank "), 1, done.stderr)
+
     def test_every_destination_element_is_moved_and_checked(self):
         whole = small_model.elements(self.model)
         for source, destination, copies, variants in [
