@@ -1,6 +1,7 @@
 #include "commands.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static bool speaks_mpi(const struct arguments *given)
 static int run_under_mpi(reshard_job *job, int rank)
 {
     char text[FAILURE_TEXT_BYTES];
+    signal(SIGXFSZ, SIG_IGN);
     int code = reshard_rank(rank, job);
     const char *sentence = failure_sentence(job->failed, text);
     if (sentence)

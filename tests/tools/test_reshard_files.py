@@ -159,7 +159,7 @@ class Files(unittest.TestCase):
 
         for more in ([], ["--join"]):
             done = self.reshard("--from", "tp=1", "--to", "tp=1", "--memory", "ordinary", *more,
-                                source=wide, preexec_fn=small_files_only, restore_signals=False)
+                                source=wide, preexec_fn=small_files_only)
             self.assert_refused(done, "File too large")
 
     def test_what_a_killed_join_leaves_is_taken_over(self):
