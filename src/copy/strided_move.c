@@ -1,7 +1,6 @@
-#include "copy/strided_loops.h"
-
 #include <string.h>
 
+#include "copy/odometer.h"
 #include "memory/stream.h"
 
 #define LINE_BYTES 64
@@ -228,21 +227,8 @@ void strided_move_run(const strided_move *move, bool streaming)
     }
     const strided_loop *inner = &move->loops[move->count - 1];
     const strided_loop *outer = move->count > 1 ? inner - 1 : &once;
-    uint64_t index[STRIDED_MAX_LOOPS] = {0};
-    for (;;) {
-        run_plane(to, from, outer, inner, move->run_bytes, streaming);
-        int i = move->count - 3;
-        for (; i >= 0; i--) {
-            const strided_loop *loop = &move->loops[i];
-            to += loop->to;
-            from += loop->from;
-            if (++index[i] < loop->extent)
-                break;
-            to -= (int64_t)loop->extent * loop->to;
-            from -= (int64_t)loop->extent * loop->from;
-            index[i] = 0;
-        }
-        if (i < 0)
-            return;
-    }
+    odometer at = {.loops = move->loops, .count = move->count - 2};
+    do {
+        run_plane(to + at.to, from + at.from, outer, inner, move->run_bytes, streaming);
+    } while (odometer_step(&at));
 }
