@@ -161,11 +161,8 @@ int reshard_command(int argc, char **argv)
         "again: without --from, each source rank takes what one rank had written.\n\n"
         "banyan reshard verify --help: check the planner against cases of Megatron-Core's.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest != argc)
-        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
     return run(&table, &given);
 }

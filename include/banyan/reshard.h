@@ -82,8 +82,8 @@ BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
  * they were made with is closed while the plan is to live on. Local. */
 BANYAN_API void banyan_reshard_plan_release(banyan_reshard_plan *plan);
 
-/* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives).
- */
+/* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives):
+ * as long as the plan lives, from any thread. NULL for an `i` that does not exist. */
 BANYAN_API size_t banyan_reshard_plan_send_count(const banyan_reshard_plan *plan);
 BANYAN_API const banyan_transfer *banyan_reshard_plan_send(const banyan_reshard_plan *plan,
                                                            size_t i);
@@ -159,6 +159,8 @@ BANYAN_API banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan 
                                                       banyan_world *world, banyan_tensors **set);
 /* Local; a symmetric set must not be in use by a run. NULL is ignored. */
 BANYAN_API void banyan_tensors_destroy(banyan_tensors *set);
+/* What was bound or allocated, in the layout's order, from any thread; NULL for an `i` that does
+ * not exist. */
 BANYAN_API size_t banyan_tensors_count(const banyan_tensors *set);
 BANYAN_API const DLTensor *banyan_tensors_get(const banyan_tensors *set, size_t i);
 

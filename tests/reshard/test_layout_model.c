@@ -2,6 +2,7 @@
  * often as the replica sets say, and each local tensor is pieces and padding, wholly. */
 #include "elements.h"
 #include "standin.h"
+#include "support/text_file.h"
 
 /* A piece of some rank's layout. */
 struct holding {
@@ -206,16 +207,10 @@ static void a_dense_model_without_norms_is_held_wholly(void **state)
 static void expect_refused(banyan_model *model, const char *rule_text, const char *spec_text,
                            const char *part)
 {
-    char path[] = "/tmp/banyan_rules_XXXXXX";
     banyan_rules *rules;
-    if (rule_text) {
-        int fd = mkstemp(path);
-        assert_int_equal(write(fd, rule_text, strlen(rule_text)), strlen(rule_text));
-        close(fd);
-    }
-    CHECK_OK(banyan_rules_load(rule_text ? path : NULL, &rules));
-    if (rule_text)
-        unlink(path);
+    text_file file = text_file_of(rule_text ? rule_text : "");
+    CHECK_OK(banyan_rules_load(rule_text ? file.path : NULL, &rules));
+    text_file_remove(&file);
     banyan_spec spec;
     CHECK_OK(banyan_spec_parse(spec_text, &spec));
     banyan_layout *layout;

@@ -7,16 +7,13 @@
 #include "core/deadline.h"
 #include "reshard/model.h"
 #include "support/folder.h"
+#include "support/text_file.h"
 
 static banyan_status load_text(const char *text, banyan_model **model)
 {
-    char path[] = "/tmp/banyan_model_XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-    banyan_status status = banyan_model_load(path, model);
-    unlink(path);
+    text_file file = text_file_of(text);
+    banyan_status status = banyan_model_load(file.path, model);
+    text_file_remove(&file);
     return status;
 }
 
@@ -46,7 +43,7 @@ static void expect_refused(const char *text, const char *part)
 {
     banyan_model *model = NULL;
     CHECK_FAILS(load_text(text, &model), BANYAN_ERR_FORMAT, part);
-    CHECK(strstr(banyan_last_error(), "/tmp/banyan_model_"), "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "/tmp/banyan_text_"), "%s", banyan_last_error());
     assert_null(model);
 }
 
