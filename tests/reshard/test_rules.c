@@ -2,7 +2,6 @@
  * their line. */
 #include "support/text_file.h"
 
-
 #include "reshard/rules.h"
 
 static banyan_status load_text(const char *text, banyan_rules **rules)
