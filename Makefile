@@ -28,7 +28,7 @@ test: build
 
 demo: setup
 	@$(GENERATE) -B $(BUILD)
-	@cmake --build $(BUILD) --target banyan_cli
+	@cmake --build $(BUILD) --target banyan_cli example_reshard
 	@scripts/demo $(BUILD)
 
 bench: build

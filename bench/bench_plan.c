@@ -103,7 +103,7 @@ static banyan_status rank_layouts(void *context, int rank, banyan_layout *source
 
 struct result {
     int world_size;
-    double slowest_s, mean_s;
+    double slowest_s, mean_s, slowest_owner_s;
     uint64_t most_bytes;
 };
 
@@ -132,6 +132,8 @@ static banyan_status measure(struct scene *scene, const char *from, const char *
     for (int i = 0; i < SAMPLED; i++) {
         if (costs[i].seconds > result->slowest_s)
             result->slowest_s = costs[i].seconds;
+        if (costs[i].owner_seconds > result->slowest_owner_s)
+            result->slowest_owner_s = costs[i].owner_seconds;
         if (costs[i].bytes > result->most_bytes)
             result->most_bytes = costs[i].bytes;
         result->mean_s += costs[i].seconds / SAMPLED;
@@ -153,13 +155,19 @@ static int report(const struct result *once, const struct result *twice)
         printf("%5d ranks, slowest rank   %8.1f ms   limit %.0f ms", results[i]->world_size,
                results[i]->slowest_s * 1e3, LIMIT_SECONDS * 1e3);
         missed += verdict(results[i]->slowest_s < LIMIT_SECONDS);
+        printf("%5d ranks, slowest owner  %8.1f ms   of directory entries, for all that ask\n",
+               results[i]->world_size, results[i]->slowest_owner_s * 1e3);
         printf("%5d ranks, most memory    %8.1f MiB  limit %.0f MiB", results[i]->world_size,
                (double)results[i]->most_bytes / (1 << 20), (double)LIMIT_BYTES / (1 << 20));
         missed += verdict(results[i]->most_bytes < LIMIT_BYTES);
     }
-    printf("twice the ranks, mean rank   %8.2f times limit %.1f times",
-           twice->mean_s / once->mean_s, LIMIT_RATIO);
-    return missed + verdict(twice->mean_s / once->mean_s <= LIMIT_RATIO);
+    const double ratios[] = {twice->mean_s / once->mean_s, twice->slowest_s / once->slowest_s};
+    for (int i = 0; i < 2; i++) {
+        printf("twice the ranks, %-12s %8.2f times limit %.1f times",
+               i == 0 ? "mean rank" : "slowest rank", ratios[i], LIMIT_RATIO);
+        missed += verdict(ratios[i] <= LIMIT_RATIO);
+    }
+    return missed;
 }
 
 int main(void)

@@ -12,6 +12,13 @@ static bool refused(const char *who, const char *option)
     return false;
 }
 
+/* The option's layout does not fit the model. */
+static bool refused_model(const char *who, const char *option, const job_spec *spec)
+{
+    fprintf(stderr, "%s: %s%s: %s\n", who, option, spec->model_path, banyan_last_error());
+    return false;
+}
+
 const char *job_spec_missing(const job_spec *spec)
 {
     if (!spec->model_path)
@@ -23,7 +30,8 @@ const char *job_spec_missing(const job_spec *spec)
 
 static bool count_ranks(job_spec *spec, const char *who)
 {
-    spec->from_ranks = banyan_spec_world_size(&spec->from);
+    spec->from_ranks = spec->from_text ? banyan_spec_world_size(&spec->from)
+                                       : banyan_checkpoint_rank_count(spec->saved);
     spec->to_ranks = banyan_spec_world_size(&spec->to);
     int64_t to_first = spec->disjoint ? spec->from_ranks : 0;
     int64_t ranks = to_first + spec->to_ranks;
@@ -38,14 +46,28 @@ static bool count_ranks(job_spec *spec, const char *who)
     return true;
 }
 
+static void add_source(const job_spec *spec, int rank, banyan_layout *layout)
+{
+    if (spec->from_text)
+        banyan_layout_add_model(layout, spec->model, spec->rules, &spec->from, rank, 0);
+    else
+        banyan_checkpoint_add_layout(spec->saved, rank, layout);
+}
+
+static void add_destination(const job_spec *spec, int to_rank, banyan_layout *layout)
+{
+    banyan_layout_add_model(layout, spec->model, spec->rules, &spec->to, to_rank, spec->to_first);
+}
+
 /* Whether the model can be cut so: its first rank's layout says it. */
-static banyan_status try_layout(const job_spec *spec, const banyan_spec *side)
+static banyan_status try_layout(const job_spec *spec,
+                                void (*add)(const job_spec *spec, int rank, banyan_layout *layout))
 {
     banyan_layout *layout;
     banyan_status status = banyan_layout_create(&layout);
     if (status != BANYAN_OK)
         return status;
-    banyan_layout_add_model(layout, spec->model, spec->rules, side, 0, 0);
+    add(spec, 0, layout);
     status = banyan_layout_check(layout);
     banyan_layout_destroy(layout);
     return status;
@@ -53,7 +75,7 @@ static banyan_status try_layout(const job_spec *spec, const banyan_spec *side)
 
 bool job_spec_read(job_spec *spec, const char *who)
 {
-    if (banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
+    if (spec->from_text && banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
         return refused(who, "--from: ");
     if (banyan_spec_parse(spec->to_text, &spec->to) != BANYAN_OK)
         return refused(who, "--to: ");
@@ -62,10 +84,10 @@ bool job_spec_read(job_spec *spec, const char *who)
     if (banyan_model_load(spec->model_path, &spec->model) != BANYAN_OK ||
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
         return refused(who, "");
-    if (try_layout(spec, &spec->from) != BANYAN_OK)
-        return refused(who, "--from: ");
-    if (try_layout(spec, &spec->to) != BANYAN_OK)
-        return refused(who, "--to: ");
+    if (try_layout(spec, add_source) != BANYAN_OK)
+        return refused_model(who, spec->from_text ? "--from: " : "", spec);
+    if (try_layout(spec, add_destination) != BANYAN_OK)
+        return refused_model(who, "--to: ", spec);
     return true;
 }
 
@@ -80,10 +102,9 @@ void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
 {
     int to_rank = rank - spec->to_first;
     if (rank < spec->from_ranks)
-        banyan_layout_add_model(source, spec->model, spec->rules, &spec->from, rank, 0);
+        add_source(spec, rank, source);
     if (to_rank >= 0 && to_rank < spec->to_ranks)
-        banyan_layout_add_model(destination, spec->model, spec->rules, &spec->to, to_rank,
-                                spec->to_first);
+        add_destination(spec, to_rank, destination);
 }
 
 const char *job_spec_name(const job_spec *spec, char text[256])
@@ -96,13 +117,24 @@ const char *job_spec_name(const job_spec *spec, char text[256])
     return text;
 }
 
+/* An empty spec is one rank that holds all. */
+static const char *in_words(const char *text)
+{
+    return text[0] == '\0' ? "tp=1" : text;
+}
+
+const char *job_spec_from(const job_spec *spec)
+{
+    return spec->from_text ? in_words(spec->from_text) : "as saved";
+}
+
 const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES])
 {
     char name[256], from[TEXT_NUMBER_BYTES], to[TEXT_NUMBER_BYTES];
     snprintf(text, JOB_SPEC_TITLE_BYTES, "%s: %s on %s rank%s to %s on %s %s",
-             job_spec_name(spec, name), spec->from_text,
+             job_spec_name(spec, name), job_spec_from(spec),
              text_count((uint64_t)spec->from_ranks, from), spec->from_ranks == 1 ? "" : "s",
-             spec->to_text, text_count((uint64_t)spec->to_ranks, to),
+             in_words(spec->to_text), text_count((uint64_t)spec->to_ranks, to),
              spec->disjoint                      ? "others"
              : spec->to_ranks > spec->from_ranks ? "with these among them"
                                                  : "of them");

@@ -2,15 +2,17 @@
 #ifndef TOOLS_JOB_SPEC_H
 #define TOOLS_JOB_SPEC_H
 
-#include <banyan/layout.h>
+#include <banyan/checkpoint.h>
 
 typedef struct job_spec {
     const char *model_path, *rules_path, *from_text, *to_text;
     bool disjoint;
+    /* What ranks have saved, which source ranks hold as it is where from_text is NULL. */
+    const banyan_checkpoint *saved;
 
     banyan_model *model;
     banyan_rules *rules;
-    banyan_spec from, to;
+    banyan_spec from, to; /* from: where from_text is given */
     int from_ranks, to_ranks;
     int to_first; /* the first rank that holds the destination */
     int ranks;
@@ -29,6 +31,9 @@ void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
 
 /* The model file's name without folder and ending. */
 const char *job_spec_name(const job_spec *spec, char text[256]);
+
+/* The source's layout in words: "as saved" without a spec. */
+const char *job_spec_from(const job_spec *spec);
 
 /* "qwen3: tp=2 on 2 ranks to tp=4 on 4 others" */
 #define JOB_SPEC_TITLE_BYTES 1024

@@ -184,3 +184,13 @@ options_result options_parse_anywhere(const option_table *table, int argc, char 
     free(others);
     return result;
 }
+
+options_result options_parse_only(const option_table *table, int argc, char **argv)
+{
+    int rest;
+    options_result result = options_parse_anywhere(table, argc, argv, &rest);
+    if (result != OPTIONS_OK || rest == argc)
+        return result;
+    options_refuse(table, "\"%s\" is no option; %s --help lists them", argv[rest], table->command);
+    return OPTIONS_WRONG;
+}

@@ -47,6 +47,9 @@ options_result options_parse(const option_table *table, int argc, char **argv, i
 /* Options before, between and behind other arguments, which are moved to argv[*rest] and on. */
 options_result options_parse_anywhere(const option_table *table, int argc, char **argv, int *rest);
 
+/* The same for a command that takes no other arguments: one is refused. */
+options_result options_parse_only(const option_table *table, int argc, char **argv);
+
 /* "banyan launch: <sentence>" on stderr; returns EXIT_USAGE. */
 int options_refuse(const option_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -65,6 +65,11 @@ bool out_file_finish(out_file *opened)
 
 bool out_file_possible(const char *path)
 {
+    struct stat found;
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
     if (is_special(path))
         return access(path, W_OK) == 0;
     out_file tried;

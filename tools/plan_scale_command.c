@@ -166,12 +166,9 @@ int plan_scale_command(int argc, char **argv)
         "code that a real world runs, and measure what it costs some of them: their own planning\n"
         "and the directory entries that lie at them.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest != argc)
-        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
     const char *missing = job_spec_missing(&scale.spec);
     if (missing)
         return options_refuse(&table, "%s is missing", missing);

@@ -1,6 +1,7 @@
 #include "commands.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static bool speaks_mpi(const struct arguments *given)
 static int run_under_mpi(reshard_job *job, int rank)
 {
     char text[FAILURE_TEXT_BYTES];
+    signal(SIGXFSZ, SIG_IGN);
     int code = reshard_rank(rank, job);
     const char *sentence = failure_sentence(job->failed, text);
     if (sentence)
@@ -106,10 +108,9 @@ static int run(const option_table *table, struct arguments *given)
     const char *wrong = contradiction(given);
     if (wrong)
         return options_refuse(table, "%s", wrong);
-    job_spec named = given->spec;
-    if (given->in)
-        named.model_path = given->in;
-    const char *missing = job_spec_missing(&named);
+    const char *missing = !given->in            ? job_spec_missing(&given->spec)
+                          : given->spec.to_text ? NULL
+                                                : "--to SPEC";
     if (missing)
         return options_refuse(table, "%s is missing", missing);
     given->how.ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
@@ -145,7 +146,8 @@ int reshard_command(int argc, char **argv)
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
         {"svg", '\0', OPTION_TEXT, &given.svg_path, "FILE", "draw who sends how much to whom", 0,
          0},
-        {"in", '\0', OPTION_TEXT, &given.in, "DIR", "read this Hugging Face folder", 0, 0},
+        {"in", '\0', OPTION_TEXT, &given.in, "DIR",
+         "read this Hugging Face folder, or what --out wrote (then --from is optional)", 0, 0},
         {"out", '\0', OPTION_TEXT, &given.out, "DIR",
          "write what each rank holds, one folder a rank", 0, 0},
         {"join", '\0', OPTION_FLAG, &given.join, NULL, "write one Hugging Face folder", 0, 0},
@@ -155,14 +157,12 @@ int reshard_command(int argc, char **argv)
         "Move a model's tensors from one parallel layout to another between processes of this\n"
         "machine. With --model the tensors are filled from their names and global indices, and\n"
         "every destination element is checked. With --in they are read from safetensors, and\n"
-        "written to --out, which appears when it is whole.\n\n"
+        "written to --out, which appears when it is whole. A folder that --out wrote can be read\n"
+        "again: without --from, each source rank takes what one rank had written.\n\n"
         "banyan reshard verify --help: check the planner against cases of Megatron-Core's.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest != argc)
-        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
     return run(&table, &given);
 }

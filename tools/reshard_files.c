@@ -1,20 +1,19 @@
 #include "reshard_files.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <ftw.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "clock.h"
 #include "forked.h"
+#include "options.h"
 #include "progress.h"
 #include "span.h"
 #include "text.h"
 #include "try.h"
+#include "work_folder.h"
 
 /* ---- a rank ---- */
 
@@ -132,22 +131,15 @@ static int fail(const char *who, const char *sentence)
 /* A folder with something in it would be refused when all the work is done. */
 static bool is_taken(const char *path)
 {
+    struct stat found;
     DIR *folder = opendir(path);
     if (!folder)
-        return errno == ENOTDIR;
+        return lstat(path, &found) == 0;
     int entries = 0;
     while (readdir(folder))
         entries++;
     closedir(folder);
     return entries > 2;
-}
-
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at)
-{
-    (void)about;
-    (void)kind;
-    (void)at;
-    return remove(path);
 }
 
 static int join(files_job *job, const char *who)
@@ -161,21 +153,19 @@ static int join(files_job *job, const char *who)
     return status == BANYAN_OK ? 0 : fail(who, banyan_last_error());
 }
 
-/* The ranks' folders are a step on the way: beside the folder that is wanted, on its file system.
- */
+/* The ranks' folders are a step on the way. */
 static int run_and_join(files_job *job, const char *who)
 {
-    char folder[PATH_MAX];
-    int length = snprintf(folder, sizeof folder, "%s.ranks.XXXXXX", job->out);
-    if (length < 0 || (size_t)length >= sizeof folder || !mkdtemp(folder)) {
-        fprintf(stderr, "%s: cannot make a folder beside %s: %s\n", who, job->out, strerror(errno));
+    work_folder work;
+    char saved[PATH_MAX + 16];
+    if (!work_folder_make(&work, job->out, who))
         return 1;
-    }
-    job->saved = folder;
+    snprintf(saved, sizeof saved, "%s/saved", work.path);
+    job->saved = saved;
     int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
     if (code == 0)
         code = join(job, who);
-    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    work_folder_remove(&work);
     return code;
 }
 
@@ -183,8 +173,6 @@ static int run(files_job *job, const char *who)
 {
     if (!job_spec_read(&job->spec, who))
         return 1;
-    if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
-        return fail(who, banyan_last_error());
     job->failed = failure_create();
     if (!job->failed)
         return fail(who, "out of memory");
@@ -192,6 +180,19 @@ static int run(files_job *job, const char *who)
         return run_and_join(job, who);
     job->saved = job->out;
     return forked_run(who, job->spec.ranks, files_rank, job, job->failed);
+}
+
+static int open_and_run(files_job *job, const char *who)
+{
+    if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
+        return fail(who, banyan_last_error());
+    if (banyan_checkpoint_rank_count(job->checkpoint) > 0)
+        job->spec.saved = job->checkpoint;
+    if (job->spec.from_text || job->spec.saved)
+        return run(job, who);
+    fprintf(stderr, "%s: --from SPEC is missing: %s is not a folder that ranks saved\n", who,
+            job->spec.model_path);
+    return EXIT_USAGE;
 }
 
 int files_run(files_job *job, const char *who)
@@ -208,7 +209,7 @@ int files_run(files_job *job, const char *who)
     if (is_taken(out))
         fprintf(stderr, "%s: --out %s is there already\n", who, out);
     else
-        code = run(job, who);
+        code = open_and_run(job, who);
     failure_destroy(job->failed);
     banyan_checkpoint_close(job->checkpoint);
     job_spec_free(&job->spec);

@@ -182,34 +182,82 @@ static banyan_status iterate(struct run *run)
 
 /* ---- reporting ---- */
 
-static banyan_status gather(struct run *run)
+/* What one rank received: this, then `partners` pairs of a sender and the bytes from it. */
+struct received {
+    uint64_t transfers, elems, partners;
+};
+
+/* `*words` is to be freed. */
+static banyan_status describe_received(const struct run *run, uint64_t **words, size_t *bytes)
 {
     size_t ranks = (size_t)run->job->spec.ranks;
-    uint64_t *mine = calloc(ranks + 2, sizeof *mine);
-    uint64_t *all = calloc((ranks + 2) * ranks, sizeof *all);
-    run->pair_bytes = calloc(ranks * ranks, sizeof *run->pair_bytes);
-    banyan_status status = mine && all && run->pair_bytes ? BANYAN_OK : no_memory(ranks * ranks);
-    if (status == BANYAN_OK) {
-        size_t count = banyan_reshard_plan_recv_count(run->move.plan);
-        for (size_t i = 0; i < count; i++) {
-            const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
-            mine[transfer->source_rank] += transfer->bytes;
-        }
-        mine[ranks] = count;
-        mine[ranks + 1] = run->elems;
-        status = banyan_world_allgather(run->move.world, mine, (ranks + 2) * sizeof *mine, all);
+    size_t count = banyan_reshard_plan_recv_count(run->move.plan);
+    uint64_t *from = calloc(ranks, sizeof *from);
+    size_t most = sizeof(struct received) + 2 * (ranks < count ? ranks : count) * sizeof **words;
+    unsigned char *text = malloc(most);
+    if (!from || !text) {
+        free(from);
+        free(text);
+        return no_memory(most);
     }
-    for (size_t to = 0; to < ranks && status == BANYAN_OK; to++) {
-        const uint64_t *its = all + to * (ranks + 2);
-        for (size_t from = 0; from < ranks; from++) {
-            run->pair_bytes[from * ranks + to] = its[from];
-            run->result.bytes += its[from];
-            run->result.bytes_between += from != to ? its[from] : 0;
-        }
-        run->result.transfers += its[ranks];
-        run->result.elems += its[ranks + 1];
+    for (size_t i = 0; i < count; i++) {
+        const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
+        from[transfer->source_rank] += transfer->bytes;
+    }
+    struct received received = {count, run->elems, 0};
+    uint64_t *pairs = (uint64_t *)(text + sizeof received);
+    for (size_t rank = 0; rank < ranks; rank++) {
+        if (from[rank] == 0)
+            continue;
+        pairs[2 * received.partners] = rank;
+        pairs[2 * received.partners + 1] = from[rank];
+        received.partners++;
+    }
+    memcpy(text, &received, sizeof received);
+    free(from);
+    *words = (uint64_t *)text;
+    *bytes = sizeof received + 2 * received.partners * sizeof *pairs;
+    return BANYAN_OK;
+}
+
+static void add_received(struct run *run, size_t to, const uint64_t *words)
+{
+    size_t ranks = (size_t)run->job->spec.ranks;
+    struct received received;
+    memcpy(&received, words, sizeof received);
+    const uint64_t *pairs = words + sizeof received / sizeof *words;
+    for (uint64_t i = 0; i < received.partners; i++) {
+        size_t from = (size_t)pairs[2 * i];
+        uint64_t bytes = pairs[2 * i + 1];
+        run->pair_bytes[from * ranks + to] = bytes;
+        run->result.bytes += bytes;
+        run->result.bytes_between += from != to ? bytes : 0;
+    }
+    run->result.transfers += received.transfers;
+    run->result.elems += received.elems;
+}
+
+/* The one that reports alone keeps what passed between any two. */
+static banyan_status gather(struct run *run, int rank)
+{
+    size_t ranks = (size_t)run->job->spec.ranks, bytes = 0;
+    uint64_t *mine = NULL;
+    void *all = NULL;
+    size_t *all_bytes = calloc(ranks, sizeof *all_bytes);
+    run->pair_bytes = rank == 0 ? calloc(ranks * ranks, sizeof *run->pair_bytes) : NULL;
+    banyan_status status =
+        all_bytes && (rank != 0 || run->pair_bytes) ? BANYAN_OK : no_memory(ranks * ranks);
+    if (status == BANYAN_OK)
+        status = describe_received(run, &mine, &bytes);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgatherv(run->move.world, mine, bytes, &all, all_bytes);
+    size_t at = 0;
+    for (size_t to = 0; to < ranks && status == BANYAN_OK && rank == 0; to++) {
+        add_received(run, to, (const uint64_t *)((const unsigned char *)all + at));
+        at += all_bytes[to];
     }
     free(all);
+    free(all_bytes);
     free(mine);
     run->result.pair_bytes = run->pair_bytes;
     return status;
@@ -234,7 +282,7 @@ static banyan_status run_all(struct run *run, int rank)
                              &run->result.memcpy_bytes_per_s));
     TRY(iterate(run));
     TRY(verify(run));
-    TRY(gather(run));
+    TRY(gather(run, rank));
     TRY(rank == 0 ? reshard_report(&run->result) : BANYAN_OK);
     return banyan_world_barrier(run->move.world);
 }

@@ -36,25 +36,37 @@ typedef struct banyan_checkpoint_options {
 typedef struct banyan_checkpoint banyan_checkpoint;
 
 /* Open a folder with model.safetensors.index.json and the shards it names, a folder with
- * model.safetensors, or one safetensors file. Nothing but headers is read. FORMAT names file,
- * tensor and position; NOT_FOUND what is missing. The files must not be changed while they are
- * open. Any thread. */
+ * model.safetensors, one safetensors file, or a folder that banyan_checkpoint_save wrote, whose
+ * global tensors these are. Nothing but headers is read. FORMAT names file, tensor and position;
+ * NOT_FOUND what is missing; INVALID a box of a tensor that no rank saved. The files must not be
+ * changed while they are open. Any thread. */
 BANYAN_API banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **checkpoint);
 
 /* What banyan_checkpoint_data gave is unmapped. NULL is ignored. */
 BANYAN_API void banyan_checkpoint_close(banyan_checkpoint *checkpoint);
 
-/* In the order of the files and of the data in them. */
+/* In the order of the files and of the data in them; of what ranks saved, in that of the index.
+ * `i` is below the count. Like all that only asks, these cannot fail, and any thread may call
+ * them. */
 BANYAN_API size_t banyan_checkpoint_tensor_count(const banyan_checkpoint *checkpoint);
 BANYAN_API const banyan_local_tensor *banyan_checkpoint_tensor(const banyan_checkpoint *checkpoint,
                                                                size_t i);
 
-/* The same with its data: dense, read only, at any alignment. */
+/* The same with its data: dense, read only, at any alignment. NULL in a folder that ranks saved,
+ * where tensors lie in parts: banyan_checkpoint_load puts them together. */
 BANYAN_API const DLTensor *banyan_checkpoint_data(const banyan_checkpoint *checkpoint, size_t i);
 
 /* NOT_FOUND names tensor and checkpoint. */
 BANYAN_API banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpoint,
                                                 const char *name, size_t *i);
+
+/* How many ranks saved the folder; 0 for one that none did. */
+BANYAN_API int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint);
+
+/* Add to a layout what `rank` of those, from 0, has saved: its local tensors with their pieces.
+ * Another rank adds nothing. Errors are kept in the layout. */
+BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
+                                             banyan_layout *layout);
 
 /* Fill every piece of a layout's tensors from the checkpoint; what belongs to no piece is left
  * alone. NOT_FOUND for a tensor that the checkpoint lacks, MISMATCH for another shape or type, with

@@ -26,7 +26,12 @@ typedef struct banyan_box {
     int64_t extent[BANYAN_MAX_DIMS];
 } banyan_box;
 
+/* Arithmetic of boxes: it cannot fail, and any thread may do it. Boxes that are intersected
+ * or cut have equally many dimensions. */
+
+/* Elements of a box that lies in a tensor of some memory: they do not overflow. */
 BANYAN_API uint64_t banyan_box_elems(const banyan_box *box);
+/* The same start and extent in every dimension. */
 BANYAN_API bool banyan_box_equal(const banyan_box *a, const banyan_box *b);
 /* False, and `out` is untouched, when they have no element in common. */
 BANYAN_API bool banyan_box_intersect(const banyan_box *a, const banyan_box *b, banyan_box *out);
@@ -92,7 +97,8 @@ BANYAN_API void banyan_layout_add_padding(banyan_layout *layout, int tensor, con
  * that overlap in memory, pieces that give one global tensor two shapes. INVALID, or NO_MEMORY. */
 BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
 
-/* What was added, in order. Pointers are valid until the next call that adds. */
+/* What was added, in order, errors or not. `i` is below the count. Pointers are valid until the
+ * next call that adds. */
 
 BANYAN_API size_t banyan_layout_tensor_count(const banyan_layout *layout);
 BANYAN_API const banyan_local_tensor *banyan_layout_tensor(const banyan_layout *layout, size_t i);
@@ -186,7 +192,9 @@ typedef struct banyan_megatron_transfer {
 /* FORMAT names the file, the place and what is wrong: line and column for broken JSON, a path
  * ("ranks[2].src[0].shape") for the rest. Transfers name tensors that exist and slices in them. */
 BANYAN_API banyan_status banyan_megatron_case_load(const char *path, banyan_megatron_case **loaded);
+/* NULL is ignored. */
 BANYAN_API void banyan_megatron_case_destroy(banyan_megatron_case *loaded);
+/* What was read: as long as the case lives, from any thread. `i` is below the count. */
 BANYAN_API const char *banyan_megatron_case_name(const banyan_megatron_case *loaded);
 BANYAN_API int banyan_megatron_case_world_size(const banyan_megatron_case *loaded);
 /* What `rank`, one of the case's, holds on one side: `count` tensors, none where it takes no part.
@@ -203,10 +211,14 @@ banyan_megatron_case_transfer(const banyan_megatron_case *loaded, size_t i);
 /* Names, shapes and types of a model's global tensors, in file order. */
 typedef struct banyan_model banyan_model;
 
-/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, or a Hugging Face folder (index and
- * shards) or one safetensors file. FORMAT names file, position and tensor. */
+/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, or whatever banyan_checkpoint_open
+ * takes: a Hugging Face folder (the size of heads is taken from its config.json), a folder that
+ * ranks saved, or one safetensors file. FORMAT names file, position and tensor. */
 BANYAN_API banyan_status banyan_model_load(const char *path, banyan_model **model);
+/* NULL is ignored. */
 BANYAN_API void banyan_model_destroy(banyan_model *model);
+/* What was read: as long as the model lives, from any thread. `i` is below the count; the bytes are
+ * those of all tensors. */
 BANYAN_API size_t banyan_model_tensor_count(const banyan_model *model);
 BANYAN_API const banyan_local_tensor *banyan_model_tensor(const banyan_model *model, size_t i);
 BANYAN_API uint64_t banyan_model_bytes(const banyan_model *model);
@@ -219,6 +231,7 @@ typedef struct banyan_spec {
     int ep, etp;            /* of experts, over the same tp × fsdp × dp ranks of a stage */
     char packing[24];       /* "hf" (none), "megatron", "megatron_grouped", "vllm", … */
     int64_t vocab_multiple; /* the vocabulary is padded to a multiple; 0: not; -1: as packed */
+    int64_t head; /* elements of an attention head, where the model does not tell; 0: not given */
 } banyan_spec;
 
 /* Keys that are not given are 1; dp is what world=N leaves; etp is tp where ep is not given;
@@ -230,8 +243,10 @@ BANYAN_API int banyan_spec_world_size(const banyan_spec *spec);
 /* Glob → dimension and packing. */
 typedef struct banyan_rules banyan_rules;
 
-/* From a rule file; `path` NULL: the built-in rules, which know the models in docs/layouts.md. */
+/* From a rule file; `path` NULL: the built-in rules, which know the models in docs/layouts.md.
+ * FORMAT names file, line and word; NOT_FOUND the file. */
 BANYAN_API banyan_status banyan_rules_load(const char *path, banyan_rules **rules);
+/* NULL is ignored. */
 BANYAN_API void banyan_rules_destroy(banyan_rules *rules);
 
 /* Everything that `rank` (0 … world size of the spec - 1) of a job with this spec holds of the

@@ -37,7 +37,7 @@ typedef struct banyan_reshard_options {
     size_t size;              /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
     uint64_t min_split_bytes; /* replicas do not share a box into shares below this; 0: 256 KiB */
     /* What a rank's run may take for tensors on their way: dense copies for a service that takes no
-     * strides, what transforms take, checksums. It then goes in waves. 0: no bound. */
+     * strides, what transforms take and keep, checksums. It then goes in waves. 0: no bound. */
     uint64_t max_staging_bytes;
     bool checksums;                    /* XXH3 of every transfer, verified at the receiver */
     const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
@@ -82,8 +82,8 @@ BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
  * they were made with is closed while the plan is to live on. Local. */
 BANYAN_API void banyan_reshard_plan_release(banyan_reshard_plan *plan);
 
-/* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives).
- */
+/* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives):
+ * as long as the plan lives, from any thread. NULL for an `i` that does not exist. */
 BANYAN_API size_t banyan_reshard_plan_send_count(const banyan_reshard_plan *plan);
 BANYAN_API const banyan_transfer *banyan_reshard_plan_send(const banyan_reshard_plan *plan,
                                                            size_t i);
@@ -159,6 +159,8 @@ BANYAN_API banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan 
                                                       banyan_world *world, banyan_tensors **set);
 /* Local; a symmetric set must not be in use by a run. NULL is ignored. */
 BANYAN_API void banyan_tensors_destroy(banyan_tensors *set);
+/* What was bound or allocated, in the layout's order, from any thread; NULL for an `i` that does
+ * not exist. */
 BANYAN_API size_t banyan_tensors_count(const banyan_tensors *set);
 BANYAN_API const DLTensor *banyan_tensors_get(const banyan_tensors *set, size_t i);
 
@@ -223,6 +225,13 @@ typedef struct banyan_transform_scratch banyan_transform_scratch;
  * returned. NULL, with the error set, when memory ran out. */
 BANYAN_API void *banyan_transform_scratch_take(banyan_transform_scratch *scratch, size_t bytes);
 
+/* Account for memory that the transform is about to allocate for a tensor and keeps for all of a
+ * run, as when it puts the tensor together from several tasks: once a `begin`, in a prepare call.
+ * It counts against max_staging_bytes for the whole run. INVALID when it does not fit: `what`, a
+ * tensor's name, and both numbers are in the sentence. */
+BANYAN_API banyan_status banyan_transform_scratch_keep(banyan_transform_scratch *scratch,
+                                                       const char *what, uint64_t bytes);
+
 struct banyan_transform {
     size_t size;
     const char *name;
@@ -240,6 +249,10 @@ struct banyan_transform {
                                    const DLTensor *parts, int part_count);
     /* After the last finalize_recv of a run that has not failed, on every rank. May be NULL. */
     banyan_status (*finish)(void *context);
+    /* Before finish, for each local tensor of the destination that has padding, which has been
+     * zeroed: what the transform keeps beside the tensor is to be made to fit. A tensor may be all
+     * padding, and then no task tells of it. May be NULL. */
+    banyan_status (*finish_padding)(void *context, const char *local_name, const DLTensor *whole);
 };
 
 #ifdef __cplusplus

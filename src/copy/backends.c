@@ -12,31 +12,49 @@ static const banyan_copy_backend *const built_in[] = {
     &copy_backend_pipeline,
 };
 
-/* Modules that bring a backend of the same name. */
-static const char *const module_backends[] = {"mpi"};
+/* Modules that bring a backend of the same name, and what a build needs to have them. */
+static const struct module_backend {
+    const char *name, *needs;
+} module_backends[] = {
+    {"mpi", "MPI found by CMake (Debian: libopenmpi-dev)"},
+};
 
 static const size_t built_in_count = sizeof(built_in) / sizeof(built_in[0]);
 static const size_t module_backend_count = sizeof(module_backends) / sizeof(module_backends[0]);
 
-static bool is_module_backend(const char *name)
+static const struct module_backend *module_backend_named(const char *name)
 {
     for (size_t i = 0; i < module_backend_count; i++)
-        if (strcmp(module_backends[i], name) == 0)
-            return true;
-    return false;
+        if (strcmp(module_backends[i].name, name) == 0)
+            return &module_backends[i];
+    return NULL;
 }
 
 static banyan_status not_found(const char *name)
 {
-    char known[256] = "";
-    size_t used = 0;
+    char here[256] = "", elsewhere[256] = "";
+    size_t used = 0, said = 0;
     for (size_t i = 0; i < built_in_count; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", built_in[i]->name);
-    for (size_t i = 0; i < module_backend_count; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
-                                 module_backends[i]);
-    return error_set(BANYAN_ERR_NOT_FOUND, "there is no copy backend \"%s\"; there are %s", name,
-                     known);
+        used += (size_t)snprintf(here + used, sizeof here - used, "%s%s", i > 0 ? ", " : "",
+                                 built_in[i]->name);
+    for (size_t i = 0; i < module_backend_count; i++) {
+        const struct module_backend *module = &module_backends[i];
+        if (module_is_there(module->name))
+            used += (size_t)snprintf(here + used, sizeof here - used, ", %s", module->name);
+        else
+            said += (size_t)snprintf(elsewhere + said, sizeof elsewhere - said,
+                                     "; for %s, build with %s", module->name, module->needs);
+    }
+    return error_set(BANYAN_ERR_NOT_FOUND, "there is no copy backend \"%s\"; this build has %s%s",
+                     name, here, elsewhere);
+}
+
+static banyan_status module_missing(const struct module_backend *module)
+{
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "this build has no copy backend %s: there is no libbanyan_%s.so beside "
+                     "libbanyan or in BANYAN_MODULE_PATH; build with %s",
+                     module->name, module->name, module->needs);
 }
 
 banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backend **backend)
@@ -46,8 +64,11 @@ banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backe
             *backend = built_in[i];
             return BANYAN_OK;
         }
-    if (!is_module_backend(name))
+    const struct module_backend *module = module_backend_named(name);
+    if (!module)
         return not_found(name);
+    if (!module_is_there(name))
+        return module_missing(module);
     const module_tables *tables;
     RETURN_IF_FAILED(module_load(name, &tables));
     if (!tables->copy_backend)

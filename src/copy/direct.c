@@ -30,11 +30,11 @@ typedef struct direct_state {
     banyan_transport *transport;
     direct_reader *reader;
     banyan_memory *claims; /* one for each local rank that sends here */
-    direct_seen *seen;     /* of each local rank */
     int local_size, local_rank;
     uint32_t first_signal, signal_ranks;
     uint64_t unreachable;
-    bool broken; /* a run ended in the middle: counters no longer tell what they should */
+    bool broken;        /* a run ended in the middle: counters no longer tell what they should */
+    direct_seen seen[]; /* of each local rank */
 } direct_state;
 
 /* ---- open and close ---- */
@@ -47,7 +47,6 @@ static void state_close(void *argument)
     banyan_memory_free(state->claims);
     direct_reader_destroy(state->reader);
     banyan_transport_close(state->transport);
-    free(state->seen);
     free(state);
 }
 
@@ -68,25 +67,19 @@ static banyan_status open_shared(direct_state *state, const banyan_copy_options 
 static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
                                 void **opened)
 {
-    direct_state *state = calloc(1, sizeof *state);
-    banyan_status status = state ? BANYAN_OK : error_no_memory(sizeof *state, "the direct backend");
-    if (state) {
-        *state = (direct_state){.world = world,
-                                .local_size = banyan_world_local_size(world),
-                                .local_rank = banyan_world_local_rank(world)};
-        state->seen = calloc((size_t)state->local_size, sizeof *state->seen);
-        if (!state->seen)
-            status = error_no_memory((size_t)state->local_size * sizeof *state->seen,
-                                     "the direct backend");
-    }
-    status = copy_agree(world, status);
-    if (status == BANYAN_OK)
-        status = open_shared(state, options);
+    size_t local_size = (size_t)banyan_world_local_size(world);
+    size_t bytes = sizeof(direct_state) + local_size * sizeof(direct_seen);
+    void *memory;
+    RETURN_IF_FAILED(copy_alloc_on_all(world, bytes, "a copy backend", &memory));
+    direct_state *state = memory;
+    state->world = world;
+    state->local_size = (int)local_size;
+    state->local_rank = banyan_world_local_rank(world);
+    banyan_status status = open_shared(state, options);
     if (status == BANYAN_OK)
         status = direct_reader_create(state->transport, &state->reader);
     if (status != BANYAN_OK) {
-        if (state)
-            state_close(state);
+        state_close(state);
         return status;
     }
     for (int rank = 0; rank < banyan_world_size(world); rank++)

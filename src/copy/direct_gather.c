@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copy/odometer.h"
+
 /* Each piece of a read costs the kernel about as much as copying this many bytes. */
 #define PIECE_COST_BYTES 1024
 
@@ -12,7 +14,7 @@
 #define BUFFER_BYTES ((size_t)2 << 20)
 
 #define READ_BYTES_MAX ((uint64_t)16 << 20)
-#define READS_MAX 512
+#define READS_MAX 2048
 #define SCATTERS_MAX 512
 
 /* How a piece of a view is read: `span` bytes at a time, wherever the loops lead; the spans lie one
@@ -213,25 +215,12 @@ static banyan_status read_bytes(direct_reader *reader, int64_t offset, char *to,
 static banyan_status read_rows(direct_reader *reader, const direct_gather *gather)
 {
     const strided_move *rows = &gather->rows;
-    uint64_t index[STRIDED_MAX_LOOPS] = {0};
-    char *to = rows->to;
-    int64_t from = gather->offset;
-    for (;;) {
-        RETURN_IF_FAILED(read_bytes(reader, from, to, rows->run_bytes));
-        int i = rows->count - 1;
-        for (; i >= 0; i--) {
-            const strided_loop *loop = &rows->loops[i];
-            to += loop->to;
-            from += loop->from;
-            if (++index[i] < loop->extent)
-                break;
-            to -= (int64_t)loop->extent * loop->to;
-            from -= (int64_t)loop->extent * loop->from;
-            index[i] = 0;
-        }
-        if (i < 0)
-            return BANYAN_OK;
-    }
+    odometer at = {.loops = rows->loops, .count = rows->count};
+    do {
+        RETURN_IF_FAILED(
+            read_bytes(reader, gather->offset + at.from, rows->to + at.to, rows->run_bytes));
+    } while (odometer_step(&at));
+    return BANYAN_OK;
 }
 
 /* All spans of a piece whose first element lies at `offset`. */

@@ -346,6 +346,17 @@ banyan_status copy_agree(banyan_world *world, banyan_status mine)
     return error_set(mine, "%s", sentence);
 }
 
+banyan_status copy_alloc_on_all(banyan_world *world, size_t bytes, const char *what, void **memory)
+{
+    void *made = calloc(1, bytes);
+    banyan_status status = copy_agree(world, made ? BANYAN_OK : error_no_memory(bytes, what));
+    if (status == BANYAN_OK)
+        *memory = made;
+    else
+        free(made);
+    return status;
+}
+
 static banyan_status matches_take(matcher *match, copy_matches *matches)
 {
     match_storage *storage = malloc(sizeof *storage);

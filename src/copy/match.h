@@ -39,4 +39,7 @@ void copy_matches_free(copy_matches *matches);
 /* control_agree, but a rank that failed itself keeps its own status and sentence. Collective. */
 banyan_status copy_agree(banyan_world *world, banyan_status mine);
 
+/* Zeroed memory, for free(), on every rank or on none; `what` is it for? Collective. */
+banyan_status copy_alloc_on_all(banyan_world *world, size_t bytes, const char *what, void **memory);
+
 #endif

@@ -31,20 +31,19 @@ static void close_state(void *context)
 banyan_status pipeline_open_over(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_options *options, void **opened)
 {
-    backend_state *state = calloc(1, sizeof *state);
+    void *memory;
     banyan_status status =
-        copy_agree(world, state ? BANYAN_OK : error_no_memory(sizeof *state, "a copy backend"));
-    if (!state) {
+        copy_alloc_on_all(world, sizeof(backend_state), "a copy backend", &memory);
+    if (status != BANYAN_OK) {
         banyan_transport_close(transport);
         return status;
     }
+    backend_state *state = memory;
     state->world = world;
     state->transport = transport;
     state->optimal_rounds = options->optimal_rounds;
     state->launcher = pipeline_host_launcher(&state->past_caches);
-    if (status == BANYAN_OK)
-        status =
-            banyan_pipeline_buffers_open(world, transport, options->slot_bytes, &state->buffers);
+    status = banyan_pipeline_buffers_open(world, transport, options->slot_bytes, &state->buffers);
     if (status == BANYAN_OK)
         status =
             copy_agree(world, banyan_pipeline_create(&state->launcher, state->buffers,
@@ -68,12 +67,11 @@ static banyan_status backend_open(banyan_world *world, const banyan_copy_options
 static banyan_status backend_prepare(void *context, const banyan_copy_batch *batch, void **prepared)
 {
     backend_state *state = context;
-    pipeline_schedule *schedule = calloc(1, sizeof *schedule);
-    banyan_status status = copy_agree(
-        state->world, schedule ? BANYAN_OK : error_no_memory(sizeof *schedule, "a schedule"));
-    if (status == BANYAN_OK)
-        status = pipeline_plan(state->world, state->transport, state->buffers->slot_bytes,
-                               state->optimal_rounds, batch, schedule);
+    void *schedule;
+    RETURN_IF_FAILED(
+        copy_alloc_on_all(state->world, sizeof(pipeline_schedule), "a schedule", &schedule));
+    banyan_status status = pipeline_plan(state->world, state->transport, state->buffers->slot_bytes,
+                                         state->optimal_rounds, batch, schedule);
     if (status == BANYAN_OK)
         *prepared = schedule;
     else

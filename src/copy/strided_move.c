@@ -1,7 +1,6 @@
-#include "copy/strided_loops.h"
-
 #include <string.h>
 
+#include "copy/odometer.h"
 #include "memory/stream.h"
 
 #define LINE_BYTES 64
@@ -166,21 +165,23 @@ static inline __attribute__((always_inline)) void copy_elements(char *to, const 
         copy_plane_tiled(to, from, outer, inner, unit);
 }
 
+static void copy_short_runs(char *to, const char *from, const strided_loop *inner, uint64_t bytes)
+{
+    for (uint64_t j = 0; j < inner->extent; j++, to += inner->to, from += inner->from)
+        memcpy(to, from, bytes);
+}
+
 static void copy_runs(char *to, const char *from, const strided_loop *outer,
                       const strided_loop *inner, uint64_t bytes, bool streaming)
 {
     for (uint64_t i = 0; i < outer->extent; i++) {
         char *row_to = to + (int64_t)i * outer->to;
         const char *row_from = from + (int64_t)i * outer->from;
-        if (streaming && bytes >= STREAMED_RUN_BYTES) {
-            stream_rows_past_cache(row_to, inner->to, row_from, inner->from, inner->extent, bytes);
-            continue;
-        }
-        for (uint64_t j = 0; j < inner->extent; j++) {
-            memcpy(row_to, row_from, bytes);
-            row_to += inner->to;
-            row_from += inner->from;
-        }
+        if (bytes < STREAMED_RUN_BYTES)
+            copy_short_runs(row_to, row_from, inner, bytes);
+        else
+            (streaming ? stream_rows_past_cache : stream_rows_into_cache)(
+                row_to, inner->to, row_from, inner->from, inner->extent, bytes);
     }
 }
 
@@ -221,29 +222,13 @@ void strided_move_run(const strided_move *move, bool streaming)
     char *to = move->to;
     const char *from = move->from;
     if (move->count == 0) {
-        if (streaming)
-            stream_past_cache(to, from, move->run_bytes);
-        else
-            memcpy(to, from, move->run_bytes);
+        (streaming ? stream_past_cache : stream_into_cache)(to, from, move->run_bytes);
         return;
     }
     const strided_loop *inner = &move->loops[move->count - 1];
     const strided_loop *outer = move->count > 1 ? inner - 1 : &once;
-    uint64_t index[STRIDED_MAX_LOOPS] = {0};
-    for (;;) {
-        run_plane(to, from, outer, inner, move->run_bytes, streaming);
-        int i = move->count - 3;
-        for (; i >= 0; i--) {
-            const strided_loop *loop = &move->loops[i];
-            to += loop->to;
-            from += loop->from;
-            if (++index[i] < loop->extent)
-                break;
-            to -= (int64_t)loop->extent * loop->to;
-            from -= (int64_t)loop->extent * loop->from;
-            index[i] = 0;
-        }
-        if (i < 0)
-            return;
-    }
+    odometer at = {.loops = move->loops, .count = move->count - 2};
+    do {
+        run_plane(to + at.to, from + at.from, outer, inner, move->run_bytes, streaming);
+    } while (odometer_step(&at));
 }

@@ -51,6 +51,13 @@ static void module_path(const char *name, char *path, size_t bytes)
     path[0] = '\0';
 }
 
+bool module_is_there(const char *name)
+{
+    char path[PATH_MAX + 64];
+    module_path(name, path, sizeof path);
+    return path[0] != '\0';
+}
+
 static banyan_status load(const char *name, const module_tables **tables)
 {
     char path[PATH_MAX + 64];

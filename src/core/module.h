@@ -40,6 +40,9 @@ typedef struct module_tables {
 typedef bool (*module_entry_fn)(uint32_t abi_version, const module_tables **tables, char *reason,
                                 size_t reason_bytes);
 
+/* Is there a file where module_load looks? */
+bool module_is_there(const char *name);
+
 /* Load libbanyan_<name>.so, once a process, from BANYAN_MODULE_PATH, else from beside libbanyan.so,
  * else from its folder "banyan". UNSUPPORTED says what is missing. Any thread. */
 banyan_status module_load(const char *name, const module_tables **tables);

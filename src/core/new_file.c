@@ -17,13 +17,18 @@
 
 #define MODE 0666
 
-char *hidden_name(const char *folder)
+uint64_t file_random(void)
 {
     uint64_t random = 0;
-    char name[40];
     if (getrandom(&random, sizeof random, 0) < 0)
         random = time_now_ns();
-    snprintf(name, sizeof name, ".banyan-%016" PRIx64, random);
+    return random;
+}
+
+static char *hidden_name(const char *folder)
+{
+    char name[40];
+    snprintf(name, sizeof name, ".banyan-%016" PRIx64, file_random());
     return path_join(folder, name);
 }
 

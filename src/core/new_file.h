@@ -30,9 +30,8 @@ void new_file_close(new_file *file);
 /* A whole file of text at once: folder/name. */
 banyan_status new_file_write_text(const char *folder, const char *name, const char *text);
 
-/* A new path in `folder` that no one has: to be freed. NULL, with the error set, when memory ran
- * out. */
-char *hidden_name(const char *folder);
+/* For names that no one else has. */
+uint64_t file_random(void);
 
 /* Bring a folder's entries to the disk. */
 banyan_status folder_sync(const char *folder);

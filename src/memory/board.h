@@ -11,6 +11,7 @@
 #define BOARD_SLOT_BYTES ((size_t)256 << 10)
 #define BOARD_SLOT_PIECES 1024
 #define BOARD_RANKS_MAX 4096
+#define BOARD_DESKS 4
 
 typedef enum slot_state {
     SLOT_FREE,   /* the requester's */
@@ -43,14 +44,26 @@ typedef struct board_slot {
     _Alignas(4096) char data[BOARD_SLOT_BYTES];
 } board_slot;
 
+/* Where one thread of an owner hears of requests: requesters who meet at the same owner are served
+ * at the same time, each on its own processor. */
+typedef struct board_desk {
+    bell requested;                                                 /* rung by requesters */
+    _Alignas(64) _Atomic uint64_t requesters[BOARD_RANKS_MAX / 64]; /* a bit a local rank */
+} board_desk;
+
 /* A rank's part. Slots belong to the rank that asks: it has one operation at a time. */
 typedef struct board {
-    bell requested; /* rung by requesters, for this rank as an owner */
-    bell answered;  /* rung by owners, for this rank as a requester */
-    _Alignas(64) _Atomic uint64_t requesters[BOARD_RANKS_MAX / 64]; /* a bit a local rank */
+    board_desk desks[BOARD_DESKS]; /* of this rank as an owner */
+    bell answered;                 /* rung by owners, for this rank as a requester */
     cpu_set_t processors; /* where the rank may run; empty when there are too many to tell */
     _Alignas(4096) registration_entry registrations[REGISTRATIONS_MAX];
     board_slot slots[BOARD_SLOTS];
 } board;
+
+/* The desk that a requester goes to, by its local rank. */
+static inline board_desk *board_desk_for(board *owner, int requester)
+{
+    return &owner->desks[requester % BOARD_DESKS];
+}
 
 #endif

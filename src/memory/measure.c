@@ -11,7 +11,7 @@
 
 /* More than a core's own caches hold, and read in milliseconds. */
 #define SAMPLE_BYTES ((size_t)4 << 20)
-#define ROUNDS 4 /* the first warms up */
+#define ROUNDS 9 /* the first warms up */
 
 /* Ways that need less help from the peer are kept unless another is that much faster. */
 #define WORTH_CHANGING 0.92
@@ -65,27 +65,44 @@ static uint64_t clock_ns(const memory_space *space, const user_memory *user)
     return memory_space_is_crowded(space, 2) ? user_memory_cpu_ns(user) : time_now_ns();
 }
 
-/* The shortest time of one way. A rank that fails goes on taking part. */
-static banyan_status measure_way(memory_space *space, user_memory *user, struct sample *sample,
-                                 banyan_status so_far, bool wanted, uint64_t *shortest_ns)
+/* One read in a way. A rank whose read has failed (`*mine`) goes on taking part. */
+static banyan_status measure_once(memory_space *space, user_memory *user, struct sample *sample,
+                                  user_memory_way way, banyan_status *mine, uint64_t *took_ns)
 {
-    banyan_status status = so_far;
     banyan_iovec piece = {0, sample->destination, SAMPLE_BYTES};
-    *shortest_ns = UINT64_MAX;
-    for (int round = 0; round < ROUNDS; round++) {
-        if (wanted)
-            sample_chill(sample);
-        RETURN_IF_FAILED(banyan_world_barrier(space->world));
-        uint64_t start_ns = clock_ns(space, user);
-        if (status == BANYAN_OK && wanted)
-            status = user_memory_read(user, &sample->next, &piece, 1, SAMPLE_BYTES);
-        /* What this rank does for others counts too. */
-        RETURN_IF_FAILED(banyan_world_barrier(space->world));
-        uint64_t took_ns = clock_ns(space, user) - start_ns;
-        if (round > 0 && took_ns < *shortest_ns)
-            *shortest_ns = took_ns;
+    user_memory_use(user, way);
+    sample_chill(sample);
+    RETURN_IF_FAILED(banyan_world_barrier(space->world));
+    uint64_t start_ns = clock_ns(space, user);
+    if (*mine == BANYAN_OK)
+        *mine = user_memory_read(user, &sample->next, &piece, 1, SAMPLE_BYTES);
+    /* What this rank does for others counts too. */
+    RETURN_IF_FAILED(banyan_world_barrier(space->world));
+    *took_ns = clock_ns(space, user) - start_ns;
+    return BANYAN_OK;
+}
+
+/* The shortest time of each way. They take turns, so that what else the machine does for a moment
+ * meets all of them. `ways` may differ between nodes: those that leave one out meet the others. */
+static banyan_status measure_all(memory_space *space, user_memory *user, unsigned ways,
+                                 struct sample *sample, uint64_t *shortest_ns)
+{
+    banyan_status mine = BANYAN_OK;
+    for (int way = 0; way < USER_MEMORY_WAYS; way++)
+        shortest_ns[way] = UINT64_MAX;
+    for (int turn = 0; turn < ROUNDS * USER_MEMORY_WAYS; turn++) {
+        user_memory_way way = (user_memory_way)(turn % USER_MEMORY_WAYS);
+        uint64_t took_ns;
+        if (!(ways >> way & 1)) {
+            RETURN_IF_FAILED(banyan_world_barrier(space->world));
+            RETURN_IF_FAILED(banyan_world_barrier(space->world));
+            continue;
+        }
+        RETURN_IF_FAILED(measure_once(space, user, sample, way, &mine, &took_ns));
+        if (turn >= USER_MEMORY_WAYS && took_ns < shortest_ns[way])
+            shortest_ns[way] = took_ns;
     }
-    return status;
+    return mine;
 }
 
 /* By the sum of the node's times, so that all of its ranks come to the same. */
@@ -123,11 +140,7 @@ static banyan_status measure(memory_space *space, user_memory *user, unsigned wa
 {
     RETURN_IF_FAILED(share_handles(space, sample));
     uint64_t shortest_ns[USER_MEMORY_WAYS];
-    banyan_status status = BANYAN_OK;
-    for (int way = 0; way < USER_MEMORY_WAYS; way++) {
-        user_memory_use(user, (user_memory_way)way);
-        status = measure_way(space, user, sample, status, ways >> way & 1, &shortest_ns[way]);
-    }
+    banyan_status status = measure_all(space, user, ways, sample, shortest_ns);
     RETURN_IF_FAILED(control_agree(space->world, status));
     return compare(space, ways, shortest_ns, best);
 }

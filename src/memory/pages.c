@@ -61,8 +61,7 @@ static long free_huge_pages(void)
     return count;
 }
 
-/* Overcommitted shared memory would fail when it is touched, with SIGBUS. */
-static banyan_status check_fits_machine(size_t bytes)
+banyan_status memory_check_machine(size_t bytes, const char *what)
 {
     struct sysinfo info;
     if (sysinfo(&info) != 0)
@@ -71,9 +70,8 @@ static banyan_status check_fits_machine(size_t bytes)
     if (bytes <= machine)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_NO_MEMORY,
-                     "out of memory: %zu bytes of shared memory were asked for and the machine has "
-                     "%" PRIu64,
-                     bytes, machine);
+                     "out of memory: %zu bytes of %s were asked for and the machine has %" PRIu64,
+                     bytes, what, machine);
 }
 
 /* At a multiple of 2 MiB when it is as long, so that huge pages can back it. */
@@ -165,7 +163,7 @@ static banyan_status create_ordinary(size_t bytes, bool sparse, int *fd, pages *
 
 banyan_status pages_create(size_t bytes, bool sparse, int *fd, pages *made)
 {
-    RETURN_IF_FAILED(check_fits_machine(bytes));
+    RETURN_IF_FAILED(memory_check_machine(bytes, "shared memory"));
     bool large = bytes >= PAGES_HUGE_BYTES;
     size_t rounded = round_up(bytes, large && !sparse ? PAGES_HUGE_BYTES : page_bytes());
     if (sparse || !large || !create_huge(rounded, fd, made))

@@ -29,6 +29,10 @@ banyan_status pages_share(const void *address, size_t mapped_bytes, pages *made)
 /* Unmap, when nobody shares it any more. */
 void pages_release(pages *mapped);
 
+/* NO_MEMORY for more than the machine has. Overcommitted memory would fail when it is touched, with
+ * SIGBUS or by the kernel's killing somebody. */
+banyan_status memory_check_machine(size_t bytes, const char *what);
+
 /* Have every page of [address, address + bytes) in place, so that no later access faults. A hint:
  * what cannot be filled in now faults later. `write`: it will be written. The copy layer calls it
  * when it prepares. */

@@ -28,11 +28,11 @@ static bool range_covers(uint64_t address, uint64_t bytes, const banyan_memory_h
 
 void registrations_show(memory_space *space, registration_entry *shown)
 {
-    pthread_mutex_lock(&space->lock);
+    pthread_rwlock_wrlock(&space->lock);
     for (size_t i = 0; i < space->registrations.count; i++)
         entry_show(&shown[i], &space->registrations.data[i]);
     space->shown = shown;
-    pthread_mutex_unlock(&space->lock);
+    pthread_rwlock_unlock(&space->lock);
 }
 
 bool registration_covers(const memory_space *space, const banyan_memory_handle *handle)
@@ -135,9 +135,9 @@ banyan_status banyan_memory_register(banyan_world *world, void *address, size_t 
     RETURN_IF_FAILED(memory_space_of(world, &space));
     RETURN_IF_FAILED(check_range(space, address, bytes));
     uint64_t id;
-    pthread_mutex_lock(&space->lock);
+    pthread_rwlock_wrlock(&space->lock);
     banyan_status status = add(space, (uintptr_t)address, bytes, &id);
-    pthread_mutex_unlock(&space->lock);
+    pthread_rwlock_unlock(&space->lock);
     if (status == BANYAN_OK)
         *handle = handle_of(space, BANYAN_MEMORY_USER, id, address, bytes);
     return status;
@@ -147,7 +147,7 @@ banyan_status banyan_memory_unregister(banyan_world *world, const banyan_memory_
 {
     memory_space *space;
     RETURN_IF_FAILED(memory_space_of(world, &space));
-    pthread_mutex_lock(&space->lock);
+    pthread_rwlock_wrlock(&space->lock);
     bool known = handle->rank == space->rank && registration_covers(space, handle);
     size_t index = known ? index_of(handle->id) : 0;
     /* A handle to a part of it, as banyan_memory_find makes them, is not the registration. */
@@ -157,7 +157,7 @@ banyan_status banyan_memory_unregister(banyan_world *world, const banyan_memory_
                      handle->id);
         give_back_place(space, index);
     }
-    pthread_mutex_unlock(&space->lock);
+    pthread_rwlock_unlock(&space->lock);
     if (!known)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d has not registered %" PRIu64 " bytes at %#" PRIx64

@@ -15,9 +15,19 @@ static void space_destroy(void *attachment)
     array_free(&space->buffers);
     spans_free(&space->buffer_spans);
     registrations_free(space);
-    pthread_mutex_destroy(&space->lock);
+    pthread_rwlock_destroy(&space->lock);
     free(space->local_ranks);
     free(space);
+}
+
+/* Peers that read without a pause must not keep the owner from unregistering. */
+static void init_lock(pthread_rwlock_t *lock)
+{
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(lock, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
 }
 
 static banyan_status space_create(banyan_world *world, memory_space **space)
@@ -39,7 +49,7 @@ static banyan_status space_create(banyan_world *world, memory_space **space)
     }
     for (int i = 0; i < made->local_size; i++)
         made->local_ranks[i] = banyan_world_local_peer(world, i);
-    pthread_mutex_init(&made->lock, NULL);
+    init_lock(&made->lock);
     *space = made;
     return BANYAN_OK;
 }

@@ -49,9 +49,9 @@ typedef struct memory_space {
     uint64_t next_buffer_id;
     spans buffer_spans; /* of this rank's own parts */
 
-    /* The lock is held by whoever uses a registration on behalf of a peer, so that memory is left
-     * alone once it is unregistered. */
-    pthread_mutex_t lock;
+    /* The lock is held, shared, by whoever uses a registration on behalf of a peer, so that memory
+     * is left alone once it is unregistered. */
+    pthread_rwlock_t lock;
     ARRAY(registration) registrations;
     size_t first_free; /* index + 1; 0 when all are live */
     spans registration_spans;

@@ -98,10 +98,11 @@ static void post_more(struct progress *work)
     }
     if (!any)
         return;
-    unsigned me = (unsigned)work->requester->space->local_rank;
-    atomic_fetch_or_explicit(&work->owner->requesters[me / 64], UINT64_C(1) << me % 64,
+    int me = work->requester->space->local_rank;
+    board_desk *desk = board_desk_for(work->owner, me);
+    atomic_fetch_or_explicit(&desk->requesters[me / 64], UINT64_C(1) << me % 64,
                              memory_order_release);
-    bell_ring(&work->owner->requested);
+    bell_ring(&desk->requested);
 }
 
 static bool slot_is_done(board_slot *slot)

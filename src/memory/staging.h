@@ -1,5 +1,5 @@
-/* Reaching a peer's ordinary memory with its help: a thread of the owner's copies between that
- * memory and the requester's slots. */
+/* Reaching a peer's ordinary memory with its help: threads of the owner's copy between that memory
+ * and the requesters' slots. */
 #ifndef MEMORY_STAGING_H
 #define MEMORY_STAGING_H
 

@@ -32,6 +32,12 @@ void stream_into_cache(void *destination, const void *source, size_t bytes)
     memcpy(destination, source, bytes);
 }
 
+void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
+                            ptrdiff_t source_pitch, size_t rows, size_t bytes)
+{
+    stream_rows_past_cache(destination, destination_pitch, source, source_pitch, rows, bytes);
+}
+
 void stream_fence(void) {}
 
 #else
@@ -46,11 +52,12 @@ void stream_fence(void) {}
 #define BLOCK (ABREAST * PAGE)
 #define LINE 64
 #define SHORT 512 /* not worth aligning */
+#define PART 1024 /* of a row, to be worth going abreast with others */
 
 static inline void line_store(char *to, const char *from)
 {
     for (int i = 0; i < LINE; i += 16)
-        _mm_store_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+        _mm_storeu_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
 }
 
 static inline void line_stream(char *to, const char *from)
@@ -59,17 +66,21 @@ static inline void line_stream(char *to, const char *from)
         _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
 }
 
-static void block_store(char *to, const char *from)
+/* Bytes [0, bytes) of ABREAST rows, a pair of lines of each in turn. */
+typedef void (*rows_copy)(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
+                          size_t bytes);
+
+static void rows_store(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
+                       size_t bytes)
 {
-    for (size_t i = 0; i < PAGE; i += 2 * LINE) {
-        for (size_t page = 0; page < BLOCK; page += PAGE) {
-            line_store(to + page + i, from + page + i);
-            line_store(to + page + i + LINE, from + page + i + LINE);
+    for (size_t i = 0; i < bytes; i += 2 * LINE) {
+        for (ptrdiff_t row = 0; row < ABREAST; row++) {
+            line_store(to + row * to_pitch + i, from + row * from_pitch + i);
+            line_store(to + row * to_pitch + i + LINE, from + row * from_pitch + i + LINE);
         }
     }
 }
 
-/* Bytes [0, bytes) of ABREAST rows, a pair of lines of each in turn. */
 static void rows_stream(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
                         size_t bytes)
 {
@@ -82,14 +93,15 @@ static void rows_stream(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_
 }
 
 /* Whole lines in one instruction: 10 % faster for a copy through a slot in the cache. */
-__attribute__((target("avx512f"))) static void block_store_wide(char *to, const char *from)
+__attribute__((target("avx512f"))) static void
+rows_store_wide(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch, size_t bytes)
 {
-    for (size_t i = 0; i < PAGE; i += 2 * LINE) {
-        for (size_t page = 0; page < BLOCK; page += PAGE) {
-            __m512i a = _mm512_loadu_si512(from + page + i);
-            __m512i b = _mm512_loadu_si512(from + page + i + LINE);
-            _mm512_store_si512(to + page + i, a);
-            _mm512_store_si512(to + page + i + LINE, b);
+    for (size_t i = 0; i < bytes; i += 2 * LINE) {
+        for (ptrdiff_t row = 0; row < ABREAST; row++) {
+            __m512i a = _mm512_loadu_si512(from + row * from_pitch + i);
+            __m512i b = _mm512_loadu_si512(from + row * from_pitch + i + LINE);
+            _mm512_storeu_si512(to + row * to_pitch + i, a);
+            _mm512_storeu_si512(to + row * to_pitch + i + LINE, b);
         }
     }
 }
@@ -115,6 +127,21 @@ static size_t copy_head(char *to, const char *from)
     return head;
 }
 
+/* As much as can go abreast: pages, and then what is left in ABREAST parts, unless they are short.
+ * Returns how much that was. */
+static size_t copy_abreast(char *to, const char *from, size_t bytes, rows_copy copy)
+{
+    size_t i = 0;
+    for (; bytes - i >= BLOCK; i += BLOCK)
+        copy(to + i, PAGE, from + i, PAGE, PAGE);
+    size_t part = (bytes - i) / ABREAST / (2 * LINE) * (2 * LINE);
+    if (part >= PART) {
+        copy(to + i, (ptrdiff_t)part, from + i, (ptrdiff_t)part, part);
+        i += ABREAST * part;
+    }
+    return i;
+}
+
 void stream_past_cache(void *destination, const void *source, size_t bytes)
 {
     char *to = destination;
@@ -122,8 +149,8 @@ void stream_past_cache(void *destination, const void *source, size_t bytes)
     size_t i = 0;
     if (bytes >= SHORT) {
         bool wide = cpu_level_get() >= CPU_AVX512;
-        for (i = copy_head(to, from); bytes - i >= BLOCK; i += BLOCK)
-            (wide ? rows_stream_wide : rows_stream)(to + i, PAGE, from + i, PAGE, PAGE);
+        i = copy_head(to, from);
+        i += copy_abreast(to + i, from + i, bytes - i, wide ? rows_stream_wide : rows_stream);
         for (; bytes - i >= LINE; i += LINE)
             line_stream(to + i, from + i);
     }
@@ -182,12 +209,28 @@ void stream_into_cache(void *destination, const void *source, size_t bytes)
     char *to = destination;
     const char *from = source;
     size_t i = 0;
-    if (bytes >= BLOCK + LINE) {
+    if (bytes >= ABREAST * PART + LINE) {
         bool wide = cpu_level_get() >= CPU_AVX512;
-        for (i = copy_head(to, from); bytes - i >= BLOCK; i += BLOCK)
-            (wide ? block_store_wide : block_store)(to + i, from + i);
+        i = copy_head(to, from);
+        i += copy_abreast(to + i, from + i, bytes - i, wide ? rows_store_wide : rows_store);
     }
     memcpy(to + i, from + i, bytes - i);
+}
+
+void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
+                            ptrdiff_t source_pitch, size_t rows, size_t bytes)
+{
+    char *to = destination;
+    const char *from = source;
+    bool wide = cpu_level_get() >= CPU_AVX512;
+    size_t row = 0, pairs = bytes / (2 * LINE) * (2 * LINE);
+    for (; pairs > 0 && bytes < BLOCK && rows - row >= ABREAST; row += ABREAST) {
+        (wide ? rows_store_wide : rows_store)(to, destination_pitch, from, source_pitch, pairs);
+        for (int i = 0; i < ABREAST; i++, to += destination_pitch, from += source_pitch)
+            memcpy(to + pairs, from + pairs, bytes - pairs);
+    }
+    for (; row < rows; row++, to += destination_pitch, from += source_pitch)
+        stream_into_cache(to, from, bytes);
 }
 
 void stream_fence(void)

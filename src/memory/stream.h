@@ -26,6 +26,10 @@ void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, cons
 /* memcpy from memory that is not in a cache to a buffer that stays in one. */
 void stream_into_cache(void *destination, const void *source, size_t bytes);
 
+/* The same for rows. */
+void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
+                            ptrdiff_t source_pitch, size_t rows, size_t bytes);
+
 /* All stream_past_cache of this thread come before what it writes next. */
 void stream_fence(void);
 

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "memory/cma.h"
 #include "memory/measure.h"
+#include "memory/pieces.h"
 #include "memory/probe.h"
 #include "memory/staging.h"
 #include "memory/stream.h"
@@ -62,25 +63,15 @@ static banyan_status not_registered(const user_memory *user, const banyan_memory
 static void copy_here(const banyan_memory_handle *handle, const banyan_iovec *pieces, size_t count,
                       bool write, bool past_cache)
 {
-    for (size_t i = 0; i < count; i++) {
-        char *there = (char *)(uintptr_t)(handle->address + pieces[i].offset);
-        char *to = write ? there : pieces[i].local;
-        const char *from = write ? pieces[i].local : there;
-        if (past_cache)
-            stream_past_cache(to, from, pieces[i].bytes);
-        else if (pieces[i].bytes > 0)
-            memcpy(to, from, pieces[i].bytes);
-    }
-    if (past_cache)
-        stream_fence();
+    pieces_copy((char *)(uintptr_t)handle->address, pieces, count, write, past_cache);
 }
 
 static banyan_status copy_own(user_memory *user, const banyan_memory_handle *handle,
                               const banyan_iovec *pieces, size_t count, bool write, bool past_cache)
 {
-    pthread_mutex_lock(&user->space->lock);
+    pthread_rwlock_rdlock(&user->space->lock);
     bool known = registration_covers(user->space, handle);
-    pthread_mutex_unlock(&user->space->lock);
+    pthread_rwlock_unlock(&user->space->lock);
     if (!known)
         return not_registered(user, handle);
     copy_here(handle, pieces, count, write, past_cache);

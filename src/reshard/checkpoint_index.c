@@ -174,6 +174,9 @@ static banyan_status read_index(json_path *path, const json_t *root, checkpoint_
     RETURN_IF_FAILED(read_tensors(path, root, index));
     RETURN_IF_FAILED(json_member(path, root, "files", JSON_ARRAY, &files));
     json_path_key(path, "files");
+    if (json_array_size(files) > BANYAN_MAX_RANKS)
+        return json_path_fail(path, "has %zu entries, more than the %d ranks of a world",
+                              json_array_size(files), BANYAN_MAX_RANKS);
     for (size_t i = 0; i < json_array_size(files); i++) {
         size_t mark = json_path_index(path, i);
         RETURN_IF_FAILED(read_file(path, json_array_get(files, i), index));

@@ -5,17 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "core/path.h"
 #include "reshard/box.h"
 #include "reshard/checkpoint_folder.h"
-#include "reshard/checkpoint_index.h"
+#include "reshard/checkpoint_saved.h"
 #include "reshard/checkpoint_write.h"
 #include "reshard/layout.h"
 
-#define MAX_INDEX_BYTES ((size_t)4 << 30)
 #define DEFAULT_SHARD_BYTES UINT64_C(5000000000)
 
 /* One file of the result: tensors first … first + count - 1 of the index. */
@@ -27,13 +27,8 @@ struct shard {
 
 struct join {
     const char *saved, *folder;
-    char *index_path;
     banyan_checkpoint_options options;
-    checkpoint_index index;
-    banyan_checkpoint **files; /* of the index */
-    size_t *sources;           /* of each piece: its local tensor in its file */
-    size_t *piece_order;       /* by tensor */
-    size_t *first_piece;       /* of each tensor, in that order; one more at the end */
+    saved_model model;
     ARRAY(struct shard) shards;
     progress_state progress;
     char *buffer;
@@ -44,122 +39,6 @@ static uint64_t tensor_bytes(const banyan_local_tensor *tensor)
     uint64_t bytes = 0;
     shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes);
     return bytes;
-}
-
-/* ---- what was saved ---- */
-
-static banyan_status read_index(struct join *join)
-{
-    char *text;
-    size_t bytes;
-    join->index_path = path_join(join->saved, CHECKPOINT_INDEX_NAME);
-    if (!join->index_path)
-        return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(file_read(join->index_path, MAX_INDEX_BYTES, &text, &bytes));
-    banyan_status status = checkpoint_index_parse(join->index_path, text, bytes, &join->index);
-    free(text);
-    return status;
-}
-
-static banyan_status open_files(struct join *join)
-{
-    join->files = calloc(join->index.files.count + 1, sizeof(banyan_checkpoint *));
-    if (!join->files)
-        return error_no_memory(join->index.files.count * sizeof(banyan_checkpoint *), "files");
-    for (size_t i = 0; i < join->index.files.count; i++) {
-        char *path = path_join(join->saved, join->index.files.data[i]);
-        if (!path)
-            return BANYAN_ERR_NO_MEMORY;
-        banyan_status status = banyan_checkpoint_open(path, &join->files[i]);
-        free(path);
-        RETURN_IF_FAILED(status);
-    }
-    return BANYAN_OK;
-}
-
-/* The piece must lie in a local tensor that is there, and of the global one's type. */
-static banyan_status find_source(struct join *join, size_t i)
-{
-    const index_piece *piece = &join->index.pieces.data[i];
-    const banyan_local_tensor *global = &join->index.tensors.data[piece->tensor];
-    const char *file = join->index.files.data[piece->file];
-    char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
-    if (banyan_checkpoint_find(join->files[piece->file], piece->local, &join->sources[i]) !=
-        BANYAN_OK)
-        return error_set(BANYAN_ERR_FORMAT, "%s: file %s has no tensor %s, which holds part of %s",
-                         join->index_path, file, piece->local, global->name);
-    const banyan_local_tensor *local =
-        banyan_checkpoint_tensor(join->files[piece->file], join->sources[i]);
-    if (!banyan_dtype_equal(local->dtype, global->dtype))
-        return error_set(BANYAN_ERR_FORMAT, "%s: tensor %s in %s is %s, but %s is %s",
-                         join->index_path, local->name, file, banyan_dtype_name(local->dtype),
-                         global->name, banyan_dtype_name(global->dtype));
-    banyan_box box = {0};
-    if (local->ndim == piece->local_ndim)
-        box = piece_local_box(&piece->piece, local->ndim, &piece->piece.box);
-    if (local->ndim != piece->local_ndim || !box_fits(&box, local->ndim, local->shape))
-        return error_set(
-            BANYAN_ERR_FORMAT, "%s: box %s of %s does not lie in tensor %s of %s, of shape %s",
-            join->index_path, banyan_box_format(&piece->piece.box, text, sizeof text), global->name,
-            local->name, file, shape_format(local->ndim, local->shape, shape, sizeof shape));
-    return BANYAN_OK;
-}
-
-/* Find every piece's data, and list pieces by tensor. */
-static banyan_status find_sources(struct join *join)
-{
-    size_t pieces = join->index.pieces.count, tensors = join->index.tensors.count;
-    join->sources = calloc(pieces + 1, sizeof *join->sources);
-    join->piece_order = calloc(pieces + 1, sizeof *join->piece_order);
-    join->first_piece = calloc(tensors + 2, sizeof *join->first_piece);
-    if (!join->sources || !join->piece_order || !join->first_piece)
-        return error_no_memory((2 * pieces + tensors) * sizeof *join->sources, "an index");
-    for (size_t i = 0; i < pieces; i++) {
-        RETURN_IF_FAILED(find_source(join, i));
-        join->first_piece[join->index.pieces.data[i].tensor + 2]++;
-    }
-    for (size_t t = 2; t < tensors + 2; t++)
-        join->first_piece[t] += join->first_piece[t - 1];
-    for (size_t i = 0; i < pieces; i++)
-        join->piece_order[join->first_piece[join->index.pieces.data[i].tensor + 1]++] = i;
-    return BANYAN_OK;
-}
-
-static const index_piece *piece_of(const struct join *join, size_t in_order)
-{
-    return &join->index.pieces.data[join->piece_order[in_order]];
-}
-
-/* ---- is all of it there? ---- */
-
-static banyan_status check_covered(const struct join *join, size_t t)
-{
-    const banyan_local_tensor *tensor = &join->index.tensors.data[t];
-    ARRAY(banyan_box) missing = {0};
-    banyan_status status = BANYAN_OK;
-    if (!array_push(&missing, box_whole(tensor->ndim, tensor->shape)))
-        return BANYAN_ERR_NO_MEMORY;
-    for (size_t p = join->first_piece[t]; p < join->first_piece[t + 1]; p++) {
-        const banyan_box *cut = &piece_of(join, p)->piece.box;
-        for (size_t i = missing.count; i-- > 0;) {
-            banyan_box rest[2 * BANYAN_MAX_DIMS], from = missing.data[i];
-            int count = banyan_box_subtract(&from, cut, rest);
-            missing.data[i] = missing.data[--missing.count];
-            for (int r = 0; r < count; r++) {
-                if (!array_push(&missing, rest[r])) {
-                    array_free(&missing);
-                    return BANYAN_ERR_NO_MEMORY;
-                }
-            }
-        }
-    }
-    char text[BOX_TEXT_BYTES];
-    if (missing.count > 0 && banyan_box_elems(&missing.data[0]) > 0)
-        status =
-            error_set(BANYAN_ERR_INVALID, "%s: no file has box %s of tensor %s", join->index_path,
-                      banyan_box_format(&missing.data[0], text, sizeof text), tensor->name);
-    array_free(&missing);
-    return status;
 }
 
 /* ---- data ---- */
@@ -212,40 +91,28 @@ static banyan_box slab_at(const banyan_local_tensor *tensor, const struct slabs 
     return slab;
 }
 
-/* Copy a box of a piece to its place in the buffer, which holds the slab. */
-static banyan_status copy_box(const struct join *join, size_t in_order, const banyan_box *slab,
-                              const banyan_box *box)
+/* The slab as a piece of its tensor, dense in the buffer. */
+static banyan_status fill_buffer(const struct join *join, size_t t, const banyan_box *slab)
 {
-    const index_piece *from = piece_of(join, in_order);
-    const DLTensor *local =
-        banyan_checkpoint_data(join->files[from->file], join->sources[join->piece_order[in_order]]);
-    int64_t to_shape[BANYAN_MAX_DIMS], to_strides[BANYAN_MAX_DIMS];
-    int64_t from_shape[BANYAN_MAX_DIMS], from_strides[BANYAN_MAX_DIMS];
-    banyan_piece whole = {.ndim = slab->ndim, .box = *slab};
-    DLTensor to, source, buffer = *local;
+    banyan_piece piece = {.ndim = slab->ndim, .box = *slab};
     int64_t extent[BANYAN_MAX_DIMS];
     for (int d = 0; d < slab->ndim; d++) {
-        whole.dim_map[d] = d;
+        piece.dim_map[d] = d;
         extent[d] = slab->extent[d];
     }
-    buffer.data = join->buffer;
-    buffer.ndim = slab->ndim;
-    buffer.shape = extent;
-    buffer.strides = NULL;
-    piece_view(&whole, box, &buffer, to_shape, to_strides, &to);
-    piece_view(&from->piece, box, local, from_shape, from_strides, &source);
-    return banyan_tensor_copy(&to, &source);
+    DLTensor buffer = {.data = join->buffer,
+                       .device = {kDLCPU, 0},
+                       .ndim = slab->ndim,
+                       .dtype = join->model.index.tensors.data[t].dtype,
+                       .shape = extent};
+    return saved_model_copy(&join->model, t, &piece, &buffer);
 }
 
 static banyan_status write_slab(struct join *join, const struct shard *shard, size_t t,
                                 const banyan_box *slab, uint64_t offset)
 {
-    for (size_t p = join->first_piece[t]; p < join->first_piece[t + 1]; p++) {
-        banyan_box box;
-        if (banyan_box_intersect(slab, &piece_of(join, p)->piece.box, &box))
-            RETURN_IF_FAILED(copy_box(join, p, slab, &box));
-    }
-    DLDataType dtype = join->index.tensors.data[t].dtype;
+    RETURN_IF_FAILED(fill_buffer(join, t, slab));
+    DLDataType dtype = join->model.index.tensors.data[t].dtype;
     uint64_t bytes = banyan_box_elems(slab) * banyan_dtype_bytes(dtype);
     RETURN_IF_FAILED(new_file_write(&shard->file, shard->name, offset, join->buffer, bytes));
     progress_add(&join->progress, bytes);
@@ -255,7 +122,7 @@ static banyan_status write_slab(struct join *join, const struct shard *shard, si
 static banyan_status write_tensor(struct join *join, const struct shard *shard,
                                   const safetensors_entry *entry, size_t t)
 {
-    const banyan_local_tensor *tensor = &join->index.tensors.data[t];
+    const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
     struct slabs slabs = slabs_of(tensor);
     uint64_t offset = entry->offset;
     for (uint64_t number = 0; number < slabs.count; number++) {
@@ -274,8 +141,8 @@ static banyan_status cut_shards(struct join *join)
     uint64_t most = join->options.max_shard_bytes, used = 0;
     if (most == 0)
         most = DEFAULT_SHARD_BYTES;
-    for (size_t t = 0; t < join->index.tensors.count; t++) {
-        uint64_t bytes = tensor_bytes(&join->index.tensors.data[t]);
+    for (size_t t = 0; t < join->model.index.tensors.count; t++) {
+        uint64_t bytes = tensor_bytes(&join->model.index.tensors.data[t]);
         join->progress.total += bytes;
         if (join->shards.count == 0 || bytes > most - used) {
             struct shard shard = {.first = t, .file = {-1, NULL}};
@@ -304,7 +171,7 @@ static void order_tensors(const struct join *join, const struct shard *shard, si
     size_t count = 0;
     for (size_t elem_bytes = 16; elem_bytes > 0; elem_bytes /= 2) {
         for (size_t t = shard->first; t < shard->first + shard->count; t++) {
-            const banyan_local_tensor *tensor = &join->index.tensors.data[t];
+            const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
             if (banyan_dtype_bytes(tensor->dtype) != elem_bytes)
                 continue;
             entries[count].tensor = *tensor;
@@ -368,7 +235,8 @@ static json_t *weight_map(const struct join *join)
     for (size_t i = 0; i < join->shards.count; i++) {
         const struct shard *shard = &join->shards.data[i];
         for (size_t t = shard->first; t < shard->first + shard->count; t++)
-            json_object_set_new(shards, join->index.tensors.data[t].name, json_string(shard->name));
+            json_object_set_new(shards, join->model.index.tensors.data[t].name,
+                                json_string(shard->name));
     }
     return json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)join->progress.total,
                      "weight_map", shards);
@@ -390,7 +258,7 @@ static banyan_status place_shards(struct join *join, const char *hidden)
     char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
     json_decref(index);
     if (!text)
-        return error_no_memory(join->index.tensors.count, "an index");
+        return error_no_memory(join->model.index.tensors.count, "an index");
     banyan_status status = new_file_write_text(hidden, "model.safetensors.index.json", text);
     free(text);
     return status;
@@ -399,12 +267,15 @@ static banyan_status place_shards(struct join *join, const char *hidden)
 static banyan_status name_folder(struct join *join)
 {
     char *hidden;
-    RETURN_IF_FAILED(new_folder_make(join->folder, &hidden));
+    int lock;
+    RETURN_IF_FAILED(new_folder_make(join->folder, &hidden, &lock));
     banyan_status status = place_shards(join, hidden);
     if (status == BANYAN_OK)
         status = new_folder_publish(hidden, join->folder);
     if (status != BANYAN_OK)
         new_folder_remove(hidden);
+    if (lock >= 0)
+        close(lock);
     free(hidden);
     return status;
 }
@@ -412,13 +283,7 @@ static banyan_status name_folder(struct join *join)
 static banyan_status join_all(struct join *join)
 {
     RETURN_IF_FAILED(new_folder_check(join->folder));
-    RETURN_IF_FAILED(read_index(join));
-    RETURN_IF_FAILED(open_files(join));
-    RETURN_IF_FAILED(find_sources(join));
-    for (size_t t = 0; t < join->index.tensors.count; t++)
-        RETURN_IF_FAILED(check_covered(join, t));
-    if (join->index.tensors.count == 0)
-        return error_set(BANYAN_ERR_FORMAT, "%s has no tensors", join->index_path);
+    RETURN_IF_FAILED(saved_model_open(join->saved, &join->model));
     RETURN_IF_FAILED(cut_shards(join));
     RETURN_IF_FAILED(write_shards(join));
     return name_folder(join);
@@ -429,15 +294,8 @@ static void join_free(struct join *join)
     for (size_t i = 0; i < join->shards.count; i++)
         new_file_close(&join->shards.data[i].file);
     array_free(&join->shards);
-    for (size_t i = 0; join->files && i < join->index.files.count; i++)
-        banyan_checkpoint_close(join->files[i]);
-    free(join->files);
-    free(join->sources);
-    free(join->piece_order);
-    free(join->first_piece);
     free(join->buffer);
-    free(join->index_path);
-    checkpoint_index_free(&join->index);
+    saved_model_close(&join->model);
 }
 
 banyan_status banyan_checkpoint_join(const char *saved, const char *folder,

@@ -2,10 +2,11 @@
 
 #include "core/error.h"
 #include "reshard/box.h"
+#include "reshard/checkpoint_read.h"
 #include "reshard/checkpoint_write.h"
 #include "reshard/layout.h"
 
-static banyan_status check_source(const banyan_piece *piece, const DLTensor *source,
+static banyan_status check_source(const banyan_piece *piece, const banyan_local_tensor *source,
                                   const DLTensor *local)
 {
     char have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
@@ -24,15 +25,10 @@ static banyan_status check_source(const banyan_piece *piece, const DLTensor *sou
     return BANYAN_OK;
 }
 
-static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banyan_piece *piece,
+/* `source` is the whole tensor. */
+static banyan_status copy_whole(const DLTensor *source, const banyan_piece *piece,
                                 const DLTensor *local)
 {
-    size_t i;
-    if (!piece->fallback_name || banyan_checkpoint_find(checkpoint, piece->name, &i) != BANYAN_OK)
-        RETURN_IF_FAILED(banyan_checkpoint_find(
-            checkpoint, piece->fallback_name ? piece->fallback_name : piece->name, &i));
-    const DLTensor *source = banyan_checkpoint_data(checkpoint, i);
-    RETURN_IF_FAILED(check_source(piece, source, local));
     int64_t to_shape[BANYAN_MAX_DIMS], to_strides[BANYAN_MAX_DIMS];
     int64_t from_shape[BANYAN_MAX_DIMS], from_strides[BANYAN_MAX_DIMS];
     DLTensor to, from;
@@ -42,6 +38,19 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
     piece_view(piece, &piece->box, local, to_shape, to_strides, &to);
     piece_view(&whole, &piece->box, source, from_shape, from_strides, &from);
     return banyan_tensor_copy(&to, &from);
+}
+
+static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banyan_piece *piece,
+                                const DLTensor *local)
+{
+    size_t i;
+    if (!piece->fallback_name || banyan_checkpoint_find(checkpoint, piece->name, &i) != BANYAN_OK)
+        RETURN_IF_FAILED(banyan_checkpoint_find(
+            checkpoint, piece->fallback_name ? piece->fallback_name : piece->name, &i));
+    RETURN_IF_FAILED(check_source(piece, banyan_checkpoint_tensor(checkpoint, i), local));
+    const saved_model *saved = checkpoint_saved(checkpoint);
+    return saved ? saved_model_copy(saved, i, piece, local)
+                 : copy_whole(banyan_checkpoint_data(checkpoint, i), piece, local);
 }
 
 static uint64_t piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)

@@ -1,4 +1,4 @@
-#include <banyan/checkpoint.h>
+#include "reshard/checkpoint_read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +34,7 @@ struct banyan_checkpoint {
     ARRAY(struct mapped_tensor) tensors;
     map by_name;
     names names;
+    saved_model saved; /* without files: the tensors lie in one piece each */
 };
 
 /* ---- files ---- */
@@ -206,26 +207,67 @@ static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index
     return status;
 }
 
+/* ---- a folder that ranks saved ---- */
+
+static banyan_status open_saved(banyan_checkpoint *checkpoint)
+{
+    RETURN_IF_FAILED(saved_model_open(checkpoint->path, &checkpoint->saved));
+    const checkpoint_index *index = &checkpoint->saved.index;
+    for (size_t t = 0; t < index->tensors.count; t++) {
+        struct mapped_tensor added = {.tensor = index->tensors.data[t]};
+        if (!map_put_string(&checkpoint->by_name, added.tensor.name, t) ||
+            !array_push(&checkpoint->tensors, added))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+const saved_model *checkpoint_saved(const banyan_checkpoint *checkpoint)
+{
+    return checkpoint->saved.files ? &checkpoint->saved : NULL;
+}
+
+int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint)
+{
+    return checkpoint->saved.files ? (int)checkpoint->saved.index.files.count : 0;
+}
+
+void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
+                                  banyan_layout *layout)
+{
+    if (rank >= 0 && rank < banyan_checkpoint_rank_count(checkpoint))
+        saved_model_add_layout(&checkpoint->saved, (size_t)rank, layout);
+}
+
 /* ---- opening ---- */
 
 static banyan_status open_folder(banyan_checkpoint *checkpoint)
 {
     char *index = path_join(checkpoint->path, INDEX_NAME);
     char *single = path_join(checkpoint->path, SINGLE_NAME);
+    char *saved = path_join(checkpoint->path, CHECKPOINT_INDEX_NAME);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
-    if (!index || !single)
+    if (!index || !single || !saved)
         goto free_paths;
     if (access(index, F_OK) == 0)
         status = open_index(checkpoint, index);
     else if (access(single, F_OK) == 0)
         status = add_file(checkpoint, single, NULL, NULL);
+    else if (access(saved, F_OK) == 0)
+        status = open_saved(checkpoint);
     else
-        status = error_set(BANYAN_ERR_NOT_FOUND, "%s has neither %s nor %s", checkpoint->path,
-                           INDEX_NAME, SINGLE_NAME);
+        status = error_set(BANYAN_ERR_NOT_FOUND, "%s has no %s, %s or %s", checkpoint->path,
+                           INDEX_NAME, SINGLE_NAME, CHECKPOINT_INDEX_NAME);
 free_paths:
     free(index);
     free(single);
+    free(saved);
     return status;
+}
+
+static banyan_status open_file(banyan_checkpoint *checkpoint)
+{
+    return add_file(checkpoint, checkpoint->path, NULL, NULL);
 }
 
 static banyan_status open_path(banyan_checkpoint *checkpoint)
@@ -235,11 +277,11 @@ static banyan_status open_path(banyan_checkpoint *checkpoint)
         return error_set(BANYAN_ERR_NOT_FOUND, "there is no %s", checkpoint->path);
     if (stat(checkpoint->path, &info) != 0)
         return error_set_errno("looking at %s", checkpoint->path);
-    return S_ISDIR(info.st_mode) ? open_folder(checkpoint)
-                                 : add_file(checkpoint, checkpoint->path, NULL, NULL);
+    return S_ISDIR(info.st_mode) ? open_folder(checkpoint) : open_file(checkpoint);
 }
 
-banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **checkpoint)
+static banyan_status open_with(banyan_status (*open)(banyan_checkpoint *checkpoint),
+                               const char *path, banyan_checkpoint **checkpoint)
 {
     banyan_checkpoint *opened = calloc(1, sizeof *opened);
     char *copy = strdup(path);
@@ -249,7 +291,7 @@ banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **check
         return error_no_memory(sizeof *opened + strlen(path), "a checkpoint");
     }
     opened->path = copy;
-    banyan_status status = open_path(opened);
+    banyan_status status = open(opened);
     if (status != BANYAN_OK) {
         banyan_checkpoint_close(opened);
         return status;
@@ -260,12 +302,23 @@ banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **check
     return BANYAN_OK;
 }
 
+banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **checkpoint)
+{
+    return open_with(open_path, path, checkpoint);
+}
+
+banyan_status checkpoint_open_file(const char *path, banyan_checkpoint **checkpoint)
+{
+    return open_with(open_file, path, checkpoint);
+}
+
 void banyan_checkpoint_close(banyan_checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
     for (size_t i = 0; i < checkpoint->files.count; i++)
         munmap(checkpoint->files.data[i].base, checkpoint->files.data[i].bytes);
+    saved_model_close(&checkpoint->saved);
     array_free(&checkpoint->files);
     array_free(&checkpoint->tensors);
     map_free(&checkpoint->by_name);
@@ -286,7 +339,7 @@ const banyan_local_tensor *banyan_checkpoint_tensor(const banyan_checkpoint *che
 
 const DLTensor *banyan_checkpoint_data(const banyan_checkpoint *checkpoint, size_t i)
 {
-    return &checkpoint->tensors.data[i].data;
+    return checkpoint_saved(checkpoint) ? NULL : &checkpoint->tensors.data[i].data;
 }
 
 banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpoint, const char *name,

@@ -27,6 +27,7 @@ struct save {
     new_file file;         /* -1 when there is none */
     char rank_name[32];    /* "rank-00000": the number counts ranks with a file */
     char hidden[PATH_MAX]; /* the folder until it has its name */
+    int lock;              /* of the hidden folder; -1: none */
 };
 
 static bool is_first(const struct save *save)
@@ -120,12 +121,15 @@ static banyan_status make_folder(struct save *save)
     banyan_status mine = BANYAN_OK;
     char *made = NULL;
     if (is_first(save))
-        mine = new_folder_make(save->folder, &made);
+        mine = new_folder_make(save->folder, &made, &save->lock);
     if (made)
         snprintf(save->hidden, sizeof save->hidden, "%s", made);
     free(made);
     RETURN_IF_FAILED(control_agree(save->world, mine));
-    return banyan_world_broadcast(save->world, save->hidden, sizeof save->hidden, 0);
+    RETURN_IF_FAILED(banyan_world_broadcast(save->world, save->hidden, sizeof save->hidden, 0));
+    if (!is_first(save))
+        save->lock = new_folder_lock(save->hidden);
+    return BANYAN_OK;
 }
 
 static banyan_status place_file(struct save *save)
@@ -238,8 +242,11 @@ banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *la
                         .tensors = tensors,
                         .world = world,
                         .options = checkpoint_options_take(options),
-                        .file = {-1, NULL}};
+                        .file = {-1, NULL},
+                        .lock = -1};
     banyan_status status = save_all(&save);
+    if (save.lock >= 0)
+        close(save.lock);
     new_file_close(&save.file);
     return status;
 }

@@ -1,5 +1,6 @@
 #include "reshard/execute.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,10 +28,30 @@ static void zero_paddings(const execution *run)
             zero_view(&run->paddings.data[i], 0, run->paddings.data[i].data);
 }
 
+static banyan_status finish_paddings(const execution *run, const banyan_transform *transform)
+{
+    const plan_holding *holding = &run->plan->destination;
+    for (size_t i = 0; i < holding->padding_count; i++) {
+        int tensor = holding->paddings[i].tensor;
+        RETURN_IF_FAILED(
+            transform->finish_padding(transform->context, holding->tensors[tensor].name,
+                                      banyan_tensors_get(run->destination, (size_t)tensor)));
+    }
+    return BANYAN_OK;
+}
+
+static bool has_finish_padding(const banyan_transform *transform)
+{
+    return transform->size > offsetof(banyan_transform, finish_padding) &&
+           transform->finish_padding;
+}
+
 static banyan_status finish_run(const execution *run)
 {
     zero_paddings(run);
     const banyan_transform *transform = run->transform;
+    if (transform && has_finish_padding(transform))
+        RETURN_IF_FAILED(finish_paddings(run, transform));
     return transform && transform->finish ? transform->finish(transform->context) : BANYAN_OK;
 }
 

@@ -55,6 +55,7 @@ typedef struct execution {
     execution_part *parts;
     ARRAY(execution_wave) waves;
     ARRAY(strided_view) paddings;
+    uint64_t kept_bytes; /* that the transform has of its own, all the time */
     run_memory arena;
 } execution;
 
@@ -88,5 +89,8 @@ banyan_status execution_plan_waves(execution *run);
 
 /* A wave's checksums are one piece of staging: what it is rounded up by is set aside. */
 uint64_t execution_sums_rounding(const execution *run);
+
+/* What no wave can have of the staging memory. */
+uint64_t execution_set_aside(const execution *run);
 
 #endif

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -227,9 +228,10 @@ banyan_status execution_finalize_end(const execution *run, const execution_end *
 
 /* Ask the transform for its parts once, in memory that is given back at once, to learn how much it
  * takes: a wave's addresses are settled before the first wave runs. */
-static banyan_status measure_end(const execution *run, execution_end *end, bool is_local)
+static banyan_status measure_end(execution *run, execution_end *end, bool is_local)
 {
-    banyan_transform_scratch scratch = {0};
+    banyan_transform_scratch scratch = {.kept_bytes = run->kept_bytes,
+                                        .max_kept_bytes = run->plan->max_staging_bytes};
     DLTensor parts[BANYAN_TRANSFORM_MAX_PARTS];
     int count = 0;
     banyan_status status = execution_prepare_end(run, end, &scratch, parts, &count);
@@ -245,6 +247,7 @@ static banyan_status measure_end(const execution *run, execution_end *end, bool 
     run_memory_count((int64_t)scratch.bytes);
     run_memory_count(-(int64_t)scratch.bytes);
     transform_scratch_release(&scratch);
+    run->kept_bytes = scratch.kept_bytes;
     end->need_bytes = need;
     return status;
 }
@@ -252,32 +255,42 @@ static banyan_status measure_end(const execution *run, execution_end *end, bool 
 static banyan_status check_need(const execution *run, const execution_end *end, uint64_t bytes)
 {
     char text[BOX_TEXT_BYTES];
-    bytes += execution_sums_rounding(run);
-    if (run->plan->max_staging_bytes == 0 || bytes <= run->plan->max_staging_bytes)
+    if (run->plan->max_staging_bytes == 0 ||
+        bytes + execution_set_aside(run) <= run->plan->max_staging_bytes)
         return BANYAN_OK;
+    char kept[96] = "";
+    if (run->kept_bytes > 0)
+        snprintf(kept, sizeof kept, ", beside %" PRIu64 " in which tensors are put together",
+                 run->kept_bytes);
     return error_set(BANYAN_ERR_INVALID,
-                     "rank %d needs %" PRIu64 " bytes of staging at once for %s of \"%s\"; "
+                     "rank %d needs %" PRIu64 " bytes of staging at once for %s of \"%s\"%s; "
                      "max_staging_bytes is %" PRIu64,
-                     run->plan->rank, bytes, banyan_box_format(&end->box, text, sizeof text),
-                     end->transfer->name, run->plan->max_staging_bytes);
+                     run->plan->rank, bytes + execution_sums_rounding(run),
+                     banyan_box_format(&end->box, text, sizeof text), end->transfer->name, kept,
+                     run->plan->max_staging_bytes);
+}
+
+/* Only when all have been measured is it known what the transform keeps. */
+static banyan_status check_needs(const execution *run)
+{
+    for (size_t i = 0; i < run->ends.count; i++)
+        RETURN_IF_FAILED(check_need(run, &run->ends.data[i], run->ends.data[i].need_bytes));
+    for (size_t i = 0; i < run->locals.count; i += 2) {
+        const execution_end *sending = &run->locals.data[i], *receiving = sending + 1;
+        RETURN_IF_FAILED(check_need(run, sending, sending->need_bytes + receiving->need_bytes));
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status measure_ends(execution *run)
 {
     if (run->transform && run->transform->begin)
         RETURN_IF_FAILED(run->transform->begin(run->transform->context));
-    for (size_t i = 0; i < run->ends.count; i++) {
-        execution_end *end = &run->ends.data[i];
-        RETURN_IF_FAILED(measure_end(run, end, false));
-        RETURN_IF_FAILED(check_need(run, end, end->need_bytes));
-    }
-    for (size_t i = 0; i < run->locals.count; i += 2) {
-        execution_end *sending = &run->locals.data[i], *receiving = sending + 1;
-        RETURN_IF_FAILED(measure_end(run, sending, true));
-        RETURN_IF_FAILED(measure_end(run, receiving, true));
-        RETURN_IF_FAILED(check_need(run, sending, sending->need_bytes + receiving->need_bytes));
-    }
-    return BANYAN_OK;
+    for (size_t i = 0; i < run->ends.count; i++)
+        RETURN_IF_FAILED(measure_end(run, &run->ends.data[i], false));
+    for (size_t i = 0; i < run->locals.count; i++)
+        RETURN_IF_FAILED(measure_end(run, &run->locals.data[i], true));
+    return check_needs(run);
 }
 
 /* ---- all of it ---- */

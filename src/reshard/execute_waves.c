@@ -150,9 +150,8 @@ static banyan_status cut_and_deal(execution *run)
     execution_boundaries boundaries = {0};
     banyan_status status = control_agree(run->world, list_needs(run, &needs, &count));
     if (status == BANYAN_OK && run->plan->max_staging_bytes > 0)
-        status =
-            cut_waves(run->world, needs, count,
-                      run->plan->max_staging_bytes - execution_sums_rounding(run), &boundaries);
+        status = cut_waves(run->world, needs, count,
+                           run->plan->max_staging_bytes - execution_set_aside(run), &boundaries);
     if (status == BANYAN_OK)
         status = control_agree(run->world, deal_waves(run, &boundaries));
     free(needs);
@@ -185,6 +184,11 @@ static banyan_status alloc_arena(execution *run)
 uint64_t execution_sums_rounding(const execution *run)
 {
     return run->plan->checksums ? run_memory_rounded(1) : 0;
+}
+
+uint64_t execution_set_aside(const execution *run)
+{
+    return run->kept_bytes + execution_sums_rounding(run);
 }
 
 banyan_status execution_plan_waves(execution *run)

@@ -77,23 +77,59 @@ static bool cut_vocab(model_build *build, const model_tensor *tensor, int64_t si
     return true;
 }
 
-/* The size of a head: from another tensor where the model has it. */
-static bool find_head_rows(model_build *build, const model_tensor *tensor, int64_t *rows)
+/* The tensor that tells the size of a head; NULL when the model has none. */
+static bool find_head_source(model_build *build, const model_tensor *tensor, char *name,
+                             const banyan_local_tensor **source)
+{
+    const glob_local nowhere = {-1, -1};
+    if (!glob_expand(tensor->match.rule->head_source, &tensor->match.captures, &nowhere, name,
+                     MAX_NAME_BYTES))
+        return fail(build, tensor, "its head's name is too long");
+    *source = model_find(build->model, name);
+    if (*source && ((*source)->ndim == 0 || (*source)->shape[(*source)->ndim - 1] == 0))
+        return fail(build, tensor, "\"%s\" gives its heads no rows", name);
+    return true;
+}
+
+/* Whether a guess at the size of heads can be wrong: they are cut, or fused by groups; and the
+ * tensor is narrower than those that the rule is sure of. Vectors and scales lie beside a matrix,
+ * which is asked the same. */
+static bool head_is_doubtful(const model_build *build, const model_tensor *tensor, int ranks)
 {
     const model_rule *rule = tensor->match.rule;
+    const rule_packed *packed = rule_find_packed(build->rules, rule, build->packing.name);
+    if (tensor->global->ndim != 2 || tensor->match.is_scale || rule->shard_dim < 0)
+        return false;
+    return (ranks > 1 || (packed && packed->by_group)) &&
+           tensor->global->shape[1 - rule->shard_dim] < rule->head_wide;
+}
+
+/* The size of a head: from another tensor where the model has it, else as the spec, the model's
+ * configuration or the rule says. */
+static bool find_head_rows(model_build *build, const model_tensor *tensor, int ranks, int64_t *rows)
+{
+    const model_rule *rule = tensor->match.rule;
+    int64_t given = build->spec->head > 0 ? build->spec->head : model_head(build->model);
+    const banyan_local_tensor *source;
+    char name[MAX_NAME_BYTES];
     *rows = rule->head_rows;
     if (!rule->head_source)
         return true;
-    char name[MAX_NAME_BYTES];
-    const glob_local nowhere = {-1, -1};
-    if (!glob_expand(rule->head_source, &tensor->match.captures, &nowhere, name, sizeof name))
-        return fail(build, tensor, "its head's name is too long");
-    const banyan_local_tensor *source = model_find(build->model, name);
-    if (!source)
+    if (!find_head_source(build, tensor, name, &source))
+        return false;
+    if (!source && given == 0 && head_is_doubtful(build, tensor, ranks))
+        return fail(build, tensor,
+                    "how large its heads are is not known, since there is no \"%s\": give head=N "
+                    "in the spec",
+                    name);
+    if (!source) {
+        *rows = given > 0 ? given : rule->head_rows;
         return true;
-    if (source->ndim == 0 || source->shape[source->ndim - 1] == 0)
-        return fail(build, tensor, "\"%s\" gives its heads no rows", name);
+    }
     *rows = source->shape[source->ndim - 1];
+    if (build->spec->head > 0 && build->spec->head != *rows)
+        return fail(build, tensor, "heads are %" PRId64 " in the spec, and %" PRId64 " in \"%s\"",
+                    build->spec->head, *rows, name);
     return true;
 }
 
@@ -101,7 +137,7 @@ static bool cut_heads(model_build *build, const model_tensor *tensor, int64_t si
                       const spec_axis *ranks, struct range *range)
 {
     int64_t rows;
-    if (!find_head_rows(build, tensor, &rows))
+    if (!find_head_rows(build, tensor, ranks->count, &rows))
         return false;
     if (size % rows != 0)
         return fail(build, tensor, "%" PRId64 " elements are no heads of %" PRId64, size, rows);

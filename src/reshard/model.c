@@ -3,12 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <banyan/checkpoint.h>
 
 #include "core/array.h"
 #include "core/json.h"
 #include "reshard/box.h"
+#include "core/path.h"
 #include "reshard/names.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
@@ -18,6 +20,7 @@ struct banyan_model {
     names names;
     map by_name;
     uint64_t bytes;
+    int64_t head; /* 0: not known */
 };
 
 /* One entry of a model's file; its line is looked for only when it is wrong. */
@@ -129,6 +132,53 @@ static banyan_status load_json(const char *path, banyan_model *model)
     return status;
 }
 
+static banyan_status read_optional(json_path *place, const json_t *root, const char *key,
+                                   int64_t *value)
+{
+    const json_t *found = json_object_get(root, key);
+    return !found || json_is_null(found) ? BANYAN_OK
+                                         : json_member_int(place, root, key, 0, INT32_MAX, value);
+}
+
+/* Heads have head_dim elements (v_head_dim with latent attention), or share the hidden size. */
+static banyan_status read_config(json_path *place, const json_t *root, int64_t *head)
+{
+    int64_t hidden = 0, heads = 0, found = 0;
+    RETURN_IF_FAILED(read_optional(place, root, "v_head_dim", &found));
+    if (found == 0)
+        RETURN_IF_FAILED(read_optional(place, root, "head_dim", &found));
+    RETURN_IF_FAILED(read_optional(place, root, "hidden_size", &hidden));
+    RETURN_IF_FAILED(read_optional(place, root, "num_attention_heads", &heads));
+    if (found == 0 && heads > 0 && hidden % heads == 0)
+        found = hidden / heads;
+    *head = found;
+    return BANYAN_OK;
+}
+
+/* A Hugging Face folder has its configuration beside the weights. */
+static banyan_status load_config(const char *folder, banyan_model *model)
+{
+    char *path = path_join(folder, "config.json"), *text = NULL;
+    if (!path)
+        return BANYAN_ERR_NO_MEMORY;
+    banyan_status status = BANYAN_OK;
+    json_t *root = NULL;
+    size_t bytes;
+    if (access(path, F_OK) != 0)
+        goto free_path;
+    status = file_read(path, MAX_FILE_BYTES, &text, &bytes);
+    if (status == BANYAN_OK)
+        status = json_parse(path, text, bytes, &root);
+    json_path place = {.file = path};
+    if (status == BANYAN_OK)
+        status = read_config(&place, root, &model->head);
+    json_decref(root);
+    free(text);
+free_path:
+    free(path);
+    return status;
+}
+
 static banyan_status load_checkpoint(const char *path, banyan_model *model)
 {
     banyan_checkpoint *checkpoint;
@@ -137,7 +187,7 @@ static banyan_status load_checkpoint(const char *path, banyan_model *model)
     for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint) && status == BANYAN_OK; i++)
         status = add_tensor(model, banyan_checkpoint_tensor(checkpoint, i), path);
     banyan_checkpoint_close(checkpoint);
-    return status;
+    return status == BANYAN_OK ? load_config(path, model) : status;
 }
 
 static bool is_checkpoint(const char *path)
@@ -189,6 +239,11 @@ const banyan_local_tensor *banyan_model_tensor(const banyan_model *model, size_t
 uint64_t banyan_model_bytes(const banyan_model *model)
 {
     return model->bytes;
+}
+
+int64_t model_head(const banyan_model *model)
+{
+    return model->head;
 }
 
 const banyan_local_tensor *model_find(const banyan_model *model, const char *name)

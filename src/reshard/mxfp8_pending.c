@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "reshard/execute_memory.h"
 
 struct mxfp8_pending {
     mxfp8_box whole;
@@ -14,35 +15,67 @@ struct mxfp8_pending {
     uint8_t *marked; /* a byte a block, row by row */
 };
 
-static int64_t row_length(const mxfp8_box *box)
+/* A whole tensor in numbers. */
+struct extent {
+    uint64_t rows, row_blocks, values_bytes;
+};
+
+static bool measure(DLDataType dtype, int ndim, const int64_t *shape, struct extent *extent)
 {
-    return box->ndim > 0 ? box->extent[box->ndim - 1] : 1;
+    uint64_t bytes = banyan_dtype_bytes(dtype), rows = 1, total;
+    bool overflows = false;
+    for (int d = ndim - 1; d >= 0; d--) {
+        overflows = overflows || __builtin_mul_overflow(bytes, (uint64_t)shape[d], &bytes);
+        overflows =
+            overflows || (d < ndim - 1 && __builtin_mul_overflow(rows, (uint64_t)shape[d], &rows));
+    }
+    *extent = (struct extent){rows, (uint64_t)mxfp8_blocks(ndim > 0 ? shape[ndim - 1] : 1), bytes};
+    return !overflows && !__builtin_mul_overflow(rows, extent->row_blocks, &total) &&
+           !__builtin_add_overflow(total, bytes, &total) && total < INT64_MAX;
+}
+
+bool mxfp8_pending_bytes(DLDataType dtype, int ndim, const int64_t *shape, uint64_t *bytes)
+{
+    struct extent extent;
+    if (!measure(dtype, ndim, shape, &extent))
+        return false;
+    *bytes = extent.values_bytes + extent.rows * extent.row_blocks;
+    return true;
+}
+
+static int64_t counted_bytes(const mxfp8_pending *pending)
+{
+    return (int64_t)(pending->values_bytes + pending->block_count);
 }
 
 banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
                                    const int64_t *shape, mxfp8_pending **pending)
 {
+    struct extent extent;
     mxfp8_pending *made = calloc(1, sizeof *made);
     if (!made)
         return error_no_memory(sizeof *made, name);
+    if (!measure(dtype, ndim, shape, &extent)) {
+        free(made);
+        return error_no_memory(SIZE_MAX, name);
+    }
+    int64_t stride = (int64_t)banyan_dtype_bytes(dtype);
     made->whole.ndim = ndim;
     made->values.dtype = dtype;
-    size_t bytes = banyan_dtype_bytes(dtype), rows = 1;
-    bool overflows = false;
     for (int d = ndim - 1; d >= 0; d--) {
         made->whole.extent[d] = shape[d];
-        made->values.stride[d] = (int64_t)bytes;
-        overflows = overflows || __builtin_mul_overflow(bytes, (size_t)shape[d], &bytes);
-        rows = d < ndim - 1 ? rows * (size_t)shape[d] : 1;
+        made->values.stride[d] = stride;
+        stride *= shape[d];
     }
-    made->row_blocks = mxfp8_blocks(row_length(&made->whole));
-    made->values_bytes = bytes;
-    made->block_count = rows * (size_t)made->row_blocks;
-    made->values.data = overflows ? NULL : calloc(1, bytes + 1);
-    made->marked = overflows ? NULL : calloc(1, made->block_count + 1);
+    made->row_blocks = (int64_t)extent.row_blocks;
+    made->values_bytes = (size_t)extent.values_bytes;
+    made->block_count = (size_t)(extent.rows * extent.row_blocks);
+    run_memory_count(counted_bytes(made));
+    made->values.data = calloc(1, made->values_bytes + 1);
+    made->marked = calloc(1, made->block_count + 1);
     if (!made->values.data || !made->marked) {
         mxfp8_pending_destroy(made);
-        return error_no_memory(bytes, name);
+        return error_no_memory((size_t)extent.values_bytes, name);
     }
     *pending = made;
     return BANYAN_OK;
@@ -52,6 +85,7 @@ void mxfp8_pending_destroy(mxfp8_pending *pending)
 {
     if (!pending)
         return;
+    run_memory_count(-counted_bytes(pending));
     free(pending->values.data);
     free(pending->marked);
     free(pending);

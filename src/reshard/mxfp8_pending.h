@@ -6,7 +6,11 @@
 
 typedef struct mxfp8_pending mxfp8_pending;
 
-/* Memory for a whole tensor of this shape, dense, in the type that its slices come in, zeroed. */
+/* What a whole tensor of this shape takes, dense, in the type that its slices come in. False when
+ * no memory can be that large. */
+bool mxfp8_pending_bytes(DLDataType dtype, int ndim, const int64_t *shape, uint64_t *bytes);
+
+/* That memory, zeroed. It counts as memory of runs. */
 banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
                                    const int64_t *shape, mxfp8_pending **pending);
 void mxfp8_pending_destroy(mxfp8_pending *pending);

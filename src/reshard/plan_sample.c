@@ -1,9 +1,8 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "reshard/plan_rank.h"
+#include "reshard/plan_replay.h"
 #include "world/directory.h"
 
 /* One rank's layouts and planner, made when they are needed and not kept: a world of thousands
@@ -21,22 +20,15 @@ struct imagined {
     const banyan_reshard_options *options;
     directory_part **parts;
     banyan_plan_cost **costs; /* of each rank, NULL for most */
-    /* Bytes of questions and answers that an owner holds in a round, all at once, by rank. */
-    uint64_t (*in_flight)[PLANNER_ROUNDS];
+    plan_replay *replays;     /* of each rank; empty but for those that are measured */
+    uint64_t replay_bytes;
     uint64_t steps_done;
 };
 
-static double processor_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static uint64_t allocated_bytes(void)
+static uint64_t allocated_bytes(const struct imagined *imagined)
 {
     struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
+    return info.uordblks + info.hblkhd - imagined->replay_bytes;
 }
 
 /* Note the most that the rank has held: its part of the directory, and what was allocated since it
@@ -45,26 +37,36 @@ static void note_memory(const struct imagined *imagined, const struct actor *act
 {
     if (!actor->cost)
         return;
-    uint64_t now = allocated_bytes(), owned = directory_part_memory(imagined->parts[actor->rank]);
+    uint64_t now = allocated_bytes(imagined),
+             owned = directory_part_memory(imagined->parts[actor->rank]);
     uint64_t held = owned + (now > actor->allocated_before ? now - actor->allocated_before : 0);
     if (held > actor->cost->bytes)
         actor->cost->bytes = held;
-    actor->cost->owner_bytes = owned;
 }
 
 /* Time is asked for only where it is kept: asking takes longer than many a step. */
 static double begin_step(const banyan_plan_cost *cost)
 {
-    return cost ? processor_s() : 0;
+    return cost ? plan_processor_s() : 0;
 }
 
-static void end_step(banyan_plan_cost *cost, double began, bool as_owner)
+static void end_step(banyan_plan_cost *cost, double began)
 {
-    if (!cost)
-        return;
-    double seconds = processor_s() - began;
-    cost->seconds += seconds;
-    cost->owner_seconds += as_owner ? seconds : 0;
+    if (cost)
+        cost->seconds += plan_processor_s() - began;
+}
+
+/* A measured owner's work is timed later, in one go. */
+static banyan_status keep_message(struct imagined *imagined, int owner, plan_messages *to, int from,
+                                  const control_message *message)
+{
+    if (!imagined->costs[owner])
+        return BANYAN_OK;
+    plan_replay *replay = &imagined->replays[owner];
+    uint64_t before = replay->bytes;
+    bool kept = plan_replay_keep(replay, to, from, message->data, message->bytes);
+    imagined->replay_bytes += replay->bytes - before;
+    return kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 static void step_done(struct imagined *imagined)
@@ -104,7 +106,7 @@ static banyan_status put_nowhere(void *part, const char *key, const void *value,
 static banyan_status actor_make(struct imagined *imagined, int rank, struct actor *actor)
 {
     *actor = (struct actor){.rank = rank, .cost = imagined->costs[rank]};
-    actor->allocated_before = actor->cost ? allocated_bytes() : 0;
+    actor->allocated_before = actor->cost ? allocated_bytes(imagined) : 0;
     const banyan_plan_world *world = imagined->world;
     RETURN_IF_FAILED(banyan_layout_create(&actor->source));
     RETURN_IF_FAILED(banyan_layout_create(&actor->destination));
@@ -128,10 +130,10 @@ static banyan_status absorb_all(struct imagined *imagined, int from,
 {
     for (size_t i = 0; i < count; i++) {
         int owner = messages[i].rank;
-        double began = begin_step(imagined->costs[owner]);
+        RETURN_IF_FAILED(
+            keep_message(imagined, owner, &imagined->replays[owner].puts, from, &messages[i]));
         RETURN_IF_FAILED(directory_part_absorb(imagined->parts[owner], from, messages[i].data,
                                                messages[i].bytes));
-        end_step(imagined->costs[owner], began, true);
     }
     return BANYAN_OK;
 }
@@ -147,7 +149,7 @@ static banyan_status describe(struct imagined *imagined, int rank)
         status = actor_describe(imagined, &actor, put_in_part);
     if (status == BANYAN_OK)
         status = directory_part_take_puts(imagined->parts[rank], &messages, &count);
-    end_step(actor.cost, began, false);
+    end_step(actor.cost, began);
     note_memory(imagined, &actor);
     if (status == BANYAN_OK)
         status = absorb_all(imagined, rank, messages, count);
@@ -158,19 +160,18 @@ static banyan_status describe(struct imagined *imagined, int rank)
 
 /* ---- the second half: every rank asks, and those that are measured plan ---- */
 
-static banyan_status answer_all(struct imagined *imagined, int round,
+static banyan_status answer_all(struct imagined *imagined, int from, int round,
                                 const control_message *questions, size_t count,
                                 control_message *answers)
 {
     for (size_t i = 0; i < count; i++) {
         int owner = questions[i].rank;
-        double began = begin_step(imagined->costs[owner]);
         answers[i].rank = owner;
+        RETURN_IF_FAILED(keep_message(imagined, owner, &imagined->replays[owner].questions[round],
+                                      from, &questions[i]));
         RETURN_IF_FAILED(directory_part_answer(imagined->parts[owner], questions[i].data,
                                                questions[i].bytes, &answers[i].data,
                                                &answers[i].bytes));
-        end_step(imagined->costs[owner], began, true);
-        imagined->in_flight[owner][round] += questions[i].bytes + answers[i].bytes;
     }
     return BANYAN_OK;
 }
@@ -185,16 +186,16 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
     banyan_status status = planner_ask(actor->planner, &key_count, &keys);
     if (status == BANYAN_OK)
         status = directory_part_ask(part, key_count, keys, &questions, &count);
-    end_step(actor->cost, began, false);
+    end_step(actor->cost, began);
     if (status != BANYAN_OK)
         return status;
     answers = calloc(count ? count : 1, sizeof *answers);
-    status = answers ? answer_all(imagined, round, questions, count, answers)
+    status = answers ? answer_all(imagined, actor->rank, round, questions, count, answers)
                      : error_no_memory(count * sizeof *answers, "the directory's answers");
     began = begin_step(actor->cost);
     if (status == BANYAN_OK)
         status = directory_part_visit(part, answers, count, planner_hear, actor->planner);
-    end_step(actor->cost, began, false);
+    end_step(actor->cost, began);
     note_memory(imagined, actor);
     control_messages_free(answers, answers ? count : 0);
     control_messages_free(questions, count);
@@ -206,7 +207,7 @@ static banyan_status derive(const struct imagined *imagined, const struct actor 
     planner_result result = {0};
     double began = begin_step(actor->cost);
     banyan_status status = planner_derive(actor->planner, &result);
-    end_step(actor->cost, began, false);
+    end_step(actor->cost, began);
     note_memory(imagined, actor);
     if (status == BANYAN_OK) {
         actor->cost->transfers = result.send_count + result.recv_count;
@@ -231,17 +232,14 @@ static banyan_status ask(struct imagined *imagined, int rank)
     return status;
 }
 
-/* An owner answers while its own planner waits: both are there at once. */
-static void add_in_flight(const struct imagined *imagined)
+static banyan_status replay_owners(const struct imagined *imagined)
 {
-    for (int rank = 0; rank < imagined->world->world_size; rank++) {
-        uint64_t most = 0;
-        for (int round = 0; round < PLANNER_ROUNDS; round++)
-            if (imagined->in_flight[rank][round] > most)
-                most = imagined->in_flight[rank][round];
+    int size = imagined->world->world_size;
+    for (int rank = 0; rank < size; rank++)
         if (imagined->costs[rank])
-            imagined->costs[rank]->bytes += most;
-    }
+            RETURN_IF_FAILED(
+                plan_replay_run(&imagined->replays[rank], rank, size, imagined->costs[rank]));
+    return BANYAN_OK;
 }
 
 /* ---- the whole ---- */
@@ -259,8 +257,7 @@ static banyan_status play(struct imagined *imagined)
         RETURN_IF_FAILED(ask(imagined, rank));
         step_done(imagined);
     }
-    add_in_flight(imagined);
-    return BANYAN_OK;
+    return replay_owners(imagined);
 }
 
 /* Where each rank's cost is kept. */
@@ -295,8 +292,8 @@ banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     imagined.parts = calloc(size, sizeof *imagined.parts);
     imagined.costs = calloc(size, sizeof *imagined.costs);
-    imagined.in_flight = calloc(size, sizeof *imagined.in_flight);
-    if (!imagined.parts || !imagined.costs || !imagined.in_flight || !found) {
+    imagined.replays = calloc(size, sizeof *imagined.replays);
+    if (!imagined.parts || !imagined.costs || !imagined.replays || !found) {
         error_no_memory(size * sizeof *imagined.parts, "an imagined world");
         goto free_imagined;
     }
@@ -305,10 +302,12 @@ banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
         status = play(&imagined);
     if (status == BANYAN_OK && count > 0)
         memcpy(costs, found, (size_t)count * sizeof *costs);
-    for (size_t rank = 0; rank < size; rank++)
+    for (size_t rank = 0; rank < size; rank++) {
+        plan_replay_free(&imagined.replays[rank]);
         directory_part_destroy(imagined.parts[rank]);
+    }
 free_imagined:
-    free(imagined.in_flight);
+    free(imagined.replays);
     free(imagined.costs);
     free(imagined.parts);
     free(found);

@@ -29,6 +29,7 @@ typedef struct model_rule {
     bool is_vocab; /* the sharded dimension is padded */
     int64_t head_rows;
     const char *head_source; /* template of a tensor whose last extent is head_rows; NULL: none */
+    int64_t head_wide;       /* head_rows holds, by itself, for tensors of this width and more */
     bool heads_shared;       /* fewer heads than ranks: neighbours hold the same one */
     bool is_buffer;          /* a persistent buffer: takes the source's type */
     rule_stage stage;

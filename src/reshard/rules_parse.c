@@ -179,7 +179,7 @@ static banyan_status read_packed(struct parser *parser, const struct line *line,
     return BANYAN_OK;
 }
 
-/* heads ROWS [from TEMPLATE] [shared] */
+/* heads ROWS [from TEMPLATE] [wide COLUMNS] [shared] */
 static banyan_status read_heads(struct parser *parser, const struct line *line, model_rule *clause)
 {
     RETURN_IF_FAILED(read_number(line, 1, 1, INT32_MAX, &clause->head_rows));
@@ -188,8 +188,10 @@ static banyan_status read_heads(struct parser *parser, const struct line *line, 
             clause->heads_shared = true;
         else if (strcmp(line->words[w], "from") == 0)
             RETURN_IF_FAILED(keep_template(parser, line, ++w, &clause->head_source));
+        else if (strcmp(line->words[w], "wide") == 0)
+            RETURN_IF_FAILED(read_number(line, ++w, 1, INT32_MAX, &clause->head_wide));
         else
-            return fail(line, line->words[w], "is neither from nor shared");
+            return fail(line, line->words[w], "is none of from, wide, shared");
     }
     return BANYAN_OK;
 }

@@ -43,8 +43,9 @@ static banyan_status read_shape(json_path *path, const json_t *member, banyan_lo
     RETURN_IF_FAILED(json_member(path, member, "shape", JSON_ARRAY, &shape));
     size_t dims = json_array_size(shape);
     if (dims > BANYAN_MAX_DIMS)
-        return error_set(BANYAN_ERR_UNSUPPORTED, "%s: tensor %s has %zu dimensions, at most %d are",
-                         path->file, path->text, dims, BANYAN_MAX_DIMS);
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "%s: tensor %s has %zu dimensions: at most %d are read", path->file,
+                         path->text, dims, BANYAN_MAX_DIMS);
     size_t mark = json_path_key(path, "shape");
     RETURN_IF_FAILED(json_ints(path, shape, 0, INT64_MAX, BANYAN_MAX_DIMS, tensor->shape, &ndim));
     json_path_pop(path, mark);

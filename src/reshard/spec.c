@@ -11,7 +11,7 @@
 /* What the text gives; 0 (the vocabulary: -1): it does not. */
 struct given {
     int64_t tp, pp, dp, fsdp, ep, etp, world;
-    int64_t vocab_multiple;
+    int64_t vocab_multiple, head;
     const char *packing;
     size_t packing_bytes;
 };
@@ -29,6 +29,7 @@ static const struct number_key {
     {"etp", offsetof(struct given, etp), 1, INT_MAX},
     {"world", offsetof(struct given, world), 1, INT_MAX},
     {"vocab_multiple", offsetof(struct given, vocab_multiple), 0, INT_MAX},
+    {"head", offsetof(struct given, head), 1, INT_MAX},
 };
 
 /* One "key=value" of the text. */
@@ -88,8 +89,8 @@ static banyan_status read_item(const struct item *item, struct given *given, uin
         k++;
     if (k == keys && !key_is(item, "packing"))
         return fail_at(item, item->key, item->key_bytes,
-                       "is no key: there are tp, pp, dp, fsdp, ep, etp, world, packing and "
-                       "vocab_multiple");
+                       "is no key: there are tp, pp, dp, fsdp, ep, etp, world, packing, "
+                       "vocab_multiple and head");
     if (*seen & 1U << k)
         return fail_at(item, item->key, item->key_bytes, "is there twice");
     *seen |= 1U << k;
@@ -160,6 +161,9 @@ banyan_status spec_check(const banyan_spec *spec, const char *text)
         if (ranks > INT_MAX)
             return error_set(BANYAN_ERR_INVALID, "spec \"%s\": more than %d ranks", text, INT_MAX);
     }
+    if (spec->head < 0)
+        return error_set(BANYAN_ERR_INVALID, "spec \"%s\": heads of %" PRId64 " elements", text,
+                         spec->head);
     int64_t stage = ranks / spec->pp;
     if (stage % experts != 0)
         return error_set(BANYAN_ERR_INVALID,
@@ -187,6 +191,7 @@ banyan_status banyan_spec_parse(const char *text, banyan_spec *spec)
         .ep = (int)or_one(given.ep),
         .etp = (int)given.etp,
         .vocab_multiple = given.vocab_multiple,
+        .head = given.head,
     };
     memcpy(parsed.packing, given.packing, given.packing_bytes);
     RETURN_IF_FAILED(spec_check(&parsed, text));

@@ -8,6 +8,7 @@
 
 #include "copy/strided.h"
 #include "core/error.h"
+#include "memory/pages.h"
 #include "reshard/box.h"
 #include "world/control.h"
 
@@ -139,6 +140,7 @@ static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
 {
     if (bytes == 0)
         return BANYAN_OK;
+    RETURN_IF_FAILED(memory_check_machine(bytes, "memory for tensors"));
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED)

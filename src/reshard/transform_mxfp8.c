@@ -18,6 +18,7 @@ struct mxfp8_tensor {
     DLTensor scales; /* but for shape and strides, which are below */
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
     uint64_t cleared_in;    /* the run that has zeroed the scales */
+    uint64_t counted_in;    /* the run that has accounted for the pending values */
     mxfp8_pending *pending; /* once slices have cut blocks; stays, since schedules point into it */
     mxfp8_memory elements;  /* the whole tensor's, where the pending values will go */
     mxfp8_scales pending_scales;
@@ -72,6 +73,18 @@ static struct mxfp8_tensor *find_tensor(const struct mxfp8_transform *mxfp8, con
     return map_get_string(&mxfp8->by_name, name, &i) ? &mxfp8->tensors.data[i] : NULL;
 }
 
+/* The scales that are bound to a tensor. */
+static banyan_status bound_scales(const struct mxfp8_transform *mxfp8,
+                                  const struct mxfp8_tensor *tensor, const DLTensor *whole,
+                                  mxfp8_scales *scales)
+{
+    DLTensor bound = tensor->scales;
+    bound.shape = (int64_t *)tensor->shape;
+    bound.strides = tensor->dense ? NULL : (int64_t *)tensor->strides;
+    return mxfp8_scales_of(mxfp8->options.layout, tensor->name, whole->ndim, whole->shape, &bound,
+                           scales);
+}
+
 /* The tensor that the task's local side is, and its scales. */
 static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
                                  const banyan_transform_task *task, struct mxfp8_tensor **tensor,
@@ -83,26 +96,28 @@ static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
                          "no scales are bound to local tensor %s, which holds MXFP8 of tensor %s "
                          "(banyan_mxfp8_bind_scales)",
                          task->local_name, task->transfer->name);
-    DLTensor bound = found->scales;
-    bound.shape = found->shape;
-    bound.strides = found->dense ? NULL : found->strides;
-    RETURN_IF_FAILED(mxfp8_scales_of(mxfp8->options.layout, task->local_name, task->whole->ndim,
-                                     task->whole->shape, &bound, scales));
+    RETURN_IF_FAILED(bound_scales(mxfp8, found, task->whole, scales));
     *tensor = found;
     return BANYAN_OK;
 }
 
-/* The same at a destination in a run, which writes all scales: blocks of padding alone, which no
- * task brings, get zeros, as their elements do. */
+/* A run writes all scales of a destination: blocks of padding alone, which no task brings, get
+ * zeros, as their elements do. */
+static void clear_once(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                       const mxfp8_scales *scales)
+{
+    if (tensor->cleared_in != mxfp8->run)
+        mxfp8_scales_clear(scales);
+    tensor->cleared_in = mxfp8->run;
+}
+
+/* The same for a task's tensor at the destination. */
 static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
                                     const banyan_transform_task *task, struct mxfp8_tensor **tensor,
                                     mxfp8_scales *scales)
 {
     RETURN_IF_FAILED(task_tensor(mxfp8, task, tensor, scales));
-    if ((*tensor)->cleared_in != mxfp8->run) {
-        mxfp8_scales_clear(scales);
-        (*tensor)->cleared_in = mxfp8->run;
-    }
+    clear_once(mxfp8, *tensor, scales);
     return BANYAN_OK;
 }
 
@@ -139,21 +154,37 @@ static banyan_status wire_scales(const banyan_transform_task *task, const DLTens
                            task->local->shape, part, scales);
 }
 
-/* The place of the task's box in the memory where its tensor is put together. */
-static banyan_status pending_part(struct mxfp8_tensor *tensor, const banyan_transform_task *task,
-                                  const mxfp8_scales *scales, banyan_transform_scratch *scratch,
-                                  DLTensor *part)
+/* The memory where the task's tensor is put together, as it comes: in the source's type. */
+static banyan_status have_pending(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                                  const banyan_transform_task *task,
+                                  banyan_transform_scratch *scratch)
 {
     const DLTensor *whole = task->whole;
     DLDataType dtype = task->transfer->source_dtype;
+    uint64_t bytes;
+    if (!mxfp8_pending_bytes(dtype, whole->ndim, whole->shape, &bytes))
+        return error_no_memory(SIZE_MAX, task->local_name);
     if (tensor->pending && !mxfp8_pending_fits(tensor->pending, dtype, whole->ndim, whole->shape)) {
         mxfp8_pending_destroy(tensor->pending);
         tensor->pending = NULL;
     }
-    if (!tensor->pending)
-        RETURN_IF_FAILED(mxfp8_pending_create(task->local_name, dtype, whole->ndim, whole->shape,
-                                              &tensor->pending));
-    mxfp8_memory_of(whole, &tensor->elements);
+    if (tensor->counted_in != mxfp8->run)
+        RETURN_IF_FAILED(banyan_transform_scratch_keep(scratch, task->local_name, bytes));
+    tensor->counted_in = mxfp8->run;
+    if (tensor->pending)
+        return BANYAN_OK;
+    return mxfp8_pending_create(task->local_name, dtype, whole->ndim, whole->shape,
+                                &tensor->pending);
+}
+
+/* The place of the task's box in that memory. */
+static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                                  const banyan_transform_task *task, const mxfp8_scales *scales,
+                                  banyan_transform_scratch *scratch, DLTensor *part)
+{
+    RETURN_IF_FAILED(have_pending(mxfp8, tensor, task, scratch));
+    DLDataType dtype = task->transfer->source_dtype;
+    mxfp8_memory_of(task->whole, &tensor->elements);
     tensor->pending_scales = *scales;
     size_t ndim = (size_t)task->local->ndim;
     int64_t *dims = banyan_transform_scratch_take(scratch, 2 * ndim * sizeof *dims);
@@ -271,7 +302,7 @@ static banyan_status receive_values(const struct mxfp8_transform *mxfp8,
     int64_t block;
     RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
     if (mxfp8_task_cuts_block(task, &block))
-        return pending_part(tensor, task, &scales, scratch, part);
+        return pending_part(mxfp8, tensor, task, &scales, scratch, part);
     return scratch_elements(task, task->transfer->source_dtype, scratch, part);
 }
 
@@ -370,6 +401,19 @@ static banyan_status mxfp8_begin(void *context)
     return BANYAN_OK;
 }
 
+static banyan_status mxfp8_finish_padding(void *context, const char *local_name,
+                                          const DLTensor *whole)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    struct mxfp8_tensor *tensor = find_tensor(mxfp8, local_name);
+    mxfp8_scales scales;
+    if (!tensor || !tensor->bound || !is_e4m3(whole->dtype))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(bound_scales(mxfp8, tensor, whole, &scales));
+    clear_once(mxfp8, tensor, &scales);
+    return BANYAN_OK;
+}
+
 static banyan_status mxfp8_finish(void *context)
 {
     struct mxfp8_transform *mxfp8 = context;
@@ -418,7 +462,8 @@ banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_tr
                                                  .prepare_send = mxfp8_prepare_send,
                                                  .prepare_recv = mxfp8_prepare_recv,
                                                  .finalize_recv = mxfp8_finalize_recv,
-                                                 .finish = mxfp8_finish},
+                                                 .finish = mxfp8_finish,
+                                                 .finish_padding = mxfp8_finish_padding},
                                        .destroy = mxfp8_destroy};
     *transform = &mxfp8->object.table;
     return BANYAN_OK;
@@ -430,7 +475,7 @@ static banyan_status add_tensor(struct mxfp8_transform *mxfp8, const char *name,
     char *copy = strdup(name);
     if (!copy)
         return error_no_memory(strlen(name) + 1, "a tensor's name");
-    struct mxfp8_tensor added = {.name = copy, .cleared_in = UINT64_MAX};
+    struct mxfp8_tensor added = {.name = copy, .cleared_in = UINT64_MAX, .counted_in = UINT64_MAX};
     if (!array_reserve(&mxfp8->tensors, 1) ||
         !map_put_string(&mxfp8->by_name, copy, mxfp8->tensors.count)) {
         free(copy);

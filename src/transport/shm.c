@@ -2,9 +2,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/error.h"
+#include "memory/pieces.h"
 #include "memory/stream.h"
 #include "memory/user.h"
 #include "transport/signals.h"
@@ -99,24 +99,6 @@ static banyan_status sum_pieces(const struct shm *shm, const banyan_remote *remo
     return BANYAN_OK;
 }
 
-/* Symmetric memory is ours to load and store. */
-static void copy_pieces(char *there, const banyan_iovec *pieces, size_t count, uint64_t total,
-                        bool write)
-{
-    bool past_cache = stream_is_worthwhile(total);
-    for (size_t i = 0; i < count; i++) {
-        char *remote = there + pieces[i].offset;
-        char *to = write ? remote : pieces[i].local;
-        const char *from = write ? pieces[i].local : remote;
-        if (past_cache)
-            stream_past_cache(to, from, pieces[i].bytes);
-        else if (pieces[i].bytes > 0)
-            memcpy(to, from, pieces[i].bytes);
-    }
-    if (past_cache)
-        stream_fence();
-}
-
 static banyan_status move_pieces(struct shm *shm, const banyan_remote *remote,
                                  const banyan_iovec *pieces, size_t count, bool write)
 {
@@ -127,7 +109,7 @@ static banyan_status move_pieces(struct shm *shm, const banyan_remote *remote,
     if (handle.kind == BANYAN_MEMORY_SYMMETRIC) {
         char *there;
         RETURN_IF_FAILED(memory_resolve(shm->space, &handle, &there));
-        copy_pieces(there, pieces, count, total, write);
+        pieces_copy(there, pieces, count, write, stream_is_worthwhile(total));
         return BANYAN_OK;
     }
     return (write ? user_memory_write : user_memory_read)(shm->user, &handle, pieces, count, total);

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,15 @@ static bool lower_rank_wins(const struct word *heard, const struct word *held)
     return bytes_read_u32(&theirs) < bytes_read_u32(&mine);
 }
 
+/* Does the sentence name the rank itself, at its start? */
+static bool names_rank(const char *sentence, size_t bytes, int rank)
+{
+    char name[32];
+    size_t length = (size_t)snprintf(name, sizeof name, "rank %d", rank);
+    return bytes > length && memcmp(sentence, name, length) == 0 &&
+           (sentence[length] == ':' || sentence[length] == ' ');
+}
+
 banyan_status control_agree(banyan_world *world, banyan_status mine)
 {
     if (mine == BANYAN_OK)
@@ -101,18 +111,21 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
         return error_no_memory(64, "an agreement");
     }
     struct word word = {text.data, text.count};
+    world->agreeing = control_check(world) == BANYAN_OK;
     banyan_status status =
         disseminate(world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
+    world->agreeing = false;
     if (status == BANYAN_OK && word.bytes > 0) {
+        endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
         bytes_reader reader = bytes_reader_of(word.data, word.bytes);
         int rank = (int)bytes_read_u32(&reader);
         status = (banyan_status)bytes_read_u32(&reader);
         size_t bytes;
         const char *sentence = bytes_read_blob(&reader, &bytes);
-        if (rank != world->rank)
-            error_set(status, "rank %d: %.*s", rank, (int)bytes, sentence ? sentence : "");
-        else
+        if (rank == world->rank || (sentence && names_rank(sentence, bytes, rank)))
             error_set(status, "%.*s", (int)bytes, sentence ? sentence : "");
+        else
+            error_set(status, "rank %d: %.*s", rank, (int)bytes, sentence ? sentence : "");
     }
     free(word.data);
     return status;

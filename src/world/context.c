@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/deadline.h"
+
 static void queue_init(struct message_queue *queue)
 {
     queue->first = NULL;
@@ -126,6 +128,7 @@ void context_end(struct context *context, banyan_status status, const char *sent
     if (atomic_load(&context->ended) != BANYAN_OK)
         return;
     context->sentence = strdup(sentence);
+    context->ended_ns = time_now_ns();
     atomic_store(&context->ended, (int)status);
     pthread_cond_broadcast(&context->changed);
 }

@@ -40,6 +40,7 @@ struct context {
     pthread_cond_t changed;
     _Atomic int ended; /* a banyan_status */
     char *sentence;    /* why, once ended */
+    uint64_t ended_ns; /* when */
 };
 
 struct context *context_create(uint64_t id);

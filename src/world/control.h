@@ -29,7 +29,8 @@ void control_messages_free(control_message *messages, size_t count);
 
 /* Did all ranks succeed so far? Each gives its own status, with its sentence in
  * banyan_last_error(); all return BANYAN_OK, or the status of the lowest rank that failed, with its
- * sentence (prefixed "rank N: " on the others). Collective. */
+ * sentence (prefixed "rank N: " on the others). Whoever knows of a failure may end at once: the
+ * others hear the same, not of its end. Collective. */
 banyan_status control_agree(banyan_world *world, banyan_status mine);
 
 /* Largest of all ranks' values. Collective. */

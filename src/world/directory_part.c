@@ -5,6 +5,8 @@
 
 #define OWNER_SEED UINT64_C(0x6469726563746f72)
 #define NO_VALUE UINT32_MAX
+/* What one part keeps of the answers that it gave. */
+#define KEPT_ANSWER_BYTES (256 * 1024)
 
 /* A put as it travels: key bytes, value bytes, key, value, holders. The first four together are the
  * record: it says what is held, and equal records are one value. */
@@ -28,6 +30,7 @@ struct value {
 struct key {
     uint32_t first_value;
     uint32_t value_count;
+    uint32_t answer_at, answer_bytes; /* in the kept answers; no bytes: not kept */
     bool sorted;
 };
 
@@ -54,6 +57,7 @@ struct directory_part {
     map key_index, value_index;
     ARRAY(struct key) keys;
     ARRAY(struct value) values;
+    bytes_writer kept_answers; /* of keys that were asked for since the last put */
 
     ARRAY(struct asked) asked;
     ARRAY(size_t) asked_order; /* keys by owner, as they were sent */
@@ -97,6 +101,7 @@ void directory_part_destroy(directory_part *part)
     map_free(&part->value_index);
     array_free(&part->keys);
     array_free(&part->values);
+    bytes_writer_free(&part->kept_answers);
     arena_free(&part->memory);
     array_free(&part->asked);
     array_free(&part->asked_order);
@@ -110,7 +115,7 @@ size_t directory_part_memory(const directory_part *part)
            part->put_bytes.capacity + part->puts.capacity * sizeof *part->puts.data +
            part->memory.bytes + map_memory(&part->key_index) + map_memory(&part->value_index) +
            part->keys.capacity * sizeof *part->keys.data +
-           part->values.capacity * sizeof *part->values.data +
+           part->values.capacity * sizeof *part->values.data + part->kept_answers.capacity +
            part->asked.capacity * sizeof *part->asked.data +
            part->asked_order.capacity * sizeof *part->asked_order.data;
 }
@@ -289,9 +294,19 @@ static bool value_of(directory_part *part, const struct put *put, uint64_t *inde
     return true;
 }
 
+static void forget_answers(directory_part *part)
+{
+    if (part->kept_answers.count == 0)
+        return;
+    for (size_t i = 0; i < part->keys.count; i++)
+        part->keys.data[i].answer_bytes = 0;
+    part->kept_answers.count = 0;
+}
+
 banyan_status directory_part_absorb(directory_part *part, int from, const void *data, size_t bytes)
 {
     RETURN_IF_FAILED(check_puts(part, from, data, bytes));
+    forget_answers(part);
     bytes_reader reader = bytes_reader_of(data, bytes);
     while (reader.left > 0) {
         struct put put = read_put(&reader);
@@ -379,15 +394,25 @@ static bool sort_values(directory_part *part, struct key *key)
     return true;
 }
 
-static bool write_answer(directory_part *part, const void *key_text, size_t key_bytes,
-                         bytes_writer *writer)
+/* Thousands of ranks may ask for the same key. Going without is no failure. */
+static void keep_answer(directory_part *part, struct key *key, const void *answer, size_t bytes)
 {
-    uint64_t number;
-    if (!map_get(&part->key_index, key_text, key_bytes, &number)) {
-        bytes_write_u64(writer, 0);
-        return true;
+    bytes_writer *kept = &part->kept_answers;
+    if (bytes > KEPT_ANSWER_BYTES)
+        return;
+    if (kept->count + bytes > KEPT_ANSWER_BYTES)
+        forget_answers(part);
+    size_t at = kept->count;
+    bytes_write(kept, answer, bytes);
+    if (!kept->failed) {
+        key->answer_at = (uint32_t)at;
+        key->answer_bytes = (uint32_t)bytes;
     }
-    struct key *key = &part->keys.data[number];
+    kept->failed = false;
+}
+
+static bool encode_answer(directory_part *part, struct key *key, bytes_writer *writer)
+{
     if (!sort_values(part, key))
         return false;
     bytes_write_u64(writer, key->value_count);
@@ -400,6 +425,27 @@ static bool write_answer(directory_part *part, const void *key_text, size_t key_
         for (uint32_t k = 0; k < value->holders.count; k++)
             ranks_write(writer, &value->holders.sets[k]);
     }
+    return true;
+}
+
+static bool write_answer(directory_part *part, const void *key_text, size_t key_bytes,
+                         bytes_writer *writer)
+{
+    uint64_t number;
+    if (!map_get(&part->key_index, key_text, key_bytes, &number)) {
+        bytes_write_u64(writer, 0);
+        return true;
+    }
+    struct key *key = &part->keys.data[number];
+    if (key->answer_bytes > 0) {
+        bytes_write(writer, part->kept_answers.data + key->answer_at, key->answer_bytes);
+        return true;
+    }
+    size_t start = writer->count;
+    if (!encode_answer(part, key, writer))
+        return false;
+    if (!writer->failed)
+        keep_answer(part, key, writer->data + start, writer->count - start);
     return true;
 }
 

@@ -14,6 +14,9 @@
 
 /* What a rank said last is on its way for so long at most. */
 #define FAREWELL_NS (2 * NS_PER_S)
+#define FLUSH_NS (200 * NS_PER_MS)
+/* A rank that does not answer for so long is connected to anew. */
+#define ANSWER_NS (5 * NS_PER_S)
 
 /* ---- contexts ---- */
 
@@ -212,6 +215,9 @@ static void free_endpoint(struct endpoint *endpoint)
     array_free(&endpoint->contexts);
     array_free(&endpoint->wanted);
     array_free(&endpoint->lost);
+    for (size_t i = 0; i < endpoint->losses.count; i++)
+        free(endpoint->losses.data[i].how);
+    array_free(&endpoint->losses);
     for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
         endpoint_drop_pending(&endpoint->peers[rank]);
         free(endpoint->peers[rank].lost_how);
@@ -240,6 +246,7 @@ banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct me
         return status;
     }
     opened->reactor.name = opened->name;
+    opened->reactor.answer_ns = ANSWER_NS;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -327,6 +334,34 @@ static bool is_drained(const struct endpoint *endpoint, bool clean)
     return true;
 }
 
+static bool has_pending(const struct endpoint *endpoint)
+{
+    for (int rank = 0; rank < endpoint->size; rank++) {
+        if (endpoint->peers[rank].pending.count > 0)
+            return true;
+    }
+    return false;
+}
+
+/* The lock is held on entry and return. */
+static void pause_unlocked(struct endpoint *endpoint)
+{
+    struct timespec pause = {.tv_nsec = (long)NS_PER_MS};
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    nanosleep(&pause, NULL);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+}
+
+void endpoint_flush(struct endpoint *endpoint)
+{
+    uint64_t deadline_ns = deadline_after(FLUSH_NS);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    while ((has_pending(endpoint) || !is_drained(endpoint, false)) &&
+           deadline_left_ns(deadline_ns) > 0)
+        pause_unlocked(endpoint);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
 static void say_goodbye(struct endpoint *endpoint, banyan_status status, const char *reason)
 {
     struct wire_frame frame = {
@@ -339,12 +374,8 @@ static void say_goodbye(struct endpoint *endpoint, banyan_status status, const c
         link_send(link, &frame, reason, -1);
         reactor_update(&endpoint->reactor, link);
     }
-    while (!is_drained(endpoint, status == BANYAN_OK) && deadline_left_ns(deadline_ns) > 0) {
-        pthread_mutex_unlock(&endpoint->reactor.lock);
-        struct timespec pause = {.tv_nsec = (long)NS_PER_MS};
-        nanosleep(&pause, NULL);
-        pthread_mutex_lock(&endpoint->reactor.lock);
-    }
+    while (!is_drained(endpoint, status == BANYAN_OK) && deadline_left_ns(deadline_ns) > 0)
+        pause_unlocked(endpoint);
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 

@@ -37,10 +37,19 @@ struct peer {
     struct event_source process; /* its pidfd, once there is a connection on this node */
 };
 
+/* A rank that is to be lost once what it sent has been read. */
+struct loss {
+    int rank;
+    banyan_status status;
+    char *how;
+};
+
 struct endpoint {
     struct reactor reactor; /* its lock guards all that follows, but what the thread alone uses */
     pthread_t thread;
     bool has_thread, forked;
+    const struct peer *heard_last; /* whose last words are being read; NULL: nobody's */
+    ARRAY(struct loss) losses;     /* heard of meanwhile */
     atomic_bool stop;
     unsigned char key[WIRE_KEY_BYTES];
     char name[32]; /* "rank 3" */
@@ -76,6 +85,10 @@ void endpoint_acknowledge(struct endpoint *endpoint, struct context *context, in
  * need be, `fd` (-1: none) duplicated. With the lock held. */
 banyan_status endpoint_send(struct endpoint *endpoint, int rank, const struct wire_frame *frame,
                             const void *data, int fd);
+
+/* Wait, 200 ms at most, until all that was sent is with the kernel: it then arrives even if this
+ * process ends. */
+void endpoint_flush(struct endpoint *endpoint);
 
 /* Have a connection to a rank. With the lock held. */
 void endpoint_want(struct endpoint *endpoint, int rank);

@@ -12,6 +12,9 @@
 
 /* Of a refusal's reason that is repeated. */
 #define REFUSAL_BYTES 1024
+/* For a payload before any of it has come. What a header says costs its sender nothing; memory is
+ * taken as bytes arrive. */
+#define FIRST_PAYLOAD_BYTES (256 * 1024)
 
 struct link_chunk {
     struct link_chunk *next;
@@ -390,6 +393,19 @@ static banyan_status complete_frame(struct link *link)
     return status;
 }
 
+/* Room for the next bytes of the payload: at most as many as have come. */
+static banyan_status grow_payload(struct link *link)
+{
+    uint64_t wanted = link->payload ? 2 * (uint64_t)link->payload_bytes : FIRST_PAYLOAD_BYTES;
+    size_t bytes = (size_t)(wanted < link->frame.bytes ? wanted : link->frame.bytes);
+    unsigned char *grown = realloc(link->payload, bytes);
+    if (!grown)
+        return error_no_memory(bytes, "a message");
+    link->payload = grown;
+    link->payload_bytes = bytes;
+    return BANYAN_OK;
+}
+
 static banyan_status start_frame(struct link *link)
 {
     memcpy(&link->frame, link->head, sizeof link->frame);
@@ -407,9 +423,7 @@ static banyan_status start_frame(struct link *link)
                          link->who, link->frame.kind, (unsigned long long)bytes);
     if (bytes == 0)
         return complete_frame(link);
-    link->payload = malloc((size_t)bytes);
-    if (!link->payload)
-        return error_no_memory((size_t)bytes, "a message");
+    RETURN_IF_FAILED(grow_payload(link));
     if (link->sealed)
         seal_start(&link->in_mac, link->in_key, link->in_count, 'p');
     link->part = LINK_PART_PAYLOAD;
@@ -465,24 +479,31 @@ banyan_status link_filled(struct link *link, size_t bytes)
     if (link->part == LINK_PART_PAYLOAD && link->sealed)
         crypto_generichash_update(&link->in_mac, link->payload + link->have, bytes);
     link->have += bytes;
-    return link->have == part_wanted(link) ? complete_part(link) : BANYAN_OK;
+    if (link->have == part_wanted(link))
+        return complete_part(link);
+    bool full = link->part == LINK_PART_PAYLOAD && link->have == link->payload_bytes;
+    return full ? grow_payload(link) : BANYAN_OK;
 }
 
 unsigned char *link_payload_room(struct link *link, size_t *room)
 {
     if (link->part != LINK_PART_PAYLOAD)
         return NULL;
-    *room = (size_t)link->frame.bytes - link->have;
+    *room = link->payload_bytes - link->have;
     return link->payload + link->have;
 }
 
 banyan_status link_feed(struct link *link, const unsigned char *data, size_t bytes)
 {
     while (bytes > 0 && !link->closed) {
-        size_t missing = part_wanted(link) - link->have;
-        size_t taken = missing < bytes ? missing : bytes;
-        memcpy((link->part == LINK_PART_PAYLOAD ? link->payload : link->head) + link->have, data,
-               taken);
+        size_t room = 0;
+        unsigned char *to = link_payload_room(link, &room);
+        if (!to) {
+            to = link->head + link->have;
+            room = part_wanted(link) - link->have;
+        }
+        size_t taken = room < bytes ? room : bytes;
+        memcpy(to, data, taken);
         data += taken;
         bytes -= taken;
         RETURN_IF_FAILED(link_filled(link, taken));

@@ -71,6 +71,7 @@ struct link {
     unsigned char head[LINK_HEAD_BYTES];
     struct wire_frame frame;
     unsigned char *payload;
+    size_t payload_bytes; /* of memory; the message may be longer */
     unsigned char in_key[WIRE_KEY_BYTES];
     uint64_t in_count;
     crypto_generichash_state in_mac;
@@ -89,6 +90,7 @@ struct link {
     uint64_t handshake_ends_ns;
     int connect_error; /* an errno: why it never stood */
     bool watches_output;
+    bool reading;
     bool closed;
 };
 

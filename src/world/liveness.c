@@ -10,6 +10,8 @@
 #include "world/endpoint.h"
 
 #define SENTENCE_BYTES 2048
+/* Turns of reading what a lost rank has sent: more than a socket holds. */
+#define LAST_WORDS_TURNS 64
 
 /* To all who are connected, whichever side made the connection, but `except` (-1: none). With the
  * lock held. */
@@ -115,7 +117,7 @@ static void end_worlds_of(struct endpoint *endpoint, int rank, banyan_status sta
 
 /* Everybody is told before anybody here wakes up, so that whoever leaves because of this loss is
  * not taken for its cause. */
-void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+static void lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
     pthread_mutex_lock(&endpoint->reactor.lock);
@@ -144,6 +146,56 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
         reactor_drop(&endpoint->reactor, out, BANYAN_OK);
     if (in)
         reactor_drop(&endpoint->reactor, in, BANYAN_OK);
+}
+
+/* What a rank sent before it was lost came before its loss. Messages come on the connection that it
+ * made; the end of either ends both. */
+static void hear_last_words(struct endpoint *endpoint, struct peer *peer)
+{
+    if (endpoint->heard_last || peer->state != PEER_HERE)
+        return;
+    endpoint->heard_last = peer;
+    for (int i = 0; i < LAST_WORDS_TURNS && peer->in; i++) {
+        if (reactor_pump(&endpoint->reactor, peer->in))
+            break;
+    }
+    for (int i = 0; i < LAST_WORDS_TURNS && peer->out; i++) {
+        if (reactor_pump(&endpoint->reactor, peer->out))
+            break;
+    }
+    endpoint->heard_last = NULL;
+}
+
+/* Among the last words of one rank may be news of the loss of others, and so on: one after another,
+ * or this would go as deep as there are ranks. */
+static bool lose_later(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+{
+    if (!endpoint->heard_last || endpoint->heard_last == &endpoint->peers[rank])
+        return false;
+    struct loss loss = {rank, status, strdup(how)};
+    if (loss.how && array_push(&endpoint->losses, loss))
+        return true;
+    free(loss.how);
+    return false;
+}
+
+static void lose_those_put_off(struct endpoint *endpoint)
+{
+    while (!endpoint->heard_last && endpoint->losses.count > 0) {
+        struct loss loss = endpoint->losses.data[--endpoint->losses.count];
+        hear_last_words(endpoint, &endpoint->peers[loss.rank]);
+        lose(endpoint, loss.rank, loss.status, loss.how);
+        free(loss.how);
+    }
+}
+
+void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+{
+    if (lose_later(endpoint, rank, status, how))
+        return;
+    hear_last_words(endpoint, &endpoint->peers[rank]);
+    lose(endpoint, rank, status, how);
+    lose_those_put_off(endpoint);
 }
 
 /* Whoever gave up waiting leaves; what ends the others' worlds is still the wait that was in vain.
@@ -184,6 +236,7 @@ void liveness_abort(struct endpoint *endpoint, struct context *context, int rank
         if (comes_from(endpoint->contexts.data[i], context))
             context_end(endpoint->contexts.data[i], BANYAN_ERR_ABORTED, sentence);
     }
+    pthread_cond_broadcast(&endpoint->changed); /* a world may be about to be opened */
 }
 
 banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
@@ -262,10 +315,8 @@ void liveness_process_ended(struct endpoint *endpoint, struct event_source *sour
         source->fd = -1;
     }
     pthread_mutex_unlock(&endpoint->reactor.lock);
-    while (peer->out && !reactor_pump(&endpoint->reactor, peer->out))
-        ;
-    while (peer->in && !reactor_pump(&endpoint->reactor, peer->in))
-        ;
+    hear_last_words(endpoint, peer);
     if (!peer->said_goodbye)
         liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
+    lose_those_put_off(endpoint);
 }

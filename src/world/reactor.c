@@ -155,6 +155,17 @@ static bool in_handshake(const struct link *link)
     return !link->connects && link->stage != LINK_READY;
 }
 
+/* It has proved nothing yet: the other side knows it for nobody's connection. */
+static bool awaits_answer(const struct reactor *reactor, const struct link *link)
+{
+    return reactor->answer_ns > 0 && link->connects && link->stage == LINK_CHALLENGE;
+}
+
+static bool is_timed(const struct reactor *reactor, const struct link *link)
+{
+    return in_handshake(link) || awaits_answer(reactor, link);
+}
+
 /* Takes the descriptor. With the lock held since it was made, so that no fork comes in between. */
 static struct link *add_link(struct reactor *reactor, int fd, bool connects, bool connected,
                              bool sealed, int from, int to)
@@ -172,7 +183,7 @@ static struct link *add_link(struct reactor *reactor, int fd, bool connects, boo
     link->owner = reactor->owner;
     link->lock = &reactor->lock;
     link->source = (struct event_source){EVENT_LINK, fd, link};
-    link->handshake_ends_ns = deadline_after(HANDSHAKE_NS);
+    link->handshake_ends_ns = deadline_after(connects ? reactor->answer_ns : HANDSHAKE_NS);
     link->watches_output = !connected;
     if (watch(reactor, &link->source, connected ? EPOLLIN : EPOLLIN | EPOLLOUT) != BANYAN_OK) {
         link_destroy(link);
@@ -184,8 +195,30 @@ static struct link *add_link(struct reactor *reactor, int fd, bool connects, boo
     if (link->next)
         link->next->previous = &link->next;
     reactor->links = link;
-    reactor->handshakes += in_handshake(link);
+    reactor->handshakes += is_timed(reactor, link);
     return link;
+}
+
+/* Who leaves in the middle of a handshake has most likely ended; at the rendezvous, once it has
+ * been answered, it may have found that it has another secret. */
+static void log_leaving(const struct reactor *reactor, const struct link *link)
+{
+    bool answered = reactor->purpose == WIRE_PURPOSE_JOIN && link->stage == LINK_PROOF;
+    banyan_log_level level = link->sealed ? BANYAN_LOG_INFO : BANYAN_LOG_DEBUG;
+    if (answered && !reactor->quiet)
+        level = BANYAN_LOG_WARN;
+    log_line(level, "%s: %s left before it had proved that it belongs to the job%s", reactor->name,
+             link->who, answered ? ": it ended, or has another secret" : "");
+}
+
+static void log_stranger(const struct reactor *reactor, const struct link *link,
+                         banyan_status status)
+{
+    if (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)
+        log_leaving(reactor, link);
+    else
+        log_line(reactor->quiet ? BANYAN_LOG_DEBUG : BANYAN_LOG_WARN, "%s refused %s: %s",
+                 reactor->name, link->who, banyan_last_error());
 }
 
 void reactor_drop(struct reactor *reactor, struct link *link, banyan_status status)
@@ -201,15 +234,11 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
     reactor->finished = link;
     pthread_mutex_unlock(&reactor->lock);
     unwatch(reactor, &link->source);
-    if (in_handshake(link)) {
-        reactor->handshakes--;
-        log_line(reactor->quiet ? BANYAN_LOG_DEBUG : BANYAN_LOG_WARN, "%s refused %s: %s",
-                 reactor->name, link->who,
-                 status == BANYAN_OK ? "it left before it had proved that it belongs to the job"
-                                     : banyan_last_error());
-    } else {
+    reactor->handshakes -= is_timed(reactor, link);
+    if (in_handshake(link))
+        log_stranger(reactor, link, status);
+    else
         reactor->ops->closed(reactor->owner, link, status);
-    }
 }
 
 struct link *reactor_connect(struct reactor *reactor, const struct address *address,
@@ -384,10 +413,10 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
         return false;
     }
     *got_bytes += (size_t)got;
-    bool was_ready = link->stage == LINK_READY, counted = in_handshake(link);
+    bool was_ready = link->stage == LINK_READY, counted = is_timed(reactor, link);
     banyan_status status =
         direct ? link_filled(link, (size_t)got) : link_feed(link, buffer, (size_t)got);
-    if (counted && !in_handshake(link))
+    if (counted && !is_timed(reactor, link))
         reactor->handshakes--;
     if (!was_ready) {
         pthread_mutex_lock(&reactor->lock);
@@ -399,14 +428,18 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
     return !link->closed;
 }
 
+/* What a frame leads to may pump the link that it came on: it is being read already. */
 bool reactor_pump(struct reactor *reactor, struct link *link)
 {
     size_t got = 0;
-    while (got < READ_TURN_BYTES) {
-        if (link->closed || !read_once(reactor, link, &got))
-            return true;
-    }
-    return false;
+    bool more = !link->reading && !link->closed;
+    if (!more)
+        return true;
+    link->reading = true;
+    while (more && got < READ_TURN_BYTES)
+        more = read_once(reactor, link, &got);
+    link->reading = false;
+    return !more;
 }
 
 static void finish_connecting(struct reactor *reactor, struct link *link)
@@ -423,6 +456,8 @@ static void finish_connecting(struct reactor *reactor, struct link *link)
     link_greet(link);
     reactor_update(reactor, link);
     pthread_mutex_unlock(&reactor->lock);
+    link->handshake_ends_ns = deadline_after(reactor->answer_ns);
+    reactor->handshakes += awaits_answer(reactor, link);
 }
 
 static void handle_link(struct reactor *reactor, struct link *link, uint32_t events)
@@ -455,10 +490,15 @@ static void check_handshakes(struct reactor *reactor)
         resume_accepting(reactor);
     for (struct link *link = reactor->links, *next; link && reactor->handshakes > 0; link = next) {
         next = link->next;
-        if (in_handshake(link) && now >= link->handshake_ends_ns)
+        if (now < link->handshake_ends_ns || !is_timed(reactor, link))
+            continue;
+        if (in_handshake(link))
             reactor_drop(reactor, link,
                          error_set(BANYAN_ERR_TIMEOUT, "it said nothing for %d s",
                                    (int)(HANDSHAKE_NS / NS_PER_S)));
+        else
+            reactor_drop(reactor, link,
+                         error_set(BANYAN_ERR_SYSTEM, "%s does not answer", link->who));
     }
 }
 

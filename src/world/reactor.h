@@ -30,7 +30,10 @@ struct reactor {
     struct reactor_listener listeners[REACTOR_LISTENERS];
     int listener_count;
     struct link *links, *finished;
-    size_t handshakes;
+    size_t handshakes; /* that have an end */
+    /* How long whoever is connected to may take to answer the first word; 0: as long as it likes.
+     * For owners that connect anew. */
+    uint64_t answer_ns;
     uint64_t next_check_ns;
     bool accepting;
     bool quiet;       /* the job is over: strangers who are its own ranks are no news */

@@ -5,6 +5,10 @@
 #include "core/error.h"
 #include "world/world.h"
 
+/* A rank that knows what all have agreed on may end at once. The others still have so long to pass
+ * it on among themselves. */
+#define AGREEMENT_GRACE_NS (200 * NS_PER_MS)
+
 static struct timespec timespec_of(uint64_t ns)
 {
     return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
@@ -44,30 +48,51 @@ static banyan_status lost_by_leaving(banyan_world *world, int source, const char
                      world->rank, text);
 }
 
+/* With the lock held. */
+static bool may_still_agree(const banyan_world *world)
+{
+    const struct context *context = world->context;
+    return world->agreeing && atomic_load(&context->ended) == BANYAN_ERR_PEER_LOST &&
+           time_now_ns() < context->ended_ns + AGREEMENT_GRACE_NS;
+}
+
+/* What came before a loss is still of use, other than before an abort. */
+static struct message *take_message(banyan_world *world, uint32_t kind, int job_rank, uint64_t tag)
+{
+    int ended = atomic_load(&world->context->ended);
+    if (ended != BANYAN_OK && ended != BANYAN_ERR_PEER_LOST)
+        return NULL;
+    return context_take(world->context, kind, job_rank, tag);
+}
+
 banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
                           const char *what, struct message **message)
 {
-    uint64_t deadline_ns = deadline_after(world->timeout_ns);
+    uint64_t deadline_ns = deadline_after(world->timeout_ns), until_ns = deadline_ns;
     struct context *context = world->context;
     int job_rank = context_job_rank(context, source);
+    const struct peer *peer = &world->endpoint->peers[job_rank];
     char text[256];
     struct message *found = NULL;
     banyan_status status = BANYAN_OK;
     bool in_time = true;
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     for (;;) {
+        bool ended = atomic_load(&context->ended) != BANYAN_OK;
         snprintf(text, sizeof text, "waited for rank %d (%.200s)", source, what);
-        if (atomic_load(&context->ended) != BANYAN_OK)
-            status = report_end(world, text);
-        else if (!(found = context_take(context, kind, job_rank, tag))) {
-            if (world->endpoint->peers[job_rank].state == PEER_LEFT)
-                status = lost_by_leaving(world, source, text);
-            else if (!in_time)
-                status = end_by_timeout(world, text);
-        }
-        if (status != BANYAN_OK || found)
+        if ((found = take_message(world, kind, job_rank, tag)))
             break;
-        in_time = wait_for_change(world, deadline_ns);
+        if (ended && may_still_agree(world) && peer->state == PEER_HERE)
+            until_ns = context->ended_ns + AGREEMENT_GRACE_NS;
+        else if (ended)
+            status = report_end(world, text);
+        else if (peer->state == PEER_LEFT)
+            status = lost_by_leaving(world, source, text);
+        else if (!in_time)
+            status = end_by_timeout(world, text);
+        if (status != BANYAN_OK)
+            break;
+        in_time = wait_for_change(world, until_ns);
     }
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     if (status == BANYAN_OK)
@@ -161,7 +186,7 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
                                .bytes = bytes};
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     banyan_status status = (banyan_status)atomic_load(&world->context->ended);
-    if (status != BANYAN_OK)
+    if (status != BANYAN_OK && !may_still_agree(world))
         error_set(status, "%s",
                   world->context->sentence ? world->context->sentence : "the world ended");
     else

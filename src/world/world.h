@@ -28,6 +28,7 @@ struct banyan_world {
     int local_rank, local_size;
     uint64_t timeout_ns;
     uint64_t collectives, exchanges; /* so far */
+    bool agreeing;                   /* a loss does not end the agreement at once */
     ARRAY(struct split_count) splits;
     struct attachment *attachments;
 };

@@ -1,21 +1,7 @@
 #include "support/test.h"
 
 #include "copy/local.h"
-
-static int64_t lengths[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
-static char memory[64];
-
-static banyan_copy_op op_of(int peer, uint64_t task_id, uint32_t part, int elems)
-{
-    return (banyan_copy_op){.tensor = {.data = memory,
-                                       .device = {kDLCPU, 0},
-                                       .ndim = 1,
-                                       .dtype = BANYAN_F32,
-                                       .shape = &lengths[elems]},
-                            .peer = peer,
-                            .task_id = task_id,
-                            .part = part};
-}
+#include "copy/ops.h"
 
 static void shuffle(random_state *random, banyan_copy_op *ops, size_t count)
 {

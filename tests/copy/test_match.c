@@ -1,25 +1,11 @@
 #include "support/test.h"
 
 #include "copy/match.h"
+#include "copy/ops.h"
 #include "core/bytes.h"
 #include "world/control.h"
 
 #define OPS_MAX 256
-
-static char memory[4096];
-static int64_t lengths[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-
-static banyan_copy_op op_of(int peer, uint64_t task_id, uint32_t part, int elems)
-{
-    return (banyan_copy_op){.tensor = {.data = memory,
-                                       .device = {kDLCPU, 0},
-                                       .ndim = 1,
-                                       .dtype = BANYAN_F32,
-                                       .shape = &lengths[elems]},
-                            .peer = peer,
-                            .task_id = task_id,
-                            .part = part};
-}
 
 typedef struct ops {
     banyan_copy_op sends[OPS_MAX], recvs[OPS_MAX];

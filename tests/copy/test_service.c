@@ -1,5 +1,7 @@
 #include "support/test.h"
 
+#include <unistd.h>
+
 #include "copy/strided.h"
 #include "copy/traffic.h"
 #include "core/array.h"
@@ -458,6 +460,22 @@ static void what_a_backend_refuses_on_one_rank_is_forgotten_on_all(void **state)
     ranks_run(3, refuse_a_task, NULL);
 }
 
+static void a_backend_that_this_build_lacks_is_not_in_the_list(void **state)
+{
+    (void)state;
+    const banyan_copy_backend *backend;
+    setenv("BANYAN_MODULE_PATH", "/nonexistent", 1);
+    CHECK_FAILS(banyan_copy_backend_find("teleport", &backend), BANYAN_ERR_NOT_FOUND,
+                "this build has direct, pipeline; for mpi, build with MPI");
+    CHECK_FAILS(banyan_copy_backend_find("mpi", &backend), BANYAN_ERR_UNSUPPORTED,
+                "this build has no copy backend mpi: there is no libbanyan_mpi.so");
+    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
+    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_mpi.so", R_OK) == 0)
+        CHECK_FAILS(banyan_copy_backend_find("teleport", &backend), BANYAN_ERR_NOT_FOUND,
+                    "this build has direct, pipeline, mpi");
+    unsetenv("BANYAN_MODULE_PATH");
+}
+
 static void open_in_every_way(banyan_world *world, void *context)
 {
     (void)context;
@@ -467,7 +485,7 @@ static void open_in_every_way(banyan_world *world, void *context)
     CHECK(strcmp(banyan_copy_service_name(service), "direct") == 0);
     banyan_copy_service_close(service);
     CHECK_FAILS(banyan_copy_service_open(world, "teleport", NULL, &service), BANYAN_ERR_NOT_FOUND,
-                "there is no copy backend \"teleport\"; there are direct, ");
+                "there is no copy backend \"teleport\"; this build has direct, pipeline");
     setenv("BANYAN_COPY", "telepathy", 1);
     CHECK_FAILS(banyan_copy_service_open(world, NULL, NULL, &service), BANYAN_ERR_NOT_FOUND,
                 "telepathy");
@@ -540,6 +558,7 @@ int main(void)
         cmocka_unit_test(ordinary_memory_is_reached_through_staging),
         cmocka_unit_test(a_wrong_batch_fails_everywhere_and_moves_nothing),
         cmocka_unit_test(what_a_backend_refuses_on_one_rank_is_forgotten_on_all),
+        cmocka_unit_test(a_backend_that_this_build_lacks_is_not_in_the_list),
         cmocka_unit_test(a_backend_opens_on_all_ranks_or_on_none),
         cmocka_unit_test(a_schedule_may_be_freed_after_its_service),
     };

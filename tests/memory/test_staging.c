@@ -65,13 +65,27 @@ static size_t cut(random_state *random, unsigned char *local, banyan_iovec *piec
     return count;
 }
 
+/* Rows of one size, equally far apart, from either end of the block on. */
+static size_t cut_rows(random_state *random, unsigned char *local, banyan_iovec *pieces)
+{
+    size_t bytes = (size_t)random_between(random, 500, 5000), rows = BYTES / bytes;
+    bool backwards = random_next(random) % 2 == 0;
+    for (size_t i = 0; i < rows; i++) {
+        size_t at = (backwards ? rows - 1 - i : i) * bytes;
+        pieces[i] = (banyan_iovec){at, local + at, bytes};
+    }
+    pieces[rows] = (banyan_iovec){rows * bytes, local + rows * bytes, BYTES - rows * bytes};
+    return rows + 1;
+}
+
 static void read_back(struct stage *s, staging_requester *requester, random_state *random)
 {
-    static banyan_iovec pieces[3000];
+    static banyan_iovec pieces[3001];
     int peer = s->theirs.rank;
     unsigned char *local = malloc(BYTES);
     memset(local, 0xee, BYTES);
-    size_t count = cut(random, local, pieces, 3000);
+    size_t count = random_next(random) % 2 == 0 ? cut(random, local, pieces, 3000)
+                                                : cut_rows(random, local, pieces);
     staging_transfer transfer = {&s->theirs, pieces, count, false, random_next(random) % 2 == 0};
     CHECK_OK(staging_run(requester, &transfer));
     for (size_t i = 0; i < BYTES; i++)
@@ -121,8 +135,9 @@ static slot_verdict ask(struct stage *s, const banyan_memory_handle *handle, boo
     memcpy(slot->pieces, pieces, given * sizeof *pieces);
     memset(slot->data, 0x99, sizeof slot->data);
     atomic_store(&slot->state, SLOT_POSTED);
-    atomic_fetch_or(&owner->requesters[0], UINT64_C(1) << s->space->local_rank);
-    bell_ring(&owner->requested);
+    board_desk *desk = board_desk_for(owner, s->space->local_rank);
+    atomic_fetch_or(&desk->requesters[0], UINT64_C(1) << s->space->local_rank);
+    bell_ring(&desk->requested);
     uint64_t deadline_ns = deadline_after(10 * NS_PER_S);
     while (atomic_load(&slot->state) != SLOT_DONE) {
         CHECK(deadline_left_ns(deadline_ns) > 0, "the owner does not answer");
@@ -140,11 +155,15 @@ static void lie_to_the_owner(banyan_world *world, void *context)
         slot_piece none = {0, 0}, behind = {BYTES - 4, 5}, far = {UINT64_MAX, 2};
         slot_piece large = {0, BOARD_SLOT_BYTES + 1};
         slot_piece two[2] = {{BYTES - BOARD_SLOT_BYTES, BOARD_SLOT_BYTES}, {0, 1}};
+        slot_piece rows[3] = {{BYTES - 20, 8}, {BYTES - 12, 8}, {BYTES - 4, 8}};
+        slot_piece backwards[3] = {{8, 8}, {0, 8}, {(uint64_t)-8, 8}};
         CHECK(ask(&s, &s.theirs, true, 1, &none, 1) == SLOT_GRANTED);
         CHECK(ask(&s, &s.theirs, true, 1, &behind, 1) == SLOT_OUT_OF_RANGE);
         CHECK(ask(&s, &s.theirs, true, 1, &far, 1) == SLOT_OUT_OF_RANGE);
         CHECK(ask(&s, &s.theirs, true, 1, &large, 1) == SLOT_MALFORMED);
         CHECK(ask(&s, &s.theirs, false, 2, two, 2) == SLOT_MALFORMED);
+        CHECK(ask(&s, &s.theirs, true, 3, rows, 3) == SLOT_OUT_OF_RANGE);
+        CHECK(ask(&s, &s.theirs, true, 3, backwards, 3) == SLOT_OUT_OF_RANGE);
         CHECK(ask(&s, &s.theirs, true, BOARD_SLOT_PIECES + 1, &none, 1) == SLOT_MALFORMED);
         CHECK(ask(&s, &s.theirs, true, UINT32_MAX, &none, 1) == SLOT_MALFORMED);
         wrong.rank = 0;

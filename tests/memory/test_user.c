@@ -16,14 +16,6 @@
 
 #define BLOCK 100000
 
-static void force_path(const char *path)
-{
-    if (path)
-        setenv("BANYAN_USER_MEMORY", path, 1);
-    else
-        unsetenv("BANYAN_USER_MEMORY");
-}
-
 /* From here on the kernel denies this process what Yama or a container would. */
 static void deny_cross_memory_attach(void)
 {
@@ -83,17 +75,17 @@ static void any_way_works_and_can_be_forced(void **state)
 {
     (void)state;
     banyan_user_memory_path cma = BANYAN_USER_MEMORY_CMA, staging = BANYAN_USER_MEMORY_STAGING;
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
     ranks_run(3, use_expected_way, NULL);
     ranks_run_threads(3, use_expected_way, NULL);
-    force_path("cma");
+    ranks_force_user_memory("cma");
     ranks_run(3, use_expected_way, &cma);
     ranks_run_threads(3, use_expected_way, &cma);
-    force_path("staging");
+    ranks_force_user_memory("staging");
     ranks_run(3, use_expected_way, &staging);
     ranks_run(1, use_expected_way, &staging);
     ranks_run_threads(3, use_expected_way, &staging);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 /* On one rank only: the others must come to the same. */
@@ -122,7 +114,7 @@ static void be_denied_what_is_forced(banyan_world *world, void *context)
                 "Operation not permitted");
     CHECK(strstr(banyan_last_error(), "BANYAN_USER_MEMORY=cma") != NULL);
     /* The world itself is well. */
-    force_path("staging");
+    ranks_force_user_memory("staging");
     banyan_user_memory_path used;
     exchange_blocks(world, &used);
 }
@@ -130,9 +122,9 @@ static void be_denied_what_is_forced(banyan_world *world, void *context)
 static void forcing_what_does_not_work_says_what_the_kernel_said(void **state)
 {
     (void)state;
-    force_path("cma");
+    ranks_force_user_memory("cma");
     ranks_run(2, be_denied_what_is_forced, NULL);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 static void ask_for_nonsense(banyan_world *world, void *context)
@@ -140,11 +132,11 @@ static void ask_for_nonsense(banyan_world *world, void *context)
     (void)context;
     banyan_user_memory_path used;
     if (banyan_world_rank(world) == 1)
-        force_path("carrier pigeon");
+        ranks_force_user_memory("carrier pigeon");
     CHECK_FAILS(banyan_memory_user_path(world, &used), BANYAN_ERR_INVALID, "carrier pigeon");
-    force_path(banyan_world_rank(world) == 1 ? "cma" : "staging");
+    ranks_force_user_memory(banyan_world_rank(world) == 1 ? "cma" : "staging");
     CHECK_FAILS(banyan_memory_user_path(world, &used), BANYAN_ERR_MISMATCH, "BANYAN_USER_MEMORY");
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
     CHECK_OK(banyan_memory_user_path(world, &used));
 }
 
@@ -279,10 +271,10 @@ static void try_to_reach_beyond(banyan_world *world, void *context)
 
 static void nothing_outside_a_registration_is_reached(void **state)
 {
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_run(2, try_to_reach_beyond, NULL);
     ranks_run_threads(2, try_to_reach_beyond, NULL);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 /* Offsets beyond 32 bits, in memory of which few pages are ever touched. */
@@ -321,9 +313,9 @@ static void reach_far(banyan_world *world, void *context)
 
 static void offsets_of_gibibytes_are_exact(void **state)
 {
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_run(2, reach_far, NULL);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 /* Only the kernel can tell: memory that its owner gave back without unregistering it. */
@@ -355,9 +347,9 @@ static void read_what_is_gone(banyan_world *world, void *context)
 static void memory_that_is_gone_is_an_error_with_its_address(void **state)
 {
     (void)state;
-    force_path("cma");
+    ranks_force_user_memory("cma");
     ranks_run(2, read_what_is_gone, NULL);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 /* Peers read one registration while its owner makes and ends others. */
@@ -384,10 +376,10 @@ static void churn(banyan_world *world, void *context)
 
 static void registrations_may_change_while_peers_read_others(void **state)
 {
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_run(2, churn, NULL);
     ranks_run_threads(2, churn, NULL);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 /* ---- owners that cannot help ---- */
@@ -397,24 +389,11 @@ struct victims {
     pid_t pids[2];
 };
 
-static banyan_world *open_world(int rank, int count, const banyan_unique_id *id,
-                                uint64_t timeout_ns)
-{
-    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
-    banyan_world *world;
-    options.rank = rank;
-    options.world_size = count;
-    options.unique_id = id;
-    options.timeout_ns = timeout_ns;
-    CHECK_OK(banyan_world_open(&options, &world));
-    return world;
-}
-
 /* Rank 1 dies while rank 0 reads from it over and over. */
 static void read_from_the_dying(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
-    banyan_world *world = open_world(rank, count, id, 0);
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
     struct pair p = pair_open(world);
     if (rank == 1) {
         usleep(50000);
@@ -437,9 +416,9 @@ static void read_from_the_dying(int rank, int count, const banyan_unique_id *id,
 static void reading_from_a_killed_owner_ends_within_a_second(void **state)
 {
     int statuses[2];
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_fork(2, read_from_the_dying, NULL, statuses);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
     assert_int_equal(statuses[0], 0);
     assert_true(WIFSIGNALED(statuses[1]));
 }
@@ -447,7 +426,7 @@ static void reading_from_a_killed_owner_ends_within_a_second(void **state)
 static void read_from_the_stopped(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct victims *victims = context;
-    banyan_world *world = open_world(rank, count, id, NS_PER_S / 2);
+    banyan_world *world = ranks_open_world(rank, count, id, NS_PER_S / 2);
     struct pair p = pair_open(world);
     victims->pids[rank] = getpid();
     CHECK_OK(banyan_world_barrier(world));
@@ -470,9 +449,9 @@ static void an_owner_that_does_not_answer_is_named_at_the_deadline(void **state)
     int statuses[2];
     struct victims *victims =
         mmap(NULL, sizeof *victims, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    force_path("staging");
+    ranks_force_user_memory("staging");
     ranks_fork(2, read_from_the_stopped, victims, statuses);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
     assert_int_equal(statuses[0], 0);
     munmap(victims, sizeof *victims);
 }
@@ -500,9 +479,9 @@ static void read_from_the_busy(banyan_world *world, void *context)
 
 static void an_owner_that_does_something_else_is_read_all_the_same(void **state)
 {
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_run(2, read_from_the_busy, NULL);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 int main(void)

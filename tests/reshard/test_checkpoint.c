@@ -240,7 +240,7 @@ static void what_is_not_there_is_named(void **state)
 {
     banyan_checkpoint *checkpoint;
     CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), BANYAN_ERR_NOT_FOUND,
-                "neither " INDEX " nor model.safetensors");
+                "has no " INDEX ", model.safetensors or banyan.index.json");
     char *path = folder_path(*state, "none");
     CHECK_FAILS(banyan_checkpoint_open(path, &checkpoint), BANYAN_ERR_NOT_FOUND, "none");
     free(path);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "reshard/checkpoint_folder.h"
 #include "reshard/filled.h"
 #include "reshard/random_case.h"
 #include "support/folder.h"
@@ -57,7 +58,40 @@ static void check_joined(const banyan_checkpoint *joined, const random_case *of)
     }
 }
 
-/* Save, join, and load another sharding of it on every rank. */
+static void load_and_compare(const char *path, const banyan_layout *layout, banyan_tensors *tensors)
+{
+    banyan_checkpoint *checkpoint;
+    CHECK_OK(banyan_checkpoint_open(path, &checkpoint));
+    filled_poison(tensors);
+    CHECK_OK(banyan_checkpoint_load(checkpoint, layout, tensors, NULL));
+    struct filled_expectation expected = {.pass = PASS};
+    filled_each(layout, tensors, filled_compare, &expected);
+    banyan_checkpoint_close(checkpoint);
+}
+
+/* Every rank that saved can be had back as it was: its tensors, with all of their pieces. */
+static void load_as_saved(const char *saved)
+{
+    banyan_checkpoint *checkpoint;
+    CHECK_OK(banyan_checkpoint_open(saved, &checkpoint));
+    int ranks = banyan_checkpoint_rank_count(checkpoint);
+    CHECK(ranks > 0);
+    for (int rank = -1; rank <= ranks; rank++) {
+        banyan_layout *layout;
+        banyan_tensors *tensors;
+        CHECK_OK(banyan_layout_create(&layout));
+        banyan_checkpoint_add_layout(checkpoint, rank, layout);
+        CHECK_OK(banyan_layout_check(layout));
+        CHECK((banyan_layout_tensor_count(layout) > 0) == (rank >= 0 && rank < ranks));
+        CHECK_OK(banyan_tensors_alloc(layout, NULL, &tensors));
+        load_and_compare(saved, layout, tensors);
+        banyan_tensors_destroy(tensors);
+        banyan_layout_destroy(layout);
+    }
+    banyan_checkpoint_close(checkpoint);
+}
+
+/* Save, join, and load another sharding of either on every rank. */
 static void save_join_and_load(banyan_world *world, void *context)
 {
     const struct round *round = context;
@@ -82,11 +116,12 @@ static void save_join_and_load(banyan_world *world, void *context)
     banyan_checkpoint *checkpoint;
     CHECK_OK(banyan_checkpoint_open(joined, &checkpoint));
     check_joined(checkpoint, of);
-    filled_poison(destination);
-    CHECK_OK(banyan_checkpoint_load(checkpoint, to, destination, NULL));
-    struct filled_expectation expected = {.pass = PASS};
-    filled_each(to, destination, filled_compare, &expected);
+    CHECK(banyan_checkpoint_rank_count(checkpoint) == 0);
     banyan_checkpoint_close(checkpoint);
+    load_and_compare(joined, to, destination);
+    load_and_compare(saved, to, destination);
+    if (rank == 0)
+        load_as_saved(saved);
     banyan_tensors_destroy(source);
     banyan_tensors_destroy(destination);
     banyan_layout_destroy(from);
@@ -298,6 +333,59 @@ static void a_failure_of_one_rank_comes_to_all_and_leaves_nothing(void **state)
     assert_int_equal(folder_entries(*state), 2);
 }
 
+/* ---- hidden folders that the killed leave ---- */
+
+/* A hidden folder for folder/saved with a rank's file in it, as between writing and naming. */
+static char *leave_hidden(const char *folder, int *lock)
+{
+    char *saved = folder_path(folder, "saved"), *hidden;
+    assert_int_equal(new_folder_make(saved, &hidden, lock), BANYAN_OK);
+    char *rank = folder_path(hidden, "rank-00000"), *file = folder_path(rank, "model.safetensors");
+    assert_int_equal(mkdir(rank, 0777), 0);
+    int fd = open(file, O_WRONLY | O_CREAT, 0666);
+    assert_true(fd >= 0);
+    close(fd);
+    free(saved);
+    free(rank);
+    free(file);
+    return hidden;
+}
+
+static void what_a_killed_writer_left_goes_with_the_next_of_that_name(void **state)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        int lock;
+        leave_hidden(*state, &lock);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(folder_entries(*state), 1);
+    char *other = folder_path(*state, "other"), *saved = folder_path(*state, "saved");
+    assert_int_equal(new_folder_check(other), BANYAN_OK);
+    assert_int_equal(folder_entries(*state), 1);
+    assert_int_equal(new_folder_check(saved), BANYAN_OK);
+    assert_int_equal(folder_entries(*state), 0);
+    free(other);
+    free(saved);
+}
+
+static void what_a_writer_is_at_stays(void **state)
+{
+    int lock;
+    char *hidden = leave_hidden(*state, &lock), *saved = folder_path(*state, "saved");
+    assert_true(lock >= 0);
+    int second = new_folder_lock(hidden);
+    assert_true(second >= 0);
+    close(lock);
+    assert_int_equal(new_folder_check(saved), BANYAN_OK);
+    assert_int_equal(folder_entries(hidden), 1);
+    close(second);
+    free(hidden);
+    free(saved);
+}
+
 /* ---- indexes that lie ---- */
 
 #define PIECE(local, tensor, start, extent, local_start, dim_map)                                  \
@@ -423,6 +511,8 @@ int main(void)
         IN_FOLDER(what_ranks_save_joins_and_loads),
         IN_FOLDER(tensors_larger_than_the_buffer_are_joined),
         IN_FOLDER(a_rank_that_is_killed_leaves_no_folder),
+        IN_FOLDER(what_a_killed_writer_left_goes_with_the_next_of_that_name),
+        IN_FOLDER(what_a_writer_is_at_stays),
         IN_FOLDER(a_failure_of_one_rank_comes_to_all_and_leaves_nothing),
         IN_FOLDER(indexes_that_lie_are_refused_with_their_place),
         IN_FOLDER(what_a_checkpoint_lacks_cannot_be_loaded),

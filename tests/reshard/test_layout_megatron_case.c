@@ -1,9 +1,9 @@
 /* Cases as JSON: the pieces they give agree with the transfers they list, and broken ones are
  * refused with the place. */
 #include "elements.h"
+#include "support/text_file.h"
 
 #include <glob.h>
-#include <unistd.h>
 
 /* Two ranks to two ranks: a gated layer in segments, packed blocks, a whole tensor, and an output
  * layer that only the destination has. */
@@ -59,14 +59,9 @@ static const char small_case[] =
 
 static banyan_status load_text(const char *text, banyan_megatron_case **loaded)
 {
-    char path[] = "/tmp/banyan_case_XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    size_t bytes = strlen(text);
-    assert_int_equal(write(fd, text, bytes), bytes);
-    close(fd);
-    banyan_status status = banyan_megatron_case_load(path, loaded);
-    unlink(path);
+    text_file file = text_file_of(text);
+    banyan_status status = banyan_megatron_case_load(file.path, loaded);
+    text_file_remove(&file);
     return status;
 }
 
@@ -222,7 +217,7 @@ static void expect_refused(const char *after, const char *what, const char *by, 
              at + strlen(what));
     banyan_megatron_case *loaded = NULL;
     CHECK_FAILS(load_text(text, &loaded), BANYAN_ERR_FORMAT, part);
-    CHECK(strstr(banyan_last_error(), "/tmp/banyan_case_"), "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "/tmp/banyan_text_"), "%s", banyan_last_error());
     assert_null(loaded);
 }
 
@@ -268,7 +263,7 @@ static void every_truncation_is_refused(void **state)
         memcpy(text, small_case, bytes);
         text[bytes] = '\0';
         banyan_megatron_case *loaded;
-        CHECK_FAILS(load_text(text, &loaded), BANYAN_ERR_FORMAT, "/tmp/banyan_case_");
+        CHECK_FAILS(load_text(text, &loaded), BANYAN_ERR_FORMAT, "/tmp/banyan_text_");
     }
 }
 

@@ -2,6 +2,7 @@
  * often as the replica sets say, and each local tensor is pieces and padding, wholly. */
 #include "elements.h"
 #include "standin.h"
+#include "support/text_file.h"
 
 /* A piece of some rank's layout. */
 struct holding {
@@ -138,19 +139,26 @@ static void check_side(const banyan_model *model, const banyan_rules *rules, con
 
 static const char *const packings[] = {"hf", "vllm", "megatron", "megatron_grouped"};
 
-static void check_specs(banyan_model *model, const char *const *specs, size_t count)
+/* `more` follows every spec. */
+static void check_specs_with(banyan_model *model, const char *const *specs, size_t count,
+                             const char *more)
 {
     banyan_rules *rules;
     CHECK_OK(banyan_rules_load(NULL, &rules));
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < sizeof packings / sizeof *packings; k++) {
             char text[128];
-            snprintf(text, sizeof text, "%s,packing=%s", specs[i], packings[k]);
+            snprintf(text, sizeof text, "%s,packing=%s%s", specs[i], packings[k], more);
             check_side(model, rules, text);
         }
     }
     banyan_rules_destroy(rules);
     banyan_model_destroy(model);
+}
+
+static void check_specs(banyan_model *model, const char *const *specs, size_t count)
+{
+    check_specs_with(model, specs, count, "");
 }
 
 static const char *const dense_specs[] = {
@@ -190,10 +198,65 @@ static void a_dense_model_without_norms_is_held_wholly(void **state)
                                  .hidden = 3,
                                  .heads = 8,
                                  .kv_heads = 2,
-                                 .head_rows = 128,
+                                 .head_rows = 6,
                                  .intermediate = 16,
                                  .vocab = 112};
-    check_specs(standin_model(&shape), dense_specs, COUNT(dense_specs));
+    check_specs_with(standin_model(&shape), dense_specs, COUNT(dense_specs), ",head=6");
+}
+
+static void expect_refused(banyan_model *model, const char *rule_text, const char *spec_text,
+                           const char *part)
+{
+    banyan_rules *rules;
+    text_file file = text_file_of(rule_text ? rule_text : "");
+    CHECK_OK(banyan_rules_load(rule_text ? file.path : NULL, &rules));
+    text_file_remove(&file);
+    banyan_spec spec;
+    CHECK_OK(banyan_spec_parse(spec_text, &spec));
+    banyan_layout *layout;
+    CHECK_OK(banyan_layout_create(&layout));
+    banyan_layout_add_model(layout, model, rules, &spec, 0, 0);
+    CHECK_FAILS(banyan_layout_check(layout), BANYAN_ERR_INVALID, part);
+    banyan_layout_destroy(layout);
+    banyan_rules_destroy(rules);
+}
+
+/* Heads of 64, which the built-in rules would take for half as many of 128. */
+static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state)
+{
+    (void)state;
+    standin_shape shape = {.layers = 1,
+                           .hidden = 4095,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_rows = 64,
+                           .intermediate = 8,
+                           .vocab = 8};
+    banyan_model *model = standin_model(&shape);
+    expect_refused(model, NULL, "tp=2",
+                   "how large its heads are is not known, since there is no "
+                   "\"model.layers.0.self_attn.q_norm.weight\": give head=N");
+    expect_refused(model, NULL, "packing=megatron", "how large its heads are is not known");
+    expect_refused(model, NULL, "tp=2,head=48", "256 elements are no heads of 48");
+    static const char *const taken[] = {"tp=1", "tp=2,head=64", "tp=4,head=64", "tp=1,head=64"};
+    check_specs_with(model, taken + 1, 3, "");
+    model = standin_model(&shape);
+    banyan_rules *rules;
+    CHECK_OK(banyan_rules_load(NULL, &rules));
+    check_side(model, rules, taken[0]);
+    banyan_rules_destroy(rules);
+    banyan_model_destroy(model);
+    shape.norms = true;
+    model = standin_model(&shape);
+    expect_refused(
+        model, NULL, "tp=2,head=32",
+        "heads are 32 in the spec, and 64 in \"model.layers.0.self_attn.q_norm.weight\"");
+    banyan_model_destroy(model);
+    shape.norms = false;
+    shape.hidden = 4096;
+    shape.head_rows = 128;
+    model = standin_model(&shape);
+    check_specs_with(model, &taken[0], 1, "");
 }
 
 static void a_model_of_experts_is_held_wholly(void **state)
@@ -269,29 +332,6 @@ static void the_public_models_are_held_wholly(void **state)
         }
         banyan_model_destroy(model);
     }
-    banyan_rules_destroy(rules);
-}
-
-static void expect_refused(banyan_model *model, const char *rule_text, const char *spec_text,
-                           const char *part)
-{
-    char path[] = "/tmp/banyan_rules_XXXXXX";
-    banyan_rules *rules;
-    if (rule_text) {
-        int fd = mkstemp(path);
-        assert_int_equal(write(fd, rule_text, strlen(rule_text)), strlen(rule_text));
-        close(fd);
-    }
-    CHECK_OK(banyan_rules_load(rule_text ? path : NULL, &rules));
-    if (rule_text)
-        unlink(path);
-    banyan_spec spec;
-    CHECK_OK(banyan_spec_parse(spec_text, &spec));
-    banyan_layout *layout;
-    CHECK_OK(banyan_layout_create(&layout));
-    banyan_layout_add_model(layout, model, rules, &spec, 0, 0);
-    CHECK_FAILS(banyan_layout_check(layout), BANYAN_ERR_INVALID, part);
-    banyan_layout_destroy(layout);
     banyan_rules_destroy(rules);
 }
 
@@ -380,11 +420,12 @@ static void a_spec_or_rank_that_cannot_be_is_refused(void **state)
         int rank, offset;
         const char *part;
     } cases[] = {
-        {{2, 1, 1, 1, 1, 1, "hf", 0}, 2, 0, "rank 2 (with offset 0) of a spec of 2 ranks"},
-        {{2, 1, 1, 1, 1, 1, "hf", 0}, -1, 0, "rank -1"},
-        {{2, 1, 1, 1, 1, 1, "hf", 0}, 0, INT32_MAX, "with offset 2147483647"},
-        {{2, 0, 1, 1, 1, 1, "hf", 0}, 0, 0, "pp=0"},
-        {{2, 1, 1, 1, 3, 1, "hf", 0}, 0, 0, "do not divide by etp=1 × ep=3"},
+        {{2, 1, 1, 1, 1, 1, "hf", 0, 0}, 2, 0, "rank 2 (with offset 0) of a spec of 2 ranks"},
+        {{2, 1, 1, 1, 1, 1, "hf", 0, 0}, -1, 0, "rank -1"},
+        {{2, 1, 1, 1, 1, 1, "hf", 0, 0}, 0, INT32_MAX, "with offset 2147483647"},
+        {{2, 0, 1, 1, 1, 1, "hf", 0, 0}, 0, 0, "pp=0"},
+        {{2, 1, 1, 1, 3, 1, "hf", 0, 0}, 0, 0, "do not divide by etp=1 × ep=3"},
+        {{2, 1, 1, 1, 1, 1, "hf", 0, -1}, 0, 0, "heads of -1 elements"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         banyan_layout *layout;
@@ -403,6 +444,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dense_model_with_tied_embeddings_is_held_wholly),
         cmocka_unit_test(a_dense_model_without_norms_is_held_wholly),
+        cmocka_unit_test(heads_of_unknown_size_are_refused_until_the_spec_has_it),
         cmocka_unit_test(a_model_of_experts_is_held_wholly),
         cmocka_unit_test(a_model_with_latent_attention_and_block_scales_is_held_wholly),
         cmocka_unit_test(the_public_models_are_held_wholly),

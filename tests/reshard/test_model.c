@@ -6,16 +6,14 @@
 
 #include "core/deadline.h"
 #include "reshard/model.h"
+#include "support/folder.h"
+#include "support/text_file.h"
 
 static banyan_status load_text(const char *text, banyan_model **model)
 {
-    char path[] = "/tmp/banyan_model_XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-    banyan_status status = banyan_model_load(path, model);
-    unlink(path);
+    text_file file = text_file_of(text);
+    banyan_status status = banyan_model_load(file.path, model);
+    text_file_remove(&file);
     return status;
 }
 
@@ -45,7 +43,7 @@ static void expect_refused(const char *text, const char *part)
 {
     banyan_model *model = NULL;
     CHECK_FAILS(load_text(text, &model), BANYAN_ERR_FORMAT, part);
-    CHECK(strstr(banyan_last_error(), "/tmp/banyan_model_"), "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "/tmp/banyan_text_"), "%s", banyan_last_error());
     assert_null(model);
 }
 
@@ -152,6 +150,48 @@ static void a_model_loads_from_a_folder_and_from_safetensors(void **state)
     rmdir(folder);
 }
 
+/* The size of heads that a folder's config.json gives; -1: the folder is refused. */
+static int64_t head_of(const char *folder, const char *config)
+{
+    char *path = folder_path(folder, "config.json");
+    folder_write(path, config);
+    banyan_model *model;
+    int64_t head = -1;
+    if (banyan_model_load(folder, &model) == BANYAN_OK) {
+        head = model_head(model);
+        banyan_model_destroy(model);
+    }
+    free(path);
+    return head;
+}
+
+static void a_folders_configuration_tells_the_size_of_heads(void **state)
+{
+    char *single = folder_path(*state, "model.safetensors");
+    write_safetensors(single, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+                      8);
+    static const struct {
+        const char *config;
+        int64_t head;
+    } cases[] = {
+        {"{}", 0},
+        {"{\"hidden_size\": 2048, \"num_attention_heads\": 32}", 64},
+        {"{\"hidden_size\": 2048, \"num_attention_heads\": 32, \"head_dim\": 80}", 80},
+        {"{\"hidden_size\": 2048, \"num_attention_heads\": 32, \"head_dim\": null}", 64},
+        {"{\"head_dim\": 64, \"v_head_dim\": 128}", 128},
+        {"{\"hidden_size\": 100, \"num_attention_heads\": 32}", 0},
+        {"{\"hidden_size\": 100, \"num_attention_heads\": 0}", 0},
+        {"{\"head_dim\": \"64\"}", -1},
+        {"{\"head_dim\": -64}", -1},
+        {"{\"head_dim\": 64", -1},
+        {"[]", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(head_of(*state, cases[i].config) == cases[i].head, "%s", cases[i].config);
+    CHECK(strstr(banyan_last_error(), "config.json"), "%s", banyan_last_error());
+    free(single);
+}
+
 /* As many tensors as Qwen3-235B has. */
 static void a_model_of_many_tensors_loads_and_lays_out_quickly(void **state)
 {
@@ -203,6 +243,8 @@ int main(void)
         cmocka_unit_test(a_model_reads_back_in_file_order),
         cmocka_unit_test(what_cannot_be_is_refused_with_line_and_tensor),
         cmocka_unit_test(a_model_loads_from_a_folder_and_from_safetensors),
+        cmocka_unit_test_setup_teardown(a_folders_configuration_tells_the_size_of_heads,
+                                        folder_setup, folder_teardown),
         cmocka_unit_test(a_model_of_many_tensors_loads_and_lays_out_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

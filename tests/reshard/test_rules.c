@@ -1,20 +1,14 @@
 /* Rule files: patterns match what they say, clauses mean what they say, and mistakes are told with
  * their line. */
-#include "support/test.h"
-
-#include <unistd.h>
+#include "support/text_file.h"
 
 #include "reshard/rules.h"
 
 static banyan_status load_text(const char *text, banyan_rules **rules)
 {
-    char path[] = "/tmp/banyan_rules_XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-    banyan_status status = banyan_rules_load(path, rules);
-    unlink(path);
+    text_file file = text_file_of(text);
+    banyan_status status = banyan_rules_load(file.path, rules);
+    text_file_remove(&file);
     return status;
 }
 
@@ -143,7 +137,7 @@ static void expect_refused(const char *text, const char *part)
 {
     banyan_rules *rules = NULL;
     CHECK_FAILS(load_text(text, &rules), BANYAN_ERR_FORMAT, part);
-    CHECK(strstr(banyan_last_error(), "/tmp/banyan_rules_"), "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "/tmp/banyan_text_"), "%s", banyan_last_error());
     assert_null(rules);
 }
 
@@ -191,13 +185,10 @@ static void mistakes_are_told_with_their_line(void **state)
 static void a_binary_is_no_rule_file(void **state)
 {
     (void)state;
-    char path[] = "/tmp/banyan_rules_XXXXXX";
-    int fd = mkstemp(path);
-    assert_int_equal(write(fd, "a\n\0b\n", 5), 5);
-    close(fd);
+    text_file file = text_file_of_bytes("a\n\0b\n", 5);
     banyan_rules *rules;
-    CHECK_FAILS(banyan_rules_load(path, &rules), BANYAN_ERR_FORMAT, "a zero byte at 2");
-    unlink(path);
+    CHECK_FAILS(banyan_rules_load(file.path, &rules), BANYAN_ERR_FORMAT, "a zero byte at 2");
+    text_file_remove(&file);
 }
 
 static void the_built_in_rules_read_well(void **state)

@@ -28,7 +28,9 @@ static void keys_become_numbers_and_the_rest_defaults(void **state)
     assert_int_equal(banyan_spec_world_size(&spec), 1);
     assert_string_equal(spec.packing, "hf");
     assert_int_equal(spec.vocab_multiple, -1);
+    assert_int_equal(spec.head, 0);
     assert_int_equal(parsed("tp=4,vocab_multiple=0").vocab_multiple, 0);
+    assert_int_equal(parsed("tp=4,head=64").head, 64);
 }
 
 static void experts_are_cut_like_the_rest_unless_ep_spreads_them(void **state)

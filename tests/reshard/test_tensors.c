@@ -150,6 +150,19 @@ static void allocated_tensors_are_dense_aligned_and_zero(void **state)
     ranks_run(3, alloc_in_world, NULL);
 }
 
+static void more_memory_than_the_machine_has_is_refused(void **state)
+{
+    (void)state;
+    banyan_layout *layout;
+    banyan_tensors *tensors;
+    CHECK_OK(banyan_layout_create(&layout));
+    const int64_t shape[1] = {INT64_C(1) << 44};
+    banyan_layout_add_tensor(layout, "w", BANYAN_U8, 1, shape);
+    CHECK_FAILS(banyan_tensors_alloc(layout, NULL, &tensors), BANYAN_ERR_NO_MEMORY,
+                "17592186044416 bytes of memory for tensors were asked for");
+    banyan_layout_destroy(layout);
+}
+
 static void a_checksum_is_that_of_the_elements_in_order(void **state)
 {
     (void)state;
@@ -194,6 +207,7 @@ int main(void)
         cmocka_unit_test(a_bound_set_keeps_shapes_and_strides_of_its_own),
         cmocka_unit_test(a_tensor_that_is_not_the_layouts_is_refused),
         cmocka_unit_test(allocated_tensors_are_dense_aligned_and_zero),
+        cmocka_unit_test(more_memory_than_the_machine_has_is_refused),
         cmocka_unit_test(a_checksum_is_that_of_the_elements_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 
 #include "support/test.h"
 
+#include "reshard/execute_memory.h"
 #include "support/float_reference.h"
 #include "reshard/mailbox.h"
 #include "reshard/mxfp8_reference.h"
@@ -152,49 +153,83 @@ static void check_quantized(const banyan_layout *layout, const banyan_tensors *t
 
 /* ---- into MXFP8 ---- */
 
-static void quantize_between_ranks(banyan_world *world, void *context)
-{
-    const struct run_case *of = context;
-    int rank = banyan_world_rank(world);
-    banyan_layout *from = layout_of(&of->source, rank), *to = layout_of(&of->destination, rank);
+/* All that a rank needs for a case. */
+struct mover {
+    banyan_layout *from, *to;
     banyan_tensors *source, *destination;
-    CHECK_OK(banyan_tensors_alloc(from, world, &source));
-    CHECK_OK(banyan_tensors_alloc(to, NULL, &destination));
+    struct scales *scales;
+    banyan_transform *transform;
+    banyan_reshard_plan *plan;
+    banyan_copy_service *service;
+};
+
+static banyan_transform *mxfp8_of(const struct run_case *of)
+{
     banyan_mxfp8_options options = BANYAN_MXFP8_OPTIONS_INIT;
     options.side = of->at;
     options.layout = of->layout;
     options.rule = of->rule;
     banyan_transform *transform;
     CHECK_OK(banyan_mxfp8_create(&options, &transform));
-    struct scales *scales = malloc(sizeof *scales);
-    memset(scales, 0xa5, sizeof *scales);
-    bind_scales(transform, of->layout, to, scales);
+    return transform;
+}
+
+static struct mover mover_open(const struct run_case *of, banyan_world *world)
+{
+    int rank = banyan_world_rank(world);
+    struct mover mover = {.from = layout_of(&of->source, rank),
+                          .to = layout_of(&of->destination, rank),
+                          .scales = malloc(sizeof *mover.scales),
+                          .transform = mxfp8_of(of)};
+    CHECK_OK(banyan_tensors_alloc(mover.from, world, &mover.source));
+    CHECK_OK(banyan_tensors_alloc(mover.to, NULL, &mover.destination));
+    memset(mover.scales, 0xa5, sizeof *mover.scales);
+    bind_scales(mover.transform, of->layout, mover.to, mover.scales);
     banyan_reshard_options planning = BANYAN_RESHARD_OPTIONS_INIT;
-    planning.transform = transform;
+    planning.transform = mover.transform;
     planning.min_split_bytes = 512;
     planning.max_staging_bytes = of->max_staging_bytes;
     planning.checksums = true;
-    banyan_reshard_plan *plan;
-    banyan_copy_service *service;
-    CHECK_OK(banyan_reshard_plan_create(from, to, world, &planning, &plan));
+    CHECK_OK(banyan_reshard_plan_create(mover.from, mover.to, world, &planning, &mover.plan));
     if (of->mailbox)
-        CHECK_OK(banyan_copy_service_open_backend(world, &mailbox_backend, NULL, &service));
+        CHECK_OK(banyan_copy_service_open_backend(world, &mailbox_backend, NULL, &mover.service));
     else
-        CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
+        CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &mover.service));
+    return mover;
+}
+
+static banyan_status mover_run(struct mover *mover, banyan_world *world)
+{
+    return banyan_reshard_execute(mover->plan, mover->source, mover->destination, mover->service,
+                                  world, mover->transform);
+}
+
+static void mover_close(struct mover *mover)
+{
+    banyan_reshard_plan_destroy(mover->plan);
+    banyan_copy_service_close(mover->service);
+    banyan_transform_destroy(mover->transform);
+    banyan_tensors_destroy(mover->source);
+    banyan_tensors_destroy(mover->destination);
+    banyan_layout_destroy(mover->from);
+    banyan_layout_destroy(mover->to);
+    free(mover->scales);
+}
+
+static void quantize_between_ranks(banyan_world *world, void *context)
+{
+    const struct run_case *of = context;
+    struct mover mover = mover_open(of, world);
     for (uint64_t version = 1; version <= 3; version++) {
-        fill(from, source, version);
-        CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, transform));
-        check_quantized(to, destination, scales, of->rule, version);
+        fill(mover.from, mover.source, version);
+        CHECK_OK(mover_run(&mover, world));
+        CHECK(of->max_staging_bytes == 0 || run_memory_peak() <= of->max_staging_bytes,
+              "%llu of %llu", (unsigned long long)run_memory_peak(),
+              (unsigned long long)of->max_staging_bytes);
+        check_quantized(mover.to, mover.destination, mover.scales, of->rule, version);
         CHECK_OK(banyan_world_barrier(world));
     }
-    banyan_reshard_plan_destroy(plan);
-    banyan_copy_service_close(service);
-    banyan_transform_destroy(transform);
-    banyan_tensors_destroy(source);
-    banyan_tensors_destroy(destination);
-    banyan_layout_destroy(from);
-    banyan_layout_destroy(to);
-    free(scales);
+    mover_close(&mover);
 }
 
 /* Slices by rows into slices by columns: every box has whole blocks of the engine's tensors. */
@@ -237,45 +272,70 @@ static void blocks_that_several_ranks_send_are_put_together(void **state)
     }
 }
 
+/* The last tensor is put together in 24 × 100 values of BF16 and 24 × 4 marks. */
+enum { PUT_TOGETHER_BYTES = 24 * 100 * 2 + 24 * 4 };
+
+static void memory_of_cut_blocks_is_within_the_bound(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct run_case of = {
+            .mailbox = i & 1,
+            .source = trainer_columns,
+            .destination = engine_rows,
+            .max_staging_bytes = PUT_TOGETHER_BYTES + (i & 2 ? 8192 : 4096),
+        };
+        ranks_run(RANKS, quantize_between_ranks, &of);
+    }
+}
+
 /* ---- errors ---- */
+
+/* A run that is refused, with these words, and has moved nothing. */
+static void check_refused(struct mover *mover, banyan_world *world, const char *first,
+                          const char *second)
+{
+    fill(mover->from, mover->source, 1);
+    CHECK_FAILS(mover_run(mover, world), BANYAN_ERR_INVALID, first);
+    CHECK(strstr(banyan_last_error(), second), "%s", banyan_last_error());
+    for (size_t i = 0; i < banyan_tensors_count(mover->destination); i++) {
+        const DLTensor *tensor = banyan_tensors_get(mover->destination, i);
+        for (int64_t n = 0; n < tensor->shape[0] * tensor->shape[1]; n++)
+            CHECK(((uint8_t *)tensor->data)[n] == 0, "an element has moved");
+    }
+}
+
+static void put_together_in_too_little(banyan_world *world, void *context)
+{
+    (void)context;
+    /* In the first there is no room for the values, in the second none beside them. */
+    const uint64_t bounds[2] = {PUT_TOGETHER_BYTES - 1, PUT_TOGETHER_BYTES + 64};
+    const char *const words[2][2] = {
+        {"tensor w.odd is put together in 4896 bytes", "max_staging_bytes is 4895"},
+        {" bytes of staging at once for ", "beside 4896 in which tensors are put together"}};
+    for (int i = 0; i < 2; i++) {
+        struct run_case of = {
+            .source = trainer_columns, .destination = engine_rows, .max_staging_bytes = bounds[i]};
+        struct mover mover = mover_open(&of, world);
+        check_refused(&mover, world, words[i][0], words[i][1]);
+        mover_close(&mover);
+    }
+}
+
+static void memory_of_cut_blocks_beyond_the_bound_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(RANKS, put_together_in_too_little, NULL);
+}
 
 static void cut_at_the_sender(banyan_world *world, void *context)
 {
     (void)context;
-    int rank = banyan_world_rank(world);
-    banyan_layout *from = layout_of(&trainer_columns, rank), *to = layout_of(&engine_rows, rank);
-    banyan_tensors *source, *destination;
-    CHECK_OK(banyan_tensors_alloc(from, world, &source));
-    CHECK_OK(banyan_tensors_alloc(to, NULL, &destination));
-    banyan_mxfp8_options options = BANYAN_MXFP8_OPTIONS_INIT;
-    options.side = BANYAN_TRANSFORM_AT_SENDER;
-    banyan_transform *transform;
-    CHECK_OK(banyan_mxfp8_create(&options, &transform));
-    struct scales *scales = calloc(1, sizeof *scales);
-    bind_scales(transform, options.layout, to, scales);
-    banyan_reshard_options planning = BANYAN_RESHARD_OPTIONS_INIT;
-    planning.transform = transform;
-    banyan_reshard_plan *plan;
-    banyan_copy_service *service;
-    CHECK_OK(banyan_reshard_plan_create(from, to, world, &planning, &plan));
-    CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
-    fill(from, source, 1);
-    CHECK_FAILS(banyan_reshard_execute(plan, source, destination, service, world, transform),
-                BANYAN_ERR_INVALID, "tensor w.odd, box [0:24, ");
-    CHECK(strstr(banyan_last_error(), "cuts MXFP8 block "), "%s", banyan_last_error());
-    for (size_t i = 0; i < banyan_tensors_count(destination); i++) {
-        const DLTensor *tensor = banyan_tensors_get(destination, i);
-        for (int64_t n = 0; n < tensor->shape[0] * tensor->shape[1]; n++)
-            CHECK(((uint8_t *)tensor->data)[n] == 0, "an element has moved");
-    }
-    banyan_reshard_plan_destroy(plan);
-    banyan_copy_service_close(service);
-    banyan_transform_destroy(transform);
-    banyan_tensors_destroy(source);
-    banyan_tensors_destroy(destination);
-    banyan_layout_destroy(from);
-    banyan_layout_destroy(to);
-    free(scales);
+    struct run_case of = {
+        .source = trainer_columns, .destination = engine_rows, .at = BANYAN_TRANSFORM_AT_SENDER};
+    struct mover mover = mover_open(&of, world);
+    check_refused(&mover, world, "tensor w.odd, box [0:24, ", "cuts MXFP8 block ");
+    mover_close(&mover);
 }
 
 static void a_cut_block_at_the_sender_comes_to_every_rank(void **state)
@@ -421,6 +481,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_in_mxfp8_is_fed_at_either_end),
         cmocka_unit_test(blocks_that_several_ranks_send_are_put_together),
+        cmocka_unit_test(memory_of_cut_blocks_is_within_the_bound),
+        cmocka_unit_test(memory_of_cut_blocks_beyond_the_bound_is_refused),
         cmocka_unit_test(a_cut_block_at_the_sender_comes_to_every_rank),
         cmocka_unit_test(mxfp8_is_read_back_between_ranks),
         cmocka_unit_test(casts_happen_between_ranks),

@@ -43,6 +43,16 @@ static inline char *folder_path(const char *folder, const char *name)
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
+/* Write a file of text, in place of what is there. */
+static inline void folder_write(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(text, file) < 0 || fclose(file) != 0) {
+        fprintf(stderr, "cannot write %s\n", path);
+        abort();
+    }
+}
+
 /* Entries of a folder, hidden ones too. */
 static inline int folder_entries(const char *path)
 {

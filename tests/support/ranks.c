@@ -70,14 +70,29 @@ struct world_run {
     const banyan_unique_id *id;
 };
 
-static void run_in_world(const struct world_run *run)
+banyan_world *ranks_open_world(int rank, int count, const banyan_unique_id *id, uint64_t timeout_ns)
 {
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
-    options.rank = run->rank;
-    options.world_size = run->count;
-    options.unique_id = run->id;
+    options.rank = rank;
+    options.world_size = count;
+    options.unique_id = id;
+    options.timeout_ns = timeout_ns;
     banyan_world *world = NULL;
     CHECK_OK(banyan_world_open(&options, &world));
+    return world;
+}
+
+void ranks_force_user_memory(const char *path)
+{
+    if (path)
+        setenv("BANYAN_USER_MEMORY", path, 1);
+    else
+        unsetenv("BANYAN_USER_MEMORY");
+}
+
+static void run_in_world(const struct world_run *run)
+{
+    banyan_world *world = ranks_open_world(run->rank, run->count, run->id, 0);
     run->fn(world, run->context);
     CHECK_OK(banyan_world_close(world));
 }

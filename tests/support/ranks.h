@@ -18,6 +18,13 @@ void ranks_run_threads(int count, ranks_fn fn, void *context);
 typedef void (*ranks_raw_fn)(int rank, int count, const banyan_unique_id *id, void *context);
 void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses);
 
+/* The world that such a rank opens; timeout_ns as in banyan_world_options. */
+banyan_world *ranks_open_world(int rank, int count, const banyan_unique_id *id,
+                               uint64_t timeout_ns);
+
+/* Force the way to peers' ordinary memory (BANYAN_USER_MEMORY) of worlds to come; NULL: none. */
+void ranks_force_user_memory(const char *path);
+
 /* End the calling rank as failed; in the test's own process, fail the test. */
 void ranks_fail(void) __attribute__((noreturn));
 

@@ -54,6 +54,13 @@ class Reshard(WithFolder):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(done.stdout)
 
+    def test_a_rank_that_fails_is_named_once(self):
+        done = self.run_banyan("--model", self.path, "--from", "tp=2", "--to", "dp=2",
+                               "--memory", "ordinary",
+                               env={**os.environ, "BANYAN_USER_MEMORY": "foo"})
+        self.assert_refused(done, 'BANYAN_USER_MEMORY is "foo"')
+        self.assertEqual(done.stderr.count("rank "), 1, done.stderr)
+
     def test_every_destination_element_is_moved_and_checked(self):
         whole = small_model.elements(self.model)
         for source, destination, copies, variants in [
@@ -75,9 +82,11 @@ class Reshard(WithFolder):
     def test_matrices_become_mxfp8(self):
         whole = small_model.elements(self.model)
         for transform in ("mxfp8", "mxfp8-at-sender"):
-            for source, destination in (("tp=2,pp=2", "tp=4"), ("tp=2", "tp=2,packing=vllm")):
+            # In the last, half of the ranks have nothing of the vocabulary but padding.
+            for source, destination in (("tp=2,pp=2", "tp=4"), ("tp=2", "tp=2,packing=vllm"),
+                                        ("tp=2", "tp=4,packing=megatron")):
                 found = self.measure(source, destination, "--disjoint", "--transform", transform)
-                copies = 4 if destination == "tp=4" else 2
+                copies = 4 if destination.startswith("tp=4") else 2
                 self.assertEqual(found["verified_elements"], whole + (copies - 1) * self.norms)
 
     def test_a_block_that_the_sender_would_have_to_cut_is_refused(self):
@@ -154,9 +163,11 @@ class Reshard(WithFolder):
             self.assertIn("cannot write to stdout: No space left", done.stderr)
 
     def test_a_picture_that_cannot_be_written_is_refused_before_the_ranks_start(self):
-        done = self.move("tp=1", "tp=2", "--svg", "/nowhere/picture.svg")
-        self.assertEqual((done.returncode, done.stderr), (1, "banyan reshard: cannot write "
-                         "/nowhere/picture.svg: No such file or directory\n"))
+        for path, why in (("/nowhere/picture.svg", "No such file or directory"),
+                          (self.folder, "Is a directory")):
+            done = self.move("tp=1", "tp=2", "--svg", path)
+            self.assertEqual((done.returncode, done.stdout, done.stderr),
+                             (1, "", f"banyan reshard: cannot write {path}: {why}\n"))
 
     def test_names_in_the_picture_are_escaped(self):
         path = small_model.write(self.model, self.folder / "a<b&c.json")

@@ -1,14 +1,17 @@
 """banyan reshard --in --out: models on disk, whole or not at all."""
 
+import fcntl
 import json
 import math
 import os
 import pathlib
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import safetensors
@@ -39,7 +42,7 @@ class Files(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
         self.assertRegex(done.stderr, "^banyan reshard: .*\n$")
         self.assertIn(part, done.stderr)
-        self.assertEqual([path for path in self.folder.iterdir() if path.name.startswith("out")], [])
+        self.assertEqual(list(self.folder.glob("out*")) + list(self.folder.glob(".*")), [])
 
     def test_a_joined_model_is_the_one_that_was_read(self):
         for source, destination, more in [
@@ -51,7 +54,7 @@ class Files(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertRegex(done.stdout, "read .* moved it in .* wrote ")
             self.assertEqual(safetensors.read_folder(self.out), self.tensors)
-            self.assertEqual([path for path in self.folder.iterdir() if ".ranks." in path.name], [])
+            self.assertEqual(list(self.folder.glob(".*")), [])
 
     def test_each_rank_writes_what_it_holds(self):
         done = self.reshard("--from", "tp=1", "--to", "tp=2,pp=2", "--disjoint")
@@ -65,6 +68,40 @@ class Files(unittest.TestCase):
         dtype, shape, data = self.tensors[name]
         self.assertEqual(first[name], (dtype, [shape[0] // 2, shape[1]], data[:len(data) // 2]))
         self.assertEqual(second[name], (dtype, [shape[0] // 2, shape[1]], data[len(data) // 2:]))
+
+    def test_what_ranks_wrote_is_read_again_with_or_without_a_spec(self):
+        for saved_as in ("tp=2,pp=2", "tp=4,packing=vllm", "fsdp=3", "tp=2,dp=2,packing=megatron"):
+            self.out = saved = self.folder / f"saved {saved_as}"
+            done = self.reshard("--from", "tp=1", "--to", saved_as)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            for from_spec in ([], ["--from", "tp=2"], ["--from", saved_as, "--disjoint"]):
+                self.out = self.folder / f"out {saved_as} {from_spec}"
+                done = self.reshard(*from_spec, "--to", "pp=2,tp=2", "--join", source=saved)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual("as saved on " in done.stdout, not from_spec)
+                self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+
+    def test_what_ranks_wrote_is_refused_when_it_is_not_whole(self):
+        self.out = saved = self.folder / "saved"
+        self.assertEqual(self.reshard("--from", "tp=1", "--to", "tp=2").returncode, 0)
+        self.out = self.folder / "out"
+        index = saved / "banyan.index.json"
+        whole = json.loads(index.read_text())
+
+        def refused_with(change, part):
+            broken = json.loads(json.dumps(whole))
+            change(broken)
+            index.write_text(json.dumps(broken))
+            self.assert_refused(self.reshard("--to", "tp=1", source=saved), part)
+
+        refused_with(lambda index: index["files"][1]["pieces"].pop(0), "no file has box ")
+        refused_with(lambda index: index["files"].pop(), "no file has box ")
+        refused_with(lambda index: index.update(version=2), "version")
+        refused_with(lambda index: index["files"][0].update(file="loop"), "there is no file")
+        (saved / "loop").symlink_to(".")
+        refused_with(lambda index: index["files"][0].update(file="loop"), "loop is not a file")
+        (saved / "rank-00001/model.safetensors").unlink()
+        refused_with(lambda index: None, "rank-00001/model.safetensors")
 
     def test_one_file_is_a_model_too(self):
         safetensors.write(self.folder / "one.safetensors", self.tensors)
@@ -81,6 +118,11 @@ class Files(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn("out is there already", done.stderr)
         self.assertEqual([path.name for path in self.out.iterdir()], ["mine"])
+        self.out = self.folder / "out/mine/out"
+        done = self.reshard("--from", "tp=1", "--to", "tp=2")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertNotIn("there already", done.stderr)
+        self.assertIn("out/mine", done.stderr)
 
     def test_what_is_wrong_leaves_nothing(self):
         specs = ["--from", "tp=1", "--to", "tp=2"]
@@ -90,7 +132,8 @@ class Files(unittest.TestCase):
         for more in ([], ["--join"]):
             self.assert_refused(self.reshard(*specs, *more, source=broken), "broken.safetensors")
             self.assert_refused(self.reshard(*specs, *more, source=self.folder / "none"), "none")
-            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more), "--to: ")
+            self.assert_refused(self.reshard("--from", "tp=1", "--to", "tp=7", *more),
+                                f"--to: {self.source}: tensor ")
         for arguments, part in [(["--iters", "3"], "--iters"), (["--json"], "--json"),
                                 (["--model", "x"], "--model FILE"), (["--svg", "x"], "--svg")]:
             self.assert_refused(self.reshard(*specs, *arguments), part, 2)
@@ -98,7 +141,9 @@ class Files(unittest.TestCase):
     def test_the_parts_of_the_form_need_each_other(self):
         for arguments, part in [(["--in", "x"], "needs --out"), (["--out", "x"], "needs --in"),
                                 (["--join"], "--join needs"),
-                                (["--in", "x", "--out", "y"], "--from SPEC is missing")]:
+                                (["--in", "x", "--out", "y"], "--to SPEC is missing"),
+                                (["--in", self.source, "--out", "y", "--to", "tp=1"],
+                                 "--from SPEC is missing")]:
             done = subprocess.run([BANYAN, "reshard", *arguments], capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(part, done.stderr)
@@ -114,8 +159,45 @@ class Files(unittest.TestCase):
 
         for more in ([], ["--join"]):
             done = self.reshard("--from", "tp=1", "--to", "tp=1", "--memory", "ordinary", *more,
-                                source=wide, preexec_fn=small_files_only, restore_signals=False)
+                                source=wide, preexec_fn=small_files_only)
             self.assert_refused(done, "File too large")
+
+    def test_what_a_killed_join_leaves_is_taken_over(self):
+        command = [BANYAN, "reshard", "--in", self.source, "--out", self.out, "--from", "tp=2",
+                   "--to", "tp=2", "--join"]
+        work = self.folder / ".banyan-out.work"
+        left = 0
+        for delay in (0, 0.02, 0.05, 0.1):
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) as run:
+                while not work.exists() and run.poll() is None:
+                    time.sleep(0.001)
+                time.sleep(delay)
+                run.kill()
+            left += work.exists()
+            self.assertEqual(len(list(self.folder.glob(".banyan-out.*"))),
+                             len(list(self.folder.glob(".*"))))
+            if self.out.exists():
+                self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+                shutil.rmtree(self.out)
+        self.assertGreater(left, 0)
+        done = self.reshard("--from", "tp=2", "--to", "tp=2", "--join")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(safetensors.read_folder(self.out), self.tensors)
+        self.assertEqual(list(self.folder.glob(".*")), [])
+
+    def test_a_join_that_another_process_is_at_is_left_alone(self):
+        work = self.folder / ".banyan-out.work"
+        work.mkdir()
+        (work / "saved").mkdir()
+        held = os.open(work, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = self.reshard("--from", "tp=1", "--to", "tp=1", "--join")
+        os.close(held)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr, f"banyan reshard: another process is writing {self.out}: "
+                         f"it has {work}\n")
+        self.assertTrue((work / "saved").exists())
 
     def test_a_folder_that_cannot_be_written_is_named(self):
         self.out = self.folder / "nowhere/out"

@@ -220,32 +220,24 @@ static void put_to_the_next(banyan_world *world, void *context)
     setting_close(&s);
 }
 
-static void force_path(const char *path)
-{
-    if (path)
-        setenv("BANYAN_USER_MEMORY", path, 1);
-    else
-        unsetenv("BANYAN_USER_MEMORY");
-}
-
 static void pieces_come_whole_out_of_any_memory(void **state)
 {
     uint64_t seed = random_seed();
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_run(3, get_from_everybody, &seed);
     ranks_run_threads(2, get_from_everybody, &seed);
     ranks_run(1, get_from_everybody, &seed);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 static void pieces_go_whole_into_any_memory(void **state)
 {
     uint64_t seed = random_seed();
-    force_path(*state);
+    ranks_force_user_memory(*state);
     ranks_run(3, put_to_the_next, &seed);
     ranks_run_threads(2, put_to_the_next, &seed);
     ranks_run(1, put_to_the_next, &seed);
-    force_path(NULL);
+    ranks_force_user_memory(NULL);
 }
 
 int main(void)

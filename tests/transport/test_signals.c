@@ -254,23 +254,10 @@ static void a_poller_sleeps_until_something_changes(void **state)
 
 /* ---- waits that cannot end well ---- */
 
-static banyan_world *open_world(int rank, int count, const banyan_unique_id *id,
-                                uint64_t timeout_ns)
-{
-    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
-    banyan_world *world;
-    options.rank = rank;
-    options.world_size = count;
-    options.unique_id = id;
-    options.timeout_ns = timeout_ns;
-    CHECK_OK(banyan_world_open(&options, &world));
-    return world;
-}
-
 static void wait_for_the_dying(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
-    banyan_world *world = open_world(rank, count, id, 0);
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
     banyan_transport *transport;
     uint32_t signal;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
@@ -308,7 +295,7 @@ static void a_wait_for_a_killed_rank_ends_within_a_second(void **state)
 static void wait_for_nothing(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
-    banyan_world *world = open_world(rank, count, id, NS_PER_S / 2);
+    banyan_world *world = ranks_open_world(rank, count, id, NS_PER_S / 2);
     banyan_transport *transport;
     uint32_t signal;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));

@@ -147,6 +147,15 @@ static void agree_and_max(banyan_world *world)
     snprintf(expected, sizeof expected, rank == size / 2 ? "tensor %d is bad" : "rank %d: tensor",
              size / 2);
     CHECK_FAILS(control_agree(world, mine), BANYAN_ERR_FORMAT, expected);
+    /* A sentence that names its rank is not given the name again; another rank's name is no such.
+     */
+    static const char *const named[] = {"rank 0: a bad name", "rank 0 waited", "rank 01: bad"};
+    for (size_t i = 0; i < 3; i++) {
+        mine = rank == 0 ? banyan_error_set(BANYAN_ERR_FORMAT, "%s", named[i]) : BANYAN_OK;
+        CHECK_FAILS(control_agree(world, mine), BANYAN_ERR_FORMAT, named[i]);
+        bool twice = strncmp(banyan_last_error(), "rank 0: rank 0", 14) == 0;
+        CHECK(twice == (i == 2 && rank != 0), "%s", banyan_last_error());
+    }
     CHECK_OK(control_agree(world, BANYAN_OK));
 }
 

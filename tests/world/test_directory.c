@@ -505,6 +505,54 @@ static void puts_are_absorbed_quickly_in_little_memory(void **state)
     simulation_free(&simulated);
 }
 
+struct large_value {
+    unsigned char *bytes;
+    size_t count, visited;
+};
+
+static banyan_status compare_large(void *context, size_t key, const banyan_directory_value *values,
+                                   size_t count)
+{
+    struct large_value *large = context;
+    (void)key;
+    CHECK(count == 1 && values[0].bytes == large->count);
+    CHECK(memcmp(values[0].data, large->bytes, large->count) == 0);
+    large->visited++;
+    return BANYAN_OK;
+}
+
+static void answers_that_an_owner_keeps_are_bounded_and_right(void **state)
+{
+    (void)state;
+    enum { KEYS = 100, ROUNDS = 3, LARGEST = 300000 };
+    struct simulation simulated = simulation_of(1);
+    struct large_value large = {malloc(LARGEST), 0, 0};
+    for (size_t key = 0; key < KEYS; key++) {
+        char text[32];
+        snprintf(text, sizeof text, "tensor %zu", key);
+        large.count = key == 0 ? LARGEST : 10000 + key;
+        memset(large.bytes, (int)key, large.count);
+        CHECK_OK(directory_part_put(simulated.parts[0], text, large.bytes, large.count, NULL));
+    }
+    commit(&simulated);
+    size_t before = directory_part_memory(simulated.parts[0]);
+    for (size_t ask = 0; ask < ROUNDS * KEYS; ask++) {
+        char text[32];
+        const char *keys[] = {text, text};
+        snprintf(text, sizeof text, "tensor %zu", ask % KEYS);
+        large.count = ask % KEYS == 0 ? LARGEST : 10000 + ask % KEYS;
+        memset(large.bytes, (int)(ask % KEYS), large.count);
+        CHECK_OK(get(&simulated, 0, 2, keys, compare_large, &large));
+    }
+    assert_int_equal(large.visited, 2 * ROUNDS * KEYS);
+    size_t kept = directory_part_memory(simulated.parts[0]) - before;
+    assert_true(kept > 0);
+    if (kept > 400 * 1024)
+        fail_msg("%zu bytes of answers are kept", kept);
+    free(large.bytes);
+    simulation_free(&simulated);
+}
+
 /* ---- in a real world ---- */
 
 static banyan_status count_holders(void *context, size_t key, const banyan_directory_value *values,
@@ -577,6 +625,7 @@ int main(void)
         cmocka_unit_test(a_key_at_the_wrong_owner_is_refused),
         cmocka_unit_test(spoilt_messages_are_refused_or_taken_whole),
         cmocka_unit_test(puts_are_absorbed_quickly_in_little_memory),
+        cmocka_unit_test(answers_that_an_owner_keeps_are_bounded_and_right),
         cmocka_unit_test(a_world_of_processes_finds_what_it_put),
         cmocka_unit_test(a_wrong_question_fails_on_every_rank),
     };

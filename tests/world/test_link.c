@@ -2,6 +2,7 @@
 #include "support/test.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -357,6 +358,77 @@ static void what_cannot_be_written_at_once_is_written_later(void **state)
     free_end(&right);
 }
 
+/* ---- long messages ---- */
+
+/* What a payload's next byte is. */
+static unsigned char long_byte(size_t at)
+{
+    return (unsigned char)(at * 2654435761u >> 13);
+}
+
+static banyan_status take_long(void *owner, struct link *link, const struct wire_frame *frame,
+                               void *payload, int fd)
+{
+    struct end *end = owner;
+    const unsigned char *data = payload;
+    (void)link;
+    (void)fd;
+    for (size_t i = 0; i < frame->bytes; i++)
+        CHECK(data[i] == long_byte(i), "byte %zu of %zu", i, (size_t)frame->bytes);
+    end->delivered++;
+    free(payload);
+    return BANYAN_OK;
+}
+
+static const struct link_ops long_ops = {.admit = admit, .ready = ready, .frame = take_long};
+
+static void a_header_alone_takes_little_memory(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int i = 0; i < 20; i++) {
+        struct end left, right;
+        shake_hands(&left, &right, false, 0, &random);
+        struct wire_frame frame = {.kind = WIRE_MESSAGE, .bytes = WIRE_PAYLOAD_MAX};
+        CHECK_OK(link_feed(right.link, (const unsigned char *)&frame, sizeof frame));
+        size_t sent = 0, most = (size_t)random_between(&random, 0, 3000000);
+        while (sent < most) {
+            CHECK_OK(link_feed(right.link, stream, 10000));
+            sent += 10000;
+        }
+        size_t held = malloc_usable_size(right.link->payload);
+        assert_true(held > sent);
+        assert_true(held <= 2 * sent + (1 << 20));
+        free_end(&left);
+        free_end(&right);
+    }
+}
+
+static void a_long_message_arrives_whole_wherever_it_is_cut(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    const size_t most = 5 << 20;
+    unsigned char *data = malloc(most), *sent = malloc(most + 4096);
+    for (size_t i = 0; i < most; i++)
+        data[i] = long_byte(i);
+    static const size_t exact[] = {256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 1 << 20, 5 << 20};
+    for (size_t i = 0; i < 10; i++) {
+        struct end left, right;
+        shake_hands(&left, &right, i >= 5, 0, &random);
+        right.link->ops = &long_ops;
+        struct wire_frame frame = {.kind = WIRE_MESSAGE, .bytes = exact[i % 5]};
+        CHECK_OK(link_send(left.link, &frame, data, -1));
+        size_t bytes = written(&left, sent, most + 4096);
+        CHECK_OK(feed(&right, sent, bytes, &random));
+        assert_int_equal(right.delivered, 1);
+        free_end(&left);
+        free_end(&right);
+    }
+    free(sent);
+    free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +440,8 @@ int main(void)
         cmocka_unit_test(garbage_is_refused_at_every_stage),
         cmocka_unit_test(a_refusal_has_a_sentence_whatever_it_says),
         cmocka_unit_test(what_cannot_be_written_at_once_is_written_later),
+        cmocka_unit_test(a_header_alone_takes_little_memory),
+        cmocka_unit_test(a_long_message_arrives_whole_wherever_it_is_cut),
     };
     if (sodium_init() < 0)
         return 1;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -43,6 +44,8 @@ struct play {
 };
 
 static struct play *play;
+/* Until the last of all ranks in all plays had heard of an end; shared as well. */
+static _Atomic uint64_t *longest_ns;
 
 static banyan_status wait_in(banyan_world *world, enum operation operation)
 {
@@ -161,6 +164,9 @@ static void play_rank(int rank, int count, const banyan_unique_id *id, void *con
     uint64_t now = time_now_ns();
     CHECK(now - play->ended_ns < NS_PER_S, "rank %d hears of it after %.2f s: %s", rank,
           (double)(now - play->ended_ns) / 1e9, banyan_last_error());
+    uint64_t longest = *longest_ns, took_ns = now - play->ended_ns;
+    while (took_ns > longest && !atomic_compare_exchange_weak(longest_ns, &longest, took_ns))
+        ;
     if (play->operation == CLOSE)
         return;
     for (enum operation later = 0; later < OPERATIONS; later++)
@@ -235,6 +241,13 @@ static void a_rank_that_gives_up_is_named_by_the_others(void **state)
     run_play(LOOK, LEFT, 1, 2);
 }
 
+static int tell_longest(void **state)
+{
+    (void)state;
+    printf("every end was heard of after %.1f ms at most\n", (double)*longest_ns / 1e6);
+    return 0;
+}
+
 /* ---- deaths at any moment ---- */
 
 /* Opening, a few collectives and closing, with a death somewhere in between: whoever does not get
@@ -287,6 +300,40 @@ static void a_death_at_any_moment_is_named(void **state)
         ranks_fork(RANKS, live_with_a_bomb, &fuse_us, statuses);
         for (int rank = 0; rank < RANKS; rank++)
             assert_true(rank == play->victim || statuses[rank] == 0);
+    }
+}
+
+/* ---- an error that all agree on ---- */
+
+/* Whoever knows it ends at once, without a close; the others hear it all the same. */
+static void agree_and_exit(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const unsigned *delays_us = context;
+    banyan_world *world;
+    open_world(rank, count, id, 0, &world);
+    usleep(delays_us[rank]);
+    banyan_status mine = BANYAN_OK;
+    if (rank == play->victim)
+        mine = banyan_error_set(BANYAN_ERR_MISMATCH, "the shapes differ");
+    CHECK_FAILS(control_agree(world, mine), BANYAN_ERR_MISMATCH, "the shapes differ");
+    syscall(SYS_exit_group, 0);
+}
+
+static void an_agreed_error_outlives_those_that_exit_at_once(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int round = 0; round < 60; round++) {
+        enum { MANY = 9 };
+        unsigned delays_us[MANY];
+        int statuses[MANY], ranks = 2 + round % (MANY - 1);
+        *play = (struct play){.victim = (int)random_between(&random, 0, ranks - 1),
+                              .nodes = 1 + round / 8 % 2};
+        for (int rank = 0; rank < ranks; rank++)
+            delays_us[rank] = (unsigned)random_between(&random, 0, round % 3 ? 100 : 3000);
+        ranks_fork(ranks, agree_and_exit, delays_us, statuses);
+        for (int rank = 0; rank < ranks; rank++)
+            assert_int_equal(statuses[rank], 0);
     }
 }
 
@@ -481,6 +528,8 @@ static void a_forked_child_does_not_disturb(void **state)
 
 int main(void)
 {
+    longest_ns =
+        mmap(NULL, sizeof *longest_ns, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     play = mmap(NULL, sizeof *play, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_seen_in_every_wait),
@@ -490,11 +539,12 @@ int main(void)
         cmocka_unit_test(an_abort_ends_every_wait),
         cmocka_unit_test(a_rank_that_gives_up_is_named_by_the_others),
         cmocka_unit_test(a_death_at_any_moment_is_named),
+        cmocka_unit_test(an_agreed_error_outlives_those_that_exit_at_once),
         cmocka_unit_test(a_stopped_rank_is_a_timeout_that_names_it),
         cmocka_unit_test(an_exchange_names_the_rank_that_takes_nothing),
         cmocka_unit_test(a_sub_world_lives_as_long_as_its_members),
         cmocka_unit_test(an_abort_of_a_sub_world_leaves_the_rest_alone),
         cmocka_unit_test(a_forked_child_does_not_disturb),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, tell_longest);
 }

@@ -1,0 +1,12 @@
+/* Pieces of memory that both have an address in this process. */
+#ifndef MEMORY_PIECES_H
+#define MEMORY_PIECES_H
+
+#include <banyan/memory.h>
+
+/* Copy `count` pieces between their local places and `there` plus their offsets. `past_cache` as in
+ * stream.h; the fence is included. */
+void pieces_copy(char *there, const banyan_iovec *pieces, size_t count, bool write,
+                 bool past_cache);
+
+#endif

@@ -1,0 +1,181 @@
+/* Connections that come to nothing, or come all at once. */
+#include "support/test.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "world/reactor.h"
+
+#define ANSWER_NS (100 * NS_PER_MS)
+
+static banyan_status admit(void *owner, struct link *link)
+{
+    (void)owner;
+    (void)link;
+    return BANYAN_OK;
+}
+
+struct caller {
+    struct reactor reactor;
+    unsigned char key[WIRE_KEY_BYTES];
+    int closed, ready;
+    banyan_status status;
+};
+
+static void note_ready(void *owner, struct link *link)
+{
+    struct caller *caller = owner;
+    (void)link;
+    caller->ready++;
+}
+
+static void note_closed(void *owner, struct link *link, banyan_status status)
+{
+    struct caller *caller = owner;
+    (void)link;
+    caller->closed++;
+    caller->status = status;
+}
+
+static banyan_status take(void *owner, struct link *link, const struct wire_frame *frame,
+                          void *payload, int fd)
+{
+    (void)owner;
+    (void)link;
+    (void)frame;
+    (void)fd;
+    free(payload);
+    return BANYAN_OK;
+}
+
+static const struct reactor_ops ops = {
+    .link = {.admit = admit, .ready = note_ready, .frame = take},
+    .closed = note_closed,
+};
+
+static void open_caller(struct caller *caller, uint64_t answer_ns)
+{
+    *caller = (struct caller){.status = BANYAN_OK};
+    memset(caller->key, 7, sizeof caller->key);
+    CHECK_OK(reactor_open(&caller->reactor, WIRE_PURPOSE_PEER, 0, caller->key, &ops, caller));
+    caller->reactor.name = "a test";
+    caller->reactor.answer_ns = answer_ns;
+}
+
+static int listen_at_random(struct address *address, bool tcp)
+{
+    int fd, port;
+    if (tcp) {
+        CHECK_OK(address_listen_tcp(true, 0, &fd, &port));
+        *address = address_loopback(port);
+        return fd;
+    }
+    char name[ADDRESS_NAME_BYTES];
+    address_random_name(name);
+    *address = address_unix(name);
+    CHECK_OK(address_listen(address, &fd));
+    return fd;
+}
+
+/* It listens, and nobody is there to accept: a process that hangs, or a child that holds what its
+ * parent had. */
+static void whoever_does_not_answer_is_given_up_in_time(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        struct address address;
+        struct caller caller;
+        int listener = listen_at_random(&address, tcp);
+        open_caller(&caller, ANSWER_NS);
+        assert_non_null(reactor_connect(&caller.reactor, &address, "nobody", 0, 1));
+        uint64_t began = time_now_ns();
+        while (caller.closed == 0 && time_now_ns() - began < 5 * NS_PER_S)
+            reactor_step(&caller.reactor, NS_PER_S);
+        uint64_t took_ns = time_now_ns() - began;
+        assert_int_equal(caller.closed, 1);
+        assert_int_equal(caller.status, BANYAN_ERR_SYSTEM); /* so that it is tried again */
+        assert_true(took_ns >= ANSWER_NS && took_ns < 2 * NS_PER_S);
+        assert_int_equal(caller.reactor.handshakes, 0);
+        reactor_close(&caller.reactor);
+        close(listener);
+    }
+}
+
+static void without_a_limit_it_is_waited_for(void **state)
+{
+    (void)state;
+    struct address address;
+    struct caller caller;
+    int listener = listen_at_random(&address, false);
+    open_caller(&caller, 0);
+    assert_non_null(reactor_connect(&caller.reactor, &address, "nobody", 0, 1));
+    for (int i = 0; i < 10; i++)
+        reactor_step(&caller.reactor, 50 * NS_PER_MS);
+    assert_int_equal(caller.closed, 0);
+    reactor_close(&caller.reactor);
+    close(listener);
+}
+
+/* An answer that comes late, but before the limit, counts from then on. */
+static void whoever_answers_late_is_kept(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        struct address address;
+        struct caller caller, callee;
+        int listener = listen_at_random(&address, tcp);
+        open_caller(&caller, 20 * ANSWER_NS);
+        open_caller(&callee, 0);
+        callee.reactor.rank = 1;
+        assert_non_null(reactor_connect(&caller.reactor, &address, "somebody", 0, 1));
+        reactor_step(&caller.reactor, ANSWER_NS);
+        CHECK_OK(reactor_listen(&callee.reactor, listener, tcp));
+        for (int i = 0; i < 100 && caller.ready == 0; i++) {
+            reactor_step(&callee.reactor, NS_PER_MS);
+            reactor_step(&caller.reactor, NS_PER_MS);
+        }
+        assert_int_equal(caller.ready, 1);
+        assert_int_equal(caller.reactor.handshakes + callee.reactor.handshakes, 0);
+        reactor_close(&caller.reactor);
+        reactor_close(&callee.reactor);
+    }
+}
+
+/* ---- all at once ---- */
+
+static void connect_to_all(banyan_world *world, void *context)
+{
+    _Atomic int *opened = context;
+    (*opened)++;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(banyan_world_barrier(world));
+        sched_yield();
+    }
+    uint64_t mine = (uint64_t)banyan_world_rank(world), all[96];
+    CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, all));
+    for (int rank = 0; rank < banyan_world_size(world); rank++)
+        CHECK(all[rank] == (uint64_t)rank);
+}
+
+static void many_ranks_that_connect_at_once_all_get_through(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        _Atomic int opened = 0;
+        ranks_run_threads(96, connect_to_all, &opened);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whoever_does_not_answer_is_given_up_in_time),
+        cmocka_unit_test(without_a_limit_it_is_waited_for),
+        cmocka_unit_test(whoever_answers_late_is_kept),
+        cmocka_unit_test(many_ranks_that_connect_at_once_all_get_through),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,20 @@
+/* A folder for what is only a step on the way to a result, beside that, on its file system. One
+ * that a killed run has left is taken over by the next with the same result. */
+#ifndef TOOLS_WORK_FOLDER_H
+#define TOOLS_WORK_FOLDER_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+typedef struct work_folder {
+    char path[PATH_MAX]; /* ".banyan-RESULT.work" in the result's folder */
+    int lock;            /* held, by the processes forked from this one too, while it is in use */
+} work_folder;
+
+/* Make it, empty. Without one, what is wrong is told on stderr, behind `who`. */
+bool work_folder_make(work_folder *made, const char *result, const char *who);
+
+/* Remove it with all that it has. */
+void work_folder_remove(work_folder *folder);
+
+#endif
