@@ -51,7 +51,7 @@ typedef struct banyan_collective {
     bool in_place; /* all-gather's input is the rank's block of its output, reduce-scatter's output
                       the rank's block of its input; otherwise they are the same memory */
     int root;      /* broadcast, reduce */
-    int shift;     /* send-recv; 0: 1 */
+    int shift;     /* send-recv, modulo the ranks; 0: 1 */
     /* Custom only: name (NULL: "custom"), sizes in chunks, and, if the author likes, the result. */
     const char *name;
     uint64_t input_chunks, output_chunks;

@@ -38,6 +38,13 @@ static bool view_rank(banyan_plan *view, const program_rank *rank, plan_rank *se
     return true;
 }
 
+/* 0 is the default, so that to oneself is `ranks`, or a multiple of it. */
+static int shift_of(const banyan_collective *collective, int ranks)
+{
+    int shift = (collective->shift ? collective->shift : 1) % ranks;
+    return shift < 0 ? shift + ranks : shift;
+}
+
 static void view_header(banyan_plan *view, const banyan_program *program)
 {
     const banyan_program_options *options = &program->options;
@@ -49,7 +56,7 @@ static void view_header(banyan_plan *view, const banyan_program *program)
     if (rooted)
         view->root = collective->root;
     if (collective->kind == BANYAN_SENDRECV)
-        view->shift = collective->shift ? collective->shift : 1;
+        view->shift = shift_of(collective, program->rank_count);
     view->protocol = options->protocol;
     view->in_place = collective->in_place;
     view->reuse_resources = options->reuse_resources;
