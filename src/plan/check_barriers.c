@@ -1,4 +1,5 @@
 #include "core/array.h"
+#include "core/map.h"
 #include "plan/check.h"
 
 /* A barrier of the rank, and where it was first seen. */

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "core/map.h"
 #include "plan/check.h"
 #include "plan/op.h"
 
@@ -8,37 +9,19 @@
 static banyan_status check_peers(checker *check, int r, plan_channel_type type)
 {
     const plan_rank *rank = &check->plan->ranks[r];
-    check_ends *ends = &check->ends[r][type];
-    uint32_t count = rank->channel_count[type];
-    ends->ordinal = arena_take(&check->memory, count * sizeof *ends->ordinal);
-    if (!ends->ordinal)
-        return BANYAN_ERR_NO_MEMORY;
     size_t key = json_path_key(&check->path, plan_channel_name(type));
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < rank->channel_count[type]; i++) {
         size_t mark = json_path_index(&check->path, i);
-        const int *peer = &rank->peers[type][i];
-        if (*peer < 0 || *peer >= check->plan->rank_count)
-            return json_path_fail(&check->path, "leads to rank %d, and the plan has %d ranks",
-                                  *peer, check->plan->rank_count);
-        if (*peer == r)
+        int peer = rank->peers[type][i];
+        if (peer < 0 || peer >= check->plan->rank_count)
+            return json_path_fail(&check->path, "leads to rank %d, and the plan has %d ranks", peer,
+                                  check->plan->rank_count);
+        if (peer == r)
             return json_path_fail(&check->path, "leads from rank %d to itself", r);
-        uint64_t before = 0;
-        map_get(&ends->towards, peer, sizeof *peer, &before);
-        ends->ordinal[i] = (uint32_t)before;
-        if (!map_put(&ends->towards, peer, sizeof *peer, before + 1))
-            return BANYAN_ERR_NO_MEMORY;
         json_path_pop(&check->path, mark);
     }
     json_path_pop(&check->path, key);
     return BANYAN_OK;
-}
-
-bool check_is_paired(const checker *check, int rank, plan_channel_type type, uint32_t channel)
-{
-    uint64_t back = 0;
-    int peer = check->plan->ranks[rank].peers[type][channel];
-    map_get(&check->ends[peer][type].towards, &rank, sizeof rank, &back);
-    return check->ends[rank][type].ordinal[channel] < back;
 }
 
 /* ---- switch channels ---- */
@@ -201,12 +184,12 @@ static banyan_status check_each(checker *check, uint64_t *seen)
 banyan_status check_channels(checker *check)
 {
     size_t ranks = (size_t)check->plan->rank_count;
-    check->ends = calloc(ranks, sizeof *check->ends);
-    check->regions = calloc(ranks, sizeof *check->regions);
+    check->regions = arena_take(&check->memory, ranks * sizeof *check->regions);
     uint64_t *seen = arena_take(&check->memory, ranks * sizeof *seen);
-    if (!check->ends || !check->regions || !seen)
-        return error_no_memory(ranks * sizeof *check->ends, "a plan's channels");
+    if (!check->regions || !seen)
+        return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(check_each(check, seen));
+    RETURN_IF_FAILED(plan_pairs_make(check->plan, &check->pairs));
     groups all = {0};
     banyan_status status = compare_groups(check, &all);
     map_free(&all.numbers);
@@ -216,11 +199,6 @@ banyan_status check_channels(checker *check)
 
 void check_channels_free(checker *check)
 {
-    for (int r = 0; check->ends && r < check->plan->rank_count; r++) {
-        map_free(&check->ends[r][PLAN_MEMORY].towards);
-        map_free(&check->ends[r][PLAN_PORT].towards);
-    }
-    free(check->ends);
-    free(check->regions);
+    plan_pairs_free(&check->pairs);
     arena_free(&check->memory);
 }

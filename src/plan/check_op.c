@@ -186,9 +186,10 @@ static banyan_status check_channel(checker *check, const plan_op *op, uint32_t i
                               plan_channel_name(op->channel_type));
     const plan_op_form *form = plan_op_form_of(op->kind);
     uint32_t channel = plan_channel_of(check->block, op, op->channels[i]);
-    int peer = check->plan->ranks[check->rank].peers[op->channel_type][channel];
+    int peer = check->plan->ranks[check->rank].peers[op->channel_type][channel], other;
+    uint32_t back;
     if ((form->signals || form->channels == PLAN_CHANNELS_SIGNALLED) &&
-        !check_is_paired(check, check->rank, op->channel_type, channel))
+        !plan_pairs_find(&check->pairs, check->rank, op->channel_type, channel, &other, &back))
         return json_path_fail(&check->path,
                               "names %s channel %u of rank %d, and rank %d has no channel back "
                               "that pairs with it",

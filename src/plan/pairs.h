@@ -1,0 +1,28 @@
+/* Which memory and port channels belong together, found without looking at all of them: for whoever
+ * asks for many. plan_channel_pair is for the others. */
+#ifndef PLAN_PAIRS_H
+#define PLAN_PAIRS_H
+
+#include "plan/plan.h"
+
+/* Of a rank and type: channels by peer, then number. */
+typedef struct plan_ends {
+    uint32_t *by_peer;
+    uint32_t *ordinal; /* of each channel, among those to the same peer */
+} plan_ends;
+
+typedef struct plan_pairs {
+    const banyan_plan *plan;
+    plan_ends (*ends)[PLAN_CHANNEL_TYPES]; /* of each rank */
+    arena memory;
+} plan_pairs;
+
+/* Peers must be ranks of the plan. NO_MEMORY. */
+banyan_status plan_pairs_make(const banyan_plan *plan, plan_pairs *pairs);
+void plan_pairs_free(plan_pairs *pairs);
+
+/* False when the peer has no channel that pairs with this one. */
+bool plan_pairs_find(const plan_pairs *pairs, int rank, plan_channel_type type, uint32_t channel,
+                     int *peer, uint32_t *peer_channel);
+
+#endif

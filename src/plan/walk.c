@@ -1,0 +1,341 @@
+#include "plan/walk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/pairs.h"
+#include "plan/walk_packets.h"
+
+/* Steps after which a walk is given up: some seconds. */
+#define STEPS_MOST (UINT64_C(1) << 26)
+
+/* How deep in hops those were who signalled or released: first come, first served. */
+typedef struct tokens {
+    ARRAY(uint64_t) depths;
+    size_t taken;
+} tokens;
+
+typedef struct meeting {
+    uint32_t arrived;
+    uint64_t rounds, depth; /* of the last round that is over */
+    uint64_t next_depth;
+} meeting;
+
+/* A thread block on its way. */
+typedef struct walker {
+    int rank;
+    const plan_thread_block *block;
+    uint32_t at, inner; /* operation, and operation in its loop */
+    uint64_t iteration;
+    uint32_t taken;         /* tokens that the operation at hand has already */
+    bool arrived;           /* at a barrier, when `rounds` of it were over */
+    uint64_t rounds, depth; /* depth: hops that were needed to come here */
+} walker;
+
+typedef struct walk {
+    const banyan_plan *plan;
+    const plan_geometry *geometry;
+    plan_pairs pairs;
+    arena memory;
+    tokens *(*signals)[PLAN_CHANNEL_TYPES]; /* of each rank's channels: what has come in */
+    tokens **semaphores;                    /* of each rank's */
+    map meetings;                           /* rank and barrier to the place in the list */
+    ARRAY(meeting) meeting_list;
+    walk_packets packets;
+    walker *walkers;
+    size_t walker_count;
+    uint64_t steps;
+} walk;
+
+/* What a thread block did with an operation. */
+typedef enum outcome { DONE, WAITS, FAILED } outcome;
+
+static outcome add_token(tokens *to, uint64_t depth)
+{
+    return array_push(&to->depths, depth) ? DONE : FAILED;
+}
+
+static bool take_token(tokens *from, walker *by)
+{
+    if (from->taken == from->depths.count)
+        return false;
+    uint64_t depth = from->depths.data[from->taken++];
+    if (depth > by->depth)
+        by->depth = depth;
+    return true;
+}
+
+/* ---- operations ---- */
+
+static outcome signal_one(walk *all, const walker *by, const plan_op *op, uint32_t number)
+{
+    int peer;
+    uint32_t back;
+    uint32_t channel = plan_channel_of(by->block, op, number);
+    if (!plan_pairs_find(&all->pairs, by->rank, op->channel_type, channel, &peer, &back))
+        return WAITS;
+    return add_token(&all->signals[peer][op->channel_type][back], by->depth + 1);
+}
+
+static outcome signal_all(walk *all, const walker *by, const plan_op *op)
+{
+    outcome result = DONE;
+    for (uint32_t i = 0; i < op->channel_count && result == DONE; i++)
+        result = signal_one(all, by, op, op->channels[i]);
+    return result;
+}
+
+static outcome wait_for_signals(walk *all, walker *by, const plan_op *op)
+{
+    for (; by->taken < op->channel_count; by->taken++) {
+        uint32_t channel = plan_channel_of(by->block, op, op->channels[by->taken]);
+        if (!take_token(&all->signals[by->rank][op->channel_type][channel], by))
+            return WAITS;
+    }
+    return DONE;
+}
+
+static outcome acquire(walk *all, walker *by, const plan_op *op)
+{
+    for (; by->taken < op->semaphore_count; by->taken++) {
+        if (!take_token(&all->semaphores[by->rank][op->semaphores[by->taken]], by))
+            return WAITS;
+    }
+    return DONE;
+}
+
+static outcome release(walk *all, const walker *by, const plan_op *op)
+{
+    outcome result = DONE;
+    for (uint32_t i = 0; i < op->semaphore_count && result == DONE; i++)
+        result = add_token(&all->semaphores[by->rank][op->semaphores[i]], by->depth);
+    return result;
+}
+
+static meeting *find_meeting(walk *all, int rank, const plan_op *op)
+{
+    uint32_t key[2] = {(uint32_t)rank, op->barrier};
+    uint64_t place = all->meeting_list.count;
+    if (map_get(&all->meetings, key, sizeof key, &place))
+        return &all->meeting_list.data[place];
+    uint32_t *kept = arena_take(&all->memory, sizeof key);
+    if (!kept || !array_push(&all->meeting_list, (meeting){0}))
+        return NULL;
+    memcpy(kept, key, sizeof key);
+    return map_put(&all->meetings, kept, sizeof key, place) ? &all->meeting_list.data[place] : NULL;
+}
+
+static outcome meet(walk *all, walker *by, const plan_op *op)
+{
+    meeting *at = find_meeting(all, by->rank, op);
+    if (!at)
+        return FAILED;
+    if (!by->arrived) {
+        by->arrived = true;
+        by->rounds = at->rounds;
+        if (by->depth > at->next_depth)
+            at->next_depth = by->depth;
+        if (++at->arrived == op->barrier_members) {
+            at->rounds++;
+            at->depth = at->next_depth;
+            at->arrived = 0;
+            at->next_depth = 0;
+        }
+    }
+    if (at->rounds == by->rounds)
+        return WAITS;
+    if (at->depth > by->depth)
+        by->depth = at->depth;
+    by->arrived = false;
+    return DONE;
+}
+
+/* Operations on data wait for the packets that they read. */
+static outcome move(walk *all, walker *by, const plan_op *op, uint64_t iterations)
+{
+    if (plan_op_reads_packets(op->kind) &&
+        !walk_packets_read(&all->packets, by->rank, op, by->iteration, iterations, &by->depth))
+        return WAITS;
+    if (plan_op_writes_packets(op->kind))
+        walk_packets_write(&all->packets, by->rank, by->block, op, by->iteration, by->depth);
+    if (op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
+        return signal_all(all, by, op);
+    return DONE;
+}
+
+static outcome take_step(walk *all, walker *by, const plan_op *op, uint64_t iterations)
+{
+    switch (op->kind) {
+    case PLAN_SIGNAL:
+    case PLAN_RELAXED_SIGNAL:
+        return signal_all(all, by, op);
+    case PLAN_WAIT:
+    case PLAN_RELAXED_WAIT:
+        return wait_for_signals(all, by, op);
+    case PLAN_SEM_ACQUIRE:
+        return acquire(all, by, op);
+    case PLAN_SEM_RELEASE:
+        return release(all, by, op);
+    case PLAN_BARRIER:
+        return meet(all, by, op);
+    default:
+        return move(all, by, op, iterations);
+    }
+}
+
+/* ---- thread blocks ---- */
+
+/* To the operation after this one. */
+static void go_on(walker *by, const plan_op *loop)
+{
+    by->taken = 0;
+    if (!loop) {
+        by->at++;
+        return;
+    }
+    if (++by->inner < loop->op_count)
+        return;
+    by->inner = 0;
+    by->iteration++;
+}
+
+/* As far as it comes; `moved` tells whether that is any further. */
+static outcome advance(walk *all, walker *by, bool *moved)
+{
+    *moved = false;
+    while (by->at < by->block->op_count && all->steps < STEPS_MOST) {
+        const plan_op *op = &by->block->ops[by->at];
+        const plan_op *loop = op->kind == PLAN_PIPELINE ? op : NULL;
+        uint64_t iterations = plan_geometry_iterations(all->geometry, op);
+        all->steps++;
+        if (loop && (by->iteration == iterations || loop->op_count == 0)) {
+            by->iteration = 0;
+            go_on(by, NULL);
+            continue;
+        }
+        outcome result = take_step(all, by, loop ? &loop->ops[by->inner] : op, iterations);
+        if (result != DONE)
+            return result;
+        go_on(by, loop);
+        *moved = true;
+    }
+    return DONE;
+}
+
+static banyan_status walk_on(walk *all)
+{
+    bool moved = true;
+    while (moved && all->steps < STEPS_MOST) {
+        moved = false;
+        for (size_t i = 0; i < all->walker_count; i++) {
+            bool this_one;
+            if (advance(all, &all->walkers[i], &this_one) == FAILED)
+                return BANYAN_ERR_NO_MEMORY;
+            moved |= this_one;
+            all->steps++;
+        }
+    }
+    return BANYAN_OK;
+}
+
+static uint64_t depth_of(const walk *all)
+{
+    uint64_t depth = 0;
+    for (size_t i = 0; i < all->walker_count; i++) {
+        const walker *one = &all->walkers[i];
+        if (one->at < one->block->op_count)
+            return 0;
+        if (one->depth > depth)
+            depth = one->depth;
+    }
+    return depth;
+}
+
+/* ---- beginning and end ---- */
+
+static void *take_zeroed(walk *all, size_t count, size_t bytes)
+{
+    void *taken = arena_take(&all->memory, count * bytes);
+    return taken ? memset(taken, 0, count * bytes) : NULL;
+}
+
+static bool fill_semaphores(walk *all, int r)
+{
+    const plan_rank *rank = &all->plan->ranks[r];
+    for (uint32_t i = 0; i < rank->semaphore_count; i++) {
+        for (uint64_t k = 0; k < rank->semaphores[i] && all->steps < STEPS_MOST;
+             k++, all->steps++) {
+            if (add_token(&all->semaphores[r][i], 0) != DONE)
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool prepare_rank(walk *all, int r)
+{
+    const plan_rank *rank = &all->plan->ranks[r];
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        all->signals[r][type] = take_zeroed(all, rank->channel_count[type], sizeof(tokens));
+        if (!all->signals[r][type])
+            return false;
+    }
+    all->semaphores[r] = take_zeroed(all, rank->semaphore_count, sizeof(tokens));
+    if (!all->semaphores[r] || !fill_semaphores(all, r))
+        return false;
+    for (uint32_t b = 0; b < rank->block_count; b++)
+        all->walkers[all->walker_count++] = (walker){.rank = r, .block = &rank->blocks[b]};
+    return true;
+}
+
+static banyan_status prepare(walk *all)
+{
+    const banyan_plan *plan = all->plan;
+    size_t ranks = (size_t)plan->rank_count, blocks = 0;
+    for (size_t r = 0; r < ranks; r++)
+        blocks += plan->ranks[r].block_count;
+    all->signals = take_zeroed(all, ranks, sizeof *all->signals);
+    all->semaphores = take_zeroed(all, ranks, sizeof *all->semaphores);
+    all->walkers = take_zeroed(all, blocks, sizeof *all->walkers);
+    if (!all->signals || !all->semaphores || !all->walkers)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t r = 0; r < ranks; r++) {
+        if (!prepare_rank(all, (int)r))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
+    return walk_packets_make(&all->packets, plan, all->geometry);
+}
+
+static void free_tokens(tokens *list, uint32_t count)
+{
+    for (uint32_t i = 0; list && i < count; i++)
+        array_free(&list[i].depths);
+}
+
+static void free_walk(walk *all)
+{
+    for (int r = 0; all->signals && all->semaphores && r < all->plan->rank_count; r++) {
+        const plan_rank *rank = &all->plan->ranks[r];
+        free_tokens(all->signals[r][PLAN_MEMORY], rank->channel_count[PLAN_MEMORY]);
+        free_tokens(all->signals[r][PLAN_PORT], rank->channel_count[PLAN_PORT]);
+        free_tokens(all->semaphores[r], rank->semaphore_count);
+    }
+    walk_packets_free(&all->packets);
+    plan_pairs_free(&all->pairs);
+    map_free(&all->meetings);
+    array_free(&all->meeting_list);
+    arena_free(&all->memory);
+}
+
+banyan_status plan_walk_hops(const banyan_plan *plan, const plan_geometry *geometry, uint64_t *hops)
+{
+    walk all = {.plan = plan, .geometry = geometry};
+    banyan_status status = prepare(&all);
+    if (status == BANYAN_OK && !all.packets.too_many)
+        status = walk_on(&all);
+    if (status == BANYAN_OK)
+        *hops = depth_of(&all);
+    free_walk(&all);
+    return status;
+}
