@@ -286,8 +286,9 @@ BANYAN_API void banyan_loop_end(banyan_program *program);
 
 /* ---- places of calls ---- */
 
-/* Note, for this thread, where the next builder call stands, so that its error can say it. The
- * macros below do that, unless BANYAN_NO_PLACES is defined. `file` must stay: a literal. */
+/* Note, for this thread, where a builder call stands, so that its error can say it: the next call
+ * takes the place noted last, so that calls in the arguments of another have places of their own.
+ * The macros below do that, unless BANYAN_NO_PLACES is defined. `file` must stay: a literal. */
 BANYAN_API void banyan_here(const char *file, int line);
 
 #ifndef BANYAN_NO_PLACES

@@ -105,8 +105,9 @@ static bool fits_loop(banyan_program *program, const plan_op *op)
 {
     for (uint32_t i = 0; program->in_loop && i < op->source_count; i++) {
         if (op->sources[i].size > program->loop_chunks) {
-            program_fail(program, "%" PRIu64 " chunks in a loop over %" PRIu64 ", begun at %s",
-                         op->sources[i].size, program->loop_chunks, program->loop_place);
+            program_fail(program, "%" PRIu64 " chunks in a loop over %" PRIu64 ", begun at %s:%d",
+                         op->sources[i].size, program->loop_chunks, program->loop_place.file,
+                         program->loop_place.line);
             return false;
         }
     }

@@ -68,8 +68,15 @@ struct banyan_group {
     int count;
 };
 
+/* Where a call stands; `file` NULL: not known. */
+typedef struct program_place {
+    const char *file;
+    int line;
+} program_place;
+
 /* The call under way, for its error: what it does, and where. */
 typedef struct program_call {
+    program_place place;
     const char *operation;
     const program_channel *channel;
     const banyan_switch_channel *group;
@@ -88,7 +95,7 @@ struct banyan_program {
 
     bool in_loop;
     uint64_t loop_unit_bytes, loop_chunks;
-    const char *loop_place;
+    program_place loop_place;
 
     program_call call;
     banyan_status failed; /* the first error's status, and its sentence */
@@ -97,10 +104,9 @@ struct banyan_program {
 
 /* ---- calls and errors ---- */
 
-/* Begin a builder call. False when there is nothing to do: no program, or it has failed. */
+/* Begin a builder call, once in each, and take the place that was noted for it. False when there is
+ * nothing to do: no program, or it has failed. */
 bool program_call_begin(banyan_program *program, program_call call);
-/* "file:line", where the call stands; NULL when that is not known. */
-const char *program_call_place(banyan_program *program);
 /* Keep the call's error, with its place, operation and ranks in front. */
 void program_fail(banyan_program *program, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));

@@ -6,40 +6,34 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Places of calls that have been noted and not yet begun: a call's arguments are evaluated, with
+ * the calls in them, after its own place is noted. Deeper ones push the outermost out. */
+enum { MOST_PLACES = 16 };
+
 static _Thread_local struct {
-    const char *file;
-    int line;
-} here;
+    program_place places[MOST_PLACES];
+    int count;
+} noted;
 
 void banyan_here(const char *file, int line)
 {
-    here.file = file;
-    here.line = line;
+    if (noted.count == MOST_PLACES)
+        memmove(noted.places, noted.places + 1, --noted.count * sizeof noted.places[0]);
+    noted.places[noted.count++] = (program_place){file, line};
+}
+
+static program_place take_place(void)
+{
+    return noted.count > 0 ? noted.places[--noted.count] : (program_place){NULL, 0};
 }
 
 bool program_call_begin(banyan_program *program, program_call call)
 {
+    call.place = take_place();
     if (!program || program->failed != BANYAN_OK)
         return false;
     program->call = call;
     return true;
-}
-
-const char *program_call_place(banyan_program *program)
-{
-    if (!here.file)
-        return NULL;
-    int length = snprintf(NULL, 0, "%s:%d", here.file, here.line);
-    char *place = program_take(program, (size_t)length + 1, 1);
-    if (place)
-        snprintf(place, (size_t)length + 1, "%s:%d", here.file, here.line);
-    return place;
-}
-
-static void print_place(FILE *to)
-{
-    if (here.file)
-        fprintf(to, "%s:%d: ", here.file, here.line);
 }
 
 static void print_ranks(FILE *to, const banyan_switch_channel *group)
@@ -72,7 +66,9 @@ void program_fail(banyan_program *program, const char *format, ...)
         program->failed = BANYAN_ERR_NO_MEMORY;
         return;
     }
-    print_place(to);
+    const program_place *place = &program->call.place;
+    if (place->file)
+        fprintf(to, "%s:%d: ", place->file, place->line);
     print_call(to, &program->call);
     va_list arguments;
     va_start(arguments, format);

@@ -24,9 +24,8 @@ bool channel_make(banyan_program *program, plan_channel_type type, int destinati
 
 static bool begin(const program_channel *channel, const char *operation)
 {
-    return channel && program_call_begin(
-                          channel->program,
-                          (program_call){.operation = operation, .channel = channel, .rank = -1});
+    program_call call = {.operation = operation, .channel = channel, .rank = -1};
+    return program_call_begin(channel ? channel->program : NULL, call);
 }
 
 /* The channel's number in the block, as a list of one. */

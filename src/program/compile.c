@@ -146,8 +146,8 @@ static banyan_status report_first_error(const banyan_program *program)
         return error_set(program->failed, "program \"%s\": %s", program->name,
                          program->error ? program->error : "out of memory");
     if (program->in_loop)
-        return error_set(BANYAN_ERR_INVALID, "program \"%s\": the loop begun at %s has no end",
-                         program->name, program->loop_place);
+        return error_set(BANYAN_ERR_INVALID, "program \"%s\": the loop begun at %s:%d has no end",
+                         program->name, program->loop_place.file, program->loop_place.line);
     return BANYAN_OK;
 }
 

@@ -194,9 +194,8 @@ banyan_semaphore *banyan_semaphore_create(banyan_program *program, int rank, uin
 static void add_semaphore(banyan_semaphore *semaphore, const char *operation, plan_op_kind kind,
                           int thread_block, banyan_sync sync)
 {
-    if (!semaphore ||
-        !program_call_begin(semaphore->program,
-                            (program_call){.operation = operation, .rank = semaphore->rank}))
+    program_call call = {.operation = operation, .rank = semaphore ? semaphore->rank : -1};
+    if (!program_call_begin(semaphore ? semaphore->program : NULL, call))
         return;
     program_block *block = program_block_of(semaphore->program, semaphore->rank, thread_block);
     uint32_t *number = block ? program_number(semaphore->program, semaphore->number) : NULL;

@@ -8,8 +8,8 @@ void banyan_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t ch
     if (!program_call_begin(program, (program_call){.operation = "loop", .rank = -1}))
         return;
     if (program->in_loop) {
-        program_fail(program, "it begins inside the loop begun at %s: loops do not nest",
-                     program->loop_place);
+        program_fail(program, "it begins inside the loop begun at %s:%d: loops do not nest",
+                     program->loop_place.file, program->loop_place.line);
         return;
     }
     if (unit_bytes == 0 || chunks == 0) {
@@ -17,11 +17,12 @@ void banyan_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t ch
                      unit_bytes);
         return;
     }
-    const char *place = program_call_place(program);
     program->in_loop = true;
     program->loop_unit_bytes = unit_bytes;
     program->loop_chunks = chunks;
-    program->loop_place = place ? place : "an unknown place";
+    program->loop_place = program->call.place;
+    if (!program->loop_place.file)
+        program->loop_place.file = "an unknown place";
 }
 
 /* The block's part of the loop becomes one operation of it. */

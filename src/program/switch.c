@@ -113,10 +113,8 @@ static bool take_operands(const banyan_switch_channel *channel, uint64_t index, 
 static bool begin(const banyan_switch_channel *channel, const char *operation, int rank)
 {
     int member;
-    return channel &&
-           program_call_begin(
-               channel->program,
-               (program_call){.operation = operation, .group = channel, .rank = rank}) &&
+    program_call call = {.operation = operation, .group = channel, .rank = rank};
+    return program_call_begin(channel ? channel->program : NULL, call) &&
            member_index(channel, rank, &member);
 }
 

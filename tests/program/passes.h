@@ -3,6 +3,8 @@
 #ifndef TESTS_PROGRAM_PASSES_H
 #define TESTS_PROGRAM_PASSES_H
 
+#include <inttypes.h>
+
 #include "core/text.h"
 #include "plan/op_text.h"
 #include "plan/plan.h"
