@@ -13,7 +13,8 @@ static bool reads_own_result(const plan_op *current, const plan_op *next)
     return false;
 }
 
-/* Reductions to the same place from the same first source add up. */
+/* Reductions to the same place add up when they begin with the same source, or when the second goes
+ * on from where the first one left its result. */
 static bool adds_up(const plan_op *current, const plan_op *next)
 {
     switch (current->kind) {
@@ -26,7 +27,8 @@ static bool adds_up(const plan_op *current, const plan_op *next)
     }
     return current->kind == next->kind && current->channel_type == next->channel_type &&
            current->reduce_op == next->reduce_op &&
-           ops_operand_equal(&current->sources[0], &next->sources[0]) &&
+           (ops_operand_equal(&current->sources[0], &next->sources[0]) ||
+            ops_operand_equal(&current->destinations[0], &next->sources[0])) &&
            ops_operand_equal(&current->destinations[0], &next->destinations[0]) &&
            !reads_own_result(current, next);
 }

@@ -184,6 +184,28 @@ static void a_reduction_is_the_one_asked_for(void **state)
     }
 }
 
+/* One pass over the inputs, however many there are. */
+static void a_block_is_reduced_and_sent_in_one_operation(void **state)
+{
+    (void)state;
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_plan *plan;
+    int found = 0;
+    params.ranks = 5;
+    CHECK_OK(banyan_algorithm_compile("allreduce_twoshot_direct", &params, &plan));
+    const plan_thread_block *block = &plan->ranks[2].blocks[0];
+    for (uint32_t i = 0; i < block->op_count; i++) {
+        if (!plan_op_reduces(block->ops[i].kind))
+            continue;
+        found++;
+        CHECK(block->ops[i].kind == PLAN_READ_REDUCE_SEND && block->ops[i].source_count == 5 &&
+                  block->ops[i].destination_count == 5,
+              "%s", plan_op_name(block->ops[i].kind));
+    }
+    CHECK(found == 1, "%d", found);
+    banyan_plan_destroy(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +215,7 @@ int main(void)
         cmocka_unit_test(algorithms_are_told_apart_by_name),
         cmocka_unit_test(peers_touch_only_scratch_where_the_table_says_so),
         cmocka_unit_test(wrong_parameters_are_refused_with_the_reason),
+        cmocka_unit_test(a_block_is_reduced_and_sent_in_one_operation),
         cmocka_unit_test(a_reduction_is_the_one_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
