@@ -72,9 +72,10 @@ typedef struct banyan_program_options {
     int instances;
     banyan_protocol protocol;
     bool fuse; /* join operations where one does the work of several */
-    /* Before that, on port channels: put + signal → put with signal, + flush → put with signal and
-     * flush. MSCCL++'s language leaves them apart. */
-    bool fuse_signals;
+    /* Before that, join what MSCCL++'s language leaves apart: on port channels put + signal → put
+     * with signal, + flush → put with signal and flush; and reductions of which the second goes on
+     * from where the first one left its result. */
+    bool fuse_more;
     bool requested_sync; /* put in the synchronisation that signals, waits, flushes and semaphores
                             ask for; off: their banyan_sync means nothing */
     bool

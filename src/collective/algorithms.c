@@ -84,6 +84,7 @@ static banyan_program_options options_for(const algorithm_entry *entry,
 {
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     options.instances = params->instances ? params->instances : 1;
+    options.fuse_more = true;
     options.protocol = entry->protocol;
     options.double_scratch = entry->double_scratch;
     options.reuse_resources = is_pipeline(entry);

@@ -127,8 +127,8 @@ static banyan_status run_passes(const banyan_program *program, banyan_plan **pla
     const banyan_program_options *options = &program->options;
     dump(program, "program", *plan);
     RETURN_IF_FAILED(pairing_check(*plan));
-    if (options->fuse_signals)
-        RETURN_IF_FAILED(run_pass(program, "signals", pass_signals, plan));
+    if (options->fuse_more)
+        RETURN_IF_FAILED(run_pass(program, "more", pass_more, plan));
     if (options->fuse)
         RETURN_IF_FAILED(run_pass(program, "fuse", pass_fuse, plan));
     if (options->requested_sync)

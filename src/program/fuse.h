@@ -24,6 +24,8 @@ banyan_status fuse_sync(fuse *with, plan_op *current, plan_op *next, bool *joine
 banyan_status fuse_moves(fuse *with, plan_op *current, const plan_op *next, bool *joined);
 /* Reductions, and what is done with their results. */
 banyan_status fuse_reduce(fuse *with, plan_op *current, const plan_op *next, bool *joined);
+/* Reductions that go on from where the last one left its result. */
+banyan_status fuse_chain(fuse *with, plan_op *current, const plan_op *next, bool *joined);
 /* Load from a group, reduced, and store to it. */
 banyan_status fuse_switch(fuse *with, plan_op *current, const plan_op *next, bool *joined);
 

@@ -13,24 +13,28 @@ static bool reads_own_result(const plan_op *current, const plan_op *next)
     return false;
 }
 
-/* Reductions to the same place add up when they begin with the same source, or when the second goes
- * on from where the first one left its result. */
-static bool adds_up(const plan_op *current, const plan_op *next)
+static bool is_plain_reduction(const plan_op *op)
 {
-    switch (current->kind) {
-    case PLAN_REDUCE:
-    case PLAN_REDUCE_PACKET:
-    case PLAN_READ_REDUCE:
-        break;
-    default:
-        return false;
-    }
-    return current->kind == next->kind && current->channel_type == next->channel_type &&
-           current->reduce_op == next->reduce_op &&
-           (ops_operand_equal(&current->sources[0], &next->sources[0]) ||
-            ops_operand_equal(&current->destinations[0], &next->sources[0])) &&
+    return op->kind == PLAN_REDUCE || op->kind == PLAN_REDUCE_PACKET ||
+           op->kind == PLAN_READ_REDUCE;
+}
+
+/* Both leave their results in one place, and the second does not read there but as its first
+ * source.
+ */
+static bool share_result(const plan_op *current, const plan_op *next)
+{
+    return is_plain_reduction(current) && current->kind == next->kind &&
+           current->channel_type == next->channel_type && current->reduce_op == next->reduce_op &&
            ops_operand_equal(&current->destinations[0], &next->destinations[0]) &&
            !reads_own_result(current, next);
+}
+
+/* Reductions to the same place from the same first source add up. */
+static bool adds_up(const plan_op *current, const plan_op *next)
+{
+    return share_result(current, next) &&
+           ops_operand_equal(&current->sources[0], &next->sources[0]);
 }
 
 static bool sends(plan_op_kind kind, plan_op_kind *sending)
@@ -89,6 +93,16 @@ static bool copies_result(const plan_op *current, const plan_op *copy)
 {
     return current->kind == PLAN_REDUCE_PACKET && copy->kind == PLAN_COPY_PACKET &&
            ops_operand_equal(&current->destinations[0], &copy->sources[0]);
+}
+
+banyan_status fuse_chain(fuse *with, plan_op *current, const plan_op *next, bool *joined)
+{
+    *joined = is_plain_reduction(current) && ops_share_equal(current, next) &&
+              share_result(current, next) &&
+              ops_operand_equal(&current->destinations[0], &next->sources[0]);
+    if (!*joined)
+        return BANYAN_OK;
+    return fuse_add_sources(with, current, next->sources + 1, next->source_count - 1);
 }
 
 banyan_status fuse_reduce(fuse *with, plan_op *current, const plan_op *next, bool *joined)

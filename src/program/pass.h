@@ -11,8 +11,10 @@
  * than the other waits for it. */
 banyan_status pairing_check(const banyan_plan *plan);
 
-/* On port channels: put + signal → put with signal, + flush → put with signal and flush. */
-banyan_status pass_signals(const banyan_plan *plan, banyan_plan **made);
+/* Join what MSCCL++'s language leaves apart: on port channels put + signal → put with signal, +
+ * flush → put with signal and flush; reductions that go on from where the last one left its result.
+ */
+banyan_status pass_more(const banyan_plan *plan, banyan_plan **made);
 
 /* Join neighbours where one operation does the work of both, and drop requests for synchronisation
  * that a neighbour fulfils. */

@@ -58,11 +58,11 @@ static void every_pass_is_dumped(void **state)
 {
     (void)state;
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
-    options.fuse_signals = true;
+    options.fuse_more = true;
     options.instances = 2;
     pass_log log = {0};
     banyan_plan *plan = compile_with(options, &log);
-    const char *const names[] = {"program", "signals", "fuse", "sync", "dependencies", "instances"};
+    const char *const names[] = {"program", "more", "fuse", "sync", "dependencies", "instances"};
     const uint64_t operations[] = {6, 4, 4, 6, 8, 16};
     check_log(&log, names, operations, 6);
     check_block(plan, 0, 1,

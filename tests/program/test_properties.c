@@ -83,12 +83,15 @@ static banyan_chunk chunk_for(writer *w, int rank, int peer, int block)
 static void write_reduce(writer *w, int rank, int block)
 {
     banyan_reduce_op op = any_op(w);
-    banyan_chunk sum = chunk_for(w, rank, rank, block);
+    banyan_chunk sum = chunk_for(w, rank, rank, block), source = sum;
+    if (chance(w, 3))
+        source = chunk_for(w, rank, rank, block);
     for (int64_t i = random_between(w->random, 1, 3); i > 0; i--) {
         banyan_chunk other = any_chunk(w, rank, block, 1);
-        if (other.buffer != BANYAN_INPUT)
-            banyan_reduce_chunks(w->program, rank, sum, &other, 1, BANYAN_IN_SOURCE, op,
-                                 BANYAN_TB(block));
+        if (other.buffer == BANYAN_INPUT)
+            continue;
+        banyan_reduce_chunks(w->program, rank, source, &other, 1, sum, op, BANYAN_TB(block));
+        source = sum;
     }
     for (int peer = 0; peer < RANKS; peer++) {
         banyan_chunk to = sum;
@@ -293,7 +296,7 @@ static stages random_stages(uint64_t seed, int instances)
 {
     stages all = {0};
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
-    options.fuse_signals = seed % 2;
+    options.fuse_more = seed % 2;
     options.instances = instances;
     options.dump = keep_stage;
     options.dump_context = &all;
@@ -340,7 +343,7 @@ static void check_again(const banyan_plan *plan, pass_under_test pass)
 static void check_idempotent(uint64_t seed, const stages *all)
 {
     if (seed % 2)
-        check_again(stage_named(all, "signals"), pass_signals);
+        check_again(stage_named(all, "more"), pass_more);
     check_again(stage_named(all, "fuse"), pass_fuse);
     check_again(stage_named(all, "sync"), pass_sync);
     check_again(stage_named(all, "dependencies"), pass_dependencies);

@@ -1,4 +1,5 @@
-#include "program/ops.h"
+/* What MSCCL++'s language leaves apart. */
+#include "program/fuse.h"
 #include "program/pass.h"
 
 static bool same_port(const plan_op *a, const plan_op *b)
@@ -10,7 +11,7 @@ static bool same_port(const plan_op *a, const plan_op *b)
 /* The proxy does in order what a port channel is given, so that the put's own thread may hand over
  * what follows it; what the follower asks for in front of itself is fulfilled in front of the put.
  */
-static bool join(plan_op *put, const plan_op *next)
+static bool join_put(plan_op *put, const plan_op *next)
 {
     if (!same_port(put, next))
         return false;
@@ -24,20 +25,25 @@ static bool join(plan_op *put, const plan_op *next)
     return true;
 }
 
-static banyan_status join_signals(const ops_place *place, plan_op **ops, uint32_t *count)
+static banyan_status join_more(const ops_place *place, plan_op **ops, uint32_t *count)
 {
-    (void)place;
+    fuse with = {place, {0}};
     uint32_t kept = 0;
     for (uint32_t i = 0; i < *count; i++) {
         plan_op next = (*ops)[i];
-        if (kept == 0 || !join(&(*ops)[kept - 1], &next))
+        bool joined = kept > 0 && join_put(&(*ops)[kept - 1], &next);
+        if (kept > 0 && !joined)
+            RETURN_IF_FAILED(fuse_chain(&with, &(*ops)[kept - 1], &next, &joined));
+        if (!joined) {
             (*ops)[kept++] = next;
+            with.room = (fuse_room){0};
+        }
     }
     *count = kept;
     return BANYAN_OK;
 }
 
-banyan_status pass_signals(const banyan_plan *plan, banyan_plan **made)
+banyan_status pass_more(const banyan_plan *plan, banyan_plan **made)
 {
-    return ops_rewrite_all(plan, join_signals, made);
+    return ops_rewrite_all(plan, join_more, made);
 }

@@ -1,4 +1,5 @@
-/* Puts on port channels take the signal, and the flush, that follow them. */
+/* What is joined on request only: puts on port channels with the signal and the flush that follow
+ * them, and reductions with those that go on from their result. */
 #include "program/passes.h"
 
 static banyan_port_channel *port(banyan_program *program)
@@ -61,6 +62,52 @@ static void in_loop(banyan_program *program)
     banyan_loop_end(program);
 }
 
+static banyan_chunk in(banyan_program *program, uint64_t at)
+{
+    return IN(0, at, at + 1);
+}
+
+static void reduce_to(banyan_program *program, banyan_chunk source, uint64_t other,
+                      banyan_chunk destination)
+{
+    banyan_reduce_chunks(program, 0, source, CHUNKS(in(program, other)), 1, destination, BANYAN_SUM,
+                         BANYAN_TB(0));
+}
+
+static void chain_of_reductions(banyan_program *program)
+{
+    reduce_to(program, in(program, 0), 1, OUT(0, 0, 1));
+    reduce_to(program, OUT(0, 0, 1), 2, BANYAN_IN_SOURCE);
+    reduce_to(program, OUT(0, 0, 1), 3, BANYAN_IN_SOURCE);
+}
+
+static void chain_over_channels(banyan_program *program)
+{
+    banyan_chunk sum = OUT(0, 0, 1), own = in(program, 0);
+    for (uint64_t i = 0; i < 2; i++)
+        banyan_memory_reduce(banyan_memory_channel_create(program, 1, 0), i ? sum : own,
+                             CHUNKS(IN(1, i, i + 1)), 1, sum, BANYAN_MAX, BANYAN_TB(0));
+}
+
+static void reductions_of_one_source(banyan_program *program)
+{
+    reduce_to(program, in(program, 0), 1, OUT(0, 0, 1));
+    reduce_to(program, in(program, 0), 2, OUT(0, 0, 1));
+}
+
+static void chain_to_another_place(banyan_program *program)
+{
+    reduce_to(program, in(program, 0), 1, OUT(0, 0, 1));
+    reduce_to(program, OUT(0, 0, 1), 2, OUT(0, 1, 2));
+}
+
+static void chain_that_reads_its_result_twice(banyan_program *program)
+{
+    banyan_chunk sum = in(program, 5);
+    reduce_to(program, in(program, 0), 1, sum);
+    reduce_to(program, sum, 5, sum);
+}
+
 static pass_case cases[] = {
     {"put + signal is put with signal", put_and_signal, NULL,
      "pws port i[0] -> o[0]@1 by channel 0 to 1"},
@@ -74,16 +121,25 @@ static pass_case cases[] = {
      "put port i[0] -> o[0]@1 by channel 0 to 1\nnop\nsignal port channel 0 to 1"},
     {"memory channels have no put with signal", memory_put_and_signal, NULL,
      "put memory i[0] -> o[0]@1\nsignal memory channel 0 to 1"},
+    {"reductions go on from a result", chain_of_reductions, NULL,
+     "re sum i[0], i[1], i[2], i[3] -> o[0]"},
+    {"over any channels", chain_over_channels, NULL, "rre memory max i[0], i[0]@1, i[1]@1 -> o[0]"},
+    {"reductions of one source are left to the next pass", reductions_of_one_source, NULL,
+     "re sum i[0], i[1] -> o[0]\nre sum i[0], i[2] -> o[0]"},
+    {"a reduction that leaves its result elsewhere stays apart", chain_to_another_place, NULL,
+     "re sum i[0], i[1] -> o[0]\nre sum o[0], i[2] -> o[1]"},
+    {"a reduction of a result with itself stays apart", chain_that_reads_its_result_twice, NULL,
+     "re sum i[0], i[1] -> i[5]\nre sum i[5], i[5] -> i[5]"},
     {"in loops, too", in_loop, NULL,
      "pipeline over 1 chunk in units of 64 bytes {\npws port i[0] -> o[0]@1 by channel 0 to 1\n}"},
 };
 
 static void joins(void **state)
 {
-    check_pass_case(*state, pass_signals);
+    check_pass_case(*state, pass_more);
 }
 
 int main(void)
 {
-    return run_pass_cases("put with signal", cases, sizeof cases / sizeof cases[0], joins);
+    return run_pass_cases("more fusion", cases, sizeof cases / sizeof cases[0], joins);
 }
