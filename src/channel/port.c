@@ -14,6 +14,7 @@
 #define REQUESTS 128
 /* Bytes that a queue moves before the others have their turn. */
 #define TURN_BYTES ((uint64_t)1 << 20)
+#define SLICE_MULTIPLE 64
 
 /* A ring: one posts, one serves. Both count up, and never look at each other's cache line more
  * often than they must. */
@@ -52,11 +53,21 @@ static void move_slice(const port_request *request, uint64_t moved, uint64_t byt
     if (request->kind == PORT_PUT_PACKETS) {
         packets_write(to + packets_room(moved), from, bytes, request->flag);
         bell_knock(request->peer);
+    } else if (request->kind == PORT_FORWARD_PACKETS) {
+        packets_forward(to + packets_room(moved), request->flag,
+                        (const char *)request->source + packets_room(moved), bytes, request->flag);
+        bell_knock(request->peer);
     } else if (stream_is_worthwhile(request->bytes)) {
         stream_past_cache(to + moved, from, bytes);
     } else {
         memcpy(to + moved, from, bytes);
     }
+}
+
+/* Slices end where packets do. */
+static uint64_t slice_bytes(uint64_t rest, uint64_t turn)
+{
+    return rest <= turn ? rest : turn & ~(uint64_t)(SLICE_MULTIPLE - 1);
 }
 
 /* As much of the request as the turn has bytes left for. True when it is done: what it wrote comes
@@ -68,7 +79,7 @@ static bool serve_request(port_queue *queue, const port_request *request, uint64
         bell_knock(request->peer);
         return true;
     }
-    uint64_t rest = request->bytes - queue->moved, some = rest < *turn ? rest : *turn;
+    uint64_t rest = request->bytes - queue->moved, some = slice_bytes(rest, *turn);
     move_slice(request, queue->moved, some);
     queue->moved += some;
     *turn -= some;

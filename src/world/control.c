@@ -160,6 +160,13 @@ banyan_status control_check(banyan_world *world)
     return status;
 }
 
+void control_end(banyan_world *world, banyan_status status)
+{
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    context_end(world->context, status, banyan_last_error());
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+}
+
 banyan_status banyan_world_check(banyan_world *world)
 {
     return control_check(world);

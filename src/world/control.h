@@ -48,6 +48,10 @@ int control_pid(const banyan_world *world, int rank);
  * in shared memory call it between sleeps, at least every 100 ms. */
 banyan_status control_check(banyan_world *world);
 
+/* A wait of an upper layer was in vain, so that this rank is out of step with the others: end the
+ * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */
+void control_end(banyan_world *world, banyan_status status);
+
 /* A private block of an upper layer, made once a world and destroyed with it, before its memory.
  * Keys are addresses of static variables. NULL when there is none yet. */
 void *world_attachment(banyan_world *world, const void *key);

@@ -1,0 +1,29 @@
+/* What the plans of a world share while they run. */
+#ifndef EXECUTE_EXECUTOR_H
+#define EXECUTE_EXECUTOR_H
+
+#include <banyan/execute.h>
+
+#include "channel/port.h"
+#include "execute/trace.h"
+#include "execute/workers.h"
+#include "memory/space.h"
+
+struct banyan_executor {
+    banyan_world *world;
+    memory_space *space;
+    int rank, ranks;
+    banyan_memory *bells; /* one a rank; whatever happens for the rank rings it */
+    port_proxy *proxy;    /* NULL until a plan has port channels */
+    workers *pool;        /* NULL when the calling thread does everything */
+    int worker_count;
+    bool crowded; /* ranks and their workers share processors */
+    trace *trace; /* NULL while nothing is recorded */
+};
+
+static inline bell *executor_bell(const banyan_executor *executor, int rank)
+{
+    return (bell *)memory_part_of(executor->bells, memory_space_local(executor->space, rank));
+}
+
+#endif

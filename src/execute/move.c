@@ -1,0 +1,277 @@
+#include "execute/move.h"
+
+#include <string.h>
+
+#include "channel/packet.h"
+#include "execute/loaded.h"
+#include "memory/stream.h"
+
+static uint32_t flag_of(const run *of, const task *t, const step *s)
+{
+    return of->flag + (s->new_flags ? (uint32_t)t->iteration : 0);
+}
+
+static char *address(const run *of, const task *t, const step *s, uint32_t operand)
+{
+    return of->bases[s->operands[operand].base] + t->piece[1 + operand];
+}
+
+static void next_piece(task *t, const step *s)
+{
+    t->piece += step_piece_words(s);
+    t->pieces_left--;
+    t->done = 0;
+    t->moved = true;
+}
+
+/* A chunk that stays where it is need not be copied: in place, input and output are the same. */
+static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
+{
+    if (to == from)
+        return;
+    if (past_cache && stream_is_worthwhile(bytes)) {
+        stream_past_cache(to, from, bytes);
+        stream_fence();
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+bool move_copy(const run *of, task *t, const step *s)
+{
+    for (; t->pieces_left > 0; next_piece(t, s)) {
+        const char *from = address(of, t, s, 0);
+        for (uint32_t i = 1; i <= s->destination_count; i++) {
+            /* Scratch is read again soon, by whoever waits for it. */
+            bool past_cache = s->operands[i].base % PLAN_BUFFERS != PLAN_SCRATCH;
+            copy_bytes(address(of, t, s, i), from, t->piece[0], past_cache);
+        }
+    }
+    return true;
+}
+
+/* ---- packets ---- */
+
+void move_knock(task *t, const step *s)
+{
+    if (!t->quiet)
+        return;
+    t->quiet = false;
+    for (uint32_t i = 0; i < s->knock_count; i++)
+        bell_knock(s->knocks[i]);
+}
+
+static const char zeros[4096];
+
+static void write_pads(const run *of, task *t, const step *s, uint32_t flag)
+{
+    uint64_t bytes = t->piece[0] & ~STEP_PAD;
+    for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
+        char *to = address(of, t, s, i);
+        for (uint64_t done = 0, some; s->operands[i].packets && done < bytes; done += some) {
+            some = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
+            packets_write(to + packets_room(done), zeros, some, flag);
+        }
+    }
+    t->quiet = true;
+}
+
+bool move_pack(const run *of, task *t, const step *s)
+{
+    uint32_t flag = flag_of(of, t, s);
+    for (; t->pieces_left > 0; next_piece(t, s)) {
+        if (t->piece[0] & STEP_PAD) {
+            write_pads(of, t, s, flag);
+            continue;
+        }
+        for (uint32_t i = 1; i <= s->destination_count; i++)
+            packets_write(address(of, t, s, i), address(of, t, s, 0), t->piece[0], flag);
+    }
+    t->quiet = true;
+    return true;
+}
+
+/* Takes what has come; true when that is all of the piece. */
+static bool got_on(task *t, uint64_t bytes, uint64_t whole)
+{
+    t->done += bytes;
+    t->moved |= bytes > 0;
+    return t->done == whole;
+}
+
+bool move_unpack(const run *of, task *t, const step *s)
+{
+    uint32_t flag = flag_of(of, t, s);
+    for (; t->pieces_left > 0; next_piece(t, s)) {
+        uint64_t bytes = t->piece[0];
+        size_t come = packets_read(address(of, t, s, 1) + t->done,
+                                   address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
+        if (!got_on(t, come, bytes))
+            return false;
+    }
+    return true;
+}
+
+bool move_forward(const run *of, task *t, const step *s)
+{
+    uint32_t flag = flag_of(of, t, s);
+    for (; t->pieces_left > 0; next_piece(t, s)) {
+        uint64_t bytes = t->piece[0];
+        size_t come = packets_forward(address(of, t, s, 1) + 2 * t->done, flag,
+                                      address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
+        t->quiet |= come > 0;
+        if (!got_on(t, come, bytes))
+            return false;
+    }
+    return true;
+}
+
+/* ---- reductions ---- */
+
+static uint64_t block_of(const task *t, const step *s)
+{
+    uint64_t left = t->piece[0] - t->done;
+    return left < s->block_bytes ? left : s->block_bytes;
+}
+
+/* Have the block of every source at hand: packets are read into the task's room as they come. */
+static bool gather_sources(const run *of, task *t, const step *s, uint32_t flag, uint64_t bytes,
+                           char **room)
+{
+    char *next = t->room;
+    for (uint32_t i = 0; i < s->source_count; i++) {
+        const char *from = address(of, t, s, i);
+        if (!s->operands[i].packets) {
+            t->sources[i] = from + t->done;
+            t->index += i == t->index;
+            continue;
+        }
+        t->sources[i] = next;
+        next += s->block_bytes;
+        if (i < t->index)
+            continue;
+        char *to = (char *)t->sources[i] + t->got;
+        size_t come = packets_read(to, from + 2 * (t->done + t->got), bytes - t->got, flag);
+        t->got += come;
+        t->moved |= come > 0;
+        if (t->got < bytes)
+            return false;
+        t->got = 0;
+        t->index++;
+    }
+    *room = next;
+    return true;
+}
+
+static void spread(const run *of, task *t, const step *s, uint32_t flag, const char *reduced,
+                   uint64_t bytes)
+{
+    for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
+        char *to = address(of, t, s, i);
+        if (i == s->target)
+            continue;
+        if (s->operands[i].packets) {
+            packets_write(to + 2 * t->done, reduced, bytes, flag);
+            t->quiet = true;
+        } else {
+            memcpy(to + t->done, reduced, bytes);
+        }
+    }
+}
+
+bool move_combine(const run *of, task *t, const step *s)
+{
+    uint32_t flag = flag_of(of, t, s);
+    size_t elem_bytes = of->cut->elem_bytes;
+    for (; t->pieces_left > 0; next_piece(t, s)) {
+        if (t->piece[0] & STEP_PAD) {
+            write_pads(of, t, s, flag);
+            continue;
+        }
+        while (t->done < t->piece[0]) {
+            uint64_t bytes = block_of(t, s);
+            char *room;
+            if (!gather_sources(of, t, s, flag, bytes, &room))
+                return false;
+            char *to = s->target == STEP_NO_TARGET ? room : address(of, t, s, s->target) + t->done;
+            s->reduce(to, t->sources, s->source_count, bytes / elem_bytes);
+            spread(of, t, s, flag, to, bytes);
+            t->done += bytes;
+            t->index = 0;
+            t->moved = true;
+        }
+    }
+    return true;
+}
+
+/* ---- through the proxy ---- */
+
+/* The proxy must not wait for packets, so that they are waited for here. */
+static bool packets_have_come(task *t, const char *packets, uint64_t bytes, uint32_t flag)
+{
+    while (t->done < bytes) {
+        uint64_t left = bytes - t->done, most = left < t->room_bytes ? left : t->room_bytes;
+        uint64_t come = packets_read(t->room, packets + 2 * t->done, most, flag);
+        t->done += come;
+        t->moved |= come > 0;
+        if (come < most)
+            return false;
+    }
+    return true;
+}
+
+/* Thread blocks of several workers may use one channel. */
+bool move_request(const run *of, channel_end *end, const port_request *request)
+{
+    if (!of->shared)
+        return port_post(end->queue, request);
+    while (atomic_flag_test_and_set_explicit(&end->posting, memory_order_acquire))
+        spin_pause();
+    bool posted = port_post(end->queue, request);
+    atomic_flag_clear_explicit(&end->posting, memory_order_release);
+    return posted;
+}
+
+/* Pads are posted a few zeros at a time. */
+static bool post_pads(const run *of, task *t, const step *s, port_request *request)
+{
+    uint64_t bytes = t->piece[0] & ~STEP_PAD;
+    for (uint64_t some; t->done < bytes; t->done += some) {
+        some = bytes - t->done < sizeof zeros ? bytes - t->done : sizeof zeros;
+        request->source = zeros;
+        request->destination = address(of, t, s, 1) + packets_room(t->done);
+        request->bytes = some;
+        if (!move_request(of, s->ends[0], request))
+            return false;
+        t->moved = true;
+    }
+    return true;
+}
+
+bool move_post(const run *of, task *t, const step *s)
+{
+    channel_end *end = s->ends[0];
+    port_request request = {
+        .kind = s->kind == STEP_POST_COPY   ? PORT_PUT
+                : s->kind == STEP_POST_PACK ? PORT_PUT_PACKETS
+                                            : PORT_FORWARD_PACKETS,
+        .flag = flag_of(of, t, s),
+        .peer = end->bell,
+    };
+    for (; t->pieces_left > 0; next_piece(t, s)) {
+        if (t->piece[0] & STEP_PAD) {
+            if (!post_pads(of, t, s, &request))
+                return false;
+            continue;
+        }
+        request.source = address(of, t, s, 0);
+        request.destination = address(of, t, s, 1);
+        request.bytes = t->piece[0];
+        if (s->kind == STEP_POST_FORWARD &&
+            !packets_have_come(t, request.source, request.bytes, request.flag))
+            return false;
+        if (!move_request(of, end, &request))
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,285 @@
+#include "execute/placement.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const char *const buffer_names[] = {"input", "output"};
+
+/* In place, one buffer stands for both: that of the longer one, which begins with it. */
+static plan_buffer longer_of(const banyan_plan *plan)
+{
+    return plan->collective == BANYAN_REDUCESCATTER ? PLAN_INPUT : PLAN_OUTPUT;
+}
+
+static const reach *reach_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    return &loaded->reaches[step_base(rank, buffer)];
+}
+
+static bool peers_reach(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    if (!loaded->plan->in_place)
+        return reach_of(loaded, rank, buffer)->peers;
+    return buffer == longer_of(loaded->plan) && (reach_of(loaded, rank, PLAN_INPUT)->peers ||
+                                                 reach_of(loaded, rank, PLAN_OUTPUT)->peers);
+}
+
+/* Reduce-scatter that is in place works in its input, which has to stay as it is when the output
+ * lies apart. */
+static bool may_work_apart(const banyan_plan *plan)
+{
+    return plan->in_place && plan->collective == BANYAN_REDUCESCATTER;
+}
+
+bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    return peers_reach(loaded, rank, buffer) &&
+           (!loaded->memories[buffer] || may_work_apart(loaded->plan));
+}
+
+bool placement_copies_output(const banyan_loaded_plan *loaded)
+{
+    return placement_is_staged(loaded, loaded->executor->rank, PLAN_OUTPUT) ||
+           may_work_apart(loaded->plan);
+}
+
+/* ---- what the caller brought ---- */
+
+struct brought {
+    banyan_loaded_plan *loaded;
+    const plan_cut *cut;
+    int rank;
+    char *buffers[2]; /* NULL: this rank has no use for it */
+    bool apart;       /* in place, but the caller's buffers are not */
+};
+
+static banyan_status check_present(const struct brought *with, plan_buffer buffer)
+{
+    const banyan_plan *plan = with->loaded->plan;
+    bool others = with->rank != plan->root;
+    bool optional = (plan->collective == BANYAN_BROADCAST && buffer == PLAN_INPUT && others) ||
+                    (plan->collective == BANYAN_REDUCE && buffer == PLAN_OUTPUT && others) ||
+                    !reach_of(with->loaded, with->rank, buffer)->used;
+    if (with->buffers[buffer] || optional || with->cut->bytes[buffer] == 0)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID, "rank %d runs a plan with %" PRIu64 " bytes of %s at NULL",
+                     with->rank, with->cut->bytes[buffer], buffer_names[buffer]);
+}
+
+static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
+{
+    return a && b && a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+static banyan_status check_overlap(struct brought *with)
+{
+    const plan_cut *cut = with->cut;
+    const banyan_plan *plan = with->loaded->plan;
+    const char *input = with->buffers[PLAN_INPUT], *output = with->buffers[PLAN_OUTPUT];
+    if (plan->in_place && input && output &&
+        input + cut_place(cut, plan, with->rank, PLAN_OUTPUT) ==
+            output + cut_place(cut, plan, with->rank, PLAN_INPUT)) {
+        with->apart = false;
+        return BANYAN_OK;
+    }
+    with->apart = true;
+    if (!overlap(input, cut->bytes[PLAN_INPUT], output, cut->bytes[PLAN_OUTPUT]))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: input [%p, +%" PRIu64 ") and output [%p, +%" PRIu64
+                     ") overlap in a way that %s plan cannot use",
+                     with->rank, (const void *)input, cut->bytes[PLAN_INPUT], (const void *)output,
+                     cut->bytes[PLAN_OUTPUT], plan->in_place ? "an in-place" : "this");
+}
+
+/* Where the caller's buffer begins in the symmetric memory that was promised for it. */
+static banyan_status find_in_memory(const struct brought *with, plan_buffer buffer,
+                                    uint64_t *offset)
+{
+    const banyan_memory *memory = with->loaded->memories[buffer];
+    const char *start = banyan_memory_local(memory), *at = with->buffers[buffer];
+    uint64_t room = banyan_memory_bytes(memory), bytes = with->cut->bytes[buffer];
+    if (at && at >= start && (uint64_t)(at - start) <= room &&
+        bytes <= room - (uint64_t)(at - start)) {
+        *offset = (uint64_t)(at - start);
+        return BANYAN_OK;
+    }
+    if (bytes == 0) {
+        *offset = 0;
+        return BANYAN_OK;
+    }
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: %s [%p, +%" PRIu64 ") does not lie in the symmetric memory [%p, "
+                     "+%" PRIu64 ") that its plan was loaded with",
+                     with->rank, buffer_names[buffer], (const void *)at, bytes, (const void *)start,
+                     room);
+}
+
+static banyan_status private_buffer(banyan_loaded_plan *loaded, plan_buffer buffer, char **address)
+{
+    if (!loaded->private_buffers[buffer]) {
+        uint64_t bytes = loaded->largest.buffers[buffer].bytes;
+        loaded->private_buffers[buffer] = malloc(bytes + 1);
+        if (!loaded->private_buffers[buffer])
+            return error_no_memory(bytes, "a plan's buffer");
+    }
+    *address = loaded->private_buffers[buffer];
+    return BANYAN_OK;
+}
+
+/* ---- bases ---- */
+
+static char *part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory, int rank)
+{
+    return memory_part_of(memory, memory_space_local(loaded->executor->space, rank));
+}
+
+static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    return part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
+}
+
+/* Everybody's buffer, when they all lie in symmetric memory at this offset. */
+static void place_in_memory(const struct brought *with, plan_buffer buffer, uint64_t offset,
+                            char **bases)
+{
+    const banyan_loaded_plan *loaded = with->loaded;
+    for (int r = 0; r < loaded->executor->ranks; r++)
+        bases[step_base(r, buffer)] = part_of(loaded, loaded->memories[buffer], r) + offset;
+}
+
+static void place_in_staging(const struct brought *with, plan_buffer buffer, char **bases)
+{
+    const banyan_loaded_plan *loaded = with->loaded;
+    for (int r = 0; r < loaded->executor->ranks; r++) {
+        bool staged = placement_is_staged(loaded, r, buffer);
+        bases[step_base(r, buffer)] = staged ? staging_of(loaded, r, buffer) : NULL;
+    }
+}
+
+static void plan_copy_out(const struct brought *with, placement *made, const char *from)
+{
+    char *to = with->buffers[PLAN_OUTPUT];
+    if (to && to != from) {
+        made->copy_out.to = to;
+        made->copy_out.from = from;
+    }
+}
+
+static void plan_copy_in(const struct brought *with, placement *made, char *to)
+{
+    const char *from = with->buffers[PLAN_INPUT];
+    if (from && from != to && with->cut->bytes[PLAN_INPUT] > 0) {
+        made->copy_in.to = to;
+        made->copy_in.from = from;
+        made->copy_in.bytes = with->cut->bytes[PLAN_INPUT];
+    }
+}
+
+/* A buffer of a plan that is not in place. */
+static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, placement *made)
+{
+    banyan_loaded_plan *loaded = with->loaded;
+    const reach *of = reach_of(loaded, with->rank, buffer);
+    char **mine = &made->bases[step_base(with->rank, buffer)];
+    if (loaded->memories[buffer]) {
+        uint64_t offset;
+        RETURN_IF_FAILED(find_in_memory(with, buffer, &offset));
+        place_in_memory(with, buffer, offset, made->bases);
+        return BANYAN_OK;
+    }
+    place_in_staging(with, buffer, made->bases);
+    /* The caller's input is only read. */
+    bool kept = buffer == PLAN_INPUT && of->written;
+    if (!*mine && of->used && (kept || !with->buffers[buffer]))
+        RETURN_IF_FAILED(private_buffer(loaded, buffer, mine));
+    if (!*mine)
+        *mine = with->buffers[buffer];
+    else if (buffer == PLAN_INPUT)
+        plan_copy_in(with, made, *mine);
+    else
+        plan_copy_out(with, made, *mine);
+    return BANYAN_OK;
+}
+
+/* Both bases of every rank, from that of the buffer that stands for both. */
+static void spread_longer(const struct brought *with, char **bases)
+{
+    const banyan_plan *plan = with->loaded->plan;
+    plan_buffer longer = longer_of(plan);
+    for (int r = 0; r < with->loaded->executor->ranks; r++) {
+        char *both = bases[step_base(r, longer)];
+        for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
+            bases[step_base(r, (plan_buffer)buffer)] =
+                both ? both + cut_place(with->cut, plan, r, (plan_buffer)buffer) : NULL;
+    }
+}
+
+static banyan_status place_both(const struct brought *with, placement *made)
+{
+    banyan_loaded_plan *loaded = with->loaded;
+    const banyan_plan *plan = loaded->plan;
+    plan_buffer longer = longer_of(plan);
+    bool works_apart = may_work_apart(plan) && with->apart;
+    char **mine = &made->bases[step_base(with->rank, longer)];
+    if (loaded->memories[longer] && !works_apart) {
+        uint64_t offset;
+        RETURN_IF_FAILED(find_in_memory(with, longer, &offset));
+        place_in_memory(with, longer, offset, made->bases);
+    } else {
+        place_in_staging(with, longer, made->bases);
+        if (!*mine && (works_apart || !with->buffers[longer]))
+            RETURN_IF_FAILED(private_buffer(loaded, longer, mine));
+        if (!*mine)
+            *mine = with->buffers[longer];
+    }
+    char *own = *mine;
+    spread_longer(with, made->bases);
+    if (plan->collective != BANYAN_BROADCAST || with->rank == plan->root)
+        plan_copy_in(with, made, own + cut_place(with->cut, plan, with->rank, PLAN_INPUT));
+    if (plan->collective != BANYAN_REDUCE || with->rank == plan->root)
+        plan_copy_out(with, made, own + cut_place(with->cut, plan, with->rank, PLAN_OUTPUT));
+    return BANYAN_OK;
+}
+
+banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
+                             void *output, placement *made)
+{
+    struct brought with = {.loaded = loaded,
+                           .cut = cut,
+                           .rank = loaded->executor->rank,
+                           .buffers = {(char *)input, output}};
+    made->cut = NULL;
+    RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
+    RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));
+    RETURN_IF_FAILED(check_overlap(&with));
+    made->copy_in.to = made->copy_out.to = NULL;
+    if (loaded->plan->in_place) {
+        RETURN_IF_FAILED(place_both(&with, made));
+    } else {
+        RETURN_IF_FAILED(place_buffer(&with, PLAN_INPUT, made));
+        RETURN_IF_FAILED(place_buffer(&with, PLAN_OUTPUT, made));
+    }
+    made->cut = cut;
+    made->input = input;
+    made->output = output;
+    return BANYAN_OK;
+}
+
+/* ---- copies ---- */
+
+void placement_copy_in(const placement *of)
+{
+    if (of->copy_in.to)
+        memcpy(of->copy_in.to, of->copy_in.from, of->copy_in.bytes);
+}
+
+void placement_copy_out(const placement *of)
+{
+    if (!of->copy_out.to)
+        return;
+    for (size_t i = 0; i < of->cut->spans.count; i++) {
+        const cut_span *one = &of->cut->spans.data[i];
+        memcpy(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes);
+    }
+}

@@ -1,0 +1,218 @@
+/* Running a loaded plan. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/request.h"
+#include "execute/placement.h"
+#include "execute/scheduler.h"
+#include "world/control.h"
+
+/* Cuts that are kept. */
+#define CUTS_MOST 16
+
+/* ---- cuts ---- */
+
+static bool cut_fits(const plan_cut *of, uint64_t message_bytes, DLDataType dtype)
+{
+    return of->message_bytes == message_bytes && banyan_dtype_equal(of->dtype, dtype);
+}
+
+static void drop_cut(banyan_loaded_plan *loaded, size_t at)
+{
+    plan_cut *old = loaded->cuts.data[at];
+    for (int i = 0; i < 2; i++) {
+        if (loaded->placements[i].cut == old)
+            loaded->placements[i].cut = NULL;
+    }
+    cut_free(old);
+    loaded->cuts.count--;
+    for (size_t i = at; i < loaded->cuts.count; i++)
+        loaded->cuts.data[i] = loaded->cuts.data[i + 1];
+}
+
+static banyan_status check_message(const banyan_loaded_plan *loaded, uint64_t message_bytes)
+{
+    if (message_bytes <= loaded->max_message_bytes)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: a message of %" PRIu64 " bytes is longer than the %" PRIu64
+                     " that its plan was loaded for",
+                     loaded->executor->rank, message_bytes, loaded->max_message_bytes);
+}
+
+static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype)
+{
+    RETURN_IF_FAILED(check_message(loaded, message_bytes));
+    if (!array_reserve(&loaded->cuts, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    plan_cut *made;
+    RETURN_IF_FAILED(cut_make(loaded, message_bytes, dtype, &made));
+    for (uint32_t i = 0; i < loaded->task_count; i++) {
+        banyan_status status = task_prepare(&loaded->tasks[i], &made->blocks[i]);
+        if (status != BANYAN_OK) {
+            cut_free(made);
+            return status;
+        }
+    }
+    if (loaded->cuts.count == CUTS_MOST)
+        drop_cut(loaded, 0);
+    loaded->cuts.data[loaded->cuts.count++] = made;
+    return BANYAN_OK;
+}
+
+/* The latest cuts are last. */
+static banyan_status find_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype,
+                              plan_cut **found)
+{
+    size_t at = loaded->cuts.count;
+    while (at > 0 && !cut_fits(loaded->cuts.data[at - 1], message_bytes, dtype))
+        at--;
+    if (at == 0)
+        RETURN_IF_FAILED(add_cut(loaded, message_bytes, dtype));
+    for (; at > 0 && at < loaded->cuts.count; at++) {
+        plan_cut *later = loaded->cuts.data[at];
+        loaded->cuts.data[at] = loaded->cuts.data[at - 1];
+        loaded->cuts.data[at - 1] = later;
+    }
+    *found = loaded->cuts.data[loaded->cuts.count - 1];
+    return BANYAN_OK;
+}
+
+/* ---- one run ---- */
+
+/* Stale packets are told from new ones by their flag. Once flags begin anew, those of four thousand
+ * million runs ago would be taken for new: nobody may be left in an earlier run, and no old packet,
+ * when that happens. */
+static banyan_status begin_flags_anew(banyan_loaded_plan *loaded)
+{
+    banyan_executor *executor = loaded->executor;
+    RETURN_IF_FAILED(banyan_world_barrier(executor->world));
+    const block_layout *layout = &loaded->layouts[executor->rank];
+    if (loaded->block)
+        memset((char *)banyan_memory_local(loaded->block) + layout->scratch, 0,
+               layout->scratch_bytes);
+    RETURN_IF_FAILED(banyan_world_barrier(executor->world));
+    loaded->flag = 1;
+    return BANYAN_OK;
+}
+
+static banyan_status take_flags(banyan_loaded_plan *loaded, const plan_cut *cut, uint32_t *first)
+{
+    if (loaded->flag > UINT32_MAX - cut->flags)
+        RETURN_IF_FAILED(begin_flags_anew(loaded));
+    *first = loaded->flag;
+    loaded->flag += cut->flags;
+    return BANYAN_OK;
+}
+
+static void begin_tasks(banyan_loaded_plan *loaded, const run *of)
+{
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
+    for (uint32_t i = 0; i < rank->semaphore_count; i++)
+        atomic_store_explicit(&loaded->semaphores[i].value, rank->semaphores[i],
+                              memory_order_relaxed);
+    for (uint32_t i = 0; i < loaded->task_count; i++)
+        task_reset(&loaded->tasks[i], of, i);
+}
+
+struct shared_run {
+    run *of;
+    banyan_status status; /* of the worker that failed first */
+    char sentence[768];
+};
+
+static trace_ring *ring_of(const banyan_executor *executor, int worker)
+{
+    return executor->trace ? &executor->trace->rings[worker] : NULL;
+}
+
+static void work(void *context, int worker)
+{
+    struct shared_run *shared = context;
+    const banyan_executor *executor = shared->of->loaded->executor;
+    banyan_status status = scheduler_run(
+        shared->of, (uint32_t)worker, (uint32_t)executor->worker_count, ring_of(executor, worker));
+    if (status == BANYAN_OK || atomic_exchange(&shared->of->stopped, true))
+        return;
+    shared->status = status;
+    snprintf(shared->sentence, sizeof shared->sentence, "%s", banyan_last_error());
+    bell_ring(executor_bell(executor, executor->rank));
+}
+
+static banyan_status run_tasks(run *of)
+{
+    const banyan_executor *executor = of->loaded->executor;
+    if (!executor->pool || of->loaded->task_count < 2)
+        return scheduler_run(of, 0, 1, ring_of(executor, 0));
+    of->shared = true;
+    struct shared_run shared = {.of = of, .status = BANYAN_OK};
+    workers_run(executor->pool, work, &shared);
+    if (shared.status != BANYAN_OK)
+        return error_set(shared.status, "%s", shared.sentence);
+    return BANYAN_OK;
+}
+
+static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
+                             const placement *placed)
+{
+    run of = {.loaded = loaded,
+              .cut = cut,
+              .bases = placed->bases,
+              .traces = loaded->executor->trace != NULL};
+    RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
+    placement_copy_in(placed);
+    begin_tasks(loaded, &of);
+    banyan_status status = run_tasks(&of);
+    if (status != BANYAN_OK) {
+        control_end(loaded->executor->world, status);
+        return status;
+    }
+    placement_copy_out(placed);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
+                              uint64_t message_bytes, DLDataType dtype)
+{
+    RETURN_IF_FAILED(control_check(loaded->executor->world));
+    plan_cut *cut;
+    RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, &cut));
+    placement *placed = &loaded->placements[loaded->runs & 1];
+    if (placed->cut != cut || placed->input != input || placed->output != output)
+        RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
+    loaded->runs++;
+    return execute(loaded, cut, placed);
+}
+
+/* ---- on a thread of its own ---- */
+
+struct started_run {
+    banyan_loaded_plan *loaded;
+    const void *input;
+    void *output;
+    uint64_t message_bytes;
+    DLDataType dtype;
+};
+
+static banyan_status run_started(void *context)
+{
+    struct started_run started = *(struct started_run *)context;
+    free(context);
+    return banyan_plan_run(started.loaded, started.input, started.output, started.message_bytes,
+                           started.dtype);
+}
+
+banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input, void *output,
+                                uint64_t message_bytes, DLDataType dtype, banyan_request **request)
+{
+    struct started_run *started = malloc(sizeof *started);
+    if (!started)
+        return error_no_memory(sizeof *started, "a run of a plan");
+    *started = (struct started_run){loaded, input, output, message_bytes, dtype};
+    banyan_status status = request_start(run_started, started, request);
+    if (status != BANYAN_OK)
+        free(started);
+    return status;
+}

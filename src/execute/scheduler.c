@@ -1,0 +1,146 @@
+#include "execute/scheduler.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#include "core/deadline.h"
+#include "execute/loaded.h"
+#include "execute/waits.h"
+#include "world/control.h"
+
+/* Looks at everything that is waited for before the thread sleeps. Where ranks have a processor
+ * each, about as long as falling asleep and waking take. Where they share processors each look
+ * gives the processor away, to those who are waited for. */
+#define LOOKS 400
+#define LOOKS_CROWDED 40
+
+/* Thread blocks that wait for each other let those who wait for a peer speak first. */
+#define INSIDE_GRACE_NS (NS_PER_S / 4)
+
+struct turn {
+    run *of;
+    uint32_t first, stride;
+    trace_ring *ring;
+    bell *own;
+    uint32_t looks;       /* in vain, since something moved */
+    uint64_t deadline_ns; /* 0: not yet set since something moved */
+};
+
+enum pass { PASS_DONE, PASS_MOVED, PASS_STUCK, PASS_FAILED };
+
+static enum pass pass_over(const struct turn *turn)
+{
+    banyan_loaded_plan *loaded = turn->of->loaded;
+    bool left = false, moved = false;
+    for (uint32_t i = turn->first; i < loaded->task_count; i += turn->stride) {
+        task *t = &loaded->tasks[i];
+        if (t->at == t->step_count)
+            continue;
+        t->moved = false;
+        task_state state = task_advance(turn->of, t, turn->ring);
+        if (state == TASK_FAILED)
+            return PASS_FAILED;
+        left |= state == TASK_WAITS;
+        moved |= t->moved;
+    }
+    return !left ? PASS_DONE : moved ? PASS_MOVED : PASS_STUCK;
+}
+
+/* A thread block to blame: one that waits for a peer, if any does. */
+static const task *find_waiting(const struct turn *turn)
+{
+    const banyan_loaded_plan *loaded = turn->of->loaded;
+    const task *found = NULL;
+    for (uint32_t i = turn->first; i < loaded->task_count; i += turn->stride) {
+        const task *t = &loaded->tasks[i];
+        if (t->at < t->step_count && (!found || (wait_is_inside(found) && !wait_is_inside(t))))
+            found = t;
+    }
+    return found;
+}
+
+static banyan_status explain_end(const struct turn *turn, banyan_status status)
+{
+    char text[WAIT_TEXT_BYTES], cause[512];
+    wait_describe(turn->of, find_waiting(turn), text);
+    snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    return error_set(status, "%s while rank %d waited %s", cause, turn->of->loaded->executor->rank,
+                     text);
+}
+
+/* A rank that waited in vain is out of step with the others. */
+static banyan_status explain_timeout(const struct turn *turn)
+{
+    banyan_executor *executor = turn->of->loaded->executor;
+    char text[WAIT_TEXT_BYTES];
+    wait_describe(turn->of, find_waiting(turn), text);
+    banyan_status status =
+        error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s", executor->rank,
+                  (double)banyan_world_timeout_ns(executor->world) / (double)NS_PER_S, text);
+    control_end(executor->world, status);
+    return status;
+}
+
+/* Nothing has moved for a while, and nothing has now that peers are told that this rank sleeps. */
+static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
+{
+    banyan_world *world = turn->of->loaded->executor->world;
+    banyan_status status = control_check(world);
+    if (status != BANYAN_OK)
+        return explain_end(turn, status);
+    if (turn->deadline_ns == 0)
+        turn->deadline_ns = deadline_after(banyan_world_timeout_ns(world));
+    uint64_t deadline_ns = turn->deadline_ns;
+    if (turn->stride > 1 && wait_is_inside(find_waiting(turn)))
+        deadline_ns += INSIDE_GRACE_NS;
+    uint64_t left_ns = deadline_left_ns(deadline_ns);
+    if (left_ns == 0)
+        return explain_timeout(turn);
+    bell_sleep_announced(turn->own, seen, left_ns < BELL_NAP_NS ? left_ns : BELL_NAP_NS);
+    return BANYAN_OK;
+}
+
+static banyan_status rest(struct turn *turn, enum pass *pass)
+{
+    uint32_t seen = bell_announce(turn->own);
+    banyan_status status = BANYAN_OK;
+    *pass = pass_over(turn);
+    if (*pass == PASS_STUCK && !atomic_load(&turn->of->stopped))
+        status = sleep_on_bell(turn, seen);
+    bell_withdraw(turn->own);
+    return status;
+}
+
+/* False: it is time to sleep. */
+static bool look_again(struct turn *turn)
+{
+    bool crowded = turn->of->loaded->executor->crowded;
+    if (turn->looks++ >= (crowded ? LOOKS_CROWDED : LOOKS))
+        return false;
+    if (crowded)
+        sched_yield();
+    else
+        spin_pause();
+    return true;
+}
+
+banyan_status scheduler_run(run *of, uint32_t first, uint32_t stride, trace_ring *ring)
+{
+    const banyan_executor *executor = of->loaded->executor;
+    struct turn turn = {.of = of,
+                        .first = first,
+                        .stride = stride,
+                        .ring = ring,
+                        .own = executor_bell(executor, executor->rank)};
+    for (;;) {
+        enum pass pass = pass_over(&turn);
+        if (pass == PASS_STUCK && !look_again(&turn))
+            RETURN_IF_FAILED(rest(&turn, &pass));
+        if (pass == PASS_DONE || atomic_load_explicit(&of->stopped, memory_order_relaxed))
+            return BANYAN_OK;
+        if (pass == PASS_FAILED)
+            return BANYAN_ERR_NO_MEMORY;
+        if (pass == PASS_MOVED)
+            turn.looks = 0, turn.deadline_ns = 0;
+    }
+}

@@ -1,0 +1,112 @@
+/* What a thread block runs: a plan's operations, cut for one message size and element type. */
+#ifndef EXECUTE_STEP_H
+#define EXECUTE_STEP_H
+
+#include "channel/counter.h"
+#include "channel/port.h"
+#include "channel/reduce.h"
+#include "plan/geometry.h"
+#include "plan/plan.h"
+
+/* Fewer kinds than a plan has: operations that differ only in where their operands lie are one
+ * kind, and those with several pairs of operands, or that move and tell, are several steps. */
+typedef enum step_kind {
+    STEP_NOP,
+    STEP_COPY,    /* data to data, one source, one destination or more */
+    STEP_PACK,    /* data to packets */
+    STEP_UNPACK,  /* packets to data, once they have come */
+    STEP_FORWARD, /* packets to packets, as they come */
+    STEP_COMBINE, /* reduce sources, data or packets, to destinations, data or packets */
+    STEP_POST_COPY,
+    STEP_POST_PACK,
+    STEP_POST_FORWARD,
+    STEP_POST_SIGNAL,
+    STEP_SIGNAL,
+    STEP_WAIT,
+    STEP_FLUSH,
+    STEP_ACQUIRE,
+    STEP_RELEASE,
+    STEP_BARRIER,
+    STEP_LOOP, /* what follows, up to its STEP_LOOP_END, again and again */
+    STEP_LOOP_END
+} step_kind;
+
+/* This rank's end of a memory or port channel. */
+typedef struct channel_end {
+    counter *incoming;         /* here; the peer adds to it */
+    counter *outgoing;         /* at the peer */
+    bell *bell;                /* the peer's */
+    port_queue *queue;         /* PORT */
+    _Atomic uint64_t consumed; /* signals that waits here have taken */
+    atomic_flag posting;       /* one thread at a time */
+    int peer;
+    uint32_t number; /* among the rank's channels of the type */
+} channel_end;
+
+/* Sources, then destinations; a group's members are operands of their own. */
+typedef struct step_operand {
+    uint32_t base; /* rank × PLAN_BUFFERS + buffer */
+    bool packets;
+} step_operand;
+
+/* Where a step's operands lie, piece by piece: bytes, then an offset an operand (of packets as they
+ * lie, twice the data's). */
+typedef ARRAY(uint64_t) piece_words;
+
+/* Of a piece's bytes: it is none, but packets of no meaning, for whoever forwards whole chunks. */
+#define STEP_PAD (UINT64_C(1) << 63)
+
+typedef struct step {
+    step_kind kind;
+    uint32_t number;      /* of the operation in its thread block */
+    const plan_op *op;    /* the operation, or what is done of it, for its pieces */
+    const plan_op *whole; /* the operation as the plan has it */
+    const plan_op *loop;  /* that it is in; NULL */
+
+    step_operand *operands;
+    uint32_t source_count, destination_count;
+    uint32_t target; /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: packets only */
+    uint64_t block_bytes; /* COMBINE: bytes at a time */
+    reduce_fn reduce;
+    uint64_t first_word, piece_count; /* outside of loops: in the cut's words */
+    /* In a loop of `iterations`, those of iteration i lie at [iteration_at[i], iteration_at[i + 1])
+     * in the cut's words; NULL: there are too many, and each is cut when it runs. */
+    uint64_t *iteration_at;
+    bool new_flags; /* every iteration's packets have a flag of their own */
+    bell **knocks;  /* of those who may sleep until the packets come */
+    uint32_t knock_count;
+
+    channel_end **ends;
+    uint32_t end_count;
+    uint32_t barrier;    /* BARRIER */
+    uint64_t iterations; /* LOOP */
+    uint32_t first;      /* LOOP_END: the step to go back to; LOOP: the one behind its end */
+} step;
+
+static inline uint32_t step_base(int rank, plan_buffer buffer)
+{
+    return (uint32_t)rank * PLAN_BUFFERS + (uint32_t)buffer;
+}
+
+/* The switch channel that a GROUP operand goes through. */
+static inline const plan_switch *step_group(const banyan_plan *plan, int rank,
+                                            const plan_thread_block *block,
+                                            const plan_operand *operand)
+{
+    return &plan->ranks[rank].switches[block->channels[PLAN_SWITCH][operand->reference]];
+}
+
+static inline uint32_t step_operand_count(const step *s)
+{
+    return s->source_count + s->destination_count;
+}
+
+/* Words from one piece to the next. */
+static inline uint32_t step_piece_words(const step *s)
+{
+    return 1 + step_operand_count(s);
+}
+
+#define STEP_NO_TARGET UINT32_MAX
+
+#endif

@@ -1,0 +1,159 @@
+#include "execute/trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "execute/executor.h"
+#include "plan/plan.h"
+#include "world/control.h"
+
+void trace_add(trace_ring *ring, const trace_record *record)
+{
+    ring->records[ring->count++ % TRACE_RING_RECORDS] = *record;
+}
+
+void trace_free(trace *old)
+{
+    for (int i = 0; old && i < old->ring_count; i++)
+        free(old->rings[i].records);
+    if (old)
+        free(old->rings);
+    free(old);
+}
+
+banyan_status banyan_trace_begin(banyan_executor *executor)
+{
+    trace *made = calloc(1, sizeof *made);
+    size_t count = (size_t)executor->worker_count;
+    if (made)
+        made->rings = calloc(count, sizeof *made->rings);
+    if (!made || !made->rings) {
+        free(made);
+        return error_no_memory(count * sizeof *made->rings, "a trace");
+    }
+    for (made->ring_count = 0; made->ring_count < (int)count; made->ring_count++) {
+        trace_ring *ring = &made->rings[made->ring_count];
+        ring->records = malloc(TRACE_RING_RECORDS * sizeof *ring->records);
+        if (!ring->records) {
+            trace_free(made);
+            return error_no_memory(TRACE_RING_RECORDS * sizeof *ring->records, "a trace");
+        }
+    }
+    trace_free(executor->trace);
+    executor->trace = made;
+    return BANYAN_OK;
+}
+
+/* ---- writing ---- */
+
+static uint64_t kept_records(const trace_ring *ring)
+{
+    return ring->count < TRACE_RING_RECORDS ? ring->count : TRACE_RING_RECORDS;
+}
+
+/* This rank's records, one ring after another, the oldest first. */
+static banyan_status flatten(const trace *of, trace_record **records, uint64_t *count)
+{
+    uint64_t total = 0, at = 0;
+    for (int i = 0; of && i < of->ring_count; i++)
+        total += kept_records(&of->rings[i]);
+    trace_record *all = malloc((total + 1) * sizeof *all);
+    if (!all)
+        return error_no_memory((total + 1) * sizeof *all, "a trace");
+    for (int i = 0; of && i < of->ring_count; i++) {
+        const trace_ring *ring = &of->rings[i];
+        for (uint64_t n = ring->count - kept_records(ring); n < ring->count; n++)
+            all[at++] = ring->records[n % TRACE_RING_RECORDS];
+    }
+    *records = all;
+    *count = total;
+    return BANYAN_OK;
+}
+
+static void write_record(FILE *file, int rank, const trace_record *record)
+{
+    fprintf(file,
+            ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.3f,\"dur\":%.3f,"
+            "\"name\":\"%s\",\"args\":{\"operation\":%" PRIu32 ",\"iteration\":%" PRIu64
+            ",\"waited_us\":%.3f",
+            rank, record->block, (double)record->begin_ns / 1e3,
+            (double)(record->end_ns - record->begin_ns) / 1e3,
+            plan_op_name((plan_op_kind)record->kind), record->number, record->iteration,
+            (double)record->waited_ns / 1e3);
+    if (record->peer >= 0)
+        fprintf(file, ",\"peer\":%" PRId32, record->peer);
+    fprintf(file, "}}");
+}
+
+static void write_rank(FILE *file, int rank, const trace_record *records, uint64_t count)
+{
+    fprintf(
+        file,
+        "%s\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}",
+        rank > 0 ? "," : "", rank, rank);
+    for (uint64_t i = 0; i < count; i++)
+        write_record(file, rank, &records[i]);
+}
+
+#define TRACE_TAG UINT64_C(0x7472616365) /* of the messages that carry records to rank 0 */
+
+static banyan_status write_all(const banyan_executor *executor, FILE *file,
+                               const trace_record *mine, uint64_t count)
+{
+    fprintf(file, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+    write_rank(file, 0, mine, count);
+    for (int r = 1; r < executor->ranks; r++) {
+        void *data;
+        size_t bytes;
+        RETURN_IF_FAILED(
+            control_receive(executor->world, r, TRACE_TAG, "its trace", &data, &bytes));
+        write_rank(file, r, data, bytes / sizeof(trace_record));
+        free(data);
+    }
+    fprintf(file, "\n]}\n");
+    return BANYAN_OK;
+}
+
+/* The file has its name only when it is whole. */
+static banyan_status write_file(const banyan_executor *executor, const char *path,
+                                const trace_record *mine, uint64_t count)
+{
+    char *unfinished;
+    if (asprintf(&unfinished, "%s.%d", path, (int)getpid()) < 0)
+        return error_no_memory(strlen(path), "a file's name");
+    FILE *file = fopen(unfinished, "w");
+    if (!file) {
+        banyan_status status = error_set_errno("cannot write the trace %s", unfinished);
+        free(unfinished);
+        return status;
+    }
+    banyan_status status = write_all(executor, file, mine, count);
+    bool written = ferror(file) == 0;
+    written &= fclose(file) == 0;
+    if (status == BANYAN_OK && (!written || rename(unfinished, path) != 0))
+        status = error_set_errno("cannot write the trace %s", path);
+    if (status != BANYAN_OK)
+        unlink(unfinished);
+    free(unfinished);
+    return status;
+}
+
+banyan_status banyan_trace_write(banyan_executor *executor, const char *path)
+{
+    trace_record *records = NULL;
+    uint64_t count = 0;
+    RETURN_IF_FAILED(control_agree(executor->world, flatten(executor->trace, &records, &count)));
+    banyan_status status;
+    if (executor->rank == 0)
+        status = write_file(executor, path, records, count);
+    else
+        status = control_send(executor->world, 0, TRACE_TAG, records, count * sizeof *records);
+    free(records);
+    trace_free(executor->trace);
+    executor->trace = NULL;
+    return control_agree(executor->world, status);
+}

@@ -1,0 +1,14 @@
+/* Saying what a thread block waits for. */
+#ifndef EXECUTE_WAITS_H
+#define EXECUTE_WAITS_H
+
+#include "execute/task.h"
+
+/* For this rank's own thread blocks alone? */
+bool wait_is_inside(const task *t);
+
+/* "waited for rank 3: thread block 2, operation 7 (wait) on memory channel 0". */
+#define WAIT_TEXT_BYTES 256
+void wait_describe(const run *of, const task *t, char text[WAIT_TEXT_BYTES]);
+
+#endif

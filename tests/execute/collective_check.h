@@ -1,0 +1,216 @@
+/* Running whole collectives on data whose every element is told apart, and checking each byte. */
+#ifndef TESTS_EXECUTE_COLLECTIVE_CHECK_H
+#define TESTS_EXECUTE_COLLECTIVE_CHECK_H
+
+#include "support/test.h"
+
+#include <banyan/execute.h>
+
+#include "core/map.h"
+
+/* ---- small whole numbers in any element type ---- */
+
+/* Exact for the sums of up to eight values. */
+static inline uint64_t small_value(DLDataType dtype, uint64_t hash)
+{
+    bool fp8 = dtype.bits == 8 && dtype.code != kDLUInt && dtype.code != kDLInt;
+    if (fp8)
+        return dtype.code == BANYAN_DL_FLOAT8_E5M2 ? hash & 1 : hash % 3;
+    return hash % 31; /* 8 × 30 fits u8 and bf16's 8 bits */
+}
+
+static inline uint64_t float_bits(uint64_t value, int mantissa_bits, int bias)
+{
+    if (value == 0)
+        return 0;
+    int exponent = 63 - __builtin_clzll(value);
+    uint64_t fraction = value - (UINT64_C(1) << exponent);
+    fraction = mantissa_bits >= exponent ? fraction << (mantissa_bits - exponent)
+                                         : fraction >> (exponent - mantissa_bits);
+    return (uint64_t)(exponent + bias) << mantissa_bits | fraction;
+}
+
+static inline uint64_t element_bits(DLDataType dtype, uint64_t value)
+{
+    switch ((int)dtype.code) {
+    case kDLFloat:
+        return dtype.bits == 32 ? float_bits(value, 23, 127) : float_bits(value, 10, 15);
+    case kDLBfloat:
+        return float_bits(value, 7, 127);
+    case BANYAN_DL_FLOAT8_E4M3FN:
+        return float_bits(value, 3, 7);
+    case BANYAN_DL_FLOAT8_E5M2:
+        return float_bits(value, 2, 15);
+    default:
+        return value;
+    }
+}
+
+static inline void element_put(DLDataType dtype, void *buffer, uint64_t index, uint64_t value)
+{
+    uint64_t bits = element_bits(dtype, value);
+    size_t bytes = banyan_dtype_bytes(dtype);
+    memcpy((char *)buffer + index * bytes, &bits, bytes);
+}
+
+/* ---- a collective's definition ---- */
+
+typedef struct collective_case {
+    const banyan_plan *plan;
+    uint64_t message_bytes;
+    DLDataType dtype;
+    banyan_reduce_op op;
+    bool symmetric;
+    bool apart; /* input and output have nothing in common */
+    int workers;
+    int runs;
+} collective_case;
+
+static inline uint64_t case_input(const collective_case *c, int rank, uint64_t index, int run)
+{
+    const uint64_t key[] = {(uint64_t)rank, index, (uint64_t)run, c->message_bytes};
+    return small_value(c->dtype, hash_bytes(key, sizeof key, 7));
+}
+
+static inline uint64_t reduce_values(banyan_reduce_op op, uint64_t a, uint64_t b)
+{
+    return op == BANYAN_SUM ? a + b : op == BANYAN_MIN ? (a < b ? a : b) : (a > b ? a : b);
+}
+
+/* What element `index` of a rank's output must be. `elems` of the input, `out` of the output. */
+static inline uint64_t case_output(const collective_case *c, int rank, uint64_t index, int run,
+                                   uint64_t elems, uint64_t out)
+{
+    banyan_plan_info info = banyan_plan_describe(c->plan);
+    uint64_t ranks = (uint64_t)info.ranks, block = elems / ranks;
+    uint64_t value = 0;
+    switch (info.collective) {
+    case BANYAN_ALLGATHER:
+        return case_input(c, (int)(index / elems), index % elems, run);
+    case BANYAN_ALLTOALL:
+        return case_input(c, (int)(index / block), (uint64_t)rank * block + index % block, run);
+    case BANYAN_BROADCAST:
+        return case_input(c, info.root, index, run);
+    case BANYAN_SENDRECV:
+        return case_input(c, (rank + info.ranks - info.shift) % info.ranks, index, run);
+    default:
+        break;
+    }
+    uint64_t at = info.collective == BANYAN_REDUCESCATTER ? (uint64_t)rank * out + index : index;
+    for (int r = 0; r < info.ranks; r++) {
+        uint64_t one = case_input(c, r, at, run);
+        value = r == 0 ? one : reduce_values(c->op, value, one);
+    }
+    return value;
+}
+
+/* ---- buffers ---- */
+
+#define GUARD 256
+
+typedef struct case_buffers {
+    banyan_memory *memory; /* symmetric, for both */
+    char *allocated;
+    char *input, *output;
+    uint64_t input_bytes, output_bytes;
+    uint64_t room; /* from `input` or `output`, whichever comes first */
+} case_buffers;
+
+/* In place the shorter lies in the longer; apart both have guards around them. */
+static inline case_buffers case_take(const collective_case *c, banyan_world *world)
+{
+    case_buffers b = {0};
+    int rank = banyan_world_rank(world);
+    banyan_plan_info info = banyan_plan_describe(c->plan);
+    CHECK_OK(banyan_plan_sizes(c->plan, rank, c->message_bytes, &b.input_bytes, &b.output_bytes));
+    uint64_t longest = b.input_bytes > b.output_bytes ? b.input_bytes : b.output_bytes;
+    uint64_t pitch = (longest + 2 * GUARD + 63) / 64 * 64;
+    b.room = 2 * pitch;
+    char *start;
+    if (c->symmetric) {
+        CHECK_OK(banyan_memory_alloc(world, b.room, &b.memory));
+        start = banyan_memory_local(b.memory);
+    } else {
+        start = b.allocated = malloc(b.room);
+    }
+    b.allocated = start;
+    b.input = start + GUARD;
+    b.output = start + (c->apart ? pitch : 0) + GUARD;
+    if (!c->apart && info.collective == BANYAN_ALLGATHER)
+        b.input = b.output + (uint64_t)rank * b.input_bytes;
+    if (!c->apart && info.collective == BANYAN_REDUCESCATTER)
+        b.output = b.input + (uint64_t)rank * b.output_bytes;
+    return b;
+}
+
+static inline void case_give_back(const collective_case *c, case_buffers *b)
+{
+    if (c->symmetric)
+        banyan_memory_free(b->memory);
+    else
+        free(b->allocated);
+}
+
+static inline void case_fill(const collective_case *c, case_buffers *b, int rank, int run)
+{
+    memset(b->allocated, 0xa5, b->room);
+    for (uint64_t i = 0; i < b->input_bytes / banyan_dtype_bytes(c->dtype); i++)
+        element_put(c->dtype, b->input, i, case_input(c, rank, i, run));
+}
+
+static inline bool is_in(const char *at, const char *start, uint64_t bytes)
+{
+    return at >= start && at < start + bytes;
+}
+
+/* Every byte: the output's, an input's that lies apart, and the guards'. In place, what the longer
+ * buffer holds beside the result is the plan's. */
+static inline void case_check(const collective_case *c, const case_buffers *b, int rank, int run)
+{
+    size_t elem = banyan_dtype_bytes(c->dtype);
+    uint64_t elems = b->input_bytes / elem, out = b->output_bytes / elem;
+    banyan_plan_info info = banyan_plan_describe(c->plan);
+    bool has_output = info.collective != BANYAN_REDUCE || rank == info.root;
+    for (uint64_t i = 0; has_output && i < out; i++) {
+        uint64_t bits = element_bits(c->dtype, case_output(c, rank, i, run, elems, out)), got = 0;
+        memcpy(&got, b->output + i * elem, elem);
+        CHECK(got == bits,
+              "rank %d, run %d, %s of %llu bytes of %s: output element %llu is %#llx, not %#llx",
+              rank, run, info.name, (unsigned long long)c->message_bytes,
+              banyan_dtype_name(c->dtype), (unsigned long long)i, (unsigned long long)got,
+              (unsigned long long)bits);
+    }
+    for (uint64_t i = 0; c->apart && i < elems; i++) {
+        uint64_t bits = element_bits(c->dtype, case_input(c, rank, i, run)), got = 0;
+        memcpy(&got, b->input + i * elem, elem);
+        CHECK(got == bits, "rank %d, run %d: input element %llu has changed", rank, run,
+              (unsigned long long)i);
+    }
+    for (const char *at = b->allocated; at < b->allocated + b->room; at++) {
+        if (!is_in(at, b->input, b->input_bytes) && !is_in(at, b->output, b->output_bytes))
+            CHECK((unsigned char)*at == 0xa5, "rank %d: byte %td is outside of all buffers", rank,
+                  at - b->allocated);
+    }
+}
+
+/* Run it time after time, with other data each time and no barrier in between. */
+static inline void case_run(banyan_world *world, banyan_executor *executor,
+                            const collective_case *c)
+{
+    int rank = banyan_world_rank(world);
+    banyan_loaded_plan *loaded;
+    case_buffers b = case_take(c, world);
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = c->message_bytes;
+    options.input = options.output = b.memory;
+    CHECK_OK(banyan_plan_load(executor, c->plan, &options, &loaded));
+    for (int run = 0; run < c->runs; run++) {
+        case_fill(c, &b, rank, run);
+        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype));
+        case_check(c, &b, rank, run);
+    }
+    CHECK_OK(banyan_plan_unload(loaded));
+    case_give_back(c, &b);
+}
+
+#endif

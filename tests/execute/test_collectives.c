@@ -1,0 +1,113 @@
+/* Whole collectives, as plans written elsewhere, on every element type and any size. */
+#include <dirent.h>
+#include <fnmatch.h>
+#include <unistd.h>
+
+#include "execute/collective_check.h"
+
+#define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
+
+static const DLDataType dtypes[] = {
+    {kDLFloat, 32, 1},
+    {kDLFloat, 16, 1},
+    {kDLBfloat, 16, 1},
+    {BANYAN_DL_FLOAT8_E4M3FN, 8, 1},
+    {BANYAN_DL_FLOAT8_E5M2, 8, 1},
+    {kDLInt, 32, 1},
+    {kDLUInt, 32, 1},
+    {kDLInt, 64, 1},
+    {kDLUInt, 8, 1},
+};
+#define DTYPES (sizeof dtypes / sizeof dtypes[0])
+
+static banyan_plan *read_plan(const char *name)
+{
+    char path[512];
+    banyan_plan *plan;
+    snprintf(path, sizeof path, "%s/%s", PLANS, name);
+    CHECK_OK(banyan_plan_read(path, &plan));
+    return plan;
+}
+
+static void skip_without_plans(void)
+{
+    if (access(PLANS, R_OK) != 0) {
+        print_message("%s is missing\n", PLANS);
+        skip();
+    }
+}
+
+/* Calls for every plan file whose name matches and that has so many ranks; returns how many. */
+static int for_each_plan(const char *pattern, int most_ranks,
+                         void (*fn)(const char *name, int ranks))
+{
+    struct dirent **names;
+    int count = scandir(PLANS, &names, NULL, alphasort), matched = 0;
+    assert_true(count >= 0);
+    for (int i = 0; i < count; i++) {
+        const char *name = names[i]->d_name;
+        if (fnmatch(pattern, name, 0) == 0) {
+            banyan_plan *plan = read_plan(name);
+            banyan_plan_info info = banyan_plan_describe(plan);
+            if (info.collective != BANYAN_CUSTOM && info.ranks <= most_ranks) {
+                fn(name, info.ranks);
+                matched++;
+            }
+            banyan_plan_destroy(plan);
+        }
+        free(names[i]);
+    }
+    free(names);
+    return matched;
+}
+
+/* ---- all plans ---- */
+
+static uint64_t message_of(const banyan_plan *plan, uint64_t elems, size_t elem_bytes)
+{
+    banyan_plan_info info = banyan_plan_describe(plan);
+    bool blocks = info.collective == BANYAN_REDUCESCATTER || info.collective == BANYAN_ALLTOALL;
+    return elems * elem_bytes * (blocks ? (uint64_t)info.ranks : 1);
+}
+
+static void run_sizes(banyan_world *world, void *context)
+{
+    banyan_plan *plan = read_plan(context);
+    banyan_executor *executor;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    static const uint64_t sizes[] = {0, 1, 7, 64, 1000, 4096, 30001};
+    uint64_t turn = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++, turn++) {
+        collective_case c = {.plan = plan,
+                             .dtype = dtypes[turn % DTYPES],
+                             .symmetric = turn % 2 == 0,
+                             .apart = turn % 4 >= 2,
+                             .runs = sizes[i] <= 1000 ? 20 : 4};
+        c.apart |= !banyan_plan_describe(plan).in_place;
+        c.message_bytes = message_of(plan, sizes[i], banyan_dtype_bytes(c.dtype));
+        case_run(world, executor, &c);
+    }
+    banyan_executor_close(executor);
+    banyan_plan_destroy(plan);
+}
+
+static void run_plan_at_sizes(const char *name, int ranks)
+{
+    print_message("%s\n", name);
+    ranks_run(ranks, run_sizes, (void *)name);
+}
+
+static void every_whole_collective_is_right_at_any_size(void **state)
+{
+    (void)state;
+    skip_without_plans();
+    assert_true(for_each_plan("*_node_*.json", 8, run_plan_at_sizes) > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_whole_collective_is_right_at_any_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
