@@ -84,6 +84,8 @@ static void write_reduce(writer *w, int rank, int block)
 {
     banyan_reduce_op op = any_op(w);
     banyan_chunk sum = chunk_for(w, rank, rank, block), source = sum;
+    /* Another reduction from the same source to the same sum would be taken to add up. */
+    banyan_barrier(w->program, rank, &block, 1);
     if (chance(w, 3))
         source = chunk_for(w, rank, rank, block);
     for (int64_t i = random_between(w->random, 1, 3); i > 0; i--) {
