@@ -20,7 +20,7 @@
 #define GROUP .group = true
 
 static const plan_op_form forms[PLAN_OP_KINDS] = {
-    [PLAN_NOP] = {"nop"},
+    [PLAN_NOP] = {.name = "nop"},
     [PLAN_COPY] = {.name = "copy", .sources = DATA(LOCAL(1, 1)), .destinations = DATA(LOCAL(1, 1))},
     [PLAN_COPY_PACKET] = {.name = "cpkt",
                           .sources = DATA(LOCAL(1, 1)),

@@ -6,8 +6,8 @@
 #include "plan/pairs.h"
 #include "plan/walk_packets.h"
 
-/* Steps after which a walk is given up: some seconds. */
-#define STEPS_MOST (UINT64_C(1) << 26)
+/* Steps after which a walk is given up: a second or so. */
+#define STEPS_MOST (UINT64_C(1) << 24)
 
 /* How deep in hops those were who signalled or released: first come, first served. */
 typedef struct tokens {
@@ -199,11 +199,16 @@ static void go_on(walker *by, const plan_op *loop)
     by->iteration++;
 }
 
+static bool is_too_long(const walk *all)
+{
+    return all->steps + all->packets.steps >= STEPS_MOST;
+}
+
 /* As far as it comes; `moved` tells whether that is any further. */
 static outcome advance(walk *all, walker *by, bool *moved)
 {
     *moved = false;
-    while (by->at < by->block->op_count && all->steps < STEPS_MOST) {
+    while (by->at < by->block->op_count && !is_too_long(all)) {
         const plan_op *op = &by->block->ops[by->at];
         const plan_op *loop = op->kind == PLAN_PIPELINE ? op : NULL;
         uint64_t iterations = plan_geometry_iterations(all->geometry, op);
@@ -225,7 +230,7 @@ static outcome advance(walk *all, walker *by, bool *moved)
 static banyan_status walk_on(walk *all)
 {
     bool moved = true;
-    while (moved && all->steps < STEPS_MOST) {
+    while (moved && !is_too_long(all)) {
         moved = false;
         for (size_t i = 0; i < all->walker_count; i++) {
             bool this_one;
@@ -267,6 +272,7 @@ static bool fill_semaphores(walk *all, int r)
              k++, all->steps++) {
             if (add_token(&all->semaphores[r][i], 0) != DONE)
                 return false;
+            all->steps++;
         }
     }
     return true;

@@ -1,7 +1,9 @@
 #include "plan/walk_packets.h"
 
-/* Chunks and writers of them that are looked at. */
-#define WRITERS_MOST (UINT64_C(1) << 22)
+/* Writers, each counted for every chunk. */
+#define WRITERS_MOST (UINT64_C(1) << 20)
+
+__extension__ typedef unsigned __int128 wide;
 
 typedef struct chunk_key {
     uint64_t rank, chunk;
@@ -120,7 +122,8 @@ static bool note_written(walk_packets *packets, int rank, const plan_operand *op
 {
     for (uint64_t i = 0; i < operand->size; i++) {
         size_t at = first_writer(packets, rank, operand->index + i);
-        while (at != 0 && packets->writers.data[at].op != writer->op)
+        packets->steps++;
+        for (; at != 0 && packets->writers.data[at].op != writer->op; packets->steps++)
             at = packets->writers.data[at].next;
         if (at == 0)
             continue;
@@ -137,15 +140,16 @@ void walk_packets_write(walk_packets *packets, int rank, const plan_thread_block
     visit_targets(packets, rank, block, &writer, note_written);
 }
 
-static bool chunk_has_come(const walk_packets *packets, int rank, uint64_t chunk,
-                           uint64_t iteration, uint64_t iterations, uint64_t *depth)
+static bool chunk_has_come(walk_packets *packets, int rank, uint64_t chunk, uint64_t iteration,
+                           uint64_t iterations, uint64_t *depth)
 {
     size_t at = first_writer(packets, rank, chunk);
+    packets->steps++;
     if (at == 0)
         return false;
     for (; at != 0; at = packets->writers.data[at].next) {
         const packet_writer *writer = &packets->writers.data[at];
-        __extension__ typedef unsigned __int128 wide;
+        packets->steps++;
         if ((wide)writer->done * iterations < (wide)(iteration + 1) * writer->iterations)
             return false;
         if (writer->depth > *depth)
@@ -154,7 +158,7 @@ static bool chunk_has_come(const walk_packets *packets, int rank, uint64_t chunk
     return true;
 }
 
-bool walk_packets_read(const walk_packets *packets, int rank, const plan_op *op, uint64_t iteration,
+bool walk_packets_read(walk_packets *packets, int rank, const plan_op *op, uint64_t iteration,
                        uint64_t iterations, uint64_t *depth)
 {
     for (uint32_t i = 0; i < op->source_count; i++) {

@@ -19,7 +19,8 @@ typedef struct walk_packets {
     map chunks;                   /* rank and scratch chunk to its first writer */
     ARRAY(packet_writer) writers; /* the first is nobody */
     arena memory;
-    bool too_many; /* chunks to look at: nothing is known */
+    uint64_t steps; /* looks at a chunk or a writer */
+    bool too_many;  /* writers to know of: nothing is known */
 } walk_packets;
 
 banyan_status walk_packets_make(walk_packets *packets, const banyan_plan *plan,
@@ -31,7 +32,7 @@ void walk_packets_write(walk_packets *packets, int rank, const plan_thread_block
 
 /* Have all packets come that iteration `iteration` of `iterations` reads? Then `depth` is at least
  * as deep as where they came from. */
-bool walk_packets_read(const walk_packets *packets, int rank, const plan_op *op, uint64_t iteration,
+bool walk_packets_read(walk_packets *packets, int rank, const plan_op *op, uint64_t iteration,
                        uint64_t iterations, uint64_t *depth);
 
 #endif
