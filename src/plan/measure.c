@@ -7,7 +7,7 @@
 
 typedef struct measure {
     const banyan_plan *plan;
-    const plan_geometry *geometry;
+    const plan_geometry *geometry; /* as if reused scratch did not wrap around: as many bytes */
     banyan_plan_stats stats;
     map places; /* source and destination to the place in the list */
     ARRAY(banyan_plan_link) links;
@@ -133,9 +133,8 @@ static int compare_links(const void *a, const void *b)
     return (first->destination > second->destination) - (first->destination < second->destination);
 }
 
-static banyan_status measure_all(measure *to)
+static banyan_status measure_all(measure *to, const plan_geometry *geometry)
 {
-    const plan_geometry *geometry = to->geometry;
     to->stats.input_bytes = geometry->buffers[PLAN_INPUT].bytes;
     to->stats.output_bytes = geometry->buffers[PLAN_OUTPUT].bytes;
     to->stats.scratch_bytes = geometry->buffers[PLAN_SCRATCH].bytes;
@@ -151,8 +150,10 @@ banyan_status banyan_plan_measure(const banyan_plan *plan, uint64_t message_byte
 {
     plan_geometry geometry;
     RETURN_IF_FAILED(plan_geometry_make(plan, message_bytes, 1, &geometry));
-    measure to = {.plan = plan, .geometry = &geometry};
-    banyan_status status = measure_all(&to);
+    plan_geometry unwrapped = geometry;
+    unwrapped.scratch_stride = geometry.chunk_bytes;
+    measure to = {.plan = plan, .geometry = &unwrapped};
+    banyan_status status = measure_all(&to, &geometry);
     map_free(&to.places);
     arena_free(&to.memory);
     if (status != BANYAN_OK) {
