@@ -1,0 +1,220 @@
+/* The collectives that users call: arguments checked, the plan found, and run. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/comm.h"
+#include "core/error.h"
+#include "world/control.h"
+
+/* ---- checking ---- */
+
+/* A call's buffers on this rank, and which blocks of them are the other in place. */
+typedef struct buffers {
+    const void *input;
+    void *output;
+    uint64_t input_bytes, output_bytes;
+    uint64_t input_at, output_at; /* bytes: in place, the one lies there in the other */
+} buffers;
+
+static banyan_status check_element(const banyan_comm *comm, const char *name, DLDataType dtype)
+{
+    if (banyan_dtype_bytes(dtype) == 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: %s of elements of %d bits × %d, which do not fill whole bytes",
+                         comm->rank, name, dtype.bits, dtype.lanes);
+    return BANYAN_OK;
+}
+
+static banyan_status bytes_of(const banyan_comm *comm, const char *name, size_t count, int blocks,
+                              DLDataType dtype, uint64_t *bytes)
+{
+    uint64_t elems, product;
+    if (__builtin_mul_overflow((uint64_t)count, (uint64_t)blocks, &elems) ||
+        __builtin_mul_overflow(elems, (uint64_t)banyan_dtype_bytes(dtype), &product))
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: %s of %zu elements for each of %d ranks is more than 64 bits of "
+                         "bytes",
+                         comm->rank, name, count, blocks);
+    *bytes = product;
+    return BANYAN_OK;
+}
+
+static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
+{
+    uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+    return first < second + b_bytes && second < first + a_bytes;
+}
+
+static banyan_status check_buffers(const banyan_comm *comm, const char *name, const buffers *given,
+                                   bool *in_place)
+{
+    if (!given->input || !given->output)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: %s without an %s buffer", comm->rank, name,
+                         given->input ? "output" : "input");
+    *in_place =
+        (uintptr_t)given->input - given->input_at == (uintptr_t)given->output - given->output_at;
+    if (!*in_place && overlap(given->input, given->input_bytes, given->output, given->output_bytes))
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: %s from %" PRIu64 " bytes at %p to %" PRIu64
+                         " bytes at %p: they overlap, but not as in place",
+                         comm->rank, name, given->input_bytes, given->input, given->output_bytes,
+                         given->output);
+    return BANYAN_OK;
+}
+
+/* The registered buffer that holds all of it; NULL: ordinary memory. */
+static const banyan_memory *registered_holder(const banyan_comm *comm, const void *address,
+                                              uint64_t bytes)
+{
+    for (size_t i = 0; i < comm->registered.count; i++) {
+        const banyan_memory *memory = comm->registered.data[i];
+        uintptr_t start = (uintptr_t)banyan_memory_local(memory), at = (uintptr_t)address;
+        uint64_t room = banyan_memory_bytes(memory);
+        if (at >= start && at - start <= room && bytes <= room - (at - start))
+            return memory;
+    }
+    return NULL;
+}
+
+static uint64_t offset_in(const banyan_memory *memory, const void *address)
+{
+    return memory ? (uint64_t)((uintptr_t)address - (uintptr_t)banyan_memory_local(memory)) : 0;
+}
+
+/* ---- running ---- */
+
+static bool same_call(const call *a, const call *b)
+{
+    return a->message_bytes == b->message_bytes && a->op == b->op && a->root == b->root &&
+           a->shift == b->shift && a->in_place == b->in_place && a->input == b->input &&
+           a->output == b->output && a->kind == b->kind;
+}
+
+static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
+{
+    if (comm->registered.count > 0) {
+        wanted->input = registered_holder(comm, given->input, given->input_bytes);
+        wanted->output = registered_holder(comm, given->output, given->output_bytes);
+        wanted->input_offset = offset_in(wanted->input, given->input);
+        wanted->output_offset = offset_in(wanted->output, given->output);
+    }
+    if (comm->check_calls)
+        RETURN_IF_FAILED(comm_check_call(comm, wanted));
+    if (given->input_bytes == 0 || given->output_bytes == 0)
+        return control_check(comm->world);
+    if (comm->ranks == 1) {
+        if (given->input != given->output)
+            memcpy(given->output, given->input, (size_t)given->input_bytes);
+        return control_check(comm->world);
+    }
+    banyan_loaded_plan *loaded = comm->latest[wanted->kind].loaded;
+    if (!loaded || !same_call(&comm->latest[wanted->kind].last, wanted)) {
+        RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
+        comm->latest[wanted->kind].last = *wanted;
+        comm->latest[wanted->kind].loaded = loaded;
+    }
+    return banyan_plan_run(loaded, given->input, given->output, wanted->message_bytes,
+                           wanted->dtype);
+}
+
+/* `input_blocks` and `output_blocks`: of `count` elements each. */
+static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
+                              int input_blocks, int output_blocks)
+{
+    const char *name = banyan_collective_name(wanted->kind);
+    uint64_t block_bytes;
+    RETURN_IF_FAILED(check_element(comm, name, wanted->dtype));
+    RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &block_bytes));
+    RETURN_IF_FAILED(bytes_of(comm, name, count, input_blocks, wanted->dtype, &given->input_bytes));
+    RETURN_IF_FAILED(
+        bytes_of(comm, name, count, output_blocks, wanted->dtype, &given->output_bytes));
+    if (input_blocks < output_blocks)
+        given->input_at = (uint64_t)comm->rank * block_bytes;
+    if (output_blocks < input_blocks)
+        given->output_at = (uint64_t)comm->rank * block_bytes;
+    wanted->message_bytes = given->input_bytes;
+    if (count > 0)
+        RETURN_IF_FAILED(check_buffers(comm, name, given, &wanted->in_place));
+    return run(comm, wanted, given);
+}
+
+banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output, size_t count,
+                               DLDataType dtype, banyan_reduce_op op)
+{
+    call wanted = {.kind = BANYAN_ALLREDUCE, .op = op, .dtype = dtype};
+    buffers given = {.input = input, .output = output};
+    return call_run(comm, &wanted, &given, count, 1, 1);
+}
+
+banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output, size_t count,
+                               DLDataType dtype)
+{
+    call wanted = {.kind = BANYAN_ALLGATHER, .dtype = dtype};
+    buffers given = {.input = input, .output = output};
+    return call_run(comm, &wanted, &given, count, 1, comm->ranks);
+}
+
+banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output, size_t count,
+                                   DLDataType dtype, banyan_reduce_op op)
+{
+    call wanted = {.kind = BANYAN_REDUCESCATTER, .op = op, .dtype = dtype};
+    buffers given = {.input = input, .output = output};
+    return call_run(comm, &wanted, &given, count, comm->ranks, 1);
+}
+
+banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output, size_t count,
+                              DLDataType dtype)
+{
+    call wanted = {.kind = BANYAN_ALLTOALL, .dtype = dtype};
+    buffers given = {.input = input, .output = output};
+    return call_run(comm, &wanted, &given, count, comm->ranks, comm->ranks);
+}
+
+/* Broadcast and reduce. Whether the root's buffers are one is not known to the others, so that the
+ * plan is always one in place; on the others the buffer that is used stands for both. */
+static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given, size_t count)
+{
+    const char *name = banyan_collective_name(wanted->kind);
+    if (wanted->root < 0 || wanted->root >= comm->ranks)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks",
+                         comm->rank, name, wanted->root, comm->ranks);
+    if (comm->rank == wanted->root && given->input != given->output && count > 0) {
+        bool in_place;
+        RETURN_IF_FAILED(check_element(comm, name, wanted->dtype));
+        RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &given->input_bytes));
+        given->output_bytes = given->input_bytes;
+        RETURN_IF_FAILED(check_buffers(comm, name, given, &in_place));
+        memcpy(given->output, given->input, (size_t)given->input_bytes);
+    }
+    if (comm->rank == wanted->root)
+        given->input = given->output;
+    return call_run(comm, wanted, given, count, 1, 1);
+}
+
+banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output, size_t count,
+                               DLDataType dtype, int root)
+{
+    call wanted = {.kind = BANYAN_BROADCAST, .root = root, .dtype = dtype};
+    buffers given = {.input = comm->rank == root ? input : output, .output = output};
+    return rooted_run(comm, &wanted, &given, count);
+}
+
+/* Plans for reduce leave the input of other ranks than the root alone. */
+banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
+                            DLDataType dtype, banyan_reduce_op op, int root)
+{
+    call wanted = {.kind = BANYAN_REDUCE, .op = op, .root = root, .dtype = dtype};
+    buffers given = {.input = input,
+                     .output = comm->rank == root ? output : (void *)(uintptr_t)input};
+    return rooted_run(comm, &wanted, &given, count);
+}
+
+banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output, size_t count,
+                              DLDataType dtype, int shift)
+{
+    call wanted = {.kind = BANYAN_SENDRECV, .dtype = dtype};
+    wanted.shift = (int)(((int64_t)shift % comm->ranks + comm->ranks) % comm->ranks);
+    buffers given = {.input = input, .output = output};
+    return call_run(comm, &wanted, &given, count, 1, 1);
+}

@@ -1,0 +1,79 @@
+/* BANYAN_CHECK_CALLS=1: every call is compared before anything moves. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/comm.h"
+#include "core/error.h"
+#include "world/control.h"
+
+/* A call as it travels. */
+typedef struct signature {
+    uint64_t message_bytes;
+    uint64_t input_offset, output_offset; /* into registered buffers */
+    uint32_t kind, op, root, shift, in_place, dtype;
+    uint32_t input, output; /* 1 + the registered buffer's number; 0: ordinary memory */
+} signature;
+
+static uint32_t number_of(const banyan_comm *comm, const banyan_memory *memory)
+{
+    for (size_t i = 0; i < comm->registered.count; i++) {
+        if (comm->registered.data[i] == memory)
+            return (uint32_t)i + 1;
+    }
+    return 0;
+}
+
+static signature signature_of(const banyan_comm *comm, const call *made)
+{
+    return (signature){
+        .message_bytes = made->message_bytes,
+        .input_offset = made->input_offset,
+        .output_offset = made->output_offset,
+        .kind = (uint32_t)made->kind,
+        .op = (uint32_t)made->op,
+        .root = (uint32_t)made->root,
+        .shift = (uint32_t)made->shift,
+        .in_place = made->in_place,
+        .dtype =
+            (uint32_t)made->dtype.code << 24 | (uint32_t)made->dtype.bits << 16 | made->dtype.lanes,
+        .input = number_of(comm, made->input),
+        .output = number_of(comm, made->output),
+    };
+}
+
+static void describe(const signature *of, char *text, size_t bytes)
+{
+    DLDataType dtype = {(uint8_t)(of->dtype >> 24), (uint8_t)(of->dtype >> 16),
+                        (uint16_t)of->dtype};
+    snprintf(text, bytes,
+             "%s of %" PRIu64 " bytes of %s (%s, root %" PRIu32 ", shift %" PRIu32 ", %s, from "
+             "buffer %" PRIu32 " + %" PRIu64 " to %" PRIu32 " + %" PRIu64 ")",
+             banyan_collective_name((banyan_collective_kind)of->kind), of->message_bytes,
+             banyan_dtype_name(dtype), banyan_reduce_op_name((banyan_reduce_op)of->op), of->root,
+             of->shift, of->in_place ? "in place" : "not in place", of->input, of->input_offset,
+             of->output, of->output_offset);
+}
+
+banyan_status comm_check_call(banyan_comm *comm, const call *mine)
+{
+    signature own = signature_of(comm, mine);
+    signature *all = calloc((size_t)comm->ranks, sizeof *all);
+    banyan_status status =
+        all ? BANYAN_OK : error_no_memory((size_t)comm->ranks * sizeof *all, "a comparison");
+    status = control_agree(comm->world, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(comm->world, &own, sizeof own, all);
+    for (int rank = 1; rank < comm->ranks && status == BANYAN_OK; rank++) {
+        if (memcmp(&all[rank], &all[0], sizeof own) == 0)
+            continue;
+        char first[256], other[256];
+        describe(&all[0], first, sizeof first);
+        describe(&all[rank], other, sizeof other);
+        status = error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s", first,
+                           rank, other);
+    }
+    free(all);
+    return status;
+}

@@ -1,0 +1,201 @@
+#include "collective/comm.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "world/control.h"
+
+#define TUNING_FILE_MAX ((size_t)16 << 20)
+
+/* ---- making ---- */
+
+/* Rank 0's file, for everybody: files on different machines may differ. */
+static banyan_status share_tuning(banyan_comm *comm, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    banyan_status status = BANYAN_OK;
+    if (comm->rank == 0)
+        status = file_read(path, TUNING_FILE_MAX, &text, &bytes);
+    status = control_agree(comm->world, status);
+    uint64_t shared_bytes = bytes;
+    if (status == BANYAN_OK)
+        status = banyan_world_broadcast(comm->world, &shared_bytes, sizeof shared_bytes, 0);
+    if (status == BANYAN_OK && comm->rank != 0 && !(text = malloc((size_t)shared_bytes + 1)))
+        status = error_no_memory((size_t)shared_bytes, "the tuning table");
+    status = control_agree(comm->world, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_broadcast(comm->world, text, (size_t)shared_bytes, 0);
+    if (status == BANYAN_OK)
+        status = tuning_parse(&comm->table, path, text, (size_t)shared_bytes);
+    free(text);
+    return control_agree(comm->world, status);
+}
+
+/* Ranks may have different environments: rank 0's decides. */
+static banyan_status load_tuning(banyan_comm *comm, const banyan_comm_options *options)
+{
+    RETURN_IF_FAILED(control_agree(comm->world, tuning_default(&comm->table)));
+    const char *path = options && options->tuning ? options->tuning : getenv("BANYAN_TUNING");
+    uint32_t wanted = path && path[0] != '\0';
+    RETURN_IF_FAILED(banyan_world_broadcast(comm->world, &wanted, sizeof wanted, 0));
+    return wanted ? share_tuning(comm, path ? path : "rank 0's tuning table") : BANYAN_OK;
+}
+
+static void comm_free(banyan_comm *comm)
+{
+    banyan_executor_close(comm->executor);
+    tuning_free(&comm->table);
+    array_free(&comm->added);
+    array_free(&comm->registered);
+    array_free(&comm->ready);
+    free(comm);
+}
+
+static banyan_status check_options(const banyan_comm_options *options)
+{
+    if (options && options->size < sizeof *options)
+        return error_set(BANYAN_ERR_INVALID,
+                         "banyan_comm_options of %zu bytes are not this library's of %zu: begin "
+                         "with BANYAN_COMM_OPTIONS_INIT",
+                         options->size, sizeof *options);
+    return BANYAN_OK;
+}
+
+static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *options)
+{
+    const char *check = getenv("BANYAN_CHECK_CALLS");
+    uint32_t check_calls = check && strcmp(check, "1") == 0;
+    RETURN_IF_FAILED(banyan_world_broadcast(comm->world, &check_calls, sizeof check_calls, 0));
+    comm->check_calls = check_calls != 0;
+    banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
+    if (options)
+        how.workers = options->workers;
+    RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
+    return load_tuning(comm, options);
+}
+
+banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
+                                 banyan_comm **comm)
+{
+    banyan_comm *made = calloc(1, sizeof *made);
+    banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
+    if (status == BANYAN_OK)
+        status = check_options(options);
+    status = control_agree(world, status);
+    if (status != BANYAN_OK) {
+        free(made);
+        return status;
+    }
+    made->world = world;
+    made->rank = banyan_world_rank(world);
+    made->ranks = banyan_world_size(world);
+    status = open_parts(made, options);
+    if (status != BANYAN_OK) {
+        comm_free(made);
+        return status;
+    }
+    *comm = made;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_comm_destroy(banyan_comm *comm)
+{
+    if (!comm)
+        return BANYAN_OK;
+    banyan_status status = comm_forget(comm, NULL);
+    comm_free(comm);
+    return status;
+}
+
+/* ---- what the user adds ---- */
+
+banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)
+{
+    banyan_status status = BANYAN_OK;
+    if (!memory)
+        status =
+            error_set(BANYAN_ERR_INVALID, "rank %d: there is no memory to register", comm->rank);
+    else if (!array_reserve(&comm->registered, 1))
+        status = BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(control_agree(comm->world, status));
+    comm->registered.data[comm->registered.count++] = memory;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_memory *memory)
+{
+    size_t at = 0;
+    while (at < comm->registered.count && comm->registered.data[at] != memory)
+        at++;
+    banyan_status status = BANYAN_OK;
+    if (at == comm->registered.count)
+        status = error_set(BANYAN_ERR_INVALID, "rank %d: the memory of %zu bytes is not registered",
+                           comm->rank, memory ? banyan_memory_bytes(memory) : 0);
+    RETURN_IF_FAILED(control_agree(comm->world, status));
+    comm->registered.data[at] = comm->registered.data[--comm->registered.count];
+    return comm_forget(comm, memory);
+}
+
+static banyan_status check_added(const banyan_comm *comm, const banyan_plan *plan)
+{
+    if (!plan)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: there is no plan to add", comm->rank);
+    banyan_plan_info info = banyan_plan_describe(plan);
+    if (info.ranks != comm->ranks)
+        return error_set(BANYAN_ERR_INVALID, "plan \"%s\" is for %d ranks, the communicator has %d",
+                         info.name, info.ranks, comm->ranks);
+    if (info.collective == BANYAN_CUSTOM)
+        return error_set(BANYAN_ERR_INVALID,
+                         "plan \"%s\" is of the collective \"%s\", which no call of a communicator "
+                         "asks for",
+                         info.name, info.collective_name);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan)
+{
+    banyan_status status = check_added(comm, plan);
+    if (status == BANYAN_OK && !array_reserve(&comm->added, 1))
+        status = BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(control_agree(comm->world, status));
+    comm->added.data[comm->added.count++] = plan;
+    memset(comm->latest, 0, sizeof comm->latest);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
+                                 uint64_t message_bytes, bool in_place, bool registered,
+                                 const char **name)
+{
+    call wanted = {.kind = kind,
+                   .shift = 1,
+                   .in_place = in_place,
+                   .message_bytes = message_bytes,
+                   .dtype = BANYAN_F32};
+    if (registered && comm->registered.count > 0)
+        wanted.input = wanted.output = comm->registered.data[0];
+    choice chosen;
+    RETURN_IF_FAILED(comm_choose(comm, &wanted, &chosen));
+    *name = chosen.added
+                ? banyan_plan_describe(chosen.added).name
+                : tuning_find(&comm->table, kind, comm->ranks, wanted.input != NULL, message_bytes)
+                      ->algorithm;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_comm_save_tuning(banyan_comm *comm, const char *path)
+{
+    banyan_status status = BANYAN_OK;
+    if (comm->rank == 0) {
+        char *text = NULL;
+        status = tuning_print(&comm->table, &text);
+        if (status == BANYAN_OK)
+            status = file_write_whole(path, text, strlen(text));
+        free(text);
+    }
+    return control_agree(comm->world, status);
+}

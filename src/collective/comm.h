@@ -1,0 +1,71 @@
+/* What a communicator is made of. */
+#ifndef COLLECTIVE_COMM_H
+#define COLLECTIVE_COMM_H
+
+#include <banyan/collective.h>
+
+#include "collective/tuning.h"
+#include "core/array.h"
+
+/* All that decides which plan serves a call, equal on all ranks. */
+typedef struct call {
+    banyan_collective_kind kind;
+    banyan_reduce_op op;
+    int root, shift;
+    bool in_place;
+    uint64_t message_bytes; /* a rank's input */
+    DLDataType dtype;
+    const banyan_memory *input, *output;  /* registered; NULL: ordinary memory */
+    uint64_t input_offset, output_offset; /* into these; they do not decide, but must be equal */
+} call;
+
+/* A plan that serves calls. The communicator's own are compiled from an algorithm. */
+typedef struct choice {
+    const banyan_plan *added; /* NULL: an algorithm */
+    tuning_row row;
+} choice;
+
+/* A loaded plan, kept for calls like the one that it was loaded for. */
+typedef struct ready {
+    call for_call; /* message_bytes: the most it serves; dtype does not matter */
+    choice chosen;
+    banyan_loaded_plan *loaded;
+    uint64_t last_use;
+} ready;
+
+#define COMM_READY_MAX 48
+
+struct banyan_comm {
+    banyan_world *world;
+    banyan_executor *executor;
+    int rank, ranks;
+    bool check_calls;
+    tuning table;
+    ARRAY(const banyan_plan *) added;
+    ARRAY(const banyan_memory *) registered;
+    ARRAY(ready) ready; /* at most COMM_READY_MAX; what was used longest ago makes room */
+    uint64_t uses;
+    /* The latest call of each kind, to find its plan by one comparison. */
+    struct {
+        call last;
+        banyan_loaded_plan *loaded;
+    } latest[BANYAN_REDUCE + 1];
+};
+
+/* What serves the call. NOT_FOUND when nothing does. Local, and the same on every rank. */
+banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *chosen);
+
+/* The loaded plan for the call: collective when it is not there yet. */
+banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded);
+
+/* Load what is chosen for messages up to the call's. Collective. */
+banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *chosen,
+                        banyan_loaded_plan **loaded);
+
+/* Forget loaded plans, all of them or those that use `memory`. Collective. */
+banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory);
+
+/* BANYAN_CHECK_CALLS: do all ranks make this call? MISMATCH says what differs. Collective. */
+banyan_status comm_check_call(banyan_comm *comm, const call *mine);
+
+#endif

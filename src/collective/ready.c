@@ -1,0 +1,183 @@
+/* Plans that are compiled and loaded when a call first needs them, and kept. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "collective/comm.h"
+#include "core/error.h"
+#include "plan/plan.h"
+#include "world/control.h"
+
+/* ---- choosing ---- */
+
+static bool all_reduce_with(const plan_op *ops, uint32_t count, banyan_reduce_op op)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (plan_op_reduces(ops[i].kind) && ops[i].reduce_op != op)
+            return false;
+        if (ops[i].kind == PLAN_PIPELINE && !all_reduce_with(ops[i].ops, ops[i].op_count, op))
+            return false;
+    }
+    return true;
+}
+
+static bool plan_reduces_with(const banyan_plan *plan, banyan_reduce_op op)
+{
+    for (int rank = 0; rank < plan->rank_count; rank++) {
+        const plan_rank *part = &plan->ranks[rank];
+        for (uint32_t i = 0; i < part->block_count; i++) {
+            if (!all_reduce_with(part->blocks[i].ops, part->blocks[i].op_count, op))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool plan_serves(const banyan_plan *plan, const call *wanted)
+{
+    bool same_root = (wanted->kind != BANYAN_BROADCAST && wanted->kind != BANYAN_REDUCE) ||
+                     plan->root == wanted->root;
+    bool same_shift = wanted->kind != BANYAN_SENDRECV || plan->shift == wanted->shift;
+    return plan->collective == wanted->kind && plan->in_place == wanted->in_place && same_root &&
+           same_shift && wanted->message_bytes >= plan->min_message_bytes &&
+           wanted->message_bytes <= plan->max_message_bytes && plan_reduces_with(plan, wanted->op);
+}
+
+banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *chosen)
+{
+    for (size_t i = comm->added.count; i-- > 0;) {
+        if (plan_serves(comm->added.data[i], wanted)) {
+            *chosen = (choice){.added = comm->added.data[i]};
+            return BANYAN_OK;
+        }
+    }
+    bool registered = wanted->input && wanted->output;
+    const tuning_row *row =
+        tuning_find(&comm->table, wanted->kind, comm->ranks, registered, wanted->message_bytes);
+    if (!row)
+        return error_set(BANYAN_ERR_NOT_FOUND,
+                         "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
+                         banyan_collective_name(wanted->kind), wanted->message_bytes, comm->ranks);
+    *chosen = (choice){.row = *row};
+    return BANYAN_OK;
+}
+
+/* ---- loading ---- */
+
+static banyan_status compile(const banyan_comm *comm, const call *wanted, const tuning_row *row,
+                             banyan_plan **plan)
+{
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    params.ranks = comm->ranks;
+    params.in_place = wanted->in_place;
+    params.op = wanted->op;
+    params.root = wanted->root;
+    params.shift = wanted->shift;
+    params.instances = row->instances;
+    params.unit_bytes = row->unit_bytes;
+    return banyan_algorithm_compile(row->algorithm, &params, plan);
+}
+
+banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *chosen,
+                        banyan_loaded_plan **loaded)
+{
+    banyan_plan *compiled = NULL;
+    if (!chosen->added)
+        RETURN_IF_FAILED(
+            control_agree(comm->world, compile(comm, wanted, &chosen->row, &compiled)));
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = wanted->message_bytes;
+    options.input = wanted->input;
+    options.output = wanted->output;
+    banyan_status status = banyan_plan_load(
+        comm->executor, chosen->added ? chosen->added : compiled, &options, loaded);
+    banyan_plan_destroy(compiled);
+    return status;
+}
+
+/* ---- keeping ---- */
+
+static bool same_choice(const choice *a, const choice *b)
+{
+    return a->added == b->added && (a->added || (strcmp(a->row.algorithm, b->row.algorithm) == 0 &&
+                                                 a->row.instances == b->row.instances &&
+                                                 a->row.unit_bytes == b->row.unit_bytes));
+}
+
+static bool same_use(const call *a, const call *b)
+{
+    return a->kind == b->kind && a->op == b->op && a->root == b->root && a->shift == b->shift &&
+           a->in_place == b->in_place && a->input == b->input && a->output == b->output;
+}
+
+static banyan_status drop(banyan_comm *comm, size_t at)
+{
+    banyan_loaded_plan *loaded = comm->ready.data[at].loaded;
+    comm->ready.data[at] = comm->ready.data[--comm->ready.count];
+    memset(comm->latest, 0, sizeof comm->latest);
+    return banyan_plan_unload(loaded);
+}
+
+banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory)
+{
+    banyan_status status = BANYAN_OK;
+    for (size_t i = comm->ready.count; i-- > 0;) {
+        const call *use = &comm->ready.data[i].for_call;
+        if (memory && use->input != memory && use->output != memory)
+            continue;
+        banyan_status dropped = drop(comm, i);
+        status = status == BANYAN_OK ? dropped : status;
+    }
+    return status;
+}
+
+static size_t longest_unused(const banyan_comm *comm)
+{
+    size_t oldest = 0;
+    for (size_t i = 1; i < comm->ready.count; i++) {
+        if (comm->ready.data[i].last_use < comm->ready.data[oldest].last_use)
+            oldest = i;
+    }
+    return oldest;
+}
+
+/* Room for longer messages than this one, so that a program whose messages grow does not load again
+ * for each; but not for those that another plan will serve. */
+static uint64_t capacity_for(const choice *chosen, uint64_t message_bytes)
+{
+    uint64_t bound = chosen->added ? chosen->added->max_message_bytes : chosen->row.up_to_bytes;
+    uint64_t capacity = UINT64_C(64) << 10;
+    while (capacity < message_bytes && capacity <= UINT64_MAX / 2)
+        capacity *= 2;
+    if (capacity < message_bytes)
+        return message_bytes;
+    return capacity < bound ? capacity : bound;
+}
+
+/* All ranks make the same calls, and so come to the same decisions here. */
+banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded)
+{
+    choice chosen;
+    RETURN_IF_FAILED(comm_choose(comm, wanted, &chosen));
+    for (size_t i = 0; i < comm->ready.count; i++) {
+        ready *kept = &comm->ready.data[i];
+        if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, &chosen))
+            continue;
+        if (kept->for_call.message_bytes >= wanted->message_bytes) {
+            kept->last_use = ++comm->uses;
+            *loaded = kept->loaded;
+            return BANYAN_OK;
+        }
+        RETURN_IF_FAILED(drop(comm, i));
+        break;
+    }
+    if (comm->ready.count == COMM_READY_MAX)
+        RETURN_IF_FAILED(drop(comm, longest_unused(comm)));
+    call at_most = *wanted;
+    at_most.message_bytes = capacity_for(&chosen, wanted->message_bytes);
+    banyan_status room = array_reserve(&comm->ready, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(control_agree(comm->world, room));
+    RETURN_IF_FAILED(comm_load(comm, &at_most, &chosen, loaded));
+    comm->ready.data[comm->ready.count++] =
+        (ready){.for_call = at_most, .chosen = chosen, .loaded = *loaded, .last_use = ++comm->uses};
+    return BANYAN_OK;
+}

@@ -1,0 +1,260 @@
+/* Finding the best algorithms by trying them all. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/comm.h"
+#include "core/deadline.h"
+#include "core/error.h"
+#include "world/control.h"
+
+#define SIZE_STEP 4          /* between the sizes that are measured */
+#define BATCHES 5            /* the median of so many is taken */
+#define BATCH_NS (NS_PER_MS) /* a batch lasts about so long, but at least one run */
+#define RUNS_MAX 1000
+
+/* One side of tuning: a collective, on one kind of memory. */
+struct field {
+    banyan_comm *comm;
+    const banyan_tune_options *options;
+    uint64_t end_ns;
+    banyan_collective_kind kind;
+    const banyan_memory *memory; /* NULL: ordinary */
+    char *input, *output;
+    ARRAY(tuning_row) rows;
+};
+
+/* ---- one algorithm, one size ---- */
+
+static banyan_status run_many(const struct field *field, banyan_loaded_plan *loaded,
+                              uint64_t message_bytes, uint64_t runs, uint64_t *ns)
+{
+    RETURN_IF_FAILED(banyan_world_barrier(field->comm->world));
+    uint64_t began_ns = time_now_ns();
+    for (uint64_t i = 0; i < runs; i++)
+        RETURN_IF_FAILED(
+            banyan_plan_run(loaded, field->input, field->output, message_bytes, BANYAN_F32));
+    *ns = time_now_ns() - began_ns;
+    return BANYAN_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double first = *(const double *)a, second = *(const double *)b;
+    return (first > second) - (first < second);
+}
+
+/* Nanoseconds a run of the slowest rank, the median of several batches. */
+static banyan_status measure(const struct field *field, banyan_loaded_plan *loaded,
+                             uint64_t message_bytes, double *run_ns)
+{
+    uint64_t ns, slowest_ns;
+    RETURN_IF_FAILED(run_many(field, loaded, message_bytes, 2, &ns));
+    RETURN_IF_FAILED(run_many(field, loaded, message_bytes, 3, &ns));
+    RETURN_IF_FAILED(control_max(field->comm->world, ns, &slowest_ns));
+    uint64_t runs = slowest_ns > 0 ? 3 * BATCH_NS / slowest_ns : RUNS_MAX;
+    runs = runs < 1 ? 1 : runs > RUNS_MAX ? RUNS_MAX : runs;
+    double batches[BATCHES];
+    for (int i = 0; i < BATCHES; i++) {
+        RETURN_IF_FAILED(run_many(field, loaded, message_bytes, runs, &ns));
+        RETURN_IF_FAILED(control_max(field->comm->world, ns, &slowest_ns));
+        batches[i] = (double)slowest_ns / (double)runs;
+    }
+    qsort(batches, BATCHES, sizeof *batches, by_value);
+    *run_ns = batches[BATCHES / 2];
+    return BANYAN_OK;
+}
+
+static banyan_status try_algorithm(const struct field *field, const tuning_row *row,
+                                   uint64_t message_bytes, double *run_ns)
+{
+    call wanted = {.kind = field->kind,
+                   .shift = 1,
+                   .in_place = field->kind == BANYAN_BROADCAST || field->kind == BANYAN_REDUCE,
+                   .message_bytes = message_bytes,
+                   .input = field->memory,
+                   .output = field->memory};
+    choice chosen = {.row = *row};
+    banyan_loaded_plan *loaded;
+    RETURN_IF_FAILED(comm_load(field->comm, &wanted, &chosen, &loaded));
+    banyan_status status = measure(field, loaded, message_bytes, run_ns);
+    banyan_status unloaded = banyan_plan_unload(loaded);
+    return status == BANYAN_OK ? unloaded : status;
+}
+
+/* ---- one size ---- */
+
+/* Rank 0's clock decides for all. */
+static banyan_status time_is_up(const struct field *field, bool *up)
+{
+    uint32_t over = time_now_ns() >= field->end_ns;
+    RETURN_IF_FAILED(banyan_world_broadcast(field->comm->world, &over, sizeof over, 0));
+    *up = over != 0;
+    return BANYAN_OK;
+}
+
+/* `*whole`: all algorithms have been tried in time, and `best` is the best of all. */
+static banyan_status best_for(const struct field *field, uint64_t message_bytes, tuning_row *best,
+                              bool *whole)
+{
+    double best_ns = 0;
+    bool found = false, up = false;
+    banyan_algorithm_info info;
+    *whole = false;
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
+        if (info.collective != field->kind || (info.reaches_peers_buffers && !field->memory))
+            continue;
+        RETURN_IF_FAILED(time_is_up(field, &up));
+        if (up)
+            return BANYAN_OK;
+        tuning_row row = {.kind = field->kind,
+                          .ranks = field->comm->ranks,
+                          .registered = field->memory != NULL,
+                          .up_to_bytes = message_bytes};
+        snprintf(row.algorithm, sizeof row.algorithm, "%s", info.name);
+        double run_ns;
+        RETURN_IF_FAILED(try_algorithm(field, &row, message_bytes, &run_ns));
+        if (!found || run_ns < best_ns) {
+            best_ns = run_ns;
+            *best = row;
+            found = true;
+        }
+    }
+    *whole = found;
+    return BANYAN_OK;
+}
+
+/* ---- a collective ---- */
+
+/* Between two sizes that were measured the border lies at their geometric mean. Messages above the
+ * last keep what the table had for them, unless all sizes were measured. */
+static void place_borders(struct field *field, bool all_sizes)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < field->rows.count; i++) {
+        tuning_row row = field->rows.data[i];
+        row.up_to_bytes *= SIZE_STEP / 2;
+        if (i + 1 == field->rows.count && all_sizes)
+            row.up_to_bytes = UINT64_MAX;
+        if (kept > 0 && strcmp(field->rows.data[kept - 1].algorithm, row.algorithm) == 0)
+            field->rows.data[kept - 1].up_to_bytes = row.up_to_bytes;
+        else
+            field->rows.data[kept++] = row;
+    }
+    field->rows.count = kept;
+}
+
+static void tell(const struct field *field, uint64_t bytes)
+{
+    if (!field->options->progress || field->comm->rank != 0)
+        return;
+    char what[128];
+    snprintf(what, sizeof what, "%s of %" PRIu64 " bytes, %s memory",
+             banyan_collective_name(field->kind), bytes, field->memory ? "registered" : "ordinary");
+    uint64_t left_ns = deadline_left_ns(field->end_ns);
+    double share = 1 - (double)left_ns / (field->options->seconds * (double)NS_PER_S);
+    field->options->progress(field->options->context, what, share);
+}
+
+/* A rank's message when the longer of its buffers has `bytes`; 0: too few. */
+static uint64_t message_for(const struct field *field, uint64_t bytes)
+{
+    uint64_t ranks = (uint64_t)field->comm->ranks, elem = banyan_dtype_bytes(BANYAN_F32);
+    if (field->kind == BANYAN_ALLGATHER)
+        return bytes / ranks / elem * elem;
+    if (field->kind == BANYAN_REDUCESCATTER || field->kind == BANYAN_ALLTOALL)
+        return bytes / (ranks * elem) * ranks * elem;
+    return bytes / elem * elem;
+}
+
+static banyan_status tune_field(struct field *field)
+{
+    bool whole = true;
+    for (uint64_t bytes = field->options->min_bytes; bytes <= field->options->max_bytes && whole;
+         bytes *= SIZE_STEP) {
+        uint64_t message_bytes = message_for(field, bytes);
+        if (message_bytes == 0)
+            continue;
+        tell(field, bytes);
+        tuning_row best;
+        RETURN_IF_FAILED(best_for(field, message_bytes, &best, &whole));
+        if (whole && !array_push(&field->rows, best))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    if (field->rows.count == 0)
+        return BANYAN_OK;
+    place_borders(field, whole);
+    return tuning_replace(&field->comm->table, field->rows.data, field->rows.count);
+}
+
+/* ---- all ---- */
+
+static banyan_status check_options(const banyan_comm *comm, const banyan_tune_options *options)
+{
+    if (options->size < sizeof *options)
+        return error_set(BANYAN_ERR_INVALID,
+                         "banyan_tune_options of %zu bytes are not this library's of %zu: begin "
+                         "with BANYAN_TUNE_OPTIONS_INIT",
+                         options->size, sizeof *options);
+    if (options->min_bytes == 0 || options->min_bytes > options->max_bytes ||
+        options->max_bytes > SIZE_MAX / (2 * SIZE_STEP))
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: tuning from %" PRIu64 " to %" PRIu64 " bytes", comm->rank,
+                         options->min_bytes, options->max_bytes);
+    if (!(options->seconds > 0) || options->seconds > 1e9)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: tuning within %g seconds", comm->rank,
+                         options->seconds);
+    return BANYAN_OK;
+}
+
+#define FIELDS (2 * (BANYAN_REDUCE - BANYAN_ALLREDUCE + 1))
+
+/* Every collective, on each kind of memory, has an equal share of the time. */
+static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *options,
+                              const banyan_memory *memory, char *input, char *output)
+{
+    for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++) {
+        bool in_place = kind == BANYAN_BROADCAST || kind == BANYAN_REDUCE;
+        struct field field = {
+            .comm = comm,
+            .options = options,
+            .end_ns = deadline_after((uint64_t)(options->seconds / FIELDS * (double)NS_PER_S)),
+            .kind = (banyan_collective_kind)kind,
+            .memory = memory,
+            .input = in_place ? output : input,
+            .output = output,
+        };
+        banyan_status status = tune_field(&field);
+        array_free(&field.rows);
+        RETURN_IF_FAILED(status);
+    }
+    return BANYAN_OK;
+}
+
+banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options)
+{
+    static const banyan_tune_options defaults = BANYAN_TUNE_OPTIONS_INIT;
+    const banyan_tune_options *how = options ? options : &defaults;
+    RETURN_IF_FAILED(control_agree(comm->world, check_options(comm, how)));
+    size_t bytes = (size_t)how->max_bytes;
+    char *ordinary = comm->ranks > 1 ? calloc(2, bytes) : NULL;
+    banyan_memory *memory = NULL;
+    banyan_status status = BANYAN_OK;
+    if (comm->ranks > 1 && !ordinary)
+        status = error_no_memory(2 * bytes, "tuning");
+    status = control_agree(comm->world, status);
+    if (status == BANYAN_OK && comm->ranks > 1)
+        status = tune_all(comm, how, NULL, ordinary, ordinary + bytes);
+    if (status == BANYAN_OK && comm->ranks > 1)
+        status = banyan_memory_alloc(comm->world, 2 * bytes, &memory);
+    if (status == BANYAN_OK && memory) {
+        char *start = banyan_memory_local(memory);
+        status = tune_all(comm, how, memory, start, start + bytes);
+    }
+    banyan_memory_free(memory);
+    free(ordinary);
+    if (status == BANYAN_OK)
+        status = comm_forget(comm, NULL);
+    return status;
+}

@@ -1,0 +1,163 @@
+#include "collective/tuning.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json.h"
+
+#define FORMAT_NAME "banyan tuning"
+#define FORMAT_VERSION 1
+
+void tuning_free(tuning *table)
+{
+    array_free(&table->rows);
+}
+
+static bool same_group(const tuning_row *a, const tuning_row *b)
+{
+    return a->kind == b->kind && a->ranks == b->ranks && a->registered == b->registered;
+}
+
+banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < table->rows.count; i++) {
+        if (!same_group(&table->rows.data[i], rows))
+            table->rows.data[kept++] = table->rows.data[i];
+    }
+    if (!array_reserve(&table->rows, count))
+        return BANYAN_ERR_NO_MEMORY;
+    memcpy(&table->rows.data[kept], rows, count * sizeof *rows);
+    table->rows.count = kept + count;
+    return BANYAN_OK;
+}
+
+const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, int ranks,
+                              bool registered, uint64_t message_bytes)
+{
+    const tuning_row *best = NULL;
+    for (size_t i = 0; i < table->rows.count; i++) {
+        const tuning_row *row = &table->rows.data[i];
+        if (row->kind != kind || row->registered != registered ||
+            row->up_to_bytes < message_bytes || (row->ranks != 0 && row->ranks != ranks))
+            continue;
+        bool closer = !best || row->ranks > best->ranks ||
+                      (row->ranks == best->ranks && row->up_to_bytes < best->up_to_bytes);
+        if (closer)
+            best = row;
+    }
+    return best;
+}
+
+/* ---- text ---- */
+
+static json_t *row_json(const tuning_row *row)
+{
+    return json_pack(
+        "{s:s, s:i, s:b, s:o, s:s, s:i, s:o}", "collective", banyan_collective_name(row->kind),
+        "ranks", row->ranks, "registered", (int)row->registered, "up_to_bytes",
+        row->up_to_bytes > INT64_MAX ? json_null() : json_integer((json_int_t)row->up_to_bytes),
+        "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
+        json_integer((json_int_t)row->unit_bytes));
+}
+
+banyan_status tuning_print(const tuning *table, char **text)
+{
+    json_t *rows = json_array();
+    bool whole = rows != NULL;
+    for (size_t i = 0; i < table->rows.count && whole; i++)
+        whole = json_array_append_new(rows, row_json(&table->rows.data[i])) == 0;
+    json_t *root = json_pack("{s:s, s:i, s:o}", "format", FORMAT_NAME, "version", FORMAT_VERSION,
+                             "rows", rows);
+    char *made = whole && root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    json_decref(root);
+    if (!made)
+        return error_no_memory(table->rows.count * sizeof(tuning_row), "a tuning table as text");
+    *text = made;
+    return BANYAN_OK;
+}
+
+static banyan_status row_parse(json_path *path, const json_t *object, tuning_row *row)
+{
+    const char *collective, *algorithm;
+    int64_t ranks = 0, up_to = INT64_MAX, instances = 0, unit = 0;
+    *row = (tuning_row){.up_to_bytes = UINT64_MAX};
+    RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
+    if (banyan_collective_parse(collective, &row->kind) != BANYAN_OK || row->kind == BANYAN_CUSTOM)
+        return json_path_fail(path, "collective is \"%s\", which is none", collective);
+    RETURN_IF_FAILED(json_member_string(path, object, "algorithm", &algorithm));
+    if (strlen(algorithm) >= sizeof row->algorithm)
+        return json_path_fail(path, "algorithm has a name of %zu bytes, more than %zu",
+                              strlen(algorithm), sizeof row->algorithm - 1);
+    strcpy(row->algorithm, algorithm);
+    RETURN_IF_FAILED(json_member_int(path, object, "ranks", 0, BANYAN_MAX_RANKS, &ranks));
+    RETURN_IF_FAILED(json_member_bool(path, object, "registered", &row->registered));
+    json_t *bound = json_object_get(object, "up_to_bytes");
+    if (bound && !json_is_null(bound)) {
+        RETURN_IF_FAILED(json_member_int(path, object, "up_to_bytes", 0, INT64_MAX, &up_to));
+        row->up_to_bytes = (uint64_t)up_to;
+    }
+    RETURN_IF_FAILED(json_member_int(path, object, "instances", 0, 1024, &instances));
+    RETURN_IF_FAILED(json_member_int(path, object, "unit_bytes", 0, INT64_MAX, &unit));
+    row->ranks = (int)ranks;
+    row->instances = (int)instances;
+    row->unit_bytes = (uint64_t)unit;
+    return BANYAN_OK;
+}
+
+/* Rows of one group stand together, in ascending order. */
+static banyan_status rows_parse(json_path *path, const json_t *array, tuning *parsed)
+{
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        size_t mark = json_path_index(path, i);
+        tuning_row row;
+        RETURN_IF_FAILED(row_parse(path, json_array_get(array, i), &row));
+        if (parsed->rows.count > 0) {
+            const tuning_row *last = &parsed->rows.data[parsed->rows.count - 1];
+            if (same_group(last, &row) && row.up_to_bytes <= last->up_to_bytes)
+                return json_path_fail(path,
+                                      "up_to_bytes is not above the %" PRIu64 " of the row before",
+                                      last->up_to_bytes);
+        }
+        if (!array_push(&parsed->rows, row))
+            return BANYAN_ERR_NO_MEMORY;
+        json_path_pop(path, mark);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status root_parse(const char *name, const json_t *root, tuning *parsed)
+{
+    json_path path = {.file = name};
+    const char *format;
+    int64_t version;
+    json_t *rows;
+    RETURN_IF_FAILED(json_member_string(&path, root, "format", &format));
+    if (strcmp(format, FORMAT_NAME) != 0)
+        return json_path_fail(&path, "format is \"%s\", not \"" FORMAT_NAME "\"", format);
+    RETURN_IF_FAILED(
+        json_member_int(&path, root, "version", FORMAT_VERSION, FORMAT_VERSION, &version));
+    RETURN_IF_FAILED(json_member(&path, root, "rows", JSON_ARRAY, &rows));
+    json_path_key(&path, "rows");
+    return rows_parse(&path, rows, parsed);
+}
+
+banyan_status tuning_parse(tuning *table, const char *name, const char *text, size_t bytes)
+{
+    json_t *root = NULL;
+    tuning parsed = {0};
+    RETURN_IF_FAILED(json_parse(name, text, bytes, &root));
+    banyan_status status = root_parse(name, root, &parsed);
+    for (size_t i = 0, next; i < parsed.rows.count && status == BANYAN_OK; i = next) {
+        for (next = i + 1;
+             next < parsed.rows.count && same_group(&parsed.rows.data[next], &parsed.rows.data[i]);)
+            next++;
+        status = tuning_replace(table, &parsed.rows.data[i], next - i);
+    }
+    json_decref(root);
+    tuning_free(&parsed);
+    return status;
+}

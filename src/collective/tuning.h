@@ -1,0 +1,43 @@
+/* Which algorithm is best where: a table that is built in, measured, or read from a file. */
+#ifndef COLLECTIVE_TUNING_H
+#define COLLECTIVE_TUNING_H
+
+#include <banyan/plan.h>
+
+#include "core/array.h"
+
+#define TUNING_NAME_BYTES 64
+
+/* The algorithm for messages of up to `up_to_bytes` (a rank's input), from the next lower row on.
+ */
+typedef struct tuning_row {
+    banyan_collective_kind kind;
+    int ranks;       /* 0: any number that has no rows of its own */
+    bool registered; /* the buffers are in registered memory, where peers reach them in place */
+    uint64_t up_to_bytes;
+    char algorithm[TUNING_NAME_BYTES];
+    int instances;       /* 0: the algorithm's default */
+    uint64_t unit_bytes; /* likewise */
+} tuning_row;
+
+typedef struct tuning {
+    ARRAY(tuning_row) rows;
+} tuning;
+
+/* The built-in table. */
+banyan_status tuning_default(tuning *table);
+void tuning_free(tuning *table);
+
+/* Replace all rows of this collective, number of ranks and kind of memory. `count` ≥ 1 rows, alike
+ * in these, ascending by up_to_bytes. */
+banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count);
+
+/* The row for a message; rows for this number of ranks come before those for any. NULL: none. */
+const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, int ranks,
+                              bool registered, uint64_t message_bytes);
+
+/* As JSON text, and back: rows of the text replace those of the table. FORMAT names the place. */
+banyan_status tuning_print(const tuning *table, char **text);
+banyan_status tuning_parse(tuning *table, const char *name, const char *text, size_t bytes);
+
+#endif
