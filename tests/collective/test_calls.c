@@ -1,0 +1,309 @@
+/* The seven calls, against what they are defined to do. */
+#include "support/test.h"
+
+#define POISON 0xa5
+#define COUNT_MAX 70001
+
+/* Small whole numbers, so that every order of a sum gives the same; different for every rank, place
+ * and call. */
+static float value_of(int rank, size_t index, int salt)
+{
+    uint64_t mixed = ((uint64_t)rank * 1000003 + index) * 2654435761u + (uint64_t)salt * 40503;
+    return (float)(int)(mixed >> 11 & 15) - 7;
+}
+
+struct job {
+    banyan_world *world;
+    banyan_comm *comm;
+    banyan_memory *memory; /* NULL: ordinary */
+    float *input, *output; /* room for all ranks' blocks */
+    int rank, ranks, salt;
+};
+
+static void fill(float *at, int rank, size_t first, size_t count, int salt)
+{
+    for (size_t i = 0; i < count; i++)
+        at[i] = value_of(rank, first + i, salt);
+}
+
+static float reduced(int ranks, size_t index, int salt, banyan_reduce_op op)
+{
+    float result = value_of(0, index, salt);
+    for (int rank = 1; rank < ranks; rank++) {
+        float next = value_of(rank, index, salt);
+        if (op == BANYAN_SUM)
+            result += next;
+        else if (op == BANYAN_MIN ? next < result : next > result)
+            result = next;
+    }
+    return result;
+}
+
+/* Nothing outside of [0, count) has been touched. */
+static void check_behind(const float *at, size_t count, const char *what)
+{
+    const unsigned char *bytes = (const unsigned char *)(at + count);
+    for (size_t i = 0; i < 64; i++)
+        CHECK(bytes[i] == POISON, "%s: byte %zu behind %zu elements", what, i, count);
+}
+
+static void poison(struct job *job, size_t count)
+{
+    memset(job->output, POISON, count * sizeof(float) + 64);
+}
+
+static void check_allreduce(struct job *job, size_t count, banyan_reduce_op op, bool in_place)
+{
+    poison(job, count);
+    fill(job->input, job->rank, 0, count, job->salt);
+    if (in_place)
+        memcpy(job->output, job->input, count * sizeof(float));
+    CHECK_OK(banyan_allreduce(job->comm, in_place ? job->output : job->input, job->output, count,
+                              BANYAN_F32, op));
+    for (size_t i = 0; i < count; i++)
+        CHECK(job->output[i] == reduced(job->ranks, i, job->salt, op),
+              "rank %d, %s of %zu, %s, element %zu: %g, not %g", job->rank,
+              banyan_reduce_op_name(op), count, in_place ? "in place" : "apart", i, job->output[i],
+              reduced(job->ranks, i, job->salt, op));
+    check_behind(job->output, count, "all-reduce");
+}
+
+static void check_allgather(struct job *job, size_t count, bool in_place)
+{
+    size_t all = count * (size_t)job->ranks;
+    poison(job, all);
+    float *input = in_place ? job->output + count * (size_t)job->rank : job->input;
+    fill(input, job->rank, 0, count, job->salt);
+    CHECK_OK(banyan_allgather(job->comm, input, job->output, count, BANYAN_F32));
+    for (size_t i = 0; i < all; i++)
+        CHECK(job->output[i] == value_of((int)(i / count), i % count, job->salt),
+              "rank %d, %zu each, element %zu", job->rank, count, i);
+    check_behind(job->output, all, "all-gather");
+}
+
+static void check_reducescatter(struct job *job, size_t count, banyan_reduce_op op, bool in_place)
+{
+    size_t first = count * (size_t)job->rank;
+    poison(job, count);
+    fill(job->input, job->rank, 0, count * (size_t)job->ranks, job->salt);
+    float *output = in_place ? job->input + first : job->output;
+    CHECK_OK(banyan_reducescatter(job->comm, job->input, output, count, BANYAN_F32, op));
+    for (size_t i = 0; i < count; i++)
+        CHECK(output[i] == reduced(job->ranks, first + i, job->salt, op),
+              "rank %d, %zu each, %s, element %zu: %g", job->rank, count,
+              in_place ? "in place" : "apart", i, output[i]);
+    if (!in_place)
+        check_behind(job->output, count, "reduce-scatter");
+}
+
+static void check_alltoall(struct job *job, size_t count, bool in_place)
+{
+    size_t all = count * (size_t)job->ranks;
+    poison(job, all);
+    fill(job->input, job->rank, 0, all, job->salt);
+    if (in_place)
+        memcpy(job->output, job->input, all * sizeof(float));
+    CHECK_OK(banyan_alltoall(job->comm, in_place ? job->output : job->input, job->output, count,
+                             BANYAN_F32));
+    for (size_t i = 0; i < all; i++) {
+        size_t from = count * (size_t)job->rank + i % count;
+        CHECK(job->output[i] == value_of((int)(i / count), from, job->salt),
+              "rank %d, %zu each, %s, element %zu", job->rank, count,
+              in_place ? "in place" : "apart", i);
+    }
+    check_behind(job->output, all, "all-to-all");
+}
+
+static void check_broadcast(struct job *job, size_t count, int root, bool in_place)
+{
+    poison(job, count);
+    float *input = in_place ? job->output : job->input;
+    if (job->rank == root)
+        fill(input, root, 0, count, job->salt);
+    CHECK_OK(banyan_broadcast(job->comm, job->rank == root ? input : NULL, job->output, count,
+                              BANYAN_F32, root));
+    for (size_t i = 0; i < count; i++)
+        CHECK(job->output[i] == value_of(root, i, job->salt), "rank %d, root %d, %zu, element %zu",
+              job->rank, root, count, i);
+    check_behind(job->output, count, "broadcast");
+}
+
+static void check_reduce(struct job *job, size_t count, banyan_reduce_op op, int root,
+                         bool in_place)
+{
+    poison(job, count);
+    float *input = in_place && job->rank == root ? job->output : job->input;
+    fill(input, job->rank, 0, count, job->salt);
+    CHECK_OK(banyan_reduce(job->comm, input, job->rank == root ? job->output : NULL, count,
+                           BANYAN_F32, op, root));
+    for (size_t i = 0; i < count; i++) {
+        float right = job->rank == root ? reduced(job->ranks, i, job->salt, op)
+                                        : value_of(job->rank, i, job->salt);
+        const float *at = job->rank == root ? job->output : job->input;
+        CHECK(at[i] == right, "rank %d, root %d, %zu, element %zu: %g, not %g", job->rank, root,
+              count, i, at[i], right);
+    }
+    check_behind(job->output, job->rank == root ? count : 0, "reduce");
+}
+
+static void check_sendrecv(struct job *job, size_t count, int shift)
+{
+    int from = ((job->rank - shift) % job->ranks + job->ranks) % job->ranks;
+    poison(job, count);
+    fill(job->input, job->rank, 0, count, job->salt);
+    CHECK_OK(banyan_sendrecv(job->comm, job->input, job->output, count, BANYAN_F32, shift));
+    for (size_t i = 0; i < count; i++)
+        CHECK(job->output[i] == value_of(from, i, job->salt), "rank %d, shift %d, %zu, element %zu",
+              job->rank, shift, count, i);
+    check_behind(job->output, count, "send-recv");
+}
+
+static void check_all_calls(struct job *job, size_t count)
+{
+    static const banyan_reduce_op ops[] = {BANYAN_SUM, BANYAN_MIN, BANYAN_MAX};
+    for (int in_place = 0; in_place <= 1; in_place++) {
+        for (size_t i = 0; i < 3; i++) {
+            job->salt++;
+            check_allreduce(job, count, ops[i], in_place);
+            check_reducescatter(job, count, ops[i], in_place);
+            check_reduce(job, count, ops[i], (int)i % job->ranks, in_place);
+        }
+        job->salt++;
+        check_allgather(job, count, in_place);
+        check_alltoall(job, count, in_place);
+        check_broadcast(job, count, 0, in_place);
+        check_broadcast(job, count, job->ranks - 1, in_place);
+    }
+    check_sendrecv(job, count, 1);
+    check_sendrecv(job, count, -1);
+    check_sendrecv(job, count, job->ranks);
+}
+
+static void open_job(struct job *job, banyan_world *world, bool registered)
+{
+    *job = (struct job){
+        .world = world, .rank = banyan_world_rank(world), .ranks = banyan_world_size(world)};
+    size_t bytes = (size_t)job->ranks * COUNT_MAX * sizeof(float) + 4096;
+    CHECK_OK(banyan_comm_create(world, NULL, &job->comm));
+    if (registered) {
+        CHECK_OK(banyan_memory_alloc(world, 2 * bytes, &job->memory));
+        CHECK_OK(banyan_comm_register(job->comm, job->memory));
+        job->input = banyan_memory_local(job->memory);
+    } else {
+        job->input = malloc(2 * bytes);
+        CHECK(job->input);
+    }
+    job->output = job->input + bytes / sizeof(float);
+}
+
+static void close_job(struct job *job)
+{
+    if (job->memory)
+        CHECK_OK(banyan_comm_unregister(job->comm, job->memory));
+    CHECK_OK(banyan_comm_destroy(job->comm));
+    if (job->memory)
+        banyan_memory_free(job->memory);
+    else
+        free(job->input);
+}
+
+static void calls_on(banyan_world *world, bool registered)
+{
+    static const size_t counts[] = {1, 3, 64, 1021, 16384, COUNT_MAX, 5};
+    struct job job;
+    open_job(&job, world, registered);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        check_all_calls(&job, counts[i]);
+    close_job(&job);
+}
+
+static void in_ordinary_memory(banyan_world *world, void *context)
+{
+    (void)context;
+    calls_on(world, false);
+}
+
+static void in_registered_memory(banyan_world *world, void *context)
+{
+    (void)context;
+    calls_on(world, true);
+}
+
+static void every_call_does_what_it_is_defined_to(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 5; ranks++) {
+        ranks_run(ranks, in_ordinary_memory, NULL);
+        ranks_run(ranks, in_registered_memory, NULL);
+    }
+    ranks_run(8, in_ordinary_memory, NULL);
+}
+
+static void threads_race_nowhere(void **state)
+{
+    (void)state;
+    ranks_run_threads(3, in_ordinary_memory, NULL);
+}
+
+/* ---- wrong calls ---- */
+
+static void refuse(banyan_world *world, void *context)
+{
+    (void)context;
+    float buffer[64] = {0};
+    banyan_comm *comm;
+    CHECK_OK(banyan_comm_create(world, NULL, &comm));
+    CHECK_FAILS(banyan_allreduce(comm, NULL, buffer, 4, BANYAN_F32, BANYAN_SUM), BANYAN_ERR_INVALID,
+                "without an input buffer");
+    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM),
+                BANYAN_ERR_INVALID, "overlap");
+    CHECK_FAILS(banyan_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32),
+                BANYAN_ERR_INVALID, "more than 64 bits");
+    CHECK_FAILS(banyan_broadcast(comm, buffer, buffer, 4, BANYAN_F32, 7), BANYAN_ERR_INVALID,
+                "root 7 between 2 ranks");
+    CHECK_FAILS(
+        banyan_allreduce(comm, buffer, buffer + 32, 4, (DLDataType){kDLInt, 4, 1}, BANYAN_SUM),
+        BANYAN_ERR_INVALID, "do not fill whole bytes");
+    CHECK_OK(banyan_allreduce(comm, NULL, NULL, 0, BANYAN_F32, BANYAN_SUM));
+    CHECK_OK(banyan_comm_destroy(comm));
+}
+
+static void wrong_arguments_are_refused_before_anything_moves(void **state)
+{
+    (void)state;
+    ranks_run(2, refuse, NULL);
+}
+
+static void differ(banyan_world *world, void *context)
+{
+    (void)context;
+    float buffer[64] = {0};
+    banyan_comm *comm;
+    CHECK_OK(banyan_comm_create(world, NULL, &comm));
+    size_t count = banyan_world_rank(world) == 1 ? 5 : 4;
+    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, count, BANYAN_F32, BANYAN_SUM),
+                BANYAN_ERR_MISMATCH, "rank 0 calls allreduce of 16 bytes");
+    CHECK(strstr(banyan_last_error(), "rank 1 calls allreduce of 20 bytes"), "%s",
+          banyan_last_error());
+    CHECK_OK(banyan_comm_destroy(comm));
+}
+
+static void calls_that_differ_are_named_when_asked_for(void **state)
+{
+    (void)state;
+    setenv("BANYAN_CHECK_CALLS", "1", 1);
+    ranks_run(3, differ, NULL);
+    ranks_run(2, in_registered_memory, NULL);
+    unsetenv("BANYAN_CHECK_CALLS");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_does_what_it_is_defined_to),
+        cmocka_unit_test(threads_race_nowhere),
+        cmocka_unit_test(wrong_arguments_are_refused_before_anything_moves),
+        cmocka_unit_test(calls_that_differ_are_named_when_asked_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
