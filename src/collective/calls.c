@@ -123,7 +123,7 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
                               int input_blocks, int output_blocks)
 {
     const char *name = banyan_collective_name(wanted->kind);
-    uint64_t block_bytes;
+    uint64_t block_bytes = 0;
     RETURN_IF_FAILED(check_element(comm, name, wanted->dtype));
     RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &block_bytes));
     RETURN_IF_FAILED(bytes_of(comm, name, count, input_blocks, wanted->dtype, &given->input_bytes));

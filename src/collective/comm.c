@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/new_file.h"
 #include "world/control.h"
 
 #define TUNING_FILE_MAX ((size_t)16 << 20)
@@ -194,7 +195,7 @@ banyan_status banyan_comm_save_tuning(banyan_comm *comm, const char *path)
         char *text = NULL;
         status = tuning_print(&comm->table, &text);
         if (status == BANYAN_OK)
-            status = file_write_whole(path, text, strlen(text));
+            status = new_file_write_at(path, text);
         free(text);
     }
     return control_agree(comm->world, status);

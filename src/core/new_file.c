@@ -180,6 +180,16 @@ banyan_status new_file_write_text(const char *folder, const char *name, const ch
     return status;
 }
 
+banyan_status new_file_write_at(const char *path, const char *text)
+{
+    char *folder = path_parent(path), *name = path_base(path);
+    banyan_status status =
+        folder && name ? new_file_write_text(folder, name, text) : BANYAN_ERR_NO_MEMORY;
+    free(folder);
+    free(name);
+    return status;
+}
+
 banyan_status folder_sync(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -29,6 +29,8 @@ void new_file_close(new_file *file);
 
 /* A whole file of text at once: folder/name. */
 banyan_status new_file_write_text(const char *folder, const char *name, const char *text);
+/* The same with the path in one. */
+banyan_status new_file_write_at(const char *path, const char *text);
 
 /* For names that no one else has. */
 uint64_t file_random(void);

@@ -4,7 +4,6 @@
 #include <jansson.h>
 
 #include "core/new_file.h"
-#include "core/path.h"
 #include "core/text.h"
 #include "plan/geometry.h"
 #include "plan/op.h"
@@ -342,11 +341,7 @@ banyan_status banyan_plan_write(const banyan_plan *plan, const char *path)
 {
     char *text;
     RETURN_IF_FAILED(banyan_plan_print(plan, &text, NULL));
-    char *folder = path_parent(path), *name = path_base(path);
-    banyan_status status =
-        folder && name ? new_file_write_text(folder, name, text) : BANYAN_ERR_NO_MEMORY;
-    free(folder);
-    free(name);
+    banyan_status status = new_file_write_at(path, text);
     free(text);
     return status;
 }
