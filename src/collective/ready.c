@@ -32,14 +32,27 @@ static bool plan_reduces_with(const banyan_plan *plan, banyan_reduce_op op)
     return true;
 }
 
+/* The longest message that a plan is meant for; the format counts all-gather's output. */
+static uint64_t longest_message(const banyan_plan *plan)
+{
+    uint64_t ranks = plan->collective == BANYAN_ALLGATHER ? (uint64_t)plan->rank_count : 1;
+    return plan->max_message_bytes / ranks;
+}
+
+static uint64_t shortest_message(const banyan_plan *plan)
+{
+    uint64_t ranks = plan->collective == BANYAN_ALLGATHER ? (uint64_t)plan->rank_count : 1;
+    return plan->min_message_bytes / ranks + (plan->min_message_bytes % ranks != 0);
+}
+
 static bool plan_serves(const banyan_plan *plan, const call *wanted)
 {
     bool same_root = (wanted->kind != BANYAN_BROADCAST && wanted->kind != BANYAN_REDUCE) ||
                      plan->root == wanted->root;
     bool same_shift = wanted->kind != BANYAN_SENDRECV || plan->shift == wanted->shift;
     return plan->collective == wanted->kind && plan->in_place == wanted->in_place && same_root &&
-           same_shift && wanted->message_bytes >= plan->min_message_bytes &&
-           wanted->message_bytes <= plan->max_message_bytes && plan_reduces_with(plan, wanted->op);
+           same_shift && wanted->message_bytes >= shortest_message(plan) &&
+           wanted->message_bytes <= longest_message(plan) && plan_reduces_with(plan, wanted->op);
 }
 
 banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *chosen)
@@ -144,7 +157,7 @@ static size_t longest_unused(const banyan_comm *comm)
  * for each; but not for those that another plan will serve. */
 static uint64_t capacity_for(const choice *chosen, uint64_t message_bytes)
 {
-    uint64_t bound = chosen->added ? chosen->added->max_message_bytes : chosen->row.up_to_bytes;
+    uint64_t bound = chosen->added ? longest_message(chosen->added) : chosen->row.up_to_bytes;
     uint64_t capacity = UINT64_C(64) << 10;
     while (capacity < message_bytes && capacity <= UINT64_MAX / 2)
         capacity *= 2;
