@@ -64,7 +64,8 @@ BANYAN_API banyan_status banyan_alltoall(banyan_comm *comm, const void *input, v
 /* `count` elements of root's input become everybody's output. Others may pass a NULL input. */
 BANYAN_API banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output,
                                           size_t count, DLDataType dtype, int root);
-/* As all-reduce, to root alone. Others may pass a NULL output. */
+/* As all-reduce, to root alone. Others may pass a NULL output. Registered memory is used like
+ * ordinary memory: where the root's output lies, the others do not know. */
 BANYAN_API banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output,
                                        size_t count, DLDataType dtype, banyan_reduce_op op,
                                        int root);

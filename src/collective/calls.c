@@ -77,9 +77,12 @@ static const banyan_memory *registered_holder(const banyan_comm *comm, const voi
     return NULL;
 }
 
-static uint64_t offset_in(const banyan_memory *memory, const void *address)
+/* In place, of the whole buffer that holds the rank's block. */
+static uint64_t offset_in(const banyan_memory *memory, const void *address, uint64_t block_at)
 {
-    return memory ? (uint64_t)((uintptr_t)address - (uintptr_t)banyan_memory_local(memory)) : 0;
+    return memory
+               ? (uint64_t)((uintptr_t)address - (uintptr_t)banyan_memory_local(memory)) - block_at
+               : 0;
 }
 
 /* ---- running ---- */
@@ -93,11 +96,12 @@ static bool same_call(const call *a, const call *b)
 
 static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
 {
-    if (comm->registered.count > 0) {
+    /* Where reduce's output lies is known at the root alone. */
+    if (comm->registered.count > 0 && wanted->kind != BANYAN_REDUCE) {
         wanted->input = registered_holder(comm, given->input, given->input_bytes);
         wanted->output = registered_holder(comm, given->output, given->output_bytes);
-        wanted->input_offset = offset_in(wanted->input, given->input);
-        wanted->output_offset = offset_in(wanted->output, given->output);
+        wanted->input_offset = offset_in(wanted->input, given->input, given->input_at);
+        wanted->output_offset = offset_in(wanted->output, given->output, given->output_at);
     }
     if (comm->check_calls)
         RETURN_IF_FAILED(comm_check_call(comm, wanted));
@@ -136,6 +140,8 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
     wanted->message_bytes = given->input_bytes;
     if (count > 0)
         RETURN_IF_FAILED(check_buffers(comm, name, given, &wanted->in_place));
+    if (!wanted->in_place)
+        given->input_at = given->output_at = 0;
     return run(comm, wanted, given);
 }
 

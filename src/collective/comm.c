@@ -181,10 +181,7 @@ banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
         wanted.input = wanted.output = comm->registered.data[0];
     choice chosen;
     RETURN_IF_FAILED(comm_choose(comm, &wanted, &chosen));
-    *name = chosen.added
-                ? banyan_plan_describe(chosen.added).name
-                : tuning_find(&comm->table, kind, comm->ranks, wanted.input != NULL, message_bytes)
-                      ->algorithm;
+    *name = chosen.added ? banyan_plan_describe(chosen.added).name : chosen.entry->info.name;
     return BANYAN_OK;
 }
 

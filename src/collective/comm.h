@@ -4,6 +4,7 @@
 
 #include <banyan/collective.h>
 
+#include "collective/algorithms.h"
 #include "collective/tuning.h"
 #include "core/array.h"
 
@@ -22,7 +23,8 @@ typedef struct call {
 /* A plan that serves calls. The communicator's own are compiled from an algorithm. */
 typedef struct choice {
     const banyan_plan *added; /* NULL: an algorithm */
-    tuning_row row;
+    const algorithm_entry *entry;
+    tuning_row row; /* that named it */
 } choice;
 
 /* A loaded plan, kept for calls like the one that it was loaded for. */

@@ -55,6 +55,19 @@ static bool plan_serves(const banyan_plan *plan, const call *wanted)
            wanted->message_bytes <= longest_message(plan) && plan_reduces_with(plan, wanted->op);
 }
 
+static banyan_status choose_row(const banyan_comm *comm, const call *wanted, bool registered,
+                                choice *chosen)
+{
+    const tuning_row *row =
+        tuning_find(&comm->table, wanted->kind, comm->ranks, registered, wanted->message_bytes);
+    if (!row)
+        return error_set(BANYAN_ERR_NOT_FOUND,
+                         "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
+                         banyan_collective_name(wanted->kind), wanted->message_bytes, comm->ranks);
+    chosen->row = *row;
+    return algorithm_find(row->algorithm, &chosen->entry);
+}
+
 banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *chosen)
 {
     for (size_t i = comm->added.count; i-- > 0;) {
@@ -63,14 +76,10 @@ banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *c
             return BANYAN_OK;
         }
     }
-    bool registered = wanted->input && wanted->output;
-    const tuning_row *row =
-        tuning_find(&comm->table, wanted->kind, comm->ranks, registered, wanted->message_bytes);
-    if (!row)
-        return error_set(BANYAN_ERR_NOT_FOUND,
-                         "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
-                         banyan_collective_name(wanted->kind), wanted->message_bytes, comm->ranks);
-    *chosen = (choice){.row = *row};
+    *chosen = (choice){0};
+    RETURN_IF_FAILED(choose_row(comm, wanted, wanted->input && wanted->output, chosen));
+    if (wanted->in_place && chosen->entry->apart)
+        return choose_row(comm, wanted, false, chosen);
     return BANYAN_OK;
 }
 

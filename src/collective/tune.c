@@ -216,6 +216,8 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
 {
     for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++) {
         bool in_place = kind == BANYAN_BROADCAST || kind == BANYAN_REDUCE;
+        if (memory && kind == BANYAN_REDUCE)
+            continue; /* is never served from registered memory */
         struct field field = {
             .comm = comm,
             .options = options,

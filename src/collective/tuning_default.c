@@ -50,8 +50,6 @@ static const struct entry entries[] = {
     {BANYAN_REDUCE, false, KIB(8), "reduce_packets"},
     {BANYAN_REDUCE, false, KIB(512), "reduce_twoshot"},
     {BANYAN_REDUCE, false, ALL, "reduce_pipelined"},
-    {BANYAN_REDUCE, true, KIB(8), "reduce_packets"},
-    {BANYAN_REDUCE, true, ALL, "reduce_direct"},
 };
 
 banyan_status tuning_default(tuning *table)
