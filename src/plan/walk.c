@@ -6,8 +6,8 @@
 #include "plan/pairs.h"
 #include "plan/walk_packets.h"
 
-/* Steps after which a walk is given up: a second or so. */
-#define STEPS_MOST (UINT64_C(1) << 24)
+/* Steps after which a walk is given up: a fraction of a second. */
+#define STEPS_MOST (UINT64_C(1) << 22)
 
 /* How deep in hops those were who signalled or released: first come, first served. */
 typedef struct tokens {
