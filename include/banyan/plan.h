@@ -111,8 +111,8 @@ typedef struct banyan_plan_stats {
     uint64_t input_bytes, output_bytes, scratch_bytes; /* of the rank with most */
     uint64_t local_bytes;                              /* written by a rank into its own buffers */
     uint64_t signals;
-    /* Dependent steps from one rank to another on the longest way to the end; 0: cannot be told,
-     * since waits and signals do not match. */
+    /* Dependent steps from one rank to another on the longest way to the end; 0: there are none, or
+     * they cannot be told, since a wait never ends or the plan is too long to be walked. */
     uint64_t critical_hops;
     banyan_plan_link *links; /* sorted by source, then destination; only those that carry bytes */
     size_t link_count;
