@@ -142,6 +142,7 @@ static banyan_status move_job(const job *of, banyan_status mine, uint64_t *newes
 
 static banyan_status run_job(const job *of)
 {
+    CONTROL_CALL(of->world, "a reshard run");
     banyan_status mine = check_job(of);
     if (mine == BANYAN_OK && of->destination)
         tensors_set_torn(of->destination);
