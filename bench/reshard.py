@@ -34,9 +34,12 @@ def measure(banyan, backend, memory, flags):
 
 
 def row(what, result, share, goal):
-    verdict = "" if goal is None else f"{goal:>7.0%}   {'met' if share >= goal else 'MISSED'}"
+    """Print a line; whether the goal, if there is one, is met."""
+    met = goal is None or share >= goal
+    verdict = "" if goal is None else f"{goal:>7.0%}   {'met' if met else 'MISSED'}"
     print(f"{what:<40} {result['gb_per_s']:>7.2f} {result['memcpy_gb_per_s']:>8.2f} {share:>7.0%} "
           f"{verdict}", flush=True)
+    return met
 
 
 def main():
@@ -44,26 +47,30 @@ def main():
     print(f"Qwen3-0.6B, tp=2,pp=2 to tp=4, best of {ITERATIONS}; memcpy by the same ranks at once, "
           "same run")
     print(f"{'':<40} {'GB/s':>7} {'memcpy':>8} {'share':>7} {'goal':>7}")
-    ordinary = {}
+    direct, good = {}, True
     for backend, memory, flags, goal in RUNS:
         result = measure(banyan, backend, memory, flags)
         if not result:
+            good = False
             continue
         place = "disjoint ranks" if flags else "same ranks"
-        row(f"{backend}, {memory} memory, {place}", result, result["share_of_memcpy"], goal)
+        good &= row(f"{backend}, {memory} memory, {place}", result, result["share_of_memcpy"], goal)
         if backend == "direct":
-            ordinary[memory, place] = result["gb_per_s"]
+            direct[memory, place] = result["gb_per_s"]
     backend, memory, goal = PEER
     for place, flags in (("same ranks", []), ("disjoint ranks", ["--disjoint"])):
         peer = measure(banyan, backend, memory, flags)
         if not peer:
+            good = False
             continue
         row(f"MPI_Isend/Irecv, {place}", peer, peer["share_of_memcpy"], None)
         for kind in ("symmetric", "ordinary"):
-            if (kind, place) in ordinary:
-                ratio = ordinary[kind, place] / peer["gb_per_s"]
+            if (kind, place) in direct:
+                ratio = direct[kind, place] / peer["gb_per_s"]
+                good &= ratio >= goal
                 print(f"  direct, {kind} memory, is {ratio:.2f} times as fast (goal {goal}): "
                       f"{'met' if ratio >= goal else 'MISSED'}")
+    return 0 if good else 1
 
 
-main()
+sys.exit(main())

@@ -423,13 +423,26 @@ static bool block_signals(struct launch *launch)
     return launch->signals >= 0;
 }
 
+/* A secret that is given stays; a mistyped one must not become another in silence. The sentence
+ * does not show it. */
 static bool make_names(struct launch *launch)
 {
-    if (!random_hex(launch->job_name) || !random_hex(launch->secret))
+    if (!random_hex(launch->job_name) || !random_hex(launch->secret)) {
+        say(launch, "no random bytes for the job's secret: %s", strerror(errno));
         return false;
+    }
     const char *given = getenv("BANYAN_SECRET");
-    if (given && strlen(given) == sizeof launch->secret - 1)
-        memcpy(launch->secret, given, sizeof launch->secret);
+    if (!given)
+        return true;
+    size_t digits = strspn(given, "0123456789abcdefABCDEF"), wanted = sizeof launch->secret - 1;
+    if (digits != wanted || given[digits]) {
+        say(launch,
+            "BANYAN_SECRET has %zu characters, the first %zu of them hexadecimal digits, "
+            "not %zu digits",
+            strlen(given), digits, wanted);
+        return false;
+    }
+    memcpy(launch->secret, given, sizeof launch->secret);
     return true;
 }
 
@@ -459,7 +472,9 @@ int launch_run(const launch_job *job)
     }
     for (size_t i = 0; i < streams; i++)
         launch.streams[i].from = -1;
-    if (!make_names(&launch) || !block_signals(&launch)) {
+    if (!make_names(&launch))
+        goto free_ranks;
+    if (!block_signals(&launch)) {
         say(&launch, "cannot set up the job: %s", strerror(errno));
         goto free_ranks;
     }

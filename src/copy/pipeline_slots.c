@@ -280,6 +280,7 @@ static slot_buffers *create(banyan_world *world, banyan_transport *transport, si
 banyan_status banyan_pipeline_buffers_open(banyan_world *world, banyan_transport *transport,
                                            size_t slot_bytes, banyan_pipeline_buffers **buffers)
 {
+    CONTROL_CALL(world, __func__);
     if (slot_bytes == 0)
         slot_bytes = DEFAULT_SLOT_BYTES;
     RETURN_IF_FAILED(agree_on_bytes(world, slot_bytes));

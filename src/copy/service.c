@@ -141,6 +141,7 @@ banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
                                        const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
+    CONTROL_CALL(world, __func__);
     banyan_copy_service *made = NULL;
     if (!backend)
         backend = getenv("BANYAN_COPY");
@@ -160,6 +161,7 @@ banyan_status banyan_copy_service_open_backend(banyan_world *world,
                                                const banyan_copy_options *options,
                                                banyan_copy_service **service)
 {
+    CONTROL_CALL(world, __func__);
     const char *name = backend && backend->name ? backend->name : "";
     return open_backend(world, BANYAN_OK, backend, name, options, service);
 }
@@ -283,6 +285,7 @@ static banyan_status plan_in_backend(banyan_copy_schedule *schedule)
 banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                           banyan_copy_schedule **schedule)
 {
+    CONTROL_CALL(service->world, __func__);
     banyan_copy_schedule *made = calloc(1, sizeof *made);
     copy_queue queue = service->queue;
     service->queue = (copy_queue){0};
@@ -369,6 +372,7 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule)
     banyan_copy_service *service = schedule->service;
     if (!service)
         return error_set(BANYAN_ERR_INVALID, "a schedule cannot run after its service is closed");
+    CONTROL_CALL(service->world, __func__);
     if (schedule->is_planned)
         return service->backend->execute(service->state, schedule->planned);
     return run_by_submitting(schedule);
@@ -376,6 +380,7 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule)
 
 banyan_status banyan_copy_service_run(banyan_copy_service *service)
 {
+    CONTROL_CALL(service->world, __func__);
     banyan_copy_schedule *schedule;
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = banyan_copy_schedule_run(schedule);

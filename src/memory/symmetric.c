@@ -166,6 +166,7 @@ banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banya
 
 banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes, banyan_memory **memory)
 {
+    CONTROL_CALL(world, __func__);
     return memory_alloc(world, bytes, false, memory);
 }
 

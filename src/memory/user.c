@@ -304,6 +304,7 @@ banyan_user_memory_path user_memory_path(const user_memory *user)
 
 banyan_status banyan_memory_user_path(banyan_world *world, banyan_user_memory_path *path)
 {
+    CONTROL_CALL(world, __func__);
     memory_space *space;
     user_memory *user;
     RETURN_IF_FAILED(memory_space_of(world, &space));

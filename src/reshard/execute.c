@@ -142,6 +142,7 @@ static banyan_status move_job(const job *of, banyan_status mine, uint64_t *newes
 
 static banyan_status run_job(const job *of)
 {
+    CONTROL_CALL(of->world, "a reshard run");
     banyan_status mine = check_job(of);
     if (mine == BANYAN_OK && of->destination)
         tensors_set_torn(of->destination);
@@ -194,6 +195,9 @@ banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *so
     if (!started)
         return error_no_memory(sizeof *started, "a request");
     *started = made;
+    /* The run is in flight from now on, whenever its thread begins. */
+    if (check_job(&made) == BANYAN_OK && destination)
+        tensors_set_torn(destination);
     banyan_status status = request_start(run_started, started, request);
     if (status != BANYAN_OK)
         free(started);

@@ -35,6 +35,22 @@ banyan_status control_receive(banyan_world *world, int source, uint64_t tag, con
     return BANYAN_OK;
 }
 
+/* ---- calls ---- */
+
+control_call control_call_begin(banyan_world *world, const char *name)
+{
+    if (!world || world->call)
+        return (control_call){NULL};
+    world->call = name;
+    return (control_call){world};
+}
+
+void control_call_end(const control_call *call)
+{
+    if (call->world)
+        call->world->call = NULL;
+}
+
 /* ---- exchange ---- */
 
 static int compare_by_rank(const void *a, const void *b)

@@ -52,6 +52,18 @@ banyan_status control_check(banyan_world *world);
  * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */
 void control_end(banyan_world *world, banyan_status status);
 
+/* What this rank has called, for the sentences of its waits: "rank 0 waited in banyan_memory_alloc
+ * for rank 1 (…)". `CONTROL_CALL(world, __func__);` opens a collective function, and holds until it
+ * returns. The outermost of several counts. `world` may be NULL. */
+typedef struct control_call {
+    banyan_world *world; /* NULL: one further out has named itself */
+} control_call;
+control_call control_call_begin(banyan_world *world, const char *name);
+void control_call_end(const control_call *call);
+#define CONTROL_CALL(world, name)                                                                  \
+    __attribute__((cleanup(control_call_end), unused)) const control_call control_call_of_this =   \
+        control_call_begin((world), (name))
+
 /* A private block of an upper layer, made once a world and destroyed with it, before its memory.
  * Keys are addresses of static variables. NULL when there is none yet. */
 void *world_attachment(banyan_world *world, const void *key);

@@ -22,6 +22,14 @@ static bool wait_for_change(banyan_world *world, uint64_t deadline_ns)
                                   &until) != ETIMEDOUT;
 }
 
+/* "waited in banyan_memory_alloc for rank 3 (…)". */
+static void describe_wait(const banyan_world *world, int rank, const char *how, const char *what,
+                          char text[256])
+{
+    snprintf(text, 256, "waited%s%.60s for rank %d%s (%.140s)", world->call ? " in " : "",
+             world->call ? world->call : "", rank, how, what);
+}
+
 /* Why the wait ended that `text` describes: the world has ended. */
 static banyan_status report_end(banyan_world *world, const char *text)
 {
@@ -79,7 +87,7 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     for (;;) {
         bool ended = atomic_load(&context->ended) != BANYAN_OK;
-        snprintf(text, sizeof text, "waited for rank %d (%.200s)", source, what);
+        describe_wait(world, source, "", what, text);
         if ((found = take_message(world, kind, job_rank, tag)))
             break;
         if (ended && may_still_agree(world) && peer->state == PEER_HERE)
@@ -123,8 +131,8 @@ banyan_status world_await_delivery(banyan_world *world, const control_message *m
     while (context->unacknowledged > 0 && status == BANYAN_OK) {
         bool ended = atomic_load(&context->ended) != BANYAN_OK;
         if (ended || !in_time)
-            snprintf(text, sizeof text, "waited for rank %d to take a message (%.160s)",
-                     find_silent(world, messages, count), what);
+            describe_wait(world, find_silent(world, messages, count), " to take a message", what,
+                          text);
         if (ended)
             status = report_end(world, text);
         else if (!in_time)

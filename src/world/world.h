@@ -29,6 +29,7 @@ struct banyan_world {
     uint64_t timeout_ns;
     uint64_t collectives, exchanges; /* so far */
     bool agreeing;                   /* a loss does not end the agreement at once */
+    const char *call;                /* that waits, for the error; NULL: nobody said */
     ARRAY(struct split_count) splits;
     struct attachment *attachments;
 };

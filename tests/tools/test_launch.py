@@ -149,6 +149,13 @@ class Environment(unittest.TestCase):
         done = shell(2, "echo $BANYAN_SECRET", env={**os.environ, "BANYAN_SECRET": "ab" * 16})
         self.assertEqual(done.stdout, ("ab" * 16 + "\n") * 2)
 
+    def test_a_wrong_secret_is_refused_and_not_shown(self):
+        for wrong in ("", "xyz", "ab" * 15 + "a", "ab" * 15 + "ax", "ab" * 17):
+            done = shell(2, "echo started", env={**os.environ, "BANYAN_SECRET": wrong})
+            self.assertEqual((done.returncode, done.stdout), (1, ""), wrong)
+            self.assertIn(f"BANYAN_SECRET has {len(wrong)} characters", done.stderr)
+            self.assertFalse(wrong and wrong in done.stderr)
+
     def test_rank_zero_has_stdin(self):
         done = shell(3, "echo $BANYAN_RANK:$(cat)", input="hello")
         self.assertEqual(sorted(done.stdout.split()), ["0:hello", "1:", "2:"])

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/deadline.h"
@@ -304,6 +305,43 @@ static void those_who_say_nothing_are_dropped(void **state)
     open_and_close(&only);
 }
 
+/* Of the Unix socket's two sides only the user is known: one that is not the job's gets no word. */
+static void another_user_is_refused(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) {
+        printf("skipped: only root can become another user\n");
+        skip();
+    }
+    banyan_unique_id id;
+    struct rendezvous_place place;
+    CHECK_OK(banyan_unique_id_create(&id));
+    place_of(&id, &place);
+    struct address name = address_unix(place.name);
+    strangers = 0;
+    fflush(NULL);
+    pid_t stranger = fork();
+    if (stranger == 0) {
+        ranks_become_child();
+        CHECK(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+        unsigned char proof[WIRE_PROOF_BYTES];
+        struct wire_hello hello = hello_of(WIRE_PURPOSE_JOIN, 0, -1);
+        int fd = knock(&name);
+        CHECK(!shake_hands(fd, place.key, &hello, proof), "another user is answered");
+        CHECK(is_hung_up(fd), "another user is listened to");
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(stranger, &status, 0), stranger);
+    assert_int_equal(status, 0);
+    expect_strangers(1);
+    struct opener only = {.options = BANYAN_WORLD_OPTIONS_INIT};
+    only.options.rank = 0;
+    only.options.world_size = 1;
+    only.options.unique_id = &id;
+    open_and_close(&only);
+}
+
 /* ---- ranks ---- */
 
 struct bothered {
@@ -391,6 +429,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rendezvous_refuses_strangers_and_goes_on),
         cmocka_unit_test(those_who_say_nothing_are_dropped),
+        cmocka_unit_test(another_user_is_refused),
         cmocka_unit_test(ranks_refuse_strangers_and_go_on),
     };
     setenv("BANYAN_LOG", "debug", 1);
