@@ -48,6 +48,12 @@ static void add_channels(bytes_writer *text, const plan_rank *rank, const plan_t
     }
 }
 
+/* Only before the compiler has made nops of it. */
+static const char *const sync_words[] = {[PLAN_SYNC_BEFORE] = ", sync before",
+                                         [PLAN_SYNC_AFTER] = ", sync after",
+                                         [PLAN_SYNC_BEFORE | PLAN_SYNC_AFTER] = ", sync both",
+                                         [0] = ""};
+
 void op_text_add(bytes_writer *text, const banyan_plan *plan, int rank,
                  const plan_thread_block *block, const plan_op *op)
 {
@@ -71,4 +77,5 @@ void op_text_add(bytes_writer *text, const banyan_plan *plan, int rank,
                    op->loop_chunks == 1 ? "" : "s", ULL(op->unit_bytes));
     if (op->group_size > 0)
         text_print(text, ", share %u of %u", op->group_index, op->group_size);
+    text_add(text, sync_words[op->sync % 4]);
 }

@@ -65,9 +65,7 @@ static inline void add_ops(bytes_writer *text, const banyan_plan *plan, int rank
 {
     for (uint32_t i = 0; i < count; i++) {
         text_add(text, i > 0 ? "\n" : "");
-        text_add(text, ops[i].sync & PLAN_SYNC_BEFORE ? "| " : "");
         op_text_add(text, plan, rank, block, &ops[i]);
-        text_add(text, ops[i].sync & PLAN_SYNC_AFTER ? " |" : "");
         if (ops[i].kind == PLAN_PIPELINE) {
             text_add(text, " {\n");
             add_ops(text, plan, rank, block, ops[i].ops, ops[i].op_count);
@@ -76,7 +74,7 @@ static inline void add_ops(bytes_writer *text, const banyan_plan *plan, int rank
     }
 }
 
-/* A line an operation; "|" stands where synchronisation is still asked for. To be freed. */
+/* A line an operation. To be freed. */
 static inline char *block_text(const banyan_plan *plan, int rank, uint32_t number)
 {
     bytes_writer text = {0};
