@@ -38,7 +38,7 @@ static bool append(interval_map *pieces, uint64_t start, uint64_t stop, bool wri
     return array_push(pieces, (interval){start, stop, written});
 }
 
-/* [start, stop) laid over the intervals [from, to), which are all that it touches. */
+/* An interval laid over those in [from, to), which are all that it touches. */
 static bool overlay(const interval_map *map, size_t from, size_t to, interval added,
                     interval_map *pieces)
 {
@@ -75,8 +75,10 @@ bool interval_map_add(interval_map *map, uint64_t start, uint64_t stop, bool wri
     if (start >= stop)
         return true;
     size_t from = first_after(map, start), to = from;
-    while (to < map->count && map->data[to].start < stop)
+    while (to < map->count && map->data[to].start <= stop)
         to++;
+    if (from > 0 && map->data[from - 1].stop == start)
+        from--;
     interval_map pieces = {0};
     interval added = {start, stop, written};
     bool done = overlay(map, from, to, added, &pieces) && splice(map, from, to, &pieces);
