@@ -18,6 +18,8 @@ static size_t first_after(const interval_map *map, uint64_t at)
 
 bool interval_map_conflicts(const interval_map *map, uint64_t start, uint64_t stop, bool write)
 {
+    if (start >= stop)
+        return false;
     for (size_t i = first_after(map, start); i < map->count && map->data[i].start < stop; i++) {
         if (write || map->data[i].written)
             return true;
