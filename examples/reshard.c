@@ -2,11 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void ok(banyan_status status)
-{
-    if (status != BANYAN_OK)
-        exit((fprintf(stderr, "%s\n", banyan_last_error()), 1));
-}
+#define OK(call) ((call) ? exit((fprintf(stderr, "%s\n", banyan_last_error()), 1)) : (void)0)
 
 int main(void)
 {
@@ -15,31 +11,25 @@ int main(void)
     banyan_tensors *source, *destination;
     banyan_reshard_plan *plan;
     banyan_copy_service *service;
-    ok(banyan_world_open(NULL, &world));
-    int rank = banyan_world_rank(world), size = banyan_world_size(world);
-
+    OK(banyan_world_open(NULL, &world));
     /* The trainer has cut a matrix's rows over the ranks, the engine wants its columns cut. */
-    banyan_mesh mesh = {.ndim = 1, .extent = {size}};
+    banyan_mesh mesh = {.ndim = 1, .extent = {banyan_world_size(world)}};
     banyan_placement rows = {BANYAN_SHARD, 0}, columns = {BANYAN_SHARD, 1};
-    ok(banyan_layout_create(&trainer));
-    ok(banyan_layout_create(&engine));
     int64_t shape[] = {4096, 4096};
+    int rank = banyan_world_rank(world);
+    OK(banyan_layout_create(&trainer) || banyan_layout_create(&engine));
     banyan_layout_add_sharded(trainer, "weight", BANYAN_BF16, 2, shape, &mesh, &rows, rank);
     banyan_layout_add_sharded(engine, "weight", BANYAN_BF16, 2, shape, &mesh, &columns, rank);
-    ok(banyan_tensors_alloc(trainer, world, &source)); /* or banyan_tensors_create: your memory */
-    ok(banyan_tensors_alloc(engine, world, &destination));
-
-    ok(banyan_reshard_plan_create(trainer, engine, world, NULL, &plan)); /* once */
-    ok(banyan_copy_service_open(world, NULL, NULL, &service));
+    OK(banyan_tensors_alloc(trainer, world, &source)); /* or banyan_tensors_create: your memory */
+    OK(banyan_tensors_alloc(engine, world, &destination));
+    OK(banyan_reshard_plan_create(trainer, engine, world, NULL, &plan)); /* once */
+    OK(banyan_copy_service_open(world, NULL, NULL, &service));
     for (int step = 0; step < 3; step++) /* after every training step */
-        ok(banyan_reshard_execute(plan, source, destination, service, world, NULL));
-    printf("rank %d of %d holds version %d\n", rank, size, (int)banyan_tensors_version(destination));
-
+        OK(banyan_reshard_execute(plan, source, destination, service, world, NULL));
+    printf("rank %d holds version %d\n", rank, (int)banyan_tensors_version(destination));
     banyan_copy_service_close(service);
     banyan_reshard_plan_destroy(plan);
-    banyan_tensors_destroy(source);
-    banyan_tensors_destroy(destination);
-    banyan_layout_destroy(trainer);
-    banyan_layout_destroy(engine);
-    ok(banyan_world_close(world));
+    banyan_tensors_destroy(source), banyan_tensors_destroy(destination);
+    banyan_layout_destroy(trainer), banyan_layout_destroy(engine);
+    OK(banyan_world_close(world));
 }
