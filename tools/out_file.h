@@ -5,9 +5,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "core/nameless.h"
+
 typedef struct out_file {
     const char *path;
-    char *temporary; /* NULL: path is a device, a pipe or a link */
+    nameless whole; /* no descriptor: path is a device, a pipe or a link */
     FILE *file;
 } out_file;
 

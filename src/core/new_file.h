@@ -1,14 +1,14 @@
-/* Files that nobody sees until they are whole: unnamed where the file system can have them so, and
- * else under a hidden name that goes away on failure. */
+/* Nameless files, with errors in sentences. */
 #ifndef CORE_NEW_FILE_H
 #define CORE_NEW_FILE_H
 
+#include <stdio.h>
+
 #include <banyan/core.h>
 
-typedef struct new_file {
-    int fd;
-    char *name; /* hidden; NULL for an unnamed one */
-} new_file;
+#include "core/nameless.h"
+
+typedef nameless new_file;
 
 /* Make one in the file system of `folder`, which must exist. `size` bytes are reserved where the
  * file system can: SYSTEM says what is needed and what is free when they are not there. `what`,
@@ -29,11 +29,12 @@ void new_file_close(new_file *file);
 
 /* A whole file of text at once: folder/name. */
 banyan_status new_file_write_text(const char *folder, const char *name, const char *text);
-/* The same with the path in one. */
+/* The same with the path in one; a device, a pipe or a link is written to as it is. */
 banyan_status new_file_write_at(const char *path, const char *text);
 
-/* For names that no one else has. */
-uint64_t file_random(void);
+/* To write it as a stream, which is to be closed with fclose before the file is published. NULL
+ * with errno. */
+FILE *new_file_stream(const new_file *file);
 
 /* Bring a folder's entries to the disk. */
 banyan_status folder_sync(const char *folder);

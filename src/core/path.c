@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/nameless.h"
 
 char *path_join(const char *folder, const char *name)
 {
@@ -42,8 +43,10 @@ static char *copy(const char *text, size_t length)
 
 char *path_parent(const char *path)
 {
-    size_t start = base_start(path, trimmed(path, strlen(path)));
-    return start == 0 ? copy(".", 1) : copy(path, trimmed(path, start));
+    char *parent = nameless_folder(path);
+    if (!parent)
+        error_no_memory(strlen(path) + 1, "a path");
+    return parent;
 }
 
 char *path_base(const char *path)

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "core/new_file.h"
+#include "core/path.h"
 #include "execute/executor.h"
 #include "plan/plan.h"
 #include "world/control.h"
@@ -118,27 +119,36 @@ static banyan_status write_all(const banyan_executor *executor, FILE *file,
     return BANYAN_OK;
 }
 
+static banyan_status write_stream(const banyan_executor *executor, const new_file *to,
+                                  const char *path, const trace_record *mine, uint64_t count)
+{
+    FILE *file = new_file_stream(to);
+    if (!file)
+        return error_set_errno("cannot write the trace %s", path);
+    banyan_status status = write_all(executor, file, mine, count);
+    bool written = ferror(file) == 0;
+    written &= fclose(file) == 0;
+    if (status == BANYAN_OK && !written)
+        status = error_set_errno("cannot write the trace %s", path);
+    return status;
+}
+
 /* The file has its name only when it is whole. */
 static banyan_status write_file(const banyan_executor *executor, const char *path,
                                 const trace_record *mine, uint64_t count)
 {
-    char *unfinished;
-    if (asprintf(&unfinished, "%s.%d", path, (int)getpid()) < 0)
-        return error_no_memory(strlen(path), "a file's name");
-    FILE *file = fopen(unfinished, "w");
-    if (!file) {
-        banyan_status status = error_set_errno("cannot write the trace %s", unfinished);
-        free(unfinished);
-        return status;
-    }
-    banyan_status status = write_all(executor, file, mine, count);
-    bool written = ferror(file) == 0;
-    written &= fclose(file) == 0;
-    if (status == BANYAN_OK && (!written || rename(unfinished, path) != 0))
-        status = error_set_errno("cannot write the trace %s", path);
+    new_file file;
+    char *folder = path_parent(path);
+    if (!folder)
+        return BANYAN_ERR_NO_MEMORY;
+    banyan_status status = new_file_open(folder, path, 0, &file);
+    free(folder);
     if (status != BANYAN_OK)
-        unlink(unfinished);
-    free(unfinished);
+        return status;
+    status = write_stream(executor, &file, path, mine, count);
+    if (status == BANYAN_OK)
+        status = new_file_publish(&file, path);
+    new_file_close(&file);
     return status;
 }
 

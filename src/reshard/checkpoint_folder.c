@@ -84,7 +84,7 @@ static char *hidden_path(const char *path)
     char *parent = path_parent(path), *prefix = hidden_prefix(path), *hidden = NULL;
     char name[MAX_BASE + RANDOM_DIGITS + 16];
     if (parent && prefix) {
-        snprintf(name, sizeof name, "%s%016" PRIx64, prefix, file_random());
+        snprintf(name, sizeof name, "%s%016" PRIx64, prefix, nameless_random());
         hidden = path_join(parent, name);
     }
     free(parent);

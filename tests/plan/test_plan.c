@@ -1,6 +1,7 @@
 /* What can be done with a plan that is good: write, copy, compare, list, measure. */
 #include "support/test.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +82,27 @@ static void a_plan_that_cannot_be_written_leaves_nothing_behind(void **state)
     size_t bytes;
     CHECK_FAILS(banyan_plan_print(plan, &text, &bytes), BANYAN_ERR_INVALID, "UTF-8");
     banyan_plan_destroy(plan);
+    free(path);
+}
+
+static void a_pipe_is_written_to_and_stays_one(void **state)
+{
+    char *path = folder_path(*state, "pipe");
+    banyan_plan *plan = read_good(), *again;
+    CHECK(mkfifo(path, 0600) == 0);
+    int fd = open(path, O_RDONLY | O_NONBLOCK);
+    CHECK(fd >= 0 && fcntl(fd, F_SETPIPE_SZ, 1 << 20) >= 0);
+    CHECK_OK(banyan_plan_write(plan, path));
+    static char text[1 << 20];
+    ssize_t bytes = read(fd, text, sizeof text);
+    CHECK(bytes > 0 && close(fd) == 0);
+    CHECK_OK(banyan_plan_parse(text, (size_t)bytes, "pipe", &again));
+    check_equal(plan, again);
+    struct stat found;
+    CHECK(lstat(path, &found) == 0 && S_ISFIFO(found.st_mode) && folder_entries(*state) == 1);
+    CHECK(unlink(path) == 0);
+    banyan_plan_destroy(plan);
+    banyan_plan_destroy(again);
     free(path);
 }
 
@@ -324,6 +346,8 @@ int main(void)
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(a_plan_that_cannot_be_written_leaves_nothing_behind,
                                         folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(a_pipe_is_written_to_and_stays_one, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test(a_clone_is_equal_and_on_its_own),
         cmocka_unit_test(every_difference_is_told),
         cmocka_unit_test(no_more_differences_are_told_than_asked_for),
