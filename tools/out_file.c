@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool open_nameless(nameless *file, const char *path)
@@ -54,6 +55,11 @@ bool out_file_finish(out_file *opened)
 bool out_file_possible(const char *path)
 {
     nameless tried;
+    struct stat found;
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
     if (nameless_is_taken(path))
         return access(path, W_OK) == 0;
     if (!open_nameless(&tried, path))
