@@ -94,6 +94,7 @@ static plan_operand local(plan_buffer buffer, uint64_t index, uint64_t size)
 
 typedef struct layout {
     uint64_t stride, block, factor;
+    uint64_t apart; /* scratch chunks, whose stride may be that of longer messages */
 } layout;
 
 static layout layout_of(const shape *of, uint64_t message)
@@ -114,7 +115,7 @@ static layout layout_of(const shape *of, uint64_t message)
 static uint64_t chunk_bytes(const layout *of, plan_buffer buffer, uint64_t chunk, uint64_t *start)
 {
     if (buffer == PLAN_SCRATCH) {
-        *start = chunk * of->stride;
+        *start = chunk * of->apart;
         return of->stride;
     }
     uint64_t block = chunk / of->factor, begin = chunk % of->factor * of->stride;
@@ -141,6 +142,7 @@ typedef struct seen {
     uint64_t count;
     uint32_t operands, key; /* key: an operand in scratch, whose offset tells the position */
     uint64_t key_start;     /* where that begins */
+    const layout *where;
     uint32_t member;
     uint64_t iteration;
     uint64_t pieces, ascending;
@@ -150,7 +152,8 @@ static banyan_status note_piece(void *context, const plan_piece *piece)
 {
     seen *all = context;
     CHECK(piece->bytes > 0);
-    uint64_t first = piece->offsets[all->key] - all->key_start;
+    uint64_t offset = piece->offsets[all->key] - all->key_start;
+    uint64_t first = offset / all->where->apart * all->where->stride + offset % all->where->apart;
     CHECK(first >= all->ascending && first + piece->bytes <= all->count,
           "bytes %" PRIu64 "+%" PRIu64, first, piece->bytes);
     all->ascending = first + piece->bytes;
@@ -307,15 +310,18 @@ static void try_random(random_state *random)
     }
     CHECK_OK(plan_geometry_make(plan, message, 1, &geometry));
     layout where = layout_of(&of, message);
-    CHECK(geometry.chunk_bytes == where.stride);
+    CHECK(geometry.chunk_bytes == where.stride && geometry.scratch_stride == where.stride);
+    geometry.scratch_stride += of.alignment * (uint64_t)(random_between(random, 0, 1) * 3);
+    where.apart = geometry.scratch_stride;
     uint64_t total = op->sources[0].size * where.stride;
     const plan_operand *last = &op->destinations[op->destination_count - 1];
     bool packets = plan_op_reads_packets(op->kind) || plan_op_writes_packets(op->kind);
-    uint64_t data_base = packets ? 2 * of.scratch * where.stride : 0;
+    uint64_t data_base = packets ? 2 * of.scratch * where.apart : 0;
     bool last_packets = plan_destination_is_packets(op, op->destination_count - 1);
-    seen data = {.count = total, .operands = op->source_count + op->destination_count};
+    seen data = {
+        .where = &where, .count = total, .operands = op->source_count + op->destination_count};
     data.key = data.operands - 1;
-    data.key_start = last->index * where.stride + (last_packets ? 0 : data_base);
+    data.key_start = last->index * where.apart + (last_packets ? 0 : data_base);
     data.bytes = calloc(total + 1, sizeof *data.bytes);
     seen pads = data;
     pads.bytes = calloc(total + 1, sizeof *pads.bytes);

@@ -1,0 +1,76 @@
+/* Documents with integers of 64 bits without a sign. */
+#include "support/test.h"
+
+#include "core/json.h"
+
+static uint64_t number_of(const char *text)
+{
+    json_t *root;
+    json_path path = {.file = "text"};
+    uint64_t number;
+    CHECK_OK(json_parse_u64("text", text, strlen(text), &root));
+    CHECK_OK(json_member_u64(&path, root, "n", 0, UINT64_MAX, &number));
+    json_decref(root);
+    return number;
+}
+
+static void integers_up_to_the_last_are_read(void **state)
+{
+    (void)state;
+    CHECK(number_of("{\"n\": 0}") == 0);
+    CHECK(number_of("{\"n\":9223372036854775807}") == INT64_MAX);
+    CHECK(number_of("{\"n\":9223372036854775808}") == UINT64_C(1) << 63);
+    CHECK(number_of("{\"n\": 18446744073709551615 , \"m\": [18446744073709551615]}") == UINT64_MAX);
+}
+
+static void check_refused(const char *text, const char *said)
+{
+    json_t *root;
+    json_path path = {.file = "text"};
+    uint64_t number;
+    banyan_status status = json_parse_u64("text", text, strlen(text), &root);
+    if (status == BANYAN_OK) {
+        status = json_member_u64(&path, root, "n", 1, 100, &number);
+        json_decref(root);
+    }
+    CHECK_FAILS(status, BANYAN_ERR_FORMAT, said);
+}
+
+static void what_is_no_such_integer_is_refused(void **state)
+{
+    (void)state;
+    check_refused("{\"n\": 18446744073709551616}", "too big");
+    check_refused("{\"n\": -9223372036854775809}", "too big");
+    check_refused("{\"n\": -1}", "n is -1");
+    check_refused("{\"n\": 0}", "n is 0: 1 to 100 are possible");
+    check_refused("{\"n\": 18446744073709551615}", "n is 18446744073709551615: 1 to 100");
+    check_refused("{\"n\": 9223372036854775808.5}", "n is a number");
+    check_refused("{\"n\": 1e3}", "n is a number");
+    check_refused("{\"n\": \"5\"}", "n is a string");
+    check_refused("{\"n\": 09223372036854775808}", "text:1:");
+    check_refused("{}", "has no \"n\"");
+}
+
+static void texts_with_digits_stay_as_they_are(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\\\"18446744073709551615\": \"9223372036854775808\","
+                               " \"b\": \"\\\\\", \"c\": 9223372036854775809}";
+    json_t *root;
+    CHECK_OK(json_parse_u64("text", text, sizeof text - 1, &root));
+    const json_t *value = json_object_get(root, "a\"18446744073709551615");
+    CHECK(value && strcmp(json_string_value(value), "9223372036854775808") == 0);
+    CHECK(strcmp(json_string_value(json_object_get(root, "b")), "\\") == 0);
+    CHECK(strcmp(json_string_value(json_object_get(root, "c")), "9223372036854775809") == 0);
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(integers_up_to_the_last_are_read),
+        cmocka_unit_test(what_is_no_such_integer_is_refused),
+        cmocka_unit_test(texts_with_digits_stay_as_they_are),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
