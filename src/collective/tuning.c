@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective/algorithms.h"
 #include "core/error.h"
 #include "core/json.h"
 
@@ -82,17 +83,20 @@ banyan_status tuning_print(const tuning *table, char **text)
 
 static banyan_status row_parse(json_path *path, const json_t *object, tuning_row *row)
 {
-    const char *collective, *algorithm;
+    const char *collective, *name;
     int64_t ranks = 0, up_to = INT64_MAX, instances = 0, unit = 0;
     *row = (tuning_row){.up_to_bytes = UINT64_MAX};
     RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
     if (banyan_collective_parse(collective, &row->kind) != BANYAN_OK || row->kind == BANYAN_CUSTOM)
         return json_path_fail(path, "collective is \"%s\", which is none", collective);
-    RETURN_IF_FAILED(json_member_string(path, object, "algorithm", &algorithm));
-    if (strlen(algorithm) >= sizeof row->algorithm)
+    RETURN_IF_FAILED(json_member_string(path, object, "algorithm", &name));
+    if (strlen(name) >= sizeof row->algorithm)
         return json_path_fail(path, "algorithm has a name of %zu bytes, more than %zu",
-                              strlen(algorithm), sizeof row->algorithm - 1);
-    strcpy(row->algorithm, algorithm);
+                              strlen(name), sizeof row->algorithm - 1);
+    const algorithm_entry *entry;
+    if (algorithm_find(name, &entry) != BANYAN_OK || entry->info.collective != row->kind)
+        return json_path_fail(path, "algorithm \"%s\" is none for %s", name, collective);
+    strcpy(row->algorithm, name);
     RETURN_IF_FAILED(json_member_int(path, object, "ranks", 0, BANYAN_MAX_RANKS, &ranks));
     RETURN_IF_FAILED(json_member_bool(path, object, "registered", &row->registered));
     json_t *bound = json_object_get(object, "up_to_bytes");
