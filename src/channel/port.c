@@ -46,22 +46,29 @@ struct port_proxy {
 
 /* ---- serving ---- */
 
-static void move_slice(const port_request *request, uint64_t moved, uint64_t bytes)
+/* Returns how many bytes were moved: all, but for packets that have not come. */
+static uint64_t move_slice(const port_request *request, uint64_t moved, uint64_t bytes)
 {
-    const char *from = (const char *)request->source + moved;
+    const char *from = request->source;
     char *to = request->destination;
-    if (request->kind == PORT_PUT_PACKETS) {
-        packets_write(to + packets_room(moved), from, bytes, request->flag);
+    uint64_t packets_moved = packets_room(moved);
+    switch (request->kind) {
+    case PORT_PUT_PACKETS:
+        packets_write(to + packets_moved, from + moved, bytes, request->flag);
         bell_knock(request->peer);
-    } else if (request->kind == PORT_FORWARD_PACKETS) {
-        packets_forward(to + packets_room(moved), request->flag,
-                        (const char *)request->source + packets_room(moved), bytes, request->flag);
+        break;
+    case PORT_FORWARD_PACKETS:
+        bytes = packets_forward(to + packets_moved, request->flag, from + packets_moved, bytes,
+                                request->flag);
         bell_knock(request->peer);
-    } else if (stream_is_worthwhile(request->bytes)) {
-        stream_past_cache(to + moved, from, bytes);
-    } else {
-        memcpy(to + moved, from, bytes);
+        break;
+    default:
+        if (stream_is_worthwhile(request->bytes))
+            stream_past_cache(to + moved, from + moved, bytes);
+        else
+            memcpy(to + moved, from + moved, bytes);
     }
+    return bytes;
 }
 
 /* Slices end where packets do. */
@@ -80,7 +87,7 @@ static bool serve_request(port_queue *queue, const port_request *request, uint64
         return true;
     }
     uint64_t rest = request->bytes - queue->moved, some = slice_bytes(rest, *turn);
-    move_slice(request, queue->moved, some);
+    some = move_slice(request, queue->moved, some);
     queue->moved += some;
     *turn -= some;
     if (some < rest)

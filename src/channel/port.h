@@ -13,10 +13,11 @@ typedef struct port_proxy port_proxy; /* one a rank */
 typedef struct port_queue port_queue; /* one a port channel of the rank */
 
 typedef enum port_kind {
-    PORT_PUT,             /* copy `bytes` from `source` to `destination` */
-    PORT_PUT_PACKETS,     /* the same, as packets with `flag` */
-    PORT_FORWARD_PACKETS, /* from packets that have come to packets, both with `flag` */
-    PORT_SIGNAL           /* add 1 to `signal` and knock on `peer` */
+    PORT_PUT,         /* copy `bytes` from `source` to `destination` */
+    PORT_PUT_PACKETS, /* the same, as packets with `flag` */
+    /* The same from packets to packets, both with `flag`; `bytes` of data, which have come. */
+    PORT_FORWARD_PACKETS,
+    PORT_SIGNAL /* add 1 to `signal` and knock on `peer` */
 } port_kind;
 
 typedef struct port_request {

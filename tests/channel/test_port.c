@@ -59,7 +59,7 @@ struct lane {
     bell sender, receiver;
     counter filled, emptied;
     char to[LARGEST];
-    _Alignas(8) char packets[2 * LARGEST];
+    _Alignas(8) char packets[2 * LARGEST], forwarded[2 * LARGEST];
 };
 
 static size_t round_bytes(uint64_t round)
@@ -67,7 +67,8 @@ static size_t round_bytes(uint64_t round)
     return (round * 2654435761U >> 5) % LARGEST;
 }
 
-/* Each round's bytes come as they are and as packets; the receiver signals when it has read them.
+/* Each round's bytes come as they are, as packets, and as packets that are sent on; the receiver
+ * signals when it has read them.
  */
 static void *receive_rounds(void *argument)
 {
@@ -78,9 +79,12 @@ static void *receive_rounds(void *argument)
         fill(expected, bytes, round);
         await_counter(&lane->receiver, &lane->filled, round);
         CHECK(memcmp(lane->to, expected, bytes) == 0, "round %llu", (unsigned long long)round);
-        size_t come = packets_read(unpacked, lane->packets, bytes, (uint32_t)round);
-        CHECK(come == bytes && memcmp(unpacked, expected, bytes) == 0, "round %llu",
-              (unsigned long long)round);
+        const char *packets[] = {lane->packets, lane->forwarded};
+        for (int i = 0; i < 2; i++) {
+            size_t come = packets_read(unpacked, packets[i], bytes, (uint32_t)round);
+            CHECK(come == bytes && memcmp(unpacked, expected, bytes) == 0, "round %llu",
+                  (unsigned long long)round);
+        }
         counter_add(&lane->emptied, 1);
         bell_knock(&lane->sender);
     }
@@ -103,17 +107,20 @@ static void puts_are_seen_with_the_signal_behind_them(void **state)
         port_request put = {PORT_PUT, lane.to, from[round % 2], bytes, 0, NULL, NULL};
         port_request put_packets = {PORT_PUT_PACKETS, lane.packets, from[round % 2], bytes,
                                     (uint32_t)round,  NULL,         &lane.receiver};
+        port_request forward = {PORT_FORWARD_PACKETS, lane.forwarded, lane.packets,  bytes,
+                                (uint32_t)round,      NULL,           &lane.receiver};
         port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &lane.filled, &lane.receiver};
         fill(from[round % 2], bytes, round);
         await_counter(&lane.sender, &lane.emptied, round - 1);
         post(&lane.sender, queue, &put);
         post(&lane.sender, queue, &put_packets);
+        post(&lane.sender, queue, &forward);
         post(&lane.sender, queue, &signal);
         /* The source of what is done may be overwritten, here of the round before. */
-        await_done(&lane.sender, queue, port_posted(queue) - 3);
+        await_done(&lane.sender, queue, port_posted(queue) - 4);
     }
     pthread_join(thread, NULL);
-    CHECK(port_done(queue) == 3 * ROUNDS && port_posted(queue) == 3 * ROUNDS);
+    CHECK(port_done(queue) == 4 * ROUNDS && port_posted(queue) == 4 * ROUNDS);
     port_queue_destroy(queue);
     port_proxy_destroy(proxy);
 }
