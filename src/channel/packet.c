@@ -6,6 +6,10 @@
 #include "core/cpu.h"
 #include "core/sanitizer.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 /* The flag is the upper half of a packet. */
 typedef uint64_t packet_at __attribute__((may_alias));
 
@@ -81,8 +85,9 @@ static size_t forward_each(char *to, uint64_t to_flag, const char *from, size_t 
 
 #ifdef PACKETS_IN_VECTORS
 
-/* Data bytes from which it is worth looking for the widest vectors: a step of those takes it. */
-#define WORTHWHILE 128
+/* Data bytes from which vectors are worthwhile, and the widest ones: two of their steps. */
+#define WORTHWHILE 32
+#define WIDE_WORTHWHILE 256
 
 /* Whole steps, of four vectors of packets each, from the start of a run; each says how many packets
  * that were. */
@@ -103,6 +108,30 @@ typedef struct packet_loops {
 #define LOWER_16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define UPPER_16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define EVEN_16 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+
+/* Is any bit of a flag set? */
+static inline bool narrow_any_flag(uint64_t __attribute__((vector_size(16))) lanes)
+{
+    return (lanes[0] | lanes[1]) >> 32 != 0;
+}
+
+#if defined(__x86_64__)
+
+#define AVX2 __attribute__((target(CPU_AVX2_TARGET)))
+#define AVX512 __attribute__((target(CPU_AVX512_TARGET)))
+
+AVX2 static inline bool avx2_any_flag(uint64_t __attribute__((vector_size(32))) lanes)
+{
+    __m256i flags = _mm256_set1_epi64x((int64_t)(UINT64_MAX << 32));
+    return !_mm256_testz_si256((__m256i)lanes, flags);
+}
+
+AVX512 static inline bool avx512_any_flag(uint64_t __attribute__((vector_size(64))) lanes)
+{
+    return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) & 0xaaaa;
+}
+
+#endif
 
 #define DEFINE_LOOPS(name, attributes, words)                                                      \
     enum { name##_step = 2 * (words) };                                                            \
@@ -128,12 +157,10 @@ typedef struct packet_loops {
     {                                                                                              \
         const volatile name##_packets *from = (const volatile name##_packets *)packets;            \
         *q = (name##_quad){from[0], from[1], from[2], from[3]};                                    \
-        uint64_t expected = flag << 32, other = 0;                                                 \
+        uint64_t expected = flag << 32;                                                            \
         name##_lanes others =                                                                      \
             (q->a ^ expected) | (q->b ^ expected) | (q->c ^ expected) | (q->d ^ expected);         \
-        for (int i = 0; i < (words) / 2; i++)                                                      \
-            other |= others[i];                                                                    \
-        return other >> 32 == 0;                                                                   \
+        return !name##_any_flag(others);                                                           \
     }                                                                                              \
                                                                                                    \
     attributes static size_t name##_write(char *packets, const char *data, size_t count,           \
@@ -190,17 +217,18 @@ typedef struct packet_loops {
 
 DEFINE_LOOPS(narrow, , 4)
 #if defined(__x86_64__)
-DEFINE_LOOPS(avx2, __attribute__((target(CPU_AVX2_TARGET))), 8)
-DEFINE_LOOPS(avx512, __attribute__((target(CPU_AVX512_TARGET))), 16)
+DEFINE_LOOPS(avx2, AVX2, 8)
+DEFINE_LOOPS(avx512, AVX512, 16)
 #endif
 
-static const packet_loops *loops_of_this_cpu(void)
+static const packet_loops *loops_for(size_t bytes)
 {
 #if defined(__x86_64__)
     static const packet_loops *const by_level[] = {
         [CPU_BASELINE] = &narrow_loops, [CPU_AVX2] = &avx2_loops, [CPU_AVX512] = &avx512_loops};
-    return by_level[cpu_level_get()];
+    return bytes < WIDE_WORTHWHILE ? &narrow_loops : by_level[cpu_level_get()];
 #else
+    (void)bytes;
     return &narrow_loops;
 #endif
 }
@@ -222,7 +250,7 @@ void packets_write(void *packets, const void *data, size_t bytes, uint32_t flag)
     size_t done = 0;
 #ifdef PACKETS_IN_VECTORS
     if (bytes >= WORTHWHILE) {
-        const packet_loops *loops = loops_of_this_cpu();
+        const packet_loops *loops = loops_for(bytes);
         done = bytes_before(loops, to);
         write_each(to, from, done, flag);
         done += PACKET_DATA_BYTES *
@@ -239,7 +267,7 @@ size_t packets_read(void *data, const void *packets, size_t bytes, uint32_t flag
     size_t done = 0;
 #ifdef PACKETS_IN_VECTORS
     if (bytes >= WORTHWHILE) {
-        const packet_loops *loops = loops_of_this_cpu();
+        const packet_loops *loops = loops_for(bytes);
         size_t before = bytes_before(loops, from);
         done = read_each(to, from, before, flag);
         if (done < before)
@@ -258,7 +286,7 @@ size_t packets_forward(void *to, uint32_t to_flag, const void *from, size_t byte
     size_t done = 0;
 #ifdef PACKETS_IN_VECTORS
     if (bytes >= WORTHWHILE) {
-        const packet_loops *loops = loops_of_this_cpu();
+        const packet_loops *loops = loops_for(bytes);
         size_t before = bytes_before(loops, in);
         done = forward_each(out, to_flag, in, before, flag);
         if (done < before)
