@@ -159,6 +159,40 @@ static void a_full_queue_says_so_and_loses_nothing(void **state)
     free(to);
 }
 
+/* A put behind a short one is cut wherever the short one leaves room for. */
+static void packets_are_whole_wherever_a_long_put_is_cut(void **state)
+{
+    (void)state;
+    static bell own;
+    const size_t bytes = ((size_t)5 << 20) / 2 + 3;
+    char *from = malloc(bytes), *to = malloc(bytes), *packets = malloc(packets_room(bytes));
+    char *forwarded = malloc(packets_room(bytes));
+    fill(from, bytes, 4);
+    port_proxy *proxy;
+    port_queue *queue;
+    CHECK_OK(port_proxy_create(&own, true, &proxy));
+    CHECK_OK(port_queue_create(proxy, &queue));
+    for (uint32_t odd = 1; odd < 8; odd++) {
+        port_request requests[] = {
+            {PORT_PUT, to, from, (size_t)odd * 10007, 0, NULL, NULL},
+            {PORT_PUT_PACKETS, packets, from, bytes, odd, NULL, &own},
+            {PORT_PUT, to, from, odd, 0, NULL, NULL},
+            {PORT_FORWARD_PACKETS, forwarded, packets, bytes, odd, NULL, &own},
+        };
+        for (int i = 0; i < 4; i++)
+            CHECK(port_post(queue, &requests[i]));
+        await_done(&own, queue, port_posted(queue));
+        CHECK(packets_read(to, packets, bytes, odd) == bytes && memcmp(to, from, bytes) == 0);
+        CHECK(packets_read(to, forwarded, bytes, odd) == bytes && memcmp(to, from, bytes) == 0);
+    }
+    port_queue_destroy(queue);
+    port_proxy_destroy(proxy);
+    free(from);
+    free(to);
+    free(packets);
+    free(forwarded);
+}
+
 static void a_queue_does_its_work_before_it_is_destroyed(void **state)
 {
     (void)state;
@@ -309,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_are_seen_with_the_signal_behind_them),
         cmocka_unit_test(a_full_queue_says_so_and_loses_nothing),
+        cmocka_unit_test(packets_are_whole_wherever_a_long_put_is_cut),
         cmocka_unit_test(a_queue_does_its_work_before_it_is_destroyed),
         cmocka_unit_test(nothing_need_be_posted),
         cmocka_unit_test(many_queues_are_served_side_by_side),
