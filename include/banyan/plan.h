@@ -57,6 +57,9 @@ typedef struct banyan_plan_info {
     /* Messages that the author meant it for: a rank's input, but for all-gather, where the format
      * counts the output. */
     uint64_t min_message_bytes, max_message_bytes;
+    /* A message is a multiple of so many elements; 0: the plan has no buffers, and only the empty
+     * message. */
+    uint64_t message_parts;
     uint64_t operations; /* of all ranks; those inside a loop count once */
     int thread_blocks;   /* of the rank that has most */
 } banyan_plan_info;
@@ -76,6 +79,29 @@ BANYAN_API const char *banyan_plan_tag_key(const banyan_plan *plan, size_t index
 BANYAN_API banyan_status banyan_plan_sizes(const banyan_plan *plan, int rank,
                                            uint64_t message_bytes, uint64_t *input_bytes,
                                            uint64_t *output_bytes);
+
+/* A rank's input, from this byte on. */
+typedef struct banyan_plan_source {
+    int rank;
+    uint64_t offset;
+} banyan_plan_source;
+
+/* Bytes of an output that must hold as many bytes of these sources, reduced element by element
+ * (one: copied). */
+typedef struct banyan_plan_result {
+    uint64_t offset, bytes;
+    const banyan_plan_source *sources;
+    size_t source_count;
+} banyan_plan_result;
+
+/* What the output of `rank` must hold after a run on a message of `message_bytes`, by the
+ * definition of the plan's collective, or as the author of a custom one says: ascending parts;
+ * nothing is said of bytes that none of them covers. `*op` is how they are reduced. `*parts`,
+ * sources and all, is to be freed with one free(); NULL without any. Errors: INVALID (the plan
+ * cannot run at this size), NO_MEMORY. */
+BANYAN_API banyan_status banyan_plan_expected(const banyan_plan *plan, int rank,
+                                              uint64_t message_bytes, banyan_plan_result **parts,
+                                              size_t *count, banyan_reduce_op *op);
 
 /* Read a plan from a file, or from text. Every index in it is checked; what is wrong is refused
  * with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors: NOT_FOUND,

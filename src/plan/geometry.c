@@ -28,9 +28,9 @@ static uint64_t most_chunks(const banyan_plan *plan, plan_buffer buffer)
     return most;
 }
 
-/* How many blocks the message is, and of how many chunks each. The message is the input; where no
- * rank has any, the output, and where none has that, the scratch. */
-static void divide_message(const banyan_plan *plan, uint64_t *blocks, uint64_t *block_chunks)
+/* The message is the input; where no rank has any, the output, and where none has that, the
+ * scratch. */
+void plan_message_divide(const banyan_plan *plan, uint64_t *blocks, uint64_t *block_chunks)
 {
     bool per_rank = plan->collective == BANYAN_REDUCESCATTER || plan->collective == BANYAN_ALLTOALL;
     uint64_t chunks = 0;
@@ -46,7 +46,7 @@ static void divide_message(const banyan_plan *plan, uint64_t *blocks, uint64_t *
 static banyan_status lay_message(const banyan_plan *plan, size_t elem_bytes, plan_geometry *made)
 {
     uint64_t blocks, block_chunks, message = made->message_bytes, unit;
-    divide_message(plan, &blocks, &block_chunks);
+    plan_message_divide(plan, &blocks, &block_chunks);
     if (blocks == 0 && message > 0)
         return error_set(BANYAN_ERR_INVALID, "plan %s has no buffers for a message of %llu bytes",
                          plan->name, ULL(message));
@@ -258,7 +258,7 @@ banyan_status plan_geometry_largest(const banyan_plan *plan, uint64_t message_by
                                     plan_geometry *geometry)
 {
     uint64_t blocks, block_chunks;
-    divide_message(plan, &blocks, &block_chunks);
+    plan_message_divide(plan, &blocks, &block_chunks);
     uint64_t more = blocks > 0 ? (blocks - message_bytes % blocks) % blocks : 0;
     if (message_bytes > UINT64_MAX - more)
         more = 0;

@@ -37,6 +37,9 @@ typedef struct plan_geometry {
                                     scratch */
 } plan_geometry;
 
+/* How many blocks a message is, and of how many chunks each; 0 blocks: there are no buffers. */
+void plan_message_divide(const banyan_plan *plan, uint64_t *blocks, uint64_t *block_chunks);
+
 /* INVALID: the message is not a multiple of `elem_bytes`, blocks would be unequal, a size
  * overflows, or scratch that is reused is too small for an operation outside a loop or for a loop's
  * unit. */

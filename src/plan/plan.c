@@ -101,6 +101,8 @@ banyan_plan_info banyan_plan_describe(const banyan_plan *plan)
         .min_message_bytes = plan->min_message_bytes,
         .max_message_bytes = plan->max_message_bytes,
     };
+    uint64_t block_chunks;
+    plan_message_divide(plan, &info.message_parts, &block_chunks);
     for (int r = 0; r < plan->rank_count; r++) {
         const plan_rank *rank = &plan->ranks[r];
         if ((int)rank->block_count > info.thread_blocks)
