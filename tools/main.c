@@ -15,6 +15,9 @@ static const struct command {
 } commands[] = {
     {"launch", "start the ranks of a program on this machine", launch_command},
     {"reshard", "move a model between parallel layouts", reshard_command},
+    {"run", "run a plan of a collective, check it and time it", run_command},
+    {"algo", "the built-in collective algorithms and their plans", algo_command},
+    {"tune", "find out which algorithms are fastest on this machine", tune_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
 };
 

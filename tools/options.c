@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sizes.h"
+
 int options_refuse(const option_table *table, const char *format, ...)
 {
     va_list args;
@@ -70,6 +72,28 @@ static bool set_seconds(const option_table *table, const option_entry *entry, co
     return true;
 }
 
+static bool set_bytes(const option_table *table, const option_entry *entry, const char *text)
+{
+    uint64_t value;
+    if (!sizes_parse(text, &value) || value == 0) {
+        options_refuse(table, "--%s wants bytes, more than 0, such as 1000, 64K or 1M, not \"%s\"",
+                       entry->name, text);
+        return false;
+    }
+    *(uint64_t *)entry->value = value;
+    return true;
+}
+
+static bool set_range(const option_table *table, const option_entry *entry, const char *text)
+{
+    uint64_t *range = entry->value;
+    if (sizes_parse_range(text, &range[0], &range[1]))
+        return true;
+    options_refuse(table, "--%s wants bytes, more than 0, such as 1K:64M or 1000, not \"%s\"",
+                   entry->name, text);
+    return false;
+}
+
 static bool set_value(const option_table *table, const option_entry *entry, const char *text)
 {
     switch (entry->kind) {
@@ -80,6 +104,10 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
         return set_count(table, entry, text);
     case OPTION_SECONDS:
         return set_seconds(table, entry, text);
+    case OPTION_BYTES:
+        return set_bytes(table, entry, text);
+    case OPTION_RANGE:
+        return set_range(table, entry, text);
     case OPTION_CHOICE:
         if (!is_choice(entry->argument, text)) {
             options_refuse(table, "--%s is one of %s, not \"%s\"", entry->name, entry->argument,

@@ -13,6 +13,8 @@ typedef enum option_kind {
     OPTION_TEXT,    /* const char * */
     OPTION_COUNT,   /* int, low ≤ value ≤ high */
     OPTION_SECONDS, /* double, more than 0 */
+    OPTION_BYTES,   /* uint64_t, more than 0; "64K" */
+    OPTION_RANGE,   /* two uint64_t, more than 0 and ascending; "1K:64M", or one for both */
     OPTION_CHOICE   /* const char *, one of `argument`: "direct|pipeline" */
 } option_kind;
 

@@ -16,6 +16,8 @@ typedef struct progress {
 /* `show` false: on ranks that stay silent. */
 void progress_begin(progress *bar, bool show, const char *what, uint64_t total, bool bytes);
 void progress_add(progress *bar, uint64_t done);
+/* For what has no rate: `share` of it, 0 to 1, is done, and it is at `what` now. */
+void progress_show(progress *bar, const char *what, double share);
 /* Take the line away. */
 void progress_end(progress *bar);
 

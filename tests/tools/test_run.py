@@ -1,0 +1,194 @@
+"""banyan run: a plan is run between processes, every element checked, and timed."""
+
+import json
+import pathlib
+import sys
+import unittest
+
+from collective_case import CollectiveCase
+
+PLANS = pathlib.Path(__file__).resolve().parents[3] / "shared/plans"
+DTYPES = ["f32", "bf16", "f16", "f8_e4m3", "i32", "u8", "f8_e5m2"]
+ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8_e4m3": 1, "f8_e5m2": 1, "i32": 4, "u8": 1,
+                 "u32": 4, "i64": 8}
+
+
+class Run(CollectiveCase):
+    def measure(self, path, *options):
+        return json.loads(self.succeed("run", path, "--json", "--iters", 3, *options))
+
+    def test_every_collective_is_checked_and_timed(self):
+        ranks = 3
+        share = (ranks - 1) / ranks
+        for algorithm, busy, outputs in [
+                ("allreduce_ring", 2 * share, ranks), ("allgather_allpairs", share, ranks),
+                ("reducescatter_ring", share, 1), ("alltoall_pairwise", share, ranks),
+                ("broadcast_tree", 1, ranks), ("sendrecv_packets", 1, ranks),
+                ("reduce_tree", 1, 1)]:
+            path = self.emit(algorithm, ranks)
+            for memory in ["symmetric", "ordinary"]:
+                report = self.measure(path, "--size", "1200:10800", "--step-factor", 3, "--memory",
+                                      memory, "--workers", 2)
+                self.assertEqual((report["name"], report["ranks"], report["memory"]),
+                                 (algorithm, ranks, memory))
+                self.assertEqual([size["bytes"] for size in report["sizes"]], [1200, 3600, 10800])
+                for size in report["sizes"]:
+                    self.assertEqual((size["wrong_elements"], size["first_wrong"]), (0, None))
+                    self.assertEqual(size["checked_elements"], 2 * outputs * size["bytes"] // 4)
+                    self.assertEqual(size["iterations"], 3)
+                    speed = size["bytes"] / size["seconds"] / 1e9
+                    self.assertAlmostEqual(size["algorithm_gb_per_s"] / speed, 1, 5)
+                    self.assertAlmostEqual(size["bus_gb_per_s"] / speed, busy, 5)
+
+    def test_all_element_types_and_reductions_are_exact(self):
+        for op in ["sum", "min", "max"]:
+            path = self.emit("allreduce_packets", 2, "--op", op)
+            for dtype, element_bytes in ELEMENT_BYTES.items():
+                size = self.measure(path, "--size", 999, "--dtype", dtype)["sizes"][0]
+                elements = 999 // element_bytes
+                self.assertEqual((size["elements"], size["checked_elements"]),
+                                 (elements, 4 * elements))
+                self.assertEqual(size["wrong_elements"], 0, f"{op} of {dtype}")
+
+    def test_more_ranks_than_an_8_bit_float_can_add_are_still_checked(self):
+        size = self.measure(self.emit("allreduce_oneshot", 9), "--size", 640, "--dtype",
+                            "f8_e5m2")["sizes"][0]
+        self.assertEqual((size["checked_elements"], size["wrong_elements"]), (2 * 9 * 640, 0))
+
+    def test_an_in_place_plan_is_run_in_place_and_if_wished_apart(self):
+        for algorithm in ["allreduce_twoshot_direct", "allgather_direct", "reducescatter_direct"]:
+            path = self.emit(algorithm, 3, "--in-place")
+            for options, in_place in [([], True), (["--out-of-place"], False)]:
+                for memory in ["symmetric", "ordinary"]:
+                    report = self.measure(path, "--size", 6000, "--memory", memory, *options)
+                    self.assertEqual((report["in_place"], report["sizes"][0]["wrong_elements"]),
+                                     (in_place, 0))
+
+    def test_the_table_has_a_line_a_size(self):
+        path = self.emit("allreduce_ring", 2)
+        lines = self.succeed("run", path, "--size", "1K:4K", "--dtype", "bf16").split("\n")
+        self.assertEqual(lines[0], "allreduce_ring: allreduce, 2 ranks, bf16, symmetric memory")
+        rows = [line.split() for line in lines[4:7]]
+        self.assertEqual([(row[0], row[1], row[5]) for row in rows],
+                         [("1,024", "512", "0"), ("2,048", "1,024", "0"), ("4,096", "2,048", "0")])
+        self.assertTrue(all(float(number) > 0 for row in rows for number in row[2:3]))
+        self.assertIn("14,336 output elements were checked in two runs of each size: all are right",
+                      lines)
+
+    def test_sizes_are_rounded_to_whole_elements_of_every_rank_and_run_once(self):
+        path = self.emit("allgather_allpairs", 3)
+        report = self.measure(path, "--size", "1:100")
+        self.assertEqual([size["bytes"] for size in report["sizes"]], [12, 24, 60])
+        self.assertEqual([size["message_bytes"] for size in report["sizes"]], [4, 8, 20])
+
+    def test_sizes_outside_of_the_bounds_are_run_and_marked(self):
+        plan = self.plan("allgather_allpairs", 2)
+        plan.update(min_message_size=2048, max_message_size=4096)
+        path = self.write(plan)
+        report = self.measure(path, "--size", "1K:8K")
+        self.assertEqual([(size["bytes"], size["in_bounds"]) for size in report["sizes"]],
+                         [(1024, False), (2048, True), (4096, True), (8192, False)])
+        text = self.succeed("run", path, "--size", "1K:8K", "--iters", 1)
+        self.assertEqual([line[0] for line in text.split("\n")[4:8]], ["~", " ", " ", "~"])
+        self.assertIn("\n~: outside the 2,048 to 4,096 bytes that the plan is meant for\n", text)
+
+    def test_a_wrong_element_is_found_and_named(self):
+        plan = self.plan("broadcast_packets", 3)
+        plan["banyan"]["root"] = 1
+        path = self.write(plan)
+        done = self.banyan("run", path, "--size", 400, "--dtype", "i32")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^banyan run: rank 0: element 0 of the output is "
+                                      r"0x[0-9a-f]{8}, not 0x[0-9a-f]{8}, at 400 bytes in the first "
+                                      r"checked run: the first of 600 wrong elements\n$")
+        self.assertEqual(done.stdout.split("\n")[4].split()[5], "600")
+        self.assertNotIn("right", done.stdout)
+
+    def test_what_is_wrong_stands_in_the_json_too(self):
+        plan = self.plan("allreduce_oneshot", 2, "--op", "max")
+        plan = json.loads(json.dumps(plan).replace('"max"', '"min"', 1))
+        done = self.banyan("run", self.write(plan), "--size", "4K", "--json")
+        size = json.loads(done.stdout)["sizes"][0]
+        self.assertEqual(done.returncode, 1)
+        self.assertGreater(size["wrong_elements"], 0)
+        first = size["first_wrong"]
+        self.assertNotEqual(first["expected"], first["found"])
+        self.assertIn(f"rank {first['rank']}: element {first['index']:,} of the output is "
+                      f"{first['found']}, not {first['expected']}", done.stderr)
+
+    def custom(self, reduction):
+        """An all-reduce that is not called so, of which only rank 1's first chunk is expected."""
+        plan = self.plan("allreduce_oneshot", 2)
+        plan["collective"] = "mixture"
+        chunks = plan["gpus"][1]["output_chunks"]
+        expected = [[[0, 0], [1, 0]]] + [None] * (chunks - 1)
+        plan["banyan"] = {"expected": [None, expected], "reduce_op": reduction}
+        return self.write(plan), chunks
+
+    def test_a_custom_collective_is_checked_where_it_says_what_it_expects(self):
+        path, chunks = self.custom("sum")
+        size = self.measure(path, "--size", 400 * chunks)["sizes"][0]
+        self.assertEqual((size["wrong_elements"], size["checked_elements"]), (0, 2 * 100))
+        path, chunks = self.custom("min")
+        done = self.banyan("run", path, "--size", 400 * chunks)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("rank 1: element ", done.stderr)
+
+    def test_a_custom_collective_that_says_nothing_is_run_and_not_checked(self):
+        plan = self.plan("allreduce_oneshot", 2)
+        plan["collective"] = "mixture"
+        plan.pop("banyan", None)
+        path = self.write(plan)
+        text = self.succeed("run", path, "--size", "4K")
+        self.assertEqual(text.split("\n")[4].split()[5], "-")
+        self.assertIn('\nnothing was checked: the plan\'s collective "mixture" does not say what '
+                      'its outputs must hold\n', text)
+        report = self.measure(path, "--size", "4K")
+        self.assertEqual((report["checked"], report["sizes"][0]["wrong_elements"]), (False, None))
+
+    def test_a_trace_shows_every_rank(self):
+        trace = self.folder / "trace.json"
+        self.succeed("run", self.emit("allreduce_ring", 3), "--size", "1K:2K", "--trace", trace)
+        events = json.loads(trace.read_text())["traceEvents"]
+        self.assertEqual({event["pid"] for event in events}, {0, 1, 2})
+        self.assertIn("signal", {event["name"] for event in events})
+
+    def test_what_cannot_be_run_is_refused(self):
+        path = self.emit("allreduce_ring", 2)
+        plan = json.loads(path.read_text())
+        plan["gpus"][1]["threadblocks"][0]["ops"][0]["name"] = "jump"
+        broken = self.write(plan, "broken.json")
+        for words, part, code in [
+                ([], "say which plan", 2),
+                ([path, path], "one plan at a time", 2),
+                ([path, "--size", "4K:1K"], "--size wants bytes", 2),
+                ([path, "--size", "0"], "--size wants bytes", 2),
+                ([path, "--size", "1Q"], "--size wants bytes", 2),
+                ([path, "--step-factor", "1"], "--step-factor wants a number from 2", 2),
+                ([path, "--dtype", "f31"], '"f31" names no element type', 1),
+                ([path, "--trace", "/nowhere/trace.json"], "cannot write /nowhere/trace.json", 1),
+                ([self.folder / "absent.json"], "absent.json", 1),
+                ([broken], "gpus[1].threadblocks[0].ops[0]", 1),
+                ([path, "--dtype", "f64"], "F64", 1)]:
+            self.assert_refused(self.banyan("run", *words, "--json"), "banyan run", part, code)
+
+    @unittest.skipUnless(PLANS.is_dir(), f"there is no {PLANS}")
+    def test_every_whole_collective_of_the_formats_own_language_is_right(self):
+        paths = sorted(PLANS.glob("*_node_*.json"))
+        self.assertEqual(len(paths), 25)
+        for number, path in enumerate(paths):
+            for turn in range(3):
+                dtype = DTYPES[(number + 2 * turn) % len(DTYPES)]
+                sizes = ["1:1M", "1000:3000", "65521:655210"][turn]
+                self.measure(path, "--size", sizes, "--step-factor", 1000, "--dtype", dtype)
+
+    @unittest.skipUnless(PLANS.is_dir(), f"there is no {PLANS}")
+    def test_long_messages_are_right(self):
+        for name in ["single_node_allreduce_2", "single_node_allgather_pkt_2",
+                     "single_node_alltoall_ring_2", "single_node_allreduce_pipeline_2"]:
+            self.measure(PLANS / f"{name}.json", "--size", "64M", "--dtype", "bf16")
+
+
+if __name__ == "__main__":
+    done = unittest.main(argv=[sys.argv[0], "-v"], exit=False)
+    sys.exit(not done.result.wasSuccessful())

@@ -1,0 +1,83 @@
+"""banyan tune: measures, writes a table that communicators take, and adds to it."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+from collective_case import BANYAN, CollectiveCase
+
+
+class Tune(CollectiveCase):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "tuning.json"
+
+    def rows(self, ranks):
+        rows = json.loads(self.path.read_text())["rows"]
+        return [row for row in rows if row["ranks"] == ranks]
+
+    def tune(self, ranks, *options):
+        return self.succeed("tune", "-n", ranks, "--size", "64:256", "-o", self.path, *options)
+
+    def test_a_table_is_measured_printed_and_added_to(self):
+        text = self.tune(2, "--seconds", 20)
+        two = self.rows(2)
+        self.assertEqual({(row["collective"], row["registered"]) for row in two},
+                         {(collective, registered) for registered in [False, True] for collective in
+                          ["allreduce", "allgather", "reducescatter", "alltoall", "sendrecv",
+                           "broadcast", "reduce"]} - {("reduce", True)})
+        printed = [line.split() for line in text.split("\n")[3:3 + len(two)]]
+        self.assertEqual(
+            printed,
+            [[row["collective"], "registered" if row["registered"] else "ordinary",
+              "any" if row["up_to_bytes"] is None else f"{row['up_to_bytes']:,}", row["algorithm"]]
+             for row in two])
+        self.tune(3, "--seconds", 1)
+        self.assertEqual(self.rows(2), two)
+        self.assertNotEqual(self.rows(3), [])
+
+    def test_a_file_that_is_no_table_is_refused_and_kept(self):
+        self.path.write_text('{"format": "something else"}')
+        done = self.banyan("tune", "-n", 2, "--seconds", 1, "-o", self.path)
+        self.assert_refused(done, "banyan tune", "something else")
+        self.assertEqual(self.path.read_text(), '{"format": "something else"}')
+
+    def test_wrong_calls_are_refused(self):
+        for words, part, code in [
+                (["-o", self.path], "--ranks N is missing", 2),
+                (["-n", 2], "--out FILE is missing", 2),
+                (["-n", 2, "-o", self.path, "--seconds", "0"], "--seconds wants seconds", 2),
+                (["-n", 2, "-o", self.path, "--size", "8:4"], "--size wants bytes", 2),
+                (["-n", 2, "-o", "/nowhere/t.json"], "cannot write /nowhere/t.json", 1)]:
+            self.assert_refused(self.banyan("tune", *words), "banyan tune", part, code)
+        self.assertFalse(self.path.exists())
+
+    def test_a_terminal_shows_what_is_measured(self):
+        master, terminal = pty.openpty()
+        started = subprocess.Popen(
+            [BANYAN, "tune", "-n", "2", "--size", "8:1K", "--seconds", "60", "-o", self.path],
+            stdout=subprocess.PIPE, stderr=terminal)
+        os.close(terminal)
+        bar = re.compile(rb"tuning +\[#*\.*\] +\d+ %  \w+ of \d+ bytes, \w+ memory")
+        seen = b""
+        end = time.monotonic() + 60
+        try:
+            while time.monotonic() < end and not bar.search(seen) and (
+                    part := os.read(master, 4096)):
+                seen += part
+        except OSError:
+            pass
+        started.terminate()
+        started.communicate(timeout=30)
+        os.close(master)
+        self.assertRegex(seen, bar)
+
+
+if __name__ == "__main__":
+    done = unittest.main(argv=[sys.argv[0], "-v"], exit=False)
+    sys.exit(not done.result.wasSuccessful())

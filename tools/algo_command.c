@@ -1,0 +1,162 @@
+#include "commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <banyan/collective.h>
+#include <jansson.h>
+
+#include "options.h"
+
+#define WHO "banyan algo"
+#define LIST_WHO WHO " list"
+#define EMIT_WHO WHO " emit"
+
+/* ---- list ---- */
+
+static void print_table(void)
+{
+    banyan_algorithm_info info;
+    printf("%-28s %-14s %-8s %s\n", "name", "collective", "reaches", "what it does");
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++)
+        printf("%-28s %-14s %-8s %s\n", info.name, banyan_collective_name(info.collective),
+               info.reaches_peers_buffers ? "buffers" : "scratch", info.about);
+}
+
+static int print_json(void)
+{
+    banyan_algorithm_info info;
+    json_t *array = json_array();
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++)
+        json_array_append_new(
+            array, json_pack("{s:s, s:s, s:s, s:b}", "name", info.name, "collective",
+                             banyan_collective_name(info.collective), "about", info.about,
+                             "reaches_peers_buffers", (int)info.reaches_peers_buffers));
+    bool printed = array && json_dumpf(array, stdout, JSON_INDENT(2)) == 0;
+    json_decref(array);
+    return printed && putchar('\n') != EOF ? 0 : 1;
+}
+
+static int list(int argc, char **argv)
+{
+    bool json = false;
+    const option_entry entries[] = {
+        {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON array, no table", 0, 0},
+    };
+    const option_table table = {
+        LIST_WHO, "[--json]",
+        "List the built-in algorithms. Those that reach their peers' buffers move data in place "
+        "when\n"
+        "these lie in symmetric memory, and are staged when they do not; the others let peers see\n"
+        "scratch only.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (rest != argc)
+        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest],
+                              LIST_WHO);
+    if (json)
+        return print_json();
+    print_table();
+    return 0;
+}
+
+/* ---- emit ---- */
+
+struct emission {
+    const char *name, *op, *out;
+    banyan_algorithm_params params;
+};
+
+static banyan_status print_plan(const banyan_plan *plan)
+{
+    char *text;
+    size_t bytes;
+    banyan_status status = banyan_plan_print(plan, &text, &bytes);
+    if (status != BANYAN_OK)
+        return status;
+    fwrite(text, 1, bytes, stdout);
+    free(text);
+    return BANYAN_OK;
+}
+
+static int compile_and_write(const struct emission *wanted)
+{
+    banyan_plan *plan = NULL;
+    banyan_status status = banyan_algorithm_compile(wanted->name, &wanted->params, &plan);
+    if (status == BANYAN_OK)
+        status = wanted->out ? banyan_plan_write(plan, wanted->out) : print_plan(plan);
+    if (status != BANYAN_OK)
+        fprintf(stderr, EMIT_WHO ": %s\n", banyan_last_error());
+    banyan_plan_destroy(plan);
+    return status == BANYAN_OK ? 0 : 1;
+}
+
+static int emit(int argc, char **argv)
+{
+    struct emission wanted = {.op = "sum", .params = BANYAN_ALGORITHM_PARAMS_INIT};
+    banyan_algorithm_params *params = &wanted.params;
+    params->ranks = 0;
+    params->shift = 1;
+    const option_entry entries[] = {
+        {"ranks", 'n', OPTION_COUNT, &params->ranks, "N", "how many ranks", 1, BANYAN_MAX_RANKS},
+        {"ranks-per-node", '\0', OPTION_COUNT, &params->ranks_per_node, "N",
+         "for algorithms that tell nodes apart (all on one)", 1, BANYAN_MAX_RANKS},
+        {"in-place", '\0', OPTION_FLAG, &params->in_place, NULL, "input and output share memory", 0,
+         0},
+        {"op", '\0', OPTION_CHOICE, &wanted.op, "sum|min|max", "how elements are reduced (sum)", 0,
+         0},
+        {"root", '\0', OPTION_COUNT, &params->root, "RANK", "of broadcast and reduce (0)", 0,
+         BANYAN_MAX_RANKS},
+        {"shift", '\0', OPTION_COUNT, &params->shift, "N",
+         "of send-recv: to the rank so many further on (1)", 1, BANYAN_MAX_RANKS},
+        {"instances", '\0', OPTION_COUNT, &params->instances, "N",
+         "how often it is replicated (the algorithm's default)", 1, 1024},
+        {"unit", '\0', OPTION_BYTES, &params->unit_bytes, "BYTES",
+         "of pipelined loops (the algorithm's default)", 0, 0},
+        {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "write there, not to stdout", 0, 0},
+    };
+    const option_table table = {EMIT_WHO, "NAME -n RANKS [options]",
+                                "Compile a built-in algorithm and print its plan, which banyan run "
+                                "and banyan plan read.\nbanyan algo list names them.\n",
+                                entries, sizeof(entries) / sizeof(entries[0])};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (rest + 1 != argc)
+        return options_refuse(&table, "say which algorithm: NAME, one that banyan algo list names");
+    if (params->ranks == 0)
+        return options_refuse(&table, "--ranks N is missing");
+    if (banyan_reduce_op_parse(wanted.op, &params->op) != BANYAN_OK)
+        return options_refuse(&table, "%s", banyan_last_error());
+    wanted.name = argv[rest];
+    return compile_and_write(&wanted);
+}
+
+int algo_command(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: banyan algo list [--json]\n"
+        "       banyan algo emit NAME -n RANKS [options]\n\n"
+        "  list             the built-in collective algorithms\n"
+        "  emit             an algorithm's plan for so many ranks, as JSON\n\n"
+        "  banyan algo list --help and banyan algo emit --help say more.\n";
+    const char *what = argc > 1 ? argv[1] : NULL;
+    if (what && strcmp(what, "list") == 0)
+        return list(argc - 1, argv + 1);
+    if (what && strcmp(what, "emit") == 0)
+        return emit(argc - 1, argv + 1);
+    if (what && (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    if (what)
+        fprintf(stderr, WHO ": there is no command \"%s\"; banyan algo --help lists them\n", what);
+    else
+        fputs(usage, stderr);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,216 @@
+#include "commands.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "forked.h"
+#include "options.h"
+#include "out_file.h"
+#include "run_job.h"
+#include "sizes.h"
+#include "try.h"
+
+#define WHO "banyan run"
+#define DTYPE_DEFAULT "f32"
+/* 2^0 to 2^50 in the smallest steps: more than anybody waits for. */
+#define SIZES_COUNT_MOST 64
+
+struct arguments {
+    run_job job;
+    const char *memory;
+    bool apart;
+    uint64_t range[2];
+    int step_factor;
+};
+
+/* ---- sizes ---- */
+
+/* Bytes of the longest buffer of any rank. */
+static banyan_status longest_of(const banyan_plan *plan, int ranks, uint64_t message_bytes,
+                                uint64_t *longest)
+{
+    uint64_t most = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        uint64_t input, output;
+        TRY(banyan_plan_sizes(plan, rank, message_bytes, &input, &output));
+        most = input > most ? input : most;
+        most = output > most ? output : most;
+    }
+    *longest = most;
+    return BANYAN_OK;
+}
+
+/* The format counts the output of an all-gather. */
+static bool is_in_bounds(const banyan_plan_info *info, const run_size *size)
+{
+    uint64_t counted = info->collective == BANYAN_ALLGATHER ? size->bytes : size->message_bytes;
+    return counted >= info->min_message_bytes && counted <= info->max_message_bytes;
+}
+
+/* The longest message whose buffers have at most `wanted` bytes, but at least the shortest. */
+static banyan_status make_size(const run_job *job, uint64_t wanted, run_size *size)
+{
+    uint64_t least = job->info.message_parts * job->data.elem_bytes, longest;
+    TRY(longest_of(job->plan, job->info.ranks, least, &longest));
+    uint64_t unit = longest > 0 ? longest : least;
+    uint64_t units = unit == 0 ? 0 : wanted > unit ? wanted / unit : 1;
+    *size = (run_size){.message_bytes = units * least, .bytes = units * longest};
+    size->in_bounds = is_in_bounds(&job->info, size);
+    return BANYAN_OK;
+}
+
+/* Sizes that come to the same message are run once. */
+static banyan_status make_sizes(const struct arguments *given, run_job *job)
+{
+    for (uint64_t wanted = given->range[0];
+         wanted <= given->range[1] && job->size_count < SIZES_COUNT_MOST;
+         wanted *= (uint64_t)given->step_factor) {
+        run_size *size = &job->sizes[job->size_count];
+        TRY(make_size(job, wanted, size));
+        bool again = job->size_count > 0 && size->message_bytes == size[-1].message_bytes;
+        job->size_count += again ? 0 : 1;
+    }
+    return BANYAN_OK;
+}
+
+/* ---- running ---- */
+
+/* 1 when an element was wrong. */
+static int tell_wrong(const run_job *job)
+{
+    char text[RUN_WRONG_BYTES];
+    for (size_t i = 0; i < job->size_count; i++) {
+        if (job->sizes[i].wrong == 0)
+            continue;
+        fprintf(stderr, WHO ": %s\n", run_report_wrong(job, &job->sizes[i], text));
+        return 1;
+    }
+    return 0;
+}
+
+static int run_ranks(run_job *job)
+{
+    int code = forked_run(WHO, job->info.ranks, run_rank, job, job->failed);
+    if (code != 0)
+        return code;
+    if (!job->json)
+        run_report_end(job);
+    else if (!run_report_json(job))
+        code = 1;
+    return tell_wrong(job) ? 1 : code;
+}
+
+static int run_with_memory(const struct arguments *given, run_job *job)
+{
+    if (make_sizes(given, job) != BANYAN_OK) {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+        return 1;
+    }
+    return run_ranks(job);
+}
+
+static int run_checked(const struct arguments *given, run_job *job)
+{
+    size_t bytes = SIZES_COUNT_MOST * sizeof *job->sizes;
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int code = 1;
+    job->failed = failure_create();
+    if (shared != MAP_FAILED && job->failed) {
+        job->sizes = shared;
+        code = run_with_memory(given, job);
+    } else {
+        fprintf(stderr, WHO ": out of memory\n");
+    }
+    failure_destroy(job->failed);
+    if (shared != MAP_FAILED)
+        munmap(shared, bytes);
+    return code;
+}
+
+/* What is wrong with plan or type is said once, before any rank starts. */
+static banyan_status read_plan(run_job *job, banyan_plan **plan)
+{
+    DLDataType dtype;
+    TRY(banyan_dtype_parse(job->dtype_name, &dtype));
+    TRY(banyan_plan_read(job->path, plan));
+    TRY(run_data_make(*plan, dtype, &job->data));
+    job->plan = *plan;
+    job->info = banyan_plan_describe(*plan);
+    return BANYAN_OK;
+}
+
+static int run(struct arguments *given)
+{
+    run_job *job = &given->job;
+    banyan_plan *plan = NULL;
+    int code = 1;
+    job->ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
+    if (job->trace_path && !out_file_possible(job->trace_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job->trace_path, strerror(errno));
+        return code;
+    }
+    if (read_plan(job, &plan) == BANYAN_OK) {
+        job->in_place = job->info.in_place && !given->apart;
+        code = run_checked(given, job);
+    } else {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    }
+    banyan_plan_destroy(plan);
+    return code;
+}
+
+int run_command(int argc, char **argv)
+{
+    struct arguments given = {.job = {.dtype_name = DTYPE_DEFAULT, .workers = 1},
+                              .range = {UINT64_C(1) << 10, UINT64_C(64) << 20},
+                              .step_factor = 2};
+    run_job *job = &given.job;
+    const option_entry entries[] = {
+        {"size", 's', OPTION_RANGE, given.range, "LOW:HIGH",
+         "bytes of the longer of input and output (1K:64M)", 0, 0},
+        {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
+         "from one size to the next (2)", 2, 1 << 20},
+        {"dtype", 'd', OPTION_TEXT, &job->dtype_name, "TYPE",
+         "f32, f16, bf16, f8_e4m3, f8_e5m2, i32, u32, i64, u8 (f32)", 0, 0},
+        {"iters", '\0', OPTION_COUNT, &job->iters, "N",
+         "timed runs of a size (as many as take 50 ms)", 1, 1000000},
+        {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
+         "where inputs and outputs lie (symmetric)", 0, 0},
+        {"out-of-place", '\0', OPTION_FLAG, &given.apart, NULL,
+         "run an in-place plan on an input and output apart", 0, 0},
+        {"workers", '\0', OPTION_COUNT, &job->workers, "N",
+         "threads of a rank that run thread blocks (1)", 1, 1024},
+        {"trace", '\0', OPTION_TEXT, &job->trace_path, "FILE",
+         "record every operation of one more run of each size, for Perfetto", 0, 0},
+        {"json", '\0', OPTION_FLAG, &job->json, NULL, "print one JSON object, no table", 0, 0},
+    };
+    const option_table table = {
+        WHO, "PLAN.json [options]",
+        "Run a plan between as many processes of this machine as it has ranks, check every "
+        "element\n"
+        "of every output, and time it. Inputs are values of rank and place whose reductions are\n"
+        "exact in any order; outputs are poisoned before each of two checked runs, with other "
+        "data\n"
+        "in the second. Exit code 1, and the first wrong element, when any is wrong. A plan of a\n"
+        "custom collective that does not say what it computes is run and timed unchecked.\n\n"
+        "Sizes are rounded down to what the plan can cut into whole elements. The message bounds "
+        "in\n"
+        "a plan do not keep it from being run: sizes outside of them are marked with ~. Time is "
+        "the\n"
+        "mean of a run on the slowest rank; algbw is size / time; busbw is that times 2(n-1)/n "
+        "for\n"
+        "all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, as nccl-tests has "
+        "it.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (rest + 1 != argc)
+        return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
+                                                   : "one plan at a time: PLAN.json");
+    job->path = argv[rest];
+    return run(&given);
+}

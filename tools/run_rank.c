@@ -1,0 +1,280 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "run_job.h"
+#include "try.h"
+
+/* Without --iters a size is run for about so long, and not less or more often than this. */
+#define TIME_SECONDS 0.05
+#define ITERS_LEAST 3
+#define ITERS_MOST 2000
+
+/* What an output holds before a checked run; another value in each turn, since one of them might be
+ * right by chance. */
+static const int poisons[RUN_TURNS] = {0xa5, 0x5a};
+
+/* What a rank found in its output. */
+struct found {
+    run_wrong wrong;
+    uint64_t checked;
+};
+
+struct rank_run {
+    const run_job *job;
+    int rank, ranks;
+    banyan_world *world;
+    banyan_executor *executor;
+    banyan_memory *memories[2]; /* of input and output; the first of both in place */
+    char *ordinary[2];
+    char *input, *output; /* where the longest message's begin */
+    banyan_loaded_plan *loaded;
+    struct found *all_found; /* of every rank */
+    double *all_seconds;
+};
+
+/* ---- buffers ---- */
+
+static banyan_status take_memory(struct rank_run *run, int which, uint64_t bytes, char **start)
+{
+    if (!run->job->ordinary_memory) {
+        TRY(banyan_memory_alloc(run->world, (size_t)bytes, &run->memories[which]));
+        *start = banyan_memory_local(run->memories[which]);
+        return BANYAN_OK;
+    }
+    *start = run->ordinary[which] = aligned_alloc(4096, (size_t)(bytes / 4096 + 1) * 4096);
+    if (!*start)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "rank %d: out of memory for %llu bytes",
+                                run->rank, (unsigned long long)bytes);
+    return BANYAN_OK;
+}
+
+static banyan_status take_buffers(struct rank_run *run)
+{
+    const run_job *job = run->job;
+    uint64_t longest = job->sizes[job->size_count - 1].bytes;
+    TRY(take_memory(run, 0, longest, &run->input));
+    run->output = run->input;
+    if (!job->in_place)
+        TRY(take_memory(run, 1, longest, &run->output));
+    return BANYAN_OK;
+}
+
+/* A size's input and output: in place the shorter is the rank's block of the longer. */
+struct buffers {
+    char *input, *output;
+    uint64_t input_bytes, output_bytes;
+};
+
+static banyan_status find_buffers(const struct rank_run *run, const run_size *size,
+                                  struct buffers *found)
+{
+    const run_job *job = run->job;
+    *found = (struct buffers){.input = run->input, .output = run->output};
+    TRY(banyan_plan_sizes(job->plan, run->rank, size->message_bytes, &found->input_bytes,
+                          &found->output_bytes));
+    if (job->in_place && job->info.collective == BANYAN_ALLGATHER)
+        found->input += (uint64_t)run->rank * found->input_bytes;
+    if (job->in_place && job->info.collective == BANYAN_REDUCESCATTER)
+        found->output += (uint64_t)run->rank * found->output_bytes;
+    return BANYAN_OK;
+}
+
+/* ---- setting up ---- */
+
+static banyan_status load(struct rank_run *run)
+{
+    const run_job *job = run->job;
+    banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
+    how.workers = job->workers;
+    TRY(banyan_executor_open(run->world, &how, &run->executor));
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = job->sizes[job->size_count - 1].message_bytes;
+    options.input = run->memories[0];
+    options.output = run->memories[job->in_place ? 0 : 1];
+    return banyan_plan_load(run->executor, job->plan, &options, &run->loaded);
+}
+
+static banyan_status prepare(struct rank_run *run)
+{
+    TRY(banyan_world_open(NULL, &run->world));
+    run->ranks = banyan_world_size(run->world);
+    run->all_found = calloc((size_t)run->ranks, sizeof *run->all_found);
+    run->all_seconds = calloc((size_t)run->ranks, sizeof *run->all_seconds);
+    if (!run->all_found || !run->all_seconds)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
+    TRY(take_buffers(run));
+    return load(run);
+}
+
+static banyan_status run_once(const struct rank_run *run, const run_size *size,
+                              const struct buffers *with)
+{
+    return banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
+                           run->job->data.dtype);
+}
+
+/* ---- checking ---- */
+
+/* In place only what is not input stays poisoned. */
+static void fill(const struct rank_run *run, const struct buffers *with, unsigned turn)
+{
+    const run_data *data = &run->job->data;
+    if (with->output_bytes > 0)
+        memset(with->output, poisons[turn], with->output_bytes);
+    run_data_fill(data, run->rank, turn, with->input, with->input_bytes / data->elem_bytes);
+}
+
+static banyan_status compare(const struct rank_run *run, const run_size *size,
+                             const struct buffers *with, unsigned turn, struct found *found)
+{
+    banyan_plan_result *parts;
+    size_t count;
+    banyan_reduce_op op;
+    TRY(banyan_plan_expected(run->job->plan, run->rank, size->message_bytes, &parts, &count, &op));
+    run_data_check(&run->job->data, turn, parts, count, with->output, &found->wrong,
+                   &found->checked);
+    free(parts);
+    return BANYAN_OK;
+}
+
+/* Rank 0 notes it for all. */
+static banyan_status gather_found(const struct rank_run *run, run_size *size, unsigned turn,
+                                  const struct found *mine)
+{
+    TRY(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
+    for (int r = 0; r < run->ranks && run->rank == 0; r++) {
+        const struct found *its = &run->all_found[r];
+        if (size->wrong == 0 && its->wrong.count > 0) {
+            size->wrong_rank = r;
+            size->wrong_turn = turn;
+            size->first = its->wrong;
+        }
+        size->wrong += its->wrong.count;
+        size->checked += its->checked;
+    }
+    return BANYAN_OK;
+}
+
+/* No rank touches its buffers while another may still be in a run that reads them. */
+static banyan_status check_turn(const struct rank_run *run, run_size *size,
+                                const struct buffers *with, unsigned turn)
+{
+    TRY(banyan_world_barrier(run->world));
+    fill(run, with, turn);
+    TRY(banyan_world_barrier(run->world));
+    TRY(run_once(run, size, with));
+    if (!run->job->data.said)
+        return BANYAN_OK;
+    struct found found = {0};
+    TRY(compare(run, size, with, turn, &found));
+    return gather_found(run, size, turn, &found);
+}
+
+/* ---- timing ---- */
+
+/* Seconds of a run, on the slowest rank: equal on all ranks. */
+static banyan_status time_runs(const struct rank_run *run, const run_size *size,
+                               const struct buffers *with, int iters, double *seconds)
+{
+    TRY(banyan_world_barrier(run->world));
+    double began = clock_now_s();
+    for (int i = 0; i < iters; i++)
+        TRY(run_once(run, size, with));
+    double mine = (clock_now_s() - began) / iters;
+    TRY(banyan_world_allgather(run->world, &mine, sizeof mine, run->all_seconds));
+    *seconds = 0;
+    for (int r = 0; r < run->ranks; r++)
+        *seconds = run->all_seconds[r] > *seconds ? run->all_seconds[r] : *seconds;
+    return BANYAN_OK;
+}
+
+static int iters_for(double seconds)
+{
+    double fit = seconds > 0 ? TIME_SECONDS / seconds : ITERS_MOST;
+    return fit < ITERS_LEAST ? ITERS_LEAST : fit > ITERS_MOST ? ITERS_MOST : (int)fit;
+}
+
+static banyan_status time_size(const struct rank_run *run, run_size *size,
+                               const struct buffers *with)
+{
+    int iters = run->job->iters;
+    double seconds;
+    if (iters == 0) {
+        TRY(time_runs(run, size, with, ITERS_LEAST, &seconds));
+        iters = iters_for(seconds);
+    }
+    TRY(time_runs(run, size, with, iters, &seconds));
+    if (run->rank == 0) {
+        size->iters = iters;
+        size->seconds = seconds;
+    }
+    return BANYAN_OK;
+}
+
+/* ---- all sizes ---- */
+
+static banyan_status run_size_whole(const struct rank_run *run, run_size *size)
+{
+    struct buffers with;
+    TRY(find_buffers(run, size, &with));
+    for (unsigned turn = 0; turn < RUN_TURNS; turn++) {
+        TRY(check_turn(run, size, &with, turn));
+        if (turn == 0)
+            TRY(time_size(run, size, &with));
+    }
+    if (run->rank == 0 && !run->job->json)
+        run_report_size(run->job, size);
+    return BANYAN_OK;
+}
+
+/* One more run of each size is recorded. */
+static banyan_status trace(const struct rank_run *run)
+{
+    TRY(banyan_trace_begin(run->executor));
+    for (size_t i = 0; i < run->job->size_count; i++) {
+        const run_size *size = &run->job->sizes[i];
+        struct buffers with;
+        TRY(find_buffers(run, size, &with));
+        TRY(banyan_world_barrier(run->world));
+        TRY(run_once(run, size, &with));
+    }
+    return banyan_trace_write(run->executor, run->job->trace_path);
+}
+
+static banyan_status run_all(struct rank_run *run)
+{
+    const run_job *job = run->job;
+    TRY(prepare(run));
+    if (run->rank == 0 && !job->json)
+        run_report_head(job);
+    for (size_t i = 0; i < job->size_count; i++)
+        TRY(run_size_whole(run, &job->sizes[i]));
+    return job->trace_path ? trace(run) : BANYAN_OK;
+}
+
+/* Collective. After a failure the process ends and leaves what takes all ranks to give back. */
+static banyan_status close_all(struct rank_run *run)
+{
+    TRY(banyan_plan_unload(run->loaded));
+    banyan_executor_close(run->executor);
+    for (int i = 0; i < 2; i++) {
+        banyan_memory_free(run->memories[i]);
+        free(run->ordinary[i]);
+    }
+    free(run->all_found);
+    free(run->all_seconds);
+    return banyan_world_close(run->world);
+}
+
+int run_rank(int rank, void *context)
+{
+    const run_job *job = context;
+    struct rank_run run = {.job = job, .rank = rank};
+    banyan_status status = run_all(&run);
+    if (status == BANYAN_OK)
+        status = close_all(&run);
+    if (status != BANYAN_OK)
+        failure_note(job->failed, rank, status);
+    return status == BANYAN_OK ? 0 : 1;
+}

@@ -1,0 +1,160 @@
+#include "commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <banyan/banyan.h>
+#include <jansson.h>
+
+#include "forked.h"
+#include "options.h"
+#include "out_file.h"
+#include "progress.h"
+#include "text.h"
+#include "try.h"
+
+#define WHO "banyan tune"
+
+struct tuning_job {
+    const char *path;
+    bool exists; /* the table in `path` is added to */
+    int ranks, workers;
+    banyan_tune_options how;
+    failure *failed;
+};
+
+/* ---- a rank ---- */
+
+static void show(void *context, const char *what, double share)
+{
+    progress_show(context, what, share);
+}
+
+static banyan_status measure(const struct tuning_job *job, banyan_comm *comm, int rank)
+{
+    progress bar;
+    banyan_tune_options how = job->how;
+    progress_begin(&bar, rank == 0, "tuning", 1, false);
+    how.progress = show;
+    how.context = &bar;
+    banyan_status status = banyan_comm_tune(comm, &how);
+    progress_end(&bar);
+    TRY(status);
+    return banyan_comm_save_tuning(comm, job->path);
+}
+
+static banyan_status tune(const struct tuning_job *job, int rank)
+{
+    banyan_world *world;
+    banyan_comm *comm;
+    banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+    options.tuning = job->exists ? job->path : NULL;
+    options.workers = job->workers;
+    TRY(banyan_world_open(NULL, &world));
+    TRY(banyan_comm_create(world, &options, &comm));
+    TRY(measure(job, comm, rank));
+    TRY(banyan_comm_destroy(comm));
+    return banyan_world_close(world);
+}
+
+static int tune_rank(int rank, void *context)
+{
+    const struct tuning_job *job = context;
+    banyan_status status = tune(job, rank);
+    if (status != BANYAN_OK)
+        failure_note(job->failed, rank, status);
+    return status == BANYAN_OK ? 0 : 1;
+}
+
+/* ---- the summary ---- */
+
+static void print_row(const json_t *row)
+{
+    char text[TEXT_NUMBER_BYTES];
+    const json_t *up_to = json_object_get(row, "up_to_bytes");
+    bool bounded = json_is_integer(up_to);
+    printf("%-15s%-12s%16s  %s\n", json_string_value(json_object_get(row, "collective")),
+           json_is_true(json_object_get(row, "registered")) ? "registered" : "ordinary",
+           bounded ? text_count((uint64_t)json_integer_value(up_to), text) : "any",
+           json_string_value(json_object_get(row, "algorithm")));
+}
+
+/* What the file says of this number of ranks now. */
+static int print_table(const struct tuning_job *job)
+{
+    json_error_t error;
+    json_t *root = json_load_file(job->path, 0, &error), *row;
+    size_t i;
+    if (!root) {
+        fprintf(stderr, WHO ": cannot read %s again: %s\n", job->path, error.text);
+        return 1;
+    }
+    printf("%d ranks, a rank's input\n\n", job->ranks);
+    printf("%-15s%-12s%16s  %s\n", "collective", "memory", "up to bytes", "algorithm");
+    json_array_foreach(json_object_get(root, "rows"), i, row)
+    {
+        if (json_integer_value(json_object_get(row, "ranks")) == job->ranks)
+            print_row(row);
+    }
+    printf("\nwritten to %s; BANYAN_TUNING=%s has communicators use it\n", job->path, job->path);
+    json_decref(root);
+    return 0;
+}
+
+/* ---- the command ---- */
+
+static int run(struct tuning_job *job)
+{
+    job->exists = access(job->path, F_OK) == 0;
+    if (!out_file_possible(job->path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job->path, strerror(errno));
+        return 1;
+    }
+    job->failed = failure_create();
+    if (!job->failed) {
+        fprintf(stderr, WHO ": out of memory\n");
+        return 1;
+    }
+    int code = forked_run(WHO, job->ranks, tune_rank, job, job->failed);
+    failure_destroy(job->failed);
+    return code == 0 ? print_table(job) : code;
+}
+
+int tune_command(int argc, char **argv)
+{
+    struct tuning_job job = {.workers = 1, .how = BANYAN_TUNE_OPTIONS_INIT};
+    uint64_t range[2] = {job.how.min_bytes, job.how.max_bytes};
+    const option_entry entries[] = {
+        {"ranks", 'n', OPTION_COUNT, &job.ranks, "N", "between how many ranks", 2,
+         BANYAN_MAX_RANKS},
+        {"size", 's', OPTION_RANGE, range, "LOW:HIGH",
+         "bytes of the longer of input and output (8:64M)", 0, 0},
+        {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "at most, in all (60)", 0, 0},
+        {"workers", '\0', OPTION_COUNT, &job.workers, "N",
+         "threads of a rank that run thread blocks (1)", 1, 1024},
+        {"out", 'o', OPTION_TEXT, &job.path, "FILE", "the table; added to when it is there", 0, 0},
+    };
+    const option_table table = {
+        WHO, "-n RANKS -o FILE [options]",
+        "Measure the built-in algorithms of every collective between processes of this machine, "
+        "on\n"
+        "ordinary and on registered memory, and write down which is fastest for which size. What "
+        "a\n"
+        "table that exists says of other numbers of ranks stays. Communicators read it when it is\n"
+        "given in their options, or in BANYAN_TUNING.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (rest != argc)
+        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
+    if (job.ranks == 0 || !job.path)
+        return options_refuse(&table, "%s is missing", job.path ? "--ranks N" : "--out FILE");
+    job.how.min_bytes = range[0];
+    job.how.max_bytes = range[1];
+    return run(&job);
+}
