@@ -13,11 +13,14 @@
 #define BATCHES 5            /* the median of so many is taken */
 #define BATCH_NS (NS_PER_MS) /* a batch lasts about so long, but at least one run */
 #define RUNS_MAX 1000
+#define KINDS (BANYAN_REDUCE - BANYAN_ALLREDUCE + 1)
+#define FIELDS (2 * KINDS - 1) /* each on two kinds of memory, but reduce */
 
 /* One side of tuning: a collective, on one kind of memory. */
 struct field {
     banyan_comm *comm;
     const banyan_tune_options *options;
+    int number; /* of FIELDS */
     uint64_t end_ns;
     banyan_collective_kind kind;
     const banyan_memory *memory; /* NULL: ordinary */
@@ -152,9 +155,9 @@ static void tell(const struct field *field, uint64_t bytes)
     char what[128];
     snprintf(what, sizeof what, "%s of %" PRIu64 " bytes, %s memory",
              banyan_collective_name(field->kind), bytes, field->memory ? "registered" : "ordinary");
-    uint64_t left_ns = deadline_left_ns(field->end_ns);
-    double share = 1 - (double)left_ns / (field->options->seconds * (double)NS_PER_S);
-    field->options->progress(field->options->context, what, share);
+    double left_s = (double)deadline_left_ns(field->end_ns) / (double)NS_PER_S;
+    double of_field = 1 - left_s / (field->options->seconds / FIELDS);
+    field->options->progress(field->options->context, what, (field->number + of_field) / FIELDS);
 }
 
 /* A rank's message when the longer of its buffers has `bytes`; 0: too few. */
@@ -208,8 +211,6 @@ static banyan_status check_options(const banyan_comm *comm, const banyan_tune_op
     return BANYAN_OK;
 }
 
-#define FIELDS (2 * (BANYAN_REDUCE - BANYAN_ALLREDUCE + 1))
-
 /* Every collective, on each kind of memory, has an equal share of the time. */
 static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *options,
                               const banyan_memory *memory, char *input, char *output)
@@ -221,6 +222,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
         struct field field = {
             .comm = comm,
             .options = options,
+            .number = (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE,
             .end_ns = deadline_after((uint64_t)(options->seconds / FIELDS * (double)NS_PER_S)),
             .kind = (banyan_collective_kind)kind,
             .memory = memory,
