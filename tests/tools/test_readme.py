@@ -1,4 +1,4 @@
-"""The README's program is examples/reshard.c, and what it names is there."""
+"""The README's programs are those in examples, they run, and what it names is there."""
 
 import os
 import pathlib
@@ -8,6 +8,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin"
+PRINTED = {"reshard": "rank {} holds version 3", "allreduce": "rank {}: element 10 is 46"}
 
 
 def fail(sentence):
@@ -15,11 +16,12 @@ def fail(sentence):
 
 
 readme = (ROOT / "README.md").read_text()
-program = re.search(r"```c\n(.*?)```", readme, re.S)
-if not program:
-    fail("README.md has no C program")
-if program.group(1).strip() != (ROOT / "examples/reshard.c").read_text().strip():
-    fail("the program in README.md is not examples/reshard.c")
+programs = re.findall(r"`examples/(\w+)\.c`:\n\n```c\n(.*?)```", readme, re.S)
+if [name for name, _ in programs] != list(PRINTED) or readme.count("```c\n") != len(programs):
+    fail(f"README.md has the programs {[name for name, _ in programs]}")
+for name, text in programs:
+    if text.strip() != (ROOT / f"examples/{name}.c").read_text().strip():
+        fail(f"the program in README.md is not examples/{name}.c")
 
 for target in re.findall(r"\]\((docs/[^)#]+)\)", readme):
     if not (ROOT / target).exists():
@@ -29,9 +31,10 @@ for target in re.findall(r"^    make (\w+)", readme, re.M):
     if not re.search(rf"^{target}:", makefile, re.M):
         fail(f"README.md says make {target}, which the Makefile does not know")
 
-run = subprocess.run([BIN / "banyan", "launch", "-n", "4", "--", BIN / "example_reshard"],
-                     capture_output=True, text=True, timeout=120)
-lines = sorted(run.stdout.split("\n")[:-1])
-if run.returncode != 0 or lines != [f"rank {r} holds version 3" for r in range(4)]:
-    fail(f"the program ended with {run.returncode} and printed {lines}\n{run.stderr}")
+for name, line in PRINTED.items():
+    run = subprocess.run([BIN / "banyan", "launch", "-n", "4", "--", BIN / f"example_{name}"],
+                         capture_output=True, text=True, timeout=120)
+    lines = sorted(run.stdout.split("\n")[:-1])
+    if run.returncode != 0 or lines != [line.format(rank) for rank in range(4)]:
+        fail(f"{name} ended with {run.returncode} and printed {lines}\n{run.stderr}")
 print("README.md is true")
