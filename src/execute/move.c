@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "channel/packet.h"
+#include "channel/spread.h"
 #include "execute/loaded.h"
-#include "memory/stream.h"
 
 static uint32_t flag_of(const run *of, const task *t, const step *s)
 {
@@ -24,27 +24,24 @@ static void next_piece(task *t, const step *s)
     t->moved = true;
 }
 
-/* A chunk that stays where it is need not be copied: in place, input and output are the same. */
-static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
-{
-    if (to == from)
-        return;
-    if (past_cache && stream_is_worthwhile(bytes)) {
-        stream_past_cache(to, from, bytes);
-        stream_fence();
-    } else {
-        memcpy(to, from, bytes);
-    }
-}
+/* Destinations that are written in one pass over the source. */
+#define TOGETHER 16
 
+/* A chunk that stays where it is is not copied: in place, input and output are the same. */
 bool move_copy(const run *of, task *t, const step *s)
 {
     for (; t->pieces_left > 0; next_piece(t, s)) {
-        const char *from = address(of, t, s, 0);
-        for (uint32_t i = 1; i <= s->destination_count; i++) {
-            /* Scratch is read again soon, by whoever waits for it. */
-            bool past_cache = s->operands[i].base % PLAN_BUFFERS != PLAN_SCRATCH;
-            copy_bytes(address(of, t, s, i), from, t->piece[0], past_cache);
+        for (uint32_t first = 1; first <= s->destination_count; first += TOGETHER) {
+            void *to[TOGETHER];
+            uint32_t left = s->destination_count + 1 - first;
+            uint32_t count = left < TOGETHER ? left : TOGETHER;
+            bool past_cache = true;
+            for (uint32_t i = 0; i < count; i++) {
+                to[i] = address(of, t, s, first + i);
+                /* Scratch is read again soon, by whoever waits for it. */
+                past_cache &= s->operands[first + i].base % PLAN_BUFFERS != PLAN_SCRATCH;
+            }
+            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], past_cache);
         }
     }
     return true;
