@@ -379,7 +379,16 @@ static banyan_status add_plain(struct builder *build, step_kind kind)
     if (!s)
         return BANYAN_ERR_NO_MEMORY;
     s->op = build->whole;
-    s->barrier = build->whole->barrier;
+    return BANYAN_OK;
+}
+
+static banyan_status add_barrier(struct builder *build)
+{
+    RETURN_IF_FAILED(add_plain(build, STEP_BARRIER));
+    uint64_t place = 0;
+    uint32_t number = build->whole->barrier;
+    map_get(&build->loaded->barrier_places, &number, sizeof number, &place);
+    build->steps->steps.data[build->steps->steps.count - 1].barrier = (uint32_t)place;
     return BANYAN_OK;
 }
 
@@ -450,7 +459,7 @@ static banyan_status add_op(struct builder *build, const plan_op *op)
     case PLAN_RELAXED_WAIT:
         return add_ends(build, STEP_WAIT, 0, op->channel_count);
     case PLAN_BARRIER:
-        return add_plain(build, STEP_BARRIER);
+        return add_barrier(build);
     case PLAN_FLUSH:
         return port ? add_ends(build, STEP_FLUSH, 0, op->channel_count)
                     : add_plain(build, STEP_NOP);

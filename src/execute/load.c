@@ -56,14 +56,19 @@ static void lay_out(banyan_loaded_plan *loaded, int rank)
     layout->bytes = at;
 }
 
-static uint32_t count_barriers(const plan_op *ops, uint32_t count, uint32_t known)
+/* A plan may number its barriers as it likes. */
+static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *ops, uint32_t count)
 {
+    map *places = &loaded->barrier_places;
     for (uint32_t i = 0; i < count; i++) {
-        if (ops[i].kind == PLAN_BARRIER && ops[i].barrier >= known)
-            known = ops[i].barrier + 1;
-        known = count_barriers(ops[i].ops, ops[i].op_count, known);
+        uint64_t place;
+        uint32_t number = ops[i].barrier;
+        if (ops[i].kind == PLAN_BARRIER && !map_get(places, &number, sizeof number, &place) &&
+            !map_put(places, &number, sizeof number, loaded->barrier_count++))
+            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(number_barriers(loaded, ops[i].ops, ops[i].op_count));
     }
-    return known;
+    return BANYAN_OK;
 }
 
 static void *take_zeroed(size_t count, size_t bytes, const char *what)
@@ -81,8 +86,7 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     size_t ranks = (size_t)loaded->executor->ranks;
     for (uint32_t i = 0; i < rank->block_count; i++)
-        loaded->barrier_count =
-            count_barriers(rank->blocks[i].ops, rank->blocks[i].op_count, loaded->barrier_count);
+        RETURN_IF_FAILED(number_barriers(loaded, rank->blocks[i].ops, rank->blocks[i].op_count));
     loaded->semaphores =
         take_zeroed(rank->semaphore_count, sizeof *loaded->semaphores, "a plan's semaphores");
     loaded->barriers = take_zeroed(loaded->barrier_count, sizeof *loaded->barriers, "barriers");
@@ -245,6 +249,7 @@ static void release(banyan_loaded_plan *loaded)
     for (size_t i = 0; i < loaded->cuts.count; i++)
         cut_free(loaded->cuts.data[i]);
     array_free(&loaded->cuts);
+    map_free(&loaded->barrier_places);
     for (uint32_t i = 0; i < loaded->task_count; i++)
         task_free(&loaded->tasks[i]);
     for (int i = 0; i < 2; i++) {

@@ -2,6 +2,7 @@
 #ifndef EXECUTE_LOADED_H
 #define EXECUTE_LOADED_H
 
+#include "core/map.h"
 #include "execute/cut.h"
 #include "execute/executor.h"
 #include "execute/reach.h"
@@ -50,6 +51,7 @@ struct banyan_loaded_plan {
     block_layout *layouts; /* one a rank */
     channel_end *ends[PLAN_CHANNEL_TYPES];
     rendezvous *semaphores, *barriers;
+    map barrier_places; /* by the plan's number of them */
     uint32_t barrier_count;
     char *private_buffers[2]; /* NULL until they are needed */
 

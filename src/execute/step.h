@@ -78,7 +78,7 @@ typedef struct step {
 
     channel_end **ends;
     uint32_t end_count;
-    uint32_t barrier;    /* BARRIER */
+    uint32_t barrier;    /* BARRIER: its place among the rank's */
     uint64_t iterations; /* LOOP */
     uint32_t first;      /* LOOP_END: the step to go back to; LOOP: the one behind its end */
 } step;

@@ -107,7 +107,7 @@ void wait_describe(const run *of, const task *t, char text[WAIT_TEXT_BYTES])
         s->kind == STEP_POST_COPY || s->kind == STEP_POST_PACK)
         describe_end(s, t, who, where, sizeof who);
     else if (s->kind == STEP_BARRIER)
-        snprintf(where, sizeof where, " at barrier %" PRIu32, s->barrier);
+        snprintf(where, sizeof where, " at barrier %" PRIu32, s->op->barrier);
     else if (s->kind == STEP_ACQUIRE)
         snprintf(where, sizeof where, " on semaphore %" PRIu32, s->op->semaphores[t->index]);
     else

@@ -1,6 +1,6 @@
 /* Plans run in one thread on chunks that are single numbers: what is in memory afterwards. Signals,
  * semaphores and packets are waited for; a plan that waits for ever is an error. Loops run once.
- * Barriers and thread block groups are not known. */
+ * Members of a thread block group each do all of an operation, which must not matter. */
 #ifndef TESTS_PROGRAM_INTERPRET_H
 #define TESTS_PROGRAM_INTERPRET_H
 
@@ -16,7 +16,9 @@ typedef struct interpreted_rank {
     interpreted_cell *cells[PLAN_BUFFERS];
     uint64_t *signals[PLAN_CHANNEL_TYPES]; /* that have come for each channel */
     uint64_t *semaphores;
-    uint32_t *next; /* operation of each thread block; in a loop, that of the loop */
+    uint64_t *arrivals; /* at each barrier */
+    uint64_t *meetings; /* arrivals that each thread block waits for; 0: it is at no barrier */
+    uint32_t *next;     /* operation of each thread block; in a loop, that of the loop */
     uint32_t *next_in_loop;
 } interpreted_rank;
 
@@ -31,6 +33,8 @@ static inline void *interpreted_take(uint64_t count, size_t bytes)
     CHECK(taken, "out of memory");
     return taken;
 }
+
+enum { INTERPRETED_BARRIERS = 256 };
 
 /* Every cell of rank r's buffer b at chunk c begins with initial(context, r, b, c). */
 typedef uint64_t (*initial_value)(void *context, int rank, plan_buffer buffer, uint64_t chunk);
@@ -52,6 +56,8 @@ static inline interpreted interpreted_begin(const banyan_plan *plan, initial_val
         rank->semaphores = interpreted_take(of->semaphore_count, sizeof *rank->semaphores);
         for (uint32_t s = 0; s < of->semaphore_count; s++)
             rank->semaphores[s] = of->semaphores[s];
+        rank->arrivals = interpreted_take(INTERPRETED_BARRIERS, sizeof *rank->arrivals);
+        rank->meetings = interpreted_take(of->block_count, sizeof *rank->meetings);
         rank->next = interpreted_take(of->block_count, sizeof *rank->next);
         rank->next_in_loop = interpreted_take(of->block_count, sizeof *rank->next_in_loop);
     }
@@ -67,6 +73,8 @@ static inline void interpreted_end(interpreted *run)
         for (int t = 0; t < PLAN_CHANNEL_TYPES; t++)
             free(rank->signals[t]);
         free(rank->semaphores);
+        free(rank->arrivals);
+        free(rank->meetings);
         free(rank->next);
         free(rank->next_in_loop);
     }
@@ -198,6 +206,19 @@ static inline bool take_signals(const interpreted_op *at)
     return true;
 }
 
+static inline bool meet(const interpreted_op *at)
+{
+    interpreted_rank *rank = &at->run->ranks[at->rank];
+    uint64_t *arrivals = &rank->arrivals[at->op->barrier], members = at->op->barrier_members;
+    CHECK(at->op->barrier < INTERPRETED_BARRIERS, "barrier %u", at->op->barrier);
+    if (rank->meetings[at->block] == 0)
+        rank->meetings[at->block] = ((*arrivals)++ / members + 1) * members;
+    if (*arrivals < rank->meetings[at->block])
+        return false;
+    rank->meetings[at->block] = 0;
+    return true;
+}
+
 /* False: it waits. */
 static inline bool interpret_op(const interpreted_op *at)
 {
@@ -225,6 +246,8 @@ static inline bool interpret_op(const interpreted_op *at)
         for (uint32_t i = 0; i < at->op->semaphore_count; i++)
             semaphores[at->op->semaphores[i]]++;
         return true;
+    case PLAN_BARRIER:
+        return meet(at);
     default:
         break;
     }
