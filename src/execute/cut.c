@@ -425,8 +425,9 @@ static banyan_status add_op(struct builder *build, const plan_op *op)
     case PLAN_GROUP_STORE:
         return add_parts(build, STEP_COPY);
     case PLAN_COPY_PACKET:
-    case PLAN_GROUP_STORE_PACKET:
         return add_parts(build, STEP_PACK);
+    case PLAN_GROUP_STORE_PACKET:
+        return add_parts(build, STEP_FORWARD);
     case PLAN_UNPACK_PACKET:
         return add_parts(build, STEP_UNPACK);
     case PLAN_PUT:

@@ -114,8 +114,11 @@ bool move_forward(const run *of, task *t, const step *s)
     uint32_t flag = flag_of(of, t, s);
     for (; t->pieces_left > 0; next_piece(t, s)) {
         uint64_t bytes = t->piece[0];
-        size_t come = packets_forward(address(of, t, s, 1) + 2 * t->done, flag,
-                                      address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
+        const char *from = address(of, t, s, 0) + 2 * t->done;
+        size_t come = packets_forward(address(of, t, s, 1) + 2 * t->done, flag, from,
+                                      bytes - t->done, flag);
+        for (uint32_t i = 2; i <= s->destination_count; i++)
+            packets_forward(address(of, t, s, i) + 2 * t->done, flag, from, come, flag);
         t->quiet |= come > 0;
         if (!got_on(t, come, bytes))
             return false;

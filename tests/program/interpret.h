@@ -198,11 +198,14 @@ static inline bool take_signals(const interpreted_op *at)
 {
     uint64_t *signals = at->run->ranks[at->rank].signals[at->op->channel_type];
     for (uint32_t i = 0; i < at->op->channel_count; i++) {
-        if (signals[plan_channel_of(block_of(at), at->op, at->op->channels[i])] == 0)
+        uint64_t *signal = &signals[plan_channel_of(block_of(at), at->op, at->op->channels[i])];
+        if (*signal == 0) {
+            while (i-- > 0)
+                signals[plan_channel_of(block_of(at), at->op, at->op->channels[i])]++;
             return false;
+        }
+        --*signal;
     }
-    for (uint32_t i = 0; i < at->op->channel_count; i++)
-        signals[plan_channel_of(block_of(at), at->op, at->op->channels[i])]--;
     return true;
 }
 
@@ -236,11 +239,13 @@ static inline bool interpret_op(const interpreted_op *at)
         return take_signals(at);
     case PLAN_SEM_ACQUIRE:
         for (uint32_t i = 0; i < at->op->semaphore_count; i++) {
-            if (semaphores[at->op->semaphores[i]] == 0)
+            if (semaphores[at->op->semaphores[i]] == 0) {
+                while (i-- > 0)
+                    semaphores[at->op->semaphores[i]]++;
                 return false;
-        }
-        for (uint32_t i = 0; i < at->op->semaphore_count; i++)
+            }
             semaphores[at->op->semaphores[i]]--;
+        }
         return true;
     case PLAN_SEM_RELEASE:
         for (uint32_t i = 0; i < at->op->semaphore_count; i++)
