@@ -1,0 +1,317 @@
+/* Runs end with a sentence when a peer is lost, late or at odds, and leave the ranks able to say
+ * so.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/test.h"
+
+#include "core/deadline.h"
+
+#define BYTES 4096
+
+/* All-reduce in which everybody waits for everybody, in the thread block given. */
+static banyan_plan *meeting_plan(int ranks, banyan_reduce_op op)
+{
+    banyan_collective collective = {.kind = BANYAN_ALLREDUCE};
+    banyan_program *program;
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_create("meeting", &collective, ranks, NULL, &program));
+    for (int r = 0; r < ranks; r++) {
+        int next = (r + 1) % ranks, before = (r + ranks - 1) % ranks;
+        banyan_memory_channel *to = banyan_memory_channel_create(program, next, r);
+        banyan_memory_channel *from =
+            before == next ? to : banyan_memory_channel_create(program, before, r);
+        banyan_chunk remote = banyan_input(program, next, 0, 1);
+        banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+        banyan_memory_reduce(to, banyan_input(program, r, 0, 1), &remote, 1,
+                             banyan_output(program, r, 0, 1), op, BANYAN_TB(0));
+    }
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+struct player {
+    banyan_world *world;
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    int rank;
+    char input[BYTES], output[BYTES];
+};
+
+static void open_player(struct player *p, int rank, int count, const banyan_unique_id *id,
+                        uint64_t timeout_ns, int workers)
+{
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = p->rank = rank;
+    options.world_size = count;
+    options.unique_id = id;
+    options.timeout_ns = timeout_ns;
+    CHECK_OK(banyan_world_open(&options, &p->world));
+    banyan_executor_options with = BANYAN_EXECUTOR_OPTIONS_INIT;
+    with.workers = workers;
+    CHECK_OK(banyan_executor_open(p->world, &with, &p->executor));
+    banyan_plan *plan = meeting_plan(count, BANYAN_SUM);
+    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    load.max_message_bytes = BYTES;
+    CHECK_OK(banyan_plan_load(p->executor, plan, &load, &p->loaded));
+    banyan_plan_destroy(plan);
+}
+
+static banyan_status run_once(struct player *p)
+{
+    return banyan_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_F32);
+}
+
+/* After a failure nothing waits any more. */
+static void close_player(struct player *p)
+{
+    uint64_t start_ns = time_now_ns();
+    banyan_plan_unload(p->loaded);
+    banyan_executor_close(p->executor);
+    banyan_world_close(p->world);
+    CHECK(time_now_ns() - start_ns < 2 * NS_PER_S, "closing took too long");
+}
+
+static void check_survivors(const int *statuses, int count, int victim, int expected)
+{
+    for (int rank = 0; rank < count; rank++)
+        CHECK(statuses[rank] == (rank == victim ? expected : 0), "rank %d ended with %#x", rank,
+              (unsigned)statuses[rank]);
+}
+
+/* ---- death ---- */
+
+static void die_at_the_third_run(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    int workers = *(int *)context;
+    struct player p = {0};
+    open_player(&p, rank, count, id, 60 * NS_PER_S, workers);
+    for (int run = 0; run < 2; run++)
+        CHECK_OK(run_once(&p));
+    if (rank == 1) {
+        usleep(500000);
+        raise(SIGKILL);
+    }
+    uint64_t start_ns = time_now_ns();
+    /* Who does not wait for the dead rank itself waits for one that does, a run later. */
+    if (rank == 0)
+        CHECK_OK(run_once(&p));
+    CHECK_FAILS(run_once(&p), BANYAN_ERR_PEER_LOST, "rank 1 ");
+    CHECK(time_now_ns() - start_ns < 2 * NS_PER_S, "the loss was noticed too late");
+    char expected[128];
+    snprintf(expected, sizeof expected,
+             "while rank %d waited for rank %d: thread block 0, operation 3 (wait) on memory "
+             "channel 1",
+             rank, (rank + count - 1) % count);
+    CHECK(strstr(banyan_last_error(), expected), "\"%s\" is not in: %s", expected,
+          banyan_last_error());
+    CHECK_FAILS(run_once(&p), BANYAN_ERR_PEER_LOST, "rank 1 ");
+    close_player(&p);
+}
+
+static void a_death_ends_the_run_of_all_with_the_operation_named(void **state)
+{
+    (void)state;
+    int statuses[3];
+    for (int workers = 1; workers <= 2; workers++) {
+        ranks_fork(3, die_at_the_third_run, &workers, statuses);
+        check_survivors(statuses, 3, 1, SIGKILL);
+    }
+}
+
+/* ---- abort ---- */
+
+static void abort_the_world(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    struct player p = {0};
+    open_player(&p, rank, count, id, 60 * NS_PER_S, 1);
+    CHECK_OK(run_once(&p));
+    if (rank == 0) {
+        usleep(50000);
+        CHECK_OK(banyan_world_abort(p.world, "a test says so"));
+    }
+    CHECK_FAILS(run_once(&p), BANYAN_ERR_ABORTED, "a test says so");
+    close_player(&p);
+}
+
+static void an_abort_ends_the_run_of_all(void **state)
+{
+    (void)state;
+    int statuses[2];
+    ranks_fork(2, abort_the_world, NULL, statuses);
+    check_survivors(statuses, 2, -1, 0);
+}
+
+/* ---- lateness ---- */
+
+static void come_too_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    int workers = *(int *)context;
+    struct player p = {0};
+    open_player(&p, rank, count, id, NS_PER_S / 2, workers);
+    CHECK_OK(run_once(&p));
+    if (rank == 0) {
+        usleep(1000000);
+        _exit(0);
+    }
+    uint64_t start_ns = time_now_ns();
+    CHECK_FAILS(run_once(&p), BANYAN_ERR_TIMEOUT,
+                "rank 1 waited 0.5 s for rank 0: thread block 0, operation 3 (wait) on memory "
+                "channel 0");
+    uint64_t took_ns = time_now_ns() - start_ns;
+    CHECK(took_ns > NS_PER_S * 4 / 10 && took_ns < NS_PER_S, "it took %.2f s",
+          (double)took_ns / 1e9);
+    CHECK_FAILS(run_once(&p), BANYAN_ERR_TIMEOUT, "rank 1 waited 0.5 s for rank 0");
+    close_player(&p);
+}
+
+static void a_rank_that_waits_in_vain_says_for_what(void **state)
+{
+    (void)state;
+    int statuses[2];
+    for (int workers = 1; workers <= 2; workers++) {
+        ranks_fork(2, come_too_late, &workers, statuses);
+        check_survivors(statuses, 2, -1, 0);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static banyan_status load(banyan_executor *executor, const banyan_plan *plan, uint64_t bytes,
+                          const banyan_memory *memory)
+{
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan *loaded = NULL;
+    options.max_message_bytes = bytes;
+    options.input = memory;
+    return banyan_plan_load(executor, plan, &options, &loaded);
+}
+
+static void load_apart(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    banyan_executor *executor;
+    banyan_memory *memory;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_memory_alloc(world, BYTES, &memory));
+    banyan_plan *plan = meeting_plan(3, BANYAN_SUM), *other = meeting_plan(3, BANYAN_MAX);
+    banyan_plan *larger = meeting_plan(4, BANYAN_SUM);
+    CHECK_FAILS(load(executor, rank == 2 ? other : plan, BYTES, NULL), BANYAN_ERR_MISMATCH,
+                "rank 2 loads another plan than rank 0");
+    CHECK_FAILS(load(executor, plan, rank == 1 ? 64 : BYTES, NULL), BANYAN_ERR_MISMATCH,
+                "rank 1 loads the plan for messages of 64 bytes at most, rank 0 of 4096");
+    CHECK_FAILS(load(executor, plan, BYTES, rank == 2 ? memory : NULL), BANYAN_ERR_MISMATCH,
+                "rank 2 and rank 0 load the plan with different input memory");
+    CHECK_FAILS(load(executor, larger, BYTES, NULL), BANYAN_ERR_INVALID,
+                "a plan for 4 ranks cannot be loaded in a world of 3");
+    banyan_plan_destroy(plan);
+    banyan_plan_destroy(other);
+    banyan_plan_destroy(larger);
+    banyan_memory_free(memory);
+    banyan_executor_close(executor);
+}
+
+static void ranks_that_load_different_things_are_told_so(void **state)
+{
+    (void)state;
+    ranks_run(3, load_apart, NULL);
+}
+
+static void refuse_runs(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    banyan_memory *memory;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_memory_alloc(world, 2 * BYTES, &memory));
+    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = BYTES;
+    options.input = memory;
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    char *input = banyan_memory_local(memory), output[BYTES];
+    CHECK_FAILS(banyan_plan_run(loaded, input, output, BYTES + 4, BANYAN_F32), BANYAN_ERR_INVALID,
+                "a message of 4100 bytes is longer than the 4096 that its plan was loaded for");
+    CHECK_FAILS(banyan_plan_run(loaded, input, output, 6, BANYAN_F32), BANYAN_ERR_INVALID,
+                "6 bytes");
+    CHECK_FAILS(banyan_plan_run(loaded, input, output, 16, BANYAN_F8_E8M0), BANYAN_ERR_INVALID,
+                "cannot be reduced");
+    CHECK_FAILS(banyan_plan_run(loaded, NULL, output, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+                "16 bytes of input at NULL");
+    CHECK_FAILS(banyan_plan_run(loaded, input, NULL, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+                "16 bytes of output at NULL");
+    CHECK_FAILS(banyan_plan_run(loaded, input, input + 8, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+                "overlap");
+    CHECK_FAILS(banyan_plan_run(loaded, output, input, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+                "does not lie in the symmetric memory");
+    CHECK_FAILS(banyan_plan_run(loaded, input + 2 * BYTES - 8, output, 16, BANYAN_F32),
+                BANYAN_ERR_INVALID, "does not lie in the symmetric memory");
+    /* Nothing has moved: all can go on. */
+    CHECK_OK(banyan_plan_run(loaded, input + BYTES, output, 16, BANYAN_F32));
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_plan_destroy(plan);
+    banyan_memory_free(memory);
+    banyan_executor_close(executor);
+}
+
+static void runs_that_cannot_be_are_refused_before_anything_moves(void **state)
+{
+    (void)state;
+    ranks_run(2, refuse_runs, NULL);
+}
+
+/* ---- requests ---- */
+
+static void run_in_the_background(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = BYTES;
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    float input[4] = {1, 2, 3, (float)banyan_world_rank(world)}, output[4] = {0};
+    banyan_request *request;
+    CHECK_OK(banyan_plan_start(loaded, input, output, sizeof input, BANYAN_F32, &request));
+    bool done = false;
+    if (banyan_world_rank(world) == 0)
+        usleep(10000);
+    while (!done)
+        CHECK_OK(banyan_request_test(request, &done));
+    CHECK_OK(banyan_request_wait(request));
+    CHECK(output[0] == 2 && output[1] == 4 && output[2] == 6 && output[3] == 1, "%g %g %g %g",
+          output[0], output[1], output[2], output[3]);
+    CHECK_OK(banyan_plan_start(loaded, input, output, BYTES + 4, BANYAN_F32, &request));
+    CHECK_FAILS(banyan_request_wait(request), BANYAN_ERR_INVALID, "longer than");
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+}
+
+static void a_run_can_be_started_and_waited_for(void **state)
+{
+    (void)state;
+    ranks_run(2, run_in_the_background, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_death_ends_the_run_of_all_with_the_operation_named),
+        cmocka_unit_test(an_abort_ends_the_run_of_all),
+        cmocka_unit_test(a_rank_that_waits_in_vain_says_for_what),
+        cmocka_unit_test(ranks_that_load_different_things_are_told_so),
+        cmocka_unit_test(runs_that_cannot_be_are_refused_before_anything_moves),
+        cmocka_unit_test(a_run_can_be_started_and_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
