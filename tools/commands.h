@@ -5,6 +5,7 @@
 int launch_command(int argc, char **argv);
 int reshard_command(int argc, char **argv);
 int verify_command(int argc, char **argv); /* of `banyan reshard` */
+int plan_command(int argc, char **argv);
 int plan_scale_command(int argc, char **argv);
 int run_command(int argc, char **argv);
 int algo_command(int argc, char **argv);

@@ -18,6 +18,7 @@ static const struct command {
     {"run", "run a plan of a collective, check it and time it", run_command},
     {"algo", "the built-in collective algorithms and their plans", algo_command},
     {"tune", "find out which algorithms are fastest on this machine", tune_command},
+    {"plan", "show plans, compare them, count what they move", plan_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
 };
 
