@@ -97,6 +97,14 @@ void local_reduce(algorithm *a, banyan_chunk source, banyan_chunk other, banyan_
  * place. */
 void local_keep(algorithm *a, banyan_chunk destination, banyan_chunk source, int thread_block);
 
+/* ---- both ---- */
+
+/* Let the others have the rank's block, each of which has a slot of its own number for that: copied
+ * where all can read it; a single peer gets it at once, by the operation that made it. After word
+ * of it, everybody gathers the others' blocks into the output. */
+void show_block(algorithm *a, banyan_chunk own, uint64_t slots, int thread_block);
+void gather_blocks(algorithm *a, int rank, uint64_t slots, int thread_block);
+
 /* ---- the algorithms ---- */
 
 /* How an algorithm is set up, and who writes it. */

@@ -41,10 +41,9 @@ void allreduce_twoshot(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         banyan_chunk own = output_at(a, rank, rank);
         reduce_own_block(a, rank, slots, own);
-        local_copy(a, slot_at(a, rank, slots + (uint64_t)rank), own, 0);
+        show_block(a, own, slots, 0);
         mesh_meet(a, MESH_GATHER, rank, 0);
-        EACH_PEER(a, rank, peer)
-        remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slots + (uint64_t)peer), 0);
+        gather_blocks(a, rank, slots, 0);
     }
 }
 

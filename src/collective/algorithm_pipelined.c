@@ -53,11 +53,10 @@ void allreduce_pipelined(algorithm *a)
         acquire(room, FILL);
         fill_peers(a, rank, slots);
         reduce_unit(a, rank, slots, own);
-        local_copy(a, slot_at(a, rank, slots + (uint64_t)rank), own, REDUCE);
+        show_block(a, own, slots, REDUCE);
         mesh_signal_all(a, MESH_REDUCED, rank, REDUCE);
         mesh_wait_all(a, MESH_REDUCED, rank, EMPTY);
-        EACH_PEER(a, rank, peer)
-        remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slots + (uint64_t)peer), EMPTY);
+        gather_blocks(a, rank, slots, EMPTY);
         release(room, EMPTY);
     }
     banyan_loop_end(a->program);

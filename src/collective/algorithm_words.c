@@ -193,3 +193,23 @@ void local_keep(algorithm *a, banyan_chunk destination, banyan_chunk source, int
     if (!a->in_place)
         local_copy(a, destination, source, thread_block);
 }
+
+void show_block(algorithm *a, banyan_chunk own, uint64_t slots, int thread_block)
+{
+    EACH_PEER(a, own.rank, peer)
+    if (a->ranks == 2)
+        remote_put(a, slot_at(a, peer, slots + (uint64_t)peer), own, thread_block);
+    if (a->ranks > 2)
+        local_copy(a, slot_at(a, own.rank, slots + (uint64_t)own.rank), own, thread_block);
+}
+
+void gather_blocks(algorithm *a, int rank, uint64_t slots, int thread_block)
+{
+    EACH_PEER(a, rank, peer)
+    if (a->ranks == 2)
+        local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)rank),
+                   thread_block);
+    else
+        remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slots + (uint64_t)peer),
+                   thread_block);
+}

@@ -5,9 +5,11 @@
 #include "core/arena.h"
 #include "core/error.h"
 
-/* A unit of every block of a rank together stays in a core's cache. */
-#define PIPELINE_BYTES (UINT64_C(512) << 10)
-#define PIPELINE_LEAST_UNIT (UINT64_C(16) << 10)
+/* Units of all rings of a rank together stay in the caches; measured: shorter ones cost more in
+ * waiting, longer ones gain nothing. */
+#define PIPELINE_BYTES (UINT64_C(2) << 20)
+#define PIPELINE_LEAST_UNIT (UINT64_C(128) << 10)
+#define PIPELINE_MOST_UNIT (UINT64_C(512) << 10)
 #define UNIT_MULTIPLE 64
 
 /* The tables of channels grow with the square of the ranks. */
@@ -70,12 +72,22 @@ static bool is_pipeline(const algorithm_entry *entry)
     return entry->ring_per_rank || entry->ring_once;
 }
 
-static uint64_t unit_for(const banyan_algorithm_params *params)
+/* Scratch chunks of a rank. */
+static uint64_t rings_of(const algorithm_entry *entry, int ranks)
 {
-    uint64_t share = PIPELINE_BYTES / (uint64_t)params->ranks;
+    return (uint64_t)entry->ring_per_rank * (uint64_t)ranks + (uint64_t)entry->ring_once;
+}
+
+static uint64_t unit_for(const algorithm_entry *entry, const banyan_algorithm_params *params)
+{
     uint64_t unit = params->unit_bytes;
-    if (!unit)
-        unit = share > PIPELINE_LEAST_UNIT ? share : PIPELINE_LEAST_UNIT;
+    if (!is_pipeline(entry))
+        return 0;
+    if (!unit) {
+        unit = PIPELINE_BYTES / rings_of(entry, params->ranks);
+        unit = unit < PIPELINE_LEAST_UNIT ? PIPELINE_LEAST_UNIT : unit;
+        unit = unit > PIPELINE_MOST_UNIT ? PIPELINE_MOST_UNIT : unit;
+    }
     return (unit + UNIT_MULTIPLE - 1) / UNIT_MULTIPLE * UNIT_MULTIPLE;
 }
 
@@ -89,10 +101,9 @@ static banyan_program_options options_for(const algorithm_entry *entry,
     options.double_scratch = entry->double_scratch;
     options.reuse_resources = is_pipeline(entry);
     if (options.reuse_resources) {
-        uint64_t rings =
-            (uint64_t)entry->ring_per_rank * (uint64_t)params->ranks + (uint64_t)entry->ring_once;
-        options.reused_scratch_bytes = rings * (uint64_t)options.instances * PIPELINE_UNITS *
-                                       unit_for(params) * (options.double_scratch ? 2 : 1);
+        options.reused_scratch_bytes = rings_of(entry, params->ranks) *
+                                       (uint64_t)options.instances * PIPELINE_UNITS *
+                                       unit_for(entry, params) * (options.double_scratch ? 2 : 1);
     }
     return options;
 }
@@ -172,7 +183,7 @@ static banyan_status write_program(const algorithm_entry *entry,
                    .root = collective.root,
                    .op = params->op,
                    .input_chunks = input_chunks_of(&collective, params->ranks),
-                   .unit_bytes = unit_for(params)};
+                   .unit_bytes = unit_for(entry, params)};
     a.shift = algorithm_rank(&a, params->shift);
     RETURN_IF_FAILED(tables_take(&a, memory));
     RETURN_IF_FAILED(
