@@ -12,7 +12,7 @@ const algorithm_entry algorithm_table[] = {
      AS_PACKETS},
     {SCRATCH(allreduce_packets_twoshot, BANYAN_ALLREDUCE,
              "Reduce-scatter and all-gather, both as packets"),
-     .protocol = BANYAN_LL},
+     AS_PACKETS},
     {SCRATCH(allreduce_oneshot, BANYAN_ALLREDUCE, "All to all through scratch; everybody reduces"),
      .double_scratch = true},
     {SCRATCH(allreduce_twoshot, BANYAN_ALLREDUCE,

@@ -179,6 +179,10 @@ banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, voi
     RETURN_IF_FAILED(control_check(loaded->executor->world));
     plan_cut *cut;
     RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, &cut));
+    /* No run at all: where data themselves tell of their arrival, a run without any would have this
+     * rank go on to the other half of scratch without having heard from anybody. */
+    if (message_bytes == 0)
+        return BANYAN_OK;
     placement *placed = &loaded->placements[loaded->runs & 1];
     if (placed->cut != cut || placed->input != input || placed->output != output)
         RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
