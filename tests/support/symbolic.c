@@ -7,7 +7,8 @@
 /* All units of a rank's input, or output. */
 #define EACH_UNIT(p, rank, buffer, chunk, unit)                                                    \
     for (uint64_t chunk = 0; chunk < (p)->plan->ranks[rank].chunks[buffer]; chunk++)               \
-        for (uint64_t unit = 0; unit < (p)->run_units[(p)->ranks[rank].run]; unit++)
+        for (uint64_t unit = 0, unit##_end = chunk_units(p, (p)->ranks[rank].run, buffer, chunk);  \
+             unit < unit##_end; unit++)
 
 static void poison(play *p, agent *user, plan_buffer buffer)
 {
@@ -186,13 +187,23 @@ static uint64_t units_in_ring(const banyan_plan *plan, uint64_t units)
     return units;
 }
 
-/* Now and then the longest. */
+static uint64_t block_chunks_of(const banyan_plan *plan)
+{
+    bool blocks = plan->collective == BANYAN_REDUCESCATTER || plan->collective == BANYAN_ALLTOALL;
+    return plan->ranks[0].chunks[PLAN_INPUT] / (blocks ? (uint64_t)plan->rank_count : 1);
+}
+
+/* Now and then the longest, and often such that chunks are clipped, or empty. */
 static void choose_sizes(play *p)
 {
+    p->block_chunks = block_chunks_of(p->plan);
     p->run_units = play_take(p, (size_t)p->options.runs, sizeof *p->run_units);
+    p->run_message = play_take(p, (size_t)p->options.runs, sizeof *p->run_message);
+    int64_t most = (int64_t)p->block_chunks * p->options.units;
     for (int run = 0; run < p->options.runs; run++) {
-        int64_t chosen = random_between(&p->random, 1, 2 * p->options.units);
-        p->run_units[run] = (uint64_t)(chosen < p->options.units ? chosen : p->options.units);
+        int64_t chosen = random_between(&p->random, 1, 2 * most);
+        p->run_message[run] = (uint64_t)(chosen < most ? chosen : most);
+        p->run_units[run] = (p->run_message[run] + p->block_chunks - 1) / p->block_chunks;
     }
 }
 

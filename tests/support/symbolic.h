@@ -19,8 +19,8 @@ typedef struct symbolic_options {
     bool same_bits; /* all ranks must have added up in the same order */
 } symbolic_options;
 
-/* True when every output chunk of every run is what plan_expected_of says, nothing is read that
- * nobody wrote, no two accesses race, and all thread blocks end. Otherwise says what is wrong.
+/* True when every output chunk of every run is what plan_expected_of says, nothing comes into it
+ * that nobody wrote, no two accesses race, and all thread blocks end. Otherwise says what is wrong.
  * Not played: thread-block groups and barriers, packets through ports. */
 bool symbolic_play(const banyan_plan *plan, const symbolic_options *options, char *problem,
                    size_t problem_bytes);

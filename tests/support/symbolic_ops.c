@@ -22,14 +22,45 @@ static uint64_t unit_count(const play *p, const step *s)
     return s->unit < 0 ? size * p->run_units[s->flag - 1] : 1;
 }
 
+/* Where the i-th unit of the step lies in an operand: a unit of a chunk. */
+static uint64_t unit_of(const play *p, const step *s, const plan_operand *operand, uint64_t i,
+                        uint64_t *chunk)
+{
+    uint64_t x = s->unit < 0 ? i : (uint64_t)s->unit, units = p->run_units[s->flag - 1];
+    *chunk = operand->index + x / units;
+    return x % units;
+}
+
 /* The operand's cell for the i-th unit of the step; of a group the given member's. */
 static cell *operand_cell(play *p, const step *s, const plan_operand *operand, int member,
                           uint64_t i)
 {
-    uint64_t x = s->unit < 0 ? i : (uint64_t)s->unit, units = p->run_units[s->flag - 1];
+    uint64_t chunk, unit = unit_of(p, s, operand, i, &chunk);
     plan_where where = plan_operand_where(p->plan, s->by->rank, s->block, s->op, operand);
     return cell_at(p, operand->place == PLAN_GROUP ? member : where.rank, (int)s->flag - 1,
-                   where.buffer, operand->index + x / units, x % units);
+                   where.buffer, chunk, unit);
+}
+
+static bool operand_has(const play *p, const step *s, const plan_operand *operand, uint64_t i)
+{
+    uint64_t chunk, unit = unit_of(p, s, operand, i, &chunk);
+    plan_where where = plan_operand_where(p->plan, s->by->rank, s->block, s->op, operand);
+    return unit < chunk_units(p, (int)s->flag - 1, where.buffer, chunk);
+}
+
+/* Do all operands have the i-th unit; of those that pair the o-th source and destination? */
+static bool unit_moves(const play *p, const step *s, uint32_t o, uint64_t i)
+{
+    if (plan_op_form_of(s->op->kind)->pairs)
+        return operand_has(p, s, &s->op->sources[o], i) &&
+               operand_has(p, s, &s->op->destinations[o], i);
+    for (uint32_t n = 0; n < s->op->source_count; n++)
+        if (!operand_has(p, s, &s->op->sources[n], i))
+            return false;
+    for (uint32_t n = 0; n < s->op->destination_count; n++)
+        if (!operand_has(p, s, &s->op->destinations[n], i))
+            return false;
+    return true;
 }
 
 static const plan_switch *group_of(const play *p, const step *s, const plan_operand *operand)
@@ -46,6 +77,8 @@ static bool packets_are_there(play *p, const step *s)
         if (!plan_source_is_packets(s->op, o))
             continue;
         for (uint64_t i = 0; i < unit_count(p, s); i++) {
+            if (!unit_moves(p, s, o, i))
+                continue;
             const cell *c = operand_cell(p, s, &s->op->sources[o], -1, i);
             if (c->packet_flag > s->flag)
                 play_fail(p, "%s finds packets of a later run", play_name(p, s->by->index, me));
@@ -58,6 +91,7 @@ static bool packets_are_there(play *p, const step *s)
 
 static cell add_up(cell sum, cell more)
 {
+    sum.valid &= more.valid;
     sum.sum += more.sum;
     sum.order = play_mix(play_mix(sum.order) + play_mix(more.order));
     return sum;
@@ -93,10 +127,21 @@ static void write_one(play *p, const step *s, uint32_t o, uint64_t i, cell value
         cell_write(p, s->by, operand_cell(p, s, operand, group ? group->ranks[m] : -1, i), value);
 }
 
+/* Packets are written even where there is no data, since others wait for them. */
+static void pad(play *p, const step *s, uint32_t o, uint64_t i)
+{
+    if (plan_destination_is_packets(s->op, o))
+        write_one(p, s, o, i, (cell){.valid = true});
+}
+
 /* Source i to destination i. */
 static void move_pair(play *p, const step *s, uint32_t o)
 {
     for (uint64_t i = 0; i < unit_count(p, s); i++) {
+        if (!unit_moves(p, s, o, i)) {
+            pad(p, s, o, i);
+            continue;
+        }
         cell *from = operand_cell(p, s, &s->op->sources[o], -1, i);
         write_one(p, s, o, i, cell_read(p, s->by, from, plan_source_is_packets(s->op, o)));
     }
@@ -110,9 +155,14 @@ static void move_data(play *p, const step *s)
         return;
     }
     for (uint64_t i = 0; i < unit_count(p, s); i++) {
-        cell value = read_all(p, s, i);
-        for (uint32_t o = 0; o < s->op->destination_count; o++)
-            write_one(p, s, o, i, value);
+        bool moves = unit_moves(p, s, 0, i);
+        cell value = moves ? read_all(p, s, i) : (cell){0};
+        for (uint32_t o = 0; o < s->op->destination_count; o++) {
+            if (moves)
+                write_one(p, s, o, i, value);
+            else
+                pad(p, s, o, i);
+        }
     }
 }
 

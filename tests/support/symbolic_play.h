@@ -71,9 +71,11 @@ typedef struct play {
     uint32_t agent_count;
     agent *agents;
     rank_state *ranks;
-    uint64_t *run_units; /* of a chunk */
-    uint64_t ring;       /* units of a scratch chunk, whatever the run */
-    uint64_t *bits;      /* how rank 0's outputs of each run were added up */
+    uint64_t *run_units;   /* of a chunk, the stride */
+    uint64_t *run_message; /* units of a block of input or output: its last chunks are clipped */
+    uint64_t block_chunks;
+    uint64_t ring;  /* units of a scratch chunk, whatever the run */
+    uint64_t *bits; /* how rank 0's outputs of each run were added up */
     bool failed;
     char *problem;
     size_t problem_bytes;
@@ -97,6 +99,8 @@ bool post_ready(const post *from);
 uint64_t play_mix(uint64_t x);
 uint64_t play_symbol(int rank, uint64_t chunk, uint64_t unit, int run);
 
+/* How many units of a chunk there are: those of input and output end with their block. */
+uint64_t chunk_units(const play *p, int run, plan_buffer buffer, uint64_t chunk);
 cell *cell_at(play *p, int rank, int run, plan_buffer buffer, uint64_t chunk, uint64_t unit);
 void cell_write(play *p, agent *by, cell *c, cell value);
 cell cell_read(play *p, agent *by, cell *c, bool packet);

@@ -102,6 +102,14 @@ static void resolve_alias(const banyan_plan *plan, int rank, plan_buffer *buffer
     }
 }
 
+uint64_t chunk_units(const play *p, int run, plan_buffer buffer, uint64_t chunk)
+{
+    uint64_t stride = p->run_units[run], start = chunk % p->block_chunks * stride;
+    if (buffer == PLAN_SCRATCH || start + stride <= p->run_message[run])
+        return stride;
+    return start < p->run_message[run] ? p->run_message[run] - start : 0;
+}
+
 cell *cell_at(play *p, int rank, int run, plan_buffer buffer, uint64_t chunk, uint64_t unit)
 {
     resolve_alias(p->plan, rank, &buffer, &chunk);
@@ -136,9 +144,9 @@ void cell_write(play *p, agent *by, cell *c, cell value)
 cell cell_read(play *p, agent *by, cell *c, bool packet)
 {
     char me[64], other[64];
-    if (!c->valid)
+    if (!c->valid && by->kind == AGENT_USER)
         play_fail(p, "%s reads what nobody has written", play_name(p, by->index, me));
-    else if (packet != (c->packet_flag != 0))
+    else if (c->valid && packet != (c->packet_flag != 0))
         play_fail(p, "%s takes %s", play_name(p, by->index, me),
                   packet ? "data for packets" : "packets for data");
     else if (packet)
