@@ -66,6 +66,18 @@ static banyan_status check_options(const banyan_comm_options *options)
     return BANYAN_OK;
 }
 
+/* The same on every node, or 0. */
+static int common_ranks_per_node(const banyan_world *world)
+{
+    int ranks = banyan_world_size(world), nodes = banyan_world_node_count(world);
+    int per_node = ranks / nodes;
+    for (int rank = 0; rank < ranks; rank++) {
+        if (banyan_world_node_of(world, rank) != rank / per_node)
+            return 0;
+    }
+    return per_node * nodes == ranks ? per_node : 0;
+}
+
 static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *options)
 {
     const char *check = getenv("BANYAN_CHECK_CALLS");
@@ -94,6 +106,7 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
     made->world = world;
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
+    made->ranks_per_node = common_ranks_per_node(world);
     status = open_parts(made, options);
     if (status != BANYAN_OK) {
         comm_free(made);

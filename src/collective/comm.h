@@ -41,6 +41,7 @@ struct banyan_comm {
     banyan_world *world;
     banyan_executor *executor;
     int rank, ranks;
+    int ranks_per_node; /* 0: nodes have different numbers of ranks */
     bool check_calls;
     tuning table;
     ARRAY(const banyan_plan *) added;

@@ -58,8 +58,8 @@ static bool plan_serves(const banyan_plan *plan, const call *wanted)
 static banyan_status choose_row(const banyan_comm *comm, const call *wanted, bool registered,
                                 choice *chosen)
 {
-    const tuning_row *row =
-        tuning_find(&comm->table, wanted->kind, comm->ranks, registered, wanted->message_bytes);
+    const tuning_row *row = tuning_find(&comm->table, wanted->kind, comm->ranks,
+                                        comm->ranks_per_node, registered, wanted->message_bytes);
     if (!row)
         return error_set(BANYAN_ERR_NOT_FOUND,
                          "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
@@ -90,6 +90,7 @@ static banyan_status compile(const banyan_comm *comm, const call *wanted, const 
 {
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     params.ranks = comm->ranks;
+    params.ranks_per_node = comm->ranks_per_node;
     params.in_place = wanted->in_place;
     params.op = wanted->op;
     params.root = wanted->root;

@@ -113,6 +113,7 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
             return BANYAN_OK;
         tuning_row row = {.kind = field->kind,
                           .ranks = field->comm->ranks,
+                          .ranks_per_node = field->comm->ranks_per_node,
                           .registered = field->memory != NULL,
                           .up_to_bytes = message_bytes};
         snprintf(row.algorithm, sizeof row.algorithm, "%s", info.name);

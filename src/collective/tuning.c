@@ -19,7 +19,8 @@ void tuning_free(tuning *table)
 
 static bool same_group(const tuning_row *a, const tuning_row *b)
 {
-    return a->kind == b->kind && a->ranks == b->ranks && a->registered == b->registered;
+    return a->kind == b->kind && a->ranks == b->ranks && a->ranks_per_node == b->ranks_per_node &&
+           a->registered == b->registered;
 }
 
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count)
@@ -36,18 +37,27 @@ banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count
     return BANYAN_OK;
 }
 
+/* Is `row` meant for this number of ranks more than `other`, or as much and for shorter messages?
+ */
+static bool comes_before(const tuning_row *row, const tuning_row *other)
+{
+    if (row->ranks != other->ranks)
+        return row->ranks > other->ranks;
+    if (row->ranks_per_node != other->ranks_per_node)
+        return row->ranks_per_node > other->ranks_per_node;
+    return row->up_to_bytes < other->up_to_bytes;
+}
+
 const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, int ranks,
-                              bool registered, uint64_t message_bytes)
+                              int ranks_per_node, bool registered, uint64_t message_bytes)
 {
     const tuning_row *best = NULL;
     for (size_t i = 0; i < table->rows.count; i++) {
         const tuning_row *row = &table->rows.data[i];
-        if (row->kind != kind || row->registered != registered ||
-            row->up_to_bytes < message_bytes || (row->ranks != 0 && row->ranks != ranks))
-            continue;
-        bool closer = !best || row->ranks > best->ranks ||
-                      (row->ranks == best->ranks && row->up_to_bytes < best->up_to_bytes);
-        if (closer)
+        bool fits = row->kind == kind && row->registered == registered &&
+                    row->up_to_bytes >= message_bytes && (!row->ranks || row->ranks == ranks) &&
+                    (!row->ranks_per_node || row->ranks_per_node == ranks_per_node);
+        if (fits && (!best || comes_before(row, best)))
             best = row;
     }
     return best;
@@ -57,12 +67,13 @@ const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, 
 
 static json_t *row_json(const tuning_row *row)
 {
-    return json_pack(
-        "{s:s, s:i, s:b, s:o, s:s, s:i, s:o}", "collective", banyan_collective_name(row->kind),
-        "ranks", row->ranks, "registered", (int)row->registered, "up_to_bytes",
-        row->up_to_bytes > INT64_MAX ? json_null() : json_integer((json_int_t)row->up_to_bytes),
-        "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
-        json_integer((json_int_t)row->unit_bytes));
+    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:s, s:i, s:o}", "collective",
+                     banyan_collective_name(row->kind), "ranks", row->ranks, "ranks_per_node",
+                     row->ranks_per_node, "registered", (int)row->registered, "up_to_bytes",
+                     row->up_to_bytes > INT64_MAX ? json_null()
+                                                  : json_integer((json_int_t)row->up_to_bytes),
+                     "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
+                     json_integer((json_int_t)row->unit_bytes));
 }
 
 banyan_status tuning_print(const tuning *table, char **text)
@@ -84,7 +95,7 @@ banyan_status tuning_print(const tuning *table, char **text)
 static banyan_status row_parse(json_path *path, const json_t *object, tuning_row *row)
 {
     const char *collective, *name;
-    int64_t ranks = 0, up_to = INT64_MAX, instances = 0, unit = 0;
+    int64_t ranks = 0, per_node = 0, up_to = INT64_MAX, instances = 0, unit = 0;
     *row = (tuning_row){.up_to_bytes = UINT64_MAX};
     RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
     if (banyan_collective_parse(collective, &row->kind) != BANYAN_OK || row->kind == BANYAN_CUSTOM)
@@ -98,6 +109,9 @@ static banyan_status row_parse(json_path *path, const json_t *object, tuning_row
         return json_path_fail(path, "algorithm \"%s\" is none for %s", name, collective);
     strcpy(row->algorithm, name);
     RETURN_IF_FAILED(json_member_int(path, object, "ranks", 0, BANYAN_MAX_RANKS, &ranks));
+    if (json_object_get(object, "ranks_per_node"))
+        RETURN_IF_FAILED(
+            json_member_int(path, object, "ranks_per_node", 0, BANYAN_MAX_RANKS, &per_node));
     RETURN_IF_FAILED(json_member_bool(path, object, "registered", &row->registered));
     json_t *bound = json_object_get(object, "up_to_bytes");
     if (bound && !json_is_null(bound)) {
@@ -107,6 +121,7 @@ static banyan_status row_parse(json_path *path, const json_t *object, tuning_row
     RETURN_IF_FAILED(json_member_int(path, object, "instances", 0, 1024, &instances));
     RETURN_IF_FAILED(json_member_int(path, object, "unit_bytes", 0, INT64_MAX, &unit));
     row->ranks = (int)ranks;
+    row->ranks_per_node = (int)per_node;
     row->instances = (int)instances;
     row->unit_bytes = (uint64_t)unit;
     return BANYAN_OK;

@@ -12,8 +12,9 @@
  */
 typedef struct tuning_row {
     banyan_collective_kind kind;
-    int ranks;       /* 0: any number that has no rows of its own */
-    bool registered; /* the buffers are in registered memory, where peers reach them in place */
+    int ranks;          /* 0: any number that has no rows of its own */
+    int ranks_per_node; /* 0: however many */
+    bool registered;    /* the buffers are in registered memory, where peers reach them in place */
     uint64_t up_to_bytes;
     char algorithm[TUNING_NAME_BYTES];
     int instances;       /* 0: the algorithm's default */
@@ -28,13 +29,14 @@ typedef struct tuning {
 banyan_status tuning_default(tuning *table);
 void tuning_free(tuning *table);
 
-/* Replace all rows of this collective, number of ranks and kind of memory. `count` ≥ 1 rows, alike
- * in these, ascending by up_to_bytes. */
+/* Replace all rows of this collective, number of ranks, ranks a node and kind of memory. `count` ≥
+ * 1 rows, alike in these, ascending by up_to_bytes. */
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count);
 
-/* The row for a message; rows for this number of ranks come before those for any. NULL: none. */
+/* The row for a message; rows for this number of ranks, and of ranks a node, come before those for
+ * any. NULL: none. */
 const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, int ranks,
-                              bool registered, uint64_t message_bytes);
+                              int ranks_per_node, bool registered, uint64_t message_bytes);
 
 /* As JSON text, and back: rows of the text replace those of the table. FORMAT names the place. */
 banyan_status tuning_print(const tuning *table, char **text);

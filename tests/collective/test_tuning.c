@@ -18,7 +18,7 @@ static tuning_row row_of(int ranks, bool registered, uint64_t up_to_bytes, const
 
 static const char *found(const tuning *table, int ranks, bool registered, uint64_t bytes)
 {
-    const tuning_row *row = tuning_find(table, BANYAN_ALLREDUCE, ranks, registered, bytes);
+    const tuning_row *row = tuning_find(table, BANYAN_ALLREDUCE, ranks, ranks, registered, bytes);
     return row ? row->algorithm : "none";
 }
 
@@ -41,6 +41,12 @@ static void the_closest_row_serves_and_rows_for_the_ranks_come_first(void **stat
     assert_int_equal(tuning_replace(&table, again, 1), BANYAN_OK);
     assert_string_equal(found(&table, 4, false, 50), "all4");
     assert_string_equal(found(&table, 2, false, 50), "small");
+    tuning_row two_nodes[] = {row_of(4, false, UINT64_MAX, "nodes4")};
+    two_nodes->ranks_per_node = 2;
+    assert_int_equal(tuning_replace(&table, two_nodes, 1), BANYAN_OK);
+    assert_string_equal(found(&table, 4, false, 50), "all4");
+    assert_string_equal(tuning_find(&table, BANYAN_ALLREDUCE, 4, 2, false, 50)->algorithm,
+                        "nodes4");
     tuning_free(&table);
 }
 
@@ -60,7 +66,7 @@ static void the_built_in_table_serves_every_call(void **state)
         banyan_plan_destroy(plan);
     }
     for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++)
-        assert_non_null(tuning_find(&table, (banyan_collective_kind)kind, 7, false, UINT64_MAX));
+        assert_non_null(tuning_find(&table, (banyan_collective_kind)kind, 7, 0, false, UINT64_MAX));
     tuning_free(&table);
 }
 
@@ -241,7 +247,7 @@ static void tuning_measures_and_is_saved(void **state)
     fclose(file);
     tuning table = {0};
     assert_int_equal(tuning_parse(&table, path, text, bytes), BANYAN_OK);
-    const tuning_row *row = tuning_find(&table, BANYAN_ALLREDUCE, 2, false, 1 << 30);
+    const tuning_row *row = tuning_find(&table, BANYAN_ALLREDUCE, 2, 2, false, 1 << 30);
     assert_non_null(row);
     assert_int_equal(row->ranks, 2);
     tuning_free(&table);
