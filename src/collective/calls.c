@@ -148,6 +148,7 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
 banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output, size_t count,
                                DLDataType dtype, banyan_reduce_op op)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLREDUCE, .op = op, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, 1, 1);
@@ -156,6 +157,7 @@ banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *outpu
 banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output, size_t count,
                                DLDataType dtype)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLGATHER, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, 1, comm->ranks);
@@ -164,6 +166,7 @@ banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *outpu
 banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output, size_t count,
                                    DLDataType dtype, banyan_reduce_op op)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_REDUCESCATTER, .op = op, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, comm->ranks, 1);
@@ -172,6 +175,7 @@ banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *o
 banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output, size_t count,
                               DLDataType dtype)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLTOALL, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, comm->ranks, comm->ranks);
@@ -201,6 +205,7 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
 banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output, size_t count,
                                DLDataType dtype, int root)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_BROADCAST, .root = root, .dtype = dtype};
     buffers given = {.input = comm->rank == root ? input : output, .output = output};
     return rooted_run(comm, &wanted, &given, count);
@@ -210,6 +215,7 @@ banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *outpu
 banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
                             DLDataType dtype, banyan_reduce_op op, int root)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_REDUCE, .op = op, .root = root, .dtype = dtype};
     buffers given = {.input = input,
                      .output = comm->rank == root ? output : (void *)(uintptr_t)input};
@@ -219,6 +225,7 @@ banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output, 
 banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output, size_t count,
                               DLDataType dtype, int shift)
 {
+    CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_SENDRECV, .dtype = dtype};
     wanted.shift = (int)(((int64_t)shift % comm->ranks + comm->ranks) % comm->ranks);
     buffers given = {.input = input, .output = output};

@@ -94,6 +94,7 @@ static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *op
 banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                  banyan_comm **comm)
 {
+    CONTROL_CALL(world, __func__);
     banyan_comm *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
     if (status == BANYAN_OK)
@@ -120,6 +121,7 @@ banyan_status banyan_comm_destroy(banyan_comm *comm)
 {
     if (!comm)
         return BANYAN_OK;
+    CONTROL_CALL(comm->world, __func__);
     banyan_status status = comm_forget(comm, NULL);
     comm_free(comm);
     return status;
@@ -129,6 +131,7 @@ banyan_status banyan_comm_destroy(banyan_comm *comm)
 
 banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)
 {
+    CONTROL_CALL(comm->world, __func__);
     banyan_status status = BANYAN_OK;
     if (!memory)
         status =
@@ -142,6 +145,7 @@ banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memor
 
 banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_memory *memory)
 {
+    CONTROL_CALL(comm->world, __func__);
     size_t at = 0;
     while (at < comm->registered.count && comm->registered.data[at] != memory)
         at++;
@@ -172,6 +176,7 @@ static banyan_status check_added(const banyan_comm *comm, const banyan_plan *pla
 
 banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan)
 {
+    CONTROL_CALL(comm->world, __func__);
     banyan_status status = check_added(comm, plan);
     if (status == BANYAN_OK && !array_reserve(&comm->added, 1))
         status = BANYAN_ERR_NO_MEMORY;
@@ -200,6 +205,7 @@ banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
 
 banyan_status banyan_comm_save_tuning(banyan_comm *comm, const char *path)
 {
+    CONTROL_CALL(comm->world, __func__);
     banyan_status status = BANYAN_OK;
     if (comm->rank == 0) {
         char *text = NULL;

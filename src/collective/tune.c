@@ -239,6 +239,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
 
 banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options)
 {
+    CONTROL_CALL(comm->world, __func__);
     static const banyan_tune_options defaults = BANYAN_TUNE_OPTIONS_INIT;
     const banyan_tune_options *how = options ? options : &defaults;
     RETURN_IF_FAILED(control_agree(comm->world, check_options(comm, how)));
