@@ -19,21 +19,24 @@ program_block *program_block_of(banyan_program *program, int rank, int thread_bl
     return &of->blocks.data[thread_block];
 }
 
-/* Where the number is in the list; at its end when it is new. */
-static bool number_place(banyan_program *program, number_list *list, uint32_t number,
+/* Where the rank's number is among the block's, which gets it if it is new. */
+static bool number_place(banyan_program *program, program_numbers *known, uint32_t number,
                          uint32_t *place)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        if (list->data[i] == number) {
-            *place = (uint32_t)i;
-            return true;
-        }
+    uint64_t found;
+    if (map_get(&known->places, &number, sizeof number, &found)) {
+        *place = (uint32_t)found;
+        return true;
     }
-    if (!array_push(list, number)) {
+    uint32_t *key = program_number(program, number);
+    if (!key)
+        return false;
+    *place = (uint32_t)known->numbers.count;
+    if (!array_push(&known->numbers, number) ||
+        !map_put(&known->places, key, sizeof *key, *place)) {
         program_fail_memory(program);
         return false;
     }
-    *place = (uint32_t)list->count - 1;
     return true;
 }
 
@@ -43,24 +46,33 @@ bool program_use_channel(banyan_program *program, program_block *block, plan_cha
     return number_place(program, &block->channels[type], channel, number);
 }
 
+/* Of two ints, so that no bytes of it are undefined. */
+typedef struct remote_key {
+    int rank, buffer;
+} remote_key;
+
 static bool remote_buffer_number(banyan_program *program, program_rank *of, plan_channel_type type,
                                  banyan_chunk remote, uint32_t *number)
 {
     unsigned access = 1U << type;
-    for (size_t i = 0; i < of->remote_buffers.count; i++) {
-        plan_remote_buffer *known = &of->remote_buffers.data[i];
-        if (known->rank == remote.rank && known->buffer == (plan_buffer)remote.buffer) {
-            known->access |= access;
-            *number = (uint32_t)i;
-            return true;
-        }
+    remote_key wanted = {remote.rank, (int)remote.buffer};
+    uint64_t found;
+    if (map_get(&of->remote_numbers, &wanted, sizeof wanted, &found)) {
+        of->remote_buffers.data[found].access |= access;
+        *number = (uint32_t)found;
+        return true;
     }
+    remote_key *key = program_take(program, 1, sizeof *key);
+    if (!key)
+        return false;
+    *key = wanted;
+    *number = (uint32_t)of->remote_buffers.count;
     plan_remote_buffer added = {remote.rank, (plan_buffer)remote.buffer, access};
-    if (!array_push(&of->remote_buffers, added)) {
+    if (!array_push(&of->remote_buffers, added) ||
+        !map_put(&of->remote_numbers, key, sizeof *key, *number)) {
         program_fail_memory(program);
         return false;
     }
-    *number = (uint32_t)of->remote_buffers.count - 1;
     return true;
 }
 

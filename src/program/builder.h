@@ -6,15 +6,21 @@
 #define BANYAN_NO_PLACES
 #include <banyan/program.h>
 
+#include "core/map.h"
 #include "plan/plan.h"
 
 typedef ARRAY(plan_op) op_list;
-typedef ARRAY(uint32_t) number_list;
+
+/* A thread block's own numbers of what the rank has: numbers[place] is the rank's number. */
+typedef struct program_numbers {
+    ARRAY(uint32_t) numbers;
+    map places;
+} program_numbers;
 
 typedef struct program_block {
     op_list ops;
     op_list loop_ops; /* of the loop that is open */
-    number_list channels[PLAN_CHANNEL_TYPES], remote_buffers[PLAN_CHANNEL_TYPES];
+    program_numbers channels[PLAN_CHANNEL_TYPES], remote_buffers[PLAN_CHANNEL_TYPES];
 } program_block;
 
 /* Thread blocks that meet; the same list, in the same order, is the same barrier. */
@@ -29,6 +35,7 @@ typedef struct program_rank {
     ARRAY(int) peers[PLAN_CHANNEL_TYPES];
     ARRAY(plan_switch) switches;
     ARRAY(plan_remote_buffer) remote_buffers;
+    map remote_numbers; /* of a peer's rank and buffer */
     ARRAY(uint64_t) semaphores;
     ARRAY(program_barrier) barriers;
 } program_rank;

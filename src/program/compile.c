@@ -7,10 +7,10 @@ static plan_thread_block view_block(const program_block *block, uint32_t id)
     plan_thread_block seen = {
         .id = id, .ops = block->ops.data, .op_count = (uint32_t)block->ops.count};
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
-        seen.channels[type] = block->channels[type].data;
-        seen.channel_count[type] = (uint32_t)block->channels[type].count;
-        seen.remote_buffers[type] = block->remote_buffers[type].data;
-        seen.remote_buffer_count[type] = (uint32_t)block->remote_buffers[type].count;
+        seen.channels[type] = block->channels[type].numbers.data;
+        seen.channel_count[type] = (uint32_t)block->channels[type].numbers.count;
+        seen.remote_buffers[type] = block->remote_buffers[type].numbers.data;
+        seen.remote_buffer_count[type] = (uint32_t)block->remote_buffers[type].numbers.count;
     }
     return seen;
 }

@@ -36,19 +36,23 @@ static bool drop_nop(plan_op *current, const plan_op *next)
     return false;
 }
 
-static bool has_channel(const plan_op *op, uint32_t channel)
+static int compare_numbers(const void *left, const void *right)
 {
-    for (uint32_t i = 0; i < op->channel_count; i++) {
-        if (op->channels[i] == channel)
-            return true;
-    }
-    return false;
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* Channels of an operation are in ascending order. */
+static bool has_channel(const plan_op *op, const uint32_t *channel)
+{
+    return op->channel_count > 0 &&
+           bsearch(channel, op->channels, op->channel_count, sizeof *op->channels, compare_numbers);
 }
 
 static bool share_channel(const plan_op *a, const plan_op *b)
 {
     for (uint32_t i = 0; i < b->channel_count; i++) {
-        if (has_channel(a, b->channels[i]))
+        if (has_channel(a, &b->channels[i]))
             return true;
     }
     return false;
@@ -73,16 +77,11 @@ static bool is_run(const plan_op *current, const plan_op *next)
     }
 }
 
-static int compare_numbers(const void *left, const void *right)
+/* Ascending, each once, when the first `ordered` are so and the others are. */
+static void order_channels(plan_op *op, uint32_t ordered)
 {
-    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    return (a > b) - (a < b);
-}
-
-/* Ascending, each once. */
-static void order_channels(plan_op *op)
-{
-    if (op->channel_count == 0)
+    if (ordered == 0 || ordered == op->channel_count ||
+        op->channels[ordered - 1] < op->channels[ordered])
         return;
     qsort(op->channels, op->channel_count, sizeof *op->channels, compare_numbers);
     uint32_t kept = 1;
@@ -99,9 +98,10 @@ banyan_status fuse_sync(fuse *with, plan_op *current, plan_op *next, bool *joine
     if (*joined)
         return BANYAN_OK;
     if (is_run(current, next)) {
+        uint32_t ordered = current->channel_count;
         RETURN_IF_FAILED(fuse_add_channels(with, current, next));
         RETURN_IF_FAILED(fuse_add_semaphores(with, current, next));
-        order_channels(current);
+        order_channels(current, ordered);
         current->sync |= next->sync;
         *joined = true;
         return BANYAN_OK;

@@ -183,13 +183,19 @@ banyan_status banyan_program_create(const char *name, const banyan_collective *c
     return BANYAN_OK;
 }
 
+static void free_numbers(program_numbers *numbers)
+{
+    array_free(&numbers->numbers);
+    map_free(&numbers->places);
+}
+
 static void free_block(program_block *block)
 {
     array_free(&block->ops);
     array_free(&block->loop_ops);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
-        array_free(&block->channels[type]);
-        array_free(&block->remote_buffers[type]);
+        free_numbers(&block->channels[type]);
+        free_numbers(&block->remote_buffers[type]);
     }
 }
 
@@ -202,6 +208,7 @@ static void free_rank(program_rank *rank)
         array_free(&rank->peers[type]);
     array_free(&rank->switches);
     array_free(&rank->remote_buffers);
+    map_free(&rank->remote_numbers);
     array_free(&rank->semaphores);
     array_free(&rank->barriers);
 }
