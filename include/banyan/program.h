@@ -63,8 +63,7 @@ typedef struct banyan_collective {
 typedef enum banyan_replication {
     BANYAN_INTERLEAVED = 0, /* instance i of a chunk of size s at index x works on s chunks at
                                x × instances + i × s */
-    BANYAN_NOT_REPLICATED   /* instances work on the same chunk numbers: the author divides the work
-                             */
+    BANYAN_NOT_REPLICATED   /* instances work on the same chunks: buffers stay as they are */
 } banyan_replication;
 
 typedef struct banyan_program_options {
@@ -114,7 +113,8 @@ BANYAN_API void banyan_program_destroy(banyan_program *program);
 BANYAN_API void banyan_program_tag(banyan_program *program, const char *key, const char *value);
 
 /* Make the plan, or report the first error of all calls so far, or signals and waits that do not
- * pair up. The program is not changed. Errors: INVALID, NO_MEMORY. */
+ * pair up. The program is not changed. Errors: INVALID; FORMAT, with the place in the plan (a
+ * channel that is signalled or waited on has no other end, …); NO_MEMORY. */
 BANYAN_API banyan_status banyan_program_compile(banyan_program *program, banyan_plan **plan);
 
 /* ---- chunks ---- */

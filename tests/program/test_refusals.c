@@ -68,6 +68,21 @@ static void types_of_channels_do_not_pair_with_each_other(void **state)
     check_compile_fails(program, (const char *const[]){"rank 0 signals rank 1", NULL});
 }
 
+static void a_channel_without_another_end_is_refused(void **state)
+{
+    (void)state;
+    banyan_plan *plan;
+    banyan_program *program = program_begin(2, 1, NULL);
+    banyan_memory_channel *back = banyan_memory_channel_create(program, 0, 1);
+    banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *second = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_signal(second, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
+    CHECK_FAILS(banyan_program_compile(program, &plan), BANYAN_ERR_FORMAT,
+                "memory channel 1 of rank 0");
+    banyan_program_destroy(program);
+}
+
 /* ---- what cannot be begun ---- */
 
 static void check_create_fails(banyan_collective collective, int ranks,
@@ -144,6 +159,7 @@ int main(void)
         cmocka_unit_test(signals_without_waits_are_refused),
         cmocka_unit_test(waits_without_signals_are_refused),
         cmocka_unit_test(types_of_channels_do_not_pair_with_each_other),
+        cmocka_unit_test(a_channel_without_another_end_is_refused),
         cmocka_unit_test(impossible_programs_are_refused),
         cmocka_unit_test(impossible_results_are_refused),
     };
