@@ -2,6 +2,7 @@
 #ifndef BANYAN_BANYAN_H
 #define BANYAN_BANYAN_H
 
+#include <banyan/check.h>
 #include <banyan/checkpoint.h>
 #include <banyan/collective.h>
 #include <banyan/copy.h>
@@ -13,6 +14,7 @@
 #include <banyan/plan.h>
 #include <banyan/program.h>
 #include <banyan/reshard.h>
+#include <banyan/simulate.h>
 #include <banyan/transform.h>
 #include <banyan/transport.h>
 #include <banyan/world.h>

@@ -17,6 +17,8 @@ BELOW = {
     # Plans are data: whoever reads one needs nothing else.
     "plan": {"core"},
     "program": {"core", "plan"},
+    "check": {"core", "plan"},
+    "simulate": {"core", "plan"},
     "execute": TRANSPORTS | {"channel", "plan"},
     "collective": TRANSPORTS | {"channel", "plan", "program", "execute"},
 }
@@ -27,7 +29,7 @@ PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
     "transform": "reshard", "checkpoint": "reshard",
-    "plan": "plan", "program": "program", "execute": "execute", "collective": "collective",
+    "plan": "plan", "program": "program", "check": "check", "simulate": "simulate", "execute": "execute", "collective": "collective",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 
