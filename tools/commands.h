@@ -10,5 +10,6 @@ int plan_scale_command(int argc, char **argv);
 int run_command(int argc, char **argv);
 int algo_command(int argc, char **argv);
 int tune_command(int argc, char **argv);
+int simulate_command(int argc, char **argv);
 
 #endif

@@ -19,6 +19,7 @@ static const struct command {
     {"algo", "the built-in collective algorithms and their plans", algo_command},
     {"tune", "find out which algorithms are fastest on this machine", tune_command},
     {"plan", "show plans, compare them, count what they move", plan_command},
+    {"simulate", "predict how long a plan takes on a machine", simulate_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
 };
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "forked.h"
+#include "message.h"
 #include "options.h"
 #include "out_file.h"
 #include "run_job.h"
@@ -27,40 +28,6 @@ struct arguments {
 
 /* ---- sizes ---- */
 
-/* Bytes of the longest buffer of any rank. */
-static banyan_status longest_of(const banyan_plan *plan, int ranks, uint64_t message_bytes,
-                                uint64_t *longest)
-{
-    uint64_t most = 0;
-    for (int rank = 0; rank < ranks; rank++) {
-        uint64_t input, output;
-        TRY(banyan_plan_sizes(plan, rank, message_bytes, &input, &output));
-        most = input > most ? input : most;
-        most = output > most ? output : most;
-    }
-    *longest = most;
-    return BANYAN_OK;
-}
-
-/* The format counts the output of an all-gather. */
-static bool is_in_bounds(const banyan_plan_info *info, const run_size *size)
-{
-    uint64_t counted = info->collective == BANYAN_ALLGATHER ? size->bytes : size->message_bytes;
-    return counted >= info->min_message_bytes && counted <= info->max_message_bytes;
-}
-
-/* The longest message whose buffers have at most `wanted` bytes, but at least the shortest. */
-static banyan_status make_size(const run_job *job, uint64_t wanted, run_size *size)
-{
-    uint64_t least = job->info.message_parts * job->data.elem_bytes, longest;
-    TRY(longest_of(job->plan, job->info.ranks, least, &longest));
-    uint64_t unit = longest > 0 ? longest : least;
-    uint64_t units = unit == 0 ? 0 : wanted > unit ? wanted / unit : 1;
-    *size = (run_size){.message_bytes = units * least, .bytes = units * longest};
-    size->in_bounds = is_in_bounds(&job->info, size);
-    return BANYAN_OK;
-}
-
 /* Sizes that come to the same message are run once. */
 static banyan_status make_sizes(const struct arguments *given, run_job *job)
 {
@@ -68,7 +35,11 @@ static banyan_status make_sizes(const struct arguments *given, run_job *job)
          wanted <= given->range[1] && job->size_count < SIZES_COUNT_MOST;
          wanted *= (uint64_t)given->step_factor) {
         run_size *size = &job->sizes[job->size_count];
-        TRY(make_size(job, wanted, size));
+        message fitting;
+        TRY(message_fit(job->plan, job->data.elem_bytes, wanted, &fitting));
+        *size = (run_size){.message_bytes = fitting.message_bytes,
+                           .bytes = fitting.bytes,
+                           .in_bounds = fitting.in_bounds};
         bool again = job->size_count > 0 && size->message_bytes == size[-1].message_bytes;
         job->size_count += again ? 0 : 1;
     }

@@ -3,25 +3,9 @@
 
 #include <jansson.h>
 
+#include "message.h"
 #include "run_job.h"
 #include "text.h"
-
-/* Of the data that a collective must move, how much goes over a rank's link: what makes figures of
- * different collectives and numbers of ranks comparable with a link's bandwidth. */
-static double bus_factor(const run_job *job)
-{
-    double ranks = job->info.ranks;
-    switch (job->info.collective) {
-    case BANYAN_ALLREDUCE:
-        return 2 * (ranks - 1) / ranks;
-    case BANYAN_ALLGATHER:
-    case BANYAN_REDUCESCATTER:
-    case BANYAN_ALLTOALL:
-        return (ranks - 1) / ranks;
-    default:
-        return 1;
-    }
-}
 
 static double algorithm_gb_per_s(const run_size *size)
 {
@@ -53,7 +37,8 @@ void run_report_size(const run_job *job, const run_size *size)
     double algbw = algorithm_gb_per_s(size);
     printf("%c%15s", size->in_bounds ? ' ' : '~', text_count(size->bytes, text));
     printf("%16s", text_count(elems_of(job, size), text));
-    printf("%12.2f%10.3f%10.3f", size->seconds * 1e6, algbw, algbw * bus_factor(job));
+    printf("%12.2f%10.3f%10.3f", size->seconds * 1e6, algbw,
+           algbw * message_bus_factor(&job->info));
     printf("%12s\n", job->data.said ? text_count(size->wrong, text) : "-");
     fflush(stdout);
 }
@@ -137,9 +122,9 @@ static json_t *size_json(const run_job *job, const run_size *size)
                      (json_int_t)size->bytes, "message_bytes", (json_int_t)size->message_bytes,
                      "elements", (json_int_t)elems_of(job, size), "in_bounds", (int)size->in_bounds,
                      "iterations", size->iters, "seconds", size->seconds, "algorithm_gb_per_s",
-                     algbw, "bus_gb_per_s", algbw * bus_factor(job), "checked_elements",
-                     (json_int_t)size->checked, "wrong_elements", wrong, "first_wrong",
-                     wrong_json(job, size));
+                     algbw, "bus_gb_per_s", algbw * message_bus_factor(&job->info),
+                     "checked_elements", (json_int_t)size->checked, "wrong_elements", wrong,
+                     "first_wrong", wrong_json(job, size));
 }
 
 bool run_report_json(const run_job *job)

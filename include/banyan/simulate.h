@@ -16,19 +16,28 @@
 extern "C" {
 #endif
 
-/* Processors (GPUs, or processes of a host), switches, and links between them. */
+/* Processors (GPUs, or processes of a host), switches, and links between them. It does not change
+ * once it is read, so that threads may share it. */
 typedef struct banyan_topology banyan_topology;
 
-/* Read a topology from a JSON file, or one that Banyan ships by its name ("h200x4", "h200x8",
- * "dgx-h100x64", "gb200-nvl72", "ethernet16", …). Errors: NOT_FOUND (names those there are), FORMAT
- * with the path of keys. */
+/* Read a topology from a JSON file, or one that Banyan ships by its name ("h200x4", "gb200-nvl72",
+ * …). Errors: NOT_FOUND (names those there are), FORMAT with the path of keys, SYSTEM, NO_MEMORY.
+ * Any thread. `name` is what the text is called in errors. */
 BANYAN_API banyan_status banyan_topology_read(const char *path_or_name, banyan_topology **topology);
 BANYAN_API banyan_status banyan_topology_parse(const char *text, size_t bytes, const char *name,
                                                banyan_topology **topology);
-/* As JSON text, to be freed with free(). */
+/* As JSON text, to be freed with free(): what was read, in order and with all its keys. */
 BANYAN_API banyan_status banyan_topology_print(const banyan_topology *topology, char **text);
+/* NULL is ignored. */
 BANYAN_API void banyan_topology_destroy(banyan_topology *topology);
-BANYAN_API int banyan_topology_processors(const banyan_topology *topology);
+
+typedef struct banyan_topology_info {
+    const char *name, *about; /* as long as the topology lives */
+    int processors, switches;
+    size_t links; /* each way counts */
+} banyan_topology_info;
+
+BANYAN_API banyan_topology_info banyan_topology_describe(const banyan_topology *topology);
 /* The index-th shipped one's name; NULL behind the last. */
 BANYAN_API const char *banyan_topology_shipped(size_t index);
 
@@ -38,49 +47,60 @@ typedef struct banyan_simulate_options {
     size_t size;            /* of this struct; BANYAN_SIMULATE_OPTIONS_INIT sets it */
     uint64_t message_bytes; /* a rank's input */
     size_t elem_bytes;
-    int runs;   /* consecutive runs; the time is that of the last one */
-    bool trace; /* keep every operation's times */
+    bool steps; /* keep when each operation began and ended: for the critical path and the trace */
 } banyan_simulate_options;
 
 #define BANYAN_SIMULATE_OPTIONS_INIT                                                               \
     {                                                                                              \
-        .size = sizeof(banyan_simulate_options), .message_bytes = 1 << 20, .elem_bytes = 4,        \
-        .runs = 1                                                                                  \
+        .size = sizeof(banyan_simulate_options), .message_bytes = 1 << 20, .elem_bytes = 4         \
     }
 
-/* Run the plan on the topology, rank i on processor i. Errors: INVALID (more ranks than processors,
- * a size that the plan cannot run at), UNSUPPORTED (a switch channel without a switch that can),
- * MISMATCH (the plan hangs: the sentence names who waits for whom). */
+/* Run the plan once on the topology, rank i on processor i. `options` NULL: the defaults. The plan
+ * and the topology must outlive the result. The same arguments give the same result. Errors:
+ * INVALID (more ranks than processors, a size that the plan cannot run at, a rank that cannot reach
+ * another), UNSUPPORTED (a switch channel whose ranks have no multicast switch in common), MISMATCH
+ * (the plan hangs: the sentence names who waits for whom), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_simulate(const banyan_plan *plan,
                                               const banyan_topology *topology,
                                               const banyan_simulate_options *options,
                                               banyan_simulation **simulation);
+/* NULL is ignored. */
 BANYAN_API void banyan_simulation_destroy(banyan_simulation *simulation);
 
-/* Seconds from the first rank's start to the last rank's end. */
+/* Seconds from the start of the ranks to the end of the last one. */
 BANYAN_API double banyan_simulation_seconds(const banyan_simulation *simulation);
 
 typedef struct banyan_link_use {
-    const char *name; /* "gpu0 -> nvswitch0" */
+    const char *source, *destination; /* "gpu0", "nvswitch"; a memory has no destination: NULL */
     uint64_t bytes;
     double busy; /* share of the time in which something flowed */
+    double full; /* bytes, as a share of what could have flowed in the time */
 } banyan_link_use;
 
-/* The index-th link; false behind the last. */
+/* The index-th link, and behind those the ranks' own memories; false behind the last. Names live as
+ * long as the topology. */
 BANYAN_API bool banyan_simulation_link(const banyan_simulation *simulation, size_t index,
                                        banyan_link_use *use);
 
 typedef struct banyan_path_step {
-    int rank, thread_block, operation, loop_operation;
-    const char *what; /* "put", "wait for rank 3" */
+    int rank, thread_block;
+    int operation;      /* index in the thread block; -1: the launch */
+    int loop_operation; /* index in the loop's body; -1: outside of any */
+    uint64_t iteration; /* of the loop */
+    bool proxy;         /* done by the rank's proxy, for that operation */
+    const char *what;   /* "put", as in the format; as long as the program runs */
     double began_s, ended_s;
 } banyan_path_step;
 
-/* The critical path: what the end waited for, from the start on. False behind the last step. */
+/* The critical path: the chain of operations that the end waited for, from the start on; each step
+ * begins when the one before has ended. False behind the last step, and at once without
+ * options.steps or when there were more steps than are kept. */
 BANYAN_API bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
                                        banyan_path_step *step);
 
-/* Chrome's trace JSON, as banyan_trace_write's. UNSUPPORTED without options.trace. */
+/* What every thread block did and when, as a trace in Chrome's JSON, which Perfetto shows; like
+ * banyan_trace_write's. UNSUPPORTED without options.steps or when there were more steps than are
+ * kept; SYSTEM. */
 BANYAN_API banyan_status banyan_simulation_write_trace(const banyan_simulation *simulation,
                                                        const char *path);
 

@@ -1,0 +1,272 @@
+#include "simulate/sharing.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define PS_PER_S 1e12
+/* Beyond this a flow never ends as far as anybody can tell: 106 days. */
+#define PS_MOST 9.2e18
+/* What rounding may leave of a resource, or of the difference between two rates. */
+#define SLACK 1e-9
+
+banyan_status sharing_make(agenda *ends, uint32_t flow_count, uint32_t resource_count,
+                           sharing *made)
+{
+    sharing all = {.ends = ends,
+                   .flows = calloc(flow_count + (size_t)1, sizeof *all.flows),
+                   .resources = calloc(resource_count + (size_t)1, sizeof *all.resources),
+                   .flow_count = flow_count,
+                   .resource_count = resource_count};
+    if (!all.flows || !all.resources) {
+        free(all.flows);
+        free(all.resources);
+        return error_no_memory(flow_count * sizeof *all.flows +
+                                   resource_count * sizeof *all.resources,
+                               "links and flows");
+    }
+    *made = all;
+    return BANYAN_OK;
+}
+
+void sharing_free(sharing *old)
+{
+    for (uint32_t i = 0; i < old->flow_count; i++)
+        array_free(&old->flows[i].uses);
+    for (uint32_t i = 0; i < old->resource_count; i++)
+        array_free(&old->resources[i].users);
+    free(old->flows);
+    free(old->resources);
+    array_free(&old->changed);
+    array_free(&old->tied_flows);
+    array_free(&old->tied_resources);
+}
+
+/* ---- flows come and go ---- */
+
+static bool is_full(const resource *one)
+{
+    return one->wanted > one->bytes_per_s * (1 + SLACK);
+}
+
+/* Flows of a resource that was never full have their limits, whoever comes or goes. */
+static bool note_change(sharing *all, uint32_t number)
+{
+    resource *one = &all->resources[number];
+    if (one->changed)
+        return true;
+    one->changed = true;
+    return array_push(&all->changed, number);
+}
+
+void flow_begin(sharing *all, uint32_t number)
+{
+    all->flows[number].uses.count = 0;
+    all->stamps++;
+}
+
+bool flow_add(sharing *all, uint32_t number, uint32_t of, double bytes)
+{
+    resource *one = &all->resources[of];
+    if (one->stamp == all->stamps) {
+        all->flows[number].uses.data[one->stamped_use].bytes += bytes;
+        return true;
+    }
+    one->stamp = all->stamps;
+    one->stamped_use = (uint32_t)all->flows[number].uses.count;
+    return array_push(&all->flows[number].uses, (flow_use){.resource = of, .bytes = bytes});
+}
+
+static bool join(sharing *all, uint32_t number, uint32_t u)
+{
+    flow *one = &all->flows[number];
+    flow_use *use = &one->uses.data[u];
+    resource *at = &all->resources[use->resource];
+    use->place = (uint32_t)at->users.count;
+    if (!array_push(&at->users, (resource_user){number, u}))
+        return false;
+    if (use->place == 0)
+        at->busy_since_ps = one->since_ps;
+    at->wanted += use->weight * one->limit;
+    return !is_full(at) || note_change(all, use->resource);
+}
+
+bool flow_go(sharing *all, uint32_t number, double amount, double limit, uint64_t now_ps)
+{
+    flow *one = &all->flows[number];
+    one->limit = limit;
+    one->left = amount;
+    one->since_ps = now_ps;
+    one->rate = limit;
+    one->flows = true;
+    for (uint32_t u = 0; u < one->uses.count; u++) {
+        one->uses.data[u].weight = one->uses.data[u].bytes / amount;
+        if (!join(all, number, u))
+            return false;
+    }
+    double ps = ceil(amount / limit * PS_PER_S);
+    agenda_set(all->ends, number, ps < PS_MOST ? now_ps + (uint64_t)ps : (uint64_t)PS_MOST);
+    return true;
+}
+
+static bool leave(sharing *all, const flow *one, const flow_use *use, uint64_t now_ps)
+{
+    resource *at = &all->resources[use->resource];
+    bool was_full = is_full(at);
+    resource_user last = at->users.data[--at->users.count];
+    if (use->place < at->users.count) {
+        at->users.data[use->place] = last;
+        all->flows[last.flow].uses.data[last.use].place = use->place;
+    }
+    at->carried += use->bytes;
+    at->wanted -= use->weight * one->limit;
+    if (at->users.count == 0) {
+        at->wanted = 0; /* what rounding left */
+        at->busy_ps += now_ps - at->busy_since_ps;
+        return true;
+    }
+    return !was_full || note_change(all, use->resource);
+}
+
+bool flow_end(sharing *all, uint32_t number, uint64_t now_ps)
+{
+    flow *one = &all->flows[number];
+    one->flows = false;
+    for (size_t u = 0; u < one->uses.count; u++) {
+        if (!leave(all, one, &one->uses.data[u], now_ps))
+            return false;
+    }
+    return true;
+}
+
+/* ---- who is tied to whom ---- */
+
+static bool tie_users(sharing *all, uint32_t number)
+{
+    resource *one = &all->resources[number];
+    if (one->seen == all->searches)
+        return true;
+    one->seen = all->searches;
+    one->room = one->bytes_per_s;
+    one->weight = 0;
+    if (!array_push(&all->tied_resources, number))
+        return false;
+    for (size_t i = 0; i < one->users.count; i++) {
+        uint32_t user = one->users.data[i].flow;
+        flow *tied = &all->flows[user];
+        one->weight += tied->uses.data[one->users.data[i].use].weight;
+        if (tied->seen == all->searches)
+            continue;
+        tied->seen = all->searches;
+        tied->settled = false;
+        if (!array_push(&all->tied_flows, user))
+            return false;
+    }
+    return true;
+}
+
+/* All that a change reaches: flows of changed resources, full resources of those, and so on. */
+static bool find_tied(sharing *all)
+{
+    all->searches++;
+    all->tied_flows.count = all->tied_resources.count = 0;
+    for (size_t i = 0; i < all->changed.count; i++) {
+        all->resources[all->changed.data[i]].changed = false;
+        if (!tie_users(all, all->changed.data[i]))
+            return false;
+    }
+    all->changed.count = 0;
+    for (size_t i = 0; i < all->tied_flows.count; i++) {
+        const flow *tied = &all->flows[all->tied_flows.data[i]];
+        for (size_t u = 0; u < tied->uses.count; u++) {
+            uint32_t number = tied->uses.data[u].resource;
+            if (is_full(&all->resources[number]) && !tie_users(all, number))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* ---- how much each gets ---- */
+
+static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps)
+{
+    flow *one = &all->flows[number];
+    one->settled = true;
+    for (size_t u = 0; u < one->uses.count; u++) {
+        resource *at = &all->resources[one->uses.data[u].resource];
+        at->room -= one->uses.data[u].weight * rate;
+        at->weight -= one->uses.data[u].weight;
+    }
+    if (rate == one->rate)
+        return;
+    one->left -= one->rate * (double)(now_ps - one->since_ps) / PS_PER_S;
+    if (one->left < 0)
+        one->left = 0;
+    one->since_ps = now_ps;
+    one->rate = rate;
+    double ps = ceil(one->left / rate * PS_PER_S);
+    agenda_set(all->ends, number, ps < PS_MOST ? now_ps + (uint64_t)ps : (uint64_t)PS_MOST);
+}
+
+/* The rate that the scarcest resource has for each of those who have none yet. */
+static double scarcest(const sharing *all)
+{
+    double least = INFINITY;
+    for (size_t i = 0; i < all->tied_resources.count; i++) {
+        const resource *one = &all->resources[all->tied_resources.data[i]];
+        double each = one->weight > SLACK ? one->room / one->weight : INFINITY;
+        least = each < least ? each : least;
+    }
+    return least;
+}
+
+/* Those who want no more than `rate` get what they want. */
+static size_t settle_modest(sharing *all, double rate, uint64_t now_ps)
+{
+    size_t settled = 0;
+    for (size_t i = 0; i < all->tied_flows.count; i++) {
+        flow *one = &all->flows[all->tied_flows.data[i]];
+        if (one->settled || one->limit > rate)
+            continue;
+        set_rate(all, all->tied_flows.data[i], one->limit, now_ps);
+        settled++;
+    }
+    return settled;
+}
+
+/* Those on the scarcest resources get `rate`. */
+static size_t settle_scarce(sharing *all, double rate, uint64_t now_ps)
+{
+    size_t settled = 0;
+    for (size_t i = 0; i < all->tied_resources.count; i++) {
+        resource *one = &all->resources[all->tied_resources.data[i]];
+        if (one->weight <= SLACK || one->room / one->weight > rate * (1 + SLACK))
+            continue;
+        for (size_t k = 0; k < one->users.count; k++) {
+            uint32_t user = one->users.data[k].flow;
+            if (all->flows[user].settled)
+                continue;
+            set_rate(all, user, rate, now_ps);
+            settled++;
+        }
+        one->weight = 0; /* without what rounding left */
+    }
+    return settled;
+}
+
+banyan_status sharing_settle(sharing *all, uint64_t now_ps)
+{
+    if (all->changed.count == 0)
+        return BANYAN_OK;
+    if (!find_tied(all))
+        return BANYAN_ERR_NO_MEMORY;
+    size_t left = all->tied_flows.count;
+    while (left > 0) {
+        double rate = scarcest(all);
+        size_t settled = settle_modest(all, rate, now_ps);
+        if (settled == 0)
+            settled = settle_scarce(all, rate, now_ps);
+        left -= settled;
+    }
+    return BANYAN_OK;
+}

@@ -1,0 +1,144 @@
+#include "simulate/engine.h"
+
+typedef struct used_resource {
+    double bytes;
+    uint64_t busy_ps;
+} used_resource;
+
+struct banyan_simulation {
+    const banyan_topology *topology;
+    uint64_t end_ps;
+    used_resource *used; /* links, then memories */
+    size_t used_count;
+    record record;
+    uint32_t *path;
+    size_t path_count;
+};
+
+static banyan_status keep_uses(const engine *of, banyan_simulation *to)
+{
+    to->used_count = of->sharing.resource_count;
+    to->used = calloc(to->used_count + 1, sizeof *to->used);
+    if (!to->used)
+        return error_no_memory(to->used_count * sizeof *to->used, "the use of links");
+    for (size_t i = 0; i < to->used_count; i++) {
+        const resource *one = &of->sharing.resources[i];
+        to->used[i] = (used_resource){one->carried, one->busy_ps};
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status run(engine *at, banyan_simulation *to)
+{
+    RETURN_IF_FAILED(engine_run(at));
+    to->end_ps = at->end_ps;
+    RETURN_IF_FAILED(keep_uses(at, to));
+    RETURN_IF_FAILED(record_path(&at->record, &to->path, &to->path_count));
+    to->record = at->record;
+    at->record = (record){0};
+    return BANYAN_OK;
+}
+
+static banyan_simulate_options read_options(const banyan_simulate_options *given)
+{
+    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    size_t bytes = given && given->size < sizeof options ? given->size : sizeof options;
+    for (size_t i = 0; given && i < bytes; i++)
+        ((unsigned char *)&options)[i] = ((const unsigned char *)given)[i];
+    return options;
+}
+
+banyan_status banyan_plan_simulate(const banyan_plan *plan, const banyan_topology *topology,
+                                   const banyan_simulate_options *given,
+                                   banyan_simulation **simulation)
+{
+    banyan_simulate_options options = read_options(given);
+    banyan_simulation *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a simulation");
+    made->topology = topology;
+    engine at;
+    banyan_status status = engine_make(plan, topology, &options, &at);
+    if (status == BANYAN_OK)
+        status = run(&at, made);
+    engine_free(&at);
+    if (status != BANYAN_OK) {
+        banyan_simulation_destroy(made);
+        return status;
+    }
+    *simulation = made;
+    return BANYAN_OK;
+}
+
+void banyan_simulation_destroy(banyan_simulation *simulation)
+{
+    if (!simulation)
+        return;
+    free(simulation->used);
+    free(simulation->path);
+    array_free(&simulation->record.steps);
+    free(simulation);
+}
+
+double banyan_simulation_seconds(const banyan_simulation *simulation)
+{
+    return (double)simulation->end_ps / 1e12;
+}
+
+bool banyan_simulation_link(const banyan_simulation *simulation, size_t index, banyan_link_use *use)
+{
+    const banyan_topology *topology = simulation->topology;
+    size_t links = topology->links.count;
+    if (index >= simulation->used_count)
+        return false;
+    const used_resource *used = &simulation->used[index];
+    const topology_vertex *vertices = topology->vertices.data;
+    double seconds = banyan_simulation_seconds(simulation), rate;
+    if (index < links) {
+        const topology_link *link = &topology->links.data[index];
+        *use = (banyan_link_use){vertices[link->from].name, vertices[link->to].name, 0, 0, 0};
+        rate = link->bytes_per_s;
+    } else {
+        const topology_vertex *processor = &vertices[index - links];
+        *use = (banyan_link_use){processor->name, NULL, 0, 0, 0};
+        rate = processor->kind->memory_bytes_per_s;
+    }
+    use->bytes = (uint64_t)(used->bytes + 0.5);
+    use->busy = seconds > 0 ? (double)used->busy_ps / 1e12 / seconds : 0;
+    use->full = seconds > 0 ? used->bytes / rate / seconds : 0;
+    return true;
+}
+
+bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
+                            banyan_path_step *step)
+{
+    if (index >= simulation->path_count)
+        return false;
+    const step_record *steps = simulation->record.steps.data;
+    const step_record *one = &steps[simulation->path[index]];
+    uint64_t began_ps = index > 0 ? steps[simulation->path[index - 1]].end_ps : 0;
+    bool launch = one->at == STEP_LAUNCH;
+    *step = (banyan_path_step){
+        .rank = one->rank,
+        .thread_block = (int)one->thread_block,
+        .operation = launch ? -1 : (int)one->at,
+        .loop_operation = one->inner == STEP_NOT_IN_LOOP ? -1 : (int)one->inner,
+        .iteration = one->iteration,
+        .proxy = one->proxy,
+        .what = launch ? "launch" : plan_op_name(one->kind),
+        .began_s = (double)began_ps / 1e12,
+        .ended_s = (double)one->end_ps / 1e12,
+    };
+    return true;
+}
+
+banyan_status banyan_simulation_write_trace(const banyan_simulation *simulation, const char *path)
+{
+    if (simulation->record.too_long)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "the simulation had too many steps for a trace: try a shorter message");
+    if (!simulation->record.wanted)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "the simulation was not asked to keep its steps, for a trace");
+    return record_write(&simulation->record, path);
+}

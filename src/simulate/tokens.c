@@ -1,0 +1,89 @@
+#include <string.h>
+
+#include "simulate/engine.h"
+
+void waiters_add(engine *all, waiters *list, uint32_t lane)
+{
+    all->blocks[lane].next_waiter = NO_LANE;
+    if (list->first == NO_LANE)
+        list->first = lane;
+    else
+        all->blocks[list->last].next_waiter = lane;
+    list->last = lane;
+}
+
+void waiters_wake(engine *all, waiters *list)
+{
+    for (uint32_t lane = list->first; lane != NO_LANE; lane = all->blocks[lane].next_waiter)
+        agenda_set(&all->agenda, lane, all->now_ps);
+    list->first = list->last = NO_LANE;
+}
+
+bool tokens_add(engine *all, tokens *to, happening what)
+{
+    if (to->taken == to->come.count)
+        to->taken = to->come.count = 0;
+    if (!array_push(&to->come, what))
+        return false;
+    uint32_t lane = to->waiting.first;
+    if (lane == NO_LANE)
+        return true;
+    to->waiting.first = all->blocks[lane].next_waiter;
+    agenda_set(&all->agenda, lane, all->now_ps);
+    return true;
+}
+
+bool tokens_take(engine *all, tokens *from, uint32_t lane, happening *what)
+{
+    if (from->initial > 0) {
+        from->initial--;
+        *what = (happening){0, NO_STEP};
+        return true;
+    }
+    if (from->taken == from->come.count) {
+        waiters_add(all, &from->waiting, lane);
+        return false;
+    }
+    *what = from->come.data[from->taken++];
+    return true;
+}
+
+static meeting *find_meeting(engine *all, int rank, const plan_op *op)
+{
+    uint32_t key[2] = {(uint32_t)rank, op->barrier};
+    uint64_t place = all->meeting_list.count;
+    if (map_get(&all->meetings, key, sizeof key, &place))
+        return &all->meeting_list.data[place];
+    uint32_t *kept = arena_take(&all->memory, sizeof key);
+    meeting begun = {.waiting = {NO_LANE, NO_LANE}};
+    if (!kept || !array_push(&all->meeting_list, begun))
+        return NULL;
+    memcpy(kept, key, sizeof key);
+    return map_put(&all->meetings, kept, sizeof key, place) ? &all->meeting_list.data[place] : NULL;
+}
+
+banyan_status meeting_attend(engine *all, uint32_t lane, const plan_op *op, bool *over)
+{
+    sim_block *block = &all->blocks[lane];
+    meeting *at = find_meeting(all, block->rank, op);
+    if (!at)
+        return BANYAN_ERR_NO_MEMORY;
+    if (!block->arrived) {
+        block->arrived = true;
+        block->rounds = at->rounds;
+        if (++at->arrived == op->barrier_members) {
+            at->rounds++;
+            at->arrived = 0;
+            at->last = (happening){all->now_ps, block->doing.after};
+            waiters_wake(all, &at->waiting);
+        }
+    }
+    *over = at->rounds != block->rounds;
+    if (!*over) {
+        waiters_add(all, &at->waiting, lane);
+        return BANYAN_OK;
+    }
+    block->arrived = false;
+    block->awaited = at->last;
+    return BANYAN_OK;
+}

@@ -1,0 +1,47 @@
+#include "simulate/topology.h"
+
+#include <string.h>
+
+static const char *about_of(const banyan_topology *topology)
+{
+    const char *about = json_string_value(json_object_get(topology->source, "about"));
+    return about ? about : "";
+}
+
+banyan_topology_info banyan_topology_describe(const banyan_topology *topology)
+{
+    uint32_t processors = topology->processor_count;
+    return (banyan_topology_info){.name = topology->name,
+                                  .about = about_of(topology),
+                                  .processors = (int)processors,
+                                  .switches = (int)(topology->vertices.count - processors),
+                                  .links = topology->links.count};
+}
+
+banyan_status banyan_topology_print(const banyan_topology *topology, char **text)
+{
+    char *printed = json_dumps(topology->source, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    if (!printed)
+        return error_no_memory(0, "a topology's text");
+    *text = printed;
+    return BANYAN_OK;
+}
+
+const char *banyan_topology_shipped(size_t index)
+{
+    size_t count = 0;
+    while (shipped_topologies[count].name)
+        count++;
+    return index < count ? shipped_topologies[index].name : NULL;
+}
+
+void banyan_topology_destroy(banyan_topology *topology)
+{
+    if (!topology)
+        return;
+    json_decref(topology->source);
+    array_free(&topology->vertices);
+    array_free(&topology->links);
+    arena_free(&topology->memory);
+    free(topology);
+}

@@ -1,0 +1,65 @@
+/* A machine, or many: processors and switches, and the links between them. */
+#ifndef SIMULATE_TOPOLOGY_H
+#define SIMULATE_TOPOLOGY_H
+
+#include <jansson.h>
+
+#include <banyan/simulate.h>
+
+#include "core/arena.h"
+#include "core/array.h"
+
+/* The topologies that are compiled in. */
+typedef struct shipped_topology {
+    const char *name, *text;
+} shipped_topology;
+extern const shipped_topology shipped_topologies[]; /* ends with an empty one */
+
+/* What a thread block does in a second. */
+typedef struct block_rates {
+    double local;  /* bytes of its own memory, read or written */
+    double load;   /* bytes of a peer's memory, read */
+    double store;  /* bytes of a peer's memory, written */
+    double packet; /* bytes of packets with their flags, read or written, wherever they lie */
+    double reduce; /* bytes of sources, reduced */
+} block_rates;
+
+typedef struct processor_kind {
+    const char *name;
+    double memory_bytes_per_s;
+    uint64_t launch_ps;    /* before the first operation of a run */
+    uint64_t operation_ps; /* of each operation but nop */
+    uint64_t sync_ps;      /* of a nop or barrier */
+    uint64_t signal_ps;    /* more, of a signal */
+    block_rates rates;
+    uint64_t request_ps; /* the proxy's work for one request */
+    double port_bytes_per_s;
+} processor_kind;
+
+/* Processors come first. */
+typedef struct topology_vertex {
+    const char *name;
+    const processor_kind *kind; /* NULL: a switch */
+    bool multicast;
+} topology_vertex;
+
+typedef struct topology_link {
+    uint32_t from, to;
+    uint64_t latency_ps;
+    double bytes_per_s;
+} topology_link;
+
+struct banyan_topology {
+    arena memory;
+    json_t *source;
+    const char *name;
+    processor_kind *kinds;
+    size_t kind_count;
+    ARRAY(topology_vertex) vertices;
+    uint32_t processor_count;
+    ARRAY(topology_link) links;
+    uint32_t *first_out; /* of each vertex, and one more, into `out` */
+    uint32_t *out;       /* links by where they come from */
+};
+
+#endif

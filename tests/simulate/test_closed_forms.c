@@ -1,0 +1,255 @@
+/* Times that can be written down: a way has latency α and carries a byte in β seconds. */
+#include "simulate/star.h"
+
+#include <math.h>
+
+#include <banyan/program.h>
+
+#define LATENCY 2e-6 /* α: of both links of a way */
+#define RATE 1e10    /* 1/β */
+
+static const star plain = {.processors = 16, .latency_ns = 1000, .bytes_per_s = RATE};
+
+static void check_near(const char *what, int ranks, double seconds, double expected)
+{
+    CHECK(fabs(seconds - expected) <= 0.01 * expected, "%s of %d ranks: %.9g s, not %.9g s", what,
+          ranks, seconds, expected);
+}
+
+typedef double (*closed_form)(double ranks, double message_seconds);
+
+static void check_form(const char *name, const int *ranks, size_t count, closed_form form)
+{
+    for (size_t i = 0; i < count; i++) {
+        banyan_plan *plan = star_algorithm(name, ranks[i]);
+        for (uint64_t bytes = 1 << 14; bytes <= 1 << 26; bytes *= 16) {
+            uint64_t message = bytes / (uint64_t)(64 * ranks[i]) * (uint64_t)(64 * ranks[i]);
+            check_near(name, ranks[i], star_seconds(plan, &plain, message),
+                       form(ranks[i], (double)message / RATE));
+        }
+        banyan_plan_destroy(plan);
+    }
+}
+
+static const int any[] = {2, 3, 4, 5, 8, 13, 16}, powers[] = {2, 4, 8, 16};
+
+/* A step: a signal, and a block that is fetched: the request goes, the data comes. */
+static double ring(double n, double message)
+{
+    return 2 * (n - 1) * (3 * LATENCY + message / n);
+}
+
+static void a_ring_takes_a_block_and_three_latencies_a_step(void **state)
+{
+    (void)state;
+    check_form("allreduce_ring", any, sizeof any / sizeof any[0], ring);
+}
+
+static double doubling(double n, double message)
+{
+    return log2(n) * (LATENCY + message);
+}
+
+static void recursive_doubling_takes_a_message_and_a_latency_a_step(void **state)
+{
+    (void)state;
+    check_form("allreduce_doubling", powers, sizeof powers / sizeof powers[0], doubling);
+}
+
+static double halving_doubling(double n, double message)
+{
+    return 2 * log2(n) * LATENCY + 2 * (n - 1) / n * message;
+}
+
+static void halving_and_doubling_takes_each_byte_twice(void **state)
+{
+    (void)state;
+    check_form("allreduce_halving_doubling", powers, sizeof powers / sizeof powers[0],
+               halving_doubling);
+}
+
+static double one_shot(double n, double message)
+{
+    return LATENCY + (n - 1) * message;
+}
+
+static void one_shot_sends_the_message_to_all(void **state)
+{
+    (void)state;
+    check_form("allreduce_oneshot", any, sizeof any / sizeof any[0], one_shot);
+}
+
+/* Blocks are put, with a signal; then fetched, after another one. (Two ranks put twice.) */
+static double two_shot(double n, double message)
+{
+    return 4 * LATENCY + 2 * (n - 1) / n * message;
+}
+
+static void two_shot_sends_all_blocks_but_the_own_twice(void **state)
+{
+    (void)state;
+    check_form("allreduce_twoshot", any + 1, sizeof any / sizeof any[0] - 1, two_shot);
+}
+
+/* ---- plans that say what each figure of a topology does ---- */
+
+static banyan_program *begin(int ranks)
+{
+    const banyan_collective collective = {
+        .kind = BANYAN_CUSTOM, .input_chunks = 4, .output_chunks = 4};
+    banyan_program *program;
+    banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+    CHECK_OK(banyan_program_create("small", &collective, ranks, &options, &program));
+    return program;
+}
+
+static banyan_plan *end(banyan_program *program)
+{
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+/* Chunks from one rank to another, and a signal that is waited for. */
+static void send(banyan_program *program, int from, int to, uint64_t chunks, int block)
+{
+    banyan_memory_channel *forth = banyan_memory_channel_create(program, to, from);
+    banyan_memory_channel *back = banyan_memory_channel_create(program, from, to);
+    banyan_memory_put(forth, banyan_output(program, to, 0, chunks),
+                      banyan_input(program, from, 0, chunks), BANYAN_TB(block));
+    banyan_memory_signal(forth, block, BANYAN_SYNC_NONE);
+    banyan_memory_wait(back, block + 1, BANYAN_SYNC_NONE);
+}
+
+#define CHUNK 1000000
+
+static void two_into_one_link_share_it_fairly(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(3);
+    send(program, 1, 0, 1, 0);
+    send(program, 2, 0, 3, 2);
+    banyan_plan *plan = end(program);
+    /* Rank 1 has half the link for its chunk; of rank 2's three, two are left for all of it. */
+    check_near("sharing", 3, star_seconds(plan, &plain, 4 * CHUNK), LATENCY + 4 * CHUNK / RATE);
+    star slow = plain;
+    slow.store = RATE / 4;
+    check_near("no sharing", 3, star_seconds(plan, &slow, 4 * CHUNK),
+               LATENCY + 3 * CHUNK / (RATE / 4));
+    banyan_plan_destroy(plan);
+}
+
+static void fixed_costs_add_up(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2);
+    send(program, 0, 1, 1, 0);
+    banyan_plan *plan = end(program);
+    star costs = plain;
+    costs.launch_ns = 5000;
+    costs.operation_ns = 700;
+    costs.signal_ns = 300;
+    /* Put, signal, then the wait, which costs as much as any operation. */
+    check_near("costs", 2, star_seconds(plan, &costs, 4 * CHUNK),
+               5e-6 + 2 * 700e-9 + 300e-9 + CHUNK / RATE + LATENCY + 700e-9);
+    banyan_plan_destroy(plan);
+}
+
+static void a_thread_block_has_its_rates(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(1);
+    banyan_chunk sources[3];
+    for (uint64_t i = 0; i < 3; i++)
+        sources[i] = banyan_input(program, 0, i, i + 1);
+    banyan_reduce_chunks(program, 0, sources[0], sources + 1, 2, banyan_output(program, 0, 0, 1),
+                         BANYAN_SUM, BANYAN_TB(0));
+    banyan_plan *plan = end(program);
+    star rates = plain;
+    rates.local = 1e9;
+    check_near("local", 1, star_seconds(plan, &rates, 4 * CHUNK), 4 * CHUNK / 1e9);
+    rates.reduce = 0.5e9;
+    check_near("reduce", 1, star_seconds(plan, &rates, 4 * CHUNK), 3 * CHUNK / 0.5e9);
+    rates.memory = 0.25e9;
+    check_near("memory", 1, star_seconds(plan, &rates, 4 * CHUNK), 4 * CHUNK / 0.25e9);
+    banyan_plan_destroy(plan);
+}
+
+/* The proxy takes two requests one after the other, and the thread block waits until the data of
+ * the second is known to be there. */
+static void a_port_channel_works_by_itself(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2);
+    banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
+    for (uint64_t i = 0; i < 3; i += 2)
+        banyan_port_put(port, banyan_output(program, 1, i, i + 1),
+                        banyan_input(program, 0, i, i + 1), 0);
+    banyan_port_flush(port, 0, BANYAN_SYNC_NONE);
+    banyan_plan *plan = end(program);
+    star slow = plain;
+    slow.request_ns = 4000;
+    check_near("port", 2, star_seconds(plan, &slow, 4 * CHUNK),
+               4e-6 + 2 * CHUNK / RATE + 2 * LATENCY);
+    slow.port = RATE / 10;
+    check_near("slow port", 2, star_seconds(plan, &slow, 4 * CHUNK),
+               4e-6 + 2 * CHUNK / (RATE / 10) + 2 * LATENCY);
+    banyan_plan_destroy(plan);
+}
+
+/* Twice the bytes on the wire, and no signal. */
+static void packets_come_without_a_signal(void **state)
+{
+    (void)state;
+    banyan_plan *plan = star_algorithm("sendrecv_packets", 2);
+    star slow = plain;
+    slow.bytes_per_s = RATE;
+    check_near("packets", 2, star_seconds(plan, &slow, CHUNK), LATENCY + 2 * CHUNK / RATE);
+    slow.packet = RATE / 2;
+    /* Written by the one, then read by the other. */
+    check_near("slow packets", 2, star_seconds(plan, &slow, CHUNK),
+               LATENCY + 2 * (2 * CHUNK / (RATE / 2)));
+    banyan_plan_destroy(plan);
+}
+
+static void a_switch_stores_to_all_at_once(void **state)
+{
+    (void)state;
+    star with = plain;
+    with.multicast = true;
+    for (int n = 2; n <= 8; n *= 2) {
+        banyan_plan *plan = star_algorithm("allgather_switch_direct", n);
+        /* Every rank's link takes in all blocks, but sends one. */
+        double least = n * (double)CHUNK / RATE;
+        double seconds = star_seconds(plan, &with, CHUNK);
+        CHECK(seconds >= least && seconds < least + 10 * LATENCY, "%.9g s", seconds);
+        banyan_topology *topology = star_make(&with);
+        banyan_simulation *simulation = star_run(plan, topology, CHUNK);
+        for (int p = 0; p < n; p++) {
+            CHECK(star_bytes(simulation, p, true) == CHUNK);
+            CHECK(star_bytes(simulation, p, false) == (uint64_t)n * CHUNK);
+        }
+        banyan_simulation_destroy(simulation);
+        banyan_topology_destroy(topology);
+        banyan_plan_destroy(plan);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ring_takes_a_block_and_three_latencies_a_step),
+        cmocka_unit_test(recursive_doubling_takes_a_message_and_a_latency_a_step),
+        cmocka_unit_test(halving_and_doubling_takes_each_byte_twice),
+        cmocka_unit_test(one_shot_sends_the_message_to_all),
+        cmocka_unit_test(two_shot_sends_all_blocks_but_the_own_twice),
+        cmocka_unit_test(two_into_one_link_share_it_fairly),
+        cmocka_unit_test(fixed_costs_add_up),
+        cmocka_unit_test(a_thread_block_has_its_rates),
+        cmocka_unit_test(a_port_channel_works_by_itself),
+        cmocka_unit_test(packets_come_without_a_signal),
+        cmocka_unit_test(a_switch_stores_to_all_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,125 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <banyan/simulate.h>
+#include <jansson.h>
+
+#include "commands.h"
+#include "message.h"
+#include "options.h"
+#include "out_file.h"
+#include "simulate_report.h"
+#include "try.h"
+
+#define WHO "banyan simulate"
+
+struct arguments {
+    const char *path, *topology_name, *trace_path, *dtype_name;
+    uint64_t range[2];
+    int step_factor;
+    bool json;
+};
+
+/* One size after another; the longest one's steps are kept, for the path and the trace. */
+static banyan_status simulate_sizes(const struct arguments *given, simulate_report *report)
+{
+    banyan_simulation *simulation = NULL;
+    DLDataType dtype;
+    TRY(banyan_dtype_parse(given->dtype_name, &dtype));
+    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    options.elem_bytes = banyan_dtype_bytes(dtype);
+    uint64_t before = UINT64_MAX;
+    for (uint64_t wanted = given->range[0]; wanted <= given->range[1];
+         wanted *= (uint64_t)given->step_factor) {
+        message size;
+        TRY(message_fit(report->plan, options.elem_bytes, wanted, &size));
+        if (size.message_bytes == before)
+            continue;
+        before = size.message_bytes;
+        options.message_bytes = size.message_bytes;
+        options.steps = wanted > given->range[1] / (uint64_t)given->step_factor;
+        TRY(banyan_plan_simulate(report->plan, report->topology, &options, &simulation));
+        simulate_report_size(report, &size, simulation);
+        if (options.steps) {
+            report->last = simulation;
+            return BANYAN_OK;
+        }
+        banyan_simulation_destroy(simulation);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status simulate(const struct arguments *given, simulate_report *report)
+{
+    TRY(simulate_sizes(given, report));
+    simulate_report_end(report);
+    if (given->trace_path)
+        TRY(banyan_simulation_write_trace(report->last, given->trace_path));
+    return BANYAN_OK;
+}
+
+static int run(const struct arguments *given)
+{
+    banyan_plan *plan = NULL;
+    banyan_topology *topology = NULL;
+    banyan_status status = banyan_plan_read(given->path, &plan);
+    if (status == BANYAN_OK)
+        status = banyan_topology_read(given->topology_name, &topology);
+    if (status == BANYAN_OK) {
+        simulate_report report = {.plan = plan, .topology = topology, .json = given->json};
+        simulate_report_begin(&report);
+        status = simulate(given, &report);
+        simulate_report_free(&report);
+    }
+    if (status != BANYAN_OK)
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    banyan_topology_destroy(topology);
+    banyan_plan_destroy(plan);
+    return status == BANYAN_OK ? 0 : 1;
+}
+
+int simulate_command(int argc, char **argv)
+{
+    struct arguments given = {
+        .dtype_name = "f32", .range = {UINT64_C(1) << 10, UINT64_C(64) << 20}, .step_factor = 2};
+    const option_entry entries[] = {
+        {"topology", 't', OPTION_TEXT, &given.topology_name, "FILE|NAME",
+         "the machine: a file, or one of `banyan topo list`", 0, 0},
+        {"size", 's', OPTION_RANGE, given.range, "LOW:HIGH",
+         "bytes of the longer of input and output (1K:64M)", 0, 0},
+        {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
+         "from one size to the next (2)", 2, 1 << 20},
+        {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "of an element (f32)", 0, 0},
+        {"trace", '\0', OPTION_TEXT, &given.trace_path, "FILE",
+         "write what every thread block does at the longest size, for Perfetto", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
+    };
+    const option_table table = {
+        WHO, "PLAN.json --topology FILE|NAME [options]",
+        "Predict how long a plan takes on a machine, rank i on its processor i: the time by size,\n"
+        "and for the longest size how busy links and memories are and the critical path, which is\n"
+        "the chain of operations that the end waited for. Nothing is run. A plan that hangs is\n"
+        "refused, with who waits for whom. docs/simulate.md explains the model.\n\n"
+        "Sizes are rounded down to what the plan can cut into whole elements; those outside of\n"
+        "what the plan is meant for are marked with ~. algbw and busbw are as `banyan run` has\n"
+        "them.\n",
+        entries, sizeof entries / sizeof entries[0]};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (rest + 1 != argc)
+        return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
+                                                   : "one plan at a time: PLAN.json");
+    if (!given.topology_name)
+        return options_refuse(&table, "say which machine: --topology FILE or NAME");
+    given.path = argv[rest];
+    if (given.trace_path && !out_file_possible(given.trace_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", given.trace_path, strerror(errno));
+        return 1;
+    }
+    return run(&given);
+}
