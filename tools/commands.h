@@ -11,5 +11,6 @@ int run_command(int argc, char **argv);
 int algo_command(int argc, char **argv);
 int tune_command(int argc, char **argv);
 int simulate_command(int argc, char **argv);
+int topo_command(int argc, char **argv);
 
 #endif

@@ -20,6 +20,7 @@ static const struct command {
     {"tune", "find out which algorithms are fastest on this machine", tune_command},
     {"plan", "show plans, compare them, count what they move", plan_command},
     {"simulate", "predict how long a plan takes on a machine", simulate_command},
+    {"topo", "the machines that plans are simulated on", topo_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
 };
 

@@ -1,0 +1,113 @@
+"""banyan simulate and banyan topo: what they print, and what they refuse."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+
+
+def run(*arguments):
+    return subprocess.run([BANYAN, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def emit(self, name, ranks):
+        path = self.folder / f"{name}-{ranks}.json"
+        path.write_text(self.printed("algo", "emit", name, "-n", ranks))
+        return path
+
+    def printed(self, *arguments):
+        done = run(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def refused(self, part, *arguments, code=1):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertIn(part, done.stderr)
+
+
+class Simulate(Command):
+    def test_times_bandwidths_links_and_path_are_told(self):
+        plan = self.emit("allreduce_ring", 4)
+        figures = json.loads(self.printed("simulate", plan, "-t", "h200x4", "--size", "64K:16M", "--json"))
+        self.assertEqual([size["bytes"] for size in figures["sizes"]], [2 ** n for n in range(16, 25)])
+        before = 0
+        for size in figures["sizes"]:
+            self.assertGreater(size["seconds"], before)
+            before = size["seconds"]
+            self.assertAlmostEqual(size["algorithm_gb_per_s"], size["bytes"] / before / 1e9, places=5)
+            self.assertAlmostEqual(size["bus_gb_per_s"], 1.5 * size["algorithm_gb_per_s"], places=5)
+        up = [link for link in figures["links"] if link["to"] and link["from"].startswith("gpu")]
+        self.assertEqual({link["bytes"] for link in up}, {2 ** 24 * 3 // 2})
+        for link in figures["links"]:
+            self.assertTrue(0 < link["full"] <= link["busy"] <= 1.0000001, link)
+        path = figures["critical_path"]
+        self.assertEqual(path[0]["what"], "launch")
+        self.assertAlmostEqual(path[-1]["ended_s"], before, places=6)
+
+    def test_the_table_has_the_same(self):
+        plan = self.emit("allreduce_ring", 4)
+        text = self.printed("simulate", plan, "-t", "h200x4", "--size", "1M")
+        self.assertIn("allreduce_ring: allreduce of 4 ranks on h200x4\n", text)
+        self.assertRegex(text, r"\n       1,048,576 +\d+\.\d\d +\d+\.\d{3} +\d+\.\d{3}\n")
+        self.assertRegex(text, r"gpu0 -> \w+ +1\.50 MiB +\d+\.\d% +\d+\.\d%\n")
+        self.assertRegex(text, r"\nrre +3 +\d+\.\d\d +\d+\.\d%\n")
+
+    def test_a_topology_may_be_a_file(self):
+        plan = self.emit("sendrecv_port", 2)
+        shown = self.printed("topo", "show", "h200x4", "--json")
+        path = self.folder / "mine.json"
+        slower = json.loads(shown)
+        slower["name"] = "mine"
+        for link in slower["links"]:
+            link["bytes_per_s"] /= 100
+        path.write_text(json.dumps(slower))
+        fast, slow = (json.loads(self.printed("simulate", plan, "-t", name, "-s", "64M", "--json"))
+                      for name in ("h200x4", path))
+        self.assertEqual((fast["topology"], slow["topology"]), ("h200x4", "mine"))
+        self.assertGreater(slow["sizes"][0]["seconds"], 4 * fast["sizes"][0]["seconds"])
+        self.assertTrue(any(step["proxy"] for step in slow["critical_path"]))
+
+    def test_a_trace_is_json_with_every_rank(self):
+        plan = self.emit("allreduce_packets", 4)
+        path = self.folder / "trace.json"
+        self.printed("simulate", plan, "-t", "h200x4", "-s", "1K:4K", "--trace", path)
+        events = json.loads(path.read_text())["traceEvents"]
+        self.assertEqual({event["pid"] for event in events}, set(range(4)))
+        self.assertLessEqual({"ppkt", "launch"}, {event.get("name") for event in events})
+
+    def test_what_cannot_be_simulated_is_a_sentence(self):
+        plan = self.emit("allreduce_ring", 8)
+        self.refused("has 8 ranks, and topology h200x4 has 4 processors", "simulate", plan, "-t", "h200x4")
+        self.refused("there is no file nowhere, and no topology of that name", "simulate", plan, "-t", "nowhere")
+        self.refused("say which machine", "simulate", plan, code=2)
+        self.refused("say which plan", "simulate", "-t", "h200x4", code=2)
+        wrong = self.folder / "wrong.json"
+        wrong.write_text('{"name": "wrong", "kinds": {}, "processors": [{"name": "p", "kind": "k"}]}')
+        self.refused(f"{wrong}: processors[0] is of a kind \"k\"", "simulate", plan, "-t", wrong)
+        self.refused("cannot write /nowhere/trace", "simulate", plan, "-t", "h200x8", "--trace", "/nowhere/trace")
+
+
+class Topologies(Command):
+    def test_those_that_come_along_are_listed_and_shown(self):
+        names = [line.split()[0] for line in self.printed("topo", "list").splitlines()[1:]]
+        self.assertIn("h200x4", names)
+        for name in names:
+            self.assertIn(f"{name}: ", self.printed("topo", "show", name))
+            self.assertEqual(json.loads(self.printed("topo", "show", name, "--json"))["name"], name)
+        self.refused("no topology of that name: there are ", "topo", "show", "nowhere")
+        self.refused("there is no command", "topo", "make", code=2)
+
+
+if __name__ == "__main__":
+    unittest.main()
