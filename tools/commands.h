@@ -7,6 +7,7 @@ int reshard_command(int argc, char **argv);
 int verify_command(int argc, char **argv); /* of `banyan reshard` */
 int plan_command(int argc, char **argv);
 int plan_scale_command(int argc, char **argv);
+int check_command(int argc, char **argv);
 int run_command(int argc, char **argv);
 int algo_command(int argc, char **argv);
 int tune_command(int argc, char **argv);

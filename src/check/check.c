@@ -1,0 +1,131 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "check/classes.h"
+#include "check/replay.h"
+#include "check/report.h"
+#include "check/warnings.h"
+
+/* Halves of scratch come again after two runs; one more tells the others from the first. */
+#define RUNS 3
+#define RUNS_DOUBLE_SCRATCH 4
+
+/* Collected of a rule at most, before the first of them in order are kept. */
+#define COLLECTED_TIMES 8
+
+typedef struct checker {
+    const banyan_plan *plan;
+    banyan_check_options options;
+    banyan_check_report *report;
+    size_classes classes;
+    size_t skipped;
+    bool shared_counters;
+} checker;
+
+static banyan_status check_class(checker *by, const size_class *at)
+{
+    replay all = {.plan = by->plan,
+                  .geometry = &at->geometry,
+                  .runs = by->plan->double_scratch ? RUNS_DOUBLE_SCRATCH : RUNS,
+                  .whole = at->whole,
+                  .max_memory_bytes = by->options.max_memory_bytes,
+                  .findings = &by->report->findings};
+    by->report->findings.message_bytes = at->message_bytes;
+    banyan_status status = replay_plan(&all);
+    bool last = at == &by->classes.data[by->classes.count - 1];
+    if (status == BANYAN_OK && by->options.warnings && at->whole)
+        status = warn_of_unread(&all);
+    if (status == BANYAN_OK && by->options.warnings && last)
+        status = warn_of_plan(by->plan, at->message_bytes, &by->report->findings);
+    by->shared_counters |= all.shared_counters;
+    replay_free(&all);
+    return status;
+}
+
+static banyan_status choose_classes(checker *by)
+{
+    if (!by->options.message_bytes)
+        return size_classes_make(by->plan, &by->classes, &by->skipped);
+    for (size_t i = 0; i < by->options.message_count; i++)
+        RETURN_IF_FAILED(
+            size_classes_add(by->plan, by->options.message_bytes[i], &by->classes, &by->skipped));
+    return BANYAN_OK;
+}
+
+static banyan_status tell_limits(checker *by)
+{
+    char skipped[160] = "", shared[320] = "";
+    if (by->skipped > 0)
+        snprintf(skipped, sizeof skipped,
+                 "%zu message sizes were not checked, since their loops have too many iterations.",
+                 by->skipped);
+    if (by->shared_counters)
+        snprintf(shared, sizeof shared,
+                 "%sA channel or semaphore is signalled or taken by several thread blocks: "
+                 "deadlocks were looked for in one order of who takes what, and a signal is taken "
+                 "to order others only if no count could do without it within a run.",
+                 skipped[0] ? " " : "");
+    size_t bytes = strlen(skipped) + strlen(shared) + 1;
+    by->report->limits = arena_take(&by->report->findings.memory, bytes);
+    if (!by->report->limits)
+        return BANYAN_ERR_NO_MEMORY;
+    snprintf(by->report->limits, bytes, "%s%s", skipped, shared);
+    return BANYAN_OK;
+}
+
+/* The first so many of each rule. */
+static void keep_most(findings *all, size_t most)
+{
+    size_t kept = 0, of_rule[BANYAN_RULES] = {0};
+    findings_sort(all);
+    for (size_t i = 0; i < all->list.count; i++) {
+        if (of_rule[all->list.data[i].rule]++ < most)
+            all->list.data[kept++] = all->list.data[i];
+    }
+    all->list.count = kept;
+}
+
+static banyan_status check_all(checker *by)
+{
+    RETURN_IF_FAILED(plan_check_indices(by->plan, by->plan->name));
+    RETURN_IF_FAILED(choose_classes(by));
+    by->report->findings.most = by->options.max_findings * COLLECTED_TIMES;
+    for (size_t i = 0; i < by->classes.count; i++)
+        RETURN_IF_FAILED(check_class(by, &by->classes.data[i]));
+    keep_most(&by->report->findings, by->options.max_findings);
+    return tell_limits(by);
+}
+
+static banyan_status read_options(const banyan_check_options *given, banyan_check_options *options)
+{
+    *options = (banyan_check_options)BANYAN_CHECK_OPTIONS_INIT;
+    if (given && given->size != sizeof *given)
+        return error_set(BANYAN_ERR_INVALID,
+                         "check options have %zu bytes; use BANYAN_CHECK_OPTIONS_INIT",
+                         given->size);
+    if (given)
+        *options = *given;
+    if (options->max_findings == 0 || (options->message_bytes && options->message_count == 0))
+        return error_set(BANYAN_ERR_INVALID,
+                         "check options ask for %zu findings of a rule and %zu message sizes",
+                         options->max_findings, options->message_count);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_plan_check(const banyan_plan *plan, const banyan_check_options *options,
+                                banyan_check_report **report)
+{
+    checker by = {.plan = plan};
+    RETURN_IF_FAILED(read_options(options, &by.options));
+    by.report = calloc(1, sizeof *by.report);
+    if (!by.report)
+        return error_no_memory(sizeof *by.report, "a report");
+    banyan_status status = check_all(&by);
+    array_free(&by.classes);
+    if (status != BANYAN_OK) {
+        banyan_check_report_destroy(by.report);
+        return status;
+    }
+    *report = by.report;
+    return BANYAN_OK;
+}

@@ -1,0 +1,197 @@
+#include "check/classes.h"
+
+/* Operations that are played, loops unrolled, in one run of one class. */
+#define PLAYED_MOST (UINT64_C(1) << 21)
+/* Elements of four bytes, as most that are reduced, and as packets hold them. */
+#define ELEM_BYTES 4
+/* Different loops that have classes of their own. */
+#define LOOPS_MOST 8
+
+size_t class_elem_bytes(const banyan_plan *plan)
+{
+    size_t elem = ELEM_BYTES;
+    while (plan->buffer_alignment % elem != 0)
+        elem /= 2;
+    return elem;
+}
+
+/* ---- what the plan has ---- */
+
+typedef struct survey {
+    const plan_op *loops[LOOPS_MOST]; /* different in unit or chunks */
+    size_t loop_count;
+    uint32_t widest_group;
+} survey;
+
+static void note_loop(survey *seen, const plan_op *loop)
+{
+    for (size_t i = 0; i < seen->loop_count; i++) {
+        if (seen->loops[i]->unit_bytes == loop->unit_bytes &&
+            seen->loops[i]->loop_chunks == loop->loop_chunks)
+            return;
+    }
+    if (seen->loop_count < LOOPS_MOST && loop->loop_chunks > 0)
+        seen->loops[seen->loop_count++] = loop;
+}
+
+static void note_ops(survey *seen, const plan_op *ops, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ops[i].group_size > seen->widest_group)
+            seen->widest_group = ops[i].group_size;
+        if (ops[i].kind == PLAN_PIPELINE)
+            note_loop(seen, &ops[i]);
+        note_ops(seen, ops[i].ops, ops[i].op_count);
+    }
+}
+
+static survey survey_plan(const banyan_plan *plan)
+{
+    survey seen = {.loop_count = 0};
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++)
+            note_ops(&seen, plan->ranks[r].blocks[b].ops, plan->ranks[r].blocks[b].op_count);
+    }
+    return seen;
+}
+
+static uint64_t played_of(const plan_geometry *geometry, const banyan_plan *plan)
+{
+    uint64_t played = 0;
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            for (uint32_t i = 0; i < block->op_count; i++) {
+                uint64_t each = block->ops[i].op_count + 1, all;
+                uint64_t times = plan_geometry_iterations(geometry, &block->ops[i]);
+                if (__builtin_mul_overflow(each, times, &all) || all > PLAYED_MOST)
+                    return UINT64_MAX;
+                played += all;
+            }
+        }
+    }
+    return played;
+}
+
+/* ---- classes ---- */
+
+banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, size_classes *made,
+                               size_t *skipped)
+{
+    size_class new = {.message_bytes = message_bytes};
+    for (size_t i = 0; i < made->count; i++) {
+        if (made->data[i].message_bytes == message_bytes)
+            return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(
+        plan_geometry_make(plan, message_bytes, class_elem_bytes(plan), &new.geometry));
+    if (played_of(&new.geometry, plan) > PLAYED_MOST) {
+        ++*skipped;
+        return BANYAN_OK;
+    }
+    new.whole = new.geometry.buffers[PLAN_INPUT].block_bytes ==
+                new.geometry.chunk_bytes *new.geometry.buffers[PLAN_INPUT].block_chunks;
+    return array_push(made, new) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+typedef struct maker {
+    const banyan_plan *plan;
+    uint64_t blocks, block_chunks;
+    size_classes *made;
+    size_t *skipped;
+} maker;
+
+/* Blocks of so many bytes, if the plan can cut them. */
+static banyan_status add_block(maker *to, uint64_t block_bytes)
+{
+    uint64_t message;
+    if (block_bytes == 0 || __builtin_mul_overflow(block_bytes, to->blocks, &message))
+        return BANYAN_OK;
+    banyan_status status = size_classes_add(to->plan, message, to->made, to->skipped);
+    return status == BANYAN_ERR_INVALID ? BANYAN_OK : status;
+}
+
+/* Chunks of so many bytes: all whole; the last one clipped; half of them empty. */
+static banyan_status add_stride(maker *to, uint64_t stride)
+{
+    uint64_t alignment = to->plan->buffer_alignment, elem = class_elem_bytes(to->plan), whole;
+    stride = (stride + alignment - 1) / alignment * alignment;
+    if (__builtin_mul_overflow(stride, to->block_chunks, &whole))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(add_block(to, whole));
+    return add_block(to, whole - elem);
+}
+
+static banyan_status add_loop(maker *to, const plan_op *loop)
+{
+    uint64_t alignment = to->plan->buffer_alignment;
+    for (uint64_t iterations = 1; iterations <= 3; iterations++) {
+        uint64_t bytes;
+        if (__builtin_mul_overflow(loop->unit_bytes, iterations, &bytes))
+            return BANYAN_OK;
+        RETURN_IF_FAILED(add_stride(to, bytes / loop->loop_chunks));
+        if (iterations == 2)
+            RETURN_IF_FAILED(add_stride(to, bytes / loop->loop_chunks + alignment));
+    }
+    return BANYAN_OK;
+}
+
+/* Scratch that is reused, gone round once, and a few units more. */
+static banyan_status add_rounds(maker *to, const survey *seen)
+{
+    plan_geometry geometry;
+    uint64_t unit = 0;
+    for (size_t i = 0; i < seen->loop_count; i++)
+        unit = seen->loops[i]->unit_bytes > unit ? seen->loops[i]->unit_bytes : unit;
+    if (!to->plan->reuse_resources || unit == 0)
+        return BANYAN_OK;
+    uint64_t halves = to->plan->double_scratch ? 2 : 1, message;
+    if (__builtin_mul_overflow(to->plan->reused_scratch_bytes / halves, to->blocks, &message) ||
+        plan_geometry_make(to->plan, message, class_elem_bytes(to->plan), &geometry) != BANYAN_OK)
+        return BANYAN_OK;
+    uint64_t fits = geometry.scratch_stride < geometry.chunk_bytes
+                        ? geometry.scratch_stride
+                        : to->plan->reused_scratch_bytes / halves;
+    return add_stride(to, fits + 2 * unit);
+}
+
+static banyan_status add_all(maker *to)
+{
+    survey seen = survey_plan(to->plan);
+    uint64_t alignment = to->plan->buffer_alignment, chunks = to->block_chunks;
+    RETURN_IF_FAILED(add_block(to, class_elem_bytes(to->plan)));
+    RETURN_IF_FAILED(add_stride(to, alignment));
+    RETURN_IF_FAILED(add_stride(to, 2 * alignment));
+    if (chunks > 1)
+        RETURN_IF_FAILED(add_block(to, (chunks + 1) * alignment));
+    if (seen.widest_group > 0) {
+        RETURN_IF_FAILED(add_stride(to, seen.widest_group * alignment));
+        RETURN_IF_FAILED(add_stride(to, (seen.widest_group + 1) * alignment));
+    }
+    for (size_t i = 0; i < seen.loop_count; i++)
+        RETURN_IF_FAILED(add_loop(to, seen.loops[i]));
+    return add_rounds(to, &seen);
+}
+
+static int compare_classes(const void *left, const void *right)
+{
+    const size_class *a = left, *b = right;
+    return (a->message_bytes > b->message_bytes) - (a->message_bytes < b->message_bytes);
+}
+
+banyan_status size_classes_make(const banyan_plan *plan, size_classes *made, size_t *skipped)
+{
+    maker to = {.plan = plan, .made = made, .skipped = skipped};
+    *skipped = 0;
+    plan_message_divide(plan, &to.blocks, &to.block_chunks);
+    if (to.blocks == 0)
+        return size_classes_add(plan, 0, made, skipped);
+    RETURN_IF_FAILED(add_all(&to));
+    if (made->count == 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "plan %s cannot run on messages of any of the sizes it would be checked "
+                         "for",
+                         plan->name);
+    qsort(made->data, made->count, sizeof *made->data, compare_classes);
+    return BANYAN_OK;
+}

@@ -1,0 +1,26 @@
+/* Which sizes of messages a plan is checked for: one of every class at which chunks, loops or
+ * groups behave differently. */
+#ifndef CHECK_CLASSES_H
+#define CHECK_CLASSES_H
+
+#include "core/array.h"
+#include "plan/geometry.h"
+
+typedef struct size_class {
+    uint64_t message_bytes;
+    plan_geometry geometry;
+    bool whole; /* no chunk is clipped or empty */
+} size_class;
+
+typedef ARRAY(size_class) size_classes;
+
+/* Bytes of an element: sizes are multiples of it. */
+size_t class_elem_bytes(const banyan_plan *plan);
+
+/* Ascending. `*skipped` counts classes that would take too many iterations of loops. */
+banyan_status size_classes_make(const banyan_plan *plan, size_classes *made, size_t *skipped);
+/* A size that somebody names. INVALID: the plan cannot run at it. */
+banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, size_classes *made,
+                               size_t *skipped);
+
+#endif

@@ -1,0 +1,38 @@
+/* What a check has found, each thing once. */
+#ifndef CHECK_FINDINGS_H
+#define CHECK_FINDINGS_H
+
+#include <banyan/check.h>
+
+#include "core/arena.h"
+#include "core/array.h"
+#include "core/map.h"
+
+#define PLACES_MOST 64
+
+typedef struct findings {
+    arena memory;
+    ARRAY(banyan_finding) list;
+    map seen; /* rule and places, whatever the run */
+    size_t of_rule[BANYAN_RULES], most;
+    uint64_t message_bytes; /* of the size class at hand */
+} findings;
+
+/* A finding on its way in; unused places are zero. */
+typedef struct finding_draft {
+    banyan_rule rule;
+    bool caller_only, relaxed_only;
+    banyan_place places[PLACES_MOST];
+    size_t place_count;
+} finding_draft;
+
+/* Is it new, and is there room for more of its rule? Only then it is worth being told. */
+bool findings_wants(const findings *all, const finding_draft *draft);
+/* False, with the error set, when memory ran out. */
+bool findings_add(findings *all, const finding_draft *draft, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* By rule, places and message. */
+void findings_sort(findings *all);
+void findings_free(findings *all);
+
+#endif

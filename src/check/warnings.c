@@ -1,0 +1,194 @@
+#include "check/warnings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ULL(number) ((unsigned long long)(number))
+
+/* A link that carries so many times what another does is told. */
+#define UNEVEN_TIMES 2
+
+/* ---- unread ---- */
+
+static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, uint64_t end,
+                                  const char *where)
+{
+    const cell *of = &all->cells.list.data[at->cell];
+    if (of->writer.chain == NOBODY || of->read || of->pad)
+        return BANYAN_OK;
+    const instance *by = &all->instances.data[of->writer.instance];
+    if (by->block == NOBODY || by->rank == rank)
+        return BANYAN_OK;
+    finding_draft draft = {.rule = BANYAN_RULE_UNREAD,
+                           .places = {replay_place(all, of->writer.instance)},
+                           .place_count = 1};
+    char place[PLACE_TEXT_BYTES];
+    bool added = findings_add(
+        all->findings, &draft, "%s sends bytes [%llu, %llu) of rank %d's %s, which nobody reads",
+        replay_place_text(all, of->writer.instance, place), ULL(at->begin), ULL(end), rank, where);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+banyan_status warn_of_unread(replay *all)
+{
+    static const char *const words[SPACE_KINDS] = {"input", "output", "scratch", "packets"};
+    if (all->stuck)
+        return BANYAN_OK;
+    for (int r = 0; r < all->plan->rank_count; r++) {
+        for (int kind = SPACE_OUTPUT; kind < SPACE_KINDS; kind++) {
+            const space *in = &all->ranks[r].spaces[kind][0];
+            bool output = kind == SPACE_OUTPUT && all->plan->collective == BANYAN_REDUCE;
+            for (size_t i = 0; i + 1 < in->edges.count && !output; i++)
+                RETURN_IF_FAILED(warn_of_cell(all, r, &in->edges.data[i],
+                                              in->edges.data[i + 1].begin, words[kind]));
+        }
+    }
+    return BANYAN_OK;
+}
+
+/* ---- synchronisation that orders nothing ---- */
+
+static bool joins(const plan_op *op)
+{
+    return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
+}
+
+/* A nop between which and the meeting before, or the beginning, nothing happens. */
+static bool is_idle(const plan_op *ops, uint32_t i)
+{
+    return ops[i].kind == PLAN_NOP && (i == 0 || joins(&ops[i - 1]));
+}
+
+static banyan_status warn_of_idle(const banyan_plan *plan, findings *all)
+{
+    finding_draft draft = {.rule = BANYAN_RULE_IDLE_SYNC};
+    size_t count = 0;
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            for (uint32_t i = 0; i < block->op_count; i++) {
+                if (!is_idle(block->ops, i))
+                    continue;
+                if (count++ < PLACES_MOST)
+                    draft.places[draft.place_count++] = (banyan_place){r, (int)b, (int)i, -1, 0};
+            }
+        }
+    }
+    if (count == 0)
+        return BANYAN_OK;
+    bool added = findings_add(all, &draft,
+                              "%zu nop%s thread blocks' threads where nothing has happened since "
+                              "the block began, or since its threads met before; the first is "
+                              "rank %d, thread block %d, operation %d",
+                              count, count == 1 ? " joins a" : "s join", draft.places[0].rank,
+                              draft.places[0].thread_block, draft.places[0].operation);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+/* ---- scratch ---- */
+
+static void mark_operand(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                         const plan_op *op, const plan_operand *operand, bool **used)
+{
+    plan_where where = plan_operand_where(plan, rank, block, op, operand);
+    const plan_switch *group = NULL;
+    if (operand->place == PLAN_GROUP)
+        group = &plan->ranks[rank].switches[block->channels[PLAN_SWITCH][operand->reference]];
+    if (where.buffer != PLAN_SCRATCH)
+        return;
+    for (int m = 0; m < (group ? group->rank_count : 1); m++) {
+        bool *of = used[group ? group->ranks[m] : where.rank];
+        memset(of + operand->index, true, operand->size * sizeof *of);
+    }
+}
+
+static void mark_ops(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                     const plan_op *ops, uint32_t count, bool **used)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < ops[i].source_count; k++)
+            mark_operand(plan, rank, block, &ops[i], &ops[i].sources[k], used);
+        for (uint32_t k = 0; k < ops[i].destination_count; k++)
+            mark_operand(plan, rank, block, &ops[i], &ops[i].destinations[k], used);
+        mark_ops(plan, rank, block, ops[i].ops, ops[i].op_count, used);
+    }
+}
+
+static banyan_status tell_unused(const banyan_plan *plan, int r, const bool *used, findings *all)
+{
+    uint64_t unused = 0, first = 0, chunks = plan->ranks[r].chunks[PLAN_SCRATCH];
+    for (uint64_t i = 0; i < chunks; i++) {
+        if (!used[i] && unused++ == 0)
+            first = i;
+    }
+    finding_draft draft = {
+        .rule = BANYAN_RULE_UNUSED, .places = {{r, -1, -1, -1, 0}}, .place_count = 1};
+    if (unused == 0)
+        return BANYAN_OK;
+    bool added = findings_add(all, &draft,
+                              "%llu of rank %d's %llu chunks of scratch are used by no operation, "
+                              "chunk %llu first",
+                              ULL(unused), r, ULL(chunks), ULL(first));
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status warn_of_unused(const banyan_plan *plan, findings *all)
+{
+    arena memory = {0};
+    size_t ranks = (size_t)plan->rank_count;
+    bool **used = arena_take(&memory, ranks * sizeof *used);
+    banyan_status status = used ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    for (size_t r = 0; r < ranks && status == BANYAN_OK; r++) {
+        uint64_t chunks = plan->ranks[r].chunks[PLAN_SCRATCH];
+        used[r] = arena_take(&memory, chunks + 1);
+        if (used[r])
+            memset(used[r], 0, chunks + 1);
+        else
+            status = BANYAN_ERR_NO_MEMORY;
+    }
+    for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            mark_ops(plan, r, block, block->ops, block->op_count, used);
+        }
+    }
+    for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++)
+        status = tell_unused(plan, r, used[r], all);
+    arena_free(&memory);
+    return status;
+}
+
+/* ---- links ---- */
+
+static banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, findings *all)
+{
+    banyan_plan_stats stats;
+    banyan_status status = banyan_plan_measure(plan, message_bytes, &stats);
+    if (status != BANYAN_OK)
+        return status;
+    const banyan_plan_link *most = stats.links, *least = stats.links;
+    for (size_t i = 0; i < stats.link_count; i++) {
+        most = stats.links[i].bytes > most->bytes ? &stats.links[i] : most;
+        least = stats.links[i].bytes < least->bytes ? &stats.links[i] : least;
+    }
+    bool added = true;
+    if (stats.link_count > 0 && most->bytes / UNEVEN_TIMES >= least->bytes) {
+        finding_draft draft = {.rule = BANYAN_RULE_UNEVEN,
+                               .places = {{most->source, -1, -1, -1, 0}},
+                               .place_count = 1};
+        added = findings_add(all, &draft,
+                             "rank %d sends %llu bytes to rank %d, but rank %d only %llu to rank "
+                             "%d: links are used unevenly",
+                             most->source, ULL(most->bytes), most->destination, least->source,
+                             ULL(least->bytes), least->destination);
+    }
+    free(stats.links);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+banyan_status warn_of_plan(const banyan_plan *plan, uint64_t message_bytes, findings *all)
+{
+    RETURN_IF_FAILED(warn_of_idle(plan, all));
+    RETURN_IF_FAILED(warn_of_unused(plan, all));
+    return warn_of_uneven(plan, message_bytes, all);
+}

@@ -1,0 +1,13 @@
+/* What is not wrong, but probably not meant. */
+#ifndef CHECK_WARNINGS_H
+#define CHECK_WARNINGS_H
+
+#include "check/replay.h"
+
+/* What was sent to another rank and, after all runs, read by nobody. */
+banyan_status warn_of_unread(replay *all);
+
+/* What can be seen without playing the plan. */
+banyan_status warn_of_plan(const banyan_plan *plan, uint64_t message_bytes, findings *all);
+
+#endif

@@ -1,0 +1,84 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <banyan/check.h>
+
+#include "commands.h"
+#include "options.h"
+
+#define WHO "banyan check"
+
+typedef struct arguments {
+    uint64_t size;
+    bool json, no_warnings;
+    int max_findings;
+} arguments;
+
+/* 2 when the file is no plan, or none that can be checked. */
+static int fail(void)
+{
+    fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    return EXIT_USAGE;
+}
+
+static int print_report(const banyan_check_report *report, const char *path, bool json)
+{
+    char *text;
+    if (banyan_check_report_print(report, path, json, &text) != BANYAN_OK)
+        return fail();
+    printf("%s%s", text, json ? "\n" : "");
+    free(text);
+    return banyan_check_report_is_sound(report) ? 0 : 1;
+}
+
+static int check(const char *path, const arguments *given)
+{
+    banyan_plan *plan;
+    banyan_check_report *report;
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    options.warnings = !given->no_warnings;
+    options.max_findings = (size_t)given->max_findings;
+    if (given->size > 0) {
+        options.message_bytes = &given->size;
+        options.message_count = 1;
+    }
+    if (banyan_plan_read(path, &plan) != BANYAN_OK)
+        return fail();
+    int code;
+    if (banyan_plan_check(plan, &options, &report) == BANYAN_OK) {
+        code = print_report(report, path, given->json);
+        banyan_check_report_destroy(report);
+    } else {
+        code = fail();
+    }
+    banyan_plan_destroy(plan);
+    return code;
+}
+
+int check_command(int argc, char **argv)
+{
+    arguments given = {.max_findings = 100};
+    const option_entry entries[] = {
+        {"size", 's', OPTION_BYTES, &given.size, "BYTES",
+         "only messages of this size, such as 64K (one of every class)", 0, 0},
+        {"max-findings", '\0', OPTION_COUNT, &given.max_findings, "N", "of each rule (100)", 1,
+         1000000},
+        {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "only what is wrong", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object", 0, 0},
+    };
+    const option_table table = {
+        WHO, "PLAN.json [options]",
+        "Prove a plan, or say what is wrong with it and where: whether it can hang, race, or\n"
+        "compute a wrong result, at any size of message and however often it is run on the same\n"
+        "buffers. docs/check.md says what is taken for granted. Exit code 0 when the plan is "
+        "sound,\n"
+        "1 with findings, 2 when the file is no plan or cannot be checked.\n",
+        entries, sizeof entries / sizeof entries[0]};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (rest + 1 != argc)
+        return options_refuse(&table, "say which plan, one at a time: PLAN.json");
+    return check(argv[rest], &given);
+}
