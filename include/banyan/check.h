@@ -35,7 +35,8 @@ typedef enum banyan_rule {
 BANYAN_API const char *banyan_rule_name(banyan_rule rule);
 BANYAN_API bool banyan_rule_is_warning(banyan_rule rule);
 
-/* An operation of a plan. */
+/* An operation of a plan. Thread block and operation are -1 for what a rank's caller does, and for
+ * what is about the rank as a whole. */
 typedef struct banyan_place {
     int rank;
     int thread_block;
@@ -46,8 +47,8 @@ typedef struct banyan_place {
 
 typedef struct banyan_finding {
     banyan_rule rule;
-    /* It rests only on what the caller does with a rank's buffers after its part has ended, or only
-     * on a relaxed signal and wait. */
+    /* It rests only on what the caller does with a rank's buffers before a run and after its part
+     * has ended, or only on a relaxed signal and wait, or packets. */
     bool caller_only, relaxed_only;
     uint64_t message_bytes;     /* of the smallest size class where it shows */
     const banyan_place *places; /* the operations that it is about, the first one first */

@@ -149,6 +149,7 @@ banyan_status replay_prepare(replay *all)
         const walker *by = &all->walkers[i];
         RETURN_IF_FAILED(note_ops(all, by, by->block->ops, by->block->op_count, 1));
     }
+    replay_mark_drifts(all);
     return BANYAN_OK;
 }
 

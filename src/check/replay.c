@@ -239,5 +239,6 @@ banyan_status replay_plan(replay *all)
     for (uint32_t last = 0; last < all->runs; last++)
         RETURN_IF_FAILED(advance_all(all, last, &waits));
     all->stuck = waits;
-    return waits && !replay_explain_stuck(all) ? BANYAN_ERR_NO_MEMORY : BANYAN_OK;
+    bool told = waits ? replay_explain_stuck(all) : replay_tell_dry(all);
+    return told ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }

@@ -56,6 +56,8 @@ typedef struct counter {
     uint64_t initial, taken;
     ARRAY(token) tokens;
     ARRAY(counter_user) givers, takers;
+    /* More is given in a run than is taken: after many runs nobody waits there for anything new. */
+    bool drifts;
 } counter;
 
 /* A thread block on its way. */
@@ -157,6 +159,10 @@ outcome replay_flush(replay *all, walker *by, const plan_op *op);
  */
 bool replay_begin_run(replay *all, int rank);
 bool replay_end_run(replay *all, int rank);
+
+/* Mark what drifts from run to run; tell of what runs dry some day. */
+void replay_mark_drifts(replay *all);
+bool replay_tell_dry(replay *all);
 
 /* Nobody can go on: tell who waits for whom. */
 bool replay_explain_stuck(replay *all);

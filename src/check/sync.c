@@ -76,7 +76,7 @@ static outcome hear(replay *all, walker *by, const token *one, bool relaxed)
 /* One giver and one taker: the k-th is the k-th. */
 static outcome hear_in_order(replay *all, walker *by, counter *at, bool relaxed)
 {
-    if (at->taken <= at->initial)
+    if (at->taken <= at->initial || at->drifts)
         return DONE;
     token *one = &at->tokens.data[at->taken - at->initial - 1];
     outcome result = hear(all, by, one, relaxed);
@@ -87,6 +87,8 @@ static outcome hear_in_order(replay *all, walker *by, counter *at, bool relaxed)
 
 static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
 {
+    if (at->drifts)
+        return DONE;
     uint32_t run = all->ranks[by->rank].run;
     uint64_t least = 0;
     for (size_t i = 0; i < at->takers.count; i++)

@@ -1,0 +1,73 @@
+/* The built-in algorithms are sound. */
+#include "support/test.h"
+
+#define RANKS_MOST 9
+
+static void check_plan(const char *name, const banyan_algorithm_params *params)
+{
+    banyan_plan *plan;
+    banyan_check_report *report;
+    char *text;
+    banyan_status status = banyan_algorithm_compile(name, params, &plan);
+    if (status == BANYAN_ERR_INVALID && strstr(banyan_last_error(), "cannot work in place"))
+        return;
+    CHECK_OK(status);
+    CHECK_OK(banyan_plan_check(plan, NULL, &report));
+    CHECK_OK(banyan_check_report_print(report, name, false, &text));
+    CHECK(banyan_check_report_is_sound(report) && !banyan_check_report_limits(report)[0],
+          "%d ranks, %s place: %s", params->ranks, params->in_place ? "in" : "not in", text);
+    free(text);
+    banyan_check_report_destroy(report);
+    banyan_plan_destroy(plan);
+}
+
+static void all_algorithms_are_sound(bool in_place)
+{
+    banyan_algorithm_info info;
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
+        for (int ranks = 2; ranks <= RANKS_MOST; ranks++) {
+            banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+            params.ranks = ranks;
+            params.shift = 1;
+            params.root = ranks / 2;
+            params.in_place = in_place;
+            check_plan(info.name, &params);
+        }
+    }
+}
+
+static void algorithms_are_sound_out_of_place(void **state)
+{
+    (void)state;
+    all_algorithms_are_sound(false);
+}
+
+static void algorithms_are_sound_in_place(void **state)
+{
+    (void)state;
+    all_algorithms_are_sound(true);
+}
+
+static void hierarchical_algorithms_are_sound_over_nodes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"allreduce_hierarchical", "allgather_hierarchical"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        for (int each = 2; each <= 4; each += 2) {
+            banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+            params.ranks = 8;
+            params.ranks_per_node = each;
+            check_plan(names[i], &params);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(algorithms_are_sound_out_of_place),
+        cmocka_unit_test(algorithms_are_sound_in_place),
+        cmocka_unit_test(hierarchical_algorithms_are_sound_over_nodes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

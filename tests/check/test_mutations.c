@@ -1,0 +1,272 @@
+/* Damage done to plans that are sound is found, or does no harm: then the symbolic player, which
+ * knows nothing of the checker, plays the plan in random schedules and finds nothing either. And
+ * what the player finds, the checker has found. */
+#include <time.h>
+
+#include "support/symbolic.h"
+#include "support/test.h"
+
+#define ROUNDS_MOST 4000
+#define SECONDS 6
+
+typedef enum damage {
+    DROP_WAIT,
+    DROP_SIGNAL,
+    DROP_NOP,
+    MOVE_CHUNK,
+    SWAP_OPERATIONS,
+    SWAP_BUFFER,
+    CHANGE_OPERATOR,
+    DAMAGES
+} damage;
+
+static const char *const damage_names[DAMAGES] = {
+    "a wait is dropped",     "a signal is dropped",        "a nop is dropped",
+    "a chunk is moved",      "two operations are swapped", "a buffer is swapped",
+    "an operator is changed"};
+
+/* Packets, scratch, loops with reused scratch, direct access, ports. */
+static const char *const algorithms[] = {"allreduce_packets",        "allreduce_packets_twoshot",
+                                         "allreduce_ring",           "allreduce_pipelined",
+                                         "allreduce_twoshot_direct", "allgather_bruck",
+                                         "reducescatter_halving",    "alltoall_pairwise",
+                                         "alltoall_pipelined",       "broadcast_tree",
+                                         "reduce_twoshot",           "sendrecv_port"};
+
+/* A list of operations: a thread block's, or a loop's body. */
+typedef struct op_list {
+    plan_op **ops;
+    uint32_t *count;
+} op_list;
+
+static op_list any_list(banyan_plan *plan, random_state *random)
+{
+    plan_rank *rank = &plan->ranks[random_between(random, 0, plan->rank_count - 1)];
+    plan_thread_block *block = &rank->blocks[random_between(random, 0, rank->block_count - 1)];
+    op_list list = {&block->ops, &block->op_count};
+    if (block->op_count == 0)
+        return list;
+    plan_op *op = &block->ops[random_between(random, 0, block->op_count - 1)];
+    return op->kind == PLAN_PIPELINE ? (op_list){&op->ops, &op->op_count} : list;
+}
+
+static void drop(op_list list, uint32_t i)
+{
+    plan_op *ops = *list.ops;
+    memmove(&ops[i], &ops[i + 1], (--*list.count - i) * sizeof *ops);
+}
+
+static bool is_signal(const plan_op *op)
+{
+    return op->kind == PLAN_SIGNAL || op->kind == PLAN_RELAXED_SIGNAL ||
+           op->kind == PLAN_SEM_RELEASE;
+}
+
+static bool is_wait(const plan_op *op)
+{
+    return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT || op->kind == PLAN_SEM_ACQUIRE;
+}
+
+static bool move_chunk(const banyan_plan *plan, plan_op *op, random_state *random)
+{
+    uint32_t operands = op->source_count + op->destination_count;
+    if (operands == 0)
+        return false;
+    uint32_t i = (uint32_t)random_between(random, 0, operands - 1);
+    plan_operand *at =
+        i < op->source_count ? &op->sources[i] : &op->destinations[i - op->source_count];
+    uint64_t before = at->index;
+    if (at->place == PLAN_LOCAL) {
+        uint64_t chunks = plan->ranks[0].chunks[at->buffer];
+        at->index = chunks > at->size ? (at->index + 1) % (chunks - at->size + 1) : before;
+    } else if (at->place == PLAN_REMOTE) {
+        at->index = at->index > 0 ? at->index - 1 : at->index + 1;
+    }
+    return at->index != before;
+}
+
+static bool swap_buffer(plan_op *op)
+{
+    for (uint32_t i = 0; i < op->source_count; i++) {
+        plan_operand *at = &op->sources[i];
+        if (at->place != PLAN_LOCAL || plan_source_is_packets(op, i))
+            continue;
+        at->buffer = at->buffer == PLAN_INPUT ? PLAN_OUTPUT : PLAN_INPUT;
+        return true;
+    }
+    return false;
+}
+
+static bool can_drop(damage what, const plan_op *op)
+{
+    if (what == DROP_NOP)
+        return op->kind == PLAN_NOP;
+    return what == DROP_WAIT ? is_wait(op) : is_signal(op);
+}
+
+/* False: there was nothing to be damaged there. */
+static bool do_damage(banyan_plan *plan, damage what, random_state *random)
+{
+    op_list list = any_list(plan, random);
+    if (*list.count == 0)
+        return false;
+    uint32_t i = (uint32_t)random_between(random, 0, *list.count - 1);
+    plan_op *op = &(*list.ops)[i], kept = *op;
+    switch (what) {
+    case DROP_WAIT:
+    case DROP_SIGNAL:
+    case DROP_NOP:
+        if (!can_drop(what, op))
+            return false;
+        drop(list, i);
+        return true;
+    case MOVE_CHUNK:
+        return move_chunk(plan, op, random);
+    case SWAP_OPERATIONS:
+        if (i + 1 == *list.count)
+            return false;
+        op[0] = op[1];
+        op[1] = kept;
+        return true;
+    case SWAP_BUFFER:
+        return swap_buffer(op);
+    case CHANGE_OPERATOR:
+        op->reduce_op = BANYAN_MAX;
+        return plan_op_reduces(op->kind);
+    case DAMAGES:
+        break;
+    }
+    return false;
+}
+
+static bool checker_finds(const banyan_plan *plan)
+{
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_check_report *report;
+    options.warnings = false;
+    options.max_findings = 1;
+    CHECK_OK(banyan_plan_check(plan, &options, &report));
+    bool sound = banyan_check_report_is_sound(report);
+    banyan_check_report_destroy(report);
+    return !sound;
+}
+
+/* Signals that are left over are harm to the player; to the checker only if somebody had needed to
+ * wait for them. */
+static bool is_harm(const char *problem)
+{
+    return !strstr(problem, "nobody waited for a signal");
+}
+
+static bool player_finds(const banyan_plan *plan, random_state *random, char *problem, size_t bytes)
+{
+    for (int i = 0; i < 2; i++) {
+        symbolic_options options = {
+            .runs = 3, .units = 1 + 8 * i, .seed = random_next(random), .same_bits = false};
+        problem[0] = 0;
+        if (!symbolic_play(plan, &options, problem, bytes) && is_harm(problem))
+            return true;
+    }
+    return false;
+}
+
+static banyan_plan *any_plan(random_state *random, char *name, size_t name_bytes)
+{
+    size_t count = sizeof algorithms / sizeof *algorithms;
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    const char *algorithm = algorithms[random_between(random, 0, (int64_t)count - 1)];
+    banyan_plan *plan, *clone;
+    params.ranks = (int)random_between(random, 2, 4);
+    params.shift = 1;
+    CHECK_OK(banyan_algorithm_compile(algorithm, &params, &plan));
+    CHECK_OK(plan_clone(plan, &clone));
+    banyan_plan_destroy(plan);
+    snprintf(name, name_bytes, "%s of %d ranks", algorithm, params.ranks);
+    return clone;
+}
+
+static void damage_is_found_or_does_no_harm(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    time_t end = time(NULL) + SECONDS;
+    int done[DAMAGES] = {0}, found[DAMAGES] = {0};
+    for (int round = 0; round < ROUNDS_MOST && time(NULL) < end; round++) {
+        char name[128], problem[256] = "";
+        damage what = (damage)(round % DAMAGES);
+        banyan_plan *plan = any_plan(&random, name, sizeof name);
+        /* An index out of range is refused before anything is checked. */
+        if (do_damage(plan, what, &random) && plan_check_indices(plan, name) == BANYAN_OK) {
+            done[what]++;
+            if (checker_finds(plan))
+                found[what]++;
+            else
+                CHECK(!player_finds(plan, &random, problem, sizeof problem), "%s, %s: %s", name,
+                      damage_names[what], problem);
+        }
+        banyan_plan_destroy(plan);
+    }
+    for (int what = 0; what < DAMAGES; what++) {
+        printf("%s: %d times, %d found\n", damage_names[what], done[what], found[what]);
+        CHECK(found[what] > 0 || done[what] < 5, "%s", damage_names[what]);
+    }
+}
+
+static void every_wait_and_signal_of_a_ring_counts(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0;; i++) {
+        banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+        banyan_plan *plan, *damaged;
+        params.ranks = 3;
+        CHECK_OK(banyan_algorithm_compile("allreduce_ring", &params, &plan));
+        CHECK_OK(plan_clone(plan, &damaged));
+        banyan_plan_destroy(plan);
+        plan_thread_block *block = &damaged->ranks[1].blocks[0];
+        bool there = i < block->op_count;
+        if (there && (is_wait(&block->ops[i]) || is_signal(&block->ops[i]))) {
+            drop((op_list){&block->ops, &block->op_count}, i);
+            CHECK(checker_finds(damaged), "operation %u", i);
+        }
+        banyan_plan_destroy(damaged);
+        if (!there)
+            return;
+    }
+}
+
+static void a_barrier_without_one_of_its_members_is_found(void **state)
+{
+    (void)state;
+    const char *text =
+        "{\"name\":\"b\",\"collective\":\"b\",\"protocol\":\"Simple\",\"inplace\":false,\"gpus\":[{"
+        "\"id\":0,\"input_chunks\":1,\"output_chunks\":1,\"scratch_chunks\":1,\"channels\":[],"
+        "\"threadblocks\":[{\"id\":0,\"ops\":[{\"name\":\"copy\",\"src_buff\":[{\"type\":\"i\","
+        "\"index\":0,\"size\":1}],\"dst_buff\":[{\"type\":\"s\",\"index\":0,\"size\":1}]},{"
+        "\"name\":"
+        "\"barrier\",\"barrier_id\":0,\"num_threadblocks\":2}]},{\"id\":1,\"ops\":[{\"name\":"
+        "\"barrier\",\"barrier_id\":0,\"num_threadblocks\":2},{\"name\":\"copy\",\"src_buff\":[{"
+        "\"type\":\"s\",\"index\":0,\"size\":1}],\"dst_buff\":[{\"type\":\"o\",\"index\":0,"
+        "\"size\":1}]}]}]}]}";
+    banyan_plan *plan, *clone;
+    CHECK_OK(banyan_plan_parse(text, strlen(text), "b", &plan));
+    CHECK_OK(plan_clone(plan, &clone));
+    CHECK(!checker_finds(clone));
+    plan_thread_block *blocks = clone->ranks[0].blocks;
+    drop((op_list){&blocks[0].ops, &blocks[0].op_count}, 1);
+    banyan_check_report *report;
+    CHECK_FAILS(banyan_plan_check(clone, NULL, &report), BANYAN_ERR_FORMAT, "barrier");
+    blocks[1].ops[0].barrier_members = 1;
+    CHECK(checker_finds(clone));
+    banyan_plan_destroy(clone);
+    banyan_plan_destroy(plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damage_is_found_or_does_no_harm),
+        cmocka_unit_test(every_wait_and_signal_of_a_ring_counts),
+        cmocka_unit_test(a_barrier_without_one_of_its_members_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
