@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "options.h"
+#include "plan_view.h"
 #include "text.h"
 
 /* Differences of two plans that are told one by one. */
@@ -237,16 +238,20 @@ static int stats_command(int argc, char **argv)
 static const struct plan_subcommand {
     const char *name;
     int (*run)(int argc, char **argv);
-} subcommands[] = {{"show", show_command}, {"diff", diff_command}, {"stats", stats_command}};
+} subcommands[] = {{"show", show_command},
+                   {"diff", diff_command},
+                   {"stats", stats_command},
+                   {"view", plan_view_command}};
 
 #define SUBCOMMAND_COUNT (sizeof subcommands / sizeof subcommands[0])
 
 static void print_help(FILE *to)
 {
-    fprintf(to, "usage: banyan plan show|diff|stats ...\n\n"
+    fprintf(to, "usage: banyan plan show|diff|stats|view ...\n\n"
                 "  show PLAN.json     list its operations by rank and thread block\n"
                 "  diff A.json B.json tell what differs\n"
-                "  stats PLAN.json    count what it moves, and the hops to its end\n\n"
+                "  stats PLAN.json    count what it moves, and the hops to its end\n"
+                "  view PLAN.json     draw it on a page for a browser\n\n"
                 "  banyan plan show --help, and so on, says more.\n");
 }
 

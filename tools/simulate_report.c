@@ -135,7 +135,7 @@ static int compare_shares(const void *a, const void *b)
 static size_t collect_shares(const banyan_simulation *of, share shares[SHARES_MOST])
 {
     size_t count = 0;
-    banyan_path_step step;
+    banyan_simulation_step step;
     for (size_t i = 0; banyan_simulation_path(of, i, &step); i++) {
         size_t at = 0;
         while (at < count &&
@@ -169,7 +169,7 @@ static void print_path(const banyan_simulation *of)
 static json_t *path_json(const banyan_simulation *of)
 {
     json_t *list = json_array();
-    banyan_path_step step;
+    banyan_simulation_step step;
     for (size_t i = 0; banyan_simulation_path(of, i, &step); i++)
         json_array_append_new(
             list, json_pack("{s:i, s:i, s:i, s:i, s:I, s:b, s:s, s:f, s:f}", "rank", step.rank,

@@ -82,7 +82,7 @@ typedef struct banyan_link_use {
 BANYAN_API bool banyan_simulation_link(const banyan_simulation *simulation, size_t index,
                                        banyan_link_use *use);
 
-typedef struct banyan_path_step {
+typedef struct banyan_simulation_step {
     int rank, thread_block;
     int operation;      /* index in the thread block; -1: the launch */
     int loop_operation; /* index in the loop's body; -1: outside of any */
@@ -90,13 +90,19 @@ typedef struct banyan_path_step {
     bool proxy;         /* done by the rank's proxy, for that operation */
     const char *what;   /* "put", as in the format; as long as the program runs */
     double began_s, ended_s;
-} banyan_path_step;
+    size_t after; /* the step without which it had ended earlier; SIZE_MAX: none */
+} banyan_simulation_step;
 
-/* The critical path: the chain of operations that the end waited for, from the start on; each step
- * begins when the one before has ended. False behind the last step, and at once without
- * options.steps or when there were more steps than are kept. */
+/* The index-th step, in the order of their ends; false behind the last, and at once without
+ * options.steps or when there were more than are kept, some eight million. An operation that waits
+ * for its transfers through port channels makes two steps. */
+BANYAN_API bool banyan_simulation_step_at(const banyan_simulation *simulation, size_t index,
+                                          banyan_simulation_step *step);
+
+/* The critical path: the chain of steps that the end waited for, from the start on; here each step
+ * begins when the one before has ended. False behind the last. */
 BANYAN_API bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
-                                       banyan_path_step *step);
+                                       banyan_simulation_step *step);
 
 /* What every thread block did and when, as a trace in Chrome's JSON, which Perfetto shows; like
  * banyan_trace_write's. UNSUPPORTED without options.steps or when there were more steps than are

@@ -109,16 +109,14 @@ bool banyan_simulation_link(const banyan_simulation *simulation, size_t index, b
     return true;
 }
 
-bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
-                            banyan_path_step *step)
+bool banyan_simulation_step_at(const banyan_simulation *simulation, size_t index,
+                               banyan_simulation_step *step)
 {
-    if (index >= simulation->path_count)
+    if (index >= simulation->record.steps.count)
         return false;
-    const step_record *steps = simulation->record.steps.data;
-    const step_record *one = &steps[simulation->path[index]];
-    uint64_t began_ps = index > 0 ? steps[simulation->path[index - 1]].end_ps : 0;
+    const step_record *one = &simulation->record.steps.data[index];
     bool launch = one->at == STEP_LAUNCH;
-    *step = (banyan_path_step){
+    *step = (banyan_simulation_step){
         .rank = one->rank,
         .thread_block = (int)one->thread_block,
         .operation = launch ? -1 : (int)one->at,
@@ -126,9 +124,23 @@ bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
         .iteration = one->iteration,
         .proxy = one->proxy,
         .what = launch ? "launch" : plan_op_name(one->kind),
-        .began_s = (double)began_ps / 1e12,
+        .began_s = (double)one->began_ps / 1e12,
         .ended_s = (double)one->end_ps / 1e12,
+        .after = one->after == NO_STEP ? SIZE_MAX : one->after,
     };
+    return true;
+}
+
+bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
+                            banyan_simulation_step *step)
+{
+    if (index >= simulation->path_count)
+        return false;
+    banyan_simulation_step before = {0};
+    if (index > 0)
+        banyan_simulation_step_at(simulation, simulation->path[index - 1], &before);
+    banyan_simulation_step_at(simulation, simulation->path[index], step);
+    step->began_s = before.ended_s;
     return true;
 }
 

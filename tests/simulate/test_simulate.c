@@ -51,7 +51,7 @@ static void check_bytes(const banyan_plan *plan, const banyan_simulation *simula
 /* From the start to the end without a gap. */
 static void check_path(const banyan_simulation *simulation)
 {
-    banyan_path_step step;
+    banyan_simulation_step step;
     double at = 0;
     size_t count = 0;
     for (; banyan_simulation_path(simulation, count, &step); count++) {
@@ -246,7 +246,7 @@ static void what_cannot_be_simulated_is_refused(void **state)
                 "7");
     options.message_bytes = 1024;
     CHECK_OK(banyan_plan_simulate(plan, topology, &options, &simulation));
-    banyan_path_step step;
+    banyan_simulation_step step;
     CHECK(!banyan_simulation_path(simulation, 0, &step));
     CHECK_FAILS(banyan_simulation_write_trace(simulation, "/nowhere"), BANYAN_ERR_UNSUPPORTED,
                 "not asked to keep its steps");

@@ -1,0 +1,16 @@
+# Files as C text, so that the library and the command find them wherever they lie. A file named
+# NAME becomes {"NAME", "its text"}, in an array that ends with {NULL, NULL}.
+function(banyan_embed output header type array)
+  set(text "#include \"${header}\"\n\nconst ${type} ${array}[] = {\n")
+  foreach(file IN LISTS ARGN)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME_WE)
+    file(READ ${file} content)
+    string(REPLACE "\\" "\\\\" content "${content}")
+    string(REPLACE "\"" "\\\"" content "${content}")
+    string(REPLACE "\n" "\\n\"\n     \"" content "${content}")
+    string(APPEND text "    {\"${name}\",\n     \"${content}\"},\n")
+  endforeach()
+  string(APPEND text "    {NULL, NULL},\n};\n")
+  file(CONFIGURE OUTPUT ${output} CONTENT "${text}" @ONLY)
+endfunction()
