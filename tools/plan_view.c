@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <banyan/check.h>
 #include <banyan/simulate.h>
 #include <jansson.h>
 
@@ -27,7 +28,10 @@ struct view {
     uint64_t size;
     banyan_plan *plan;
     banyan_topology *topology;
-    banyan_simulation *simulation;
+    bool check;
+    banyan_simulation *simulation; /* NULL: the plan hangs */
+    char *hang;                    /* the sentence about it */
+    banyan_check_report *report;   /* NULL: it was not checked */
     uint64_t message_bytes;
 };
 
@@ -41,7 +45,7 @@ struct view {
     " \"proxy\": {\"request_ns\": 1, \"bytes_per_s\": 1e18}}},"                                    \
     " \"processors\": [{\"for\": {\"r\": %d}, \"name\": \"r{r}\", \"kind\": \"step\"}],"           \
     " \"switches\": [{\"name\": \"s\", \"multicast\": true}],"                                     \
-    " \"links\": [{\"for\": {\"r\": %d}, \"from\": \"r{r}\", \"to\": \"s\", \"latency_ns\": 0.5,"    \
+    " \"links\": [{\"for\": {\"r\": %d}, \"from\": \"r{r}\", \"to\": \"s\", \"latency_ns\": 0.5,"  \
     "  \"bytes_per_s\": 1e18}]}"
 
 static banyan_status read_topology(struct view *view)
@@ -59,18 +63,30 @@ static banyan_status simulate(struct view *view)
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
     banyan_simulation_step step;
     message size;
-    TRY(banyan_plan_read(view->path, &view->plan));
-    TRY(read_topology(view));
     TRY(message_fit(view->plan, options.elem_bytes, view->size, &size));
     options.message_bytes = view->message_bytes = size.message_bytes;
     options.steps = true;
-    TRY(banyan_plan_simulate(view->plan, view->topology, &options, &view->simulation));
+    banyan_status status =
+        banyan_plan_simulate(view->plan, view->topology, &options, &view->simulation);
+    if (status == BANYAN_ERR_MISMATCH) {
+        view->hang = strdup(banyan_last_error());
+        return view->hang ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
+    }
+    TRY(status);
     if (banyan_simulation_step_at(view->simulation, STEPS_MOST, &step) ||
         !banyan_simulation_step_at(view->simulation, 0, &step))
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "%s makes more than %d steps, or none: a page has one to that many",
                                 view->path, STEPS_MOST);
     return BANYAN_OK;
+}
+
+static banyan_status gather(struct view *view)
+{
+    TRY(banyan_plan_read(view->path, &view->plan));
+    TRY(read_topology(view));
+    TRY(simulate(view));
+    return view->check ? banyan_plan_check(view->plan, NULL, &view->report) : BANYAN_OK;
 }
 
 /* ---- the page ---- */
@@ -100,25 +116,52 @@ static void write_steps(FILE *file, const banyan_simulation *simulation)
     }
 }
 
+static void write_text(FILE *file, const char *text)
+{
+    json_t *string = text ? json_string(text) : json_null();
+    char *printed = json_dumps(string, JSON_ENCODE_ANY);
+    write_json(file, printed ? printed : "null");
+    free(printed);
+    json_decref(string);
+}
+
+static void write_findings(FILE *file, const banyan_check_report *report)
+{
+    for (size_t i = 0; i < banyan_check_report_count(report); i++) {
+        const banyan_finding *finding = banyan_check_report_finding(report, i);
+        fprintf(file, "%s\n{\"rule\": \"%s\", \"warning\": %s, \"message\": ", i > 0 ? "," : "",
+                banyan_rule_name(finding->rule),
+                banyan_rule_is_warning(finding->rule) ? "true" : "false");
+        write_text(file, finding->message);
+        fprintf(file, ", \"places\": [");
+        for (size_t p = 0; p < finding->place_count; p++) {
+            const banyan_place *place = &finding->places[p];
+            fprintf(file, "%s[%d,%d,%d,%d]", p > 0 ? "," : "", place->rank, place->thread_block,
+                    place->operation, place->loop_operation);
+        }
+        fprintf(file, "]}");
+    }
+}
+
 static banyan_status write_data(FILE *file, const struct view *view)
 {
-    char *plan, *topology = NULL;
+    char *plan;
     size_t bytes;
     TRY(banyan_plan_print(view->plan, &plan, &bytes));
     fprintf(file, "{\"message_bytes\": %" PRIu64 ", \"topology\": ", view->message_bytes);
-    if (view->topology_name) {
-        json_t *name = json_string(banyan_topology_describe(view->topology).name);
-        topology = json_dumps(name, JSON_ENCODE_ANY);
-        json_decref(name);
-    }
-    write_json(file, topology ? topology : "null");
+    write_text(file, view->topology_name ? banyan_topology_describe(view->topology).name : NULL);
+    fprintf(file, ", \"hang\": ");
+    write_text(file, view->hang);
     fprintf(file, ",\n\"plan\": ");
     write_json(file, plan);
-    fprintf(file, ",\n\"steps\": [");
-    write_steps(file, view->simulation);
-    fprintf(file, "]}");
-    free(topology);
     free(plan);
+    fprintf(file, ",\n\"checked\": %s, \"findings\": [", view->report ? "true" : "false");
+    if (view->report)
+        write_findings(file, view->report);
+    fprintf(file, "],\n\"steps\": [");
+    if (view->simulation)
+        write_steps(file, view->simulation);
+    fprintf(file, "]}");
     return BANYAN_OK;
 }
 
@@ -154,7 +197,7 @@ static bool write_page(const char *path, const char *data)
 static banyan_status draw(struct view *view)
 {
     char *data;
-    TRY(simulate(view));
+    TRY(gather(view));
     TRY(make_data(view, &data));
     bool written = write_page(view->out, data);
     int error = errno;
@@ -170,6 +213,10 @@ static int run(struct view *view)
     banyan_status status = draw(view);
     if (status != BANYAN_OK)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    else if (view->hang)
+        fprintf(stderr, WHO ": %s\n", view->hang);
+    free(view->hang);
+    banyan_check_report_destroy(view->report);
     banyan_simulation_destroy(view->simulation);
     banyan_topology_destroy(view->topology);
     banyan_plan_destroy(view->plan);
@@ -185,12 +232,15 @@ int plan_view_command(int argc, char **argv)
          "to time, as simulated on this machine (an operation takes a step)", 0, 0},
         {"size", 's', OPTION_BYTES, &view.size, "BYTES", "of the longer of input and output (1M)",
          0, 0},
+        {"check", 'c', OPTION_FLAG, &view.check, NULL,
+         "mark what `banyan check` finds, at any size", 0, 0},
     };
     const option_table table = {
-        WHO, "PLAN.json -o plan.html [--topology FILE|NAME] [--size 1M]",
+        WHO, "PLAN.json -o plan.html [--topology FILE|NAME] [--size 1M] [--check]",
         "Draw a plan on a page that needs no network: a lane for each thread block, a block for\n"
         "each operation, arrows for what it waited for. Pointing at an operation tells its chunks\n"
-        "and peers; a click shows the chain of operations that it came after.\n",
+        "and peers; a click shows the chain of operations that it came after. Of a plan that\n"
+        "hangs the page has the operations in their order, and who waits for whom.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);

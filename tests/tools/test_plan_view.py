@@ -85,6 +85,44 @@ class View(unittest.TestCase):
             self.assertEqual(drawn.count('class="arrow"'), len(waits), name)
             self.assertGreater(len(waits), 0, name)
 
+    def test_findings_are_listed_and_marked(self):
+        plan = self.emit("allreduce_twoshot")
+        changed = json.loads(plan.read_text())
+        operations = changed["gpus"][1]["threadblocks"][0]["ops"]
+        reduce = [op["name"] for op in operations].index("re")
+        self.assertEqual(operations[reduce + 1]["name"], "nop")
+        del operations[reduce + 1]
+        self.assertEqual(self.data_of(self.view(plan, "--check"))["findings"], [])
+        plan.write_text(json.dumps(changed))
+        data = self.data_of(self.view(plan, "--check"))
+        self.assertEqual({finding["rule"] for finding in data["findings"]}, {"race"})
+        self.assertIn([1, 0, reduce, -1], data["findings"][0]["places"])
+        self.assertEqual(self.data_of(self.view(plan))["checked"], False)
+        if BROWSER:
+            self.view(plan, "--check")
+            drawn = self.drawn()
+            self.assertEqual(drawn.count('class="step found"'), 2)
+            self.assertEqual(drawn.count("<li"), len(data["findings"]))
+
+    def test_a_plan_that_hangs_is_drawn_in_its_order(self):
+        plan = self.emit("allreduce_ring", 2)
+        changed = json.loads(plan.read_text())
+        for gpu in changed["gpus"]:
+            operations = gpu["threadblocks"][0]["ops"]
+            gpu["threadblocks"][0]["ops"] = [op for op in operations if op["name"] != "signal"]
+        plan.write_text(json.dumps(changed))
+        done = run("plan", "view", plan, "-o", self.page)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("plan allreduce_ring hangs: rank 0, thread block 0, operation ", done.stderr)
+        data = self.data_of(self.page.read_text())
+        self.assertEqual(data["steps"], [])
+        self.assertIn(data["hang"], done.stderr)
+        if BROWSER:
+            drawn = self.drawn()
+            count = sum(len(gpu["threadblocks"][0]["ops"]) for gpu in changed["gpus"])
+            self.assertEqual(drawn.count('class="step"'), count)
+            self.assertIn("waits for a signal of rank 1", drawn)
+
     def test_what_cannot_be_drawn_is_a_sentence_and_no_page(self):
         done = run("plan", "view", self.emit("allreduce_ring", 8), "-t", "h200x4", "-o", self.page)
         self.assertEqual(done.returncode, 1)
