@@ -9,6 +9,7 @@
 #include "message.h"
 #include "options.h"
 #include "out_file.h"
+#include "run_check.h"
 #include "run_job.h"
 #include "sizes.h"
 #include "try.h"
@@ -21,7 +22,7 @@
 struct arguments {
     run_job job;
     const char *memory;
-    bool apart;
+    bool apart, no_check;
     uint64_t range[2];
     int step_factor;
 };
@@ -82,7 +83,7 @@ static int run_with_memory(const struct arguments *given, run_job *job)
     return run_ranks(job);
 }
 
-static int run_checked(const struct arguments *given, run_job *job)
+static int run_with_failure(const struct arguments *given, run_job *job)
 {
     size_t bytes = SIZES_COUNT_MOST * sizeof *job->sizes;
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -124,7 +125,8 @@ static int run(struct arguments *given)
     }
     if (read_plan(job, &plan) == BANYAN_OK) {
         job->in_place = job->info.in_place && !given->apart;
-        code = run_checked(given, job);
+        if (given->no_check || run_check(WHO, plan, job->path))
+            code = run_with_failure(given, job);
     } else {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
     }
@@ -155,16 +157,18 @@ int run_command(int argc, char **argv)
          "threads of a rank that run thread blocks (1)", 1, 1024},
         {"trace", '\0', OPTION_TEXT, &job->trace_path, "FILE",
          "record every operation of one more run of each size, for Perfetto", 0, 0},
+        {"no-check", '\0', OPTION_FLAG, &given.no_check, NULL,
+         "run a plan that banyan check finds fault with", 0, 0},
         {"json", '\0', OPTION_FLAG, &job->json, NULL, "print one JSON object, no table", 0, 0},
     };
     const option_table table = {
         WHO, "PLAN.json [options]",
-        "Run a plan between as many processes of this machine as it has ranks, check every "
-        "element\n"
-        "of every output, and time it. Inputs are values of rank and place whose reductions are\n"
-        "exact in any order; outputs are poisoned before each of two checked runs, with other "
-        "data\n"
-        "in the second. Exit code 1, and the first wrong element, when any is wrong. A plan of a\n"
+        "Prove a plan as banyan check does, run it between as many processes of this machine as it "
+        "has\n"
+        "ranks, check every element of every output, and time it. Inputs are values of rank and\n"
+        "place whose reductions are exact in any order; outputs are poisoned before each of two\n"
+        "checked runs, with other data in the second. Exit code 1 when the plan is not sound, or\n"
+        "an element is wrong, of which the first is told. A plan of a\n"
         "custom collective that does not say what it computes is run and timed unchecked.\n\n"
         "Sizes are rounded down to what the plan can cut into whole elements. The message bounds "
         "in\n"

@@ -74,6 +74,26 @@ static bool tell(replay *all, int rank, counter *at, const char *what, uint32_t 
                         (unsigned long long)(at->initial / (taken - given)));
 }
 
+static bool warn(replay *all, int rank, counter *at, const char *what, uint32_t number)
+{
+    if (!at->drifts)
+        return true;
+    const chain_owner *giver = &all->chains.list[at->givers.data[0].chain];
+    finding_draft draft = {.rule = BANYAN_RULE_IDLE_SYNC,
+                           .places = {{giver->rank, (int)giver->index, -1, -1, 0}},
+                           .place_count = 1};
+    return findings_add(all->findings, &draft,
+                        "rank %d, thread block %u gives to rank %d's %s %u, which gets %llu a run "
+                        "of which %llu are taken: whoever waits there soon waits for nothing",
+                        giver->rank, giver->index, rank, what, number,
+                        (unsigned long long)given_of(at), (unsigned long long)taken_of(at));
+}
+
+bool replay_warn_of_drifts(replay *all)
+{
+    return visit_all(all, warn);
+}
+
 bool replay_tell_dry(replay *all)
 {
     return visit_all(all, tell);

@@ -13,6 +13,9 @@
 /* Collected of a rule at most, before the first of them in order are kept. */
 #define COLLECTED_TIMES 8
 
+/* Of a buffer: each may be looked at. */
+#define CHUNKS_MOST (1 << 22)
+
 typedef struct checker {
     const banyan_plan *plan;
     banyan_check_options options;
@@ -34,7 +37,7 @@ static banyan_status check_class(checker *by, const size_class *at)
     banyan_status status = replay_plan(&all);
     bool last = at == &by->classes.data[by->classes.count - 1];
     if (status == BANYAN_OK && by->options.warnings && at->whole)
-        status = warn_of_unread(&all);
+        status = warn_of_replay(&all);
     if (status == BANYAN_OK && by->options.warnings && last)
         status = warn_of_plan(by->plan, at->message_bytes, &by->report->findings);
     by->shared_counters |= all.shared_counters;
@@ -85,9 +88,25 @@ static void keep_most(findings *all, size_t most)
     all->list.count = kept;
 }
 
+static banyan_status refuse_too_many_chunks(const banyan_plan *plan)
+{
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (int b = 0; b < PLAN_BUFFERS; b++) {
+            if (plan->ranks[r].chunks[b] > CHUNKS_MOST)
+                return error_set(
+                    BANYAN_ERR_UNSUPPORTED,
+                    "rank %d of plan %s has a buffer of %llu chunks; plans are checked "
+                    "up to %d",
+                    r, plan->name, (unsigned long long)plan->ranks[r].chunks[b], CHUNKS_MOST);
+        }
+    }
+    return BANYAN_OK;
+}
+
 static banyan_status check_all(checker *by)
 {
     RETURN_IF_FAILED(plan_check_indices(by->plan, by->plan->name));
+    RETURN_IF_FAILED(refuse_too_many_chunks(by->plan));
     RETURN_IF_FAILED(choose_classes(by));
     by->report->findings.most = by->options.max_findings * COLLECTED_TIMES;
     for (size_t i = 0; i < by->classes.count; i++)

@@ -171,6 +171,12 @@ static outcome advance(replay *all, walker *by, bool *moved)
         outcome result = take_step(all, by);
         if (result != DONE)
             return result;
+        if (memory_of(all) > all->max_memory_bytes) {
+            error_set(BANYAN_ERR_NO_MEMORY,
+                      "checking plan %s takes more than the %llu bytes that it may",
+                      all->plan->name, (unsigned long long)all->max_memory_bytes);
+            return FAILED;
+        }
         go_on(by, loop);
         *moved = true;
     }
@@ -224,10 +230,6 @@ static banyan_status advance_all(replay *all, uint32_t last, bool *waits)
             if (result == FAILED)
                 return BANYAN_ERR_NO_MEMORY;
         }
-        if (memory_of(all) > all->max_memory_bytes)
-            return error_set(BANYAN_ERR_NO_MEMORY,
-                             "checking plan %s takes more than the %llu bytes that it may",
-                             all->plan->name, (unsigned long long)all->max_memory_bytes);
     }
     return BANYAN_OK;
 }

@@ -68,11 +68,12 @@ typedef struct walker {
     uint32_t chain, time;
     uint32_t at, inner; /* operation, and operation in its loop */
     uint64_t iteration;
-    uint32_t taken;                 /* signals that the operation at hand has */
-    uint32_t instance;              /* of the operation at hand; NOBODY: not begun */
-    bool arrived;                   /* at a barrier */
-    uint64_t rounds;                /* of it that were over by then */
-    knowledge *start, *pending;     /* at the segment's beginning, and since */
+    uint32_t taken;             /* signals that the operation at hand has */
+    uint32_t instance;          /* of the operation at hand; NOBODY: not begun */
+    bool arrived;               /* at a barrier */
+    bool followed;              /* when nobody could go on, and it was asked who waits for whom */
+    uint64_t rounds;            /* of it that were over by then */
+    knowledge *start, *pending; /* at the segment's beginning, and since */
     knowledge *told, *told_relaxed; /* what it tells others, when somebody has asked */
     ARRAY(part_count) counts;
 } walker;
@@ -163,6 +164,8 @@ bool replay_end_run(replay *all, int rank);
 /* Mark what drifts from run to run; tell of what runs dry some day. */
 void replay_mark_drifts(replay *all);
 bool replay_tell_dry(replay *all);
+/* Tell of what drifts: a warning, for it may be that nobody needs to wait. */
+bool replay_warn_of_drifts(replay *all);
 
 /* Nobody can go on: tell who waits for whom. */
 bool replay_explain_stuck(replay *all);

@@ -8,8 +8,6 @@
 typedef struct want {
     const counter *counter;
     const meeting *meeting;
-    const char *what;
-    int giver_rank; /* of whom it must come */
     char text[PLACE_TEXT_BYTES];
 } want;
 
@@ -21,7 +19,7 @@ static bool is_done(const walker *by)
 static void find_want(replay *all, const walker *by, want *made)
 {
     const plan_op *loop, *op = walker_op(by, &loop);
-    *made = (want){.giver_rank = by->rank};
+    *made = (want){.counter = NULL};
     if (op->kind == PLAN_BARRIER) {
         uint32_t key[2] = {(uint32_t)by->rank, op->barrier};
         uint64_t place = 0;
@@ -36,9 +34,9 @@ static void find_want(replay *all, const walker *by, want *made)
     } else if (op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT) {
         uint32_t channel = plan_channel_of(by->block, op, op->channels[by->taken]);
         made->counter = replay_taken(all, by->rank, by->block, op, by->taken);
-        made->giver_rank = all->plan->ranks[by->rank].peers[op->channel_type][channel];
         snprintf(made->text, sizeof made->text, "a signal of rank %d on %s channel %u",
-                 made->giver_rank, plan_channel_name(op->channel_type), channel);
+                 all->plan->ranks[by->rank].peers[op->channel_type][channel],
+                 plan_channel_name(op->channel_type), channel);
     } else {
         snprintf(made->text, sizeof made->text, "packets");
     }
@@ -104,17 +102,23 @@ static bool packs_for(const replay *all, const walker *by, const plan_op *ops, u
     return false;
 }
 
+static walker *walker_of(replay *all, uint32_t chain)
+{
+    const chain_owner *of = &all->chains.list[chain];
+    return &all->ranks[of->rank].walkers[of->index];
+}
+
 /* Could `other` give what `by` waits for, if it went on? */
 static bool could_help(replay *all, const walker *by, const want *wanted, const walker *other)
 {
     const plan_op *rest = &other->block->ops[other->at];
     uint32_t count = other->block->op_count - other->at;
-    if (wanted->meeting)
-        return other->rank == by->rank && !other->arrived &&
-               meets_at(rest, count, wanted->meeting->barrier);
+    if (other == by || is_done(other))
+        return false;
     if (wanted->counter)
-        return other->rank == wanted->giver_rank &&
-               gives_to(all, other, rest, count, wanted->counter);
+        return gives_to(all, other, rest, count, wanted->counter);
+    if (wanted->meeting)
+        return !other->arrived && meets_at(rest, count, wanted->meeting->barrier);
     const plan_op *loop, *op = walker_op(by, &loop);
     for (uint32_t i = 0; i < op->source_count; i++) {
         if (plan_source_is_packets(op, i) &&
@@ -126,10 +130,20 @@ static bool could_help(replay *all, const walker *by, const want *wanted, const 
 
 static walker *find_helper(replay *all, const walker *by, const want *wanted)
 {
-    for (size_t i = 0; i < all->walker_count; i++) {
-        walker *other = &all->walkers[i];
-        if (other != by && !is_done(other) && could_help(all, by, wanted, other))
+    const counter *at = wanted->counter;
+    for (size_t i = 0; at && i < at->givers.count; i++) {
+        walker *other = walker_of(all, at->givers.data[i].chain);
+        if (could_help(all, by, wanted, other))
             return other;
+    }
+    if (at)
+        return NULL;
+    bool own_rank = wanted->meeting != NULL;
+    walker *first = own_rank ? all->ranks[by->rank].walkers : all->walkers;
+    size_t count = own_rank ? all->plan->ranks[by->rank].block_count : all->walker_count;
+    for (size_t i = 0; i < count; i++) {
+        if (could_help(all, by, wanted, &first[i]))
+            return &first[i];
     }
     return NULL;
 }
@@ -142,8 +156,9 @@ typedef struct chase {
     bool circle;
 } chase;
 
-/* From one to whom it waits for, and on, until somebody comes again or there is nobody. */
-static void follow(replay *all, walker *from, chase *made)
+/* From one to whom it waits for, and on, until somebody comes again or there is nobody. False when
+ * it comes to who has been followed before: that has been told. */
+static bool follow(replay *all, walker *from, chase *made)
 {
     *made = (chase){0};
     for (walker *at = from; at && made->count < PLACES_MOST;) {
@@ -151,15 +166,19 @@ static void follow(replay *all, walker *from, chase *made)
             if (made->path[i] == at) {
                 made->first = i;
                 made->circle = true;
-                return;
+                return true;
             }
         }
+        if (at->followed)
+            return false;
+        at->followed = true;
         made->path[made->count++] = at;
         want wanted;
         find_want(all, at, &wanted);
         at = find_helper(all, at, &wanted);
     }
-    made->first = made->count > 0 ? made->count - 1 : 0;
+    made->first = made->count - 1;
+    return true;
 }
 
 static void tell_wait(replay *all, walker *by, char *text, size_t bytes)
@@ -211,9 +230,8 @@ bool replay_explain_stuck(replay *all)
     for (size_t i = 0; i < all->walker_count; i++) {
         walker *by = &all->walkers[i];
         chase what;
-        if (is_done(by) || !all->ranks[by->rank].running)
+        if (is_done(by) || !all->ranks[by->rank].running || !follow(all, by, &what))
             continue;
-        follow(all, by, &what);
         turn(&what);
         if (!tell_chase(all, &what))
             return false;

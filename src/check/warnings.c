@@ -29,11 +29,13 @@ static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, u
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-banyan_status warn_of_unread(replay *all)
+banyan_status warn_of_replay(replay *all)
 {
     static const char *const words[SPACE_KINDS] = {"input", "output", "scratch", "packets"};
     if (all->stuck)
         return BANYAN_OK;
+    if (!replay_warn_of_drifts(all))
+        return BANYAN_ERR_NO_MEMORY;
     for (int r = 0; r < all->plan->rank_count; r++) {
         for (int kind = SPACE_OUTPUT; kind < SPACE_KINDS; kind++) {
             const space *in = &all->ranks[r].spaces[kind][0];

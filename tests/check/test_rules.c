@@ -67,6 +67,9 @@ static void waits_that_leave_signals_over_order_nothing_in_the_end(void **state)
     made.ops[0][0] = made.ops[1][0] = wrong;
     banyan_check_report *report = report_of(&made);
     CHECK(!banyan_check_report_is_sound(report));
+    const banyan_finding *warning = finding_of(report, BANYAN_RULE_IDLE_SYNC);
+    CHECK(strstr(warning->message, "which gets 3 a run of which 2 are taken"), "%s",
+          warning->message);
     banyan_check_report_destroy(report);
 }
 

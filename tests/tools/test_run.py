@@ -13,6 +13,12 @@ ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8_e4m3": 1, "f8_e5m2": 1, "i32
                  "u32": 4, "i64": 8}
 
 
+# Whole collectives that the checker finds fault with (tests/check/test_shared_plans.py says why); that does not show here.
+UNSOUND = {"single_node_allgather_nvls_zero_copy_2", "single_node_allgather_nvls_zero_copy_4",
+           "single_node_allreduce_nvls_zero_copy_2", "single_node_allreduce_nvls_zero_copy_8",
+           "single_node_allreduce_pipeline_2"}
+
+
 class Run(CollectiveCase):
     def measure(self, path, *options):
         return json.loads(self.succeed("run", path, "--json", "--iters", 3, *options))
@@ -96,7 +102,7 @@ class Run(CollectiveCase):
         plan = self.plan("broadcast_packets", 3)
         plan["banyan"]["root"] = 1
         path = self.write(plan)
-        done = self.banyan("run", path, "--size", 400, "--dtype", "i32")
+        done = self.banyan("run", path, "--no-check", "--size", 400, "--dtype", "i32")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"^banyan run: rank 0: element 0 of the output is "
                                       r"0x[0-9a-f]{8}, not 0x[0-9a-f]{8}, at 400 bytes in the first "
@@ -104,10 +110,18 @@ class Run(CollectiveCase):
         self.assertEqual(done.stdout.split("\n")[4].split()[5], "600")
         self.assertNotIn("right", done.stdout)
 
+    def test_a_plan_that_is_not_sound_is_not_run(self):
+        plan = self.plan("alltoall_packets", 3)
+        plan["use_double_scratch_buffer"] = False
+        done = self.banyan("run", self.write(plan), "--size", "4K")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("banyan run: the plan is not sound, and was not run", done.stderr)
+        self.assertIn("reuse", done.stderr)
+
     def test_what_is_wrong_stands_in_the_json_too(self):
         plan = self.plan("allreduce_oneshot", 2, "--op", "max")
         plan = json.loads(json.dumps(plan).replace('"max"', '"min"', 1))
-        done = self.banyan("run", self.write(plan), "--size", "4K", "--json")
+        done = self.banyan("run", self.write(plan), "--no-check", "--size", "4K", "--json")
         size = json.loads(done.stdout)["sizes"][0]
         self.assertEqual(done.returncode, 1)
         self.assertGreater(size["wrong_elements"], 0)
@@ -130,7 +144,7 @@ class Run(CollectiveCase):
         size = self.measure(path, "--size", 400 * chunks)["sizes"][0]
         self.assertEqual((size["wrong_elements"], size["checked_elements"]), (0, 2 * 100))
         path, chunks = self.custom("min")
-        done = self.banyan("run", path, "--size", 400 * chunks)
+        done = self.banyan("run", path, "--no-check", "--size", 400 * chunks)
         self.assertEqual(done.returncode, 1)
         self.assertIn("rank 1: element ", done.stderr)
 
@@ -180,13 +194,15 @@ class Run(CollectiveCase):
             for turn in range(3):
                 dtype = DTYPES[(number + 2 * turn) % len(DTYPES)]
                 sizes = ["1:1M", "1000:3000", "65521:655210"][turn]
-                self.measure(path, "--size", sizes, "--step-factor", 1000, "--dtype", dtype)
+                unsound = ["--no-check"] if path.stem in UNSOUND else []
+                self.measure(path, "--size", sizes, "--step-factor", 1000, "--dtype", dtype, *unsound)
 
     @unittest.skipUnless(PLANS.is_dir(), f"there is no {PLANS}")
     def test_long_messages_are_right(self):
         for name in ["single_node_allreduce_2", "single_node_allgather_pkt_2",
                      "single_node_alltoall_ring_2", "single_node_allreduce_pipeline_2"]:
-            self.measure(PLANS / f"{name}.json", "--size", "64M", "--dtype", "bf16")
+            unsound = ["--no-check"] if name in UNSOUND else []
+            self.measure(PLANS / f"{name}.json", "--size", "64M", "--dtype", "bf16", *unsound)
 
 
 if __name__ == "__main__":
