@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* 50 days: nothing is meant to take so long. */
+/* 53 days: nothing is meant to take so long. */
 #define PS_MOST UINT64_C(4611686018427387904)
 
 static void *take_zeroed(engine *all, size_t count, size_t bytes)
@@ -158,7 +158,7 @@ banyan_status engine_run(engine *all)
     while (agenda_next(&all->agenda) != AGENDA_NEVER) {
         all->now_ps = agenda_next(&all->agenda);
         if (all->now_ps > PS_MOST)
-            return error_set(BANYAN_ERR_INVALID, "plan %s takes more than 50 days on topology %s",
+            return error_set(BANYAN_ERR_INVALID, "plan %s takes more than 53 days on topology %s",
                              all->plan->name, all->topology->name);
         while (agenda_next(&all->agenda) == all->now_ps)
             RETURN_IF_FAILED(advance(all, agenda_take(&all->agenda)));

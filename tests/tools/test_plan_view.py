@@ -85,6 +85,38 @@ class View(unittest.TestCase):
             self.assertEqual(drawn.count('class="arrow"'), len(waits), name)
             self.assertGreater(len(waits), 0, name)
 
+    def outputs_by_input(self, name):
+        """Of every input chunk, as a click on it marks them: the output chunks that hold it."""
+        self.view(self.emit(name), "-s", "64K")
+        ask = """
+          const all = {};
+          for (const cell of cells.filter(c => c.chunk[1] === "i")) {
+            chooseChunk(cell.chunk[0], cell.chunk[2]);
+            all[`${cell.chunk[0]} ${cell.chunk[2]}`] = cells.filter(c => c.chunk[1] === "o" &&
+              c.classList.contains("holds")).map(c => [c.chunk[0], c.chunk[2]]);
+          }
+          document.title = JSON.stringify(all);
+          </script>"""
+        self.page.write_text(self.page.read_text().replace("</script>", ask))
+        found = json.loads(re.search(r"<title>(.*)</title>", self.drawn())[1])
+        return {tuple(map(int, key.split())): sorted(map(tuple, held)) for key, held in found.items()}
+
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_a_chunk_is_followed_to_the_outputs_that_hold_it(self):
+        ranks = range(4)
+        for name in ("allreduce_ring", "allreduce_halving_doubling", "allreduce_packets", "allreduce_switch"):
+            held = self.outputs_by_input(name)
+            self.assertGreaterEqual(len(held), 4)
+            for (_, chunk), outputs in held.items():
+                self.assertEqual(outputs, [(r, chunk) for r in ranks], name)
+        for name in ("allgather_bruck", "allgather_ring_direct"):
+            for (rank, chunk), outputs in self.outputs_by_input(name).items():
+                self.assertEqual((chunk, outputs), (0, [(r, rank) for r in ranks]), name)
+        for (rank, chunk), outputs in self.outputs_by_input("alltoall_pairwise").items():
+            self.assertEqual(outputs, [(chunk, rank)])
+        for (rank, chunk), outputs in self.outputs_by_input("sendrecv_port").items():
+            self.assertEqual(outputs, [((rank + 1) % 4, chunk)])
+
     def test_findings_are_listed_and_marked(self):
         plan = self.emit("allreduce_twoshot")
         changed = json.loads(plan.read_text())
