@@ -336,6 +336,8 @@ static void leave_to_port(mover *m, const plan_op *op, uint32_t number, uint32_t
     m->motion.chain =
         all->chains.callers[by->rank] + 1 + all->plan->ranks[by->rank].block_count + *channel;
     m->motion.time = all->ranks[by->rank].port_times[*channel];
+    /* No thread does one part after another. */
+    m->motion.position = (uint64_t)number << 48;
 }
 
 /* What packets tell: all that a relaxed signal would. Those of a port tell how far it is, too. */

@@ -77,7 +77,9 @@ static void advise(const motion *by, const touch *first, bool relaxed_only, char
                      ? "the thread block's threads do not meet between them: a nop would order them"
                      : "a barrier or a semaphore of the two thread blocks would order them");
     else if (a->rank == b->rank)
-        snprintf(text, bytes, "nothing of rank %d awaits it before its part ends", a->rank);
+        snprintf(text, bytes,
+                 "the port channel may begin before the first is over: a nop before it is posted "
+                 "would order them, or a barrier or semaphore after that of another thread block");
     else
         snprintf(text, bytes, "rank %d would have to await a signal that rank %d gives after that",
                  b->rank, a->rank);
@@ -229,11 +231,14 @@ static bool tell_input_written(motion *by, const lane *to)
 }
 
 /* With who wrote there before, and who has read that. */
-static bool collide_with_all(motion *by, const lane *to, cell *of, bool *lost)
+static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref value, bool *lost)
 {
     bool packets = to->packets, was_lost = of->lost;
     of->lost = false;
-    bool ordered = packets ? is_newer_order(by, of, true) : is_ordered(by, &of->writer, true);
+    /* An operation that writes the same twice does not care which comes first. */
+    bool same = of->writer.instance == by->instance && value_is(of->value, value);
+    bool ordered =
+        same || (packets ? is_newer_order(by, of, true) : is_ordered(by, &of->writer, true));
     if (!ordered && !collide(by, to, of, &of->writer, true, true, !packets))
         return false;
     *lost = of->lost;
@@ -264,7 +269,7 @@ bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
     if (by->by && to->buffer == PLAN_INPUT && !by->all->plan->in_place &&
         !tell_input_written(by, to))
         return false;
-    if (!collide_with_all(by, to, of, &lost))
+    if (!collide_with_all(by, to, of, value, &lost))
         return false;
     if (to->packets && of->generation > by->generation)
         return true;

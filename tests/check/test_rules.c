@@ -1,5 +1,6 @@
 /* A small plan for each rule of the memory model, right, and wrong in one thing. */
 #include "check/two_ranks.h"
+#include "plan/plan.h"
 
 #define IN_CHUNK LOCAL_CHUNK("i", 0)
 #define OUT_CHUNK LOCAL_CHUNK("o", 0)
@@ -121,6 +122,33 @@ static void two_thread_blocks_need_a_barrier_or_a_semaphore(void **state)
     must_break(&made, BANYAN_RULE_RACE);
 }
 
+static void an_acquire_is_after_a_release_only_if_it_could_not_do_without(void **state)
+{
+    (void)state;
+    const char *first = COPY_IN "," NOP "," SEMAPHORE("sem_release", 0);
+    const char *second = SEMAPHORE("sem_release", 0);
+    const char *both =
+        SEMAPHORE("sem_acquire", 0) "," SEMAPHORE("sem_acquire", 0) "," NOP "," COPY_OUT;
+    const char *one =
+        SEMAPHORE("sem_acquire", 0) "," NOP "," COPY_OUT "," NOP "," SEMAPHORE("sem_acquire", 0);
+    two_ranks made = {.ops = {{first, second, both}, {NOP}}};
+    must_be_sound(&made);
+    made.ops[0][2] = one;
+    must_break(&made, BANYAN_RULE_RACE);
+    banyan_check_report *report = report_of(&made);
+    CHECK(strstr(banyan_check_report_limits(report), "several thread blocks"));
+    banyan_check_report_destroy(report);
+}
+
+static void credits_that_are_there_at_first_order_nothing(void **state)
+{
+    (void)state;
+    two_ranks made = {.ops = {{COPY_IN "," NOP "," SEMAPHORE("sem_release", 1),
+                               SEMAPHORE("sem_acquire", 1) "," NOP "," COPY_OUT},
+                              {NOP}}};
+    must_break(&made, BANYAN_RULE_RACE);
+}
+
 static void a_reduction_in_place_is_no_race_with_itself(void **state)
 {
     (void)state;
@@ -235,6 +263,21 @@ static void a_port_reads_what_it_puts_until_it_is_flushed(void **state)
     const char *wrong = MEET_RELAXED "," PORT_PUT("pws") PORT_END;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     must_break(&made, BANYAN_RULE_REUSE);
+}
+
+static void a_put_lands_beside_what_else_the_port_was_given(void **state)
+{
+    (void)state;
+    const char *end = "," ON("signal", "port") "," ON("flush", "port") PORT_END;
+    char same[1024], other[1024];
+    snprintf(same, sizeof same, "%s,%s,%s%s", MEET_RELAXED, PORT_PUT("put"),
+             MOVE_BY("put", "port", IN_CHUNK, REMOTE_CHUNK(2, 0)), end);
+    snprintf(other, sizeof other, "%s,%s,%s,%s,%s%s", COPY_IN, MEET_RELAXED, PORT_PUT("put"), NOP,
+             MOVE_BY("put", "port", LOCAL_CHUNK("s", 0), REMOTE_CHUNK(1, 0)), end);
+    two_ranks made = {.ops = {{same}, {same}}, .expected = SWAPPED};
+    must_be_sound(&made);
+    made.ops[0][0] = made.ops[1][0] = other;
+    must_break(&made, BANYAN_RULE_RACE);
 }
 
 static void a_port_signal_before_the_put_tells_nothing_of_it(void **state)
@@ -354,6 +397,11 @@ static void what_cannot_be_checked_is_refused(void **state)
     options.max_memory_bytes = 1;
     CHECK_FAILS(banyan_plan_check(plan, &options, &report), BANYAN_ERR_NO_MEMORY, "1 bytes");
     CHECK(!report);
+    banyan_plan *large;
+    CHECK_OK(plan_clone(plan, &large));
+    large->ranks[0].chunks[PLAN_SCRATCH] = UINT64_C(1) << 40;
+    CHECK_FAILS(banyan_plan_check(large, NULL, &report), BANYAN_ERR_UNSUPPORTED, "1099511627776");
+    banyan_plan_destroy(large);
     banyan_plan_destroy(plan);
 }
 
@@ -369,6 +417,9 @@ int main(void)
         cmocka_unit_test(packets_that_nobody_writes_are_waited_for_in_vain),
         cmocka_unit_test(two_operations_without_a_nop_between_them_race),
         cmocka_unit_test(two_thread_blocks_need_a_barrier_or_a_semaphore),
+        cmocka_unit_test(an_acquire_is_after_a_release_only_if_it_could_not_do_without),
+        cmocka_unit_test(credits_that_are_there_at_first_order_nothing),
+        cmocka_unit_test(a_put_lands_beside_what_else_the_port_was_given),
         cmocka_unit_test(a_reduction_in_place_is_no_race_with_itself),
         cmocka_unit_test(a_put_has_to_be_awaited),
         cmocka_unit_test(a_relaxed_signal_does_not_tell_what_its_rank_wrote),

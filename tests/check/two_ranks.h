@@ -8,7 +8,7 @@
  * block has the memory channel 0 and the port channel 0 to the other rank, and its input (0),
  * output (1) and scratch (2) as remote buffers; there are two semaphores, at 0 and 9. */
 typedef struct two_ranks {
-    const char *ops[2][2]; /* of each rank's thread blocks; NULL: none */
+    const char *ops[2][3]; /* of each rank's thread blocks; NULL: none */
     const char *expected;  /* JSON of the output chunks, or NULL */
     bool in_place, double_scratch;
 } two_ranks;
@@ -36,7 +36,7 @@ typedef struct two_ranks {
 static inline void print_blocks(char *text, size_t bytes, const two_ranks *made, int rank)
 {
     size_t used = 0;
-    for (int b = 0; b < 2 && made->ops[rank][b]; b++)
+    for (int b = 0; b < 3 && made->ops[rank][b]; b++)
         used += (size_t)snprintf(
             text + used, bytes - used,
             "%s{\"id\":%d,\"ops\":[%s],\"channels\":[{\"channel_type\":\"memory\","

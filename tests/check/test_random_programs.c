@@ -1,0 +1,77 @@
+/* Random programs in which all ranks meet between rounds: nothing is found between thread blocks.
+ *
+ * What a program does to the memory of others in one round it may do with two operations after each
+ * other, which only the threads of one block race for; and it may read what nobody has written. */
+#include "program/random_program.h"
+
+#define PROGRAMS 60
+
+static bool is_expected(const banyan_finding *one)
+{
+    const banyan_place *places = one->places;
+    bool own = one->rule == BANYAN_RULE_RACE && places[0].rank == places[1].rank &&
+               places[0].thread_block == places[1].thread_block;
+    return own || one->caller_only || banyan_rule_is_warning(one->rule) ||
+           one->rule == BANYAN_RULE_UNINITIALISED || one->rule == BANYAN_RULE_INPUT_WRITTEN;
+}
+
+static void nothing_is_found_between_blocks_that_meet(void **state)
+{
+    (void)state;
+    uint64_t first = random_seed();
+    for (uint64_t seed = first; seed < first + PROGRAMS; seed++) {
+        banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+        banyan_check_report *report;
+        options.fuse = seed % 3 != 0;
+        options.fuse_more = seed % 2;
+        options.instances = seed % 5 == 0 ? 2 : 1;
+        banyan_plan *plan = compile_random(seed, options.instances > 1 ? 1 : 2, &options);
+        CHECK_OK(banyan_plan_check(plan, NULL, &report));
+        CHECK(banyan_check_report_count(report) > 0);
+        for (size_t i = 0; i < banyan_check_report_count(report); i++) {
+            const banyan_finding *one = banyan_check_report_finding(report, i);
+            CHECK(is_expected(one), "seed %llu: %s: %s", (unsigned long long)seed,
+                  banyan_rule_name(one->rule), one->message);
+        }
+        banyan_check_report_destroy(report);
+        banyan_plan_destroy(plan);
+    }
+}
+
+/* A block that does not wait for the others any more goes on, and collides. */
+static void meetings_that_one_block_leaves_out_are_found(void **state)
+{
+    (void)state;
+    uint64_t first = random_seed();
+    int found = 0;
+    for (uint64_t seed = first; seed < first + PROGRAMS / 2; seed++) {
+        banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+        banyan_check_report *report;
+        banyan_plan *plan = compile_random(seed, 1, &options), *damaged;
+        CHECK_OK(plan_clone(plan, &damaged));
+        plan_thread_block *block = &damaged->ranks[1].blocks[0];
+        for (uint32_t i = 0; i < block->op_count; i++) {
+            if (block->ops[i].kind == PLAN_WAIT)
+                block->ops[i] = (plan_op){.kind = PLAN_NOP};
+        }
+        CHECK_OK(banyan_plan_check(damaged, NULL, &report));
+        bool all_expected = true;
+        for (size_t i = 0; i < banyan_check_report_count(report); i++)
+            all_expected &= is_expected(banyan_check_report_finding(report, i));
+        found += !all_expected;
+        banyan_check_report_destroy(report);
+        banyan_plan_destroy(damaged);
+        banyan_plan_destroy(plan);
+    }
+    printf("found in %d of %d programs\n", found, PROGRAMS / 2);
+    CHECK(found > PROGRAMS / 12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_found_between_blocks_that_meet),
+        cmocka_unit_test(meetings_that_one_block_leaves_out_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
