@@ -156,7 +156,7 @@ static bool note_reader(motion *by, cell *of)
     }
     of->readers.count = kept;
     of->read = true;
-    return array_push(&of->readers, new);
+    return cells_add_reader(&by->all->cells, of, new);
 }
 
 static bool tell_nothing_read(motion *by, const lane *from)
@@ -254,12 +254,13 @@ static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref val
 /* What has been read for these packets. */
 static bool leave_traces(const motion *by, cell *of)
 {
+    cell_list *cells = &by->all->cells;
     of->traces.count = 0;
     for (size_t i = 0; by->traces && i < by->traces->count; i++) {
-        if (!array_push(&of->traces, by->traces->data[i]))
+        if (!cells_add_trace(cells, of, by->traces->data[i]))
             return false;
     }
-    return by->part == NOBODY || array_push(&of->traces, (trace){by->part, by->position});
+    return by->part == NOBODY || cells_add_trace(cells, of, (trace){by->part, by->position});
 }
 
 bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)

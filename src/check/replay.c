@@ -152,8 +152,8 @@ static bool is_past_loop(const replay *all, const walker *by)
 static uint64_t memory_of(const replay *all)
 {
     return all->store.bytes + all->memory.bytes + all->values.memory.bytes +
-           all->cells.list.capacity * sizeof *all->cells.list.data +
-           all->instances.capacity * sizeof *all->instances.data +
+           cells_memory(&all->cells) + all->instances.capacity * sizeof *all->instances.data +
+           all->parts.capacity * sizeof *all->parts.data +
            all->origins.capacity * sizeof *all->origins.data + map_memory(&all->values.by_content);
 }
 

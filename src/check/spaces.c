@@ -26,28 +26,47 @@ static size_t find_edge(const space *in, uint64_t at)
     return low;
 }
 
-static bool copy_readers(cell *to, const cell *from)
+bool cells_add_reader(cell_list *all, cell *of, touch one)
 {
-    memset(&to->readers, 0, sizeof to->readers);
-    if (from->readers.count == 0)
-        return true;
-    if (!array_reserve(&to->readers, from->readers.count))
-        return false;
-    memcpy(to->readers.data, from->readers.data, from->readers.count * sizeof *to->readers.data);
-    to->readers.count = from->readers.count;
-    return true;
+    size_t before = of->readers.capacity;
+    bool added = array_push(&of->readers, one);
+    all->list_bytes += (of->readers.capacity - before) * sizeof one;
+    return added;
 }
 
-static bool copy_traces(cell *to, const cell *from, uint64_t ahead)
+bool cells_add_trace(cell_list *all, cell *of, trace one)
 {
+    size_t before = of->traces.capacity;
+    bool added = array_push(&of->traces, one);
+    all->list_bytes += (of->traces.capacity - before) * sizeof one;
+    return added;
+}
+
+uint64_t cells_memory(const cell_list *all)
+{
+    return all->list.capacity * sizeof *all->list.data + all->list_bytes;
+}
+
+static bool copy_lists(cell_list *all, cell *to, const cell *from, uint64_t ahead)
+{
+    memset(&to->readers, 0, sizeof to->readers);
     memset(&to->traces, 0, sizeof to->traces);
-    for (size_t i = 0; i < from->traces.count; i++) {
+    bool copied = true;
+    for (size_t i = 0; i < from->readers.count && copied; i++) {
+        touch one = from->readers.data[i];
+        one.position += ahead;
+        copied = cells_add_reader(all, to, one);
+    }
+    for (size_t i = 0; i < from->traces.count && copied; i++) {
         trace one = from->traces.data[i];
         one.position += ahead;
-        if (!array_push(&to->traces, one))
-            return false;
+        copied = cells_add_trace(all, to, one);
     }
-    return true;
+    if (!copied) {
+        array_free(&to->readers);
+        array_free(&to->traces);
+    }
+    return copied;
 }
 
 /* What the cell holds from `bytes` on. */
@@ -57,18 +76,11 @@ static bool add_rest(cell_list *all, uint32_t from, uint64_t bytes, uint32_t *ad
         return false;
     cell *rest = &all->list.data[all->list.count];
     *rest = all->list.data[from];
-    const cell *whole = &all->list.data[from];
-    memset(&rest->traces, 0, sizeof rest->traces);
-    if (!copy_readers(rest, whole) || !copy_traces(rest, whole, bytes)) {
-        array_free(&rest->readers);
-        array_free(&rest->traces);
+    if (!copy_lists(all, rest, &all->list.data[from], bytes))
         return false;
-    }
     knowledge_keep(rest->told);
     rest->value = value_ahead(rest->value, bytes);
     rest->writer.position += bytes;
-    for (size_t i = 0; i < rest->readers.count; i++)
-        rest->readers.data[i].position += bytes;
     *added = (uint32_t)all->list.count++;
     return true;
 }
@@ -91,6 +103,7 @@ static bool cut_at(cell_list *all, space *in, uint64_t at, size_t *edge)
         return true;
     if (!array_reserve(&in->edges, 1) || !add_rest(all, before.cell, at - before.begin, &new.cell))
         return false;
+    all->list_bytes += sizeof new;
     space_edge *to = &in->edges.data[++*edge];
     memmove(to + 1, to, (in->edges.count - *edge) * sizeof *to);
     *to = new;

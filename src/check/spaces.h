@@ -40,9 +40,14 @@ typedef struct cell {
 typedef struct cell_list {
     ARRAY(cell) list;
     knowledge_store *store;
+    uint64_t list_bytes; /* of readers, traces and edges */
 } cell_list;
 
 void cells_free(cell_list *all);
+/* Bytes of memory, without what its packets told. */
+uint64_t cells_memory(const cell_list *all);
+bool cells_add_reader(cell_list *all, cell *of, touch one);
+bool cells_add_trace(cell_list *all, cell *of, trace one);
 
 typedef struct space_edge {
     uint64_t begin;

@@ -62,12 +62,30 @@ static void hierarchical_algorithms_are_sound_over_nodes(void **state)
     }
 }
 
+static void an_all_to_all_of_64_ranks_is_checked_in_little_memory(void **state)
+{
+    (void)state;
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_check_report *report;
+    banyan_plan *plan;
+    params.ranks = 64;
+    options.max_memory_bytes = UINT64_C(128) << 20;
+    CHECK_OK(banyan_algorithm_compile("alltoall_pairwise", &params, &plan));
+    CHECK(banyan_plan_describe(plan).operations > 20000);
+    CHECK_OK(banyan_plan_check(plan, &options, &report));
+    CHECK(banyan_check_report_is_sound(report));
+    banyan_check_report_destroy(report);
+    banyan_plan_destroy(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(algorithms_are_sound_out_of_place),
         cmocka_unit_test(algorithms_are_sound_in_place),
         cmocka_unit_test(hierarchical_algorithms_are_sound_over_nodes),
+        cmocka_unit_test(an_all_to_all_of_64_ranks_is_checked_in_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
