@@ -1,7 +1,15 @@
 /* The built-in algorithms are sound. */
+#include "core/sanitizer.h"
 #include "support/test.h"
 
+/* What is slow, with no second thread to be seen, is kept short. */
+#ifdef SANITIZER_THREAD
+#define RANKS_MOST 3
+#define RANKS_LARGE 16
+#else
 #define RANKS_MOST 9
+#define RANKS_LARGE 64
+#endif
 
 static void check_plan(const char *name, const banyan_algorithm_params *params)
 {
@@ -62,17 +70,17 @@ static void hierarchical_algorithms_are_sound_over_nodes(void **state)
     }
 }
 
-static void an_all_to_all_of_64_ranks_is_checked_in_little_memory(void **state)
+static void an_all_to_all_of_many_ranks_is_checked_in_little_memory(void **state)
 {
     (void)state;
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
     banyan_check_report *report;
     banyan_plan *plan;
-    params.ranks = 64;
+    params.ranks = RANKS_LARGE;
     options.max_memory_bytes = UINT64_C(128) << 20;
     CHECK_OK(banyan_algorithm_compile("alltoall_pairwise", &params, &plan));
-    CHECK(banyan_plan_describe(plan).operations > 20000);
+    CHECK(banyan_plan_describe(plan).operations > 6 * RANKS_LARGE * RANKS_LARGE);
     CHECK_OK(banyan_plan_check(plan, &options, &report));
     CHECK(banyan_check_report_is_sound(report));
     banyan_check_report_destroy(report);
@@ -85,7 +93,7 @@ int main(void)
         cmocka_unit_test(algorithms_are_sound_out_of_place),
         cmocka_unit_test(algorithms_are_sound_in_place),
         cmocka_unit_test(hierarchical_algorithms_are_sound_over_nodes),
-        cmocka_unit_test(an_all_to_all_of_64_ranks_is_checked_in_little_memory),
+        cmocka_unit_test(an_all_to_all_of_many_ranks_is_checked_in_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
