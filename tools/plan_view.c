@@ -38,7 +38,8 @@ struct view {
 /* Without a topology the page shows the order: an operation takes a step, bytes and ways nothing.
  */
 #define IN_STEPS                                                                                   \
-    "{\"name\": \"steps\", \"kinds\": {\"step\": {\"memory_bytes_per_s\": 1e18,"                   \
+    "{\"name\": \"steps\", \"kinds\": {\"step\": {\"memory_bytes_per_s\": 1e18, "                  \
+    "\"blocks_at_once\": 1e6,"                                                                     \
     " \"launch_ns\": 0, \"operation_ns\": 1, \"sync_ns\": 0, \"signal_ns\": 0,"                    \
     " \"block\": {\"local_bytes_per_s\": 1e18, \"load_bytes_per_s\": 1e18,"                        \
     "  \"store_bytes_per_s\": 1e18, \"packet_bytes_per_s\": 1e18, \"reduce_bytes_per_s\": 1e18},"  \

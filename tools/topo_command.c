@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "options.h"
+#include "topo_probe.h"
 
 static int fail(const char *who)
 {
@@ -82,13 +83,14 @@ static int show_command(int argc, char **argv)
     return show(table.command, argv[rest], json);
 }
 
-/* ---- both ---- */
+/* ---- all of them ---- */
 
 static void print_help(FILE *to)
 {
-    fprintf(to, "usage: banyan topo list|show ...\n\n"
+    fprintf(to, "usage: banyan topo list|show|probe ...\n\n"
                 "  list            the topologies that come along\n"
-                "  show FILE|NAME  what one is made of\n\n"
+                "  show FILE|NAME  what one is made of\n"
+                "  probe           measure this machine and write one\n\n"
                 "  banyan topo show --help, and so on, says more.\n");
 }
 
@@ -103,6 +105,8 @@ int topo_command(int argc, char **argv)
         return list_command(argc - 1, argv + 1);
     if (strcmp(name, "show") == 0)
         return show_command(argc - 1, argv + 1);
+    if (strcmp(name, "probe") == 0)
+        return topo_probe_command(argc - 1, argv + 1);
     if (name[0])
         fprintf(stderr, "banyan topo: there is no command \"%s\"\n", name);
     print_help(stderr);

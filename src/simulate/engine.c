@@ -87,16 +87,21 @@ static banyan_status count_lanes(engine *all)
     return BANYAN_OK;
 }
 
+/* Links, then the ranks' memories, then the thread blocks that each rank can have at work: seconds
+ * of one, in place of bytes. */
 static banyan_status make_resources(engine *all)
 {
     const banyan_topology *topology = all->topology;
     uint32_t links = (uint32_t)topology->links.count, ranks = (uint32_t)all->plan->rank_count;
-    RETURN_IF_FAILED(sharing_make(&all->agenda, all->block_count + all->port_count, links + ranks,
-                                  &all->sharing));
+    RETURN_IF_FAILED(sharing_make(&all->agenda, all->block_count + all->port_count,
+                                  links + 2 * ranks, &all->sharing));
     for (uint32_t i = 0; i < links; i++)
         all->sharing.resources[i].bytes_per_s = topology->links.data[i].bytes_per_s;
-    for (uint32_t r = 0; r < ranks; r++)
-        all->sharing.resources[links + r].bytes_per_s = all->ranks[r].kind->memory_bytes_per_s;
+    for (uint32_t r = 0; r < ranks; r++) {
+        const processor_kind *kind = all->ranks[r].kind;
+        all->sharing.resources[links + r].bytes_per_s = kind->memory_bytes_per_s;
+        all->sharing.resources[links + ranks + r].bytes_per_s = kind->blocks_at_once;
+    }
     return BANYAN_OK;
 }
 

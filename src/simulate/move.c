@@ -225,8 +225,11 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
         return BANYAN_OK;
     flow_begin(&all->sharing, lane);
     RETURN_IF_FAILED(add_operands(&of));
-    double amount = heaviest(&of);
-    if (!flow_go(&all->sharing, lane, amount, amount / alone(&of, amount), all->now_ps))
+    double amount = heaviest(&of), seconds = alone(&of, amount);
+    uint32_t workers = (uint32_t)(all->topology->links.count + (size_t)all->plan->rank_count);
+    bool added =
+        move->by_port || flow_add(&all->sharing, lane, workers + (uint32_t)move->rank, seconds);
+    if (!added || !flow_go(&all->sharing, lane, amount, amount / seconds, all->now_ps))
         return BANYAN_ERR_NO_MEMORY;
     *land_ps = of.land_ps;
     return BANYAN_OK;

@@ -17,7 +17,7 @@ struct banyan_simulation {
 
 static banyan_status keep_uses(const engine *of, banyan_simulation *to)
 {
-    to->used_count = of->sharing.resource_count;
+    to->used_count = of->topology->links.count + (size_t)of->plan->rank_count;
     to->used = calloc(to->used_count + 1, sizeof *to->used);
     if (!to->used)
         return error_no_memory(to->used_count * sizeof *to->used, "the use of links");

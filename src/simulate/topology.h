@@ -27,6 +27,7 @@ typedef struct block_rates {
 typedef struct processor_kind {
     const char *name;
     double memory_bytes_per_s;
+    double blocks_at_once; /* thread blocks that can go at their full rates */
     uint64_t launch_ps;    /* before the first operation of a run */
     uint64_t operation_ps; /* of each operation but nop */
     uint64_t sync_ps;      /* of a nop or barrier */

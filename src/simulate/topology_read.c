@@ -10,6 +10,7 @@
 #define LINKS_MOST 1048576
 #define NS_MOST 1e11
 #define RATE_MOST 1e18
+#define BLOCKS_MOST 1e6
 #define FILE_BYTES_MOST (size_t)(64 << 20)
 
 typedef struct reader {
@@ -105,10 +106,19 @@ static banyan_status read_proxy(reader *from, const json_t *object, processor_ki
 
 static banyan_status read_kind(reader *from, json_t *object, processor_kind *kind)
 {
-    static const char *const keys[] = {"memory_bytes_per_s", "launch_ns", "operation_ns", "sync_ns",
-                                       "signal_ns",          "block",     "proxy",        NULL};
+    static const char *const keys[] = {"memory_bytes_per_s",
+                                       "blocks_at_once",
+                                       "launch_ns",
+                                       "operation_ns",
+                                       "sync_ns",
+                                       "signal_ns",
+                                       "block",
+                                       "proxy",
+                                       NULL};
     RETURN_IF_FAILED(check_keys(from, object, keys));
     RETURN_IF_FAILED(read_rate(from, object, "memory_bytes_per_s", &kind->memory_bytes_per_s));
+    RETURN_IF_FAILED(
+        read_number(from, object, "blocks_at_once", true, BLOCKS_MOST, &kind->blocks_at_once));
     RETURN_IF_FAILED(read_ns(from, object, "launch_ns", &kind->launch_ps));
     RETURN_IF_FAILED(read_ns(from, object, "operation_ns", &kind->operation_ps));
     RETURN_IF_FAILED(read_ns(from, object, "sync_ns", &kind->sync_ps));

@@ -176,6 +176,23 @@ static void a_thread_block_has_its_rates(void **state)
     banyan_plan_destroy(plan);
 }
 
+static void thread_blocks_share_what_runs_them(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(1);
+    for (int block = 0; block < 3; block++)
+        banyan_copy(program, 0, banyan_output(program, 0, (uint64_t)block, (uint64_t)block + 1),
+                    banyan_input(program, 0, (uint64_t)block, (uint64_t)block + 1),
+                    BANYAN_TB(block));
+    banyan_plan *plan = end(program);
+    star rates = plain;
+    rates.local = 1e9;
+    for (rates.blocks_at_once = 1; rates.blocks_at_once <= 3; rates.blocks_at_once++)
+        check_near("blocks", 1, star_seconds(plan, &rates, 4 * CHUNK),
+                   3 / rates.blocks_at_once * 2 * CHUNK / 1e9);
+    banyan_plan_destroy(plan);
+}
+
 /* The proxy takes two requests one after the other, and the thread block waits until the data of
  * the second is known to be there. */
 static void a_port_channel_works_by_itself(void **state)
@@ -247,6 +264,7 @@ int main(void)
         cmocka_unit_test(two_into_one_link_share_it_fairly),
         cmocka_unit_test(fixed_costs_add_up),
         cmocka_unit_test(a_thread_block_has_its_rates),
+        cmocka_unit_test(thread_blocks_share_what_runs_them),
         cmocka_unit_test(a_port_channel_works_by_itself),
         cmocka_unit_test(packets_come_without_a_signal),
         cmocka_unit_test(a_switch_stores_to_all_at_once),

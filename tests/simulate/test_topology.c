@@ -9,7 +9,8 @@
     " \"store_bytes_per_s\": 1e9, \"packet_bytes_per_s\": 1e9, \"reduce_bytes_per_s\": 1e9},"      \
     " \"proxy\": {\"request_ns\": 1, \"bytes_per_s\": 1e9}"
 #define KIND                                                                                       \
-    "{\"memory_bytes_per_s\": 1e9, \"launch_ns\": 1, \"operation_ns\": 1.5, \"sync_ns\": 0,"       \
+    "{\"memory_bytes_per_s\": 1e9, \"blocks_at_once\": 1, \"launch_ns\": 1, \"operation_ns\": "    \
+    "1.5, \"sync_ns\": 0,"                                                                         \
     " \"signal_ns\": 0, " RATES "}"
 #define TOPOLOGY(rest) "{\"name\": \"t\", \"kinds\": {\"k\": " KIND "}, " rest "}"
 #define TWO "\"processors\": [{\"for\": {\"p\": 2}, \"name\": \"p{p}\", \"kind\": \"k\"}]"

@@ -108,6 +108,18 @@ class Topologies(Command):
         self.refused("no topology of that name: there are ", "topo", "show", "nowhere")
         self.refused("there is no command", "topo", "make", code=2)
 
+    def test_this_machine_is_measured(self):
+        path = self.folder / "here.json"
+        self.printed("topo", "probe", "-n", 3, "-o", path)
+        self.assertIn("3 processors, 1 switches, 6 links\n", self.printed("topo", "show", path))
+        kind = json.loads(path.read_text())["kinds"]["process"]
+        for rate in kind["block"].values():
+            self.assertTrue(1e6 < rate <= 1e15, kind)
+        plan = self.emit("allreduce_twoshot", 3)
+        sizes = json.loads(self.printed("simulate", plan, "-t", path, "-s", "1K:1M", "--json"))["sizes"]
+        self.assertTrue(all(size["seconds"] > 0 for size in sizes))
+        self.refused("cannot write /nowhere/here.json", "topo", "probe", "-o", "/nowhere/here.json")
+
 
 if __name__ == "__main__":
     unittest.main()
