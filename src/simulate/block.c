@@ -180,12 +180,6 @@ static banyan_status begin_part(engine *all, uint32_t lane, bool *flows)
 
 /* ---- telling ---- */
 
-static void wake_readers(void *context, int rank)
-{
-    engine *all = context;
-    waiters_wake(all, &all->ranks[rank].for_packets);
-}
-
 static banyan_status tell_peers(engine *all, const sim_block *block, const plan_op *op,
                                 uint32_t step)
 {
@@ -225,7 +219,7 @@ static banyan_status tell(engine *all, sim_block *block)
                             .done = block->iteration,
                             .arrived_ps = all->now_ps + block->land_ps,
                             .step = step};
-    packets_arrive(&all->packets, block->rank, &writer, PACKETS_ALL, wake_readers, all);
+    packets_arrive(&all->packets, block->rank, &writer, PACKETS_ALL, readers_wake, all);
     return BANYAN_OK;
 }
 

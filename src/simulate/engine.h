@@ -141,6 +141,11 @@ void waiters_wake(engine *all, waiters *list);
 bool tokens_add(engine *all, tokens *to, happening what);
 /* False, and the lane is in the list, when there is none. */
 bool tokens_take(engine *all, tokens *from, uint32_t lane, happening *what);
+/* The rank's signal arrives at the other end. */
+banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
+                          happening what);
+/* Packets for the rank are on their way: a packets_reached. */
+void readers_wake(void *context, int rank);
 /* At a barrier: true when the round is over that the block came for. NO_MEMORY. */
 banyan_status meeting_attend(engine *all, uint32_t lane, const plan_op *op, bool *over);
 
@@ -173,10 +178,6 @@ banyan_status port_advance(engine *all, uint32_t lane);
 /* The block's operation posts its requests; `by` is its step. */
 banyan_status requests_post(engine *all, const sim_block *block, const plan_op *op,
                             const plan_op *loop, uint32_t step);
-/* The rank's signal arrives at the other end. */
-banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
-                          happening what);
-
 static inline uint32_t port_of(const engine *all, int rank, uint32_t channel)
 {
     return all->ranks[rank].first_port + channel;

@@ -1,20 +1,5 @@
 #include "simulate/engine.h"
 
-banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
-                          happening what)
-{
-    int peer;
-    uint32_t back;
-    uint64_t latency_ps;
-    if (!plan_pairs_find(&all->pairs, rank, type, channel, &peer, &back))
-        return error_set(BANYAN_ERR_INVALID, "rank %d's %s channel %u has no other end", rank,
-                         plan_channel_name(type), channel);
-    RETURN_IF_FAILED(engine_latency(all, rank, peer, &latency_ps));
-    what.time_ps += latency_ps;
-    return tokens_add(all, &all->ranks[peer].signals[type][back], what) ? BANYAN_OK
-                                                                        : BANYAN_ERR_NO_MEMORY;
-}
-
 /* ---- posting ---- */
 
 static bool push(engine *all, uint32_t lane, port_request *request)
@@ -89,12 +74,6 @@ static banyan_status begin_put(engine *all, uint32_t lane, const port_request *r
     return move_begin(all, lane, &move, flows, land_ps);
 }
 
-static void wake_readers(void *context, int rank)
-{
-    engine *all = context;
-    waiters_wake(all, &all->ranks[rank].for_packets);
-}
-
 /* A put's bytes have left, or a signal has: it is known to have arrived a round trip later. */
 static banyan_status end_request(engine *all, port_lane *port, const port_request *request)
 {
@@ -121,7 +100,7 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
                             .done = request->iteration,
                             .arrived_ps = arrived,
                             .step = step};
-    packets_arrive(&all->packets, port->rank, &writer, request->pair, wake_readers, all);
+    packets_arrive(&all->packets, port->rank, &writer, request->pair, readers_wake, all);
     return BANYAN_OK;
 }
 

@@ -48,6 +48,27 @@ bool tokens_take(engine *all, tokens *from, uint32_t lane, happening *what)
     return true;
 }
 
+banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
+                          happening what)
+{
+    int peer;
+    uint32_t back;
+    uint64_t latency_ps;
+    if (!plan_pairs_find(&all->pairs, rank, type, channel, &peer, &back))
+        return error_set(BANYAN_ERR_INVALID, "rank %d's %s channel %u has no other end", rank,
+                         plan_channel_name(type), channel);
+    RETURN_IF_FAILED(engine_latency(all, rank, peer, &latency_ps));
+    what.time_ps += latency_ps;
+    return tokens_add(all, &all->ranks[peer].signals[type][back], what) ? BANYAN_OK
+                                                                        : BANYAN_ERR_NO_MEMORY;
+}
+
+void readers_wake(void *context, int rank)
+{
+    engine *all = context;
+    waiters_wake(all, &all->ranks[rank].for_packets);
+}
+
 static meeting *find_meeting(engine *all, int rank, const plan_op *op)
 {
     uint32_t key[2] = {(uint32_t)rank, op->barrier};
