@@ -3,6 +3,7 @@
 
 #include <banyan/check.h>
 
+#include "check_reshard.h"
 #include "commands.h"
 #include "options.h"
 
@@ -10,7 +11,7 @@
 
 typedef struct arguments {
     uint64_t size;
-    bool json, no_warnings;
+    bool json, no_warnings, reshard;
     int max_findings;
 } arguments;
 
@@ -65,9 +66,11 @@ int check_command(int argc, char **argv)
          1000000},
         {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "only what is wrong", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object", 0, 0},
+        {"reshard", '\0', OPTION_FLAG, &given.reshard, NULL,
+         "the file is a case of banyan reshard verify: plan it, and prove that plan", 0, 0},
     };
     const option_table table = {
-        WHO, "PLAN.json [options]",
+        WHO, "PLAN.json [options] | --reshard CASE.json",
         "Prove a plan, or say what is wrong with it and where: whether it can hang, race, or\n"
         "compute a wrong result, at any size of message and however often it is run on the same\n"
         "buffers. docs/check.md says what is taken for granted. Exit code 0 when the plan is "
@@ -80,5 +83,7 @@ int check_command(int argc, char **argv)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (rest + 1 != argc)
         return options_refuse(&table, "say which plan, one at a time: PLAN.json");
-    return check(argv[rest], &given);
+    if (given.reshard && (given.json || given.size > 0))
+        return options_refuse(&table, "--reshard goes with neither --json nor --size");
+    return given.reshard ? check_reshard(WHO, argv[rest]) : check(argv[rest], &given);
 }

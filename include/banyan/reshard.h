@@ -75,6 +75,11 @@ BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     banyan_world *world,
                                                     const banyan_reshard_options *options,
                                                     banyan_reshard_plan **plan);
+/* Prove this rank's part of a plan: whatever it sends lies in a piece that it holds, and whatever it
+ * needs it receives exactly once. (That both ends of every transfer agree is seen to when a plan is
+ * made, and that no two pieces share memory when a layout is.) Local, any thread. Errors: INVALID,
+ * naming tensor and boxes. */
+BANYAN_API banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan);
 /* Drops what the runs have kept, too. Local. NULL is ignored. */
 BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
 

@@ -277,6 +277,30 @@ class Reshard(WithFolder):
         self.assertRegex(seen, bar)
 
 
+class Check(WithFolder):
+    def check(self, case):
+        path = self.folder / "case.json"
+        path.write_text(case if isinstance(case, str) else json.dumps(case))
+        return subprocess.run([BANYAN, "check", "--reshard", path], capture_output=True, text=True,
+                              timeout=60)
+
+    def test_a_plan_that_is_sound_is_told_with_its_size(self):
+        done = self.check(small_case.case())
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(done.stdout.endswith(
+            "case.json: sound, 3 ranks, 3 transfers give 53 elements, each once\n"), done.stdout)
+
+    def test_what_cannot_be_planned_is_not_sound(self):
+        case = small_case.case()
+        case["ranks"][2]["dst"][1]["resolved_name"] = "elsewhere"
+        done = self.check(case)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "case.json: not sound: .*elsewhere")
+
+    def test_what_is_no_case_is_told_apart(self):
+        self.assertEqual(self.check("{").returncode, 2)
+
+
 class Verify(WithFolder):
     def verify(self, *cases):
         return self.run_banyan("verify", *cases)
