@@ -13,26 +13,29 @@ static bool lies_in(const banyan_box *inner, const banyan_box *outer)
            banyan_box_equal(inner, &common);
 }
 
-/* A destination may be filled from a tensor of another name. */
+/* A transfer has its destination's name: what fills that may be a tensor of another. */
 static bool is_named(const banyan_reshard_plan *plan, const plan_holding *holding,
                      const banyan_piece *piece, const char *name)
 {
-    return holding == &plan->destination || strcmp(piece->name, name) == 0;
+    return holding == &plan->source || strcmp(piece->name, name) == 0;
 }
 
 /* The piece that an end of a transfer names holds all of its box. */
 static banyan_status prove_end(const banyan_reshard_plan *plan, const plan_holding *holding,
                                const banyan_transfer *transfer, size_t piece, const char *verb)
 {
-    char box[BOX_TEXT_BYTES];
+    char box[BOX_TEXT_BYTES], held[BOX_TEXT_BYTES] = "";
     const banyan_piece *of = piece < holding->piece_count ? &holding->pieces[piece] : NULL;
     if (of && is_named(plan, holding, of, transfer->name) && lies_in(&transfer->box, &of->box))
         return BANYAN_OK;
+    if (of)
+        banyan_box_format(&of->box, held, sizeof held);
     return error_set(
-        BANYAN_ERR_INVALID, "rank %d %s %s%s with rank %d, but its piece %zu does not hold that",
-        plan->rank, verb, transfer->name, banyan_box_format(&transfer->box, box, sizeof box),
+        BANYAN_ERR_INVALID,
+        "rank %d %s %s%s with rank %d, but its piece %zu (%s%s) does not hold that", plan->rank,
+        verb, transfer->name, banyan_box_format(&transfer->box, box, sizeof box),
         transfer->source_rank == plan->rank ? transfer->destination_rank : transfer->source_rank,
-        piece);
+        piece, of ? of->name : "none", held);
 }
 
 static banyan_status prove_ends(const banyan_reshard_plan *plan)

@@ -33,6 +33,9 @@ static void damage_receives(banyan_reshard_plan *plan)
         CHECK(banyan_reshard_plan_prove(plan) == BANYAN_ERR_INVALID);
         *recv = kept;
     }
+    recv->name = "another";
+    CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "receives another");
+    *recv = kept;
     recv->destination_piece = plan->destination.piece_count;
     CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "does not hold that");
     *recv = kept;
@@ -47,8 +50,8 @@ static void damage_receives(banyan_reshard_plan *plan)
 static void damage_sends(banyan_reshard_plan *plan)
 {
     banyan_transfer *send = &plan->transfers.sends[0], kept = *send;
-    send->name = "another";
-    CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "sends another");
+    send->source_piece = plan->source.piece_count;
+    CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "(none) does not hold that");
     *send = kept;
     if (send->box.ndim > 0) {
         send->box.start[0] = INT64_C(1) << 40;

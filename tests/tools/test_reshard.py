@@ -297,6 +297,12 @@ class Check(WithFolder):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, "case.json: not sound: .*elsewhere")
 
+    @unittest.skipUnless(GOLDEN.is_dir(), f"there is no {GOLDEN}")
+    def test_the_golden_cases_are_sound(self):
+        for path in sorted(GOLDEN.glob("*.json")):
+            done = self.check(path.read_text())
+            self.assertEqual(done.returncode, 0, f"{path.name}: {done.stdout}{done.stderr}")
+
     def test_what_is_no_case_is_told_apart(self):
         self.assertEqual(self.check("{").returncode, 2)
 
