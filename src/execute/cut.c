@@ -56,6 +56,12 @@ static uint32_t operand_width(const banyan_plan *plan, int rank, const plan_thre
                : 1;
 }
 
+static bool is_packets(const plan_op *op, uint32_t i)
+{
+    return i < op->source_count ? plan_source_is_packets(op, i)
+                                : plan_destination_is_packets(op, i - op->source_count);
+}
+
 static banyan_status refuse_piece(const struct piece_writer *writer, const char *what, uint64_t is,
                                   size_t multiple)
 {
@@ -92,10 +98,7 @@ static banyan_status write_piece(void *context, const plan_piece *piece)
     if (s->kind == STEP_COMBINE && piece->bytes % writer->elem_bytes != 0)
         return refuse_piece(writer, "the bytes of a piece are", piece->bytes, writer->elem_bytes);
     for (uint32_t i = 0; i < s->op->source_count + s->op->destination_count; i++) {
-        bool source = i < s->op->source_count;
-        bool packets = source ? plan_source_is_packets(s->op, i)
-                              : plan_destination_is_packets(s->op, i - s->op->source_count);
-        if (packets && piece->offsets[i] % PACKET_DATA_BYTES != 0)
+        if (is_packets(s->op, i) && piece->offsets[i] % PACKET_DATA_BYTES != 0)
             return refuse_piece(writer, "its packets begin at byte", piece->offsets[i],
                                 PACKET_DATA_BYTES);
     }
@@ -107,8 +110,8 @@ static banyan_status write_pad(void *context, const plan_piece *piece)
 {
     struct piece_writer *writer = context;
     const step *s = writer->step;
-    uint32_t i = s->op->source_count;
-    while (!plan_destination_is_packets(s->op, i - s->op->source_count))
+    uint32_t i = 0;
+    while (!is_packets(s->op, i))
         i++;
     uint64_t shared = packets_room(piece->offsets[i]) / 2 - piece->offsets[i];
     if (shared >= piece->bytes)

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "memory/stream.h"
+
 static const char *const buffer_names[] = {"input", "output"};
 
 /* In place, one buffer stands for both: that of the longer one, which begins with it. */
@@ -268,10 +270,25 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
 
 /* ---- copies ---- */
 
+/* What is staged is read by peers soon: only when it is longer than their caches is it kept out of
+ * them. The output is the caller's, whenever that comes to it. */
+#define STAGED_PAST_CACHE ((uint64_t)8 << 20)
+
+static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
+{
+    if (past_cache) {
+        stream_past_cache(to, from, bytes);
+        stream_fence();
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
 void placement_copy_in(const placement *of)
 {
     if (of->copy_in.to)
-        memcpy(of->copy_in.to, of->copy_in.from, of->copy_in.bytes);
+        copy_bytes(of->copy_in.to, of->copy_in.from, of->copy_in.bytes,
+                   of->copy_in.bytes >= STAGED_PAST_CACHE);
 }
 
 void placement_copy_out(const placement *of)
@@ -280,6 +297,7 @@ void placement_copy_out(const placement *of)
         return;
     for (size_t i = 0; i < of->cut->spans.count; i++) {
         const cut_span *one = &of->cut->spans.data[i];
-        memcpy(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes);
+        copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes,
+                   stream_is_worthwhile(one->bytes));
     }
 }

@@ -107,7 +107,7 @@ static banyan_status take_flags(banyan_loaded_plan *loaded, const plan_cut *cut,
     return BANYAN_OK;
 }
 
-static void begin_tasks(banyan_loaded_plan *loaded, const run *of)
+static void begin_tasks(banyan_loaded_plan *loaded, const plan_run *of)
 {
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     for (uint32_t i = 0; i < rank->semaphore_count; i++)
@@ -118,7 +118,7 @@ static void begin_tasks(banyan_loaded_plan *loaded, const run *of)
 }
 
 struct shared_run {
-    run *of;
+    plan_run *of;
     banyan_status status; /* of the worker that failed first */
     char sentence[768];
 };
@@ -141,7 +141,7 @@ static void work(void *context, int worker)
     bell_ring(executor_bell(executor, executor->rank));
 }
 
-static banyan_status run_tasks(run *of)
+static banyan_status run_tasks(plan_run *of)
 {
     const banyan_executor *executor = of->loaded->executor;
     if (!executor->pool || of->loaded->task_count < 2)
@@ -157,10 +157,10 @@ static banyan_status run_tasks(run *of)
 static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
                              const placement *placed)
 {
-    run of = {.loaded = loaded,
-              .cut = cut,
-              .bases = placed->bases,
-              .traces = loaded->executor->trace != NULL};
+    plan_run of = {.loaded = loaded,
+                   .cut = cut,
+                   .bases = placed->bases,
+                   .traces = loaded->executor->trace != NULL};
     RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
     placement_copy_in(placed);
     begin_tasks(loaded, &of);

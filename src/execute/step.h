@@ -53,7 +53,8 @@ typedef struct step_operand {
  * lie, twice the data's). */
 typedef ARRAY(uint64_t) piece_words;
 
-/* Of a piece's bytes: it is none, but packets of no meaning, for whoever forwards whole chunks. */
+/* Of a piece's bytes: they are none of the message, but packets that are waited for and passed on
+ * all the same, so that nobody gets ahead of what he would wait for in a longer one. */
 #define STEP_PAD (UINT64_C(1) << 63)
 
 typedef struct step {

@@ -305,6 +305,7 @@ struct operation_run {
     size_t which;
     int way;
     int workers;
+    uint64_t seed;
 };
 
 static void run_program(banyan_world *world, void *context)
@@ -320,7 +321,7 @@ static void run_program(banyan_world *world, void *context)
                            .chunk_elems = elems[i],
                            .workers = run->workers,
                            .runs = 1,
-                           .seed = random_seed()};
+                           .seed = run->seed};
         if (run->way != REUSED || loops)
             compared_run(world, &c);
     }
@@ -332,7 +333,7 @@ static void every_program_is_run_right(void **state)
     (void)state;
     for (size_t i = 0; i < PROGRAMS; i++) {
         for (int way = 0; way < WAYS; way++) {
-            struct operation_run run = {i, way, way == FUSED ? 2 : 1};
+            struct operation_run run = {i, way, way == FUSED ? 2 : 1, random_seed()};
             ranks_run_threads(programs[i].ranks, run_program, &run);
         }
     }
