@@ -124,6 +124,8 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
     loaded->reaches = reach_find(loaded->plan);
     if (!loaded->reaches)
         return BANYAN_ERR_NO_MEMORY;
+    if (loaded->plan->in_place)
+        RETURN_IF_FAILED(placement_find_longer(loaded->plan, &loaded->longer));
     loaded->copies_output = placement_copies_output(loaded);
     RETURN_IF_FAILED(
         plan_geometry_largest(loaded->plan, loaded->max_message_bytes, &loaded->largest));

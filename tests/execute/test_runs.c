@@ -273,6 +273,76 @@ static void who_is_not_the_root_may_leave_out_what_it_has_no_use_for(void **stat
     ranks_run(3, run_without_use, NULL);
 }
 
+/* ---- plans of one rank ---- */
+
+static banyan_plan *custom_plan(uint64_t input, uint64_t output, bool in_place, uint64_t unit_bytes)
+{
+    banyan_collective collective = {.kind = BANYAN_CUSTOM,
+                                    .input_chunks = input,
+                                    .output_chunks = output,
+                                    .in_place = in_place};
+    banyan_program *program;
+    CHECK_OK(banyan_program_create("custom", &collective, 1, NULL, &program));
+    if (unit_bytes > 0)
+        banyan_loop_begin(program, unit_bytes, 1);
+    banyan_chunk other = banyan_input(program, 0, input - 1, input);
+    banyan_reduce_chunks(program, 0, banyan_input(program, 0, 0, 1), &other, 1,
+                         banyan_output(program, 0, output - 1, output), BANYAN_SUM, BANYAN_TB(0));
+    if (unit_bytes > 0)
+        banyan_loop_end(program);
+    return finish(program);
+}
+
+static banyan_loaded_plan *load_custom(banyan_executor *executor, banyan_plan *plan, uint64_t bytes)
+{
+    banyan_loaded_plan *loaded;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = bytes;
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    banyan_plan_destroy(plan);
+    return loaded;
+}
+
+static void run_custom(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    /* The longer of the two holds the other, whichever it is. */
+    uint32_t data[3] = {1, 20, 300}, sum[1] = {7};
+    banyan_loaded_plan *loaded = load_custom(executor, custom_plan(3, 1, true, 0), 12);
+    CHECK_OK(banyan_plan_run(loaded, data, sum, 12, (DLDataType){kDLUInt, 32, 1}));
+    CHECK(sum[0] == 301 && data[0] == 1 && data[1] == 20 && data[2] == 300, "%u", sum[0]);
+    CHECK_OK(banyan_plan_run(loaded, data, data, 12, (DLDataType){kDLUInt, 32, 1}));
+    CHECK(data[0] == 301 && data[1] == 20 && data[2] == 300, "%u", data[0]);
+    CHECK_OK(banyan_plan_unload(loaded));
+    uint32_t out[3] = {7, 8, 9}, in[1] = {5};
+    loaded = load_custom(executor, custom_plan(1, 3, true, 0), 4);
+    CHECK_OK(banyan_plan_run(loaded, in, out, 4, (DLDataType){kDLUInt, 32, 1}));
+    CHECK(in[0] == 5 && out[0] == 5 && out[1] == 8 && out[2] == 10, "%u", out[2]);
+    CHECK_OK(banyan_plan_unload(loaded));
+    /* More iterations than are cut beforehand. */
+    enum { ELEMS = 300000 };
+    uint32_t *long_in = calloc(2 * ELEMS, sizeof *long_in);
+    uint32_t *long_out = calloc(ELEMS, sizeof *long_out);
+    for (uint32_t i = 0; i < 2 * ELEMS; i++)
+        long_in[i] = i * i;
+    loaded = load_custom(executor, custom_plan(2, 1, false, 16), 8 * ELEMS);
+    CHECK_OK(banyan_plan_run(loaded, long_in, long_out, 8 * ELEMS, (DLDataType){kDLUInt, 32, 1}));
+    for (uint32_t i = 0; i < ELEMS; i++)
+        CHECK(long_out[i] == long_in[i] + long_in[ELEMS + i], "element %u", i);
+    CHECK_OK(banyan_plan_unload(loaded));
+    free(long_in);
+    free(long_out);
+    banyan_executor_close(executor);
+}
+
+static void custom_plans_of_uneven_buffers_and_long_loops_run(void **state)
+{
+    (void)state;
+    ranks_run(1, run_custom, NULL);
+}
+
 /* ---- flags ---- */
 
 static void wrap_flags(banyan_world *world, void *context)
@@ -340,6 +410,7 @@ int main(void)
         cmocka_unit_test(sizes_types_and_buffers_may_change_with_every_run),
         cmocka_unit_test(blocks_and_roots_are_right_wherever_the_buffers_lie),
         cmocka_unit_test(who_is_not_the_root_may_leave_out_what_it_has_no_use_for),
+        cmocka_unit_test(custom_plans_of_uneven_buffers_and_long_loops_run),
         cmocka_unit_test(flags_begin_anew_when_they_are_used_up),
         cmocka_unit_test(eight_ranks_of_32_thread_blocks_finish_promptly),
     };
