@@ -21,13 +21,12 @@ void spread_bytes(void *const *destinations, uint32_t count, const void *source,
                   bool past_cache)
 {
     const char *from = source;
-    bool stream = past_cache && stream_is_worthwhile(bytes);
     size_t block = count > 1 ? BLOCK : bytes;
     for (size_t at = 0; at < bytes; at += block) {
         size_t some = bytes - at < block ? bytes - at : block;
         for (uint32_t i = 0; i < count; i++)
-            copy_block((char *)destinations[i] + at, from + at, some, stream);
+            copy_block((char *)destinations[i] + at, from + at, some, past_cache);
     }
-    if (stream)
+    if (past_cache)
         stream_fence();
 }

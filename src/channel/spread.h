@@ -8,8 +8,8 @@
 
 /* memcpy to each destination, with the source read from memory once. A destination may be the
  * source itself, and is then left alone; otherwise they must not overlap with it or each other.
- * `past_cache`: nobody reads the destinations soon; then large transfers are streamed, and ordered
- * before what this thread writes next. */
+ * `past_cache`: nobody reads the destinations soon, and they are parts of something large; what is
+ * streamed comes before what this thread writes next. */
 void spread_bytes(void *const *destinations, uint32_t count, const void *source, size_t bytes,
                   bool past_cache);
 

@@ -194,17 +194,34 @@ void local_keep(algorithm *a, banyan_chunk destination, banyan_chunk source, int
         local_copy(a, destination, source, thread_block);
 }
 
-void show_block(algorithm *a, banyan_chunk own, uint64_t slots, int thread_block)
+void reduce_block_into(algorithm *a, int rank, uint64_t slots, banyan_chunk destination,
+                       int thread_block)
 {
-    EACH_PEER(a, own.rank, peer)
-    if (a->ranks == 2)
-        remote_put(a, slot_at(a, peer, slots + (uint64_t)peer), own, thread_block);
-    if (a->ranks > 2)
-        local_copy(a, slot_at(a, own.rank, slots + (uint64_t)own.rank), own, thread_block);
+    for (int source = 0; source < a->ranks; source++)
+        a->parts[source] = slot_at(a, rank, slots + (uint64_t)source);
+    a->parts[rank] = input_at(a, rank, rank);
+    local_reduce_parts(a, a->ranks, destination, thread_block);
 }
 
-void gather_blocks(algorithm *a, int rank, uint64_t slots, int thread_block)
+void reduce_block_for_all(algorithm *a, int rank, uint64_t slots, int mesh, int thread_block)
 {
+    banyan_chunk own = output_at(a, rank, rank);
+    banyan_chunk shown = slot_at(a, rank, slots + (uint64_t)rank);
+    if (a->ranks == 2) {
+        int peer = 1 - rank;
+        reduce_block_into(a, rank, slots, own, thread_block);
+        remote_put(a, slot_at(a, peer, slots + (uint64_t)peer), own, thread_block);
+        mesh_signal(a, mesh, rank, peer, thread_block);
+    } else {
+        reduce_block_into(a, rank, slots, shown, thread_block);
+        mesh_signal_all(a, mesh, rank, thread_block);
+        local_copy(a, own, shown, thread_block);
+    }
+}
+
+void gather_blocks(algorithm *a, int rank, uint64_t slots, int mesh, int thread_block)
+{
+    mesh_wait_all(a, mesh, rank, thread_block);
     EACH_PEER(a, rank, peer)
     if (a->ranks == 2)
         local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)rank),

@@ -5,6 +5,7 @@
 
 #include "channel/packet.h"
 #include "execute/loaded.h"
+#include "memory/stream.h"
 
 /* Iterations of a loop that are cut beforehand. */
 #define TABLE_MOST 65536
@@ -270,6 +271,65 @@ static void choose_target(const struct builder *build, step *s)
     }
 }
 
+/* Is the operand in input or output of more than the caches like to hold? Scratch is read again
+ * soon, by whoever waits for it. */
+static bool is_large(const struct builder *build, const step_operand *operand)
+{
+    plan_buffer buffer = (plan_buffer)(operand->base % PLAN_BUFFERS);
+    return buffer != PLAN_SCRATCH && !operand->packets &&
+           stream_is_worthwhile(build->made->geometry.buffers[buffer].bytes);
+}
+
+static bool reads(const plan_op *ops, uint32_t count, plan_buffer buffer)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (reads(ops[i].ops, ops[i].op_count, buffer))
+            return true;
+        for (uint32_t o = 0; o < ops[i].source_count; o++) {
+            if (ops[i].sources[o].place == PLAN_LOCAL && ops[i].sources[o].buffer == buffer)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Does the plan go on with what it has written to the rank's own buffer, there or at a peer? */
+static bool is_read_again(const struct builder *build, plan_buffer buffer)
+{
+    for (int r = 0; r < build->plan->rank_count; r++) {
+        const plan_rank *rank = &build->plan->ranks[r];
+        for (uint32_t i = 0; i < rank->remote_buffer_count; i++) {
+            if (rank->remote_buffers[i].rank == build->rank &&
+                rank->remote_buffers[i].buffer == buffer)
+                return true;
+        }
+    }
+    const plan_rank *own = &build->plan->ranks[build->rank];
+    for (uint32_t b = 0; b < own->block_count; b++) {
+        if (reads(own->blocks[b].ops, own->blocks[b].op_count, buffer))
+            return true;
+    }
+    return false;
+}
+
+/* A copy goes past the caches where all it writes may; a reduction writes its target there, if
+ * that is the rank's own. */
+static bool goes_past_cache(const struct builder *build, const step *s)
+{
+    if (s->kind == STEP_COMBINE) {
+        if (s->target == STEP_NO_TARGET)
+            return false;
+        const step_operand *target = &s->operands[s->target];
+        return (int)(target->base / PLAN_BUFFERS) == build->rank && is_large(build, target) &&
+               !is_read_again(build, (plan_buffer)(target->base % PLAN_BUFFERS));
+    }
+    for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
+        if (!is_large(build, &s->operands[i]))
+            return false;
+    }
+    return true;
+}
+
 static banyan_status finish_combine(struct builder *build, step *s)
 {
     s->reduce = reduce_find(build->made->dtype, s->op->reduce_op);
@@ -283,9 +343,11 @@ static banyan_status finish_combine(struct builder *build, step *s)
     uint32_t packets = 0;
     for (uint32_t i = 0; i < s->source_count; i++)
         packets += s->operands[i].packets;
-    bool in_one = packets == 0 && s->destination_count == 1 && s->target != STEP_NO_TARGET;
+    s->past_cache = goes_past_cache(build, s);
+    bool by_room = s->target == STEP_NO_TARGET || s->past_cache;
+    bool in_one = packets == 0 && s->destination_count == 1 && !by_room;
     s->block_bytes = in_one ? UINT64_MAX : BLOCK_BYTES;
-    size_t room = (packets + (s->target == STEP_NO_TARGET)) * (size_t)BLOCK_BYTES;
+    size_t room = (packets + by_room) * (size_t)BLOCK_BYTES;
     if (room > build->steps->room_bytes)
         build->steps->room_bytes = room;
     if (s->source_count > build->steps->most_sources)
@@ -309,6 +371,8 @@ static banyan_status add_move(struct builder *build, step_kind kind, uint32_t i)
     RETURN_IF_FAILED(add_knocks(build, s));
     if (kind == STEP_COMBINE)
         RETURN_IF_FAILED(finish_combine(build, s));
+    else
+        s->past_cache = kind == STEP_COPY && goes_past_cache(build, s);
     return add_pieces(build, s);
 }
 

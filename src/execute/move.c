@@ -5,6 +5,7 @@
 #include "channel/packet.h"
 #include "channel/spread.h"
 #include "execute/loaded.h"
+#include "memory/stream.h"
 
 static uint32_t flag_of(const plan_run *of, const task *t, const step *s)
 {
@@ -35,13 +36,9 @@ bool move_copy(const plan_run *of, task *t, const step *s)
             void *to[TOGETHER];
             uint32_t left = s->destination_count + 1 - first;
             uint32_t count = left < TOGETHER ? left : TOGETHER;
-            bool past_cache = true;
-            for (uint32_t i = 0; i < count; i++) {
+            for (uint32_t i = 0; i < count; i++)
                 to[i] = address(of, t, s, first + i);
-                /* Scratch is read again soon, by whoever waits for it. */
-                past_cache &= s->operands[first + i].base % PLAN_BUFFERS != PLAN_SCRATCH;
-            }
-            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], past_cache);
+            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], s->past_cache);
         }
     }
     return true;
@@ -230,14 +227,21 @@ bool move_combine(const plan_run *of, task *t, const step *s)
             char *room;
             if (!gather_sources(of, t, s, flag, bytes, &room))
                 return false;
-            char *to = s->target == STEP_NO_TARGET ? room : address(of, t, s, s->target) + t->done;
+            bool in_room = s->target == STEP_NO_TARGET || s->past_cache;
+            char *target =
+                s->target == STEP_NO_TARGET ? room : address(of, t, s, s->target) + t->done;
+            char *to = in_room ? room : target;
             s->reduce(to, t->sources, s->source_count, bytes / elem_bytes);
             spread(of, t, s, flag, to, bytes);
+            if (s->past_cache)
+                stream_past_cache(target, to, bytes);
             t->done += bytes;
             t->index = 0;
             t->moved = true;
         }
     }
+    if (s->past_cache)
+        stream_fence();
     return true;
 }
 

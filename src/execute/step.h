@@ -68,6 +68,7 @@ typedef struct step {
     uint32_t source_count, destination_count;
     uint32_t target; /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: packets only */
     uint64_t block_bytes; /* COMBINE: bytes at a time */
+    bool past_cache; /* COPY, COMBINE: nobody reads soon what is written; of COMBINE the target */
     reduce_fn reduce;
     uint64_t first_word, piece_count; /* outside of loops: in the cut's words */
     /* In a loop of `iterations`, those of iteration i lie at [iteration_at[i], iteration_at[i + 1])
