@@ -201,13 +201,12 @@ static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type t
     banyan_executor *executor = loaded->executor;
     channel_end *end = &loaded->ends[type][i];
     uint32_t peer_channel;
-    if (!plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
-        return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: %s channel %" PRIu32 " of the plan has no other end",
-                         executor->rank, plan_channel_name(type), i);
     end->number = i;
+    end->peer = loaded->plan->ranks[executor->rank].peers[type][i];
     end->incoming = &counters_of(loaded, executor->rank, type)[i];
-    end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
+    /* A channel without another end carries data at most: the plan was checked. */
+    if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
+        end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
     end->bell = executor_bell(executor, end->peer);
     if (type != PLAN_PORT)
         return BANYAN_OK;

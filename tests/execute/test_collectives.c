@@ -6,6 +6,8 @@
 #include "core/sanitizer.h"
 #include "execute/collective_check.h"
 
+#include <banyan/program.h>
+
 /* The thread sanitizer does not see that threads of one process are kept in order by another. */
 #ifdef SANITIZER_THREAD
 #define run_ranks ranks_run_threads
@@ -112,10 +114,53 @@ static void every_whole_collective_is_right_at_any_size(void **state)
     assert_true(for_each_plan("*_node_*.json", 8, run_plan_at_sizes) > 20);
 }
 
+/* ---- channels ---- */
+
+/* Rank 0 puts and flushes; nobody signals, so that rank 1 needs no channel of its own. */
+static banyan_plan *make_put_and_flush(void)
+{
+    banyan_program *program;
+    banyan_plan *plan;
+    banyan_collective custom = {.kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
+    CHECK_OK(banyan_program_create("put_and_flush", &custom, 2, NULL, &program));
+    banyan_port_channel *channel = banyan_port_channel_create(program, 1, 0);
+    banyan_port_put(channel, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1), 0);
+    banyan_port_flush(channel, 0, BANYAN_SYNC_BOTH);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+static void put_and_flush(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_plan *plan = make_put_and_flush();
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    int32_t input[9], output[9] = {0};
+    for (int i = 0; i < 9; i++)
+        input[i] = banyan_world_rank(world) + i + 1;
+    options.max_message_bytes = sizeof input;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLInt, 32, 1}));
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_executor_close(executor);
+    banyan_plan_destroy(plan);
+}
+
+static void a_channel_without_signals_needs_no_other_end(void **state)
+{
+    (void)state;
+    run_ranks(2, put_and_flush, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_whole_collective_is_right_at_any_size),
+        cmocka_unit_test(a_channel_without_signals_needs_no_other_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
