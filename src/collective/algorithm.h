@@ -149,6 +149,7 @@ void alltoall_allpairs(algorithm *a);
 void alltoall_pairwise(algorithm *a);
 void broadcast_allpairs(algorithm *a);
 void broadcast_scatter_allgather(algorithm *a);
+void reduce_oneshot(algorithm *a);
 void reduce_twoshot(algorithm *a);
 
 void allreduce_pipelined(algorithm *a);

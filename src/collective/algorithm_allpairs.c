@@ -50,6 +50,26 @@ void reducescatter_allpairs(algorithm *a)
     }
 }
 
+/* All inputs go to the root. It says that it has begun, and so has done with the run before; the
+ * others end only when they know, and so are never two runs ahead. */
+void reduce_oneshot(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    int root = a->root;
+    mesh_signal_all(a, MESH_BEGUN, root, 0);
+    EACH_PEER(a, root, rank)
+    {
+        remote_put(a, slot_at(a, root, slots + (uint64_t)rank), input_at(a, rank, 0), 0);
+        mesh_signal(a, MESH_ARRIVED, rank, root, 0);
+        mesh_wait(a, MESH_BEGUN, rank, root, 0);
+    }
+    mesh_wait_all(a, MESH_ARRIVED, root, 0);
+    for (int source = 0; source < a->ranks; source++)
+        a->parts[source] = slot_at(a, root, slots + (uint64_t)source);
+    a->parts[root] = input_at(a, root, 0);
+    local_reduce_parts(a, a->ranks, output_at(a, root, 0), 0);
+}
+
 /* Reduce-scatter, then the root gathers. Everybody hears from everybody, though only the root has
  * a result: that is what lets the next runs reuse scratch. */
 void reduce_twoshot(algorithm *a)
