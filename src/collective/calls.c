@@ -91,7 +91,7 @@ static bool same_call(const call *a, const call *b)
 {
     return a->message_bytes == b->message_bytes && a->op == b->op && a->root == b->root &&
            a->shift == b->shift && a->in_place == b->in_place && a->input == b->input &&
-           a->output == b->output && a->kind == b->kind;
+           a->output == b->output && a->kind == b->kind && banyan_dtype_equal(a->dtype, b->dtype);
 }
 
 static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)

@@ -187,14 +187,15 @@ banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan)
 }
 
 banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
-                                 uint64_t message_bytes, bool in_place, bool registered,
-                                 const char **name)
+                                 uint64_t message_bytes, DLDataType dtype, banyan_reduce_op op,
+                                 bool in_place, bool registered, const char **name)
 {
     call wanted = {.kind = kind,
+                   .op = op,
                    .shift = 1,
                    .in_place = in_place,
                    .message_bytes = message_bytes,
-                   .dtype = BANYAN_F32};
+                   .dtype = dtype};
     if (registered && comm->registered.count > 0)
         wanted.input = wanted.output = comm->registered.data[0];
     choice chosen;

@@ -58,8 +58,13 @@ static bool plan_serves(const banyan_plan *plan, const call *wanted)
 static banyan_status choose_row(const banyan_comm *comm, const call *wanted, bool registered,
                                 choice *chosen)
 {
-    const tuning_row *row = tuning_find(&comm->table, wanted->kind, comm->ranks,
-                                        comm->ranks_per_node, registered, wanted->message_bytes);
+    tuning_row exact = {.kind = wanted->kind,
+                        .ranks = comm->ranks,
+                        .ranks_per_node = comm->ranks_per_node,
+                        .dtype = wanted->dtype,
+                        .registered = registered,
+                        .up_to_bytes = wanted->message_bytes};
+    const tuning_row *row = tuning_find(&comm->table, &exact);
     if (!row)
         return error_set(BANYAN_ERR_NOT_FOUND,
                          "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
