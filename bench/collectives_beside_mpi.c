@@ -1,8 +1,9 @@
 /* Banyan's collectives beside MPI's, in the same processes on the same cores, taking turns.
- * usage: mpirun -n RANKS collectives_beside_mpi [least bytes [most bytes]]
+ * usage: mpirun -n RANKS collectives_beside_mpi [least bytes [most bytes [collective]]]
  * Sizes are bytes of the longer buffer, as nccl-tests count them. */
 #include <inttypes.h>
 #include <mpi.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,7 +167,8 @@ int main(int argc, char **argv)
         printf("%-10s %8s %11s %13s %13s %6s %13s %6s\n", "", "", "longer", "Open MPI", "ordinary",
                "", "registered", "");
     for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
-        for (size_t bytes = least; bytes <= most; bytes *= 4)
+        bool wanted = argc <= 3 || strcmp(argv[3], collectives[i].name) == 0;
+        for (size_t bytes = least; wanted && bytes <= most; bytes *= 4)
             compare(&b, &collectives[i], bytes);
     }
     need(banyan_comm_unregister(b.comm, memory));

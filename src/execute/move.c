@@ -38,7 +38,7 @@ bool move_copy(const plan_run *of, task *t, const step *s)
             uint32_t count = left < TOGETHER ? left : TOGETHER;
             for (uint32_t i = 0; i < count; i++)
                 to[i] = address(of, t, s, first + i);
-            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], s->past_cache);
+            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], s->way);
         }
     }
     return true;
@@ -206,6 +206,8 @@ static void spread(const plan_run *of, task *t, const step *s, uint32_t flag, co
         if (s->operands[i].packets) {
             packets_write(to + 2 * t->done, reduced, bytes, flag);
             t->quiet = true;
+        } else if (s->operands[i].past_cache) {
+            stream_past_cache(to + t->done, reduced, bytes);
         } else {
             memcpy(to + t->done, reduced, bytes);
         }
@@ -227,20 +229,15 @@ bool move_combine(const plan_run *of, task *t, const step *s)
             char *room;
             if (!gather_sources(of, t, s, flag, bytes, &room))
                 return false;
-            bool in_room = s->target == STEP_NO_TARGET || s->past_cache;
-            char *target =
-                s->target == STEP_NO_TARGET ? room : address(of, t, s, s->target) + t->done;
-            char *to = in_room ? room : target;
+            char *to = s->target == STEP_NO_TARGET ? room : address(of, t, s, s->target) + t->done;
             s->reduce(to, t->sources, s->source_count, bytes / elem_bytes);
             spread(of, t, s, flag, to, bytes);
-            if (s->past_cache)
-                stream_past_cache(target, to, bytes);
             t->done += bytes;
             t->index = 0;
             t->moved = true;
         }
     }
-    if (s->past_cache)
+    if (s->streams)
         stream_fence();
     return true;
 }

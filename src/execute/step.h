@@ -5,6 +5,7 @@
 #include "channel/counter.h"
 #include "channel/port.h"
 #include "channel/reduce.h"
+#include "channel/spread.h"
 #include "plan/geometry.h"
 #include "plan/plan.h"
 
@@ -47,6 +48,7 @@ typedef struct channel_end {
 typedef struct step_operand {
     uint32_t base; /* rank × PLAN_BUFFERS + buffer */
     bool packets;
+    bool past_cache; /* written, and not used again before it has left the caches */
 } step_operand;
 
 /* Where a step's operands lie, piece by piece: bytes, then an offset an operand (of packets as they
@@ -66,9 +68,10 @@ typedef struct step {
 
     step_operand *operands;
     uint32_t source_count, destination_count;
-    uint32_t target; /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: packets only */
+    spread_way way;       /* COPY */
+    bool streams;         /* some destinations go past the caches */
+    uint32_t target;      /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: to room */
     uint64_t block_bytes; /* COMBINE: bytes at a time */
-    bool past_cache; /* COPY, COMBINE: nobody reads soon what is written; of COMBINE the target */
     reduce_fn reduce;
     uint64_t first_word, piece_count; /* outside of loops: in the cut's words */
     /* In a loop of `iterations`, those of iteration i lie at [iteration_at[i], iteration_at[i + 1])
