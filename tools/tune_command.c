@@ -152,12 +152,9 @@ int tune_command(int argc, char **argv)
         "table that exists says of other numbers of ranks stays. Communicators read it when it is\n"
         "given in their options, or in BANYAN_TUNING.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest != argc)
-        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
     if (job.ranks == 0 || !job.path)
         return options_refuse(&table, "%s is missing", job.path ? "--ranks N" : "--out FILE");
     if (dtype && banyan_dtype_parse(dtype, &job.how.dtype) != BANYAN_OK)

@@ -234,7 +234,7 @@ void banyan_program_tag(banyan_program *program, const char *key, const char *va
     if (!tag.key || !tag.value)
         return;
     for (size_t i = 0; i < program->tags.count; i++) {
-        if (strcmp(program->tags.data[i].key, key) == 0) {
+        if (strcmp(program->tags.data[i].key, tag.key) == 0) {
             program->tags.data[i] = tag;
             return;
         }

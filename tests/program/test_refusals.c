@@ -37,9 +37,9 @@ static void signals_without_waits_are_refused(void **state)
         banyan_memory_signal(there, 0, BANYAN_SYNC_BOTH);
     banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
     banyan_memory_wait_relaxed(back, 1, BANYAN_SYNC_BOTH);
-    check_compile_fails(program,
-                        (const char *const[]){"memory channels", "rank 0 signals rank 2 3 times",
-                                              "rank 2 waits for it 2 times", NULL});
+    check_compile_fails(program, (const char *const[]){"program \"", "memory channels",
+                                                       "rank 0 signals rank 2 3 times",
+                                                       "rank 2 waits for it 2 times", NULL});
 }
 
 static void waits_without_signals_are_refused(void **state)
