@@ -97,6 +97,11 @@ static banyan_status keep_contributions(banyan_program *program,
                          "expected result: rank %d's output chunk %" PRIu64
                          " is not one of %d ranks with %" PRIu64 " chunks",
                          expected->rank, expected->chunk, program->rank_count, outputs);
+    plan_expected *made = &program->expected[expected->rank][expected->chunk];
+    if (made->contributions)
+        return error_set(BANYAN_ERR_INVALID,
+                         "expected result: rank %d's output chunk %" PRIu64 " is given twice",
+                         expected->rank, expected->chunk);
     plan_contribution *kept =
         program_take(program, expected->count ? expected->count : 1, sizeof *kept);
     if (!kept)
@@ -112,7 +117,7 @@ static banyan_status keep_contributions(banyan_program *program,
                              program->rank_count, inputs);
         kept[i] = (plan_contribution){from->rank, from->chunk};
     }
-    program->expected[expected->rank][expected->chunk] = (plan_expected){kept, expected->count};
+    *made = (plan_expected){kept, expected->count};
     return BANYAN_OK;
 }
 
@@ -166,6 +171,8 @@ banyan_status banyan_program_create(const char *name, const banyan_collective *c
     if (ranks < 1 || ranks > BANYAN_MAX_RANKS)
         return error_set(BANYAN_ERR_INVALID, "a program of %d ranks: 1 to %d are possible", ranks,
                          BANYAN_MAX_RANKS);
+    if (!collective)
+        return error_set(BANYAN_ERR_INVALID, "a program of %d ranks, but of no collective", ranks);
     banyan_program_options taken;
     RETURN_IF_FAILED(take_options(options, &taken));
     RETURN_IF_FAILED(check_collective(collective, ranks));
