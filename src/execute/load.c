@@ -62,9 +62,9 @@ static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *
     map *places = &loaded->barrier_places;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t place;
-        uint32_t number = ops[i].barrier;
-        if (ops[i].kind == PLAN_BARRIER && !map_get(places, &number, sizeof number, &place) &&
-            !map_put(places, &number, sizeof number, loaded->barrier_count++))
+        const uint32_t *number = &ops[i].barrier; /* the map keeps the pointer */
+        if (ops[i].kind == PLAN_BARRIER && !map_get(places, number, sizeof *number, &place) &&
+            !map_put(places, number, sizeof *number, loaded->barrier_count++))
             return BANYAN_ERR_NO_MEMORY;
         RETURN_IF_FAILED(number_barriers(loaded, ops[i].ops, ops[i].op_count));
     }

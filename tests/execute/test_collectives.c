@@ -11,8 +11,10 @@
 /* The thread sanitizer does not see that threads of one process are kept in order by another. */
 #ifdef SANITIZER_THREAD
 #define run_ranks ranks_run_threads
+#define RUNS 3
 #else
 #define run_ranks ranks_run
+#define RUNS 20
 #endif
 
 #define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
@@ -92,7 +94,7 @@ static void run_sizes(banyan_world *world, void *context)
                              .dtype = dtypes[turn % DTYPES],
                              .symmetric = turn % 2 == 0,
                              .apart = turn % 4 >= 2,
-                             .runs = sizes[i] <= 1000 ? 20 : 4};
+                             .runs = sizes[i] <= 1000 ? RUNS : 3};
         c.apart |= !banyan_plan_describe(plan).in_place;
         c.message_bytes = message_of(plan, sizes[i], banyan_dtype_bytes(c.dtype));
         case_run(world, executor, &c);
