@@ -140,7 +140,9 @@ banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace
             return BANYAN_OK;
         if (pass == PASS_FAILED)
             return BANYAN_ERR_NO_MEMORY;
-        if (pass == PASS_MOVED)
-            turn.looks = 0, turn.deadline_ns = 0;
+        if (pass == PASS_MOVED) {
+            turn.looks = 0;
+            turn.deadline_ns = 0;
+        }
     }
 }

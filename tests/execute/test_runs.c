@@ -9,7 +9,8 @@
 
 static banyan_program *begin(banyan_collective_kind kind, int ranks, bool in_place, bool packets)
 {
-    banyan_collective collective = {.kind = kind, .in_place = in_place, .root = 1 % ranks};
+    banyan_collective collective = {
+        .kind = kind, .in_place = in_place, .root = 1 % ranks, .shift = 1};
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     banyan_program *program;
     options.protocol = packets ? BANYAN_LL : BANYAN_SIMPLE;
@@ -343,6 +344,50 @@ static void custom_plans_of_uneven_buffers_and_long_loops_run(void **state)
     ranks_run(1, run_custom, NULL);
 }
 
+/* ---- ports ---- */
+
+/* Puts that nobody flushes: the peer is told last, and waits for it. */
+static banyan_plan *port_plan(void)
+{
+    banyan_program *program = begin(BANYAN_SENDRECV, 2, false, false);
+    for (int r = 0; r < 2; r++) {
+        banyan_port_channel *to = banyan_port_channel_create(program, 1 - r, r);
+        banyan_port_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_port_wait(to, 0, BANYAN_SYNC_BOTH);
+        banyan_port_put(to, banyan_output(program, 1 - r, 0, 1), banyan_input(program, r, 0, 1), 0);
+        banyan_port_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_port_wait(to, 0, BANYAN_SYNC_BOTH);
+    }
+    return finish(program);
+}
+
+static void run_ports(banyan_world *world, void *context)
+{
+    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_executor *executor;
+    options.workers = *(int *)context;
+    CHECK_OK(banyan_executor_open(world, &options, &executor));
+    banyan_plan *plan = port_plan();
+    for (int symmetric = 0; symmetric < 2; symmetric++) {
+        collective_case c = {.plan = plan,
+                             .dtype = BANYAN_F32,
+                             .message_bytes = 40000,
+                             .symmetric = symmetric,
+                             .apart = true,
+                             .runs = 20};
+        case_run(world, executor, &c);
+    }
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+}
+
+static void inputs_may_be_written_after_puts_that_nobody_flushed(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++)
+        ranks_run_threads(2, run_ports, &threads);
+}
+
 /* ---- flags ---- */
 
 static void wrap_flags(banyan_world *world, void *context)
@@ -411,6 +456,7 @@ int main(void)
         cmocka_unit_test(blocks_and_roots_are_right_wherever_the_buffers_lie),
         cmocka_unit_test(who_is_not_the_root_may_leave_out_what_it_has_no_use_for),
         cmocka_unit_test(custom_plans_of_uneven_buffers_and_long_loops_run),
+        cmocka_unit_test(inputs_may_be_written_after_puts_that_nobody_flushed),
         cmocka_unit_test(flags_begin_anew_when_they_are_used_up),
         cmocka_unit_test(eight_ranks_of_32_thread_blocks_finish_promptly),
     };
