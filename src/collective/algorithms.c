@@ -4,6 +4,7 @@
 
 #include "core/arena.h"
 #include "core/error.h"
+#include "core/options.h"
 
 /* Measured: shorter units cost more in waiting; longer ones gain nothing, and keep messages that
  * they divide into few from overlapping. */
@@ -194,12 +195,7 @@ banyan_status banyan_algorithm_compile(const char *name, const banyan_algorithm_
 {
     banyan_algorithm_params taken = BANYAN_ALGORITHM_PARAMS_INIT;
     const algorithm_entry *entry = NULL;
-    if (params->size == 0)
-        return error_set(BANYAN_ERR_INVALID,
-                         "the parameters of %s have size 0: "
-                         "BANYAN_ALGORITHM_PARAMS_INIT sets it",
-                         name);
-    memcpy(&taken, params, params->size < sizeof taken ? params->size : sizeof taken);
+    RETURN_IF_FAILED(options_take(params, "BANYAN_ALGORITHM_PARAMS_INIT", &taken, sizeof taken));
     RETURN_IF_FAILED(algorithm_find(name, &entry));
     RETURN_IF_FAILED(algorithm_check(entry, &taken));
     arena memory = {0};

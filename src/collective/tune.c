@@ -7,6 +7,7 @@
 #include "collective/comm.h"
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/options.h"
 #include "world/control.h"
 
 #define SIZE_STEP 4          /* between the sizes that are measured */
@@ -198,11 +199,6 @@ static banyan_status tune_field(struct field *field)
 
 static banyan_status check_options(const banyan_comm *comm, const banyan_tune_options *options)
 {
-    if (options->size < sizeof *options)
-        return error_set(BANYAN_ERR_INVALID,
-                         "banyan_tune_options of %zu bytes are not this library's of %zu: begin "
-                         "with BANYAN_TUNE_OPTIONS_INIT",
-                         options->size, sizeof *options);
     if (options->min_bytes == 0 || options->min_bytes > options->max_bytes ||
         options->max_bytes > SIZE_MAX / (2 * SIZE_STEP))
         return error_set(BANYAN_ERR_INVALID,
@@ -248,23 +244,24 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
 banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options)
 {
     CONTROL_CALL(comm->world, __func__);
-    static const banyan_tune_options defaults = BANYAN_TUNE_OPTIONS_INIT;
-    const banyan_tune_options *how = options ? options : &defaults;
-    RETURN_IF_FAILED(control_agree(comm->world, check_options(comm, how)));
-    size_t bytes = (size_t)how->max_bytes;
+    banyan_tune_options how = BANYAN_TUNE_OPTIONS_INIT;
+    banyan_status status = options_take(options, "BANYAN_TUNE_OPTIONS_INIT", &how, sizeof how);
+    if (status == BANYAN_OK)
+        status = check_options(comm, &how);
+    RETURN_IF_FAILED(control_agree(comm->world, status));
+    size_t bytes = (size_t)how.max_bytes;
     char *ordinary = comm->ranks > 1 ? calloc(2, bytes) : NULL;
     banyan_memory *memory = NULL;
-    banyan_status status = BANYAN_OK;
     if (comm->ranks > 1 && !ordinary)
         status = error_no_memory(2 * bytes, "tuning");
     status = control_agree(comm->world, status);
     if (status == BANYAN_OK && comm->ranks > 1)
-        status = tune_all(comm, how, NULL, ordinary, ordinary + bytes);
+        status = tune_all(comm, &how, NULL, ordinary, ordinary + bytes);
     if (status == BANYAN_OK && comm->ranks > 1)
         status = banyan_memory_alloc(comm->world, 2 * bytes, &memory);
     if (status == BANYAN_OK && memory) {
         char *start = banyan_memory_local(memory);
-        status = tune_all(comm, how, memory, start, start + bytes);
+        status = tune_all(comm, &how, memory, start, start + bytes);
     }
     banyan_memory_free(memory);
     free(ordinary);

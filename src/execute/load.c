@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "execute/fingerprint.h"
 #include "execute/placement.h"
 #include "world/control.h"
@@ -278,10 +279,13 @@ banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *pla
 {
     banyan_loaded_plan *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a plan");
+    banyan_load_options taken = BANYAN_LOAD_OPTIONS_INIT;
     if (made) {
         made->executor = executor;
-        status = prepare(made, plan, options);
+        status = options_take(options, "BANYAN_LOAD_OPTIONS_INIT", &taken, sizeof taken);
     }
+    if (status == BANYAN_OK)
+        status = prepare(made, plan, &taken);
     status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
         status = agree(made);

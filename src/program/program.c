@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/options.h"
+
 static bool multiply(uint64_t a, uint64_t b, uint64_t *product)
 {
     return !__builtin_mul_overflow(a, b, product);
@@ -65,11 +67,7 @@ static banyan_status take_options(const banyan_program_options *options,
                                   banyan_program_options *taken)
 {
     *taken = (banyan_program_options)BANYAN_PROGRAM_OPTIONS_INIT;
-    if (options && options->size == 0)
-        return error_set(BANYAN_ERR_INVALID, "the program's options have size 0: "
-                                             "BANYAN_PROGRAM_OPTIONS_INIT sets it");
-    if (options)
-        memcpy(taken, options, options->size < sizeof *taken ? options->size : sizeof *taken);
+    RETURN_IF_FAILED(options_take(options, "BANYAN_PROGRAM_OPTIONS_INIT", taken, sizeof *taken));
     if (taken->instances < 1)
         return error_set(BANYAN_ERR_INVALID, "a program of %d instances", taken->instances);
     if (taken->threads_per_block < 1)

@@ -259,11 +259,17 @@ static void tune(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_save_tuning(comm, context));
     CHECK_OK(banyan_comm_destroy(comm));
     banyan_comm_options with = BANYAN_COMM_OPTIONS_INIT;
+    with.size = 0;
+    CHECK_FAILS(banyan_comm_create(world, &with, &comm), BANYAN_ERR_INVALID,
+                "BANYAN_COMM_OPTIONS_INIT");
+    with.size = sizeof with;
     with.tuning = context;
     CHECK_OK(banyan_comm_create(world, &with, &comm));
     check_sum(comm, 16, rank, ranks);
     options.min_bytes = 0;
     CHECK_FAILS(banyan_comm_tune(comm, &options), BANYAN_ERR_INVALID, "from 0 to 4096 bytes");
+    options.size = 0;
+    CHECK_FAILS(banyan_comm_tune(comm, &options), BANYAN_ERR_INVALID, "BANYAN_TUNE_OPTIONS_INIT");
     CHECK_OK(banyan_comm_destroy(comm));
 }
 

@@ -303,9 +303,40 @@ static void a_run_can_be_started_and_waited_for(void **state)
     ranks_run(2, run_in_the_background, NULL);
 }
 
+/* ---- options ---- */
+
+static void open_without_size(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan *loaded;
+    options.size = 0;
+    CHECK_FAILS(banyan_executor_open(world, &options, &executor), BANYAN_ERR_INVALID,
+                "BANYAN_EXECUTOR_OPTIONS_INIT");
+    /* Of a caller that knows of no workers. */
+    options.size = offsetof(banyan_executor_options, workers);
+    options.workers = -7;
+    CHECK_OK(banyan_executor_open(world, &options, &executor));
+    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    load.size = 0;
+    CHECK_FAILS(banyan_plan_load(executor, plan, &load, &loaded), BANYAN_ERR_INVALID,
+                "BANYAN_LOAD_OPTIONS_INIT");
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+}
+
+static void options_without_a_size_are_refused_and_older_ones_taken(void **state)
+{
+    (void)state;
+    ranks_run(2, open_without_size, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options_without_a_size_are_refused_and_older_ones_taken),
         cmocka_unit_test(a_death_ends_the_run_of_all_with_the_operation_named),
         cmocka_unit_test(an_abort_ends_the_run_of_all),
         cmocka_unit_test(a_rank_that_waits_in_vain_says_for_what),
