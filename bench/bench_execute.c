@@ -178,7 +178,11 @@ static void measure(struct bench *b, const char *name, banyan_plan *plan, const 
         options.input = options.output = b->memory;
     else
         input = own = calloc(2, LONGEST);
+    need(banyan_world_barrier(b->world));
+    uint64_t start_ns = time_now_ns();
     need(banyan_plan_load(b->executor, plan, &options, &loaded));
+    if (b->rank == 0)
+        printf("%-24s %11s %12.3f us\n", name, "load", (double)(time_now_ns() - start_ns) / 1e3);
     for (size_t i = 0; i < count; i++) {
         double ns = best_ns(b, loaded, input, sizes[i]);
         if (b->rank == 0)
@@ -192,10 +196,10 @@ static void measure(struct bench *b, const char *name, banyan_plan *plan, const 
 
 static void run_benches(struct bench *b)
 {
-    static const uint64_t none[] = {0}, small[] = {8, 256, 4096, 65536},
+    static const uint64_t least[] = {4}, small[] = {8, 256, 4096, 65536},
                           large[] = {8, 4096, 65536, 262144, 2097152, 16777216};
-    measure(b, "empty plan", empty_plan(b->size), none, 1, false);
-    measure(b, "signal there and back", ping_plan(b->size), none, 1, false);
+    measure(b, "empty plan", empty_plan(b->size), least, 1, false);
+    measure(b, "signal there and back", ping_plan(b->size), least, 1, false);
     measure(b, "packets", packet_plan(b->size), small, 4, false);
     measure(b, "direct, symmetric", direct_plan(b->size), large, 6, true);
     measure(b, "direct, ordinary", direct_plan(b->size), large, 6, false);
