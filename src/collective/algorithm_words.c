@@ -53,12 +53,20 @@ banyan_chunk slot_at(const algorithm *a, int rank, uint64_t index)
     return slot_range(a, rank, index, 1);
 }
 
+/* Chunks are of no rank once the program has failed. */
+static bool are_ranks(int from, int to)
+{
+    return from >= 0 && to >= 0;
+}
+
 /* Both ends are made at once, so that the k-th channel one way is the k-th the other way. */
 static banyan_memory_channel *mesh_channel(algorithm *a, int mesh, int from, int to)
 {
     banyan_memory_channel **channels = a->meshes[mesh];
     size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
     size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
+    if (!are_ranks(from, to))
+        return NULL;
     if (!channels[there]) {
         channels[there] = banyan_memory_channel_create(a->program, to, from);
         channels[back] = banyan_memory_channel_create(a->program, from, to);
@@ -108,6 +116,8 @@ banyan_port_channel *port_between(algorithm *a, int from, int to)
 {
     size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
     size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
+    if (!are_ranks(from, to))
+        return NULL;
     if (!a->ports[there]) {
         a->ports[there] = banyan_port_channel_create(a->program, to, from);
         a->ports[back] = banyan_port_channel_create(a->program, from, to);
