@@ -294,6 +294,8 @@ static void refuse(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_create(world, NULL, &comm));
     CHECK_FAILS(banyan_allreduce(comm, NULL, buffer, 4, BANYAN_F32, BANYAN_SUM), BANYAN_ERR_INVALID,
                 "without an input buffer");
+    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer, 4, BANYAN_F32, (banyan_reduce_op)9),
+                BANYAN_ERR_INVALID, "reduction 9, which is none");
     CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM),
                 BANYAN_ERR_INVALID, "overlap");
     CHECK_FAILS(banyan_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32),
