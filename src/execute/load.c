@@ -1,9 +1,8 @@
 /* Loading plans: agreeing on one, and taking the memory that it needs. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "core/options.h"
-#include "execute/fingerprint.h"
+#include "execute/agree.h"
 #include "execute/placement.h"
 #include "world/control.h"
 
@@ -138,57 +137,6 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
 
 /* ---- what all ranks do together ---- */
 
-/* What must be equal on all ranks. */
-struct load_record {
-    uint64_t fingerprint, max_message_bytes;
-    uint64_t memories[2]; /* number + 1 of a symmetric buffer; 0: none */
-};
-
-static banyan_status compare_records(const struct load_record *all, int ranks)
-{
-    for (int r = 1; r < ranks; r++) {
-        const struct load_record *first = &all[0], *other = &all[r];
-        if (other->fingerprint != first->fingerprint)
-            return error_set(BANYAN_ERR_MISMATCH,
-                             "rank %d loads another plan than rank 0 (fingerprints %016" PRIx64
-                             " and %016" PRIx64 ")",
-                             r, other->fingerprint, first->fingerprint);
-        if (other->max_message_bytes != first->max_message_bytes)
-            return error_set(BANYAN_ERR_MISMATCH,
-                             "rank %d loads the plan for messages of %" PRIu64
-                             " bytes at most, rank 0 of %" PRIu64,
-                             r, other->max_message_bytes, first->max_message_bytes);
-        for (int i = 0; i < 2; i++) {
-            if (other->memories[i] != first->memories[i])
-                return error_set(BANYAN_ERR_MISMATCH,
-                                 "rank %d and rank 0 load the plan with different %s memory", r,
-                                 i == 0 ? "input" : "output");
-        }
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status agree(banyan_loaded_plan *loaded)
-{
-    banyan_executor *executor = loaded->executor;
-    struct load_record mine = {.fingerprint = plan_fingerprint(loaded->plan),
-                               .max_message_bytes = loaded->max_message_bytes};
-    for (int i = 0; i < 2; i++)
-        mine.memories[i] = loaded->memories[i] ? loaded->memories[i]->id + 1 : 0;
-    void *all;
-    size_t *sizes = calloc((size_t)executor->ranks, sizeof *sizes);
-    banyan_status status =
-        sizes ? BANYAN_OK : error_no_memory((size_t)executor->ranks * sizeof *sizes, "sizes");
-    status = control_agree(executor->world, status);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgatherv(executor->world, &mine, sizeof mine, &all, sizes);
-    free(sizes);
-    RETURN_IF_FAILED(status);
-    status = compare_records(all, executor->ranks);
-    free(all);
-    return status;
-}
-
 static counter *counters_of(const banyan_loaded_plan *loaded, int rank, plan_channel_type type)
 {
     const banyan_executor *executor = loaded->executor;
@@ -288,7 +236,7 @@ banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *pla
         status = prepare(made, plan, &taken);
     status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
-        status = agree(made);
+        status = load_agree(made);
     if (status == BANYAN_OK)
         status = take_block(made);
     if (status == BANYAN_OK)

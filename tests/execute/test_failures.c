@@ -242,7 +242,7 @@ static void wait_for_what_does_not_come(int rank, int count, const banyan_unique
     load.max_message_bytes = BYTES;
     CHECK_OK(banyan_plan_load(p.executor, plan, &load, &loaded));
     if (rank == 0) {
-        usleep(1200000);
+        usleep(800000);
         _exit(0);
     }
     CHECK_FAILS(banyan_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32), BANYAN_ERR_TIMEOUT,
@@ -287,8 +287,10 @@ static void load_apart(banyan_world *world, void *context)
     CHECK_OK(banyan_memory_alloc(world, BYTES, &memory));
     banyan_plan *plan = meeting_plan(3, BANYAN_SUM), *other = meeting_plan(3, BANYAN_MAX);
     banyan_plan *larger = meeting_plan(4, BANYAN_SUM);
-    CHECK_FAILS(load(executor, rank == 2 ? other : plan, BYTES, NULL), BANYAN_ERR_MISMATCH,
-                "rank 2 loads another plan than rank 0");
+    CHECK_FAILS(
+        load(executor, rank == 2 ? other : plan, BYTES, NULL), BANYAN_ERR_MISMATCH,
+        "rank 2 loads another plan than rank 0: of 3 differences the first is rank 0, thread "
+        "block 0, operation 5");
     CHECK_FAILS(load(executor, plan, rank == 1 ? 64 : BYTES, NULL), BANYAN_ERR_MISMATCH,
                 "rank 1 loads the plan for messages of 64 bytes at most, rank 0 of 4096");
     CHECK_FAILS(load(executor, plan, BYTES, rank == 2 ? memory : NULL), BANYAN_ERR_MISMATCH,
