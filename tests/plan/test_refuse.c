@@ -318,6 +318,10 @@ static void wrong_operations_are_refused(void **state)
         {OP(1, 10) ".iter_context.num_chunks", "1",
          .said = AT(1, 10) ".ops[0] moves 2 chunks in a loop over 1"},
         {OP(1, 10) ".ops.1", "{\"name\": \"pipeline\"}", .said = "pipelines do not nest"},
+        {OP(1, 10) ".tbg_info", "{\"tb_id\": 0, \"tbg_size\": 2}",
+         .said = "pipeline moves no data"},
+        {OP(1, 10) ".src_buff", "[{\"type\": \"i\", \"index\": 0, \"size\": 1}]",
+         .said = AT(1, 10) ".src_buff does not fit pipeline, which takes none"},
         {OP(1, 10) ".ops.0.src_buff.0.index", "3", .said = AT(1, 10) ".ops[0].src_buff[0].size"},
         {OP(1, 10) ".ops", NULL, .said = AT(1, 10) " has no \"ops\""}, );
 }
