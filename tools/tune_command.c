@@ -137,7 +137,7 @@ int tune_command(int argc, char **argv)
         {"size", 's', OPTION_RANGE, range, "LOW:HIGH",
          "bytes of the longer of input and output (8:64M)", 0, 0},
         {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE",
-         "measure with it, for it alone (with f32, for every type)", 0, 0},
+         "of the elements; rows then serve it alone (f32, rows for all)", 0, 0},
         {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "at most, in all (60)", 0, 0},
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
          "threads of a rank that run thread blocks (1)", 1, 1024},
@@ -149,7 +149,8 @@ int tune_command(int argc, char **argv)
         "on\n"
         "ordinary and on registered memory, and write down which is fastest for which size. What "
         "a\n"
-        "table that exists says of other numbers of ranks stays. Communicators read it when it is\n"
+        "table that exists says of other numbers of ranks, or types, stays. Communicators read it "
+        "when it is\n"
         "given in their options, or in BANYAN_TUNING.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
