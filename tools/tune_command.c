@@ -149,9 +149,8 @@ int tune_command(int argc, char **argv)
         "on\n"
         "ordinary and on registered memory, and write down which is fastest for which size. What "
         "a\n"
-        "table that exists says of other numbers of ranks, or types, stays. Communicators read it "
-        "when it is\n"
-        "given in their options, or in BANYAN_TUNING.\n",
+        "table that exists says of other numbers of ranks, or types, stays. Communicators read it\n"
+        "when it is given in their options, or in BANYAN_TUNING.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
