@@ -12,9 +12,9 @@
  * once and stores again, stays in the first-level cache. */
 #define BLOCK_BYTES 8192
 
-/* Inputs and outputs this long are gone from the caches when they are used again, whatever the size
- * of the pieces that they are moved in: measured with 2, 4 and 8 ranks on cores with 2 MiB of
- * second-level cache each. */
+/* Input and output that are this long together are gone from the caches when they are used again,
+ * whatever the size of the pieces that they are moved in: measured with 2, 4 and 8 ranks on cores
+ * with 2 MiB of second-level cache each. */
 #define LARGE_BYTES (UINT64_C(4) << 20)
 
 struct builder {
@@ -166,8 +166,12 @@ static bool goes_round(const plan_geometry *geometry)
 
 static bool is_large(const struct builder *build, const step_operand *operand)
 {
-    uint32_t buffer = operand->base % PLAN_BUFFERS;
-    return buffer != PLAN_SCRATCH && build->made->geometry.buffers[buffer].bytes >= LARGE_BYTES;
+    const plan_geometry *geometry = &build->made->geometry;
+    uint64_t input = geometry->buffers[PLAN_INPUT].bytes;
+    uint64_t output = geometry->buffers[PLAN_OUTPUT].bytes;
+    uint64_t longer = input > output ? input : output;
+    bool large = longer >= LARGE_BYTES || (!build->plan->in_place && input + output >= LARGE_BYTES);
+    return large && operand->base % PLAN_BUFFERS != PLAN_SCRATCH;
 }
 
 /* Scratch is read again soon, by whoever waits for it, and so are outputs that the plan reads. */
