@@ -136,18 +136,28 @@ static banyan_plan *make_put_and_flush(void)
 static void put_and_flush(banyan_world *world, void *context)
 {
     (void)context;
+    enum { ELEMS = 9 };
     banyan_plan *plan = make_put_and_flush();
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
+    banyan_memory *memory;
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
-    int32_t input[9], output[9] = {0};
-    for (int i = 0; i < 9; i++)
-        input[i] = banyan_world_rank(world) + i + 1;
-    options.max_message_bytes = sizeof input;
+    size_t bytes = ELEMS * sizeof(int32_t);
+    int rank = banyan_world_rank(world);
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_memory_alloc(world, 2 * bytes, &memory));
+    options.max_message_bytes = bytes;
+    options.input = options.output = memory;
     CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
-    CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLInt, 32, 1}));
+    int32_t *input = banyan_memory_local(memory), *output = input + ELEMS;
+    for (int i = 0; i < ELEMS; i++)
+        input[i] = 10 * rank + i + 1;
+    CHECK_OK(banyan_plan_run(loaded, input, output, bytes, (DLDataType){kDLInt, 32, 1}));
+    CHECK_OK(banyan_world_barrier(world));
+    for (int i = 0; i < ELEMS; i++)
+        CHECK(output[i] == (rank == 1 ? i + 1 : 0), "element %d is %d", i, output[i]);
     CHECK_OK(banyan_plan_unload(loaded));
+    banyan_memory_free(memory);
     banyan_executor_close(executor);
     banyan_plan_destroy(plan);
 }
@@ -155,7 +165,7 @@ static void put_and_flush(banyan_world *world, void *context)
 static void a_channel_without_signals_needs_no_other_end(void **state)
 {
     (void)state;
-    run_ranks(2, put_and_flush, NULL);
+    ranks_run(2, put_and_flush, NULL);
 }
 
 int main(void)
