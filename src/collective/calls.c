@@ -91,13 +91,6 @@ static uint64_t offset_in(const banyan_memory *memory, const void *address, uint
 
 /* ---- running ---- */
 
-static bool same_call(const call *a, const call *b)
-{
-    return a->message_bytes == b->message_bytes && a->op == b->op && a->root == b->root &&
-           a->shift == b->shift && a->in_place == b->in_place && a->input == b->input &&
-           a->output == b->output && a->kind == b->kind && banyan_dtype_equal(a->dtype, b->dtype);
-}
-
 static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
 {
     /* Where reduce's output lies is known at the root alone. */
@@ -116,12 +109,8 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
             memcpy(given->output, given->input, (size_t)given->input_bytes);
         return control_check(comm->world);
     }
-    banyan_loaded_plan *loaded = comm->latest[wanted->kind].loaded;
-    if (!loaded || !same_call(&comm->latest[wanted->kind].last, wanted)) {
-        RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
-        comm->latest[wanted->kind].last = *wanted;
-        comm->latest[wanted->kind].loaded = loaded;
-    }
+    banyan_loaded_plan *loaded;
+    RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
     return banyan_plan_run(loaded, given->input, given->output, wanted->message_bytes,
                            wanted->dtype);
 }

@@ -52,7 +52,7 @@ struct banyan_comm {
     /* The latest call of each kind, to find its plan by one comparison. */
     struct {
         call last;
-        banyan_loaded_plan *loaded;
+        size_t ready; /* 1 + its place in `ready`; 0: none */
     } latest[BANYAN_REDUCE + 1];
 };
 

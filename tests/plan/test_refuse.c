@@ -149,6 +149,7 @@ static void a_wrong_head_is_refused(void **state)
     REFUSED(
         {"name", NULL, .said = "has no \"name\""},
         {"name", "7", .said = "name is an integer where a string should be"},
+        {"name", "\"a\\u001b[2Jb\"", .said = "a name with the control character 0x1b"},
         {"collective", "\"\"", .said = "a collective without a name"},
         {"protocol", "\"LL128\"", .said = "the protocol \"LL128\""},
         {"protocol", NULL, .said = "has no \"protocol\""},
