@@ -149,22 +149,22 @@ static void run_memcpy_each(const struct job *job)
         memcpy(buffer(job, i), buffer(job, 0), job->bytes);
 }
 
-static void spread(const struct job *job, bool past_cache)
+static void spread(const struct job *job, spread_way way)
 {
     void *destinations[MOST_SOURCES];
     for (uint32_t i = 0; i < job->sources; i++)
         destinations[i] = buffer(job, i + 1);
-    spread_bytes(destinations, job->sources, buffer(job, 0), job->bytes, past_cache);
+    spread_bytes(destinations, job->sources, buffer(job, 0), job->bytes, way);
 }
 
 static void run_spread(const struct job *job)
 {
-    spread(job, false);
+    spread(job, SPREAD_PLAIN);
 }
 
 static void run_spread_past_cache(const struct job *job)
 {
-    spread(job, true);
+    spread(job, SPREAD_PAST_CACHE);
 }
 
 static void measure_spread(void)

@@ -1,5 +1,6 @@
 /* What running a plan costs beside what the plan does: an empty one, a signal there and back, and
  * all-reduces of some sizes, in symmetric and ordinary memory. usage: bench_execute [ranks] */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +178,11 @@ static void measure(struct bench *b, const char *name, banyan_plan *plan, const 
         options.input = options.output = b->memory;
     else
         input = own = calloc(2, LONGEST);
+    need(banyan_world_barrier(b->world));
+    uint64_t start_ns = time_now_ns();
     need(banyan_plan_load(b->executor, plan, &options, &loaded));
+    if (b->rank == 0)
+        printf("%-24s %11s %12.3f us\n", name, "load", (double)(time_now_ns() - start_ns) / 1e3);
     for (size_t i = 0; i < count; i++) {
         double ns = best_ns(b, loaded, input, sizes[i]);
         if (b->rank == 0)
@@ -191,13 +196,28 @@ static void measure(struct bench *b, const char *name, banyan_plan *plan, const 
 
 static void run_benches(struct bench *b)
 {
-    static const uint64_t none[] = {0}, small[] = {8, 256, 4096, 65536},
+    static const uint64_t least[] = {4}, small[] = {8, 256, 4096, 65536},
                           large[] = {8, 4096, 65536, 262144, 2097152, 16777216};
-    measure(b, "empty plan", empty_plan(b->size), none, 1, false);
-    measure(b, "signal there and back", ping_plan(b->size), none, 1, false);
+    measure(b, "empty plan", empty_plan(b->size), least, 1, false);
+    measure(b, "signal there and back", ping_plan(b->size), least, 1, false);
     measure(b, "packets", packet_plan(b->size), small, 4, false);
     measure(b, "direct, symmetric", direct_plan(b->size), large, 6, true);
     measure(b, "direct, ordinary", direct_plan(b->size), large, 6, false);
+}
+
+/* A processor each, when there are enough: else the kernel may keep two ranks on one. */
+static void bind_to_processor(int rank, int size)
+{
+    cpu_set_t all, one;
+    int left = rank;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < size)
+        return;
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &all) && left-- == 0)
+            CPU_SET(i, &one);
+    }
+    sched_setaffinity(0, sizeof one, &one);
 }
 
 int main(int argc, char **argv)
@@ -213,6 +233,7 @@ int main(int argc, char **argv)
         if (fork() == 0)
             break;
     }
+    bind_to_processor(b.rank, b.size);
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
     options.rank = b.rank;
     options.world_size = b.size;

@@ -51,13 +51,9 @@ static int list(int argc, char **argv)
         "these lie in symmetric memory, and are staged when they do not; the others let peers see\n"
         "scratch only.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest != argc)
-        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest],
-                              LIST_WHO);
     if (json)
         return print_json();
     print_table();

@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "options.h"
+#include "plan_file.h"
 #include "plan_view.h"
 #include "text.h"
 
@@ -45,7 +46,7 @@ static int show(const char *who, const char *path, int rank)
     banyan_plan *plan;
     char *text;
     int code = 0;
-    if (banyan_plan_read(path, &plan) != BANYAN_OK)
+    if (plan_file_read(path, &plan) != BANYAN_OK)
         return fail(who);
     if (banyan_plan_list(plan, rank, &text) == BANYAN_OK) {
         fputs(text, stdout);
@@ -92,12 +93,12 @@ static int print_differences(const char *who, const banyan_plan *a, const banyan
 static int diff(const char *who, char **paths)
 {
     banyan_plan *a, *b;
-    if (banyan_plan_read(paths[0], &a) != BANYAN_OK) {
+    if (plan_file_read(paths[0], &a) != BANYAN_OK) {
         fail(who);
         return EXIT_USAGE;
     }
     int code = EXIT_USAGE;
-    if (banyan_plan_read(paths[1], &b) == BANYAN_OK) {
+    if (plan_file_read(paths[1], &b) == BANYAN_OK) {
         code = print_differences(who, a, b);
         banyan_plan_destroy(b);
     } else {
@@ -195,7 +196,7 @@ static int stats(const char *who, const char *path, uint64_t size, bool json)
     banyan_plan *plan;
     banyan_plan_stats found;
     int code = 0;
-    if (banyan_plan_read(path, &plan) != BANYAN_OK)
+    if (plan_file_read(path, &plan) != BANYAN_OK)
         return fail(who);
     banyan_plan_info info = banyan_plan_describe(plan);
     uint64_t message = choose_size(&info, size);
@@ -252,6 +253,7 @@ static void print_help(FILE *to)
                 "  diff A.json B.json tell what differs\n"
                 "  stats PLAN.json    count what it moves, and the hops to its end\n"
                 "  view PLAN.json     draw it on a page for a browser\n\n"
+                "  A plan that is called - is read from stdin.\n"
                 "  banyan plan show --help, and so on, says more.\n");
 }
 

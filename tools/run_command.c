@@ -9,6 +9,7 @@
 #include "message.h"
 #include "options.h"
 #include "out_file.h"
+#include "plan_file.h"
 #include "run_check.h"
 #include "run_job.h"
 #include "sizes.h"
@@ -106,7 +107,7 @@ static banyan_status read_plan(run_job *job, banyan_plan **plan)
 {
     DLDataType dtype;
     TRY(banyan_dtype_parse(job->dtype_name, &dtype));
-    TRY(banyan_plan_read(job->path, plan));
+    TRY(plan_file_read(job->path, plan));
     TRY(run_data_make(*plan, dtype, &job->data));
     job->plan = *plan;
     job->info = banyan_plan_describe(*plan);
@@ -177,7 +178,8 @@ int run_command(int argc, char **argv)
         "mean of a run on the slowest rank; algbw is size / time; busbw is that times 2(n-1)/n "
         "for\n"
         "all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, as nccl-tests has "
-        "it.\n",
+        "it.\n"
+        "A PLAN.json that is called - is read from stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);

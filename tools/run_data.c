@@ -8,7 +8,8 @@
 
 #include "try.h"
 
-/* Values are made and compared so many at a time. */
+/* Values are made and compared so many at a time; always as many, so that compilers make vector
+ * code of it. */
 #define BLOCK 512
 
 /* ---- types ---- */
@@ -38,17 +39,17 @@ static const struct float_format *format_of(DLDataType dtype)
     return NULL;
 }
 
-/* A whole number that the format holds exactly. */
-static uint64_t float_bits(const struct float_format *format, int64_t value)
+/* Of a whole number that the format holds exactly, from those of f32: another exponent's bias, and
+ * fewer bits. */
+static inline uint64_t float_bits(const struct float_format *format, int64_t value)
 {
-    uint64_t size = value < 0 ? (uint64_t)-value : (uint64_t)value;
-    if (size == 0)
-        return 0;
-    int exponent = 63 - __builtin_clzll(size), shift = format->mantissa_bits - exponent;
-    uint64_t fraction = size - (UINT64_C(1) << exponent);
-    fraction = shift >= 0 ? fraction << shift : fraction >> -shift;
-    uint64_t sign = value < 0 ? UINT64_C(1) << (format->dtype.bits - 1) : 0;
-    return sign | (uint64_t)(exponent + format->bias) << format->mantissa_bits | fraction;
+    float wide = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &wide, sizeof bits);
+    uint32_t size = bits & INT32_MAX, sign = bits >> 31;
+    uint32_t bias = (uint32_t)(127 - format->bias) << format->mantissa_bits;
+    uint32_t narrow = size == 0 ? 0 : (size >> (23 - format->mantissa_bits)) - bias;
+    return narrow | sign << (format->dtype.bits - 1);
 }
 
 static double float_value(const struct float_format *format, uint64_t bits)
@@ -90,9 +91,12 @@ static uint32_t key_of(int rank, unsigned turn)
     return mix((uint32_t)rank * 0x9e3779b9u + turn * 0x85ebca6bu + 1);
 }
 
-static inline uint32_t number_at(uint32_t key, uint64_t index)
+static void make_numbers(uint32_t key, uint64_t first, uint32_t numbers[BLOCK])
 {
-    return mix((uint32_t)index ^ (uint32_t)(index >> 32) * 0xc2b2ae35u ^ key);
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        uint64_t index = first + i;
+        numbers[i] = mix((uint32_t)index ^ (uint32_t)(index >> 32) * 0xc2b2ae35u ^ key);
+    }
 }
 
 static bool is_active(const run_data *data, int rank, unsigned turn)
@@ -100,55 +104,73 @@ static bool is_active(const run_data *data, int rank, unsigned turn)
     return (rank + (int)(turn % (unsigned)data->ranks)) % data->ranks < data->active;
 }
 
-static void make_floats(const run_data *data, uint32_t key, uint64_t first, size_t count,
-                        int64_t *values)
+static void make_floats(const run_data *data, const uint32_t *numbers, int64_t *values)
 {
     uint64_t range = 2 * (uint64_t)data->most + 1;
-    for (size_t i = 0; i < count; i++)
-        values[i] = (int64_t)(number_at(key, first + i) * range >> 32) - data->most;
+    for (size_t i = 0; i < BLOCK; i++)
+        values[i] = (int64_t)(numbers[i] * range >> 32) - data->most;
 }
 
-static void make_bits(uint32_t key, uint64_t first, size_t count, int64_t *values)
+static void make_bits(const uint32_t *numbers, int64_t *values)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t number = number_at(key, first + i);
-        values[i] = (int64_t)((uint64_t)(number * 0x9e3779b9u) << 32 | number);
-    }
+    for (size_t i = 0; i < BLOCK; i++)
+        values[i] = (int64_t)((uint64_t)(numbers[i] * 0x9e3779b9u) << 32 | numbers[i]);
 }
 
-static void make_values(const run_data *data, int rank, unsigned turn, uint64_t first, size_t count,
-                        int64_t *values)
+static void make_values(const run_data *data, int rank, unsigned turn, uint64_t first,
+                        int64_t values[BLOCK])
 {
-    uint32_t key = key_of(rank, turn);
+    uint32_t numbers[BLOCK];
+    make_numbers(key_of(rank, turn), first, numbers);
     if (data->bits || !is_float(data->dtype)) {
-        make_bits(key, first, count, values);
-        for (size_t i = 0; i < count && !data->bits; i++)
+        make_bits(numbers, values);
+        bool compared = !data->bits && data->op != BANYAN_SUM; /* sums wrap around anyhow */
+        for (size_t i = 0; i < BLOCK && compared; i++)
             values[i] = integer_value(data->dtype, (uint64_t)values[i]);
     } else if (is_active(data, rank, turn)) {
-        make_floats(data, key, first, count, values);
+        make_floats(data, numbers, values);
     } else {
-        memset(values, 0, count * sizeof *values);
+        memset(values, 0, BLOCK * sizeof *values);
     }
 }
 
-static void reduce_values(banyan_reduce_op op, size_t count, const int64_t *more, int64_t *values)
+static void reduce_values(banyan_reduce_op op, const int64_t *more, int64_t *values)
 {
-    for (size_t i = 0; i < count && op == BANYAN_SUM; i++)
+    for (size_t i = 0; i < BLOCK && op == BANYAN_SUM; i++)
         values[i] = (int64_t)((uint64_t)values[i] + (uint64_t)more[i]);
-    for (size_t i = 0; i < count && op == BANYAN_MIN; i++)
+    for (size_t i = 0; i < BLOCK && op == BANYAN_MIN; i++)
         values[i] = more[i] < values[i] ? more[i] : values[i];
-    for (size_t i = 0; i < count && op == BANYAN_MAX; i++)
+    for (size_t i = 0; i < BLOCK && op == BANYAN_MAX; i++)
         values[i] = more[i] > values[i] ? more[i] : values[i];
 }
 
 /* ---- elements ---- */
 
-static void put_elements(const run_data *data, size_t count, const int64_t *values, char *to)
+/* With a size that the compiler knows. */
+static inline void put_sized(size_t elem_bytes, size_t count, const int64_t *values, char *to)
+{
+    for (size_t i = 0; i < count; i++)
+        memcpy(to + i * elem_bytes, &values[i], elem_bytes);
+}
+
+/* `values` become bits. */
+static void put_elements(const run_data *data, size_t count, int64_t values[BLOCK], char *to)
 {
     const struct float_format *format = data->bits ? NULL : format_of(data->dtype);
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bits = format ? float_bits(format, values[i]) : (uint64_t)values[i];
-        memcpy(to + i * data->elem_bytes, &bits, data->elem_bytes);
+    for (size_t i = 0; i < BLOCK && format; i++)
+        values[i] = (int64_t)float_bits(format, values[i]);
+    switch (data->elem_bytes) {
+    case 1:
+        put_sized(1, count, values, to);
+        break;
+    case 2:
+        put_sized(2, count, values, to);
+        break;
+    case 4:
+        put_sized(4, count, values, to);
+        break;
+    default:
+        put_sized(data->elem_bytes, count, values, to);
     }
 }
 
@@ -157,7 +179,7 @@ void run_data_fill(const run_data *data, int rank, unsigned turn, void *input, u
     int64_t values[BLOCK];
     for (uint64_t at = 0; at < elems; at += BLOCK) {
         size_t count = elems - at < BLOCK ? (size_t)(elems - at) : BLOCK;
-        make_values(data, rank, turn, at, count, values);
+        make_values(data, rank, turn, at, values);
         put_elements(data, count, values, (char *)input + at * data->elem_bytes);
     }
 }
@@ -189,10 +211,10 @@ static void check_part(const run_data *data, unsigned turn, const banyan_plan_re
         size_t count = elems - at < BLOCK ? (size_t)(elems - at) : BLOCK;
         for (size_t i = 0; i < part->source_count; i++) {
             const banyan_plan_source *source = &part->sources[i];
-            make_values(data, source->rank, turn, source->offset / data->elem_bytes + at, count,
+            make_values(data, source->rank, turn, source->offset / data->elem_bytes + at,
                         i == 0 ? values : more);
             if (i > 0)
-                reduce_values(data->op, count, more, values);
+                reduce_values(data->op, more, values);
         }
         put_elements(data, count, values, expected);
         compare(data, count, expected, output + part->offset + at * data->elem_bytes, first + at,

@@ -74,10 +74,12 @@ static int tune_rank(int rank, void *context)
 static void print_row(const json_t *row)
 {
     char text[TEXT_NUMBER_BYTES];
+    const char *dtype = json_string_value(json_object_get(row, "dtype"));
     const json_t *up_to = json_object_get(row, "up_to_bytes");
     bool bounded = json_is_integer(up_to);
-    printf("%-15s%-12s%16s  %s\n", json_string_value(json_object_get(row, "collective")),
+    printf("%-15s%-12s%-10s%16s  %s\n", json_string_value(json_object_get(row, "collective")),
            json_is_true(json_object_get(row, "registered")) ? "registered" : "ordinary",
+           dtype ? dtype : "any",
            bounded ? text_count((uint64_t)json_integer_value(up_to), text) : "any",
            json_string_value(json_object_get(row, "algorithm")));
 }
@@ -93,7 +95,8 @@ static int print_table(const struct tuning_job *job)
         return 1;
     }
     printf("%d ranks, a rank's input\n\n", job->ranks);
-    printf("%-15s%-12s%16s  %s\n", "collective", "memory", "up to bytes", "algorithm");
+    printf("%-15s%-12s%-10s%16s  %s\n", "collective", "memory", "dtype", "up to bytes",
+           "algorithm");
     json_array_foreach(json_object_get(root, "rows"), i, row)
     {
         if (json_integer_value(json_object_get(row, "ranks")) == job->ranks)
@@ -127,11 +130,14 @@ int tune_command(int argc, char **argv)
 {
     struct tuning_job job = {.workers = 1, .how = BANYAN_TUNE_OPTIONS_INIT};
     uint64_t range[2] = {job.how.min_bytes, job.how.max_bytes};
+    const char *dtype = NULL;
     const option_entry entries[] = {
         {"ranks", 'n', OPTION_COUNT, &job.ranks, "N", "between how many ranks", 2,
          BANYAN_MAX_RANKS},
         {"size", 's', OPTION_RANGE, range, "LOW:HIGH",
          "bytes of the longer of input and output (8:64M)", 0, 0},
+        {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE",
+         "of the elements; rows then serve it alone (f32, rows for all)", 0, 0},
         {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "at most, in all (60)", 0, 0},
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
          "threads of a rank that run thread blocks (1)", 1, 1024},
@@ -143,17 +149,16 @@ int tune_command(int argc, char **argv)
         "on\n"
         "ordinary and on registered memory, and write down which is fastest for which size. What "
         "a\n"
-        "table that exists says of other numbers of ranks stays. Communicators read it when it is\n"
-        "given in their options, or in BANYAN_TUNING.\n",
+        "table that exists says of other numbers of ranks, or types, stays. Communicators read it\n"
+        "when it is given in their options, or in BANYAN_TUNING.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest != argc)
-        return options_refuse(&table, "\"%s\" is no option; %s --help lists them", argv[rest], WHO);
     if (job.ranks == 0 || !job.path)
         return options_refuse(&table, "%s is missing", job.path ? "--ranks N" : "--out FILE");
+    if (dtype && banyan_dtype_parse(dtype, &job.how.dtype) != BANYAN_OK)
+        return options_refuse(&table, "%s", banyan_last_error());
     job.how.min_bytes = range[0];
     job.how.max_bytes = range[1];
     return run(&job);

@@ -112,10 +112,12 @@ BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
  * communicator. Errors: INVALID (another number of ranks, a custom collective), MISMATCH. */
 BANYAN_API banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan);
 
-/* Name of the algorithm, or plan, that a call would use: for `message_bytes` of a rank's input.
- * Registered: the buffers lie in memory given to banyan_comm_register. Local. */
+/* Name of the algorithm, or plan, that a call would use, with root 0 and shift 1: for
+ * `message_bytes` of a rank's input. `op` is for reductions. Registered: the buffers lie in memory
+ * given to banyan_comm_register. Local. */
 BANYAN_API banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
-                                            uint64_t message_bytes, bool in_place, bool registered,
+                                            uint64_t message_bytes, DLDataType dtype,
+                                            banyan_reduce_op op, bool in_place, bool registered,
                                             const char **name);
 
 /* Measure the algorithms for these collectives and sizes and use the fastest from now on; rank 0
@@ -126,6 +128,9 @@ typedef struct banyan_tune_options {
     double seconds;                                                  /* at most, in all */
     void (*progress)(void *context, const char *what, double share); /* rank 0; may be NULL */
     void *context;
+    /* Measured, and then used, with elements of this type alone. Zero: f32 is measured, and what is
+     * found serves every type without a table of its own. */
+    DLDataType dtype;
 } banyan_tune_options;
 
 #define BANYAN_TUNE_OPTIONS_INIT                                                                   \

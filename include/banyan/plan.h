@@ -103,10 +103,10 @@ BANYAN_API banyan_status banyan_plan_expected(const banyan_plan *plan, int rank,
                                               uint64_t message_bytes, banyan_plan_result **parts,
                                               size_t *count, banyan_reduce_op *op);
 
-/* Read a plan from a file, or from text. Every index in it is checked; what is wrong is refused
- * with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors: NOT_FOUND,
- * SYSTEM and INVALID (the file), FORMAT (what is in it), NO_MEMORY. Any thread. `name` is what the
- * text is called in errors. */
+/* Read a plan from a file or pipe, or from text. Every index in it is checked; what is wrong is
+ * refused with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors:
+ * NOT_FOUND, SYSTEM and INVALID (the file), FORMAT (what is in it), NO_MEMORY. Any thread. `name`
+ * is what the text is called in errors. */
 BANYAN_API banyan_status banyan_plan_read(const char *path, banyan_plan **plan);
 BANYAN_API banyan_status banyan_plan_parse(const char *text, size_t bytes, const char *name,
                                            banyan_plan **plan);

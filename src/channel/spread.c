@@ -7,27 +7,28 @@
 /* Stays in the first-level cache while it is copied again and again; what streaming likes best. */
 #define BLOCK ((size_t)32 << 10)
 
-static void copy_block(char *to, const char *from, size_t bytes, bool stream)
+static void copy_block(char *to, const char *from, size_t bytes, spread_way way)
 {
     if (to == from)
         return;
-    if (stream)
+    if (way == SPREAD_PAST_CACHE)
         stream_past_cache(to, from, bytes);
+    else if (way == SPREAD_INTO_CACHE)
+        stream_into_cache(to, from, bytes);
     else
         memcpy(to, from, bytes);
 }
 
 void spread_bytes(void *const *destinations, uint32_t count, const void *source, size_t bytes,
-                  bool past_cache)
+                  spread_way way)
 {
     const char *from = source;
-    bool stream = past_cache && stream_is_worthwhile(bytes);
     size_t block = count > 1 ? BLOCK : bytes;
     for (size_t at = 0; at < bytes; at += block) {
         size_t some = bytes - at < block ? bytes - at : block;
         for (uint32_t i = 0; i < count; i++)
-            copy_block((char *)destinations[i] + at, from + at, some, stream);
+            copy_block((char *)destinations[i] + at, from + at, some, way);
     }
-    if (stream)
+    if (way == SPREAD_PAST_CACHE)
         stream_fence();
 }

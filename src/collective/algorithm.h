@@ -97,13 +97,18 @@ void local_reduce(algorithm *a, banyan_chunk source, banyan_chunk other, banyan_
  * place. */
 void local_keep(algorithm *a, banyan_chunk destination, banyan_chunk source, int thread_block);
 
-/* ---- both ---- */
+/* ---- two phases ---- */
 
-/* Let the others have the rank's block, each of which has a slot of its own number for that: copied
- * where all can read it; a single peer gets it at once, by the operation that made it. After word
- * of it, everybody gathers the others' blocks into the output. */
-void show_block(algorithm *a, banyan_chunk own, uint64_t slots, int thread_block);
-void gather_blocks(algorithm *a, int rank, uint64_t slots, int thread_block);
+/* destination = the rank's own block of its input with what its peers put into its slots, of which
+ * there is one a rank; in the order of ranks. */
+void reduce_block_into(algorithm *a, int rank, uint64_t slots, banyan_chunk destination,
+                       int thread_block);
+
+/* The same into the output and to where all can have it, with word of it: the slot of the rank's
+ * own number, from which they read; a single peer's is written at once, by the operation that
+ * reduces. Then everybody gathers the others' blocks into the output. */
+void reduce_block_for_all(algorithm *a, int rank, uint64_t slots, int mesh, int thread_block);
+void gather_blocks(algorithm *a, int rank, uint64_t slots, int mesh, int thread_block);
 
 /* ---- the algorithms ---- */
 
@@ -144,6 +149,7 @@ void alltoall_allpairs(algorithm *a);
 void alltoall_pairwise(algorithm *a);
 void broadcast_allpairs(algorithm *a);
 void broadcast_scatter_allgather(algorithm *a);
+void reduce_oneshot(algorithm *a);
 void reduce_twoshot(algorithm *a);
 
 void allreduce_pipelined(algorithm *a);

@@ -22,36 +22,52 @@ void allreduce_oneshot(algorithm *a)
     }
 }
 
-/* Block r of every rank's input to rank r, which reduces them into `destination`. */
-static void reduce_own_block(algorithm *a, int rank, uint64_t slots, banyan_chunk destination)
+/* Block r of every rank's input to rank r. */
+static void exchange_blocks(algorithm *a, int rank, uint64_t slots)
 {
     EACH_PEER(a, rank, peer)
     remote_put(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer), 0);
     mesh_meet(a, MESH_ARRIVED, rank, 0);
-    for (int source = 0; source < a->ranks; source++)
-        a->parts[source] = slot_at(a, rank, slots + (uint64_t)source);
-    a->parts[rank] = input_at(a, rank, rank);
-    local_reduce_parts(a, a->ranks, destination, 0);
 }
 
-/* Reduce-scatter, then all-gather. A rank's slot of its own number holds what it has reduced. */
+/* Reduce-scatter, then all-gather. */
 void allreduce_twoshot(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_chunk own = output_at(a, rank, rank);
-        reduce_own_block(a, rank, slots, own);
-        show_block(a, own, slots, 0);
-        mesh_meet(a, MESH_GATHER, rank, 0);
-        gather_blocks(a, rank, slots, 0);
+        exchange_blocks(a, rank, slots);
+        reduce_block_for_all(a, rank, slots, MESH_GATHER, 0);
+        gather_blocks(a, rank, slots, MESH_GATHER, 0);
     }
 }
 
 void reducescatter_allpairs(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
-    for (int rank = 0; rank < a->ranks; rank++)
-        reduce_own_block(a, rank, slots, output_at(a, rank, 0));
+    for (int rank = 0; rank < a->ranks; rank++) {
+        exchange_blocks(a, rank, slots);
+        reduce_block_into(a, rank, slots, output_at(a, rank, 0), 0);
+    }
+}
+
+/* All inputs go to the root. It says that it has begun, and so has done with the run before; the
+ * others end only when they know, and so are never two runs ahead. */
+void reduce_oneshot(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    int root = a->root;
+    mesh_signal_all(a, MESH_BEGUN, root, 0);
+    EACH_PEER(a, root, rank)
+    {
+        remote_put(a, slot_at(a, root, slots + (uint64_t)rank), input_at(a, rank, 0), 0);
+        mesh_signal(a, MESH_ARRIVED, rank, root, 0);
+        mesh_wait(a, MESH_BEGUN, rank, root, 0);
+    }
+    mesh_wait_all(a, MESH_ARRIVED, root, 0);
+    for (int source = 0; source < a->ranks; source++)
+        a->parts[source] = slot_at(a, root, slots + (uint64_t)source);
+    a->parts[root] = input_at(a, root, 0);
+    local_reduce_parts(a, a->ranks, output_at(a, root, 0), 0);
 }
 
 /* Reduce-scatter, then the root gathers. Everybody hears from everybody, though only the root has
@@ -62,7 +78,8 @@ void reduce_twoshot(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         bool is_root = rank == a->root;
         banyan_chunk own = slot_at(a, rank, slots + (uint64_t)rank);
-        reduce_own_block(a, rank, slots, is_root ? output_at(a, rank, rank) : own);
+        exchange_blocks(a, rank, slots);
+        reduce_block_into(a, rank, slots, is_root ? output_at(a, rank, rank) : own, 0);
         if (!is_root) {
             mesh_signal(a, MESH_GATHER, rank, a->root, 0);
             continue;

@@ -35,10 +35,7 @@ static void fill_peers(algorithm *a, int rank, uint64_t slots)
 static void reduce_unit(algorithm *a, int rank, uint64_t slots, banyan_chunk destination)
 {
     mesh_wait_all(a, MESH_ARRIVED, rank, REDUCE);
-    for (int source = 0; source < a->ranks; source++)
-        a->parts[source] = slot_at(a, rank, slots + (uint64_t)source);
-    a->parts[rank] = input_at(a, rank, rank);
-    local_reduce_parts(a, a->ranks, destination, REDUCE);
+    reduce_block_into(a, rank, slots, destination, REDUCE);
 }
 
 /* Two-shot. That all have reduced unit i says that their slots for it are free; that all have sent
@@ -49,14 +46,11 @@ void allreduce_pipelined(algorithm *a)
     banyan_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         banyan_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
-        banyan_chunk own = output_at(a, rank, rank);
         acquire(room, FILL);
         fill_peers(a, rank, slots);
-        reduce_unit(a, rank, slots, own);
-        show_block(a, own, slots, REDUCE);
-        mesh_signal_all(a, MESH_REDUCED, rank, REDUCE);
-        mesh_wait_all(a, MESH_REDUCED, rank, EMPTY);
-        gather_blocks(a, rank, slots, EMPTY);
+        mesh_wait_all(a, MESH_ARRIVED, rank, REDUCE);
+        reduce_block_for_all(a, rank, slots, MESH_REDUCED, REDUCE);
+        gather_blocks(a, rank, slots, MESH_REDUCED, EMPTY);
         release(room, EMPTY);
     }
     banyan_loop_end(a->program);

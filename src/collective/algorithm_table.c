@@ -105,6 +105,8 @@ const algorithm_entry algorithm_table[] = {
      .double_scratch = true},
     {DIRECT(broadcast_direct, BANYAN_BROADCAST, "All read the root's input")},
     {SCRATCH(reduce_packets, BANYAN_REDUCE, "To the root as packets"), AS_PACKETS},
+    {SCRATCH(reduce_oneshot, BANYAN_REDUCE, "All to the root through scratch"),
+     .double_scratch = true},
     {SCRATCH(reduce_twoshot, BANYAN_REDUCE, "Reduce-scatter through scratch, gathered by the root"),
      .double_scratch = true, .chunk_factor = factor_ranks},
     {SCRATCH(reduce_pipelined, BANYAN_REDUCE, "The same in units through a small ring of scratch"),

@@ -53,12 +53,20 @@ banyan_chunk slot_at(const algorithm *a, int rank, uint64_t index)
     return slot_range(a, rank, index, 1);
 }
 
+/* Chunks are of no rank once the program has failed. */
+static bool are_ranks(int from, int to)
+{
+    return from >= 0 && to >= 0;
+}
+
 /* Both ends are made at once, so that the k-th channel one way is the k-th the other way. */
 static banyan_memory_channel *mesh_channel(algorithm *a, int mesh, int from, int to)
 {
     banyan_memory_channel **channels = a->meshes[mesh];
     size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
     size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
+    if (!are_ranks(from, to))
+        return NULL;
     if (!channels[there]) {
         channels[there] = banyan_memory_channel_create(a->program, to, from);
         channels[back] = banyan_memory_channel_create(a->program, from, to);
@@ -108,6 +116,8 @@ banyan_port_channel *port_between(algorithm *a, int from, int to)
 {
     size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
     size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
+    if (!are_ranks(from, to))
+        return NULL;
     if (!a->ports[there]) {
         a->ports[there] = banyan_port_channel_create(a->program, to, from);
         a->ports[back] = banyan_port_channel_create(a->program, from, to);
@@ -194,17 +204,34 @@ void local_keep(algorithm *a, banyan_chunk destination, banyan_chunk source, int
         local_copy(a, destination, source, thread_block);
 }
 
-void show_block(algorithm *a, banyan_chunk own, uint64_t slots, int thread_block)
+void reduce_block_into(algorithm *a, int rank, uint64_t slots, banyan_chunk destination,
+                       int thread_block)
 {
-    EACH_PEER(a, own.rank, peer)
-    if (a->ranks == 2)
-        remote_put(a, slot_at(a, peer, slots + (uint64_t)peer), own, thread_block);
-    if (a->ranks > 2)
-        local_copy(a, slot_at(a, own.rank, slots + (uint64_t)own.rank), own, thread_block);
+    for (int source = 0; source < a->ranks; source++)
+        a->parts[source] = slot_at(a, rank, slots + (uint64_t)source);
+    a->parts[rank] = input_at(a, rank, rank);
+    local_reduce_parts(a, a->ranks, destination, thread_block);
 }
 
-void gather_blocks(algorithm *a, int rank, uint64_t slots, int thread_block)
+void reduce_block_for_all(algorithm *a, int rank, uint64_t slots, int mesh, int thread_block)
 {
+    banyan_chunk own = output_at(a, rank, rank);
+    banyan_chunk shown = slot_at(a, rank, slots + (uint64_t)rank);
+    if (a->ranks == 2) {
+        int peer = 1 - rank;
+        reduce_block_into(a, rank, slots, own, thread_block);
+        remote_put(a, slot_at(a, peer, slots + (uint64_t)peer), own, thread_block);
+        mesh_signal(a, mesh, rank, peer, thread_block);
+    } else {
+        reduce_block_into(a, rank, slots, shown, thread_block);
+        mesh_signal_all(a, mesh, rank, thread_block);
+        local_copy(a, own, shown, thread_block);
+    }
+}
+
+void gather_blocks(algorithm *a, int rank, uint64_t slots, int mesh, int thread_block)
+{
+    mesh_wait_all(a, mesh, rank, thread_block);
     EACH_PEER(a, rank, peer)
     if (a->ranks == 2)
         local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)rank),

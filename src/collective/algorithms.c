@@ -4,12 +4,11 @@
 
 #include "core/arena.h"
 #include "core/error.h"
+#include "core/options.h"
 
-/* Units of all rings of a rank together stay in the caches; measured: shorter ones cost more in
- * waiting, longer ones gain nothing. */
-#define PIPELINE_BYTES (UINT64_C(2) << 20)
-#define PIPELINE_LEAST_UNIT (UINT64_C(128) << 10)
-#define PIPELINE_MOST_UNIT (UINT64_C(512) << 10)
+/* Measured: shorter units cost more in waiting; longer ones gain nothing, and keep messages that
+ * they divide into few from overlapping. */
+#define PIPELINE_UNIT (UINT64_C(128) << 10)
 #define UNIT_MULTIPLE 64
 
 /* The tables of channels grow with the square of the ranks. */
@@ -80,14 +79,9 @@ static uint64_t rings_of(const algorithm_entry *entry, int ranks)
 
 static uint64_t unit_for(const algorithm_entry *entry, const banyan_algorithm_params *params)
 {
-    uint64_t unit = params->unit_bytes;
     if (!is_pipeline(entry))
         return 0;
-    if (!unit) {
-        unit = PIPELINE_BYTES / rings_of(entry, params->ranks);
-        unit = unit < PIPELINE_LEAST_UNIT ? PIPELINE_LEAST_UNIT : unit;
-        unit = unit > PIPELINE_MOST_UNIT ? PIPELINE_MOST_UNIT : unit;
-    }
+    uint64_t unit = params->unit_bytes ? params->unit_bytes : PIPELINE_UNIT;
     return (unit + UNIT_MULTIPLE - 1) / UNIT_MULTIPLE * UNIT_MULTIPLE;
 }
 
@@ -201,12 +195,7 @@ banyan_status banyan_algorithm_compile(const char *name, const banyan_algorithm_
 {
     banyan_algorithm_params taken = BANYAN_ALGORITHM_PARAMS_INIT;
     const algorithm_entry *entry = NULL;
-    if (params->size == 0)
-        return error_set(BANYAN_ERR_INVALID,
-                         "the parameters of %s have size 0: "
-                         "BANYAN_ALGORITHM_PARAMS_INIT sets it",
-                         name);
-    memcpy(&taken, params, params->size < sizeof taken ? params->size : sizeof taken);
+    RETURN_IF_FAILED(options_take(params, "BANYAN_ALGORITHM_PARAMS_INIT", &taken, sizeof taken));
     RETURN_IF_FAILED(algorithm_find(name, &entry));
     RETURN_IF_FAILED(algorithm_check(entry, &taken));
     arena memory = {0};

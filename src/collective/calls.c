@@ -17,12 +17,16 @@ typedef struct buffers {
     uint64_t input_at, output_at; /* bytes: in place, the one lies there in the other */
 } buffers;
 
-static banyan_status check_element(const banyan_comm *comm, const char *name, DLDataType dtype)
+static banyan_status check_element(const banyan_comm *comm, const char *name, const call *wanted)
 {
+    DLDataType dtype = wanted->dtype;
     if (banyan_dtype_bytes(dtype) == 0)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: %s of elements of %d bits × %d, which do not fill whole bytes",
                          comm->rank, name, dtype.bits, dtype.lanes);
+    if (wanted->op != BANYAN_SUM && wanted->op != BANYAN_MIN && wanted->op != BANYAN_MAX)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: %s with reduction %d, which is none",
+                         comm->rank, name, (int)wanted->op);
     return BANYAN_OK;
 }
 
@@ -87,13 +91,6 @@ static uint64_t offset_in(const banyan_memory *memory, const void *address, uint
 
 /* ---- running ---- */
 
-static bool same_call(const call *a, const call *b)
-{
-    return a->message_bytes == b->message_bytes && a->op == b->op && a->root == b->root &&
-           a->shift == b->shift && a->in_place == b->in_place && a->input == b->input &&
-           a->output == b->output && a->kind == b->kind;
-}
-
 static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
 {
     /* Where reduce's output lies is known at the root alone. */
@@ -112,12 +109,8 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
             memcpy(given->output, given->input, (size_t)given->input_bytes);
         return control_check(comm->world);
     }
-    banyan_loaded_plan *loaded = comm->latest[wanted->kind].loaded;
-    if (!loaded || !same_call(&comm->latest[wanted->kind].last, wanted)) {
-        RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
-        comm->latest[wanted->kind].last = *wanted;
-        comm->latest[wanted->kind].loaded = loaded;
-    }
+    banyan_loaded_plan *loaded;
+    RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
     return banyan_plan_run(loaded, given->input, given->output, wanted->message_bytes,
                            wanted->dtype);
 }
@@ -128,7 +121,7 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
 {
     const char *name = banyan_collective_name(wanted->kind);
     uint64_t block_bytes = 0;
-    RETURN_IF_FAILED(check_element(comm, name, wanted->dtype));
+    RETURN_IF_FAILED(check_element(comm, name, wanted));
     RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &block_bytes));
     RETURN_IF_FAILED(bytes_of(comm, name, count, input_blocks, wanted->dtype, &given->input_bytes));
     RETURN_IF_FAILED(
@@ -191,7 +184,7 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
                          comm->rank, name, wanted->root, comm->ranks);
     if (comm->rank == wanted->root && given->input != given->output && count > 0) {
         bool in_place;
-        RETURN_IF_FAILED(check_element(comm, name, wanted->dtype));
+        RETURN_IF_FAILED(check_element(comm, name, wanted));
         RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &given->input_bytes));
         given->output_bytes = given->input_bytes;
         RETURN_IF_FAILED(check_buffers(comm, name, given, &in_place));

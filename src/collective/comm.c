@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/new_file.h"
+#include "core/options.h"
 #include "world/control.h"
 
 #define TUNING_FILE_MAX ((size_t)16 << 20)
@@ -40,7 +41,7 @@ static banyan_status share_tuning(banyan_comm *comm, const char *path)
 static banyan_status load_tuning(banyan_comm *comm, const banyan_comm_options *options)
 {
     RETURN_IF_FAILED(control_agree(comm->world, tuning_default(&comm->table)));
-    const char *path = options && options->tuning ? options->tuning : getenv("BANYAN_TUNING");
+    const char *path = options->tuning ? options->tuning : getenv("BANYAN_TUNING");
     uint32_t wanted = path && path[0] != '\0';
     RETURN_IF_FAILED(banyan_world_broadcast(comm->world, &wanted, sizeof wanted, 0));
     return wanted ? share_tuning(comm, path ? path : "rank 0's tuning table") : BANYAN_OK;
@@ -54,16 +55,6 @@ static void comm_free(banyan_comm *comm)
     array_free(&comm->registered);
     array_free(&comm->ready);
     free(comm);
-}
-
-static banyan_status check_options(const banyan_comm_options *options)
-{
-    if (options && options->size < sizeof *options)
-        return error_set(BANYAN_ERR_INVALID,
-                         "banyan_comm_options of %zu bytes are not this library's of %zu: begin "
-                         "with BANYAN_COMM_OPTIONS_INIT",
-                         options->size, sizeof *options);
-    return BANYAN_OK;
 }
 
 /* The same on every node, or 0. */
@@ -85,8 +76,7 @@ static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *op
     RETURN_IF_FAILED(banyan_world_broadcast(comm->world, &check_calls, sizeof check_calls, 0));
     comm->check_calls = check_calls != 0;
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
-    if (options)
-        how.workers = options->workers;
+    how.workers = options->workers;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
     return load_tuning(comm, options);
 }
@@ -95,10 +85,11 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
                                  banyan_comm **comm)
 {
     CONTROL_CALL(world, __func__);
+    banyan_comm_options taken = BANYAN_COMM_OPTIONS_INIT;
     banyan_comm *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
     if (status == BANYAN_OK)
-        status = check_options(options);
+        status = options_take(options, "BANYAN_COMM_OPTIONS_INIT", &taken, sizeof taken);
     status = control_agree(world, status);
     if (status != BANYAN_OK) {
         free(made);
@@ -108,7 +99,7 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
     made->ranks_per_node = common_ranks_per_node(world);
-    status = open_parts(made, options);
+    status = open_parts(made, &taken);
     if (status != BANYAN_OK) {
         comm_free(made);
         return status;
@@ -187,14 +178,15 @@ banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan)
 }
 
 banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
-                                 uint64_t message_bytes, bool in_place, bool registered,
-                                 const char **name)
+                                 uint64_t message_bytes, DLDataType dtype, banyan_reduce_op op,
+                                 bool in_place, bool registered, const char **name)
 {
     call wanted = {.kind = kind,
+                   .op = op,
                    .shift = 1,
                    .in_place = in_place,
                    .message_bytes = message_bytes,
-                   .dtype = BANYAN_F32};
+                   .dtype = dtype};
     if (registered && comm->registered.count > 0)
         wanted.input = wanted.output = comm->registered.data[0];
     choice chosen;

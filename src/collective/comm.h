@@ -29,7 +29,8 @@ typedef struct choice {
 
 /* A loaded plan, kept for calls like the one that it was loaded for. */
 typedef struct ready {
-    call for_call; /* message_bytes: the most it serves; dtype does not matter */
+    call
+        for_call; /* message_bytes: the most it serves; the dtype has chosen, and matters no more */
     choice chosen;
     banyan_loaded_plan *loaded;
     uint64_t last_use;
@@ -51,7 +52,7 @@ struct banyan_comm {
     /* The latest call of each kind, to find its plan by one comparison. */
     struct {
         call last;
-        banyan_loaded_plan *loaded;
+        size_t ready; /* 1 + its place in `ready`; 0: none */
     } latest[BANYAN_REDUCE + 1];
 };
 

@@ -58,8 +58,13 @@ static bool plan_serves(const banyan_plan *plan, const call *wanted)
 static banyan_status choose_row(const banyan_comm *comm, const call *wanted, bool registered,
                                 choice *chosen)
 {
-    const tuning_row *row = tuning_find(&comm->table, wanted->kind, comm->ranks,
-                                        comm->ranks_per_node, registered, wanted->message_bytes);
+    tuning_row exact = {.kind = wanted->kind,
+                        .ranks = comm->ranks,
+                        .ranks_per_node = comm->ranks_per_node,
+                        .dtype = wanted->dtype,
+                        .registered = registered,
+                        .up_to_bytes = wanted->message_bytes};
+    const tuning_row *row = tuning_find(&comm->table, &exact);
     if (!row)
         return error_set(BANYAN_ERR_NOT_FOUND,
                          "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
@@ -176,8 +181,15 @@ static uint64_t capacity_for(const choice *chosen, uint64_t message_bytes)
     return capacity < bound ? capacity : bound;
 }
 
+static bool same_call(const call *a, const call *b)
+{
+    return a->message_bytes == b->message_bytes && a->op == b->op && a->root == b->root &&
+           a->shift == b->shift && a->in_place == b->in_place && a->input == b->input &&
+           a->output == b->output && a->kind == b->kind && banyan_dtype_equal(a->dtype, b->dtype);
+}
+
 /* All ranks make the same calls, and so come to the same decisions here. */
-banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded)
+static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t *place)
 {
     choice chosen;
     RETURN_IF_FAILED(comm_choose(comm, wanted, &chosen));
@@ -186,8 +198,7 @@ banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_
         if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, &chosen))
             continue;
         if (kept->for_call.message_bytes >= wanted->message_bytes) {
-            kept->last_use = ++comm->uses;
-            *loaded = kept->loaded;
+            *place = i;
             return BANYAN_OK;
         }
         RETURN_IF_FAILED(drop(comm, i));
@@ -199,8 +210,24 @@ banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_
     at_most.message_bytes = capacity_for(&chosen, wanted->message_bytes);
     banyan_status room = array_reserve(&comm->ready, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(control_agree(comm->world, room));
-    RETURN_IF_FAILED(comm_load(comm, &at_most, &chosen, loaded));
+    banyan_loaded_plan *loaded;
+    RETURN_IF_FAILED(comm_load(comm, &at_most, &chosen, &loaded));
+    *place = comm->ready.count;
     comm->ready.data[comm->ready.count++] =
-        (ready){.for_call = at_most, .chosen = chosen, .loaded = *loaded, .last_use = ++comm->uses};
+        (ready){.for_call = at_most, .chosen = chosen, .loaded = loaded};
+    return BANYAN_OK;
+}
+
+/* A call like the latest of its kind needs one comparison. */
+banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded)
+{
+    size_t place = comm->latest[wanted->kind].ready;
+    if (place-- == 0 || !same_call(&comm->latest[wanted->kind].last, wanted)) {
+        RETURN_IF_FAILED(find_or_load(comm, wanted, &place));
+        comm->latest[wanted->kind].last = *wanted;
+        comm->latest[wanted->kind].ready = place + 1;
+    }
+    comm->ready.data[place].last_use = ++comm->uses;
+    *loaded = comm->ready.data[place].loaded;
     return BANYAN_OK;
 }

@@ -7,6 +7,7 @@
 #include "collective/comm.h"
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/options.h"
 #include "world/control.h"
 
 #define SIZE_STEP 4          /* between the sizes that are measured */
@@ -23,6 +24,7 @@ struct field {
     int number; /* of FIELDS */
     uint64_t end_ns;
     banyan_collective_kind kind;
+    DLDataType dtype;
     const banyan_memory *memory; /* NULL: ordinary */
     char *input, *output;
     ARRAY(tuning_row) rows;
@@ -37,7 +39,7 @@ static banyan_status run_many(const struct field *field, banyan_loaded_plan *loa
     uint64_t began_ns = time_now_ns();
     for (uint64_t i = 0; i < runs; i++)
         RETURN_IF_FAILED(
-            banyan_plan_run(loaded, field->input, field->output, message_bytes, BANYAN_F32));
+            banyan_plan_run(loaded, field->input, field->output, message_bytes, field->dtype));
     *ns = time_now_ns() - began_ns;
     return BANYAN_OK;
 }
@@ -114,6 +116,7 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
         tuning_row row = {.kind = field->kind,
                           .ranks = field->comm->ranks,
                           .ranks_per_node = field->comm->ranks_per_node,
+                          .dtype = field->options->dtype,
                           .registered = field->memory != NULL,
                           .up_to_bytes = message_bytes};
         snprintf(row.algorithm, sizeof row.algorithm, "%s", info.name);
@@ -164,7 +167,7 @@ static void tell(const struct field *field, uint64_t bytes)
 /* A rank's message when the longer of its buffers has `bytes`; 0: too few. */
 static uint64_t message_for(const struct field *field, uint64_t bytes)
 {
-    uint64_t ranks = (uint64_t)field->comm->ranks, elem = banyan_dtype_bytes(BANYAN_F32);
+    uint64_t ranks = (uint64_t)field->comm->ranks, elem = banyan_dtype_bytes(field->dtype);
     if (field->kind == BANYAN_ALLGATHER)
         return bytes / ranks / elem * elem;
     if (field->kind == BANYAN_REDUCESCATTER || field->kind == BANYAN_ALLTOALL)
@@ -196,16 +199,16 @@ static banyan_status tune_field(struct field *field)
 
 static banyan_status check_options(const banyan_comm *comm, const banyan_tune_options *options)
 {
-    if (options->size < sizeof *options)
-        return error_set(BANYAN_ERR_INVALID,
-                         "banyan_tune_options of %zu bytes are not this library's of %zu: begin "
-                         "with BANYAN_TUNE_OPTIONS_INIT",
-                         options->size, sizeof *options);
     if (options->min_bytes == 0 || options->min_bytes > options->max_bytes ||
         options->max_bytes > SIZE_MAX / (2 * SIZE_STEP))
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: tuning from %" PRIu64 " to %" PRIu64 " bytes", comm->rank,
                          options->min_bytes, options->max_bytes);
+    if (options->dtype.bits && banyan_dtype_bytes(options->dtype) == 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: tuning with elements of %d bits × %d, which do not fill whole "
+                         "bytes",
+                         comm->rank, options->dtype.bits, options->dtype.lanes);
     if (!(options->seconds > 0) || options->seconds > 1e9)
         return error_set(BANYAN_ERR_INVALID, "rank %d: tuning within %g seconds", comm->rank,
                          options->seconds);
@@ -226,6 +229,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
             .number = (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE,
             .end_ns = deadline_after((uint64_t)(options->seconds / FIELDS * (double)NS_PER_S)),
             .kind = (banyan_collective_kind)kind,
+            .dtype = options->dtype.bits ? options->dtype : BANYAN_F32,
             .memory = memory,
             .input = in_place ? output : input,
             .output = output,
@@ -240,23 +244,24 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
 banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options)
 {
     CONTROL_CALL(comm->world, __func__);
-    static const banyan_tune_options defaults = BANYAN_TUNE_OPTIONS_INIT;
-    const banyan_tune_options *how = options ? options : &defaults;
-    RETURN_IF_FAILED(control_agree(comm->world, check_options(comm, how)));
-    size_t bytes = (size_t)how->max_bytes;
+    banyan_tune_options how = BANYAN_TUNE_OPTIONS_INIT;
+    banyan_status status = options_take(options, "BANYAN_TUNE_OPTIONS_INIT", &how, sizeof how);
+    if (status == BANYAN_OK)
+        status = check_options(comm, &how);
+    RETURN_IF_FAILED(control_agree(comm->world, status));
+    size_t bytes = (size_t)how.max_bytes;
     char *ordinary = comm->ranks > 1 ? calloc(2, bytes) : NULL;
     banyan_memory *memory = NULL;
-    banyan_status status = BANYAN_OK;
     if (comm->ranks > 1 && !ordinary)
         status = error_no_memory(2 * bytes, "tuning");
     status = control_agree(comm->world, status);
     if (status == BANYAN_OK && comm->ranks > 1)
-        status = tune_all(comm, how, NULL, ordinary, ordinary + bytes);
+        status = tune_all(comm, &how, NULL, ordinary, ordinary + bytes);
     if (status == BANYAN_OK && comm->ranks > 1)
         status = banyan_memory_alloc(comm->world, 2 * bytes, &memory);
     if (status == BANYAN_OK && memory) {
         char *start = banyan_memory_local(memory);
-        status = tune_all(comm, how, memory, start, start + bytes);
+        status = tune_all(comm, &how, memory, start, start + bytes);
     }
     banyan_memory_free(memory);
     free(ordinary);

@@ -20,7 +20,7 @@ void tuning_free(tuning *table)
 static bool same_group(const tuning_row *a, const tuning_row *b)
 {
     return a->kind == b->kind && a->ranks == b->ranks && a->ranks_per_node == b->ranks_per_node &&
-           a->registered == b->registered;
+           a->registered == b->registered && banyan_dtype_equal(a->dtype, b->dtype);
 }
 
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count)
@@ -37,27 +37,33 @@ banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count
     return BANYAN_OK;
 }
 
-/* Is `row` meant for this number of ranks more than `other`, or as much and for shorter messages?
- */
+/* Is `row` meant for this call more than `other`, or as much and for shorter messages? */
 static bool comes_before(const tuning_row *row, const tuning_row *other)
 {
     if (row->ranks != other->ranks)
         return row->ranks > other->ranks;
     if (row->ranks_per_node != other->ranks_per_node)
         return row->ranks_per_node > other->ranks_per_node;
+    if (row->dtype.bits != other->dtype.bits)
+        return row->dtype.bits > other->dtype.bits;
     return row->up_to_bytes < other->up_to_bytes;
 }
 
-const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, int ranks,
-                              int ranks_per_node, bool registered, uint64_t message_bytes)
+static bool serves(const tuning_row *row, const tuning_row *wanted)
+{
+    return row->kind == wanted->kind && row->registered == wanted->registered &&
+           row->up_to_bytes >= wanted->up_to_bytes &&
+           (!row->ranks || row->ranks == wanted->ranks) &&
+           (!row->ranks_per_node || row->ranks_per_node == wanted->ranks_per_node) &&
+           (!row->dtype.bits || banyan_dtype_equal(row->dtype, wanted->dtype));
+}
+
+const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted)
 {
     const tuning_row *best = NULL;
     for (size_t i = 0; i < table->rows.count; i++) {
         const tuning_row *row = &table->rows.data[i];
-        bool fits = row->kind == kind && row->registered == registered &&
-                    row->up_to_bytes >= message_bytes && (!row->ranks || row->ranks == ranks) &&
-                    (!row->ranks_per_node || row->ranks_per_node == ranks_per_node);
-        if (fits && (!best || comes_before(row, best)))
+        if (serves(row, wanted) && (!best || comes_before(row, best)))
             best = row;
     }
     return best;
@@ -67,13 +73,14 @@ const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, 
 
 static json_t *row_json(const tuning_row *row)
 {
-    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:s, s:i, s:o}", "collective",
-                     banyan_collective_name(row->kind), "ranks", row->ranks, "ranks_per_node",
-                     row->ranks_per_node, "registered", (int)row->registered, "up_to_bytes",
-                     row->up_to_bytes > INT64_MAX ? json_null()
-                                                  : json_integer((json_int_t)row->up_to_bytes),
-                     "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
-                     json_integer((json_int_t)row->unit_bytes));
+    return json_pack(
+        "{s:s, s:i, s:i, s:s?, s:b, s:o, s:s, s:i, s:o}", "collective",
+        banyan_collective_name(row->kind), "ranks", row->ranks, "ranks_per_node",
+        row->ranks_per_node, "dtype", row->dtype.bits ? banyan_dtype_name(row->dtype) : NULL,
+        "registered", (int)row->registered, "up_to_bytes",
+        row->up_to_bytes > INT64_MAX ? json_null() : json_integer((json_int_t)row->up_to_bytes),
+        "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
+        json_integer((json_int_t)row->unit_bytes));
 }
 
 banyan_status tuning_print(const tuning *table, char **text)
@@ -92,11 +99,10 @@ banyan_status tuning_print(const tuning *table, char **text)
     return BANYAN_OK;
 }
 
-static banyan_status row_parse(json_path *path, const json_t *object, tuning_row *row)
+static banyan_status algorithm_parse(json_path *path, const json_t *object, tuning_row *row)
 {
     const char *collective, *name;
-    int64_t ranks = 0, per_node = 0, up_to = INT64_MAX, instances = 0, unit = 0;
-    *row = (tuning_row){.up_to_bytes = UINT64_MAX};
+    const algorithm_entry *entry;
     RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
     if (banyan_collective_parse(collective, &row->kind) != BANYAN_OK || row->kind == BANYAN_CUSTOM)
         return json_path_fail(path, "collective is \"%s\", which is none", collective);
@@ -104,17 +110,41 @@ static banyan_status row_parse(json_path *path, const json_t *object, tuning_row
     if (strlen(name) >= sizeof row->algorithm)
         return json_path_fail(path, "algorithm has a name of %zu bytes, more than %zu",
                               strlen(name), sizeof row->algorithm - 1);
-    const algorithm_entry *entry;
     if (algorithm_find(name, &entry) != BANYAN_OK || entry->info.collective != row->kind)
         return json_path_fail(path, "algorithm \"%s\" is none for %s", name, collective);
     strcpy(row->algorithm, name);
+    return BANYAN_OK;
+}
+
+static bool is_given(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return value && !json_is_null(value);
+}
+
+static banyan_status dtype_parse(json_path *path, const json_t *object, tuning_row *row)
+{
+    const char *name;
+    if (!is_given(object, "dtype"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member_string(path, object, "dtype", &name));
+    if (banyan_dtype_parse(name, &row->dtype) != BANYAN_OK)
+        return json_path_fail(path, "dtype is \"%s\", which names no element type", name);
+    return BANYAN_OK;
+}
+
+static banyan_status row_parse(json_path *path, const json_t *object, tuning_row *row)
+{
+    int64_t ranks = 0, per_node = 0, up_to = 0, instances = 0, unit = 0;
+    *row = (tuning_row){.up_to_bytes = UINT64_MAX};
+    RETURN_IF_FAILED(algorithm_parse(path, object, row));
+    RETURN_IF_FAILED(dtype_parse(path, object, row));
     RETURN_IF_FAILED(json_member_int(path, object, "ranks", 0, BANYAN_MAX_RANKS, &ranks));
-    if (json_object_get(object, "ranks_per_node"))
+    if (is_given(object, "ranks_per_node"))
         RETURN_IF_FAILED(
             json_member_int(path, object, "ranks_per_node", 0, BANYAN_MAX_RANKS, &per_node));
     RETURN_IF_FAILED(json_member_bool(path, object, "registered", &row->registered));
-    json_t *bound = json_object_get(object, "up_to_bytes");
-    if (bound && !json_is_null(bound)) {
+    if (is_given(object, "up_to_bytes")) {
         RETURN_IF_FAILED(json_member_int(path, object, "up_to_bytes", 0, INT64_MAX, &up_to));
         row->up_to_bytes = (uint64_t)up_to;
     }

@@ -14,6 +14,7 @@ typedef struct tuning_row {
     banyan_collective_kind kind;
     int ranks;          /* 0: any number that has no rows of its own */
     int ranks_per_node; /* 0: however many */
+    DLDataType dtype;   /* bits 0: any that has no rows of its own */
     bool registered;    /* the buffers are in registered memory, where peers reach them in place */
     uint64_t up_to_bytes;
     char algorithm[TUNING_NAME_BYTES];
@@ -29,14 +30,13 @@ typedef struct tuning {
 banyan_status tuning_default(tuning *table);
 void tuning_free(tuning *table);
 
-/* Replace all rows of this collective, number of ranks, ranks a node and kind of memory. `count` ≥
- * 1 rows, alike in these, ascending by up_to_bytes. */
+/* Replace all rows of this collective, number of ranks, ranks a node, type and kind of memory.
+ * `count` ≥ 1 rows, alike in these, ascending by up_to_bytes. */
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count);
 
-/* The row for a message; rows for this number of ranks, and of ranks a node, come before those for
- * any. NULL: none. */
-const tuning_row *tuning_find(const tuning *table, banyan_collective_kind kind, int ranks,
-                              int ranks_per_node, bool registered, uint64_t message_bytes);
+/* The row for a message, which `wanted` describes as a row for it alone would be; rows for this
+ * number of ranks, then of ranks a node, then type come before those for any. NULL: none. */
+const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted);
 
 /* As JSON text, and back: rows of the text replace those of the table. FORMAT names the place. */
 banyan_status tuning_print(const tuning *table, char **text);

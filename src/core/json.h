@@ -6,8 +6,8 @@
 
 #include <banyan/core.h>
 
-/* A file's text and its length; to be freed. The byte behind the text is 0. SYSTEM, NOT_FOUND, or
- * INVALID for a file above `max_bytes`. */
+/* The text of a file, or of a pipe up to its end, and its length; to be freed. The byte behind the
+ * text is 0. SYSTEM, NOT_FOUND, or INVALID for more than `max_bytes`. */
 banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t *bytes);
 
 /* Parse text; FORMAT says file, line and column. A key twice in one object is an error. */

@@ -49,6 +49,12 @@ banyan_status cut_find_spans(plan_cut *of, const banyan_plan *plan, int rank);
 uint32_t cut_part_count(const plan_op *op);
 plan_op cut_part(const plan_op *op, uint32_t i);
 
+/* Operand i of an operation, sources first; and how many operands of a step it is: a group's
+ * members are one each. */
+const plan_operand *cut_operand(const plan_op *op, uint32_t i);
+uint32_t cut_operand_width(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                           const plan_operand *operand);
+
 /* Where a rank's input, or output, begins in the longer of the two when the plan is in place. */
 uint64_t cut_place(const plan_cut *of, const banyan_plan *plan, int rank, plan_buffer buffer);
 

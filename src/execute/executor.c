@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "world/control.h"
 
 /* Processors that the node's ranks may run on, together, when nobody has counted them yet. */
@@ -74,9 +75,12 @@ static banyan_status open_together(banyan_executor *executor)
 banyan_status banyan_executor_open(banyan_world *world, const banyan_executor_options *options,
                                    banyan_executor **executor)
 {
-    banyan_executor_options defaults = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_executor_options taken = BANYAN_EXECUTOR_OPTIONS_INIT;
     banyan_executor *made = NULL;
-    banyan_status status = open_alone(world, options ? options : &defaults, &made);
+    banyan_status status =
+        options_take(options, "BANYAN_EXECUTOR_OPTIONS_INIT", &taken, sizeof taken);
+    if (status == BANYAN_OK)
+        status = open_alone(world, &taken, &made);
     status = control_agree(world, status);
     if (status == BANYAN_OK)
         status = open_together(made);

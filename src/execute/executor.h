@@ -15,7 +15,7 @@ struct banyan_executor {
     int rank, ranks;
     banyan_memory *bells; /* one a rank; whatever happens for the rank rings it */
     port_proxy *proxy;    /* NULL until a plan has port channels */
-    workers *pool;        /* NULL when the calling thread does everything */
+    worker_pool *pool;    /* NULL when the calling thread does everything */
     int worker_count;
     bool crowded; /* ranks and their workers share processors */
     trace *trace; /* NULL while nothing is recorded */

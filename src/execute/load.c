@@ -1,8 +1,8 @@
 /* Loading plans: agreeing on one, and taking the memory that it needs. */
-#include <inttypes.h>
 #include <string.h>
 
-#include "execute/fingerprint.h"
+#include "core/options.h"
+#include "execute/agree.h"
 #include "execute/placement.h"
 #include "world/control.h"
 
@@ -62,9 +62,9 @@ static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *
     map *places = &loaded->barrier_places;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t place;
-        uint32_t number = ops[i].barrier;
-        if (ops[i].kind == PLAN_BARRIER && !map_get(places, &number, sizeof number, &place) &&
-            !map_put(places, &number, sizeof number, loaded->barrier_count++))
+        const uint32_t *number = &ops[i].barrier; /* the map keeps the pointer */
+        if (ops[i].kind == PLAN_BARRIER && !map_get(places, number, sizeof *number, &place) &&
+            !map_put(places, number, sizeof *number, loaded->barrier_count++))
             return BANYAN_ERR_NO_MEMORY;
         RETURN_IF_FAILED(number_barriers(loaded, ops[i].ops, ops[i].op_count));
     }
@@ -124,6 +124,8 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
     loaded->reaches = reach_find(loaded->plan);
     if (!loaded->reaches)
         return BANYAN_ERR_NO_MEMORY;
+    if (loaded->plan->in_place)
+        RETURN_IF_FAILED(placement_find_longer(loaded->plan, &loaded->longer));
     loaded->copies_output = placement_copies_output(loaded);
     RETURN_IF_FAILED(
         plan_geometry_largest(loaded->plan, loaded->max_message_bytes, &loaded->largest));
@@ -134,57 +136,6 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
 }
 
 /* ---- what all ranks do together ---- */
-
-/* What must be equal on all ranks. */
-struct load_record {
-    uint64_t fingerprint, max_message_bytes;
-    uint64_t memories[2]; /* number + 1 of a symmetric buffer; 0: none */
-};
-
-static banyan_status compare_records(const struct load_record *all, int ranks)
-{
-    for (int r = 1; r < ranks; r++) {
-        const struct load_record *first = &all[0], *other = &all[r];
-        if (other->fingerprint != first->fingerprint)
-            return error_set(BANYAN_ERR_MISMATCH,
-                             "rank %d loads another plan than rank 0 (fingerprints %016" PRIx64
-                             " and %016" PRIx64 ")",
-                             r, other->fingerprint, first->fingerprint);
-        if (other->max_message_bytes != first->max_message_bytes)
-            return error_set(BANYAN_ERR_MISMATCH,
-                             "rank %d loads the plan for messages of %" PRIu64
-                             " bytes at most, rank 0 of %" PRIu64,
-                             r, other->max_message_bytes, first->max_message_bytes);
-        for (int i = 0; i < 2; i++) {
-            if (other->memories[i] != first->memories[i])
-                return error_set(BANYAN_ERR_MISMATCH,
-                                 "rank %d and rank 0 load the plan with different %s memory", r,
-                                 i == 0 ? "input" : "output");
-        }
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status agree(banyan_loaded_plan *loaded)
-{
-    banyan_executor *executor = loaded->executor;
-    struct load_record mine = {.fingerprint = plan_fingerprint(loaded->plan),
-                               .max_message_bytes = loaded->max_message_bytes};
-    for (int i = 0; i < 2; i++)
-        mine.memories[i] = loaded->memories[i] ? loaded->memories[i]->id + 1 : 0;
-    void *all;
-    size_t *sizes = calloc((size_t)executor->ranks, sizeof *sizes);
-    banyan_status status =
-        sizes ? BANYAN_OK : error_no_memory((size_t)executor->ranks * sizeof *sizes, "sizes");
-    status = control_agree(executor->world, status);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgatherv(executor->world, &mine, sizeof mine, &all, sizes);
-    free(sizes);
-    RETURN_IF_FAILED(status);
-    status = compare_records(all, executor->ranks);
-    free(all);
-    return status;
-}
 
 static counter *counters_of(const banyan_loaded_plan *loaded, int rank, plan_channel_type type)
 {
@@ -199,13 +150,12 @@ static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type t
     banyan_executor *executor = loaded->executor;
     channel_end *end = &loaded->ends[type][i];
     uint32_t peer_channel;
-    if (!plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
-        return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: %s channel %" PRIu32 " of the plan has no other end",
-                         executor->rank, plan_channel_name(type), i);
     end->number = i;
+    end->peer = loaded->plan->ranks[executor->rank].peers[type][i];
     end->incoming = &counters_of(loaded, executor->rank, type)[i];
-    end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
+    /* A channel without another end carries data at most: the plan was checked. */
+    if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
+        end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
     end->bell = executor_bell(executor, end->peer);
     if (type != PLAN_PORT)
         return BANYAN_OK;
@@ -277,13 +227,16 @@ banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *pla
 {
     banyan_loaded_plan *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a plan");
+    banyan_load_options taken = BANYAN_LOAD_OPTIONS_INIT;
     if (made) {
         made->executor = executor;
-        status = prepare(made, plan, options);
+        status = options_take(options, "BANYAN_LOAD_OPTIONS_INIT", &taken, sizeof taken);
     }
+    if (status == BANYAN_OK)
+        status = prepare(made, plan, &taken);
     status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
-        status = agree(made);
+        status = load_agree(made);
     if (status == BANYAN_OK)
         status = take_block(made);
     if (status == BANYAN_OK)

@@ -46,6 +46,7 @@ struct banyan_loaded_plan {
     const banyan_memory *memories[2]; /* given for input and output, or NULL */
     reach *reaches;                   /* by step_base */
     plan_geometry largest;            /* of the longest message */
+    plan_buffer longer;               /* in place: the one that stands for both */
     bool copies_output;               /* runs may have to copy their output to where it belongs */
     banyan_memory *block;
     block_layout *layouts; /* one a rank */

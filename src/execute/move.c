@@ -5,13 +5,14 @@
 #include "channel/packet.h"
 #include "channel/spread.h"
 #include "execute/loaded.h"
+#include "memory/stream.h"
 
-static uint32_t flag_of(const run *of, const task *t, const step *s)
+static uint32_t flag_of(const plan_run *of, const task *t, const step *s)
 {
     return of->flag + (s->new_flags ? (uint32_t)t->iteration : 0);
 }
 
-static char *address(const run *of, const task *t, const step *s, uint32_t operand)
+static char *address(const plan_run *of, const task *t, const step *s, uint32_t operand)
 {
     return of->bases[s->operands[operand].base] + t->piece[1 + operand];
 }
@@ -28,20 +29,16 @@ static void next_piece(task *t, const step *s)
 #define TOGETHER 16
 
 /* A chunk that stays where it is is not copied: in place, input and output are the same. */
-bool move_copy(const run *of, task *t, const step *s)
+bool move_copy(const plan_run *of, task *t, const step *s)
 {
     for (; t->pieces_left > 0; next_piece(t, s)) {
         for (uint32_t first = 1; first <= s->destination_count; first += TOGETHER) {
             void *to[TOGETHER];
             uint32_t left = s->destination_count + 1 - first;
             uint32_t count = left < TOGETHER ? left : TOGETHER;
-            bool past_cache = true;
-            for (uint32_t i = 0; i < count; i++) {
+            for (uint32_t i = 0; i < count; i++)
                 to[i] = address(of, t, s, first + i);
-                /* Scratch is read again soon, by whoever waits for it. */
-                past_cache &= s->operands[first + i].base % PLAN_BUFFERS != PLAN_SCRATCH;
-            }
-            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], past_cache);
+            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], s->way);
         }
     }
     return true;
@@ -58,9 +55,29 @@ void move_knock(task *t, const step *s)
         bell_knock(s->knocks[i]);
 }
 
+/* ---- what goes on behind the end of the message ---- */
+
 static const char zeros[4096];
 
-static void write_pads(const run *of, task *t, const step *s, uint32_t flag)
+static bool pads_have_come(const plan_run *of, task *t, const step *s, uint32_t flag)
+{
+    char unwanted[512];
+    uint64_t bytes = t->piece[0] & ~STEP_PAD;
+    for (; t->index < s->source_count; t->index++, t->got = 0) {
+        const char *from = address(of, t, s, t->index);
+        while (s->operands[t->index].packets && t->got < bytes) {
+            uint64_t left = bytes - t->got, some = left < sizeof unwanted ? left : sizeof unwanted;
+            uint64_t come = packets_read(unwanted, from + packets_room(t->got), some, flag);
+            t->got += come;
+            t->moved |= come > 0;
+            if (come < some)
+                return false;
+        }
+    }
+    return true;
+}
+
+static void write_pads(const plan_run *of, task *t, const step *s, uint32_t flag)
 {
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
@@ -68,17 +85,28 @@ static void write_pads(const run *of, task *t, const step *s, uint32_t flag)
         for (uint64_t done = 0, some; s->operands[i].packets && done < bytes; done += some) {
             some = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
             packets_write(to + packets_room(done), zeros, some, flag);
+            t->quiet = true;
         }
     }
-    t->quiet = true;
 }
 
-bool move_pack(const run *of, task *t, const step *s)
+/* True when they are done with. */
+static bool pads_pass(const plan_run *of, task *t, const step *s, uint32_t flag)
+{
+    if (!pads_have_come(of, t, s, flag))
+        return false;
+    write_pads(of, t, s, flag);
+    t->index = 0;
+    return true;
+}
+
+bool move_pack(const plan_run *of, task *t, const step *s)
 {
     uint32_t flag = flag_of(of, t, s);
     for (; t->pieces_left > 0; next_piece(t, s)) {
         if (t->piece[0] & STEP_PAD) {
-            write_pads(of, t, s, flag);
+            if (!pads_pass(of, t, s, flag))
+                return false;
             continue;
         }
         for (uint32_t i = 1; i <= s->destination_count; i++)
@@ -96,11 +124,16 @@ static bool got_on(task *t, uint64_t bytes, uint64_t whole)
     return t->done == whole;
 }
 
-bool move_unpack(const run *of, task *t, const step *s)
+bool move_unpack(const plan_run *of, task *t, const step *s)
 {
     uint32_t flag = flag_of(of, t, s);
     for (; t->pieces_left > 0; next_piece(t, s)) {
         uint64_t bytes = t->piece[0];
+        if (bytes & STEP_PAD) {
+            if (!pads_pass(of, t, s, flag))
+                return false;
+            continue;
+        }
         size_t come = packets_read(address(of, t, s, 1) + t->done,
                                    address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
         if (!got_on(t, come, bytes))
@@ -109,14 +142,14 @@ bool move_unpack(const run *of, task *t, const step *s)
     return true;
 }
 
-bool move_forward(const run *of, task *t, const step *s)
+bool move_forward(const plan_run *of, task *t, const step *s)
 {
     uint32_t flag = flag_of(of, t, s);
     for (; t->pieces_left > 0; next_piece(t, s)) {
         uint64_t bytes = t->piece[0];
         const char *from = address(of, t, s, 0) + 2 * t->done;
-        size_t come = packets_forward(address(of, t, s, 1) + 2 * t->done, flag, from,
-                                      bytes - t->done, flag);
+        size_t come =
+            packets_forward(address(of, t, s, 1) + 2 * t->done, flag, from, bytes - t->done, flag);
         for (uint32_t i = 2; i <= s->destination_count; i++)
             packets_forward(address(of, t, s, i) + 2 * t->done, flag, from, come, flag);
         t->quiet |= come > 0;
@@ -135,8 +168,8 @@ static uint64_t block_of(const task *t, const step *s)
 }
 
 /* Have the block of every source at hand: packets are read into the task's room as they come. */
-static bool gather_sources(const run *of, task *t, const step *s, uint32_t flag, uint64_t bytes,
-                           char **room)
+static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t flag,
+                           uint64_t bytes, char **room)
 {
     char *next = t->room;
     for (uint32_t i = 0; i < s->source_count; i++) {
@@ -163,7 +196,7 @@ static bool gather_sources(const run *of, task *t, const step *s, uint32_t flag,
     return true;
 }
 
-static void spread(const run *of, task *t, const step *s, uint32_t flag, const char *reduced,
+static void spread(const plan_run *of, task *t, const step *s, uint32_t flag, const char *reduced,
                    uint64_t bytes)
 {
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
@@ -173,19 +206,22 @@ static void spread(const run *of, task *t, const step *s, uint32_t flag, const c
         if (s->operands[i].packets) {
             packets_write(to + 2 * t->done, reduced, bytes, flag);
             t->quiet = true;
+        } else if (s->operands[i].past_cache) {
+            stream_past_cache(to + t->done, reduced, bytes);
         } else {
             memcpy(to + t->done, reduced, bytes);
         }
     }
 }
 
-bool move_combine(const run *of, task *t, const step *s)
+bool move_combine(const plan_run *of, task *t, const step *s)
 {
     uint32_t flag = flag_of(of, t, s);
     size_t elem_bytes = of->cut->elem_bytes;
     for (; t->pieces_left > 0; next_piece(t, s)) {
         if (t->piece[0] & STEP_PAD) {
-            write_pads(of, t, s, flag);
+            if (!pads_pass(of, t, s, flag))
+                return false;
             continue;
         }
         while (t->done < t->piece[0]) {
@@ -201,6 +237,8 @@ bool move_combine(const run *of, task *t, const step *s)
             t->moved = true;
         }
     }
+    if (s->streams)
+        stream_fence();
     return true;
 }
 
@@ -221,7 +259,7 @@ static bool packets_have_come(task *t, const char *packets, uint64_t bytes, uint
 }
 
 /* Thread blocks of several workers may use one channel. */
-bool move_request(const run *of, channel_end *end, const port_request *request)
+bool move_request(const plan_run *of, channel_end *end, const port_request *request)
 {
     if (!of->shared)
         return port_post(end->queue, request);
@@ -233,7 +271,7 @@ bool move_request(const run *of, channel_end *end, const port_request *request)
 }
 
 /* Pads are posted a few zeros at a time. */
-static bool post_pads(const run *of, task *t, const step *s, port_request *request)
+static bool post_pads(const plan_run *of, task *t, const step *s, port_request *request)
 {
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
     for (uint64_t some; t->done < bytes; t->done += some) {
@@ -248,7 +286,7 @@ static bool post_pads(const run *of, task *t, const step *s, port_request *reque
     return true;
 }
 
-bool move_post(const run *of, task *t, const step *s)
+bool move_post(const plan_run *of, task *t, const step *s)
 {
     channel_end *end = s->ends[0];
     port_request request = {

@@ -3,12 +3,32 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "memory/stream.h"
+
 static const char *const buffer_names[] = {"input", "output"};
 
-/* In place, one buffer stands for both: that of the longer one, which begins with it. */
-static plan_buffer longer_of(const banyan_plan *plan)
+/* Is no rank's `shorter` buffer longer than its `longer` one? */
+static bool is_no_longer(const banyan_plan *plan, plan_buffer shorter, plan_buffer longer)
 {
-    return plan->collective == BANYAN_REDUCESCATTER ? PLAN_INPUT : PLAN_OUTPUT;
+    for (int r = 0; r < plan->rank_count; r++) {
+        if (plan->ranks[r].chunks[shorter] > plan->ranks[r].chunks[longer])
+            return false;
+    }
+    return true;
+}
+
+banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer)
+{
+    if (is_no_longer(plan, PLAN_INPUT, PLAN_OUTPUT))
+        *longer = PLAN_OUTPUT;
+    else if (is_no_longer(plan, PLAN_OUTPUT, PLAN_INPUT))
+        *longer = PLAN_INPUT;
+    else
+        return error_set(BANYAN_ERR_INVALID,
+                         "plan %s is in place, and neither its inputs nor its outputs hold the "
+                         "other on every rank",
+                         plan->name);
+    return BANYAN_OK;
 }
 
 static const reach *reach_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
@@ -20,27 +40,27 @@ static bool peers_reach(const banyan_loaded_plan *loaded, int rank, plan_buffer 
 {
     if (!loaded->plan->in_place)
         return reach_of(loaded, rank, buffer)->peers;
-    return buffer == longer_of(loaded->plan) && (reach_of(loaded, rank, PLAN_INPUT)->peers ||
-                                                 reach_of(loaded, rank, PLAN_OUTPUT)->peers);
+    return buffer == loaded->longer && (reach_of(loaded, rank, PLAN_INPUT)->peers ||
+                                        reach_of(loaded, rank, PLAN_OUTPUT)->peers);
 }
 
-/* Reduce-scatter that is in place works in its input, which has to stay as it is when the output
- * lies apart. */
-static bool may_work_apart(const banyan_plan *plan)
+/* A plan that is in place and works in its input, as reduce-scatter does, must leave it as it is
+ * when the output lies apart. */
+static bool may_work_apart(const banyan_loaded_plan *loaded)
 {
-    return plan->in_place && plan->collective == BANYAN_REDUCESCATTER;
+    return loaded->plan->in_place && loaded->longer == PLAN_INPUT;
 }
 
 bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
 {
     return peers_reach(loaded, rank, buffer) &&
-           (!loaded->memories[buffer] || may_work_apart(loaded->plan));
+           (!loaded->memories[buffer] || may_work_apart(loaded));
 }
 
 bool placement_copies_output(const banyan_loaded_plan *loaded)
 {
     return placement_is_staged(loaded, loaded->executor->rank, PLAN_OUTPUT) ||
-           may_work_apart(loaded->plan);
+           may_work_apart(loaded);
 }
 
 /* ---- what the caller brought ---- */
@@ -139,13 +159,24 @@ static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer 
     return part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
 }
 
-/* Everybody's buffer, when they all lie in symmetric memory at this offset. */
-static void place_in_memory(const struct brought *with, plan_buffer buffer, uint64_t offset,
-                            char **bases)
+/* Everybody's buffer, when they all lie in symmetric memory at the offset of this rank's. */
+static banyan_status place_in_memory(const struct brought *with, plan_buffer buffer, char **bases)
 {
     const banyan_loaded_plan *loaded = with->loaded;
-    for (int r = 0; r < loaded->executor->ranks; r++)
-        bases[step_base(r, buffer)] = part_of(loaded, loaded->memories[buffer], r) + offset;
+    const banyan_memory *memory = loaded->memories[buffer];
+    uint64_t offset = 0;
+    RETURN_IF_FAILED(find_in_memory(with, buffer, &offset));
+    for (int r = 0; r < loaded->executor->ranks; r++) {
+        uint64_t bytes = plan_geometry_bytes(&with->cut->geometry, loaded->plan, r, buffer);
+        uint64_t room = memory->parts[memory_space_local(loaded->executor->space, r)].bytes;
+        if (bytes > 0 && (offset > room || bytes > room - offset))
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d: %" PRIu64 " bytes of %s at offset %" PRIu64
+                             " reach out of rank %d's %" PRIu64 " bytes of symmetric memory",
+                             with->rank, bytes, buffer_names[buffer], offset, r, room);
+        bases[step_base(r, buffer)] = part_of(loaded, memory, r) + offset;
+    }
+    return BANYAN_OK;
 }
 
 static void place_in_staging(const struct brought *with, plan_buffer buffer, char **bases)
@@ -182,12 +213,8 @@ static banyan_status place_buffer(const struct brought *with, plan_buffer buffer
     banyan_loaded_plan *loaded = with->loaded;
     const reach *of = reach_of(loaded, with->rank, buffer);
     char **mine = &made->bases[step_base(with->rank, buffer)];
-    if (loaded->memories[buffer]) {
-        uint64_t offset;
-        RETURN_IF_FAILED(find_in_memory(with, buffer, &offset));
-        place_in_memory(with, buffer, offset, made->bases);
-        return BANYAN_OK;
-    }
+    if (loaded->memories[buffer])
+        return place_in_memory(with, buffer, made->bases);
     place_in_staging(with, buffer, made->bases);
     /* The caller's input is only read. */
     bool kept = buffer == PLAN_INPUT && of->written;
@@ -206,7 +233,7 @@ static banyan_status place_buffer(const struct brought *with, plan_buffer buffer
 static void spread_longer(const struct brought *with, char **bases)
 {
     const banyan_plan *plan = with->loaded->plan;
-    plan_buffer longer = longer_of(plan);
+    plan_buffer longer = with->loaded->longer;
     for (int r = 0; r < with->loaded->executor->ranks; r++) {
         char *both = bases[step_base(r, longer)];
         for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
@@ -219,13 +246,11 @@ static banyan_status place_both(const struct brought *with, placement *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
     const banyan_plan *plan = loaded->plan;
-    plan_buffer longer = longer_of(plan);
-    bool works_apart = may_work_apart(plan) && with->apart;
+    plan_buffer longer = loaded->longer;
+    bool works_apart = may_work_apart(loaded) && with->apart;
     char **mine = &made->bases[step_base(with->rank, longer)];
     if (loaded->memories[longer] && !works_apart) {
-        uint64_t offset;
-        RETURN_IF_FAILED(find_in_memory(with, longer, &offset));
-        place_in_memory(with, longer, offset, made->bases);
+        RETURN_IF_FAILED(place_in_memory(with, longer, made->bases));
     } else {
         place_in_staging(with, longer, made->bases);
         if (!*mine && (works_apart || !with->buffers[longer]))
@@ -268,10 +293,25 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
 
 /* ---- copies ---- */
 
+/* What is staged is read by peers soon: only when it is longer than their caches is it kept out of
+ * them. The output is the caller's, whenever that comes to it. */
+#define STAGED_PAST_CACHE ((uint64_t)8 << 20)
+
+static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
+{
+    if (past_cache) {
+        stream_past_cache(to, from, bytes);
+        stream_fence();
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
 void placement_copy_in(const placement *of)
 {
     if (of->copy_in.to)
-        memcpy(of->copy_in.to, of->copy_in.from, of->copy_in.bytes);
+        copy_bytes(of->copy_in.to, of->copy_in.from, of->copy_in.bytes,
+                   of->copy_in.bytes >= STAGED_PAST_CACHE);
 }
 
 void placement_copy_out(const placement *of)
@@ -280,6 +320,7 @@ void placement_copy_out(const placement *of)
         return;
     for (size_t i = 0; i < of->cut->spans.count; i++) {
         const cut_span *one = &of->cut->spans.data[i];
-        memcpy(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes);
+        copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes,
+                   stream_is_worthwhile(one->bytes));
     }
 }

@@ -4,6 +4,9 @@
 
 #include "execute/loaded.h"
 
+/* The buffer that stands for both of an in-place plan: the longer one. INVALID: there is none. */
+banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer);
+
 /* Must this buffer of a rank be staged when runs bring ordinary memory for it: do peers reach it?
  */
 bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer);

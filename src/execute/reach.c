@@ -15,6 +15,7 @@ static void note(struct walk *walk, int owner, plan_buffer buffer, bool written)
 {
     reach *of = &walk->reaches[step_base(owner, buffer)];
     of->used = true;
+    of->read |= !written;
     of->written |= written;
     of->peers |= owner != walk->rank;
 }

@@ -6,6 +6,7 @@
 
 typedef struct reach {
     bool used;    /* by anybody */
+    bool read;    /* by anybody */
     bool written; /* by anybody */
     bool peers;   /* other ranks read or write it */
 } reach;

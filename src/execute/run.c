@@ -107,7 +107,7 @@ static banyan_status take_flags(banyan_loaded_plan *loaded, const plan_cut *cut,
     return BANYAN_OK;
 }
 
-static void begin_tasks(banyan_loaded_plan *loaded, const run *of)
+static void begin_tasks(banyan_loaded_plan *loaded, const plan_run *of)
 {
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     for (uint32_t i = 0; i < rank->semaphore_count; i++)
@@ -118,7 +118,7 @@ static void begin_tasks(banyan_loaded_plan *loaded, const run *of)
 }
 
 struct shared_run {
-    run *of;
+    plan_run *of;
     banyan_status status; /* of the worker that failed first */
     char sentence[768];
 };
@@ -141,7 +141,7 @@ static void work(void *context, int worker)
     bell_ring(executor_bell(executor, executor->rank));
 }
 
-static banyan_status run_tasks(run *of)
+static banyan_status run_tasks(plan_run *of)
 {
     const banyan_executor *executor = of->loaded->executor;
     if (!executor->pool || of->loaded->task_count < 2)
@@ -154,17 +154,41 @@ static banyan_status run_tasks(run *of)
     return BANYAN_OK;
 }
 
+/* The proxy goes on by itself: what it still reads is the caller's input, and scratch of the next
+ * run, also when this one has failed. It waits for nobody. */
+static void drain_ports(const banyan_loaded_plan *loaded)
+{
+    const banyan_executor *executor = loaded->executor;
+    bell *own = executor_bell(executor, executor->rank);
+    uint32_t count = loaded->plan->ranks[executor->rank].channel_count[PLAN_PORT];
+    for (uint32_t i = 0; i < count; i++) {
+        const port_queue *queue = loaded->ends[PLAN_PORT][i].queue;
+        uint64_t posted = port_posted(queue);
+        for (uint32_t looks = 0; port_done(queue) != posted; looks++) {
+            if (looks < bell_spins(executor->crowded)) {
+                spin_pause();
+                continue;
+            }
+            uint32_t seen = bell_announce(own);
+            if (port_done(queue) != posted)
+                bell_sleep_announced(own, seen, BELL_NAP_NS);
+            bell_withdraw(own);
+        }
+    }
+}
+
 static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
                              const placement *placed)
 {
-    run of = {.loaded = loaded,
-              .cut = cut,
-              .bases = placed->bases,
-              .traces = loaded->executor->trace != NULL};
+    plan_run of = {.loaded = loaded,
+                   .cut = cut,
+                   .bases = placed->bases,
+                   .traces = loaded->executor->trace != NULL};
     RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
     placement_copy_in(placed);
     begin_tasks(loaded, &of);
     banyan_status status = run_tasks(&of);
+    drain_ports(loaded);
     if (status != BANYAN_OK) {
         control_end(loaded->executor->world, status);
         return status;

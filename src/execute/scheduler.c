@@ -18,7 +18,7 @@
 #define INSIDE_GRACE_NS (NS_PER_S / 4)
 
 struct turn {
-    run *of;
+    plan_run *of;
     uint32_t first, stride;
     trace_ring *ring;
     bell *own;
@@ -124,7 +124,7 @@ static bool look_again(struct turn *turn)
     return true;
 }
 
-banyan_status scheduler_run(run *of, uint32_t first, uint32_t stride, trace_ring *ring)
+banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace_ring *ring)
 {
     const banyan_executor *executor = of->loaded->executor;
     struct turn turn = {.of = of,
@@ -140,7 +140,9 @@ banyan_status scheduler_run(run *of, uint32_t first, uint32_t stride, trace_ring
             return BANYAN_OK;
         if (pass == PASS_FAILED)
             return BANYAN_ERR_NO_MEMORY;
-        if (pass == PASS_MOVED)
-            turn.looks = 0, turn.deadline_ns = 0;
+        if (pass == PASS_MOVED) {
+            turn.looks = 0;
+            turn.deadline_ns = 0;
+        }
     }
 }

@@ -5,6 +5,7 @@
 #include "channel/counter.h"
 #include "channel/port.h"
 #include "channel/reduce.h"
+#include "channel/spread.h"
 #include "plan/geometry.h"
 #include "plan/plan.h"
 
@@ -47,13 +48,15 @@ typedef struct channel_end {
 typedef struct step_operand {
     uint32_t base; /* rank × PLAN_BUFFERS + buffer */
     bool packets;
+    bool past_cache; /* written, and not used again before it has left the caches */
 } step_operand;
 
 /* Where a step's operands lie, piece by piece: bytes, then an offset an operand (of packets as they
  * lie, twice the data's). */
 typedef ARRAY(uint64_t) piece_words;
 
-/* Of a piece's bytes: it is none, but packets of no meaning, for whoever forwards whole chunks. */
+/* Of a piece's bytes: they are none of the message, but packets that are waited for and passed on
+ * all the same, so that nobody gets ahead of what he would wait for in a longer one. */
 #define STEP_PAD (UINT64_C(1) << 63)
 
 typedef struct step {
@@ -65,7 +68,9 @@ typedef struct step {
 
     step_operand *operands;
     uint32_t source_count, destination_count;
-    uint32_t target; /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: packets only */
+    spread_way way;       /* COPY */
+    bool streams;         /* some destinations go past the caches */
+    uint32_t target;      /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: to room */
     uint64_t block_bytes; /* COMBINE: bytes at a time */
     reduce_fn reduce;
     uint64_t first_word, piece_count; /* outside of loops: in the cut's words */

@@ -9,7 +9,7 @@
 
 /* ---- telling and waiting ---- */
 
-static void ring_own(const run *of)
+static void ring_own(const plan_run *of)
 {
     const banyan_executor *executor = of->loaded->executor;
     if (of->shared)
@@ -27,7 +27,7 @@ static bool step_signal(const step *s)
     return true;
 }
 
-static bool step_post_signal(const run *of, task *t, const step *s)
+static bool step_post_signal(const plan_run *of, task *t, const step *s)
 {
     for (; t->index < s->end_count; t->index++) {
         channel_end *end = s->ends[t->index];
@@ -75,7 +75,7 @@ static bool step_flush(task *t, const step *s)
     return true;
 }
 
-static bool step_acquire(const run *of, task *t, const step *s)
+static bool step_acquire(const plan_run *of, task *t, const step *s)
 {
     for (; t->index < s->op->semaphore_count; t->index++) {
         rendezvous *semaphore = &of->loaded->semaphores[s->op->semaphores[t->index]];
@@ -90,7 +90,7 @@ static bool step_acquire(const run *of, task *t, const step *s)
     return true;
 }
 
-static bool step_release(const run *of, const step *s)
+static bool step_release(const plan_run *of, const step *s)
 {
     for (uint32_t i = 0; i < s->op->semaphore_count; i++)
         atomic_fetch_add_explicit(&of->loaded->semaphores[s->op->semaphores[i]].value, 1,
@@ -100,7 +100,7 @@ static bool step_release(const run *of, const step *s)
 }
 
 /* Arrivals are counted for ever: the n-th meeting is complete when n times the members came. */
-static bool step_barrier(const run *of, task *t, const step *s)
+static bool step_barrier(const plan_run *of, task *t, const step *s)
 {
     _Atomic uint64_t *arrivals = &of->loaded->barriers[s->barrier].value;
     uint64_t members = s->op->barrier_members;
@@ -116,7 +116,7 @@ static bool step_barrier(const run *of, task *t, const step *s)
 
 /* ---- going through the steps ---- */
 
-static banyan_status find_pieces(const run *of, task *t, const step *s)
+static banyan_status find_pieces(const plan_run *of, task *t, const step *s)
 {
     const plan_cut *c = of->cut;
     uint64_t from = s->first_word, to = from + s->piece_count * step_piece_words(s);
@@ -137,7 +137,7 @@ static banyan_status find_pieces(const run *of, task *t, const step *s)
     return BANYAN_OK;
 }
 
-static banyan_status enter(const run *of, task *t, const step *s)
+static banyan_status enter(const plan_run *of, task *t, const step *s)
 {
     t->entered = true;
     t->index = 0;
@@ -151,7 +151,7 @@ static banyan_status enter(const run *of, task *t, const step *s)
 }
 
 /* True when the step is done. */
-static bool perform(const run *of, task *t, const step *s)
+static bool perform(const plan_run *of, task *t, const step *s)
 {
     switch (s->kind) {
     case STEP_COPY:
@@ -190,7 +190,7 @@ static bool perform(const run *of, task *t, const step *s)
     return true;
 }
 
-static void leave(const run *of, task *t, const step *s)
+static void leave(const plan_run *of, task *t, const step *s)
 {
     (void)of;
     t->entered = false;
@@ -229,7 +229,7 @@ static void record_end(task *t, const step *s, trace_ring *ring)
     t->record.waited_ns = 0;
 }
 
-task_state task_advance(const run *of, task *t, trace_ring *ring)
+task_state task_advance(const plan_run *of, task *t, trace_ring *ring)
 {
     while (t->at < t->step_count) {
         const step *s = &t->steps[t->at];
@@ -252,7 +252,7 @@ task_state task_advance(const run *of, task *t, trace_ring *ring)
 
 /* ---- beginning and ending ---- */
 
-void task_reset(task *t, const run *of, uint32_t block)
+void task_reset(task *t, const plan_run *of, uint32_t block)
 {
     t->steps = of->cut->blocks[block].steps.data;
     t->step_count = (uint32_t)of->cut->blocks[block].steps.count;

@@ -37,7 +37,7 @@ typedef struct task {
 } task;
 
 /* What the tasks of a run have in common. */
-typedef struct run {
+typedef struct plan_run {
     struct banyan_loaded_plan *loaded;
     const plan_cut *cut;
     char *const *bases;
@@ -45,7 +45,7 @@ typedef struct run {
     bool shared; /* several threads run the rank's thread blocks */
     bool traces;
     _Atomic bool stopped; /* one of them has failed */
-} run;
+} plan_run;
 
 typedef enum task_state {
     TASK_DONE,
@@ -58,9 +58,9 @@ banyan_status task_prepare(task *t, const cut_block *block);
 void task_free(task *t);
 
 /* Make the task begin anew. */
-void task_reset(task *t, const run *of, uint32_t block);
+void task_reset(task *t, const plan_run *of, uint32_t block);
 
 /* Run the task until it waits or is done. */
-task_state task_advance(const run *of, task *t, trace_ring *ring);
+task_state task_advance(const plan_run *of, task *t, trace_ring *ring);
 
 #endif

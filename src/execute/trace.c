@@ -133,37 +133,52 @@ static banyan_status write_stream(const banyan_executor *executor, const new_fil
     return status;
 }
 
-/* The file has its name only when it is whole. */
-static banyan_status write_file(const banyan_executor *executor, const char *path,
-                                const trace_record *mine, uint64_t count)
+static banyan_status open_file(const char *path, new_file *file)
 {
-    new_file file;
     char *folder = path_parent(path);
     if (!folder)
         return BANYAN_ERR_NO_MEMORY;
-    banyan_status status = new_file_open(folder, path, 0, &file);
+    banyan_status status = new_file_open(folder, path, 0, file);
     free(folder);
-    if (status != BANYAN_OK)
-        return status;
-    status = write_stream(executor, &file, path, mine, count);
-    if (status == BANYAN_OK)
-        status = new_file_publish(&file, path);
-    new_file_close(&file);
     return status;
+}
+
+/* Rank 0's part: the file has its name only when it is whole. */
+static banyan_status write_file(const banyan_executor *executor, const char *path, new_file *file,
+                                const trace_record *mine, uint64_t count)
+{
+    banyan_status status = write_stream(executor, file, path, mine, count);
+    if (status == BANYAN_OK)
+        status = new_file_publish(file, path);
+    return status;
+}
+
+/* Records are sent only once there is somewhere to write them. */
+static banyan_status write_together(const banyan_executor *executor, const char *path,
+                                    const trace_record *records, uint64_t count)
+{
+    new_file file;
+    banyan_status opened = executor->rank == 0 ? open_file(path, &file) : BANYAN_OK, status;
+    status = control_agree(executor->world, opened);
+    if (status == BANYAN_OK && executor->rank == 0)
+        status = write_file(executor, path, &file, records, count);
+    else if (status == BANYAN_OK)
+        status = control_send(executor->world, 0, TRACE_TAG, records, count * sizeof *records);
+    if (executor->rank == 0 && opened == BANYAN_OK)
+        new_file_close(&file);
+    return control_agree(executor->world, status);
 }
 
 banyan_status banyan_trace_write(banyan_executor *executor, const char *path)
 {
     trace_record *records = NULL;
     uint64_t count = 0;
-    RETURN_IF_FAILED(control_agree(executor->world, flatten(executor->trace, &records, &count)));
-    banyan_status status;
-    if (executor->rank == 0)
-        status = write_file(executor, path, records, count);
-    else
-        status = control_send(executor->world, 0, TRACE_TAG, records, count * sizeof *records);
+    banyan_status status =
+        control_agree(executor->world, flatten(executor->trace, &records, &count));
+    if (status == BANYAN_OK)
+        status = write_together(executor, path, records, count);
     free(records);
     trace_free(executor->trace);
     executor->trace = NULL;
-    return control_agree(executor->world, status);
+    return status;
 }

@@ -86,8 +86,8 @@ static void describe_end(const step *s, const task *t, char *who, char *where, s
              end->number);
 }
 
-static void describe_packets(const run *of, const step *s, const task *t, char *who, char *where,
-                             size_t bytes)
+static void describe_packets(const plan_run *of, const step *s, const task *t, char *who,
+                             char *where, size_t bytes)
 {
     const plan_operand *source = &s->op->sources[t->index < s->op->source_count ? t->index : 0];
     int writer = packet_writer(of->loaded->plan, of->loaded->executor->rank, source);
@@ -99,7 +99,7 @@ static void describe_packets(const run *of, const step *s, const task *t, char *
              source->index, source->index + source->size);
 }
 
-void wait_describe(const run *of, const task *t, char text[WAIT_TEXT_BYTES])
+void wait_describe(const plan_run *of, const task *t, char text[WAIT_TEXT_BYTES])
 {
     const step *s = step_at(t);
     char who[64] = "its other thread blocks", where[96] = "", round[48] = "";

@@ -9,6 +9,6 @@ bool wait_is_inside(const task *t);
 
 /* "waited for rank 3: thread block 2, operation 7 (wait) on memory channel 0". */
 #define WAIT_TEXT_BYTES 256
-void wait_describe(const run *of, const task *t, char text[WAIT_TEXT_BYTES]);
+void wait_describe(const plan_run *of, const task *t, char text[WAIT_TEXT_BYTES]);
 
 #endif

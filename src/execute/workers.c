@@ -6,15 +6,15 @@
 #include "memory/bell.h"
 #include "world/thread.h"
 
-struct workers;
+struct worker_pool;
 
 struct member {
-    struct workers *all;
+    struct worker_pool *all;
     int index;
     pthread_t thread;
 };
 
-struct workers {
+struct worker_pool {
     int count, started;
     uint32_t spins;
     struct member *members; /* from index 1 on */
@@ -45,7 +45,7 @@ static void wait_while_equal(_Atomic uint32_t *word, uint32_t value, bell *rung,
 static void *member_main(void *argument)
 {
     struct member *self = argument;
-    struct workers *all = self->all;
+    struct worker_pool *all = self->all;
     for (uint32_t generation = 0;; generation++) {
         wait_while_equal(&all->generation, generation, &all->begin, all->spins);
         if (atomic_load(&all->leaving))
@@ -56,18 +56,18 @@ static void *member_main(void *argument)
     }
 }
 
-static void begin(workers *all)
+static void begin(worker_pool *all)
 {
     atomic_fetch_add_explicit(&all->generation, 1, memory_order_release);
     bell_ring(&all->begin);
 }
 
-banyan_status workers_create(int count, bool crowded, workers **made)
+banyan_status workers_create(int count, bool crowded, worker_pool **made)
 {
-    workers *all = aligned_alloc(_Alignof(workers), sizeof *all);
+    worker_pool *all = aligned_alloc(_Alignof(worker_pool), sizeof *all);
     if (!all)
         return error_no_memory(sizeof *all, "worker threads");
-    *all = (workers){.count = count, .started = 1, .spins = bell_spins(crowded)};
+    *all = (worker_pool){.count = count, .started = 1, .spins = bell_spins(crowded)};
     all->members = calloc((size_t)count, sizeof *all->members);
     banyan_status status =
         all->members ? BANYAN_OK : error_no_memory((size_t)count * sizeof *all->members, "workers");
@@ -84,7 +84,7 @@ banyan_status workers_create(int count, bool crowded, workers **made)
     return BANYAN_OK;
 }
 
-void workers_destroy(workers *all)
+void workers_destroy(worker_pool *all)
 {
     if (!all)
         return;
@@ -96,7 +96,7 @@ void workers_destroy(workers *all)
     free(all);
 }
 
-void workers_run(workers *all, void (*work)(void *context, int worker), void *context)
+void workers_run(worker_pool *all, void (*work)(void *context, int worker), void *context)
 {
     all->work = work;
     all->context = context;

@@ -287,14 +287,16 @@ banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop)
 {
     if (op->kind == PLAN_PIPELINE && loop)
         return json_path_fail(&check->path, "is a pipeline in a pipeline: they do not nest");
-    if (op->kind == PLAN_PIPELINE)
-        return check_loop(check, op);
     const plan_op_form *form = plan_op_form_of(op->kind);
     RETURN_IF_FAILED(check_channel_type(check, op));
     RETURN_IF_FAILED(
         check_operands(check, op, "src_buff", &form->sources, op->sources, op->source_count));
     RETURN_IF_FAILED(check_operands(check, op, "dst_buff", &form->destinations, op->destinations,
                                     op->destination_count));
+    if (op->kind == PLAN_PIPELINE) {
+        RETURN_IF_FAILED(check_share(check, op));
+        return check_loop(check, op);
+    }
     RETURN_IF_FAILED(check_sizes(check, op));
     for (uint32_t i = 0; loop && i < op->source_count; i++) {
         if (op->sources[i].size > loop->loop_chunks)

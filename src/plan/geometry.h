@@ -79,8 +79,10 @@ banyan_status plan_geometry_cut(const plan_geometry *geometry, const banyan_plan
                                 void *context);
 
 /* The bytes that plan_geometry_cut leaves out because some operand has no such bytes, of an
- * operation that writes packets: the destinations that are packets are to be given packets of zeros
- * there. Only their offsets mean something, and the first may lie in a packet that has data. */
+ * operation with packets: the sources that are packets are to be waited for there as well, and then
+ * the destinations that are packets given packets of zeros. So whole chunks of packets come and are
+ * waited for whatever the size of the message, and who waits for whom does not depend on it. Only
+ * the packets' offsets mean something, and the first may lie in a packet that has data. */
 banyan_status plan_geometry_pad(const plan_geometry *geometry, const banyan_plan *plan, int rank,
                                 const plan_thread_block *block, const plan_op *op,
                                 const plan_op *loop, uint64_t iteration, plan_piece_visit visit,

@@ -225,5 +225,6 @@ banyan_status plan_geometry_pad(const plan_geometry *geometry, const banyan_plan
                   .pads = true,
                   .visit = visit,
                   .context = context};
-    return plan_op_writes_packets(op->kind) ? cut_op(&cut, loop, iteration) : BANYAN_OK;
+    bool packets = plan_op_writes_packets(op->kind) || plan_op_reads_packets(op->kind);
+    return packets ? cut_op(&cut, loop, iteration) : BANYAN_OK;
 }

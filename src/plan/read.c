@@ -107,16 +107,26 @@ static banyan_status read_protocol(plan_reader *reader, const json_t *root)
     return BANYAN_OK;
 }
 
+/* Names come to a terminal sooner or later, and a plan from a stranger must not command it. */
+banyan_status read_text(plan_reader *reader, const char *what, const char *text, const char **taken)
+{
+    for (const char *c = text; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return json_path_fail(&reader->path, "has a %s with the control character 0x%02x", what,
+                                  (unsigned)(unsigned char)*c);
+    }
+    *taken = plan_take_text(reader->plan, text);
+    return *taken ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
 static banyan_status read_names(plan_reader *reader, const json_t *root)
 {
     banyan_plan *plan = reader->plan;
     const char *name, *collective;
     RETURN_IF_FAILED(json_member_string(&reader->path, root, "name", &name));
     RETURN_IF_FAILED(json_member_string(&reader->path, root, "collective", &collective));
-    plan->name = plan_take_text(plan, name);
-    plan->collective_name = plan_take_text(plan, collective);
-    if (!plan->name || !plan->collective_name)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(read_text(reader, "name", name, &plan->name));
+    RETURN_IF_FAILED(read_text(reader, "collective", collective, &plan->collective_name));
     if (banyan_collective_parse(collective, &plan->collective) != BANYAN_OK)
         plan->collective = BANYAN_CUSTOM;
     return BANYAN_OK;

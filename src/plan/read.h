@@ -37,6 +37,10 @@ banyan_status read_buffer(plan_reader *reader, const json_t *object, const char 
 banyan_status read_ops(plan_reader *reader, const json_t *array, bool in_loop, plan_op **ops,
                        uint32_t *count);
 /* One entry of "gpus". */
+/* A name or tag, into the plan; FORMAT when it has control characters. */
+banyan_status read_text(plan_reader *reader, const char *what, const char *text,
+                        const char **taken);
+
 banyan_status read_rank(plan_reader *reader, const json_t *object, plan_rank *rank);
 /* What is under the key "banyan". */
 banyan_status read_extras(plan_reader *reader, const json_t *root);

@@ -19,10 +19,8 @@ static banyan_status read_tags(plan_reader *reader, const json_t *extras)
         const char *text;
         plan_tag *tag = &plan->tags[plan->tag_count++];
         RETURN_IF_FAILED(json_member_string(&reader->path, tags, key, &text));
-        tag->key = plan_take_text(plan, key);
-        tag->value = plan_take_text(plan, text);
-        if (!tag->key || !tag->value)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(read_text(reader, "key", key, &tag->key));
+        RETURN_IF_FAILED(read_text(reader, "value", text, &tag->value));
     }
     json_path_pop(&reader->path, mark);
     return BANYAN_OK;

@@ -6,8 +6,9 @@
 program_block *program_block_of(banyan_program *program, int rank, int thread_block)
 {
     program_rank *of = &program->ranks[rank];
-    if (thread_block < 0) {
-        program_fail(program, "thread block %d is out of range", thread_block);
+    if (thread_block < 0 || thread_block >= PROGRAM_MAX_BLOCKS) {
+        program_fail(program, "thread block %d is out of range: a rank has at most %d",
+                     thread_block, PROGRAM_MAX_BLOCKS);
         return NULL;
     }
     while (of->blocks.count <= (size_t)thread_block) {

@@ -9,6 +9,9 @@
 #include "core/map.h"
 #include "plan/plan.h"
 
+/* Of a rank: a block has a place in its rank's list, so that a number is not to be a slip. */
+#define PROGRAM_MAX_BLOCKS 1048576
+
 typedef ARRAY(plan_op) op_list;
 
 /* A thread block's own numbers of what the rank has: numbers[place] is the rank's number. */

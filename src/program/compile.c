@@ -153,6 +153,8 @@ static banyan_status report_first_error(const banyan_program *program)
 
 banyan_status banyan_program_compile(banyan_program *program, banyan_plan **plan)
 {
+    if (!program)
+        return error_set(BANYAN_ERR_INVALID, "there is no program to compile");
     RETURN_IF_FAILED(report_first_error(program));
     banyan_plan *made;
     RETURN_IF_FAILED(plan_written(program, &made));

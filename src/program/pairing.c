@@ -64,7 +64,7 @@ static int compare_pairs(const void *left, const void *right)
     return (a->type > b->type) - (a->type < b->type);
 }
 
-static banyan_status check_counts(pair_counts *counts)
+static banyan_status check_counts(const char *name, pair_counts *counts)
 {
     if (counts->count > 0)
         qsort(counts->data, counts->count, sizeof *counts->data, compare_pairs);
@@ -77,9 +77,10 @@ static banyan_status check_counts(pair_counts *counts)
         if (sum.signals != sum.waits)
             return error_set(
                 BANYAN_ERR_INVALID,
-                "signals and waits on %s channels do not pair up: rank %d signals "
+                "program \"%s\": signals and waits on %s channels do not pair up: rank %d signals "
                 "rank %d %" PRId64 " times, but rank %d waits for it %" PRId64 " times",
-                plan_channel_name(sum.type), sum.from, sum.to, sum.signals, sum.to, sum.waits);
+                name, plan_channel_name(sum.type), sum.from, sum.to, sum.signals, sum.to,
+                sum.waits);
     }
     return BANYAN_OK;
 }
@@ -97,7 +98,7 @@ banyan_status pairing_check(const banyan_plan *plan)
         }
     }
     if (status == BANYAN_OK)
-        status = check_counts(&counts);
+        status = check_counts(plan->name, &counts);
     array_free(&counts);
     return status;
 }

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/options.h"
+
 static bool multiply(uint64_t a, uint64_t b, uint64_t *product)
 {
     return !__builtin_mul_overflow(a, b, product);
@@ -65,11 +67,7 @@ static banyan_status take_options(const banyan_program_options *options,
                                   banyan_program_options *taken)
 {
     *taken = (banyan_program_options)BANYAN_PROGRAM_OPTIONS_INIT;
-    if (options && options->size == 0)
-        return error_set(BANYAN_ERR_INVALID, "the program's options have size 0: "
-                                             "BANYAN_PROGRAM_OPTIONS_INIT sets it");
-    if (options)
-        memcpy(taken, options, options->size < sizeof *taken ? options->size : sizeof *taken);
+    RETURN_IF_FAILED(options_take(options, "BANYAN_PROGRAM_OPTIONS_INIT", taken, sizeof *taken));
     if (taken->instances < 1)
         return error_set(BANYAN_ERR_INVALID, "a program of %d instances", taken->instances);
     if (taken->threads_per_block < 1)
@@ -97,6 +95,11 @@ static banyan_status keep_contributions(banyan_program *program,
                          "expected result: rank %d's output chunk %" PRIu64
                          " is not one of %d ranks with %" PRIu64 " chunks",
                          expected->rank, expected->chunk, program->rank_count, outputs);
+    plan_expected *made = &program->expected[expected->rank][expected->chunk];
+    if (made->contributions)
+        return error_set(BANYAN_ERR_INVALID,
+                         "expected result: rank %d's output chunk %" PRIu64 " is given twice",
+                         expected->rank, expected->chunk);
     plan_contribution *kept =
         program_take(program, expected->count ? expected->count : 1, sizeof *kept);
     if (!kept)
@@ -112,7 +115,7 @@ static banyan_status keep_contributions(banyan_program *program,
                              program->rank_count, inputs);
         kept[i] = (plan_contribution){from->rank, from->chunk};
     }
-    program->expected[expected->rank][expected->chunk] = (plan_expected){kept, expected->count};
+    *made = (plan_expected){kept, expected->count};
     return BANYAN_OK;
 }
 
@@ -166,6 +169,8 @@ banyan_status banyan_program_create(const char *name, const banyan_collective *c
     if (ranks < 1 || ranks > BANYAN_MAX_RANKS)
         return error_set(BANYAN_ERR_INVALID, "a program of %d ranks: 1 to %d are possible", ranks,
                          BANYAN_MAX_RANKS);
+    if (!collective)
+        return error_set(BANYAN_ERR_INVALID, "a program of %d ranks, but of no collective", ranks);
     banyan_program_options taken;
     RETURN_IF_FAILED(take_options(options, &taken));
     RETURN_IF_FAILED(check_collective(collective, ranks));
@@ -234,7 +239,7 @@ void banyan_program_tag(banyan_program *program, const char *key, const char *va
     if (!tag.key || !tag.value)
         return;
     for (size_t i = 0; i < program->tags.count; i++) {
-        if (strcmp(program->tags.data[i].key, key) == 0) {
+        if (strcmp(program->tags.data[i].key, tag.key) == 0) {
             program->tags.data[i] = tag;
             return;
         }

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/map.h"
+#include "core/options.h"
 #include "world/identity.h"
 #include "world/rendezvous.h"
 
@@ -263,23 +264,11 @@ static banyan_status open_world(const banyan_world_options *options,
     return status;
 }
 
-/* Callers that were built with an older, shorter struct leave the rest at its defaults. */
-static banyan_status take_options(const banyan_world_options *options, banyan_world_options *taken)
-{
-    *taken = (banyan_world_options)BANYAN_WORLD_OPTIONS_INIT;
-    if (options && options->size == 0)
-        return error_set(BANYAN_ERR_INVALID,
-                         "the world's options have size 0: BANYAN_WORLD_OPTIONS_INIT sets it");
-    if (options)
-        memcpy(taken, options, options->size < sizeof *taken ? options->size : sizeof *taken);
-    return BANYAN_OK;
-}
-
 banyan_status banyan_world_open(const banyan_world_options *options, banyan_world **world)
 {
     struct identity identity;
-    banyan_world_options taken;
-    RETURN_IF_FAILED(take_options(options, &taken));
+    banyan_world_options taken = BANYAN_WORLD_OPTIONS_INIT;
+    RETURN_IF_FAILED(options_take(options, "BANYAN_WORLD_OPTIONS_INIT", &taken, sizeof taken));
     RETURN_IF_FAILED(identity_discover(&taken, &identity));
     banyan_world *opened = calloc(1, sizeof *opened);
     if (!opened)

@@ -179,11 +179,12 @@ static void check_all_calls(struct job *job, size_t count)
     check_sendrecv(job, count, job->ranks);
 }
 
-static void open_job(struct job *job, banyan_world *world, bool registered)
+/* Room for blocks of `most` elements. */
+static void open_job(struct job *job, banyan_world *world, bool registered, size_t most)
 {
     *job = (struct job){
         .world = world, .rank = banyan_world_rank(world), .ranks = banyan_world_size(world)};
-    size_t bytes = (size_t)job->ranks * COUNT_MAX * sizeof(float) + 4096;
+    size_t bytes = (size_t)job->ranks * most * sizeof(float) + 4096;
     CHECK_OK(banyan_comm_create(world, NULL, &job->comm));
     if (registered) {
         CHECK_OK(banyan_memory_alloc(world, 2 * bytes, &job->memory));
@@ -211,7 +212,7 @@ static void calls_on(banyan_world *world, bool registered)
 {
     static const size_t counts[] = {1, 3, 64, 1021, 16384, COUNT_MAX, 5};
     struct job job;
-    open_job(&job, world, registered);
+    open_job(&job, world, registered, COUNT_MAX);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         check_all_calls(&job, counts[i]);
     close_job(&job);
@@ -239,6 +240,44 @@ static void every_call_does_what_it_is_defined_to(void **state)
     ranks_run(8, in_ordinary_memory, NULL);
 }
 
+/* More than 4 MiB of output, which goes past the caches. */
+static void long_calls_on(banyan_world *world, bool registered)
+{
+    struct job job;
+    size_t all = ((size_t)1 << 20) + 5003;
+    open_job(&job, world, registered, all);
+    for (int in_place = 0; in_place <= 1; in_place++) {
+        job.salt++;
+        check_allreduce(&job, all, BANYAN_SUM, in_place);
+        check_allgather(&job, all / (size_t)job.ranks + 1, in_place);
+        check_alltoall(&job, all / (size_t)job.ranks + 1, in_place);
+        check_reducescatter(&job, all, BANYAN_SUM, in_place);
+        check_broadcast(&job, all, 0, in_place);
+    }
+    close_job(&job);
+}
+
+static void long_in_ordinary_memory(banyan_world *world, void *context)
+{
+    (void)context;
+    long_calls_on(world, false);
+}
+
+static void long_in_registered_memory(banyan_world *world, void *context)
+{
+    (void)context;
+    long_calls_on(world, true);
+}
+
+static void messages_that_no_cache_holds_arrive_whole(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        ranks_run(ranks, long_in_ordinary_memory, NULL);
+        ranks_run(ranks, long_in_registered_memory, NULL);
+    }
+}
+
 static void threads_race_nowhere(void **state)
 {
     (void)state;
@@ -255,6 +294,8 @@ static void refuse(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_create(world, NULL, &comm));
     CHECK_FAILS(banyan_allreduce(comm, NULL, buffer, 4, BANYAN_F32, BANYAN_SUM), BANYAN_ERR_INVALID,
                 "without an input buffer");
+    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer, 4, BANYAN_F32, (banyan_reduce_op)9),
+                BANYAN_ERR_INVALID, "reduction 9, which is none");
     CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM),
                 BANYAN_ERR_INVALID, "overlap");
     CHECK_FAILS(banyan_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32),
@@ -301,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_does_what_it_is_defined_to),
+        cmocka_unit_test(messages_that_no_cache_holds_arrive_whole),
         cmocka_unit_test(threads_race_nowhere),
         cmocka_unit_test(wrong_arguments_are_refused_before_anything_moves),
         cmocka_unit_test(calls_that_differ_are_named_when_asked_for),

@@ -23,7 +23,8 @@ static plan_op *find_op(banyan_plan *plan, int rank, plan_op_kind kind)
     return NULL;
 }
 
-/* In one schedule: what nothing orders is found in any, by the later of the two ("may …"). */
+/* What nothing orders is found in any schedule, by the later of the two ("may …"), but not every
+ * message is long enough. */
 static void must_find(banyan_plan *plan, int units, const char *part)
 {
     char problem[256] = "";
@@ -31,7 +32,12 @@ static void must_find(banyan_plan *plan, int units, const char *part)
                                 .units = units,
                                 .seed = random_seed(),
                                 .same_bits = plan->collective == BANYAN_ALLREDUCE};
-    CHECK(!symbolic_play(plan, &options, problem, sizeof problem));
+    int left = 20;
+    while (left > 0 && symbolic_play(plan, &options, problem, sizeof problem)) {
+        options.seed++;
+        left--;
+    }
+    CHECK(left > 0);
     CHECK(strstr(problem, part), "%s", problem);
     banyan_plan_destroy(plan);
 }

@@ -16,10 +16,18 @@ static tuning_row row_of(int ranks, bool registered, uint64_t up_to_bytes, const
     return row;
 }
 
+static const char *found_for(const tuning *table, tuning_row wanted, int ranks_per_node,
+                             DLDataType dtype)
+{
+    wanted.ranks_per_node = ranks_per_node;
+    wanted.dtype = dtype;
+    const tuning_row *row = tuning_find(table, &wanted);
+    return row ? row->algorithm : "none";
+}
+
 static const char *found(const tuning *table, int ranks, bool registered, uint64_t bytes)
 {
-    const tuning_row *row = tuning_find(table, BANYAN_ALLREDUCE, ranks, ranks, registered, bytes);
-    return row ? row->algorithm : "none";
+    return found_for(table, row_of(ranks, registered, bytes, ""), ranks, BANYAN_F32);
 }
 
 static void the_closest_row_serves_and_rows_for_the_ranks_come_first(void **state)
@@ -45,8 +53,15 @@ static void the_closest_row_serves_and_rows_for_the_ranks_come_first(void **stat
     two_nodes->ranks_per_node = 2;
     assert_int_equal(tuning_replace(&table, two_nodes, 1), BANYAN_OK);
     assert_string_equal(found(&table, 4, false, 50), "all4");
-    assert_string_equal(tuning_find(&table, BANYAN_ALLREDUCE, 4, 2, false, 50)->algorithm,
-                        "nodes4");
+    tuning_row wanted = row_of(4, false, 50, "");
+    assert_string_equal(found_for(&table, wanted, 2, BANYAN_F32), "nodes4");
+    tuning_row halves[] = {row_of(4, false, 60, "bf16")};
+    halves->dtype = BANYAN_BF16;
+    assert_int_equal(tuning_replace(&table, halves, 1), BANYAN_OK);
+    assert_string_equal(found_for(&table, wanted, 4, BANYAN_BF16), "bf16");
+    assert_string_equal(found_for(&table, wanted, 4, BANYAN_F16), "all4");
+    wanted.up_to_bytes = 61;
+    assert_string_equal(found_for(&table, wanted, 4, BANYAN_BF16), "all4");
     tuning_free(&table);
 }
 
@@ -65,8 +80,11 @@ static void the_built_in_table_serves_every_call(void **state)
         assert_int_equal(banyan_plan_describe(plan).collective, row->kind);
         banyan_plan_destroy(plan);
     }
-    for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++)
-        assert_non_null(tuning_find(&table, (banyan_collective_kind)kind, 7, 0, false, UINT64_MAX));
+    for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++) {
+        tuning_row wanted = row_of(7, false, UINT64_MAX, "");
+        wanted.kind = (banyan_collective_kind)kind;
+        assert_non_null(tuning_find(&table, &wanted));
+    }
     tuning_free(&table);
 }
 
@@ -80,6 +98,7 @@ static void a_table_reads_as_it_was_written(void **state)
                         row_of(4, true, UINT64_MAX, "allreduce_twoshot_direct")};
     own[1].unit_bytes = 65536;
     own[1].instances = 2;
+    own[0].dtype = own[1].dtype = BANYAN_BF16;
     assert_int_equal(tuning_replace(&table, own, 2), BANYAN_OK);
     assert_int_equal(tuning_print(&table, &text), BANYAN_OK);
     assert_int_equal(tuning_parse(&again, "text", text, strlen(text)), BANYAN_OK);
@@ -110,6 +129,8 @@ static void wrong_tables_are_refused_with_their_place(void **state)
         {FILE_OF(ROW("allshuffle", "2", "1", "allreduce_ring")), "\"allshuffle\""},
         {FILE_OF(ROW("allreduce", "2", "1", "allreduce_magic")), "allreduce_magic"},
         {FILE_OF(ROW("allreduce", "2", "1", "alltoall_packets")), "alltoall_packets"},
+        {FILE_OF(ROW("allreduce", "2, \"dtype\": \"f31\"", "1", "allreduce_ring")),
+         "rows[0] dtype is \"f31\""},
         {FILE_OF(ROW("allreduce", "2", "9", "allreduce_ring") ", " ROW("allreduce", "2", "9",
                                                                        "allreduce_ring")),
          "rows[1]"},
@@ -140,7 +161,8 @@ static void check_sum(banyan_comm *comm, size_t count, int rank, int ranks)
 static void check_choice(banyan_comm *comm, uint64_t bytes, const char *name)
 {
     const char *chosen;
-    CHECK_OK(banyan_comm_choice(comm, BANYAN_ALLREDUCE, bytes, false, false, &chosen));
+    CHECK_OK(banyan_comm_choice(comm, BANYAN_ALLREDUCE, bytes, BANYAN_I32, BANYAN_SUM, false, false,
+                                &chosen));
     CHECK(strcmp(chosen, name) == 0, "%llu bytes: %s, not %s", (unsigned long long)bytes, chosen,
           name);
 }
@@ -155,6 +177,10 @@ static void use_file(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_create(world, &options, &comm));
     check_choice(comm, 100, "allreduce_ring");
     check_choice(comm, 101, "allreduce_tree");
+    const char *of_bf16;
+    CHECK_OK(banyan_comm_choice(comm, BANYAN_ALLREDUCE, 101, BANYAN_BF16, BANYAN_SUM, false, false,
+                                &of_bf16));
+    CHECK(strcmp(of_bf16, "allreduce_packets") == 0, "bf16: %s", of_bf16);
     check_sum(comm, 16, banyan_world_rank(world), banyan_world_size(world));
     check_sum(comm, 64, banyan_world_rank(world), banyan_world_size(world));
     CHECK_OK(banyan_comm_destroy(comm));
@@ -173,7 +199,8 @@ static void lack_file(banyan_world *world, void *context)
 static void rank_0s_tuning_file_decides(void **state)
 {
     static const char text[] = FILE_OF(ROW("allreduce", "3", "100", "allreduce_ring") ", " ROW(
-        "allreduce", "3", "null", "allreduce_tree"));
+        "allreduce", "3", "null", "allreduce_tree") ", " ROW("allreduce", "3, \"dtype\": \"bf16\"",
+                                                             "null", "allreduce_packets"));
     char *path = folder_path(*state, "tuning.json");
     folder_write(path, text);
     ranks_run(3, use_file, path);
@@ -197,6 +224,10 @@ static void add_plan(banyan_world *world, void *context)
     check_choice(comm, 256, "allreduce_packets");
     check_sum(comm, 64, rank, ranks);
     CHECK_OK(banyan_comm_add_plan(comm, plan));
+    const char *other_op;
+    CHECK_OK(banyan_comm_choice(comm, BANYAN_ALLREDUCE, 256, BANYAN_I32, BANYAN_MIN, false, false,
+                                &other_op));
+    CHECK(strcmp(other_op, "allreduce_packets") == 0, "for the least: %s", other_op);
     check_choice(comm, 256, banyan_plan_describe(plan).name);
     check_sum(comm, 64, rank, ranks);
     CHECK_FAILS(banyan_comm_add_plan(comm, other), BANYAN_ERR_INVALID, "the communicator has 3");
@@ -228,11 +259,17 @@ static void tune(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_save_tuning(comm, context));
     CHECK_OK(banyan_comm_destroy(comm));
     banyan_comm_options with = BANYAN_COMM_OPTIONS_INIT;
+    with.size = 0;
+    CHECK_FAILS(banyan_comm_create(world, &with, &comm), BANYAN_ERR_INVALID,
+                "BANYAN_COMM_OPTIONS_INIT");
+    with.size = sizeof with;
     with.tuning = context;
     CHECK_OK(banyan_comm_create(world, &with, &comm));
     check_sum(comm, 16, rank, ranks);
     options.min_bytes = 0;
     CHECK_FAILS(banyan_comm_tune(comm, &options), BANYAN_ERR_INVALID, "from 0 to 4096 bytes");
+    options.size = 0;
+    CHECK_FAILS(banyan_comm_tune(comm, &options), BANYAN_ERR_INVALID, "BANYAN_TUNE_OPTIONS_INIT");
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
@@ -247,7 +284,9 @@ static void tuning_measures_and_is_saved(void **state)
     fclose(file);
     tuning table = {0};
     assert_int_equal(tuning_parse(&table, path, text, bytes), BANYAN_OK);
-    const tuning_row *row = tuning_find(&table, BANYAN_ALLREDUCE, 2, 2, false, 1 << 30);
+    tuning_row wanted = row_of(2, false, 1 << 30, "");
+    wanted.ranks_per_node = 2;
+    const tuning_row *row = tuning_find(&table, &wanted);
     assert_non_null(row);
     assert_int_equal(row->ranks, 2);
     tuning_free(&table);

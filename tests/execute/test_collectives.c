@@ -6,11 +6,15 @@
 #include "core/sanitizer.h"
 #include "execute/collective_check.h"
 
+#include <banyan/program.h>
+
 /* The thread sanitizer does not see that threads of one process are kept in order by another. */
 #ifdef SANITIZER_THREAD
 #define run_ranks ranks_run_threads
+#define RUNS 3
 #else
 #define run_ranks ranks_run
+#define RUNS 20
 #endif
 
 #define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
@@ -90,7 +94,7 @@ static void run_sizes(banyan_world *world, void *context)
                              .dtype = dtypes[turn % DTYPES],
                              .symmetric = turn % 2 == 0,
                              .apart = turn % 4 >= 2,
-                             .runs = sizes[i] <= 1000 ? 20 : 4};
+                             .runs = sizes[i] <= 1000 ? RUNS : 3};
         c.apart |= !banyan_plan_describe(plan).in_place;
         c.message_bytes = message_of(plan, sizes[i], banyan_dtype_bytes(c.dtype));
         case_run(world, executor, &c);
@@ -112,10 +116,63 @@ static void every_whole_collective_is_right_at_any_size(void **state)
     assert_true(for_each_plan("*_node_*.json", 8, run_plan_at_sizes) > 20);
 }
 
+/* ---- channels ---- */
+
+/* Rank 0 puts and flushes; nobody signals, so that rank 1 needs no channel of its own. */
+static banyan_plan *make_put_and_flush(void)
+{
+    banyan_program *program;
+    banyan_plan *plan;
+    banyan_collective custom = {.kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
+    CHECK_OK(banyan_program_create("put_and_flush", &custom, 2, NULL, &program));
+    banyan_port_channel *channel = banyan_port_channel_create(program, 1, 0);
+    banyan_port_put(channel, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1), 0);
+    banyan_port_flush(channel, 0, BANYAN_SYNC_BOTH);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+static void put_and_flush(banyan_world *world, void *context)
+{
+    (void)context;
+    enum { ELEMS = 9 };
+    banyan_plan *plan = make_put_and_flush();
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    banyan_memory *memory;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    size_t bytes = ELEMS * sizeof(int32_t);
+    int rank = banyan_world_rank(world);
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_memory_alloc(world, 2 * bytes, &memory));
+    options.max_message_bytes = bytes;
+    options.input = options.output = memory;
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    int32_t *input = banyan_memory_local(memory), *output = input + ELEMS;
+    for (int i = 0; i < ELEMS; i++)
+        input[i] = 10 * rank + i + 1;
+    CHECK_OK(banyan_plan_run(loaded, input, output, bytes, (DLDataType){kDLInt, 32, 1}));
+    CHECK_OK(banyan_world_barrier(world));
+    for (int i = 0; i < ELEMS; i++)
+        CHECK(output[i] == (rank == 1 ? i + 1 : 0), "element %d is %d", i, output[i]);
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_memory_free(memory);
+    banyan_executor_close(executor);
+    banyan_plan_destroy(plan);
+}
+
+static void a_channel_without_signals_needs_no_other_end(void **state)
+{
+    (void)state;
+    ranks_run(2, put_and_flush, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_whole_collective_is_right_at_any_size),
+        cmocka_unit_test(a_channel_without_signals_needs_no_other_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

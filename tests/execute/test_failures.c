@@ -180,6 +180,91 @@ static void a_rank_that_waits_in_vain_says_for_what(void **state)
     }
 }
 
+/* What else can be waited for, and how it is called. */
+enum { PACKETS, SEMAPHORE, PORT_WAIT, WAITS };
+
+static const char *const wait_sentences[WAITS] = {
+    [PACKETS] =
+        "for rank 0: thread block 0, operation 1 (upkt) on packets in scratch chunks [0, 2)",
+    [SEMAPHORE] = "for its other thread blocks: thread block 1, operation 0 (sem_acquire) on "
+                  "semaphore 0",
+    [PORT_WAIT] = "for rank 0: thread block 0, operation 1 (wait) on port channel 0",
+};
+
+/* Rank 0 does not come; thread block 1 waits for thread block 0, or for a release that nobody
+ * gives. */
+static banyan_plan *waiting_plan(int what)
+{
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 2, .output_chunks = 2};
+    banyan_program *program;
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_create("waits", &collective, 2, NULL, &program));
+    for (int r = 0; r < 2; r++)
+        banyan_scratch(program, r, 2);
+    for (int r = 0; r < 2; r++) {
+        banyan_memory_channel *to = banyan_memory_channel_create(program, 1 - r, r);
+        banyan_port_channel *port = banyan_port_channel_create(program, 1 - r, r);
+        banyan_semaphore *done = banyan_semaphore_create(program, r, 0);
+        banyan_chunk own = {r, BANYAN_SCRATCH, 0, 2}, theirs = {1 - r, BANYAN_SCRATCH, 0, 2};
+        if (what == PORT_WAIT) {
+            banyan_port_signal(port, 0, BANYAN_SYNC_NONE);
+            banyan_port_wait(port, 0, BANYAN_SYNC_NONE);
+        }
+        if (what == PACKETS) {
+            banyan_memory_put_packets(to, theirs, banyan_input(program, r, 0, 2), BANYAN_TB(0));
+            banyan_unpack_packets(program, r, banyan_output(program, r, 0, 2), own, BANYAN_TB(0));
+        }
+        if (what != SEMAPHORE)
+            banyan_semaphore_release(done, 0, BANYAN_SYNC_NONE);
+        banyan_semaphore_acquire(done, 1, BANYAN_SYNC_NONE);
+    }
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+struct waiting {
+    int what;
+    int workers;
+};
+
+/* Who waits for a peer is named before who waits for another thread block, also by another worker.
+ */
+static void wait_for_what_does_not_come(int rank, int count, const banyan_unique_id *id,
+                                        void *context)
+{
+    const struct waiting *waiting = context;
+    struct player p = {0};
+    open_player(&p, rank, count, id, NS_PER_S * 3 / 10, waiting->workers);
+    banyan_plan *plan = waiting_plan(waiting->what);
+    banyan_loaded_plan *loaded;
+    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    load.max_message_bytes = BYTES;
+    CHECK_OK(banyan_plan_load(p.executor, plan, &load, &loaded));
+    if (rank == 0) {
+        usleep(800000);
+        _exit(0);
+    }
+    CHECK_FAILS(banyan_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32), BANYAN_ERR_TIMEOUT,
+                wait_sentences[waiting->what]);
+    banyan_plan_unload(loaded);
+    banyan_plan_destroy(plan);
+    close_player(&p);
+}
+
+static void every_wait_says_what_it_waits_for(void **state)
+{
+    (void)state;
+    int statuses[2];
+    for (int what = 0; what < WAITS; what++) {
+        for (int workers = 1; workers <= 2; workers++) {
+            struct waiting waiting = {what, workers};
+            ranks_fork(2, wait_for_what_does_not_come, &waiting, statuses);
+            check_survivors(statuses, 2, -1, 0);
+        }
+    }
+}
+
 /* ---- what is refused ---- */
 
 static banyan_status load(banyan_executor *executor, const banyan_plan *plan, uint64_t bytes,
@@ -202,8 +287,10 @@ static void load_apart(banyan_world *world, void *context)
     CHECK_OK(banyan_memory_alloc(world, BYTES, &memory));
     banyan_plan *plan = meeting_plan(3, BANYAN_SUM), *other = meeting_plan(3, BANYAN_MAX);
     banyan_plan *larger = meeting_plan(4, BANYAN_SUM);
-    CHECK_FAILS(load(executor, rank == 2 ? other : plan, BYTES, NULL), BANYAN_ERR_MISMATCH,
-                "rank 2 loads another plan than rank 0");
+    CHECK_FAILS(
+        load(executor, rank == 2 ? other : plan, BYTES, NULL), BANYAN_ERR_MISMATCH,
+        "rank 2 loads another plan than rank 0: of 3 differences the first is rank 0, thread "
+        "block 0, operation 5");
     CHECK_FAILS(load(executor, plan, rank == 1 ? 64 : BYTES, NULL), BANYAN_ERR_MISMATCH,
                 "rank 1 loads the plan for messages of 64 bytes at most, rank 0 of 4096");
     CHECK_FAILS(load(executor, plan, BYTES, rank == 2 ? memory : NULL), BANYAN_ERR_MISMATCH,
@@ -303,12 +390,44 @@ static void a_run_can_be_started_and_waited_for(void **state)
     ranks_run(2, run_in_the_background, NULL);
 }
 
+/* ---- options ---- */
+
+static void open_without_size(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan *loaded;
+    options.size = 0;
+    CHECK_FAILS(banyan_executor_open(world, &options, &executor), BANYAN_ERR_INVALID,
+                "BANYAN_EXECUTOR_OPTIONS_INIT");
+    /* Of a caller that knows of no workers. */
+    options.size = offsetof(banyan_executor_options, workers);
+    options.workers = -7;
+    CHECK_OK(banyan_executor_open(world, &options, &executor));
+    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    load.size = 0;
+    CHECK_FAILS(banyan_plan_load(executor, plan, &load, &loaded), BANYAN_ERR_INVALID,
+                "BANYAN_LOAD_OPTIONS_INIT");
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+}
+
+static void options_without_a_size_are_refused_and_older_ones_taken(void **state)
+{
+    (void)state;
+    ranks_run(2, open_without_size, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options_without_a_size_are_refused_and_older_ones_taken),
         cmocka_unit_test(a_death_ends_the_run_of_all_with_the_operation_named),
         cmocka_unit_test(an_abort_ends_the_run_of_all),
         cmocka_unit_test(a_rank_that_waits_in_vain_says_for_what),
+        cmocka_unit_test(every_wait_says_what_it_waits_for),
         cmocka_unit_test(ranks_that_load_different_things_are_told_so),
         cmocka_unit_test(runs_that_cannot_be_are_refused_before_anything_moves),
         cmocka_unit_test(a_run_can_be_started_and_waited_for),

@@ -188,7 +188,7 @@ static void check_bytes(const shape *of, const layout *where, const plan_op *op,
                                           operand->index + position / where->stride, &start);
         }
         const byte_seen *byte = there ? &data->bytes[position] : &pads->bytes[position];
-        bool pads_it = plan_op_writes_packets(op->kind);
+        bool pads_it = plan_op_writes_packets(op->kind) || plan_op_reads_packets(op->kind);
         CHECK(data->bytes[position].times == there, "byte %" PRIu64 ": %u times", position,
               data->bytes[position].times);
         CHECK(pads->bytes[position].times == (!there && pads_it), "byte %" PRIu64 ": %u pads",

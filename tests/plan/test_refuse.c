@@ -149,6 +149,7 @@ static void a_wrong_head_is_refused(void **state)
     REFUSED(
         {"name", NULL, .said = "has no \"name\""},
         {"name", "7", .said = "name is an integer where a string should be"},
+        {"name", "\"a\\u001b[2Jb\"", .said = "a name with the control character 0x1b"},
         {"collective", "\"\"", .said = "a collective without a name"},
         {"protocol", "\"LL128\"", .said = "the protocol \"LL128\""},
         {"protocol", NULL, .said = "has no \"protocol\""},
@@ -318,6 +319,10 @@ static void wrong_operations_are_refused(void **state)
         {OP(1, 10) ".iter_context.num_chunks", "1",
          .said = AT(1, 10) ".ops[0] moves 2 chunks in a loop over 1"},
         {OP(1, 10) ".ops.1", "{\"name\": \"pipeline\"}", .said = "pipelines do not nest"},
+        {OP(1, 10) ".tbg_info", "{\"tb_id\": 0, \"tbg_size\": 2}",
+         .said = "pipeline moves no data"},
+        {OP(1, 10) ".src_buff", "[{\"type\": \"i\", \"index\": 0, \"size\": 1}]",
+         .said = AT(1, 10) ".src_buff does not fit pipeline, which takes none"},
         {OP(1, 10) ".ops.0.src_buff.0.index", "3", .said = AT(1, 10) ".ops[0].src_buff[0].size"},
         {OP(1, 10) ".ops", NULL, .said = AT(1, 10) " has no \"ops\""}, );
 }

@@ -258,6 +258,11 @@ static void signal_by_nobody(banyan_program *program)
     WRONG(banyan_memory_signal(memory(program), -3, BANYAN_SYNC_BOTH));
 }
 
+static void signal_by_far_too_many(banyan_program *program)
+{
+    WRONG(banyan_memory_signal(memory(program), INT32_MAX, BANYAN_SYNC_BOTH));
+}
+
 static void twice_in_a_group(banyan_program *program)
 {
     WRONG(banyan_group_create(program, (const int[]){4, 2, 4}, 3));
@@ -427,6 +432,9 @@ static error_case cases[] = {
      nobody_puts,
      {"put on memory channel 0 from rank 1 to rank 2", "neither"}},
     {"a thread block out of range", signal_by_nobody, {"signal on memory channel", "block -3"}},
+    {"a thread block that would make millions",
+     signal_by_far_too_many,
+     {"signal on memory channel", "block 2147483647", "at most 1048576"}},
     {"a thread block twice in a group",
      twice_in_a_group,
      {"thread block group", "thread block 4", "twice", "at 0 and at 2"}},

@@ -37,9 +37,9 @@ static void signals_without_waits_are_refused(void **state)
         banyan_memory_signal(there, 0, BANYAN_SYNC_BOTH);
     banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
     banyan_memory_wait_relaxed(back, 1, BANYAN_SYNC_BOTH);
-    check_compile_fails(program,
-                        (const char *const[]){"memory channels", "rank 0 signals rank 2 3 times",
-                                              "rank 2 waits for it 2 times", NULL});
+    check_compile_fails(program, (const char *const[]){"program \"", "memory channels",
+                                                       "rank 0 signals rank 2 3 times",
+                                                       "rank 2 waits for it 2 times", NULL});
 }
 
 static void waits_without_signals_are_refused(void **state)
@@ -124,6 +124,13 @@ static void impossible_programs_are_refused(void **state)
     options.min_message_bytes = 9;
     options.max_message_bytes = 8;
     check_create_fails(all, 2, &options, "9 bytes");
+    banyan_program *program = NULL;
+    banyan_plan *plan = NULL;
+    CHECK_FAILS(banyan_program_create("none", NULL, 2, NULL, &program), BANYAN_ERR_INVALID,
+                "of no collective");
+    CHECK_FAILS(banyan_program_compile(NULL, &plan), BANYAN_ERR_INVALID, "no program");
+    assert_null(program);
+    assert_null(plan);
 }
 
 static void impossible_results_are_refused(void **state)
@@ -148,6 +155,10 @@ static void impossible_results_are_refused(void **state)
     from.rank = 2;
     check_create_fails(custom, 2, NULL, "rank 2's input");
     from.rank = 1;
+    banyan_expected_chunk twice[] = {expected, expected};
+    custom.expected = twice;
+    custom.expected_count = 2;
+    check_create_fails(custom, 2, NULL, "rank 0's output chunk 1 is given twice");
     custom.kind = BANYAN_ALLREDUCE;
     check_create_fails(custom, 2, NULL, "allreduce has a result of its own");
 }

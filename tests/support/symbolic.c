@@ -187,8 +187,11 @@ static uint64_t units_in_ring(const banyan_plan *plan, uint64_t units)
     return units;
 }
 
+/* A custom collective's chunks are whole, whatever the message. */
 static uint64_t block_chunks_of(const banyan_plan *plan)
 {
+    if (plan->collective == BANYAN_CUSTOM)
+        return 1;
     bool blocks = plan->collective == BANYAN_REDUCESCATTER || plan->collective == BANYAN_ALLTOALL;
     return plan->ranks[0].chunks[PLAN_INPUT] / (blocks ? (uint64_t)plan->rank_count : 1);
 }

@@ -69,7 +69,8 @@ static const plan_switch *group_of(const play *p, const step *s, const plan_oper
     return &rank->switches[s->block->channels[PLAN_SWITCH][operand->reference]];
 }
 
-/* Packets that have not come yet keep an operation waiting; those of a later run never will. */
+/* Packets that have not come yet keep an operation waiting, even those that only pad; those of a
+ * later run never will. */
 static bool packets_are_there(play *p, const step *s)
 {
     char me[64];
@@ -77,8 +78,6 @@ static bool packets_are_there(play *p, const step *s)
         if (!plan_source_is_packets(s->op, o))
             continue;
         for (uint64_t i = 0; i < unit_count(p, s); i++) {
-            if (!unit_moves(p, s, o, i))
-                continue;
             const cell *c = operand_cell(p, s, &s->op->sources[o], -1, i);
             if (c->packet_flag > s->flag)
                 play_fail(p, "%s finds packets of a later run", play_name(p, s->by->index, me));
@@ -134,6 +133,13 @@ static void pad(play *p, const step *s, uint32_t o, uint64_t i)
         write_one(p, s, o, i, (cell){.valid = true});
 }
 
+static void hear_pads(play *p, const step *s, uint64_t i)
+{
+    for (uint32_t o = 0; o < s->op->source_count; o++)
+        if (plan_source_is_packets(s->op, o))
+            (void)cell_read(p, s->by, operand_cell(p, s, &s->op->sources[o], -1, i), true);
+}
+
 /* Source i to destination i. */
 static void move_pair(play *p, const step *s, uint32_t o)
 {
@@ -157,6 +163,8 @@ static void move_data(play *p, const step *s)
     for (uint64_t i = 0; i < unit_count(p, s); i++) {
         bool moves = unit_moves(p, s, 0, i);
         cell value = moves ? read_all(p, s, i) : (cell){0};
+        if (!moves)
+            hear_pads(p, s, i);
         for (uint32_t o = 0; o < s->op->destination_count; o++) {
             if (moves)
                 write_one(p, s, o, i, value);

@@ -53,6 +53,22 @@ class Show(Plan):
         self.assertNotIn("\nrank 0: ", one)
         self.assertIn("    11    put memory i[0], i[1..4) -> i[0]@0, s[0..3)@0\n", one)
 
+    def test_plans_come_from_stdin_and_pipes_too(self):
+        listed = self.printed("show", PLAN)
+        for name in ["-", "/dev/stdin"]:
+            with subprocess.Popen(["cat", PLAN], stdout=subprocess.PIPE) as plan:
+                done = subprocess.run([BANYAN, "plan", "show", name], stdin=plan.stdout,
+                                      capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (0, listed), done.stderr)
+        with open(PLAN) as plan:
+            done = subprocess.run([BANYAN, "plan", "diff", "-", PLAN], stdin=plan,
+                                  capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        done = subprocess.run([BANYAN, "plan", "show", "-"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "banyan plan show: /dev/stdin is not a file\n"))
+
     def test_what_is_wrong_is_a_sentence_with_its_place(self):
         def out_of_range(plan):
             plan["gpus"][1]["threadblocks"][0]["ops"][1]["src_buff"][0]["index"] = 9

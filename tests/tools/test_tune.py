@@ -35,11 +35,15 @@ class Tune(CollectiveCase):
         self.assertEqual(
             printed,
             [[row["collective"], "registered" if row["registered"] else "ordinary",
-              "any" if row["up_to_bytes"] is None else f"{row['up_to_bytes']:,}", row["algorithm"]]
+              row["dtype"] or "any", "any" if row["up_to_bytes"] is None else f"{row['up_to_bytes']:,}", row["algorithm"]]
              for row in two])
         self.tune(3, "--seconds", 1)
         self.assertEqual(self.rows(2), two)
         self.assertNotEqual(self.rows(3), [])
+        text = self.tune(2, "--seconds", 1, "--dtype", "bf16")
+        self.assertEqual([row for row in self.rows(2) if row["dtype"] is None], two)
+        self.assertIn("BF16", {row["dtype"] for row in self.rows(2)})
+        self.assertRegex(text, r"\n\w+ +(ordinary|registered) +BF16 ")
 
     def test_a_file_that_is_no_table_is_refused_and_kept(self):
         self.path.write_text('{"format": "something else"}')
@@ -51,6 +55,7 @@ class Tune(CollectiveCase):
         for words, part, code in [
                 (["-o", self.path], "--ranks N is missing", 2),
                 (["-n", 2], "--out FILE is missing", 2),
+                (["-n", 2, "-o", self.path, "--dtype", "f31"], '"f31" names no element type', 2),
                 (["-n", 2, "-o", self.path, "--seconds", "0"], "--seconds wants seconds", 2),
                 (["-n", 2, "-o", self.path, "--size", "8:4"], "--size wants bytes", 2),
                 (["-n", 2, "-o", "/nowhere/t.json"], "cannot write /nowhere/t.json", 1)]:

@@ -1,0 +1,12 @@
+/* Options from callers: structs that begin with their size, so that they can grow. */
+#ifndef CORE_OPTIONS_H
+#define CORE_OPTIONS_H
+
+#include <banyan/core.h>
+
+/* Over the defaults in `taken`, of `bytes`. Callers that were built with an older, shorter struct
+ * leave the rest as it is; `given` NULL leaves all. INVALID for size 0: `init` is the macro that
+ * sets it. */
+banyan_status options_take(const void *given, const char *init, void *taken, size_t bytes);
+
+#endif
