@@ -73,6 +73,37 @@ static uint64_t played_of(const plan_geometry *geometry, const banyan_plan *plan
     return played;
 }
 
+static banyan_status visit_nothing(void *context, const plan_piece *piece)
+{
+    (void)context, (void)piece;
+    return BANYAN_OK;
+}
+
+static banyan_status cut_ops(const plan_geometry *geometry, const banyan_plan *plan, int rank,
+                             const plan_thread_block *block, const plan_op *loop,
+                             const plan_op *ops, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        RETURN_IF_FAILED(
+            plan_geometry_cut(geometry, plan, rank, block, &ops[i], loop, 0, visit_nothing, NULL));
+        RETURN_IF_FAILED(
+            cut_ops(geometry, plan, rank, block, &ops[i], ops[i].ops, ops[i].op_count));
+    }
+    return BANYAN_OK;
+}
+
+/* A share of reused scratch may turn out to be empty. */
+static banyan_status cut_all(const plan_geometry *geometry, const banyan_plan *plan)
+{
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            RETURN_IF_FAILED(cut_ops(geometry, plan, r, block, NULL, block->ops, block->op_count));
+        }
+    }
+    return BANYAN_OK;
+}
+
 /* ---- classes ---- */
 
 banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, size_classes *made,
@@ -89,6 +120,7 @@ banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, 
         ++*skipped;
         return BANYAN_OK;
     }
+    RETURN_IF_FAILED(cut_all(&new.geometry, plan));
     new.whole = new.geometry.buffers[PLAN_INPUT].block_bytes ==
                 new.geometry.chunk_bytes *new.geometry.buffers[PLAN_INPUT].block_chunks;
     return array_push(made, new) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

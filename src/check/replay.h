@@ -48,7 +48,7 @@ typedef struct token {
 
 typedef struct counter_user {
     uint32_t chain;
-    uint64_t per_run, so_far, before_run; /* of a taker: what it had taken when its run began */
+    uint64_t per_run, so_far;
 } counter_user;
 
 /* A channel end's signals, or a semaphore. */
