@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,10 +19,10 @@
 
 #define WHO "banyan topo probe"
 #define SMALL_BYTES 64
-#define LARGE_BYTES (UINT64_C(1) << 20)
-#define TRIES 20 /* of each size; the fastest counts: what else runs on the machine only adds */
-#define RUNS 20  /* of a try */
-#define MANY 33  /* copies in a row */
+#define LARGE_BYTES (UINT64_C(2) << 20)
+#define TRIES 21       /* of each size; the median counts */
+#define RUNS 20        /* of a try */
+#define MANY 33        /* copies in a row */
 #define ROUND_TRIPS 16 /* of signals */
 #define RANKS_MOST 1024
 
@@ -156,14 +157,17 @@ static banyan_status run_forked(run_job *job)
     return BANYAN_OK;
 }
 
-static timing fastest(const run_job *job)
+static int compare_sizes(const void *a, const void *b)
 {
-    timing best = {INFINITY, INFINITY};
-    for (size_t i = 0; i < TRIES; i++) {
-        best.small = fmin(best.small, job->sizes[i].seconds);
-        best.large = fmin(best.large, job->sizes[TRIES + i].seconds);
-    }
-    return best;
+    double first = ((const run_size *)a)->seconds, second = ((const run_size *)b)->seconds;
+    return first < second ? -1 : first > second;
+}
+
+static timing median(run_job *job)
+{
+    qsort(job->sizes, TRIES, sizeof *job->sizes, compare_sizes);
+    qsort(job->sizes + TRIES, TRIES, sizeof *job->sizes, compare_sizes);
+    return (timing){job->sizes[TRIES / 2].seconds, job->sizes[TRIES + TRIES / 2].seconds};
 }
 
 static banyan_status run_plan(const banyan_plan *plan, timing *took)
@@ -181,7 +185,7 @@ static banyan_status run_plan(const banyan_plan *plan, timing *took)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
     banyan_status status = run_forked(&job);
     if (status == BANYAN_OK)
-        *took = fastest(&job);
+        *took = median(&job);
     if (job.sizes)
         munmap(job.sizes, 2 * TRIES * sizeof *job.sizes);
     failure_destroy(job.failed);
@@ -200,7 +204,7 @@ static banyan_status probe(int ranks, probe_build build, timing *took)
 /* ---- figures ---- */
 
 typedef struct figures {
-    double launch, operation, latency, request; /* seconds */
+    double launch, operation, signal, latency, request; /* seconds */
     double local, load, store, packet, reduce, port;
 } figures;
 
@@ -225,6 +229,8 @@ static banyan_status measure(int ranks, figures *found)
     figures of = {.operation = fmax(0, (often.small - once.small) / (MANY - 1))};
     of.launch = fmax(0, once.small - of.operation);
     of.latency = fmax(0, (calls.small - of.launch) / (2 * ROUND_TRIPS) - 2 * of.operation);
+    /* What a signal takes more when it has data to publish, as it mostly has. */
+    of.signal = fmax(0, puts.small - of.launch - 3 * of.operation - of.latency);
     of.request = fmax(0, ports.small - of.launch - 2 * of.operation - 2 * of.latency);
     of.local = rate_of(&once, 2);  /* read and written */
     of.reduce = rate_of(&sums, 2); /* two sources */
@@ -248,12 +254,12 @@ static void print_topology(FILE *file, const char *host, int ranks, const figure
         "  \"kinds\": {\n    \"process\": {\n      \"memory_bytes_per_s\": %.4g,\n"
         "      \"blocks_at_once\": 1,\n"
         "      \"launch_ns\": %.4g,\n      \"operation_ns\": %.4g,\n      \"sync_ns\": 0,\n"
-        "      \"signal_ns\": 0,\n      \"block\": {\n        \"local_bytes_per_s\": %.4g,\n"
+        "      \"signal_ns\": %.4g,\n      \"block\": {\n        \"local_bytes_per_s\": %.4g,\n"
         "        \"load_bytes_per_s\": %.4g,\n        \"store_bytes_per_s\": %.4g,\n"
         "        \"packet_bytes_per_s\": %.4g,\n        \"reduce_bytes_per_s\": %.4g\n      },\n"
         "      \"proxy\": {\"request_ns\": %.4g, \"bytes_per_s\": %.4g}\n    }\n  },\n",
-        host, ranks, ranks, plenty, of->launch * 1e9, of->operation * 1e9, of->local, of->load,
-        of->store, of->packet, of->reduce, of->request * 1e9, of->port);
+        host, ranks, ranks, plenty, of->launch * 1e9, of->operation * 1e9, of->signal * 1e9,
+        of->local, of->load, of->store, of->packet, of->reduce, of->request * 1e9, of->port);
     fprintf(file,
             "  \"processors\": [{\"for\": {\"r\": %d}, \"name\": \"process{r}\","
             " \"kind\": \"process\"}],\n"
