@@ -1,6 +1,7 @@
 #include "commands.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -156,6 +157,8 @@ int run_command(int argc, char **argv)
          "run an in-place plan on an input and output apart", 0, 0},
         {"workers", '\0', OPTION_COUNT, &job->workers, "N",
          "threads of a rank that run thread blocks (1)", 1, 1024},
+        {"shuffle", '\0', OPTION_COUNT, &job->shuffle, "SEED",
+         "run in a random order that the memory model of docs/check.md allows", 1, INT_MAX},
         {"trace", '\0', OPTION_TEXT, &job->trace_path, "FILE",
          "record every operation of one more run of each size, for Perfetto", 0, 0},
         {"no-check", '\0', OPTION_FLAG, &given.no_check, NULL,

@@ -28,6 +28,7 @@ typedef struct run_job {
     bool in_place, ordinary_memory, json;
     int iters; /* 0: as many as take a twentieth of a second */
     int workers;
+    int shuffle;     /* seed of an order that thread blocks run in; 0: their own */
     run_size *sizes; /* in memory that the ranks share; ascending */
     size_t size_count;
     failure *failed;

@@ -87,6 +87,7 @@ static banyan_status load(struct rank_run *run)
     const run_job *job = run->job;
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
     how.workers = job->workers;
+    how.shuffle_seed = (uint64_t)job->shuffle;
     TRY(banyan_executor_open(run->world, &how, &run->executor));
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
     options.max_message_bytes = job->sizes[job->size_count - 1].message_bytes;

@@ -26,6 +26,10 @@ typedef struct banyan_loaded_plan banyan_loaded_plan;
 typedef struct banyan_executor_options {
     size_t size; /* of this struct; BANYAN_EXECUTOR_OPTIONS_INIT sets it */
     int workers; /* threads that run thread blocks; 1: the calling thread alone */
+    /* Not 0: run thread blocks in a random order that the memory model of docs/check.md allows, the
+     * same for the same seed; a seed a rank, or one for all. Slow; for tests. 0: BANYAN_SHUFFLE, or
+     * in order. */
+    uint64_t shuffle_seed;
 } banyan_executor_options;
 
 #define BANYAN_EXECUTOR_OPTIONS_INIT                                                               \

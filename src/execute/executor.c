@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/options.h"
+#include "execute/shuffle.h"
 #include "world/control.h"
 
 /* Processors that the node's ranks may run on, together, when nobody has counted them yet. */
@@ -45,6 +46,8 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "plans run between ranks of one node, and rank %d's world has %d nodes",
                          banyan_world_rank(world), banyan_world_node_count(world));
+    uint64_t seed;
+    RETURN_IF_FAILED(shuffle_find_seed(options->shuffle_seed, &seed));
     banyan_executor *executor = calloc(1, sizeof *executor);
     if (!executor)
         return error_no_memory(sizeof *executor, "an executor");
@@ -52,6 +55,7 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
     executor->rank = banyan_world_rank(world);
     executor->ranks = banyan_world_size(world);
     executor->worker_count = threads;
+    executor->shuffle_seed = seed;
     banyan_status status = memory_space_of(world, &executor->space);
     if (status != BANYAN_OK) {
         free(executor);

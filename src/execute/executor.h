@@ -17,8 +17,9 @@ struct banyan_executor {
     port_proxy *proxy;    /* NULL until a plan has port channels */
     worker_pool *pool;    /* NULL when the calling thread does everything */
     int worker_count;
-    bool crowded; /* ranks and their workers share processors */
-    trace *trace; /* NULL while nothing is recorded */
+    bool crowded;          /* ranks and their workers share processors */
+    uint64_t shuffle_seed; /* 0: thread blocks run in their own order */
+    trace *trace;          /* NULL while nothing is recorded */
 };
 
 static inline bell *executor_bell(const banyan_executor *executor, int rank)

@@ -4,6 +4,7 @@
 #include "core/options.h"
 #include "execute/agree.h"
 #include "execute/placement.h"
+#include "execute/shuffle.h"
 #include "world/control.h"
 
 #define PAGE ((uint64_t)4096)
@@ -202,6 +203,7 @@ static void release(banyan_loaded_plan *loaded)
     map_free(&loaded->barrier_places);
     for (uint32_t i = 0; i < loaded->task_count; i++)
         task_free(&loaded->tasks[i]);
+    shuffle_free(loaded->shuffle);
     for (int i = 0; i < 2; i++) {
         free(loaded->placements[i].bases);
         free(loaded->private_buffers[i]);

@@ -59,6 +59,7 @@ struct banyan_loaded_plan {
     ARRAY(plan_cut *) cuts; /* the latest last */
     task *tasks;            /* one a thread block */
     uint32_t task_count;
+    struct shuffle *shuffle; /* NULL: thread blocks run in their own order */
     placement placements[2]; /* of even and odd runs, which may use different halves of scratch */
     uint64_t runs;
     uint32_t flag; /* of the next run's packets */

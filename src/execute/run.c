@@ -7,6 +7,7 @@
 #include "core/request.h"
 #include "execute/placement.h"
 #include "execute/scheduler.h"
+#include "execute/shuffle.h"
 #include "world/control.h"
 
 /* Cuts that are kept. */
@@ -187,7 +188,11 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
     RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
     placement_copy_in(placed);
     begin_tasks(loaded, &of);
-    banyan_status status = run_tasks(&of);
+    banyan_status status = BANYAN_OK;
+    if (loaded->executor->shuffle_seed != 0)
+        status = shuffle_begin(loaded, &of);
+    if (status == BANYAN_OK)
+        status = run_tasks(&of);
     drain_ports(loaded);
     if (status != BANYAN_OK) {
         control_end(loaded->executor->world, status);

@@ -5,6 +5,7 @@
 
 #include "core/deadline.h"
 #include "execute/loaded.h"
+#include "execute/shuffle.h"
 #include "execute/waits.h"
 #include "world/control.h"
 
@@ -37,7 +38,8 @@ static enum pass pass_over(const struct turn *turn)
         if (t->at == t->step_count)
             continue;
         t->moved = false;
-        task_state state = task_advance(turn->of, t, turn->ring);
+        task_state state = loaded->shuffle ? shuffle_advance(turn->of, t, turn->ring)
+                                           : task_advance(turn->of, t, turn->ring);
         if (state == TASK_FAILED)
             return PASS_FAILED;
         left |= state == TASK_WAITS;

@@ -6,6 +6,7 @@
 
 #include "execute/loaded.h"
 #include "execute/move.h"
+#include "execute/shuffle.h"
 
 /* ---- telling and waiting ---- */
 
@@ -116,7 +117,7 @@ static bool step_barrier(const plan_run *of, task *t, const step *s)
 
 /* ---- going through the steps ---- */
 
-static banyan_status find_pieces(const plan_run *of, task *t, const step *s)
+banyan_status task_find_pieces(const plan_run *of, task *t, const step *s)
 {
     const plan_cut *c = of->cut;
     uint64_t from = s->first_word, to = from + s->piece_count * step_piece_words(s);
@@ -134,7 +135,7 @@ static banyan_status find_pieces(const plan_run *of, task *t, const step *s)
     }
     t->piece = words + from;
     t->pieces_left = (to - from) / step_piece_words(s);
-    return BANYAN_OK;
+    return t->is_lane ? shuffle_deal(t, s) : BANYAN_OK;
 }
 
 static banyan_status enter(const plan_run *of, task *t, const step *s)
@@ -144,7 +145,7 @@ static banyan_status enter(const plan_run *of, task *t, const step *s)
     t->target = 0;
     t->done = t->got = 0;
     if (s->operands)
-        RETURN_IF_FAILED(find_pieces(of, t, s));
+        RETURN_IF_FAILED(task_find_pieces(of, t, s));
     if (of->traces)
         t->record.begin_ns = time_now_ns();
     return BANYAN_OK;
@@ -229,25 +230,31 @@ static void record_end(task *t, const step *s, trace_ring *ring)
     t->record.waited_ns = 0;
 }
 
+task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
+{
+    const step *s = &t->steps[t->at];
+    if (!t->entered && enter(of, t, s) != BANYAN_OK)
+        return TASK_FAILED;
+    bool moved_before = t->moved;
+    t->moved = false;
+    bool done = perform(of, t, s);
+    move_knock(t, s);
+    if (of->traces)
+        done ? record_end(t, s, ring) : record_wait(t, t->moved);
+    if (!done) {
+        t->moved |= moved_before;
+        return TASK_WAITS;
+    }
+    leave(of, t, s);
+    return TASK_DONE;
+}
+
 task_state task_advance(const plan_run *of, task *t, trace_ring *ring)
 {
-    while (t->at < t->step_count) {
-        const step *s = &t->steps[t->at];
-        if (!t->entered && enter(of, t, s) != BANYAN_OK)
-            return TASK_FAILED;
-        bool moved_before = t->moved;
-        t->moved = false;
-        bool done = perform(of, t, s);
-        move_knock(t, s);
-        if (of->traces)
-            done ? record_end(t, s, ring) : record_wait(t, t->moved);
-        if (!done) {
-            t->moved |= moved_before;
-            return TASK_WAITS;
-        }
-        leave(of, t, s);
-    }
-    return TASK_DONE;
+    task_state state = TASK_DONE;
+    while (state == TASK_DONE && t->at < t->step_count)
+        state = task_take_step(of, t, ring);
+    return state;
 }
 
 /* ---- beginning and ending ---- */

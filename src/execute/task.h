@@ -34,6 +34,7 @@ typedef struct task {
 
     trace_record record;
     uint64_t waiting_since_ns; /* 0: it does not wait */
+    bool is_lane;              /* it does a share of each step that moves bytes: shuffle.h */
 } task;
 
 /* What the tasks of a run have in common. */
@@ -59,6 +60,11 @@ void task_free(task *t);
 
 /* Make the task begin anew. */
 void task_reset(task *t, const plan_run *of, uint32_t block);
+
+/* The step at hand only: TASK_DONE when that is done. */
+task_state task_take_step(const plan_run *of, task *t, trace_ring *ring);
+/* Of a step that moves bytes, in this iteration. */
+banyan_status task_find_pieces(const plan_run *of, task *t, const step *s);
 
 /* Run the task until it waits or is done. */
 task_state task_advance(const plan_run *of, task *t, trace_ring *ring);

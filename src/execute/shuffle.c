@@ -1,0 +1,401 @@
+#include "execute/shuffle.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "execute/loaded.h"
+#include "execute/shuffle_random.h"
+
+/* The first lane synchronises, the others move bytes. */
+#define MOVERS 3
+#define LANES (MOVERS + 1)
+
+/* Shares of a piece begin where packets and elements of any type do. */
+#define SHARE_BYTES 64
+
+#define NAP_MOST_NS 200000
+
+/* A copy whose source has been read and whose destinations are yet to be written. */
+typedef struct late_store {
+    char *to;
+    char *bytes; /* owned */
+    uint64_t count;
+} late_store;
+
+typedef struct lane {
+    task task; /* first, so that a lane's task is its lane */
+    uint32_t share, turn;
+    piece_words words;
+} lane;
+
+/* A thread block. */
+typedef struct shuffled_block {
+    shuffle_random random;
+    lane lanes[LANES];
+    bool open;        /* lanes are between two meetings, in steps [begin, end) */
+    bool rested;      /* the late lanes have let the world go on once */
+    bool stores_late; /* a relaxed signal comes next, and is to overtake the copies */
+    bool got_on;      /* since it last gave way */
+    uint32_t begin, end;
+    uint32_t late; /* lanes that go on only when no other can, a bit each */
+    ARRAY(late_store) stores;
+} shuffled_block;
+
+struct shuffle {
+    uint32_t block_count;
+    shuffled_block blocks[];
+};
+
+static shuffled_block *block_of(const plan_run *of, const task *t)
+{
+    return &of->loaded->shuffle->blocks[t - of->loaded->tasks];
+}
+
+/* ---- the seed ---- */
+
+banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed)
+{
+    const char *text = getenv("BANYAN_SHUFFLE");
+    if (asked != 0 || !text || !*text) {
+        *seed = asked;
+        return BANYAN_OK;
+    }
+    char *end;
+    errno = 0;
+    unsigned long long found = strtoull(text, &end, 10);
+    if (errno != 0 || *end != 0 || *text < '0' || *text > '9')
+        return error_set(BANYAN_ERR_INVALID, "BANYAN_SHUFFLE is \"%s\", which is no seed", text);
+    *seed = found;
+    return BANYAN_OK;
+}
+
+static void nap(shuffle_random *random)
+{
+    struct timespec time = {.tv_nsec = (long)shuffle_below(random, NAP_MOST_NS)};
+    nanosleep(&time, NULL);
+}
+
+/* ---- shares ---- */
+
+/* Lane i has the i-th bytes of every operand of an operation, and others of the next operation. A
+ * pad has one owner. */
+banyan_status shuffle_deal(task *t, const step *s)
+{
+    lane *l = (lane *)t;
+    uint32_t width = step_piece_words(s);
+    uint64_t number = s->number + (s->loop ? (uint64_t)(s->whole - s->loop->ops) : 0);
+    uint64_t mine = (l->share + l->turn + number) % MOVERS;
+    l->words.count = 0;
+    for (; t->pieces_left > 0; t->pieces_left--, t->piece += width) {
+        bool pad = t->piece[0] & STEP_PAD;
+        uint64_t bytes = t->piece[0] & ~STEP_PAD;
+        uint64_t share = (bytes / MOVERS / SHARE_BYTES + 1) * SHARE_BYTES;
+        uint64_t from = pad ? 0 : mine * share, some = pad ? bytes : share;
+        if (from >= bytes || (pad && mine != 0))
+            continue;
+        some = bytes - from < some ? bytes - from : some;
+        if (!array_reserve(&l->words, width))
+            return BANYAN_ERR_NO_MEMORY;
+        uint64_t *to = &l->words.data[l->words.count];
+        to[0] = some | (pad ? STEP_PAD : 0);
+        for (uint32_t i = 1; i < width; i++)
+            to[i] = t->piece[i] + (s->operands[i - 1].packets ? 2 * from : from);
+        l->words.count += width;
+    }
+    t->piece = l->words.data;
+    t->pieces_left = l->words.count / width;
+    return BANYAN_OK;
+}
+
+/* ---- stores that a relaxed signal overtakes ---- */
+
+static bool is_relaxed(const step *s)
+{
+    return s->kind == STEP_SIGNAL && s->whole->kind == PLAN_RELAXED_SIGNAL;
+}
+
+static bool relaxed_signal_is_next(const task *t, uint32_t at)
+{
+    while (at < t->step_count && t->steps[at].kind == STEP_NOP)
+        at++;
+    return at < t->step_count && is_relaxed(&t->steps[at]);
+}
+
+static banyan_status keep_store(shuffled_block *b, char *to, const char *from, uint64_t bytes)
+{
+    if (!array_reserve(&b->stores, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    char *kept = malloc(bytes);
+    if (!kept)
+        return error_no_memory(bytes, "bytes that are to be stored later");
+    memcpy(kept, from, bytes);
+    b->stores.data[b->stores.count++] = (late_store){to, kept, bytes};
+    return BANYAN_OK;
+}
+
+/* Read what a copy's share is of, and have it stored later. */
+static banyan_status read_copy(const plan_run *of, shuffled_block *b, task *t, const step *s)
+{
+    for (; t->pieces_left > 0; t->pieces_left--, t->piece += step_piece_words(s)) {
+        const char *from = of->bases[s->operands[0].base] + t->piece[1];
+        for (uint32_t i = 1; i <= s->destination_count; i++)
+            RETURN_IF_FAILED(
+                keep_store(b, of->bases[s->operands[i].base] + t->piece[1 + i], from, t->piece[0]));
+    }
+    return BANYAN_OK;
+}
+
+static void store_all(shuffled_block *b)
+{
+    for (size_t i = 0; i < b->stores.count; i++) {
+        late_store *store = &b->stores.data[i];
+        memcpy(store->to, store->bytes, store->count);
+        free(store->bytes);
+    }
+    b->stores.count = 0;
+}
+
+/* The lanes have met: the signals first, then what comes before them. */
+static task_state signal_then_store(const plan_run *of, shuffled_block *b, task *t,
+                                    trace_ring *ring)
+{
+    while (t->at < t->step_count &&
+           (t->steps[t->at].kind == STEP_NOP || is_relaxed(&t->steps[t->at]))) {
+        task_state state = task_take_step(of, t, ring);
+        if (state != TASK_DONE)
+            return state;
+    }
+    nap(&b->random);
+    store_all(b);
+    return TASK_DONE;
+}
+
+/* ---- lanes ---- */
+
+/* Where all lanes of a thread block meet. Lanes do not go round a loop apart. */
+static bool is_meeting(const step *s)
+{
+    return s->kind == STEP_NOP || s->kind == STEP_BARRIER || s->kind == STEP_LOOP ||
+           s->kind == STEP_LOOP_END;
+}
+
+static bool moves(const step *s)
+{
+    return s->kind == STEP_COPY || s->kind == STEP_PACK || s->kind == STEP_UNPACK ||
+           s->kind == STEP_FORWARD || s->kind == STEP_COMBINE;
+}
+
+static void open_lanes(const task *t, shuffled_block *b)
+{
+    b->open = true;
+    b->rested = false;
+    b->begin = b->end = t->at;
+    while (b->end < t->step_count && !is_meeting(&t->steps[b->end]))
+        b->end++;
+    b->late = shuffle_below(&b->random, 2) ? 0 : (uint32_t)shuffle_below(&b->random, 1 << LANES);
+    b->stores_late = relaxed_signal_is_next(t, b->end) && shuffle_below(&b->random, 2);
+    uint32_t turn = (uint32_t)shuffle_below(&b->random, MOVERS);
+    for (uint32_t i = 0; i < LANES; i++) {
+        task *l = &b->lanes[i].task;
+        b->lanes[i].turn = turn;
+        l->steps = t->steps;
+        l->step_count = b->end;
+        l->at = b->begin;
+        l->entered = l->quiet = l->moved = false;
+        l->iteration = t->iteration;
+        l->block = t->block;
+        l->waiting_since_ns = l->record.waited_ns = 0;
+    }
+}
+
+/* Go over steps that other lanes do. False: the lane has none left. */
+static bool find_step(const shuffled_block *b, uint32_t i, task *l)
+{
+    while (l->at < b->end && moves(&l->steps[l->at]) != (i > 0))
+        l->at++;
+    return l->at < b->end;
+}
+
+/* LANES: nobody can go on. */
+static uint32_t pick_lane(shuffled_block *b, uint32_t waiting)
+{
+    uint32_t able = 0;
+    for (uint32_t i = 0; i < LANES; i++)
+        able |= !(waiting & 1U << i) && find_step(b, i, &b->lanes[i].task) ? 1U << i : 0;
+    uint32_t early = able & ~b->late, from = early ? early : able;
+    if (from == 0)
+        return LANES;
+    uint32_t i;
+    do
+        i = (uint32_t)shuffle_below(&b->random, LANES);
+    while (!(from & 1U << i));
+    return i;
+}
+
+static task_state take_lane_step(const plan_run *of, shuffled_block *b, task *l, trace_ring *ring)
+{
+    const step *s = &l->steps[l->at];
+    if (s->kind != STEP_COPY || !b->stores_late)
+        return task_take_step(of, l, ring);
+    if (task_find_pieces(of, l, s) != BANYAN_OK || read_copy(of, b, l, s) != BANYAN_OK)
+        return TASK_FAILED;
+    l->at++;
+    l->moved = true;
+    return TASK_DONE;
+}
+
+/* Whoever looks at the thread block finds it where the lane waits. */
+static void show_wait(task *t, const task *l)
+{
+    t->at = l->at;
+    t->index = l->index;
+    t->target = l->target;
+    t->piece = l->piece;
+    t->pieces_left = l->pieces_left;
+    t->done = l->done;
+    t->got = l->got;
+}
+
+/* TASK_WAITS with t->moved: somebody else's turn. */
+static task_state play_lanes(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
+{
+    uint32_t waiting = 0, done = 0;
+    for (;;) {
+        uint32_t i = pick_lane(b, waiting);
+        if (i == LANES)
+            break;
+        if (b->late & 1U << i && !b->rested) {
+            b->rested = true;
+            nap(&b->random);
+            t->moved = true;
+            return TASK_WAITS;
+        }
+        task *l = &b->lanes[i].task;
+        task_state state = take_lane_step(of, b, l, ring);
+        if (state == TASK_FAILED)
+            return state;
+        if (l->moved) {
+            l->moved = false;
+            t->moved = true;
+            waiting = 0;
+        }
+        if (state == TASK_WAITS) {
+            waiting |= 1U << i;
+            show_wait(t, l);
+        }
+        if (t->moved && shuffle_below(&b->random, 8) == 0)
+            return TASK_WAITS;
+    }
+    for (uint32_t i = 0; i < LANES; i++)
+        done += !find_step(b, i, &b->lanes[i].task);
+    return done == LANES ? TASK_DONE : TASK_WAITS;
+}
+
+static task_state close_lanes(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
+{
+    b->open = false;
+    t->at = b->end;
+    t->entered = false;
+    t->moved = true;
+    return b->stores_late ? signal_then_store(of, b, t, ring) : TASK_DONE;
+}
+
+/* A thread block that has got on lets others go first, every now and then. */
+static bool gives_way(shuffled_block *b, task *t)
+{
+    if (!b->got_on || shuffle_below(&b->random, 3) != 0)
+        return false;
+    if (shuffle_below(&b->random, 16) == 0)
+        nap(&b->random);
+    b->got_on = false;
+    t->moved = true;
+    return true;
+}
+
+static task_state go_on(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
+{
+    while (b->open || t->at < t->step_count) {
+        task_state state;
+        if (!b->open && is_meeting(&t->steps[t->at])) {
+            state = task_take_step(of, t, ring);
+        } else {
+            if (!b->open)
+                open_lanes(t, b);
+            state = play_lanes(of, b, t, ring);
+            if (state == TASK_DONE)
+                state = close_lanes(of, b, t, ring);
+        }
+        if (state != TASK_DONE)
+            return state;
+    }
+    return TASK_DONE;
+}
+
+task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
+{
+    shuffled_block *b = block_of(of, t);
+    if (gives_way(b, t))
+        return TASK_WAITS;
+    task_state state = go_on(of, b, t, ring);
+    b->got_on = t->moved;
+    return state;
+}
+
+/* ---- runs ---- */
+
+static banyan_status make(banyan_loaded_plan *loaded)
+{
+    size_t bytes = sizeof(shuffle) + loaded->task_count * sizeof(shuffled_block);
+    shuffle *made = calloc(1, bytes);
+    if (!made)
+        return error_no_memory(bytes, "thread blocks in random order");
+    made->block_count = loaded->task_count;
+    loaded->shuffle = made;
+    return BANYAN_OK;
+}
+
+static banyan_status begin_block(shuffled_block *b, uint64_t seed, const cut_block *cut)
+{
+    b->random = shuffle_random_from(seed);
+    b->open = b->got_on = false;
+    b->stores.count = 0;
+    for (uint32_t i = 0; i < LANES; i++) {
+        b->lanes[i].share = i;
+        b->lanes[i].task.is_lane = i > 0;
+        RETURN_IF_FAILED(task_prepare(&b->lanes[i].task, cut));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status shuffle_begin(banyan_loaded_plan *loaded, const plan_run *of)
+{
+    const banyan_executor *executor = loaded->executor;
+    if (!loaded->shuffle)
+        RETURN_IF_FAILED(make(loaded));
+    const uint64_t place[] = {executor->shuffle_seed, (uint64_t)executor->rank, loaded->runs};
+    shuffle_random random = shuffle_random_from(hash_bytes(place, sizeof place, 0));
+    for (uint32_t i = 0; i < loaded->shuffle->block_count; i++)
+        RETURN_IF_FAILED(
+            begin_block(&loaded->shuffle->blocks[i], shuffle_next(&random), &of->cut->blocks[i]));
+    if (shuffle_below(&random, 3) == 0)
+        nap(&random);
+    return BANYAN_OK;
+}
+
+void shuffle_free(shuffle *old)
+{
+    for (uint32_t i = 0; old && i < old->block_count; i++) {
+        shuffled_block *b = &old->blocks[i];
+        for (size_t k = 0; k < b->stores.count; k++)
+            free(b->stores.data[k].bytes);
+        array_free(&b->stores);
+        for (uint32_t k = 0; k < LANES; k++) {
+            task_free(&b->lanes[k].task);
+            array_free(&b->lanes[k].words);
+        }
+    }
+    free(old);
+}

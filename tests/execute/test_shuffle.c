@@ -1,0 +1,190 @@
+/* Whatever the order that the memory model allows: sound plans are right, and what the checker
+ * finds goes wrong in some. */
+#include <dirent.h>
+#include <fnmatch.h>
+#include <unistd.h>
+
+#include <banyan/check.h>
+#include <banyan/collective.h>
+
+#include "core/sanitizer.h"
+#include "execute/shuffled.h"
+#include "plan/plan.h"
+
+#define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
+
+static bool is_sound(const banyan_plan *plan)
+{
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_check_report *report;
+    options.warnings = false;
+    options.max_findings = 1;
+    CHECK_OK(banyan_plan_check(plan, &options, &report));
+    bool sound = banyan_check_report_is_sound(report);
+    banyan_check_report_destroy(report);
+    return sound;
+}
+
+static uint64_t message_of(const banyan_plan *plan, uint64_t elems)
+{
+    banyan_plan_info info = banyan_plan_describe(plan);
+    bool blocks = info.collective == BANYAN_REDUCESCATTER || info.collective == BANYAN_ALLTOALL;
+    return elems * 4 * (blocks ? (uint64_t)info.ranks : 1);
+}
+
+static void expect_right(const banyan_plan *plan, const char *name, int seeds)
+{
+    static const uint64_t elems[] = {8, 1000};
+    banyan_plan_info info = banyan_plan_describe(plan);
+    for (size_t i = 0; i < sizeof elems / sizeof *elems; i++) {
+        shuffled_case s = {.c = {.plan = plan,
+                                 .dtype = {kDLInt, 32, 1},
+                                 .symmetric = true,
+                                 .apart = !info.in_place,
+                                 .workers = 1 + (int)i,
+                                 .runs = 4},
+                           .first_seed = shuffled_first_seed(),
+                           .seeds = seeds,
+                           .stops = true};
+        s.c.message_bytes = message_of(plan, elems[i]);
+        uint64_t seed, wrong = shuffled_run(&s, &seed);
+        CHECK(wrong == 0, "%s of %d ranks, %llu bytes, seed %llu: %llu elements are wrong", name,
+              info.ranks, (unsigned long long)s.c.message_bytes, (unsigned long long)seed,
+              (unsigned long long)wrong);
+    }
+}
+
+static void built_in_algorithms_are_right_in_any_order(void **state)
+{
+    (void)state;
+    banyan_algorithm_info info;
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
+        for (int ranks = 2; ranks <= 4; ranks++) {
+            banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+            banyan_plan *plan;
+            params.ranks = ranks;
+            params.shift = 1;
+            params.root = ranks / 2;
+            CHECK_OK(banyan_algorithm_compile(info.name, &params, &plan));
+            expect_right(plan, info.name, 3);
+            banyan_plan_destroy(plan);
+        }
+    }
+}
+
+static void sound_plans_from_elsewhere_are_right_in_any_order(void **state)
+{
+    (void)state;
+    struct dirent **names;
+    int count = scandir(PLANS, &names, NULL, alphasort), sound = 0;
+    if (count < 0) {
+        print_message("%s is missing\n", PLANS);
+        skip();
+    }
+    for (int i = 0; i < count; i++) {
+        char path[512];
+        banyan_plan *plan;
+        snprintf(path, sizeof path, "%s/%s", PLANS, names[i]->d_name);
+        if (fnmatch("*_node_*.json", names[i]->d_name, 0) == 0) {
+            CHECK_OK(banyan_plan_read(path, &plan));
+            banyan_plan_info info = banyan_plan_describe(plan);
+            if (info.collective != BANYAN_CUSTOM && info.ranks <= 8 && is_sound(plan)) {
+                expect_right(plan, names[i]->d_name, 1);
+                sound++;
+            }
+            banyan_plan_destroy(plan);
+        }
+        free(names[i]);
+    }
+    free(names);
+    print_message("%d sound plans\n", sound);
+    assert_true(sound > 0);
+}
+
+/* ---- faults ---- */
+
+static const char *const faulty_algorithms[] = {
+    "allgather_direct",  "allgather_ring_direct", "allgather_switch",
+    "allreduce_ring",    "reducescatter_halving", "reducescatter_direct",
+    "alltoall_pairwise", "alltoall_direct",       "broadcast_allpairs",
+};
+
+/* Drop what only orders, relax what tells. NULL: this is neither. */
+static const char *plant_fault(plan_thread_block *block, uint32_t i)
+{
+    switch (block->ops[i].kind) {
+    case PLAN_SIGNAL:
+        block->ops[i].kind = PLAN_RELAXED_SIGNAL;
+        return "relaxed";
+    case PLAN_NOP:
+    case PLAN_WAIT:
+    case PLAN_RELAXED_WAIT:
+        memmove(&block->ops[i], &block->ops[i + 1], (--block->op_count - i) * sizeof block->ops[i]);
+        return "dropped";
+    default:
+        return NULL;
+    }
+}
+
+static void expect_wrong(const banyan_plan *plan, uint32_t operation, const char *what)
+{
+    banyan_plan_info info = banyan_plan_describe(plan);
+    shuffled_case s = {.c = {.plan = plan,
+                             .message_bytes = 4096,
+                             .dtype = {kDLInt, 32, 1},
+                             .symmetric = true,
+                             .apart = !info.in_place,
+                             .runs = 4},
+                       .first_seed = shuffled_first_seed(),
+                       .seeds = 500,
+                       .stops = true};
+    uint64_t seed, wrong = shuffled_run(&s, &seed);
+    CHECK(wrong > 0, "%s, operation %u %s: right under %d seeds from %llu on", info.name, operation,
+          what, s.seeds, (unsigned long long)s.first_seed);
+    print_message("%s, operation %u %s: %llu elements are wrong under seed %llu\n", info.name,
+                  operation, what, (unsigned long long)wrong, (unsigned long long)seed);
+}
+
+/* Some show only in what the caller does between runs. None of them hangs. */
+static int expect_faults(const char *algorithm)
+{
+    int found = 0;
+    for (uint32_t i = 0;; i++) {
+        banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+        banyan_plan *plan, *faulty;
+        CHECK_OK(banyan_algorithm_compile(algorithm, &params, &plan));
+        CHECK_OK(plan_clone(plan, &faulty));
+        banyan_plan_destroy(plan);
+        plan_thread_block *block = &faulty->ranks[1].blocks[0];
+        bool there = i < block->op_count;
+        const char *what = there ? plant_fault(block, i) : NULL;
+        if (what && !is_sound(faulty)) {
+            expect_wrong(faulty, i, what);
+            found++;
+        }
+        banyan_plan_destroy(faulty);
+        if (!there)
+            return found;
+    }
+}
+
+static void what_the_checker_finds_goes_wrong_in_some_order(void **state)
+{
+    (void)state;
+#ifdef SANITIZER_THREAD
+    print_message("these plans race, as they should\n");
+    skip();
+#endif
+    for (size_t i = 0; i < sizeof faulty_algorithms / sizeof *faulty_algorithms; i++)
+        CHECK(expect_faults(faulty_algorithms[i]) >= 2, "%s", faulty_algorithms[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(built_in_algorithms_are_right_in_any_order),
+        cmocka_unit_test(sound_plans_from_elsewhere_are_right_in_any_order),
+        cmocka_unit_test(what_the_checker_finds_goes_wrong_in_some_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
