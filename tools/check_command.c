@@ -67,10 +67,10 @@ int check_command(int argc, char **argv)
         {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "only what is wrong", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object", 0, 0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard, NULL,
-         "the file is a case of banyan reshard verify: plan it, and prove that plan", 0, 0},
+         "the files are cases of banyan reshard verify: prove their transfers, and ours", 0, 0},
     };
     const option_table table = {
-        WHO, "PLAN.json [options] | --reshard CASE.json",
+        WHO, "PLAN.json [options] | --reshard CASE.json…",
         "Prove a plan, or say what is wrong with it and where: whether it can hang, race, or\n"
         "compute a wrong result, at any size of message and however often it is run on the same\n"
         "buffers. docs/check.md says what is taken for granted. Exit code 0 when the plan is "
@@ -81,9 +81,12 @@ int check_command(int argc, char **argv)
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (given.reshard && (rest == argc || given.size > 0))
+        return options_refuse(&table, rest == argc ? "say which cases: CASE.json…"
+                                                   : "--reshard does not go with --size");
+    if (given.reshard)
+        return check_reshard_cases(argv + rest, argc - rest, given.json);
     if (rest + 1 != argc)
         return options_refuse(&table, "say which plan, one at a time: PLAN.json");
-    if (given.reshard && (given.json || given.size > 0))
-        return options_refuse(&table, "--reshard goes with neither --json nor --size");
-    return given.reshard ? check_reshard(WHO, argv[rest]) : check(argv[rest], &given);
+    return check(argv[rest], &given);
 }

@@ -1,8 +1,10 @@
-/* A reshard plan is proved, of a case in Megatron-Core's terms. */
+/* banyan check --reshard: proving cases of planners. */
 #ifndef TOOLS_CHECK_RESHARD_H
 #define TOOLS_CHECK_RESHARD_H
 
-/* Exit code: 0 sound, 1 not, 2 no case. */
-int check_reshard(const char *who, const char *path);
+#include <stdbool.h>
+
+/* Print a report for each of the files; returns the exit code of the worst. */
+int check_reshard_cases(char *const *paths, int count, bool json);
 
 #endif

@@ -75,10 +75,11 @@ BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     banyan_world *world,
                                                     const banyan_reshard_options *options,
                                                     banyan_reshard_plan **plan);
-/* Prove this rank's part of a plan: whatever it sends lies in a piece that it holds, and whatever it
- * needs it receives exactly once. (That both ends of every transfer agree is seen to when a plan is
- * made, and that no two pieces share memory when a layout is.) Local, any thread. Errors: INVALID,
- * naming tensor and boxes. */
+/* Prove this rank's part of a plan: whatever it sends lies in a piece that it holds, and every
+ * element of its destination pieces is in exactly one receive or local copy. (That both ends of
+ * every transfer agree is seen to when a plan is made, and that no two pieces share memory when a
+ * layout is.) Before a first run banyan_reshard_execute does it, too. Local, any thread; n log n in
+ * the transfers. Errors: INVALID, naming tensor and boxes; NO_MEMORY. */
 BANYAN_API banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan);
 /* Drops what the runs have kept, too. Local. NULL is ignored. */
 BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
@@ -102,6 +103,56 @@ BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_
 BANYAN_API size_t banyan_reshard_plan_tensor_count(const banyan_reshard_plan *plan);
 BANYAN_API const banyan_local_tensor *banyan_reshard_plan_tensor(const banyan_reshard_plan *plan,
                                                                  size_t i);
+
+/* ---- proving a plan ---- */
+
+typedef enum banyan_reshard_rule {
+    BANYAN_RESHARD_UNWRITTEN = 0, /* destination elements that no transfer fills */
+    BANYAN_RESHARD_TWICE,         /* destination elements that two transfers fill */
+    BANYAN_RESHARD_OUTSIDE,       /* a box that is not in the destination piece it is to fill */
+    BANYAN_RESHARD_SOURCE,        /* the source does not hold what it is to send */
+    BANYAN_RESHARD_UNPAIRED,      /* a send and a receive that are not each other's only partner */
+    BANYAN_RESHARD_SLOT,          /* a staging slot that is used again before it is unpacked */
+    BANYAN_RESHARD_STUCK,         /* batches that wait for each other, or for nobody */
+    BANYAN_RESHARD_MEMORY,        /* more bytes than a slot or a bound allows */
+    BANYAN_RESHARD_UNPLANNED,     /* no plan can be made of the layouts */
+    BANYAN_RESHARD_RULES
+} banyan_reshard_rule;
+
+/* "unwritten", "twice", … Any thread. */
+BANYAN_API const char *banyan_reshard_rule_name(banyan_reshard_rule rule);
+
+typedef struct banyan_reshard_finding {
+    banyan_reshard_rule rule;
+    int rank;
+    const char *message; /* a sentence with tensor, box and ranks */
+} banyan_reshard_finding;
+
+typedef struct banyan_reshard_report banyan_reshard_report;
+
+/* Two plans of one case: its own transfers, and what Banyan plans of its layouts with `options`
+ * (NULL: none). Of both, every destination element is written exactly once, with the element of the
+ * global tensor that belongs there, by a rank that holds it; of Banyan's, also that every receive
+ * has exactly one send of the same box and task id, and that the copy pipeline, with slots of
+ * `slot_bytes` (0: 512 KiB), uses no slot before it is unpacked. All ranks are planned in this
+ * process. Errors: INVALID (a layout that is wrong by itself), NO_MEMORY. */
+BANYAN_API banyan_status banyan_reshard_case_check(const banyan_megatron_case *loaded,
+                                                   const banyan_reshard_options *options,
+                                                   uint64_t slot_bytes,
+                                                   banyan_reshard_report **report);
+
+/* NULL is ignored. */
+BANYAN_API void banyan_reshard_report_destroy(banyan_reshard_report *report);
+/* Of each rule the first 100. */
+BANYAN_API size_t banyan_reshard_report_count(const banyan_reshard_report *report);
+/* In the order in which they were found; as long as the report lives. NULL for an `i` that does not
+ * exist. */
+BANYAN_API const banyan_reshard_finding *
+banyan_reshard_report_finding(const banyan_reshard_report *report, size_t i);
+/* As text for people, or as one JSON object (rule, level, rank, message). To be freed with free().
+ */
+BANYAN_API banyan_status banyan_reshard_report_print(const banyan_reshard_report *report,
+                                                     const char *name, bool json, char **text);
 
 /* ---- planning for worlds that are not there ---- */
 

@@ -30,9 +30,14 @@ static banyan_status copy_pieces(const banyan_layout *layout, names *pool, plan_
     holding->piece_count = count;
     for (size_t i = 0; i < count; i++) {
         holding->pieces[i] = *banyan_layout_piece(layout, i);
-        holding->pieces[i].fallback_name = NULL;
-        holding->pieces[i].name = names_keep(pool, holding->pieces[i].name);
-        if (!holding->pieces[i].name)
+        banyan_piece *piece = &holding->pieces[i];
+        piece->name = names_keep(pool, piece->name);
+        if (!piece->name)
+            return BANYAN_ERR_NO_MEMORY;
+        if (!piece->fallback_name)
+            continue;
+        piece->fallback_name = names_keep(pool, piece->fallback_name);
+        if (!piece->fallback_name)
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;

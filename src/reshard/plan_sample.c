@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "reshard/plan_replay.h"
+#include "reshard/plan_sample.h"
 #include "world/directory.h"
 
 /* One rank's layouts and planner, made when they are needed and not kept: a world of thousands
@@ -23,6 +24,8 @@ struct imagined {
     plan_replay *replays;     /* of each rank; empty but for those that are measured */
     uint64_t replay_bytes;
     uint64_t steps_done;
+    plan_take_fn take; /* gets every rank's transfers; NULL: nobody does */
+    void *take_context;
 };
 
 static uint64_t allocated_bytes(const struct imagined *imagined)
@@ -209,6 +212,8 @@ static banyan_status derive(const struct imagined *imagined, const struct actor 
     banyan_status status = planner_derive(actor->planner, &result);
     end_step(actor->cost, began);
     note_memory(imagined, actor);
+    if (status == BANYAN_OK && imagined->take)
+        return imagined->take(imagined->take_context, actor->rank, &result);
     if (status == BANYAN_OK) {
         actor->cost->transfers = result.send_count + result.recv_count;
         for (size_t i = 0; i < result.recv_count; i++)
@@ -226,7 +231,7 @@ static banyan_status ask(struct imagined *imagined, int rank)
         status = actor_describe(imagined, &actor, put_nowhere);
     for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
         status = ask_round(imagined, &actor, round);
-    if (status == BANYAN_OK && actor.cost)
+    if (status == BANYAN_OK && (actor.cost || imagined->take))
         status = derive(imagined, &actor);
     actor_free(&actor);
     return status;
@@ -275,9 +280,10 @@ static banyan_status choose_ranks(struct imagined *imagined, const int *ranks, i
     return BANYAN_OK;
 }
 
-banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
-                                         const banyan_reshard_options *options, const int *ranks,
-                                         int count, banyan_plan_cost *costs)
+/* `take` NULL: the costs of `ranks` are counted; else there are none of these. */
+static banyan_status imagine(const banyan_plan_world *world, const banyan_reshard_options *options,
+                             const int *ranks, int count, banyan_plan_cost *costs,
+                             plan_take_fn take, void *take_context)
 {
     if (world->world_size < 1 || count < 0)
         return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
@@ -287,7 +293,10 @@ banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
                          world->world_size, BANYAN_MAX_RANKS);
     static const banyan_reshard_options no_options = BANYAN_RESHARD_OPTIONS_INIT;
     size_t size = (size_t)world->world_size;
-    struct imagined imagined = {.world = world, .options = options ? options : &no_options};
+    struct imagined imagined = {.world = world,
+                                .options = options ? options : &no_options,
+                                .take = take,
+                                .take_context = take_context};
     banyan_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     imagined.parts = calloc(size, sizeof *imagined.parts);
@@ -312,4 +321,17 @@ free_imagined:
     free(imagined.parts);
     free(found);
     return status;
+}
+
+banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
+                                         const banyan_reshard_options *options, const int *ranks,
+                                         int count, banyan_plan_cost *costs)
+{
+    return imagine(world, options, ranks, count, costs, NULL, NULL);
+}
+
+banyan_status plan_imagine(const banyan_plan_world *world, const banyan_reshard_options *options,
+                           plan_take_fn take, void *context)
+{
+    return imagine(world, options, NULL, 0, NULL, take, context);
 }

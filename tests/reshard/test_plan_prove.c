@@ -25,7 +25,8 @@ static void damage_receives(banyan_reshard_plan *plan)
     banyan_transfer *recv = &plan->transfers.recvs[0], kept = *recv;
     if (recv->box.ndim > 0 && recv->box.extent[0] > 1) {
         recv->box.extent[0]--;
-        CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "elements of");
+        recv->bytes = banyan_box_elems(&recv->box) * banyan_dtype_bytes(recv->source_dtype);
+        CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "no transfer writes");
         *recv = kept;
     }
     if (recv->box.ndim > 0) {
@@ -34,10 +35,11 @@ static void damage_receives(banyan_reshard_plan *plan)
         *recv = kept;
     }
     recv->name = "another";
-    CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "receives another");
+    CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID,
+                "\"another\" is received into a piece of");
     *recv = kept;
     recv->destination_piece = plan->destination.piece_count;
-    CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "does not hold that");
+    CHECK(banyan_reshard_plan_prove(plan) == BANYAN_ERR_INVALID);
     *recv = kept;
     if (plan->transfers.recv_count > 1) {
         banyan_transfer *other = &plan->transfers.recvs[1], also = *other;

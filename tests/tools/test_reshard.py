@@ -278,24 +278,47 @@ class Reshard(WithFolder):
 
 
 class Check(WithFolder):
-    def check(self, case):
+    def check(self, case, *options):
         path = self.folder / "case.json"
         path.write_text(case if isinstance(case, str) else json.dumps(case))
-        return subprocess.run([BANYAN, "check", "--reshard", path], capture_output=True, text=True,
-                              timeout=60)
+        return subprocess.run([BANYAN, "check", "--reshard", path, *options], capture_output=True,
+                              text=True, timeout=60)
 
-    def test_a_plan_that_is_sound_is_told_with_its_size(self):
+    def rules(self, damage):
+        case = small_case.case()
+        damage(case)
+        done = self.check(case, "--json")
+        self.assertEqual((done.returncode, done.stderr), (1, ""), done.stdout)
+        report = json.loads(done.stdout)
+        self.assertFalse(report["sound"])
+        return [(finding["rule"], finding["rank"]) for finding in report["findings"]]
+
+    def test_a_case_that_is_sound_is(self):
         done = self.check(small_case.case())
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertTrue(done.stdout.endswith(
-            "case.json: sound, 3 ranks, 3 transfers give 53 elements, each once\n"), done.stdout)
+        self.assertTrue(done.stdout.endswith("case.json: sound, 0 findings\n"), done.stdout)
+
+    def test_a_transfer_that_is_missing_leaves_a_hole(self):
+        self.assertEqual(self.rules(lambda case: case["transfers"].pop(1)), [("unwritten", 2)])
+
+    def test_a_transfer_that_comes_twice_is_told(self):
+        self.assertEqual(self.rules(lambda case: case["transfers"].append(case["transfers"][2])),
+                         [("twice", 2)])
+
+    def test_a_transfer_that_is_shifted_brings_the_wrong_elements_and_leaves_a_hole(self):
+        def shift(case):
+            case["transfers"][1]["dst_slice"][0] = [3, 7]
+        self.assertEqual(self.rules(shift), [("source", 2), ("twice", 2), ("unwritten", 2)])
+
+    def test_a_sender_that_holds_something_else_is_told(self):
+        def swap(case):
+            case["transfers"][1]["src_rank"] = 0
+        self.assertEqual(self.rules(swap), [("source", 2)])
 
     def test_what_cannot_be_planned_is_not_sound(self):
-        case = small_case.case()
-        case["ranks"][2]["dst"][1]["resolved_name"] = "elsewhere"
-        done = self.check(case)
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stdout, "case.json: not sound: .*elsewhere")
+        def rename(case):
+            case["ranks"][2]["dst"][1]["resolved_name"] = "elsewhere"
+        self.assertIn(("unplanned", 0), self.rules(rename))
 
     @unittest.skipUnless(GOLDEN.is_dir(), f"there is no {GOLDEN}")
     def test_the_golden_cases_are_sound(self):
