@@ -5,6 +5,7 @@
 #include "channel/packet.h"
 #include "channel/spread.h"
 #include "execute/loaded.h"
+#include "execute/shuffle.h"
 #include "memory/stream.h"
 
 static uint32_t flag_of(const plan_run *of, const task *t, const step *s)
@@ -261,6 +262,8 @@ static bool packets_have_come(task *t, const char *packets, uint64_t bytes, uint
 /* Thread blocks of several workers may use one channel. */
 bool move_request(const plan_run *of, channel_end *end, const port_request *request)
 {
+    if (of->loaded->shuffle)
+        return shuffle_post(of, end, request);
     if (!of->shared)
         return port_post(end->queue, request);
     while (atomic_flag_test_and_set_explicit(&end->posting, memory_order_acquire))

@@ -193,6 +193,8 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
         status = shuffle_begin(loaded, &of);
     if (status == BANYAN_OK)
         status = run_tasks(&of);
+    if (status == BANYAN_OK && loaded->shuffle)
+        shuffle_end(loaded);
     drain_ports(loaded);
     if (status != BANYAN_OK) {
         control_end(loaded->executor->world, status);

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "execute/loaded.h"
-#include "execute/shuffle_random.h"
+#include "execute/shuffle_ports.h"
 
 /* The first lane synchronises, the others move bytes. */
 #define MOVERS 3
@@ -45,6 +45,8 @@ typedef struct shuffled_block {
 } shuffled_block;
 
 struct shuffle {
+    uint32_t port_count;
+    held_port *ports; /* by the number of a port channel */
     uint32_t block_count;
     shuffled_block blocks[];
 };
@@ -136,14 +138,43 @@ static banyan_status keep_store(shuffled_block *b, char *to, const char *from, u
     return BANYAN_OK;
 }
 
-/* Read what a copy's share is of, and have it stored later. */
-static banyan_status read_copy(const plan_run *of, shuffled_block *b, task *t, const step *s)
+/* Parts of a reduction may go on from where others have stored. */
+static bool can_store_late(const step *s)
+{
+    bool packets = false;
+    for (uint32_t i = 0; i < step_operand_count(s); i++)
+        packets |= s->operands[i].packets;
+    return s->kind == STEP_COPY ||
+           (s->kind == STEP_COMBINE && !packets && cut_part_count(s->whole) == 1);
+}
+
+static banyan_status read_piece(const plan_run *of, shuffled_block *b, task *t, const step *s,
+                                char *result)
+{
+    uint64_t bytes = t->piece[0];
+    const char *from = of->bases[s->operands[0].base] + t->piece[1];
+    if (s->kind == STEP_COMBINE) {
+        for (uint32_t i = 0; i < s->source_count; i++)
+            t->sources[i] = of->bases[s->operands[i].base] + t->piece[1 + i];
+        s->reduce(result, t->sources, s->source_count, bytes / of->cut->elem_bytes);
+        from = result;
+    }
+    for (uint32_t i = s->source_count; i < step_operand_count(s); i++)
+        RETURN_IF_FAILED(
+            keep_store(b, of->bases[s->operands[i].base] + t->piece[1 + i], from, bytes));
+    return BANYAN_OK;
+}
+
+/* Read a lane's share, and have what becomes of it stored later. */
+static banyan_status read_sources(const plan_run *of, shuffled_block *b, task *t, const step *s)
 {
     for (; t->pieces_left > 0; t->pieces_left--, t->piece += step_piece_words(s)) {
-        const char *from = of->bases[s->operands[0].base] + t->piece[1];
-        for (uint32_t i = 1; i <= s->destination_count; i++)
-            RETURN_IF_FAILED(
-                keep_store(b, of->bases[s->operands[i].base] + t->piece[1 + i], from, t->piece[0]));
+        char *result = malloc(t->piece[0]);
+        if (!result)
+            return error_no_memory(t->piece[0], "a result that is to be stored later");
+        banyan_status status = read_piece(of, b, t, s, result);
+        free(result);
+        RETURN_IF_FAILED(status);
     }
     return BANYAN_OK;
 }
@@ -171,6 +202,43 @@ static task_state signal_then_store(const plan_run *of, shuffled_block *b, task 
     nap(&b->random);
     store_all(b);
     return TASK_DONE;
+}
+
+/* ---- port channels ---- */
+
+bool shuffle_post(const plan_run *of, channel_end *end, const port_request *request)
+{
+    return held_port_take(&of->loaded->shuffle->ports[end->number], end, request);
+}
+
+/* Beginning with any. False: nothing is held back, or its queue is full. */
+static bool pass_on_any(const plan_run *of, shuffled_block *b)
+{
+    shuffle *all = of->loaded->shuffle;
+    uint32_t first = all->port_count ? (uint32_t)shuffle_below(&b->random, all->port_count) : 0;
+    for (uint32_t i = 0; i < all->port_count; i++) {
+        uint32_t number = (first + i) % all->port_count;
+        if (held_port_pass_on(&all->ports[number], &of->loaded->ends[PLAN_PORT][number]))
+            return true;
+    }
+    return false;
+}
+
+static bool drain_ends(const plan_run *of, const step *s)
+{
+    bool empty = true;
+    for (uint32_t i = 0; i < s->end_count; i++)
+        empty &= held_port_drain(&of->loaded->shuffle->ports[s->ends[i]->number], s->ends[i]);
+    return empty;
+}
+
+void shuffle_end(banyan_loaded_plan *loaded)
+{
+    shuffle *all = loaded->shuffle;
+    for (uint32_t i = 0; i < all->port_count; i++) {
+        while (!held_port_drain(&all->ports[i], &loaded->ends[PLAN_PORT][i]))
+            sched_yield();
+    }
 }
 
 /* ---- lanes ---- */
@@ -238,9 +306,11 @@ static uint32_t pick_lane(shuffled_block *b, uint32_t waiting)
 static task_state take_lane_step(const plan_run *of, shuffled_block *b, task *l, trace_ring *ring)
 {
     const step *s = &l->steps[l->at];
-    if (s->kind != STEP_COPY || !b->stores_late)
+    if (s->kind == STEP_FLUSH && !drain_ends(of, s))
+        return TASK_WAITS;
+    if (!b->stores_late || !can_store_late(s))
         return task_take_step(of, l, ring);
-    if (task_find_pieces(of, l, s) != BANYAN_OK || read_copy(of, b, l, s) != BANYAN_OK)
+    if (task_find_pieces(of, l, s) != BANYAN_OK || read_sources(of, b, l, s) != BANYAN_OK)
         return TASK_FAILED;
     l->at++;
     l->moved = true;
@@ -339,7 +409,11 @@ task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
     shuffled_block *b = block_of(of, t);
     if (gives_way(b, t))
         return TASK_WAITS;
+    if (shuffle_below(&b->random, 8) == 0)
+        pass_on_any(of, b);
     task_state state = go_on(of, b, t, ring);
+    if (state == TASK_WAITS && !t->moved)
+        t->moved = pass_on_any(of, b);
     b->got_on = t->moved;
     return state;
 }
@@ -348,11 +422,19 @@ task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
 
 static banyan_status make(banyan_loaded_plan *loaded)
 {
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     size_t bytes = sizeof(shuffle) + loaded->task_count * sizeof(shuffled_block);
     shuffle *made = calloc(1, bytes);
     if (!made)
         return error_no_memory(bytes, "thread blocks in random order");
     made->block_count = loaded->task_count;
+    made->port_count = rank->channel_count[PLAN_PORT];
+    made->ports = calloc(made->port_count + 1, sizeof *made->ports);
+    if (!made->ports) {
+        free(made);
+        return error_no_memory((rank->channel_count[PLAN_PORT] + 1) * sizeof(held_port),
+                               "what port channels are given");
+    }
     loaded->shuffle = made;
     return BANYAN_OK;
 }
@@ -380,6 +462,8 @@ banyan_status shuffle_begin(banyan_loaded_plan *loaded, const plan_run *of)
     for (uint32_t i = 0; i < loaded->shuffle->block_count; i++)
         RETURN_IF_FAILED(
             begin_block(&loaded->shuffle->blocks[i], shuffle_next(&random), &of->cut->blocks[i]));
+    for (uint32_t i = 0; i < loaded->shuffle->port_count; i++)
+        loaded->shuffle->ports[i].random = shuffle_random_from(shuffle_next(&random));
     if (shuffle_below(&random, 3) == 0)
         nap(&random);
     return BANYAN_OK;
@@ -397,5 +481,7 @@ void shuffle_free(shuffle *old)
             array_free(&b->lanes[k].words);
         }
     }
+    if (old)
+        free(old->ports);
     free(old);
 }

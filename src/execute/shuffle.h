@@ -16,11 +16,16 @@ banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed);
 
 /* Before a run of `loaded`, whose tasks have been reset; the first one makes `loaded->shuffle`. */
 banyan_status shuffle_begin(struct banyan_loaded_plan *loaded, const plan_run *of);
+/* After a run: post what is held back still. */
+void shuffle_end(struct banyan_loaded_plan *loaded);
 /* NULL is ignored. */
 void shuffle_free(shuffle *old);
 
 /* What task_advance does, in another order. */
 task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring);
+
+/* Hold a request to the proxy back. False: the queue is full. */
+bool shuffle_post(const plan_run *of, channel_end *end, const port_request *request);
 
 /* Of a lane that enters a step: leave it with its share of the pieces. */
 banyan_status shuffle_deal(task *lane, const step *s);

@@ -104,9 +104,9 @@ static void sound_plans_from_elsewhere_are_right_in_any_order(void **state)
 /* ---- faults ---- */
 
 static const char *const faulty_algorithms[] = {
-    "allgather_direct",  "allgather_ring_direct", "allgather_switch",
-    "allreduce_ring",    "reducescatter_halving", "reducescatter_direct",
-    "alltoall_pairwise", "alltoall_direct",       "broadcast_allpairs",
+    "allgather_direct",      "allgather_ring_direct", "allgather_switch",  "allreduce_ring",
+    "reducescatter_halving", "reducescatter_direct",  "alltoall_pairwise", "alltoall_direct",
+    "broadcast_allpairs",    "allreduce_twoshot",
 };
 
 /* Drop what only orders, relax what tells. NULL: this is neither. */
@@ -119,6 +119,7 @@ static const char *plant_fault(plan_thread_block *block, uint32_t i)
     case PLAN_NOP:
     case PLAN_WAIT:
     case PLAN_RELAXED_WAIT:
+    case PLAN_FLUSH:
         memmove(&block->ops[i], &block->ops[i + 1], (--block->op_count - i) * sizeof block->ops[i]);
         return "dropped";
     default:
