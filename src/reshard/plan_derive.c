@@ -310,7 +310,8 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
 {
     const planner *planning = work->planning;
     plan_claim destination = {.box = own->piece->box, .ordinal = own->ordinal};
-    plan_move move = move_of(work, share, own->piece->name, &destination);
+    /* The text of the layout does not live as long as the plan. */
+    plan_move move = move_of(work, share, planning->names.data[own->name].text, &destination);
     banyan_transfer *transfer = &move.transfer;
     transfer->source_rank = share->rank;
     transfer->destination_rank = planning->rank;
