@@ -15,8 +15,8 @@
 #define LOOKS 400
 #define LOOKS_CROWDED 40
 
-/* Thread blocks that wait for each other let those who wait for a peer speak first, whose thread may
- * have to wait for a processor. */
+/* Thread blocks that wait for each other let those who wait for a peer speak first, even when their
+ * thread has to wait for a processor. */
 #define INSIDE_GRACE_NS NS_PER_S
 
 struct turn {

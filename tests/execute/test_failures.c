@@ -242,7 +242,7 @@ static void wait_for_what_does_not_come(int rank, int count, const banyan_unique
     load.max_message_bytes = BYTES;
     CHECK_OK(banyan_plan_load(p.executor, plan, &load, &loaded));
     if (rank == 0) {
-        usleep(800000);
+        usleep(2000000);
         _exit(0);
     }
     CHECK_FAILS(banyan_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32), BANYAN_ERR_TIMEOUT,
