@@ -238,7 +238,8 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
  * costs the move and two agreements over the world, one before it and one after (for each wave,
  * when max_staging_bytes cuts it into several); a service that keeps no schedules costs one more.
  * INVALID, on every rank: tensors that are not the plan's, types that differ and no transform for
- * them, a box that cannot be cut to fit max_staging_bytes. */
+ * them, a box that cannot be cut to fit max_staging_bytes, a destination that lies over memory that
+ * is read as a source (unless a local copy finds it in its place already). */
 BANYAN_API banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
                                                 banyan_tensors *destination,
                                                 banyan_copy_service *service, banyan_world *world,

@@ -90,6 +90,12 @@ banyan_status execution_plan_waves(execution *run);
 /* A wave's checksums are one piece of staging: what it is rounded up by is set aside. */
 uint64_t execution_sums_rounding(const execution *run);
 
+/* Of staging memory, what the wave takes that takes most; after waves are dealt. */
+uint64_t execution_largest_wave(const execution *run);
+
+/* Are these two views of this rank the same elements in the same place? */
+bool execution_same_memory(const DLTensor *a, const DLTensor *b);
+
 /* What no wave can have of the staging memory. */
 uint64_t execution_set_aside(const execution *run);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "reshard/box.h"
+#include "reshard/check_run.h"
 #include "reshard/execute.h"
 #include "reshard/execute_blocks.h"
 #include "reshard/layout.h"
@@ -297,9 +298,11 @@ static banyan_status measure_ends(execution *run)
 
 static banyan_status build_alone(execution *run)
 {
+    RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));
     RETURN_IF_FAILED(view_ends(run));
     RETURN_IF_FAILED(view_paddings(run));
+    RETURN_IF_FAILED(check_run_overlaps(run));
     return measure_ends(run);
 }
 

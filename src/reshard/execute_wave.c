@@ -134,7 +134,7 @@ static banyan_status submit_end(const execution *run, execution_end *end)
 }
 
 /* A tensor that the source and the destination share is there already. */
-static bool is_same_memory(const DLTensor *a, const DLTensor *b)
+bool execution_same_memory(const DLTensor *a, const DLTensor *b)
 {
     if (part_address(a) != part_address(b) || a->ndim != b->ndim || !a->strides || !b->strides)
         return false;
@@ -155,7 +155,7 @@ static banyan_status submit_local(const execution *run, execution_end *sending,
                                   execution_end *receiving)
 {
     if (!service_moves(run, sending) ||
-        is_same_memory(&sending->parts[0].tensor, &receiving->parts[0].tensor))
+        execution_same_memory(&sending->parts[0].tensor, &receiving->parts[0].tensor))
         return BANYAN_OK;
     RETURN_IF_FAILED(submit_end(run, sending));
     return submit_end(run, receiving);
@@ -259,7 +259,7 @@ static banyan_status move_local(const execution *run, const execution_end *sendi
                          receiving->part_count);
     for (int p = 0; p < sending->part_count; p++) {
         const DLTensor *from = &sending->parts[p].tensor, *to = &receiving->parts[p].tensor;
-        if (!is_same_memory(from, to))
+        if (!execution_same_memory(from, to))
             RETURN_IF_FAILED(banyan_tensor_copy(to, from));
     }
     return finalize_end(run, receiving);

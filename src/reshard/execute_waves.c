@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reshard/check_run.h"
 #include "reshard/execute.h"
 #include "world/control.h"
 
@@ -152,14 +153,16 @@ static banyan_status cut_and_deal(execution *run)
     if (status == BANYAN_OK && run->plan->max_staging_bytes > 0)
         status = cut_waves(run->world, needs, count,
                            run->plan->max_staging_bytes - execution_set_aside(run), &boundaries);
-    if (status == BANYAN_OK)
-        status = control_agree(run->world, deal_waves(run, &boundaries));
+    if (status == BANYAN_OK) {
+        banyan_status mine = deal_waves(run, &boundaries);
+        status = control_agree(run->world, mine == BANYAN_OK ? check_run_staging(run) : mine);
+    }
     free(needs);
     array_free(&boundaries);
     return status;
 }
 
-static uint64_t largest_wave(const execution *run)
+uint64_t execution_largest_wave(const execution *run)
 {
     uint64_t largest = 0;
     for (size_t w = 0; w < run->waves.count; w++) {
@@ -176,7 +179,7 @@ static uint64_t largest_wave(const execution *run)
 
 static banyan_status alloc_arena(execution *run)
 {
-    uint64_t mine = largest_wave(run), most;
+    uint64_t mine = execution_largest_wave(run), most;
     RETURN_IF_FAILED(control_max(run->world, mine, &most));
     return most > 0 ? run_memory_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
 }
