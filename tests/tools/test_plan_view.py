@@ -133,7 +133,10 @@ class View(unittest.TestCase):
         if BROWSER:
             self.view(plan, "--check")
             drawn = self.drawn()
-            self.assertEqual(drawn.count('class="step found"'), 2)
+            places = {tuple(place) for finding in data["findings"] for place in finding["places"]}
+            marked = [step for step in data["steps"] if (step[0], step[1], step[3], step[4]) in places]
+            self.assertGreaterEqual(len(marked), 2)
+            self.assertEqual(drawn.count('class="step found"'), len(marked))
             self.assertEqual(len(re.findall(r"<li[ >]", drawn)), len(data["findings"]))
 
     def test_a_plan_that_hangs_is_drawn_in_its_order(self):
