@@ -33,6 +33,7 @@ typedef struct lane {
 
 /* A thread block. */
 typedef struct shuffled_block {
+    shuffle_random seeds; /* of the sequences, one for every time the lanes part */
     shuffle_random random;
     lane lanes[LANES];
     bool open;        /* lanes are between two meetings, in steps [begin, end) */
@@ -256,8 +257,10 @@ static bool moves(const step *s)
            s->kind == STEP_FORWARD || s->kind == STEP_COMBINE;
 }
 
+/* With a new sequence, so that how often a wait was looked at decides nothing later. */
 static void open_lanes(const task *t, shuffled_block *b)
 {
+    b->random = shuffle_random_from(shuffle_next(&b->seeds));
     b->open = true;
     b->rested = false;
     b->begin = b->end = t->at;
@@ -441,7 +444,7 @@ static banyan_status make(banyan_loaded_plan *loaded)
 
 static banyan_status begin_block(shuffled_block *b, uint64_t seed, const cut_block *cut)
 {
-    b->random = shuffle_random_from(seed);
+    b->seeds = b->random = shuffle_random_from(seed);
     b->open = b->got_on = false;
     b->stores.count = 0;
     for (uint32_t i = 0; i < LANES; i++) {

@@ -223,6 +223,82 @@ static void a_put_that_is_not_flushed_lands_too_late_in_some_order(void **state)
     banyan_plan_destroy(faulty);
 }
 
+/* ---- the seed ---- */
+
+/* Two copies that nothing separates. */
+static const char unseparated[] =
+    "{\"name\":\"u\",\"collective\":\"u\",\"protocol\":\"Simple\",\"inplace\":false,\"gpus\":[{"
+    "\"id\":0,\"input_chunks\":1,\"output_chunks\":1,\"scratch_chunks\":1,\"channels\":[],"
+    "\"threadblocks\":[{\"id\":0,\"ops\":[{\"name\":\"copy\",\"src_buff\":[{\"type\":\"i\","
+    "\"index\":0,\"size\":1}],\"dst_buff\":[{\"type\":\"s\",\"index\":0,\"size\":1}]},{"
+    "\"name\":\"copy\",\"src_buff\":[{\"type\":\"s\",\"index\":0,\"size\":1}],\"dst_buff\":[{"
+    "\"type\":\"o\",\"index\":0,\"size\":1}]}]}]}]}";
+
+#define SEEDS 32
+#define TOSS_RUNS 3
+
+/* What came through of every message; other bytes are of the run before. */
+static uint32_t toss(banyan_world *world, const banyan_plan *plan, uint64_t seed)
+{
+    banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    char input[1024], output[sizeof input];
+    uint32_t hash = 0;
+    how.shuffle_seed = seed;
+    options.max_message_bytes = sizeof input;
+    CHECK_OK(banyan_executor_open(world, &how, &executor));
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    for (int run = 0; run < TOSS_RUNS; run++) {
+        memset(input, run + 1, sizeof input);
+        CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1}));
+        hash = (uint32_t)hash_bytes(output, sizeof output, hash);
+    }
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_executor_close(executor);
+    return hash;
+}
+
+static void toss_all(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_plan *plan;
+    CHECK_OK(banyan_plan_parse(unseparated, strlen(unseparated), "u", &plan));
+    uint64_t first = shuffled_first_seed();
+    int others = 0;
+    uint32_t before = 0;
+    for (uint64_t seed = first; seed < first + SEEDS; seed++) {
+        uint32_t hash = toss(world, plan, seed);
+        for (int again = 0; again < 3; again++)
+            CHECK(toss(world, plan, seed) == hash, "seed %llu", (unsigned long long)seed);
+        others += seed > first && hash != before;
+        before = hash;
+    }
+    CHECK(others > 0, "seeds from %llu on give all the same", (unsigned long long)first);
+    banyan_plan_destroy(plan);
+}
+
+static void a_seed_gives_the_same_order_each_time(void **state)
+{
+    (void)state;
+    ranks_run(1, toss_all, NULL);
+}
+
+static void open_with_wrong_seed(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    setenv("BANYAN_SHUFFLE", "7x", 1);
+    CHECK_FAILS(banyan_executor_open(world, NULL, &executor), BANYAN_ERR_INVALID, "7x");
+}
+
+static void a_seed_that_is_no_number_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(2, open_with_wrong_seed, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +306,8 @@ int main(void)
         cmocka_unit_test(sound_plans_from_elsewhere_are_right_in_any_order),
         cmocka_unit_test(what_the_checker_finds_goes_wrong_in_some_order),
         cmocka_unit_test(a_put_that_is_not_flushed_lands_too_late_in_some_order),
+        cmocka_unit_test(a_seed_gives_the_same_order_each_time),
+        cmocka_unit_test(a_seed_that_is_no_number_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
