@@ -161,6 +161,7 @@ typedef struct banyan_plan_cost {
     int rank;
     double seconds;       /* of a processor: all that the rank does, its layouts left out */
     double owner_seconds; /* of these, for the entries of the directory that lie at it */
+    double prove_seconds; /* besides: what banyan_reshard_plan_prove takes */
     uint64_t bytes; /* most memory held at once: layouts, planner, directory, messages, plan */
     uint64_t owner_bytes;    /* of its part of the directory */
     uint64_t transfers;      /* sent, received and copied */
@@ -182,8 +183,8 @@ typedef struct banyan_plan_world {
  * what it holds and asks about the rest, so that the directory's owners have all their work, and
  * `ranks[0 … count)` plan to the end. costs[i] is what the planning cost rank ranks[i]. Any thread;
  * the memory is measured as what this process has allocated, so that no other thread may allocate
- * meanwhile. Errors are those of banyan_reshard_plan_create, from any rank that meets one, and
- * INVALID for more than BANYAN_MAX_RANKS. */
+ * meanwhile. Errors are those of banyan_reshard_plan_create and _prove, from any rank that meets one,
+ * and INVALID for more than BANYAN_MAX_RANKS. */
 BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
                                                     const banyan_reshard_options *options,
                                                     const int *ranks, int count,

@@ -181,15 +181,20 @@ banyan_status check_part_alone(const check_part *part, banyan_reshard_report *re
     return check_receives(part, report);
 }
 
-banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan)
+banyan_status check_part_sound(const check_part *part)
 {
-    const check_part part = {plan->rank, &plan->source, &plan->destination, &plan->transfers};
     banyan_reshard_report *report;
     RETURN_IF_FAILED(check_report_create(&report));
-    banyan_status status = check_part_alone(&part, report);
+    banyan_status status = check_part_alone(part, report);
     if (status == BANYAN_OK && report->findings.count > 0)
         status = error_set(BANYAN_ERR_INVALID, "the plan is not sound: %s",
                            report->findings.data[0].message);
     banyan_reshard_report_destroy(report);
     return status;
+}
+
+banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan)
+{
+    const check_part part = {plan->rank, &plan->source, &plan->destination, &plan->transfers};
+    return check_part_sound(&part);
 }

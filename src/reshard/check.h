@@ -18,6 +18,9 @@ bool check_names_fit(const banyan_piece *source, const banyan_piece *destination
 /* What this rank receives and copies covers its pieces exactly once, and it holds what it sends. */
 banyan_status check_part_alone(const check_part *part, banyan_reshard_report *report);
 
+/* The same, but the first finding is an error: INVALID. */
+banyan_status check_part_sound(const check_part *part);
+
 /* parts[i] is rank i's. Every receive has exactly one send of the same box, id and bytes at the
  * rank that it names, and the other way round. */
 banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshard_report *report);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reshard/check.h"
 #include "reshard/plan_replay.h"
 #include "reshard/plan_sample.h"
 #include "world/directory.h"
@@ -205,6 +206,25 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
     return status;
 }
 
+/* What a run would do once, with what a plan keeps of the layouts. */
+static banyan_status prove(const struct actor *actor, const planner_result *result)
+{
+    names pool = {0};
+    plan_holding source = {0}, destination = {0};
+    const check_part part = {actor->rank, &source, &destination, result};
+    banyan_status status = plan_holding_copy(actor->source, NULL, &pool, &source);
+    if (status == BANYAN_OK)
+        status = plan_holding_copy(actor->destination, NULL, &pool, &destination);
+    double began = plan_processor_s();
+    if (status == BANYAN_OK)
+        status = check_part_sound(&part);
+    actor->cost->prove_seconds = plan_processor_s() - began;
+    plan_holding_free(&destination);
+    plan_holding_free(&source);
+    names_free(&pool);
+    return status;
+}
+
 static banyan_status derive(const struct imagined *imagined, const struct actor *actor)
 {
     planner_result result = {0};
@@ -218,6 +238,7 @@ static banyan_status derive(const struct imagined *imagined, const struct actor 
         actor->cost->transfers = result.send_count + result.recv_count;
         for (size_t i = 0; i < result.recv_count; i++)
             actor->cost->transfer_bytes += result.recvs[i].bytes;
+        status = prove(actor, &result);
     }
     planner_result_free(&result);
     return status;

@@ -54,6 +54,7 @@ static void sampled_ranks_count_their_own_transfers(void **state)
         assert_int_equal(costs[i].transfers, 3);
         assert_int_equal(costs[i].transfer_bytes, ranks[i] % 2 ? 12 * 100 * 2 : 0);
         assert_true(costs[i].seconds > costs[i].owner_seconds);
+        assert_true(costs[i].prove_seconds > 0);
     }
     assert_int_equal(imagined.total, 2 * RANKS);
     assert_int_equal(imagined.done, imagined.total);
