@@ -81,11 +81,11 @@ static banyan_tensors *bind(const banyan_layout *layout, uint16_t *memory, size_
     return set;
 }
 
-static banyan_layout *layout_named(const char *local)
+static banyan_layout *layout_named(const char *local, const char *global)
 {
     banyan_layout *layout;
     CHECK_OK(banyan_layout_create(&layout));
-    banyan_piece piece = {.name = "weight",
+    banyan_piece piece = {.name = global,
                           .ndim = 2,
                           .shape = {ROWS, COLUMNS},
                           .box = {2, {0, 0}, {ROWS, COLUMNS}},
@@ -100,7 +100,7 @@ static void run_bound(banyan_world *world, void *context)
 {
     const binding *of = context;
     static uint16_t memory[200];
-    banyan_layout *layouts[] = {layout_named("old"), layout_named("new")};
+    banyan_layout *layouts[] = {layout_named("old", "weight"), layout_named("new", "weight")};
     banyan_tensors *source = bind(layouts[0], memory, of->source_at, of->strides);
     banyan_tensors *destination = bind(layouts[1], memory, of->destination_at, of->strides);
     banyan_copy_service *service;
@@ -146,6 +146,40 @@ static void columns_between_columns_run(void **state)
     ranks_run(1, run_bound, &interleaved);
 }
 
+/* Each rank sends its tensor to the other, and receives the other's where its own lies. */
+static void swap_in_place(banyan_world *world, void *context)
+{
+    (void)context;
+    static uint16_t memory[200];
+    const int64_t strides[] = {COLUMNS, 1};
+    bool first = banyan_world_rank(world) == 0;
+    banyan_layout *source = layout_named("old", first ? "a" : "b");
+    banyan_layout *destination = layout_named("new", first ? "b" : "a");
+    banyan_tensors *from = bind(source, memory, 0, strides);
+    banyan_tensors *over = bind(destination, memory, 0, strides);
+    banyan_tensors *beside = bind(destination, memory, 100, strides);
+    banyan_copy_service *service;
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_copy_service_open(world, "pipeline", NULL, &service));
+    CHECK_OK(banyan_reshard_plan_create(source, destination, world, NULL, &plan));
+    CHECK_FAILS(banyan_reshard_execute(plan, from, over, service, world, NULL), BANYAN_ERR_INVALID,
+                "shares memory with [0:6, 0:5] of \"");
+    CHECK_OK(banyan_reshard_execute(plan, from, beside, service, world, NULL));
+    banyan_reshard_plan_destroy(plan);
+    banyan_copy_service_close(service);
+    banyan_tensors_destroy(beside);
+    banyan_tensors_destroy(over);
+    banyan_tensors_destroy(from);
+    banyan_layout_destroy(destination);
+    banyan_layout_destroy(source);
+}
+
+static void a_receive_over_what_is_sent_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(2, swap_in_place, NULL);
+}
+
 /* ---- staging ---- */
 
 static void a_wave_that_takes_more_than_the_bound_is_refused(void **state)
@@ -174,6 +208,7 @@ int main(void)
         cmocka_unit_test(a_destination_over_its_source_is_refused),
         cmocka_unit_test(a_destination_in_the_very_place_of_its_source_runs),
         cmocka_unit_test(columns_between_columns_run),
+        cmocka_unit_test(a_receive_over_what_is_sent_is_refused),
         cmocka_unit_test(a_wave_that_takes_more_than_the_bound_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
