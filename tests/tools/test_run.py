@@ -47,6 +47,23 @@ class Run(CollectiveCase):
                     self.assertAlmostEqual(size["algorithm_gb_per_s"] / speed, 1, 5)
                     self.assertAlmostEqual(size["bus_gb_per_s"] / speed, busy, 5)
 
+    def test_a_shuffled_run_is_right_when_the_plan_is_sound(self):
+        path = self.emit("allreduce_ring", 3)
+        sizes = self.measure(path, "--size", "1200:3600", "--step-factor", 3, "--shuffle",
+                             7)["sizes"]
+        self.assertEqual([size["wrong_elements"] for size in sizes], [0, 0])
+
+    def test_a_shuffled_run_shows_what_is_wrong_with_a_plan(self):
+        path = self.emit("allreduce_ring", 2)
+        plan = json.loads(path.read_text())
+        for block in plan["gpus"][1]["threadblocks"]:
+            block["ops"] = [op for op in block["ops"] if op["name"] != "nop"]
+        path.write_text(json.dumps(plan))
+        codes = [self.banyan("run", path, "--no-check", "--iters", 1, "--size", "64K", "--shuffle",
+                             seed).returncode
+                 for seed in range(1, 21)]
+        self.assertIn(1, codes)
+
     def test_all_element_types_and_reductions_are_exact(self):
         for op in ["sum", "min", "max"]:
             path = self.emit("allreduce_packets", 2, "--op", op)
