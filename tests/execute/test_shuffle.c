@@ -62,6 +62,25 @@ static void expect_right(const banyan_plan *plan, const char *name, int seeds)
     }
 }
 
+static void expect_wrong(const banyan_plan *plan, const char *name)
+{
+    banyan_plan_info info = banyan_plan_describe(plan);
+    shuffled_case s = {.c = {.plan = plan,
+                             .message_bytes = 4096,
+                             .dtype = {kDLInt, 32, 1},
+                             .symmetric = true,
+                             .apart = !info.in_place,
+                             .runs = 4},
+                       .first_seed = shuffled_first_seed(),
+                       .seeds = 500,
+                       .stops = true};
+    uint64_t seed, wrong = shuffled_run(&s, &seed);
+    CHECK(wrong > 0, "%s: right under %d seeds from %llu on", name, s.seeds,
+          (unsigned long long)s.first_seed);
+    print_message("%s: %llu elements are wrong under seed %llu\n", name, (unsigned long long)wrong,
+                  (unsigned long long)seed);
+}
+
 static void built_in_algorithms_are_right_in_any_order(void **state)
 {
     (void)state;
@@ -135,25 +154,6 @@ static const char *plant_fault(plan_thread_block *block, uint32_t i)
     }
 }
 
-static void expect_wrong(const banyan_plan *plan, uint32_t operation, const char *what)
-{
-    banyan_plan_info info = banyan_plan_describe(plan);
-    shuffled_case s = {.c = {.plan = plan,
-                             .message_bytes = 4096,
-                             .dtype = {kDLInt, 32, 1},
-                             .symmetric = true,
-                             .apart = !info.in_place,
-                             .runs = 4},
-                       .first_seed = shuffled_first_seed(),
-                       .seeds = 500,
-                       .stops = true};
-    uint64_t seed, wrong = shuffled_run(&s, &seed);
-    CHECK(wrong > 0, "%s, operation %u %s: right under %d seeds from %llu on", info.name, operation,
-          what, s.seeds, (unsigned long long)s.first_seed);
-    print_message("%s, operation %u %s: %llu elements are wrong under seed %llu\n", info.name,
-                  operation, what, (unsigned long long)wrong, (unsigned long long)seed);
-}
-
 /* Some show only in what the caller does between runs. None of them hangs. */
 static int expect_faults(const char *algorithm)
 {
@@ -168,7 +168,9 @@ static int expect_faults(const char *algorithm)
         bool there = i < block->op_count;
         const char *what = there ? plant_fault(block, i) : NULL;
         if (what && !is_sound(faulty)) {
-            expect_wrong(faulty, i, what);
+            char name[128];
+            snprintf(name, sizeof name, "%s, operation %u %s", algorithm, i, what);
+            expect_wrong(faulty, name);
             found++;
         }
         banyan_plan_destroy(faulty);
@@ -226,9 +228,35 @@ static void a_put_that_is_not_flushed_lands_too_late_in_some_order(void **state)
     CHECK(is_sound(sound));
     CHECK(!is_sound(faulty));
     expect_right(sound, "a flushed put", 20);
-    expect_wrong(faulty, 2, "dropped");
+    expect_wrong(faulty, "a put without a flush");
     banyan_plan_destroy(sound);
     banyan_plan_destroy(faulty);
+}
+
+/* They end with relaxed signals, which do not tell of their stores. */
+static void relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order(void **state)
+{
+    (void)state;
+#ifdef SANITIZER_THREAD
+    print_message("these plans race, as the checker says\n");
+    skip();
+#endif
+    static const char *const names[] = {"single_node_allgather_nvls_zero_copy_2.json",
+                                        "single_node_allgather_nvls_zero_copy_4.json",
+                                        "single_node_allreduce_nvls_zero_copy_2.json"};
+    if (access(PLANS, R_OK) != 0) {
+        print_message("%s is missing\n", PLANS);
+        skip();
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[512];
+        banyan_plan *plan;
+        snprintf(path, sizeof path, "%s/%s", PLANS, names[i]);
+        CHECK_OK(banyan_plan_read(path, &plan));
+        CHECK(!is_sound(plan), "%s", names[i]);
+        expect_wrong(plan, names[i]);
+        banyan_plan_destroy(plan);
+    }
 }
 
 /* ---- the seed ---- */
@@ -314,6 +342,7 @@ int main(void)
         cmocka_unit_test(sound_plans_from_elsewhere_are_right_in_any_order),
         cmocka_unit_test(what_the_checker_finds_goes_wrong_in_some_order),
         cmocka_unit_test(a_put_that_is_not_flushed_lands_too_late_in_some_order),
+        cmocka_unit_test(relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order),
         cmocka_unit_test(a_seed_gives_the_same_order_each_time),
         cmocka_unit_test(a_seed_that_is_no_number_is_refused),
     };
