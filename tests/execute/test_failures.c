@@ -186,8 +186,8 @@ enum { PACKETS, SEMAPHORE, PORT_WAIT, WAITS };
 static const char *const wait_sentences[WAITS] = {
     [PACKETS] =
         "for rank 0: thread block 0, operation 1 (upkt) on packets in scratch chunks [0, 2)",
-    [SEMAPHORE] = "for its other thread blocks: thread block 1, operation 0 (sem_acquire) on "
-                  "semaphore 0",
+    [SEMAPHORE] =
+        "for its other thread blocks: thread block 1, operation 0 (sem_acquire) on semaphore 0",
     [PORT_WAIT] = "for rank 0: thread block 0, operation 1 (wait) on port channel 0",
 };
 
