@@ -6,6 +6,7 @@
 #include "check_reshard.h"
 #include "commands.h"
 #include "options.h"
+#include "plan_file.h"
 
 #define WHO "banyan check"
 
@@ -43,7 +44,7 @@ static int check(const char *path, const arguments *given)
         options.message_bytes = &given->size;
         options.message_count = 1;
     }
-    if (banyan_plan_read(path, &plan) != BANYAN_OK)
+    if (plan_file_read(path, &plan) != BANYAN_OK)
         return fail();
     int code;
     if (banyan_plan_check(plan, &options, &report) == BANYAN_OK) {

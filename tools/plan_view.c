@@ -14,6 +14,7 @@
 #include "options.h"
 #include "out_file.h"
 #include "pages.h"
+#include "plan_file.h"
 #include "try.h"
 
 #define WHO "banyan plan view"
@@ -84,7 +85,7 @@ static banyan_status simulate(struct view *view)
 
 static banyan_status gather(struct view *view)
 {
-    TRY(banyan_plan_read(view->path, &view->plan));
+    TRY(plan_file_read(view->path, &view->plan));
     TRY(read_topology(view));
     TRY(simulate(view));
     return view->check ? banyan_plan_check(view->plan, NULL, &view->report) : BANYAN_OK;

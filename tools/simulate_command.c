@@ -11,6 +11,7 @@
 #include "message.h"
 #include "options.h"
 #include "out_file.h"
+#include "plan_file.h"
 #include "simulate_report.h"
 #include "try.h"
 
@@ -65,7 +66,7 @@ static int run(const struct arguments *given)
 {
     banyan_plan *plan = NULL;
     banyan_topology *topology = NULL;
-    banyan_status status = banyan_plan_read(given->path, &plan);
+    banyan_status status = plan_file_read(given->path, &plan);
     if (status == BANYAN_OK)
         status = banyan_topology_read(given->topology_name, &topology);
     if (status == BANYAN_OK) {

@@ -53,6 +53,16 @@ class Show(Plan):
         self.assertNotIn("\nrank 0: ", one)
         self.assertIn("    11    put memory i[0], i[1..4) -> i[0]@0, s[0..3)@0\n", one)
 
+    def test_every_command_that_reads_a_plan_takes_stdin(self):
+        plan = subprocess.run([BANYAN, "algo", "emit", "allreduce_ring", "-n", "4"], capture_output=True,
+                              check=True, timeout=60).stdout
+        page = self.folder / "page.html"
+        for command in [["check", "-"], ["simulate", "-", "--topology", "h200x4", "--size", "1M"],
+                        ["plan", "view", "-", "-o", page], ["plan", "stats", "-"]]:
+            done = subprocess.run([BANYAN, *command], input=plan, capture_output=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), command)
+        self.assertIn(b"</html>", page.read_bytes())
+
     def test_plans_come_from_stdin_and_pipes_too(self):
         listed = self.printed("show", PLAN)
         for name in ["-", "/dev/stdin"]:
