@@ -1,16 +1,10 @@
 #include "check/chains.h"
 
-uint32_t chain_part_count(const plan_op *op)
-{
-    bool in_pairs = op->destination_count > 0 && !plan_op_reduces(op->kind);
-    return in_pairs ? op->destination_count : op->destination_count > 0;
-}
-
 uint64_t chain_packet_parts(const plan_op *ops, uint32_t count)
 {
     uint64_t parts = 0;
     for (uint32_t i = 0; i < count; i++) {
-        parts += plan_op_writes_packets(ops[i].kind) ? chain_part_count(&ops[i]) : 0;
+        parts += plan_op_writes_packets(ops[i].kind) ? plan_op_part_count(&ops[i]) : 0;
         parts += chain_packet_parts(ops[i].ops, ops[i].op_count);
     }
     return parts;

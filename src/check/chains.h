@@ -23,9 +23,6 @@ typedef struct chain_list {
     uint32_t **parts;  /* of each rank's thread blocks: its first part */
 } chain_list;
 
-/* Parts that an operation is done in, one after another: what does not reduce is done a destination
- * at a time. */
-uint32_t chain_part_count(const plan_op *op);
 /* Parts of these operations that write packets, loops' bodies counted once. */
 uint64_t chain_packet_parts(const plan_op *ops, uint32_t count);
 

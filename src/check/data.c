@@ -17,24 +17,6 @@ typedef struct mover {
     trace_list traces; /* of the packets at hand */
 } mover;
 
-/* ---- parts ---- */
-
-static bool is_in_pairs(const plan_op *op)
-{
-    return op->destination_count > 0 && !plan_op_reduces(op->kind);
-}
-
-static plan_op part_of(const plan_op *op, uint32_t i)
-{
-    plan_op one = *op;
-    if (is_in_pairs(op)) {
-        one.sources = &op->sources[i < op->source_count ? i : op->source_count - 1];
-        one.destinations = &op->destinations[i];
-        one.source_count = one.destination_count = 1;
-    }
-    return one;
-}
-
 /* ---- lanes ---- */
 
 static const plan_switch *group_of(const replay *all, const walker *by, const plan_operand *operand)
@@ -360,7 +342,7 @@ static bool tell_with_packets(mover *m, const plan_op *op, uint32_t channel)
 static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_op *loop,
                          uint32_t number)
 {
-    plan_op one = part_of(op, number);
+    plan_op one = plan_op_part(op, number);
     uint32_t channel = 0;
     knowledge *known;
     if (!walker_begin(all, by) || !walker_tell(all, by, false, &known))
@@ -388,8 +370,8 @@ static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_
 static outcome wait_for_packets(replay *all, walker *by, const plan_op *op, const plan_op *loop)
 {
     bool missing = false;
-    for (uint32_t i = 0; i < chain_part_count(op) && !missing; i++) {
-        plan_op one = part_of(op, i);
+    for (uint32_t i = 0; i < plan_op_part_count(op) && !missing; i++) {
+        plan_op one = plan_op_part(op, i);
         mover m = {
             .loop = loop,
             .motion = {
@@ -411,7 +393,7 @@ outcome replay_data(replay *all, walker *by, const plan_op *op, const plan_op *l
         if (come != DONE)
             return come;
     }
-    for (uint32_t i = 0; i < chain_part_count(op); i++) {
+    for (uint32_t i = 0; i < plan_op_part_count(op); i++) {
         if (play_part(all, by, op, loop, i) == FAILED)
             return FAILED;
         if (signals && replay_signal(all, by, op, channel_number(op, i), false) == FAILED)

@@ -63,30 +63,6 @@ static banyan_status add_pieces(struct builder *build, step *s)
 
 /* ---- operations and their parts ---- */
 
-/* Operations on pairs of a source and a destination are done one pair after another; the others are
- * one part. */
-static bool is_in_pairs(const plan_op *op)
-{
-    return op->destination_count > 0 && !plan_op_reduces(op->kind);
-}
-
-uint32_t cut_part_count(const plan_op *op)
-{
-    return is_in_pairs(op) ? op->destination_count : op->destination_count > 0;
-}
-
-/* Reading and putting packets has one source for all. */
-plan_op cut_part(const plan_op *op, uint32_t i)
-{
-    plan_op part = *op;
-    if (is_in_pairs(op)) {
-        part.sources = &op->sources[i < op->source_count ? i : op->source_count - 1];
-        part.destinations = &op->destinations[i];
-        part.source_count = part.destination_count = 1;
-    }
-    return part;
-}
-
 static step *add_step(struct builder *build, step_kind kind)
 {
     if (!array_reserve(&build->steps->steps, 1))
@@ -232,7 +208,7 @@ static banyan_status add_move(struct builder *build, step_kind kind, uint32_t i)
     plan_op *part = arena_take(&build->made->memory, sizeof *part);
     if (!part)
         return BANYAN_ERR_NO_MEMORY;
-    *part = cut_part(build->whole, i);
+    *part = plan_op_part(build->whole, i);
     step *s = add_step(build, kind);
     if (!s)
         return BANYAN_ERR_NO_MEMORY;
@@ -292,7 +268,7 @@ static banyan_status add_put(struct builder *build, step_kind kind, step_kind po
     const plan_op *op = build->whole;
     bool port = op->channel_type == PLAN_PORT;
     bool signals = op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
-    for (uint32_t i = 0; i < cut_part_count(op); i++) {
+    for (uint32_t i = 0; i < plan_op_part_count(op); i++) {
         RETURN_IF_FAILED((port ? add_post : add_move)(build, port ? post : kind, i));
         if (signals)
             RETURN_IF_FAILED(
@@ -305,7 +281,7 @@ static banyan_status add_put(struct builder *build, step_kind kind, step_kind po
 
 static banyan_status add_parts(struct builder *build, step_kind kind)
 {
-    for (uint32_t i = 0; i < cut_part_count(build->whole); i++)
+    for (uint32_t i = 0; i < plan_op_part_count(build->whole); i++)
         RETURN_IF_FAILED(add_move(build, kind, i));
     return BANYAN_OK;
 }

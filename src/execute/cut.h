@@ -44,11 +44,6 @@ banyan_status cut_pieces(const plan_cut *of, const banyan_plan *plan, int rank,
  * and, in place, those that the input lies in. For outputs that are copied to where they belong. */
 banyan_status cut_find_spans(plan_cut *of, const banyan_plan *plan, int rank);
 
-/* One of the parts that an operation is done in, pairs of a source and a destination one after
- * another, and how many there are. */
-uint32_t cut_part_count(const plan_op *op);
-plan_op cut_part(const plan_op *op, uint32_t i);
-
 /* Operand i of an operation, sources first; and how many operands of a step it is: a group's
  * members are one each. */
 const plan_operand *cut_operand(const plan_op *op, uint32_t i);

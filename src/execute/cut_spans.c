@@ -65,8 +65,8 @@ static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
 static banyan_status find_in_ops(struct span_finder *find, const plan_op *ops, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < cut_part_count(&ops[i]); k++) {
-            plan_op part = cut_part(&ops[i], k);
+        for (uint32_t k = 0; k < plan_op_part_count(&ops[i]); k++) {
+            plan_op part = plan_op_part(&ops[i], k);
             RETURN_IF_FAILED(find_in_part(find, &part));
         }
         RETURN_IF_FAILED(find_in_ops(find, ops[i].ops, ops[i].op_count));

@@ -146,7 +146,7 @@ static bool can_store_late(const step *s)
     for (uint32_t i = 0; i < step_operand_count(s); i++)
         packets |= s->operands[i].packets;
     return s->kind == STEP_COPY ||
-           (s->kind == STEP_COMBINE && !packets && cut_part_count(s->whole) == 1);
+           (s->kind == STEP_COMBINE && !packets && plan_op_part_count(s->whole) == 1);
 }
 
 static banyan_status read_piece(const plan_run *of, shuffled_block *b, task *t, const step *s,

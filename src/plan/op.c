@@ -270,3 +270,24 @@ bool plan_op_is_pairs(plan_op_kind kind)
 {
     return forms[kind].pairs;
 }
+
+static bool has_parts(const plan_op *op)
+{
+    return op->destination_count > 0 && !plan_op_reduces(op->kind);
+}
+
+uint32_t plan_op_part_count(const plan_op *op)
+{
+    return has_parts(op) ? op->destination_count : op->destination_count > 0;
+}
+
+plan_op plan_op_part(const plan_op *op, uint32_t i)
+{
+    plan_op part = *op;
+    if (has_parts(op)) {
+        part.sources = &op->sources[i < op->source_count ? i : op->source_count - 1];
+        part.destinations = &op->destinations[i];
+        part.source_count = part.destination_count = 1;
+    }
+    return part;
+}

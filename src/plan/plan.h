@@ -194,6 +194,12 @@ bool plan_op_waits(plan_op_kind kind); /* wait, relaxed wait, acquire, barrier, 
 /* Is the i-th source moved to the i-th destination, each for itself: get, put, put with signal (and
  * flush), put packet? Other kinds use all their operands together. */
 bool plan_op_is_pairs(plan_op_kind kind);
+/* What an operation that moves data is done in: one part a pair of a source and a destination, of
+ * which forwarding packets has one source for all; reductions are one part. 0 for those that move
+ * none. */
+uint32_t plan_op_part_count(const plan_op *op);
+/* The i-th part as an operation; its operands stay the whole one's. */
+plan_op plan_op_part(const plan_op *op, uint32_t i);
 
 /* Whose buffer an operand of this rank's thread block is, and which. For GROUP the rank is the
  * first of the group. */
