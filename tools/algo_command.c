@@ -119,17 +119,14 @@ static int emit(int argc, char **argv)
                                 "Compile a built-in algorithm and print its plan, which banyan run "
                                 "and banyan plan read.\nbanyan algo list names them.\n",
                                 entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result = options_parse_one(
+        &table, argc, argv, "which algorithm: NAME, as banyan algo list has it", &wanted.name);
     if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest + 1 != argc)
-        return options_refuse(&table, "say which algorithm: NAME, one that banyan algo list names");
+        return options_exit_code(result);
     if (params->ranks == 0)
         return options_refuse(&table, "--ranks N is missing");
     if (banyan_reduce_op_parse(wanted.op, &params->op) != BANYAN_OK)
         return options_refuse(&table, "%s", banyan_last_error());
-    wanted.name = argv[rest];
     return compile_and_write(&wanted);
 }
 

@@ -81,7 +81,7 @@ int check_command(int argc, char **argv)
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+        return options_exit_code(result);
     if (given.reshard && (rest == argc || given.size > 0))
         return options_refuse(&table, rest == argc ? "say which cases: CASE.json…"
                                                    : "--reshard does not go with --size");

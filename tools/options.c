@@ -213,6 +213,26 @@ options_result options_parse_anywhere(const option_table *table, int argc, char 
     return result;
 }
 
+options_result options_parse_one(const option_table *table, int argc, char **argv,
+                                 const char *wanted, const char **given)
+{
+    int rest;
+    options_result result = options_parse_anywhere(table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return result;
+    if (rest + 1 != argc) {
+        options_refuse(table, "say %s%s", wanted, rest == argc ? "" : ", one at a time");
+        return OPTIONS_WRONG;
+    }
+    *given = argv[rest];
+    return OPTIONS_OK;
+}
+
+int options_exit_code(options_result result)
+{
+    return result == OPTIONS_WRONG ? EXIT_USAGE : 0;
+}
+
 options_result options_parse_only(const option_table *table, int argc, char **argv)
 {
     int rest;

@@ -49,8 +49,16 @@ options_result options_parse(const option_table *table, int argc, char **argv, i
 /* Options before, between and behind other arguments, which are moved to argv[*rest] and on. */
 options_result options_parse_anywhere(const option_table *table, int argc, char **argv, int *rest);
 
+/* The same for a command that takes one other argument, which the refusal names when it is missing
+ * or there are more: "which plan: PLAN.json". */
+options_result options_parse_one(const option_table *table, int argc, char **argv,
+                                 const char *wanted, const char **given);
+
 /* The same for a command that takes no other arguments: one is refused. */
 options_result options_parse_only(const option_table *table, int argc, char **argv);
+
+/* What a command exits with that is not to go on. */
+int options_exit_code(options_result result);
 
 /* "banyan launch: <sentence>" on stderr; returns EXIT_USAGE. */
 int options_refuse(const option_table *table, const char *format, ...)

@@ -15,28 +15,13 @@
 /* Differences of two plans that are told one by one. */
 #define DIFFERENCES_TOLD 100
 
+#define WHICH_PLAN "which plan: PLAN.json"
 #define DEFAULT_SIZE (UINT64_C(1) << 20)
 
 static int fail(const char *who)
 {
     fprintf(stderr, "%s: %s\n", who, banyan_last_error());
     return 1;
-}
-
-/* Options, and as many other arguments as there are plans to read. 0: go on. */
-static int read_arguments(const option_table *table, int argc, char **argv, int plans,
-                          char ***paths, bool *help)
-{
-    int rest;
-    options_result result = options_parse_anywhere(table, argc, argv, &rest);
-    *help = result == OPTIONS_HELP;
-    if (result != OPTIONS_OK)
-        return *help ? 0 : EXIT_USAGE;
-    if (argc - rest != plans)
-        return options_refuse(table, "wants %d plan%s, %d given", plans, plans == 1 ? "" : "s",
-                              argc - rest);
-    *paths = argv + rest;
-    return 0;
 }
 
 /* ---- show ---- */
@@ -69,10 +54,9 @@ static int show_command(int argc, char **argv)
         "List a plan's operations by rank and thread block. i, o and s are the input, output and\n"
         "scratch of the rank, and with @ those of others; numbers in brackets are chunks.\n",
         entries, sizeof entries / sizeof entries[0]};
-    char **paths;
-    bool help;
-    int code = read_arguments(&table, argc, argv, 1, &paths, &help);
-    return code || help ? code : show(table.command, paths[0], rank);
+    const char *path;
+    options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
+    return result == OPTIONS_OK ? show(table.command, path, rank) : options_exit_code(result);
 }
 
 /* ---- diff ---- */
@@ -115,10 +99,13 @@ static int diff_command(int argc, char **argv)
         "Tell what differs between two plans, a line each: A's first, then B's. Exits with 0 when\n"
         "they are equal, 1 when they differ and 2 when one cannot be read.\n",
         NULL, 0};
-    char **paths;
-    bool help;
-    int code = read_arguments(&table, argc, argv, 2, &paths, &help);
-    return code || help ? code : diff(table.command, paths);
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return options_exit_code(result);
+    if (argc - rest != 2)
+        return options_refuse(&table, "wants 2 plans, %d given", argc - rest);
+    return diff(table.command, argv + rest);
 }
 
 /* ---- stats ---- */
@@ -228,10 +215,10 @@ static int stats_command(int argc, char **argv)
         "they\n"
         "are left out where nobody waits for another, or a wait never ends.\n",
         entries, sizeof entries / sizeof entries[0]};
-    char **paths;
-    bool help;
-    int code = read_arguments(&table, argc, argv, 1, &paths, &help);
-    return code || help ? code : stats(table.command, paths[0], size, json);
+    const char *path;
+    options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
+    return result == OPTIONS_OK ? stats(table.command, path, size, json)
+                                : options_exit_code(result);
 }
 
 /* ---- all of them ---- */

@@ -184,13 +184,7 @@ int run_command(int argc, char **argv)
         "it.\n"
         "A PLAN.json that is called - is read from stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest + 1 != argc)
-        return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
-                                                   : "one plan at a time: PLAN.json");
-    job->path = argv[rest];
-    return run(&given);
+    options_result result =
+        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &job->path);
+    return result == OPTIONS_OK ? run(&given) : options_exit_code(result);
 }

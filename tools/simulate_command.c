@@ -108,16 +108,12 @@ int simulate_command(int argc, char **argv)
         "what the plan is meant for are marked with ~. algbw and busbw are as `banyan run` has\n"
         "them.\n",
         entries, sizeof entries / sizeof entries[0]};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result =
+        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &given.path);
     if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest + 1 != argc)
-        return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
-                                                   : "one plan at a time: PLAN.json");
+        return options_exit_code(result);
     if (!given.topology_name)
         return options_refuse(&table, "say which machine: --topology FILE or NAME");
-    given.path = argv[rest];
     if (given.trace_path && !out_file_possible(given.trace_path)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", given.trace_path, strerror(errno));
         return 1;

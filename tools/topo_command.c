@@ -74,13 +74,10 @@ static int show_command(int argc, char **argv)
     const option_table table = {"banyan topo show", "FILE|NAME [--json]",
                                 "Tell what a topology is made of.\n", entries,
                                 sizeof entries / sizeof entries[0]};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest + 1 != argc)
-        return options_refuse(&table, "say which topology: FILE or NAME");
-    return show(table.command, argv[rest], json);
+    const char *name;
+    options_result result =
+        options_parse_one(&table, argc, argv, "which topology: FILE or NAME", &name);
+    return result == OPTIONS_OK ? show(table.command, name, json) : options_exit_code(result);
 }
 
 /* ---- all of them ---- */

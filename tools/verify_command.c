@@ -87,7 +87,7 @@ int verify_command(int argc, char **argv)
     int rest, passed = 0;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+        return options_exit_code(result);
     if (rest == argc)
         return options_refuse(&table, "say which cases: CASE.json…");
     for (int i = rest; i < argc; i++)

@@ -116,8 +116,8 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
 }
 
 /* `input_blocks` and `output_blocks`: of `count` elements each. */
-static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
-                              int input_blocks, int output_blocks)
+static banyan_status call_check(const banyan_comm *comm, call *wanted, buffers *given, size_t count,
+                                int input_blocks, int output_blocks)
 {
     const char *name = banyan_collective_name(wanted->kind);
     uint64_t block_bytes = 0;
@@ -135,6 +135,13 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
         RETURN_IF_FAILED(check_buffers(comm, name, given, &wanted->in_place));
     if (!wanted->in_place)
         given->input_at = given->output_at = 0;
+    return BANYAN_OK;
+}
+
+static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
+                              int input_blocks, int output_blocks)
+{
+    RETURN_IF_FAILED(call_check(comm, wanted, given, count, input_blocks, output_blocks));
     return run(comm, wanted, given);
 }
 
@@ -178,21 +185,16 @@ banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output
  * plan is always one in place; on the others the buffer that is used stands for both. */
 static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given, size_t count)
 {
-    const char *name = banyan_collective_name(wanted->kind);
     if (wanted->root < 0 || wanted->root >= comm->ranks)
         return error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks",
-                         comm->rank, name, wanted->root, comm->ranks);
-    if (comm->rank == wanted->root && given->input != given->output && count > 0) {
-        bool in_place;
-        RETURN_IF_FAILED(check_element(comm, name, wanted));
-        RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &given->input_bytes));
-        given->output_bytes = given->input_bytes;
-        RETURN_IF_FAILED(check_buffers(comm, name, given, &in_place));
+                         comm->rank, banyan_collective_name(wanted->kind), wanted->root,
+                         comm->ranks);
+    RETURN_IF_FAILED(call_check(comm, wanted, given, count, 1, 1));
+    if (count > 0 && !wanted->in_place)
         memcpy(given->output, given->input, (size_t)given->input_bytes);
-    }
-    if (comm->rank == wanted->root)
-        given->input = given->output;
-    return call_run(comm, wanted, given, count, 1, 1);
+    given->input = given->output;
+    wanted->in_place = count > 0;
+    return run(comm, wanted, given);
 }
 
 banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output, size_t count,

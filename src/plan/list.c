@@ -81,12 +81,32 @@ static void list_ops(bytes_writer *text, const banyan_plan *plan, int rank,
     }
 }
 
+/* Whole collectives say by their name what an output must be. */
+static void list_expected(bytes_writer *text, const banyan_plan *plan, int r)
+{
+    if (!plan->expected || !plan->expected[r])
+        return;
+    for (uint64_t chunk = 0; chunk < plan->ranks[r].chunks[PLAN_OUTPUT]; chunk++) {
+        const plan_expected *expected = &plan->expected[r][chunk];
+        if (expected->count == 0)
+            continue;
+        text_print(text, "  o[%" PRIu64 "] must be", chunk);
+        if (expected->count > 1)
+            text_print(text, " %s", banyan_reduce_op_name(plan->expected_op));
+        for (size_t i = 0; i < expected->count; i++)
+            text_print(text, "%s i[%" PRIu64 "]@%d", i > 0 ? "," : "",
+                       expected->contributions[i].chunk, expected->contributions[i].rank);
+        text_add(text, "\n");
+    }
+}
+
 static void list_rank(bytes_writer *text, const banyan_plan *plan, int r)
 {
     const plan_rank *rank = &plan->ranks[r];
     text_print(text,
                "\nrank %d: %" PRIu64 " input, %" PRIu64 " output and %" PRIu64 " scratch chunks\n",
                r, rank->chunks[PLAN_INPUT], rank->chunks[PLAN_OUTPUT], rank->chunks[PLAN_SCRATCH]);
+    list_expected(text, plan, r);
     list_channels(text, rank, PLAN_MEMORY);
     list_channels(text, rank, PLAN_PORT);
     list_switches(text, rank);

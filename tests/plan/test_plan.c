@@ -332,6 +332,7 @@ static void a_listing_shows_the_rank_that_was_asked_for(void **state)
     free(text);
     CHECK_OK(banyan_plan_list(plan, -1, &text));
     CHECK(strstr(text, "\nrank 0:") && strstr(text, "\nrank 1:"));
+    CHECK(strstr(text, "  o[0] must be max i[0]@0, i[3]@1\n  o[2] must be i[1]@1\n"));
     free(text);
     CHECK_FAILS(banyan_plan_list(plan, 2, &text), BANYAN_ERR_INVALID, "none with the number 2");
     banyan_plan_destroy(plan);

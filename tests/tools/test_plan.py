@@ -87,7 +87,7 @@ class Show(Plan):
                             "rank 1's input has 4 chunks", "show", path)
         self.assert_refused("there is no file /nowhere", "show", "/nowhere")
         self.assert_refused("none with the number 2", "show", PLAN, "--rank=2")
-        self.assert_refused("wants 1 plan, 0 given", "show", code=2)
+        self.assert_refused("say which plan: PLAN.json", "show", code=2)
 
 
 class Diff(Plan):

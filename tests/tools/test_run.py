@@ -192,7 +192,7 @@ class Run(CollectiveCase):
         broken = self.write(plan, "broken.json")
         for words, part, code in [
                 ([], "say which plan", 2),
-                ([path, path], "one plan at a time", 2),
+                ([path, path], "say which plan: PLAN.json, one at a time", 2),
                 ([path, "--size", "4K:1K"], "--size wants bytes", 2),
                 ([path, "--size", "0"], "--size wants bytes", 2),
                 ([path, "--size", "1Q"], "--size wants bytes", 2),
