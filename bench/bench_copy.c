@@ -215,7 +215,7 @@ static double timed(banyan_world *world, void (*run)(void *context), void *conte
 
 static void run_schedule(void *context)
 {
-    must(banyan_copy_schedule_run(context));
+    must(banyan_copy_schedule_run(context, NULL));
 }
 
 struct plain_copy {
@@ -253,7 +253,7 @@ static result measure(banyan_world *world, const workload *work, const char *bac
     uint64_t start = time_now_ns();
     must(banyan_copy_service_prepare(service, &schedule));
     result best = {1e30, 1e30, (double)(time_now_ns() - start) / (double)NS_PER_S};
-    must(banyan_copy_schedule_run(schedule));
+    must(banyan_copy_schedule_run(schedule, NULL));
     verify(work, rank, &memory);
     for (int round = 0; round < ROUNDS; round++) {
         double plain = timed(world, run_memcpy, &copy, work->repeats);

@@ -150,7 +150,7 @@ static double time_runs(struct bench *b, banyan_loaded_plan *loaded, char *input
     need(banyan_world_barrier(b->world));
     uint64_t start_ns = time_now_ns();
     for (uint64_t i = 0; i < runs; i++)
-        need(banyan_plan_run(loaded, input, input + LONGEST, bytes, BANYAN_F32));
+        need(banyan_plan_run(loaded, input, input + LONGEST, bytes, BANYAN_F32, NULL));
     return (double)(time_now_ns() - start_ns) / (double)runs;
 }
 

@@ -25,7 +25,7 @@ int main(void)
     OK(banyan_reshard_plan_create(trainer, engine, world, NULL, &plan)); /* once */
     OK(banyan_copy_service_open(world, NULL, NULL, &service));
     for (int step = 0; step < 3; step++) /* after every training step */
-        OK(banyan_reshard_execute(plan, source, destination, service, world, NULL));
+        OK(banyan_reshard_execute(plan, source, destination, service, world, NULL, NULL));
     printf("rank %d holds version %d\n", rank, (int)banyan_tensors_version(destination));
     banyan_copy_service_close(service);
     banyan_reshard_plan_destroy(plan);

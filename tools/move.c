@@ -57,7 +57,7 @@ banyan_status move_execute(move *prepared)
 {
     return banyan_reshard_execute(prepared->plan, prepared->source_tensors,
                                   prepared->destination_tensors, prepared->service, prepared->world,
-                                  prepared->target.transform);
+                                  prepared->target.transform, NULL);
 }
 
 /* The world stays open: closing it waits for all ranks, which is for those that succeeded. */

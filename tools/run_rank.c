@@ -112,7 +112,7 @@ static banyan_status run_once(const struct rank_run *run, const run_size *size,
                               const struct buffers *with)
 {
     return banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
-                           run->job->data.dtype);
+                           run->job->data.dtype, NULL);
 }
 
 /* ---- checking ---- */

@@ -78,7 +78,7 @@ static banyan_status execute(struct verify *verify)
     }
     TRY(banyan_copy_service_open(verify->world, verify->job->backend, NULL, &verify->service));
     return banyan_reshard_execute(verify->plan, mine->tensors, verify->received, verify->service,
-                                  verify->world, NULL);
+                                  verify->world, NULL, NULL);
 }
 
 /* ---- comparing ---- */

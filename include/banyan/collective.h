@@ -28,6 +28,7 @@ typedef struct banyan_comm_options {
     size_t size;        /* of this struct; BANYAN_COMM_OPTIONS_INIT sets it */
     const char *tuning; /* a file that `banyan tune` wrote; NULL: BANYAN_TUNING, else built in */
     int workers;        /* as in banyan_executor_options */
+    DLDevice device;    /* where all buffers of its calls lie; not named: the host */
 } banyan_comm_options;
 
 #define BANYAN_COMM_OPTIONS_INIT                                                                   \
@@ -51,27 +52,29 @@ BANYAN_API banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_
 
 /* output[i] = ⊕ over ranks of input[i]; `count` elements in and out. */
 BANYAN_API banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output,
-                                          size_t count, DLDataType dtype, banyan_reduce_op op);
+                                          size_t count, DLDataType dtype, banyan_reduce_op op,
+                                          void *stream);
 /* `count` elements in, ranks × count out, in rank order. */
 BANYAN_API banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output,
-                                          size_t count, DLDataType dtype);
+                                          size_t count, DLDataType dtype, void *stream);
 /* ranks × count elements in, `count` out: rank r's block, reduced. */
 BANYAN_API banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output,
-                                              size_t count, DLDataType dtype, banyan_reduce_op op);
+                                              size_t count, DLDataType dtype, banyan_reduce_op op,
+                                              void *stream);
 /* ranks × count elements in and out: block r of rank s becomes block s of rank r. */
 BANYAN_API banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output,
-                                         size_t count, DLDataType dtype);
+                                         size_t count, DLDataType dtype, void *stream);
 /* `count` elements of root's input become everybody's output. Others may pass a NULL input. */
 BANYAN_API banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output,
-                                          size_t count, DLDataType dtype, int root);
+                                          size_t count, DLDataType dtype, int root, void *stream);
 /* As all-reduce, to root alone. Others may pass a NULL output. Registered memory is used like
  * ordinary memory: where the root's output lies, the others do not know. */
 BANYAN_API banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output,
                                        size_t count, DLDataType dtype, banyan_reduce_op op,
-                                       int root);
+                                       int root, void *stream);
 /* Every rank's input becomes the output of the rank `shift` further on (modulo the ranks). */
 BANYAN_API banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output,
-                                         size_t count, DLDataType dtype, int shift);
+                                         size_t count, DLDataType dtype, int shift, void *stream);
 
 /* ---- algorithms ---- */
 

@@ -68,6 +68,7 @@ typedef struct banyan_copy_options {
     const char *transport; /* NULL: the default of banyan_transport_open */
     size_t slot_bytes;     /* of a staging slot (pipeline); 0: the backend's default */
     bool optimal_rounds;   /* pipeline: colour the rounds instead of rotating */
+    DLDevice device;       /* where all tensors of its tasks lie; not named: the host */
 } banyan_copy_options;
 
 #define BANYAN_COPY_OPTIONS_INIT                                                                   \
@@ -101,7 +102,7 @@ typedef struct banyan_copy_backend {
 
     banyan_status (*submit_send)(void *state, const banyan_send_op *op);
     banyan_status (*submit_recv)(void *state, const banyan_recv_op *op);
-    banyan_status (*run)(void *state);
+    banyan_status (*run)(void *state, void *stream);
 
     /* Check the batch against the partners' and plan it. When any rank's part is wrong every rank
      * gets the error, and nothing has moved. What `batch` points to, but not the tensors' memory,
@@ -109,7 +110,7 @@ typedef struct banyan_copy_backend {
     banyan_status (*prepare)(void *state, const banyan_copy_batch *batch, void **schedule);
     /* Move it: no planning, no allocation that grows with the batch. Returns when this rank's
      * receives are complete and its sends may be overwritten. */
-    banyan_status (*execute)(void *state, void *schedule);
+    banyan_status (*execute)(void *state, void *schedule, void *stream);
     void (*release)(void *state, void *schedule);
 } banyan_copy_backend;
 
@@ -168,12 +169,12 @@ BANYAN_API banyan_status banyan_copy_service_submit_recv_op(banyan_copy_service 
 /* Move everything that was queued and clear the queue, also on failure. Collective: a rank with
  * nothing queued calls it too. Errors that concern the batch (MISMATCH, naming backend, rank and up
  * to ten ids) come to every rank before anything has moved. */
-BANYAN_API banyan_status banyan_copy_service_run(banyan_copy_service *service);
+BANYAN_API banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream);
 
 /* Turn the queue into a schedule that can be run many times, and clear it. Collective. */
 BANYAN_API banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                                      banyan_copy_schedule **schedule);
-BANYAN_API banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule);
+BANYAN_API banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *stream);
 BANYAN_API void banyan_copy_schedule_free(banyan_copy_schedule *schedule);
 
 #ifdef __cplusplus

@@ -108,6 +108,17 @@ typedef enum banyan_reduce_op { BANYAN_SUM = 0, BANYAN_MIN, BANYAN_MAX } banyan_
 BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
 BANYAN_API banyan_status banyan_reduce_op_parse(const char *name, banyan_reduce_op *op);
 
+/* ---- devices and streams ---- */
+
+/* Where memory lies and work is done. A device that is not named (type 0) is the host. */
+#define BANYAN_HOST ((DLDevice){kDLCPU, 0})
+#define BANYAN_CUDA(id) ((DLDevice){kDLCUDA, (id)})
+
+/* Calls that run something take a stream. On the host it is NULL, and they return when this rank's
+ * part is done. On a GPU it is a CUDA stream (cudaStream_t; NULL: the default one): the work begins
+ * after what the stream has queued, the call returns when it is queued, what is queued later comes
+ * after it, and the stream may be captured in a CUDA graph. */
+
 /* ---- sets of ranks ---- */
 
 /* Ranks of the largest world. */

@@ -30,6 +30,9 @@ typedef struct banyan_executor_options {
      * same for the same seed; a seed a rank, or one for all. Slow; for tests. 0: BANYAN_SHUFFLE, or
      * in order. */
     uint64_t shuffle_seed;
+    /* A GPU (BANYAN_CUDA), one a rank: thread blocks of plans are thread blocks of one kernel a
+     * run. Not named: the host. */
+    DLDevice device;
 } banyan_executor_options;
 
 #define BANYAN_EXECUTOR_OPTIONS_INIT                                                               \
@@ -84,7 +87,8 @@ BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
  * type does not divide, for buffers that overlap in another way, or lie outside of the memory that
  * the plan was loaded with. */
 BANYAN_API banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input,
-                                         void *output, uint64_t message_bytes, DLDataType dtype);
+                                         void *output, uint64_t message_bytes, DLDataType dtype,
+                                         void *stream);
 
 /* The same on a thread of its own, to be tested and waited for; one at a time in a world. */
 BANYAN_API banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input,

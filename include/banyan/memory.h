@@ -54,6 +54,19 @@ typedef enum banyan_user_memory_path {
 BANYAN_API banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes,
                                              banyan_memory **memory);
 
+/* The same on a GPU, whose ranks map each other's parts over NVLink or PCIe: every rank names a GPU
+ * of its own (BANYAN_CUDA). On the host it is banyan_memory_alloc. Collective. UNSUPPORTED: this
+ * build or machine has no such device, or two ranks' GPUs cannot reach each other. */
+BANYAN_API banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice device, size_t bytes,
+                                                banyan_memory **memory);
+
+/* Where this rank's part lies. */
+BANYAN_API DLDevice banyan_memory_device(const banyan_memory *memory);
+
+/* Where any memory of this process lies: BANYAN_HOST for all that no GPU driver knows. Any thread.
+ */
+BANYAN_API banyan_status banyan_memory_locate(const void *address, DLDevice *device);
+
 /* Unmap everywhere here. Local; peers that still map a part keep it. NULL is ignored. */
 BANYAN_API void banyan_memory_free(banyan_memory *memory);
 

@@ -183,8 +183,8 @@ typedef struct banyan_plan_world {
  * what it holds and asks about the rest, so that the directory's owners have all their work, and
  * `ranks[0 … count)` plan to the end. costs[i] is what the planning cost rank ranks[i]. Any thread;
  * the memory is measured as what this process has allocated, so that no other thread may allocate
- * meanwhile. Errors are those of banyan_reshard_plan_create and _prove, from any rank that meets one,
- * and INVALID for more than BANYAN_MAX_RANKS. */
+ * meanwhile. Errors are those of banyan_reshard_plan_create and _prove, from any rank that meets
+ * one, and INVALID for more than BANYAN_MAX_RANKS. */
 BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
                                                     const banyan_reshard_options *options,
                                                     const int *ranks, int count,
@@ -244,7 +244,7 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
 BANYAN_API banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
                                                 banyan_tensors *destination,
                                                 banyan_copy_service *service, banyan_world *world,
-                                                const banyan_transform *transform);
+                                                const banyan_transform *transform, void *stream);
 
 /* Start the same; nothing else may use the world or the service until the request is waited for. */
 BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *source,

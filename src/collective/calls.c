@@ -91,7 +91,7 @@ static uint64_t offset_in(const banyan_memory *memory, const void *address, uint
 
 /* ---- running ---- */
 
-static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
+static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, void *stream)
 {
     /* Where reduce's output lies is known at the root alone. */
     if (comm->registered.count > 0 && wanted->kind != BANYAN_REDUCE) {
@@ -112,7 +112,7 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given)
     banyan_loaded_plan *loaded;
     RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
     return banyan_plan_run(loaded, given->input, given->output, wanted->message_bytes,
-                           wanted->dtype);
+                           wanted->dtype, stream);
 }
 
 /* `input_blocks` and `output_blocks`: of `count` elements each. */
@@ -139,51 +139,52 @@ static banyan_status call_check(const banyan_comm *comm, call *wanted, buffers *
 }
 
 static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
-                              int input_blocks, int output_blocks)
+                              int input_blocks, int output_blocks, void *stream)
 {
     RETURN_IF_FAILED(call_check(comm, wanted, given, count, input_blocks, output_blocks));
-    return run(comm, wanted, given);
+    return run(comm, wanted, given, stream);
 }
 
 banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output, size_t count,
-                               DLDataType dtype, banyan_reduce_op op)
+                               DLDataType dtype, banyan_reduce_op op, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLREDUCE, .op = op, .dtype = dtype};
     buffers given = {.input = input, .output = output};
-    return call_run(comm, &wanted, &given, count, 1, 1);
+    return call_run(comm, &wanted, &given, count, 1, 1, stream);
 }
 
 banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output, size_t count,
-                               DLDataType dtype)
+                               DLDataType dtype, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLGATHER, .dtype = dtype};
     buffers given = {.input = input, .output = output};
-    return call_run(comm, &wanted, &given, count, 1, comm->ranks);
+    return call_run(comm, &wanted, &given, count, 1, comm->ranks, stream);
 }
 
 banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output, size_t count,
-                                   DLDataType dtype, banyan_reduce_op op)
+                                   DLDataType dtype, banyan_reduce_op op, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_REDUCESCATTER, .op = op, .dtype = dtype};
     buffers given = {.input = input, .output = output};
-    return call_run(comm, &wanted, &given, count, comm->ranks, 1);
+    return call_run(comm, &wanted, &given, count, comm->ranks, 1, stream);
 }
 
 banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output, size_t count,
-                              DLDataType dtype)
+                              DLDataType dtype, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLTOALL, .dtype = dtype};
     buffers given = {.input = input, .output = output};
-    return call_run(comm, &wanted, &given, count, comm->ranks, comm->ranks);
+    return call_run(comm, &wanted, &given, count, comm->ranks, comm->ranks, stream);
 }
 
 /* Broadcast and reduce. Whether the root's buffers are one is not known to the others, so that the
  * plan is always one in place; on the others the buffer that is used stands for both. */
-static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given, size_t count)
+static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
+                                void *stream)
 {
     if (wanted->root < 0 || wanted->root >= comm->ranks)
         return error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks",
@@ -194,35 +195,35 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
         memcpy(given->output, given->input, (size_t)given->input_bytes);
     given->input = given->output;
     wanted->in_place = count > 0;
-    return run(comm, wanted, given);
+    return run(comm, wanted, given, stream);
 }
 
 banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output, size_t count,
-                               DLDataType dtype, int root)
+                               DLDataType dtype, int root, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_BROADCAST, .root = root, .dtype = dtype};
     buffers given = {.input = comm->rank == root ? input : output, .output = output};
-    return rooted_run(comm, &wanted, &given, count);
+    return rooted_run(comm, &wanted, &given, count, stream);
 }
 
 /* Plans for reduce leave the input of other ranks than the root alone. */
 banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
-                            DLDataType dtype, banyan_reduce_op op, int root)
+                            DLDataType dtype, banyan_reduce_op op, int root, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_REDUCE, .op = op, .root = root, .dtype = dtype};
     buffers given = {.input = input,
                      .output = comm->rank == root ? output : (void *)(uintptr_t)input};
-    return rooted_run(comm, &wanted, &given, count);
+    return rooted_run(comm, &wanted, &given, count, stream);
 }
 
 banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output, size_t count,
-                              DLDataType dtype, int shift)
+                              DLDataType dtype, int shift, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_SENDRECV, .dtype = dtype};
     wanted.shift = (int)(((int64_t)shift % comm->ranks + comm->ranks) % comm->ranks);
     buffers given = {.input = input, .output = output};
-    return call_run(comm, &wanted, &given, count, 1, 1);
+    return call_run(comm, &wanted, &given, count, 1, 1, stream);
 }

@@ -38,8 +38,8 @@ static banyan_status run_many(const struct field *field, banyan_loaded_plan *loa
     RETURN_IF_FAILED(banyan_world_barrier(field->comm->world));
     uint64_t began_ns = time_now_ns();
     for (uint64_t i = 0; i < runs; i++)
-        RETURN_IF_FAILED(
-            banyan_plan_run(loaded, field->input, field->output, message_bytes, field->dtype));
+        RETURN_IF_FAILED(banyan_plan_run(loaded, field->input, field->output, message_bytes,
+                                         field->dtype, NULL));
     *ns = time_now_ns() - began_ns;
     return BANYAN_OK;
 }

@@ -285,8 +285,9 @@ static banyan_status meet_partners(direct_state *state, direct_schedule *schedul
     return BANYAN_OK;
 }
 
-static banyan_status execute(void *argument, void *planned)
+static banyan_status execute(void *argument, void *planned, void *stream)
 {
+    (void)stream;
     direct_state *state = argument;
     direct_schedule *schedule = planned;
     if (state->broken)

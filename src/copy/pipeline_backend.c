@@ -80,8 +80,9 @@ static banyan_status backend_prepare(void *context, const banyan_copy_batch *bat
 }
 
 /* What goes to oneself comes last: partners wait for the rest. */
-static banyan_status backend_execute(void *context, void *prepared)
+static banyan_status backend_execute(void *context, void *prepared, void *stream)
 {
+    (void)stream;
     backend_state *state = context;
     const pipeline_schedule *schedule = prepared;
     state->past_caches = schedule->recv_bytes >= STRIDED_STREAMING_BYTES;

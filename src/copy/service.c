@@ -9,7 +9,8 @@
 #include "copy/local.h"
 #include "copy/match.h"
 #include "copy/service_queue.h"
-#include "core/error.h"
+#include "core/stream.h"
+#include "memory/device.h"
 #include "world/control.h"
 
 #define BACKEND_NAME_BYTES 64
@@ -350,7 +351,7 @@ static banyan_status submit_batch(banyan_copy_service *service, const copy_queue
     return error_set(status, "%s", sentence);
 }
 
-static banyan_status run_by_submitting(banyan_copy_schedule *schedule)
+static banyan_status run_by_submitting(banyan_copy_schedule *schedule, void *stream)
 {
     banyan_copy_service *service = schedule->service;
     const copy_queue *batch = &schedule->batch;
@@ -358,7 +359,7 @@ static banyan_status run_by_submitting(banyan_copy_schedule *schedule)
         return error_set(BANYAN_ERR_INVALID, "%s could not be opened again after a failure",
                          service->backend->name);
     RETURN_IF_FAILED(submit_batch(service, batch));
-    RETURN_IF_FAILED(service->backend->run(service->state));
+    RETURN_IF_FAILED(service->backend->run(service->state, stream));
     for (size_t i = 0; i < schedule->local_count; i++) {
         const banyan_copy_pair *pair = &schedule->local[i];
         RETURN_IF_FAILED(banyan_tensor_copy(&batch->recvs.data[pair->recv].tensor,
@@ -367,23 +368,26 @@ static banyan_status run_by_submitting(banyan_copy_schedule *schedule)
     return BANYAN_OK;
 }
 
-banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule)
+banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *stream)
 {
     banyan_copy_service *service = schedule->service;
     if (!service)
         return error_set(BANYAN_ERR_INVALID, "a schedule cannot run after its service is closed");
     CONTROL_CALL(service->world, __func__);
+    if (device_is_host(service->options.device))
+        RETURN_IF_FAILED(
+            stream_check_none(stream, banyan_world_rank(service->world), "a copy service"));
     if (schedule->is_planned)
-        return service->backend->execute(service->state, schedule->planned);
-    return run_by_submitting(schedule);
+        return service->backend->execute(service->state, schedule->planned, stream);
+    return run_by_submitting(schedule, stream);
 }
 
-banyan_status banyan_copy_service_run(banyan_copy_service *service)
+banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream)
 {
     CONTROL_CALL(service->world, __func__);
     banyan_copy_schedule *schedule;
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
-    banyan_status status = banyan_copy_schedule_run(schedule);
+    banyan_status status = banyan_copy_schedule_run(schedule, stream);
     banyan_copy_schedule_free(schedule);
     return status;
 }

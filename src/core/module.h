@@ -4,11 +4,14 @@
 
 #include <banyan/core.h>
 
-#define MODULE_ABI_VERSION 1
+#define MODULE_ABI_VERSION 2
 #define MODULE_ENTRY "banyan_module_entry"
 
 struct banyan_copy_backend;
 struct banyan_transport_ops;
+struct memory_device_ops;
+struct execute_engine_ops;
+struct copy_mover_ops;
 
 /* Who the calling process is, from a job manager; filled in by a module such as PMIx. */
 typedef struct module_identity {
@@ -33,6 +36,12 @@ typedef struct module_tables {
     const module_identity_ops *identity;
     const struct banyan_copy_backend *copy_backend;
     const struct banyan_transport_ops *transport;
+    /* For a device: its memory, plans on it, strided moves between devices, and copy backends for
+     * tensors in its memory (a list that ends with NULL, or NULL). */
+    const struct memory_device_ops *device_memory;
+    const struct execute_engine_ops *engine;
+    const struct copy_mover_ops *mover;
+    const struct banyan_copy_backend *const *device_copy_backends;
 } module_tables;
 
 /* The module's one entry. It sets the tables and returns true, or writes why it cannot work here.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/request.h"
+#include "core/stream.h"
 #include "execute/placement.h"
 #include "execute/scheduler.h"
 #include "execute/shuffle.h"
@@ -205,8 +206,9 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
 }
 
 banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
-                              uint64_t message_bytes, DLDataType dtype)
+                              uint64_t message_bytes, DLDataType dtype, void *stream)
 {
+    RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
     RETURN_IF_FAILED(control_check(loaded->executor->world));
     plan_cut *cut;
     RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, &cut));
@@ -236,7 +238,7 @@ static banyan_status run_started(void *context)
     struct started_run started = *(struct started_run *)context;
     free(context);
     return banyan_plan_run(started.loaded, started.input, started.output, started.message_bytes,
-                           started.dtype);
+                           started.dtype, NULL);
 }
 
 banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input, void *output,

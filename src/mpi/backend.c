@@ -408,8 +408,9 @@ static banyan_status move_all(mpi_state *state, mpi_schedule *schedule)
     return status == BANYAN_OK ? leave_together(state) : status;
 }
 
-static banyan_status execute(void *argument, void *planned)
+static banyan_status execute(void *argument, void *planned, void *stream)
 {
+    (void)stream;
     mpi_state *state = argument;
     mpi_schedule *schedule = planned;
     if (state->broken)

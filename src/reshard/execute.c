@@ -82,6 +82,7 @@ typedef struct job {
     banyan_copy_service *service;
     banyan_world *world;
     const banyan_transform *transform;
+    void *stream;
 } job;
 
 static banyan_status check_job(const job *of)
@@ -137,6 +138,7 @@ static banyan_status move_job(const job *of, banyan_status mine, uint64_t *newes
     *newest = most;
     if (most & JOB_PREPARES)
         RETURN_IF_FAILED(prepare_job(of, version, newest));
+    of->plan->execution->stream = of->stream;
     return execution_run(of->plan->execution);
 }
 
@@ -164,16 +166,18 @@ static banyan_status job_of(banyan_reshard_plan *plan, banyan_tensors *source,
                          !plan      ? "plan"
                          : !service ? "copy service"
                                     : "world");
-    *made = (job){plan, source, destination, service, world, transform};
+    *made = (job){plan, source, destination, service, world, transform, NULL};
     return BANYAN_OK;
 }
 
 banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
                                      banyan_tensors *destination, banyan_copy_service *service,
-                                     banyan_world *world, const banyan_transform *transform)
+                                     banyan_world *world, const banyan_transform *transform,
+                                     void *stream)
 {
     job made;
     RETURN_IF_FAILED(job_of(plan, source, destination, service, world, transform, &made));
+    made.stream = stream;
     return run_job(&made);
 }
 

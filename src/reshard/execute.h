@@ -46,6 +46,7 @@ typedef struct execution {
     banyan_tensors *source, *destination;
     uint64_t source_id, destination_id;
     banyan_copy_service *service;
+    void *stream; /* of the run at hand */
     banyan_world *world;
     const banyan_transform *transform;
     bool takes_strides, keeps_schedules;

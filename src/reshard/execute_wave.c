@@ -301,8 +301,8 @@ banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_st
     if (run->keeps_schedules && !wave->schedule)
         moved = banyan_copy_service_prepare(run->service, &wave->schedule);
     if (moved == BANYAN_OK)
-        moved = wave->schedule ? banyan_copy_schedule_run(wave->schedule)
-                               : banyan_copy_service_run(run->service);
+        moved = wave->schedule ? banyan_copy_schedule_run(wave->schedule, run->stream)
+                               : banyan_copy_service_run(run->service, run->stream);
     if (mine == BANYAN_OK)
         mine = moved;
     return mine == BANYAN_OK ? land_wave(run, wave) : mine;

@@ -125,7 +125,8 @@ static void run_once(const job *j, const trial *t, banyan_loaded_plan *loaded, i
     memset(output, POISON, outputs * sizeof(int32_t));
     for (uint64_t i = 0; i < inputs; i++)
         put(input, i, dtype, element(j, j->rank, run, i));
-    banyan_status status = banyan_plan_run(loaded, input, output, inputs * sizeof(int32_t), dtype);
+    banyan_status status =
+        banyan_plan_run(loaded, input, output, inputs * sizeof(int32_t), dtype, NULL);
     CHECK(status == BANYAN_OK,
           "%s of %d ranks, %s place, %d instances, run %d of %llu elements: %s",
           t->entry->info.name, j->ranks, t->params.in_place ? "in" : "out of", t->params.instances,

@@ -48,14 +48,14 @@ static void rank_moves_traffic(banyan_world *world, void *context)
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     for (int i = 0; i < run->repeats; i++) {
         traffic_fill(all, (uint64_t)i);
-        CHECK_OK(banyan_copy_schedule_run(schedule));
+        CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
         traffic_check(all, (uint64_t)i);
     }
     banyan_copy_schedule_free(schedule);
     /* And once more, planned and forgotten in one call. */
     traffic_fill(all, 77);
     traffic_submit(all, service);
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     traffic_check(all, 77);
     banyan_copy_service_close(service);
     traffic_free(all);
@@ -150,7 +150,7 @@ static void rank_without_work(banyan_world *world, void *context)
     DLTensor tensor = {
         .data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLUInt, 16, 1}, .shape = shape};
     /* Nobody has work. */
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     /* Ranks 0 and 3 have. */
     for (int i = 0; i < 1000; i++)
         data[i] = rank == 0 ? (uint16_t)(i * 7) : 0;
@@ -158,7 +158,7 @@ static void rank_without_work(banyan_world *world, void *context)
         CHECK_OK(banyan_copy_service_submit_send(service, &tensor, 3, 1));
     if (rank == 3)
         CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, 0, 1));
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     for (int i = 0; i < 1000; i++)
         CHECK(data[i] == (rank == 0 || rank == 3 ? i * 7 % 65536 : 0));
     banyan_copy_service_close(service);
@@ -231,14 +231,14 @@ static void rank_batch_is_wrong(banyan_world *world, void *context)
     if (rank == 2)
         CHECK_OK(banyan_copy_service_submit_recv(service, &small, 0, 5));
     if (too_large)
-        CHECK_FAILS(banyan_copy_service_run(service), BANYAN_ERR_INVALID,
+        CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_INVALID,
                     "pipeline: an element of 20 bytes does not fit a slot of 16 bytes");
     else
-        CHECK_FAILS(banyan_copy_service_run(service), BANYAN_ERR_MISMATCH, "pipeline");
+        CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH, "pipeline");
     for (size_t i = 0; i < sizeof data; i++)
         CHECK(data[i] == BOXED_POISON);
     /* The service goes on. */
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     banyan_copy_service_close(service);
 }
 
@@ -298,7 +298,7 @@ static void rank_loses_its_peer(int rank, int count, const banyan_unique_id *id,
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = BANYAN_OK;
     for (int i = 0; (i < 20 || rank == 0) && status == BANYAN_OK; i++)
-        status = banyan_copy_schedule_run(schedule);
+        status = banyan_copy_schedule_run(schedule, NULL);
     if (rank == 1)
         death_now(test->died, 9);
     death_check_noticed(test->died);

@@ -91,8 +91,9 @@ static banyan_status plain_move(banyan_world *world, const banyan_copy_op *sends
     return BANYAN_OK;
 }
 
-static banyan_status plain_run(void *state)
+static banyan_status plain_run(void *state, void *stream)
 {
+    CHECK(!stream);
     plain_state *plain = state;
     banyan_status status = plain_move(plain->world, plain->sends.data, plain->sends.count,
                                       plain->recvs.data, plain->recvs.count);
@@ -148,8 +149,9 @@ static banyan_status kept_prepare(void *state, const banyan_copy_batch *batch, v
     return BANYAN_OK;
 }
 
-static banyan_status kept_execute(void *state, void *schedule)
+static banyan_status kept_execute(void *state, void *schedule, void *stream)
 {
+    CHECK(!stream);
     plain_state *plain = state;
     kept_schedule *kept = schedule;
     for (size_t i = 0; i < kept->local.count; i++)
@@ -217,16 +219,16 @@ static void run_traffic(banyan_world *world, void *context)
         traffic *all = traffic_make(world, seed, test->tasks, test->ids, test->most);
         traffic_fill(all, 0);
         traffic_submit(all, service);
-        CHECK_OK(banyan_copy_service_run(service));
+        CHECK_OK(banyan_copy_service_run(service, NULL));
         traffic_check(all, 0);
-        CHECK_OK(banyan_copy_service_run(service));
+        CHECK_OK(banyan_copy_service_run(service, NULL));
 
         banyan_copy_schedule *schedule;
         traffic_submit(all, service);
         CHECK_OK(banyan_copy_service_prepare(service, &schedule));
         for (int run = 1; run <= test->runs; run++) {
             traffic_fill(all, (uint64_t)run);
-            CHECK_OK(banyan_copy_schedule_run(schedule));
+            CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
             traffic_check(all, (uint64_t)run);
         }
         banyan_copy_schedule_free(schedule);
@@ -312,7 +314,7 @@ static void check_still_works(banyan_world *world, banyan_copy_service *service)
     traffic *all = traffic_make(world, 5, 20, TRAFFIC_BY_ID, 100);
     traffic_fill(all, 1);
     traffic_submit(all, service);
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     traffic_check(all, 1);
     traffic_free(all);
 }
@@ -326,7 +328,7 @@ static void check_batch_fails(banyan_world *world, banyan_copy_service *service,
     traffic_submit(all, service);
     if (banyan_world_rank(world) == 1)
         spoil(service);
-    CHECK_FAILS(banyan_copy_service_run(service), BANYAN_ERR_MISMATCH, sentence);
+    CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH, sentence);
     CHECK(strstr(banyan_last_error(), banyan_copy_service_name(service)), "%s",
           banyan_last_error());
     CHECK(strstr(banyan_last_error(), "rank 1"), "%s", banyan_last_error());
@@ -422,7 +424,7 @@ static void fail_in_every_way(banyan_world *world, void *context)
                 "written twice");
     CHECK_OK(banyan_copy_service_submit_send(service, &bad, (rank + 1) % 3, 7));
     CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, (rank + 2) % 3, 7));
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     check_still_works(world, service);
     banyan_copy_service_close(service);
 }
@@ -447,7 +449,7 @@ static void refuse_a_task(banyan_world *world, void *context)
         CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, (rank + 2) % 3, task));
     }
     plain_refuses = -1;
-    CHECK_FAILS(banyan_copy_service_run(service), BANYAN_ERR_INVALID, "plain refuses task 2");
+    CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_INVALID, "plain refuses task 2");
     CHECK(plain_opened == 2 && plain_closed == 1);
     check_still_works(world, service);
     banyan_copy_service_close(service);
@@ -512,7 +514,8 @@ static void open_in_every_way(banyan_world *world, void *context)
                 "dense tensors only");
     tensor.strides = NULL;
     CHECK_OK(banyan_copy_service_submit_send(service, &tensor, 0, BANYAN_TASK_ID_NONE));
-    CHECK_FAILS(banyan_copy_service_run(service), BANYAN_ERR_MISMATCH, "cannot match by order");
+    CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH,
+                "cannot match by order");
     banyan_copy_service_close(service);
 }
 
@@ -535,7 +538,7 @@ static void outlive_a_service(banyan_world *world, void *context)
         CHECK_OK(banyan_copy_service_prepare(service, &third));
         banyan_copy_schedule_free(second);
         banyan_copy_service_close(service);
-        CHECK_FAILS(banyan_copy_schedule_run(first), BANYAN_ERR_INVALID, "service is closed");
+        CHECK_FAILS(banyan_copy_schedule_run(first, NULL), BANYAN_ERR_INVALID, "service is closed");
         banyan_copy_schedule_free(third);
         banyan_copy_schedule_free(first);
     }

@@ -56,13 +56,13 @@ static void run_until_loss(int rank, int count, const banyan_unique_id *id, void
         CHECK(pthread_create(&killer, NULL, die_soon, test->died_ns) == 0);
     banyan_status status = BANYAN_OK;
     while (status == BANYAN_OK)
-        status = banyan_copy_schedule_run(schedule);
+        status = banyan_copy_schedule_run(schedule, NULL);
     uint64_t now = time_now_ns(), died = *(_Atomic uint64_t *)test->died_ns;
     CHECK(rank != 1);
     CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
     CHECK(strstr(banyan_last_error(), "rank 1"), "%s", banyan_last_error());
     CHECK(now - died < NS_PER_S, "it took %.3f s", (double)(now - died) / (double)NS_PER_S);
-    CHECK(banyan_copy_schedule_run(schedule) != BANYAN_OK);
+    CHECK(banyan_copy_schedule_run(schedule, NULL) != BANYAN_OK);
     banyan_copy_schedule_free(schedule);
     banyan_copy_service_close(service);
     traffic_free(all);
@@ -107,7 +107,7 @@ static void run_without_one(int rank, int count, const banyan_unique_id *id, voi
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     if (rank == 0) {
         uint64_t start = time_now_ns();
-        CHECK_FAILS(banyan_copy_schedule_run(schedule), BANYAN_ERR_TIMEOUT, "rank 1");
+        CHECK_FAILS(banyan_copy_schedule_run(schedule, NULL), BANYAN_ERR_TIMEOUT, "rank 1");
         CHECK(time_now_ns() - start < 20 * test->timeout_ns);
     } else {
         usleep(2000000);

@@ -206,7 +206,7 @@ static inline void case_run(banyan_world *world, banyan_executor *executor,
     CHECK_OK(banyan_plan_load(executor, c->plan, &options, &loaded));
     for (int run = 0; run < c->runs; run++) {
         case_fill(c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype));
+        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, NULL));
         case_check(c, &b, rank, run);
     }
     CHECK_OK(banyan_plan_unload(loaded));

@@ -97,7 +97,7 @@ static inline void compared_run(banyan_world *world, const compared_case *c)
         char *local = banyan_memory_local(memory);
         compared_fill(c, (uint64_t *)local, rank, run);
         CHECK_OK(banyan_world_barrier(world));
-        CHECK_OK(banyan_plan_run(loaded, local, local + input, input, COMPARED_TYPE));
+        CHECK_OK(banyan_plan_run(loaded, local, local + input, input, COMPARED_TYPE, NULL));
         CHECK_OK(banyan_world_barrier(world));
         compared_check(c, (uint64_t *)local, rank, run);
         CHECK_OK(banyan_plan_unload(loaded));

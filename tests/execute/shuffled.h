@@ -52,7 +52,7 @@ static inline uint64_t shuffled_run_seed(banyan_world *world, const collective_c
     CHECK_OK(banyan_plan_load(executor, c->plan, &options, &loaded));
     for (int run = 0; run < c->runs; run++) {
         case_fill(c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype));
+        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, NULL));
         wrong += shuffled_count_wrong(c, &b, rank, run);
     }
     CHECK_OK(banyan_plan_unload(loaded));

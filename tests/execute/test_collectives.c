@@ -152,7 +152,7 @@ static void put_and_flush(banyan_world *world, void *context)
     int32_t *input = banyan_memory_local(memory), *output = input + ELEMS;
     for (int i = 0; i < ELEMS; i++)
         input[i] = 10 * rank + i + 1;
-    CHECK_OK(banyan_plan_run(loaded, input, output, bytes, (DLDataType){kDLInt, 32, 1}));
+    CHECK_OK(banyan_plan_run(loaded, input, output, bytes, (DLDataType){kDLInt, 32, 1}, NULL));
     CHECK_OK(banyan_world_barrier(world));
     for (int i = 0; i < ELEMS; i++)
         CHECK(output[i] == (rank == 1 ? i + 1 : 0), "element %d is %d", i, output[i]);

@@ -63,7 +63,7 @@ static void open_player(struct player *p, int rank, int count, const banyan_uniq
 
 static banyan_status run_once(struct player *p)
 {
-    return banyan_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_F32);
+    return banyan_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_F32, NULL);
 }
 
 /* After a failure nothing waits any more. */
@@ -245,8 +245,8 @@ static void wait_for_what_does_not_come(int rank, int count, const banyan_unique
         usleep(2000000);
         _exit(0);
     }
-    CHECK_FAILS(banyan_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32), BANYAN_ERR_TIMEOUT,
-                wait_sentences[waiting->what]);
+    CHECK_FAILS(banyan_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32, NULL),
+                BANYAN_ERR_TIMEOUT, wait_sentences[waiting->what]);
     banyan_plan_unload(loaded);
     banyan_plan_destroy(plan);
     close_player(&p);
@@ -324,24 +324,25 @@ static void refuse_runs(banyan_world *world, void *context)
     options.input = memory;
     CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
     char *input = banyan_memory_local(memory), output[BYTES];
-    CHECK_FAILS(banyan_plan_run(loaded, input, output, BYTES + 4, BANYAN_F32), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_plan_run(loaded, input, output, BYTES + 4, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID,
                 "a message of 4100 bytes is longer than the 4096 that its plan was loaded for");
-    CHECK_FAILS(banyan_plan_run(loaded, input, output, 6, BANYAN_F32), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_plan_run(loaded, input, output, 6, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
                 "6 bytes");
-    CHECK_FAILS(banyan_plan_run(loaded, input, output, 16, BANYAN_F8_E8M0), BANYAN_ERR_INVALID,
-                "cannot be reduced");
-    CHECK_FAILS(banyan_plan_run(loaded, NULL, output, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_plan_run(loaded, input, output, 16, BANYAN_F8_E8M0, NULL),
+                BANYAN_ERR_INVALID, "cannot be reduced");
+    CHECK_FAILS(banyan_plan_run(loaded, NULL, output, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
                 "16 bytes of input at NULL");
-    CHECK_FAILS(banyan_plan_run(loaded, input, NULL, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_plan_run(loaded, input, NULL, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
                 "16 bytes of output at NULL");
-    CHECK_FAILS(banyan_plan_run(loaded, input, input + 8, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_plan_run(loaded, input, input + 8, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
                 "overlap");
-    CHECK_FAILS(banyan_plan_run(loaded, output, input, 16, BANYAN_F32), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_plan_run(loaded, output, input, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
                 "does not lie in the symmetric memory");
-    CHECK_FAILS(banyan_plan_run(loaded, input + 2 * BYTES - 8, output, 16, BANYAN_F32),
+    CHECK_FAILS(banyan_plan_run(loaded, input + 2 * BYTES - 8, output, 16, BANYAN_F32, NULL),
                 BANYAN_ERR_INVALID, "does not lie in the symmetric memory");
     /* Nothing has moved: all can go on. */
-    CHECK_OK(banyan_plan_run(loaded, input + BYTES, output, 16, BANYAN_F32));
+    CHECK_OK(banyan_plan_run(loaded, input + BYTES, output, 16, BANYAN_F32, NULL));
     CHECK_OK(banyan_plan_unload(loaded));
     banyan_plan_destroy(plan);
     banyan_memory_free(memory);

@@ -179,7 +179,7 @@ static void change_sizes(banyan_world *world, void *context)
             banyan_dtype_bytes(c.dtype);
         case_buffers b = case_take(&c, world);
         case_fill(&c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype));
+        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
         case_check(&c, &b, rank, run);
         case_give_back(&c, &b);
     }
@@ -256,7 +256,7 @@ static void run_without_use(banyan_world *world, void *context)
         bool root = rank == 1;
         CHECK_OK(banyan_plan_run(loaded, root || kind == BANYAN_REDUCE ? input : NULL,
                                  root || kind == BANYAN_BROADCAST ? output : NULL, sizeof input,
-                                 BANYAN_F32));
+                                 BANYAN_F32, NULL));
         CHECK(input[3] == (float)rank, "the input has changed");
         if (kind == BANYAN_BROADCAST)
             CHECK(output[1] == 2 && output[3] == 1, "%g %g", output[1], output[3]);
@@ -312,14 +312,14 @@ static void run_custom(banyan_world *world, void *context)
     /* The longer of the two holds the other, whichever it is. */
     uint32_t data[3] = {1, 20, 300}, sum[1] = {7};
     banyan_loaded_plan *loaded = load_custom(executor, custom_plan(3, 1, true, 0), 12);
-    CHECK_OK(banyan_plan_run(loaded, data, sum, 12, (DLDataType){kDLUInt, 32, 1}));
+    CHECK_OK(banyan_plan_run(loaded, data, sum, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(sum[0] == 301 && data[0] == 1 && data[1] == 20 && data[2] == 300, "%u", sum[0]);
-    CHECK_OK(banyan_plan_run(loaded, data, data, 12, (DLDataType){kDLUInt, 32, 1}));
+    CHECK_OK(banyan_plan_run(loaded, data, data, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(data[0] == 301 && data[1] == 20 && data[2] == 300, "%u", data[0]);
     CHECK_OK(banyan_plan_unload(loaded));
     uint32_t out[3] = {7, 8, 9}, in[1] = {5};
     loaded = load_custom(executor, custom_plan(1, 3, true, 0), 4);
-    CHECK_OK(banyan_plan_run(loaded, in, out, 4, (DLDataType){kDLUInt, 32, 1}));
+    CHECK_OK(banyan_plan_run(loaded, in, out, 4, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(in[0] == 5 && out[0] == 5 && out[1] == 8 && out[2] == 10, "%u", out[2]);
     CHECK_OK(banyan_plan_unload(loaded));
     /* More iterations than are cut beforehand. */
@@ -329,7 +329,8 @@ static void run_custom(banyan_world *world, void *context)
     for (uint32_t i = 0; i < 2 * ELEMS; i++)
         long_in[i] = i * i;
     loaded = load_custom(executor, custom_plan(2, 1, false, 16), 8 * ELEMS);
-    CHECK_OK(banyan_plan_run(loaded, long_in, long_out, 8 * ELEMS, (DLDataType){kDLUInt, 32, 1}));
+    CHECK_OK(
+        banyan_plan_run(loaded, long_in, long_out, 8 * ELEMS, (DLDataType){kDLUInt, 32, 1}, NULL));
     for (uint32_t i = 0; i < ELEMS; i++)
         CHECK(long_out[i] == long_in[i] + long_in[ELEMS + i], "element %u", i);
     CHECK_OK(banyan_plan_unload(loaded));
@@ -406,7 +407,7 @@ static void wrap_flags(banyan_world *world, void *context)
         if (run == 4)
             loaded->flag = UINT32_MAX - 4;
         case_fill(&c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype));
+        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
         case_check(&c, &b, rank, run);
         CHECK(loaded->flag != 0, "flag 0 is fresh memory's");
     }

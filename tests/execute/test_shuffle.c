@@ -288,7 +288,8 @@ static uint32_t toss(banyan_world *world, const banyan_plan *plan, uint64_t seed
     CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
     for (int run = 0; run < TOSS_RUNS; run++) {
         memset(input, run + 1, sizeof input);
-        CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1}));
+        CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1},
+                                 NULL));
         hash = (uint32_t)hash_bytes(output, sizeof output, hash);
     }
     CHECK_OK(banyan_plan_unload(loaded));

@@ -49,15 +49,15 @@ static void run_traced(banyan_world *world, void *context)
     load.max_message_bytes = 64;
     CHECK_OK(banyan_plan_load(executor, plan, &load, &loaded));
     char input[64] = {1}, output[RANKS * 64];
-    CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8)); /* is not recorded */
+    CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8, NULL)); /* is not recorded */
     CHECK_OK(banyan_trace_begin(executor));
     for (int run = 0; run < RUNS; run++) {
         if (banyan_world_rank(world) == 0)
             usleep(20000);
-        CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8));
+        CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8, NULL));
     }
     CHECK_OK(banyan_trace_write(executor, traced->path));
-    CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8));
+    CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8, NULL));
     CHECK_OK(banyan_plan_unload(loaded));
     banyan_plan_destroy(plan);
     banyan_executor_close(executor);

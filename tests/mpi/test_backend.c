@@ -26,7 +26,7 @@ static void move_traffic(banyan_world *world, uint64_t seed, traffic_ids ids)
         CHECK_OK(banyan_copy_service_prepare(service, &schedule));
         for (uint64_t run = 0; run < 10; run++) {
             traffic_fill(all, run);
-            CHECK_OK(banyan_copy_schedule_run(schedule));
+            CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
             traffic_check(all, run);
         }
         banyan_copy_schedule_free(schedule);
@@ -48,11 +48,11 @@ static void move_nothing_that_does_not_match(banyan_world *world)
     traffic_submit(all, service);
     if (rank == 1)
         CHECK_OK(banyan_copy_service_submit_send(service, &tensor, 0, 1000));
-    CHECK_FAILS(banyan_copy_service_run(service), BANYAN_ERR_MISMATCH, "mpi: rank ");
+    CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH, "mpi: rank ");
     CHECK(strstr(banyan_last_error(), "task ids 1000"), "%s", banyan_last_error());
     traffic_check_untouched(all);
     traffic_submit(all, service);
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     traffic_check(all, 0);
     traffic_free(all);
     banyan_copy_service_close(service);
@@ -73,7 +73,7 @@ static void move_a_large_tensor(banyan_world *world)
         CHECK_OK(banyan_copy_service_submit_send(service, &tensor, size - 1, 1));
     if (rank == size - 1)
         CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, 0, 1));
-    CHECK_OK(banyan_copy_service_run(service));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
     for (int64_t i = 0; i < shape[0] && rank == size - 1; i++)
         CHECK(data[i] == (unsigned char)(i * 7 + i / 251), "byte %d", (int)i);
     free(data);
@@ -123,7 +123,7 @@ static int wait_in_vain(void)
         CHECK_OK(banyan_copy_service_submit_send(service, &tensor, 0, 1));
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     if (banyan_world_rank(world) == 0) {
-        CHECK_FAILS(banyan_copy_schedule_run(schedule), BANYAN_ERR_TIMEOUT,
+        CHECK_FAILS(banyan_copy_schedule_run(schedule, NULL), BANYAN_ERR_TIMEOUT,
                     "mpi: rank 0 waited 1.0 s for a message from rank 1");
         printf("waited in vain\n");
         fflush(stdout);

@@ -116,8 +116,9 @@ static inline banyan_status mailbox_deliver(mailbox *box, int source, bytes_read
     return BANYAN_OK;
 }
 
-static inline banyan_status mailbox_run(void *state)
+static inline banyan_status mailbox_run(void *state, void *stream)
 {
+    (void)stream;
     mailbox *box = state;
     mailbox_trouble.runs++;
     if (mailbox_trouble.runs == mailbox_trouble.end_in_run)

@@ -141,7 +141,7 @@ static inline banyan_status lane_run(lane *on, banyan_world *world, int pass)
     filled_make(on->mine.source_layout, on->mine.source, pass);
     CHECK_OK(banyan_world_barrier(world));
     return banyan_reshard_execute(on->plan, on->mine.source, on->mine.destination, on->service,
-                                  world, NULL);
+                                  world, NULL, NULL);
 }
 
 static inline void lane_check(const lane *on, int pass, uint64_t version)

@@ -101,7 +101,7 @@ static void wait_after_a_call(int rank, int count, const banyan_unique_id *id, v
     banyan_copy_service *service;
     CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
     if (rank == 0)
-        CHECK_FAILS(banyan_reshard_execute(made, NULL, NULL, service, world, NULL),
+        CHECK_FAILS(banyan_reshard_execute(made, NULL, NULL, service, world, NULL, NULL),
                     BANYAN_ERR_TIMEOUT, "rank 0 waited in a reshard run for rank 1 (");
     else
         while (banyan_world_check(world) == BANYAN_OK)

@@ -107,7 +107,8 @@ static void run_bound(banyan_world *world, void *context)
     banyan_reshard_plan *plan;
     CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
     CHECK_OK(banyan_reshard_plan_create(layouts[0], layouts[1], world, NULL, &plan));
-    banyan_status status = banyan_reshard_execute(plan, source, destination, service, world, NULL);
+    banyan_status status =
+        banyan_reshard_execute(plan, source, destination, service, world, NULL, NULL);
     if (of->fails)
         CHECK_FAILS(status, BANYAN_ERR_INVALID, of->fails);
     else
@@ -162,9 +163,9 @@ static void swap_in_place(banyan_world *world, void *context)
     banyan_reshard_plan *plan;
     CHECK_OK(banyan_copy_service_open(world, "pipeline", NULL, &service));
     CHECK_OK(banyan_reshard_plan_create(source, destination, world, NULL, &plan));
-    CHECK_FAILS(banyan_reshard_execute(plan, from, over, service, world, NULL), BANYAN_ERR_INVALID,
-                "shares memory with [0:6, 0:5] of \"");
-    CHECK_OK(banyan_reshard_execute(plan, from, beside, service, world, NULL));
+    CHECK_FAILS(banyan_reshard_execute(plan, from, over, service, world, NULL, NULL),
+                BANYAN_ERR_INVALID, "shares memory with [0:6, 0:5] of \"");
+    CHECK_OK(banyan_reshard_execute(plan, from, beside, service, world, NULL, NULL));
     banyan_reshard_plan_destroy(plan);
     banyan_copy_service_close(service);
     banyan_tensors_destroy(beside);

@@ -31,7 +31,8 @@ static void run_case(banyan_world *world, uint64_t seed, banyan_copy_service *se
     for (int pass = 1; pass <= 3; pass++) {
         filled_make(mine.source_layout, mine.source, pass);
         CHECK_OK(banyan_world_barrier(world));
-        CHECK_OK(banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL));
+        CHECK_OK(banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL,
+                                        NULL));
         CHECK(banyan_tensors_get_state(mine.destination) == BANYAN_TENSORS_WHOLE);
         CHECK(banyan_tensors_version(mine.destination) == (uint64_t)pass);
         filled_check(mine.destination_layout, mine.destination, pass, false);
@@ -104,7 +105,7 @@ static void run_poisoned(banyan_world *world, void *context)
         filled_poison(on.mine.destination);
         CHECK_OK(banyan_world_barrier(world));
         CHECK_OK(banyan_reshard_execute(on.plan, on.mine.source, on.mine.destination, on.service,
-                                        world, NULL));
+                                        world, NULL, NULL));
     }
     lane_check(&on, 1, 5);
     lane_free(&on);
@@ -236,7 +237,8 @@ static void feed_two_pools(banyan_world *world, void *context)
         for (int pool = 0; pool < 2; pool++) {
             bool in_pool = rank / 2 == pool + 1;
             CHECK_OK(banyan_reshard_execute(plans[pool], rank < 2 ? source : NULL,
-                                            in_pool ? sets[pool] : NULL, service, world, NULL));
+                                            in_pool ? sets[pool] : NULL, service, world, NULL,
+                                            NULL));
             filled_check(pools[pool], sets[pool], pass, false);
             CHECK(banyan_tensors_version(sets[pool]) == (in_pool ? (uint64_t)pass : 0));
         }
@@ -289,9 +291,9 @@ static void adopt_a_type(banyan_world *world, void *context)
         filled_make(source_layout, source, 1);
     filled_poison(planned);
     banyan_copy_service *service = open_service(world, "direct");
-    CHECK_FAILS(banyan_reshard_execute(plan, source, declared, service, world, NULL),
+    CHECK_FAILS(banyan_reshard_execute(plan, source, declared, service, world, NULL, NULL),
                 BANYAN_ERR_INVALID, "\"bias\" has type BF16, its layout says F32");
-    CHECK_OK(banyan_reshard_execute(plan, source, planned, service, world, NULL));
+    CHECK_OK(banyan_reshard_execute(plan, source, planned, service, world, NULL, NULL));
     if (rank == 1)
         filled_check(destination_layout, planned, 1, false);
     banyan_reshard_plan_destroy(plan);
@@ -324,7 +326,7 @@ static void share_memory(banyan_world *world, void *context)
     CHECK_OK(banyan_reshard_plan_create(layout, layout, world, NULL, &plan));
     banyan_copy_service *service = open_service(world, "direct");
     filled_make(layout, source, 1);
-    CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, NULL));
+    CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, NULL, NULL));
     filled_check(layout, destination, 1, false);
     banyan_reshard_plan_destroy(plan);
     banyan_copy_service_close(service);

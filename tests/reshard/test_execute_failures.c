@@ -71,13 +71,15 @@ static void bad_arguments(banyan_world *world, void *context)
     CHECK_OK(banyan_tensors_alloc(other, NULL, &seven));
     if (rank == 2)
         wrong = seven;
-    CHECK_FAILS(banyan_reshard_execute(on.plan, on.mine.source, wrong, on.service, world, NULL),
-                BANYAN_ERR_INVALID, "local.");
+    CHECK_FAILS(
+        banyan_reshard_execute(on.plan, on.mine.source, wrong, on.service, world, NULL, NULL),
+        BANYAN_ERR_INVALID, "local.");
     CHECK(rank == 2 || strstr(banyan_last_error(), "rank 2"), "%s", banyan_last_error());
-    CHECK_FAILS(banyan_reshard_execute(on.plan, on.mine.source, NULL, on.service, world, NULL),
-                BANYAN_ERR_INVALID, "the destination has 0 tensors, its plan 1");
-    CHECK_FAILS(banyan_reshard_execute(on.plan, NULL, NULL, NULL, world, NULL), BANYAN_ERR_INVALID,
-                "without a copy service");
+    CHECK_FAILS(
+        banyan_reshard_execute(on.plan, on.mine.source, NULL, on.service, world, NULL, NULL),
+        BANYAN_ERR_INVALID, "the destination has 0 tensors, its plan 1");
+    CHECK_FAILS(banyan_reshard_execute(on.plan, NULL, NULL, NULL, world, NULL, NULL),
+                BANYAN_ERR_INVALID, "without a copy service");
     CHECK_OK(lane_run(&on, world, 2));
     lane_check(&on, 2, 1);
     banyan_tensors_destroy(seven);
@@ -207,7 +209,7 @@ static void die_in_a_run(int rank, int count, const banyan_unique_id *id, void *
     CHECK_OK(banyan_world_barrier(world));
     uint64_t started_ns = time_now_ns();
     CHECK_FAILS(banyan_reshard_execute(on.plan, on.mine.source, on.mine.destination, on.service,
-                                       world, NULL),
+                                       world, NULL, NULL),
                 BANYAN_ERR_PEER_LOST, "rank 1");
     CHECK(time_now_ns() - started_ns < 2 * NS_PER_S);
     CHECK(banyan_tensors_get_state(on.mine.destination) == BANYAN_TENSORS_TORN);

@@ -141,7 +141,7 @@ static void run_golden(banyan_world *world, void *context)
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.min_split_bytes = 512;
     CHECK_OK(banyan_reshard_plan_create(source_layout, destination_layout, world, &options, &plan));
-    CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, NULL));
+    CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, NULL, NULL));
 
     check_transfers(golden, rank, destination_layout, destination);
     filled_check(destination_layout, destination, 1, !source_has_output(golden));

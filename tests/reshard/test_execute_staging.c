@@ -21,8 +21,8 @@ static void run_bounded(banyan_world *world, void *context)
         for (int pass = 1; pass <= 2; pass++) {
             filled_make(mine.source_layout, mine.source, pass);
             CHECK_OK(banyan_world_barrier(world));
-            CHECK_OK(
-                banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL));
+            CHECK_OK(banyan_reshard_execute(plan, mine.source, mine.destination, service, world,
+                                            NULL, NULL));
             filled_check(mine.destination_layout, mine.destination, pass, false);
         }
         CHECK(run_memory_peak() <= bounds[i], "%llu of %llu", (unsigned long long)run_memory_peak(),
@@ -55,8 +55,9 @@ static void bound_too_small(banyan_world *world, void *context)
     banyan_reshard_plan *plan;
     CHECK_OK(banyan_reshard_plan_create(mine.source_layout, mine.destination_layout, world,
                                         &options, &plan));
-    CHECK_FAILS(banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL),
-                BANYAN_ERR_INVALID, "max_staging_bytes is 32");
+    CHECK_FAILS(
+        banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL, NULL),
+        BANYAN_ERR_INVALID, "max_staging_bytes is 32");
     banyan_reshard_plan_destroy(plan);
     banyan_copy_service_close(service);
     sides_free(&mine);

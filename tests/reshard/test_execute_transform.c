@@ -185,7 +185,7 @@ static banyan_status bench_run(bench *of, banyan_world *world, int pass)
     filled_make(of->source_layout, of->source, pass);
     CHECK_OK(banyan_world_barrier(world));
     return banyan_reshard_execute(of->plan, of->source, of->destination, of->service, world,
-                                  &of->transform);
+                                  &of->transform, NULL);
 }
 
 static void run_mirrored(banyan_world *world, void *context)
@@ -317,11 +317,11 @@ static void leave_out_the_transform(banyan_world *world, void *context)
     CHECK_OK(banyan_reshard_plan_create(source_layout, destination_layout, world, &options, &plan));
     banyan_copy_service *service;
     CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
-    CHECK_FAILS(banyan_reshard_execute(plan, source, destination, service, world, NULL),
+    CHECK_FAILS(banyan_reshard_execute(plan, source, destination, service, world, NULL, NULL),
                 BANYAN_ERR_INVALID, "this run has no transform that takes it");
     filled_make(source_layout, source, 1);
     CHECK_OK(banyan_world_barrier(world));
-    CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, cast));
+    CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, cast, NULL));
     filled_each(destination_layout, destination, compare_rounded, NULL);
     banyan_reshard_plan_destroy(plan);
     banyan_copy_service_close(service);

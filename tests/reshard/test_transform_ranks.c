@@ -5,10 +5,10 @@
 #include "support/test.h"
 
 #include "reshard/execute_memory.h"
-#include "support/float_reference.h"
 #include "reshard/mailbox.h"
 #include "reshard/mxfp8_reference.h"
 #include "reshard/mxfp8_scales.h"
+#include "support/float_reference.h"
 
 enum { RANKS = 4, TENSORS = 3, MAX_BYTES = 128 * 256 };
 
@@ -201,7 +201,7 @@ static struct mover mover_open(const struct run_case *of, banyan_world *world)
 static banyan_status mover_run(struct mover *mover, banyan_world *world)
 {
     return banyan_reshard_execute(mover->plan, mover->source, mover->destination, mover->service,
-                                  world, mover->transform);
+                                  world, mover->transform, NULL);
 }
 
 static void mover_close(struct mover *mover)
@@ -424,7 +424,8 @@ static void move_back(banyan_world *world, void *context)
     CHECK_OK(banyan_reshard_plan_create(from, to, world, &planning, &plan));
     CHECK_OK(banyan_copy_service_open(world, NULL, NULL, &service));
     for (int pass = 0; pass < 2; pass++)
-        CHECK_OK(banyan_reshard_execute(plan, source, destination, service, world, transform));
+        CHECK_OK(
+            banyan_reshard_execute(plan, source, destination, service, world, transform, NULL));
     for (size_t i = 0; i < banyan_layout_piece_count(to); i++) {
         struct local local = local_of(to, destination, i);
         for (int64_t r = 0; r < local.rows; r++)
