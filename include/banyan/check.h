@@ -24,6 +24,7 @@ typedef enum banyan_rule {
     BANYAN_RULE_UNINITIALISED, /* something is read that nobody has written */
     BANYAN_RULE_INPUT_WRITTEN, /* an input is changed though the plan is not in place */
     BANYAN_RULE_REUSE,         /* the next run collides with ranks that are still in this one */
+    BANYAN_RULE_UNDECIDED,     /* thread blocks can take from a counter in too many orders */
     BANYAN_RULE_IDLE_SYNC,     /* warning: synchronisation that orders nothing */
     BANYAN_RULE_UNREAD,        /* warning: bytes sent and never read */
     BANYAN_RULE_UNUSED,        /* warning: scratch that is never used */

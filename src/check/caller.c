@@ -77,7 +77,7 @@ bool replay_begin_run(replay *all, int rank)
             return false;
     }
     of->running = true;
-    return true;
+    return replay_note_run(all, rank);
 }
 
 /* ---- after it ---- */

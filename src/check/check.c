@@ -40,7 +40,7 @@ static banyan_status check_class(checker *by, const size_class *at)
         status = warn_of_replay(&all);
     if (status == BANYAN_OK && by->options.warnings && last)
         status = warn_of_plan(by->plan, at->message_bytes, &by->report->findings);
-    by->shared_counters |= all.shared_counters;
+    by->shared_counters |= all.shared.count > 0;
     replay_free(&all);
     return status;
 }
@@ -55,6 +55,11 @@ static banyan_status choose_classes(checker *by)
     return BANYAN_OK;
 }
 
+static bool has_races(const findings *all)
+{
+    return all->of_rule[BANYAN_RULE_RACE] > 0 || all->of_rule[BANYAN_RULE_REUSE] > 0;
+}
+
 static banyan_status tell_limits(checker *by)
 {
     char skipped[160] = "", shared[320] = "";
@@ -62,11 +67,10 @@ static banyan_status tell_limits(checker *by)
         snprintf(skipped, sizeof skipped,
                  "%zu message sizes were not checked, since their loops have too many iterations.",
                  by->skipped);
-    if (by->shared_counters)
+    if (by->shared_counters && has_races(&by->report->findings))
         snprintf(shared, sizeof shared,
-                 "%sA channel or semaphore is signalled or taken by several thread blocks: "
-                 "deadlocks were looked for in one order of who takes what, and a signal is taken "
-                 "to order others only if no count could do without it within a run.",
+                 "%sThread blocks share channels or semaphores: what is told as a race may be none "
+                 "if in every order some signal is between the two, but not the same one.",
                  skipped[0] ? " " : "");
     size_t bytes = strlen(skipped) + strlen(shared) + 1;
     by->report->limits = arena_take(&by->report->findings.memory, bytes);

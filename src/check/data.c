@@ -399,5 +399,7 @@ outcome replay_data(replay *all, walker *by, const plan_op *op, const plan_op *l
         if (signals && replay_signal(all, by, op, channel_number(op, i), false) == FAILED)
             return FAILED;
     }
+    if (!replay_note_data(all, by))
+        return FAILED;
     return op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH ? replay_flush(all, by, op) : DONE;
 }

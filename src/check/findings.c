@@ -27,6 +27,8 @@ bool findings_wants(const findings *all, const finding_draft *draft)
 {
     finding_key key = key_of(draft);
     uint64_t place;
+    if (all->deadlocks_only && draft->rule != BANYAN_RULE_DEADLOCK)
+        return false;
     return all->of_rule[draft->rule] < all->most && !map_get(&all->seen, &key, sizeof key, &place);
 }
 

@@ -16,6 +16,7 @@ typedef struct findings {
     map seen; /* rule and places, whatever the run */
     size_t of_rule[BANYAN_RULES], most;
     uint64_t message_bytes; /* of the size class at hand */
+    bool deadlocks_only;    /* the order that is played may be one of a few */
 } findings;
 
 /* A finding on its way in; unused places are zero. */

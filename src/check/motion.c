@@ -177,7 +177,8 @@ static bool hear_packets(motion *by, const cell *of)
 {
     replay *all = by->all;
     walker *reader = by->by;
-    if (!knowledge_add(&all->store, &reader->pending, of->told))
+    if (!replay_note_packets(all, reader, of->writer.instance) ||
+        !knowledge_add(&all->store, &reader->pending, of->told))
         return false;
     if (of->writer.part == NOBODY || of->pad)
         return true;

@@ -24,6 +24,15 @@ static bool note_user(counter *at, bool gives, uint32_t chain, uint64_t times)
     return gives ? array_push(&at->givers, new) : array_push(&at->takers, new);
 }
 
+/* Several give to it, or take from it. */
+static bool note_shared(replay *all, counter *at)
+{
+    if (at->shared != NOBODY || (at->givers.count <= 1 && at->takers.count <= 1))
+        return true;
+    at->shared = (uint32_t)all->shared.count;
+    return array_push(&all->shared, at->initial);
+}
+
 static bool note_op(replay *all, const walker *by, const plan_op *op, uint64_t times)
 {
     bool semaphores = op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
@@ -36,10 +45,8 @@ static bool note_op(replay *all, const walker *by, const plan_op *op, uint64_t t
     for (uint32_t k = 0; (gives || takes) && k < count; k++) {
         counter *at = gives ? replay_given(all, by->rank, by->block, op, k)
                             : replay_taken(all, by->rank, by->block, op, k);
-        if (at && !note_user(at, gives, by->chain, times))
+        if (at && (!note_user(at, gives, by->chain, times) || !note_shared(all, at)))
             return false;
-        if (at && (at->givers.count > 1 || at->takers.count > 1))
-            all->shared_counters = true;
     }
     return true;
 }
@@ -97,17 +104,25 @@ static void place_buffers(replay *all, int r)
         rank->places[PLAN_OUTPUT] = (uint64_t)r * rank->bytes[PLAN_OUTPUT];
 }
 
+static counter *make_counters(replay *all, uint32_t count)
+{
+    counter *made = take_zeroed(all, count, sizeof *made);
+    for (uint32_t i = 0; made && i < count; i++)
+        made[i].shared = NOBODY;
+    return made;
+}
+
 static bool prepare_rank(replay *all, int r)
 {
     const plan_rank *of = &all->plan->ranks[r];
     rank_state *rank = &all->ranks[r];
     place_buffers(all, r);
     for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
-        rank->channels[type] = take_zeroed(all, of->channel_count[type], sizeof(counter));
+        rank->channels[type] = make_counters(all, of->channel_count[type]);
         if (!rank->channels[type])
             return false;
     }
-    rank->semaphores = take_zeroed(all, of->semaphore_count, sizeof(counter));
+    rank->semaphores = make_counters(all, of->semaphore_count);
     rank->port_times = take_zeroed(all, of->channel_count[PLAN_PORT], sizeof(uint32_t));
     if (!rank->semaphores || !rank->port_times)
         return false;
@@ -150,6 +165,9 @@ banyan_status replay_prepare(replay *all)
         RETURN_IF_FAILED(note_ops(all, by, by->block->ops, by->block->op_count, 1));
     }
     replay_mark_drifts(all);
+    if (all->shared.count > 0 && !order_net_make(&all->net, (uint32_t)all->walker_count,
+                                                 all->shared.data, (uint32_t)all->shared.count))
+        return BANYAN_ERR_NO_MEMORY;
     return BANYAN_OK;
 }
 
@@ -195,6 +213,8 @@ void replay_free(replay *all)
     for (size_t i = 0; i < all->meeting_list.count; i++) {
         knowledge_drop(&all->store, all->meeting_list.data[i].known);
         knowledge_drop(&all->store, all->meeting_list.data[i].next);
+        array_free(&all->meeting_list.data[i].over);
+        array_free(&all->meeting_list.data[i].arrivals);
     }
     cells_free(&all->cells);
     values_free(&all->values);
@@ -204,5 +224,8 @@ void replay_free(replay *all)
     array_free(&all->instances);
     array_free(&all->origins);
     array_free(&all->parts);
+    array_free(&all->shared);
+    array_free(&all->event_of);
+    order_net_free(&all->net);
     arena_free(&all->memory);
 }

@@ -234,9 +234,8 @@ static banyan_status advance_all(replay *all, uint32_t last, bool *waits)
     return BANYAN_OK;
 }
 
-banyan_status replay_plan(replay *all)
+banyan_status replay_play(replay *all)
 {
-    RETURN_IF_FAILED(replay_prepare(all));
     bool waits = false;
     for (uint32_t last = 0; last < all->runs; last++)
         RETURN_IF_FAILED(advance_all(all, last, &waits));

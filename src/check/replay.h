@@ -8,6 +8,7 @@
 #define CHECK_REPLAY_H
 
 #include "check/findings.h"
+#include "check/orders.h"
 #include "check/spaces.h"
 #include "plan/geometry.h"
 #include "plan/pairs.h"
@@ -44,6 +45,7 @@ typedef struct token {
     knowledge *known;
     uint32_t chain;   /* of who signalled */
     uint64_t ordinal; /* among that chain's */
+    order_need given; /* where in the net */
 } token;
 
 typedef struct counter_user {
@@ -58,6 +60,7 @@ typedef struct counter {
     ARRAY(counter_user) givers, takers;
     /* More is given in a run than is taken: after many runs nobody waits there for anything new. */
     bool drifts;
+    uint32_t shared; /* its number among those that several give to or take from, else NOBODY */
 } counter;
 
 /* A thread block on its way. */
@@ -83,6 +86,7 @@ typedef struct meeting {
     uint32_t barrier, members, arrived;
     uint64_t rounds;
     knowledge *known, *next; /* of the last round that is over; of those who have arrived */
+    ARRAY(order_need) over, arrivals; /* the same, in the net */
 } meeting;
 
 typedef enum space_kind {
@@ -125,20 +129,46 @@ typedef struct replay {
     ARRAY(instance) instances;
     ARRAY(origin_link) origins;
     ARRAY(part) parts;
-    bool shared_counters, stuck;
+    bool stuck;
     bool raced; /* results of later runs mean nothing */
     findings *findings;
+
+    /* With counters that several give to or take from, what is waited for and given. */
+    ARRAY(uint64_t) shared; /* what they hold at first */
+    order_net net;
+    ARRAY(order_need) event_of; /* by instance: of who writes packets */
+    /* What is known of the orders, when that is. */
+    const orders *orders;
+    const order_take_list *forced; /* who takes from shared counters: these, one by one */
+    const char *how;               /* how it comes to that order */
 } replay;
 
 typedef enum outcome { DONE, WAITS, FAILED } outcome;
 
-/* Errors: those of the geometry, NO_MEMORY. Findings are added. */
+/* Errors: those of the geometry, NO_MEMORY. Findings are added. What comes first where thread
+ * blocks take from a counter that they share is tried both ways. */
 banyan_status replay_plan(replay *all);
 
 /* ---- its parts ---- */
 
 banyan_status replay_prepare(replay *all);
+/* Once it is prepared: in one order. */
+banyan_status replay_play(replay *all);
 void replay_free(replay *all);
+
+/* The net of what is waited for and given, when there are shared counters. */
+bool replay_note_run(replay *all, int rank);
+bool replay_note_give(replay *all, walker *by, const counter *to, order_need *at);
+/* `from` as it is shared, or as it gave `one`; NULL: it was there at first. */
+bool replay_note_take(replay *all, walker *by, const counter *from, const token *one);
+bool replay_note_arrival(replay *all, walker *by, meeting *at);
+void replay_note_round(meeting *at);
+bool replay_note_meeting(replay *all, walker *by, const meeting *at);
+/* Packets that the operation at hand waits for, and that it is done. */
+bool replay_note_packets(replay *all, walker *by, uint32_t writer);
+bool replay_note_data(replay *all, walker *by);
+/* Its next event. */
+order_need replay_net_place(const replay *all, const walker *by);
 
 /* The operation at hand, in a loop the one in its body. */
 const plan_op *walker_op(const walker *by, const plan_op **loop);

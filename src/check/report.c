@@ -15,6 +15,7 @@ static const struct rule_form {
     [BANYAN_RULE_UNINITIALISED] = {"uninitialised", false},
     [BANYAN_RULE_INPUT_WRITTEN] = {"input_written", false},
     [BANYAN_RULE_REUSE] = {"reuse", false},
+    [BANYAN_RULE_UNDECIDED] = {"undecided", false},
     [BANYAN_RULE_IDLE_SYNC] = {"idle_sync", true},
     [BANYAN_RULE_UNREAD] = {"unread", true},
     [BANYAN_RULE_UNUSED] = {"unused", true},

@@ -195,6 +195,7 @@ static void tell_wait(replay *all, walker *by, char *text, size_t bytes)
 static bool tell_chase(replay *all, const chase *what)
 {
     char text[2048] = "";
+    const char *how = all->how ? all->how : "";
     size_t used = 0;
     finding_draft draft = {.rule = BANYAN_RULE_DEADLOCK};
     for (size_t i = what->first; i < what->count; i++) {
@@ -208,9 +209,9 @@ static bool tell_chase(replay *all, const chase *what)
     if (what->circle)
         return findings_add(all->findings, &draft,
                             "these wait for each other, each for the next and the last for the "
-                            "first: %s",
-                            text);
-    return findings_add(all->findings, &draft, "%s, and nobody is left who gives it", text);
+                            "first: %s%s",
+                            text, how);
+    return findings_add(all->findings, &draft, "%s, and nobody is left who gives it%s", text, how);
 }
 
 /* The circle is told from its smallest member, whoever led to it. */

@@ -40,19 +40,19 @@ static counter_user *user_of(counter_user *users, size_t count, uint32_t chain)
 }
 
 /* `told` is the token's from here on. */
-static outcome give(replay *all, counter *to, uint32_t chain, knowledge *told)
+static outcome give(replay *all, walker *by, counter *to, knowledge *told)
 {
-    counter_user *giver = user_of(to->givers.data, to->givers.count, chain);
-    token new = {told, chain, ++giver->so_far};
-    if (array_push(&to->tokens, new))
+    counter_user *giver = user_of(to->givers.data, to->givers.count, by->chain);
+    token new = {.known = told, .chain = by->chain, .ordinal = ++giver->so_far};
+    if (replay_note_give(all, by, to, &new.given) && array_push(&to->tokens, new))
         return DONE;
     knowledge_drop(&all->store, told);
     return FAILED;
 }
 
-/* Whatever the order, at least `least` others have been taken by the time that this one is: signals
- * without which there were not so many must have been given before. */
-static bool is_certain(const counter *at, const token *one, uint32_t run, uint64_t least)
+/* When not all orders could be tried: at least `least` others have been taken by the time that this
+ * one is, so that signals without which there were not so many must have been given before. */
+static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_t least)
 {
     uint64_t without = one->ordinal - 1 + at->initial;
     for (size_t i = 0; i < at->givers.count; i++) {
@@ -74,11 +74,10 @@ static outcome hear(replay *all, walker *by, const token *one, bool relaxed)
 }
 
 /* One giver and one taker: the k-th is the k-th. */
-static outcome hear_in_order(replay *all, walker *by, counter *at, bool relaxed)
+static outcome hear_in_order(replay *all, walker *by, counter *at, token *one, bool relaxed)
 {
-    if (at->taken <= at->initial || at->drifts)
+    if (!one || at->drifts)
         return DONE;
-    token *one = &at->tokens.data[at->taken - at->initial - 1];
     outcome result = hear(all, by, one, relaxed);
     knowledge_drop(&all->store, one->known);
     one->known = NULL;
@@ -89,6 +88,7 @@ static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
 {
     if (at->drifts)
         return DONE;
+    order_need here = replay_net_place(all, by);
     uint32_t run = all->ranks[by->rank].run;
     uint64_t least = 0;
     for (size_t i = 0; i < at->takers.count; i++)
@@ -96,22 +96,40 @@ static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
                                                        : at->takers.data[i].per_run * run;
     for (size_t i = 0; i < at->tokens.count; i++) {
         const token *one = &at->tokens.data[i];
-        if (is_certain(at, one, run, least) && hear(all, by, one, relaxed) == FAILED)
+        bool certain = all->orders ? orders_follow(all->orders, one->given, here)
+                                   : is_needed(at, one, run, least);
+        if (certain && hear(all, by, one, relaxed) == FAILED)
             return FAILED;
     }
     return DONE;
 }
 
+/* Where the order of who takes is given. */
+static bool is_next(const replay *all, const walker *by, const counter *at)
+{
+    uint64_t before = 0;
+    for (size_t i = 0; all->forced && i < all->forced->count; i++) {
+        const order_take *one = &all->forced->data[i];
+        if (one->counter == at->shared && before++ == at->taken)
+            return &all->walkers[one->lane] == by;
+    }
+    return !all->forced;
+}
+
 static outcome take(replay *all, walker *by, counter *at, bool relaxed)
 {
+    bool shared = at->shared != NOBODY;
     if (at->taken >= at->initial && at->taken - at->initial >= at->tokens.count)
+        return WAITS;
+    if (shared && !is_next(all, by, at))
         return WAITS;
     at->taken++;
     counter_user *taker = user_of(at->takers.data, at->takers.count, by->chain);
     taker->so_far++;
-    if (at->givers.count <= 1 && at->takers.count <= 1)
-        return hear_in_order(all, by, at, relaxed);
-    return hear_certain(all, by, at, relaxed);
+    token *one = at->taken > at->initial ? &at->tokens.data[at->taken - at->initial - 1] : NULL;
+    outcome heard =
+        shared ? hear_certain(all, by, at, relaxed) : hear_in_order(all, by, at, one, relaxed);
+    return heard == DONE && replay_note_take(all, by, at, one) ? DONE : FAILED;
 }
 
 static outcome take_all(replay *all, walker *by, const plan_op *op)
@@ -153,7 +171,7 @@ outcome replay_signal(replay *all, walker *by, const plan_op *op, uint32_t k, bo
         knowledge_drop(&all->store, told);
         return FAILED;
     }
-    return give(all, to, by->chain, told);
+    return give(all, by, to, told);
 }
 
 static outcome signal_all(replay *all, walker *by, const plan_op *op)
@@ -171,7 +189,7 @@ static outcome release_all(replay *all, walker *by, const plan_op *op)
     for (uint32_t k = 0; k < op->semaphore_count; k++) {
         counter *to = replay_given(all, by->rank, by->block, op, k);
         if (!walker_tell(all, by, false, &told) ||
-            give(all, to, by->chain, knowledge_keep(told)) == FAILED)
+            give(all, by, to, knowledge_keep(told)) == FAILED)
             return FAILED;
     }
     return DONE;
@@ -193,7 +211,7 @@ static outcome arrive(replay *all, walker *by, meeting *at)
     knowledge_entry own = {by->chain, by->time, by->time};
     by->arrived = true;
     by->rounds = at->rounds;
-    if (!knowledge_add(&all->store, &at->next, by->start) ||
+    if (!replay_note_arrival(all, by, at) || !knowledge_add(&all->store, &at->next, by->start) ||
         !knowledge_add(&all->store, &at->next, by->pending) ||
         !knowledge_add_one(&all->store, &at->next, own))
         return FAILED;
@@ -204,6 +222,7 @@ static outcome arrive(replay *all, walker *by, meeting *at)
     at->next = NULL;
     at->arrived = 0;
     at->rounds++;
+    replay_note_round(at);
     return DONE;
 }
 
@@ -218,7 +237,7 @@ static outcome meet(replay *all, walker *by, const plan_op *op)
     if (at->rounds == by->rounds)
         return WAITS;
     by->arrived = false;
-    if (!knowledge_add(&all->store, &by->pending, at->known))
+    if (!replay_note_meeting(all, by, at) || !knowledge_add(&all->store, &by->pending, at->known))
         return FAILED;
     return walker_join(all, by) ? DONE : FAILED;
 }

@@ -136,7 +136,7 @@ static void an_acquire_is_after_a_release_only_if_it_could_not_do_without(void *
     made.ops[0][2] = one;
     must_break(&made, BANYAN_RULE_RACE);
     banyan_check_report *report = report_of(&made);
-    CHECK(strstr(banyan_check_report_limits(report), "several thread blocks"));
+    CHECK(strstr(banyan_check_report_limits(report), "share channels or semaphores"));
     banyan_check_report_destroy(report);
 }
 

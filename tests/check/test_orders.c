@@ -1,0 +1,122 @@
+/* Thread blocks that take from the same channels and semaphores: whoever comes first. */
+#include "check/two_ranks.h"
+
+#define IN_CHUNK LOCAL_CHUNK("i", 0)
+#define OUT_CHUNK LOCAL_CHUNK("o", 0)
+#define SCRATCH_CHUNK LOCAL_CHUNK("s", 0)
+#define COPY_IN MOVE("copy", IN_CHUNK, SCRATCH_CHUNK)
+#define COPY_OUT MOVE("copy", SCRATCH_CHUNK, OUT_CHUNK)
+#define RELEASE SEMAPHORE("sem_release", 0)
+#define ACQUIRE SEMAPHORE("sem_acquire", 0)
+
+static void must_be_decided(const two_ranks *made)
+{
+    banyan_check_report *report = report_of(made);
+    CHECK(!banyan_check_report_limits(report)[0], "%s", banyan_check_report_limits(report));
+    banyan_check_report_destroy(report);
+    must_be_sound(made);
+}
+
+/* Rank 0 gives once more when it has heard from block 1, which may have come too late. */
+static void a_deadlock_that_only_one_order_leads_to_is_found_with_that_order(void **state)
+{
+    (void)state;
+    two_ranks made = {
+        .ops = {{RELEASE "," WAIT "," RELEASE, ACQUIRE "," SIGNAL, ACQUIRE}, {WAIT "," SIGNAL}}};
+    banyan_check_report *report = report_of(&made);
+    const banyan_finding *found = finding_of(report, BANYAN_RULE_DEADLOCK);
+    CHECK(found->place_count == 3, "%s", found->message);
+    CHECK(strstr(found->message, "wait for each other"), "%s", found->message);
+    CHECK(strstr(found->message, "when rank 0, thread block 2, operation 0 (sem_acquire) in run 0 "
+                                 "gets ahead of the others"),
+          "%s", found->message);
+    banyan_check_report_destroy(report);
+    made.ops[0][0] = RELEASE "," RELEASE "," WAIT;
+    must_be_decided(&made);
+}
+
+static void a_channel_that_two_blocks_wait_on_is_tried_in_both_orders(void **state)
+{
+    (void)state;
+    two_ranks made = {.ops = {{WAIT "," SIGNAL, WAIT}, {SIGNAL "," WAIT "," SIGNAL}}};
+    banyan_check_report *report = report_of(&made);
+    CHECK(strstr(finding_of(report, BANYAN_RULE_DEADLOCK)->message, "thread block 1"));
+    banyan_check_report_destroy(report);
+    made.ops[1][0] = SIGNAL "," SIGNAL "," WAIT;
+    must_be_decided(&made);
+}
+
+/* Of three signals two are taken before the copy; two can only be there once block 1 has copied. */
+static void what_has_to_come_first_in_all_orders_is_known_to_have(void **state)
+{
+    (void)state;
+    const char *first = SIGNAL "," ACQUIRE "," SIGNAL;
+    const char *second =
+        RELAXED_WAIT "," NOP "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," NOP "," SIGNAL "," RELEASE;
+    const char *taker = RELAXED_SIGNAL "," WAIT "," WAIT "," NOP "," COPY_OUT "," WAIT;
+    two_ranks made = {.ops = {{taker}, {first, second}}};
+    must_be_decided(&made);
+    made.ops[1][0] = SIGNAL "," SIGNAL "," ACQUIRE;
+    must_break(&made, BANYAN_RULE_RACE);
+}
+
+static void to_exclude_each_other_is_no_order(void **state)
+{
+    (void)state;
+    const char *alone = ACQUIRE "," NOP "," COPY_IN "," NOP "," RELEASE "," SIGNAL;
+    two_ranks made = {
+        .ops = {{alone, alone, RELEASE "," WAIT "," ACQUIRE}, {WAIT "," WAIT "," SIGNAL}}};
+    must_break(&made, BANYAN_RULE_RACE);
+}
+
+/* So many blocks that take a lock so many times each. */
+static banyan_check_report *report_of_lock(int blocks, int times)
+{
+    static char text[1 << 17];
+    size_t used = (size_t)snprintf(
+        text, sizeof text,
+        "{\"name\":\"lock\",\"collective\":\"lock\",\"protocol\":\"Simple\",\"inplace\":false,"
+        "\"gpus\":[{\"id\":0,\"input_chunks\":1,\"output_chunks\":1,\"scratch_chunks\":0,"
+        "\"channels\":[],\"semaphores\":[{\"init_value\":1}],\"threadblocks\":[");
+    for (int b = 0; b < blocks; b++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s{\"id\":%d,\"ops\":[",
+                                 b > 0 ? "," : "", b);
+        for (int i = 0; i < times; i++)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s" ACQUIRE "," RELEASE,
+                                     i > 0 ? "," : "");
+        used += (size_t)snprintf(text + used, sizeof text - used, "]}");
+    }
+    snprintf(text + used, sizeof text - used, "]}]}");
+    banyan_plan *plan;
+    banyan_check_report *report;
+    CHECK_OK(banyan_plan_parse(text, strlen(text), "lock", &plan));
+    CHECK_OK(banyan_plan_check(plan, NULL, &report));
+    banyan_plan_destroy(plan);
+    return report;
+}
+
+static void what_can_go_in_too_many_orders_is_not_called_sound(void **state)
+{
+    (void)state;
+    banyan_check_report *report = report_of_lock(4, 2);
+    CHECK(banyan_check_report_is_sound(report));
+    banyan_check_report_destroy(report);
+    report = report_of_lock(16, 8);
+    CHECK(!banyan_check_report_is_sound(report));
+    const banyan_finding *found = finding_of(report, BANYAN_RULE_UNDECIDED);
+    CHECK(found->place_count == 1 && found->places[0].operation == 0);
+    CHECK(strstr(found->message, "more orders than could be tried"), "%s", found->message);
+    banyan_check_report_destroy(report);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deadlock_that_only_one_order_leads_to_is_found_with_that_order),
+        cmocka_unit_test(a_channel_that_two_blocks_wait_on_is_tried_in_both_orders),
+        cmocka_unit_test(what_has_to_come_first_in_all_orders_is_known_to_have),
+        cmocka_unit_test(to_exclude_each_other_is_no_order),
+        cmocka_unit_test(what_can_go_in_too_many_orders_is_not_called_sound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
