@@ -1,0 +1,125 @@
+/* The CUDA driver, found at run time: no machine needs one to load this module, and tests may put
+ * another in its place.
+ *
+ * All host code of the module speaks to CUDA through this table. Contexts are the devices' primary
+ * ones, which the CUDA runtime and PyTorch use too. */
+#ifndef CUDA_DRIVER_H
+#define CUDA_DRIVER_H
+
+#include <stdbool.h>
+
+#include <cuda.h>
+
+#include <banyan/core.h>
+
+/* cuda.h turns some of these names into others, with a version behind them. */
+#define DRIVER_FUNCTIONS(X)                                                                        \
+    X(cuInit)                                                                                      \
+    X(cuDriverGetVersion)                                                                          \
+    X(cuGetErrorName)                                                                              \
+    X(cuGetErrorString)                                                                            \
+    X(cuDeviceGet)                                                                                 \
+    X(cuDeviceGetCount)                                                                            \
+    X(cuDeviceGetName)                                                                             \
+    X(cuDeviceGetUuid)                                                                             \
+    X(cuDeviceGetAttribute)                                                                        \
+    X(cuDeviceCanAccessPeer)                                                                       \
+    X(cuDevicePrimaryCtxRetain)                                                                    \
+    X(cuDevicePrimaryCtxRelease)                                                                   \
+    X(cuCtxPushCurrent)                                                                            \
+    X(cuCtxPopCurrent)                                                                             \
+    X(cuCtxEnablePeerAccess)                                                                       \
+    X(cuMemGetAllocationGranularity)                                                               \
+    X(cuMemCreate)                                                                                 \
+    X(cuMemRelease)                                                                                \
+    X(cuMemExportToShareableHandle)                                                                \
+    X(cuMemImportFromShareableHandle)                                                              \
+    X(cuMemAddressReserve)                                                                         \
+    X(cuMemAddressFree)                                                                            \
+    X(cuMemMap)                                                                                    \
+    X(cuMemUnmap)                                                                                  \
+    X(cuMemSetAccess)                                                                              \
+    X(cuMemRetainAllocationHandle)                                                                 \
+    X(cuMemGetAllocationPropertiesFromHandle)                                                      \
+    X(cuMemAlloc)                                                                                  \
+    X(cuMemFree)                                                                                   \
+    X(cuMemGetInfo)                                                                                \
+    X(cuMemHostAlloc)                                                                              \
+    X(cuMemFreeHost)                                                                               \
+    X(cuMemHostGetDevicePointer)                                                                   \
+    X(cuMemGetAddressRange)                                                                        \
+    X(cuPointerGetAttribute)                                                                       \
+    X(cuPointerGetAttributes)                                                                      \
+    X(cuIpcGetMemHandle)                                                                           \
+    X(cuIpcOpenMemHandle)                                                                          \
+    X(cuIpcCloseMemHandle)                                                                         \
+    X(cuMemcpyAsync)                                                                               \
+    X(cuMemcpy2DAsync)                                                                             \
+    X(cuMemsetD8Async)                                                                             \
+    X(cuStreamCreate)                                                                              \
+    X(cuStreamDestroy)                                                                             \
+    X(cuStreamSynchronize)                                                                         \
+    X(cuStreamQuery)                                                                               \
+    X(cuStreamWaitEvent)                                                                           \
+    X(cuStreamIsCapturing)                                                                         \
+    X(cuStreamWriteValue64)                                                                        \
+    X(cuStreamWaitValue64)                                                                         \
+    X(cuThreadExchangeStreamCaptureMode)                                                           \
+    X(cuEventCreate)                                                                               \
+    X(cuEventRecord)                                                                               \
+    X(cuEventQuery)                                                                                \
+    X(cuEventSynchronize)                                                                          \
+    X(cuEventElapsedTime)                                                                          \
+    X(cuEventDestroy)                                                                              \
+    X(cuStreamBeginCapture)                                                                        \
+    X(cuStreamEndCapture)                                                                          \
+    X(cuGraphInstantiateWithFlags)                                                                 \
+    X(cuGraphLaunch)                                                                               \
+    X(cuGraphExecDestroy)                                                                          \
+    X(cuGraphDestroy)                                                                              \
+    X(cuFuncGetAttribute)                                                                          \
+    X(cuFuncSetAttribute)                                                                          \
+    X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                 \
+    X(cuLaunchKernel)
+
+#define DRIVER_MEMBER(function) __typeof__(&function) function;
+typedef struct driver_table {
+    DRIVER_FUNCTIONS(DRIVER_MEMBER)
+} driver_table;
+#undef DRIVER_MEMBER
+
+/* Call as driver.cuMemAlloc(…), once driver_open has said BANYAN_OK. */
+extern driver_table driver;
+
+/* Load and initialise it, once. UNSUPPORTED says what is missing: the library, a function, a
+ * device. Any thread. */
+banyan_status driver_open(void);
+
+/* BANYAN_OK, or an error with the call, the device (-1: none) and CUDA's own text; running out of
+ * memory is NO_MEMORY, all else SYSTEM. */
+banyan_status driver_check(CUresult result, const char *call, int device);
+
+/* `return DRIVER(device, cuMemAlloc, &address, bytes);` */
+#define DRIVER(device, function, ...)                                                              \
+    driver_check(driver.function(__VA_ARGS__), #function, (device))
+
+/* Make a device's primary context the thread's until driver_leave. It is retained once a device
+ * and kept until the process ends, as the CUDA runtime keeps it. */
+banyan_status driver_enter(int device);
+void driver_leave(void);
+
+/* The device's number of an attribute. Within driver_open's success it cannot fail for those that
+ * exist; 0 otherwise. */
+int driver_attribute(CUdevice_attribute attribute, int device);
+
+/* While a stream of this thread's is being captured, what is not part of the graph (allocations,
+ * uploads in a stream of our own) is allowed between these two. */
+typedef CUstreamCaptureMode driver_capture;
+driver_capture driver_capture_relax(void);
+void driver_capture_restore(driver_capture before);
+
+/* A kernel as the driver knows it, from its __global__ function's address; `device`'s context is
+ * entered. */
+banyan_status driver_kernel(const void *symbol, int device, CUfunction *kernel);
+
+#endif
