@@ -3,6 +3,11 @@
 #include "copy/pipeline_check.h"
 #include "copy/pipeline_rounds.h"
 
+/* In which rounds a rank's batches go out, and come in. */
+typedef struct slots_runs {
+    ARRAY(pipeline_run) sends, recvs;
+} slots_runs;
+
 /* A rank's flows, by partner. Those that come in share the batches of their senders. */
 typedef struct slots_rank {
     pipeline_task *tasks;
@@ -104,27 +109,103 @@ static banyan_slot_batch batch_of(const pipeline_flow *flows, size_t flow, size_
                                .bytes = flows[flow].batches.list.data[batch].bytes};
 }
 
-static banyan_status make_steps(const slots *all, int r)
+static banyan_status make_steps(slots_rank *rank, const pipeline_rounds *rounds)
 {
-    slots_rank *rank = &all->ranks[r];
-    pipeline_rounds rounds = {0};
-    RETURN_IF_FAILED(pipeline_rounds_rotate(r, all->count, rank->sends, rank->send_count,
-                                            rank->recvs, rank->recv_count, &rounds));
-    banyan_iteration *iterations = calloc(rounds.count + 1, sizeof *iterations);
-    banyan_status status =
-        iterations ? BANYAN_OK
-                   : error_no_memory(rounds.count * sizeof *iterations, "the check of a schedule");
-    for (size_t i = 0; status == BANYAN_OK && i < rounds.count; i++) {
-        const pipeline_round *round = &rounds.data[i];
+    banyan_iteration *iterations = calloc(rounds->count + 1, sizeof *iterations);
+    if (!iterations)
+        return error_no_memory(rounds->count * sizeof *iterations, "the check of a schedule");
+    for (size_t i = 0; i < rounds->count; i++) {
+        const pipeline_round *round = &rounds->data[i];
         iterations[i].send = batch_of(rank->sends, round->send_flow, round->send_batch);
         iterations[i].recv = batch_of(rank->recvs, round->recv_flow, round->recv_batch);
     }
-    if (status == BANYAN_OK)
-        status = pipeline_steps_of(iterations, rounds.count, &rank->steps);
+    pipeline_steps_free(&rank->steps);
+    rank->steps = (pipeline_steps){0};
+    banyan_status status = pipeline_steps_of(iterations, rounds->count, &rank->steps);
     free(iterations);
+    return status;
+}
+
+static banyan_status rotate(const slots *all, int r)
+{
+    slots_rank *rank = &all->ranks[r];
+    pipeline_rounds rounds = {0};
+    banyan_status status = pipeline_rounds_rotate(r, all->count, rank->sends, rank->send_count,
+                                                  rank->recvs, rank->recv_count, &rounds);
+    if (status == BANYAN_OK)
+        status = make_steps(rank, &rounds);
     array_free(&rounds);
     return status;
 }
+
+static banyan_status rotate_all(const slots *all)
+{
+    banyan_status status = BANYAN_OK;
+    for (int r = 0; r < all->count && status == BANYAN_OK; r++)
+        status = rotate(all, r);
+    return status;
+}
+
+/* ---- as few rounds as possible ---- */
+
+static banyan_status colour_pairs_of(const slots *all, colouring *colours, slots_runs *runs)
+{
+    ARRAY(colour_pair) pairs = {0};
+    banyan_status status = BANYAN_OK;
+    for (int r = 0; r < all->count; r++) {
+        const slots_rank *rank = &all->ranks[r];
+        for (size_t i = 0; i < rank->send_count && status == BANYAN_OK; i++) {
+            const pipeline_flow *flow = &rank->sends[i];
+            if (!array_push(&pairs, (colour_pair){r, flow->peer, flow->batches.list.count}))
+                status = BANYAN_ERR_NO_MEMORY;
+        }
+    }
+    if (status == BANYAN_OK)
+        status = colour_rounds(pairs.data, pairs.count, all->count, colours);
+    for (size_t i = 0; status == BANYAN_OK && i < colours->runs.count; i++) {
+        const colour_run *run = &colours->runs.data[i];
+        const colour_pair *of = &pairs.data[run->pair];
+        pipeline_run out = {of->dest, run->first_round, run->count};
+        pipeline_run in = {of->source, run->first_round, run->count};
+        if (!array_push(&runs[of->source].sends, out) || !array_push(&runs[of->dest].recvs, in))
+            status = BANYAN_ERR_NO_MEMORY;
+    }
+    array_free(&pairs);
+    return status;
+}
+
+static banyan_status follow(const slots *all, int r, const slots_runs *runs)
+{
+    slots_rank *rank = &all->ranks[r];
+    pipeline_rounds rounds = {0};
+    banyan_status status = pipeline_rounds_follow(
+        r, rank->sends, rank->send_count, runs->sends.data, runs->sends.count, rank->recvs,
+        rank->recv_count, runs->recvs.data, runs->recvs.count, &rounds);
+    if (status == BANYAN_OK)
+        status = make_steps(rank, &rounds);
+    array_free(&rounds);
+    return status;
+}
+
+static banyan_status colour_all(const slots *all)
+{
+    colouring colours = {0};
+    slots_runs *runs = calloc((size_t)all->count, sizeof *runs);
+    if (!runs)
+        return error_no_memory((size_t)all->count * sizeof *runs, "the check of a schedule");
+    banyan_status status = colour_pairs_of(all, &colours, runs);
+    for (int r = 0; r < all->count && status == BANYAN_OK; r++)
+        status = follow(all, r, &runs[r]);
+    for (int r = 0; r < all->count; r++) {
+        array_free(&runs[r].sends);
+        array_free(&runs[r].recvs);
+    }
+    free(runs);
+    colouring_free(&colours);
+    return status;
+}
+
+/* ---- playing them ---- */
 
 static banyan_status report_fault(void *context, pipeline_fault fault, int rank,
                                   const char *sentence)
@@ -171,9 +252,15 @@ banyan_status check_slots(const check_part *parts, int count, uint64_t slot_byte
         status = make_sends(&all, r);
     if (status == BANYAN_OK)
         status = make_recvs(&all);
-    for (int r = 0; r < count && status == BANYAN_OK; r++)
-        status = make_steps(&all, r);
+    size_t found = banyan_reshard_report_count(report);
     if (status == BANYAN_OK)
+        status = rotate_all(&all);
+    if (status == BANYAN_OK)
+        status = check_steps(&all);
+    bool sound = banyan_reshard_report_count(report) == found;
+    if (status == BANYAN_OK && sound)
+        status = colour_all(&all);
+    if (status == BANYAN_OK && sound)
         status = check_steps(&all);
     for (int r = 0; r < count; r++)
         free_rank(&all.ranks[r]);
