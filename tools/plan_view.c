@@ -1,39 +1,30 @@
 #include "plan_view.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <banyan/check.h>
-#include <banyan/simulate.h>
-#include <jansson.h>
-
 #include "message.h"
 #include "options.h"
 #include "out_file.h"
-#include "pages.h"
 #include "plan_file.h"
 #include "try.h"
+#include <banyan/check.h>
 
 #define WHO "banyan plan view"
 #define DEFAULT_SIZE (UINT64_C(1) << 20)
-/* More than a browser draws willingly. */
-#define STEPS_MOST 50000
-/* Where the page has its data. */
-#define MARK "/*DATA*/null"
 
 struct view {
-    const char *path, *out, *topology_name;
+    const char *path, *out, *topology_name, *trace, *ranks, *part;
     uint64_t size;
+    bool check, svg;
+    int width;
+    plan_view shown;
     banyan_plan *plan;
     banyan_topology *topology;
-    bool check;
-    banyan_simulation *simulation; /* NULL: the plan hangs */
-    char *hang;                    /* the sentence about it */
-    banyan_check_report *report;   /* NULL: it was not checked */
-    uint64_t message_bytes;
+    char *hang; /* the sentence about it */
+    banyan_check_report *report;
 };
 
 /* Without a topology the page shows the order: an operation takes a step, bytes and ways nothing.
@@ -60,150 +51,137 @@ static banyan_status read_topology(struct view *view)
     return banyan_topology_parse(text, (size_t)bytes, "steps", &view->topology);
 }
 
+/* A plan that hangs is shown all the same. */
 static banyan_status simulate(struct view *view)
 {
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
-    banyan_simulation_step step;
+    banyan_simulation *simulation;
     message size;
+    TRY(read_topology(view));
     TRY(message_fit(view->plan, options.elem_bytes, view->size, &size));
-    options.message_bytes = view->message_bytes = size.message_bytes;
+    options.message_bytes = view->shown.message_bytes = size.message_bytes;
     options.steps = true;
-    banyan_status status =
-        banyan_plan_simulate(view->plan, view->topology, &options, &view->simulation);
+    banyan_status status = banyan_plan_simulate(view->plan, view->topology, &options, &simulation);
     if (status == BANYAN_ERR_MISMATCH) {
-        view->hang = strdup(banyan_last_error());
-        return view->hang ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
+        view->shown.hang = view->hang = strdup(banyan_last_error());
+        if (!view->hang)
+            return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
+        return picture_take_order(&view->shown.picture);
     }
     TRY(status);
-    if (banyan_simulation_step_at(view->simulation, STEPS_MOST, &step) ||
-        !banyan_simulation_step_at(view->simulation, 0, &step))
-        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "%s makes more than %d steps, or none: a page has one to that many",
-                                view->path, STEPS_MOST);
-    return BANYAN_OK;
+    if (view->topology_name)
+        view->shown.topology = banyan_topology_describe(view->topology).name;
+    status = picture_take_simulation(&view->shown.picture, simulation);
+    banyan_simulation_destroy(simulation);
+    return status;
 }
 
 static banyan_status gather(struct view *view)
 {
     TRY(plan_file_read(view->path, &view->plan));
-    TRY(read_topology(view));
-    TRY(simulate(view));
-    return view->check ? banyan_plan_check(view->plan, NULL, &view->report) : BANYAN_OK;
-}
-
-/* ---- the page ---- */
-
-/* JSON in a script: what could end the script can only be in a string. */
-static void write_json(FILE *file, const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '<')
-            fputs("\\u003c", file);
-        else
-            fputc(*text, file);
-    }
-}
-
-static void write_steps(FILE *file, const banyan_simulation *simulation)
-{
-    banyan_simulation_step step;
-    for (size_t i = 0; banyan_simulation_step_at(simulation, i, &step); i++) {
-        fprintf(file, "%s\n[%d,%d,%d,%d,%d,%" PRIu64 ",%.9g,%.9g,", i > 0 ? "," : "", step.rank,
-                step.thread_block, step.proxy, step.operation, step.loop_operation, step.iteration,
-                step.began_s, step.ended_s);
-        if (step.after == SIZE_MAX)
-            fprintf(file, "-1]");
-        else
-            fprintf(file, "%zu]", step.after);
-    }
-}
-
-static void write_text(FILE *file, const char *text)
-{
-    json_t *string = text ? json_string(text) : json_null();
-    char *printed = json_dumps(string, JSON_ENCODE_ANY);
-    write_json(file, printed ? printed : "null");
-    free(printed);
-    json_decref(string);
-}
-
-static void write_findings(FILE *file, const banyan_check_report *report)
-{
-    for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-        const banyan_finding *finding = banyan_check_report_finding(report, i);
-        fprintf(file, "%s\n{\"rule\": \"%s\", \"warning\": %s, \"message\": ", i > 0 ? "," : "",
-                banyan_rule_name(finding->rule),
-                banyan_rule_is_warning(finding->rule) ? "true" : "false");
-        write_text(file, finding->message);
-        fprintf(file, ", \"places\": [");
-        for (size_t p = 0; p < finding->place_count; p++) {
-            const banyan_place *place = &finding->places[p];
-            fprintf(file, "%s[%d,%d,%d,%d]", p > 0 ? "," : "", place->rank, place->thread_block,
-                    place->operation, place->loop_operation);
-        }
-        fprintf(file, "]}");
-    }
-}
-
-static banyan_status write_data(FILE *file, const struct view *view)
-{
-    char *plan;
-    size_t bytes;
-    TRY(banyan_plan_print(view->plan, &plan, &bytes));
-    fprintf(file, "{\"message_bytes\": %" PRIu64 ", \"topology\": ", view->message_bytes);
-    write_text(file, view->topology_name ? banyan_topology_describe(view->topology).name : NULL);
-    fprintf(file, ", \"hang\": ");
-    write_text(file, view->hang);
-    fprintf(file, ",\n\"plan\": ");
-    write_json(file, plan);
-    free(plan);
-    fprintf(file, ",\n\"checked\": %s, \"findings\": [", view->report ? "true" : "false");
-    if (view->report)
-        write_findings(file, view->report);
-    fprintf(file, "],\n\"steps\": [");
-    if (view->simulation)
-        write_steps(file, view->simulation);
-    fprintf(file, "]}");
+    view->shown.plan = view->plan;
+    view->shown.trace = view->trace;
+    TRY(picture_begin(&view->shown.picture, view->plan));
+    TRY(view->trace ? picture_take_trace(&view->shown.picture, view->trace) : simulate(view));
+    TRY(picture_finish(&view->shown.picture));
+    if (view->check)
+        TRY(banyan_plan_check(view->plan, NULL, &view->report));
+    view->shown.report = view->report;
     return BANYAN_OK;
 }
 
-static banyan_status make_data(const struct view *view, char **data)
+/* ---- what a figure shows ---- */
+
+/* "0,2", "0:3", "0:1,7". */
+static banyan_status read_ranks(const char *text, int count, bool *ranks)
 {
-    size_t bytes;
-    FILE *file = open_memstream(data, &bytes);
-    if (!file)
+    for (const char *at = text; at;) {
+        int first, last, read = 0;
+        if (sscanf(at, "%d%n:%d%n", &first, &read, &last, &read) < 2)
+            last = first;
+        if (read == 0 || (at[read] && at[read] != ',') || first < 0 || last < first ||
+            last >= count)
+            return banyan_error_set(BANYAN_ERR_INVALID,
+                                    "--ranks wants ranks from 0 to %d, such as 0,1 or 0:3, not "
+                                    "\"%s\"",
+                                    count - 1, text);
+        for (int r = first; r <= last; r++)
+            ranks[r] = true;
+        at = at[read] ? at + read + 1 : NULL;
+    }
+    return BANYAN_OK;
+}
+
+/* "25:50" */
+static banyan_status read_part(const char *text, plan_figure *figure)
+{
+    int from, to, read = 0;
+    if (sscanf(text, "%d:%d%n", &from, &to, &read) < 2 || text[read] || from < 0 || to > 100 ||
+        from >= to)
+        return banyan_error_set(BANYAN_ERR_INVALID,
+                                "--part wants two numbers from 0 to 100, such as 25:50, not \"%s\"",
+                                text);
+    figure->from = from / 100.0;
+    figure->to = to / 100.0;
+    return BANYAN_OK;
+}
+
+static banyan_status print_figure(FILE *to, const struct view *view)
+{
+    int count = view->shown.picture.ranks;
+    plan_figure figure = {.width = view->width, .from = 0, .to = 1};
+    if (view->part)
+        TRY(read_part(view->part, &figure));
+    bool *ranks = calloc((size_t)count, sizeof *ranks);
+    if (!ranks)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
-    banyan_status status = write_data(file, view);
-    bool whole = ferror(file) == 0;
-    whole &= fclose(file) == 0;
-    if (status == BANYAN_OK && !whole)
-        status =
-            banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes of a page", bytes);
-    if (status != BANYAN_OK)
-        free(*data);
+    figure.ranks = ranks;
+    banyan_status status = BANYAN_OK;
+    for (int r = 0; r < count; r++)
+        ranks[r] = !view->ranks;
+    if (view->ranks)
+        status = read_ranks(view->ranks, count, ranks);
+    if (status == BANYAN_OK)
+        status = plan_figure_print(to, &view->shown, &figure);
+    free(ranks);
     return status;
 }
 
-static bool write_page(const char *path, const char *data)
+/* ---- writing ---- */
+
+static banyan_status print(const struct view *view, char **text, size_t *bytes)
 {
-    const char *html = pages[0].text, *mark = strstr(html, MARK);
+    FILE *to = open_memstream(text, bytes);
+    if (!to)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
+    banyan_status status = view->svg ? print_figure(to, view) : plan_page_print(to, &view->shown);
+    bool whole = ferror(to) == 0;
+    whole &= fclose(to) == 0;
+    if (status == BANYAN_OK && !whole)
+        status = banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes", *bytes);
+    if (status != BANYAN_OK)
+        free(*text);
+    return status;
+}
+
+static bool write_out(const char *path, const char *text, size_t bytes)
+{
     out_file out;
     if (!out_file_open(&out, path))
         return false;
-    fwrite(html, 1, (size_t)(mark - html), out.file);
-    fputs(data, out.file);
-    fputs(mark + strlen(MARK), out.file);
+    fwrite(text, 1, bytes, out.file);
     return out_file_finish(&out);
 }
 
 static banyan_status draw(struct view *view)
 {
-    char *data;
+    char *text;
+    size_t bytes;
     TRY(gather(view));
-    TRY(make_data(view, &data));
-    bool written = write_page(view->out, data);
+    TRY(print(view, &text, &bytes));
+    bool written = write_out(view->out, text, bytes);
     int error = errno;
-    free(data);
+    free(text);
     if (!written)
         return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write %s: %s", view->out,
                                 strerror(error));
@@ -218,8 +196,8 @@ static int run(struct view *view)
     else if (view->hang)
         fprintf(stderr, WHO ": %s\n", view->hang);
     free(view->hang);
+    picture_free(&view->shown.picture);
     banyan_check_report_destroy(view->report);
-    banyan_simulation_destroy(view->simulation);
     banyan_topology_destroy(view->topology);
     banyan_plan_destroy(view->plan);
     return status == BANYAN_OK ? 0 : 1;
@@ -229,29 +207,41 @@ int plan_view_command(int argc, char **argv)
 {
     struct view view = {.size = DEFAULT_SIZE};
     const option_entry entries[] = {
-        {"out", 'o', OPTION_TEXT, &view.out, "FILE", "the page to write: plan.html", 0, 0},
+        {"out", 'o', OPTION_TEXT, &view.out, "FILE", "the page or figure to write", 0, 0},
         {"topology", 't', OPTION_TEXT, &view.topology_name, "FILE|NAME",
-         "to time, as simulated on this machine (an operation takes a step)", 0, 0},
-        {"size", 's', OPTION_BYTES, &view.size, "BYTES", "of the longer of input and output (1M)",
-         0, 0},
+         "to time, as simulated on this machine", 0, 0},
+        {"size", 's', OPTION_BYTES, &view.size, "BYTES",
+         "simulated: of the longer of input and output (1M)", 0, 0},
+        {"trace", '\0', OPTION_TEXT, &view.trace, "FILE",
+         "to time, as `banyan run --trace` recorded it: the last run in it", 0, 0},
         {"check", 'c', OPTION_FLAG, &view.check, NULL,
          "mark what `banyan check` finds, at any size", 0, 0},
+        {"svg", '\0', OPTION_FLAG, &view.svg, NULL, "a figure for papers, not a page", 0, 0},
+        {"ranks", '\0', OPTION_TEXT, &view.ranks, "LIST",
+         "figure: only these, such as 0,1 or 0:3 (all)", 0, 0},
+        {"part", '\0', OPTION_TEXT, &view.part, "FROM:TO",
+         "figure: only this part of the time, in percent (0:100)", 0, 0},
+        {"width", '\0', OPTION_COUNT, &view.width, "POINTS",
+         "figure: how wide (as its labels need)", 200, 10000},
     };
     const option_table table = {
-        WHO, "PLAN.json -o plan.html [--topology FILE|NAME] [--size 1M] [--check]",
+        WHO, "PLAN.json -o plan.html [options]",
         "Draw a plan on a page that needs no network: a lane for each thread block, a block for\n"
-        "each operation, arrows for what it waited for. Pointing at an operation tells its chunks\n"
-        "and peers; a click shows the chain of operations that it came after. Of a plan that\n"
-        "hangs the page has the operations in their order, and who waits for whom.\n",
+        "each operation, arrows for signals, packets and data. Pointing at an operation tells its\n"
+        "chunks and peers; a click shows the chain of operations that it came after, a click on a\n"
+        "chunk of an input below where it goes. Without --topology or --trace an operation takes\n"
+        "a step. Of a plan that hangs the page has the operations in their order, and who waits\n"
+        "for whom. With --svg the same is a figure, with a legend.\n",
         entries, sizeof entries / sizeof entries[0]};
-    int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    options_result result =
+        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &view.path);
     if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (rest + 1 != argc)
-        return options_refuse(&table, "say which plan: PLAN.json");
+        return options_exit_code(result);
     if (!view.out)
         return options_refuse(&table, "say where to: -o plan.html");
-    view.path = argv[rest];
+    if (view.trace && view.topology_name)
+        return options_refuse(&table, "--trace and --topology are two sources of times: give one");
+    if (!view.svg && (view.ranks || view.part || view.width > 0))
+        return options_refuse(&table, "--ranks, --part and --width are for figures: add --svg");
     return run(&view);
 }

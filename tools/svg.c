@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "out_file.h"
+#include "svg_draw.h"
 #include "text.h"
 
 #define WIDTH 960.0
@@ -42,30 +43,6 @@ static void colour_of(int rank, char text[32])
 {
     double hue = fmod(210.0 + rank * 137.508, 360.0);
     snprintf(text, 32, "hsl(%.0f,52%%,%d%%)", hue, rank % 2 ? 46 : 54);
-}
-
-/* Text goes into attributes and elements: file names may hold anything. */
-static void print_escaped(FILE *file, const char *text)
-{
-    for (; *text; text++) {
-        switch (*text) {
-        case '&':
-            fputs("&amp;", file);
-            break;
-        case '<':
-            fputs("&lt;", file);
-            break;
-        case '>':
-            fputs("&gt;", file);
-            break;
-        case '"':
-            fputs("&quot;", file);
-            break;
-        default:
-            if ((unsigned char)*text >= ' ')
-                fputc(*text, file);
-        }
-    }
 }
 
 /* ---- layout ---- */
@@ -123,14 +100,6 @@ static void arrange(struct picture *picture)
 
 /* ---- drawing ---- */
 
-static void draw_text(const struct picture *picture, double x, double y, const char *style,
-                      const char *text)
-{
-    fprintf(picture->file, "<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, style);
-    print_escaped(picture->file, text);
-    fputs("</text>\n", picture->file);
-}
-
 static void draw_band(const struct picture *picture, int sender, int receiver)
 {
     uint64_t bytes = flow(picture, sender, receiver);
@@ -166,8 +135,8 @@ static void draw_node(const struct picture *picture, const struct node *node, in
     if (node->height + GAP < LABEL_HEIGHT)
         return;
     snprintf(label, sizeof label, "rank %d · %s", rank, text_bytes(node->bytes, amount));
-    draw_text(picture, is_sender ? LEFT - 8 : RIGHT + 8, node->top + node->height / 2 + 4,
-              is_sender ? "text-anchor=\"end\"" : "", label);
+    svg_text(picture->file, is_sender ? LEFT - 8 : RIGHT + 8, node->top + node->height / 2 + 4,
+             is_sender ? "text-anchor=\"end\"" : "", label);
 }
 
 static void draw_legend(const struct picture *picture)
@@ -181,14 +150,14 @@ static void draw_legend(const struct picture *picture)
             LEFT, y - 10, colour);
     snprintf(label, sizeof label, "from rank to rank, in the sender's colour: %s",
              text_bytes(picture->total - picture->stays, amount));
-    draw_text(picture, LEFT + 30, y, "", label);
+    svg_text(picture->file, LEFT + 30, y, "", label);
     fprintf(picture->file,
             "<rect x=\"%.1f\" y=\"%.1f\" width=\"22\" height=\"12\" fill=\"%s\" "
             "fill-opacity=\"0.55\"/>\n",
             LEFT + 380, y - 10, STAYS);
     snprintf(label, sizeof label, "stays on its rank: %s", text_bytes(picture->stays, amount));
-    draw_text(picture, LEFT + 410, y, "", label);
-    draw_text(picture, LEFT, y + 26, "fill=\"#5b6472\"", picture->flows->caption);
+    svg_text(picture->file, LEFT + 410, y, "", label);
+    svg_text(picture->file, LEFT, y + 26, "fill=\"#5b6472\"", picture->flows->caption);
 }
 
 static void draw(const struct picture *picture)
@@ -200,11 +169,11 @@ static void draw(const struct picture *picture)
             "height=\"%.0f\" font-family=\"system-ui,sans-serif\" font-size=\"12\" "
             "fill=\"#20242c\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
             WIDTH, height, WIDTH, height);
-    draw_text(picture, LEFT, 36, "font-size=\"18\" font-weight=\"600\"", flows->title);
-    draw_text(picture, LEFT, 66, "font-weight=\"600\"", flows->from);
-    draw_text(picture, RIGHT, 66, "font-weight=\"600\" text-anchor=\"end\"", flows->to);
-    draw_text(picture, LEFT, 82, "fill=\"#5b6472\"", "sends");
-    draw_text(picture, RIGHT, 82, "fill=\"#5b6472\" text-anchor=\"end\"", "receives");
+    svg_text(picture->file, LEFT, 36, "font-size=\"18\" font-weight=\"600\"", flows->title);
+    svg_text(picture->file, LEFT, 66, "font-weight=\"600\"", flows->from);
+    svg_text(picture->file, RIGHT, 66, "font-weight=\"600\" text-anchor=\"end\"", flows->to);
+    svg_text(picture->file, LEFT, 82, "fill=\"#5b6472\"", "sends");
+    svg_text(picture->file, RIGHT, 82, "fill=\"#5b6472\" text-anchor=\"end\"", "receives");
     for (int sender = 0; sender < flows->ranks; sender++) {
         for (int receiver = 0; receiver < flows->ranks; receiver++)
             draw_band(picture, sender, receiver);

@@ -216,11 +216,13 @@ static void record_wait(task *t, bool got_on)
     }
 }
 
-static void record_end(task *t, const step *s, trace_ring *ring)
+static void record_end(const plan_run *of, task *t, const step *s, trace_ring *ring)
 {
     record_wait(t, true);
     t->record.end_ns = time_now_ns();
+    t->record.run = of->loaded->runs;
     t->record.iteration = t->iteration;
+    t->record.loop_number = s->loop ? (int32_t)(s->whole - s->loop->ops) : -1;
     t->record.block = t->block->id;
     t->record.number = s->number;
     t->record.kind = s->whole->kind;
@@ -240,7 +242,7 @@ task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
     bool done = perform(of, t, s);
     move_knock(t, s);
     if (of->traces)
-        done ? record_end(t, s, ring) : record_wait(t, t->moved);
+        done ? record_end(of, t, s, ring) : record_wait(t, t->moved);
     if (!done) {
         t->moved |= moved_before;
         return TASK_WAITS;

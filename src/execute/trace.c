@@ -79,12 +79,14 @@ static void write_record(FILE *file, int rank, const trace_record *record)
 {
     fprintf(file,
             ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.3f,\"dur\":%.3f,"
-            "\"name\":\"%s\",\"args\":{\"operation\":%" PRIu32 ",\"iteration\":%" PRIu64
-            ",\"waited_us\":%.3f",
+            "\"name\":\"%s\",\"args\":{\"run\":%" PRIu64 ",\"operation\":%" PRIu32
+            ",\"iteration\":%" PRIu64 ",\"waited_us\":%.3f",
             rank, record->block, (double)record->begin_ns / 1e3,
             (double)(record->end_ns - record->begin_ns) / 1e3,
-            plan_op_name((plan_op_kind)record->kind), record->number, record->iteration,
-            (double)record->waited_ns / 1e3);
+            plan_op_name((plan_op_kind)record->kind), record->run, record->number,
+            record->iteration, (double)record->waited_ns / 1e3);
+    if (record->loop_number >= 0)
+        fprintf(file, ",\"loop_operation\":%" PRId32, record->loop_number);
     if (record->peer >= 0)
         fprintf(file, ",\"peer\":%" PRId32, record->peer);
     fprintf(file, "}}");

@@ -8,11 +8,13 @@
 
 typedef struct trace_record {
     uint64_t begin_ns, end_ns, waited_ns;
+    uint64_t run; /* of the loaded plan, from 1 on */
     uint64_t iteration;
-    uint32_t block;  /* its id */
-    uint32_t number; /* of the operation in it */
-    uint32_t kind;   /* plan_op_kind */
-    int32_t peer;    /* -1: none, or several */
+    uint32_t block;      /* its id */
+    uint32_t number;     /* of the operation in it */
+    int32_t loop_number; /* of the operation in the loop at `number`; -1: in none */
+    uint32_t kind;       /* plan_op_kind */
+    int32_t peer;        /* -1: none, or several */
 } trace_record;
 
 /* One a worker: nobody else writes it. When it is full the oldest records go. */

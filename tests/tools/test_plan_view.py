@@ -1,5 +1,6 @@
 """banyan plan view: one page that needs nothing else, and that a browser draws."""
 
+import html
 import json
 import os
 import pathlib
@@ -80,10 +81,116 @@ class View(unittest.TestCase):
             drawn = self.drawn()
             self.assertEqual(drawn.count('class="step"'), len(data["steps"]), name)
             self.assertIn(f"<title>{name}</title>", drawn)
-            waits = [s for s in data["steps"] if s[8] >= 0 and
-                     [s[0], s[1], s[2]] != [data["steps"][s[8]][i] for i in range(3)]]
-            self.assertEqual(drawn.count('class="arrow"'), len(waits), name)
-            self.assertGreater(len(waits), 0, name)
+            for kind in ("signal", "packets", "put", "get"):
+                arrows = [arrow for arrow in data["arrows"] if arrow[0] == kind]
+                self.assertEqual(drawn.count(f'class="arrow {kind}"'), len(arrows), (name, kind))
+            self.assertGreater(len(data["arrows"]), 0, name)
+
+    def test_arrows_lead_from_signals_to_waits_and_from_data_to_buffers(self):
+        """A ring of four: each tells the next one that a chunk is there, who then reads it."""
+        data = self.data_of(self.view(self.emit("allreduce_ring")))
+        steps, lanes = data["steps"], data["lanes"]
+        names = [data["operations"]["/".join(map(str, (s[0], s[1], s[3], s[4])))]["name"] for s in steps]
+        signals = [(a, b) for kind, a, b in data["arrows"] if kind == "signal"]
+        self.assertEqual(sorted(b for _, b in signals), [i for i, name in enumerate(names) if name == "wait"])
+        for a, b in signals:
+            self.assertEqual((names[a], steps[b][0]), ("signal", (steps[a][0] + 1) % 4))
+            self.assertLessEqual(steps[a][7], steps[b][7])
+        reads = [(a, b) for kind, a, b in data["arrows"] if kind == "get"]
+        self.assertEqual(sorted(b for _, b in reads), [i for i, name in enumerate(names) if name in ("rre", "get")])
+        for lane, b in reads:
+            self.assertEqual(lanes[lane][:2], ["buffers", (steps[b][0] + 3) % 4])
+
+    def test_packets_lead_to_who_reads_them(self):
+        data = self.data_of(self.view(self.emit("allreduce_packets")))
+        pairs = {(data["steps"][a][0], data["steps"][b][0]) for kind, a, b in data["arrows"] if kind == "packets"}
+        self.assertEqual(pairs, {(a, b) for a in range(4) for b in range(4) if a != b})
+        self.assertEqual(len(data["arrows"]), 12)
+
+    def test_semaphores_lead_from_thread_block_to_thread_block(self):
+        data = self.data_of(self.view(self.emit("allreduce_pipelined"), "-s", "64M"))
+        within = [(data["steps"][a], data["steps"][b]) for kind, a, b in data["arrows"] if kind == "signal" and
+                  data["steps"][a][0] == data["steps"][b][0]]
+        self.assertGreater(len(within), 0)
+        for a, b in within:
+            # The semaphore begins with what four iterations need.
+            self.assertEqual((a[1] != b[1], b[5] - a[5]), (True, 4))
+
+    def asked(self, script):
+        """What a script of its own, run behind the page's, has made of the page's title."""
+        self.page.write_text(self.page.read_text().replace("</script>", f"{script}\n</script>"))
+        return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", self.drawn(), re.S)[1]))
+
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_pointing_at_an_operation_tells_its_chunks_and_peers(self):
+        data = self.data_of(self.view(self.emit("allreduce_ring")))
+        told = self.asked("""
+          document.title = JSON.stringify(data.steps.map((step, i) => {
+            rects[i].dispatchEvent(new MouseEvent("mousemove", { bubbles: true }));
+            const told = tip.style.display === "block" ? tip.textContent : null;
+            chart.dispatchEvent(new MouseEvent("mousemove", { bubbles: true }));
+            return [told, tip.style.display];
+          }));""")
+        places = {tuple(step[:5]): i for i, step in enumerate(data["steps"])}
+        self.assertEqual({hidden for _, hidden in told}, {"none"})
+        reduce, _ = told[places[(1, 0, 0, 6, -1)]]
+        self.assertRegex(reduce, r"^rank 1, thread block 0, operation 6: rre\n"
+                                 r"from input\[3\], scratch\[0\] of rank 0\nto scratch\[1\]\nreduced by sum\n\d+ to \d+$")
+        self.assertIn("memory channel: rank 3", told[places[(2, 0, 0, 2, -1)]][0])
+
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_a_click_on_a_step_shows_what_it_came_after(self):
+        data = self.data_of(self.view(self.emit("allreduce_ring")))
+        last = len(data["steps"]) - 1
+        chain, at = [], last
+        while at >= 0:
+            chain.append(at)
+            at = data["steps"][at][8]
+        marked = self.asked(f"""
+          const click = () => rects[{last}].dispatchEvent(new MouseEvent("click", {{ bubbles: true }}));
+          const shown = name => [...rects.keys()].filter(i => rects[i].classList.contains(name));
+          click();
+          const once = [shown("path"), shown("dim").length];
+          click();
+          document.title = JSON.stringify([...once, shown("path"), shown("dim")]);""")
+        self.assertEqual(marked, [sorted(chain), len(data["steps"]) - len(chain), [], []])
+        self.assertGreater(len({data["steps"][i][0] for i in chain}), 1)
+
+    def positions(self):
+        return self.asked("document.title = JSON.stringify(rects.map(r => [+r.getAttribute('x'), "
+                          "+r.getAttribute('width'), r.getAttribute('y')]));")
+
+    def assert_to_time(self, data, positions):
+        """Where blocks begin and end is where their times are between the first and the last."""
+        end = max(step[7] for step in data["steps"])
+        right = max(x + width for x, width, _ in positions)
+        for step, (x, width, _) in zip(data["steps"], positions, strict=True):
+            self.assertAlmostEqual(x / right, step[6] / end, delta=0.004)
+            self.assertAlmostEqual((x + width) / right, step[7] / end, delta=0.004)
+        lanes = {(y, step[9]) for step, (_, _, y) in zip(data["steps"], positions)}
+        self.assertEqual(len({y for y, _ in lanes}), len(lanes))
+
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_lanes_are_to_time_with_a_simulation(self):
+        data = self.data_of(self.view(self.emit("allreduce_hierarchical"), "-t", "h200x4"))
+        self.assert_to_time(data, self.positions())
+
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_lanes_are_to_time_with_a_trace(self):
+        plan = self.emit("allreduce_ring", 2)
+        trace = self.folder / "trace.json"
+        self.assertEqual(run("run", plan, "-s", "1K:64K", "--iters", 2, "--trace", trace).returncode, 0)
+        data = self.data_of(self.view(plan, "--trace", trace))
+        events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+        last = max(e["args"]["run"] for e in events)
+        taken = [e for e in events if e["args"]["run"] == last]
+        self.assertLess(len(taken), len(events))
+        began = min(e["ts"] for e in taken)
+        self.assertEqual(sorted((e["pid"], e["args"]["operation"], round(e["ts"] - began, 3)) for e in taken),
+                         sorted((s[0], s[3], round(s[6] * 1e6, 3)) for s in data["steps"]))
+        self.assertEqual(len([a for a in data["arrows"] if a[0] == "signal"]),
+                         len([e for e in taken if e["name"] == "wait"]))
+        self.assert_to_time(data, self.positions())
 
     def outputs_by_input(self, name):
         """Of every input chunk, as a click on it marks them: the output chunks that hold it."""
@@ -91,14 +198,12 @@ class View(unittest.TestCase):
         ask = """
           const all = {};
           for (const cell of cells.filter(c => c.chunk[1] === "i")) {
-            chooseChunk(cell.chunk[0], cell.chunk[2]);
+            cell.dispatchEvent(new MouseEvent("click", { bubbles: true }));
             all[`${cell.chunk[0]} ${cell.chunk[2]}`] = cells.filter(c => c.chunk[1] === "o" &&
               c.classList.contains("holds")).map(c => [c.chunk[0], c.chunk[2]]);
           }
-          document.title = JSON.stringify(all);
-          </script>"""
-        self.page.write_text(self.page.read_text().replace("</script>", ask))
-        found = json.loads(re.search(r"<title>(.*)</title>", self.drawn())[1])
+          document.title = JSON.stringify(all);"""
+        found = self.asked(ask)
         return {tuple(map(int, key.split())): sorted(map(tuple, held)) for key, held in found.items()}
 
     @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
@@ -138,6 +243,12 @@ class View(unittest.TestCase):
             self.assertGreaterEqual(len(marked), 2)
             self.assertEqual(drawn.count('class="step found"'), len(marked))
             self.assertEqual(len(re.findall(r"<li[ >]", drawn)), len(data["findings"]))
+            shown = self.asked("""
+              document.querySelector("#findings li").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+              document.title = JSON.stringify([...rects.keys()].filter(i => !rects[i].classList.contains("dim")));""")
+            places = {tuple(place) for place in data["findings"][0]["places"]}
+            self.assertEqual(shown, [i for i, step in enumerate(data["steps"])
+                                     if (step[0], step[1], step[3], step[4]) in places])
 
     def test_a_plan_that_hangs_is_drawn_in_its_order(self):
         plan = self.emit("allreduce_ring", 2)
@@ -150,7 +261,7 @@ class View(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         self.assertIn("plan allreduce_ring hangs: rank 0, thread block 0, operation ", done.stderr)
         data = self.data_of(self.page.read_text())
-        self.assertEqual(data["steps"], [])
+        self.assertEqual({step[8] for step in data["steps"]}, {-1})
         self.assertIn(data["hang"], done.stderr)
         if BROWSER:
             drawn = self.drawn()
@@ -163,7 +274,24 @@ class View(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("has 8 ranks, and topology h200x4 has 4 processors", done.stderr)
         self.assertFalse(self.page.exists())
-        self.assertEqual(run("plan", "view", self.emit("allreduce_ring")).returncode, 2)
+        ring = self.emit("allreduce_ring")
+        trace = self.folder / "trace.json"
+        run("simulate", self.emit("allreduce_twoshot"), "-t", "h200x4", "-s", "64K", "--trace", trace)
+        (self.folder / "empty.json").write_text("{}")
+        for arguments, why, code in (
+                ([], "say where to", 2),
+                (["-o", self.page, "--trace", "t.json", "-t", "h200x4"], "two sources of times", 2),
+                (["-o", self.page, "--ranks", "0"], "add --svg", 2),
+                (["-o", self.page, "--trace", "/nowhere"], "cannot read the trace /nowhere", 1),
+                (["-o", self.page, "--trace", self.folder / "empty.json"], "has no operations", 1),
+                (["-o", self.page, "--trace", trace], "is no trace of this plan", 1),
+                (["-o", self.page, "--svg", "--ranks", "0:4"], "ranks from 0 to 3", 1),
+                (["-o", self.page, "--svg", "--ranks", "one"], 'not "one"', 1),
+                (["-o", self.page, "--svg", "--part", "50:50"], "two numbers from 0 to 100", 1)):
+            done = run("plan", "view", ring, *arguments)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+            self.assertIn(why, done.stderr)
+            self.assertFalse(self.page.exists())
 
 
 if __name__ == "__main__":
