@@ -1,5 +1,5 @@
-/* What device code is written with, so that it compiles for a GPU by nvcc and, as plain C++, for the
- * emulation of one that tests use (tests/emulation). */
+/* What device code is written with, so that it compiles for a GPU by nvcc and, as plain C++, for
+ * the emulation of one that tests use (tests/emulation). */
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -16,9 +16,7 @@ static __device__ __forceinline__ char *device_shared(void)
 }
 
 /* In every iteration of a loop that waits for others. */
-static __device__ __forceinline__ void device_pause(void)
-{
-}
+static __device__ __forceinline__ void device_pause(void) {}
 
 #else
 #include "emulation.hpp"

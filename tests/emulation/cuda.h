@@ -1,5 +1,6 @@
-/* The part of the CUDA driver's interface that Banyan uses, for building against the emulation where
- * there is no CUDA toolkit. Only names matter: nothing built with this meets a real driver. */
+/* The part of the CUDA driver's interface that Banyan uses, for building against the emulation
+ * where there is no CUDA toolkit. Only names matter: nothing built with this meets a real driver.
+ */
 #ifndef EMULATION_CUDA_H
 #define EMULATION_CUDA_H
 
@@ -237,8 +238,8 @@ CUresult cuFuncSetAttribute(CUfunction kernel, CUfunction_attribute attribute, i
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction kernel, int threads,
                                                      size_t shared_bytes);
 CUresult cuLaunchKernel(CUfunction kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z,
-                        unsigned shared_bytes, CUstream stream, void **params, void **extra);
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void **params, void **extra);
 
 #ifdef __cplusplus
 }

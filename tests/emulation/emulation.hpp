@@ -130,8 +130,8 @@ struct emulated_kernel {
 
 template <typename Args, void (*kernel)(Args)> static const void *emulated_kernel_of(void)
 {
-    static const emulated_kernel entry = {
-        [](const void *args) { kernel(*(const Args *)args); }, sizeof(Args)};
+    static const emulated_kernel entry = {[](const void *args) { kernel(*(const Args *)args); },
+                                          sizeof(Args)};
     return &entry;
 }
 

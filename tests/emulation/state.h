@@ -1,0 +1,26 @@
+/* What the parts of the emulated driver share. */
+#ifndef EMULATION_STATE_H
+#define EMULATION_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include <cuda.h>
+
+#define EMULATED_DEVICES_MAX 8
+#define EMULATED_THREADS_MAX 32
+#define EMULATED_MULTIPROCESSORS 16
+#define EMULATED_BLOCKS_A_MULTIPROCESSOR 4
+
+struct emulated_context {
+    int device;
+    CUstream null_stream; /* made when it is first used */
+};
+
+/* The thread's current context; NULL: none. */
+CUcontext emulated_current(void);
+
+/* All streams of the process have done what they were given. */
+void emulated_wait_for_all(void);
+
+#endif
