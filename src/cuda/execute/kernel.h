@@ -1,0 +1,167 @@
+/* What the host hands the kernel that runs plans, and how a program lies in the device's memory.
+ *
+ * A launch has a thread block for each of the plan's. Each copies its own section of the program
+ * into shared memory in one go, at the same time as it reads its state, so that nothing but these
+ * two loads comes before its first step. Everything that outlives a run is in the device's memory
+ * and is changed by the kernel alone: launches may be captured and played again.
+ *
+ * All pointers are addresses on the device; what is pinned host memory says so. "Zeroed" is what it
+ * is before the first run, and after a reset. */
+#ifndef CUDA_EXECUTE_KERNEL_H
+#define CUDA_EXECUTE_KERNEL_H
+
+#include "execute/engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- programs ---- */
+
+/* A channel's end, or a semaphore, as a step of a section has it. */
+typedef struct kernel_end {
+    uint64_t *incoming;         /* of a semaphore: its value in even runs */
+    uint64_t *outgoing;         /* of a semaphore: its value in odd runs */
+    uint64_t *consumed;         /* signals that waits here have taken; zeroed */
+    struct kernel_queue *queue; /* PORT */
+} kernel_end;
+
+/* A thread block's section. The arrays lie in it, at so many bytes from its start, as far as they
+ * fit; 0: they are read where the whole program's lie. Steps and words count in the program's
+ * arrays, so that a resident array stands for a part of those, from its `first_…` on. */
+typedef struct kernel_section {
+    uint32_t block, step_count; /* `block`: its place among the rank's */
+    uint32_t steps_at, ends_at, operands_at, words_at;
+    uint32_t first_end, first_operand;
+    uint64_t first_word;
+    const engine_step *steps; /* the block's first */
+    const kernel_end *ends;   /* the program's first, and so on */
+    const uint32_t *operands;
+    const uint64_t *words;
+} kernel_section;
+
+/* Of a section: what a block of 1024 threads loads with two accesses a thread. */
+#define KERNEL_SECTION_MOST 32768
+
+/* A program in the device's memory: sections, one `section_bytes` (a multiple of 16) after the
+ * other, then the program's whole arrays. src/cuda/execute/pack.h makes it. */
+
+/* ---- what lasts ---- */
+
+/* A thread block's; zeroed. 16 bytes, read at once. */
+typedef struct kernel_state {
+    uint64_t runs;  /* that this block has begun */
+    uint64_t flags; /* that their packets have used up */
+} kernel_state;
+
+/* Counters that thread blocks share lie this far apart. */
+#define KERNEL_COUNTER_BYTES 128
+#define KERNEL_COUNTER_WORDS (KERNEL_COUNTER_BYTES / sizeof(uint64_t))
+
+/* How a run ended that failed; pinned host memory; zeroed. The kernel writes `report` and then,
+ * with release, `written`. */
+typedef struct kernel_report {
+    engine_report report;
+    uint32_t written;
+} kernel_report;
+
+/* ---- port channels ---- */
+
+typedef enum kernel_request_kind { KERNEL_PUT, KERNEL_SIGNAL } kernel_request_kind;
+
+/* What a proxy is to do, in order. `number` is written last, with release: request n (from 0) is
+ * there once it is n + 1. Packets are not posted: the kernel waits until what was posted before
+ * them is done, and writes them itself. */
+typedef struct kernel_request {
+    const void *source;
+    void *destination;
+    uint64_t bytes;
+    uint64_t *signal; /* SIGNAL: the peer's counter, to which 1 is added */
+    uint64_t run;     /* that posted it, from 0 on */
+    uint32_t kind, unused;
+    uint64_t unused_too;
+    uint64_t number;
+} kernel_request;
+
+/* A port channel's, in the device's memory. The kernel takes a number from `posted`, waits until
+ * fewer than `room` requests before it are not yet done, and writes requests[number % room]. */
+typedef struct kernel_queue {
+    uint64_t posted;          /* zeroed */
+    uint64_t room;            /* a power of two */
+    kernel_request *requests; /* pinned host memory; zeroed */
+    const uint64_t *done; /* requests that are done: written by the proxy, with release or by stream
+                             order, wherever the device can read it; zeroed */
+} kernel_queue;
+
+/* ---- traces ---- */
+
+typedef struct kernel_trace {
+    uint64_t begin_ns, end_ns, waited_ns; /* by the device's globaltimer */
+    uint64_t iteration;
+    uint32_t block, step;
+    uint64_t loaded, uploaded; /* as kernel_args has them */
+    uint64_t unused;
+} kernel_trace;
+
+/* In the device's memory, one an engine. Record n lies at records[n % room]. */
+typedef struct kernel_tracer {
+    uint64_t room;  /* a power of two; 0: nothing is recorded */
+    uint64_t count; /* of records, those that were written over among them */
+    kernel_trace *records;
+} kernel_tracer;
+
+/* ---- launches ---- */
+
+typedef struct kernel_args {
+    char *bases[ENGINE_RANKS_MAX * 3]; /* as engine_run has them */
+    uint64_t scratch_half;
+
+    const char *sections;
+    uint32_t section_bytes; /* dynamic shared memory: see execute_shared_bytes */
+    uint32_t flags;         /* that packets of a run use up */
+
+    kernel_state *states; /* one a thread block */
+    uint32_t *broken;     /* set by the first thread block that fails, to end the others and later
+                             runs; zeroed */
+    const uint32_t *stop; /* pinned host memory: not 0 when kernels are to end */
+    kernel_report *report;
+    uint64_t timeout_ns; /* of every wait */
+
+    /* KERNEL_COUNTER_BYTES apart: the plan's barriers, then one of all thread blocks; zeroed. */
+    uint64_t *barriers;
+    uint32_t barrier_count; /* the plan's */
+    uint32_t semaphore_count;
+    /* Values of even runs, then those of odd ones, KERNEL_COUNTER_BYTES apart; at first both are as
+     * the runs begin, semaphore_starts (side by side). */
+    uint64_t *semaphores;
+    const uint64_t *semaphore_starts;
+
+    char *copy_in_to; /* as engine_run has them */
+    const char *copy_in_from;
+    uint64_t copy_in_bytes;
+    char *copy_out_to;
+    const char *copy_out_from;
+    const engine_span *spans; /* in the program */
+    uint32_t span_count;
+    uint32_t unused;
+
+    kernel_tracer *tracer; /* NULL: none */
+    uint64_t loaded, uploaded;
+} kernel_args;
+
+/* The kernel for a type, as driver_kernel takes it; types that cannot be reduced have one too. */
+const void *execute_kernel(DLDataType dtype);
+
+#define KERNEL_THREADS_MOST 1024
+
+/* Threads of a block for a plan that asks for so many: whole warps, KERNEL_THREADS_MOST at most. */
+uint32_t execute_threads(uint32_t threads_per_block);
+
+/* Dynamic shared memory of a launch. */
+uint32_t execute_shared_bytes(uint32_t section_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
