@@ -138,7 +138,7 @@ static int run(struct arguments *given)
 
 int run_command(int argc, char **argv)
 {
-    struct arguments given = {.job = {.dtype_name = DTYPE_DEFAULT, .workers = 1},
+    struct arguments given = {.job = {.dtype_name = DTYPE_DEFAULT, .workers = 1, .rounds = 1},
                               .range = {UINT64_C(1) << 10, UINT64_C(64) << 20},
                               .step_factor = 2};
     run_job *job = &given.job;
@@ -150,7 +150,11 @@ int run_command(int argc, char **argv)
         {"dtype", 'd', OPTION_TEXT, &job->dtype_name, "TYPE",
          "f32, f16, bf16, f8_e4m3, f8_e5m2, i32, u32, i64, u8 (f32)", 0, 0},
         {"iters", '\0', OPTION_COUNT, &job->iters, "N",
-         "timed runs of a size (as many as take 50 ms)", 1, 1000000},
+         "timed runs of a size, in a round (as many as take 50 ms in all)", 1, 1000000},
+        {"rounds", '\0', OPTION_COUNT, &job->rounds, "N",
+         "timed rounds of a size, the fastest of which counts (1)", 1, 1000000},
+        {"bind", '\0', OPTION_FLAG, &job->bound, NULL,
+         "keep each rank on a processor of its own, where there are enough", 0, 0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
          "where inputs and outputs lie (symmetric)", 0, 0},
         {"out-of-place", '\0', OPTION_FLAG, &given.apart, NULL,
@@ -178,7 +182,8 @@ int run_command(int argc, char **argv)
         "in\n"
         "a plan do not keep it from being run: sizes outside of them are marked with ~. Time is "
         "the\n"
-        "mean of a run on the slowest rank; algbw is size / time; busbw is that times 2(n-1)/n "
+        "mean of a run on the slowest rank, in the fastest round; algbw is size / time; busbw is "
+        "that times 2(n-1)/n "
         "for\n"
         "all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, as nccl-tests has "
         "it.\n"

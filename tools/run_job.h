@@ -13,7 +13,7 @@ typedef struct run_size {
     uint64_t bytes;         /* of the longest buffer */
     bool in_bounds;         /* of the messages that the plan is meant for */
     int iters;
-    double seconds; /* of a run: the mean of these, on the slowest rank */
+    double seconds; /* of a run: the mean of these on the slowest rank, in the fastest round */
     uint64_t checked, wrong;
     int wrong_rank; /* the first with a wrong element, and that element */
     unsigned wrong_turn;
@@ -26,7 +26,9 @@ typedef struct run_job {
     banyan_plan_info info;
     run_data data;
     bool in_place, ordinary_memory, json;
-    int iters; /* 0: as many as take a twentieth of a second */
+    int iters;  /* of a round; 0: as many as let all take a twentieth of a second */
+    int rounds; /* that are timed */
+    bool bound; /* each rank to a processor of its own, where there are enough */
     int workers;
     int shuffle;     /* seed of an order that thread blocks run in; 0: their own */
     run_size *sizes; /* in memory that the ranks share; ascending */

@@ -1,13 +1,15 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bound.h"
 #include "clock.h"
 #include "run_job.h"
 #include "try.h"
 
 /* Without --iters a size is run for about so long, and not less or more often than this. */
 #define TIME_SECONDS 0.05
-#define ITERS_LEAST 3
+#define ITERS_FIRST 3
 #define ITERS_MOST 2000
 
 /* What an output holds before a checked run; another value in each turn, since one of them might be
@@ -105,7 +107,11 @@ static banyan_status prepare(struct rank_run *run)
     if (!run->all_found || !run->all_seconds)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
     TRY(take_buffers(run));
-    return load(run);
+    TRY(load(run));
+    /* This thread alone: those that serve it may be elsewhere. */
+    if (run->job->bound)
+        bound_to_processor(run->rank, run->ranks);
+    return BANYAN_OK;
 }
 
 static banyan_status run_once(const struct rank_run *run, const run_size *size,
@@ -190,25 +196,29 @@ static banyan_status time_runs(const struct rank_run *run, const run_size *size,
     return BANYAN_OK;
 }
 
-static int iters_for(double seconds)
+static int iters_for(double seconds, int rounds)
 {
-    double fit = seconds > 0 ? TIME_SECONDS / seconds : ITERS_MOST;
-    return fit < ITERS_LEAST ? ITERS_LEAST : fit > ITERS_MOST ? ITERS_MOST : (int)fit;
+    int least = rounds > 1 ? 1 : ITERS_FIRST;
+    double fit = seconds > 0 ? TIME_SECONDS / rounds / seconds : ITERS_MOST;
+    return fit < least ? least : fit > ITERS_MOST ? ITERS_MOST : (int)fit;
 }
 
 static banyan_status time_size(const struct rank_run *run, run_size *size,
                                const struct buffers *with)
 {
     int iters = run->job->iters;
-    double seconds;
+    double seconds, fastest = INFINITY;
     if (iters == 0) {
-        TRY(time_runs(run, size, with, ITERS_LEAST, &seconds));
-        iters = iters_for(seconds);
+        TRY(time_runs(run, size, with, ITERS_FIRST, &seconds));
+        iters = iters_for(seconds, run->job->rounds);
     }
-    TRY(time_runs(run, size, with, iters, &seconds));
+    for (int i = 0; i < run->job->rounds; i++) {
+        TRY(time_runs(run, size, with, iters, &seconds));
+        fastest = fmin(fastest, seconds);
+    }
     if (run->rank == 0) {
         size->iters = iters;
-        size->seconds = seconds;
+        size->seconds = fastest;
     }
     return BANYAN_OK;
 }
@@ -219,7 +229,8 @@ static banyan_status run_size_whole(const struct rank_run *run, run_size *size)
 {
     struct buffers with;
     TRY(find_buffers(run, size, &with));
-    for (unsigned turn = 0; turn < RUN_TURNS; turn++) {
+    unsigned turns = run->job->data.said ? RUN_TURNS : 1;
+    for (unsigned turn = 0; turn < turns; turn++) {
         TRY(check_turn(run, size, &with, turn));
         if (turn == 0)
             TRY(time_size(run, size, &with));

@@ -19,17 +19,17 @@
 
 #define WHO "banyan topo probe"
 #define SMALL_BYTES 64
-#define LARGE_BYTES (UINT64_C(2) << 20)
-#define TRIES 21       /* of each size; the median counts */
-#define RUNS 20        /* of a try */
+#define PORT_BYTES (UINT64_C(2) << 20)
+#define PASSES 2       /* over all measurements */
+#define ROUNDS 12      /* of runs, in a pass; the fastest counts */
 #define MANY 33        /* copies in a row */
 #define ROUND_TRIPS 16 /* of signals */
 #define RANKS_MOST 1024
 
-/* What a plan took for a small and a large message. */
-typedef struct timing {
-    double small, large;
-} timing;
+/* Bytes that a rank touches in a run: from what the first cache holds to what none does. */
+static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20,
+                                      0x1p21, 0x1p22, 0x1p23, 0x1p24, 0x1p26};
+enum { SETS = sizeof working_sets / sizeof working_sets[0] };
 
 /* ---- plans that do one thing, on all pairs of ranks at once ---- */
 
@@ -74,20 +74,25 @@ static void call(const pair *of)
     }
 }
 
-static void put(const pair *of)
+static void meet(banyan_memory_channel *to)
 {
-    banyan_memory_channel *to = channel(of);
-    banyan_memory_put(to, of->partner_output, of->input, BANYAN_TB(0));
     banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
     banyan_memory_wait(to, 0, BANYAN_SYNC_BOTH);
 }
 
-static void get(const pair *of)
+static void meet_once(const pair *of)
 {
-    banyan_memory_channel *to = channel(of);
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_get(to, of->output, banyan_input(of->program, of->partner, 0, 1), BANYAN_TB(0));
+    meet(channel(of));
+}
+
+/* What one writes the other reads, again and again: every line goes from cache to cache. */
+static void pass_on(const pair *of)
+{
+    banyan_memory_channel *to = channel(of), *end = channel(of);
+    banyan_memory_put(to, of->partner_scratch, of->input, BANYAN_TB(0));
+    meet(to);
+    banyan_copy(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
+    meet(end);
 }
 
 static void send_packets(const pair *of)
@@ -124,13 +129,24 @@ static void build_ranks(banyan_program *program, int ranks, probe_build build)
     }
 }
 
+/* What is measured: a plan with a message of SMALL_BYTES, and with those with which a rank touches
+ * each of the working sets, or with a long one. */
+typedef struct measurement {
+    probe_build build;
+    int touched; /* bytes for each of the message; 0: not by working set */
+    uint64_t long_bytes;
+    double seconds[SETS + 1]; /* of a run, the fastest so far */
+} measurement;
+
+enum { COPY, COPIES, REDUCE, CALL, MEET, PASS_ON, PACKETS, PORT, MEASUREMENTS };
+
 static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan)
 {
     const banyan_collective collective = {
         .kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     banyan_program *program;
-    options.double_scratch = true;
+    options.double_scratch = build == send_packets; /* nothing ends its runs */
     TRY(banyan_program_create("probe", &collective, ranks, &options, &program));
     build_ranks(program, ranks, build);
     banyan_status status = banyan_program_compile(program, plan);
@@ -140,133 +156,195 @@ static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan
 
 /* ---- running them ---- */
 
-static banyan_status run_forked(run_job *job)
+static banyan_status run_forked(run_job *job, const uint64_t *messages, size_t count)
 {
-    size_t bytes = 2 * TRIES * sizeof *job->sizes;
+    size_t bytes = count * sizeof *job->sizes;
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
     job->sizes = shared;
-    job->size_count = 2 * TRIES;
-    for (size_t i = 0; i < job->size_count; i++) {
-        uint64_t size = i < TRIES ? SMALL_BYTES : LARGE_BYTES;
-        job->sizes[i] = (run_size){.message_bytes = size, .bytes = size};
-    }
+    job->size_count = count;
+    for (size_t i = 0; i < count; i++)
+        job->sizes[i] = (run_size){.message_bytes = messages[i], .bytes = messages[i]};
     if (forked_run(WHO, job->info.ranks, run_rank, job, job->failed) != 0)
         return banyan_error_set(BANYAN_ERR_ABORTED, "a measurement failed");
     return BANYAN_OK;
 }
 
-static int compare_sizes(const void *a, const void *b)
-{
-    double first = ((const run_size *)a)->seconds, second = ((const run_size *)b)->seconds;
-    return first < second ? -1 : first > second;
-}
-
-static timing median(run_job *job)
-{
-    qsort(job->sizes, TRIES, sizeof *job->sizes, compare_sizes);
-    qsort(job->sizes + TRIES, TRIES, sizeof *job->sizes, compare_sizes);
-    return (timing){job->sizes[TRIES / 2].seconds, job->sizes[TRIES + TRIES / 2].seconds};
-}
-
-static banyan_status run_plan(const banyan_plan *plan, timing *took)
+/* Seconds of a run with each message. */
+static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages, size_t count,
+                              double *seconds)
 {
     run_job job = {.path = "probe",
                    .dtype_name = "f32",
                    .plan = plan,
                    .info = banyan_plan_describe(plan),
                    .json = true,
-                   .iters = RUNS,
+                   .rounds = ROUNDS,
+                   .bound = true,
                    .workers = 1};
     TRY(run_data_make(plan, BANYAN_F32, &job.data));
     job.failed = failure_create();
     if (!job.failed)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
-    banyan_status status = run_forked(&job);
-    if (status == BANYAN_OK)
-        *took = median(&job);
+    banyan_status status = run_forked(&job, messages, count);
+    for (size_t i = 0; status == BANYAN_OK && i < count; i++)
+        seconds[i] = job.sizes[i].seconds;
     if (job.sizes)
-        munmap(job.sizes, 2 * TRIES * sizeof *job.sizes);
+        munmap(job.sizes, count * sizeof *job.sizes);
     failure_destroy(job.failed);
     return status;
 }
 
-static banyan_status probe(int ranks, probe_build build, timing *took)
+/* The message with which a rank touches so many bytes, `touched` for each of its own. */
+static uint64_t message_for(double working_set, int touched)
 {
+    uint64_t lines = (uint64_t)working_set / (uint64_t)touched / SMALL_BYTES;
+    return SMALL_BYTES * (lines < 2 ? 2 : lines);
+}
+
+static banyan_status take_measurement(int ranks, measurement *of)
+{
+    uint64_t messages[SETS + 1] = {SMALL_BYTES};
+    double seconds[SETS + 1];
+    size_t count = 1;
+    for (; of->touched > 0 && count <= SETS; count++)
+        messages[count] = message_for(working_sets[count - 1], of->touched);
+    if (of->long_bytes > 0)
+        messages[count++] = of->long_bytes;
     banyan_plan *plan;
-    TRY(build_plan(ranks, build, &plan));
-    banyan_status status = run_plan(plan, took);
+    TRY(build_plan(ranks, of->build, &plan));
+    banyan_status status = run_plan(plan, messages, count, seconds);
     banyan_plan_destroy(plan);
+    for (size_t i = 0; status == BANYAN_OK && i < count; i++)
+        of->seconds[i] = fmin(of->seconds[i], seconds[i]);
     return status;
 }
 
 /* ---- figures ---- */
 
+typedef struct rates {
+    double local, others, packet, reduce; /* bytes a second */
+} rates;
+
 typedef struct figures {
     double launch, operation, signal, latency, request; /* seconds */
-    double local, load, store, packet, reduce, port;
+    double port;
+    rates of[SETS];
 } figures;
 
-/* Bytes a second, by what the large message took more than the small one. */
-static double rate_of(const timing *took, double times)
+/* Seconds of a byte, by what the message took longer than the small one. */
+static double byte_seconds(const measurement *of, int set)
 {
-    double rate = times * (double)(LARGE_BYTES - SMALL_BYTES) / (took->large - took->small);
-    return rate > 1e6 && rate < 1e15 ? rate : 1e15;
+    uint64_t message = message_for(working_sets[set], of->touched);
+    return (of->seconds[1 + set] - of->seconds[0]) / (double)(message - SMALL_BYTES);
 }
 
+/* What took longer by less than can be measured took hardly any time. */
+static double rate_of(double seconds)
+{
+    return 1 / fmax(seconds, 1e-15);
+}
+
+/* A byte of one's own is known to take `own`: what costs more is at least as slow. */
+static double rate_beyond(double seconds, double own)
+{
+    return rate_of(fmax(seconds, own));
+}
+
+/* A copy reads and writes; so does what is passed on, once by each, and packets, with flags. A
+ * reduction has two sources. */
+static rates rates_of(const measurement *all, int set)
+{
+    double own = byte_seconds(&all[COPY], set) / 2;
+    return (rates){
+        .local = rate_of(own),
+        .others = rate_beyond((byte_seconds(&all[PASS_ON], set) - 2 * own) / 2, own),
+        .packet = rate_beyond((byte_seconds(&all[PACKETS], set) - 2 * own) / 4, own / 2),
+        .reduce = rate_of(byte_seconds(&all[REDUCE], set) / 2),
+    };
+}
+
+static figures figures_of(const measurement *all)
+{
+    figures of;
+    double once = all[COPY].seconds[0];
+    const double *ports = all[PORT].seconds;
+    of.operation = fmax(0, (all[COPIES].seconds[0] - once) / (MANY - 1));
+    double alone = once - of.operation;
+    of.latency = fmax(0, (all[CALL].seconds[0] - alone) / (2 * ROUND_TRIPS) - 2 * of.operation);
+    /* Runs that wait for nobody overlap. */
+    of.launch = fmax(0, all[MEET].seconds[0] - 2 * of.operation - of.latency);
+    /* Six operations and two signals on their way. */
+    of.signal = fmax(0, all[PASS_ON].seconds[0] - of.launch - 6 * of.operation - 2 * of.latency);
+    of.request = fmax(0, ports[0] - of.launch - 2 * of.operation - 2 * of.latency);
+    of.port = (double)(PORT_BYTES - SMALL_BYTES) * rate_of(ports[1] - ports[0]);
+    for (int i = 0; i < SETS; i++)
+        of.of[i] = rates_of(all, i);
+    return of;
+}
+
+/* All of them in turn, again and again: what disturbs the machine for a while disturbs none of them
+ * every time. */
 static banyan_status measure(int ranks, figures *found)
 {
-    timing once, often, calls, sums, puts, gets, packets, ports;
-    TRY(probe(ranks, copy_once, &once));
-    TRY(probe(ranks, copy_often, &often));
-    TRY(probe(ranks, reduce, &sums));
-    TRY(probe(ranks, call, &calls));
-    TRY(probe(ranks, put, &puts));
-    TRY(probe(ranks, get, &gets));
-    TRY(probe(ranks, send_packets, &packets));
-    TRY(probe(ranks, put_by_port, &ports));
-    figures of = {.operation = fmax(0, (often.small - once.small) / (MANY - 1))};
-    of.launch = fmax(0, once.small - of.operation);
-    of.latency = fmax(0, (calls.small - of.launch) / (2 * ROUND_TRIPS) - 2 * of.operation);
-    /* What a signal takes more when it has data to publish, as it mostly has. */
-    of.signal = fmax(0, puts.small - of.launch - 3 * of.operation - of.latency);
-    of.request = fmax(0, ports.small - of.launch - 2 * of.operation - 2 * of.latency);
-    of.local = rate_of(&once, 2);  /* read and written */
-    of.reduce = rate_of(&sums, 2); /* two sources */
-    of.store = rate_of(&puts, 1);
-    of.load = rate_of(&gets, 1);
-    of.packet = rate_of(&packets, 4); /* written, then read, with flags */
-    of.port = rate_of(&ports, 1);
-    *found = of;
+    measurement all[] = {
+        [COPY] = {.build = copy_once, .touched = 2},
+        [COPIES] = {.build = copy_often},
+        [REDUCE] = {.build = reduce, .touched = 2},
+        [CALL] = {.build = call},
+        [MEET] = {.build = meet_once},
+        [PASS_ON] = {.build = pass_on, .touched = 4},
+        [PACKETS] = {.build = send_packets, .touched = 10},
+        [PORT] = {.build = put_by_port, .long_bytes = PORT_BYTES},
+    };
+    for (int i = 0; i < MEASUREMENTS; i++) {
+        for (int k = 0; k <= SETS; k++)
+            all[i].seconds[k] = INFINITY;
+    }
+    for (int pass = 0; pass < PASSES; pass++) {
+        for (int i = 0; i < MEASUREMENTS; i++)
+            TRY(take_measurement(ranks, &all[i]));
+    }
+    *found = figures_of(all);
     return BANYAN_OK;
+}
+
+static void print_rates(FILE *file, const figures *of)
+{
+    for (int i = 0; i < SETS; i++) {
+        const rates *one = &of->of[i];
+        fprintf(file,
+                "%s        {\"working_set_bytes\": %.0f, \"local_bytes_per_s\": %.4g,\n"
+                "         \"load_bytes_per_s\": %.4g, \"store_bytes_per_s\": %.4g,\n"
+                "         \"packet_bytes_per_s\": %.4g, \"reduce_bytes_per_s\": %.4g}",
+                i > 0 ? ",\n" : "", working_sets[i], one->local, one->others, one->others,
+                one->packet, one->reduce);
+    }
 }
 
 /* Ranks share caches and memory: what that costs is in the rates, since all were measured at once.
  * Links and memories are never full. */
 static void print_topology(FILE *file, const char *host, int ranks, const figures *of)
 {
-    double plenty = 1000 * fmax(fmax(of->local, of->port), fmax(of->load, of->store));
-    fprintf(
-        file,
-        "{\n  \"name\": \"%s-x%d\",\n"
-        "  \"about\": \"%d processes of this machine, measured by banyan topo probe\",\n"
-        "  \"kinds\": {\n    \"process\": {\n      \"memory_bytes_per_s\": %.4g,\n"
-        "      \"blocks_at_once\": 1,\n"
-        "      \"launch_ns\": %.4g,\n      \"operation_ns\": %.4g,\n      \"sync_ns\": 0,\n"
-        "      \"signal_ns\": %.4g,\n      \"block\": {\n        \"local_bytes_per_s\": %.4g,\n"
-        "        \"load_bytes_per_s\": %.4g,\n        \"store_bytes_per_s\": %.4g,\n"
-        "        \"packet_bytes_per_s\": %.4g,\n        \"reduce_bytes_per_s\": %.4g\n      },\n"
-        "      \"proxy\": {\"request_ns\": %.4g, \"bytes_per_s\": %.4g}\n    }\n  },\n",
-        host, ranks, ranks, plenty, of->launch * 1e9, of->operation * 1e9, of->signal * 1e9,
-        of->local, of->load, of->store, of->packet, of->reduce, of->request * 1e9, of->port);
+    const double plenty = 1e15;
     fprintf(file,
+            "{\n  \"name\": \"%s-x%d\",\n"
+            "  \"about\": \"%d processes of this machine, measured by banyan topo probe\",\n"
+            "  \"kinds\": {\n    \"process\": {\n      \"shared_memory\": true,\n"
+            "      \"memory_bytes_per_s\": %.4g,\n      \"blocks_at_once\": 1,\n"
+            "      \"launch_ns\": %.4g,\n      \"operation_ns\": %.4g,\n      \"sync_ns\": 0,\n"
+            "      \"signal_ns\": %.4g,\n      \"block\": [\n",
+            host, ranks, ranks, plenty, of->launch * 1e9, of->operation * 1e9, of->signal * 1e9);
+    print_rates(file, of);
+    fprintf(file,
+            "],\n      \"proxy\": {\"request_ns\": %.4g, \"bytes_per_s\": %.4g}\n    }\n  },\n"
             "  \"processors\": [{\"for\": {\"r\": %d}, \"name\": \"process{r}\","
             " \"kind\": \"process\"}],\n"
             "  \"switches\": [{\"name\": \"memory\", \"multicast\": true}],\n"
             "  \"links\": [{\"for\": {\"r\": %d}, \"from\": \"process{r}\", \"to\": \"memory\",\n"
             "             \"latency_ns\": %.4g, \"bytes_per_s\": %.4g}]\n}\n",
-            ranks, ranks, of->latency / 2 * 1e9, plenty);
+            of->request * 1e9, fmin(of->port, plenty), ranks, ranks, of->latency / 2 * 1e9, plenty);
 }
 
 /* A name that needs no quoting. */

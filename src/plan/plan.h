@@ -209,6 +209,10 @@ typedef struct plan_where {
 } plan_where;
 plan_where plan_operand_where(const banyan_plan *plan, int rank, const plan_thread_block *block,
                               const plan_op *op, const plan_operand *operand);
+/* The ranks whose buffers those are: `*room`, or all of a group. How many. */
+int plan_operand_ranks(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                       const plan_op *op, const plan_operand *operand, const int **ranks,
+                       int *room);
 /* The rank's channel behind a thread block's channel number. */
 static inline uint32_t plan_channel_of(const plan_thread_block *block, const plan_op *op,
                                        uint32_t number)

@@ -15,6 +15,20 @@ plan_where plan_operand_where(const banyan_plan *plan, int rank, const plan_thre
     return (plan_where){rank, operand->buffer};
 }
 
+int plan_operand_ranks(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                       const plan_op *op, const plan_operand *operand, const int **ranks, int *room)
+{
+    if (operand->place != PLAN_GROUP) {
+        *room = plan_operand_where(plan, rank, block, op, operand).rank;
+        *ranks = room;
+        return 1;
+    }
+    uint32_t channel = block->channels[PLAN_SWITCH][operand->reference];
+    const plan_switch *group = &plan->ranks[rank].switches[channel];
+    *ranks = group->ranks;
+    return group->rank_count;
+}
+
 bool plan_channel_pair(const banyan_plan *plan, int rank, plan_channel_type type, uint32_t channel,
                        int *peer, uint32_t *peer_channel)
 {

@@ -138,7 +138,7 @@ static bool moves_itself(const plan_op *op)
     return op->source_count > 0 && op->channel_type != PLAN_PORT;
 }
 
-static banyan_status cost_of(engine *all, const sim_block *block, uint64_t *cost_ps)
+static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
 {
     const plan_op *op = op_at(block);
     const processor_kind *kind = all->ranks[block->rank].kind;
@@ -151,7 +151,12 @@ static banyan_status cost_of(engine *all, const sim_block *block, uint64_t *cost
     if (moves_itself(op))
         RETURN_IF_FAILED(move_reach(all, &move, &reach_ps));
     bool stores_flag = plan_op_form_of(op->kind)->signals && op->channel_type == PLAN_MEMORY;
-    *cost_ps = kind->operation_ps + (stores_flag ? kind->signal_ps : 0) + reach_ps;
+    bool publishes = stores_flag && (block->publishes || !kind->shared_memory);
+    if (moves_itself(op))
+        block->publishes |= move_publishes(all, &move);
+    if (stores_flag)
+        block->publishes = false;
+    *cost_ps = kind->operation_ps + (publishes ? kind->signal_ps : 0) + reach_ps;
     return BANYAN_OK;
 }
 

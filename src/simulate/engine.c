@@ -87,8 +87,8 @@ static banyan_status count_lanes(engine *all)
     return BANYAN_OK;
 }
 
-/* Links, then the ranks' memories, then the thread blocks that each rank can have at work: seconds
- * of one, in place of bytes. */
+/* Links, then the ranks' memories, then the thread blocks that each rank can have at work: their
+ * time in place of bytes. */
 static banyan_status make_resources(engine *all)
 {
     const banyan_topology *topology = all->topology;
@@ -100,7 +100,23 @@ static banyan_status make_resources(engine *all)
     for (uint32_t r = 0; r < ranks; r++) {
         const processor_kind *kind = all->ranks[r].kind;
         all->sharing.resources[links + r].bytes_per_s = kind->memory_bytes_per_s;
-        all->sharing.resources[links + ranks + r].bytes_per_s = kind->blocks_at_once;
+        all->sharing.resources[links + ranks + r].bytes_per_s = kind->blocks_at_once * BLOCK_SECOND;
+    }
+    return BANYAN_OK;
+}
+
+/* How fast memory is may depend on how much of it a rank touches. */
+static banyan_status find_rates(engine *all)
+{
+    bool cached = false;
+    for (int r = 0; r < all->plan->rank_count; r++)
+        cached |= all->ranks[r].kind->shared_memory || all->ranks[r].kind->rate_count > 1;
+    if (cached)
+        RETURN_IF_FAILED(caches_make(all->plan, &all->geometry, &all->caches));
+    for (int r = 0; r < all->plan->rank_count; r++) {
+        sim_rank *rank = &all->ranks[r];
+        double working_set = cached ? (double)all->caches.working_sets[r] : 0;
+        rank->rates = rates_for(rank->kind, working_set);
     }
     return BANYAN_OK;
 }
@@ -126,6 +142,7 @@ static banyan_status make_parts(engine *all)
         make_lanes(all, r);
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
     RETURN_IF_FAILED(routes_make(all->topology, &all->routes));
+    RETURN_IF_FAILED(find_rates(all));
     return packets_make(plan, &all->geometry, &all->packets);
 }
 
@@ -196,6 +213,7 @@ void engine_free(engine *old)
     agenda_free(&old->agenda);
     sharing_free(&old->sharing);
     packets_free(&old->packets);
+    caches_free(&old->caches);
     array_free(&old->record.steps);
     map_free(&old->meetings);
     array_free(&old->meeting_list);

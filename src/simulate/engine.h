@@ -9,12 +9,15 @@
 #include "core/map.h"
 #include "plan/geometry.h"
 #include "plan/pairs.h"
+#include "simulate/caches.h"
 #include "simulate/packets.h"
 #include "simulate/record.h"
 #include "simulate/routes.h"
 #include "simulate/sharing.h"
 
 #define NO_LANE UINT32_MAX
+/* A thread block's second, in place of the bytes that links carry: of about as much. */
+#define BLOCK_SECOND 1e12
 
 /* Something that was done at a time, by a step of the record. */
 typedef struct happening {
@@ -68,6 +71,7 @@ typedef struct sim_block {
     step_record doing;
     happening awaited;    /* the last of what it waited for */
     uint64_t land_ps;     /* how much later what it wrote has arrived everywhere */
+    bool publishes;       /* it has written what others touch since its last signal */
     uint32_t next_waiter; /* lane */
 } sim_block;
 
@@ -99,6 +103,7 @@ typedef struct port_lane {
 
 typedef struct sim_rank {
     const processor_kind *kind;
+    block_rates rates;                   /* for what it touches in this run */
     tokens *signals[PLAN_CHANNEL_TYPES]; /* of each channel */
     tokens *semaphores;
     uint32_t first_block, first_port; /* lanes */
@@ -118,6 +123,7 @@ typedef struct engine {
     agenda agenda;
     sharing sharing;
     packets packets;
+    caches caches; /* nothing without processors that share a memory */
     record record;
     sim_rank *ranks;
     sim_block *blocks;
@@ -160,8 +166,11 @@ typedef struct sim_move {
     bool by_port;
 } sim_move;
 
-/* How long until the first byte of a peer's memory is here; 0: only its own is read. */
+/* How long until the first byte of a peer's memory is here; 0: only its own is read, or shared
+ * memory, whose signals take as much longer. */
 banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps);
+/* In shared memory: does it write what others touch? */
+bool move_publishes(const engine *all, const sim_move *move);
 /* Start the lane's flow. `*flows` is false when there are no bytes; `*land_ps`: what is written has
  * arrived so much after the flow's end. */
 banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool *flows,

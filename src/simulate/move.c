@@ -149,16 +149,33 @@ static banyan_status add_group(load *to, const plan_operand *operand, bool writt
 
 /* ---- operands ---- */
 
+static bool is_shared(const engine *all, const sim_move *move)
+{
+    return all->ranks[move->rank].kind->shared_memory;
+}
+
+/* Of the operand, what is not the rank's own: peers' memory, or in a shared memory what others
+ * have in their caches. */
+static double share_of_others(const engine *all, const sim_move *move, const plan_operand *operand,
+                              bool in_packets, bool written)
+{
+    if (is_shared(all, move))
+        return caches_share_of_others(&all->caches, move->rank, move->block, move->op, operand,
+                                      in_packets, written);
+    return operand->place != PLAN_LOCAL;
+}
+
 static banyan_status add_operand(load *to, const plan_operand *operand, bool in_packets,
                                  bool written)
 {
     const sim_move *move = to->move;
+    const engine *all = to->all;
     double bytes = in_packets ? to->packets : to->data;
-    bool is_local = operand->place == PLAN_LOCAL;
+    double others = share_of_others(all, move, operand, in_packets, written);
     if (in_packets)
         to->packed += bytes;
-    else
-        *(is_local ? &to->local : written ? &to->stored : &to->loaded) += bytes;
+    *(written ? &to->stored : &to->loaded) += in_packets ? 0 : bytes * others;
+    to->local += in_packets ? 0 : bytes * (1 - others);
     if (operand->place == PLAN_GROUP)
         return add_group(to, operand, written, bytes);
     plan_where where =
@@ -186,19 +203,20 @@ static banyan_status add_operands(load *to)
     return BANYAN_OK;
 }
 
-/* Seconds that it takes at the rates of whoever moves it, when no link is in the way: reading,
- * writing and adding go on at the same time. */
+/* Seconds that it takes at the rates of whoever moves it, when no link is in the way. The many
+ * threads of a thread block read, write and add at the same time; a core that has to fetch its
+ * lines does one after the other, and adds meanwhile. */
 static double alone(const load *of, double wire)
 {
-    const processor_kind *kind = of->all->ranks[of->move->rank].kind;
-    const block_rates *rates = &kind->rates;
+    const sim_rank *rank = &of->all->ranks[of->move->rank];
+    const block_rates *rates = &rank->rates;
     if (of->move->by_port)
-        return wire / kind->port_bytes_per_s;
-    double seconds = of->local / rates->local;
-    seconds = fmax(seconds, of->loaded / rates->load);
-    seconds = fmax(seconds, of->stored / rates->store);
-    seconds = fmax(seconds, of->packed / rates->packet);
-    return fmax(seconds, of->reduced / rates->reduce);
+        return wire / rank->kind->port_bytes_per_s;
+    double local = of->local / rates->local, loaded = of->loaded / rates->load;
+    double stored = of->stored / rates->store, packed = of->packed / rates->packet;
+    double moved = rank->kind->shared_memory ? local + loaded + stored + packed
+                                             : fmax(fmax(local, loaded), fmax(stored, packed));
+    return fmax(moved, of->reduced / rates->reduce);
 }
 
 /* Bytes on the link that carries most, or where there is none, in the memory. */
@@ -227,8 +245,8 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     RETURN_IF_FAILED(add_operands(&of));
     double amount = heaviest(&of), seconds = alone(&of, amount);
     uint32_t workers = (uint32_t)(all->topology->links.count + (size_t)all->plan->rank_count);
-    bool added =
-        move->by_port || flow_add(&all->sharing, lane, workers + (uint32_t)move->rank, seconds);
+    bool added = move->by_port || flow_add(&all->sharing, lane, workers + (uint32_t)move->rank,
+                                           seconds * BLOCK_SECOND);
     if (!added || !flow_go(&all->sharing, lane, amount, amount / seconds, all->now_ps))
         return BANYAN_ERR_NO_MEMORY;
     *land_ps = of.land_ps;
@@ -263,7 +281,7 @@ static banyan_status reach_operand(engine *all, const sim_move *move, const plan
 banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps)
 {
     uint64_t longest = 0;
-    for (uint32_t i = 0; i < move->op->source_count; i++) {
+    for (uint32_t i = 0; i < move->op->source_count && !is_shared(all, move); i++) {
         uint64_t one = 0;
         if (move->op->sources[i].place == PLAN_LOCAL)
             continue;
@@ -272,4 +290,13 @@ banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps
     }
     *latency_ps = longest;
     return BANYAN_OK;
+}
+
+bool move_publishes(const engine *all, const sim_move *move)
+{
+    bool others = false;
+    for (uint32_t i = 0; i < move->op->destination_count && is_shared(all, move); i++)
+        others |= share_of_others(all, move, &move->op->destinations[i],
+                                  plan_destination_is_packets(move->op, i), true) > 0;
+    return others;
 }

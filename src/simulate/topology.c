@@ -1,5 +1,6 @@
 #include "simulate/topology.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *about_of(const banyan_topology *topology)
@@ -25,6 +26,30 @@ banyan_status banyan_topology_print(const banyan_topology *topology, char **text
         return error_no_memory(0, "a topology's text");
     *text = printed;
     return BANYAN_OK;
+}
+
+static double between(double first, double second, double share)
+{
+    return 1 / ((1 - share) / first + share / second);
+}
+
+block_rates rates_for(const processor_kind *kind, double working_set_bytes)
+{
+    const cached_rates *all = kind->rates;
+    size_t last = kind->rate_count - 1, at = 0;
+    if (working_set_bytes >= all[last].working_set_bytes)
+        return all[last].rates;
+    while (working_set_bytes >= all[at].working_set_bytes)
+        at++;
+    if (at == 0)
+        return all[0].rates;
+    const block_rates *low = &all[at - 1].rates, *high = &all[at].rates;
+    double share = log(working_set_bytes / all[at - 1].working_set_bytes) /
+                   log(all[at].working_set_bytes / all[at - 1].working_set_bytes);
+    return (block_rates){
+        between(low->local, high->local, share), between(low->load, high->load, share),
+        between(low->store, high->store, share), between(low->packet, high->packet, share),
+        between(low->reduce, high->reduce, share)};
 }
 
 const char *banyan_topology_shipped(size_t index)

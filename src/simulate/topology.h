@@ -15,7 +15,8 @@ typedef struct shipped_topology {
 } shipped_topology;
 extern const shipped_topology shipped_topologies[]; /* ends with an empty one */
 
-/* What a thread block does in a second. */
+/* What a thread block does in a second. Where processors share a memory, peers' memory is what
+ * others write, and to be written, what others touch: wherever it lies. */
 typedef struct block_rates {
     double local;  /* bytes of its own memory, read or written */
     double load;   /* bytes of a peer's memory, read */
@@ -24,6 +25,12 @@ typedef struct block_rates {
     double reduce; /* bytes of sources, reduced */
 } block_rates;
 
+/* The rates of a rank that touches so many bytes in a run. */
+typedef struct cached_rates {
+    double working_set_bytes;
+    block_rates rates;
+} cached_rates;
+
 typedef struct processor_kind {
     const char *name;
     double memory_bytes_per_s;
@@ -31,8 +38,10 @@ typedef struct processor_kind {
     uint64_t launch_ps;    /* before the first operation of a run */
     uint64_t operation_ps; /* of each operation but nop */
     uint64_t sync_ps;      /* of a nop or barrier */
-    uint64_t signal_ps;    /* more, of a signal */
-    block_rates rates;
+    uint64_t signal_ps;    /* more, of a signal; in shared memory, of one with data to publish */
+    bool shared_memory;    /* with all others of its kind, each with caches of its own */
+    cached_rates *rates;   /* by working set, ascending; one: whatever that is */
+    size_t rate_count;
     uint64_t request_ps; /* the proxy's work for one request */
     double port_bytes_per_s;
 } processor_kind;
@@ -62,5 +71,8 @@ struct banyan_topology {
     uint32_t *first_out; /* of each vertex, and one more, into `out` */
     uint32_t *out;       /* links by where they come from */
 };
+
+/* Those of a working set: between two that are known, a byte's time changes with the logarithm. */
+block_rates rates_for(const processor_kind *kind, double working_set_bytes);
 
 #endif

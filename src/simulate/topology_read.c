@@ -71,22 +71,72 @@ static banyan_status read_ns(reader *from, const json_t *object, const char *key
     return BANYAN_OK;
 }
 
+static banyan_status read_flag(reader *from, const json_t *entry, const char *key, bool *flag)
+{
+    return json_object_get(entry, key) ? json_member_bool(&from->path, entry, key, flag)
+                                       : BANYAN_OK;
+}
+
 /* ---- kinds of processors ---- */
 
-static banyan_status read_rates(reader *from, const json_t *kind, block_rates *rates)
+/* In a list each has a working set. */
+static banyan_status read_rates(reader *from, json_t *block, bool listed, block_rates *rates)
 {
-    static const char *const keys[] = {"local_bytes_per_s",  "load_bytes_per_s",
-                                       "store_bytes_per_s",  "packet_bytes_per_s",
-                                       "reduce_bytes_per_s", NULL};
-    json_t *block;
-    RETURN_IF_FAILED(json_member(&from->path, kind, "block", JSON_OBJECT, &block));
-    size_t mark = json_path_key(&from->path, "block");
-    RETURN_IF_FAILED(check_keys(from, block, keys));
+    static const char *const keys[] = {"local_bytes_per_s",
+                                       "load_bytes_per_s",
+                                       "store_bytes_per_s",
+                                       "packet_bytes_per_s",
+                                       "reduce_bytes_per_s",
+                                       "working_set_bytes",
+                                       NULL};
+    static const char *const alone[] = {"local_bytes_per_s",  "load_bytes_per_s",
+                                        "store_bytes_per_s",  "packet_bytes_per_s",
+                                        "reduce_bytes_per_s", NULL};
+    RETURN_IF_FAILED(check_keys(from, block, listed ? keys : alone));
     RETURN_IF_FAILED(read_rate(from, block, keys[0], &rates->local));
     RETURN_IF_FAILED(read_rate(from, block, keys[1], &rates->load));
     RETURN_IF_FAILED(read_rate(from, block, keys[2], &rates->store));
     RETURN_IF_FAILED(read_rate(from, block, keys[3], &rates->packet));
-    RETURN_IF_FAILED(read_rate(from, block, keys[4], &rates->reduce));
+    return read_rate(from, block, keys[4], &rates->reduce);
+}
+
+static banyan_status read_level(reader *from, json_t *block, size_t i, cached_rates *made)
+{
+    RETURN_IF_FAILED(read_rates(from, block, true, &made[i].rates));
+    RETURN_IF_FAILED(read_rate(from, block, "working_set_bytes", &made[i].working_set_bytes));
+    if (i == 0 || made[i].working_set_bytes > made[i - 1].working_set_bytes)
+        return BANYAN_OK;
+    return json_path_fail(&from->path,
+                          "has a working set of %.0f bytes, and the one before of %.0f:"
+                          " they ascend",
+                          made[i].working_set_bytes, made[i - 1].working_set_bytes);
+}
+
+static banyan_status read_levels(reader *from, json_t *list, processor_kind *kind)
+{
+    for (size_t i = 0; i < kind->rate_count; i++) {
+        size_t mark = json_path_index(&from->path, i);
+        RETURN_IF_FAILED(read_level(from, json_array_get(list, i), i, kind->rates));
+        json_path_pop(&from->path, mark);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status read_block(reader *from, const json_t *object, processor_kind *kind)
+{
+    json_t *block = json_object_get(object, "block");
+    bool listed = json_is_array(block);
+    if (!listed)
+        RETURN_IF_FAILED(json_member(&from->path, object, "block", JSON_OBJECT, &block));
+    size_t mark = json_path_key(&from->path, "block");
+    kind->rate_count = listed ? json_array_size(block) : 1;
+    if (kind->rate_count == 0)
+        return json_path_fail(&from->path, "has no rates");
+    kind->rates = arena_take(&from->topology->memory, kind->rate_count * sizeof *kind->rates);
+    if (!kind->rates)
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(listed ? read_levels(from, block, kind)
+                            : read_rates(from, block, false, &kind->rates[0].rates));
     json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }
@@ -106,15 +156,9 @@ static banyan_status read_proxy(reader *from, const json_t *object, processor_ki
 
 static banyan_status read_kind(reader *from, json_t *object, processor_kind *kind)
 {
-    static const char *const keys[] = {"memory_bytes_per_s",
-                                       "blocks_at_once",
-                                       "launch_ns",
-                                       "operation_ns",
-                                       "sync_ns",
-                                       "signal_ns",
-                                       "block",
-                                       "proxy",
-                                       NULL};
+    static const char *const keys[] = {
+        "memory_bytes_per_s", "blocks_at_once", "launch_ns", "operation_ns",  "sync_ns",
+        "signal_ns",          "block",          "proxy",     "shared_memory", NULL};
     RETURN_IF_FAILED(check_keys(from, object, keys));
     RETURN_IF_FAILED(read_rate(from, object, "memory_bytes_per_s", &kind->memory_bytes_per_s));
     RETURN_IF_FAILED(
@@ -123,7 +167,8 @@ static banyan_status read_kind(reader *from, json_t *object, processor_kind *kin
     RETURN_IF_FAILED(read_ns(from, object, "operation_ns", &kind->operation_ps));
     RETURN_IF_FAILED(read_ns(from, object, "sync_ns", &kind->sync_ps));
     RETURN_IF_FAILED(read_ns(from, object, "signal_ns", &kind->signal_ps));
-    RETURN_IF_FAILED(read_rates(from, object, &kind->rates));
+    RETURN_IF_FAILED(read_flag(from, object, "shared_memory", &kind->shared_memory));
+    RETURN_IF_FAILED(read_block(from, object, kind));
     return read_proxy(from, object, kind);
 }
 
@@ -195,12 +240,6 @@ static banyan_status read_processor(reader *from, json_t *entry)
     while (repeat_next(&turns));
     from->topology->processor_count = (uint32_t)from->topology->vertices.count;
     return BANYAN_OK;
-}
-
-static banyan_status read_flag(reader *from, const json_t *entry, const char *key, bool *flag)
-{
-    return json_object_get(entry, key) ? json_member_bool(&from->path, entry, key, flag)
-                                       : BANYAN_OK;
 }
 
 static banyan_status read_switch(reader *from, json_t *entry)

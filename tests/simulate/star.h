@@ -13,6 +13,7 @@ typedef struct star {
     double local, load, store, packet, reduce, port, memory; /* bytes a second; 0: no limit */
     double blocks_at_once;                                   /* 0: no limit */
     bool multicast;
+    bool shared_memory;
 } star;
 
 static double star_rate(double rate)
@@ -26,7 +27,8 @@ static inline banyan_topology *star_make(const star *of)
     banyan_topology *topology;
     int bytes = snprintf(
         text, sizeof text,
-        "{\"name\": \"star\", \"kinds\": {\"fast\": {\"memory_bytes_per_s\": %.17g,"
+        "{\"name\": \"star\", \"kinds\": {\"fast\": {\"shared_memory\": %s,"
+        " \"memory_bytes_per_s\": %.17g,"
         " \"blocks_at_once\": %.17g,"
         " \"launch_ns\": %.17g, \"operation_ns\": %.17g, \"sync_ns\": %.17g, \"signal_ns\": %.17g,"
         " \"block\": {\"local_bytes_per_s\": %.17g, \"load_bytes_per_s\": %.17g,"
@@ -37,11 +39,12 @@ static inline banyan_topology *star_make(const star *of)
         " \"switches\": [{\"name\": \"middle\", \"multicast\": %s}],"
         " \"links\": [{\"for\": {\"p\": %d}, \"from\": \"p{p}\", \"to\": \"middle\","
         "  \"latency_ns\": %.17g, \"bytes_per_s\": %.17g}]}",
-        star_rate(of->memory), of->blocks_at_once > 0 ? of->blocks_at_once : 1e6, of->launch_ns,
-        of->operation_ns, of->sync_ns, of->signal_ns, star_rate(of->local), star_rate(of->load),
-        star_rate(of->store), star_rate(of->packet), star_rate(of->reduce), of->request_ns,
-        star_rate(of->port), of->processors, of->multicast ? "true" : "false", of->processors,
-        of->latency_ns, star_rate(of->bytes_per_s));
+        of->shared_memory ? "true" : "false", star_rate(of->memory),
+        of->blocks_at_once > 0 ? of->blocks_at_once : 1e6, of->launch_ns, of->operation_ns,
+        of->sync_ns, of->signal_ns, star_rate(of->local), star_rate(of->load), star_rate(of->store),
+        star_rate(of->packet), star_rate(of->reduce), of->request_ns, star_rate(of->port),
+        of->processors, of->multicast ? "true" : "false", of->processors, of->latency_ns,
+        star_rate(of->bytes_per_s));
     CHECK(bytes > 0 && bytes < (int)sizeof text);
     CHECK_OK(banyan_topology_parse(text, (size_t)bytes, "star", &topology));
     return topology;

@@ -1,6 +1,8 @@
 /* Topologies: what their entries stand for, and what is refused, with its place. */
 #include "simulate/star.h"
 
+#include <math.h>
+
 #include "core/json.h"
 #include "simulate/routes.h"
 
@@ -75,6 +77,44 @@ static void what_is_printed_reads_as_the_same(void **state)
         banyan_topology_destroy(first);
         banyan_topology_destroy(second);
     }
+}
+
+/* ---- rates by working set ---- */
+
+#define LEVEL(bytes, rate)                                                                         \
+    "{\"working_set_bytes\": " bytes ", \"local_bytes_per_s\": " rate                              \
+    ", \"load_bytes_per_s\": " rate ", \"store_bytes_per_s\": " rate                               \
+    ", \"packet_bytes_per_s\": " rate ", \"reduce_bytes_per_s\": " rate "}"
+#define LEVELS(list)                                                                               \
+    "{\"name\": \"t\", \"kinds\": {\"k\": {\"memory_bytes_per_s\": 1e9, \"blocks_at_once\": 1,"    \
+    " \"launch_ns\": 1, \"operation_ns\": 1, \"sync_ns\": 0, \"signal_ns\": 0,"                    \
+    " \"shared_memory\": true, \"block\": [" list "],"                                             \
+    " \"proxy\": {\"request_ns\": 1, \"bytes_per_s\": 1e9}}}, " TWO ", \"links\": []}"
+
+static bool is_near(double value, double wanted)
+{
+    return fabs(value / wanted - 1) < 1e-9;
+}
+
+static void a_byte_takes_longer_the_more_are_touched(void **state)
+{
+    (void)state;
+    banyan_topology *topology =
+        read_text(LEVELS(LEVEL("1e3", "8e9") "," LEVEL("1e5", "2e9") "," LEVEL("1e6", "1e9")));
+    const processor_kind *kind = &topology->kinds[0];
+    CHECK(kind->shared_memory && kind->rate_count == 3);
+    CHECK(is_near(rates_for(kind, 0).local, 8e9) && is_near(rates_for(kind, 1e3).load, 8e9));
+    CHECK(rates_for(kind, 1e6).store == 1e9 && rates_for(kind, 1e12).packet == 1e9);
+    CHECK(is_near(rates_for(kind, 1e5).reduce, 2e9));
+    /* Half-way, as the number of digits goes, half of each time. */
+    CHECK(is_near(1 / rates_for(kind, 1e4).local, (1 / 8e9 + 1 / 2e9) / 2));
+    banyan_topology_destroy(topology);
+    check_refused(LEVELS(""), "kinds.k.block has no rates");
+    check_refused(LEVELS(LEVEL("1e5", "8e9") "," LEVEL("1e5", "2e9")),
+                  "kinds.k.block[1] has a working set of 100000 bytes, and the one before of "
+                  "100000: they ascend");
+    check_refused(LEVELS("{\"local_bytes_per_s\": 0}"),
+                  "kinds.k.block[0].local_bytes_per_s is 0: 1 to 1e+18 are possible");
 }
 
 /* ---- routes ---- */
@@ -196,6 +236,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_entry_stands_for_many),
         cmocka_unit_test(what_is_printed_reads_as_the_same),
+        cmocka_unit_test(a_byte_takes_longer_the_more_are_touched),
         cmocka_unit_test(the_quickest_way_is_taken_and_never_through_a_processor),
         cmocka_unit_test(processors_reach_each_other),
         cmocka_unit_test(what_is_wrong_is_refused_with_its_place),

@@ -113,8 +113,12 @@ class Topologies(Command):
         self.printed("topo", "probe", "-n", 3, "-o", path)
         self.assertIn("3 processors, 1 switches, 6 links\n", self.printed("topo", "show", path))
         kind = json.loads(path.read_text())["kinds"]["process"]
-        for rate in kind["block"].values():
-            self.assertTrue(1e6 < rate <= 1e15, kind)
+        self.assertTrue(kind["shared_memory"])
+        touched = 0
+        for rates in kind["block"]:
+            self.assertGreater(rates["working_set_bytes"], touched)
+            touched = rates["working_set_bytes"]
+            self.assertTrue(all(1e6 < rate <= 1e15 for key, rate in rates.items() if key != "working_set_bytes"), rates)
         plan = self.emit("allreduce_twoshot", 3)
         sizes = json.loads(self.printed("simulate", plan, "-t", path, "-s", "1K:1M", "--json"))["sizes"]
         self.assertTrue(all(size["seconds"] > 0 for size in sizes))

@@ -1,0 +1,128 @@
+/* Processors that share a memory: what one writes and another touches goes from cache to cache, and
+ * nothing else does. */
+#include "simulate/star.h"
+
+#include <math.h>
+
+#include <banyan/program.h>
+
+#define BYTES UINT64_C(1000000)
+#define OWN 1e9
+#define OTHERS 1e8
+#define SIGNAL 1e-3
+
+/* Own memory and others' are told apart by their rates, and signals with data by what they cost. */
+static const star plain = {.processors = 3,
+                           .shared_memory = true,
+                           .local = OWN,
+                           .load = OTHERS,
+                           .store = OTHERS,
+                           .signal_ns = SIGNAL * 1e9};
+
+static banyan_program *begin(int ranks, uint64_t chunks)
+{
+    const banyan_collective collective = {
+        .kind = BANYAN_CUSTOM, .input_chunks = chunks, .output_chunks = chunks};
+    banyan_program *program;
+    CHECK_OK(banyan_program_create("caches", &collective, ranks, NULL, &program));
+    return program;
+}
+
+static void check_takes(banyan_program *program, uint64_t bytes, double seconds)
+{
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    double took = star_seconds(plan, &plain, bytes);
+    CHECK(fabs(took / seconds - 1) < 1e-6, "%.9g s, not %.9g", took, seconds);
+    banyan_plan_destroy(plan);
+}
+
+static void what_a_peer_only_has_is_as_near_as_the_own(void **state)
+{
+    (void)state;
+    /* Its input, which nobody writes, and its output, which it does not touch. */
+    banyan_program *program = begin(2, 1);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_get(to, banyan_output(program, 0, 0, 1), banyan_input(program, 1, 0, 1),
+                      BANYAN_TB(0));
+    banyan_memory_put(to, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
+                      BANYAN_TB(0));
+    check_takes(program, BYTES, 4 * BYTES / OWN);
+}
+
+static void what_one_writes_and_another_reads_moves_twice(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2, 1);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
+    banyan_copy(program, 0, banyan_output(program, 0, 0, 1), banyan_input(program, 0, 0, 1),
+                BANYAN_TB(0));
+    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_get(from, banyan_output(program, 1, 0, 1), banyan_output(program, 0, 0, 1),
+                      BANYAN_TB(0));
+    check_takes(program, BYTES, 2 * BYTES / OWN + 2 * BYTES / OTHERS + SIGNAL);
+}
+
+/* Nothing was written since the first signal. */
+static void a_signal_without_data_costs_nothing(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2, 1);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
+    banyan_memory_put(to, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
+                      BANYAN_TB(0));
+    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    check_takes(program, BYTES, 2 * BYTES / OWN);
+}
+
+/* Of two chunks, one is another's. */
+static void a_part_may_be_anothers(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(3, 2);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
+    banyan_copy(program, 0, banyan_output(program, 0, 0, 2), banyan_input(program, 0, 0, 2),
+                BANYAN_TB(0));
+    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_get(from, banyan_output(program, 1, 0, 1), banyan_output(program, 0, 1, 2),
+                      BANYAN_TB(0));
+    check_takes(program, 2 * BYTES,
+                3 * BYTES / OWN + BYTES / OTHERS + SIGNAL + BYTES / OWN + BYTES / OTHERS);
+}
+
+/* To be written where it was just read, it need not be fetched once more. */
+static void what_was_read_is_there_to_be_written(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2, 1);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
+    banyan_chunk sum = banyan_output(program, 1, 0, 1), own = banyan_input(program, 1, 0, 1);
+    banyan_memory_put(to, sum, banyan_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_reduce_chunks(program, 1, sum, &own, 1, sum, BANYAN_SUM, BANYAN_TB(0));
+    check_takes(program, BYTES,
+                BYTES / OWN + BYTES / OTHERS + SIGNAL + 2 * BYTES / OWN + BYTES / OTHERS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_peer_only_has_is_as_near_as_the_own),
+        cmocka_unit_test(what_one_writes_and_another_reads_moves_twice),
+        cmocka_unit_test(a_signal_without_data_costs_nothing),
+        cmocka_unit_test(a_part_may_be_anothers),
+        cmocka_unit_test(what_was_read_is_there_to_be_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,9 @@
+/* A processor for each rank of this machine. */
+#ifndef TOOLS_BOUND_H
+#define TOOLS_BOUND_H
+
+/* Keep the calling thread, rank `rank` of `ranks`, on a processor that no other rank is kept on.
+ * Nothing happens where there are fewer processors than ranks. */
+void bound_to_processor(int rank, int ranks);
+
+#endif
