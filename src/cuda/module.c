@@ -2,10 +2,15 @@
 #include "core/module.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include "cuda/driver.h"
+#include "cuda/memory/memory.h"
 
 static const module_tables tables = {
     .abi_version = MODULE_ABI_VERSION,
     .name = "cuda",
+    .device_memory = &cuda_memory_ops,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,
@@ -17,6 +22,12 @@ bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over
     if (abi_version != MODULE_ABI_VERSION) {
         snprintf(reason, reason_bytes, "it speaks version %d of the module contract, not %u",
                  MODULE_ABI_VERSION, abi_version);
+        return false;
+    }
+    if (driver_open() != BANYAN_OK) {
+        const char *missing = banyan_last_error();
+        bool named = strncmp(missing, "cuda: ", 6) == 0; /* whoever loads a module names it, too */
+        snprintf(reason, reason_bytes, "%s", missing + (named ? 6 : 0));
         return false;
     }
     *handed_over = &tables;

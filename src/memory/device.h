@@ -19,6 +19,9 @@ typedef enum device_sharing {
 
 #define DEVICE_NAME_BYTES 64
 
+/* What names a device alike in every process, whatever number it has there. */
+#define DEVICE_UUID_BYTES 16
+
 /* Plain bytes, which a peer can be told. */
 typedef struct device_share {
     uint32_t sharing;     /* enum device_sharing */
@@ -36,6 +39,10 @@ typedef struct memory_device_ops {
 
     /* Is device `id` there and fit for use? UNSUPPORTED says what it lacks. Once is enough. */
     banyan_status (*open)(int id);
+    banyan_status (*identify)(int id, unsigned char uuid[DEVICE_UUID_BYTES]);
+    /* UNSUPPORTED when `id` cannot reach memory of the device that `uuid` names. BANYAN_OK for one
+     * that this process does not see: mapping its memory will tell. */
+    banyan_status (*reach)(int id, const unsigned char uuid[DEVICE_UUID_BYTES]);
 
     /* `bytes` > 0 zeroed bytes on the device, rounded up to what it maps, that other processes can
      * map; `*fd` is to be closed once they have. */
@@ -43,6 +50,9 @@ typedef struct memory_device_ops {
     /* Map what a rank made on another device or this one, for use by this one. */
     banyan_status (*map)(int id, int fd, size_t mapped_bytes, pages *made);
     void (*release)(pages *mapped);
+
+    /* What is free on the device now, of how much. */
+    banyan_status (*room)(int id, size_t *free_bytes, size_t *all_bytes);
 
     /* Memory for this rank alone. `free` waits for nothing: the caller knows that nobody uses it.
      */
@@ -74,6 +84,10 @@ banyan_status memory_device_find(DLDeviceType type, const memory_device_ops **op
 /* The table of a module that is loaded already; NULL when none is: whoever has no device memory yet
  * need not load a driver to find out. */
 const memory_device_ops *memory_device_loaded(DLDeviceType type);
+
+/* The same, but loaded when this process already has the device's driver, and so may have memory
+ * there. Cheap enough to ask about every pointer. */
+const memory_device_ops *memory_device_in_use(DLDeviceType type);
 
 /* kDLCPU, or nothing said (type 0)? */
 static inline bool device_is_host(DLDevice device)

@@ -20,6 +20,8 @@ typedef struct memory_part {
 
 struct banyan_memory {
     struct memory_space *space;
+    const struct memory_device_ops *ops; /* NULL: on the host */
+    DLDevice device;                     /* where this rank's part lies */
     uint64_t id;
     memory_part *parts; /* one a local rank */
 };

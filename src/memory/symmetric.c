@@ -1,32 +1,45 @@
 /* Symmetric buffers. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "memory/device.h"
 #include "memory/space.h"
 #include "world/control.h"
 
 /* What ranks tell each other about their parts. */
 struct part_record {
     uint64_t bytes, mapped_bytes, address;
+    int32_t device_type, device;
+    unsigned char uuid[DEVICE_UUID_BYTES];
 };
 
 /* Collective work on the way to a buffer. */
 struct allocation {
     banyan_memory *memory;
     struct part_record *records; /* of all ranks */
-    int *fds;                    /* of this node's ranks; -1: none */
+    unsigned char uuid[DEVICE_UUID_BYTES];
+    int *fds; /* of this node's ranks; -1: none */
     int own_fd;
 };
+
+static void part_release(const banyan_memory *memory, memory_part *part)
+{
+    if (!memory->ops)
+        pages_release(&part->mapped);
+    else if (part->mapped.address)
+        memory->ops->release(&part->mapped);
+}
 
 static void memory_release(banyan_memory *memory)
 {
     if (!memory)
         return;
     for (int i = 0; memory->parts && i < memory->space->local_size; i++)
-        pages_release(&memory->parts[i].mapped);
+        part_release(memory, &memory->parts[i]);
     free(memory->parts);
     free(memory);
 }
@@ -38,9 +51,46 @@ static void forget_fds(struct allocation *work)
         work->fds[i] = -1;
 }
 
+/* ---- a rank's own part ---- */
+
+static banyan_status open_device(struct allocation *work)
+{
+    banyan_memory *memory = work->memory;
+    if (device_is_host(memory->device)) {
+        memory->device = BANYAN_HOST;
+        return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(memory_device_find(memory->device.device_type, &memory->ops));
+    RETURN_IF_FAILED(memory->ops->open(memory->device.device_id));
+    return memory->ops->identify(memory->device.device_id, work->uuid);
+}
+
+/* Why this rank has none, and how much there would have been. */
+static banyan_status explain_device(const banyan_memory *memory, size_t bytes, banyan_status status)
+{
+    char sentence[512], room[80] = "";
+    size_t free_bytes, all_bytes;
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    if (status == BANYAN_ERR_NO_MEMORY &&
+        memory->ops->room(memory->device.device_id, &free_bytes, &all_bytes) == BANYAN_OK)
+        snprintf(room, sizeof room, "; %zu of %zu bytes are free", free_bytes, all_bytes);
+    return error_set(status, "rank %d could not have %zu bytes: %s%s", memory->space->rank, bytes,
+                     sentence, room);
+}
+
+static banyan_status create_own(struct allocation *work, size_t bytes, bool sparse)
+{
+    banyan_memory *memory = work->memory;
+    pages *own = &memory->parts[memory->space->local_rank].mapped;
+    if (!memory->ops)
+        return pages_create(bytes, sparse, &work->own_fd, own);
+    banyan_status status = memory->ops->create(memory->device.device_id, bytes, &work->own_fd, own);
+    return status == BANYAN_OK ? BANYAN_OK : explain_device(memory, bytes, status);
+}
+
 /* What this rank can do alone. */
-static banyan_status allocation_begin(struct allocation *work, memory_space *space, size_t bytes,
-                                      bool sparse)
+static banyan_status allocation_begin(struct allocation *work, memory_space *space, DLDevice device,
+                                      size_t bytes, bool sparse)
 {
     size_t count = (size_t)space->local_size;
     size_t world_size = (size_t)banyan_world_size(space->world);
@@ -48,6 +98,7 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
     if (!work->memory)
         return error_no_memory(sizeof *work->memory, "a symmetric buffer");
     work->memory->space = space;
+    work->memory->device = device;
     work->memory->parts = calloc(count, sizeof *work->memory->parts);
     if (!work->memory->parts)
         return error_no_memory(count * sizeof(memory_part), "a symmetric buffer's parts");
@@ -60,16 +111,52 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
         return error_no_memory(world_size * sizeof *work->records, "a symmetric buffer's records");
     if (!array_reserve(&space->buffers, 1))
         return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(open_device(work));
     memory_part *own = &work->memory->parts[space->local_rank];
     own->bytes = bytes;
     if (bytes == 0)
         return BANYAN_OK;
-    RETURN_IF_FAILED(pages_create(bytes, sparse, &work->own_fd, &own->mapped));
+    RETURN_IF_FAILED(create_own(work, bytes, sparse));
     own->owner_address = (uint64_t)(uintptr_t)own->mapped.address;
     return BANYAN_OK;
 }
 
-/* Ranks that are threads of this process have their part mapped already. */
+/* ---- the parts of peers ---- */
+
+/* All ranks have the same records, and so fail alike. */
+static banyan_status check_device_types(const struct allocation *work)
+{
+    const struct part_record *first = &work->records[0];
+    for (int rank = 1; rank < banyan_world_size(work->memory->space->world); rank++) {
+        const struct part_record *record = &work->records[rank];
+        if (record->device_type != first->device_type)
+            return error_set(BANYAN_ERR_MISMATCH,
+                             "a symmetric buffer lies on the host or on devices of one kind, not "
+                             "on a device of DLPack's type %d at rank 0 and %d at rank %d",
+                             first->device_type, record->device_type, rank);
+    }
+    return BANYAN_OK;
+}
+
+/* The same memory is mapped once more by every rank that is a thread of this process, for its own
+ * device. */
+static banyan_status map_on_device(const struct allocation *work, int local)
+{
+    const banyan_memory *memory = work->memory;
+    int id = memory->device.device_id, rank = memory->space->local_ranks[local];
+    const struct part_record *record = &work->records[rank];
+    banyan_status status = memory->ops->reach(id, record->uuid);
+    if (status == BANYAN_OK)
+        status = memory->ops->map(id, work->fds[local], record->mapped_bytes,
+                                  &memory->parts[local].mapped);
+    if (status != BANYAN_OK)
+        return error_set(status,
+                         "rank %d cannot map on device %d what rank %d has on its device %d: %s",
+                         memory->space->rank, id, rank, record->device, banyan_last_error());
+    return BANYAN_OK;
+}
+
+/* Ranks that are threads of this process have their part on the host mapped already. */
 static banyan_status map_peer(struct allocation *work, int local)
 {
     memory_space *space = work->memory->space;
@@ -80,12 +167,14 @@ static banyan_status map_peer(struct allocation *work, int local)
     part->owner_address = record->address;
     if (record->bytes == 0)
         return BANYAN_OK;
-    if (control_pid(space->world, rank) == getpid())
+    if (!work->memory->ops && control_pid(space->world, rank) == getpid())
         return pages_share((void *)(uintptr_t)record->address, record->mapped_bytes, &part->mapped);
     if (work->fds[local] < 0)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d: rank %d gave no descriptor for its part of %" PRIu64 " bytes",
                          space->rank, rank, record->bytes);
+    if (work->memory->ops)
+        return map_on_device(work, local);
     return pages_map(work->fds[local], record->mapped_bytes, &part->mapped);
 }
 
@@ -103,8 +192,16 @@ static banyan_status allocation_exchange(struct allocation *work)
 {
     memory_space *space = work->memory->space;
     const memory_part *own = &work->memory->parts[space->local_rank];
-    struct part_record mine = {own->bytes, own->mapped.mapped_bytes, own->owner_address};
+    struct part_record mine = {
+        .bytes = own->bytes,
+        .mapped_bytes = own->mapped.mapped_bytes,
+        .address = own->owner_address,
+        .device_type = (int32_t)work->memory->device.device_type,
+        .device = work->memory->device.device_id,
+    };
+    memcpy(mine.uuid, work->uuid, sizeof mine.uuid);
     RETURN_IF_FAILED(banyan_world_allgather(space->world, &mine, sizeof mine, work->records));
+    RETURN_IF_FAILED(check_device_types(work));
     banyan_status status = control_share_fd(space->world, work->own_fd, work->fds);
     if (status != BANYAN_OK) {
         forget_fds(work);
@@ -137,12 +234,13 @@ static void allocation_end(struct allocation *work, const memory_space *space)
     free(work->records);
 }
 
-banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory)
+static banyan_status allocate(banyan_world *world, DLDevice device, size_t bytes, bool sparse,
+                              banyan_memory **memory)
 {
     memory_space *space;
     RETURN_IF_FAILED(memory_space_of(world, &space));
     struct allocation work = {.own_fd = -1};
-    banyan_status status = allocation_begin(&work, space, bytes, sparse);
+    banyan_status status = allocation_begin(&work, space, device, bytes, sparse);
     if (status == BANYAN_OK)
         allocation_commit(&work, &status);
     bool committed = status == BANYAN_OK;
@@ -164,10 +262,27 @@ banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banya
     return BANYAN_OK;
 }
 
+banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory)
+{
+    return allocate(world, BANYAN_HOST, bytes, sparse, memory);
+}
+
 banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes, banyan_memory **memory)
 {
     CONTROL_CALL(world, __func__);
-    return memory_alloc(world, bytes, false, memory);
+    return allocate(world, BANYAN_HOST, bytes, false, memory);
+}
+
+banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice device, size_t bytes,
+                                     banyan_memory **memory)
+{
+    CONTROL_CALL(world, __func__);
+    return allocate(world, device, bytes, false, memory);
+}
+
+DLDevice banyan_memory_device(const banyan_memory *memory)
+{
+    return memory->device;
 }
 
 /* The first buffer whose id is not below `id`. */

@@ -1,0 +1,137 @@
+/* Copies and fills that are done when they return, in a stream of our own a device. */
+#include <pthread.h>
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+
+#define DEVICES_MAX 64
+
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static CUstream streams[DEVICES_MAX];
+
+/* Made once and kept until the process ends. */
+static banyan_status stream_of(int device, CUstream *stream)
+{
+    banyan_status status = BANYAN_OK;
+    pthread_mutex_lock(&streams_lock);
+    if (!streams[device])
+        status = DRIVER(device, cuStreamCreate, &streams[device], CU_STREAM_NON_BLOCKING);
+    *stream = streams[device];
+    pthread_mutex_unlock(&streams_lock);
+    return status;
+}
+
+banyan_status bytes_locate(const void *address, DLDevice *device)
+{
+    unsigned int type = 0, managed = 0;
+    int id = -1;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *answers[] = {&type, &managed, &id};
+    CUresult result = driver.cuPointerGetAttributes(3, asked, answers, (CUdeviceptr)address);
+    if (result != CUDA_SUCCESS)
+        type = 0; /* no memory of this driver's */
+    if (managed)
+        *device = (DLDevice){kDLCUDAManaged, id};
+    else
+        *device = type == CU_MEMORYTYPE_DEVICE ? BANYAN_CUDA(id) : BANYAN_HOST;
+    return BANYAN_OK;
+}
+
+/* The device that has the address mapped; -1 for ordinary memory. */
+static int user_of(const void *address)
+{
+    mapping found;
+    DLDevice device;
+    if (mappings_find(address, &found))
+        return found.device;
+    bytes_locate(address, &device);
+    return device.device_type == kDLCUDA ? device.device_id : -1;
+}
+
+/* Memory of another device may be mapped for one device only, which then must do the work. */
+static int device_for(const void *to, const void *from)
+{
+    mapping found;
+    if (mappings_find(to, &found) || mappings_find(from, &found))
+        return found.device;
+    int device = user_of(to);
+    return device >= 0 ? device : user_of(from);
+}
+
+typedef CUresult (*bytes_queue)(const void *job, CUstream stream);
+
+static banyan_status run_here(int device, const char *call, bytes_queue queue, const void *job)
+{
+    CUstream stream;
+    banyan_status status = stream_of(device, &stream);
+    if (status == BANYAN_OK)
+        status = driver_check(queue(job, stream), call, device);
+    if (status == BANYAN_OK)
+        status = DRIVER(device, cuStreamSynchronize, stream);
+    return status;
+}
+
+static banyan_status run(int device, const char *call, bytes_queue queue, const void *job)
+{
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = run_here(device, call, queue, job);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+static CUresult queue_copy(const void *job, CUstream stream)
+{
+    const struct copy *copy = job;
+    return driver.cuMemcpyAsync((CUdeviceptr)copy->to, (CUdeviceptr)copy->from, copy->bytes,
+                                stream);
+}
+
+banyan_status bytes_copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0)
+        return BANYAN_OK;
+    int device = device_for(to, from);
+    if (device < 0) {
+        memcpy(to, from, bytes);
+        return BANYAN_OK;
+    }
+    struct copy copy = {to, from, bytes};
+    return run(device, "cuMemcpyAsync", queue_copy, &copy);
+}
+
+struct fill {
+    void *to;
+    uint8_t value;
+    size_t bytes;
+};
+
+static CUresult queue_fill(const void *job, CUstream stream)
+{
+    const struct fill *fill = job;
+    return driver.cuMemsetD8Async((CUdeviceptr)fill->to, fill->value, fill->bytes, stream);
+}
+
+banyan_status bytes_fill(void *to, uint8_t value, size_t bytes)
+{
+    if (bytes == 0)
+        return BANYAN_OK;
+    int device = user_of(to);
+    if (device < 0) {
+        memset(to, value, bytes);
+        return BANYAN_OK;
+    }
+    struct fill fill = {to, value, bytes};
+    return run(device, "cuMemsetD8Async", queue_fill, &fill);
+}

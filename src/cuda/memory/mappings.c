@@ -1,0 +1,82 @@
+/* Which address space is whose: the driver tells where memory lies, not who has it mapped. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static mapping *mappings; /* ascending */
+static size_t mapping_count, mapping_room;
+
+/* With the lock held: the first mapping that begins behind the address. */
+static size_t position_behind(uintptr_t address)
+{
+    size_t low = 0, high = mapping_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (mappings[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool make_room(void)
+{
+    if (mapping_count < mapping_room)
+        return true;
+    size_t room = mapping_room ? 2 * mapping_room : 64;
+    mapping *larger = realloc(mappings, room * sizeof *larger);
+    if (!larger)
+        return false;
+    mappings = larger;
+    mapping_room = room;
+    return true;
+}
+
+banyan_status mappings_add(mapping added)
+{
+    pthread_rwlock_wrlock(&lock);
+    bool room = make_room();
+    if (room) {
+        size_t at = position_behind(added.start);
+        memmove(&mappings[at + 1], &mappings[at], (mapping_count - at) * sizeof *mappings);
+        mappings[at] = added;
+        mapping_count++;
+    }
+    pthread_rwlock_unlock(&lock);
+    return room
+               ? BANYAN_OK
+               : banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for the list of mappings");
+}
+
+void mappings_remove(uintptr_t start)
+{
+    pthread_rwlock_wrlock(&lock);
+    size_t behind = position_behind(start);
+    if (behind > 0 && mappings[behind - 1].start == start) {
+        mapping_count--;
+        memmove(&mappings[behind - 1], &mappings[behind],
+                (mapping_count - (behind - 1)) * sizeof *mappings);
+    }
+    if (mapping_count == 0) {
+        free(mappings);
+        mappings = NULL;
+        mapping_room = 0;
+    }
+    pthread_rwlock_unlock(&lock);
+}
+
+bool mappings_find(const void *address, mapping *found)
+{
+    uintptr_t wanted = (uintptr_t)address;
+    pthread_rwlock_rdlock(&lock);
+    size_t behind = position_behind(wanted);
+    bool inside = behind > 0 && wanted < mappings[behind - 1].end;
+    if (inside)
+        *found = mappings[behind - 1];
+    pthread_rwlock_unlock(&lock);
+    return inside;
+}

@@ -1,0 +1,129 @@
+/* The module's table of memory. */
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+
+/* Virtual memory management, and descriptors that another process can map. */
+static banyan_status cuda_open(int id)
+{
+    int count = 0;
+    banyan_status status = driver_open();
+    if (status == BANYAN_OK)
+        status = DRIVER(-1, cuDeviceGetCount, &count);
+    if (status != BANYAN_OK)
+        return status;
+    if (id < 0 || id >= count)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: there is no device %d; this process sees %d", id, count);
+    const struct {
+        CUdevice_attribute attribute;
+        const char *what;
+    } needed[] = {
+        {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "virtual memory management"},
+        {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+         "memory that is shared by file descriptors"},
+    };
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        if (!driver_attribute(needed[i].attribute, id))
+            return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: device %d has no %s", id,
+                                    needed[i].what);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status cuda_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
+{
+    CUuuid found;
+    CUdevice device;
+    banyan_status status = DRIVER(id, cuDeviceGet, &device, id);
+    if (status == BANYAN_OK)
+        status = DRIVER(id, cuDeviceGetUuid, &found, device);
+    if (status == BANYAN_OK)
+        memcpy(uuid, found.bytes, DEVICE_UUID_BYTES);
+    return status;
+}
+
+/* -1: this process does not see it. */
+static int device_of(const unsigned char uuid[DEVICE_UUID_BYTES])
+{
+    int count = 0;
+    driver.cuDeviceGetCount(&count);
+    for (int id = 0; id < count; id++) {
+        unsigned char found[DEVICE_UUID_BYTES];
+        if (cuda_identify(id, found) == BANYAN_OK && memcmp(found, uuid, sizeof found) == 0)
+            return id;
+    }
+    return -1;
+}
+
+static banyan_status cuda_reach(int id, const unsigned char uuid[DEVICE_UUID_BYTES])
+{
+    int peer = device_of(uuid), reaches = 0;
+    if (peer < 0 || peer == id)
+        return BANYAN_OK;
+    CUdevice device, peer_device;
+    banyan_status status = DRIVER(id, cuDeviceGet, &device, id);
+    if (status == BANYAN_OK)
+        status = DRIVER(peer, cuDeviceGet, &peer_device, peer);
+    if (status == BANYAN_OK)
+        status = DRIVER(id, cuDeviceCanAccessPeer, &reaches, device, peer_device);
+    if (status != BANYAN_OK || reaches)
+        return status;
+    return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                            "cuda: device %d cannot reach device %d: neither NVLink nor PCIe peer "
+                            "access joins them",
+                            id, peer);
+}
+
+static banyan_status cuda_room(int id, size_t *free_bytes, size_t *all_bytes)
+{
+    banyan_status status = driver_enter(id);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(id, cuMemGetInfo, free_bytes, all_bytes);
+    driver_leave();
+    return status;
+}
+
+static banyan_status cuda_alloc(int id, size_t bytes, void **address)
+{
+    CUdeviceptr made = 0;
+    banyan_status status = driver_enter(id);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = DRIVER(id, cuMemAlloc, &made, bytes);
+    driver_capture_restore(before);
+    driver_leave();
+    if (status == BANYAN_OK)
+        *address = (void *)(uintptr_t)made;
+    return status;
+}
+
+static void cuda_free(int id, void *address)
+{
+    if (!address || driver_enter(id) != BANYAN_OK)
+        return;
+    driver_capture before = driver_capture_relax();
+    driver.cuMemFree((CUdeviceptr)address);
+    driver_capture_restore(before);
+    driver_leave();
+}
+
+const memory_device_ops cuda_memory_ops = {
+    .size = sizeof(memory_device_ops),
+    .name = "cuda",
+    .type = kDLCUDA,
+    .open = cuda_open,
+    .identify = cuda_identify,
+    .reach = cuda_reach,
+    .create = vmm_create,
+    .map = vmm_map_peer,
+    .release = vmm_release,
+    .room = cuda_room,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .copy = bytes_copy,
+    .fill = bytes_fill,
+    .locate = bytes_locate,
+};

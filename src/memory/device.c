@@ -1,0 +1,84 @@
+/* Which modules have been loaded for devices, and whose memory a pointer is. */
+#include "memory/device.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdatomic.h>
+
+#include "core/error.h"
+#include "core/module.h"
+
+#define CUDA_DRIVER "libcuda.so.1"
+
+static _Atomic(const memory_device_ops *) loaded_cuda;
+
+banyan_status memory_device_find(DLDeviceType type, const memory_device_ops **ops)
+{
+    if (type != kDLCUDA)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "there are buffers on the host and on CUDA devices, not on devices of "
+                         "DLPack's type %d",
+                         (int)type);
+    const memory_device_ops *found = atomic_load_explicit(&loaded_cuda, memory_order_acquire);
+    if (!found) {
+        const module_tables *tables;
+        RETURN_IF_FAILED(module_load("cuda", &tables));
+        found = tables->device_memory;
+        if (!found)
+            return error_set(BANYAN_ERR_UNSUPPORTED, "module %s has no memory of devices",
+                             tables->name);
+        atomic_store_explicit(&loaded_cuda, found, memory_order_release);
+    }
+    *ops = found;
+    return BANYAN_OK;
+}
+
+const memory_device_ops *memory_device_loaded(DLDeviceType type)
+{
+    return type == kDLCUDA ? atomic_load_explicit(&loaded_cuda, memory_order_acquire) : NULL;
+}
+
+static int take_count(struct dl_phdr_info *info, size_t bytes, void *count)
+{
+    (void)bytes;
+    *(unsigned long long *)count = info->dlpi_adds;
+    return 1;
+}
+
+/* Looking for a library takes the linker microseconds, so only when there are new ones. */
+static bool process_has_driver(void)
+{
+    static _Atomic unsigned long long looked_at;
+    unsigned long long count = 0;
+    dl_iterate_phdr(take_count, &count);
+    if (atomic_load_explicit(&looked_at, memory_order_relaxed) == count)
+        return false;
+    void *driver = dlopen(CUDA_DRIVER, RTLD_NOW | RTLD_NOLOAD);
+    if (driver) {
+        dlclose(driver);
+        return true;
+    }
+    atomic_store_explicit(&looked_at, count, memory_order_relaxed);
+    return false;
+}
+
+const memory_device_ops *memory_device_in_use(DLDeviceType type)
+{
+    const memory_device_ops *ops = memory_device_loaded(type);
+    static atomic_bool failed;
+    if (ops || type != kDLCUDA || atomic_load(&failed) || !process_has_driver())
+        return ops;
+    if (memory_device_find(type, &ops) == BANYAN_OK)
+        return ops;
+    atomic_store(&failed, true);
+    return NULL;
+}
+
+banyan_status banyan_memory_locate(const void *address, DLDevice *device)
+{
+    const memory_device_ops *ops = memory_device_in_use(kDLCUDA);
+    if (ops)
+        return ops->locate(address, device);
+    *device = BANYAN_HOST;
+    return BANYAN_OK;
+}

@@ -1,0 +1,114 @@
+#include "support/gpu.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/test.h"
+
+#define SKIPPED 77
+
+static int devices;
+static bool emulated;
+
+struct answer {
+    int count;
+    char reason[512];
+};
+
+/* In a process of its own: how many devices does the module find? */
+static void ask(struct answer *answer)
+{
+    const memory_device_ops *ops;
+    if (memory_device_find(kDLCUDA, &ops) == BANYAN_OK) {
+        while (answer->count < 64 && ops->open(answer->count) == BANYAN_OK)
+            answer->count++;
+    }
+    snprintf(answer->reason, sizeof answer->reason, "%s", banyan_last_error());
+}
+
+static int count_with(const char *module_folder, char *reason, size_t reason_bytes)
+{
+    if (module_folder)
+        setenv("BANYAN_MODULE_PATH", module_folder, 1);
+    struct answer *answer =
+        mmap(NULL, sizeof *answer, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(answer != MAP_FAILED);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        ranks_become_child();
+        ask(answer);
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    int count = status == 0 ? answer->count : 0;
+    snprintf(reason, reason_bytes, "%s", answer->reason);
+    munmap(answer, sizeof *answer);
+    return count;
+}
+
+int gpu_count(void)
+{
+    if (devices > 0)
+        return devices;
+    char reason[512], emulated_reason[512];
+    bool chosen = getenv("BANYAN_MODULE_PATH") != NULL;
+    devices = count_with(chosen ? NULL : BANYAN_BINARY_DIR "/lib", reason, sizeof reason);
+    if (devices == 0 && !chosen) {
+        devices = count_with(BANYAN_EMULATED_MODULES, emulated_reason, sizeof emulated_reason);
+        emulated = devices > 0;
+    }
+    if (devices == 0) {
+        printf("skipped: no GPU (%s)%s%s\n", reason,
+               chosen ? "" : " and none is emulated: ", chosen ? "" : emulated_reason);
+        exit(SKIPPED);
+    }
+    if (emulated)
+        printf("on %d emulated GPUs: %s\n", devices, reason);
+    else
+        printf("on %d GPUs\n", devices);
+    return devices;
+}
+
+bool gpu_is_emulated(void)
+{
+    return emulated;
+}
+
+DLDevice gpu_device_for(int rank)
+{
+    return BANYAN_CUDA(rank % devices);
+}
+
+const memory_device_ops *gpu_memory(void)
+{
+    const memory_device_ops *ops;
+    CHECK_OK(memory_device_find(kDLCUDA, &ops));
+    return ops;
+}
+
+void gpu_copy(void *to, const void *from, size_t bytes)
+{
+    CHECK_OK(gpu_memory()->copy(to, from, bytes));
+}
+
+void gpu_fill(void *to, uint8_t value, size_t bytes)
+{
+    CHECK_OK(gpu_memory()->fill(to, value, bytes));
+}
+
+void gpu_poison(void *to, size_t bytes)
+{
+    gpu_fill(to, 0xC9, bytes);
+}
+
+void *gpu_read(const void *from, size_t bytes)
+{
+    void *here = malloc(bytes > 0 ? bytes : 1);
+    CHECK(here != NULL);
+    gpu_copy(here, from, bytes);
+    return here;
+}

@@ -1,0 +1,33 @@
+/* GPUs for tests: those of this machine, else emulated ones.
+ *
+ * A process that has asked the CUDA driver for anything cannot fork ranks, so nothing here touches
+ * a device in the test's own process: what reads or writes device memory belongs into ranks. */
+#ifndef TESTS_SUPPORT_GPU_H
+#define TESTS_SUPPORT_GPU_H
+
+#include "memory/device.h"
+
+/* How many there are; chooses the module for this process and those it forks (BANYAN_MODULE_PATH,
+ * unless it is set). Called first, in main. With none it prints what is missing and ends the
+ * program as skipped. */
+int gpu_count(void);
+bool gpu_is_emulated(void);
+
+/* A GPU a rank, and more than one rank a GPU when there are more ranks. */
+DLDevice gpu_device_for(int rank);
+
+/* ---- in ranks ---- */
+
+const memory_device_ops *gpu_memory(void);
+
+/* Between memory of any kind; done when they return. */
+void gpu_copy(void *to, const void *from, size_t bytes);
+void gpu_fill(void *to, uint8_t value, size_t bytes);
+
+/* What no test expects anywhere. */
+void gpu_poison(void *to, size_t bytes);
+
+/* A copy on the host of what lies at the address; to be freed. */
+void *gpu_read(const void *from, size_t bytes);
+
+#endif
