@@ -55,19 +55,19 @@ int gpu_count(void)
     if (devices > 0)
         return devices;
     char reason[512], emulated_reason[512];
-    bool chosen = getenv("BANYAN_MODULE_PATH") != NULL;
+    const char *chosen = getenv("BANYAN_MODULE_PATH");
     devices = count_with(chosen ? NULL : BANYAN_BINARY_DIR "/lib", reason, sizeof reason);
     if (devices == 0 && !chosen) {
         devices = count_with(BANYAN_EMULATED_MODULES, emulated_reason, sizeof emulated_reason);
-        emulated = devices > 0;
     }
     if (devices == 0) {
         printf("skipped: no GPU (%s)%s%s\n", reason,
                chosen ? "" : " and none is emulated: ", chosen ? "" : emulated_reason);
         exit(SKIPPED);
     }
+    emulated = strcmp(getenv("BANYAN_MODULE_PATH"), BANYAN_EMULATED_MODULES) == 0;
     if (emulated)
-        printf("on %d emulated GPUs: %s\n", devices, reason);
+        printf("on %d emulated GPUs\n", devices);
     else
         printf("on %d GPUs\n", devices);
     return devices;

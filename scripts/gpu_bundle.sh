@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# usage: scripts/gpu_bundle.sh OUT [BUILD]
+# What a machine with GPUs, but without Banyan's packages, needs to run the tests and benchmarks that
+# BUILD (default: build) holds: programs in OUT/bin, libraries in OUT/lib, and OUT/run_tests.sh.
+set -euo pipefail
+shopt -s nullglob
+[[ $# -ge 1 ]] || { sed -n '2,4s/^# //p' "$0"; exit 2; }
+out=$1
+build=${2:-build}
+source=$(cd "$(dirname "$0")/.." && pwd)
+
+rm -rf "$out"
+mkdir -p "$out/bin" "$out/lib" "$out/source"
+
+programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$build"/bin/example_*)
+cp "${programs[@]}" "$out/bin/"
+cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$out/lib/"
+
+# The packages' libraries that they need; the C library's own are everywhere.
+find "$out/bin" "$out/lib" -type f -exec ldd {} + |
+    awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+    { grep -E '/lib(jansson|sodium|xxhash|cmocka)\.so' || true; } |
+    while read -r library; do
+        cp "$library" "$out/lib/"
+    done
+find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} +
+
+# Tests of plans read those beside the sources, if there are any.
+plans=$source/../shared/plans
+if [[ -d $plans ]]; then
+    mkdir -p "$out/shared"
+    cp -r "$plans" "$out/shared/"
+    chmod -R u+w "$out/shared"
+fi
+cp "$source/scripts/run_gpu_tests.sh" "$out/run_tests.sh"
+
+du -sh "$out"

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# usage: run_tests.sh [PATTERN]
+# Run the GPU tests of a bundle, those whose names contain PATTERN, one after the other: a line each,
+# and the end of what the failed ones said. BANYAN_TEST_SECONDS: how long one may take (60).
+set -uo pipefail
+shopt -s nullglob
+here=$(cd "$(dirname "$0")" && pwd)
+pattern=${1:-}
+export BANYAN_MODULE_PATH=${BANYAN_MODULE_PATH:-$here/lib} BANYAN_SOURCE=$here/source
+
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+failed=0
+for program in "$here"/bin/test_cuda_*"$pattern"*; do
+    began=$(date +%s.%N)
+    timeout -k 5 "${BANYAN_TEST_SECONDS:-60}" "$program" >"$said" 2>&1 </dev/null
+    code=$?
+    took=$(awk -v a="$began" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f s", b - a }')
+    name=$(basename "$program")
+    case $code in
+    0) echo "ok       $name  $took" ;;
+    77) echo "skipped  $name  $(grep -m 1 '^skipped' "$said" || tail -n 1 "$said")" ;;
+    *)
+        [[ $code == 124 || $code == 137 ]] && why="too long" || why="code $code"
+        echo "FAILED   $name  $took, $why"
+        tail -n 25 "$said" | sed 's/^/    /'
+        failed=$((failed + 1))
+        ;;
+    esac
+done
+echo "$failed failed"
+[[ $failed == 0 ]]
