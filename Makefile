@@ -4,11 +4,11 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup build test demo bench clang asan tsan fuzz install format lint clean
+.PHONY: help setup setup-tests build test demo bench clang asan tsan fuzz install format lint clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
-	@echo 'make test     the same set-up, then every test'
+	@echo 'make test     the same set-up and a browser, then every test'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan     the tests under the thread sanitizer'
@@ -17,13 +17,16 @@ help:
 	@echo 'make install  into PREFIX (/usr/local)'
 
 setup:
-	@scripts/setup
+	@scripts/setup packages.txt
+
+setup-tests: setup
+	@scripts/setup packages-test.txt
 
 build: setup
 	@$(GENERATE) -B $(BUILD)
 	@cmake --build $(BUILD)
 
-test: build
+test: setup-tests build
 	@ctest --test-dir $(BUILD) --output-on-failure
 
 demo: setup
@@ -38,12 +41,12 @@ clang: setup
 	@$(GENERATE) -B build-clang -DCMAKE_C_COMPILER=clang
 	@cmake --build build-clang
 
-asan: setup
+asan: setup-tests
 	@$(GENERATE) -B build-asan -DBANYAN_SANITIZE=address
 	@cmake --build build-asan
 	@ctest --test-dir build-asan --output-on-failure
 
-tsan: setup
+tsan: setup-tests
 	@$(GENERATE) -B build-tsan -DBANYAN_SANITIZE=thread
 	@cmake --build build-tsan
 	@ctest --test-dir build-tsan --output-on-failure

@@ -19,7 +19,7 @@ static const struct command {
     {"algo", "the built-in collective algorithms and their plans", algo_command},
     {"tune", "find out which algorithms are fastest on this machine", tune_command},
     {"check", "prove a plan of a collective, or say what is wrong with it", check_command},
-    {"plan", "show plans, compare them, count what they move", plan_command},
+    {"plan", "show, draw and compare plans, count what they move", plan_command},
     {"simulate", "predict how long a plan takes on a machine", simulate_command},
     {"topo", "the machines that plans are simulated on", topo_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},

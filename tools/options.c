@@ -22,7 +22,8 @@ int options_refuse(const option_table *table, const char *format, ...)
 
 static void print_help(const option_table *table)
 {
-    printf("usage: %s %s\n\n%s\n", table->command, table->usage, table->about);
+    printf("usage: %s%s%s\n\n%s\n", table->command, table->usage[0] ? " " : "", table->usage,
+           table->about);
     for (size_t i = 0; i < table->count; i++) {
         const option_entry *entry = &table->entries[i];
         char left[128];

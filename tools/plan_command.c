@@ -239,7 +239,7 @@ static void print_help(FILE *to)
                 "  show PLAN.json     list its operations by rank and thread block\n"
                 "  diff A.json B.json tell what differs\n"
                 "  stats PLAN.json    count what it moves, and the hops to its end\n"
-                "  view PLAN.json     draw it on a page for a browser\n\n"
+                "  view PLAN.json     draw it: a page for a browser, or a figure\n\n"
                 "  A plan that is called - is read from stdin.\n"
                 "  banyan plan show --help, and so on, says more.\n");
 }

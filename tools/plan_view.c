@@ -209,11 +209,11 @@ int plan_view_command(int argc, char **argv)
     const option_entry entries[] = {
         {"out", 'o', OPTION_TEXT, &view.out, "FILE", "the page or figure to write", 0, 0},
         {"topology", 't', OPTION_TEXT, &view.topology_name, "FILE|NAME",
-         "to time, as simulated on this machine", 0, 0},
+         "to time, as simulated on one of `banyan topo list`, or a file", 0, 0},
         {"size", 's', OPTION_BYTES, &view.size, "BYTES",
          "simulated: of the longer of input and output (1M)", 0, 0},
         {"trace", '\0', OPTION_TEXT, &view.trace, "FILE",
-         "to time, as `banyan run --trace` recorded it: the last run in it", 0, 0},
+         "to time, as `banyan run --trace` recorded it; its last run", 0, 0},
         {"check", 'c', OPTION_FLAG, &view.check, NULL,
          "mark what `banyan check` finds, at any size", 0, 0},
         {"svg", '\0', OPTION_FLAG, &view.svg, NULL, "a figure for papers, not a page", 0, 0},
@@ -231,7 +231,9 @@ int plan_view_command(int argc, char **argv)
         "chunks and peers; a click shows the chain of operations that it came after, a click on a\n"
         "chunk of an input below where it goes. Without --topology or --trace an operation takes\n"
         "a step. Of a plan that hangs the page has the operations in their order, and who waits\n"
-        "for whom. With --svg the same is a figure, with a legend.\n",
+        "for whom. With --svg the same is a figure, with a legend. A PLAN.json that is called - "
+        "is\n"
+        "read from stdin. docs/pictures.md says more.\n",
         entries, sizeof entries / sizeof entries[0]};
     options_result result =
         options_parse_one(&table, argc, argv, "which plan: PLAN.json", &view.path);

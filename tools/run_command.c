@@ -164,29 +164,24 @@ int run_command(int argc, char **argv)
         {"shuffle", '\0', OPTION_COUNT, &job->shuffle, "SEED",
          "run in a random order that the memory model of docs/check.md allows", 1, INT_MAX},
         {"trace", '\0', OPTION_TEXT, &job->trace_path, "FILE",
-         "record every operation of one more run of each size, for Perfetto", 0, 0},
+         "record one more run of each size, for Perfetto and banyan plan view", 0, 0},
         {"no-check", '\0', OPTION_FLAG, &given.no_check, NULL,
          "run a plan that banyan check finds fault with", 0, 0},
         {"json", '\0', OPTION_FLAG, &job->json, NULL, "print one JSON object, no table", 0, 0},
     };
     const option_table table = {
         WHO, "PLAN.json [options]",
-        "Prove a plan as banyan check does, run it between as many processes of this machine as it "
-        "has\n"
-        "ranks, check every element of every output, and time it. Inputs are values of rank and\n"
-        "place whose reductions are exact in any order; outputs are poisoned before each of two\n"
-        "checked runs, with other data in the second. Exit code 1 when the plan is not sound, or\n"
-        "an element is wrong, of which the first is told. A plan of a\n"
-        "custom collective that does not say what it computes is run and timed unchecked.\n\n"
-        "Sizes are rounded down to what the plan can cut into whole elements. The message bounds "
-        "in\n"
-        "a plan do not keep it from being run: sizes outside of them are marked with ~. Time is "
-        "the\n"
-        "mean of a run on the slowest rank, in the fastest round; algbw is size / time; busbw is "
-        "that times 2(n-1)/n "
-        "for\n"
-        "all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, as nccl-tests has "
-        "it.\n"
+        "Prove a plan as banyan check does, run it between as many processes of this machine as\n"
+        "it has ranks, check every element of every output, and time it. Inputs are values of\n"
+        "rank and place whose reductions are exact in any order; outputs are poisoned before each\n"
+        "of two checked runs, with other data in the second. Exit code 1 when the plan is not\n"
+        "sound, or an element is wrong, of which the first is told. A plan of a custom collective\n"
+        "that does not say what it computes is run and timed unchecked.\n\n"
+        "Sizes are rounded down to what the plan can cut into whole elements. The message bounds\n"
+        "in a plan do not keep it from being run: sizes outside are marked with ~. Time is the\n"
+        "mean of a run on the slowest rank, in the fastest round; algbw is size / time; busbw is\n"
+        "that times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and\n"
+        "all-to-all, as nccl-tests has it.\n"
         "A PLAN.json that is called - is read from stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result =

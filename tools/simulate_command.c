@@ -95,7 +95,8 @@ int simulate_command(int argc, char **argv)
          "from one size to the next (2)", 2, 1 << 20},
         {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "of an element (f32)", 0, 0},
         {"trace", '\0', OPTION_TEXT, &given.trace_path, "FILE",
-         "write what every thread block does at the longest size, for Perfetto", 0, 0},
+         "write what every thread block does at the longest size, for Perfetto and plan view", 0,
+         0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
     };
     const option_table table = {
@@ -106,7 +107,7 @@ int simulate_command(int argc, char **argv)
         "refused, with who waits for whom. docs/simulate.md explains the model.\n\n"
         "Sizes are rounded down to what the plan can cut into whole elements; those outside of\n"
         "what the plan is meant for are marked with ~. algbw and busbw are as `banyan run` has\n"
-        "them.\n",
+        "them. A PLAN.json that is called - is read from stdin.\n",
         entries, sizeof entries / sizeof entries[0]};
     options_result result =
         options_parse_one(&table, argc, argv, "which plan: PLAN.json", &given.path);

@@ -56,8 +56,8 @@ static int show(const char *who, const char *name, bool json)
         return fail(who);
     banyan_topology_info info = banyan_topology_describe(topology);
     if (!json)
-        printf("%s: %s\n%d processors, %d switches, %zu links\n", info.name, info.about,
-               info.processors, info.switches, info.links);
+        printf("%s: %s\n%d processors, %d switch%s, %zu links\n", info.name, info.about,
+               info.processors, info.switches, info.switches == 1 ? "" : "es", info.links);
     else if (print_json(topology) != BANYAN_OK)
         code = fail(who);
     banyan_topology_destroy(topology);

@@ -40,7 +40,7 @@ class View(unittest.TestCase):
 
     def drawn(self):
         """The page as the browser has it once its script has run."""
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/browser",
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.folder}/browser",
                    "--virtual-time-budget=5000", "--dump-dom", f"file://{self.page}"]
         return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
 

@@ -111,7 +111,7 @@ class Topologies(Command):
     def test_this_machine_is_measured(self):
         path = self.folder / "here.json"
         self.printed("topo", "probe", "-n", 3, "-o", path)
-        self.assertIn("3 processors, 1 switches, 6 links\n", self.printed("topo", "show", path))
+        self.assertIn("3 processors, 1 switch, 6 links\n", self.printed("topo", "show", path))
         kind = json.loads(path.read_text())["kinds"]["process"]
         self.assertTrue(kind["shared_memory"])
         touched = 0
