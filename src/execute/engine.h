@@ -100,7 +100,6 @@ typedef struct engine_plan {
     char *cleared; /* this rank's counters and scratch: zero before the first run */
     uint64_t cleared_bytes;
     uint64_t scratch_half; /* what odd runs add to bases of scratch; 0: nothing */
-    bool staged;           /* runs may have copies before and after them */
 } engine_plan;
 
 /* One run. Bases are by step_base (rank × 3 + buffer), those of scratch are an even run's. */
@@ -127,6 +126,7 @@ typedef struct engine_report {
     uint32_t index;   /* source, channel end or semaphore of the step */
     uint64_t iteration;
     uint64_t waited_ns;
+    void *uploaded; /* the program; it may have been discarded since */
 } engine_report;
 
 /* What an operation did, in the host's CLOCK_MONOTONIC. */
@@ -156,12 +156,15 @@ typedef struct execute_engine_ops {
     /* Connect a plan. INVALID when its thread blocks do not fit on the device at once, with both
      * numbers. What `plan` points to may go afterwards. */
     banyan_status (*load)(void *engine, const engine_plan *plan, void **loaded);
-    /* Waits for runs under way. */
+    /* Drains. */
     void (*unload)(void *loaded);
+
+    /* Wait until all runs have ended that `run` has queued; of those in graphs the caller knows. */
+    banyan_status (*drain)(void *loaded);
 
     /* Have a program where the device reads it. Legal while streams are captured. */
     banyan_status (*upload)(void *loaded, const engine_program *program, void **uploaded);
-    /* NULL is ignored. Waits for runs under way. */
+    /* Drains. NULL is ignored. */
     void (*discard)(void *uploaded);
 
     /* One kernel in the caller's stream; returns when it is queued. `*captured`: the stream is
@@ -172,8 +175,8 @@ typedef struct execute_engine_ops {
 
     /* How the runs went that have ended so far. Does not wait. */
     void (*check)(void *loaded, engine_report *report);
-    /* Wait for what is queued, forget a report, and clear counters, scratch and run numbers: local;
-     * all ranks do it between two barriers. */
+    /* Forget a report, and clear counters, scratch and run numbers. Local: all ranks have drained
+     * before, and none runs until all are done. */
     banyan_status (*reset)(void *loaded);
 
     /* Record from now on; hand over, and drop, what was recorded (after all kernels are done). */

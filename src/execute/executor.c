@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/options.h"
+#include "execute/device.h"
 #include "execute/shuffle.h"
 #include "world/control.h"
 
@@ -46,8 +47,14 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "plans run between ranks of one node, and rank %d's world has %d nodes",
                          banyan_world_rank(world), banyan_world_node_count(world));
-    uint64_t seed;
-    RETURN_IF_FAILED(shuffle_find_seed(options->shuffle_seed, &seed));
+    bool on_host = device_is_host(options->device);
+    if (!on_host && options->shuffle_seed != 0)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: plans are shuffled on the host, not on a device",
+                         banyan_world_rank(world));
+    uint64_t seed = 0;
+    if (on_host)
+        RETURN_IF_FAILED(shuffle_find_seed(options->shuffle_seed, &seed));
     banyan_executor *executor = calloc(1, sizeof *executor);
     if (!executor)
         return error_no_memory(sizeof *executor, "an executor");
@@ -56,7 +63,10 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
     executor->ranks = banyan_world_size(world);
     executor->worker_count = threads;
     executor->shuffle_seed = seed;
+    executor->device = on_host ? BANYAN_HOST : options->device;
     banyan_status status = memory_space_of(world, &executor->space);
+    if (status == BANYAN_OK && !on_host)
+        status = device_open(executor, options->device);
     if (status != BANYAN_OK) {
         free(executor);
         return status;
@@ -65,13 +75,35 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
     return BANYAN_OK;
 }
 
+/* A plan runs on the host on all ranks, or on their devices. */
+static banyan_status agree_on_device(banyan_executor *executor)
+{
+    int32_t mine = executor->device.device_type,
+            *all = calloc((size_t)executor->ranks, sizeof mine);
+    banyan_status status = control_agree(
+        executor->world,
+        all ? BANYAN_OK : error_no_memory((size_t)executor->ranks * sizeof mine, "devices"));
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(executor->world, &mine, sizeof mine, all);
+    for (int r = 1; r < executor->ranks && status == BANYAN_OK; r++) {
+        if (all[r] != all[0])
+            status =
+                error_set(BANYAN_ERR_MISMATCH, "rank 0 opens an executor on %s, and rank %d on %s",
+                          all[0] == kDLCPU ? "the host" : "a device", r,
+                          all[r] == kDLCPU ? "the host" : "a device");
+    }
+    free(all);
+    return status;
+}
+
 static banyan_status open_together(banyan_executor *executor)
 {
+    RETURN_IF_FAILED(agree_on_device(executor));
     RETURN_IF_FAILED(count_processors(executor));
     RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(bell), &executor->bells));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);
     banyan_status status = BANYAN_OK;
-    if (executor->worker_count > 1)
+    if (executor->worker_count > 1 && executor_is_host(executor))
         status = workers_create(executor->worker_count, executor->crowded, &executor->pool);
     return control_agree(executor->world, status);
 }
@@ -100,6 +132,8 @@ void banyan_executor_close(banyan_executor *executor)
 {
     if (!executor)
         return;
+    device_close(executor);
+    array_free(&executor->on_device);
     workers_destroy(executor->pool);
     if (executor->proxy)
         port_proxy_destroy(executor->proxy);

@@ -5,8 +5,11 @@
 #include <banyan/execute.h>
 
 #include "channel/port.h"
+#include "core/array.h"
+#include "execute/engine.h"
 #include "execute/trace.h"
 #include "execute/workers.h"
+#include "memory/device.h"
 #include "memory/space.h"
 
 struct banyan_executor {
@@ -20,7 +23,18 @@ struct banyan_executor {
     bool crowded;          /* ranks and their workers share processors */
     uint64_t shuffle_seed; /* 0: thread blocks run in their own order */
     trace *trace;          /* NULL while nothing is recorded */
+
+    DLDevice device;
+    const execute_engine_ops *engine_ops; /* NULL: plans run on the host */
+    void *engine;
+    const memory_device_ops *device_memory;
+    ARRAY(banyan_loaded_plan *) on_device; /* all that are loaded there */
 };
+
+static inline bool executor_is_host(const banyan_executor *executor)
+{
+    return !executor->engine_ops;
+}
 
 static inline bell *executor_bell(const banyan_executor *executor, int rank)
 {

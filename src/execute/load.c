@@ -3,6 +3,7 @@
 
 #include "core/options.h"
 #include "execute/agree.h"
+#include "execute/device.h"
 #include "execute/placement.h"
 #include "execute/shuffle.h"
 #include "world/control.h"
@@ -29,6 +30,10 @@ static banyan_status check_arguments(const banyan_executor *executor, const bany
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d: the %s memory of a plan belongs to another world",
                              executor->rank, i == 0 ? "input" : "output");
+        if (memories[i])
+            RETURN_IF_FAILED(placement_check_device(executor, banyan_memory_device(memories[i]),
+                                                    banyan_memory_local(memories[i]),
+                                                    (plan_buffer)i));
     }
     return BANYAN_OK;
 }
@@ -158,7 +163,7 @@ static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type t
     if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
         end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
     end->bell = executor_bell(executor, end->peer);
-    if (type != PLAN_PORT)
+    if (type != PLAN_PORT || !executor_is_host(executor))
         return BANYAN_OK;
     if (!executor->proxy)
         RETURN_IF_FAILED(port_proxy_create(executor_bell(executor, executor->rank),
@@ -183,11 +188,13 @@ static banyan_status connect(banyan_loaded_plan *loaded)
                 layout->scratch + (uint64_t)parity * half;
         }
     }
-    return BANYAN_OK;
+    return executor_is_host(executor) ? BANYAN_OK : device_load(loaded);
 }
 
 static void release(banyan_loaded_plan *loaded)
 {
+    if (!executor_is_host(loaded->executor))
+        device_unload(loaded);
     uint32_t ports = loaded->plan && loaded->ends[PLAN_PORT]
                          ? loaded->plan->ranks[loaded->executor->rank].channel_count[PLAN_PORT]
                          : 0;
@@ -221,7 +228,8 @@ static void release(banyan_loaded_plan *loaded)
 static banyan_status take_block(banyan_loaded_plan *loaded)
 {
     uint64_t bytes = loaded->layouts[loaded->executor->rank].bytes;
-    return banyan_memory_alloc(loaded->executor->world, bytes, &loaded->block);
+    const banyan_executor *executor = loaded->executor;
+    return banyan_memory_alloc_on(executor->world, executor->device, bytes, &loaded->block);
 }
 
 banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *plan,

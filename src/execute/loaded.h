@@ -63,6 +63,13 @@ struct banyan_loaded_plan {
     placement placements[2]; /* of even and odd runs, which may use different halves of scratch */
     uint64_t runs;
     uint32_t flag; /* of the next run's packets */
+
+    /* On a device. Runs of both kinds share placements[0]: the device chooses their half. */
+    void *on_device; /* as the engine knows it */
+    struct {
+        banyan_status status; /* of the first run that failed */
+        char sentence[768];
+    } failed;
 };
 
 #endif

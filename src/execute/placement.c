@@ -1,6 +1,7 @@
 #include "execute/placement.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "memory/stream.h"
@@ -86,6 +87,35 @@ static banyan_status check_present(const struct brought *with, plan_buffer buffe
                      with->rank, with->cut->bytes[buffer], buffer_names[buffer]);
 }
 
+banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
+                                     const void *address, plan_buffer buffer)
+{
+    bool here = executor_is_host(executor) ? device.device_type != kDLCUDA
+                                           : device.device_type == executor->device.device_type &&
+                                                 device.device_id == executor->device.device_id;
+    if (here)
+        return BANYAN_OK;
+    char runs_on[32] = "the host", lies_on[32] = "on the host";
+    if (!executor_is_host(executor))
+        snprintf(runs_on, sizeof runs_on, "GPU %d", (int)executor->device.device_id);
+    if (device.device_type == kDLCUDA)
+        snprintf(lies_on, sizeof lies_on, "on GPU %d", (int)device.device_id);
+    else if (!device_is_host(device))
+        snprintf(lies_on, sizeof lies_on, "in memory that is not a GPU's own");
+    return error_set(BANYAN_ERR_INVALID, "rank %d: the %s at %p lies %s, and its plan runs on %s",
+                     executor->rank, buffer_names[buffer], address, lies_on, runs_on);
+}
+
+static banyan_status check_device(const struct brought *with, plan_buffer buffer)
+{
+    DLDevice device;
+    const char *address = with->buffers[buffer];
+    if (!address || with->cut->bytes[buffer] == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(banyan_memory_locate(address, &device));
+    return placement_check_device(with->loaded->executor, device, address, buffer);
+}
+
 static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
 {
     return a && b && a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
@@ -135,14 +165,24 @@ static banyan_status find_in_memory(const struct brought *with, plan_buffer buff
                      room);
 }
 
+static banyan_status take_private(const banyan_executor *executor, uint64_t bytes, char **taken)
+{
+    if (executor_is_host(executor)) {
+        *taken = malloc(bytes + 1);
+        return *taken ? BANYAN_OK : error_no_memory(bytes, "a plan's buffer");
+    }
+    void *address = NULL;
+    RETURN_IF_FAILED(
+        executor->device_memory->alloc(executor->device.device_id, bytes + 1, &address));
+    *taken = address;
+    return BANYAN_OK;
+}
+
 static banyan_status private_buffer(banyan_loaded_plan *loaded, plan_buffer buffer, char **address)
 {
-    if (!loaded->private_buffers[buffer]) {
-        uint64_t bytes = loaded->largest.buffers[buffer].bytes;
-        loaded->private_buffers[buffer] = malloc(bytes + 1);
-        if (!loaded->private_buffers[buffer])
-            return error_no_memory(bytes, "a plan's buffer");
-    }
+    if (!loaded->private_buffers[buffer])
+        RETURN_IF_FAILED(take_private(loaded->executor, loaded->largest.buffers[buffer].bytes,
+                                      &loaded->private_buffers[buffer]));
     *address = loaded->private_buffers[buffer];
     return BANYAN_OK;
 }
@@ -277,6 +317,8 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
     made->cut = NULL;
     RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
     RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));
+    RETURN_IF_FAILED(check_device(&with, PLAN_INPUT));
+    RETURN_IF_FAILED(check_device(&with, PLAN_OUTPUT));
     RETURN_IF_FAILED(check_overlap(&with));
     made->copy_in.to = made->copy_out.to = NULL;
     if (loaded->plan->in_place) {

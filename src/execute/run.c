@@ -6,6 +6,7 @@
 
 #include "core/request.h"
 #include "core/stream.h"
+#include "execute/device.h"
 #include "execute/placement.h"
 #include "execute/scheduler.h"
 #include "execute/shuffle.h"
@@ -28,10 +29,21 @@ static void drop_cut(banyan_loaded_plan *loaded, size_t at)
         if (loaded->placements[i].cut == old)
             loaded->placements[i].cut = NULL;
     }
+    device_drop_cut(loaded, old);
     cut_free(old);
     loaded->cuts.count--;
     for (size_t i = at; i < loaded->cuts.count; i++)
         loaded->cuts.data[i] = loaded->cuts.data[i + 1];
+}
+
+/* What graphs refer to stays. */
+static void make_room(banyan_loaded_plan *loaded)
+{
+    size_t oldest = 0;
+    while (oldest < loaded->cuts.count && loaded->cuts.data[oldest]->captured)
+        oldest++;
+    if (loaded->cuts.count >= CUTS_MOST && oldest < loaded->cuts.count)
+        drop_cut(loaded, oldest);
 }
 
 static banyan_status check_message(const banyan_loaded_plan *loaded, uint64_t message_bytes)
@@ -51,15 +63,15 @@ static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes,
         return BANYAN_ERR_NO_MEMORY;
     plan_cut *made;
     RETURN_IF_FAILED(cut_make(loaded, message_bytes, dtype, &made));
-    for (uint32_t i = 0; i < loaded->task_count; i++) {
+    bool on_host = executor_is_host(loaded->executor);
+    for (uint32_t i = 0; i < loaded->task_count && on_host; i++) {
         banyan_status status = task_prepare(&loaded->tasks[i], &made->blocks[i]);
         if (status != BANYAN_OK) {
             cut_free(made);
             return status;
         }
     }
-    if (loaded->cuts.count == CUTS_MOST)
-        drop_cut(loaded, 0);
+    make_room(loaded);
     loaded->cuts.data[loaded->cuts.count++] = made;
     return BANYAN_OK;
 }
@@ -208,19 +220,61 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
 banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
                               uint64_t message_bytes, DLDataType dtype, void *stream)
 {
-    RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
-    RETURN_IF_FAILED(control_check(loaded->executor->world));
+    bool on_host = executor_is_host(loaded->executor);
+    if (on_host)
+        RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
+    RETURN_IF_FAILED(banyan_plan_status(loaded));
     plan_cut *cut;
     RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, &cut));
     /* No run at all: where data themselves tell of their arrival, a run without any would have this
      * rank go on to the other half of scratch without having heard from anybody. */
     if (message_bytes == 0)
         return BANYAN_OK;
+    if (!on_host)
+        return device_run(loaded, cut, input, output, stream);
     placement *placed = &loaded->placements[loaded->runs & 1];
     if (placed->cut != cut || placed->input != input || placed->output != output)
         RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
     loaded->runs++;
     return execute(loaded, cut, placed);
+}
+
+/* ---- how runs went ---- */
+
+banyan_status banyan_plan_status(banyan_loaded_plan *loaded)
+{
+    if (!executor_is_host(loaded->executor))
+        RETURN_IF_FAILED(device_status(loaded));
+    return control_check(loaded->executor->world);
+}
+
+static banyan_status reset_host(banyan_loaded_plan *loaded)
+{
+    const banyan_executor *executor = loaded->executor;
+    const block_layout *layout = &loaded->layouts[executor->rank];
+    const plan_rank *rank = &loaded->plan->ranks[executor->rank];
+    if (layout->bytes > 0)
+        memset(banyan_memory_local(loaded->block), 0, layout->scratch + layout->scratch_bytes);
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        for (uint32_t i = 0; i < rank->channel_count[type]; i++)
+            atomic_store(&loaded->ends[type][i].consumed, 0);
+    }
+    for (uint32_t i = 0; i < loaded->barrier_count; i++)
+        atomic_store(&loaded->barriers[i].value, 0);
+    loaded->runs = 0;
+    loaded->flag = 1;
+    return BANYAN_OK;
+}
+
+/* Nobody's memory is cleared while a peer's run still writes there, and nobody runs while a peer's
+ * is. */
+banyan_status banyan_plan_reset(banyan_loaded_plan *loaded)
+{
+    banyan_executor *executor = loaded->executor;
+    CONTROL_CALL(executor->world, __func__);
+    bool on_host = executor_is_host(executor);
+    RETURN_IF_FAILED(control_agree(executor->world, on_host ? BANYAN_OK : device_drain(loaded)));
+    return control_agree(executor->world, on_host ? reset_host(loaded) : device_reset(loaded));
 }
 
 /* ---- on a thread of its own ---- */
@@ -244,6 +298,11 @@ static banyan_status run_started(void *context)
 banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input, void *output,
                                 uint64_t message_bytes, DLDataType dtype, banyan_request **request)
 {
+    if (!executor_is_host(loaded->executor))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: runs on a GPU go on by themselves in their stream, and have no "
+                         "request to wait for",
+                         loaded->executor->rank);
     struct started_run *started = malloc(sizeof *started);
     if (!started)
         return error_no_memory(sizeof *started, "a run of a plan");

@@ -92,4 +92,10 @@ static inline uint32_t step_piece_words(const step *s)
 
 #define STEP_NO_TARGET UINT32_MAX
 
+/* Who a trace says that the step is for: -1 for nobody, or several. */
+static inline int step_peer(const step *s)
+{
+    return s->end_count == 1 ? s->ends[0]->peer : -1;
+}
+
 #endif

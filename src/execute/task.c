@@ -226,7 +226,7 @@ static void record_end(const plan_run *of, task *t, const step *s, trace_ring *r
     t->record.block = t->block->id;
     t->record.number = s->number;
     t->record.kind = s->whole->kind;
-    t->record.peer = s->end_count == 1 ? s->ends[0]->peer : -1;
+    t->record.peer = step_peer(s);
     if (s->kind != STEP_LOOP && s->kind != STEP_LOOP_END)
         trace_add(ring, &t->record);
     t->record.waited_ns = 0;

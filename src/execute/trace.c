@@ -8,6 +8,7 @@
 
 #include "core/new_file.h"
 #include "core/path.h"
+#include "execute/device.h"
 #include "execute/executor.h"
 #include "plan/plan.h"
 #include "world/control.h"
@@ -42,6 +43,13 @@ banyan_status banyan_trace_begin(banyan_executor *executor)
         if (!ring->records) {
             trace_free(made);
             return error_no_memory(TRACE_RING_RECORDS * sizeof *ring->records, "a trace");
+        }
+    }
+    if (!executor_is_host(executor)) {
+        banyan_status status = device_trace_begin(executor);
+        if (status != BANYAN_OK) {
+            trace_free(made);
+            return status;
         }
     }
     trace_free(executor->trace);
@@ -175,8 +183,12 @@ banyan_status banyan_trace_write(banyan_executor *executor, const char *path)
 {
     trace_record *records = NULL;
     uint64_t count = 0;
-    banyan_status status =
-        control_agree(executor->world, flatten(executor->trace, &records, &count));
+    banyan_status status = BANYAN_OK;
+    if (!executor_is_host(executor) && executor->trace)
+        status = device_trace_take(executor);
+    if (status == BANYAN_OK)
+        status = flatten(executor->trace, &records, &count);
+    status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
         status = write_together(executor, path, records, count);
     free(records);

@@ -1,0 +1,296 @@
+#include "execute/device.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/deadline.h"
+#include "core/module.h"
+#include "execute/engine_program.h"
+#include "execute/placement.h"
+#include "execute/waits.h"
+#include "world/control.h"
+
+/* ---- executors ---- */
+
+static banyan_status find_engine(DLDevice device, const execute_engine_ops **ops)
+{
+    if (device.device_type != kDLCUDA)
+        return error_set(BANYAN_ERR_UNSUPPORTED, "there are no plans on devices of type %d",
+                         (int)device.device_type);
+    const module_tables *tables;
+    RETURN_IF_FAILED(module_load("cuda", &tables));
+    if (!tables->engine || tables->engine->size != sizeof(execute_engine_ops))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "module cuda: it has no engine for plans that fits this libbanyan");
+    *ops = tables->engine;
+    return BANYAN_OK;
+}
+
+banyan_status device_open(banyan_executor *executor, DLDevice device)
+{
+    const execute_engine_ops *ops = NULL;
+    RETURN_IF_FAILED(find_engine(device, &ops));
+    RETURN_IF_FAILED(memory_device_find(device.device_type, &executor->device_memory));
+    if (executor->ranks > ENGINE_RANKS_MAX)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "plans on devices run between up to %d ranks, and rank %d's world has %d",
+                         ENGINE_RANKS_MAX, executor->rank, executor->ranks);
+    RETURN_IF_FAILED(executor->device_memory->open(device.device_id));
+    RETURN_IF_FAILED(ops->open(executor->world, device.device_id,
+                               banyan_world_timeout_ns(executor->world), &executor->engine));
+    executor->engine_ops = ops;
+    return BANYAN_OK;
+}
+
+void device_close(banyan_executor *executor)
+{
+    if (executor->engine_ops)
+        executor->engine_ops->close(executor->engine);
+}
+
+/* ---- loading ---- */
+
+static void fill_ends(const banyan_loaded_plan *loaded, engine_end *ends)
+{
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        for (uint32_t i = 0; i < rank->channel_count[type]; i++) {
+            const channel_end *end = &loaded->ends[type][i];
+            *ends++ = (engine_end){.incoming = (uint64_t *)end->incoming,
+                                   .outgoing = (uint64_t *)end->outgoing,
+                                   .peer = end->peer,
+                                   .is_port = type == PLAN_PORT};
+        }
+    }
+}
+
+banyan_status device_load(banyan_loaded_plan *loaded)
+{
+    banyan_executor *executor = loaded->executor;
+    const plan_rank *rank = &loaded->plan->ranks[executor->rank];
+    const block_layout *layout = &loaded->layouts[executor->rank];
+    uint32_t end_count = rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
+    engine_end *ends = calloc(end_count + 1, sizeof *ends);
+    if (!ends)
+        return error_no_memory((end_count + 1) * sizeof *ends, "a plan's channels");
+    fill_ends(loaded, ends);
+    engine_plan plan = {
+        .rank = executor->rank,
+        .ranks = executor->ranks,
+        .block_count = rank->block_count,
+        .threads_per_block = (uint32_t)loaded->plan->threads_per_block,
+        .ends = ends,
+        .end_count = end_count,
+        .semaphores = rank->semaphores,
+        .semaphore_count = rank->semaphore_count,
+        .barrier_count = loaded->barrier_count,
+        .cleared = banyan_memory_local(loaded->block),
+        .cleared_bytes = layout->scratch + layout->scratch_bytes,
+        .scratch_half = loaded->plan->double_scratch ? layout->scratch_half : 0,
+    };
+    banyan_status status = executor->engine_ops->load(executor->engine, &plan, &loaded->on_device);
+    free(ends);
+    RETURN_IF_FAILED(status);
+    if (!array_push(&executor->on_device, loaded)) {
+        executor->engine_ops->unload(loaded->on_device);
+        loaded->on_device = NULL;
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+void device_unload(banyan_loaded_plan *loaded)
+{
+    banyan_executor *executor = loaded->executor;
+    for (size_t i = 0; i < loaded->cuts.count && loaded->on_device; i++)
+        device_drop_cut(loaded, loaded->cuts.data[i]);
+    if (loaded->on_device)
+        executor->engine_ops->unload(loaded->on_device);
+    for (size_t i = 0; i < executor->on_device.count; i++) {
+        if (executor->on_device.data[i] == loaded) {
+            executor->on_device.data[i] = executor->on_device.data[--executor->on_device.count];
+            break;
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        if (loaded->private_buffers[i])
+            executor->device_memory->free(executor->device.device_id, loaded->private_buffers[i]);
+        loaded->private_buffers[i] = NULL;
+    }
+}
+
+/* ---- runs ---- */
+
+static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut)
+{
+    engine_arrays arrays;
+    engine_program program;
+    banyan_status status = engine_program_make(loaded, cut, &arrays, &program);
+    if (status == BANYAN_OK)
+        status = loaded->executor->engine_ops->upload(loaded->on_device, &program, &cut->uploaded);
+    engine_arrays_free(&arrays);
+    return status;
+}
+
+banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *input, void *output,
+                         void *stream)
+{
+    placement *placed = &loaded->placements[0];
+    if (placed->cut != cut || placed->input != input || placed->output != output)
+        RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
+    if (!cut->uploaded)
+        RETURN_IF_FAILED(upload(loaded, cut));
+    engine_run run = {
+        .bases = placed->bases,
+        .copy_in_to = placed->copy_in.to,
+        .copy_in_from = placed->copy_in.from,
+        .copy_in_bytes = placed->copy_in.bytes,
+        .copy_out_to = placed->copy_out.to,
+        .copy_out_from = placed->copy_out.from,
+    };
+    bool captured = false;
+    RETURN_IF_FAILED(loaded->executor->engine_ops->run(loaded->on_device, cut->uploaded, &run,
+                                                       stream, &captured));
+    cut->captured |= captured;
+    return BANYAN_OK;
+}
+
+void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut)
+{
+    banyan_executor *executor = loaded->executor;
+    if (!cut->uploaded)
+        return;
+    executor->engine_ops->drain(loaded->on_device);
+    device_status(loaded);
+    if (executor->trace)
+        device_trace_take(executor);
+    executor->engine_ops->discard(cut->uploaded);
+    cut->uploaded = NULL;
+}
+
+/* ---- how runs went ---- */
+
+static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
+{
+    for (size_t i = 0; i < loaded->cuts.count; i++) {
+        if (loaded->cuts.data[i]->uploaded == uploaded)
+            return loaded->cuts.data[i];
+    }
+    return NULL;
+}
+
+static void describe_wait(banyan_loaded_plan *loaded, const engine_report *report,
+                          char text[WAIT_TEXT_BYTES])
+{
+    const plan_cut *cut = cut_of(loaded, report->uploaded);
+    if (!cut || report->block >= cut->block_count ||
+        report->step >= cut->blocks[report->block].steps.count) {
+        snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", report->block);
+        return;
+    }
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
+    plan_run of = {.loaded = loaded, .cut = cut};
+    task t = {
+        .steps = cut->blocks[report->block].steps.data,
+        .step_count = (uint32_t)cut->blocks[report->block].steps.count,
+        .at = report->step,
+        .index = report->index,
+        .iteration = report->iteration,
+        .block = &rank->blocks[report->block],
+    };
+    wait_describe(&of, &t, text);
+}
+
+static void keep_failure(banyan_loaded_plan *loaded, banyan_status status)
+{
+    loaded->failed.status = status;
+    snprintf(loaded->failed.sentence, sizeof loaded->failed.sentence, "%s", banyan_last_error());
+}
+
+static void explain(banyan_loaded_plan *loaded, const engine_report *report)
+{
+    const banyan_executor *executor = loaded->executor;
+    char text[WAIT_TEXT_BYTES], cause[512];
+    describe_wait(loaded, report, text);
+    if (report->verdict == ENGINE_LATE) {
+        keep_failure(loaded,
+                     error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s", executor->rank,
+                               (double)report->waited_ns / (double)NS_PER_S, text));
+        return;
+    }
+    banyan_status status = banyan_world_check(executor->world);
+    snprintf(cause, sizeof cause, "%s",
+             status == BANYAN_OK ? "a run was stopped" : banyan_last_error());
+    keep_failure(loaded, error_set(status == BANYAN_OK ? BANYAN_ERR_ABORTED : status,
+                                   "%s while rank %d waited %s", cause, executor->rank, text));
+}
+
+banyan_status device_status(banyan_loaded_plan *loaded)
+{
+    engine_report report = {.verdict = ENGINE_FINE};
+    if (loaded->failed.status == BANYAN_OK) {
+        loaded->executor->engine_ops->check(loaded->on_device, &report);
+        if (report.verdict == ENGINE_FINE)
+            return BANYAN_OK;
+        explain(loaded, &report);
+    }
+    return error_set(loaded->failed.status, "%s", loaded->failed.sentence);
+}
+
+banyan_status device_drain(banyan_loaded_plan *loaded)
+{
+    return loaded->executor->engine_ops->drain(loaded->on_device);
+}
+
+banyan_status device_reset(banyan_loaded_plan *loaded)
+{
+    RETURN_IF_FAILED(loaded->executor->engine_ops->reset(loaded->on_device));
+    loaded->failed.status = BANYAN_OK;
+    return BANYAN_OK;
+}
+
+/* ---- traces ---- */
+
+static const banyan_loaded_plan *loaded_of(const banyan_executor *executor, const void *on_device)
+{
+    for (size_t i = 0; i < executor->on_device.count; i++) {
+        if (executor->on_device.data[i]->on_device == on_device)
+            return executor->on_device.data[i];
+    }
+    return NULL;
+}
+
+static banyan_status take_record(void *context, const engine_trace *one)
+{
+    banyan_executor *executor = context;
+    const banyan_loaded_plan *loaded = loaded_of(executor, one->loaded);
+    const plan_cut *cut = loaded ? cut_of(loaded, one->uploaded) : NULL;
+    if (!cut || one->block >= cut->block_count || one->step >= cut->blocks[one->block].steps.count)
+        return BANYAN_OK;
+    const step *s = &cut->blocks[one->block].steps.data[one->step];
+    trace_record record = {
+        .begin_ns = one->begin_ns,
+        .end_ns = one->end_ns,
+        .waited_ns = one->waited_ns,
+        .iteration = one->iteration,
+        .block = loaded->plan->ranks[executor->rank].blocks[one->block].id,
+        .number = s->number,
+        .kind = s->whole->kind,
+        .peer = step_peer(s),
+    };
+    trace_add(&executor->trace->rings[0], &record);
+    return BANYAN_OK;
+}
+
+banyan_status device_trace_begin(banyan_executor *executor)
+{
+    return executor->engine_ops->trace_begin(executor->engine);
+}
+
+banyan_status device_trace_take(banyan_executor *executor)
+{
+    for (size_t i = 0; i < executor->on_device.count; i++)
+        RETURN_IF_FAILED(device_drain(executor->on_device.data[i]));
+    return executor->engine_ops->trace_take(executor->engine, take_record, executor);
+}
