@@ -18,6 +18,9 @@
 
 #define NAP_MOST_NS 200000
 
+/* Times that a thread block which lags sees all others wait before it goes on. */
+#define LAG_LOOKS 3
+
 /* A copy whose source has been read and whose destinations are yet to be written. */
 typedef struct late_store {
     char *to;
@@ -36,18 +39,21 @@ typedef struct shuffled_block {
     shuffle_random seeds; /* of the sequences, one for every time the lanes part */
     shuffle_random random;
     lane lanes[LANES];
-    bool open;        /* lanes are between two meetings, in steps [begin, end) */
+    bool open;        /* lanes are between two meetings */
     bool rested;      /* the late lanes have let the world go on once */
     bool stores_late; /* a relaxed signal comes next, and is to overtake the copies */
     bool got_on;      /* since it last gave way */
-    uint32_t begin, end;
-    uint32_t late; /* lanes that go on only when no other can, a bit each */
+    bool lags;        /* it goes on only when no other can */
+    uint64_t moves;   /* of all, when it was looked at last */
+    uint32_t looks;   /* since then */
+    uint32_t late;    /* lanes that go on only when no other can, a bit each */
     ARRAY(late_store) stores;
 } shuffled_block;
 
 struct shuffle {
     uint32_t port_count;
     held_port *ports; /* by the number of a port channel */
+    _Atomic uint64_t moves;
     uint32_t block_count;
     shuffled_block blocks[];
 };
@@ -90,7 +96,7 @@ banyan_status shuffle_deal(task *t, const step *s)
     lane *l = (lane *)t;
     uint32_t width = step_piece_words(s);
     uint64_t number = s->number + (s->loop ? (uint64_t)(s->whole - s->loop->ops) : 0);
-    uint64_t mine = (l->share + l->turn + number) % MOVERS;
+    uint64_t mine = (l->share + l->turn + number + t->iteration) % MOVERS;
     l->words.count = 0;
     for (; t->pieces_left > 0; t->pieces_left--, t->piece += width) {
         bool pad = t->piece[0] & STEP_PAD;
@@ -237,18 +243,22 @@ void shuffle_end(banyan_loaded_plan *loaded)
 {
     shuffle *all = loaded->shuffle;
     for (uint32_t i = 0; i < all->port_count; i++) {
-        while (!held_port_drain(&all->ports[i], &loaded->ends[PLAN_PORT][i]))
+        while (!held_port_end(&all->ports[i], &loaded->ends[PLAN_PORT][i]))
             sched_yield();
     }
 }
 
 /* ---- lanes ---- */
 
-/* Where all lanes of a thread block meet. Lanes do not go round a loop apart. */
+/* Where all lanes of a thread block meet. */
 static bool is_meeting(const step *s)
 {
-    return s->kind == STEP_NOP || s->kind == STEP_BARRIER || s->kind == STEP_LOOP ||
-           s->kind == STEP_LOOP_END;
+    return s->kind == STEP_NOP || s->kind == STEP_BARRIER;
+}
+
+static bool is_loop(const step *s)
+{
+    return s->kind == STEP_LOOP || s->kind == STEP_LOOP_END;
 }
 
 static bool moves(const step *s)
@@ -257,24 +267,31 @@ static bool moves(const step *s)
            s->kind == STEP_FORWARD || s->kind == STEP_COMBINE;
 }
 
+/* Where the stretch ends that begins at the step at hand. */
+static uint32_t find_meeting(const task *t)
+{
+    task ahead = {
+        .steps = t->steps, .step_count = t->step_count, .at = t->at, .iteration = t->iteration};
+    while (ahead.at < ahead.step_count && !is_meeting(&ahead.steps[ahead.at]))
+        task_go_past(&ahead, &ahead.steps[ahead.at]);
+    return ahead.at;
+}
+
 /* With a new sequence, so that how often a wait was looked at decides nothing later. */
 static void open_lanes(const task *t, shuffled_block *b)
 {
     b->random = shuffle_random_from(shuffle_next(&b->seeds));
     b->open = true;
     b->rested = false;
-    b->begin = b->end = t->at;
-    while (b->end < t->step_count && !is_meeting(&t->steps[b->end]))
-        b->end++;
     b->late = shuffle_below(&b->random, 2) ? 0 : (uint32_t)shuffle_below(&b->random, 1 << LANES);
-    b->stores_late = relaxed_signal_is_next(t, b->end) && shuffle_below(&b->random, 2);
+    b->stores_late = relaxed_signal_is_next(t, find_meeting(t)) && shuffle_below(&b->random, 2);
     uint32_t turn = (uint32_t)shuffle_below(&b->random, MOVERS);
     for (uint32_t i = 0; i < LANES; i++) {
         task *l = &b->lanes[i].task;
         b->lanes[i].turn = turn;
         l->steps = t->steps;
-        l->step_count = b->end;
-        l->at = b->begin;
+        l->step_count = t->step_count;
+        l->at = t->at;
         l->entered = l->quiet = l->moved = false;
         l->iteration = t->iteration;
         l->block = t->block;
@@ -282,12 +299,16 @@ static void open_lanes(const task *t, shuffled_block *b)
     }
 }
 
-/* Go over steps that other lanes do. False: the lane has none left. */
-static bool find_step(const shuffled_block *b, uint32_t i, task *l)
+/* Go over steps that other lanes do, and round loops. False: the lane is where all meet. */
+static bool find_step(uint32_t i, task *l)
 {
-    while (l->at < b->end && moves(&l->steps[l->at]) != (i > 0))
-        l->at++;
-    return l->at < b->end;
+    while (l->at < l->step_count && !is_meeting(&l->steps[l->at])) {
+        const step *s = &l->steps[l->at];
+        if (!is_loop(s) && moves(s) == (i > 0))
+            return true;
+        task_go_past(l, s);
+    }
+    return false;
 }
 
 /* LANES: nobody can go on. */
@@ -295,7 +316,7 @@ static uint32_t pick_lane(shuffled_block *b, uint32_t waiting)
 {
     uint32_t able = 0;
     for (uint32_t i = 0; i < LANES; i++)
-        able |= !(waiting & 1U << i) && find_step(b, i, &b->lanes[i].task) ? 1U << i : 0;
+        able |= !(waiting & 1U << i) && find_step(i, &b->lanes[i].task) ? 1U << i : 0;
     uint32_t early = able & ~b->late, from = early ? early : able;
     if (from == 0)
         return LANES;
@@ -315,7 +336,7 @@ static task_state take_lane_step(const plan_run *of, shuffled_block *b, task *l,
         return task_take_step(of, l, ring);
     if (task_find_pieces(of, l, s) != BANYAN_OK || read_sources(of, b, l, s) != BANYAN_OK)
         return TASK_FAILED;
-    l->at++;
+    task_go_past(l, s);
     l->moved = true;
     return TASK_DONE;
 }
@@ -324,6 +345,7 @@ static task_state take_lane_step(const plan_run *of, shuffled_block *b, task *l,
 static void show_wait(task *t, const task *l)
 {
     t->at = l->at;
+    t->iteration = l->iteration;
     t->index = l->index;
     t->target = l->target;
     t->piece = l->piece;
@@ -363,14 +385,15 @@ static task_state play_lanes(const plan_run *of, shuffled_block *b, task *t, tra
             return TASK_WAITS;
     }
     for (uint32_t i = 0; i < LANES; i++)
-        done += !find_step(b, i, &b->lanes[i].task);
+        done += !find_step(i, &b->lanes[i].task);
     return done == LANES ? TASK_DONE : TASK_WAITS;
 }
 
 static task_state close_lanes(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
 {
     b->open = false;
-    t->at = b->end;
+    t->at = b->lanes[0].task.at;
+    t->iteration = b->lanes[0].task.iteration;
     t->entered = false;
     t->moved = true;
     return b->stores_late ? signal_then_store(of, b, t, ring) : TASK_DONE;
@@ -386,6 +409,14 @@ static bool gives_way(shuffled_block *b, task *t)
     b->got_on = false;
     t->moved = true;
     return true;
+}
+
+static bool stays_behind(shuffle *all, shuffled_block *b)
+{
+    uint64_t moves = atomic_load_explicit(&all->moves, memory_order_relaxed);
+    b->looks = moves == b->moves ? b->looks + 1 : 0;
+    b->moves = moves;
+    return b->lags && b->looks < LAG_LOOKS;
 }
 
 static task_state go_on(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
@@ -410,7 +441,7 @@ static task_state go_on(const plan_run *of, shuffled_block *b, task *t, trace_ri
 task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
 {
     shuffled_block *b = block_of(of, t);
-    if (gives_way(b, t))
+    if (gives_way(b, t) || stays_behind(of->loaded->shuffle, b))
         return TASK_WAITS;
     if (shuffle_below(&b->random, 8) == 0)
         pass_on_any(of, b);
@@ -418,6 +449,8 @@ task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
     if (state == TASK_WAITS && !t->moved)
         t->moved = pass_on_any(of, b);
     b->got_on = t->moved;
+    if (t->moved)
+        atomic_fetch_add_explicit(&of->loaded->shuffle->moves, 1, memory_order_relaxed);
     return state;
 }
 
@@ -446,6 +479,8 @@ static banyan_status begin_block(shuffled_block *b, uint64_t seed, const cut_blo
 {
     b->seeds = b->random = shuffle_random_from(seed);
     b->open = b->got_on = false;
+    b->lags = shuffle_below(&b->seeds, 4) == 0;
+    b->looks = 0;
     b->stores.count = 0;
     for (uint32_t i = 0; i < LANES; i++) {
         b->lanes[i].share = i;

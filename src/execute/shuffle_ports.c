@@ -53,6 +53,25 @@ bool held_port_pass_on(held_port *port, channel_end *end)
     return passed;
 }
 
+/* How many were posted up to the last that is no put. */
+static uint32_t count_awaited(const held_port *port)
+{
+    uint32_t awaited = port->count;
+    while (awaited > 0 && port->requests[awaited - 1].kind == PORT_PUT)
+        awaited--;
+    return awaited;
+}
+
+bool held_port_end(held_port *port, channel_end *end)
+{
+    lock(end);
+    bool all = shuffle_below(&port->random, 2), passed = true;
+    while (passed && (all ? port->count : count_awaited(port)) > 0)
+        passed = pass_on(port, end);
+    unlock(end);
+    return passed;
+}
+
 bool held_port_drain(held_port *port, channel_end *end)
 {
     lock(end);

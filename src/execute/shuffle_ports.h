@@ -21,5 +21,8 @@ bool held_port_take(held_port *port, channel_end *end, const port_request *reque
 bool held_port_pass_on(held_port *port, channel_end *end);
 /* False: some are left, as the queue is full. Any thread. */
 bool held_port_drain(held_port *port, channel_end *end);
+/* A run ends: the same, but that puts which nothing was posted behind may be left for later runs.
+ */
+bool held_port_end(held_port *port, channel_end *end);
 
 #endif

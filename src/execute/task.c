@@ -191,11 +191,8 @@ static bool perform(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-static void leave(const plan_run *of, task *t, const step *s)
+void task_go_past(task *t, const step *s)
 {
-    (void)of;
-    t->entered = false;
-    t->moved = true;
     t->at++;
     if (s->kind == STEP_LOOP) {
         t->iteration = 0;
@@ -204,6 +201,13 @@ static void leave(const plan_run *of, task *t, const step *s)
     } else if (s->kind == STEP_LOOP_END && ++t->iteration < s->iterations) {
         t->at = s->first;
     }
+}
+
+static void leave(task *t, const step *s)
+{
+    t->entered = false;
+    t->moved = true;
+    task_go_past(t, s);
 }
 
 static void record_wait(task *t, bool got_on)
@@ -247,7 +251,7 @@ task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
         t->moved |= moved_before;
         return TASK_WAITS;
     }
-    leave(of, t, s);
+    leave(t, s);
     return TASK_DONE;
 }
 

@@ -63,6 +63,8 @@ void task_reset(task *t, const plan_run *of, uint32_t block);
 
 /* The step at hand only: TASK_DONE when that is done. */
 task_state task_take_step(const plan_run *of, task *t, trace_ring *ring);
+/* To the step after this one, which may be at the beginning of a loop's next iteration. */
+void task_go_past(task *t, const step *s);
 /* Of a step that moves bytes, in this iteration. */
 banyan_status task_find_pieces(const plan_run *of, task *t, const step *s);
 

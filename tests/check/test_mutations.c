@@ -3,6 +3,7 @@
  * either. And what the checker finds, one of them finds too: the player where it can see it; the
  * executor wherever an operator is changed, and mostly where a nop is dropped. */
 #include <time.h>
+#include <unistd.h>
 
 #include "core/sanitizer.h"
 #include "execute/shuffled.h"
@@ -11,11 +12,14 @@
 
 #define ROUNDS_MOST 4000
 #define SECONDS 6
+#define TRIES 32 /* of places to be damaged */
 
 typedef enum damage {
     DROP_WAIT,
     DROP_SIGNAL,
     DROP_NOP,
+    DROP_FLUSH,
+    DROP_MEMBER,
     MOVE_CHUNK,
     SWAP_OPERATIONS,
     SWAP_BUFFER,
@@ -23,10 +27,15 @@ typedef enum damage {
     DAMAGES
 } damage;
 
-static const char *const damage_names[DAMAGES] = {
-    "a wait is dropped",     "a signal is dropped",        "a nop is dropped",
-    "a chunk is moved",      "two operations are swapped", "a buffer is swapped",
-    "an operator is changed"};
+static const char *const damage_names[DAMAGES] = {"a wait is dropped",
+                                                  "a signal is dropped",
+                                                  "a nop is dropped",
+                                                  "a flush is dropped",
+                                                  "a barrier's member is left out",
+                                                  "a chunk is moved",
+                                                  "two operations are swapped",
+                                                  "a buffer is swapped",
+                                                  "an operator is changed"};
 
 /* Packets, scratch, loops with reused scratch, direct access, ports. */
 static const char *const algorithms[] = {"allreduce_packets",        "allreduce_packets_twoshot",
@@ -35,6 +44,12 @@ static const char *const algorithms[] = {"allreduce_packets",        "allreduce_
                                          "reducescatter_halving",    "alltoall_pairwise",
                                          "alltoall_pipelined",       "broadcast_tree",
                                          "reduce_twoshot",           "sendrecv_port"};
+
+/* Semaphores, barriers and ports, the first both of these; missing where there are none. */
+#define PLANS BANYAN_SOURCE_DIR "/../shared/plans/"
+static const char *const plan_names[] = {
+    "multi_node_allgather_tbg_4", "single_node_alltoall_ring_2", "single_node_alltoall_pipeline_2",
+    "single_node_allgather_pkt_rppkt_2"};
 
 /* A list of operations: a thread block's, or a loop's body. */
 typedef struct op_list {
@@ -107,6 +122,38 @@ static bool can_drop(damage what, const plan_op *op)
     return what == DROP_WAIT ? is_wait(op) : is_signal(op);
 }
 
+static bool drop_flush(plan_op *op)
+{
+    if (op->kind != PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
+        return false;
+    op->kind = PLAN_PUT_WITH_SIGNAL;
+    return true;
+}
+
+/* One block does not come to the barrier at hand any more, and nobody counts on it. */
+static bool drop_member(banyan_plan *plan, const op_list *list, uint32_t barrier)
+{
+    for (int r = 0; r < plan->rank_count; r++) {
+        plan_rank *rank = &plan->ranks[r];
+        bool own = false;
+        for (uint32_t b = 0; b < rank->block_count; b++)
+            own |= &rank->blocks[b].ops == list->ops;
+        for (uint32_t b = 0; own && b < rank->block_count; b++) {
+            plan_thread_block *block = &rank->blocks[b];
+            for (uint32_t i = block->op_count; i-- > 0;) {
+                plan_op *op = &block->ops[i];
+                if (op->kind != PLAN_BARRIER || op->barrier != barrier)
+                    continue;
+                if (&block->ops == list->ops)
+                    *op = (plan_op){.kind = PLAN_NOP};
+                else
+                    op->barrier_members--;
+            }
+        }
+    }
+    return true;
+}
+
 /* False: there was nothing to be damaged there. */
 static bool do_damage(banyan_plan *plan, damage what, random_state *random)
 {
@@ -123,6 +170,10 @@ static bool do_damage(banyan_plan *plan, damage what, random_state *random)
             return false;
         drop(list, i);
         return true;
+    case DROP_FLUSH:
+        return drop_flush(op);
+    case DROP_MEMBER:
+        return op->kind == PLAN_BARRIER && drop_member(plan, &list, op->barrier);
     case MOVE_CHUNK:
         return move_chunk(plan, op, random);
     case SWAP_OPERATIONS:
@@ -158,7 +209,7 @@ static bool checker_finds(const banyan_plan *plan)
  * wait for them. */
 static bool is_harm(const char *problem)
 {
-    return !strstr(problem, "nobody waited for a signal");
+    return !strstr(problem, "nobody waited for a signal") && !strstr(problem, "not played");
 }
 
 static bool player_finds(const banyan_plan *plan, random_state *random, char *problem, size_t bytes)
@@ -176,7 +227,8 @@ static bool player_finds(const banyan_plan *plan, random_state *random, char *pr
 /* To the player a block's operations come one after the other, and all reductions are sums. */
 static bool player_sees(damage what)
 {
-    return what != DROP_NOP && what != SWAP_OPERATIONS && what != CHANGE_OPERATOR;
+    return what != DROP_NOP && what != DROP_FLUSH && what != DROP_MEMBER &&
+           what != SWAP_OPERATIONS && what != CHANGE_OPERATOR;
 }
 
 /* Run it in random orders, as the host executor can. */
@@ -202,15 +254,31 @@ static bool executor_sees(damage what)
 #ifdef SANITIZER_THREAD
     return what == CHANGE_OPERATOR; /* without a nop plans race, as they should */
 #else
-    return what == DROP_NOP || what == CHANGE_OPERATOR;
+    return what == DROP_NOP || what == DROP_MEMBER || what == CHANGE_OPERATOR;
 #endif
 }
 
-static banyan_plan *any_plan(random_state *random, char *name, size_t name_bytes)
+static banyan_plan *plan_from_elsewhere(size_t which, char *name, size_t name_bytes)
+{
+    char path[512];
+    banyan_plan *plan, *clone;
+    snprintf(name, name_bytes, "%s", plan_names[which]);
+    snprintf(path, sizeof path, PLANS "%s.json", plan_names[which]);
+    CHECK_OK(banyan_plan_read(path, &plan));
+    CHECK_OK(plan_clone(plan, &clone));
+    banyan_plan_destroy(plan);
+    return clone;
+}
+
+static banyan_plan *any_plan(random_state *random, bool first, char *name, size_t name_bytes)
 {
     size_t count = sizeof algorithms / sizeof *algorithms;
+    size_t others = access(PLANS, R_OK) == 0 ? sizeof plan_names / sizeof *plan_names : 0;
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
-    const char *algorithm = algorithms[random_between(random, 0, (int64_t)count - 1)];
+    size_t which = (size_t)random_between(random, 0, (int64_t)(count + others) - 1);
+    if (which >= count || (first && others > 0))
+        return plan_from_elsewhere(first ? 0 : which - count, name, name_bytes);
+    const char *algorithm = algorithms[which];
     banyan_plan *plan, *clone;
     params.ranks = (int)random_between(random, 2, 4);
     params.shift = 1;
@@ -230,14 +298,19 @@ static void damage_is_found_or_does_no_harm(void **state)
     for (int round = 0; round < ROUNDS_MOST && time(NULL) < end; round++) {
         char name[128], problem[256] = "";
         damage what = (damage)(round % DAMAGES);
-        banyan_plan *plan = any_plan(&random, name, sizeof name);
+        banyan_plan *plan =
+            any_plan(&random, what == DROP_MEMBER || what == DROP_FLUSH, name, sizeof name);
         /* An index out of range is refused before anything is checked. */
-        if (do_damage(plan, what, &random) && plan_check_indices(plan, name) == BANYAN_OK) {
+        bool harmed = false;
+        for (int i = 0; i < TRIES && !harmed; i++)
+            harmed = do_damage(plan, what, &random);
+        if (harmed && plan_check_indices(plan, name) == BANYAN_OK) {
             done[what]++;
             bool checker = checker_finds(plan);
             bool player = player_finds(plan, &random, problem, sizeof problem);
             CHECK(checker || !player, "%s, %s: %s", name, damage_names[what], problem);
-            CHECK(!checker || player || !player_sees(what), "%s, %s", name, damage_names[what]);
+            CHECK(!checker || player || !player_sees(what) || strstr(problem, "not played"),
+                  "%s, %s", name, damage_names[what]);
             if (!checker || executor_sees(what)) {
                 uint64_t seed;
                 bool executor = executor_finds(plan, &random, &seed);
