@@ -222,6 +222,31 @@ class View(unittest.TestCase):
         for (rank, chunk), outputs in self.outputs_by_input("sendrecv_port").items():
             self.assertEqual(outputs, [((rank + 1) % 4, chunk)])
 
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_a_followed_chunk_takes_its_own_arrows_only(self):
+        """Rank 0 puts chunk c to rank c, who reduces it, and from whom all others get the sum."""
+        data = self.data_of(self.view(self.emit("allreduce_twoshot")))
+        arrows = self.asked("""
+          cells.find(c => c.chunk.join() === "0,i,1").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+          document.title = JSON.stringify([...lines.keys()].filter(a => lines[a].classList.contains("path")));""")
+        taken = [data["arrows"][a] for a in arrows]
+        puts = [(data["steps"][step][0], data["lanes"][lane][1]) for kind, step, lane in taken if kind == "put"]
+        gets = [(data["lanes"][lane][1], data["steps"][step][0]) for kind, lane, step in taken if kind == "get"]
+        self.assertEqual((puts, sorted(gets)), ([(0, 1)], [(1, 0), (1, 2), (1, 3)]))
+
+    def test_a_trace_of_a_loop_has_every_operation_of_every_iteration(self):
+        plan, trace = self.emit("allreduce_pipelined", 2), self.folder / "trace.json"
+        self.assertEqual(run("run", plan, "-s", "1M", "--iters", 1, "--trace", trace).returncode, 0)
+        data = self.data_of(self.view(plan, "--trace", trace))
+        simulated = self.data_of(self.view(plan, "-t", "h200x4", "-s", "1M"))
+        def places(steps):
+            return sorted(tuple(step[:6]) for step in steps if step[3] >= 0)
+        self.assertGreater(max(step[5] for step in data["steps"]), 0)
+        self.assertEqual(places(data["steps"]), places(simulated["steps"]))
+        def arrows_of(of, kind):
+            return sorted((of["steps"][a][:6], of["steps"][b][:6]) for k, a, b in of["arrows"] if k == kind)
+        self.assertEqual(arrows_of(data, "signal"), arrows_of(simulated, "signal"))
+
     def test_findings_are_listed_and_marked(self):
         plan = self.emit("allreduce_twoshot")
         changed = json.loads(plan.read_text())
