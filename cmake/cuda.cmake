@@ -27,17 +27,4 @@ find_package(CUDAToolkit 12.8 REQUIRED)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo")
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.c
-     ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.c ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*/*.cu)
-add_library(banyan_cuda MODULE ${sources})
-set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-target_include_directories(banyan_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include
-                                               ${PROJECT_SOURCE_DIR}/src
-                                               ${CUDAToolkit_INCLUDE_DIRS})
-target_compile_definitions(banyan_cuda PRIVATE _GNU_SOURCE)
-target_compile_options(banyan_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Werror;-Wshadow;-Wstrict-prototypes;-Wmissing-prototypes>
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-fvisibility=hidden;-Werror=all-warnings;--threads=0>)
-# The driver is found at run time: no machine needs one to load the module and hear what it lacks.
-target_link_libraries(banyan_cuda PRIVATE banyan CUDA::cudart_static)
-install(TARGETS banyan_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/banyan)
+set(BANYAN_HAS_CUDA ON)

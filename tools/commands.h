@@ -13,5 +13,6 @@ int algo_command(int argc, char **argv);
 int tune_command(int argc, char **argv);
 int simulate_command(int argc, char **argv);
 int topo_command(int argc, char **argv);
+int bench_command(int argc, char **argv);
 
 #endif

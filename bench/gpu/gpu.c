@@ -1,0 +1,152 @@
+#include "gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GRAPH_US 400.0 /* of work in a graph */
+#define LAUNCHES_MOST 40
+#define ROUNDS 21
+
+void need(banyan_status status)
+{
+    if (status == BANYAN_OK)
+        return;
+    fprintf(stderr, "gpu_bench: %s\n", banyan_last_error());
+    exit(1);
+}
+
+void cuda_need(cudaError_t result, const char *call)
+{
+    if (result == cudaSuccess)
+        return;
+    fprintf(stderr, "gpu_bench: %s: %s\n", call, cudaGetErrorString(result));
+    exit(1);
+}
+
+void gpu_open(gpu *made)
+{
+    int devices;
+    CUDA(cudaGetDeviceCount(&devices));
+    need(banyan_world_open(NULL, &made->world));
+    made->rank = banyan_world_rank(made->world);
+    made->ranks = banyan_world_size(made->world);
+    made->device = banyan_world_local_rank(made->world) % devices;
+    CUDA(cudaSetDevice(made->device));
+    CUDA(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking));
+}
+
+void gpu_close(gpu *old)
+{
+    CUDA(cudaStreamDestroy(old->stream));
+    need(banyan_world_close(old->world));
+}
+
+/* ---- time ---- */
+
+static cudaGraphExec_t capture(const gpu *on, gpu_work work, void *context, int launches)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(on->stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < launches; i++)
+        work(context, on->stream);
+    CUDA(cudaStreamEndCapture(on->stream, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    return exec;
+}
+
+static int compare_double(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+static double slowest(const gpu *on, double mine)
+{
+    double all[64];
+    need(banyan_world_allgather(on->world, &mine, sizeof mine, all));
+    double most = 0;
+    for (int i = 0; i < on->ranks; i++)
+        most = all[i] > most ? all[i] : most;
+    return most;
+}
+
+static double replay(const gpu *on, cudaGraphExec_t exec, int launches, int rounds)
+{
+    double us[ROUNDS];
+    cudaEvent_t begin, end;
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    CUDA(cudaGraphLaunch(exec, on->stream));
+    CUDA(cudaStreamSynchronize(on->stream));
+    for (int i = 0; i < rounds; i++) {
+        float ms;
+        need(banyan_world_barrier(on->world));
+        CUDA(cudaEventRecord(begin, on->stream));
+        CUDA(cudaGraphLaunch(exec, on->stream));
+        CUDA(cudaEventRecord(end, on->stream));
+        CUDA(cudaEventSynchronize(end));
+        CUDA(cudaEventElapsedTime(&ms, begin, end));
+        us[i] = (double)ms * 1e3 / launches;
+    }
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    qsort(us, (size_t)rounds, sizeof *us, compare_double);
+    return us[rounds / 2];
+}
+
+/* The first launch in a graph waits for the slowest rank's; several share that. */
+double gpu_time_us(const gpu *on, gpu_work work, void *context)
+{
+    work(context, on->stream);
+    CUDA(cudaStreamSynchronize(on->stream));
+    cudaGraphExec_t exec = capture(on, work, context, 4);
+    double once = slowest(on, replay(on, exec, 4, 3));
+    CUDA(cudaGraphExecDestroy(exec));
+    int launches = (int)(GRAPH_US / once);
+    launches = launches < 4 ? 4 : launches > LAUNCHES_MOST ? LAUNCHES_MOST : launches;
+    exec = capture(on, work, context, launches);
+    double us = slowest(on, replay(on, exec, launches, once > 2000 ? 7 : ROUNDS));
+    CUDA(cudaGraphExecDestroy(exec));
+    return us;
+}
+
+/* ---- data ---- */
+
+#define FILL_BYTES ((size_t)1 << 20)
+
+/* A whole number below 32, whose sums over eight ranks are exact in any order. */
+static uint16_t small_bf16(unsigned value)
+{
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+void gpu_fill(const gpu *on, void *memory, size_t bytes, unsigned seed)
+{
+    static uint16_t values[FILL_BYTES / 2];
+    uint64_t state = ((uint64_t)seed * 1000003 + (unsigned)on->rank) * 2862933555777941757u + 1;
+    for (size_t i = 0; i < FILL_BYTES / 2; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        values[i] = small_bf16(state >> 40 & 31);
+    }
+    for (size_t at = 0; at < bytes; at += FILL_BYTES) {
+        size_t some = bytes - at < FILL_BYTES ? bytes - at : FILL_BYTES;
+        CUDA(cudaMemcpy((char *)memory + at, values, some, cudaMemcpyHostToDevice));
+    }
+}
+
+bool gpu_equal(const void *a, const void *b, size_t bytes)
+{
+    char *here = malloc(2 * bytes);
+    if (!here)
+        exit(1);
+    CUDA(cudaMemcpy(here, a, bytes, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(here + bytes, b, bytes, cudaMemcpyDeviceToHost));
+    bool equal = memcmp(here, here + bytes, bytes) == 0;
+    free(here);
+    return equal;
+}

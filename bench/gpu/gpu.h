@@ -1,0 +1,39 @@
+/* What the benchmark's ranks have in common: a GPU, a stream, a clock. */
+#ifndef BENCH_GPU_H
+#define BENCH_GPU_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+
+#include <banyan/banyan.h>
+
+typedef struct gpu {
+    banyan_world *world;
+    int rank, ranks, device;
+    cudaStream_t stream;
+} gpu;
+
+/* End the rank with a sentence when a call has failed. */
+void need(banyan_status status);
+void cuda_need(cudaError_t result, const char *call);
+#define CUDA(call) cuda_need((call), #call)
+
+/* A GPU a rank, by local rank; the world from the environment. */
+void gpu_open(gpu *made);
+void gpu_close(gpu *old);
+
+/* Queue the work that is measured. */
+typedef void (*gpu_work)(void *context, cudaStream_t stream);
+
+/* What one of it takes, in microseconds: the median of replays of a graph that has it several times
+ * over, of the slowest rank. Collective. */
+double gpu_time_us(const gpu *on, gpu_work work, void *context);
+
+/* Random whole numbers below 32 in bf16, on the device: zeros run faster, and sums of these are
+ * exact in any order. */
+void gpu_fill(const gpu *on, void *memory, size_t bytes, unsigned seed);
+
+/* Are the bytes equal, on the device? */
+bool gpu_equal(const void *a, const void *b, size_t bytes);
+
+#endif

@@ -1,0 +1,23 @@
+/* NCCL, found at run time: the peer that everybody knows. */
+#ifndef BENCH_NCCL_H
+#define BENCH_NCCL_H
+
+#include "gpu.h"
+
+typedef struct nccl nccl;
+
+/* NULL, with the reason printed by rank 0, where there is none. Collective. */
+nccl *nccl_open(const gpu *on);
+void nccl_close(nccl *old);
+
+/* "2.28.9" */
+const char *nccl_version(const nccl *of);
+
+/* bf16 sums; counts are elements, as in banyan/collective.h. */
+void nccl_allreduce(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
+void nccl_allgather(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
+void nccl_reducescatter(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
+/* One to the next rank, one from the one before, at once. */
+void nccl_shift(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
+
+#endif
