@@ -26,9 +26,10 @@ typedef struct run_job {
     banyan_plan_info info;
     run_data data;
     bool in_place, ordinary_memory, json;
-    int iters;  /* of a round; 0: as many as let all take a twentieth of a second */
-    int rounds; /* that are timed */
-    bool bound; /* each rank to a processor of its own, where there are enough */
+    int iters;       /* of a round; 0: as many as let all take a twentieth of a second */
+    int rounds;      /* that are timed */
+    double rounds_s; /* once they have taken so long, no more are; 0: as long as they take */
+    bool bound;      /* each rank to a processor of its own, where there are enough */
     int workers;
     int shuffle;     /* seed of an order that thread blocks run in; 0: their own */
     run_size *sizes; /* in memory that the ranks share; ascending */

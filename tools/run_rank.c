@@ -207,14 +207,17 @@ static banyan_status time_size(const struct rank_run *run, run_size *size,
                                const struct buffers *with)
 {
     int iters = run->job->iters;
-    double seconds, fastest = INFINITY;
+    double seconds, fastest = INFINITY, spent = 0;
     if (iters == 0) {
         TRY(time_runs(run, size, with, ITERS_FIRST, &seconds));
         iters = iters_for(seconds, run->job->rounds);
     }
-    for (int i = 0; i < run->job->rounds; i++) {
+    /* All ranks know the same times, and end together. */
+    double enough = run->job->rounds_s > 0 ? run->job->rounds_s : INFINITY;
+    for (int i = 0; i < run->job->rounds && spent < enough; i++) {
         TRY(time_runs(run, size, with, iters, &seconds));
         fastest = fmin(fastest, seconds);
+        spent += iters * seconds;
     }
     if (run->rank == 0) {
         size->iters = iters;

@@ -11,6 +11,7 @@
 #include <banyan/program.h>
 #include <banyan/simulate.h>
 
+#include "clock.h"
 #include "forked.h"
 #include "options.h"
 #include "out_file.h"
@@ -21,6 +22,8 @@
 #define SMALL_BYTES 64
 #define PORT_BYTES (UINT64_C(2) << 20)
 #define PASSES 2       /* over all measurements */
+#define PASSES_S 8.0   /* no pass begins later */
+#define ROUNDS_S 0.2   /* nor any round of a message */
 #define ROUNDS 12      /* of runs, in a pass; the fastest counts */
 #define MANY 33        /* copies in a row */
 #define ROUND_TRIPS 16 /* of signals */
@@ -181,6 +184,7 @@ static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages,
                    .info = banyan_plan_describe(plan),
                    .json = true,
                    .rounds = ROUNDS,
+                   .rounds_s = ROUNDS_S,
                    .bound = true,
                    .workers = 1};
     TRY(run_data_make(plan, BANYAN_F32, &job.data));
@@ -302,7 +306,8 @@ static banyan_status measure(int ranks, figures *found)
         for (int k = 0; k <= SETS; k++)
             all[i].seconds[k] = INFINITY;
     }
-    for (int pass = 0; pass < PASSES; pass++) {
+    double began = clock_now_s();
+    for (int pass = 0; pass < PASSES && clock_now_s() - began < PASSES_S; pass++) {
         for (int i = 0; i < MEASUREMENTS; i++)
             TRY(take_measurement(ranks, &all[i]));
     }

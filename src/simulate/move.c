@@ -60,12 +60,16 @@ banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps
     return BANYAN_OK;
 }
 
-static banyan_status add_way(load *to, uint32_t source, uint32_t destination, double bytes)
+static banyan_status add_way(load *to, uint32_t source, uint32_t destination, double bytes,
+                             bool written)
 {
     engine *all = to->all;
+    const processor_kind *kind = all->ranks[to->move->rank].kind;
+    double overhead = written ? kind->store_overhead : kind->load_overhead;
     RETURN_IF_FAILED(find_way(all, source, destination));
     for (size_t i = 0; i < all->way.links.count; i++) {
-        if (!flow_add(&all->sharing, to->lane, all->way.links.data[i], bytes))
+        if (!flow_add_framed(&all->sharing, to->lane, all->way.links.data[i], bytes,
+                             to->move->by_port ? 1 : overhead))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
@@ -136,13 +140,14 @@ static banyan_status add_group(load *to, const plan_operand *operand, bool writt
     RETURN_IF_FAILED(engine_switch(to->all, rank, channel, &middle));
     for (int m = 0; m < group->rank_count; m++) {
         uint32_t member = (uint32_t)group->ranks[m];
-        RETURN_IF_FAILED(add_way(to, written ? middle : member, written ? member : middle, bytes));
+        RETURN_IF_FAILED(
+            add_way(to, written ? middle : member, written ? member : middle, bytes, written));
         RETURN_IF_FAILED(add_memory(to, group->ranks[m], bytes));
         if (written && to->all->way.latency_ps > to->land_ps)
             to->land_ps = to->all->way.latency_ps;
     }
     uint32_t self = (uint32_t)rank;
-    RETURN_IF_FAILED(add_way(to, written ? self : middle, written ? middle : self, bytes));
+    RETURN_IF_FAILED(add_way(to, written ? self : middle, written ? middle : self, bytes, written));
     to->land_ps += written ? to->all->way.latency_ps : 0;
     return BANYAN_OK;
 }
@@ -184,7 +189,7 @@ static banyan_status add_operand(load *to, const plan_operand *operand, bool in_
     if (where.rank == move->rank)
         return BANYAN_OK;
     uint32_t self = (uint32_t)move->rank, peer = (uint32_t)where.rank;
-    RETURN_IF_FAILED(add_way(to, written ? self : peer, written ? peer : self, bytes));
+    RETURN_IF_FAILED(add_way(to, written ? self : peer, written ? peer : self, bytes, written));
     if (written && to->all->way.latency_ps > to->land_ps)
         to->land_ps = to->all->way.latency_ps;
     return BANYAN_OK;
@@ -193,30 +198,45 @@ static banyan_status add_operand(load *to, const plan_operand *operand, bool in_
 static banyan_status add_operands(load *to)
 {
     const plan_op *op = to->move->op;
+    if (plan_op_reduces(op->kind))
+        to->reduced = to->data * op->source_count;
     for (uint32_t i = 0; i < op->source_count; i++)
         RETURN_IF_FAILED(add_operand(to, &op->sources[i], plan_source_is_packets(op, i), false));
     for (uint32_t i = 0; i < op->destination_count; i++)
         RETURN_IF_FAILED(
             add_operand(to, &op->destinations[i], plan_destination_is_packets(op, i), true));
-    if (plan_op_reduces(op->kind))
-        to->reduced = to->data * op->source_count;
     return BANYAN_OK;
 }
 
-/* Seconds that it takes at the rates of whoever moves it, when no link is in the way. The many
- * threads of a thread block read, write and add at the same time; a core that has to fetch its
- * lines does one after the other, and adds meanwhile. */
+/* A core fetches its lines one after the other, and adds meanwhile. */
+static double alone_on_core(const load *of, const block_rates *rates)
+{
+    double moved = of->local / rates->local + of->loaded / rates->load + of->stored / rates->store +
+                   of->packed / rates->packet;
+    return fmax(moved, of->reduced / rates->reduce);
+}
+
+/* The many threads of a thread block read and write at the same time; but one that reduces has one
+ * load in flight, and stores when it has them all. */
+static double alone_in_block(const load *of, const block_rates *rates)
+{
+    double moved = fmax(fmax(of->local / rates->local, of->loaded / rates->load),
+                        fmax(of->stored / rates->store, of->packed / rates->packet));
+    if (!plan_op_reduces(of->move->op->kind))
+        return moved;
+    double own = of->reduced - of->loaded;
+    return fmax(moved,
+                own / rates->reduce + of->loaded / rates->reduce_load + of->stored / rates->store);
+}
+
+/* Seconds that it takes at the rates of whoever moves it, when no link is in the way. */
 static double alone(const load *of, double wire)
 {
     const sim_rank *rank = &of->all->ranks[of->move->rank];
-    const block_rates *rates = &rank->rates;
     if (of->move->by_port)
         return wire / rank->kind->port_bytes_per_s;
-    double local = of->local / rates->local, loaded = of->loaded / rates->load;
-    double stored = of->stored / rates->store, packed = of->packed / rates->packet;
-    double moved = rank->kind->shared_memory ? local + loaded + stored + packed
-                                             : fmax(fmax(local, loaded), fmax(stored, packed));
-    return fmax(moved, of->reduced / rates->reduce);
+    return rank->kind->shared_memory ? alone_on_core(of, &rank->rates)
+                                     : alone_in_block(of, &rank->rates);
 }
 
 /* Bytes on the link that carries most, or where there is none, in the memory. */

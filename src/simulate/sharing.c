@@ -64,16 +64,24 @@ void flow_begin(sharing *all, uint32_t number)
     all->stamps++;
 }
 
-bool flow_add(sharing *all, uint32_t number, uint32_t of, double bytes)
+bool flow_add_framed(sharing *all, uint32_t number, uint32_t of, double bytes, double overhead)
 {
     resource *one = &all->resources[of];
+    flow_use use = {.resource = of, .bytes = bytes, .room = bytes * overhead};
     if (one->stamp == all->stamps) {
-        all->flows[number].uses.data[one->stamped_use].bytes += bytes;
+        flow_use *made = &all->flows[number].uses.data[one->stamped_use];
+        made->bytes += use.bytes;
+        made->room += use.room;
         return true;
     }
     one->stamp = all->stamps;
     one->stamped_use = (uint32_t)all->flows[number].uses.count;
-    return array_push(&all->flows[number].uses, (flow_use){.resource = of, .bytes = bytes});
+    return array_push(&all->flows[number].uses, use);
+}
+
+bool flow_add(sharing *all, uint32_t number, uint32_t of, double bytes)
+{
+    return flow_add_framed(all, number, of, bytes, 1);
 }
 
 static bool join(sharing *all, uint32_t number, uint32_t u)
@@ -99,7 +107,7 @@ bool flow_go(sharing *all, uint32_t number, double amount, double limit, uint64_
     one->rate = limit;
     one->flows = true;
     for (uint32_t u = 0; u < one->uses.count; u++) {
-        one->uses.data[u].weight = one->uses.data[u].bytes / amount;
+        one->uses.data[u].weight = one->uses.data[u].room / amount;
         if (!join(all, number, u))
             return false;
     }

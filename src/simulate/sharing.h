@@ -14,7 +14,8 @@ typedef struct flow_use {
     uint32_t resource;
     uint32_t place; /* in the resource's list of flows */
     double bytes;   /* that it carries there, in all */
-    double weight;  /* for each byte of the flow */
+    double room;    /* that they take there */
+    double weight;  /* room for each byte of the flow */
 } flow_use;
 
 typedef struct flow {
@@ -59,6 +60,8 @@ void sharing_free(sharing *old);
 void flow_begin(sharing *all, uint32_t number);
 /* Bytes over the resource `of`. False, as below, when memory ran out. */
 bool flow_add(sharing *all, uint32_t number, uint32_t of, double bytes);
+/* Bytes that take `overhead` times their room there: of headers, say. */
+bool flow_add_framed(sharing *all, uint32_t number, uint32_t of, double bytes, double overhead);
 /* `amount` bytes, at most `limit` a second; what was added belongs to all of it. It flows from
  * sharing_settle on. */
 bool flow_go(sharing *all, uint32_t number, double amount, double limit, uint64_t now_ps);

@@ -46,10 +46,12 @@ block_rates rates_for(const processor_kind *kind, double working_set_bytes)
     const block_rates *low = &all[at - 1].rates, *high = &all[at].rates;
     double share = log(working_set_bytes / all[at - 1].working_set_bytes) /
                    log(all[at].working_set_bytes / all[at - 1].working_set_bytes);
-    return (block_rates){
-        between(low->local, high->local, share), between(low->load, high->load, share),
-        between(low->store, high->store, share), between(low->packet, high->packet, share),
-        between(low->reduce, high->reduce, share)};
+    return (block_rates){between(low->local, high->local, share),
+                         between(low->load, high->load, share),
+                         between(low->store, high->store, share),
+                         between(low->packet, high->packet, share),
+                         between(low->reduce, high->reduce, share),
+                         between(low->reduce_load, high->reduce_load, share)};
 }
 
 const char *banyan_topology_shipped(size_t index)

@@ -18,11 +18,12 @@ extern const shipped_topology shipped_topologies[]; /* ends with an empty one */
 /* What a thread block does in a second. Where processors share a memory, peers' memory is what
  * others write, and to be written, what others touch: wherever it lies. */
 typedef struct block_rates {
-    double local;  /* bytes of its own memory, read or written */
-    double load;   /* bytes of a peer's memory, read */
-    double store;  /* bytes of a peer's memory, written */
-    double packet; /* bytes of packets with their flags, read or written, wherever they lie */
-    double reduce; /* bytes of sources, reduced */
+    double local;       /* bytes of its own memory, read or written */
+    double load;        /* bytes of a peer's memory, read */
+    double store;       /* bytes of a peer's memory, written */
+    double packet;      /* bytes of packets with their flags, read or written, wherever they lie */
+    double reduce;      /* bytes of sources, reduced */
+    double reduce_load; /* those of a peer's memory */
 } block_rates;
 
 /* The rates of a rank that touches so many bytes in a run. */
@@ -42,7 +43,8 @@ typedef struct processor_kind {
     bool shared_memory;    /* with all others of its kind, each with caches of its own */
     cached_rates *rates;   /* by working set, ascending; one: whatever that is */
     size_t rate_count;
-    uint64_t request_ps; /* the proxy's work for one request */
+    double load_overhead, store_overhead; /* room on links of a byte that a thread block moves */
+    uint64_t request_ps;                  /* the proxy's work for one request */
     double port_bytes_per_s;
 } processor_kind;
 

@@ -11,6 +11,7 @@
 #define NS_MOST 1e11
 #define RATE_MOST 1e18
 #define BLOCKS_MOST 1e6
+#define OVERHEAD_MOST 1e3
 #define FILE_BYTES_MOST (size_t)(64 << 20)
 
 typedef struct reader {
@@ -87,17 +88,20 @@ static banyan_status read_rates(reader *from, json_t *block, bool listed, block_
                                        "store_bytes_per_s",
                                        "packet_bytes_per_s",
                                        "reduce_bytes_per_s",
-                                       "working_set_bytes",
+                                       "reduce_load_bytes_per_s",
                                        NULL};
-    static const char *const alone[] = {"local_bytes_per_s",  "load_bytes_per_s",
-                                        "store_bytes_per_s",  "packet_bytes_per_s",
-                                        "reduce_bytes_per_s", NULL};
-    RETURN_IF_FAILED(check_keys(from, block, listed ? keys : alone));
+    static const char *const of_list[] = {
+        "local_bytes_per_s",  "load_bytes_per_s",        "store_bytes_per_s", "packet_bytes_per_s",
+        "reduce_bytes_per_s", "reduce_load_bytes_per_s", "working_set_bytes", NULL};
+    RETURN_IF_FAILED(check_keys(from, block, listed ? of_list : keys));
     RETURN_IF_FAILED(read_rate(from, block, keys[0], &rates->local));
     RETURN_IF_FAILED(read_rate(from, block, keys[1], &rates->load));
     RETURN_IF_FAILED(read_rate(from, block, keys[2], &rates->store));
     RETURN_IF_FAILED(read_rate(from, block, keys[3], &rates->packet));
-    return read_rate(from, block, keys[4], &rates->reduce);
+    RETURN_IF_FAILED(read_rate(from, block, keys[4], &rates->reduce));
+    rates->reduce_load = rates->load;
+    return json_object_get(block, keys[5]) ? read_rate(from, block, keys[5], &rates->reduce_load)
+                                           : BANYAN_OK;
 }
 
 static banyan_status read_level(reader *from, json_t *block, size_t i, cached_rates *made)
@@ -154,11 +158,30 @@ static banyan_status read_proxy(reader *from, const json_t *object, processor_ki
     return BANYAN_OK;
 }
 
+/* 1 when it is missing: what is moved takes its own room on links. */
+static banyan_status read_overhead(reader *from, const json_t *object, const char *key,
+                                   double *overhead)
+{
+    *overhead = 1;
+    return json_object_get(object, key)
+               ? read_number(from, object, key, true, OVERHEAD_MOST, overhead)
+               : BANYAN_OK;
+}
+
 static banyan_status read_kind(reader *from, json_t *object, processor_kind *kind)
 {
-    static const char *const keys[] = {
-        "memory_bytes_per_s", "blocks_at_once", "launch_ns", "operation_ns",  "sync_ns",
-        "signal_ns",          "block",          "proxy",     "shared_memory", NULL};
+    static const char *const keys[] = {"memory_bytes_per_s",
+                                       "blocks_at_once",
+                                       "launch_ns",
+                                       "operation_ns",
+                                       "sync_ns",
+                                       "signal_ns",
+                                       "block",
+                                       "proxy",
+                                       "shared_memory",
+                                       "load_overhead",
+                                       "store_overhead",
+                                       NULL};
     RETURN_IF_FAILED(check_keys(from, object, keys));
     RETURN_IF_FAILED(read_rate(from, object, "memory_bytes_per_s", &kind->memory_bytes_per_s));
     RETURN_IF_FAILED(
@@ -168,6 +191,8 @@ static banyan_status read_kind(reader *from, json_t *object, processor_kind *kin
     RETURN_IF_FAILED(read_ns(from, object, "sync_ns", &kind->sync_ps));
     RETURN_IF_FAILED(read_ns(from, object, "signal_ns", &kind->signal_ps));
     RETURN_IF_FAILED(read_flag(from, object, "shared_memory", &kind->shared_memory));
+    RETURN_IF_FAILED(read_overhead(from, object, "load_overhead", &kind->load_overhead));
+    RETURN_IF_FAILED(read_overhead(from, object, "store_overhead", &kind->store_overhead));
     RETURN_IF_FAILED(read_block(from, object, kind));
     return read_proxy(from, object, kind);
 }

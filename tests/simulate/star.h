@@ -3,6 +3,8 @@
 #ifndef TESTS_SIMULATE_STAR_H
 #define TESTS_SIMULATE_STAR_H
 
+#include <math.h>
+
 #include "support/test.h"
 
 typedef struct star {
@@ -14,6 +16,8 @@ typedef struct star {
     double blocks_at_once;                                   /* 0: no limit */
     bool multicast;
     bool shared_memory;
+    double load_overhead, store_overhead; /* 0: none */
+    double reduce_load;                   /* 0: as load */
 } star;
 
 static double star_rate(double rate)
@@ -28,23 +32,26 @@ static inline banyan_topology *star_make(const star *of)
     int bytes = snprintf(
         text, sizeof text,
         "{\"name\": \"star\", \"kinds\": {\"fast\": {\"shared_memory\": %s,"
+        " \"load_overhead\": %.17g, \"store_overhead\": %.17g,"
         " \"memory_bytes_per_s\": %.17g,"
         " \"blocks_at_once\": %.17g,"
         " \"launch_ns\": %.17g, \"operation_ns\": %.17g, \"sync_ns\": %.17g, \"signal_ns\": %.17g,"
         " \"block\": {\"local_bytes_per_s\": %.17g, \"load_bytes_per_s\": %.17g,"
         "  \"store_bytes_per_s\": %.17g, \"packet_bytes_per_s\": %.17g,"
-        "  \"reduce_bytes_per_s\": %.17g},"
+        "  \"reduce_bytes_per_s\": %.17g, \"reduce_load_bytes_per_s\": %.17g},"
         " \"proxy\": {\"request_ns\": %.17g, \"bytes_per_s\": %.17g}}},"
         " \"processors\": [{\"for\": {\"p\": %d}, \"name\": \"p{p}\", \"kind\": \"fast\"}],"
         " \"switches\": [{\"name\": \"middle\", \"multicast\": %s}],"
         " \"links\": [{\"for\": {\"p\": %d}, \"from\": \"p{p}\", \"to\": \"middle\","
         "  \"latency_ns\": %.17g, \"bytes_per_s\": %.17g}]}",
-        of->shared_memory ? "true" : "false", star_rate(of->memory),
+        of->shared_memory ? "true" : "false", fmax(of->load_overhead, 1),
+        fmax(of->store_overhead, 1), star_rate(of->memory),
         of->blocks_at_once > 0 ? of->blocks_at_once : 1e6, of->launch_ns, of->operation_ns,
         of->sync_ns, of->signal_ns, star_rate(of->local), star_rate(of->load), star_rate(of->store),
-        star_rate(of->packet), star_rate(of->reduce), of->request_ns, star_rate(of->port),
-        of->processors, of->multicast ? "true" : "false", of->processors, of->latency_ns,
-        star_rate(of->bytes_per_s));
+        star_rate(of->packet), star_rate(of->reduce),
+        star_rate(of->reduce_load > 0 ? of->reduce_load : of->load), of->request_ns,
+        star_rate(of->port), of->processors, of->multicast ? "true" : "false", of->processors,
+        of->latency_ns, star_rate(of->bytes_per_s));
     CHECK(bytes > 0 && bytes < (int)sizeof text);
     CHECK_OK(banyan_topology_parse(text, (size_t)bytes, "star", &topology));
     return topology;

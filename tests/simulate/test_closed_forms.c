@@ -176,6 +176,47 @@ static void a_thread_block_has_its_rates(void **state)
     banyan_plan_destroy(plan);
 }
 
+static void a_reduction_reads_its_sources_one_by_one(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_chunk peers = banyan_input(program, 1, 0, 1);
+    banyan_memory_reduce(to, banyan_input(program, 0, 0, 1), &peers, 1,
+                         banyan_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+    banyan_plan *plan = end(program);
+    star rates = plain;
+    rates.reduce = 2e9;
+    rates.reduce_load = 1e9;
+    rates.load = 5e9;
+    check_near("sources", 2, star_seconds(plan, &rates, 4 * CHUNK),
+               2 * LATENCY + CHUNK / 2e9 + CHUNK / 1e9);
+    banyan_plan_destroy(plan);
+}
+
+/* They count as room, not as bytes, and not where the proxy sends. */
+static void headers_take_room_on_links(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2);
+    send(program, 0, 1, 1, 0);
+    banyan_plan *plan = end(program);
+    star framed = plain;
+    framed.store_overhead = 1.25;
+    framed.load_overhead = 3;
+    check_near("stores", 2, star_seconds(plan, &framed, 4 * CHUNK), 1.25 * CHUNK / RATE + LATENCY);
+    banyan_topology *topology = star_make(&framed);
+    banyan_simulation *simulation = star_run(plan, topology, 4 * CHUNK);
+    CHECK(star_bytes(simulation, 0, true) == CHUNK);
+    banyan_simulation_destroy(simulation);
+    banyan_topology_destroy(topology);
+    banyan_plan_destroy(plan);
+    plan = star_algorithm("sendrecv_port", 2);
+    star bare = plain;
+    CHECK(star_seconds(plan, &framed, CHUNK) == star_seconds(plan, &bare, CHUNK));
+    banyan_plan_destroy(plan);
+}
+
 static void thread_blocks_share_what_runs_them(void **state)
 {
     (void)state;
@@ -265,6 +306,8 @@ int main(void)
         cmocka_unit_test(two_into_one_link_share_it_fairly),
         cmocka_unit_test(fixed_costs_add_up),
         cmocka_unit_test(a_thread_block_has_its_rates),
+        cmocka_unit_test(a_reduction_reads_its_sources_one_by_one),
+        cmocka_unit_test(headers_take_room_on_links),
         cmocka_unit_test(thread_blocks_share_what_runs_them),
         cmocka_unit_test(a_port_channel_works_by_itself),
         cmocka_unit_test(packets_come_without_a_signal),
