@@ -13,12 +13,14 @@
 #include "out_file.h"
 #include "plan_file.h"
 #include "simulate_report.h"
+#include "simulate_reshard.h"
 #include "try.h"
 
 #define WHO "banyan simulate"
 
 struct arguments {
     const char *path, *topology_name, *trace_path, *dtype_name;
+    simulate_reshard_arguments reshard;
     uint64_t range[2];
     int step_factor;
     bool json;
@@ -86,6 +88,7 @@ int simulate_command(int argc, char **argv)
 {
     struct arguments given = {
         .dtype_name = "f32", .range = {UINT64_C(1) << 10, UINT64_C(64) << 20}, .step_factor = 2};
+    job_spec *spec = &given.reshard.spec;
     const option_entry entries[] = {
         {"topology", 't', OPTION_TEXT, &given.topology_name, "FILE|NAME",
          "the machine: a file, or one of `banyan topo list`", 0, 0},
@@ -97,27 +100,65 @@ int simulate_command(int argc, char **argv)
         {"trace", '\0', OPTION_TEXT, &given.trace_path, "FILE",
          "write what every thread block does at the longest size, for Perfetto and plan view", 0,
          0},
+        {"reshard", '\0', OPTION_FLAG, &given.reshard.is_case, NULL,
+         "the file is a case of banyan reshard verify", 0, 0},
+        {"model", 'm', OPTION_TEXT, &spec->model_path, "FILE",
+         "reshard this model: a tensor list, Hugging Face folder or safetensors file", 0, 0},
+        {"from", '\0', OPTION_TEXT, &spec->from_text, "SPEC", "from this layout: tp=8,pp=8,ep=16",
+         0, 0},
+        {"to", '\0', OPTION_TEXT, &spec->to_text, "SPEC", "to this one", 0, 0},
+        {"disjoint", '\0', OPTION_FLAG, &spec->disjoint, NULL,
+         "destination ranks are others than source ranks", 0, 0},
+        {"rules", '\0', OPTION_TEXT, &spec->rules_path, "FILE",
+         "how tensors are split, instead of the built-in rules", 0, 0},
+        {"service", '\0', OPTION_TEXT, &given.reshard.service, "NAME",
+         "of a reshard: direct or pipeline (both)", 0, 0},
+        {"slot-bytes", '\0', OPTION_BYTES, &given.reshard.slot_bytes, "BYTES",
+         "of the pipeline (16M)", 0, 0},
+        {"optimal-rounds", '\0', OPTION_FLAG, &given.reshard.optimal_rounds, NULL,
+         "as few rounds as the pipeline can have", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
     };
     const option_table table = {
-        WHO, "PLAN.json --topology FILE|NAME [options]",
+        WHO,
+        "PLAN.json --topology FILE|NAME [options]\n"
+        "       banyan simulate --model FILE --from SPEC --to SPEC -t FILE|NAME [options]\n"
+        "       banyan simulate --reshard CASE.json -t FILE|NAME [options]",
         "Predict how long a plan takes on a machine, rank i on its processor i: the time by size,\n"
         "and for the longest size how busy links and memories are and the critical path, which is\n"
         "the chain of operations that the end waited for. Nothing is run. A plan that hangs is\n"
         "refused, with who waits for whom. docs/simulate.md explains the model.\n\n"
         "Sizes are rounded down to what the plan can cut into whole elements; those outside of\n"
         "what the plan is meant for are marked with ~. algbw and busbw are as `banyan run` has\n"
-        "them. A PLAN.json that is called - is read from stdin.\n",
+        "them. A PLAN.json that is called - is read from stdin.\n\n"
+        "A reshard is planned for all ranks, by the code that a real one runs, and moved as the\n"
+        "direct service and as the copy pipeline move it.\n",
         entries, sizeof entries / sizeof entries[0]};
-    options_result result =
-        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &given.path);
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
         return options_exit_code(result);
+    bool of_model = spec->model_path || spec->from_text || spec->to_text;
+    if (of_model && (rest < argc || given.reshard.is_case))
+        return options_refuse(&table, "--model, --from and --to go without a file");
+    if (of_model && job_spec_missing(spec))
+        return options_refuse(&table, "%s is missing", job_spec_missing(spec));
+    if (!of_model && rest + 1 != argc)
+        return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
+                                                   : "one plan at a time: PLAN.json");
     if (!given.topology_name)
         return options_refuse(&table, "say which machine: --topology FILE or NAME");
+    const char *problem = simulate_reshard_problem(&given.reshard, given.trace_path);
+    if (problem)
+        return options_refuse(&table, "%s", problem);
+    given.path = argv[rest];
     if (given.trace_path && !out_file_possible(given.trace_path)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", given.trace_path, strerror(errno));
         return 1;
     }
-    return run(&given);
+    given.reshard.case_path = given.path;
+    given.reshard.topology_name = given.topology_name;
+    given.reshard.trace_path = given.trace_path;
+    given.reshard.json = given.json;
+    return of_model || given.reshard.is_case ? simulate_reshard(&given.reshard) : run(&given);
 }

@@ -77,7 +77,7 @@ static banyan_link_use *collect_uses(const banyan_simulation *of, size_t *count)
     return uses;
 }
 
-static void print_uses(const banyan_simulation *of)
+void simulate_report_links(const banyan_simulation *of)
 {
     size_t count;
     banyan_link_use *uses = collect_uses(of, &count);
@@ -97,7 +97,7 @@ static void print_uses(const banyan_simulation *of)
     free(uses);
 }
 
-static json_t *uses_json(const banyan_simulation *of)
+json_t *simulate_report_links_json(const banyan_simulation *of)
 {
     size_t count;
     banyan_link_use *uses = collect_uses(of, &count);
@@ -152,7 +152,7 @@ static size_t collect_shares(const banyan_simulation *of, share shares[SHARES_MO
     return count;
 }
 
-static void print_path(const banyan_simulation *of)
+void simulate_report_path(const banyan_simulation *of)
 {
     share shares[SHARES_MOST];
     char cell[TEXT_NUMBER_BYTES];
@@ -166,7 +166,7 @@ static void print_path(const banyan_simulation *of)
                seconds > 0 ? 100 * shares[i].seconds / seconds : 0);
 }
 
-static json_t *path_json(const banyan_simulation *of)
+json_t *simulate_report_path_json(const banyan_simulation *of)
 {
     json_t *list = json_array();
     banyan_simulation_step step;
@@ -185,11 +185,11 @@ static json_t *path_json(const banyan_simulation *of)
 static void print_json(const simulate_report *report)
 {
     banyan_plan_info info = banyan_plan_describe(report->plan);
-    json_t *object =
-        json_pack("{s:s, s:s, s:i, s:s, s:O, s:o, s:o}", "name", info.name, "collective",
-                  info.collective_name, "ranks", info.ranks, "topology",
-                  banyan_topology_describe(report->topology).name, "sizes", report->sizes, "links",
-                  uses_json(report->last), "critical_path", path_json(report->last));
+    json_t *object = json_pack("{s:s, s:s, s:i, s:s, s:O, s:o, s:o}", "name", info.name,
+                               "collective", info.collective_name, "ranks", info.ranks, "topology",
+                               banyan_topology_describe(report->topology).name, "sizes",
+                               report->sizes, "links", simulate_report_links_json(report->last),
+                               "critical_path", simulate_report_path_json(report->last));
     if (!object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
         fprintf(stderr, "banyan simulate: out of memory\n");
     json_decref(object);
@@ -202,8 +202,8 @@ void simulate_report_end(const simulate_report *report)
         print_json(report);
         return;
     }
-    print_uses(report->last);
-    print_path(report->last);
+    simulate_report_links(report->last);
+    simulate_report_path(report->last);
 }
 
 void simulate_report_free(simulate_report *report)

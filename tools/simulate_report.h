@@ -22,4 +22,10 @@ void simulate_report_size(simulate_report *report, const message *size,
 void simulate_report_end(const simulate_report *report);
 void simulate_report_free(simulate_report *report);
 
+/* The parts of it that do not ask what was simulated: tables, and their JSON. */
+void simulate_report_links(const banyan_simulation *of);
+void simulate_report_path(const banyan_simulation *of);
+json_t *simulate_report_links_json(const banyan_simulation *of);
+json_t *simulate_report_path_json(const banyan_simulation *of);
+
 #endif

@@ -8,6 +8,7 @@
 #include <banyan/copy.h>
 #include <banyan/core.h>
 #include <banyan/execute.h>
+#include <banyan/forecast.h>
 #include <banyan/layout.h>
 #include <banyan/memory.h>
 #include <banyan/pipeline.h>

@@ -70,6 +70,10 @@ BANYAN_API void banyan_simulation_destroy(banyan_simulation *simulation);
 /* Seconds from the start of the ranks to the end of the last one. */
 BANYAN_API double banyan_simulation_seconds(const banyan_simulation *simulation);
 
+/* Seconds until all that the rank does is done and has arrived; of moves, also what others move to
+ * it. 0 for a rank that is none. */
+BANYAN_API double banyan_simulation_rank_seconds(const banyan_simulation *simulation, int rank);
+
 typedef struct banyan_link_use {
     const char *source, *destination; /* "gpu0", "nvswitch"; a memory has no destination: NULL */
     uint64_t bytes;
@@ -103,6 +107,54 @@ BANYAN_API bool banyan_simulation_step_at(const banyan_simulation *simulation, s
  * begins when the one before has ended. False behind the last. */
 BANYAN_API bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
                                        banyan_simulation_step *step);
+
+/* ---- moves: transfers that no plan describes ---- */
+
+/* Who carries the bytes of a move. */
+typedef enum banyan_mover {
+    BANYAN_BY_BLOCKS, /* all thread blocks of its rank, in one kernel, which is launched for it */
+    BANYAN_BY_PROXY   /* the rank's proxy, as for a port channel */
+} banyan_mover;
+
+#define BANYAN_NO_MOVE SIZE_MAX
+
+/* `rank` carries bytes from its memory to that of `peer`, which may be itself. The moves of a
+ * rank's lane follow each other as they are listed. A move also comes after those in `after`, which
+ * may be anybody's and stand anywhere in the list; what another rank has done is known a way's
+ * latency later. Without bytes it only keeps the order. */
+typedef struct banyan_move {
+    int rank, peer;
+    int lane; /* of the rank, from 0 on */
+    banyan_mover by;
+    const char *what; /* its name in steps and traces; as long as the simulation */
+    uint64_t bytes;
+    size_t after[2]; /* indices of moves, BANYAN_NO_MOVE: none */
+} banyan_move;
+
+typedef struct banyan_moves_options {
+    size_t size; /* of this struct; BANYAN_MOVES_OPTIONS_INIT sets it */
+    bool steps;  /* keep when each move began and ended */
+    /* Rates are found anew whenever a move ends: where there are many that share links, that takes
+     * long. With a grain, those that go on keep their rates for up to this share of the time that
+     * the busiest link or memory needs for all that it carries. 0: they do not. */
+    double grain;
+} banyan_moves_options;
+
+#define BANYAN_MOVES_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        .size = sizeof(banyan_moves_options)                                                       \
+    }
+
+/* Simulate the moves on the topology, rank i on processor i: links, memories and thread blocks are
+ * shared as for a plan. `what` is in the steps' place of an operation's name, the lane in that of
+ * the thread block, and the index of the move among its lane's in that of the operation. The
+ * topology must outlive the result; `moves` need not. Errors: INVALID (more ranks than processors,
+ * an index, rank or lane that is none, a rank that cannot reach another), MISMATCH (moves that wait
+ * for each other: the sentence names one), NO_MEMORY. Any thread. */
+BANYAN_API banyan_status banyan_moves_simulate(const banyan_move *moves, size_t count, int ranks,
+                                               const banyan_topology *topology,
+                                               const banyan_moves_options *options,
+                                               banyan_simulation **simulation);
 
 /* What every thread block did and when, as a trace in Chrome's JSON, which Perfetto shows; like
  * banyan_trace_write's. UNSUPPORTED without options.steps or when there were more steps than are

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "reshard/box.h"
+#include "reshard/case_layouts.h"
 #include "reshard/check.h"
 #include "reshard/check_slots.h"
 #include "reshard/layout.h"
@@ -25,22 +26,12 @@ typedef struct case_check {
 
 /* ---- what we plan ---- */
 
-static banyan_status add_held(const banyan_megatron_case *loaded, int rank, banyan_side side,
-                              banyan_layout *layout)
-{
-    size_t count;
-    const banyan_megatron_tensor *held = banyan_megatron_case_tensors(loaded, rank, side, &count);
-    for (size_t i = 0; i < count; i++)
-        banyan_layout_add_megatron(layout, &held[i], rank, 0);
-    return banyan_layout_check(layout);
-}
-
 static banyan_status layouts_of(void *context, int rank, banyan_layout *source,
                                 banyan_layout *destination)
 {
     const case_check *check = context;
-    RETURN_IF_FAILED(add_held(check->loaded, rank, BANYAN_SOURCE, source));
-    return add_held(check->loaded, rank, BANYAN_DESTINATION, destination);
+    RETURN_IF_FAILED(case_add_layout(check->loaded, rank, BANYAN_SOURCE, source));
+    return case_add_layout(check->loaded, rank, BANYAN_DESTINATION, destination);
 }
 
 static banyan_status take_rank(void *context, int rank, planner_result *result)
@@ -254,7 +245,7 @@ static banyan_status hold_side(const banyan_megatron_case *loaded, int rank, ban
 {
     banyan_layout *layout;
     RETURN_IF_FAILED(banyan_layout_create(&layout));
-    banyan_status status = add_held(loaded, rank, side, layout);
+    banyan_status status = case_add_layout(loaded, rank, side, layout);
     if (status == BANYAN_OK)
         status = plan_holding_copy(layout, NULL, pool, holding);
     banyan_layout_destroy(layout);

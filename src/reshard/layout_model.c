@@ -12,21 +12,16 @@
 
 #define MAX_NAME_BYTES 1024
 
-/* What the first look at a tensor's name tells. */
-struct glance {
-    const model_rule *rule; /* NULL: the second look is not needed */
-    int64_t layer, expert;
-};
-
-static bool has_stage(const model_build *build, const struct glance *seen)
+static bool has_stage(const model_build *build, const rule_match *match)
 {
     const spec_axis *stage = &build->place.stage;
-    if (seen->layer >= 0)
-        return seen->layer >= build->first_layer && seen->layer < build->last_layer;
-    switch (seen->rule->stage) {
+    int64_t layer = match->captures.layer;
+    if (layer >= 0)
+        return layer >= build->first_layer && layer < build->last_layer;
+    switch (match->rule->stage) {
     case STAGE_FIRST:
-        return stage->index == 0 || (stage->index == stage->count - 1 && seen->rule->tied &&
-                                     !model_find(build->model, seen->rule->tied));
+        return stage->index == 0 || (stage->index == stage->count - 1 && match->rule->tied &&
+                                     !model_find(build->model, match->rule->tied));
     case STAGE_LAST:
         return stage->index == stage->count - 1;
     default:
@@ -34,28 +29,28 @@ static bool has_stage(const model_build *build, const struct glance *seen)
     }
 }
 
-static bool is_here(const model_build *build, const struct glance *seen)
+static bool is_here(const model_build *build, const rule_match *match)
 {
-    if (seen->expert >= 0 && (seen->expert < build->first_expert ||
-                              seen->expert >= build->first_expert + build->expert_count))
+    int64_t expert = match->captures.expert;
+    if (expert >= 0 &&
+        (expert < build->first_expert || expert >= build->first_expert + build->expert_count))
         return false;
-    return has_stage(build, seen);
+    return has_stage(build, match);
 }
 
-/* Match every name once: rules, and how many layers and experts there are. */
-static bool look_at_names(model_build *build, struct glance *seen)
+/* How many layers and experts there are. */
+static bool look_at_names(model_build *build)
 {
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
-        const char *name = banyan_model_tensor(build->model, i)->name;
-        rule_match match;
-        if (!rules_match(build->rules, name, &match))
+        const rule_match *match = &build->matches[i];
+        if (!match->rule)
             return layout_fail(build->layout, BANYAN_ERR_INVALID,
-                               "tensor \"%s\": no rule matches the name", name);
-        seen[i] = (struct glance){match.rule, match.captures.layer, match.captures.expert};
-        if (seen[i].layer >= build->layers)
-            build->layers = seen[i].layer + 1;
-        if (seen[i].expert >= build->experts)
-            build->experts = seen[i].expert + 1;
+                               "tensor \"%s\": no rule matches the name",
+                               banyan_model_tensor(build->model, i)->name);
+        if (match->captures.layer >= build->layers)
+            build->layers = match->captures.layer + 1;
+        if (match->captures.expert >= build->experts)
+            build->experts = match->captures.expert + 1;
     }
     return true;
 }
@@ -113,8 +108,8 @@ static bool find_place(model_build *build, const model_tensor *tensor, char *nam
 
 static bool add_tensor(model_build *build, size_t index)
 {
-    model_tensor tensor = {.global = banyan_model_tensor(build->model, index)};
-    rules_match(build->rules, tensor.global->name, &tensor.match);
+    model_tensor tensor = {.global = banyan_model_tensor(build->model, index),
+                           .match = build->matches[index]};
     const model_rule *rule = tensor.match.rule;
     tensor.is_expert = tensor.match.captures.expert >= 0;
     tensor.is_tied = rule->tied && rule->stage == STAGE_FIRST && build->place.stage.count > 1 &&
@@ -134,12 +129,12 @@ static bool add_tensor(model_build *build, size_t index)
     return model_part_file(build, name, packed, axes, &part);
 }
 
-static bool build_all(model_build *build, struct glance *seen)
+static bool build_all(model_build *build)
 {
-    if (!look_at_names(build, seen) || !share_out(build))
+    if (!look_at_names(build) || !share_out(build))
         return false;
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
-        if (is_here(build, &seen[i]) && !add_tensor(build, i))
+        if (is_here(build, &build->matches[i]) && !add_tensor(build, i))
             return false;
     }
     for (size_t i = 0; i < build->targets.count; i++) {
@@ -177,13 +172,13 @@ void banyan_layout_add_model(banyan_layout *layout, const banyan_model *model,
     if (layout_failed(layout) || !check_arguments(&build, rank))
         return;
     build.place = spec_place_of(spec, rank);
-    size_t tensors = banyan_model_tensor_count(model);
-    struct glance *seen = calloc(tensors + 1, sizeof *seen);
-    if (seen)
-        build_all(&build, seen);
+    model_matched *own = NULL;
+    if (model_match(model, rules, &build.matches, &own) == BANYAN_OK)
+        build_all(&build);
     else
-        layout_fail(layout, BANYAN_ERR_NO_MEMORY, "no memory to look at %zu tensors", tensors);
-    free(seen);
+        layout_fail(layout, BANYAN_ERR_NO_MEMORY, "no memory to look at %zu tensors",
+                    banyan_model_tensor_count(model));
+    free(own);
     array_free(&build.parts);
     array_free(&build.targets);
     map_free(&build.target_by_name);

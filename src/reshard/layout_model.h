@@ -39,6 +39,7 @@ typedef struct model_build {
     banyan_layout *layout;
     const banyan_model *model;
     const banyan_rules *rules;
+    const rule_match *matches; /* of the model's tensors */
     const banyan_spec *spec;
     rule_packing packing;
     spec_place place;

@@ -1,5 +1,6 @@
 #include "reshard/model.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,18 +10,25 @@
 
 #include "core/array.h"
 #include "core/json.h"
-#include "reshard/box.h"
 #include "core/path.h"
+#include "reshard/box.h"
 #include "reshard/names.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
+
+/* What the rules with the serial say. */
+struct model_matched {
+    uint64_t serial;
+    rule_match matches[];
+};
 
 struct banyan_model {
     ARRAY(banyan_local_tensor) tensors;
     names names;
     map by_name;
     uint64_t bytes;
-    int64_t head; /* 0: not known */
+    int64_t head;                      /* 0: not known */
+    _Atomic(model_matched *) *matched; /* NULL there: nobody has asked */
 };
 
 /* One entry of a model's file; its line is looked for only when it is wrong. */
@@ -204,6 +212,11 @@ banyan_status banyan_model_load(const char *path, banyan_model **model)
     banyan_model *created = calloc(1, sizeof *created);
     if (!created)
         return error_no_memory(sizeof *created, "a model");
+    created->matched = calloc(1, sizeof *created->matched);
+    if (!created->matched) {
+        free(created);
+        return error_no_memory(sizeof *created, "a model");
+    }
     banyan_status status =
         is_checkpoint(path) ? load_checkpoint(path, created) : load_json(path, created);
     if (status == BANYAN_OK && created->tensors.count == 0)
@@ -223,6 +236,9 @@ void banyan_model_destroy(banyan_model *model)
     array_free(&model->tensors);
     names_free(&model->names);
     map_free(&model->by_name);
+    if (model->matched)
+        free(*model->matched);
+    free(model->matched);
     free(model);
 }
 
@@ -250,4 +266,38 @@ const banyan_local_tensor *model_find(const banyan_model *model, const char *nam
 {
     uint64_t index;
     return map_get_string(&model->by_name, name, &index) ? &model->tensors.data[index] : NULL;
+}
+
+static model_matched *match_all(const banyan_model *model, const banyan_rules *rules)
+{
+    size_t count = model->tensors.count;
+    model_matched *made = malloc(sizeof *made + count * sizeof *made->matches);
+    if (!made) {
+        error_no_memory(count * sizeof *made->matches, "what rules say of a model's tensors");
+        return NULL;
+    }
+    made->serial = rules->serial;
+    for (size_t i = 0; i < count; i++) {
+        if (!rules_match(rules, model->tensors.data[i].name, &made->matches[i]))
+            made->matches[i] = (rule_match){0};
+    }
+    return made;
+}
+
+banyan_status model_match(const banyan_model *model, const banyan_rules *rules,
+                          const rule_match **matches, model_matched **own)
+{
+    model_matched *known = atomic_load(model->matched), *made = NULL;
+    if (!known || known->serial != rules->serial) {
+        made = match_all(model, rules);
+        if (!made)
+            return BANYAN_ERR_NO_MEMORY;
+        if (!known && atomic_compare_exchange_strong(model->matched, &known, made)) {
+            known = made;
+            made = NULL;
+        }
+    }
+    *matches = made ? made->matches : known->matches;
+    *own = made;
+    return BANYAN_OK;
 }

@@ -36,6 +36,9 @@ banyan_status banyan_rules_load(const char *path, banyan_rules **rules)
     if (status == BANYAN_OK)
         status = rules_parse(created, path ? path : "built-in rules", text);
     free(text);
+    static _Atomic uint64_t loaded;
+    if (status == BANYAN_OK)
+        created->serial = ++loaded;
     if (status != BANYAN_OK) {
         banyan_rules_destroy(created);
         return status;

@@ -48,6 +48,7 @@ typedef struct rule_packing {
 } rule_packing;
 
 struct banyan_rules {
+    uint64_t serial; /* no other rules of this process have it */
     names names;
     ARRAY(model_rule) rules;
     ARRAY(rule_packing) packings;

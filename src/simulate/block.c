@@ -249,7 +249,7 @@ static bool begin_op(engine *all, sim_block *block)
     block->doing.at = block->at;
     block->doing.inner = loops ? block->inner : STEP_NOT_IN_LOOP;
     block->doing.iteration = block->iteration;
-    block->doing.kind = op_at(block)->kind;
+    block->doing.what = plan_op_name(op_at(block)->kind);
     block->land_ps = 0;
     begin_step(all, block);
     return true;
@@ -276,7 +276,8 @@ static bool stay(engine *all, uint32_t lane, uint64_t time_ps)
 static void end_block(engine *all, const sim_block *block)
 {
     uint64_t end = all->now_ps + block->land_ps;
-    all->end_ps = end > all->end_ps ? end : all->end_ps;
+    uint64_t *last = &all->ends_ps[block->rank];
+    *last = end > *last ? end : *last;
 }
 
 /* One stage; `*waits` is whether the lane stops there. */

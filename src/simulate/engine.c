@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "simulate/resources.h"
+
 /* 53 days: nothing is meant to take so long. */
 #define PS_MOST UINT64_C(4611686018427387904)
 
@@ -52,6 +54,7 @@ static void make_lanes(engine *all, int r)
                                                   .lane = lane,
                                                   .at = STEP_LAUNCH,
                                                   .inner = STEP_NOT_IN_LOOP,
+                                                  .what = "launch",
                                                   .rank = r,
                                                   .thread_block = rank->blocks[b].id}};
         agenda_set(&all->agenda, lane, made->kind->launch_ps);
@@ -87,24 +90,6 @@ static banyan_status count_lanes(engine *all)
     return BANYAN_OK;
 }
 
-/* Links, then the ranks' memories, then the thread blocks that each rank can have at work: their
- * time in place of bytes. */
-static banyan_status make_resources(engine *all)
-{
-    const banyan_topology *topology = all->topology;
-    uint32_t links = (uint32_t)topology->links.count, ranks = (uint32_t)all->plan->rank_count;
-    RETURN_IF_FAILED(sharing_make(&all->agenda, all->block_count + all->port_count,
-                                  links + 2 * ranks, &all->sharing));
-    for (uint32_t i = 0; i < links; i++)
-        all->sharing.resources[i].bytes_per_s = topology->links.data[i].bytes_per_s;
-    for (uint32_t r = 0; r < ranks; r++) {
-        const processor_kind *kind = all->ranks[r].kind;
-        all->sharing.resources[links + r].bytes_per_s = kind->memory_bytes_per_s;
-        all->sharing.resources[links + ranks + r].bytes_per_s = kind->blocks_at_once * BLOCK_SECOND;
-    }
-    return BANYAN_OK;
-}
-
 /* How fast memory is may depend on how much of it a rank touches. */
 static banyan_status find_rates(engine *all)
 {
@@ -125,7 +110,8 @@ static banyan_status make_parts(engine *all)
 {
     const banyan_plan *plan = all->plan;
     all->ranks = take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ranks);
-    if (!all->ranks)
+    all->ends_ps = take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ends_ps);
+    if (!all->ranks || !all->ends_ps)
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(count_lanes(all));
     for (int r = 0; r < plan->rank_count; r++) {
@@ -137,7 +123,9 @@ static banyan_status make_parts(engine *all)
     if (!all->blocks || !all->ports)
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(agenda_make(all->block_count + all->port_count, &all->agenda));
-    RETURN_IF_FAILED(make_resources(all));
+    RETURN_IF_FAILED(resources_make(all->topology, (uint32_t)plan->rank_count,
+                                    all->block_count + all->port_count, &all->agenda,
+                                    &all->sharing));
     for (int r = 0; r < plan->rank_count; r++)
         make_lanes(all, r);
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));

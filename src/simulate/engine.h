@@ -16,8 +16,6 @@
 #include "simulate/sharing.h"
 
 #define NO_LANE UINT32_MAX
-/* A thread block's second, in place of the bytes that links carry: of about as much. */
-#define BLOCK_SECOND 1e12
 
 /* Something that was done at a time, by a step of the record. */
 typedef struct happening {
@@ -131,7 +129,8 @@ typedef struct engine {
     uint32_t block_count, port_count;
     map meetings; /* rank and barrier to the place in the list */
     ARRAY(meeting) meeting_list;
-    uint64_t now_ps, end_ps; /* the end of the last lane */
+    uint64_t now_ps;
+    uint64_t *ends_ps; /* of each rank's last lane */
 } engine;
 
 banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topology,

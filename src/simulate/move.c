@@ -2,6 +2,7 @@
 
 #include "plan/op.h"
 #include "simulate/engine.h"
+#include "simulate/resources.h"
 
 /* What a flow is made of. */
 typedef struct load {
@@ -77,7 +78,7 @@ static banyan_status add_way(load *to, uint32_t source, uint32_t destination, do
 
 static banyan_status add_memory(load *to, int rank, double bytes)
 {
-    uint32_t number = (uint32_t)to->all->topology->links.count + (uint32_t)rank;
+    uint32_t number = resource_memory(to->all->topology, rank);
     return flow_add(&to->all->sharing, to->lane, number, bytes) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -264,9 +265,8 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     flow_begin(&all->sharing, lane);
     RETURN_IF_FAILED(add_operands(&of));
     double amount = heaviest(&of), seconds = alone(&of, amount);
-    uint32_t workers = (uint32_t)(all->topology->links.count + (size_t)all->plan->rank_count);
-    bool added = move->by_port || flow_add(&all->sharing, lane, workers + (uint32_t)move->rank,
-                                           seconds * BLOCK_SECOND);
+    uint32_t workers = resource_workers(all->topology, all->plan->rank_count, move->rank);
+    bool added = move->by_port || flow_add(&all->sharing, lane, workers, seconds * BLOCK_SECOND);
     if (!added || !flow_go(&all->sharing, lane, amount, amount / seconds, all->now_ps))
         return BANYAN_ERR_NO_MEMORY;
     *land_ps = of.land_ps;

@@ -90,7 +90,8 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     port->acked = (happening){all->now_ps + there + back, step};
     port->done++;
     uint64_t arrived = all->now_ps + there;
-    all->end_ps = arrived > all->end_ps ? arrived : all->end_ps;
+    uint64_t *last = &all->ends_ps[port->rank];
+    *last = arrived > *last ? arrived : *last;
     waiters_wake(all, &port->waiting);
     if (request->signals)
         return signal_peer(all, port->rank, PLAN_PORT, port->channel,

@@ -60,7 +60,7 @@ static void write_step(FILE *file, const step_record *step)
             "\"name\":\"%s\"",
             step->rank, step->thread_block + (step->proxy ? PROXY_LANE : 0),
             (double)step->began_ps / 1e6, (double)(step->end_ps - step->began_ps) / 1e6,
-            step->at == STEP_LAUNCH ? "launch" : plan_op_name(step->kind));
+            step->what);
     if (step->at != STEP_LAUNCH) {
         fprintf(file, ",\"args\":{\"operation\":%" PRIu32, step->at);
         if (step->inner != STEP_NOT_IN_LOOP)

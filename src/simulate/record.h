@@ -3,7 +3,6 @@
 #define SIMULATE_RECORD_H
 
 #include "core/array.h"
-#include "plan/plan.h"
 
 #define NO_STEP UINT32_MAX
 /* In place of an operation's number. */
@@ -14,10 +13,10 @@ typedef struct step_record {
     uint64_t began_ps, end_ps;
     uint64_t waited_ps;
     uint64_t iteration;
+    const char *what;
     uint32_t after; /* the step that it could not end before; NO_STEP */
     uint32_t lane;
     uint32_t at, inner;
-    plan_op_kind kind;
     int rank;
     uint32_t thread_block;
     bool proxy;

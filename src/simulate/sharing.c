@@ -39,6 +39,7 @@ void sharing_free(sharing *old)
     array_free(&old->changed);
     array_free(&old->tied_flows);
     array_free(&old->tied_resources);
+    array_free(&old->shares);
 }
 
 /* ---- flows come and go ---- */
@@ -216,65 +217,110 @@ static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps
     agenda_set(all->ends, number, ps < PS_MOST ? now_ps + (uint64_t)ps : (uint64_t)PS_MOST);
 }
 
-/* The rate that the scarcest resource has for each of those who have none yet. */
-static double scarcest(const sharing *all)
+/* ---- the scarcest first ---- */
+
+/* What a resource has for each of those who have no rate yet; it only grows as others get theirs.
+ */
+static double share_of(const resource *one)
 {
-    double least = INFINITY;
-    for (size_t i = 0; i < all->tied_resources.count; i++) {
-        const resource *one = &all->resources[all->tied_resources.data[i]];
-        double each = one->weight > SLACK ? one->room / one->weight : INFINITY;
-        least = each < least ? each : least;
-    }
-    return least;
+    return one->weight > SLACK ? one->room / one->weight : INFINITY;
 }
 
-/* Those who want no more than `rate` get what they want. */
-static size_t settle_modest(sharing *all, double rate, uint64_t now_ps)
+static void sink(resource_share *heap, size_t count, size_t at, resource_share what)
 {
-    size_t settled = 0;
-    for (size_t i = 0; i < all->tied_flows.count; i++) {
-        flow *one = &all->flows[all->tied_flows.data[i]];
-        if (one->settled || one->limit > rate)
-            continue;
-        set_rate(all, all->tied_flows.data[i], one->limit, now_ps);
-        settled++;
+    for (size_t below = 2 * at + 1; below < count; below = 2 * at + 1) {
+        if (below + 1 < count && heap[below + 1].each < heap[below].each)
+            below++;
+        if (!(heap[below].each < what.each))
+            break;
+        heap[at] = heap[below];
+        at = below;
     }
-    return settled;
+    heap[at] = what;
 }
 
-/* Those on the scarcest resources get `rate`. */
-static size_t settle_scarce(sharing *all, double rate, uint64_t now_ps)
+static bool rank_resources(sharing *all)
 {
-    size_t settled = 0;
-    for (size_t i = 0; i < all->tied_resources.count; i++) {
-        resource *one = &all->resources[all->tied_resources.data[i]];
-        if (one->weight <= SLACK || one->room / one->weight > rate * (1 + SLACK))
-            continue;
-        for (size_t k = 0; k < one->users.count; k++) {
-            uint32_t user = one->users.data[k].flow;
-            if (all->flows[user].settled)
-                continue;
+    size_t count = all->tied_resources.count;
+    all->shares.count = 0;
+    if (!array_reserve(&all->shares, count))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t number = all->tied_resources.data[i];
+        all->shares.data[i] = (resource_share){share_of(&all->resources[number]), number};
+    }
+    for (size_t i = count / 2; i-- > 0;)
+        sink(all->shares.data, count, i, all->shares.data[i]);
+    all->shares.count = count;
+    return true;
+}
+
+static void drop_scarcest(sharing *all)
+{
+    resource_share last = all->shares.data[--all->shares.count];
+    if (all->shares.count > 0)
+        sink(all->shares.data, all->shares.count, 0, last);
+}
+
+/* Places in the heap are of when they were taken: the first is right when it has not grown. */
+static resource *find_scarcest(sharing *all)
+{
+    while (all->shares.count > 0) {
+        resource_share *first = &all->shares.data[0];
+        resource *one = &all->resources[first->resource];
+        double each = share_of(one);
+        if (each <= first->each * (1 + SLACK))
+            return one;
+        if (each == INFINITY)
+            drop_scarcest(all);
+        else
+            sink(all->shares.data, all->shares.count, 0, (resource_share){each, first->resource});
+    }
+    return NULL;
+}
+
+static int by_limit(const void *left, const void *right, void *context)
+{
+    const flow *flows = context;
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    if (flows[a].limit != flows[b].limit)
+        return flows[a].limit < flows[b].limit ? -1 : 1;
+    return (a > b) - (a < b);
+}
+
+/* All that use the resource get the same. */
+static void settle_users(sharing *all, resource *one, uint64_t now_ps)
+{
+    double rate = share_of(one);
+    for (size_t k = 0; k < one->users.count; k++) {
+        uint32_t user = one->users.data[k].flow;
+        if (!all->flows[user].settled)
             set_rate(all, user, rate, now_ps);
-            settled++;
-        }
-        one->weight = 0; /* without what rounding left */
     }
-    return settled;
+    one->weight = 0; /* without what rounding left */
 }
 
 banyan_status sharing_settle(sharing *all, uint64_t now_ps)
 {
     if (all->changed.count == 0)
         return BANYAN_OK;
-    if (!find_tied(all))
+    if (!find_tied(all) || !rank_resources(all))
         return BANYAN_ERR_NO_MEMORY;
-    size_t left = all->tied_flows.count;
-    while (left > 0) {
-        double rate = scarcest(all);
-        size_t settled = settle_modest(all, rate, now_ps);
-        if (settled == 0)
-            settled = settle_scarce(all, rate, now_ps);
-        left -= settled;
+    size_t count = all->tied_flows.count, modest = 0;
+    if (count > 1)
+        qsort_r(all->tied_flows.data, count, sizeof *all->tied_flows.data, by_limit, all->flows);
+    while (modest < count) {
+        uint32_t number = all->tied_flows.data[modest];
+        if (all->flows[number].settled) {
+            modest++;
+            continue;
+        }
+        /* Those who want no more than the scarcest resource has for each get what they want. */
+        resource *scarcest = find_scarcest(all);
+        if (!scarcest || all->flows[number].limit <= share_of(scarcest))
+            set_rate(all, number, all->flows[number].limit, now_ps);
+        else
+            settle_users(all, scarcest, now_ps);
     }
     return BANYAN_OK;
 }

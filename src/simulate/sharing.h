@@ -42,6 +42,12 @@ typedef struct resource {
     bool changed;
 } resource;
 
+/* Of what a resource has left, for each flow that has no rate yet. */
+typedef struct resource_share {
+    double each;
+    uint32_t resource;
+} resource_share;
+
 typedef struct sharing {
     agenda *ends; /* flow i is lane i there */
     resource *resources;
@@ -49,6 +55,7 @@ typedef struct sharing {
     uint32_t resource_count, flow_count;
     ARRAY(uint32_t) changed; /* resources whose flows may get another rate */
     ARRAY(uint32_t) tied_flows, tied_resources;
+    ARRAY(resource_share) shares; /* of tied resources: a heap, the scarcest first */
     uint64_t searches, stamps;
 } sharing;
 

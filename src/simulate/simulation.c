@@ -1,3 +1,5 @@
+#include "simulate/simulation.h"
+
 #include "simulate/engine.h"
 
 typedef struct used_resource {
@@ -7,6 +9,8 @@ typedef struct used_resource {
 
 struct banyan_simulation {
     const banyan_topology *topology;
+    int rank_count;
+    uint64_t *ends_ps; /* of each rank */
     uint64_t end_ps;
     used_resource *used; /* links, then memories */
     size_t used_count;
@@ -15,27 +19,49 @@ struct banyan_simulation {
     size_t path_count;
 };
 
-static banyan_status keep_uses(const engine *of, banyan_simulation *to)
+static banyan_status keep_uses(const sharing *shared, size_t count, banyan_simulation *to)
 {
-    to->used_count = of->topology->links.count + (size_t)of->plan->rank_count;
-    to->used = calloc(to->used_count + 1, sizeof *to->used);
+    to->used_count = count;
+    to->used = calloc(count + 1, sizeof *to->used);
     if (!to->used)
-        return error_no_memory(to->used_count * sizeof *to->used, "the use of links");
-    for (size_t i = 0; i < to->used_count; i++) {
-        const resource *one = &of->sharing.resources[i];
-        to->used[i] = (used_resource){one->carried, one->busy_ps};
+        return error_no_memory(count * sizeof *to->used, "the use of links");
+    for (size_t i = 0; i < count; i++)
+        to->used[i] = (used_resource){shared->resources[i].carried, shared->resources[i].busy_ps};
+    return BANYAN_OK;
+}
+
+static banyan_status keep_ends(const uint64_t *ends_ps, int ranks, banyan_simulation *to)
+{
+    to->rank_count = ranks;
+    to->ends_ps = calloc((size_t)ranks, sizeof *to->ends_ps);
+    if (!to->ends_ps)
+        return error_no_memory((size_t)ranks * sizeof *to->ends_ps, "a simulation");
+    for (int r = 0; r < ranks; r++) {
+        to->ends_ps[r] = ends_ps[r];
+        to->end_ps = ends_ps[r] > to->end_ps ? ends_ps[r] : to->end_ps;
     }
     return BANYAN_OK;
 }
 
-static banyan_status run(engine *at, banyan_simulation *to)
+banyan_status simulation_make(const banyan_topology *topology, int ranks, const sharing *shared,
+                              const uint64_t *ends_ps, record *kept, banyan_simulation **simulation)
 {
-    RETURN_IF_FAILED(engine_run(at));
-    to->end_ps = at->end_ps;
-    RETURN_IF_FAILED(keep_uses(at, to));
-    RETURN_IF_FAILED(record_path(&at->record, &to->path, &to->path_count));
-    to->record = at->record;
-    at->record = (record){0};
+    banyan_simulation *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a simulation");
+    made->topology = topology;
+    made->record = *kept;
+    *kept = (record){0};
+    banyan_status status = keep_ends(ends_ps, ranks, made);
+    if (status == BANYAN_OK)
+        status = keep_uses(shared, topology->links.count + (size_t)ranks, made);
+    if (status == BANYAN_OK)
+        status = record_path(&made->record, &made->path, &made->path_count);
+    if (status != BANYAN_OK) {
+        banyan_simulation_destroy(made);
+        return status;
+    }
+    *simulation = made;
     return BANYAN_OK;
 }
 
@@ -53,27 +79,22 @@ banyan_status banyan_plan_simulate(const banyan_plan *plan, const banyan_topolog
                                    banyan_simulation **simulation)
 {
     banyan_simulate_options options = read_options(given);
-    banyan_simulation *made = calloc(1, sizeof *made);
-    if (!made)
-        return error_no_memory(sizeof *made, "a simulation");
-    made->topology = topology;
     engine at;
     banyan_status status = engine_make(plan, topology, &options, &at);
     if (status == BANYAN_OK)
-        status = run(&at, made);
+        status = engine_run(&at);
+    if (status == BANYAN_OK)
+        status = simulation_make(topology, plan->rank_count, &at.sharing, at.ends_ps, &at.record,
+                                 simulation);
     engine_free(&at);
-    if (status != BANYAN_OK) {
-        banyan_simulation_destroy(made);
-        return status;
-    }
-    *simulation = made;
-    return BANYAN_OK;
+    return status;
 }
 
 void banyan_simulation_destroy(banyan_simulation *simulation)
 {
     if (!simulation)
         return;
+    free(simulation->ends_ps);
     free(simulation->used);
     free(simulation->path);
     array_free(&simulation->record.steps);
@@ -83,6 +104,12 @@ void banyan_simulation_destroy(banyan_simulation *simulation)
 double banyan_simulation_seconds(const banyan_simulation *simulation)
 {
     return (double)simulation->end_ps / 1e12;
+}
+
+double banyan_simulation_rank_seconds(const banyan_simulation *simulation, int rank)
+{
+    bool there = rank >= 0 && rank < simulation->rank_count;
+    return there ? (double)simulation->ends_ps[rank] / 1e12 : 0;
 }
 
 bool banyan_simulation_link(const banyan_simulation *simulation, size_t index, banyan_link_use *use)
@@ -123,7 +150,7 @@ bool banyan_simulation_step_at(const banyan_simulation *simulation, size_t index
         .loop_operation = one->inner == STEP_NOT_IN_LOOP ? -1 : (int)one->inner,
         .iteration = one->iteration,
         .proxy = one->proxy,
-        .what = launch ? "launch" : plan_op_name(one->kind),
+        .what = one->what,
         .began_s = (double)one->began_ps / 1e12,
         .ended_s = (double)one->end_ps / 1e12,
         .after = one->after == NO_STEP ? SIZE_MAX : one->after,
@@ -148,7 +175,8 @@ banyan_status banyan_simulation_write_trace(const banyan_simulation *simulation,
 {
     if (simulation->record.too_long)
         return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "the simulation had too many steps for a trace: try a shorter message");
+                         "the simulation had too many steps for a trace: try a shorter message, or "
+                         "fewer ranks");
     if (!simulation->record.wanted)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "the simulation was not asked to keep its steps, for a trace");

@@ -21,6 +21,8 @@ BELOW = {
     "simulate": {"core", "plan"},
     "execute": TRANSPORTS | {"channel", "plan"},
     "collective": TRANSPORTS | {"channel", "plan", "program", "execute"},
+    # Both halves of the picture meet: what a reshard moves, on a machine that is simulated.
+    "forecast": TRANSPORTS | {"channel", "copy", "reshard", "plan", "simulate"},
 }
 LAYERS = list(BELOW)
 # Optional engines stand outside the picture: they see the public API, the module contract, and the
@@ -33,6 +35,7 @@ PUBLIC = {
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
     "transform": "reshard", "checkpoint": "reshard",
     "plan": "plan", "program": "program", "check": "check", "simulate": "simulate", "execute": "execute", "collective": "collective",
+    "forecast": "forecast",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 

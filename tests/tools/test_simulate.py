@@ -98,6 +98,62 @@ class Simulate(Command):
         self.refused("cannot write /nowhere/trace", "simulate", plan, "-t", "h200x8", "--trace", "/nowhere/trace")
 
 
+class Reshard(Command):
+    MODEL = pathlib.Path(__file__).resolve().parents[2] / "examples/models/qwen3-0.6b.json"
+    JOB = ("--model", MODEL, "--from", "tp=2,pp=2", "--to", "tp=4")
+
+    def test_both_services_are_told(self):
+        figures = json.loads(self.printed("simulate", *self.JOB, "-t", "h200x8", "--disjoint", "--json"))
+        self.assertEqual((figures["ranks"], figures["local_bytes"]), (8, 0))
+        direct, pipeline = figures["forecasts"]
+        self.assertEqual((direct["service"], pipeline["service"]), ("direct", "pipeline"))
+        self.assertEqual((direct["rounds"], pipeline["slot_bytes"]), (0, 16 << 20))
+        self.assertGreater(pipeline["rounds"], 1)
+        for forecast in figures["forecasts"]:
+            up = [link["bytes"] for link in forecast["links"] if link["to"] == "nvswitch"]
+            self.assertLessEqual(abs(sum(up) - figures["bytes"]), 64 * figures["transfers"])
+            self.assertGreater(forecast["seconds"], figures["most_sent"] / 370e9)
+            self.assertAlmostEqual(forecast["critical_path"][-1]["ended_s"], forecast["seconds"], places=5)
+        self.assertEqual({step["what"] for step in direct["critical_path"]}, {"copy"})
+        self.assertIn("send", {step["what"] for step in pipeline["critical_path"]})
+
+    def test_the_table_has_the_same(self):
+        text = self.printed("simulate", *self.JOB, "-t", "h200x4", "--service", "pipeline",
+                            "--slot-bytes", "1M", "--optimal-rounds")
+        self.assertIn("tp=2,pp=2 on 4 ranks to tp=4 on 4 of them, on h200x4\n", text)
+        self.assertRegex(text, r"\n[\d,]+ transfers between \d+ pairs of ranks, .*; .* stay at their rank\n")
+        self.assertRegex(text, r"\npipeline +\d.*; rank \d is the last\n +\d+ batches in \d+ rounds, slots of 1.00 MiB\n")
+        self.assertRegex(text, r"\nsend +\d+ +\d+\.\d\d +\d+\.\d%\n")
+        self.assertNotIn("direct", text)
+
+    def test_a_trace_has_all_moves(self):
+        trace = self.folder / "trace.json"
+        figures = json.loads(self.printed("simulate", *self.JOB, "-t", "h200x4", "--service", "pipeline",
+                                          "--trace", trace, "--json"))
+        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        batches = figures["forecasts"][0]["batches"]
+        for what in ("pack", "send", "unpack"):
+            self.assertEqual(sum(event["name"] == what for event in events), batches)
+
+    def test_a_case_is_planned_and_simulated(self):
+        case = pathlib.Path(__file__).resolve().parents[2] / "../shared/golden/reshard/dense_tp1_to_tp4_dis.json"
+        if not case.exists():
+            self.skipTest(f"{case} is missing")
+        figures = json.loads(self.printed("simulate", "--reshard", case, "-t", "h200x8", "--json"))
+        self.assertGreater(figures["bytes"], 0)
+        self.assertEqual(len(figures["forecasts"]), 2)
+
+    def test_wrong_arguments_are_refused(self):
+        self.refused("--from SPEC is missing", "simulate", "--model", self.MODEL, "-t", "h200x4", code=2)
+        self.refused("--topology FILE or NAME", "simulate", *self.JOB, code=2)
+        self.refused("go without a file", "simulate", "x.json", *self.JOB, "-t", "h200x4", code=2)
+        self.refused("direct or pipeline", "simulate", *self.JOB, "-t", "h200x4", "--service", "mpi", code=2)
+        self.refused("of one --service", "simulate", *self.JOB, "-t", "h200x4", "--trace", "t.json", code=2)
+        self.refused("are for reshards", "simulate", "x.json", "-t", "h200x4", "--slot-bytes", "1M", code=2)
+        self.refused("8 ranks, and topology h200x4 has 4", "simulate", *self.JOB, "--disjoint", "-t", "h200x4")
+        self.refused("no_such.json", "simulate", "--reshard", "no_such.json", "-t", "h200x4")
+
+
 class Topologies(Command):
     def test_those_that_come_along_are_listed_and_shown(self):
         names = [line.split()[0] for line in self.printed("topo", "list").splitlines()[1:]]

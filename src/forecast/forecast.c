@@ -1,0 +1,72 @@
+#include "core/options.h"
+#include "forecast/traffic.h"
+
+#define SLOT_BYTES (UINT64_C(16) << 20)
+/* All pairs of ranks move at once, and each end may change the rates of all others. With more pairs
+ * than this the simulation has a grain, which grows with them so that its time does not grow with
+ * their square. */
+#define EXACT_PAIRS 1000
+#define PAIRS_A_GRAIN 5e7
+
+static double grain_of(const banyan_traffic *traffic, const banyan_forecast_options *options)
+{
+    double pairs = (double)traffic->info.pairs;
+    if (options->service != BANYAN_SERVICE_DIRECT || pairs <= EXACT_PAIRS)
+        return 0;
+    return pairs < PAIRS_A_GRAIN ? pairs / PAIRS_A_GRAIN : 1;
+}
+
+static banyan_status make_moves(const banyan_traffic *traffic,
+                                const banyan_forecast_options *options, move_list *moves,
+                                banyan_forecast *found)
+{
+    if (options->service == BANYAN_SERVICE_DIRECT)
+        return moves_direct(traffic, moves);
+    found->slot_bytes = options->slot_bytes;
+    return moves_pipeline(traffic, options, moves, found);
+}
+
+static void find_critical(const banyan_simulation *of, int ranks, banyan_forecast *found)
+{
+    double latest = -1;
+    found->seconds = banyan_simulation_seconds(of);
+    for (int r = 0; r < ranks; r++) {
+        double end = banyan_simulation_rank_seconds(of, r);
+        if (end > latest)
+            found->critical_rank = r;
+        latest = end > latest ? end : latest;
+    }
+}
+
+banyan_status banyan_traffic_simulate(const banyan_traffic *traffic,
+                                      const banyan_topology *topology,
+                                      const banyan_forecast_options *given,
+                                      banyan_forecast *forecast, banyan_simulation **simulation)
+{
+    banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
+    banyan_moves_options how = BANYAN_MOVES_OPTIONS_INIT;
+    RETURN_IF_FAILED(options_take(given, "BANYAN_FORECAST_OPTIONS_INIT", &options, sizeof options));
+    if (options.service != BANYAN_SERVICE_DIRECT && options.service != BANYAN_SERVICE_PIPELINE)
+        return error_set(BANYAN_ERR_INVALID, "there is no copy service %d", (int)options.service);
+    if (options.slot_bytes == 0)
+        options.slot_bytes = SLOT_BYTES;
+    how.steps = options.steps;
+    how.grain = grain_of(traffic, &options);
+    banyan_forecast found = {0};
+    banyan_simulation *made = NULL;
+    move_list moves = {0};
+    banyan_status status = make_moves(traffic, &options, &moves, &found);
+    if (status == BANYAN_OK)
+        status = banyan_moves_simulate(moves.data, moves.count, traffic->info.ranks, topology, &how,
+                                       &made);
+    array_free(&moves);
+    if (status != BANYAN_OK)
+        return status;
+    find_critical(made, traffic->info.ranks, &found);
+    if (simulation)
+        *simulation = made;
+    else
+        banyan_simulation_destroy(made);
+    *forecast = found;
+    return BANYAN_OK;
+}

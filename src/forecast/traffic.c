@@ -1,0 +1,103 @@
+#include "forecast/traffic.h"
+
+#include "reshard/case_layouts.h"
+#include "reshard/plan_sample.h"
+#include "reshard/plan_tasks.h"
+
+/* Transfers are many, and large: only what a service asks of them is kept. */
+static banyan_status take_rank(void *context, int rank, planner_result *result)
+{
+    banyan_traffic *traffic = context;
+    traffic_rank *of = &traffic->ranks[rank];
+    for (size_t i = 0; i < result->recv_count; i++) {
+        const banyan_transfer *received = &result->recvs[i];
+        if (received->source_rank == rank)
+            of->local_bytes += received->bytes;
+    }
+    banyan_status status = plan_tasks_sent(result, &of->tasks, &of->task_count);
+    planner_result_free(result);
+    return status;
+}
+
+static banyan_status count_up(banyan_traffic *traffic)
+{
+    banyan_traffic_info *info = &traffic->info;
+    uint64_t *received = calloc((size_t)info->ranks, sizeof *received);
+    if (!received)
+        return error_no_memory((size_t)info->ranks * sizeof *received, "a world's traffic");
+    for (int r = 0; r < info->ranks; r++) {
+        const traffic_rank *of = &traffic->ranks[r];
+        uint64_t sent = 0;
+        for (size_t i = 0; i < of->task_count; i++) {
+            sent += traffic_task_bytes(&of->tasks[i]);
+            received[of->tasks[i].peer] += traffic_task_bytes(&of->tasks[i]);
+            info->pairs += i == 0 || of->tasks[i].peer != of->tasks[i - 1].peer;
+        }
+        info->transfers += of->task_count;
+        info->bytes += sent;
+        info->local_bytes += of->local_bytes;
+        info->most_sent = sent > info->most_sent ? sent : info->most_sent;
+    }
+    for (int r = 0; r < info->ranks; r++)
+        info->most_received = received[r] > info->most_received ? received[r] : info->most_received;
+    free(received);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_traffic_plan(const banyan_plan_world *world,
+                                  const banyan_reshard_options *options, banyan_traffic **traffic)
+{
+    if (world->world_size < 1 || world->world_size > BANYAN_MAX_RANKS)
+        return error_set(BANYAN_ERR_INVALID, "the traffic of %d ranks: 1 to %d are possible",
+                         world->world_size, BANYAN_MAX_RANKS);
+    size_t ranks = (size_t)world->world_size;
+    banyan_traffic *made = calloc(1, sizeof *made);
+    if (made)
+        made->ranks = calloc(ranks, sizeof *made->ranks);
+    if (!made || !made->ranks) {
+        free(made);
+        return error_no_memory(ranks * sizeof *made->ranks, "a world's traffic");
+    }
+    made->info.ranks = world->world_size;
+    banyan_status status = plan_imagine(world, options, take_rank, made);
+    if (status == BANYAN_OK)
+        status = count_up(made);
+    if (status != BANYAN_OK) {
+        banyan_traffic_destroy(made);
+        return status;
+    }
+    *traffic = made;
+    return BANYAN_OK;
+}
+
+static banyan_status layouts_of_case(void *context, int rank, banyan_layout *source,
+                                     banyan_layout *destination)
+{
+    RETURN_IF_FAILED(case_add_layout(context, rank, BANYAN_SOURCE, source));
+    return case_add_layout(context, rank, BANYAN_DESTINATION, destination);
+}
+
+banyan_status banyan_traffic_plan_case(const banyan_megatron_case *loaded,
+                                       const banyan_reshard_options *options,
+                                       banyan_traffic **traffic)
+{
+    const banyan_plan_world world = {.world_size = banyan_megatron_case_world_size(loaded),
+                                     .layouts = layouts_of_case,
+                                     .context = (void *)(uintptr_t)loaded};
+    return banyan_traffic_plan(&world, options, traffic);
+}
+
+void banyan_traffic_destroy(banyan_traffic *traffic)
+{
+    if (!traffic)
+        return;
+    for (int r = 0; r < traffic->info.ranks; r++)
+        free(traffic->ranks[r].tasks);
+    free(traffic->ranks);
+    free(traffic);
+}
+
+banyan_traffic_info banyan_traffic_describe(const banyan_traffic *traffic)
+{
+    return traffic->info;
+}

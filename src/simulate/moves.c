@@ -1,0 +1,328 @@
+#include "simulate/moves.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "core/options.h"
+#include "simulate/resources.h"
+#include "simulate/simulation.h"
+
+#define PS_PER_S 1e12
+/* 53 days: nothing is meant to take so long. */
+#define PS_MOST UINT64_C(4611686018427387904)
+
+static const processor_kind *kind_of(const moves_run *run, int rank)
+{
+    return run->topology->vertices.data[rank].kind;
+}
+
+/* ---- one move ---- */
+
+static banyan_status find_way(moves_run *run, int from, int to)
+{
+    bool there;
+    RETURN_IF_FAILED(routes_find(&run->routes, (uint32_t)from, (uint32_t)to, &run->way, &there));
+    if (!there)
+        return error_set(BANYAN_ERR_INVALID, "topology %s: there is no way from %s to %s",
+                         run->topology->name, run->topology->vertices.data[from].name,
+                         run->topology->vertices.data[to].name);
+    return BANYAN_OK;
+}
+
+/* Before the first byte. */
+static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
+{
+    const processor_kind *kind = kind_of(run, move->rank);
+    if (move->bytes == 0)
+        return 0;
+    return move->by == BANYAN_BY_PROXY ? kind->request_ps : kind->launch_ps;
+}
+
+/* Seconds of one thread block, at the rates of what is too large for caches. Its many threads read
+ * and write at the same time; a core does one after the other. */
+static double block_seconds(const moves_run *run, const banyan_move *move)
+{
+    const processor_kind *kind = kind_of(run, move->rank);
+    block_rates rates = rates_for(kind, INFINITY);
+    double bytes = (double)move->bytes;
+    if (move->rank == move->peer)
+        return 2 * bytes / rates.local;
+    double read = bytes / rates.local, written = bytes / rates.store;
+    return kind->shared_memory ? read + written : fmax(read, written);
+}
+
+static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
+{
+    double bytes = (double)move->bytes;
+    bool added = true;
+    for (size_t i = 0; i < run->way.links.count; i++)
+        added &= flow_add(&run->sharing, lane, run->way.links.data[i], bytes);
+    added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->rank), bytes);
+    added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->peer), bytes);
+    if (move->by == BANYAN_BY_BLOCKS)
+        added &=
+            flow_add(&run->sharing, lane, resource_workers(run->topology, run->ranks, move->rank),
+                     block_seconds(run, move) * BLOCK_SECOND);
+    return added;
+}
+
+/* What the flow can have when it has all it uses for itself. A limit that is no higher keeps
+ * resources from looking full that are not. */
+static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move *move)
+{
+    const flow *made = &run->sharing.flows[lane];
+    double rate =
+        move->by == BANYAN_BY_PROXY ? kind_of(run, move->rank)->port_bytes_per_s : INFINITY;
+    for (size_t u = 0; u < made->uses.count; u++) {
+        const flow_use *use = &made->uses.data[u];
+        if (use->bytes > 0)
+            rate = fmin(rate, run->sharing.resources[use->resource].bytes_per_s *
+                                  (double)move->bytes / use->bytes);
+    }
+    return rate;
+}
+
+static banyan_status begin_flow(moves_run *run, uint32_t lane, const banyan_move *move)
+{
+    RETURN_IF_FAILED(find_way(run, move->rank, move->peer));
+    flow_begin(&run->sharing, lane);
+    if (!add_uses(run, lane, move) || !flow_go(&run->sharing, lane, (double)move->bytes,
+                                               rate_alone(run, lane, move), run->now_ps))
+        return BANYAN_ERR_NO_MEMORY;
+    run->began = true;
+    return BANYAN_OK;
+}
+
+/* ---- lanes ---- */
+
+/* Put the lane's move into the agenda when nothing is missing. */
+static void look(moves_run *run, uint32_t number)
+{
+    move_lane *lane = &run->lanes[number];
+    if (lane->stage != LANE_WAITS || lane->at == NO_NUMBER)
+        return;
+    const move_state *state = &run->states[lane->at];
+    if (state->missing > 0)
+        return;
+    bool waited = state->ready_ps > lane->free_ps;
+    lane->began_ps = waited ? state->ready_ps : lane->free_ps;
+    lane->awaited_step = waited ? state->awaited_step : lane->last_step;
+    lane->stage = LANE_BEGINS;
+    uint64_t begin = lane->began_ps > run->now_ps ? lane->began_ps : run->now_ps;
+    agenda_set(&run->agenda, number, begin + fixed_ps(run, &run->moves[lane->at]));
+}
+
+static banyan_status tell_follower(moves_run *run, uint32_t done, uint32_t step, uint32_t follower)
+{
+    move_state *state = &run->states[follower];
+    int from = run->moves[done].rank, to = run->moves[follower].rank;
+    uint64_t known_ps = run->now_ps;
+    if (from != to) {
+        RETURN_IF_FAILED(find_way(run, from, to));
+        known_ps += run->way.latency_ps;
+    }
+    if (known_ps >= state->ready_ps) {
+        state->ready_ps = known_ps;
+        state->awaited_step = step;
+    }
+    state->missing--;
+    /* Only the move that its lane is at goes on now. */
+    look(run, state->lane);
+    return BANYAN_OK;
+}
+
+static bool note_step(moves_run *run, const move_lane *lane, uint32_t *step)
+{
+    const banyan_move *move = &run->moves[lane->at];
+    step_record doing = {.began_ps = lane->began_ps,
+                         .end_ps = run->now_ps,
+                         .waited_ps = lane->began_ps - lane->free_ps,
+                         .what = move->what,
+                         .after = lane->awaited_step,
+                         .at = run->states[lane->at].number,
+                         .inner = STEP_NOT_IN_LOOP,
+                         .rank = move->rank,
+                         .thread_block = (uint32_t)move->lane,
+                         .proxy = move->by == BANYAN_BY_PROXY};
+    return record_add(&run->record, &doing, step);
+}
+
+static void note_end(moves_run *run, int rank, uint64_t time_ps)
+{
+    run->ends_ps[rank] = time_ps > run->ends_ps[rank] ? time_ps : run->ends_ps[rank];
+}
+
+static banyan_status end_move(moves_run *run, uint32_t number)
+{
+    move_lane *lane = &run->lanes[number];
+    uint32_t done = lane->at, step;
+    const banyan_move *move = &run->moves[done];
+    if (!note_step(run, lane, &step))
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(find_way(run, move->rank, move->peer));
+    uint64_t arrived = run->now_ps + (move->bytes > 0 ? run->way.latency_ps : 0);
+    note_end(run, move->rank, arrived);
+    note_end(run, move->peer, arrived);
+    lane->at = run->states[done].next;
+    lane->stage = LANE_WAITS;
+    lane->free_ps = run->now_ps;
+    lane->last_step = step;
+    for (uint32_t f = run->first_follower[done]; f < run->first_follower[done + 1]; f++)
+        RETURN_IF_FAILED(tell_follower(run, done, step, run->followers[f]));
+    look(run, number);
+    return BANYAN_OK;
+}
+
+static banyan_status advance(moves_run *run, uint32_t number)
+{
+    move_lane *lane = &run->lanes[number];
+    const banyan_move *move = &run->moves[lane->at];
+    if (lane->stage == LANE_BEGINS && move->bytes > 0) {
+        lane->stage = LANE_FLOWS;
+        return begin_flow(run, number, move);
+    }
+    if (lane->stage == LANE_FLOWS) {
+        if (!flow_end(&run->sharing, number, run->now_ps))
+            return BANYAN_ERR_NO_MEMORY;
+        run->ended = true;
+    }
+    return end_move(run, number);
+}
+
+/* ---- all of them ---- */
+
+/* What only ends may wait for others to end. */
+static uint64_t settle_due(const moves_run *run)
+{
+    if (run->began)
+        return run->now_ps;
+    return run->ended ? run->settled_ps + run->grain_ps : AGENDA_NEVER;
+}
+
+static banyan_status settle(moves_run *run)
+{
+    run->began = run->ended = false;
+    run->settled_ps = run->now_ps;
+    return sharing_settle(&run->sharing, run->now_ps);
+}
+
+static void add_load(const moves_run *run, double *seconds, uint32_t number, uint64_t bytes)
+{
+    seconds[number] += (double)bytes / run->sharing.resources[number].bytes_per_s;
+}
+
+/* Seconds that the busiest link or memory is full at least. */
+static banyan_status find_least(moves_run *run, double *least)
+{
+    size_t count = run->sharing.resource_count;
+    double *seconds = calloc(count + 1, sizeof *seconds);
+    banyan_status status = BANYAN_OK;
+    if (!seconds)
+        return error_no_memory(count * sizeof *seconds, "the loads of links");
+    for (uint32_t i = 0; i < run->count && status == BANYAN_OK; i++) {
+        const banyan_move *move = &run->moves[i];
+        status = find_way(run, move->rank, move->peer);
+        for (size_t l = 0; l < run->way.links.count; l++)
+            add_load(run, seconds, run->way.links.data[l], move->bytes);
+        add_load(run, seconds, resource_memory(run->topology, move->rank), move->bytes);
+        add_load(run, seconds, resource_memory(run->topology, move->peer), move->bytes);
+    }
+    for (size_t i = 0; i < count; i++)
+        *least = fmax(*least, seconds[i]);
+    free(seconds);
+    return status;
+}
+
+static banyan_status find_grain(moves_run *run, double share)
+{
+    double least = 0;
+    if (share == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(find_least(run, &least));
+    run->grain_ps = (uint64_t)fmin(share * least * PS_PER_S, (double)PS_MOST);
+    return BANYAN_OK;
+}
+
+static banyan_status check_finished(const moves_run *run)
+{
+    for (uint32_t l = 0; l < run->lane_count; l++) {
+        if (run->lanes[l].at != NO_NUMBER)
+            return error_set(BANYAN_ERR_MISMATCH,
+                             "moves wait for each other: move %" PRIu32 ", in lane %d of rank %d, "
+                             "cannot begin",
+                             run->lanes[l].at, run->moves[run->lanes[l].at].lane,
+                             run->moves[run->lanes[l].at].rank);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status play(moves_run *run)
+{
+    for (uint32_t l = 0; l < run->lane_count; l++)
+        look(run, l);
+    while (agenda_next(&run->agenda) != AGENDA_NEVER) {
+        uint64_t next = agenda_next(&run->agenda), due = settle_due(run);
+        if (due < next) {
+            run->now_ps = due > run->now_ps ? due : run->now_ps;
+            RETURN_IF_FAILED(settle(run));
+            continue;
+        }
+        run->now_ps = next;
+        if (next > PS_MOST)
+            return error_set(BANYAN_ERR_INVALID, "the moves take more than 53 days on topology %s",
+                             run->topology->name);
+        while (agenda_next(&run->agenda) == run->now_ps)
+            RETURN_IF_FAILED(advance(run, agenda_take(&run->agenda)));
+        if (settle_due(run) <= run->now_ps)
+            RETURN_IF_FAILED(settle(run));
+    }
+    return check_finished(run);
+}
+
+static banyan_status prepare(moves_run *run, size_t count)
+{
+    const banyan_topology *topology = run->topology;
+    if (run->ranks < 1 || (uint32_t)run->ranks > topology->processor_count)
+        return error_set(BANYAN_ERR_INVALID, "%d ranks, and topology %s has %u processors",
+                         run->ranks, topology->name, topology->processor_count);
+    if (count >= NO_NUMBER)
+        return error_set(BANYAN_ERR_INVALID, "%zu moves are more than are simulated", count);
+    run->count = (uint32_t)count;
+    run->ends_ps = calloc((size_t)run->ranks, sizeof *run->ends_ps);
+    if (!run->ends_ps)
+        return error_no_memory((size_t)run->ranks * sizeof *run->ends_ps, "a simulation");
+    RETURN_IF_FAILED(moves_list(run));
+    RETURN_IF_FAILED(agenda_make(run->lane_count, &run->agenda));
+    RETURN_IF_FAILED(resources_make(topology, (uint32_t)run->ranks, run->lane_count, &run->agenda,
+                                    &run->sharing));
+    return routes_make(topology, &run->routes);
+}
+
+banyan_status banyan_moves_simulate(const banyan_move *moves, size_t count, int ranks,
+                                    const banyan_topology *topology,
+                                    const banyan_moves_options *given,
+                                    banyan_simulation **simulation)
+{
+    banyan_moves_options options = BANYAN_MOVES_OPTIONS_INIT;
+    RETURN_IF_FAILED(options_take(given, "BANYAN_MOVES_OPTIONS_INIT", &options, sizeof options));
+    if (!(options.grain >= 0 && options.grain <= 1))
+        return error_set(BANYAN_ERR_INVALID, "a grain of %g: 0 to 1 are possible", options.grain);
+    moves_run run = {
+        .moves = moves, .ranks = ranks, .topology = topology, .record.wanted = options.steps};
+    banyan_status status = prepare(&run, count);
+    if (status == BANYAN_OK)
+        status = find_grain(&run, options.grain);
+    if (status == BANYAN_OK)
+        status = play(&run);
+    if (status == BANYAN_OK)
+        status =
+            simulation_make(topology, ranks, &run.sharing, run.ends_ps, &run.record, simulation);
+    array_free(&run.record.steps);
+    routes_free(&run.routes);
+    route_free(&run.way);
+    sharing_free(&run.sharing);
+    agenda_free(&run.agenda);
+    free(run.ends_ps);
+    moves_list_free(&run);
+    return status;
+}

@@ -1,0 +1,206 @@
+#include "simulate_reshard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <banyan/forecast.h>
+#include <jansson.h>
+
+#include "progress.h"
+#include "simulate_report.h"
+#include "text.h"
+#include "try.h"
+
+#define WHO "banyan simulate"
+
+static const char *const services[] = {
+    [BANYAN_SERVICE_DIRECT] = "direct", [BANYAN_SERVICE_PIPELINE] = "pipeline"};
+#define SERVICES (sizeof services / sizeof services[0])
+
+typedef struct job {
+    simulate_reshard_arguments *given;
+    banyan_topology *topology;
+    banyan_traffic *traffic;
+    char title[JOB_SPEC_TITLE_BYTES];
+    progress bar;
+    json_t *forecasts;
+} job;
+
+const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
+                                     const char *trace_path)
+{
+    bool is_reshard = given->is_case || given->spec.model_path;
+    bool known = !given->service;
+    for (size_t i = 0; i < SERVICES && given->service; i++)
+        known = known || strcmp(given->service, services[i]) == 0;
+    if (!known)
+        return "--service is direct or pipeline";
+    if (!is_reshard && (given->service || given->slot_bytes > 0 || given->optimal_rounds))
+        return "--service, --slot-bytes and --optimal-rounds are for reshards";
+    if (is_reshard && trace_path && !given->service)
+        return "a trace is of one --service";
+    return NULL;
+}
+
+/* ---- planning ---- */
+
+static banyan_status rank_layouts(void *context, int rank, banyan_layout *source,
+                                  banyan_layout *destination)
+{
+    const job *of = context;
+    job_spec_layouts(&of->given->spec, rank, source, destination);
+    return BANYAN_OK;
+}
+
+static void show_progress(void *context, uint64_t done, uint64_t total)
+{
+    job *of = context;
+    if (done == 1)
+        progress_begin(&of->bar, true, "planning", total, false);
+    progress_add(&of->bar, 1);
+}
+
+static banyan_status plan_case(job *of)
+{
+    banyan_megatron_case *loaded;
+    TRY(banyan_megatron_case_load(of->given->case_path, &loaded));
+    snprintf(of->title, sizeof of->title, "%s: %d ranks", banyan_megatron_case_name(loaded),
+             banyan_megatron_case_world_size(loaded));
+    banyan_status status = banyan_traffic_plan_case(loaded, NULL, &of->traffic);
+    banyan_megatron_case_destroy(loaded);
+    return status;
+}
+
+static banyan_status plan_model(job *of)
+{
+    const banyan_plan_world world = {.world_size = of->given->spec.ranks,
+                                     .layouts = rank_layouts,
+                                     .progress = show_progress,
+                                     .context = of};
+    job_spec_title(&of->given->spec, of->title);
+    banyan_status status = banyan_traffic_plan(&world, NULL, &of->traffic);
+    progress_end(&of->bar);
+    return status;
+}
+
+/* ---- reporting ---- */
+
+static void print_traffic(const job *of)
+{
+    banyan_traffic_info info = banyan_traffic_describe(of->traffic);
+    char texts[5][TEXT_NUMBER_BYTES];
+    printf("%s, on %s\n", of->title, banyan_topology_describe(of->topology).name);
+    printf("%s transfers between %s pairs of ranks, %s; %s stay at their rank\n",
+           text_count(info.transfers, texts[0]), text_count(info.pairs, texts[1]),
+           text_bytes(info.bytes, texts[2]), text_bytes(info.local_bytes, texts[3]));
+    printf("one rank sends up to %s", text_bytes(info.most_sent, texts[4]));
+    printf(", receives up to %s\n", text_bytes(info.most_received, texts[4]));
+}
+
+static void print_forecast(const job *of, banyan_service_kind service,
+                           const banyan_forecast *forecast, const banyan_simulation *simulation)
+{
+    banyan_traffic_info info = banyan_traffic_describe(of->traffic);
+    char text[TEXT_NUMBER_BYTES], slots[TEXT_NUMBER_BYTES];
+    double gb = (double)(info.bytes + info.local_bytes) / 1e9;
+    printf("\n%-10s%s, %.1f GB/s of all ranks; rank %d is the last", services[service],
+           text_seconds(forecast->seconds, text),
+           forecast->seconds > 0 ? gb / forecast->seconds : 0, forecast->critical_rank);
+    if (service == BANYAN_SERVICE_PIPELINE)
+        printf("\n%-10s%s batches in %zu rounds, slots of %s", "",
+               text_count(forecast->batches, text), (size_t)forecast->rounds,
+               text_bytes(forecast->slot_bytes, slots));
+    printf("\n");
+    simulate_report_links(simulation);
+    simulate_report_path(simulation);
+}
+
+static banyan_status keep_forecast(job *of, banyan_service_kind service,
+                                   const banyan_forecast *forecast,
+                                   const banyan_simulation *simulation)
+{
+    json_t *entry = json_pack(
+        "{s:s, s:f, s:i, s:I, s:I, s:I, s:o, s:o}", "service", services[service], "seconds",
+        forecast->seconds, "critical_rank", forecast->critical_rank, "batches",
+        (json_int_t)forecast->batches, "rounds", (json_int_t)forecast->rounds, "slot_bytes",
+        (json_int_t)forecast->slot_bytes, "links", simulate_report_links_json(simulation),
+        "critical_path", simulate_report_path_json(simulation));
+    if (entry && json_array_append_new(of->forecasts, entry) == 0)
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for the report");
+}
+
+static banyan_status print_json(const job *of)
+{
+    banyan_traffic_info info = banyan_traffic_describe(of->traffic);
+    json_t *object =
+        json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "title", of->title,
+                  "topology", banyan_topology_describe(of->topology).name, "ranks", info.ranks,
+                  "transfers", (json_int_t)info.transfers, "bytes", (json_int_t)info.bytes,
+                  "local_bytes", (json_int_t)info.local_bytes, "pairs", (json_int_t)info.pairs,
+                  "most_sent", (json_int_t)info.most_sent, "most_received",
+                  (json_int_t)info.most_received, "forecasts", of->forecasts);
+    bool printed =
+        object && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
+    json_decref(object);
+    putchar('\n');
+    return printed ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "cannot print the report");
+}
+
+/* ---- simulating ---- */
+
+static banyan_status forecast_one(job *of, banyan_service_kind service)
+{
+    const simulate_reshard_arguments *given = of->given;
+    banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
+    banyan_simulation *simulation;
+    banyan_forecast forecast;
+    options.service = service;
+    options.slot_bytes = given->slot_bytes;
+    options.optimal_rounds = given->optimal_rounds;
+    options.steps = true;
+    TRY(banyan_traffic_simulate(of->traffic, of->topology, &options, &forecast, &simulation));
+    banyan_status status = BANYAN_OK;
+    if (given->json)
+        status = keep_forecast(of, service, &forecast, simulation);
+    else
+        print_forecast(of, service, &forecast, simulation);
+    if (status == BANYAN_OK && given->trace_path)
+        status = banyan_simulation_write_trace(simulation, given->trace_path);
+    banyan_simulation_destroy(simulation);
+    return status;
+}
+
+static banyan_status run(job *of)
+{
+    const simulate_reshard_arguments *given = of->given;
+    TRY(banyan_topology_read(given->topology_name, &of->topology));
+    TRY(given->is_case ? plan_case(of) : plan_model(of));
+    if (given->json)
+        of->forecasts = json_array();
+    else
+        print_traffic(of);
+    for (size_t service = 0; service < SERVICES; service++) {
+        if (!given->service || strcmp(given->service, services[service]) == 0)
+            TRY(forecast_one(of, (banyan_service_kind)service));
+    }
+    return given->json ? print_json(of) : BANYAN_OK;
+}
+
+int simulate_reshard(simulate_reshard_arguments *given)
+{
+    job of = {.given = given};
+    if (given->spec.model_path && !job_spec_read(&given->spec, WHO)) {
+        job_spec_free(&given->spec);
+        return 1;
+    }
+    banyan_status status = run(&of);
+    if (status != BANYAN_OK)
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    json_decref(of.forecasts);
+    banyan_traffic_destroy(of.traffic);
+    banyan_topology_destroy(of.topology);
+    job_spec_free(&given->spec);
+    return status == BANYAN_OK ? 0 : 1;
+}
