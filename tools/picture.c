@@ -33,6 +33,19 @@ void picture_free(picture *of)
     *of = (picture){0};
 }
 
+banyan_status picture_grow(void **list, size_t *room, size_t count, size_t elem_bytes)
+{
+    if (count < *room)
+        return BANYAN_OK;
+    size_t wanted = 2 * *room + 256;
+    void *grown = realloc(*list, wanted * elem_bytes);
+    if (!grown)
+        return out_of_memory();
+    *list = grown;
+    *room = wanted;
+    return BANYAN_OK;
+}
+
 /* ---- steps ---- */
 
 banyan_status picture_add_step(picture *of, const picture_step *step)
@@ -41,14 +54,7 @@ banyan_status picture_add_step(picture *of, const picture_step *step)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "there are more than %d steps: a picture has one to that many",
                                 PICTURE_STEPS_MOST);
-    if (of->step_count == of->step_room) {
-        size_t room = 2 * of->step_room + 256;
-        picture_step *grown = realloc(of->steps, room * sizeof *grown);
-        if (!grown)
-            return out_of_memory();
-        of->steps = grown;
-        of->step_room = room;
-    }
+    TRY(picture_grow((void **)&of->steps, &of->step_room, of->step_count, sizeof *of->steps));
     of->has_proxies |= step->proxy;
     of->steps[of->step_count++] = *step;
     return BANYAN_OK;

@@ -70,6 +70,9 @@ banyan_status picture_take_order(picture *of);
 banyan_status picture_finish(picture *of);
 void picture_free(picture *of);
 
+/* Room for one more of `elem_bytes` in a list that holds `count`. NO_MEMORY. */
+banyan_status picture_grow(void **list, size_t *room, size_t count, size_t elem_bytes);
+
 /* 0 for what is none, or more than a double counts. */
 uint64_t picture_number(const json_t *value);
 

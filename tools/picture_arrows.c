@@ -15,14 +15,7 @@ static banyan_status out_of_memory(void)
 
 static banyan_status add_arrow(picture *of, picture_arrow_kind kind, size_t from, size_t to)
 {
-    if (of->arrow_count == of->arrow_room) {
-        size_t room = 2 * of->arrow_room + 256;
-        picture_arrow *grown = realloc(of->arrows, room * sizeof *grown);
-        if (!grown)
-            return out_of_memory();
-        of->arrows = grown;
-        of->arrow_room = room;
-    }
+    TRY(picture_grow((void **)&of->arrows, &of->arrow_room, of->arrow_count, sizeof *of->arrows));
     of->arrows[of->arrow_count++] = (picture_arrow){.kind = kind, .from = from, .to = to};
     return BANYAN_OK;
 }
@@ -40,8 +33,9 @@ static bool is_one_of(const char *name, const char *const *names)
     return *names != NULL;
 }
 
-/* What goes through a port is done by the proxy, if it has steps of its own: the first of them. A
- * thread block that waits for it has two. */
+/* ---- who does what ---- */
+
+/* What goes through a port is done by the proxy, if it has steps of its own. */
 static bool acts(const picture *of, size_t i)
 {
     const picture_step *step = &of->steps[i];
@@ -52,6 +46,33 @@ static bool acts(const picture *of, size_t i)
                     strcmp(text_of(op, "name"), "wait") != 0 &&
                     strcmp(text_of(op, "name"), "flush") != 0;
     return by_proxy == step->proxy;
+}
+
+static bool same_operation(const picture_step *a, const picture_step *b)
+{
+    return a->operation == b->operation && a->loop_operation == b->loop_operation &&
+           a->iteration == b->iteration;
+}
+
+/* Of each operation, every time it is done, one step: those that wait for their transfers, and
+ * those of a proxy, have several. To be freed; NULL without memory. */
+static bool *find_actors(const picture *of)
+{
+    bool *actors = calloc(of->step_count, sizeof *actors);
+    const picture_step **last_on = calloc(of->lane_count, sizeof(const picture_step *));
+    for (size_t i = 0; actors && last_on && i < of->step_count; i++) {
+        const picture_step *step = &of->steps[i], **last = &last_on[step->lane];
+        if (!acts(of, i))
+            continue;
+        actors[i] = !*last || !same_operation(*last, step);
+        *last = step;
+    }
+    if (!last_on) {
+        free(actors);
+        actors = NULL;
+    }
+    free(last_on);
+    return actors;
 }
 
 /* ---- signals and semaphores ---- */
@@ -73,14 +94,7 @@ enum { MEMORY, PORT, SEMAPHORE };
 
 static banyan_status add_message(struct messages *all, const struct message *added)
 {
-    if (all->count == all->room) {
-        size_t room = 2 * all->room + 256;
-        struct message *grown = realloc(all->data, room * sizeof *grown);
-        if (!grown)
-            return out_of_memory();
-        all->data = grown;
-        all->room = room;
-    }
+    TRY(picture_grow((void **)&all->data, &all->room, all->count, sizeof *all->data));
     all->data[all->count++] = *added;
     return BANYAN_OK;
 }
@@ -139,16 +153,6 @@ static banyan_status add_semaphores(const picture *of, size_t i, bool waits, str
     return BANYAN_OK;
 }
 
-static bool again(const picture *of, size_t i, const size_t *last_on)
-{
-    size_t before = last_on[of->steps[i].lane];
-    if (before == PICTURE_NONE)
-        return false;
-    const picture_step *a = &of->steps[before], *b = &of->steps[i];
-    return a->operation == b->operation && a->loop_operation == b->loop_operation &&
-           a->iteration == b->iteration;
-}
-
 static banyan_status collect_step(const picture *of, size_t i, struct messages *all)
 {
     static const char *const signals[] = {"signal", "rlxsignal", "pws", "pwsf", NULL};
@@ -159,23 +163,6 @@ static banyan_status collect_step(const picture *of, size_t i, struct messages *
     if (strcmp(name, "sem_release") == 0 || strcmp(name, "sem_acquire") == 0)
         return add_semaphores(of, i, strcmp(name, "sem_acquire") == 0, all);
     return BANYAN_OK;
-}
-
-static banyan_status collect_messages(const picture *of, struct messages *all)
-{
-    size_t *last_on = malloc(of->lane_count * sizeof *last_on);
-    banyan_status status = last_on ? BANYAN_OK : out_of_memory();
-    for (size_t i = 0; last_on && i < of->lane_count; i++)
-        last_on[i] = PICTURE_NONE;
-    for (size_t i = 0; status == BANYAN_OK && i < of->step_count; i++) {
-        if (!acts(of, i))
-            continue;
-        if (!again(of, i, last_on))
-            status = collect_step(of, i, all);
-        last_on[of->steps[i].lane] = i;
-    }
-    free(last_on);
-    return status;
 }
 
 static int compare_whom(const struct message *a, const struct message *b)
@@ -228,10 +215,12 @@ static banyan_status join_messages(picture *of, const struct message *first,
     return BANYAN_OK;
 }
 
-static banyan_status add_signals(picture *of)
+static banyan_status add_signals(picture *of, const bool *actors)
 {
     struct messages all = {0};
-    banyan_status status = collect_messages(of, &all);
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; status == BANYAN_OK && i < of->step_count; i++)
+        status = actors[i] ? collect_step(of, i, &all) : BANYAN_OK;
     if (status == BANYAN_OK && all.count > 0)
         qsort(all.data, all.count, sizeof *all.data, compare_messages);
     for (size_t i = 0, end; status == BANYAN_OK && i < all.count; i = end) {
@@ -336,14 +325,14 @@ static int compare_moments(const void *a, const void *b)
     return first->step < second->step ? -1 : first->step > second->step;
 }
 
-static banyan_status follow_packets(picture *of, const struct packets *all)
+static banyan_status follow_packets(picture *of, const bool *actors, const struct packets *all)
 {
     struct moment *moments = malloc(2 * of->step_count * sizeof *moments);
     size_t count = 0;
     if (!moments)
         return out_of_memory();
     for (size_t i = 0; i < of->step_count; i++) {
-        if (!acts(of, i))
+        if (!actors[i])
             continue;
         moments[count++] = (struct moment){of->steps[i].began_s, false, i};
         moments[count++] = (struct moment){of->steps[i].ended_s, true, i};
@@ -360,27 +349,18 @@ static banyan_status follow_packets(picture *of, const struct packets *all)
     return status;
 }
 
-static banyan_status add_packets(picture *of)
+static banyan_status add_packets(picture *of, const bool *actors)
 {
     struct packets all = {0};
     banyan_status status = make_packets(of, &all);
     if (status == BANYAN_OK && all.writer)
-        status = follow_packets(of, &all);
+        status = follow_packets(of, actors, &all);
     free(all.first);
     free(all.writer);
     return status;
 }
 
 /* ---- data ---- */
-
-static size_t buffers_of(const picture *of, int rank)
-{
-    for (size_t l = 0; l < of->lane_count; l++) {
-        if (of->lanes[l].kind == PICTURE_BUFFERS && of->lanes[l].rank == rank)
-            return l;
-    }
-    return PICTURE_NONE;
-}
 
 static banyan_status add_data_of(picture *of, size_t i, const size_t *lanes, int rank, bool gets,
                                  size_t first)
@@ -414,26 +394,20 @@ static banyan_status add_data(picture *of, size_t i, const size_t *lanes, bool g
     return BANYAN_OK;
 }
 
-static banyan_status add_all_data(picture *of)
+static banyan_status add_all_data(picture *of, const bool *actors)
 {
     size_t *lanes = calloc((size_t)of->ranks, sizeof *lanes);
-    size_t *last_on = malloc(of->lane_count * sizeof *last_on);
-    banyan_status status = lanes && last_on ? BANYAN_OK : out_of_memory();
-    for (int r = 0; status == BANYAN_OK && r < of->ranks; r++)
-        lanes[r] = buffers_of(of, r);
-    for (size_t l = 0; status == BANYAN_OK && l < of->lane_count; l++)
-        last_on[l] = PICTURE_NONE;
-    for (size_t i = 0; status == BANYAN_OK && i < of->step_count; i++) {
-        if (!acts(of, i))
-            continue;
-        if (!again(of, i, last_on)) {
-            status = add_data(of, i, lanes, true);
-            if (status == BANYAN_OK)
-                status = add_data(of, i, lanes, false);
-        }
-        last_on[of->steps[i].lane] = i;
+    banyan_status status = lanes ? BANYAN_OK : out_of_memory();
+    for (size_t l = 0; lanes && l < of->lane_count; l++) {
+        if (of->lanes[l].kind == PICTURE_BUFFERS)
+            lanes[of->lanes[l].rank] = l;
     }
-    free(last_on);
+    for (size_t i = 0; status == BANYAN_OK && i < of->step_count; i++) {
+        if (actors[i])
+            status = add_data(of, i, lanes, true);
+        if (actors[i] && status == BANYAN_OK)
+            status = add_data(of, i, lanes, false);
+    }
     free(lanes);
     return status;
 }
@@ -480,8 +454,14 @@ static banyan_status add_chains(picture *of)
 
 banyan_status picture_add_arrows(picture *of)
 {
-    TRY(add_signals(of));
-    TRY(add_packets(of));
-    TRY(add_all_data(of));
-    return of->timeless || has_chains(of) ? BANYAN_OK : add_chains(of);
+    bool *actors = find_actors(of);
+    banyan_status status = actors ? add_signals(of, actors) : out_of_memory();
+    if (status == BANYAN_OK)
+        status = add_packets(of, actors);
+    if (status == BANYAN_OK)
+        status = add_all_data(of, actors);
+    free(actors);
+    if (status == BANYAN_OK && !of->timeless && !has_chains(of))
+        status = add_chains(of);
+    return status;
 }
