@@ -18,6 +18,9 @@
 #define ROW 19.0
 #define BUFFERS_ROW 8.0
 #define RANK_GAP 6.0
+#define PROXY_LEAST 3.0 /* width: in steps it takes next to no time */
+#define SLANT_LEAST 8.0 /* of data's arrows, which would lie on each other if they stood upright   \
+                         */
 #define CELL 11.0
 #define WIDTH_LEAST 320.0
 #define WIDTH_MOST 1440.0
@@ -240,7 +243,7 @@ static void draw_step(struct drawing *of, const picture_step *step)
              "rx=\"1.2\" fill=\"%s\" stroke=\"%s\" stroke-width=\"%.1f\" class=\"step\"",
              family->colour, finding == SIZE_MAX ? "#ffffff" : finding_colour(of, finding),
              finding == SIZE_MAX ? 0.4 : 1.2);
-    svg_rect(of->file, x, y + 1.5, fmax(width, 0.8), ROW - 3, style);
+    svg_rect(of->file, x, y + 1.5, fmax(width, step->proxy ? PROXY_LEAST : 0.8), ROW - 3, style);
 }
 
 static void draw_badges(const struct drawing *of)
@@ -294,6 +297,10 @@ static void draw_arrow(struct drawing *of, const picture_arrow *arrow)
                              : spot_of_step(of, from, puts ? 0.5 : 1);
     struct spot end =
         puts ? spot_of_buffers(of, arrow->to, from->ended_s) : spot_of_step(of, to, gets ? 0.5 : 1);
+    if (puts)
+        end.x = fmin(fmax(end.x, start.x + SLANT_LEAST), of->width - MARGIN);
+    if (gets)
+        start.x = fmax(fmin(start.x, end.x - SLANT_LEAST), LEFT);
     of->drawn_arrows[arrow->kind] = true;
     draw_between(of, &start, &end, arrow->kind);
 }
