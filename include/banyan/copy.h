@@ -109,9 +109,12 @@ typedef struct banyan_copy_backend {
      * may be freed afterwards. */
     banyan_status (*prepare)(void *state, const banyan_copy_batch *batch, void **schedule);
     /* Move it: no planning, no allocation that grows with the batch. Returns when this rank's
-     * receives are complete and its sends may be overwritten. */
+     * receives are complete and its sends may be overwritten; on a device, when that is queued in
+     * the stream. */
     banyan_status (*execute)(void *state, void *schedule, void *stream);
     void (*release)(void *state, void *schedule);
+    /* How runs went that were queued and have ended. Does not wait. May be NULL. */
+    banyan_status (*check)(void *state);
 } banyan_copy_backend;
 
 /* Compare a batch's ids, counts, sizes and element sizes with those of every partner: what prepare
@@ -126,6 +129,10 @@ BANYAN_API banyan_status banyan_copy_match_batch(banyan_world *world, const char
  * names those there are; UNSUPPORTED says which library a module lacks. */
 BANYAN_API banyan_status banyan_copy_backend_find(const char *name,
                                                   const banyan_copy_backend **backend);
+/* The same for tensors in memory of a device: "direct", and those that the device's module brings
+ * ("nccl"). */
+BANYAN_API banyan_status banyan_copy_backend_find_on(const char *name, DLDevice device,
+                                                     const banyan_copy_backend **backend);
 
 /* ---- service ---- */
 
@@ -133,7 +140,16 @@ typedef struct banyan_copy_service banyan_copy_service;
 typedef struct banyan_copy_schedule banyan_copy_schedule;
 
 /* Open a service over `world`. `backend` NULL: BANYAN_COPY, else "direct" where it can serve every
- * peer and "pipeline" elsewhere. Collective. */
+ * peer and "pipeline" elsewhere; on a device, "direct". Collective.
+ *
+ * With options->device a GPU of this rank's, tensors lie in its memory. Runs are queued in the
+ * caller's stream and ordered with it: what they send is what the stream has written before, and
+ * what the stream does next finds all received and may overwrite what was sent. A run may be
+ * captured in a CUDA graph. Runs of one service, replays included, follow each other in one stream,
+ * or in streams that the caller has ordered, and in the same order on every rank. With "direct"
+ * tensors to be sent lie anywhere in the GPU's memory, those to be received in symmetric memory
+ * (banyan_memory_alloc_on); a run that waits for a rank longer than the world's timeout ends, as
+ * does one whose peer is lost, and banyan_copy_schedule_check tells. */
 BANYAN_API banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
                                                   const banyan_copy_options *options,
                                                   banyan_copy_service **service);
@@ -153,7 +169,8 @@ BANYAN_API uint64_t banyan_copy_service_capabilities(const banyan_copy_service *
 
 /* Queue one side of a task, part 0. Shape and strides are copied; the data must stay until the run
  * (or the last run of the schedule) is over. Local. INVALID for a peer that does not exist, a
- * tensor that is not in host memory or has more than BANYAN_MAX_DIMS dimensions. */
+ * tensor that is not in host memory, or not in that of the service's device, or has more than
+ * BANYAN_MAX_DIMS dimensions. */
 BANYAN_API banyan_status banyan_copy_service_submit_send(banyan_copy_service *service,
                                                          const DLTensor *tensor, int dest_rank,
                                                          uint64_t task_id);
@@ -166,7 +183,8 @@ BANYAN_API banyan_status banyan_copy_service_submit_send_op(banyan_copy_service 
 BANYAN_API banyan_status banyan_copy_service_submit_recv_op(banyan_copy_service *service,
                                                             const banyan_recv_op *op);
 
-/* Move everything that was queued and clear the queue, also on failure. Collective: a rank with
+/* Move everything that was queued and clear the queue, also on failure; on a device too it returns
+ * when that is done. Collective: a rank with
  * nothing queued calls it too. Errors that concern the batch (MISMATCH, naming backend, rank and up
  * to ten ids) come to every rank before anything has moved. */
 BANYAN_API banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream);
@@ -175,6 +193,10 @@ BANYAN_API banyan_status banyan_copy_service_run(banyan_copy_service *service, v
 BANYAN_API banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                                      banyan_copy_schedule **schedule);
 BANYAN_API banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *stream);
+/* On a device: BANYAN_OK, or the error that has ended a run of the service; from then on its runs
+ * fail, and queued ones move nothing. It does not wait: what the stream has not done yet is not
+ * known. On the host runs tell themselves. Local. */
+BANYAN_API banyan_status banyan_copy_schedule_check(const banyan_copy_schedule *schedule);
 BANYAN_API void banyan_copy_schedule_free(banyan_copy_schedule *schedule);
 
 #ifdef __cplusplus

@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "copy/direct_device.h"
 #include "copy/pipeline_backend.h"
 #include "core/error.h"
 #include "core/module.h"
+#include "memory/device.h"
 
 static const banyan_copy_backend *const built_in[] = {
     &copy_backend_direct,
@@ -75,6 +77,43 @@ banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backe
         return error_set(BANYAN_ERR_UNSUPPORTED, "module %s has no copy backend", name);
     RETURN_IF_FAILED(copy_backend_check(tables->copy_backend));
     *backend = tables->copy_backend;
+    return BANYAN_OK;
+}
+
+/* ---- on devices ---- */
+
+static banyan_status not_found_on(const char *name, const char *module,
+                                  const banyan_copy_backend *const *brought)
+{
+    char others[256] = "";
+    size_t used = 0;
+    for (; brought && *brought && used < sizeof others; brought++)
+        used += (size_t)snprintf(others + used, sizeof others - used, ", %s", (*brought)->name);
+    return error_set(
+        BANYAN_ERR_NOT_FOUND,
+        "there is no copy backend \"%s\" for memory of a %s device; there are direct%s", name,
+        module, others);
+}
+
+banyan_status banyan_copy_backend_find_on(const char *name, DLDevice device,
+                                          const banyan_copy_backend **backend)
+{
+    const memory_device_ops *memory;
+    const module_tables *tables;
+    if (device_is_host(device))
+        return banyan_copy_backend_find(name, backend);
+    if (strcmp(name, copy_backend_direct_device.name) == 0) {
+        *backend = &copy_backend_direct_device;
+        return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(memory_device_find(device.device_type, &memory));
+    RETURN_IF_FAILED(module_load(memory->name, &tables));
+    const banyan_copy_backend *const *brought = tables->device_copy_backends;
+    while (brought && *brought && strcmp((*brought)->name, name) != 0)
+        brought++;
+    if (!brought || !*brought)
+        return not_found_on(name, memory->name, tables->device_copy_backends);
+    *backend = *brought;
     return BANYAN_OK;
 }
 

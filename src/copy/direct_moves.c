@@ -88,6 +88,22 @@ static banyan_status add_walk(direct_moves *moves, const strided_view *to, const
     return BANYAN_OK;
 }
 
+/* The move of all elements, with loops of its own. */
+static banyan_status plan_move(direct_moves *moves, const strided_grid *grid,
+                               const strided_view *to, const strided_view *from, strided_move *move)
+{
+    strided_loop planned[STRIDED_MAX_LOOPS], *loops = NULL;
+    strided_move_plan(grid, to->data, from->data, planned, move);
+    if (move->count > 0) {
+        loops = arena_take(&moves->loops, (size_t)move->count * sizeof *loops);
+        if (!loops)
+            return BANYAN_ERR_NO_MEMORY;
+        memcpy(loops, planned, (size_t)move->count * sizeof *loops);
+    }
+    move->loops = loops;
+    return BANYAN_OK;
+}
+
 banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
                                const strided_view *from)
 {
@@ -96,17 +112,29 @@ banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
     strided_grid grid;
     if (!strided_grid_of(to, from, &grid))
         return add_walk(moves, to, from);
-    strided_loop planned[STRIDED_MAX_LOOPS], *loops = NULL;
     strided_move move;
-    strided_move_plan(&grid, to->data, from->data, planned, &move);
-    if (move.count > 0) {
-        loops = arena_take(&moves->loops, (size_t)move.count * sizeof *loops);
-        if (!loops)
-            return BANYAN_ERR_NO_MEMORY;
-        memcpy(loops, planned, (size_t)move.count * sizeof *loops);
-    }
-    move.loops = loops;
+    RETURN_IF_FAILED(plan_move(moves, &grid, to, from, &move));
     return cut(moves, &move);
+}
+
+banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to,
+                                     const strided_view *from)
+{
+    if (to->elems == 0)
+        return BANYAN_OK;
+    direct_move whole = {0};
+    strided_grid grid;
+    if (strided_grid_of(to, from, &grid)) {
+        RETURN_IF_FAILED(plan_move(moves, &grid, to, from, &whole.move));
+    } else {
+        direct_walk *walk = arena_take(&moves->loops, sizeof *walk);
+        if (!walk)
+            return BANYAN_ERR_NO_MEMORY;
+        *walk = (direct_walk){*to, *from, 0, to->elems};
+        whole.walk = walk;
+    }
+    moves->bytes += to->elems * to->elem_bytes;
+    return array_push(&moves->list, whole) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 void direct_moves_run_chunk(const direct_moves *moves, size_t chunk, bool streaming)

@@ -29,6 +29,9 @@ typedef struct direct_moves {
 /* Add a task; loops are planned here, once. */
 banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
                                const strided_view *from);
+/* The same as one move, in no chunk: for a device, which cuts for itself. */
+banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to,
+                                     const strided_view *from);
 /* End the last chunk. */
 banyan_status direct_moves_finish(direct_moves *moves);
 

@@ -1,5 +1,6 @@
 #include "copy/direct_place.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 /* Registrations closer than this become one. Nothing in between is ever read. */
@@ -74,7 +75,7 @@ static banyan_status find_sends(direct_places *places, const banyan_copy_batch *
         direct_place *place = &places->sends[i];
         if (batch->sends[i].peer == rank)
             continue;
-        status = strided_view_of(&batch->sends[i].tensor, &place->view);
+        status = strided_view_anywhere(&batch->sends[i].tensor, &place->view);
         if (status != BANYAN_OK || place->view.elems == 0 || find_symmetric(places->world, place))
             continue;
         char *low;
@@ -94,32 +95,73 @@ static banyan_status find_recvs(direct_places *places, const banyan_copy_batch *
         direct_place *place = &places->recvs[i];
         if (batch->recvs[i].peer == rank)
             continue;
-        RETURN_IF_FAILED(strided_view_of(&batch->recvs[i].tensor, &place->view));
+        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[i].tensor, &place->view));
         find_symmetric(places->world, place);
     }
     return BANYAN_OK;
 }
 
-banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
-                                 direct_places *places)
+static banyan_status view_sends(direct_places *places, const banyan_copy_batch *batch, int rank)
 {
-    int rank = banyan_world_rank(world);
+    for (size_t i = 0; i < batch->send_count; i++)
+        if (batch->sends[i].peer != rank)
+            RETURN_IF_FAILED(
+                strided_view_anywhere(&batch->sends[i].tensor, &places->sends[i].view));
+    return BANYAN_OK;
+}
+
+static banyan_status check_recvs_symmetric(const direct_places *places,
+                                           const banyan_copy_batch *batch, int rank)
+{
+    for (size_t i = 0; i < batch->recv_count; i++) {
+        const direct_place *place = &places->recvs[i];
+        if (batch->recvs[i].peer == rank || place->view.elems == 0 ||
+            direct_place_is_symmetric(place))
+            continue;
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "direct: rank %d receives task %" PRIu64 " from rank %d at %p, which is "
+                         "no symmetric memory of its device: peers cannot write there",
+                         rank, batch->recvs[i].task_id, batch->recvs[i].peer,
+                         (void *)place->view.data);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status find(direct_places *places, const banyan_copy_batch *batch, bool on_device)
+{
+    int rank = banyan_world_rank(places->world);
+    places->sends = calloc(batch->send_count + 1, sizeof *places->sends);
+    places->recvs = calloc(batch->recv_count + 1, sizeof *places->recvs);
+    if (!places->sends || !places->recvs)
+        return error_no_memory((batch->send_count + batch->recv_count) * sizeof *places->sends,
+                               "the places of a batch");
+    RETURN_IF_FAILED(on_device ? view_sends(places, batch, rank) : find_sends(places, batch, rank));
+    RETURN_IF_FAILED(find_recvs(places, batch, rank));
+    return on_device ? check_recvs_symmetric(places, batch, rank) : BANYAN_OK;
+}
+
+static banyan_status find_or_free(banyan_world *world, const banyan_copy_batch *batch,
+                                  bool on_device, direct_places *places)
+{
     direct_places found = {.world = world};
-    found.sends = calloc(batch->send_count + 1, sizeof *found.sends);
-    found.recvs = calloc(batch->recv_count + 1, sizeof *found.recvs);
-    banyan_status status = BANYAN_OK;
-    if (!found.sends || !found.recvs)
-        status = error_no_memory((batch->send_count + batch->recv_count) * sizeof *found.sends,
-                                 "the places of a batch");
-    if (status == BANYAN_OK)
-        status = find_sends(&found, batch, rank);
-    if (status == BANYAN_OK)
-        status = find_recvs(&found, batch, rank);
+    banyan_status status = find(&found, batch, on_device);
     if (status == BANYAN_OK)
         *places = found;
     else
         direct_places_free(&found);
     return status;
+}
+
+banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
+                                 direct_places *places)
+{
+    return find_or_free(world, batch, false, places);
+}
+
+banyan_status direct_places_find_on_device(banyan_world *world, const banyan_copy_batch *batch,
+                                           direct_places *places)
+{
+    return find_or_free(world, batch, true, places);
 }
 
 void direct_places_free(direct_places *places)

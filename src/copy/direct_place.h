@@ -26,6 +26,10 @@ typedef struct direct_places {
  * other share a registration, so that many small tensors are read in few calls. */
 banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
                                  direct_places *places);
+/* The same on a device, where whoever sends writes: sources may lie anywhere in its memory, and
+ * have no place that a peer is told; destinations lie in symmetric memory (UNSUPPORTED). */
+banyan_status direct_places_find_on_device(banyan_world *world, const banyan_copy_batch *batch,
+                                           direct_places *places);
 /* Unregister; the places themselves go too. */
 void direct_places_free(direct_places *places);
 

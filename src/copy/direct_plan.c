@@ -19,6 +19,12 @@ typedef struct note_context {
 static banyan_status unreachable(const note_context *context, const banyan_copy_op *op)
 {
     int rank = banyan_world_rank(context->world);
+    if (!context->transport)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "direct: the device of rank %d (node %d) cannot reach that of rank %d "
+                         "(node %d)",
+                         rank, banyan_world_node_of(context->world, rank), op->peer,
+                         banyan_world_node_of(context->world, op->peer));
     return error_set(
         BANYAN_ERR_UNSUPPORTED,
         "direct: rank %d (node %d) cannot reach the memory of rank %d (node %d) "
@@ -27,11 +33,20 @@ static banyan_status unreachable(const note_context *context, const banyan_copy_
         banyan_world_node_of(context->world, op->peer), banyan_transport_name(context->transport));
 }
 
+static bool can_reach(const note_context *context, int peer)
+{
+    banyan_world *world = context->world;
+    if (context->transport)
+        return banyan_transport_capabilities(context->transport, peer) != 0;
+    return banyan_world_node_of(world, peer) ==
+           banyan_world_node_of(world, banyan_world_rank(world));
+}
+
 static banyan_status write_note(void *argument, const banyan_copy_op *op, bool is_send,
                                 bytes_writer *note)
 {
     const note_context *context = argument;
-    if (banyan_transport_capabilities(context->transport, op->peer) == 0)
+    if (!can_reach(context, op->peer))
         return unreachable(context, op);
     if (context->status != BANYAN_OK)
         return context->status;
@@ -134,6 +149,14 @@ static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lan
                             &own->view);
 }
 
+static banyan_status add_device_send(banyan_world *world, direct_lane *lane,
+                                     const direct_place *own, const direct_place *far)
+{
+    strided_view to;
+    RETURN_IF_FAILED(map_far(world, far, &to));
+    return direct_moves_add_whole(&lane->own, &to, &own->view);
+}
+
 static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_partner *partner,
                                const copy_match *match, bool is_send)
 {
@@ -144,12 +167,16 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
     direct_place far;
     RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer, own->view.elems,
                                        own->view.elem_bytes, &far));
+    direct_lane *lane = is_send ? &partner->out : &partner->in;
+    lane->bytes += match->bytes;
+    if (plan->on_device)
+        return is_send ? add_device_send(world, lane, own, &far) : BANYAN_OK;
     if (!is_send)
         plan->bytes += match->bytes;
     else if (direct_place_is_symmetric(&far) && !direct_place_is_symmetric(own))
         plan->bytes += match->bytes;
-    return is_send ? add_send(world, plan, &partner->out, own, &far)
-                   : add_recv(world, plan, &partner->in, own, &far);
+    return is_send ? add_send(world, plan, lane, own, &far)
+                   : add_recv(world, plan, lane, own, &far);
 }
 
 static banyan_status add_matches(banyan_world *world, direct_plan *plan, const copy_match *matches,
@@ -180,9 +207,10 @@ static banyan_status add_local(direct_plan *plan, const banyan_copy_batch *batch
 {
     for (size_t i = 0; i < batch->local_count; i++) {
         strided_view to, from;
-        RETURN_IF_FAILED(strided_view_of(&batch->recvs[batch->local[i].recv].tensor, &to));
-        RETURN_IF_FAILED(strided_view_of(&batch->sends[batch->local[i].send].tensor, &from));
-        RETURN_IF_FAILED(direct_moves_add(&plan->local, &to, &from));
+        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[batch->local[i].recv].tensor, &to));
+        RETURN_IF_FAILED(strided_view_anywhere(&batch->sends[batch->local[i].send].tensor, &from));
+        RETURN_IF_FAILED(plan->on_device ? direct_moves_add_whole(&plan->local, &to, &from)
+                                         : direct_moves_add(&plan->local, &to, &from));
         plan->bytes += to.elems * to.elem_bytes;
     }
     return BANYAN_OK;
@@ -196,6 +224,8 @@ static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
     RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
     RETURN_IF_FAILED(add_matches(world, plan, matches->recvs, matches->recv_count, false));
     RETURN_IF_FAILED(add_local(plan, batch));
+    if (plan->on_device)
+        return BANYAN_OK;
     direct_pages_prefault(&plan->pages);
     return finish_lanes(plan);
 }
@@ -204,7 +234,8 @@ static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
                                const banyan_copy_batch *batch, direct_plan *plan)
 {
     note_context context = {world, transport, batch, &plan->places, BANYAN_OK};
-    context.status = direct_places_find(world, batch, &plan->places);
+    context.status = plan->on_device ? direct_places_find_on_device(world, batch, &plan->places)
+                                     : direct_places_find(world, batch, &plan->places);
     copy_matches matches;
     RETURN_IF_FAILED(copy_match_batch(world, "direct", batch, write_note, &context, &matches));
     banyan_status status = context.status;
@@ -237,7 +268,7 @@ static void plan_clear(direct_plan *plan)
 banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_batch *batch, direct_plan **plan)
 {
-    direct_plan made = {0}, *kept = NULL;
+    direct_plan made = {.on_device = !transport}, *kept = NULL;
     banyan_status status = plan_fill(world, transport, batch, &made);
     if (status == BANYAN_OK && !(kept = malloc(sizeof *kept)))
         status = error_no_memory(sizeof *kept, "a schedule");

@@ -10,12 +10,16 @@
 /* All that goes one way between this rank and a partner. Where both sides are symmetric memory
  * either end can move it, and they share: `shared` is the same list at both. Where one side is, the
  * end that holds the ordinary memory moves it (`own`, at that end only). Where neither is, the
- * receiver reads through the transport. */
+ * receiver reads through the transport.
+ *
+ * On devices the sender moves all of it: stores to a peer are faster than loads from one. Then
+ * `own` of a way out is a list of whole moves, without chunks. */
 typedef struct direct_lane {
     direct_moves shared;
     direct_moves own;
     ARRAY(direct_gather) reads;
     arena read_memory;
+    uint64_t bytes; /* of the tasks */
 } direct_lane;
 
 typedef struct direct_partner {
@@ -30,9 +34,10 @@ typedef struct direct_plan {
     direct_moves local;
     direct_pages pages; /* while it is made */
     uint64_t bytes;     /* that this rank may have to move itself */
+    bool on_device;
 } direct_plan;
 
-/* Collective; fails on all ranks or on none. */
+/* Collective; fails on all ranks or on none. `transport` NULL: on devices. */
 banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_batch *batch, direct_plan **plan);
 void direct_plan_destroy(direct_plan *plan);

@@ -200,8 +200,8 @@ static banyan_status check_sizes(const char *who, int rank, const local_sides *s
     for (size_t i = 0; i < sides->send_count; i++) {
         const task_key *key = &sides->sends[i];
         strided_view from, to;
-        RETURN_IF_FAILED(strided_view_of(&sends[key->op].tensor, &from));
-        RETURN_IF_FAILED(strided_view_of(&recvs[sides->recvs[i].op].tensor, &to));
+        RETURN_IF_FAILED(strided_view_anywhere(&sends[key->op].tensor, &from));
+        RETURN_IF_FAILED(strided_view_anywhere(&recvs[sides->recvs[i].op].tensor, &to));
         if (from.elems == to.elems && from.elem_bytes == to.elem_bytes)
             continue;
         task_names_add(&unequal, key->task_id, key->part);

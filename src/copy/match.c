@@ -101,7 +101,7 @@ static banyan_status write_entry(const matcher *match, const match_side *side, s
 {
     const banyan_copy_op *op = &side->ops[side->keys[i].op];
     strided_view view;
-    RETURN_IF_FAILED(strided_view_of(&op->tensor, &view));
+    RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
     bytes_write_u64(message, op->task_id);
     bytes_write_u32(message, op->part);
     bytes_write_u64(message, view.elems);
@@ -257,7 +257,7 @@ static banyan_status check_same_sizes(const matcher *match, const side_range *ra
         const task_key *key = &range->side->keys[range->first + i];
         const peer_side *theirs = &list->sides[i];
         strided_view own;
-        RETURN_IF_FAILED(strided_view_of(&range->side->ops[key->op].tensor, &own));
+        RETURN_IF_FAILED(strided_view_anywhere(&range->side->ops[key->op].tensor, &own));
         if (own.elems == theirs->elems && own.elem_bytes == theirs->elem_bytes)
             continue;
         task_names_add(&unequal, key->task_id, key->part);

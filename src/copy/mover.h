@@ -11,17 +11,27 @@
 
 #include "copy/direct_moves.h"
 
-/* What this rank moves to or from a partner, or (peer: itself) at home. Counters are 64-bit, one
- * cache line each, and grow by one a run; `their…` lie at the partner, `my…` here. NULL at home. */
+#define MOVER_LANES_MAX 64
+
+/* What this rank moves to a partner, or (peer: itself) at home, and whether the partner moves
+ * something here. Counters are 64-bit, a cache line each, zero at first; each side counts the runs
+ * that the two have had with each other. `their…` lie at the partner, `my…` here. NULL at home. */
 typedef struct mover_lane {
     int peer;
-    const direct_moves *moves;
+    bool receives;
+    const direct_moves *moves;              /* whole ones, without chunks */
     uint64_t *my_entered, *their_entered;   /* the rank has come to this run in its stream */
     uint64_t *my_finished, *their_finished; /* all it had to move for this partner is there */
 } mover_lane;
 
+typedef enum mover_verdict {
+    MOVER_FINE,
+    MOVER_LATE,   /* a wait passed its deadline */
+    MOVER_STOPPED /* a peer was lost or the world aborted: the world has the sentence */
+} mover_verdict;
+
 typedef struct mover_report {
-    bool late;
+    mover_verdict verdict;
     int peer;       /* that was waited for */
     bool finishing; /* to finish, not to enter */
     uint64_t waited_ns;
@@ -31,17 +41,23 @@ typedef struct copy_mover_ops {
     size_t size;      /* of this struct */
     const char *name; /* "cuda" */
 
-    banyan_status (*open)(banyan_world *world, int device, uint64_t timeout_ns, void **mover);
+    /* `sharers` ranks of the world, this one included, use the device, and their work must fit on
+     * it at once. The mover asks the world, from a thread of its own, whether all is well
+     * (banyan_world_check), and ends its work when not. */
+    banyan_status (*open)(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
+                          void **mover);
     void (*close)(void *mover);
 
-    /* What lanes point to must stay until release. */
+    /* What lanes point to must stay until release; a peer has one lane. */
     banyan_status (*prepare)(void *mover, const mover_lane *lanes, size_t count, void **work);
+    /* Waits for runs under way that are not a graph's. */
     void (*release)(void *work);
 
-    /* Queue a run in the caller's stream. The report of an earlier one is told first. */
+    /* Queue a run in the caller's stream. Runs of one mover are ordered by their streams. */
     banyan_status (*run)(void *work, void *stream);
-    /* How the runs went that have ended so far. Does not wait. */
-    void (*check)(void *work, mover_report *report);
+    /* How the mover's runs went that have ended so far. Does not wait. After anything but FINE runs
+     * do nothing. */
+    void (*check)(void *mover, mover_report *report);
 } copy_mover_ops;
 
 #endif

@@ -54,6 +54,12 @@ static void take_options(banyan_copy_service *service, const banyan_copy_options
     service->options = taken;
 }
 
+/* Callers of an older header have no device to name. */
+static bool is_on_device(const banyan_copy_options *options)
+{
+    return options && options->size >= sizeof *options && !device_is_host(options->device);
+}
+
 /* All ranks open the same backend, or none. */
 static banyan_status agree_on_backend(banyan_world *world, banyan_status found, const char *name)
 {
@@ -121,6 +127,18 @@ static banyan_status open_backend(banyan_world *world, banyan_status found,
     return BANYAN_OK;
 }
 
+/* Ranks that disagree about where tensors lie must not open the two. */
+static banyan_status open_on_device(banyan_world *world, const char *name,
+                                    const banyan_copy_options *options,
+                                    banyan_copy_service **service)
+{
+    char agreed[BACKEND_NAME_BYTES];
+    const banyan_copy_backend *table = NULL;
+    banyan_status found = banyan_copy_backend_find_on(name, options->device, &table);
+    snprintf(agreed, sizeof agreed, "%s on device type %d", name, (int)options->device.device_type);
+    return open_backend(world, found, table, agreed, options, service);
+}
+
 /* Direct when every rank can reach all of its peers, pipeline when one cannot. */
 static banyan_status open_default(banyan_world *world, const banyan_copy_options *options,
                                   banyan_copy_service **service)
@@ -146,7 +164,10 @@ banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
     banyan_copy_service *made = NULL;
     if (!backend)
         backend = getenv("BANYAN_COPY");
-    if (!backend || backend[0] == '\0') {
+    bool is_default = !backend || backend[0] == '\0';
+    if (is_on_device(options)) {
+        RETURN_IF_FAILED(open_on_device(world, is_default ? "direct" : backend, options, &made));
+    } else if (is_default) {
         RETURN_IF_FAILED(open_default(world, options, &made));
     } else {
         const banyan_copy_backend *table = NULL;
@@ -220,13 +241,15 @@ uint64_t banyan_copy_service_capabilities(const banyan_copy_service *service)
 banyan_status banyan_copy_service_submit_send_op(banyan_copy_service *service,
                                                  const banyan_send_op *op)
 {
-    return copy_queue_add(&service->queue, service->backend, service->world, op, true);
+    return copy_queue_add(&service->queue, service->backend, service->world,
+                          service->options.device, op, true);
 }
 
 banyan_status banyan_copy_service_submit_recv_op(banyan_copy_service *service,
                                                  const banyan_recv_op *op)
 {
-    return copy_queue_add(&service->queue, service->backend, service->world, op, false);
+    return copy_queue_add(&service->queue, service->backend, service->world,
+                          service->options.device, op, false);
 }
 
 banyan_status banyan_copy_service_submit_send(banyan_copy_service *service, const DLTensor *tensor,
@@ -382,6 +405,14 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *str
     return run_by_submitting(schedule, stream);
 }
 
+banyan_status banyan_copy_schedule_check(const banyan_copy_schedule *schedule)
+{
+    const banyan_copy_service *service = schedule->service;
+    if (!service || !schedule->is_planned || !service->backend->check)
+        return BANYAN_OK;
+    return service->backend->check(service->state);
+}
+
 banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream)
 {
     CONTROL_CALL(service->world, __func__);
@@ -389,5 +420,7 @@ banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = banyan_copy_schedule_run(schedule, stream);
     banyan_copy_schedule_free(schedule);
+    if (status == BANYAN_OK && service->backend->check)
+        status = service->backend->check(service->state);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "copy/strided.h"
+#include "memory/device.h"
 
 /* Reading an element many times is a broadcast; writing one many times is a mistake. */
 static bool writes_an_element_twice(const DLTensor *tensor)
@@ -15,11 +16,50 @@ static bool writes_an_element_twice(const DLTensor *tensor)
     return false;
 }
 
-static banyan_status check_tensor(const banyan_copy_backend *backend, const banyan_copy_op *op,
-                                  bool is_send)
+static banyan_status check_lies_on(const void *address, DLDevice device)
+{
+    DLDevice found;
+    RETURN_IF_FAILED(banyan_memory_locate(address, &found));
+    if (found.device_type == device.device_type && found.device_id == device.device_id)
+        return BANYAN_OK;
+    char place[64] = "in host memory";
+    if (!device_is_host(found))
+        snprintf(place, sizeof place, "on device %d (type %d)", found.device_id,
+                 (int)found.device_type);
+    return error_set(BANYAN_ERR_INVALID,
+                     "memory at %p lies %s, and the service moves tensors of device %d", address,
+                     place, device.device_id);
+}
+
+/* What the tensor says of its place, and what the device's driver knows of both its ends. */
+static banyan_status check_place(const DLTensor *tensor, const strided_view *view, DLDevice device)
+{
+    if (tensor->device.device_type != device.device_type ||
+        tensor->device.device_id != device.device_id)
+        return error_set(BANYAN_ERR_INVALID,
+                         "a tensor says that it lies on device %d (type %d), and the service moves "
+                         "tensors of device %d (type %d)",
+                         tensor->device.device_id, (int)tensor->device.device_type,
+                         device.device_id, (int)device.device_type);
+    char *low;
+    size_t bytes;
+    strided_view_span(view, &low, &bytes);
+    if (bytes == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(check_lies_on(low, device));
+    return check_lies_on(low + bytes - 1, device);
+}
+
+static banyan_status check_tensor(const banyan_copy_backend *backend, DLDevice device,
+                                  const banyan_copy_op *op, bool is_send)
 {
     strided_view view;
-    RETURN_IF_FAILED(strided_view_of(&op->tensor, &view));
+    if (device_is_host(device)) {
+        RETURN_IF_FAILED(strided_view_of(&op->tensor, &view));
+    } else {
+        RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
+        RETURN_IF_FAILED(check_place(&op->tensor, &view, device));
+    }
     if (!is_send && view.elems > 0 && writes_an_element_twice(&op->tensor))
         return error_set(BANYAN_ERR_INVALID,
                          "a tensor to receive into has stride 0: elements would be written twice");
@@ -29,7 +69,7 @@ static banyan_status check_tensor(const banyan_copy_backend *backend, const bany
 }
 
 static banyan_status check_op(const banyan_copy_backend *backend, const banyan_world *world,
-                              const banyan_copy_op *op, bool is_send)
+                              DLDevice device, const banyan_copy_op *op, bool is_send)
 {
     int rank = banyan_world_rank(world), size = banyan_world_size(world);
     const char *verb = is_send ? "send to" : "receive from";
@@ -39,7 +79,7 @@ static banyan_status check_op(const banyan_copy_backend *backend, const banyan_w
     if (op->peer < 0 || op->peer >= size)
         return error_set(BANYAN_ERR_INVALID, "%s: rank %d: %s rank %d, task %s: the world has %d",
                          backend->name, rank, verb, op->peer, task, size);
-    banyan_status status = check_tensor(backend, op, is_send);
+    banyan_status status = check_tensor(backend, device, op, is_send);
     if (status == BANYAN_OK)
         return BANYAN_OK;
     return error_set(status, "%s: rank %d: %s rank %d, task %s: %s", backend->name, rank, verb,
@@ -47,9 +87,10 @@ static banyan_status check_op(const banyan_copy_backend *backend, const banyan_w
 }
 
 banyan_status copy_queue_add(copy_queue *queue, const banyan_copy_backend *backend,
-                             const banyan_world *world, const banyan_copy_op *op, bool is_send)
+                             const banyan_world *world, DLDevice device, const banyan_copy_op *op,
+                             bool is_send)
 {
-    RETURN_IF_FAILED(check_op(backend, world, op, is_send));
+    RETURN_IF_FAILED(check_op(backend, world, device, op, is_send));
     copy_op_list *list = is_send ? &queue->sends : &queue->recvs;
     banyan_copy_op kept = *op;
     size_t bytes = (size_t)op->tensor.ndim * sizeof(int64_t);

@@ -19,9 +19,10 @@ typedef struct copy_queue {
 } copy_queue;
 
 /* Check one side of a task and append it, with shape and strides copied. INVALID names the
- * backend, the rank, the task and its peer. */
+ * backend, the rank, the task and its peer. `device` is where the service's tensors lie. */
 banyan_status copy_queue_add(copy_queue *queue, const banyan_copy_backend *backend,
-                             const banyan_world *world, const banyan_copy_op *op, bool is_send);
+                             const banyan_world *world, DLDevice device, const banyan_copy_op *op,
+                             bool is_send);
 
 void copy_queue_free(copy_queue *queue);
 

@@ -13,9 +13,6 @@ static banyan_status too_large(void)
 
 static banyan_status check_header(const DLTensor *tensor)
 {
-    if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost)
-        return error_set(BANYAN_ERR_INVALID, "a tensor lies on device type %d, not in host memory",
-                         (int)tensor->device.device_type);
     if (tensor->ndim < 0 || tensor->ndim > BANYAN_MAX_DIMS)
         return error_set(BANYAN_ERR_INVALID, "a tensor has %d dimensions; 0 to %d can be moved",
                          (int)tensor->ndim, BANYAN_MAX_DIMS);
@@ -72,7 +69,7 @@ static void reverse_dimensions(strided_view *view)
     }
 }
 
-banyan_status strided_view_of(const DLTensor *tensor, strided_view *view)
+banyan_status strided_view_anywhere(const DLTensor *tensor, strided_view *view)
 {
     RETURN_IF_FAILED(check_header(tensor));
     strided_view built = {.elem_bytes = banyan_dtype_bytes(tensor->dtype)};
@@ -100,6 +97,14 @@ banyan_status strided_view_of(const DLTensor *tensor, strided_view *view)
     reverse_dimensions(&built);
     *view = built;
     return BANYAN_OK;
+}
+
+banyan_status strided_view_of(const DLTensor *tensor, strided_view *view)
+{
+    if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost)
+        return error_set(BANYAN_ERR_INVALID, "a tensor lies on device type %d, not in host memory",
+                         (int)tensor->device.device_type);
+    return strided_view_anywhere(tensor, view);
 }
 
 bool strided_view_is_dense(const strided_view *view)

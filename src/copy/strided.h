@@ -19,6 +19,8 @@ typedef struct strided_view {
 /* INVALID, naming what is wrong, for a tensor that is not on the host, has too many dimensions, a
  * negative extent, elements but no data, or a size that does not fit 63 bits. */
 banyan_status strided_view_of(const DLTensor *tensor, strided_view *view);
+/* The same wherever it lies: what the host may not be able to touch. */
+banyan_status strided_view_anywhere(const DLTensor *tensor, strided_view *view);
 
 /* True when the elements lie one after another in row-major order. */
 bool strided_view_is_dense(const strided_view *view);

@@ -1,0 +1,228 @@
+#include "copy/direct_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "copy/direct_plan.h"
+#include "copy/match.h"
+#include "copy/mover.h"
+#include "core/deadline.h"
+#include "core/module.h"
+#include "memory/device.h"
+#include "world/control.h"
+
+#define LINE_BYTES 64
+
+/* What a peer tells this rank, by the peer's place on the node: it alone writes here. */
+typedef struct device_counters {
+    uint64_t entered;
+    char entered_padding[LINE_BYTES - sizeof(uint64_t)];
+    uint64_t finished;
+    char finished_padding[LINE_BYTES - sizeof(uint64_t)];
+} device_counters;
+
+typedef struct device_state {
+    banyan_world *world;
+    const copy_mover_ops *ops;
+    void *mover;
+    banyan_memory *counters; /* one a local rank, on the device */
+} device_state;
+
+typedef struct device_schedule {
+    direct_plan *plan;
+    mover_lane *lanes;
+    void *work;
+} device_schedule;
+
+/* ---- open and close ---- */
+
+static void state_close(void *argument)
+{
+    device_state *state = argument;
+    if (state->mover)
+        state->ops->close(state->mover);
+    banyan_memory_free(state->counters);
+    free(state);
+}
+
+static banyan_status find_mover(DLDevice device, const memory_device_ops **memory,
+                                const copy_mover_ops **ops)
+{
+    const module_tables *tables;
+    RETURN_IF_FAILED(memory_device_find(device.device_type, memory));
+    RETURN_IF_FAILED((*memory)->open(device.device_id));
+    RETURN_IF_FAILED(module_load((*memory)->name, &tables));
+    if (!tables->mover)
+        return error_set(BANYAN_ERR_UNSUPPORTED, "module %s cannot move tensors between devices",
+                         tables->name);
+    *ops = tables->mover;
+    return BANYAN_OK;
+}
+
+/* How many ranks use this rank's device. Collective. */
+static banyan_status count_sharers(banyan_world *world, const memory_device_ops *memory, int device,
+                                   int *sharers)
+{
+    size_t size = (size_t)banyan_world_size(world);
+    unsigned char mine[DEVICE_UUID_BYTES] = {0}, *all = malloc(size * sizeof mine);
+    banyan_status status = all ? memory->identify(device, mine)
+                               : error_no_memory(size * sizeof mine, "the devices of a world");
+    status = copy_agree(world, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, mine, sizeof mine, all);
+    int found = 0;
+    for (size_t i = 0; status == BANYAN_OK && i < size; i++)
+        found += memcmp(all + i * sizeof mine, mine, sizeof mine) == 0;
+    free(all);
+    if (status == BANYAN_OK)
+        *sharers = found;
+    return status;
+}
+
+static banyan_status open_shared(device_state *state, DLDevice device)
+{
+    const memory_device_ops *memory = NULL;
+    int sharers;
+    RETURN_IF_FAILED(copy_agree(state->world, find_mover(device, &memory, &state->ops)));
+    RETURN_IF_FAILED(count_sharers(state->world, memory, device.device_id, &sharers));
+    size_t bytes = (size_t)banyan_world_local_size(state->world) * sizeof(device_counters);
+    RETURN_IF_FAILED(banyan_memory_alloc_on(state->world, device, bytes, &state->counters));
+    return copy_agree(state->world,
+                      state->ops->open(state->world, device.device_id, sharers,
+                                       banyan_world_timeout_ns(state->world), &state->mover));
+}
+
+static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
+                                void **opened)
+{
+    void *memory;
+    RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
+    device_state *state = memory;
+    state->world = world;
+    banyan_status status = open_shared(state, options->device);
+    if (status == BANYAN_OK)
+        *opened = state;
+    else
+        state_close(state);
+    return status;
+}
+
+/* ---- schedules ---- */
+
+static int local_rank_of(const banyan_world *world, int rank)
+{
+    int local = 0;
+    while (banyan_world_local_peer(world, local) != rank)
+        local++;
+    return local;
+}
+
+static banyan_status partner_lane(const device_state *state, const direct_partner *partner,
+                                  mover_lane *lane)
+{
+    void *far;
+    size_t bytes;
+    RETURN_IF_FAILED(banyan_memory_peer(state->counters, partner->peer, &far, &bytes));
+    device_counters *mine = banyan_memory_local(state->counters), *theirs = far;
+    mine += local_rank_of(state->world, partner->peer);
+    theirs += banyan_world_local_rank(state->world);
+    *lane = (mover_lane){
+        .peer = partner->peer,
+        .receives = partner->in.bytes > 0,
+        .moves = &partner->out.own,
+        .my_entered = &mine->entered,
+        .their_entered = &theirs->entered,
+        .my_finished = &mine->finished,
+        .their_finished = &theirs->finished,
+    };
+    return BANYAN_OK;
+}
+
+static banyan_status fill_schedule(const device_state *state, device_schedule *schedule)
+{
+    const direct_plan *plan = schedule->plan;
+    size_t count = plan->partner_count;
+    schedule->lanes = calloc(count + 1, sizeof *schedule->lanes);
+    if (!schedule->lanes)
+        return error_no_memory((count + 1) * sizeof *schedule->lanes, "the lanes of a schedule");
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(partner_lane(state, &plan->partners[i], &schedule->lanes[i]));
+    if (plan->local.bytes > 0)
+        schedule->lanes[count++] =
+            (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->local};
+    return state->ops->prepare(state->mover, schedule->lanes, count, &schedule->work);
+}
+
+static void release(void *argument, void *planned)
+{
+    const device_state *state = argument;
+    device_schedule *schedule = planned;
+    if (schedule->work)
+        state->ops->release(schedule->work);
+    direct_plan_destroy(schedule->plan);
+    free(schedule->lanes);
+    free(schedule);
+}
+
+static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+{
+    const device_state *state = argument;
+    direct_plan *plan;
+    RETURN_IF_FAILED(direct_plan_create(state->world, NULL, batch, &plan));
+    device_schedule *schedule = calloc(1, sizeof *schedule);
+    banyan_status status = BANYAN_OK;
+    if (schedule) {
+        schedule->plan = plan;
+        status = fill_schedule(state, schedule);
+    } else {
+        direct_plan_destroy(plan);
+        status = error_no_memory(sizeof *schedule, "a schedule");
+    }
+    status = copy_agree(state->world, status);
+    if (status == BANYAN_OK)
+        *planned = schedule;
+    else if (schedule)
+        release(argument, schedule);
+    return status;
+}
+
+/* ---- runs ---- */
+
+static banyan_status check(void *argument)
+{
+    const device_state *state = argument;
+    mover_report report;
+    state->ops->check(state->mover, &report);
+    if (report.verdict == MOVER_FINE)
+        return BANYAN_OK;
+    int rank = banyan_world_rank(state->world);
+    if (report.verdict == MOVER_LATE)
+        return error_set(BANYAN_ERR_TIMEOUT, "direct: rank %d waited %.1f s for rank %d to %s",
+                         rank, (double)report.waited_ns / (double)NS_PER_S, report.peer,
+                         report.finishing ? "finish its part of a run" : "enter the run");
+    RETURN_IF_FAILED(banyan_world_check(state->world));
+    return error_set(BANYAN_ERR_ABORTED,
+                     "direct: an earlier run on this service of rank %d ended "
+                     "in the middle",
+                     rank);
+}
+
+static banyan_status execute(void *argument, void *planned, void *stream)
+{
+    const device_state *state = argument;
+    const device_schedule *schedule = planned;
+    RETURN_IF_FAILED(check(argument));
+    return state->ops->run(schedule->work, stream);
+}
+
+const banyan_copy_backend copy_backend_direct_device = {
+    .size = sizeof(banyan_copy_backend),
+    .name = "direct",
+    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
+    .open = state_open,
+    .close = state_close,
+    .prepare = prepare,
+    .execute = execute,
+    .release = release,
+    .check = check,
+};
