@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/copy/mover.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
 
@@ -11,6 +12,7 @@ static const module_tables tables = {
     .abi_version = MODULE_ABI_VERSION,
     .name = "cuda",
     .device_memory = &cuda_memory_ops,
+    .mover = &cuda_mover_ops,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,

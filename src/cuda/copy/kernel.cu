@@ -1,0 +1,324 @@
+/* A rank's part of a run. Warps move tiles on their own; each has an equal part of every lane, and
+ * begins with another lane than its neighbours, so that all links are busy all the time. */
+#include "cuda/copy/kernel.h"
+
+#include "cuda/copy/memory.cuh"
+
+#define UNITS_IN_FLIGHT 8
+#define STOP_CHECK_NS 500000
+
+/* As in mover.h. */
+#define VERDICT_LATE 1
+#define VERDICT_STOPPED 2
+
+/* ---- waiting ---- */
+
+static __device__ __noinline__ void fail(const copy_args *run, uint32_t verdict,
+                                         const copy_lane *lane, bool finishing, uint64_t waited_ns)
+{
+    copy_report *report = run->report;
+    if (exchange_for(&run->shared->failed, 1) != 0)
+        return;
+    report->peer = lane->peer;
+    report->finishing = finishing;
+    report->waited_ns = waited_ns;
+    store_release(&report->verdict, verdict);
+}
+
+/* False when the run has failed, here or in another thread. */
+static __device__ __noinline__ bool wait_for(const copy_args *run, const copy_lane *lane,
+                                             bool finishing, uint64_t wanted)
+{
+    const uint64_t *counter = finishing ? lane->my_finished : lane->my_entered;
+    if (load_acquire(counter) >= wanted)
+        return true;
+    uint64_t begun = time_ns(), checked = begun;
+    while (load_relaxed(&run->shared->failed) == 0) {
+        rest();
+        if (load_acquire(counter) >= wanted)
+            return true;
+        uint64_t now = time_ns();
+        if (now - begun > run->timeout_ns)
+            fail(run, VERDICT_LATE, lane, finishing, now - begun);
+        if (now - checked > STOP_CHECK_NS) {
+            checked = now;
+            if (load_relaxed(&run->report->stop) != 0)
+                fail(run, VERDICT_STOPPED, lane, finishing, now - begun);
+        }
+    }
+    return false;
+}
+
+/* ---- boxes ---- */
+
+/* A tile of a box: `units` units, of which the inner dimensions and then `step` say where they are.
+ */
+typedef struct tile {
+    char *to;
+    const char *from;
+    int64_t to_step, from_step;
+    const copy_dim *inner;
+    unsigned inner_count, units;
+} tile;
+
+static __device__ __forceinline__ tile tile_of(const copy_move *move, const copy_dim *dims,
+                                               uint64_t number)
+{
+    const copy_dim *cut = dims + move->outer_count;
+    uint64_t outer = number;
+    unsigned first = 0, count = cut->extent;
+    tile found;
+    if (move->chunks > 1) {
+        outer = number / move->chunks;
+        first = (unsigned)(number - outer * move->chunks) * move->chunk;
+        count = cut->extent - first < move->chunk ? cut->extent - first : move->chunk;
+    }
+    found.to = move->to + (int64_t)first * cut->to;
+    found.from = move->from + (int64_t)first * cut->from;
+    for (int i = move->outer_count - 1; i >= 0; i--) {
+        uint64_t above = outer / dims[i].extent;
+        int64_t index = (int64_t)(outer - above * dims[i].extent);
+        found.to += index * dims[i].to;
+        found.from += index * dims[i].from;
+        outer = above;
+    }
+    found.to_step = cut->to;
+    found.from_step = cut->from;
+    found.inner = cut + 1;
+    found.inner_count = move->inner_count;
+    found.units = count * move->inner_units;
+    return found;
+}
+
+/* Where a unit of the tile lies. `inner` dimensions are known to be there when it is compiled, and
+ * then kept in registers; -1: as many as the tile says. */
+template <int inner>
+static __device__ __forceinline__ void unit_place(const tile &of, const copy_dim *kept,
+                                                  unsigned unit, int64_t *to, int64_t *from)
+{
+    int64_t at_to = 0, at_from = 0;
+    unsigned rest_of = unit;
+    int count = inner < 0 ? (int)of.inner_count : inner;
+    const copy_dim *dims = inner < 0 ? of.inner : kept;
+#pragma unroll
+    for (int i = count - 1; i >= 0; i--) {
+        unsigned above = rest_of * dims[i].inverse >> COPY_INVERSE_SHIFT;
+        unsigned index = rest_of - above * dims[i].extent;
+        at_to += index * dims[i].to;
+        at_from += index * dims[i].from;
+        rest_of = above;
+    }
+    *to = at_to + rest_of * of.to_step;
+    *from = at_from + rest_of * of.from_step;
+}
+
+template <typename word, int inner>
+static __device__ __forceinline__ void move_units(const tile &of, unsigned lane)
+{
+    copy_dim kept[inner > 0 ? inner : 1];
+#pragma unroll
+    for (int i = 0; i < inner; i++)
+        kept[i] = of.inner[i];
+    for (unsigned first = lane; first < of.units; first += COPY_WARP * UNITS_IN_FLIGHT) {
+        word words[UNITS_IN_FLIGHT];
+        int64_t to[UNITS_IN_FLIGHT], from;
+#pragma unroll
+        for (int k = 0; k < UNITS_IN_FLIGHT; k++) {
+            unsigned unit = first + (unsigned)k * COPY_WARP;
+            unit_place<inner>(of, kept, unit, &to[k], &from);
+            if (unit < of.units)
+                words[k] = *(const word *)(of.from + from);
+        }
+#pragma unroll
+        for (int k = 0; k < UNITS_IN_FLIGHT; k++)
+            if (first + (unsigned)k * COPY_WARP < of.units)
+                *(word *)(of.to + to[k]) = words[k];
+    }
+}
+
+template <typename word> static __device__ void move_tile(const tile &of, unsigned lane)
+{
+    switch (of.inner_count) {
+    case 0:
+        move_units<word, 0>(of, lane);
+        break;
+    case 1:
+        move_units<word, 1>(of, lane);
+        break;
+    case 2:
+        move_units<word, 2>(of, lane);
+        break;
+    default:
+        move_units<word, -1>(of, lane);
+        break;
+    }
+}
+
+/* ---- walks ---- */
+
+static __device__ char *element_of(const copy_walk_side *side, uint64_t elem)
+{
+    char *at = side->data;
+    for (int i = (int)side->count - 1; i >= 0; i--) {
+        uint64_t above = elem / side->extent[i];
+        at += (int64_t)(elem - above * side->extent[i]) * side->stride[i];
+        elem = above;
+    }
+    return at;
+}
+
+template <typename word>
+static __device__ void walk_tile(const copy_walk *walk, uint64_t number, unsigned lane)
+{
+    uint64_t units = walk->elems * walk->elem_units, first = number * COPY_TILE_UNITS;
+    uint64_t end = units - first < COPY_TILE_UNITS ? units : first + COPY_TILE_UNITS;
+    for (uint64_t unit = first + lane; unit < end; unit += COPY_WARP) {
+        uint64_t elem = unit / walk->elem_units, part = unit - elem * walk->elem_units;
+        const word *from = (const word *)element_of(&walk->from, elem) + part;
+        *((word *)element_of(&walk->to, elem) + part) = *from;
+    }
+}
+
+/* ---- lanes ---- */
+
+template <typename word>
+static __device__ __forceinline__ void move_one(const copy_args *run, const copy_move *move,
+                                                uint64_t number, unsigned lane)
+{
+    if (move->is_walk)
+        walk_tile<word>(run->walks + move->first_dim, number, lane);
+    else
+        move_tile<word>(tile_of(move, run->dims + move->first_dim, number), lane);
+}
+
+static __device__ void move_span(const copy_args *run, const copy_span *span, unsigned lane)
+{
+    const copy_move *move = run->moves + span->move;
+    uint64_t number = span->tile;
+    for (uint64_t left = span->tiles; left > 0; left--) {
+        for (; number == move->tiles; move++)
+            number = 0;
+        switch (move->width) {
+        case 16:
+            move_one<uint4>(run, move, number, lane);
+            break;
+        case 8:
+            move_one<uint64_t>(run, move, number, lane);
+            break;
+        case 4:
+            move_one<uint32_t>(run, move, number, lane);
+            break;
+        case 2:
+            move_one<uint16_t>(run, move, number, lane);
+            break;
+        default:
+            move_one<uint8_t>(run, move, number, lane);
+            break;
+        }
+        number++;
+    }
+}
+
+/* Has the partner entered? All lanes of the warp get the answer, and what is ordered by it. */
+static __device__ bool has_entered(const copy_args *run, const copy_lane *lane, bool wait,
+                                   unsigned warp_lane)
+{
+    int entered = 1;
+    if (!lane->runs)
+        return true;
+    if (warp_lane == 0) {
+        uint64_t wanted = *lane->runs + 1;
+        entered =
+            wait ? wait_for(run, lane, false, wanted) : load_acquire(lane->my_entered) >= wanted;
+    }
+    entered = __shfl_sync(0xffffffffu, entered, 0);
+    __syncwarp();
+    return entered != 0;
+}
+
+/* First with those who are there, then with the others as they come. */
+static __device__ void move_all(const copy_args *run)
+{
+    unsigned lane = threadIdx.x % COPY_WARP, count = run->lane_count;
+    unsigned warps_a_block = blockDim.x / COPY_WARP;
+    unsigned warp = blockIdx.x * warps_a_block + threadIdx.x / COPY_WARP;
+    unsigned warps = gridDim.x * warps_a_block;
+    uint64_t moved = 0;
+    for (int wait = 0; wait < 2; wait++) {
+        for (unsigned k = 0; k < count; k++) {
+            unsigned i = (k + warp) % count;
+            const copy_span *span = run->spans + (uint64_t)i * warps + warp;
+            if ((moved >> i & 1) || span->tiles == 0)
+                continue;
+            if (has_entered(run, run->lanes + i, wait, lane)) {
+                move_span(run, span, lane);
+                moved |= (uint64_t)1 << i;
+            } else if (wait) {
+                return;
+            }
+        }
+    }
+}
+
+/* ---- meeting partners: a thread a lane ---- */
+
+static __device__ void tell_entered(const copy_args *run)
+{
+    for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x) {
+        const copy_lane *lane = run->lanes + i;
+        if (lane->runs)
+            store_release(lane->their_entered, *lane->runs + 1);
+    }
+}
+
+static __device__ void meet(const copy_args *run)
+{
+    for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x)
+        if (run->lanes[i].by_engine)
+            wait_for(run, run->lanes + i, false, *run->lanes[i].runs + 1);
+}
+
+/* By the last thread block to come here, when all this rank has moved is where it should be. */
+static __device__ void finish(const copy_args *run)
+{
+    if (load_relaxed(&run->shared->failed) != 0)
+        return;
+    for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x) {
+        const copy_lane *lane = run->lanes + i;
+        if (!lane->runs)
+            continue;
+        uint64_t number = *lane->runs + 1;
+        store_release(lane->their_finished, number);
+        if (!lane->receives || wait_for(run, lane, true, number))
+            *lane->runs = number;
+    }
+    if (threadIdx.x == 0)
+        run->shared->blocks_done = 0;
+}
+
+static __global__ void __launch_bounds__(COPY_THREADS_MAX, 4)
+    copy_kernel(const __grid_constant__ copy_args args)
+{
+    const copy_args *run = &args;
+    if (load_relaxed(&run->shared->failed) != 0)
+        return;
+    if ((run->phases & COPY_ENTER) && blockIdx.x == 0)
+        tell_entered(run);
+    if (run->phases & COPY_MEET)
+        meet(run);
+    if (run->phases & COPY_MOVE)
+        move_all(run);
+    if (!(run->phases & COPY_FINISH))
+        return;
+    __syncthreads();
+    int is_last = 0;
+    if (threadIdx.x == 0)
+        is_last = add_to(&run->shared->blocks_done, 1) + 1 == gridDim.x;
+    if (__syncthreads_or(is_last))
+        finish(run);
+}
+
+const void *copy_kernel_symbol(void)
+{
+    return DEVICE_KERNEL(copy_kernel, copy_args);
+}

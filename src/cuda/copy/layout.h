@@ -1,0 +1,44 @@
+/* A rank's lanes as the arrays of work.h, and what goes by copy engine instead. */
+#ifndef CUDA_COPY_LAYOUT_H
+#define CUDA_COPY_LAYOUT_H
+
+#include "copy/mover.h"
+#include "cuda/copy/work.h"
+
+/* A run of bytes for a copy engine. */
+typedef struct copy_engine_move {
+    char *to;
+    const char *from;
+    uint64_t bytes;
+    size_t lane;
+} copy_engine_move;
+
+/* Zeroed is empty. */
+typedef struct copy_layout {
+    copy_move *moves;
+    size_t move_count, move_room;
+    copy_dim *dims;
+    size_t dim_count, dim_room;
+    copy_walk *walks;
+    size_t walk_count, walk_room;
+    copy_engine_move *engine_moves;
+    size_t engine_count, engine_room;
+    uint64_t engine_bytes;
+    uint64_t tiles;
+    struct copy_lane_part {
+        uint32_t first_move;
+        uint64_t tiles;
+    } * lanes;
+    size_t lane_count;
+} copy_layout;
+
+/* Contiguous runs of at least `engine_bytes` that leave the device are listed for copy engines, 0:
+ * none. Local. NO_MEMORY. */
+banyan_status copy_layout_make(const mover_lane *lanes, size_t count, uint64_t engine_bytes,
+                               copy_layout *layout);
+void copy_layout_free(copy_layout *layout);
+
+/* What each of `warps` warps has of each lane: lane_count × warps spans. */
+void copy_layout_spans(const copy_layout *layout, uint32_t warps, copy_span *spans);
+
+#endif

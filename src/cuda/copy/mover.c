@@ -1,0 +1,493 @@
+#include "cuda/copy/mover.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/copy/kernel.h"
+#include "cuda/copy/layout.h"
+#include "cuda/copy/watch.h"
+#include "cuda/driver.h"
+#include "cuda/memory/memory.h"
+
+/* Runs of bytes from here on go by copy engine, which is a little faster than the kernel and leaves
+ * the multiprocessors free; but it takes two launches more, so there must be enough of them. */
+#define ENGINE_BYTES ((uint64_t)4 << 20)
+#define ENGINE_RUNS_WORTH_IT 16
+
+/* Copies of one stream follow each other with a gap; those of several fill each other's. */
+#define SIDE_STREAMS 4
+
+#define BLOCKS_A_MULTIPROCESSOR 4
+
+typedef struct mover {
+    banyan_world *world;
+    int device;
+    uint64_t timeout_ns, engine_bytes;
+    uint32_t threads; /* of a thread block */
+    uint32_t blocks;  /* that one launch may have */
+    CUfunction kernel;
+    CUstream sides[SIDE_STREAMS];
+    CUevent fork, join[SIDE_STREAMS];
+    copy_shared *shared;
+    copy_report *report;        /* here */
+    copy_report *device_report; /* and as the device knows it */
+    copy_watch *watch;
+    int peers[COPY_RUNS_MAX]; /* whose runs shared->runs counts */
+    int peer_count;
+} mover;
+
+typedef struct work {
+    mover *mover;
+    CUdeviceptr memory; /* all arrays of args */
+    copy_args args;
+    uint32_t blocks; /* 0: there are no tiles */
+    copy_engine_move *engine_moves;
+    size_t engine_count;
+    CUevent ended; /* of the last run that is not a graph's */
+    bool has_run;
+} work;
+
+/* ---- open and close ---- */
+
+static banyan_status open_streams(mover *made)
+{
+    banyan_status status =
+        DRIVER(made->device, cuEventCreate, &made->fork, CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
+        status = DRIVER(made->device, cuStreamCreate, &made->sides[i], CU_STREAM_NON_BLOCKING);
+        if (status == BANYAN_OK)
+            status = DRIVER(made->device, cuEventCreate, &made->join[i], CU_EVENT_DISABLE_TIMING);
+    }
+    return status;
+}
+
+static banyan_status open_memory(mover *made)
+{
+    CUdeviceptr shared, report;
+    void *here;
+    banyan_status status = DRIVER(made->device, cuMemAlloc, &shared, sizeof *made->shared);
+    if (status != BANYAN_OK)
+        return status;
+    made->shared = (copy_shared *)(uintptr_t)shared;
+    status = bytes_fill(made->shared, 0, sizeof *made->shared);
+    if (status == BANYAN_OK)
+        status = DRIVER(made->device, cuMemHostAlloc, &here, sizeof *made->report,
+                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (status != BANYAN_OK)
+        return status;
+    made->report = here;
+    memset(made->report, 0, sizeof *made->report);
+    status = DRIVER(made->device, cuMemHostGetDevicePointer, &report, here, 0);
+    if (status == BANYAN_OK)
+        made->device_report = (copy_report *)(uintptr_t)report;
+    return status;
+}
+
+/* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
+static banyan_status open_kernel(mover *made, int sharers)
+{
+    int fit = 0, threads = 0;
+    banyan_status status = driver_kernel(copy_kernel_symbol(), made->device, &made->kernel);
+    if (status == BANYAN_OK)
+        status = DRIVER(made->device, cuFuncGetAttribute, &threads,
+                        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->kernel);
+    if (threads > COPY_THREADS_MAX)
+        threads = COPY_THREADS_MAX;
+    if (status == BANYAN_OK)
+        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
+                        made->kernel, threads, 0);
+    if (status != BANYAN_OK)
+        return status;
+    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device);
+    int blocks = processors * (fit < BLOCKS_A_MULTIPROCESSOR ? fit : BLOCKS_A_MULTIPROCESSOR);
+    if (blocks < sharers)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: device %d holds %d thread blocks of copies at once, too few "
+                                "for the %d ranks that share it",
+                                made->device, blocks, sharers);
+    made->threads = (uint32_t)threads;
+    made->blocks = (uint32_t)(blocks / sharers);
+    return BANYAN_OK;
+}
+
+static void close_device(mover *closed)
+{
+    for (int i = 0; i < SIDE_STREAMS; i++) {
+        if (closed->sides[i])
+            driver.cuStreamDestroy(closed->sides[i]);
+        if (closed->join[i])
+            driver.cuEventDestroy(closed->join[i]);
+    }
+    if (closed->fork)
+        driver.cuEventDestroy(closed->fork);
+    if (closed->shared)
+        driver.cuMemFree((CUdeviceptr)(uintptr_t)closed->shared);
+    if (closed->report)
+        driver.cuMemFreeHost(closed->report);
+}
+
+static void mover_close(void *argument)
+{
+    mover *closed = argument;
+    copy_watch_end(closed->watch);
+    if (driver_enter(closed->device) == BANYAN_OK) {
+        close_device(closed);
+        driver_leave();
+    }
+    free(closed);
+}
+
+static banyan_status open_device(mover *made, int sharers)
+{
+    banyan_status status = driver_enter(made->device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = open_kernel(made, sharers);
+    if (status == BANYAN_OK)
+        status = open_streams(made);
+    if (status == BANYAN_OK)
+        status = open_memory(made);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* BANYAN_COPY_ENGINE_BYTES, for those who measure. */
+static banyan_status read_engine_bytes(uint64_t *bytes)
+{
+    const char *text = getenv("BANYAN_COPY_ENGINE_BYTES");
+    *bytes = ENGINE_BYTES;
+    if (!text || !*text)
+        return BANYAN_OK;
+    char *end;
+    *bytes = strtoull(text, &end, 10);
+    if (*end == '\0' && *text >= '0' && *text <= '9')
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_INVALID,
+                            "BANYAN_COPY_ENGINE_BYTES is \"%s\", and should be a number of bytes",
+                            text);
+}
+
+static banyan_status mover_open(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
+                                void **opened)
+{
+    uint64_t engine_bytes;
+    banyan_status status = read_engine_bytes(&engine_bytes);
+    if (status != BANYAN_OK)
+        return status;
+    mover *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for a mover",
+                                sizeof *made);
+    made->world = world;
+    made->device = device;
+    made->timeout_ns = timeout_ns;
+    made->engine_bytes = engine_bytes;
+    status = open_device(made, sharers);
+    if (status == BANYAN_OK)
+        status = copy_watch_start(world, &made->report->stop, &made->watch);
+    if (status == BANYAN_OK)
+        *opened = made;
+    else
+        mover_close(made);
+    return status;
+}
+
+/* ---- work ---- */
+
+static uint32_t warps_a_block(const mover *of)
+{
+    return of->threads / COPY_WARP;
+}
+
+/* Where the runs with a peer are counted. */
+static banyan_status runs_of(mover *of, int peer, uint64_t **runs)
+{
+    int i = 0;
+    while (i < of->peer_count && of->peers[i] != peer)
+        i++;
+    if (i == COPY_RUNS_MAX)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: device %d moves tensors to more than %d other ranks",
+                                of->device, COPY_RUNS_MAX);
+    if (i == of->peer_count)
+        of->peers[of->peer_count++] = peer;
+    *runs = &of->shared->runs[i];
+    return BANYAN_OK;
+}
+
+static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count, copy_lane *filled)
+{
+    for (size_t i = 0; i < count; i++) {
+        const mover_lane *lane = &lanes[i];
+        filled[i] = (copy_lane){
+            .my_entered = lane->my_entered,
+            .their_entered = lane->their_entered,
+            .my_finished = lane->my_finished,
+            .their_finished = lane->their_finished,
+            .peer = lane->peer,
+            .receives = lane->receives,
+        };
+        if (!lane->my_entered)
+            continue;
+        banyan_status status = runs_of(of->mover, lane->peer, &filled[i].runs);
+        if (status != BANYAN_OK)
+            return status;
+    }
+    for (size_t i = 0; i < of->engine_count; i++)
+        filled[of->engine_moves[i].lane].by_engine = 1;
+    return BANYAN_OK;
+}
+
+/* Where each array begins in the one block of memory. */
+typedef struct placement {
+    size_t lanes, moves, dims, walks, spans, bytes;
+} placement;
+
+static size_t place(size_t *bytes, size_t more)
+{
+    size_t at = *bytes;
+    *bytes += (more + 127) / 128 * 128;
+    return at;
+}
+
+static placement place_all(const copy_layout *layout, size_t warps)
+{
+    placement at = {0};
+    at.lanes = place(&at.bytes, layout->lane_count * sizeof(copy_lane));
+    at.moves = place(&at.bytes, layout->move_count * sizeof(copy_move));
+    at.dims = place(&at.bytes, layout->dim_count * sizeof(copy_dim));
+    at.walks = place(&at.bytes, layout->walk_count * sizeof(copy_walk));
+    at.spans = place(&at.bytes, layout->lane_count * warps * sizeof(copy_span));
+    return at;
+}
+
+static banyan_status alloc_on_device(work *of, size_t bytes)
+{
+    int device = of->mover->device;
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = DRIVER(device, cuMemAlloc, &of->memory, bytes);
+    if (status == BANYAN_OK)
+        status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+static void copy_list(char *to, const void *list, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, list, bytes);
+}
+
+static banyan_status upload(work *of, const mover_lane *lanes, const copy_layout *layout)
+{
+    uint32_t warps = of->blocks * warps_a_block(of->mover);
+    placement at = place_all(layout, warps);
+    char *image = calloc(1, at.bytes + 1);
+    if (!image)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes", at.bytes);
+    copy_list(image + at.moves, layout->moves, layout->move_count * sizeof(copy_move));
+    copy_list(image + at.dims, layout->dims, layout->dim_count * sizeof(copy_dim));
+    copy_list(image + at.walks, layout->walks, layout->walk_count * sizeof(copy_walk));
+    if (of->blocks > 0)
+        copy_layout_spans(layout, warps, (copy_span *)(void *)(image + at.spans));
+    banyan_status status =
+        fill_lanes(of, lanes, layout->lane_count, (copy_lane *)(void *)(image + at.lanes));
+    if (status == BANYAN_OK)
+        status = alloc_on_device(of, at.bytes + 1);
+    char *there = (char *)(uintptr_t)of->memory;
+    if (status == BANYAN_OK)
+        status = bytes_copy(there, image, at.bytes);
+    free(image);
+    of->args = (copy_args){
+        .lanes = (const copy_lane *)(void *)(there + at.lanes),
+        .moves = (const copy_move *)(void *)(there + at.moves),
+        .dims = (const copy_dim *)(void *)(there + at.dims),
+        .walks = (const copy_walk *)(void *)(there + at.walks),
+        .spans = (const copy_span *)(void *)(there + at.spans),
+        .shared = of->mover->shared,
+        .report = of->mover->device_report,
+        .timeout_ns = of->mover->timeout_ns,
+        .lane_count = (uint32_t)layout->lane_count,
+    };
+    return status;
+}
+
+static void work_release(void *argument)
+{
+    work *of = argument;
+    if (driver_enter(of->mover->device) == BANYAN_OK) {
+        driver_capture before = driver_capture_relax();
+        if (of->has_run)
+            driver.cuEventSynchronize(of->ended);
+        if (of->ended)
+            driver.cuEventDestroy(of->ended);
+        if (of->memory)
+            driver.cuMemFree(of->memory);
+        driver_capture_restore(before);
+        driver_leave();
+    }
+    free(of->engine_moves);
+    free(of);
+}
+
+/* Copy engines, if there is enough for them. */
+static banyan_status lay_out(const mover *of, const mover_lane *lanes, size_t count,
+                             copy_layout *layout)
+{
+    banyan_status status = copy_layout_make(lanes, count, of->engine_bytes, layout);
+    if (status != BANYAN_OK || layout->engine_count == 0 ||
+        layout->engine_bytes / ENGINE_RUNS_WORTH_IT >= of->engine_bytes)
+        return status;
+    copy_layout_free(layout);
+    return copy_layout_make(lanes, count, 0, layout);
+}
+
+static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t count)
+{
+    copy_layout layout;
+    banyan_status status = lay_out(made->mover, lanes, count, &layout);
+    if (status != BANYAN_OK)
+        return status;
+    uint32_t warps = warps_a_block(made->mover);
+    uint64_t wanted = (layout.tiles + warps - 1) / warps;
+    made->blocks = wanted < made->mover->blocks ? (uint32_t)wanted : made->mover->blocks;
+    made->engine_moves = layout.engine_moves;
+    made->engine_count = layout.engine_count;
+    layout.engine_moves = NULL;
+    status = upload(made, lanes, &layout);
+    copy_layout_free(&layout);
+    return status;
+}
+
+static banyan_status mover_prepare(void *argument, const mover_lane *lanes, size_t count,
+                                   void **prepared)
+{
+    work *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY,
+                                "cuda: out of memory: %zu bytes for a schedule", sizeof *made);
+    made->mover = argument;
+    banyan_status status = prepare_work(made, lanes, count);
+    if (status == BANYAN_OK)
+        *prepared = made;
+    else
+        work_release(made);
+    return status;
+}
+
+/* ---- runs ---- */
+
+static banyan_status launch(const work *of, uint32_t blocks, uint32_t phases, CUstream stream)
+{
+    copy_args args = of->args;
+    args.phases = phases;
+    void *params[] = {&args};
+    return DRIVER(of->mover->device, cuLaunchKernel, of->mover->kernel, blocks, 1, 1,
+                  of->mover->threads, 1, 1, 0, stream, params, NULL);
+}
+
+static banyan_status fork_sides(const mover *of, CUstream stream)
+{
+    banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
+    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++)
+        status = DRIVER(of->device, cuStreamWaitEvent, of->sides[i], of->fork, 0);
+    return status;
+}
+
+static banyan_status join_sides(const mover *of, CUstream stream)
+{
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
+        status = DRIVER(of->device, cuEventRecord, of->join[i], of->sides[i]);
+        if (status == BANYAN_OK)
+            status = DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0);
+    }
+    return status;
+}
+
+static banyan_status copy_by_engine(const work *of)
+{
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < of->engine_count && status == BANYAN_OK; i++) {
+        const copy_engine_move *move = &of->engine_moves[i];
+        status = DRIVER(of->mover->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
+                        (CUdeviceptr)(uintptr_t)move->from, move->bytes,
+                        of->mover->sides[(move->lane + i) % SIDE_STREAMS]);
+    }
+    return status;
+}
+
+/* Engines write to nobody who has not entered, and nobody is told of the end before theirs. */
+static banyan_status run_with_engines(const work *of, CUstream stream)
+{
+    banyan_status status = launch(of, 1, COPY_ENTER | COPY_MEET, stream);
+    if (status == BANYAN_OK)
+        status = fork_sides(of->mover, stream);
+    if (status == BANYAN_OK)
+        status = copy_by_engine(of);
+    if (status == BANYAN_OK && of->blocks > 0)
+        status = launch(of, of->blocks, COPY_MOVE, stream);
+    if (status == BANYAN_OK)
+        status = join_sides(of->mover, stream);
+    return status == BANYAN_OK ? launch(of, 1, COPY_FINISH, stream) : status;
+}
+
+static banyan_status run_here(work *of, CUstream stream)
+{
+    banyan_status status;
+    CUstreamCaptureStatus capture;
+    if (of->engine_count > 0)
+        status = run_with_engines(of, stream);
+    else if (of->blocks > 0)
+        status = launch(of, of->blocks, COPY_ENTER | COPY_MOVE | COPY_FINISH, stream);
+    else if (of->args.lane_count > 0)
+        status = launch(of, 1, COPY_ENTER | COPY_FINISH, stream);
+    else
+        return BANYAN_OK;
+    if (status == BANYAN_OK)
+        status = DRIVER(of->mover->device, cuStreamIsCapturing, stream, &capture);
+    if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return status;
+    of->has_run = true;
+    return DRIVER(of->mover->device, cuEventRecord, of->ended, stream);
+}
+
+static banyan_status mover_run(void *argument, void *stream)
+{
+    work *of = argument;
+    banyan_status status = driver_enter(of->mover->device);
+    if (status != BANYAN_OK)
+        return status;
+    status = run_here(of, stream);
+    driver_leave();
+    return status;
+}
+
+static void mover_check(void *argument, mover_report *report)
+{
+    const copy_report *seen = ((const mover *)argument)->report;
+    *report =
+        (mover_report){.verdict = (mover_verdict)__atomic_load_n(&seen->verdict, __ATOMIC_ACQUIRE)};
+    if (report->verdict == MOVER_FINE)
+        return;
+    report->peer = seen->peer;
+    report->finishing = seen->finishing != 0;
+    report->waited_ns = seen->waited_ns;
+}
+
+const copy_mover_ops cuda_mover_ops = {
+    .size = sizeof(copy_mover_ops),
+    .name = "cuda",
+    .open = mover_open,
+    .close = mover_close,
+    .prepare = mover_prepare,
+    .release = work_release,
+    .run = mover_run,
+    .check = mover_check,
+};

@@ -1,0 +1,345 @@
+/* The copy service between GPUs: whatever the strides, every element arrives, the newest one, and
+ * nothing else changes; a partner that is late or dead ends a run. */
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda/gpu_traffic.h"
+
+#define TASKS 60
+#define RUNS 3
+#define REPLAYS 8
+
+typedef struct plan_of_test {
+    uint64_t seed;
+    const char *backend;
+    traffic_ids ids;
+    int64_t most_elems;
+    bool one_gpu; /* for all ranks */
+    bool graph;
+} plan_of_test;
+
+static DLDevice device_of(const banyan_world *world, const plan_of_test *test)
+{
+    return gpu_device_for(test->one_gpu ? 0 : banyan_world_rank(world));
+}
+
+static banyan_copy_service *open_on(banyan_world *world, const char *backend, DLDevice device)
+{
+    banyan_copy_service *service;
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = device;
+    CHECK_OK(banyan_copy_service_open(world, backend, &options, &service));
+    return service;
+}
+
+static void run_and_wait(gpu_traffic *all, banyan_copy_schedule *schedule)
+{
+    gpu_traffic_update(all);
+    CHECK_OK(banyan_copy_schedule_run(schedule, all->stream));
+    gpu_stream_wait(all->device, all->stream);
+    CHECK_OK(banyan_copy_schedule_check(schedule));
+}
+
+static void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_schedule *schedule)
+{
+    for (uint64_t run = 0; run < RUNS; run++) {
+        gpu_traffic_fill(all, run);
+        CHECK_OK(banyan_world_barrier(world)); /* the destinations are poisoned */
+        run_and_wait(all, schedule);
+        gpu_traffic_check(all, run);
+    }
+}
+
+static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_schedule *schedule)
+{
+    gpu_capture_begin(all->device, all->stream);
+    gpu_traffic_update(all);
+    CHECK_OK(banyan_copy_schedule_run(schedule, all->stream));
+    void *graph = gpu_capture_end(all->device, all->stream);
+    for (uint64_t run = 0; run < REPLAYS; run++) {
+        gpu_traffic_fill(all, run);
+        CHECK_OK(banyan_world_barrier(world));
+        gpu_graph_launch(all->device, graph, all->stream);
+        gpu_stream_wait(all->device, all->stream);
+        CHECK_OK(banyan_copy_schedule_check(schedule));
+        gpu_traffic_check(all, run);
+    }
+    gpu_graph_destroy(all->device, graph);
+}
+
+static void move_traffic(banyan_world *world, void *context)
+{
+    const plan_of_test *test = context;
+    DLDevice device = device_of(world, test);
+    banyan_copy_service *service = open_on(world, test->backend, device);
+    CHECK(strcmp(banyan_copy_service_name(service), test->backend ? test->backend : "direct") == 0);
+    gpu_traffic *all =
+        gpu_traffic_make(world, device, test->seed, TASKS, test->ids, test->most_elems);
+    banyan_copy_schedule *schedule;
+    gpu_traffic_submit(all, service);
+    CHECK_OK(banyan_copy_service_prepare(service, &schedule));
+    if (test->graph)
+        run_as_graph(world, all, schedule);
+    else
+        run_eagerly(world, all, schedule);
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_copy_schedule_free(schedule);
+    banyan_copy_service_close(service);
+    gpu_traffic_free(all);
+}
+
+static void every_element_arrives_the_newest_one(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        plan_of_test test = {.seed = random_seed() + (uint64_t)ranks, .most_elems = 20000};
+        ranks_run(ranks, move_traffic, &test);
+    }
+}
+
+static void ranks_may_be_threads_and_share_a_gpu(void **state)
+{
+    (void)state;
+    plan_of_test test = {.seed = random_seed() + 10, .ids = TRAFFIC_BY_ORDER, .most_elems = 5000};
+    ranks_run_threads(3, move_traffic, &test);
+    test.one_gpu = true;
+    ranks_run_threads(4, move_traffic, &test);
+}
+
+static void a_graph_moves_what_is_there_at_each_replay(void **state)
+{
+    (void)state;
+    plan_of_test test = {.seed = random_seed() + 20, .most_elems = 5000, .graph = true};
+    ranks_run(3, move_traffic, &test);
+}
+
+static void long_runs_go_by_copy_engine(void **state)
+{
+    (void)state;
+    setenv("BANYAN_COPY_ENGINE_BYTES", "512", 1);
+    plan_of_test test = {.seed = random_seed() + 30, .most_elems = 60000};
+    ranks_run(3, move_traffic, &test);
+    test.graph = true;
+    ranks_run_threads(2, move_traffic, &test);
+    unsetenv("BANYAN_COPY_ENGINE_BYTES");
+}
+
+/* ---- runs one behind the other ---- */
+
+#define ROWS 300
+#define ROW_BYTES 4096
+#define CHAIN 20
+
+/* Each rank sends what it has received to the next one, again and again: a run that began before
+ * the one before it was over would send on what came too early. */
+static void pass_round(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world), size = banyan_world_size(world);
+    DLDevice device = gpu_device_for(rank);
+    size_t bytes = (size_t)ROWS * ROW_BYTES;
+    banyan_memory *memory;
+    CHECK_OK(banyan_memory_alloc_on(world, device, 2 * bytes, &memory));
+    char *boxes[] = {banyan_memory_local(memory), (char *)banyan_memory_local(memory) + bytes};
+    unsigned char *image = malloc(bytes);
+    for (size_t i = 0; i < bytes; i += 8)
+        pattern_element("chain", (uint64_t)rank * bytes + i, 8, image + i);
+    gpu_copy(boxes[0], image, bytes);
+    gpu_poison(boxes[1], bytes);
+    banyan_copy_service *service = open_on(world, NULL, device);
+    banyan_copy_schedule *schedules[2];
+    int64_t shape[] = {ROWS, ROW_BYTES / 2};
+    DLTensor tensor = {.device = device, .ndim = 2, .dtype = BANYAN_BF16, .shape = shape};
+    for (int way = 0; way < 2; way++) {
+        tensor.data = boxes[way];
+        CHECK_OK(banyan_copy_service_submit_send(service, &tensor, (rank + 1) % size, 7));
+        tensor.data = boxes[1 - way];
+        CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, (rank + size - 1) % size, 7));
+        CHECK_OK(banyan_copy_service_prepare(service, &schedules[way]));
+    }
+    void *stream = gpu_stream_create(device);
+    for (int run = 0; run < CHAIN; run++)
+        CHECK_OK(banyan_copy_schedule_run(schedules[run % 2], stream));
+    gpu_stream_wait(device, stream);
+    CHECK_OK(banyan_copy_schedule_check(schedules[0]));
+    unsigned char *got = gpu_read(boxes[CHAIN % 2], bytes);
+    uint64_t from = (uint64_t)((rank - CHAIN % size + size) % size);
+    for (size_t i = 0; i < bytes; i += 8) {
+        unsigned char wanted[8];
+        pattern_element("chain", from * bytes + i, 8, wanted);
+        CHECK(memcmp(wanted, got + i, 8) == 0, "rank %d, byte %zu after %d runs", rank, i, CHAIN);
+    }
+    free(got);
+    free(image);
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_copy_schedule_free(schedules[0]);
+    banyan_copy_schedule_free(schedules[1]);
+    banyan_copy_service_close(service);
+    gpu_stream_destroy(device, stream);
+    banyan_memory_free(memory);
+}
+
+static void runs_follow_each_other(void **state)
+{
+    (void)state;
+    ranks_run(3, pass_round, NULL);
+}
+
+/* ---- failures ---- */
+
+#define PAIR_BYTES 100000
+
+typedef struct pair {
+    banyan_memory *memory; /* what is sent, then what is received */
+    banyan_copy_service *service;
+    banyan_copy_schedule *schedule;
+    DLDevice device;
+} pair;
+
+/* Two ranks that send to each other. */
+static pair open_pair(banyan_world *world)
+{
+    static int64_t shape[] = {PAIR_BYTES};
+    int peer = 1 - banyan_world_rank(world);
+    pair made = {.device = gpu_device_for(banyan_world_rank(world))};
+    CHECK_OK(banyan_memory_alloc_on(world, made.device, 2 * PAIR_BYTES, &made.memory));
+    gpu_poison(banyan_memory_local(made.memory), 2 * PAIR_BYTES);
+    made.service = open_on(world, "direct", made.device);
+    DLTensor tensor = {.device = made.device, .ndim = 1, .dtype = BANYAN_U8, .shape = shape};
+    tensor.data = banyan_memory_local(made.memory);
+    CHECK_OK(banyan_copy_service_submit_send(made.service, &tensor, peer, 1));
+    tensor.data = (char *)tensor.data + PAIR_BYTES;
+    CHECK_OK(banyan_copy_service_submit_recv(made.service, &tensor, peer, 1));
+    CHECK_OK(banyan_copy_service_prepare(made.service, &made.schedule));
+    return made;
+}
+
+static void close_pair(pair *closed)
+{
+    banyan_copy_schedule_free(closed->schedule);
+    banyan_copy_service_close(closed->service);
+    banyan_memory_free(closed->memory);
+}
+
+static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
+    pair both = open_pair(world);
+    unsigned char *before = gpu_read(banyan_memory_local(both.memory), 2 * PAIR_BYTES);
+    if (rank == 0) {
+        CHECK_OK(banyan_copy_schedule_run(both.schedule, NULL));
+        CHECK_OK(banyan_copy_schedule_check(both.schedule));
+        gpu_stream_wait(both.device, NULL);
+        CHECK_FAILS(banyan_copy_schedule_check(both.schedule), BANYAN_ERR_TIMEOUT,
+                    "rank 0 waited 1.5 s for rank 1 to enter the run");
+        CHECK_FAILS(banyan_copy_schedule_run(both.schedule, NULL), BANYAN_ERR_TIMEOUT, "rank 1");
+    } else {
+        usleep(2500000);
+        unsigned char *after = gpu_read(banyan_memory_local(both.memory), 2 * PAIR_BYTES);
+        CHECK(memcmp(before, after, 2 * PAIR_BYTES) == 0,
+              "rank 0 wrote to memory of a rank that had not come");
+        free(after);
+    }
+    free(before);
+    close_pair(&both);
+    banyan_world_close(world);
+}
+
+static void a_late_partner_ends_a_run(void **state)
+{
+    (void)state;
+    int statuses[2];
+    ranks_fork(2, be_late, NULL, statuses);
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 0);
+}
+
+static void die(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
+    pair both = open_pair(world);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1) {
+        usleep(200000);
+        kill(getpid(), SIGKILL);
+    }
+    CHECK_OK(banyan_copy_schedule_run(both.schedule, NULL));
+    gpu_stream_wait(both.device, NULL);
+    CHECK_FAILS(banyan_copy_schedule_check(both.schedule), BANYAN_ERR_PEER_LOST, "rank 1");
+    close_pair(&both);
+    banyan_world_close(world);
+}
+
+static void a_dead_partner_ends_a_run_at_once(void **state)
+{
+    (void)state;
+    int statuses[2];
+    time_t begun = time(NULL);
+    ranks_fork(2, die, NULL, statuses);
+    assert_int_equal(statuses[0], 0);
+    assert_true(time(NULL) - begun < 20);
+}
+
+static void refuse(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world), peer = 1 - rank;
+    DLDevice device = gpu_device_for(rank), other = BANYAN_CUDA(device.device_id + 1);
+    static int64_t shape[] = {64};
+    char *here = calloc(1, 64);
+    void *unshared;
+    CHECK_OK(gpu_memory()->alloc(device.device_id, 64, &unshared));
+    banyan_copy_service *service = open_on(world, NULL, device);
+    DLTensor tensor = {
+        .data = here, .device = BANYAN_HOST, .ndim = 1, .dtype = BANYAN_U8, .shape = shape};
+    CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
+                "says that it lies on device 0 (type 1)");
+    tensor.device = other;
+    CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
+                "says that it lies on device");
+    tensor.device = device;
+    CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
+                "lies in host memory");
+    tensor.data = unshared;
+    CHECK_OK(banyan_copy_service_submit_send(service, &tensor, peer, 1));
+    CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, peer, 1));
+    banyan_copy_schedule *schedule;
+    CHECK_FAILS(banyan_copy_service_prepare(service, &schedule), BANYAN_ERR_UNSUPPORTED,
+                "no symmetric memory");
+    banyan_copy_service_close(service);
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = device;
+    CHECK_FAILS(banyan_copy_service_open(world, "pigeon", &options, &service), BANYAN_ERR_NOT_FOUND,
+                "there are direct");
+    if (rank == 0)
+        options.device = BANYAN_HOST;
+    CHECK_FAILS(banyan_copy_service_open(world, "direct", &options, &service), BANYAN_ERR_MISMATCH,
+                "direct");
+    gpu_memory()->free(device.device_id, unshared);
+    free(here);
+}
+
+static void what_cannot_be_moved_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(2, refuse, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_arrives_the_newest_one),
+        cmocka_unit_test(ranks_may_be_threads_and_share_a_gpu),
+        cmocka_unit_test(a_graph_moves_what_is_there_at_each_replay),
+        cmocka_unit_test(long_runs_go_by_copy_engine),
+        cmocka_unit_test(runs_follow_each_other),
+        cmocka_unit_test(a_late_partner_ends_a_run),
+        cmocka_unit_test(a_dead_partner_ends_a_run_at_once),
+        cmocka_unit_test(what_cannot_be_moved_is_refused),
+    };
+    gpu_count();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
