@@ -126,19 +126,11 @@ static outcome take_step(replay *all, walker *by)
     }
 }
 
-/* To the operation after this one. */
 static void go_on(walker *by, const plan_op *loop)
 {
     by->taken = 0;
     by->instance = NOBODY;
-    if (!loop) {
-        by->at++;
-        return;
-    }
-    if (++by->inner < loop->op_count)
-        return;
-    by->inner = 0;
-    by->iteration++;
+    plan_go_on(loop, &by->at, &by->inner, &by->iteration);
 }
 
 /* A loop that is over, or has nothing in it. */

@@ -226,6 +226,16 @@ banyan_status json_path_fail(const json_path *path, const char *format, ...)
                      path->used > 0 ? path->text : "the document", text);
 }
 
+banyan_status json_path_check_text(const json_path *path, const char *what, const char *text)
+{
+    for (const char *c = text; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return json_path_fail(path, "has a %s with the control character 0x%02x", what,
+                                  (unsigned)(unsigned char)*c);
+    }
+    return BANYAN_OK;
+}
+
 static const char *type_name(json_type type)
 {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",

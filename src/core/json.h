@@ -38,6 +38,10 @@ void json_path_pop(json_path *path, size_t mark);
 banyan_status json_path_fail(const json_path *path, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
+/* FORMAT when the text, `what` of what `path` leads to, has control characters: it comes to a
+ * terminal sooner or later, which a file from a stranger must not command. */
+banyan_status json_path_check_text(const json_path *path, const char *what, const char *text);
+
 /* Members of an object; FORMAT when they are missing or of another type, or an integer is out of
  * its range. */
 banyan_status json_member(json_path *path, const json_t *object, const char *key, json_type type,

@@ -201,6 +201,10 @@ uint32_t plan_op_part_count(const plan_op *op);
 /* The i-th part as an operation; its operands stay the whole one's. */
 plan_op plan_op_part(const plan_op *op, uint32_t i);
 
+/* From the operation at hand, `*at`, to the next one; in a loop (NULL: in none) from its operation
+ * `*inner`, and behind the last of them to the next iteration. */
+void plan_go_on(const plan_op *loop, uint32_t *at, uint32_t *inner, uint64_t *iteration);
+
 /* Whose buffer an operand of this rank's thread block is, and which. For GROUP the rank is the
  * first of the group. */
 typedef struct plan_where {

@@ -107,14 +107,9 @@ static banyan_status read_protocol(plan_reader *reader, const json_t *root)
     return BANYAN_OK;
 }
 
-/* Names come to a terminal sooner or later, and a plan from a stranger must not command it. */
 banyan_status read_text(plan_reader *reader, const char *what, const char *text, const char **taken)
 {
-    for (const char *c = text; *c != '\0'; c++) {
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            return json_path_fail(&reader->path, "has a %s with the control character 0x%02x", what,
-                                  (unsigned)(unsigned char)*c);
-    }
+    RETURN_IF_FAILED(json_path_check_text(&reader->path, what, text));
     *taken = plan_take_text(reader->plan, text);
     return *taken ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }

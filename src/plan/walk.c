@@ -3,11 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/meetings.h"
+#include "plan/packet_writers.h"
 #include "plan/pairs.h"
-#include "plan/walk_packets.h"
 
 /* Steps after which a walk is given up: a fraction of a second. */
 #define STEPS_MOST (UINT64_C(1) << 22)
+/* Writers of packets, each counted for every chunk. */
+#define WRITERS_MOST (UINT64_C(1) << 20)
 
 /* How deep in hops those were who signalled or released: first come, first served. */
 typedef struct tokens {
@@ -39,9 +42,9 @@ typedef struct walk {
     arena memory;
     tokens *(*signals)[PLAN_CHANNEL_TYPES]; /* of each rank's channels: what has come in */
     tokens **semaphores;                    /* of each rank's */
-    map meetings;                           /* rank and barrier to the place in the list */
+    plan_meetings meetings;                 /* places in the list */
     ARRAY(meeting) meeting_list;
-    walk_packets packets;
+    packet_writers packets;
     walker *walkers;
     size_t walker_count;
     uint64_t steps;
@@ -114,15 +117,12 @@ static outcome release(walk *all, const walker *by, const plan_op *op)
 
 static meeting *find_meeting(walk *all, int rank, const plan_op *op)
 {
-    uint32_t key[2] = {(uint32_t)rank, op->barrier};
-    uint64_t place = all->meeting_list.count;
-    if (map_get(&all->meetings, key, sizeof key, &place))
-        return &all->meeting_list.data[place];
-    uint32_t *kept = arena_take(&all->memory, sizeof key);
-    if (!kept || !array_push(&all->meeting_list, (meeting){0}))
+    size_t place;
+    if (!plan_meetings_find(&all->meetings, rank, op, &place))
         return NULL;
-    memcpy(kept, key, sizeof key);
-    return map_put(&all->meetings, kept, sizeof key, place) ? &all->meeting_list.data[place] : NULL;
+    if (place == all->meeting_list.count && !array_push(&all->meeting_list, (meeting){0}))
+        return NULL;
+    return &all->meeting_list.data[place];
 }
 
 static outcome meet(walk *all, walker *by, const plan_op *op)
@@ -153,11 +153,20 @@ static outcome meet(walk *all, walker *by, const plan_op *op)
 /* Operations on data wait for the packets that they read. */
 static outcome move(walk *all, walker *by, const plan_op *op, uint64_t iterations)
 {
+    uint32_t step;
     if (plan_op_reads_packets(op->kind) &&
-        !walk_packets_read(&all->packets, by->rank, op, by->iteration, iterations, &by->depth))
+        !packet_writers_have(&all->packets, by->rank, op, by->iteration, iterations, &by->depth,
+                             &step))
         return WAITS;
+    packets_written news = {.rank = by->rank,
+                            .block = by->block,
+                            .op = op,
+                            .iteration = by->iteration,
+                            .destination = PACKETS_ALL,
+                            .when = by->depth,
+                            .away = 1};
     if (plan_op_writes_packets(op->kind))
-        walk_packets_write(&all->packets, by->rank, by->block, op, by->iteration, by->depth);
+        packet_writers_wrote(&all->packets, &news, NULL, NULL);
     if (op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
         return signal_all(all, by, op);
     return DONE;
@@ -185,23 +194,15 @@ static outcome take_step(walk *all, walker *by, const plan_op *op, uint64_t iter
 
 /* ---- thread blocks ---- */
 
-/* To the operation after this one. */
 static void go_on(walker *by, const plan_op *loop)
 {
     by->taken = 0;
-    if (!loop) {
-        by->at++;
-        return;
-    }
-    if (++by->inner < loop->op_count)
-        return;
-    by->inner = 0;
-    by->iteration++;
+    plan_go_on(loop, &by->at, &by->inner, &by->iteration);
 }
 
 static bool is_too_long(const walk *all)
 {
-    return all->steps + all->packets.steps >= STEPS_MOST;
+    return all->steps + all->packets.looks >= STEPS_MOST;
 }
 
 /* As far as it comes; `moved` tells whether that is any further. */
@@ -310,7 +311,7 @@ static banyan_status prepare(walk *all)
             return BANYAN_ERR_NO_MEMORY;
     }
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
-    return walk_packets_make(&all->packets, plan, all->geometry);
+    return packet_writers_make(plan, all->geometry, WRITERS_MOST, &all->packets);
 }
 
 static void free_tokens(tokens *list, uint32_t count)
@@ -327,9 +328,9 @@ static void free_walk(walk *all)
         free_tokens(all->signals[r][PLAN_PORT], rank->channel_count[PLAN_PORT]);
         free_tokens(all->semaphores[r], rank->semaphore_count);
     }
-    walk_packets_free(&all->packets);
+    packet_writers_free(&all->packets);
     plan_pairs_free(&all->pairs);
-    map_free(&all->meetings);
+    plan_meetings_free(&all->meetings);
     array_free(&all->meeting_list);
     arena_free(&all->memory);
 }

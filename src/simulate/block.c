@@ -79,8 +79,8 @@ static bool await_releases(engine *all, uint32_t lane, const plan_op *op)
 static bool await_packets(engine *all, uint32_t lane, const plan_op *op)
 {
     sim_block *block = &all->blocks[lane];
-    if (packets_sent(&all->packets, block->rank, op, block->iteration, block->iterations,
-                     &block->awaited.time_ps, &block->awaited.step))
+    if (packet_writers_have(&all->packets, block->rank, op, block->iteration, block->iterations,
+                            &block->awaited.time_ps, &block->awaited.step))
         return true;
     waiters_add(all, &all->ranks[block->rank].for_packets, lane);
     return false;
@@ -219,12 +219,14 @@ static banyan_status tell(engine *all, sim_block *block)
         return tell_peers(all, block, op, step);
     if (!plan_op_writes_packets(op->kind))
         return BANYAN_OK;
-    packet_writer writer = {.op = op,
+    packets_written news = {.rank = block->rank,
                             .block = block->block,
-                            .done = block->iteration,
-                            .arrived_ps = all->now_ps + block->land_ps,
+                            .op = op,
+                            .iteration = block->iteration,
+                            .destination = PACKETS_ALL,
+                            .when = all->now_ps + block->land_ps,
                             .step = step};
-    packets_arrive(&all->packets, block->rank, &writer, PACKETS_ALL, readers_wake, all);
+    packet_writers_wrote(&all->packets, &news, readers_wake, all);
     return BANYAN_OK;
 }
 

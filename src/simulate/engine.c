@@ -6,6 +6,8 @@
 
 /* 53 days: nothing is meant to take so long. */
 #define PS_MOST UINT64_C(4611686018427387904)
+/* Writers of packets, each counted for every chunk. */
+#define WRITERS_MOST (UINT64_C(1) << 24)
 
 static void *take_zeroed(engine *all, size_t count, size_t bytes)
 {
@@ -131,7 +133,12 @@ static banyan_status make_parts(engine *all)
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
     RETURN_IF_FAILED(routes_make(all->topology, &all->routes));
     RETURN_IF_FAILED(find_rates(all));
-    return packets_make(plan, &all->geometry, &all->packets);
+    RETURN_IF_FAILED(packet_writers_make(plan, &all->geometry, WRITERS_MOST, &all->packets));
+    if (all->packets.too_many)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "the plan writes packets to more than %llu chunks, too many to simulate",
+                         (unsigned long long)WRITERS_MOST);
+    return BANYAN_OK;
 }
 
 banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topology,
@@ -200,10 +207,10 @@ void engine_free(engine *old)
     route_free(&old->way);
     agenda_free(&old->agenda);
     sharing_free(&old->sharing);
-    packets_free(&old->packets);
+    packet_writers_free(&old->packets);
     caches_free(&old->caches);
     array_free(&old->record.steps);
-    map_free(&old->meetings);
+    plan_meetings_free(&old->meetings);
     array_free(&old->meeting_list);
     arena_free(&old->memory);
 }

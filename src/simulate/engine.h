@@ -8,9 +8,10 @@
 
 #include "core/map.h"
 #include "plan/geometry.h"
+#include "plan/meetings.h"
+#include "plan/packet_writers.h"
 #include "plan/pairs.h"
 #include "simulate/caches.h"
-#include "simulate/packets.h"
 #include "simulate/record.h"
 #include "simulate/routes.h"
 #include "simulate/sharing.h"
@@ -120,14 +121,14 @@ typedef struct engine {
     arena memory;
     agenda agenda;
     sharing sharing;
-    packets packets;
+    packet_writers packets;
     caches caches; /* nothing without processors that share a memory */
     record record;
     sim_rank *ranks;
     sim_block *blocks;
     port_lane *ports;
     uint32_t block_count, port_count;
-    map meetings; /* rank and barrier to the place in the list */
+    plan_meetings meetings; /* places in the list */
     ARRAY(meeting) meeting_list;
     uint64_t now_ps;
     uint64_t *ends_ps; /* of each rank's last lane */

@@ -96,12 +96,14 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     if (request->signals)
         return signal_peer(all, port->rank, PLAN_PORT, port->channel,
                            (happening){all->now_ps, step});
-    packet_writer writer = {.op = request->op,
+    packets_written news = {.rank = port->rank,
                             .block = request->block,
-                            .done = request->iteration,
-                            .arrived_ps = arrived,
+                            .op = request->op,
+                            .iteration = request->iteration,
+                            .destination = request->pair,
+                            .when = arrived,
                             .step = step};
-    packets_arrive(&all->packets, port->rank, &writer, request->pair, readers_wake, all);
+    packet_writers_wrote(&all->packets, &news, readers_wake, all);
     return BANYAN_OK;
 }
 

@@ -1,5 +1,3 @@
-#include <string.h>
-
 #include "simulate/engine.h"
 
 void waiters_add(engine *all, waiters *list, uint32_t lane)
@@ -71,16 +69,13 @@ void readers_wake(void *context, int rank)
 
 static meeting *find_meeting(engine *all, int rank, const plan_op *op)
 {
-    uint32_t key[2] = {(uint32_t)rank, op->barrier};
-    uint64_t place = all->meeting_list.count;
-    if (map_get(&all->meetings, key, sizeof key, &place))
-        return &all->meeting_list.data[place];
-    uint32_t *kept = arena_take(&all->memory, sizeof key);
+    size_t place;
     meeting begun = {.waiting = {NO_LANE, NO_LANE}};
-    if (!kept || !array_push(&all->meeting_list, begun))
+    if (!plan_meetings_find(&all->meetings, rank, op, &place))
         return NULL;
-    memcpy(kept, key, sizeof key);
-    return map_put(&all->meetings, kept, sizeof key, place) ? &all->meeting_list.data[place] : NULL;
+    if (place == all->meeting_list.count && !array_push(&all->meeting_list, begun))
+        return NULL;
+    return &all->meeting_list.data[place];
 }
 
 banyan_status meeting_attend(engine *all, uint32_t lane, const plan_op *op, bool *over)

@@ -211,6 +211,7 @@ static banyan_status read_kinds(reader *from, const json_t *root)
     json_object_foreach(kinds, name, object)
     {
         processor_kind *kind = &topology->kinds[topology->kind_count++];
+        RETURN_IF_FAILED(json_path_check_text(&from->path, "kind", name));
         *kind = (processor_kind){.name = name}; /* lives as long as the topology's source */
         size_t inner = json_path_key(&from->path, name);
         RETURN_IF_FAILED(read_kind(from, object, kind));
@@ -240,6 +241,7 @@ static banyan_status add_vertex(reader *from, const json_t *entry, const repeat 
     banyan_topology *topology = from->topology;
     RETURN_IF_FAILED(
         repeat_text(&from->path, entry, "name", turns, &topology->memory, &vertex.name));
+    RETURN_IF_FAILED(json_path_check_text(&from->path, "name", vertex.name));
     uint64_t place = topology->vertices.count, taken;
     if (place == VERTICES_MOST)
         return json_path_fail(&from->path, "makes more than %d processors and switches",
@@ -375,6 +377,15 @@ static banyan_status index_links(banyan_topology *topology)
     return BANYAN_OK;
 }
 
+static banyan_status read_about(reader *from, const json_t *root)
+{
+    const char *about;
+    if (!json_object_get(root, "about"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member_string(&from->path, root, "about", &about));
+    return json_path_check_text(&from->path, "text about it", about);
+}
+
 static banyan_status read_topology(reader *from, json_t *root)
 {
     static const char *const keys[] = {"name",     "about", "kinds", "processors",
@@ -382,6 +393,8 @@ static banyan_status read_topology(reader *from, json_t *root)
     banyan_topology *topology = from->topology;
     RETURN_IF_FAILED(check_keys(from, root, keys));
     RETURN_IF_FAILED(json_member_string(&from->path, root, "name", &topology->name));
+    RETURN_IF_FAILED(json_path_check_text(&from->path, "name", topology->name));
+    RETURN_IF_FAILED(read_about(from, root));
     RETURN_IF_FAILED(read_kinds(from, root));
     RETURN_IF_FAILED(read_entries(from, root, "processors", read_processor));
     if (topology->processor_count == 0)

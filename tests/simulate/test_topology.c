@@ -201,6 +201,15 @@ static void what_is_wrong_is_refused_with_its_place(void **state)
                   "processors[0] makes more than 65536 processors and switches");
     check_refused(TOPOLOGY("\"processors\": [{\"name\": \"p{q}\", \"kind\": \"k\"}]"),
                   "processors[0].name is \"p{q}\", with a variable that \"for\" does not have");
+    check_refused(TOPOLOGY("\"processors\": [{\"name\": \"p\\u001b[2J\", \"kind\": \"k\"}]"),
+                  "processors[0] has a name with the control character 0x1b");
+    check_refused("{\"name\": \"t\\u007f\"}", "has a name with the control character 0x7f");
+    check_refused("{\"name\": \"t\", \"about\": \"\\n\"}",
+                  "has a text about it with the control character 0x0a");
+    check_refused("{\"name\": \"t\", \"about\": 7}",
+                  "about is an integer where a string should be");
+    check_refused("{\"name\": \"t\", \"kinds\": {\"\\t\": {}}}",
+                  "kinds has a kind with the control character 0x09");
     check_refused(TOPOLOGY("\"processors\": [{\"name\": \"\", \"kind\": \"k\"}]"),
                   "processors[0].name is no name");
     check_refused(TOPOLOGY(TWO), "the document has no \"links\"");
