@@ -54,12 +54,13 @@ static double block_seconds(const moves_run *run, const banyan_move *move)
 static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
 {
     double bytes = (double)move->bytes;
-    bool added = true;
+    bool blocks = move->by == BANYAN_BY_BLOCKS, added = true;
+    double overhead = blocks ? kind_of(run, move->rank)->store_overhead : 1;
     for (size_t i = 0; i < run->way.links.count; i++)
-        added &= flow_add(&run->sharing, lane, run->way.links.data[i], bytes);
+        added &= flow_add_framed(&run->sharing, lane, run->way.links.data[i], bytes, overhead);
     added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->rank), bytes);
     added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->peer), bytes);
-    if (move->by == BANYAN_BY_BLOCKS)
+    if (blocks)
         added &=
             flow_add(&run->sharing, lane, resource_workers(run->topology, run->ranks, move->rank),
                      block_seconds(run, move) * BLOCK_SECOND);
@@ -75,9 +76,9 @@ static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move 
         move->by == BANYAN_BY_PROXY ? kind_of(run, move->rank)->port_bytes_per_s : INFINITY;
     for (size_t u = 0; u < made->uses.count; u++) {
         const flow_use *use = &made->uses.data[u];
-        if (use->bytes > 0)
+        if (use->room > 0)
             rate = fmin(rate, run->sharing.resources[use->resource].bytes_per_s *
-                                  (double)move->bytes / use->bytes);
+                                  (double)move->bytes / use->room);
     }
     return rate;
 }
