@@ -76,7 +76,8 @@ int check_command(int argc, char **argv)
         "compute a wrong result, at any size of message and however often it is run on the same\n"
         "buffers. docs/check.md says what is taken for granted. Exit code 0 when the plan is "
         "sound,\n"
-        "1 with findings, 2 when the file is no plan or cannot be checked.\n",
+        "1 with findings, 2 when the file is no plan or cannot be checked. A PLAN.json that is\n"
+        "called - is read from stdin.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
