@@ -187,26 +187,37 @@ size_t json_line_of_key(const char *text, const char *key)
     return 0;
 }
 
-static size_t push(json_path *path, const char *format, ...)
+/* Whoever checks a document goes to every place of it and needs the text of none, mostly: printf
+ * would take most of the time. */
+static void push(json_path *path, const char *text, size_t bytes)
 {
-    size_t mark = path->used;
-    va_list arguments;
-    va_start(arguments, format);
-    int written = vsnprintf(path->text + mark, sizeof path->text - mark, format, arguments);
-    va_end(arguments);
-    size_t room = sizeof path->text - 1 - mark;
-    path->used += (size_t)written < room ? (size_t)written : room;
-    return mark;
+    size_t room = sizeof path->text - 1 - path->used;
+    size_t taken = bytes < room ? bytes : room;
+    memcpy(path->text + path->used, text, taken);
+    path->used += taken;
+    path->text[path->used] = '\0';
 }
 
 size_t json_path_key(json_path *path, const char *key)
 {
-    return push(path, "%s%s", path->used > 0 ? "." : "", key);
+    size_t mark = path->used;
+    if (mark > 0)
+        push(path, ".", 1);
+    push(path, key, strlen(key));
+    return mark;
 }
 
 size_t json_path_index(json_path *path, size_t index)
 {
-    return push(path, "[%zu]", index);
+    char text[24];
+    size_t mark = path->used, at = sizeof text;
+    text[--at] = ']';
+    do
+        text[--at] = (char)('0' + index % 10);
+    while ((index /= 10) > 0);
+    text[--at] = '[';
+    push(path, text + at, sizeof text - at);
+    return mark;
 }
 
 void json_path_pop(json_path *path, size_t mark)
@@ -329,7 +340,7 @@ banyan_status json_member_u64(json_path *path, const json_t *object, const char 
 banyan_status json_member_string(json_path *path, const json_t *object, const char *key,
                                  const char **value)
 {
-    json_t *found;
+    json_t *found = NULL;
     RETURN_IF_FAILED(json_member(path, object, key, JSON_STRING, &found));
     *value = json_string_value(found);
     return BANYAN_OK;

@@ -5,7 +5,7 @@
 /* What of a copy has been made; nothing more once memory has run out. */
 typedef struct copier {
     banyan_plan *plan;
-    bool failed;
+    bool with_ops, failed;
 } copier;
 
 static void *copy(copier *to, const void *things, size_t count, size_t bytes)
@@ -43,7 +43,8 @@ static void copy_ops(copier *to, plan_op **ops, uint32_t count)
 
 static void copy_block(copier *to, plan_thread_block *block)
 {
-    copy_ops(to, &block->ops, block->op_count);
+    if (to->with_ops)
+        copy_ops(to, &block->ops, block->op_count);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
         COPY(to, block->channels[type], block->channel_count[type]);
         COPY(to, block->remote_buffers[type], block->remote_buffer_count[type]);
@@ -91,7 +92,7 @@ static void copy_all(copier *to, const banyan_plan *plan)
     }
 }
 
-banyan_status plan_clone(const banyan_plan *plan, banyan_plan **clone)
+static banyan_status clone_plan(const banyan_plan *plan, bool with_ops, banyan_plan **clone)
 {
     banyan_plan *made = plan_create(1);
     if (!made)
@@ -99,12 +100,33 @@ banyan_status plan_clone(const banyan_plan *plan, banyan_plan **clone)
     arena memory = made->memory;
     *made = *plan;
     made->memory = memory;
-    copier to = {.plan = made};
+    copier to = {.plan = made, .with_ops = with_ops};
     copy_all(&to, plan);
     if (to.failed) {
         banyan_plan_destroy(made);
         return BANYAN_ERR_NO_MEMORY;
     }
     *clone = made;
+    return BANYAN_OK;
+}
+
+banyan_status plan_clone(const banyan_plan *plan, banyan_plan **clone)
+{
+    return clone_plan(plan, true, clone);
+}
+
+banyan_status plan_clone_frame(const banyan_plan *plan, banyan_plan **clone)
+{
+    return clone_plan(plan, false, clone);
+}
+
+banyan_status plan_copy_ops(banyan_plan *plan, const plan_op *ops, uint32_t count, plan_op **copied)
+{
+    copier to = {.plan = plan, .with_ops = true};
+    plan_op *list = (plan_op *)(uintptr_t)ops;
+    copy_ops(&to, &list, count);
+    if (to.failed)
+        return BANYAN_ERR_NO_MEMORY;
+    *copied = list;
     return BANYAN_OK;
 }

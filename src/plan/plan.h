@@ -172,6 +172,11 @@ struct banyan_plan {
 banyan_plan *plan_create(int ranks);
 /* A copy of its own that may be changed: what a pass begins with. */
 banyan_status plan_clone(const banyan_plan *plan, banyan_plan **clone);
+/* The same without the operations: blocks' lists are still those of `plan`. */
+banyan_status plan_clone_frame(const banyan_plan *plan, banyan_plan **clone);
+/* A copy of a list and all that its operations hold, in the plan's arena; an empty one may be NULL.
+ */
+banyan_status plan_copy_ops(banyan_plan *plan, const plan_op *ops, uint32_t count, plan_op **copy);
 
 /* From the plan's arena, zeroed: `count` things of `bytes` each. NULL, with the error set. */
 void *plan_take(banyan_plan *plan, size_t count, size_t bytes);

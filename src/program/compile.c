@@ -73,22 +73,21 @@ static void view_header(banyan_plan *view, const banyan_program *program)
     view->tag_count = program->tags.count;
 }
 
-/* The program as it was written, in a plan of its own. */
-static banyan_status plan_written(const banyan_program *program, banyan_plan **written)
+/* The program as it was written: its lists are those of the program. To be destroyed. */
+static banyan_status view_program(const banyan_program *program, banyan_plan **seen)
 {
     banyan_plan *view = plan_create(program->rank_count);
     if (!view)
         return BANYAN_ERR_NO_MEMORY;
     view_header(view, program);
-    banyan_status status = BANYAN_OK;
-    for (int rank = 0; rank < program->rank_count && status == BANYAN_OK; rank++) {
-        if (!view_rank(view, &program->ranks[rank], &view->ranks[rank]))
-            status = BANYAN_ERR_NO_MEMORY;
+    for (int rank = 0; rank < program->rank_count; rank++) {
+        if (!view_rank(view, &program->ranks[rank], &view->ranks[rank])) {
+            banyan_plan_destroy(view);
+            return BANYAN_ERR_NO_MEMORY;
+        }
     }
-    if (status == BANYAN_OK)
-        status = plan_clone(view, written);
-    banyan_plan_destroy(view);
-    return status;
+    *seen = view;
+    return BANYAN_OK;
 }
 
 static void dump(const banyan_program *program, const char *pass, const banyan_plan *plan)
@@ -97,17 +96,71 @@ static void dump(const banyan_program *program, const char *pass, const banyan_p
         program->options.dump(program->options.dump_context, pass, plan);
 }
 
-typedef banyan_status (*pass_function)(const banyan_plan *plan, banyan_plan **made);
+/* The rewriting passes that are wanted. */
+typedef struct pass_list {
+    const char *names[4];
+    ops_rewrite passes[4];
+    size_t count;
+} pass_list;
 
-/* The pass's result takes the plan's place. */
-static banyan_status run_pass(const banyan_program *program, const char *name, pass_function pass,
-                              banyan_plan **plan)
+static void want(pass_list *list, bool wanted, const char *name, ops_rewrite pass)
 {
-    banyan_plan *made;
-    RETURN_IF_FAILED(pass(*plan, &made));
-    banyan_plan_destroy(*plan);
+    if (!wanted)
+        return;
+    list->names[list->count] = name;
+    list->passes[list->count++] = pass;
+}
+
+static pass_list wanted_passes(const banyan_program_options *options)
+{
+    pass_list list = {0};
+    want(&list, options->fuse_more, "more", pass_more);
+    want(&list, options->fuse, "fuse", pass_fuse);
+    want(&list, options->requested_sync, "sync", pass_sync);
+    want(&list, options->auto_sync, "dependencies", pass_dependencies);
+    return list;
+}
+
+static bool loads_groups(const plan_op *ops, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ops[i].kind == PLAN_GROUP_LOAD_REDUCE || loads_groups(ops[i].ops, ops[i].op_count))
+            return true;
+    }
+    return false;
+}
+
+/* Does any pass have to see what the one before it has made of other thread blocks? */
+static bool looks_around(const banyan_plan *plan)
+{
+    for (int rank = 0; rank < plan->rank_count; rank++) {
+        const plan_rank *of = &plan->ranks[rank];
+        for (uint32_t i = 0; i < of->block_count; i++) {
+            if (loads_groups(of->blocks[i].ops, of->blocks[i].op_count))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A plan of its own after all passes: at once, unless somebody wants to see what is between. */
+static banyan_status run_rewrites(const banyan_program *program, const banyan_plan *view,
+                                  banyan_plan **plan)
+{
+    pass_list list = wanted_passes(&program->options);
+    if (!program->options.dump && !looks_around(view))
+        return ops_rewrite_all(view, list.passes, list.count, plan);
+    banyan_plan *made, *next;
+    RETURN_IF_FAILED(plan_clone(view, &made));
+    for (size_t i = 0; i < list.count; i++) {
+        banyan_status status = ops_rewrite_all(made, &list.passes[i], 1, &next);
+        banyan_plan_destroy(made);
+        if (status != BANYAN_OK)
+            return status;
+        made = next;
+        dump(program, list.names[i], made);
+    }
     *plan = made;
-    dump(program, name, made);
     return BANYAN_OK;
 }
 
@@ -124,20 +177,24 @@ static banyan_status run_instances(const banyan_program *program, banyan_plan **
 
 static banyan_status run_passes(const banyan_program *program, banyan_plan **plan)
 {
-    const banyan_program_options *options = &program->options;
-    dump(program, "program", *plan);
-    RETURN_IF_FAILED(pairing_check(*plan));
-    if (options->fuse_more)
-        RETURN_IF_FAILED(run_pass(program, "more", pass_more, plan));
-    if (options->fuse)
-        RETURN_IF_FAILED(run_pass(program, "fuse", pass_fuse, plan));
-    if (options->requested_sync)
-        RETURN_IF_FAILED(run_pass(program, "sync", pass_sync, plan));
-    if (options->auto_sync)
-        RETURN_IF_FAILED(run_pass(program, "dependencies", pass_dependencies, plan));
-    if (options->instances > 1)
-        RETURN_IF_FAILED(run_instances(program, plan));
-    return plan_check_indices(*plan, program->name);
+    banyan_plan *view, *made;
+    RETURN_IF_FAILED(view_program(program, &view));
+    dump(program, "program", view);
+    banyan_status status = pairing_check(view);
+    if (status == BANYAN_OK)
+        status = run_rewrites(program, view, &made);
+    banyan_plan_destroy(view);
+    RETURN_IF_FAILED(status);
+    if (program->options.instances > 1)
+        status = run_instances(program, &made);
+    if (status == BANYAN_OK)
+        status = plan_check_indices(made, program->name);
+    if (status != BANYAN_OK) {
+        banyan_plan_destroy(made);
+        return status;
+    }
+    *plan = made;
+    return BANYAN_OK;
 }
 
 static banyan_status report_first_error(const banyan_program *program)
@@ -156,13 +213,5 @@ banyan_status banyan_program_compile(banyan_program *program, banyan_plan **plan
     if (!program)
         return error_set(BANYAN_ERR_INVALID, "there is no program to compile");
     RETURN_IF_FAILED(report_first_error(program));
-    banyan_plan *made;
-    RETURN_IF_FAILED(plan_written(program, &made));
-    banyan_status status = run_passes(program, &made);
-    if (status != BANYAN_OK) {
-        banyan_plan_destroy(made);
-        return status;
-    }
-    *plan = made;
-    return BANYAN_OK;
+    return run_passes(program, plan);
 }

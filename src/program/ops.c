@@ -13,29 +13,45 @@ static banyan_status rewrite_list(const ops_place *place, ops_rewrite rewrite, p
     return rewrite(place, ops, count);
 }
 
-static banyan_status rewrite_rank(const banyan_plan *before, banyan_plan *plan, int rank,
-                                  ops_rewrite rewrite)
+/* From the plan that the block is of to the one that is made, by way of `scratch`. */
+static banyan_status rewrite_block(ops_place *place, const ops_rewrite *rewrites, size_t count,
+                                   banyan_plan *made)
 {
-    plan_rank *of = &plan->ranks[rank];
-    for (uint32_t i = 0; i < of->block_count; i++) {
-        ops_place place = {before, plan, rank, &of->blocks[i]};
-        RETURN_IF_FAILED(rewrite_list(&place, rewrite, &place.block->ops, &place.block->op_count));
-    }
-    return BANYAN_OK;
+    plan_thread_block *block = place->block;
+    RETURN_IF_FAILED(plan_copy_ops(place->plan, block->ops, block->op_count, &block->ops));
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(rewrite_list(place, rewrites[i], &block->ops, &block->op_count));
+    return plan_copy_ops(made, block->ops, block->op_count, &block->ops);
 }
 
-banyan_status ops_rewrite_all(const banyan_plan *plan, ops_rewrite rewrite, banyan_plan **made)
+static banyan_status rewrite_blocks(const banyan_plan *before, const ops_rewrite *rewrites,
+                                    size_t count, banyan_plan *made)
 {
-    banyan_plan *clone;
-    RETURN_IF_FAILED(plan_clone(plan, &clone));
-    for (int rank = 0; rank < clone->rank_count; rank++) {
-        banyan_status status = rewrite_rank(plan, clone, rank, rewrite);
-        if (status != BANYAN_OK) {
-            banyan_plan_destroy(clone);
-            return status;
+    banyan_status status = BANYAN_OK;
+    for (int rank = 0; rank < made->rank_count; rank++) {
+        plan_rank *of = &made->ranks[rank];
+        for (uint32_t i = 0; i < of->block_count && status == BANYAN_OK; i++) {
+            banyan_plan scratch = *made;
+            scratch.memory = (arena){0};
+            ops_place place = {before, &scratch, rank, &of->blocks[i]};
+            status = rewrite_block(&place, rewrites, count, made);
+            arena_free(&scratch.memory);
         }
     }
-    *made = clone;
+    return status;
+}
+
+banyan_status ops_rewrite_all(const banyan_plan *plan, const ops_rewrite *rewrites, size_t count,
+                              banyan_plan **made)
+{
+    banyan_plan *frame;
+    RETURN_IF_FAILED(plan_clone_frame(plan, &frame));
+    banyan_status status = rewrite_blocks(plan, rewrites, count, frame);
+    if (status != BANYAN_OK) {
+        banyan_plan_destroy(frame);
+        return status;
+    }
+    *made = frame;
     return BANYAN_OK;
 }
 

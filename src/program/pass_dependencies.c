@@ -97,7 +97,7 @@ static bool mark_op(const ops_place *place, plan_op *op, block_state *state)
     return remember(state);
 }
 
-static banyan_status resolve(const ops_place *place, plan_op **ops, uint32_t *count)
+banyan_status pass_dependencies(const ops_place *place, plan_op **ops, uint32_t *count)
 {
     block_state state = {0};
     bool marked = true;
@@ -107,9 +107,4 @@ static banyan_status resolve(const ops_place *place, plan_op **ops, uint32_t *co
         interval_map_free(&state.maps[buffer]);
     array_free(&state.accesses);
     return marked ? ops_place_sync(place, ops, count) : BANYAN_ERR_NO_MEMORY;
-}
-
-banyan_status pass_dependencies(const banyan_plan *plan, banyan_plan **made)
-{
-    return ops_rewrite_all(plan, resolve, made);
 }

@@ -14,7 +14,7 @@ static banyan_status join(fuse *with, plan_op *current, plan_op *next, bool *joi
     return BANYAN_OK;
 }
 
-static banyan_status fuse_list(const ops_place *place, plan_op **ops, uint32_t *count)
+banyan_status pass_fuse(const ops_place *place, plan_op **ops, uint32_t *count)
 {
     fuse with = {place, {0}};
     uint32_t kept = 0;
@@ -30,9 +30,4 @@ static banyan_status fuse_list(const ops_place *place, plan_op **ops, uint32_t *
     }
     *count = kept;
     return BANYAN_OK;
-}
-
-banyan_status pass_fuse(const banyan_plan *plan, banyan_plan **made)
-{
-    return ops_rewrite_all(plan, fuse_list, made);
 }

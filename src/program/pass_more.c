@@ -25,7 +25,7 @@ static bool join_put(plan_op *put, const plan_op *next)
     return true;
 }
 
-static banyan_status join_more(const ops_place *place, plan_op **ops, uint32_t *count)
+banyan_status pass_more(const ops_place *place, plan_op **ops, uint32_t *count)
 {
     fuse with = {place, {0}};
     uint32_t kept = 0;
@@ -41,9 +41,4 @@ static banyan_status join_more(const ops_place *place, plan_op **ops, uint32_t *
     }
     *count = kept;
     return BANYAN_OK;
-}
-
-banyan_status pass_more(const banyan_plan *plan, banyan_plan **made)
-{
-    return ops_rewrite_all(plan, join_more, made);
 }

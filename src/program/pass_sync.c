@@ -1,7 +1,6 @@
-#include "program/ops.h"
 #include "program/pass.h"
 
-banyan_status pass_sync(const banyan_plan *plan, banyan_plan **made)
+banyan_status pass_sync(const ops_place *place, plan_op **ops, uint32_t *count)
 {
-    return ops_rewrite_all(plan, ops_place_sync, made);
+    return ops_place_sync(place, ops, count);
 }

@@ -106,7 +106,7 @@ static void fused_operations_are_replicated_whole(void **state)
 {
     (void)state;
     banyan_plan *plan = plan_written(1, 8, all_packets), *fused, *made;
-    CHECK_OK(pass_fuse(plan, &fused));
+    fused = run_pass(pass_fuse, plan);
     CHECK_OK(pass_instances(fused, 2, BANYAN_INTERLEAVED, &made));
     check_block(made, 0, 1, "recpkt sum i[1], s[3] -> i[1], s[7]");
     banyan_plan_destroy(plan);

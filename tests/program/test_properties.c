@@ -60,10 +60,9 @@ static void for_random_programs(int instances, void (*check)(uint64_t seed, cons
 
 /* ---- a pass finds nothing to do in what it has made ---- */
 
-static void check_again(const banyan_plan *plan, pass_under_test pass)
+static void check_again(const banyan_plan *plan, ops_rewrite pass)
 {
-    banyan_plan *again;
-    CHECK_OK(pass(plan, &again));
+    banyan_plan *again = run_pass(pass, plan);
     check_same(plan, again);
     banyan_plan_destroy(again);
 }
@@ -75,6 +74,24 @@ static void check_idempotent(uint64_t seed, const stages *all)
     check_again(stage_named(all, "fuse"), pass_fuse);
     check_again(stage_named(all, "sync"), pass_sync);
     check_again(stage_named(all, "dependencies"), pass_dependencies);
+}
+
+/* ---- without anybody looking ---- */
+
+/* The passes then run thread block by thread block, not one after another. */
+static void check_at_once(uint64_t seed, const stages *all)
+{
+    banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+    options.fuse_more = seed % 2;
+    banyan_plan *at_once = compile_random(seed, 2, &options);
+    check_same(all->plans[all->count - 1], at_once);
+    banyan_plan_destroy(at_once);
+}
+
+static void passes_at_once_make_what_one_after_another_makes(void **state)
+{
+    (void)state;
+    for_random_programs(1, check_at_once);
 }
 
 static void passes_are_idempotent(void **state)
@@ -262,6 +279,7 @@ static void exactly_the_missing_nops_are_inserted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(passes_at_once_make_what_one_after_another_makes),
         cmocka_unit_test(passes_are_idempotent),
         cmocka_unit_test(compiling_changes_no_result),
         cmocka_unit_test(every_instance_does_what_the_program_does),
