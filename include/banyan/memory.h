@@ -38,7 +38,8 @@ typedef struct banyan_iovec {
 
 typedef enum banyan_memory_kind {
     BANYAN_MEMORY_SYMMETRIC = 1, /* mapped by every rank of the node */
-    BANYAN_MEMORY_USER = 2       /* registered ordinary memory */
+    BANYAN_MEMORY_USER = 2,      /* registered ordinary memory */
+    BANYAN_MEMORY_DEVICE = 3     /* registered memory of a GPU */
 } banyan_memory_kind;
 
 /* How peers reach registered ordinary memory. */
@@ -78,8 +79,10 @@ BANYAN_API size_t banyan_memory_bytes(const banyan_memory *memory);
 BANYAN_API banyan_status banyan_memory_peer(const banyan_memory *memory, int rank, void **address,
                                             size_t *bytes);
 
-/* Let peers reach [address, address + bytes) of ordinary memory until it is unregistered. The
- * caller keeps it allocated that long. Local. */
+/* Let peers reach [address, address + bytes) of ordinary memory, or of one GPU's memory of any
+ * origin, until it is unregistered. The caller keeps it allocated that long. Peers map a GPU's when
+ * a copy between GPUs is prepared, and stage what CUDA lets nobody map. UNSUPPORTED for managed
+ * memory. Local. */
 BANYAN_API banyan_status banyan_memory_register(banyan_world *world, void *address, size_t bytes,
                                                 banyan_memory_handle *handle);
 
@@ -92,9 +95,9 @@ BANYAN_API banyan_status banyan_memory_unregister(banyan_world *world,
 BANYAN_API banyan_status banyan_memory_find(banyan_world *world, const void *address, size_t bytes,
                                             banyan_memory_handle *handle);
 
-/* Where a peer's symmetric memory is mapped in this process. UNSUPPORTED for user memory and for
- * another node's, NOT_FOUND for a buffer that is freed or was never here, INVALID for a handle that
- * reaches out of its buffer. Local. */
+/* Where a peer's symmetric memory is mapped in this process. UNSUPPORTED for registered memory and
+ * for another node's, NOT_FOUND for a buffer that is freed or was never here, INVALID for a handle
+ * that reaches out of its buffer. Local. */
 BANYAN_API banyan_status banyan_memory_map(banyan_world *world, const banyan_memory_handle *handle,
                                            void **address);
 

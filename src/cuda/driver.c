@@ -28,7 +28,7 @@ banyan_status driver_check(CUresult result, const char *call, int device)
 
 /* ---- contexts ---- */
 
-static banyan_status context_of(int device, CUcontext *context)
+banyan_status driver_context(int device, CUcontext *context)
 {
     if (device < 0 || device >= DEVICES_MAX)
         return banyan_error_set(BANYAN_ERR_INVALID, "cuda: there is no device %d", device);
@@ -48,7 +48,7 @@ static banyan_status context_of(int device, CUcontext *context)
 banyan_status driver_enter(int device)
 {
     CUcontext context = NULL;
-    banyan_status status = context_of(device, &context);
+    banyan_status status = driver_context(device, &context);
     return status == BANYAN_OK ? DRIVER(device, cuCtxPushCurrent, context) : status;
 }
 

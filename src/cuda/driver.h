@@ -107,6 +107,7 @@ banyan_status driver_check(CUresult result, const char *call, int device);
  * and kept until the process ends, as the CUDA runtime keeps it. */
 banyan_status driver_enter(int device);
 void driver_leave(void);
+banyan_status driver_context(int device, CUcontext *context);
 
 /* The device's number of an attribute. Within driver_open's success it cannot fail for those that
  * exist; 0 otherwise. */

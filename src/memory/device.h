@@ -10,27 +10,34 @@
 
 #include "memory/pages.h"
 
+/* What names a device alike in every process, whatever number it has there. */
+#define DEVICE_UUID_BYTES 16
+
 /* How peers get at memory that somebody else has allocated. */
 typedef enum device_sharing {
     DEVICE_SHARED_BY_NOBODY, /* peers cannot map it: it is staged */
     DEVICE_SHARED_BY_NAME,   /* `name` is enough */
-    DEVICE_SHARED_BY_FD      /* `fd_count` descriptors of the owner's, one a part */
+    DEVICE_SHARED_BY_FD      /* a descriptor for each of the allocations it is made of */
 } device_sharing;
 
 #define DEVICE_NAME_BYTES 64
 
-/* What names a device alike in every process, whatever number it has there. */
-#define DEVICE_UUID_BYTES 16
-
-/* Plain bytes, which a peer can be told. */
+/* Whole allocations of the caller's, one behind the other: plain bytes, which a peer can be told.
+ */
 typedef struct device_share {
     uint32_t sharing;     /* enum device_sharing */
     int32_t device;       /* its number at the owner */
-    uint64_t base, bytes; /* what is shared, whole allocations, in the owner's address space */
+    uint64_t base, bytes; /* in the owner's address space */
+    unsigned char uuid[DEVICE_UUID_BYTES];
     unsigned char name[DEVICE_NAME_BYTES];
-    uint64_t part_bytes; /* of each descriptor's part but the last; 0: there is one part */
-    uint32_t fd_count;
 } device_share;
+
+/* A peer's share, mapped here. */
+typedef struct device_attachment {
+    char *base;            /* where share->base lies */
+    uint64_t mapped_bytes; /* so far; all of them, but for one by descriptors that is being made */
+    bool here;             /* it is memory of this process, where it always was */
+} device_attachment;
 
 typedef struct memory_device_ops {
     size_t size;      /* of this struct */
@@ -67,14 +74,22 @@ typedef struct memory_device_ops {
     /* Which device does the address lie on? BANYAN_OK with kDLCPU for ordinary memory. */
     banyan_status (*locate)(const void *address, DLDevice *device);
 
-    /* Describe memory of the caller's, [address, address + bytes), for peers. `fds` (room for
-     * `most`) receives fd_count descriptors, to be closed once peers have mapped them. `reason`
-     * says why nobody can share it. */
-    banyan_status (*share)(const void *address, size_t bytes, device_share *share, int *fds,
-                           uint32_t most, char *reason, size_t reason_bytes);
-    /* Map a peer's; `fds` as there. `*base` is where share->base lies here. */
-    banyan_status (*attach)(int id, const device_share *share, const int *fds, char **base);
-    void (*detach)(const device_share *share, char *base);
+    /* Describe the allocations that [address, address + bytes) of the caller's lies in, for peers.
+     * `reason` says why nobody can share them. */
+    banyan_status (*share)(const void *address, size_t bytes, device_share *share, char *reason,
+                           size_t reason_bytes);
+    /* Of a share by descriptors: the allocation that begins at `offset`, and how long it is. The
+     * descriptor is to be closed. */
+    banyan_status (*share_part)(const device_share *share, uint64_t offset, int *fd,
+                                uint64_t *bytes);
+
+    /* Map a peer's share for use by device `id`. `here`: the peer is a thread of this process. One
+     * by descriptors is mapped by attach_part, allocation by allocation, and usable after the last.
+     * What has begun is to be detached, also when a later part fails. */
+    banyan_status (*attach)(int id, const device_share *share, bool here, device_attachment *made);
+    banyan_status (*attach_part)(int id, const device_share *share, int fd, uint64_t bytes,
+                                 device_attachment *attachment);
+    void (*detach)(int id, const device_share *share, const device_attachment *attachment);
 } memory_device_ops;
 
 /* The table for a kind of device, its module loaded when need be. UNSUPPORTED says what this build

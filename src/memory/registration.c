@@ -2,13 +2,14 @@
 #include <inttypes.h>
 
 #include "core/error.h"
-#include "memory/space.h"
+#include "memory/device.h"
+#include "memory/shares.h"
 
 /* Peers may be reading the entry: it is empty while it changes. */
 static void entry_show(registration_entry *entry, const registration *what)
 {
     atomic_store_explicit(&entry->id, 0, memory_order_seq_cst);
-    if (!what->live)
+    if (!what->live || what->kind != BANYAN_MEMORY_USER)
         return;
     atomic_store_explicit(&entry->address, what->address, memory_order_release);
     atomic_store_explicit(&entry->bytes, what->bytes, memory_order_release);
@@ -38,10 +39,10 @@ void registrations_show(memory_space *space, registration_entry *shown)
 bool registration_covers(const memory_space *space, const banyan_memory_handle *handle)
 {
     size_t index = index_of(handle->id);
-    if (handle->kind != BANYAN_MEMORY_USER || index >= space->registrations.count)
+    if (index >= space->registrations.count)
         return false;
     const registration *found = &space->registrations.data[index];
-    return found->live && found->id == handle->id &&
+    return found->live && found->id == handle->id && found->kind == handle->kind &&
            range_covers(found->address, found->bytes, handle);
 }
 
@@ -89,7 +90,8 @@ static void give_back_place(memory_space *space, size_t index)
         entry_show(&space->shown[index], gone);
 }
 
-static banyan_status add(memory_space *space, uintptr_t address, size_t bytes, uint64_t *id)
+static banyan_status add(memory_space *space, banyan_memory_kind kind, uintptr_t address,
+                         size_t bytes, uint64_t *id)
 {
     size_t index = 0;
     RETURN_IF_FAILED(take_place(space, &index));
@@ -97,6 +99,7 @@ static banyan_status add(memory_space *space, uintptr_t address, size_t bytes, u
     made->id += UINT64_C(1) << 32;
     made->address = address;
     made->bytes = bytes;
+    made->kind = kind;
     if (!spans_add(&space->registration_spans, address, address + bytes, made->id)) {
         give_back_place(space, index);
         return BANYAN_ERR_NO_MEMORY;
@@ -128,6 +131,22 @@ static banyan_status check_range(const memory_space *space, const void *address,
     return BANYAN_OK;
 }
 
+/* Ordinary memory, or a GPU's? */
+static banyan_status find_kind(const memory_space *space, const void *address, size_t bytes,
+                               banyan_memory_kind *kind)
+{
+    DLDevice device = BANYAN_HOST;
+    if (bytes > 0)
+        RETURN_IF_FAILED(banyan_memory_locate(address, &device));
+    if (device.device_type == kDLCUDAManaged)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: the memory at %p is managed by CUDA, which peers cannot map: "
+                         "copy it to memory of a device",
+                         space->rank, address);
+    *kind = device_is_host(device) ? BANYAN_MEMORY_USER : BANYAN_MEMORY_DEVICE;
+    return BANYAN_OK;
+}
+
 banyan_status banyan_memory_register(banyan_world *world, void *address, size_t bytes,
                                      banyan_memory_handle *handle)
 {
@@ -135,11 +154,13 @@ banyan_status banyan_memory_register(banyan_world *world, void *address, size_t 
     RETURN_IF_FAILED(memory_space_of(world, &space));
     RETURN_IF_FAILED(check_range(space, address, bytes));
     uint64_t id;
+    banyan_memory_kind kind = BANYAN_MEMORY_USER;
+    RETURN_IF_FAILED(find_kind(space, address, bytes, &kind));
     pthread_rwlock_wrlock(&space->lock);
-    banyan_status status = add(space, (uintptr_t)address, bytes, &id);
+    banyan_status status = add(space, kind, (uintptr_t)address, bytes, &id);
     pthread_rwlock_unlock(&space->lock);
     if (status == BANYAN_OK)
-        *handle = handle_of(space, BANYAN_MEMORY_USER, id, address, bytes);
+        *handle = handle_of(space, kind, id, address, bytes);
     return status;
 }
 
@@ -158,6 +179,8 @@ banyan_status banyan_memory_unregister(banyan_world *world, const banyan_memory_
         give_back_place(space, index);
     }
     pthread_rwlock_unlock(&space->lock);
+    if (known)
+        memory_shares_forget(space, handle->id);
     if (!known)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d has not registered %" PRIu64 " bytes at %#" PRIx64
@@ -176,8 +199,9 @@ banyan_status banyan_memory_find(banyan_world *world, const void *address, size_
     const span *found = spans_find(&space->buffer_spans, start, start + bytes);
     banyan_memory_kind kind = BANYAN_MEMORY_SYMMETRIC;
     if (!found) {
-        kind = BANYAN_MEMORY_USER;
         found = spans_find(&space->registration_spans, start, start + bytes);
+        if (found)
+            kind = space->registrations.data[index_of(found->id)].kind;
     }
     if (!found)
         return error_set(BANYAN_ERR_NOT_FOUND,

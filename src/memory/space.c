@@ -1,5 +1,7 @@
 #include "memory/space.h"
 
+#include "memory/attach.h"
+#include "memory/shares.h"
 #include "memory/user.h"
 #include "world/control.h"
 
@@ -12,6 +14,8 @@ static void space_destroy(void *attachment)
     user_memory_close(space->user);
     while (space->buffers.count > 0)
         banyan_memory_free(space->buffers.data[space->buffers.count - 1]);
+    attached_shares_free(space);
+    memory_shares_free(space);
     array_free(&space->buffers);
     spans_free(&space->buffer_spans);
     registrations_free(space);

@@ -38,6 +38,7 @@ typedef struct registration {
     uint64_t id; /* generation << 32 | index + 1 */
     uintptr_t address;
     size_t bytes;
+    banyan_memory_kind kind; /* USER or DEVICE */
     bool live;
     size_t next_free; /* index + 1; 0 at the end */
 } registration;
@@ -59,8 +60,10 @@ typedef struct memory_space {
     spans registration_spans;
     registration_entry *shown; /* to peers; NULL until somebody needs it */
 
-    struct user_memory *user; /* NULL until somebody needs it */
-    int processors;           /* that the node's ranks may run on, together; 0: not known yet */
+    struct memory_shares *shares;    /* of registered memory of GPUs; NULL until somebody asks */
+    struct attached_share *attached; /* what peers share and is mapped here */
+    struct user_memory *user;        /* NULL until somebody needs it */
+    int processors; /* that the node's ranks may run on, together; 0: not known yet */
 } memory_space;
 
 /* The world's, made when it is first asked for. */

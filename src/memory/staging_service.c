@@ -163,7 +163,8 @@ static void serve_slot(helper *self, board_slot *slot, bool foreign)
     move_to(self, slot->processor);
     slot_verdict verdict = SLOT_NOT_REGISTERED;
     pthread_rwlock_rdlock(&space->lock);
-    if (handle.rank == space->rank && registration_covers(space, &handle)) {
+    if (handle.kind == BANYAN_MEMORY_USER && handle.rank == space->rank &&
+        registration_covers(space, &handle)) {
         copy_unseen_begin(foreign);
         verdict = serve_pieces(slot, &handle);
         copy_unseen_end(foreign);

@@ -155,6 +155,33 @@ banyan_status control_share_fd(banyan_world *world, int mine, int *fds)
     return status;
 }
 
+uint64_t control_take_tag(banyan_world *world)
+{
+    return world_next_collective(world);
+}
+
+banyan_status control_send_fd(banyan_world *world, int destination, uint64_t tag, const void *data,
+                              size_t bytes, int fd)
+{
+    RETURN_IF_FAILED(check_rank(world, destination, "a descriptor to"));
+    return world_send(world, WIRE_DESCRIPTOR, destination, tag, data, bytes, fd);
+}
+
+banyan_status control_receive_fd(banyan_world *world, int source, uint64_t tag, const char *what,
+                                 void **data, size_t *bytes, int *fd)
+{
+    RETURN_IF_FAILED(check_rank(world, source, "a descriptor from"));
+    struct message *message;
+    RETURN_IF_FAILED(world_await(world, WIRE_DESCRIPTOR, source, tag, what, &message));
+    *data = message->data;
+    *bytes = message->bytes;
+    *fd = message->fd;
+    message->data = NULL;
+    message->fd = -1;
+    message_free(message);
+    return BANYAN_OK;
+}
+
 /* ---- looking ---- */
 
 int control_pid(const banyan_world *world, int rank)

@@ -41,6 +41,15 @@ banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max);
  * over the world (ranks of other nodes do the same among themselves). */
 banyan_status control_share_fd(banyan_world *world, int mine, int *fds);
 
+/* Messages that may carry a descriptor (-1: none), between ranks of this node. All ranks take the
+ * same tags in the same order, as calls that are collective. Receiving waits until the deadline;
+ * `*data` is to be freed, and `*fd` to be closed. */
+uint64_t control_take_tag(banyan_world *world);
+banyan_status control_send_fd(banyan_world *world, int destination, uint64_t tag, const void *data,
+                              size_t bytes, int fd);
+banyan_status control_receive_fd(banyan_world *world, int source, uint64_t tag, const char *what,
+                                 void **data, size_t *bytes, int *fd);
+
 /* A peer's process id as seen in this process, for ranks of this node; 0 elsewhere. */
 int control_pid(const banyan_world *world, int rank);
 

@@ -1,5 +1,6 @@
 #include "support/gpu.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -88,6 +89,17 @@ const memory_device_ops *gpu_memory(void)
     const memory_device_ops *ops;
     CHECK_OK(memory_device_find(kDLCUDA, &ops));
     return ops;
+}
+
+void *gpu_driver_function(const char *name)
+{
+    const char *file = emulated ? BANYAN_EMULATED_MODULES "/libbanyan_cuda.so" : "libcuda.so.1";
+    gpu_memory();
+    void *library = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
+    CHECK(library != NULL, "%s", dlerror());
+    void *function = dlsym(library, name);
+    dlclose(library);
+    return function;
 }
 
 void gpu_copy(void *to, const void *from, size_t bytes)

@@ -20,6 +20,10 @@ DLDevice gpu_device_for(int rank);
 
 const memory_device_ops *gpu_memory(void);
 
+/* A function of the CUDA driver, real or emulated, for memory that Banyan did not make; NULL: there
+ * is no such function. tests/emulation/cuda.h has the types of both for virtual memory. */
+void *gpu_driver_function(const char *name);
+
 /* Between memory of any kind; done when they return. */
 void gpu_copy(void *to, const void *from, size_t bytes);
 void gpu_fill(void *to, uint8_t value, size_t bytes);

@@ -22,10 +22,10 @@ bool mappings_find(const void *address, mapping *found);
 /* What cuMemCreate takes for memory of a device that other processes can map. */
 CUmemAllocationProp shareable_memory_of(int device);
 
-/* Map `count` parts one behind the other, `part_bytes` each and the last what is left of `bytes`,
- * for use by a device; the handles may be released then. */
-banyan_status vmm_map(int device, const CUmemGenericAllocationHandle *parts, size_t count,
-                      size_t part_bytes, size_t bytes, pages *made);
+/* Let a device use what is mapped at [start, start + bytes). */
+banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes);
+
+banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES]);
 
 /* Of the table: vmm.c. */
 banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made);
@@ -36,5 +36,17 @@ void vmm_release(pages *mapped);
 banyan_status bytes_copy(void *to, const void *from, size_t bytes);
 banyan_status bytes_fill(void *to, uint8_t value, size_t bytes);
 banyan_status bytes_locate(const void *address, DLDevice *device);
+
+/* share.c */
+banyan_status share_describe(const void *address, size_t bytes, device_share *share, char *reason,
+                             size_t reason_bytes);
+banyan_status share_part(const device_share *share, uint64_t offset, int *fd, uint64_t *bytes);
+
+/* attach.c */
+banyan_status attach_begin(int device, const device_share *share, bool here,
+                           device_attachment *made);
+banyan_status attach_part(int device, const device_share *share, int fd, uint64_t bytes,
+                          device_attachment *attachment);
+void attach_end(int device, const device_share *share, const device_attachment *attachment);
 
 #endif

@@ -31,7 +31,7 @@ static banyan_status cuda_open(int id)
     return BANYAN_OK;
 }
 
-static banyan_status cuda_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
+banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
 {
     CUuuid found;
     CUdevice device;
@@ -50,7 +50,7 @@ static int device_of(const unsigned char uuid[DEVICE_UUID_BYTES])
     driver.cuDeviceGetCount(&count);
     for (int id = 0; id < count; id++) {
         unsigned char found[DEVICE_UUID_BYTES];
-        if (cuda_identify(id, found) == BANYAN_OK && memcmp(found, uuid, sizeof found) == 0)
+        if (device_identify(id, found) == BANYAN_OK && memcmp(found, uuid, sizeof found) == 0)
             return id;
     }
     return -1;
@@ -115,7 +115,7 @@ const memory_device_ops cuda_memory_ops = {
     .name = "cuda",
     .type = kDLCUDA,
     .open = cuda_open,
-    .identify = cuda_identify,
+    .identify = device_identify,
     .reach = cuda_reach,
     .create = vmm_create,
     .map = vmm_map_peer,
@@ -126,4 +126,9 @@ const memory_device_ops cuda_memory_ops = {
     .copy = bytes_copy,
     .fill = bytes_fill,
     .locate = bytes_locate,
+    .share = share_describe,
+    .share_part = share_part,
+    .attach = attach_begin,
+    .attach_part = attach_part,
+    .detach = attach_end,
 };

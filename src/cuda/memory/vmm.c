@@ -41,7 +41,7 @@ static void unmap(CUdeviceptr start, size_t mapped_bytes, size_t reserved_bytes)
     driver.cuMemAddressFree(start, reserved_bytes);
 }
 
-static banyan_status allow(int device, CUdeviceptr start, size_t bytes)
+banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
 {
     CUmemAccessDesc access = {
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
@@ -50,22 +50,17 @@ static banyan_status allow(int device, CUdeviceptr start, size_t bytes)
     return DRIVER(device, cuMemSetAccess, start, bytes, &access, 1);
 }
 
-banyan_status vmm_map(int device, const CUmemGenericAllocationHandle *parts, size_t count,
-                      size_t part_bytes, size_t bytes, pages *made)
+/* Map it for use by a device; the handle may be released then. */
+static banyan_status map(int device, CUmemGenericAllocationHandle memory, size_t bytes, pages *made)
 {
     CUdeviceptr start = 0;
     banyan_status status = DRIVER(device, cuMemAddressReserve, &start, bytes, 0, 0, 0);
     if (status != BANYAN_OK)
         return status;
-    size_t mapped = 0;
-    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
-        size_t now = i + 1 < count ? part_bytes : bytes - mapped;
-        status = DRIVER(device, cuMemMap, start + mapped, now, 0, parts[i], 0);
-        if (status == BANYAN_OK)
-            mapped += now;
-    }
+    status = DRIVER(device, cuMemMap, start, bytes, 0, memory, 0);
+    size_t mapped = status == BANYAN_OK ? bytes : 0;
     if (status == BANYAN_OK)
-        status = allow(device, start, bytes);
+        status = vmm_allow(device, start, bytes);
     if (status == BANYAN_OK)
         status = mappings_add((mapping){start, start + bytes, device});
     if (status != BANYAN_OK) {
@@ -96,7 +91,7 @@ static banyan_status export_and_map(int device, CUmemGenericAllocationHandle mem
     if (status != BANYAN_OK)
         return status;
     fcntl(exported, F_SETFD, FD_CLOEXEC);
-    status = vmm_map(device, &memory, 1, bytes, bytes, &mapped);
+    status = map(device, memory, bytes, &mapped);
     if (status == BANYAN_OK) {
         status = bytes_fill(mapped.address, 0, bytes);
         if (status != BANYAN_OK)
@@ -147,7 +142,7 @@ static banyan_status map_here(int device, int fd, size_t mapped_bytes, pages *ma
                                   (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (status != BANYAN_OK)
         return status;
-    status = vmm_map(device, &memory, 1, mapped_bytes, mapped_bytes, made);
+    status = map(device, memory, mapped_bytes, made);
     driver.cuMemRelease(memory);
     return status;
 }

@@ -1,0 +1,160 @@
+/* Mapping what peers share: see share.c. */
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+
+/* ---- memory of this process ---- */
+
+/* Kernels of one device may then use cudaMalloc's memory on the other at its own address. */
+static banyan_status enable_peer(int device, int peer)
+{
+    CUcontext context = NULL;
+    if (peer == device)
+        return BANYAN_OK;
+    banyan_status status = driver_context(peer, &context);
+    if (status == BANYAN_OK)
+        status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    CUresult result = driver.cuCtxEnablePeerAccess(context, 0);
+    if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        status = driver_check(result, "cuCtxEnablePeerAccess", device);
+    driver_leave();
+    return status;
+}
+
+/* ---- by name ---- */
+
+static banyan_status open_name(int device, const device_share *share, char **base)
+{
+    CUipcMemHandle name;
+    CUdeviceptr opened = 0;
+    memcpy(&name, share->name, sizeof name);
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = DRIVER(device, cuIpcOpenMemHandle, &opened, name, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    driver_capture_restore(before);
+    driver_leave();
+    if (status == BANYAN_OK)
+        *base = (char *)(uintptr_t)opened;
+    return status;
+}
+
+static void close_name(int device, char *base)
+{
+    if (driver_enter(device) != BANYAN_OK)
+        return;
+    driver_capture before = driver_capture_relax();
+    driver.cuIpcCloseMemHandle((CUdeviceptr)base);
+    driver_capture_restore(before);
+    driver_leave();
+}
+
+static banyan_status attach_name(int device, const device_share *share, bool here,
+                                 device_attachment *made)
+{
+    char *base = (char *)(uintptr_t)share->base;
+    banyan_status status =
+        here ? enable_peer(device, share->device) : open_name(device, share, &base);
+    if (status == BANYAN_OK && !here) {
+        uintptr_t start = (uintptr_t)base;
+        status = mappings_add((mapping){start, start + share->bytes, device});
+        if (status != BANYAN_OK)
+            close_name(device, base);
+    }
+    if (status == BANYAN_OK)
+        *made = (device_attachment){base, share->bytes, here};
+    return status;
+}
+
+/* ---- by descriptors ---- */
+
+static banyan_status reserve(int device, const device_share *share, device_attachment *made)
+{
+    CUdeviceptr start = 0;
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuMemAddressReserve, &start, share->bytes, 0, 0, 0);
+    driver_leave();
+    if (status == BANYAN_OK)
+        *made = (device_attachment){.base = (char *)(uintptr_t)start};
+    return status;
+}
+
+static banyan_status map_part(int device, int fd, CUdeviceptr start, size_t bytes)
+{
+    CUmemGenericAllocationHandle memory;
+    banyan_status status = DRIVER(device, cuMemImportFromShareableHandle, &memory,
+                                  (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuMemMap, start, bytes, 0, memory, 0);
+    driver.cuMemRelease(memory);
+    return status;
+}
+
+static banyan_status attach_here(int device, const device_share *share, int fd, uint64_t bytes,
+                                 device_attachment *attachment)
+{
+    CUdeviceptr start = (CUdeviceptr)attachment->base;
+    banyan_status status = map_part(device, fd, start + attachment->mapped_bytes, bytes);
+    if (status != BANYAN_OK)
+        return status;
+    attachment->mapped_bytes += bytes;
+    if (attachment->mapped_bytes < share->bytes)
+        return BANYAN_OK;
+    status = vmm_allow(device, start, share->bytes);
+    return status == BANYAN_OK ? mappings_add((mapping){start, start + share->bytes, device})
+                               : status;
+}
+
+banyan_status attach_part(int device, const device_share *share, int fd, uint64_t bytes,
+                          device_attachment *attachment)
+{
+    if (bytes == 0 || bytes > share->bytes - attachment->mapped_bytes)
+        return banyan_error_set(
+            BANYAN_ERR_INVALID, "cuda: a part of %llu bytes does not fit behind %llu of %llu",
+            (unsigned long long)bytes, (unsigned long long)attachment->mapped_bytes,
+            (unsigned long long)share->bytes);
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = attach_here(device, share, fd, bytes, attachment);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* ---- any ---- */
+
+banyan_status attach_begin(int device, const device_share *share, bool here,
+                           device_attachment *made)
+{
+    switch (share->sharing) {
+    case DEVICE_SHARED_BY_NAME:
+        return attach_name(device, share, here, made);
+    case DEVICE_SHARED_BY_FD:
+        return reserve(device, share, made);
+    default:
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: nobody can share that memory");
+    }
+}
+
+void attach_end(int device, const device_share *share, const device_attachment *attachment)
+{
+    if (attachment->here || !attachment->base)
+        return;
+    CUdeviceptr start = (CUdeviceptr)attachment->base;
+    mappings_remove(start);
+    if (share->sharing == DEVICE_SHARED_BY_NAME) {
+        close_name(device, attachment->base);
+        return;
+    }
+    if (attachment->mapped_bytes > 0)
+        driver.cuMemUnmap(start, attachment->mapped_bytes);
+    driver.cuMemAddressFree(start, share->bytes);
+}

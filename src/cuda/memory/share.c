@@ -1,0 +1,192 @@
+/* Memory that somebody else has allocated, described so that other processes can map it:
+ * cudaMalloc's by its name for other processes, mapped virtual memory by the descriptors of what is
+ * mapped. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/memory/memory.h"
+
+_Static_assert(sizeof(CUipcMemHandle) <= DEVICE_NAME_BYTES, "a name holds CUDA's");
+
+/* Answers of 4 bytes; 0 when the driver knows none. */
+static int attribute_of(const void *address, CUpointer_attribute attribute)
+{
+    int value = 0;
+    return driver.cuPointerGetAttribute(&value, attribute, (CUdeviceptr)address) == CUDA_SUCCESS
+               ? value
+               : 0;
+}
+
+static bool is_of_pool(const void *address)
+{
+    void *pool = NULL;
+    return driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                        (CUdeviceptr)address) == CUDA_SUCCESS &&
+           pool;
+}
+
+/* The allocation that an address lies in. */
+static banyan_status allocation_at(int device, uint64_t address, uint64_t *base, uint64_t *bytes)
+{
+    CUdeviceptr start = 0;
+    size_t length = 0;
+    banyan_status status =
+        DRIVER(device, cuMemGetAddressRange, &start, &length, (CUdeviceptr)address);
+    *base = start;
+    *bytes = length;
+    return status;
+}
+
+/* ---- cudaMalloc ---- */
+
+static banyan_status describe_plain(device_share *share, const void *address, size_t bytes,
+                                    char *reason, size_t reason_bytes)
+{
+    CUipcMemHandle name;
+    banyan_status status =
+        allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &share->bytes);
+    if (status != BANYAN_OK)
+        return status;
+    if ((uintptr_t)address - share->base + bytes > share->bytes) {
+        snprintf(reason, reason_bytes, "it spans two allocations of cudaMalloc");
+        return BANYAN_OK;
+    }
+    CUresult result = driver.cuIpcGetMemHandle(&name, (CUdeviceptr)share->base);
+    if (result != CUDA_SUCCESS) {
+        driver_check(result, "cuIpcGetMemHandle", share->device);
+        snprintf(reason, reason_bytes, "%s", banyan_last_error());
+        return BANYAN_OK;
+    }
+    memcpy(share->name, &name, sizeof name);
+    share->sharing = DEVICE_SHARED_BY_NAME;
+    return BANYAN_OK;
+}
+
+/* ---- virtual memory ---- */
+
+/* What is mapped at the address: to be released. False when it is no mapped virtual memory. */
+static bool mapped_at(uint64_t address, CUmemGenericAllocationHandle *memory)
+{
+    return driver.cuMemRetainAllocationHandle(memory, (void *)(uintptr_t)address) == CUDA_SUCCESS;
+}
+
+static bool is_exportable(uint64_t address)
+{
+    CUmemAllocationProp what = {0};
+    CUmemGenericAllocationHandle memory;
+    if (!mapped_at(address, &memory))
+        return false;
+    CUresult result = driver.cuMemGetAllocationPropertiesFromHandle(&what, memory);
+    driver.cuMemRelease(memory);
+    return result == CUDA_SUCCESS &&
+           (what.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+}
+
+/* From the allocation that holds the first byte to the one that holds the last. */
+static banyan_status describe_virtual(device_share *share, const void *address, size_t bytes,
+                                      char *reason, size_t reason_bytes)
+{
+    uint64_t end = (uint64_t)(uintptr_t)address + bytes, part, part_bytes;
+    banyan_status status =
+        allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &part_bytes);
+    for (part = share->base; status == BANYAN_OK && share->base + share->bytes < end;) {
+        if (!is_exportable(part)) {
+            snprintf(reason, reason_bytes,
+                     "it lies in memory of cuMemCreate that was made without a descriptor for "
+                     "other processes");
+            return BANYAN_OK;
+        }
+        share->bytes += part_bytes;
+        part += part_bytes;
+        if (part < end)
+            status = allocation_at(share->device, part, &part, &part_bytes);
+        if (status == BANYAN_OK && part != share->base + share->bytes) {
+            snprintf(reason, reason_bytes, "there is a hole in it");
+            return BANYAN_OK;
+        }
+    }
+    if (status == BANYAN_OK)
+        share->sharing = DEVICE_SHARED_BY_FD;
+    return status;
+}
+
+/* ---- any ---- */
+
+static banyan_status describe(device_share *share, const void *address, size_t bytes, char *reason,
+                              size_t reason_bytes)
+{
+    CUmemGenericAllocationHandle memory;
+    if (attribute_of(address, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE))
+        return describe_plain(share, address, bytes, reason, reason_bytes);
+    if (mapped_at((uint64_t)(uintptr_t)address, &memory)) {
+        driver.cuMemRelease(memory);
+        return describe_virtual(share, address, bytes, reason, reason_bytes);
+    }
+    snprintf(reason, reason_bytes, "%s",
+             is_of_pool(address) ? "it was allocated from a stream-ordered pool (cudaMallocAsync)"
+                                 : "CUDA has no way to share it");
+    return BANYAN_OK;
+}
+
+banyan_status share_describe(const void *address, size_t bytes, device_share *share, char *reason,
+                             size_t reason_bytes)
+{
+    DLDevice device;
+    device_share made = {.sharing = DEVICE_SHARED_BY_NOBODY};
+    bytes_locate(address, &device);
+    made.device = device.device_id;
+    if (device.device_type != kDLCUDA)
+        return banyan_error_set(BANYAN_ERR_INVALID, "cuda: %p is no memory of a device", address);
+    banyan_status status = device_identify(made.device, made.uuid);
+    if (status == BANYAN_OK)
+        status = driver_enter(made.device);
+    if (status != BANYAN_OK)
+        return status;
+    status = describe(&made, address, bytes, reason, reason_bytes);
+    driver_leave();
+    if (status == BANYAN_OK)
+        *share = made;
+    return status;
+}
+
+static banyan_status export_part(const device_share *share, uint64_t start, int *fd)
+{
+    CUmemGenericAllocationHandle memory;
+    banyan_status status =
+        DRIVER(share->device, cuMemRetainAllocationHandle, &memory, (void *)(uintptr_t)start);
+    if (status != BANYAN_OK)
+        return status;
+    int exported = -1;
+    status = DRIVER(share->device, cuMemExportToShareableHandle, &exported, memory,
+                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    driver.cuMemRelease(memory);
+    if (status != BANYAN_OK)
+        return status;
+    fcntl(exported, F_SETFD, FD_CLOEXEC);
+    *fd = exported;
+    return BANYAN_OK;
+}
+
+banyan_status share_part(const device_share *share, uint64_t offset, int *fd, uint64_t *bytes)
+{
+    uint64_t start = 0, part_bytes = 0;
+    int exported = -1;
+    banyan_status status = driver_enter(share->device);
+    if (status != BANYAN_OK)
+        return status;
+    status = allocation_at(share->device, share->base + offset, &start, &part_bytes);
+    if (status == BANYAN_OK && start != share->base + offset)
+        status = banyan_error_set(BANYAN_ERR_INVALID,
+                                  "cuda: the memory at %#llx of device %d is not what was shared",
+                                  (unsigned long long)start, share->device);
+    if (status == BANYAN_OK)
+        status = export_part(share, start, &exported);
+    driver_leave();
+    if (status == BANYAN_OK) {
+        *fd = exported;
+        *bytes = part_bytes;
+    }
+    return status;
+}
