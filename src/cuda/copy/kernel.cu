@@ -127,12 +127,12 @@ static __device__ __forceinline__ void move_units(const tile &of, unsigned lane)
             unsigned unit = first + (unsigned)k * COPY_WARP;
             unit_place<inner>(of, kept, unit, &to[k], &from);
             if (unit < of.units)
-                words[k] = *(const word *)(of.from + from);
+                words[k] = load_word((const word *)(of.from + from));
         }
 #pragma unroll
         for (int k = 0; k < UNITS_IN_FLIGHT; k++)
             if (first + (unsigned)k * COPY_WARP < of.units)
-                *(word *)(of.to + to[k]) = words[k];
+                store_word((word *)(of.to + to[k]), words[k]);
     }
 }
 
@@ -175,7 +175,7 @@ static __device__ void walk_tile(const copy_walk *walk, uint64_t number, unsigne
     for (uint64_t unit = first + lane; unit < end; unit += COPY_WARP) {
         uint64_t elem = unit / walk->elem_units, part = unit - elem * walk->elem_units;
         const word *from = (const word *)element_of(&walk->from, elem) + part;
-        *((word *)element_of(&walk->to, elem) + part) = *from;
+        store_word((word *)element_of(&walk->to, elem) + part, load_word(from));
     }
 }
 
@@ -296,7 +296,7 @@ static __device__ void finish(const copy_args *run)
         run->shared->blocks_done = 0;
 }
 
-static __global__ void __launch_bounds__(COPY_THREADS_MAX, 4)
+static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     copy_kernel(const __grid_constant__ copy_args args)
 {
     const copy_args *run = &args;

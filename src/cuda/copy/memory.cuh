@@ -8,6 +8,39 @@
 
 #ifdef __CUDACC__
 
+/* Words that are moved: known to lie in global memory, which saves the hardware asking. */
+#define DEFINE_WORD(type, c_type, suffix, constraint)                                              \
+    static __device__ __forceinline__ type load_word(const type *from)                             \
+    {                                                                                              \
+        c_type value;                                                                              \
+        asm volatile("ld.global." suffix " %0, [%1];" : "=" constraint(value) : "l"(from));        \
+        return (type)value;                                                                        \
+    }                                                                                              \
+    static __device__ __forceinline__ void store_word(type *to, type value)                        \
+    {                                                                                              \
+        asm volatile("st.global." suffix " [%0], %1;" ::"l"(to), constraint((c_type)value));       \
+    }
+
+DEFINE_WORD(uint64_t, uint64_t, "u64", "l")
+DEFINE_WORD(uint32_t, uint32_t, "u32", "r")
+DEFINE_WORD(uint16_t, uint16_t, "u16", "h")
+DEFINE_WORD(uint8_t, uint16_t, "u8", "h")
+
+static __device__ __forceinline__ uint4 load_word(const uint4 *from)
+{
+    uint4 value;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from));
+    return value;
+}
+
+static __device__ __forceinline__ void store_word(uint4 *to, uint4 value)
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w));
+}
+
 static __device__ __forceinline__ uint64_t load_acquire(const uint64_t *word)
 {
     uint64_t value;
@@ -66,6 +99,16 @@ static __device__ __forceinline__ void rest(void)
 #else
 
 #include <time.h>
+
+template <typename word> static inline word load_word(const word *from)
+{
+    return *from;
+}
+
+template <typename word> static inline void store_word(word *to, word value)
+{
+    *to = value;
+}
 
 static inline uint64_t load_acquire(const uint64_t *word)
 {

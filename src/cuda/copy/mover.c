@@ -17,7 +17,7 @@
 /* Copies of one stream follow each other with a gap; those of several fill each other's. */
 #define SIDE_STREAMS 4
 
-#define BLOCKS_A_MULTIPROCESSOR 4
+#define BLOCKS_A_MULTIPROCESSOR 2
 
 typedef struct mover {
     banyan_world *world;
