@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copies.h"
 #include "gpu.h"
 #include "handwritten.h"
 #include "limits.h"
@@ -34,12 +35,11 @@ typedef struct bench {
     banyan_memory *registered[2];
     char *ordinary[2], *expected;
     banyan_memory *scratch; /* of the kernel by hand */
-uint32_t *run;
-FILE *json;
-bool first_row, wrong;
-uint64_t least, most;
-}
-bench;
+    uint32_t *run;
+    FILE *json;
+    bool first_row, wrong;
+    uint64_t least, most;
+} bench;
 
 /* One measured thing. */
 typedef struct job {
@@ -176,7 +176,7 @@ static void print_row(bench *b, const collective *what, uint64_t bytes, const do
     b->first_row = false;
 }
 
-static void measure(bench *b, const collective *what, uint64_t bytes)
+static void measure_size(bench *b, const collective *what, uint64_t bytes)
 {
     bool divided = what->kind != BANYAN_ALLREDUCE;
     job j = {.of = b, .kind = what->kind};
@@ -269,11 +269,11 @@ static void print_head(const bench *b)
             b->limit.empty_us, b->peer ? nccl_version(b->peer) : "");
 }
 
-static bool wanted(const collective *what, char **names, int count)
+static bool wanted_name(const char *name, char **names, int count)
 {
     bool found = count == 0;
     for (int i = 0; i < count; i++)
-        found |= strcmp(names[i], what->name) == 0;
+        found |= strcmp(names[i], name) == 0;
     return found;
 }
 
@@ -290,7 +290,7 @@ static uint64_t parse_bytes(const char *text, char **end)
 static int refuse(void)
 {
     fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [allreduce] [allgather] "
-                    "[reducescatter]\n");
+                    "[reducescatter] [copies]\n");
     return 2;
 }
 
@@ -321,11 +321,15 @@ int main(int argc, char **argv)
     }
     print_head(&b);
     for (size_t i = 0; i < COLLECTIVES; i++) {
-        if (!wanted(&collectives[i], argv + first, argc - first))
+        if (!wanted_name(collectives[i].name, argv + first, argc - first))
             continue;
         for (uint64_t bytes = b.least; bytes <= b.most; bytes *= bytes < (1 << 20) ? 2 : 4)
-            measure(&b, &collectives[i], bytes);
+            measure_size(&b, &collectives[i], bytes);
     }
+    if (b.json)
+        fprintf(b.json, "\n], \"copies\": [");
+    if (wanted_name("copies", argv + first, argc - first))
+        b.wrong |= !copies_measure(&b.on, &b.limit, b.json);
     if (b.json) {
         fprintf(b.json, "\n]}\n");
         if (fclose(b.json) != 0) {

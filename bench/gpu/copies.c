@@ -1,0 +1,174 @@
+#include "copies.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BYTES ((size_t)256 << 20) /* that a rank sends in most cases */
+
+/* The lower half of the ranks send and the others receive, or all do both. */
+typedef struct copy_case {
+    const char *name;
+    size_t row_bytes;  /* 0: what goes to a partner is contiguous */
+    size_t task_count; /* for each partner */
+    size_t task_bytes;
+    bool both_ways;
+    double goal; /* share of the copy engine's speed; 0: none */
+} copy_case;
+
+static const copy_case cases[] = {
+    {"contiguous, one way", 0, 1, BYTES, false, 0.95},
+    {"contiguous, both ways", 0, 1, BYTES, true, 0.95},
+    {"rows of 256 B, one way", 256, 1, BYTES, false, 0.85},
+    {"rows of 2 KiB, one way", 2048, 1, BYTES, false, 0.85},
+    {"rows of 2 KiB, both ways", 2048, 1, BYTES, true, 0.85},
+    {"10,000 × 4 KiB, one way", 0, 10000, 4096, false, 0},
+    {"256 × 1 MiB, both ways", 0, 256, (size_t)1 << 20, true, 0},
+};
+
+typedef struct traffic {
+    const gpu *on;
+    const copy_case *of;
+    char *source, *destination;
+    banyan_copy_schedule *schedule;
+    FILE *json;
+    bool *follows; /* another object in the file */
+} traffic;
+
+static int partner_of(const gpu *on)
+{
+    return (on->rank + on->ranks / 2) % on->ranks;
+}
+
+/* Rows of a wider matrix at the source, together at the destination: a column shard of it. */
+static void describe(const traffic *t, char *data, bool at_source, size_t task, DLTensor *tensor,
+                     int64_t *shape, int64_t *strides)
+{
+    const copy_case *of = t->of;
+    size_t row = of->row_bytes ? of->row_bytes : of->task_bytes;
+    shape[0] = (int64_t)(of->task_bytes / row);
+    shape[1] = (int64_t)(row / 2);
+    strides[0] = shape[1] * (at_source && of->row_bytes ? 2 : 1);
+    strides[1] = 1;
+    *tensor = (DLTensor){.data = data,
+                         .device = BANYAN_CUDA(t->on->device),
+                         .ndim = 2,
+                         .dtype = BANYAN_BF16,
+                         .shape = shape,
+                         .strides = strides,
+                         .byte_offset = task * of->task_bytes};
+}
+
+static void submit(traffic *t, banyan_copy_service *service)
+{
+    bool sends = t->of->both_ways || t->on->rank < t->on->ranks / 2;
+    bool receives = t->of->both_ways || !sends;
+    for (size_t task = 0; task < t->of->task_count; task++) {
+        DLTensor tensor;
+        int64_t shape[2], strides[2];
+        describe(t, t->source, true, task, &tensor, shape, strides);
+        if (sends)
+            need(banyan_copy_service_submit_send(service, &tensor, partner_of(t->on), task));
+        describe(t, t->destination, false, task, &tensor, shape, strides);
+        if (receives)
+            need(banyan_copy_service_submit_recv(service, &tensor, partner_of(t->on), task));
+    }
+    need(banyan_copy_service_prepare(service, &t->schedule));
+}
+
+static void run(void *context, cudaStream_t stream)
+{
+    const traffic *t = context;
+    need(banyan_copy_schedule_run(t->schedule, stream));
+}
+
+/* What the partner's source has, which is filled by rank: fetched the slow way. */
+static bool is_right(const traffic *t, const banyan_memory *sources)
+{
+    const copy_case *of = t->of;
+    if (!of->both_ways && t->on->rank < t->on->ranks / 2)
+        return true;
+    void *theirs;
+    size_t bytes, row = of->row_bytes ? of->row_bytes : of->task_bytes;
+    need(banyan_memory_peer(sources, partner_of(t->on), &theirs, &bytes));
+    size_t total = of->task_bytes * of->task_count, pitch = of->row_bytes ? 2 * row : row;
+    char *wanted;
+    CUDA(cudaMalloc((void **)&wanted, total));
+    CUDA(cudaMemcpy2D(wanted, row, theirs, pitch, row, total / row, cudaMemcpyDefault));
+    bool equal = gpu_equal(wanted, t->destination, total);
+    CUDA(cudaFree(wanted));
+    return equal;
+}
+
+static void print(const traffic *t, const char *backend, double us, double limit)
+{
+    const copy_case *of = t->of;
+    double gbs = (double)(of->task_bytes * of->task_count) * 1e-3 / us;
+    if (t->on->rank != 0)
+        return;
+    printf("%-26s %-9s %10.1f µs %8.1f GB/s  %5.1f %% of the copy engine", of->name, backend, us,
+           gbs, 100 * gbs / limit);
+    printf(of->goal > 0 && strcmp(backend, "direct") == 0 && gbs < of->goal * limit
+               ? ", goal %.0f\n"
+               : "\n",
+           100 * of->goal);
+    fflush(stdout);
+    if (t->json)
+        fprintf(t->json,
+                "%s\n    {\"copy\": \"%s\", \"backend\": \"%s\", \"us\": %.2f, \"gb_s\": %.1f, "
+                "\"copy_engine_gb_s\": %.1f}",
+                *t->follows ? "," : "", of->name, backend, us, gbs, limit);
+    *t->follows = true;
+}
+
+static bool measure(traffic *t, const banyan_memory *sources, const char *backend, double limit)
+{
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    banyan_copy_service *service;
+    options.device = BANYAN_CUDA(t->on->device);
+    if (banyan_copy_service_open(t->on->world, backend, &options, &service) != BANYAN_OK) {
+        if (t->on->rank == 0)
+            printf("%-26s %-9s not measured: %s\n", t->of->name, backend, banyan_last_error());
+        return true;
+    }
+    submit(t, service);
+    CUDA(cudaMemset(t->destination, 0x7F, t->of->task_bytes * t->of->task_count));
+    CUDA(cudaDeviceSynchronize());
+    double us = gpu_time_us(t->on, run, t);
+    bool right = is_right(t, sources);
+    if (!right)
+        fprintf(stderr, "rank %d: %s by %s came out wrong\n", t->on->rank, t->of->name, backend);
+    print(t, backend, us, limit);
+    need(banyan_world_barrier(t->on->world));
+    banyan_copy_schedule_free(t->schedule);
+    banyan_copy_service_close(service);
+    return right;
+}
+
+bool copies_measure(const gpu *on, const limits *limit, FILE *json)
+{
+    static const char *const backends[] = {"direct", "nccl", "pipeline"};
+    DLDevice device = BANYAN_CUDA(on->device);
+    banyan_memory *sources, *destinations;
+    bool right = true, follows = false;
+    if (on->ranks % 2 != 0)
+        return true;
+    need(banyan_memory_alloc_on(on->world, device, 2 * BYTES, &sources));
+    need(banyan_memory_alloc_on(on->world, device, BYTES, &destinations));
+    gpu_fill(on, banyan_memory_local(sources), 2 * BYTES, 7);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        double best = cases[i].both_ways ? limit->both_ways_gbs : limit->one_way_gbs;
+        for (size_t k = 0; k < sizeof(backends) / sizeof(backends[0]); k++) {
+            traffic t = {.on = on,
+                         .of = &cases[i],
+                         .source = banyan_memory_local(sources),
+                         .destination = banyan_memory_local(destinations),
+                         .json = json,
+                         .follows = &follows};
+            right &= measure(&t, sources, backends[k], best);
+        }
+    }
+    need(banyan_world_barrier(on->world));
+    banyan_memory_free(sources);
+    banyan_memory_free(destinations);
+    return right;
+}

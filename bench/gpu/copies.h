@@ -1,0 +1,14 @@
+/* What resharding is made of, between GPUs: boxes moved by the copy service, beside copy engines.
+ */
+#ifndef BENCH_COPIES_H
+#define BENCH_COPIES_H
+
+#include <stdio.h>
+
+#include "limits.h"
+
+/* Print a line a case and backend; into `json`, when there is one, an object each, separated by
+ * commas. False when bytes came out wrong. Collective. */
+bool copies_measure(const gpu *on, const limits *limit, FILE *json);
+
+#endif
