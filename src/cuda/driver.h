@@ -43,6 +43,8 @@
     X(cuMemGetAllocationPropertiesFromHandle)                                                      \
     X(cuMemAlloc)                                                                                  \
     X(cuMemFree)                                                                                   \
+    X(cuMemAllocAsync)                                                                             \
+    X(cuMemFreeAsync)                                                                              \
     X(cuMemGetInfo)                                                                                \
     X(cuMemHostAlloc)                                                                              \
     X(cuMemFreeHost)                                                                               \

@@ -12,14 +12,52 @@
 
 #define GRANULE ((size_t)2 << 20)
 
+#define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
+#define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
+
+/* A device's context, until leave. */
+static void enter(int device)
+{
+    FUNCTION(cuDevicePrimaryCtxRetain);
+    FUNCTION(cuCtxPushCurrent);
+    CUcontext context;
+    CHECK_CUDA(call_cuDevicePrimaryCtxRetain(&context, device));
+    CHECK_CUDA(call_cuCtxPushCurrent(context));
+}
+
+static void leave(int device)
+{
+    FUNCTION(cuDevicePrimaryCtxRelease);
+    FUNCTION(cuCtxPopCurrent);
+    CUcontext context;
+    CHECK_CUDA(call_cuCtxPopCurrent(&context));
+    CHECK_CUDA(call_cuDevicePrimaryCtxRelease(device));
+}
+
+/* What cudaMalloc gives. */
+static char *plain_make(int device, size_t bytes)
+{
+    FUNCTION(cuMemAlloc);
+    CUdeviceptr made;
+    enter(device);
+    CHECK_CUDA(call_cuMemAlloc(&made, bytes));
+    leave(device);
+    return (char *)(uintptr_t)made;
+}
+
+static void plain_free(int device, char *address)
+{
+    FUNCTION(cuMemFree);
+    enter(device);
+    CHECK_CUDA(call_cuMemFree((CUdeviceptr)(uintptr_t)address));
+    leave(device);
+}
+
 /* Virtual memory of several allocations in a row, as PyTorch's expandable segments are. */
 typedef struct segment {
     char *base;
     size_t part_bytes, parts;
 } segment;
-
-#define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
-#define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
 
 static segment segment_make(int device, size_t part_bytes, size_t parts, bool shareable)
 {
@@ -158,17 +196,15 @@ static void reach_any_origin(banyan_world *world, void *context)
 {
     size_t parts_of_many = *(const size_t *)context;
     int rank = banyan_world_rank(world), device = gpu_device_for(rank).device_id;
-    const memory_device_ops *ops = gpu_memory();
-    void *plain;
     windows set = {0};
-    CHECK_OK(ops->alloc(device, 3 << 20, &plain));
+    char *plain = plain_make(device, 3 << 20);
     segment parts = segment_make(device, GRANULE, 3, true);
     segment many = segment_make(device, GRANULE, parts_of_many, true);
     banyan_memory *symmetric;
     CHECK_OK(banyan_memory_alloc_on(world, BANYAN_CUDA(device), 100000, &symmetric));
 
-    window_add(world, &set, (char *)plain + 1000 * (size_t)(rank + 1), 100001);
-    window_add(world, &set, (char *)plain + 500000, 1 << 20);
+    window_add(world, &set, plain + 1000 * (size_t)(rank + 1), 100001);
+    window_add(world, &set, plain + 500000, 1 << 20);
     window_add(world, &set, parts.base + GRANULE - 5000, 10001);
     window_add(world, &set, parts.base + GRANULE + 6001, 2 * GRANULE - 6001);
     window_add(world, &set, many.base + 100, (parts_of_many - 1) * GRANULE);
@@ -180,7 +216,7 @@ static void reach_any_origin(banyan_world *world, void *context)
     banyan_memory_free(symmetric);
     segment_free(&many);
     segment_free(&parts);
-    ops->free(device, plain);
+    plain_free(device, plain);
 }
 
 static void peers_read_and_write_memory_of_any_origin(void **state)
@@ -271,22 +307,33 @@ static void refuse_unshareable(banyan_world *world, void *context)
 {
     (void)context;
     int rank = banyan_world_rank(world), device = gpu_device_for(rank).device_id, peer = 1 - rank;
+    const memory_device_ops *ops = gpu_memory();
+    void *pooled;
+    CHECK_OK(ops->alloc(device, 100000, &pooled));
     segment own = segment_make(device, GRANULE, 2, false);
     segment shared = segment_make(device, GRANULE, 1, true);
     windows set = {0};
     window_add(world, &set, own.base + 100, GRANULE);
     window_add(world, &set, shared.base, 5000);
+    window_add(world, &set, pooled, 70000);
     windows_exchange(world, &set);
-    memory_wanted wanted[2] = {{.handle = set.all[peer * 2]}, {.handle = set.all[peer * 2 + 1]}};
+    const banyan_memory_handle *theirs = &set.all[(size_t)peer * set.count];
+    memory_wanted wanted[2] = {{.handle = theirs[0]}, {.handle = theirs[1]}};
     memory_attachments *attached;
     CHECK_OK(memory_attach(world, device, wanted, 2, &attached));
     CHECK(wanted[0].address == NULL && wanted[1].address != NULL);
     CHECK(strstr(memory_attachments_reason(attached), "without a descriptor"), "%s",
           memory_attachments_reason(attached));
     memory_attachments_free(attached);
+    wanted[0].handle = theirs[2];
+    CHECK_OK(memory_attach(world, device, wanted, 1, &attached));
+    CHECK(wanted[0].address == NULL);
+    CHECK(strstr(memory_attachments_reason(attached), "stream-ordered pool"), "%s",
+          memory_attachments_reason(attached));
+    memory_attachments_free(attached);
 
     /* One rank asks for what is not registered: all hear of it. */
-    banyan_memory_handle gone = set.all[peer * 2 + 1];
+    banyan_memory_handle gone = theirs[1];
     CHECK_OK(banyan_world_barrier(world));
     windows_free(world, &set);
     CHECK_OK(banyan_world_barrier(world));
@@ -295,6 +342,7 @@ static void refuse_unshareable(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "has not registered");
     CHECK_FAILS(banyan_memory_unregister(world, &set.mine[0]), BANYAN_ERR_INVALID,
                 "has not registered");
+    ops->free(device, pooled);
     segment_free(&own);
     segment_free(&shared);
 }

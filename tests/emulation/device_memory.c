@@ -93,6 +93,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
         *value = 9;
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
         *value = 1;
@@ -278,13 +279,19 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 
 /* ---- addresses ---- */
 
+typedef enum range_kind {
+    RANGE_MAPPED, /* by cuMemMap */
+    RANGE_PLAIN,  /* cuMemAlloc */
+    RANGE_POOL,   /* cuMemAllocAsync */
+    RANGE_IPC     /* a peer's, of cuMemAlloc there */
+} range_kind;
+
 /* What lies at an address of this process. */
 typedef struct range {
     char *base;
     size_t bytes;
     physical *of;
-    bool is_plain; /* of cuMemAlloc */
-    bool is_ipc;   /* a peer's, of cuMemAlloc there */
+    range_kind kind;
     bool accessible;
     struct range *next;
 } range;
@@ -395,7 +402,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
     pthread_mutex_lock(&lock);
     for (size_t done = 0; done < bytes;) {
         range *at = range_at(address + done);
-        if (!at || at->is_plain || at->is_ipc) {
+        if (!at || at->kind != RANGE_MAPPED) {
             result = CUDA_ERROR_INVALID_VALUE;
             break;
         }
@@ -412,7 +419,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 {
     pthread_mutex_lock(&lock);
     range *at = range_at((CUdeviceptr)(uintptr_t)address);
-    bool found = at && !at->is_plain && !at->is_ipc;
+    bool found = at && at->kind == RANGE_MAPPED;
     if (found) {
         at->of->users++;
         *handle = (CUmemGenericAllocationHandle)(uintptr_t)at->of;
@@ -442,13 +449,15 @@ static CUresult map_whole(physical *of, range **made)
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
+static CUresult allocate(CUdeviceptr *address, size_t bytes, range_kind kind)
 {
     CUcontext context = emulated_current();
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > DEVICE_BYTES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     size_t whole = (bytes + 4095) / 4096 * 4096;
     physical *of;
     range *made;
@@ -457,19 +466,29 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
     if (result == CUDA_SUCCESS)
         result = map_whole(of, &made);
     if (result == CUDA_SUCCESS) {
-        made->is_plain = true;
+        made->kind = kind;
         *address = (CUdeviceptr)(uintptr_t)made->base;
     }
     pthread_mutex_unlock(&lock);
     return result;
 }
 
-static CUresult drop_range(CUdeviceptr address, bool is_plain)
+CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
+{
+    return allocate(address, bytes, RANGE_PLAIN);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    return allocate(address, bytes, RANGE_POOL);
+}
+
+static CUresult drop_range(CUdeviceptr address, range_kind kind)
 {
     pthread_mutex_lock(&lock);
     range *at = range_at(address);
-    bool fits = at && at->base == (char *)(uintptr_t)address && at->is_plain == is_plain &&
-                at->is_ipc == !is_plain;
+    bool fits = at && at->base == (char *)(uintptr_t)address && at->kind == kind;
     if (fits) {
         munmap(at->base, at->bytes);
         range_remove(at);
@@ -484,7 +503,14 @@ CUresult cuMemFree(CUdeviceptr address)
     if (address == 0)
         return CUDA_SUCCESS;
     emulated_wait_for_all();
-    return drop_range(address, true);
+    return drop_range(address, RANGE_PLAIN);
+}
+
+/* The stream is waited for, which the real one need not do. */
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    CUresult result = cuStreamSynchronize(stream);
+    return result == CUDA_SUCCESS ? drop_range(address, RANGE_POOL) : result;
 }
 
 CUresult cuMemGetInfo(size_t *free_bytes, size_t *total_bytes)
@@ -549,11 +575,11 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, const r
         *(unsigned *)value = 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(unsigned *)value = at->is_plain;
+        *(unsigned *)value = at->kind == RANGE_PLAIN;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *(uint64_t *)value =
-            at->of->exportable && !at->is_plain ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
+            at->of->exportable && at->kind == RANGE_MAPPED ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *(CUdeviceptr *)value = (CUdeviceptr)(uintptr_t)at->base;
@@ -562,7 +588,7 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, const r
         *(size_t *)value = at->bytes;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(void **)value = NULL;
+        *(const void **)value = at->kind == RANGE_POOL ? &ranges : NULL;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *(uint64_t *)value = (uint64_t)(uintptr_t)at->of;
@@ -609,7 +635,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     pthread_mutex_lock(&lock);
     const range *at = range_at(address);
-    bool fits = at && at->is_plain;
+    bool fits = at && at->kind == RANGE_PLAIN;
     if (fits) {
         ipc_name name = {getpid(), at->of->fd, at->of->device, at->bytes};
         memset(handle, 0, sizeof *handle);
@@ -637,7 +663,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigne
     pthread_mutex_lock(&lock);
     CUresult result = map_whole(of, &made);
     if (result == CUDA_SUCCESS) {
-        made->is_ipc = true;
+        made->kind = RANGE_IPC;
         *address = (CUdeviceptr)(uintptr_t)made->base;
     }
     pthread_mutex_unlock(&lock);
@@ -646,5 +672,5 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigne
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
-    return drop_range(address, false);
+    return drop_range(address, RANGE_IPC);
 }

@@ -97,7 +97,11 @@ void *gpu_driver_function(const char *name)
     gpu_memory();
     void *library = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
     CHECK(library != NULL, "%s", dlerror());
-    void *function = dlsym(library, name);
+    char newer[64];
+    snprintf(newer, sizeof newer, "%s_v2", name);
+    void *function = dlsym(library, newer);
+    if (!function)
+        function = dlsym(library, name);
     dlclose(library);
     return function;
 }

@@ -21,7 +21,8 @@ DLDevice gpu_device_for(int rank);
 const memory_device_ops *gpu_memory(void);
 
 /* A function of the CUDA driver, real or emulated, for memory that Banyan did not make; NULL: there
- * is no such function. tests/emulation/cuda.h has the types of both for virtual memory. */
+ * is no such function. The second version is taken where there are two. tests/emulation/cuda.h has
+ * the types of both for virtual memory. */
 void *gpu_driver_function(const char *name);
 
 /* Between memory of any kind; done when they return. */

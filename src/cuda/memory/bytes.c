@@ -1,4 +1,4 @@
-/* Copies and fills that are done when they return, in a stream of our own a device. */
+/* Memory, copies and fills that are there when they return, by a stream of our own a device. */
 #include <pthread.h>
 #include <string.h>
 
@@ -60,6 +60,7 @@ static int device_for(const void *to, const void *from)
     return device >= 0 ? device : user_of(from);
 }
 
+/* With the device entered, and free to do what captures of the thread's streams would forbid. */
 typedef CUresult (*bytes_queue)(const void *job, CUstream stream);
 
 static banyan_status run_here(int device, const char *call, bytes_queue queue, const void *job)
@@ -84,6 +85,42 @@ static banyan_status run(int device, const char *call, bytes_queue queue, const 
     driver_leave();
     return status;
 }
+
+/* ---- memory ---- */
+
+struct allocation {
+    CUdeviceptr *address;
+    size_t bytes;
+};
+
+static CUresult queue_alloc(const void *job, CUstream stream)
+{
+    const struct allocation *wanted = job;
+    return driver.cuMemAllocAsync(wanted->address, wanted->bytes, stream);
+}
+
+banyan_status bytes_alloc(int device, size_t bytes, void **address)
+{
+    CUdeviceptr made = 0;
+    struct allocation wanted = {&made, bytes};
+    banyan_status status = run(device, "cuMemAllocAsync", queue_alloc, &wanted);
+    if (status == BANYAN_OK)
+        *address = (void *)(uintptr_t)made;
+    return status;
+}
+
+static CUresult queue_free(const void *job, CUstream stream)
+{
+    return driver.cuMemFreeAsync((CUdeviceptr)job, stream);
+}
+
+void bytes_free(int device, void *address)
+{
+    if (address)
+        run(device, "cuMemFreeAsync", queue_free, address);
+}
+
+/* ---- bytes ---- */
 
 struct copy {
     void *to;

@@ -32,7 +32,11 @@ banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made);
 banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made);
 void vmm_release(pages *mapped);
 
-/* bytes.c */
+/* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool: unlike
+ * cuMemFree, giving it back waits for no kernel of another rank, which may be waiting for this one.
+ */
+banyan_status bytes_alloc(int device, size_t bytes, void **address);
+void bytes_free(int device, void *address);
 banyan_status bytes_copy(void *to, const void *from, size_t bytes);
 banyan_status bytes_fill(void *to, uint8_t value, size_t bytes);
 banyan_status bytes_locate(const void *address, DLDevice *device);

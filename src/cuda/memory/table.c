@@ -22,6 +22,7 @@ static banyan_status cuda_open(int id)
         {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "virtual memory management"},
         {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
          "memory that is shared by file descriptors"},
+        {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, "stream-ordered allocation"},
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         if (!driver_attribute(needed[i].attribute, id))
@@ -85,31 +86,6 @@ static banyan_status cuda_room(int id, size_t *free_bytes, size_t *all_bytes)
     return status;
 }
 
-static banyan_status cuda_alloc(int id, size_t bytes, void **address)
-{
-    CUdeviceptr made = 0;
-    banyan_status status = driver_enter(id);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = DRIVER(id, cuMemAlloc, &made, bytes);
-    driver_capture_restore(before);
-    driver_leave();
-    if (status == BANYAN_OK)
-        *address = (void *)(uintptr_t)made;
-    return status;
-}
-
-static void cuda_free(int id, void *address)
-{
-    if (!address || driver_enter(id) != BANYAN_OK)
-        return;
-    driver_capture before = driver_capture_relax();
-    driver.cuMemFree((CUdeviceptr)address);
-    driver_capture_restore(before);
-    driver_leave();
-}
-
 const memory_device_ops cuda_memory_ops = {
     .size = sizeof(memory_device_ops),
     .name = "cuda",
@@ -121,8 +97,8 @@ const memory_device_ops cuda_memory_ops = {
     .map = vmm_map_peer,
     .release = vmm_release,
     .room = cuda_room,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
+    .alloc = bytes_alloc,
+    .free = bytes_free,
     .copy = bytes_copy,
     .fill = bytes_fill,
     .locate = bytes_locate,
