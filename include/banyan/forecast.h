@@ -43,6 +43,7 @@ typedef struct banyan_traffic_info {
     uint64_t most_sent, most_received; /* bytes of the rank that has most */
 } banyan_traffic_info;
 
+/* Sums over all ranks. */
 BANYAN_API banyan_traffic_info banyan_traffic_describe(const banyan_traffic *traffic);
 
 typedef enum banyan_service_kind {

@@ -91,7 +91,7 @@ static bool join(sharing *all, uint32_t number, uint32_t u)
     flow_use *use = &one->uses.data[u];
     resource *at = &all->resources[use->resource];
     use->place = (uint32_t)at->users.count;
-    if (!array_push(&at->users, (resource_user){number, u}))
+    if (!array_push(&at->users, (resource_user){number, u, use->weight}))
         return false;
     if (use->place == 0)
         at->busy_since_ps = one->since_ps;
@@ -162,7 +162,7 @@ static bool tie_users(sharing *all, uint32_t number)
     for (size_t i = 0; i < one->users.count; i++) {
         uint32_t user = one->users.data[i].flow;
         flow *tied = &all->flows[user];
-        one->weight += tied->uses.data[one->users.data[i].use].weight;
+        one->weight += one->users.data[i].weight;
         if (tied->seen == all->searches)
             continue;
         tied->seen = all->searches;
@@ -279,15 +279,6 @@ static resource *find_scarcest(sharing *all)
     return NULL;
 }
 
-static int by_limit(const void *left, const void *right, void *context)
-{
-    const flow *flows = context;
-    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    if (flows[a].limit != flows[b].limit)
-        return flows[a].limit < flows[b].limit ? -1 : 1;
-    return (a > b) - (a < b);
-}
-
 /* All that use the resource get the same. */
 static void settle_users(sharing *all, resource *one, uint64_t now_ps)
 {
@@ -300,25 +291,40 @@ static void settle_users(sharing *all, resource *one, uint64_t now_ps)
     one->weight = 0; /* without what rounding left */
 }
 
+/* Those who want no more than `rate` get what they want. The others stay in the list; the least
+ * that one of them wants. */
+static double settle_modest(sharing *all, double rate, uint64_t now_ps)
+{
+    double least = INFINITY;
+    size_t kept = 0;
+    for (size_t i = 0; i < all->tied_flows.count; i++) {
+        uint32_t number = all->tied_flows.data[i];
+        const flow *one = &all->flows[number];
+        if (one->settled)
+            continue;
+        if (one->limit <= rate) {
+            set_rate(all, number, one->limit, now_ps);
+            continue;
+        }
+        least = fmin(least, one->limit);
+        all->tied_flows.data[kept++] = number;
+    }
+    all->tied_flows.count = kept;
+    return least;
+}
+
 banyan_status sharing_settle(sharing *all, uint64_t now_ps)
 {
     if (all->changed.count == 0)
         return BANYAN_OK;
     if (!find_tied(all) || !rank_resources(all))
         return BANYAN_ERR_NO_MEMORY;
-    size_t count = all->tied_flows.count, modest = 0;
-    if (count > 1)
-        qsort_r(all->tied_flows.data, count, sizeof *all->tied_flows.data, by_limit, all->flows);
-    while (modest < count) {
-        uint32_t number = all->tied_flows.data[modest];
-        if (all->flows[number].settled) {
-            modest++;
-            continue;
-        }
-        /* Those who want no more than the scarcest resource has for each get what they want. */
+    double least = settle_modest(all, 0, now_ps);
+    while (all->tied_flows.count > 0) {
         resource *scarcest = find_scarcest(all);
-        if (!scarcest || all->flows[number].limit <= share_of(scarcest))
-            set_rate(all, number, all->flows[number].limit, now_ps);
+        double rate = scarcest ? share_of(scarcest) : INFINITY;
+        if (least <= rate)
+            least = settle_modest(all, rate, now_ps);
         else
             settle_users(all, scarcest, now_ps);
     }

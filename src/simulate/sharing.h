@@ -28,6 +28,7 @@ typedef struct flow {
 
 typedef struct resource_user {
     uint32_t flow, use;
+    double weight; /* of the use: here so that adding them up does not go to every flow */
 } resource_user;
 
 typedef struct resource {
