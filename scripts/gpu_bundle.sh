@@ -12,7 +12,7 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 rm -rf "$out"
 mkdir -p "$out/bin" "$out/lib" "$out/source"
 
-programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$build"/bin/example_*)
+programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$build"/bin/gpu_* "$build"/bin/example_*)
 cp "${programs[@]}" "$out/bin/"
 cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$out/lib/"
 
