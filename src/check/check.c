@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "check/classes.h"
+#include "check/idle.h"
 #include "check/replay.h"
 #include "check/report.h"
 #include "check/warnings.h"
@@ -22,14 +23,20 @@ typedef struct checker {
     banyan_check_report *report;
     size_classes classes;
     size_t skipped;
+    uint64_t steps; /* that were played of all classes */
     bool shared_counters;
 } checker;
+
+static uint32_t runs_of(const banyan_plan *plan)
+{
+    return plan->double_scratch ? RUNS_DOUBLE_SCRATCH : RUNS;
+}
 
 static banyan_status check_class(checker *by, const size_class *at)
 {
     replay all = {.plan = by->plan,
                   .geometry = &at->geometry,
-                  .runs = by->plan->double_scratch ? RUNS_DOUBLE_SCRATCH : RUNS,
+                  .runs = runs_of(by->plan),
                   .whole = at->whole,
                   .max_memory_bytes = by->options.max_memory_bytes,
                   .findings = &by->report->findings};
@@ -41,6 +48,7 @@ static banyan_status check_class(checker *by, const size_class *at)
     if (status == BANYAN_OK && by->options.warnings && last)
         status = warn_of_plan(by->plan, at->message_bytes, &by->report->findings);
     by->shared_counters |= all.shared.count > 0;
+    by->steps += all.steps;
     replay_free(&all);
     return status;
 }
@@ -115,6 +123,11 @@ static banyan_status check_all(checker *by)
     by->report->findings.most = by->options.max_findings * COLLECTED_TIMES;
     for (size_t i = 0; i < by->classes.count; i++)
         RETURN_IF_FAILED(check_class(by, &by->classes.data[i]));
+    if (by->options.warnings && by->classes.count > 0)
+        RETURN_IF_FAILED(
+            warn_of_idle(by->plan, &by->classes, runs_of(by->plan),
+                         banyan_check_report_is_sound(by->report) ? by->steps : IDLE_NOT_SOUND,
+                         &by->report->findings));
     keep_most(&by->report->findings, by->options.max_findings);
     return tell_limits(by);
 }

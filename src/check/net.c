@@ -215,6 +215,7 @@ banyan_status replay_plan(replay *all)
     bool stuck = false;
     banyan_status status = try_orders(&asked, all, &found, &stuck, how, sizeof how);
     if (status == BANYAN_OK) {
+        asked.steps = all->steps + found.looks;
         replay_free(all);
         *all = asked;
         status = replay_again(all, &found, how);

@@ -363,23 +363,29 @@ static bool try_without(order_net *net, order_need give, uint64_t *looks, orders
     return tried;
 }
 
-bool orders_try(order_net *net, orders *made)
+static bool try_without_each(order_net *net, uint64_t *looks, orders *made)
 {
-    uint64_t looks = LOOKS_MOST;
-    *made = (orders){0};
-    if (!count_left(net) || !try_freely(net, &looks, made))
-        return false;
     for (uint32_t lane = 0; lane < net->lane_count; lane++) {
         for (uint32_t i = 0; i < order_net_next(net, lane); i++) {
             made->decided &= made->reach.count * sizeof *made->reach.data < STATE_BYTES_MOST;
-            if (made->stuck || !made->decided)
+            if (!made->decided)
                 return true;
             if (net->lanes[lane].events.data[i].gives != ORDER_NONE &&
-                !try_without(net, (order_need){lane, i}, &looks, made))
+                !try_without(net, (order_need){lane, i}, looks, made))
                 return false;
         }
     }
     return true;
+}
+
+bool orders_try(order_net *net, orders *made)
+{
+    *made = (orders){0};
+    uint64_t looks = LOOKS_MOST;
+    bool tried = count_left(net) && try_freely(net, &looks, made) &&
+                 (made->stuck || try_without_each(net, &looks, made));
+    made->looks = LOOKS_MOST - looks;
+    return tried;
 }
 
 void orders_free(orders *old)

@@ -60,6 +60,7 @@ typedef ARRAY(order_take) order_take_list;
 
 /* What came of trying. */
 typedef struct orders {
+    uint64_t looks;       /* what it cost */
     bool decided;         /* all orders were tried */
     bool stuck;           /* in one of them not all events came about */
     order_take_list path; /* to that one */

@@ -170,6 +170,7 @@ static outcome advance(replay *all, walker *by, bool *moved)
             return FAILED;
         }
         go_on(by, loop);
+        all->steps++;
         *moved = true;
     }
     return DONE;

@@ -129,6 +129,7 @@ typedef struct replay {
     ARRAY(instance) instances;
     ARRAY(origin_link) origins;
     ARRAY(part) parts;
+    uint64_t steps; /* that were played */
     bool stuck;
     bool raced; /* results of later runs mean nothing */
     findings *findings;

@@ -48,45 +48,6 @@ banyan_status warn_of_replay(replay *all)
     return BANYAN_OK;
 }
 
-/* ---- synchronisation that orders nothing ---- */
-
-static bool joins(const plan_op *op)
-{
-    return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
-}
-
-/* A nop between which and the meeting before, or the beginning, nothing happens. */
-static bool is_idle(const plan_op *ops, uint32_t i)
-{
-    return ops[i].kind == PLAN_NOP && (i == 0 || joins(&ops[i - 1]));
-}
-
-static banyan_status warn_of_idle(const banyan_plan *plan, findings *all)
-{
-    finding_draft draft = {.rule = BANYAN_RULE_IDLE_SYNC};
-    size_t count = 0;
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                if (!is_idle(block->ops, i))
-                    continue;
-                if (count++ < PLACES_MOST)
-                    draft.places[draft.place_count++] = (banyan_place){r, (int)b, (int)i, -1, 0};
-            }
-        }
-    }
-    if (count == 0)
-        return BANYAN_OK;
-    bool added = findings_add(all, &draft,
-                              "%zu nop%s thread blocks' threads where nothing has happened since "
-                              "the block began, or since its threads met before; the first is "
-                              "rank %d, thread block %d, operation %d",
-                              count, count == 1 ? " joins a" : "s join", draft.places[0].rank,
-                              draft.places[0].thread_block, draft.places[0].operation);
-    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-}
-
 /* ---- scratch ---- */
 
 static void mark_operand(const banyan_plan *plan, int rank, const plan_thread_block *block,
@@ -190,7 +151,6 @@ static banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_by
 
 banyan_status warn_of_plan(const banyan_plan *plan, uint64_t message_bytes, findings *all)
 {
-    RETURN_IF_FAILED(warn_of_idle(plan, all));
     RETURN_IF_FAILED(warn_of_unused(plan, all));
     return warn_of_uneven(plan, message_bytes, all);
 }
