@@ -5,8 +5,8 @@
 
 #include "check/replay.h"
 
-/* Operations that are played for this, of all tries. */
-#define STEPS_MOST (UINT64_C(1) << 19)
+/* Operations that are played for this, and bytes they touch as one, of all tries. */
+#define STEPS_MOST (UINT64_C(1) << 18)
 
 /* A signal or release of one channel or semaphore, or what takes it. */
 typedef struct end {

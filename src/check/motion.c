@@ -200,6 +200,7 @@ static bool hear_packets(motion *by, const cell *of)
 bool motion_read(motion *by, const lane *from, value_ref *value)
 {
     cell *of = &by->all->cells.list.data[from->cell];
+    by->all->steps++;
     bool ordered =
         from->packets ? is_newer_order(by, of, false) : is_ordered(by, &of->writer, true);
     if (!ordered && !collide(by, from, of, &of->writer, false, true, !from->packets))
@@ -268,6 +269,7 @@ bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
 {
     cell *of = &by->all->cells.list.data[to->cell];
     bool lost;
+    by->all->steps++;
     if (by->by && to->buffer == PLAN_INPUT && !by->all->plan->in_place &&
         !tell_input_written(by, to))
         return false;

@@ -129,7 +129,7 @@ typedef struct replay {
     ARRAY(instance) instances;
     ARRAY(origin_link) origins;
     ARRAY(part) parts;
-    uint64_t steps; /* that were played */
+    uint64_t steps; /* operations, and what they touched: what it cost */
     bool stuck;
     bool raced; /* results of later runs mean nothing */
     findings *findings;
