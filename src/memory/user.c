@@ -105,6 +105,11 @@ static banyan_status transfer(user_memory *user, const banyan_memory_handle *han
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d cannot reach memory of rank %d, which is not on its node",
                          user->space->rank, handle->rank);
+    if (pieces_touch_device(NULL, pieces, count))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: ordinary memory of rank %d is not copied from or to a GPU: use "
+                         "symmetric memory",
+                         user->space->rank, handle->rank);
     bool past_cache = stream_is_worthwhile(total);
     if (local == user->space->local_rank)
         return copy_own(user, handle, pieces, count, write, past_cache);

@@ -109,6 +109,8 @@ static banyan_status move_pieces(struct shm *shm, const banyan_remote *remote,
     if (handle.kind == BANYAN_MEMORY_SYMMETRIC) {
         char *there;
         RETURN_IF_FAILED(memory_resolve(shm->space, &handle, &there));
+        if (pieces_touch_device(there, pieces, count))
+            return pieces_copy_on_device(there, pieces, count, write);
         pieces_copy(there, pieces, count, write, stream_is_worthwhile(total));
         return BANYAN_OK;
     }

@@ -157,6 +157,11 @@ static banyan_status check_remote(banyan_transport *transport, const banyan_remo
 {
     const banyan_memory_handle *handle = &remote->handle;
     RETURN_IF_FAILED(check_rank(transport, handle->rank));
+    if (handle->kind == BANYAN_MEMORY_DEVICE)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "transport %s: registered memory of rank %d's GPU is reached by copies "
+                         "that are prepared, not by puts and gets",
+                         transport->ops->name, handle->rank);
     if (handle->kind != BANYAN_MEMORY_SYMMETRIC && handle->kind != BANYAN_MEMORY_USER)
         return error_set(BANYAN_ERR_INVALID, "transport %s: there is no memory of kind %" PRIu32,
                          transport->ops->name, handle->kind);
