@@ -110,7 +110,7 @@ static void measure(const bench *b, const bench_case *of)
     banyan_copy_schedule *schedule;
     need(banyan_copy_service_prepare(service, &schedule));
     double us = gpu_time_us(&b->on, queue_schedule, schedule);
-    need(banyan_copy_schedule_check(schedule));
+    need(banyan_copy_service_check(service));
     double gbs = (double)(of->count * of->rows * of->row_bytes) * 1e-3 / us;
     if (b->on.rank == 0)
         printf("%-42s %10.1f us %8.1f GB/s  %5.1f %%\n", of->what, us, gbs,
@@ -191,7 +191,7 @@ static void measure_mixed(const bench *b)
     double us = gpu_time_us(&b->on, queue_schedule, out);
     need(banyan_copy_schedule_run(home, b->on.stream));
     CUDA(cudaStreamSynchronize(b->on.stream));
-    need(banyan_copy_schedule_check(home));
+    need(banyan_copy_service_check(service));
     bool equal = true;
     for (size_t at = 0; at < total && equal; at += 256 * MIB)
         equal = gpu_equal(sent + at, (char *)banyan_memory_local(back) + at,

@@ -149,7 +149,7 @@ typedef struct banyan_copy_schedule banyan_copy_schedule;
  * or in streams that the caller has ordered, and in the same order on every rank. With "direct"
  * tensors to be sent lie anywhere in the GPU's memory, those to be received in symmetric memory
  * (banyan_memory_alloc_on); a run that waits for a rank longer than the world's timeout ends, as
- * does one whose peer is lost, and banyan_copy_schedule_check tells. */
+ * does one whose peer is lost, and banyan_copy_service_check tells. */
 BANYAN_API banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
                                                   const banyan_copy_options *options,
                                                   banyan_copy_service **service);
@@ -166,6 +166,14 @@ BANYAN_API void banyan_copy_service_close(banyan_copy_service *service);
 /* The backend's name and capabilities (BANYAN_COPY_…). Local. */
 BANYAN_API const char *banyan_copy_service_name(const banyan_copy_service *service);
 BANYAN_API uint64_t banyan_copy_service_capabilities(const banyan_copy_service *service);
+
+/* Where its tensors lie: BANYAN_HOST when no device was named. Local. */
+BANYAN_API DLDevice banyan_copy_service_device(const banyan_copy_service *service);
+
+/* On a device: BANYAN_OK, or the error that has ended a run of the service; from then on its runs
+ * fail, and queued ones move nothing. It does not wait: what a stream has not done yet is not
+ * known. On the host runs tell themselves. Local. */
+BANYAN_API banyan_status banyan_copy_service_check(const banyan_copy_service *service);
 
 /* Queue one side of a task, part 0. Shape and strides are copied; the data must stay until the run
  * (or the last run of the schedule) is over. Local. INVALID for a peer that does not exist, a
@@ -193,10 +201,6 @@ BANYAN_API banyan_status banyan_copy_service_run(banyan_copy_service *service, v
 BANYAN_API banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                                      banyan_copy_schedule **schedule);
 BANYAN_API banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *stream);
-/* On a device: BANYAN_OK, or the error that has ended a run of the service; from then on its runs
- * fail, and queued ones move nothing. It does not wait: what the stream has not done yet is not
- * known. On the host runs tell themselves. Local. */
-BANYAN_API banyan_status banyan_copy_schedule_check(const banyan_copy_schedule *schedule);
 BANYAN_API void banyan_copy_schedule_free(banyan_copy_schedule *schedule);
 
 #ifdef __cplusplus

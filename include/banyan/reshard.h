@@ -214,6 +214,12 @@ BANYAN_API banyan_status banyan_tensors_alloc(const banyan_layout *layout, banya
 /* The same for the destination of a plan, with the types of banyan_reshard_plan_tensor. */
 BANYAN_API banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan,
                                                       banyan_world *world, banyan_tensors **set);
+/* Both on a device of this rank's, whose memory peers then reach over its links. */
+BANYAN_API banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
+                                                 DLDevice device, banyan_tensors **set);
+BANYAN_API banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan,
+                                                         banyan_world *world, DLDevice device,
+                                                         banyan_tensors **set);
 /* Local; a symmetric set must not be in use by a run. NULL is ignored. */
 BANYAN_API void banyan_tensors_destroy(banyan_tensors *set);
 /* What was bound or allocated, in the layout's order, from any thread; NULL for an `i` that does
@@ -238,6 +244,14 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
  * schedules and its staging memory for later runs, until banyan_reshard_plan_release. A later run
  * costs the move and two agreements over the world, one before it and one after (for each wave,
  * when max_staging_bytes cuts it into several); a service that keeps no schedules costs one more.
+ *
+ * With a service on a GPU (banyan_copy_options) source and destination lie in its memory. The
+ * agreements are still the host's and do not wait for the GPU: the call returns when all moves are
+ * queued in `stream`, and the destination reads WHOLE from then on, which holds for whatever the
+ * stream does next. A run that the GPU could not finish is told by banyan_copy_service_check and by
+ * the next run. Once it has prepared, a run may be captured in a CUDA graph; replays move the
+ * tensors again and leave the version alone. UNSUPPORTED there: transforms, checksums.
+ *
  * INVALID, on every rank: tensors that are not the plan's, types that differ and no transform for
  * them, a box that cannot be cut to fit max_staging_bytes, a destination that lies over memory that
  * is read as a source (unless a local copy finds it in its place already). */

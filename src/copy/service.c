@@ -236,6 +236,18 @@ uint64_t banyan_copy_service_capabilities(const banyan_copy_service *service)
     return service->backend->capabilities;
 }
 
+DLDevice banyan_copy_service_device(const banyan_copy_service *service)
+{
+    return device_is_host(service->options.device) ? BANYAN_HOST : service->options.device;
+}
+
+banyan_status banyan_copy_service_check(const banyan_copy_service *service)
+{
+    if (!service->is_open || !service->backend->check)
+        return BANYAN_OK;
+    return service->backend->check(service->state);
+}
+
 /* ---- submit ---- */
 
 banyan_status banyan_copy_service_submit_send_op(banyan_copy_service *service,
@@ -405,14 +417,6 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *str
     return run_by_submitting(schedule, stream);
 }
 
-banyan_status banyan_copy_schedule_check(const banyan_copy_schedule *schedule)
-{
-    const banyan_copy_service *service = schedule->service;
-    if (!service || !schedule->is_planned || !service->backend->check)
-        return BANYAN_OK;
-    return service->backend->check(service->state);
-}
-
 banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream)
 {
     CONTROL_CALL(service->world, __func__);
@@ -420,7 +424,5 @@ banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = banyan_copy_schedule_run(schedule, stream);
     banyan_copy_schedule_free(schedule);
-    if (status == BANYAN_OK && service->backend->check)
-        status = service->backend->check(service->state);
-    return status;
+    return status == BANYAN_OK ? banyan_copy_service_check(service) : status;
 }

@@ -81,12 +81,12 @@ typedef struct shared_tensors {
     bool any;
 } shared_tensors;
 
-/* What has no view as a tensor of the host cannot be moved but by a transform. */
+/* What has no view cannot be moved but by a transform. */
 static banyan_status add_tensors(const banyan_tensors *set, bool is_write, run_spans *spans)
 {
     for (size_t i = 0; set && i < banyan_tensors_count(set); i++) {
         strided_view view;
-        if (strided_view_of(banyan_tensors_get(set, i), &view) == BANYAN_OK)
+        if (strided_view_anywhere(banyan_tensors_get(set, i), &view) == BANYAN_OK)
             RETURN_IF_FAILED(add_view(spans, &view, is_write, i, NULL));
     }
     return BANYAN_OK;
@@ -128,7 +128,7 @@ static banyan_status add_end(const execution *run, const shared_tensors *shared,
     strided_view view;
     if (end->transformed || !(end->is_send ? shared->read : shared->written)[tensor])
         return BANYAN_OK;
-    RETURN_IF_FAILED(strided_view_of(&end->view, &view));
+    RETURN_IF_FAILED(strided_view_anywhere(&end->view, &view));
     return add_view(spans, &view, !end->is_send, tensor, end);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/request.h"
+#include "memory/device.h"
 #include "reshard/tensors.h"
 #include "world/control.h"
 
@@ -48,7 +49,8 @@ static bool has_finish_padding(const banyan_transform *transform)
 
 static banyan_status finish_run(const execution *run)
 {
-    zero_paddings(run);
+    if (device_is_host(run->device))
+        zero_paddings(run);
     const banyan_transform *transform = run->transform;
     if (transform && has_finish_padding(transform))
         RETURN_IF_FAILED(finish_paddings(run, transform));

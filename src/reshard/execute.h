@@ -50,6 +50,8 @@ typedef struct execution {
     banyan_world *world;
     const banyan_transform *transform;
     bool takes_strides, keeps_schedules;
+    DLDevice device; /* of the service */
+    void *zeros;     /* on a device: what padding is filled from; NULL: there is none */
     ARRAY(execution_end) ends;
     ARRAY(execution_end) locals;              /* in pairs */
     execution_end **end_order, **local_order; /* by wave */

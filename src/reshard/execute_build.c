@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/device.h"
 #include "reshard/box.h"
 #include "reshard/check_run.h"
 #include "reshard/execute.h"
@@ -14,6 +15,8 @@
 
 /* With a bound, what is staged is cut into blocks of this part of it, so that waves fill up. */
 #define BLOCKS_IN_BOUND 4
+
+#define ZEROS_BYTES 256 /* no element is longer */
 
 /* ---- ends ---- */
 
@@ -160,7 +163,8 @@ static banyan_status view_paddings(execution *run)
             part.byte_offset += (uint64_t)(padding->box.start[d] * whole->strides[d]) *
                                 banyan_dtype_bytes(whole->dtype);
         strided_view view;
-        RETURN_IF_FAILED(strided_view_of(&part, &view));
+        RETURN_IF_FAILED(device_is_host(run->device) ? strided_view_of(&part, &view)
+                                                     : strided_view_anywhere(&part, &view));
         if (!array_push(&run->paddings, view))
             return BANYAN_ERR_NO_MEMORY;
     }
@@ -239,7 +243,7 @@ static banyan_status measure_end(execution *run, execution_end *end, bool is_loc
     uint64_t need = scratch.bytes;
     for (int i = 0; i < count && status == BANYAN_OK; i++) {
         strided_view view;
-        status = strided_view_of(&parts[i], &view);
+        status = strided_view_anywhere(&parts[i], &view);
         if (status == BANYAN_OK && !is_local && !run->takes_strides &&
             !strided_view_is_dense(&view))
             need += run_memory_rounded(view.elems * view.elem_bytes);
@@ -294,14 +298,50 @@ static banyan_status measure_ends(execution *run)
     return check_needs(run);
 }
 
+/* ---- devices ---- */
+
+static banyan_status check_device(const execution *run)
+{
+    const char *what = run->transform         ? "transforms"
+                       : run->plan->checksums ? "checksums"
+                       : !run->takes_strides  ? "a copy service that takes dense tensors only"
+                       : run->keeps_schedules ? NULL
+                                              : "a copy service that keeps no schedules";
+    if (device_is_host(run->device) || !what)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "rank %d: a run on device %d has no use for %s: these need tensors in host "
+                     "memory",
+                     run->plan->rank, run->device.device_id, what);
+}
+
+static banyan_status alloc_zeros(execution *run)
+{
+    const memory_device_ops *ops;
+    if (device_is_host(run->device) || run->paddings.count == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(memory_device_find(run->device.device_type, &ops));
+    RETURN_IF_FAILED(ops->alloc(run->device.device_id, ZEROS_BYTES, &run->zeros));
+    return ops->fill(run->zeros, 0, ZEROS_BYTES);
+}
+
+static void free_zeros(execution *run)
+{
+    const memory_device_ops *ops;
+    if (run->zeros && memory_device_find(run->device.device_type, &ops) == BANYAN_OK)
+        ops->free(run->device.device_id, run->zeros);
+}
+
 /* ---- all of it ---- */
 
 static banyan_status build_alone(execution *run)
 {
+    RETURN_IF_FAILED(check_device(run));
     RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));
     RETURN_IF_FAILED(view_ends(run));
     RETURN_IF_FAILED(view_paddings(run));
+    RETURN_IF_FAILED(alloc_zeros(run));
     RETURN_IF_FAILED(check_run_overlaps(run));
     return measure_ends(run);
 }
@@ -326,6 +366,7 @@ banyan_status execution_build(const banyan_reshard_plan *plan, banyan_tensors *s
             .transform = transform,
             .takes_strides = capabilities & BANYAN_COPY_STRIDED,
             .keeps_schedules = capabilities & BANYAN_COPY_KEEPS_SCHEDULES,
+            .device = banyan_copy_service_device(service),
         };
         status = build_alone(run);
     }
@@ -346,6 +387,7 @@ void execution_destroy(execution *run)
         return;
     for (size_t w = 0; w < run->waves.count; w++)
         banyan_copy_schedule_free(run->waves.data[w].schedule);
+    free_zeros(run);
     array_free(&run->ends);
     array_free(&run->locals);
     free(run->end_order);

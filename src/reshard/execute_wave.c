@@ -12,7 +12,8 @@
 static banyan_status place_part(execution *run, execution_part *part, bool is_send)
 {
     strided_view view;
-    RETURN_IF_FAILED(strided_view_of(&part->tensor, &view));
+    RETURN_IF_FAILED(run->takes_strides ? strided_view_anywhere(&part->tensor, &view)
+                                        : strided_view_of(&part->tensor, &view));
     part->elems = (int64_t)view.elems;
     part->staged = NULL;
     if (run->takes_strides || strided_view_is_dense(&view))
@@ -194,12 +195,47 @@ static banyan_status submit_sums(const execution *run, const execution_wave *wav
     return BANYAN_OK;
 }
 
+static banyan_status submit_padding(const execution *run, size_t number)
+{
+    const strided_view *view = &run->paddings.data[number];
+    int64_t strides[BANYAN_MAX_DIMS], none[BANYAN_MAX_DIMS] = {0};
+    uint64_t name = number;
+    if (view->elems == 0)
+        return BANYAN_OK;
+    for (int d = 0; d < view->ndim; d++)
+        strides[d] = view->stride[d] / (int64_t)view->elem_bytes;
+    banyan_copy_op op = {
+        .tensor = {.data = run->zeros,
+                   .device = run->device,
+                   .ndim = view->ndim,
+                   .dtype = {kDLUInt, 8, (uint16_t)view->elem_bytes},
+                   .shape = (int64_t *)view->extent,
+                   .strides = none},
+        .peer = run->plan->rank,
+        .task_id = hash_bytes(&name, sizeof name, hash_string("padding", 0)) >> 1,
+    };
+    RETURN_IF_FAILED(submit(run, &op, true));
+    op.tensor.data = view->data;
+    op.tensor.strides = strides;
+    return submit(run, &op, false);
+}
+
+/* On a device padding is filled by moves within this rank. */
+static banyan_status submit_paddings(const execution *run)
+{
+    for (size_t i = 0; i < run->paddings.count; i++)
+        RETURN_IF_FAILED(submit_padding(run, i));
+    return BANYAN_OK;
+}
+
 static banyan_status submit_wave(const execution *run, const execution_wave *wave)
 {
     for (size_t i = 0; i < wave->end_count; i++)
         RETURN_IF_FAILED(submit_end(run, wave->ends[i]));
     for (size_t i = 0; i < wave->local_count; i++)
         RETURN_IF_FAILED(submit_local(run, &wave->locals[i][0], &wave->locals[i][1]));
+    if (run->zeros && wave == &run->waves.data[run->waves.count - 1])
+        RETURN_IF_FAILED(submit_paddings(run));
     return run->plan->checksums ? submit_sums(run, wave) : BANYAN_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "copy/strided.h"
 #include "core/error.h"
+#include "memory/device.h"
 #include "memory/pages.h"
 #include "reshard/box.h"
 #include "world/control.h"
@@ -24,6 +25,8 @@ struct banyan_tensors {
     banyan_memory *memory;  /* symmetric */
     void *mapped;           /* or ordinary */
     size_t mapped_bytes;
+    const memory_device_ops *ops; /* or a device's: of `mapped` */
+    DLDevice device;
 };
 
 static banyan_status set_create(size_t count, banyan_tensors **set)
@@ -79,7 +82,13 @@ static banyan_status check_tensor(const DLTensor *tensor, const banyan_local_ten
                          needed->name, banyan_dtype_name(tensor->dtype),
                          banyan_dtype_name(needed->dtype));
     strided_view view;
-    if (strided_view_of(tensor, &view) != BANYAN_OK)
+    if (!device_is_host(tensor->device) && tensor->device.device_type != kDLCUDAHost &&
+        tensor->device.device_type != kDLCUDA)
+        return error_set(BANYAN_ERR_INVALID,
+                         "tensor \"%s\" lies on device type %d, neither in host memory nor on a "
+                         "GPU",
+                         needed->name, (int)tensor->device.device_type);
+    if (strided_view_anywhere(tensor, &view) != BANYAN_OK)
         return error_set(BANYAN_ERR_INVALID, "tensor \"%s\": %s", needed->name,
                          banyan_last_error());
     return BANYAN_OK;
@@ -136,10 +145,22 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
 
 /* ---- memory of its own ---- */
 
+static banyan_status alloc_on_device(banyan_tensors *set, size_t bytes)
+{
+    const memory_device_ops *ops;
+    RETURN_IF_FAILED(memory_device_find(set->device.device_type, &ops));
+    RETURN_IF_FAILED(ops->open(set->device.device_id));
+    RETURN_IF_FAILED(ops->alloc(set->device.device_id, bytes, &set->mapped));
+    set->ops = ops;
+    return ops->fill(set->mapped, 0, bytes);
+}
+
 static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
 {
     if (bytes == 0)
         return BANYAN_OK;
+    if (!device_is_host(set->device))
+        return alloc_on_device(set, bytes);
     RETURN_IF_FAILED(memory_check_machine(bytes, "memory for tensors"));
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -188,22 +209,25 @@ static void place_dense(banyan_tensors *set, char *memory)
         uint64_t bytes = 0;
         aligned_bytes(&set->tensors[i], &bytes);
         set->tensors[i].data = memory;
+        set->tensors[i].device = device_is_host(set->device) ? BANYAN_HOST : set->device;
         memory += bytes;
     }
 }
 
 /* `mine` is how this rank fares so far; the tensors lie in one array. */
 static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *tensors, size_t count,
-                               banyan_world *world, banyan_tensors **set)
+                               banyan_world *world, DLDevice device, banyan_tensors **set)
 {
     banyan_tensors *made = NULL;
     uint64_t bytes = 0;
     banyan_status status = mine == BANYAN_OK ? describe_dense(tensors, count, &made, &bytes) : mine;
     if (world)
         status = control_agree(world, status);
-    if (status == BANYAN_OK)
-        status = world ? banyan_memory_alloc(world, (size_t)bytes, &made->memory)
+    if (status == BANYAN_OK) {
+        made->device = device;
+        status = world ? banyan_memory_alloc_on(world, device, (size_t)bytes, &made->memory)
                        : alloc_ordinary(made, (size_t)bytes);
+    }
     if (status != BANYAN_OK) {
         banyan_tensors_destroy(made);
         return status;
@@ -216,18 +240,31 @@ static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *te
 banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
                                    banyan_tensors **set)
 {
+    return banyan_tensors_alloc_on(layout, world, BANYAN_HOST, set);
+}
+
+banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
+                                      DLDevice device, banyan_tensors **set)
+{
     CONTROL_CALL(world, __func__);
     banyan_status mine = layout ? banyan_layout_check(layout) : BANYAN_OK;
     size_t count = layout && mine == BANYAN_OK ? banyan_layout_tensor_count(layout) : 0;
-    return alloc_set(mine, count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, world, set);
+    return alloc_set(mine, count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, world, device,
+                     set);
 }
 
 banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan, banyan_world *world,
                                            banyan_tensors **set)
 {
+    return banyan_tensors_alloc_planned_on(plan, world, BANYAN_HOST, set);
+}
+
+banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan, banyan_world *world,
+                                              DLDevice device, banyan_tensors **set)
+{
     CONTROL_CALL(world, __func__);
     size_t count = banyan_reshard_plan_tensor_count(plan);
-    return alloc_set(BANYAN_OK, banyan_reshard_plan_tensor(plan, 0), count, world, set);
+    return alloc_set(BANYAN_OK, banyan_reshard_plan_tensor(plan, 0), count, world, device, set);
 }
 
 void banyan_tensors_destroy(banyan_tensors *set)
@@ -235,7 +272,9 @@ void banyan_tensors_destroy(banyan_tensors *set)
     if (!set)
         return;
     banyan_memory_free(set->memory);
-    if (set->mapped)
+    if (set->ops)
+        set->ops->free(set->device.device_id, set->mapped);
+    else if (set->mapped)
         munmap(set->mapped, set->mapped_bytes);
     free(set->tensors);
     free(set->dims);

@@ -33,25 +33,28 @@ static banyan_copy_service *open_on(banyan_world *world, const char *backend, DL
     return service;
 }
 
-static void run_and_wait(gpu_traffic *all, banyan_copy_schedule *schedule)
+static void run_and_wait(gpu_traffic *all, banyan_copy_service *service,
+                         banyan_copy_schedule *schedule)
 {
     gpu_traffic_update(all);
     CHECK_OK(banyan_copy_schedule_run(schedule, all->stream));
     gpu_stream_wait(all->device, all->stream);
-    CHECK_OK(banyan_copy_schedule_check(schedule));
+    CHECK_OK(banyan_copy_service_check(service));
 }
 
-static void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_schedule *schedule)
+static void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_service *service,
+                        banyan_copy_schedule *schedule)
 {
     for (uint64_t run = 0; run < RUNS; run++) {
         gpu_traffic_fill(all, run);
         CHECK_OK(banyan_world_barrier(world)); /* the destinations are poisoned */
-        run_and_wait(all, schedule);
+        run_and_wait(all, service, schedule);
         gpu_traffic_check(all, run);
     }
 }
 
-static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_schedule *schedule)
+static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_service *service,
+                         banyan_copy_schedule *schedule)
 {
     gpu_capture_begin(all->device, all->stream);
     gpu_traffic_update(all);
@@ -62,7 +65,7 @@ static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_sche
         CHECK_OK(banyan_world_barrier(world));
         gpu_graph_launch(all->device, graph, all->stream);
         gpu_stream_wait(all->device, all->stream);
-        CHECK_OK(banyan_copy_schedule_check(schedule));
+        CHECK_OK(banyan_copy_service_check(service));
         gpu_traffic_check(all, run);
     }
     gpu_graph_destroy(all->device, graph);
@@ -80,9 +83,9 @@ static void move_traffic(banyan_world *world, void *context)
     gpu_traffic_submit(all, service);
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     if (test->graph)
-        run_as_graph(world, all, schedule);
+        run_as_graph(world, all, service, schedule);
     else
-        run_eagerly(world, all, schedule);
+        run_eagerly(world, all, service, schedule);
     CHECK_OK(banyan_world_barrier(world));
     banyan_copy_schedule_free(schedule);
     banyan_copy_service_close(service);
@@ -162,7 +165,7 @@ static void pass_round(banyan_world *world, void *context)
     for (int run = 0; run < CHAIN; run++)
         CHECK_OK(banyan_copy_schedule_run(schedules[run % 2], stream));
     gpu_stream_wait(device, stream);
-    CHECK_OK(banyan_copy_schedule_check(schedules[0]));
+    CHECK_OK(banyan_copy_service_check(service));
     unsigned char *got = gpu_read(boxes[CHAIN % 2], bytes);
     uint64_t from = (uint64_t)((rank - CHAIN % size + size) % size);
     for (size_t i = 0; i < bytes; i += 8) {
@@ -230,9 +233,9 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     unsigned char *before = gpu_read(banyan_memory_local(both.memory), 2 * PAIR_BYTES);
     if (rank == 0) {
         CHECK_OK(banyan_copy_schedule_run(both.schedule, NULL));
-        CHECK_OK(banyan_copy_schedule_check(both.schedule));
+        CHECK_OK(banyan_copy_service_check(both.service));
         gpu_stream_wait(both.device, NULL);
-        CHECK_FAILS(banyan_copy_schedule_check(both.schedule), BANYAN_ERR_TIMEOUT,
+        CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
                     "rank 0 waited 1.5 s for rank 1 to enter the run");
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, NULL), BANYAN_ERR_TIMEOUT, "rank 1");
     } else {
@@ -268,7 +271,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     }
     CHECK_OK(banyan_copy_schedule_run(both.schedule, NULL));
     gpu_stream_wait(both.device, NULL);
-    CHECK_FAILS(banyan_copy_schedule_check(both.schedule), BANYAN_ERR_PEER_LOST, "rank 1");
+    CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_PEER_LOST, "rank 1");
     close_pair(&both);
     banyan_world_close(world);
 }

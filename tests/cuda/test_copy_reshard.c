@@ -1,0 +1,211 @@
+/* Reshards between GPUs: random layouts, every element at its place, the newest one, padding zero
+ * and nothing else touched. */
+#include "reshard/filled.h"
+#include "reshard/random_case.h"
+#include "support/gpu_stream.h"
+
+#define PASSES 3
+#define DELAY_BYTES ((size_t)1 << 20)
+
+/* A side on the device, and its twin on the host, where it is filled and checked. */
+typedef struct twins {
+    banyan_layout *layout;
+    banyan_tensors *here, *there;
+} twins;
+
+typedef struct gpu_run {
+    uint64_t seed;
+    const char *backend;
+    int cases;
+    bool graph;
+} gpu_run;
+
+static twins twins_make(const random_case *of, banyan_world *world, DLDevice device,
+                        bool is_destination)
+{
+    twins made = {.layout = case_layout(of, banyan_world_rank(world), is_destination)};
+    CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.here));
+    CHECK_OK(
+        banyan_tensors_alloc_on(made.layout, is_destination ? world : NULL, device, &made.there));
+    return made;
+}
+
+static void twins_free(twins *of)
+{
+    banyan_tensors_destroy(of->here);
+    banyan_tensors_destroy(of->there);
+    banyan_layout_destroy(of->layout);
+}
+
+static size_t tensor_bytes(const DLTensor *tensor)
+{
+    return filled_elems(tensor) * banyan_dtype_bytes(tensor->dtype);
+}
+
+static void upload(const twins *of)
+{
+    for (size_t i = 0; i < banyan_tensors_count(of->here); i++) {
+        const DLTensor *here = banyan_tensors_get(of->here, i);
+        gpu_copy(banyan_tensors_get(of->there, i)->data, here->data, tensor_bytes(here));
+    }
+}
+
+static void download(const twins *of)
+{
+    for (size_t i = 0; i < banyan_tensors_count(of->here); i++) {
+        const DLTensor *here = banyan_tensors_get(of->here, i);
+        gpu_copy(here->data, banyan_tensors_get(of->there, i)->data, tensor_bytes(here));
+    }
+}
+
+/* The device's tensors come to hold the host's milliseconds after this is queued. */
+static void update_later(const twins *of, DLDevice device, void *stream, void *scratch)
+{
+    gpu_stream_delay(device, stream, scratch, DELAY_BYTES);
+    for (size_t i = 0; i < banyan_tensors_count(of->here); i++) {
+        const DLTensor *here = banyan_tensors_get(of->here, i);
+        gpu_stream_copy(device, stream, banyan_tensors_get(of->there, i)->data, here->data,
+                        tensor_bytes(here));
+    }
+}
+
+static void run_case(banyan_world *world, const gpu_run *run, uint64_t seed,
+                     banyan_copy_service *service, DLDevice device, void *stream, void *scratch)
+{
+    random_state random = random_from(seed);
+    case_options options = {.world_size = banyan_world_size(world),
+                            .max_elems = random_between(&random, 1, 4000)};
+    if (options.world_size > 1 && random_next(&random) % 2)
+        options.first_destination_rank = (int)random_between(&random, 1, options.world_size - 1);
+    random_case *of = case_make(random_next(&random), &options);
+    twins source = twins_make(of, world, device, false);
+    twins destination = twins_make(of, world, device, true);
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(source.layout, destination.layout, world, NULL, &plan));
+    void *graph = NULL;
+    for (int pass = 1; pass <= PASSES; pass++) {
+        filled_make(source.layout, source.here, pass);
+        filled_poison(destination.here);
+        upload(&destination);
+        CHECK_OK(banyan_world_barrier(world));
+        bool captures = run->graph && pass == 2;
+        if (captures)
+            gpu_capture_begin(device, stream);
+        if (!graph) {
+            update_later(&source, device, stream, scratch);
+            CHECK_OK(banyan_reshard_execute(plan, source.there, destination.there, service, world,
+                                            NULL, stream));
+            CHECK(banyan_tensors_get_state(destination.there) == BANYAN_TENSORS_WHOLE);
+            CHECK(banyan_tensors_version(destination.there) == (uint64_t)pass);
+        }
+        if (captures)
+            graph = gpu_capture_end(device, stream);
+        if (graph)
+            gpu_graph_launch(device, graph, stream);
+        gpu_stream_wait(device, stream);
+        CHECK_OK(banyan_copy_service_check(service));
+        download(&destination);
+        filled_check(destination.layout, destination.here, pass, false);
+    }
+    CHECK_OK(banyan_world_barrier(world));
+    if (graph)
+        gpu_graph_destroy(device, graph);
+    banyan_reshard_plan_destroy(plan);
+    twins_free(&source);
+    twins_free(&destination);
+    free(of);
+}
+
+static banyan_copy_service *open_on(banyan_world *world, const char *backend, DLDevice device)
+{
+    banyan_copy_service *service;
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = device;
+    CHECK_OK(banyan_copy_service_open(world, backend, &options, &service));
+    return service;
+}
+
+static void run_many(banyan_world *world, void *context)
+{
+    const gpu_run *run = context;
+    random_state random = random_from(run->seed);
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    banyan_copy_service *service = open_on(world, run->backend, device);
+    void *stream = gpu_stream_create(device), *scratch;
+    CHECK_OK(gpu_memory()->alloc(device.device_id, DELAY_BYTES, &scratch));
+    for (int i = 0; i < run->cases; i++)
+        run_case(world, run, random_next(&random), service, device, stream, scratch);
+    gpu_memory()->free(device.device_id, scratch);
+    gpu_stream_destroy(device, stream);
+    banyan_copy_service_close(service);
+}
+
+static void every_element_lands_on_gpus(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        gpu_run run = {.seed = random_seed() + (uint64_t)ranks, .cases = 8};
+        ranks_run(ranks, run_many, &run);
+    }
+}
+
+static void a_reshard_can_be_captured(void **state)
+{
+    (void)state;
+    gpu_run run = {.seed = random_seed() + 10, .cases = 4, .graph = true};
+    ranks_run(3, run_many, &run);
+    run.seed++;
+    ranks_run_threads(2, run_many, &run);
+}
+
+/* ---- what is refused ---- */
+
+static void refuse(banyan_world *world, void *context)
+{
+    (void)context;
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    case_options options = {.world_size = banyan_world_size(world), .max_elems = 500};
+    random_case *of = case_make(3, &options);
+    twins source = twins_make(of, world, device, false);
+    twins destination = twins_make(of, world, device, true);
+    banyan_reshard_options summed = BANYAN_RESHARD_OPTIONS_INIT;
+    summed.checksums = true;
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(source.layout, destination.layout, world, &summed, &plan));
+    banyan_copy_service *service = open_on(world, "direct", device), *on_host;
+    CHECK_FAILS(
+        banyan_reshard_execute(plan, source.there, destination.there, service, world, NULL, NULL),
+        BANYAN_ERR_UNSUPPORTED, "checksums");
+    banyan_reshard_plan_destroy(plan);
+    CHECK_OK(banyan_reshard_plan_create(source.layout, destination.layout, world, NULL, &plan));
+    CHECK_FAILS(
+        banyan_reshard_execute(plan, source.here, destination.there, service, world, NULL, NULL),
+        BANYAN_ERR_INVALID, "lies on device");
+    CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &on_host));
+    CHECK_FAILS(
+        banyan_reshard_execute(plan, source.there, destination.here, on_host, world, NULL, NULL),
+        BANYAN_ERR_INVALID, "device");
+    banyan_reshard_plan_destroy(plan);
+    banyan_copy_service_close(service);
+    banyan_copy_service_close(on_host);
+    twins_free(&source);
+    twins_free(&destination);
+    free(of);
+}
+
+static void what_needs_the_host_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(2, refuse, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_lands_on_gpus),
+        cmocka_unit_test(a_reshard_can_be_captured),
+        cmocka_unit_test(what_needs_the_host_is_refused),
+    };
+    gpu_count();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
