@@ -254,7 +254,8 @@ class View(unittest.TestCase):
         reduce = [op["name"] for op in operations].index("re")
         self.assertEqual(operations[reduce + 1]["name"], "nop")
         del operations[reduce + 1]
-        self.assertEqual(self.data_of(self.view(plan, "--check"))["findings"], [])
+        sound = self.data_of(self.view(plan, "--check"))["findings"]
+        self.assertEqual([finding for finding in sound if not finding["warning"]], [])
         plan.write_text(json.dumps(changed))
         data = self.data_of(self.view(plan, "--check"))
         self.assertIn("race", {finding["rule"] for finding in data["findings"]})
