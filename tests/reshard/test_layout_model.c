@@ -439,6 +439,65 @@ static void a_spec_or_rank_that_cannot_be_is_refused(void **state)
     banyan_model_destroy(model);
 }
 
+static uint64_t elems_of_half(const banyan_model *model, const banyan_rules *rules)
+{
+    banyan_layout *layout;
+    banyan_spec spec;
+    uint64_t elems = 0;
+    CHECK_OK(banyan_spec_parse("tp=2", &spec));
+    CHECK_OK(banyan_layout_create(&layout));
+    banyan_layout_add_model(layout, model, rules, &spec, 1, 0);
+    CHECK_OK(banyan_layout_check(layout));
+    for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++) {
+        const banyan_local_tensor *tensor = banyan_layout_tensor(layout, i);
+        uint64_t whole = 1;
+        for (int d = 0; d < tensor->ndim; d++)
+            whole *= (uint64_t)tensor->shape[d];
+        elems += whole;
+    }
+    banyan_layout_destroy(layout);
+    return elems;
+}
+
+/* A model keeps what the first rules say of its tensors. */
+static void rules_are_heard_that_come_after_others(void **state)
+{
+    (void)state;
+    const standin_shape shape = {.layers = 2,
+                                 .hidden = 4096,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_rows = 128,
+                                 .intermediate = 16,
+                                 .vocab = 112};
+    banyan_model *model = standin_model(&shape);
+    banyan_rules *builtin, *whole;
+    text_file file = text_file_of("**\n    replicate\n");
+    CHECK_OK(banyan_rules_load(NULL, &builtin));
+    CHECK_OK(banyan_rules_load(file.path, &whole));
+    text_file_remove(&file);
+    uint64_t all = 0;
+    for (size_t i = 0; i < banyan_model_tensor_count(model); i++) {
+        const banyan_local_tensor *tensor = banyan_model_tensor(model, i);
+        uint64_t elems = 1;
+        for (int d = 0; d < tensor->ndim; d++)
+            elems *= (uint64_t)tensor->shape[d];
+        all += elems;
+    }
+    uint64_t half = elems_of_half(model, builtin);
+    CHECK(half < all && half >= all / 2);
+    for (int turn = 0; turn < 3; turn++) {
+        CHECK(elems_of_half(model, whole) == all);
+        CHECK(elems_of_half(model, builtin) == half);
+        /* What the model keeps is of rules that are gone, perhaps at the same address. */
+        banyan_rules_destroy(builtin);
+        CHECK_OK(banyan_rules_load(NULL, &builtin));
+    }
+    banyan_rules_destroy(builtin);
+    banyan_rules_destroy(whole);
+    banyan_model_destroy(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,6 +510,7 @@ int main(void)
         cmocka_unit_test(what_does_not_divide_is_refused_with_tensor_rule_and_numbers),
         cmocka_unit_test(parts_that_do_not_fit_together_are_refused),
         cmocka_unit_test(a_spec_or_rank_that_cannot_be_is_refused),
+        cmocka_unit_test(rules_are_heard_that_come_after_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
