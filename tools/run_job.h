@@ -28,7 +28,7 @@ typedef struct run_job {
     bool in_place, ordinary_memory, json;
     int iters;       /* of a round; 0: as many as let all take a twentieth of a second */
     int rounds;      /* that are timed */
-    double rounds_s; /* once they have taken so long, no more are; 0: as long as they take */
+    double rounds_s; /* no more begin after so long, or when several were as fast as any; 0: all */
     bool bound;      /* each rank to a processor of its own, where there are enough */
     int workers;
     int shuffle;     /* seed of an order that thread blocks run in; 0: their own */

@@ -9,8 +9,13 @@
 
 /* Without --iters a size is run for about so long, and not less or more often than this. */
 #define TIME_SECONDS 0.05
+/* A round is at least so long: its ranks do not begin at quite the same time. */
+#define ROUND_SECONDS 0.002
 #define ITERS_FIRST 3
 #define ITERS_MOST 2000
+/* Rounds that take about as long as the fastest, and how many of them say that it is one. */
+#define CLOSE 1.04
+#define CLOSE_ROUNDS 4
 
 /* What an output holds before a checked run; another value in each turn, since one of them might be
  * right by chance. */
@@ -199,23 +204,31 @@ static banyan_status time_runs(const struct rank_run *run, const run_size *size,
 static int iters_for(double seconds, int rounds)
 {
     int least = rounds > 1 ? 1 : ITERS_FIRST;
-    double fit = seconds > 0 ? TIME_SECONDS / rounds / seconds : ITERS_MOST;
+    double round_s = fmax(TIME_SECONDS / rounds, ROUND_SECONDS);
+    double fit = seconds > 0 ? round_s / seconds : ITERS_MOST;
     return fit < least ? least : fit > ITERS_MOST ? ITERS_MOST : (int)fit;
+}
+
+/* With a limit, rounds also end when the fastest was met again and again. */
+static bool is_enough(const run_job *job, double spent, int close)
+{
+    return job->rounds_s > 0 && (spent > job->rounds_s || close >= CLOSE_ROUNDS);
 }
 
 static banyan_status time_size(const struct rank_run *run, run_size *size,
                                const struct buffers *with)
 {
-    int iters = run->job->iters;
-    double seconds, fastest = INFINITY, spent = 0;
-    if (iters == 0) {
-        TRY(time_runs(run, size, with, ITERS_FIRST, &seconds));
-        iters = iters_for(seconds, run->job->rounds);
-    }
-    /* All ranks know the same times, and end together. */
-    double enough = run->job->rounds_s > 0 ? run->job->rounds_s : INFINITY;
-    for (int i = 0; i < run->job->rounds && spent < enough; i++) {
+    const run_job *job = run->job;
+    int iters = job->iters > 0 ? job->iters : ITERS_FIRST, close = 0;
+    double seconds = INFINITY, fastest = INFINITY, spent = 0;
+    if (job->iters == 0)
         TRY(time_runs(run, size, with, iters, &seconds));
+    /* All ranks know the same times, and go on and end together. */
+    for (int i = 0; i < job->rounds && !is_enough(job, spent, close); i++) {
+        if (job->iters == 0)
+            iters = iters_for(fmin(fastest, seconds), job->rounds);
+        TRY(time_runs(run, size, with, iters, &seconds));
+        close = seconds < fastest / CLOSE ? 1 : close + (seconds < fastest * CLOSE);
         fastest = fmin(fastest, seconds);
         spent += iters * seconds;
     }

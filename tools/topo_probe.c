@@ -22,9 +22,8 @@
 #define SMALL_BYTES 64
 #define PORT_BYTES (UINT64_C(2) << 20)
 #define PASSES 2       /* over all measurements */
-#define PASSES_S 8.0   /* no pass begins later */
-#define ROUNDS_S 0.2   /* nor any round of a message */
-#define ROUNDS 12      /* of runs, in a pass; the fastest counts */
+#define PROBE_S 15.0   /* after which no more are made, once there is one of each */
+#define ROUNDS 100     /* of runs, at most; the fastest counts */
 #define MANY 33        /* copies in a row */
 #define ROUND_TRIPS 16 /* of signals */
 #define RANKS_MOST 1024
@@ -176,7 +175,7 @@ static banyan_status run_forked(run_job *job, const uint64_t *messages, size_t c
 
 /* Seconds of a run with each message. */
 static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages, size_t count,
-                              double *seconds)
+                              double rounds_s, double *seconds)
 {
     run_job job = {.path = "probe",
                    .dtype_name = "f32",
@@ -184,7 +183,7 @@ static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages,
                    .info = banyan_plan_describe(plan),
                    .json = true,
                    .rounds = ROUNDS,
-                   .rounds_s = ROUNDS_S,
+                   .rounds_s = rounds_s,
                    .bound = true,
                    .workers = 1};
     TRY(run_data_make(plan, BANYAN_F32, &job.data));
@@ -207,7 +206,7 @@ static uint64_t message_for(double working_set, int touched)
     return SMALL_BYTES * (lines < 2 ? 2 : lines);
 }
 
-static banyan_status take_measurement(int ranks, measurement *of)
+static banyan_status take_measurement(int ranks, double rounds_s, measurement *of)
 {
     uint64_t messages[SETS + 1] = {SMALL_BYTES};
     double seconds[SETS + 1];
@@ -218,7 +217,7 @@ static banyan_status take_measurement(int ranks, measurement *of)
         messages[count++] = of->long_bytes;
     banyan_plan *plan;
     TRY(build_plan(ranks, of->build, &plan));
-    banyan_status status = run_plan(plan, messages, count, seconds);
+    banyan_status status = run_plan(plan, messages, count, rounds_s, seconds);
     banyan_plan_destroy(plan);
     for (size_t i = 0; status == BANYAN_OK && i < count; i++)
         of->seconds[i] = fmin(of->seconds[i], seconds[i]);
@@ -306,10 +305,14 @@ static banyan_status measure(int ranks, figures *found)
         for (int k = 0; k <= SETS; k++)
             all[i].seconds[k] = INFINITY;
     }
-    double began = clock_now_s();
-    for (int pass = 0; pass < PASSES && clock_now_s() - began < PASSES_S; pass++) {
-        for (int i = 0; i < MEASUREMENTS; i++)
-            TRY(take_measurement(ranks, &all[i]));
+    double end_s = clock_now_s() + PROBE_S;
+    for (int left = PASSES * MEASUREMENTS; left > 0; left--) {
+        double time_left = end_s - clock_now_s();
+        if (time_left < 0 && left <= (PASSES - 1) * MEASUREMENTS)
+            break;
+        /* As if all that are left had as many messages as any. */
+        double share = fmax(1e-3, time_left / (left * (SETS + 1)));
+        TRY(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
     }
     *found = figures_of(all);
     return BANYAN_OK;

@@ -11,7 +11,7 @@ BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
 
 
 def run(*arguments):
-    return subprocess.run([BANYAN, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([BANYAN, *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 
 class Command(unittest.TestCase):
