@@ -5,6 +5,7 @@
 
 #include "copy/direct_device.h"
 #include "copy/pipeline_backend.h"
+#include "copy/pipeline_device.h"
 #include "core/error.h"
 #include "core/module.h"
 #include "memory/device.h"
@@ -12,6 +13,11 @@
 static const banyan_copy_backend *const built_in[] = {
     &copy_backend_direct,
     &copy_backend_pipeline,
+};
+
+static const banyan_copy_backend *const built_in_on_devices[] = {
+    &copy_backend_direct_device,
+    &copy_backend_pipeline_device,
 };
 
 /* Modules that bring a backend of the same name, and what a build needs to have them. */
@@ -22,6 +28,8 @@ static const struct module_backend {
 };
 
 static const size_t built_in_count = sizeof(built_in) / sizeof(built_in[0]);
+static const size_t built_in_on_devices_count =
+    sizeof(built_in_on_devices) / sizeof(built_in_on_devices[0]);
 static const size_t module_backend_count = sizeof(module_backends) / sizeof(module_backends[0]);
 
 static const struct module_backend *module_backend_named(const char *name)
@@ -91,8 +99,8 @@ static banyan_status not_found_on(const char *name, const char *module,
         used += (size_t)snprintf(others + used, sizeof others - used, ", %s", (*brought)->name);
     return error_set(
         BANYAN_ERR_NOT_FOUND,
-        "there is no copy backend \"%s\" for memory of a %s device; there are direct%s", name,
-        module, others);
+        "there is no copy backend \"%s\" for memory of a %s device; there are direct, pipeline%s",
+        name, module, others);
 }
 
 banyan_status banyan_copy_backend_find_on(const char *name, DLDevice device,
@@ -102,10 +110,11 @@ banyan_status banyan_copy_backend_find_on(const char *name, DLDevice device,
     const module_tables *tables;
     if (device_is_host(device))
         return banyan_copy_backend_find(name, backend);
-    if (strcmp(name, copy_backend_direct_device.name) == 0) {
-        *backend = &copy_backend_direct_device;
-        return BANYAN_OK;
-    }
+    for (size_t i = 0; i < built_in_on_devices_count; i++)
+        if (strcmp(name, built_in_on_devices[i]->name) == 0) {
+            *backend = built_in_on_devices[i];
+            return BANYAN_OK;
+        }
     RETURN_IF_FAILED(memory_device_find(device.device_type, &memory));
     RETURN_IF_FAILED(module_load(memory->name, &tables));
     const banyan_copy_backend *const *brought = tables->device_copy_backends;

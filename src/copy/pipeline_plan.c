@@ -30,7 +30,7 @@ typedef struct planner {
 
 static banyan_status check_reachable(const planner *plan, int peer)
 {
-    if (banyan_transport_capabilities(plan->transport, peer) != 0)
+    if (!plan->transport || banyan_transport_capabilities(plan->transport, peer) != 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_UNSUPPORTED,
                      "pipeline: rank %d cannot reach rank %d by transport %s; take the mpi backend "
@@ -48,7 +48,7 @@ static banyan_status side_tasks(plan_side *side)
                                "planning a batch");
     for (size_t i = 0; i < count; i++) {
         strided_view view;
-        RETURN_IF_FAILED(strided_view_of(&side->ops[side->matches[i].op].tensor, &view));
+        RETURN_IF_FAILED(strided_view_anywhere(&side->ops[side->matches[i].op].tensor, &view));
         side->tasks[i] = (pipeline_task){view.elems, view.elem_bytes};
     }
     return BANYAN_OK;

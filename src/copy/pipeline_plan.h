@@ -19,7 +19,7 @@ typedef struct pipeline_schedule {
 } pipeline_schedule;
 
 /* Match the batch with the partners', cut, pack, exchange and order it. Every rank gets an error
- * when any has one. Collective. */
+ * when any has one. `transport` NULL: all ranks are reached. Collective. */
 banyan_status pipeline_plan(banyan_world *world, banyan_transport *transport, uint64_t slot_bytes,
                             bool optimal_rounds, const banyan_copy_batch *batch,
                             pipeline_schedule *schedule);

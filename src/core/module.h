@@ -12,6 +12,7 @@ struct banyan_transport_ops;
 struct memory_device_ops;
 struct execute_engine_ops;
 struct copy_mover_ops;
+struct copy_courier_ops;
 
 /* Who the calling process is, from a job manager; filled in by a module such as PMIx. */
 typedef struct module_identity {
@@ -36,11 +37,12 @@ typedef struct module_tables {
     const module_identity_ops *identity;
     const struct banyan_copy_backend *copy_backend;
     const struct banyan_transport_ops *transport;
-    /* For a device: its memory, plans on it, strided moves between devices, and copy backends for
-     * tensors in its memory (a list that ends with NULL, or NULL). */
+    /* For a device: its memory, plans on it, strided moves between devices, the pipeline, and copy
+     * backends for tensors in its memory (a list that ends with NULL, or NULL). */
     const struct memory_device_ops *device_memory;
     const struct execute_engine_ops *engine;
     const struct copy_mover_ops *mover;
+    const struct copy_courier_ops *courier;
     const struct banyan_copy_backend *const *device_copy_backends;
 } module_tables;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda/copy/mover.h"
+#include "cuda/courier/courier.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
 
@@ -13,6 +14,7 @@ static const module_tables tables = {
     .name = "cuda",
     .device_memory = &cuda_memory_ops,
     .mover = &cuda_mover_ops,
+    .courier = &cuda_courier_ops,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,

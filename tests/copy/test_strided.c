@@ -2,6 +2,7 @@
 
 #include "copy/boxed.h"
 #include "copy/strided.h"
+#include "copy/strided_boxes.h"
 #include "copy/strided_loops.h"
 
 static void box_fill(boxed *box, random_state *random)
@@ -244,9 +245,42 @@ static void what_cannot_be_a_tensor_is_refused_by_name(void **state)
     CHECK_FAILS(banyan_tensor_copy(&good, &fewer), BANYAN_ERR_MISMATCH, "4 of 2");
 }
 
+/* Boxes, one after another, hold a range's elements in their order. */
+static void boxes_hold_a_range(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int trial = 0; trial < 2000; trial++) {
+        int ndim;
+        int64_t shape[BANYAN_MAX_DIMS];
+        boxed_random_shape(&random, &ndim, shape, 3000);
+        boxed whole = boxed_make(&random, boxed_elem_size(&random), ndim, shape, true);
+        boxed_place(&whole, NULL);
+        box_fill(&whole, &random);
+        strided_view view, boxes[STRIDED_BOXES_MAX];
+        CHECK_OK(strided_view_of(boxed_tensor(&whole), &view));
+        uint64_t first = (uint64_t)random_between(&random, 0, (int64_t)view.elems);
+        uint64_t count = (uint64_t)random_between(&random, 0, (int64_t)(view.elems - first));
+        int found = strided_view_boxes(&view, first, count, boxes);
+        assert_in_range(found, count > 0, STRIDED_BOXES_MAX);
+        uint64_t next = first;
+        for (int i = 0; i < found; i++) {
+            unsigned char *dense = malloc(boxes[i].elems * view.elem_bytes);
+            strided_pack(dense, &boxes[i], 0, boxes[i].elems);
+            for (uint64_t k = 0; k < boxes[i].elems; k++, next++)
+                assert_memory_equal(dense + k * view.elem_bytes, boxed_element(&whole, next),
+                                    view.elem_bytes);
+            free(dense);
+        }
+        assert_int_equal(next, first + count);
+        boxed_free(&whole);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(boxes_hold_a_range),
         cmocka_unit_test(every_pair_of_views_copies_like_an_element_loop),
         cmocka_unit_test(any_range_packs_and_unpacks),
         cmocka_unit_test(large_transposes_and_runs_arrive_whole),

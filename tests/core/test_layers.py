@@ -29,7 +29,7 @@ LAYERS = list(BELOW)
 # headers that declare the tables which a device's module brings.
 ENGINES = ["pmix", "mpi", "cuda"]
 CONTRACT = {"core/module.h"}
-TABLES = CONTRACT | {"memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h"}
+TABLES = CONTRACT | {"memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h", "copy/courier.h"}
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",

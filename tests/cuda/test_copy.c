@@ -316,7 +316,7 @@ static void refuse(banyan_world *world, void *context)
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.device = device;
     CHECK_FAILS(banyan_copy_service_open(world, "pigeon", &options, &service), BANYAN_ERR_NOT_FOUND,
-                "there are direct");
+                "there are direct, pipeline");
     if (rank == 0)
         options.device = BANYAN_HOST;
     CHECK_FAILS(banyan_copy_service_open(world, "direct", &options, &service), BANYAN_ERR_MISMATCH,
