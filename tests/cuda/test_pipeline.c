@@ -33,7 +33,8 @@ static banyan_copy_service *open_on(banyan_world *world, DLDevice device, const 
     return service;
 }
 
-static void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_schedule *schedule)
+static void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_service *service,
+                        banyan_copy_schedule *schedule)
 {
     for (uint64_t run = 0; run < RUNS; run++) {
         gpu_traffic_fill(all, run);
@@ -41,12 +42,13 @@ static void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_sched
         gpu_traffic_update(all);
         CHECK_OK(banyan_copy_schedule_run(schedule, all->stream));
         gpu_stream_wait(all->device, all->stream);
-        CHECK_OK(banyan_copy_schedule_check(schedule));
+        CHECK_OK(banyan_copy_service_check(service));
         gpu_traffic_check(all, run);
     }
 }
 
-static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_schedule *schedule)
+static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_service *service,
+                         banyan_copy_schedule *schedule)
 {
     gpu_capture_begin(all->device, all->stream);
     gpu_traffic_update(all);
@@ -57,7 +59,7 @@ static void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_sche
         CHECK_OK(banyan_world_barrier(world));
         gpu_graph_launch(all->device, graph, all->stream);
         gpu_stream_wait(all->device, all->stream);
-        CHECK_OK(banyan_copy_schedule_check(schedule));
+        CHECK_OK(banyan_copy_service_check(service));
         gpu_traffic_check(all, run);
     }
     gpu_graph_destroy(all->device, graph);
@@ -74,9 +76,9 @@ static void move_traffic(banyan_world *world, void *context)
     banyan_copy_schedule *schedule;
     gpu_traffic_submit(all, service);
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
-    run_eagerly(world, all, schedule);
+    run_eagerly(world, all, service, schedule);
     if (test->graph)
-        run_as_graph(world, all, schedule);
+        run_as_graph(world, all, service, schedule);
     CHECK_OK(banyan_world_barrier(world));
     banyan_copy_schedule_free(schedule);
     banyan_copy_service_close(service);
@@ -174,9 +176,9 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     pair both = open_pair(world);
     if (rank == 0) {
         CHECK_OK(banyan_copy_schedule_run(both.schedule, both.stream));
-        CHECK_OK(banyan_copy_schedule_check(both.schedule));
+        CHECK_OK(banyan_copy_service_check(both.service));
         gpu_stream_wait(both.device, both.stream);
-        CHECK_FAILS(banyan_copy_schedule_check(both.schedule), BANYAN_ERR_TIMEOUT,
+        CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
                     "rank 0 waited 1.5 s for a");
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, both.stream), BANYAN_ERR_TIMEOUT,
                     "rank 1");
@@ -186,7 +188,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
         usleep(2500000);
         CHECK_OK(banyan_copy_schedule_run(both.schedule, both.stream));
         gpu_stream_wait(both.device, both.stream);
-        CHECK_FAILS(banyan_copy_schedule_check(both.schedule), BANYAN_ERR_ABORTED,
+        CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_ABORTED,
                     "rank 1 got no batch from rank 0, whose run has failed");
     }
     close_pair(&both);
@@ -214,7 +216,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     }
     CHECK_OK(banyan_copy_schedule_run(all.schedule, all.stream));
     gpu_stream_wait(all.device, all.stream);
-    CHECK(banyan_copy_schedule_check(all.schedule) != BANYAN_OK, "rank %d has all of rank 1's data",
+    CHECK(banyan_copy_service_check(all.service) != BANYAN_OK, "rank %d has all of rank 1's data",
           rank);
     CHECK_FAILS(banyan_world_check(world), BANYAN_ERR_PEER_LOST, "rank 1");
     close_pair(&all);
