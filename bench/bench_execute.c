@@ -1,6 +1,5 @@
 /* What running a plan costs beside what the plan does: an empty one, a signal there and back, and
  * all-reduces of some sizes, in symmetric and ordinary memory. usage: bench_execute [ranks] */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include <banyan/banyan.h>
 
+#include "bound.h"
 #include "core/deadline.h"
 
 #define ROUNDS 40
@@ -205,21 +205,6 @@ static void run_benches(struct bench *b)
     measure(b, "direct, ordinary", direct_plan(b->size), large, 6, false);
 }
 
-/* A processor each, when there are enough: else the kernel may keep two ranks on one. */
-static void bind_to_processor(int rank, int size)
-{
-    cpu_set_t all, one;
-    int left = rank;
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < size)
-        return;
-    CPU_ZERO(&one);
-    for (int i = 0; i < CPU_SETSIZE; i++) {
-        if (CPU_ISSET(i, &all) && left-- == 0)
-            CPU_SET(i, &one);
-    }
-    sched_setaffinity(0, sizeof one, &one);
-}
-
 int main(int argc, char **argv)
 {
     struct bench b = {.size = argc > 1 ? atoi(argv[1]) : 2};
@@ -233,7 +218,8 @@ int main(int argc, char **argv)
         if (fork() == 0)
             break;
     }
-    bind_to_processor(b.rank, b.size);
+    /* Else the kernel may keep two ranks on one processor. */
+    bound_to_processor(b.rank, b.size);
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
     options.rank = b.rank;
     options.world_size = b.size;
