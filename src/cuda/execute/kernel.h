@@ -10,6 +10,8 @@
 #ifndef CUDA_EXECUTE_KERNEL_H
 #define CUDA_EXECUTE_KERNEL_H
 
+#include <banyan/device/port.h>
+
 #include "execute/engine.h"
 
 #ifdef __cplusplus
@@ -20,11 +22,15 @@ extern "C" {
 
 /* A channel's end, or a semaphore, as a step of a section has it. */
 typedef struct kernel_end {
-    uint64_t *incoming;         /* of a semaphore: its value in even runs */
-    uint64_t *outgoing;         /* of a semaphore: its value in odd runs */
-    uint64_t *consumed;         /* signals that waits here have taken; zeroed */
-    struct kernel_queue *queue; /* PORT */
+    uint64_t *incoming;       /* of a semaphore: its value in even runs */
+    uint64_t *outgoing;       /* of a semaphore: its value in odd runs */
+    uint64_t *consumed;       /* signals that waits here have taken; zeroed */
+    banyan_port_queue *queue; /* PORT */
 } kernel_end;
+
+/* Of a step that moves bytes, in `relaxed`: it uses bytes that an earlier part of the same
+ * operation wrote, or the other way round, so that the threads meet before it. */
+#define KERNEL_MEETS 1
 
 /* A thread block's section. The arrays lie in it, at so many bytes from its start, as far as they
  * fit; 0: they are read where the whole program's lie. Steps and words count in the program's
@@ -32,7 +38,7 @@ typedef struct kernel_end {
 typedef struct kernel_section {
     uint32_t block, step_count; /* `block`: its place among the rank's */
     uint32_t steps_at, ends_at, operands_at, words_at;
-    uint32_t first_end, first_operand;
+    uint32_t first_end, end_count, first_operand, unused;
     uint64_t first_word;
     const engine_step *steps; /* the block's first */
     const kernel_end *ends;   /* the program's first, and so on */
@@ -67,31 +73,18 @@ typedef struct kernel_report {
 
 /* ---- port channels ---- */
 
-typedef enum kernel_request_kind { KERNEL_PUT, KERNEL_SIGNAL } kernel_request_kind;
+/* What a proxy is to do, in order; signals are of the peer's counter, to which 1 is added. Packets
+ * are not posted: the kernel waits until what was posted before them is done, and writes them
+ * itself. Requests are pinned host memory; `done` is written by the proxy, with release or by
+ * stream order; all counts are zeroed. */
+#define KERNEL_PUT BANYAN_PORT_PUT
+#define KERNEL_SIGNAL BANYAN_PORT_SIGNAL
+typedef banyan_port_request kernel_request;
+typedef banyan_port_queue kernel_queue;
 
-/* What a proxy is to do, in order. `number` is written last, with release: request n (from 0) is
- * there once it is n + 1. Packets are not posted: the kernel waits until what was posted before
- * them is done, and writes them itself. */
-typedef struct kernel_request {
-    const void *source;
-    void *destination;
-    uint64_t bytes;
-    uint64_t *signal; /* SIGNAL: the peer's counter, to which 1 is added */
-    uint64_t run;     /* that posted it, from 0 on */
-    uint32_t kind, unused;
-    uint64_t unused_too;
-    uint64_t number;
-} kernel_request;
-
-/* A port channel's, in the device's memory. The kernel takes a number from `posted`, waits until
- * fewer than `room` requests before it are not yet done, and writes requests[number % room]. */
-typedef struct kernel_queue {
-    uint64_t posted;          /* zeroed */
-    uint64_t room;            /* a power of two */
-    kernel_request *requests; /* pinned host memory; zeroed */
-    const uint64_t *done; /* requests that are done: written by the proxy, with release or by stream
-                             order, wherever the device can read it; zeroed */
-} kernel_queue;
+/* What thread blocks that wait for each other wait longer than those that wait for a peer, which
+ * know better whom to name. */
+#define KERNEL_GRACE_NS UINT64_C(1000000000)
 
 /* ---- traces ---- */
 
@@ -152,7 +145,10 @@ typedef struct kernel_args {
 /* The kernel for a type, as driver_kernel takes it; types that cannot be reduced have one too. */
 const void *execute_kernel(DLDataType dtype);
 
-#define KERNEL_THREADS_MOST 1024
+#define KERNEL_THREADS_MOST 512
+
+/* Of shared memory, what a thread block's threads have in common in front of its section. */
+#define KERNEL_SHARED_BYTES 640
 
 /* Threads of a block for a plan that asks for so many: whole warps, KERNEL_THREADS_MOST at most. */
 uint32_t execute_threads(uint32_t threads_per_block);

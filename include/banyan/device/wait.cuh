@@ -1,0 +1,78 @@
+/* Banyan in kernels: waiting that ends.
+ *
+ *     banyan_device_wait wait = {};
+ *     while (banyan_device_load_acquire(counter) < expected) {
+ *         if (!banyan_device_wait_on(&limits, &wait))
+ *             break; // banyan_device_wait_end(&wait) says why
+ *     }
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef BANYAN_DEVICE_WAIT_CUH
+#define BANYAN_DEVICE_WAIT_CUH
+
+#include <banyan/device/access.cuh>
+
+/* What ends the waits of a kernel. A word of `stops` that is not 0 does; NULL: there is none. Words
+ * may lie in pinned host memory: they are looked at now and then. */
+typedef struct banyan_device_limits {
+    uint64_t timeout_ns;
+    const uint32_t *stops[2];
+} banyan_device_limits;
+
+typedef enum banyan_device_end {
+    BANYAN_DEVICE_WAITING,
+    BANYAN_DEVICE_LATE,
+    BANYAN_DEVICE_STOPPED
+} banyan_device_end;
+
+/* One wait of one thread. Zeroed is ready. */
+typedef struct banyan_device_wait {
+    uint64_t since; /* nanoseconds, a multiple of 4, and how it ended */
+    uint32_t looks;
+} banyan_device_wait;
+
+/* Looks at what is waited for between two at the clock: a fraction of a millisecond. */
+#ifdef __CUDACC__
+#define BANYAN_DEVICE_LOOKS 256
+#else
+#define BANYAN_DEVICE_LOOKS 8
+#endif
+
+/* A look at the clock and the stops. */
+BANYAN_DEVICE uint64_t banyan_device_wait_look(uint64_t since, uint64_t timeout_ns,
+                                               const uint32_t *stop, const uint32_t *other)
+{
+    uint64_t now = banyan_device_time_ns();
+    if (since == 0)
+        since = now & ~(uint64_t)3;
+    if ((stop && banyan_device_load<uint32_t>(stop) != 0) ||
+        (other && banyan_device_load<uint32_t>(other) != 0))
+        return since | BANYAN_DEVICE_STOPPED;
+    return since | (now - since > timeout_ns ? BANYAN_DEVICE_LATE : BANYAN_DEVICE_WAITING);
+}
+
+BANYAN_DEVICE uint32_t banyan_device_wait_end(const banyan_device_wait *wait)
+{
+    return (uint32_t)wait->since & 3;
+}
+
+/* In every iteration of a loop that waits. False: give up. */
+BANYAN_DEVICE bool banyan_device_wait_on(const banyan_device_limits *limits,
+                                         banyan_device_wait *wait)
+{
+    banyan_device_pause();
+    if (++wait->looks % BANYAN_DEVICE_LOOKS != 0)
+        return true;
+    wait->since = banyan_device_wait_look(wait->since, limits->timeout_ns, limits->stops[0],
+                                          limits->stops[1]);
+    return banyan_device_wait_end(wait) == BANYAN_DEVICE_WAITING;
+}
+
+/* How long it has lasted, from its first look at the clock on. */
+BANYAN_DEVICE uint64_t banyan_device_waited_ns(const banyan_device_wait *wait)
+{
+    return wait->since == 0 ? 0 : banyan_device_time_ns() - (wait->since & ~(uint64_t)3);
+}
+
+#endif

@@ -1,0 +1,4 @@
+#include "cuda/execute/interpret.cuh"
+#include "cuda/execute/kernels.h"
+
+EXECUTE_DEFINE_KERNEL(u8)

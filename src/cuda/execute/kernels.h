@@ -1,0 +1,23 @@
+/* The kernel of each type of element, in a file of its own. */
+#ifndef CUDA_EXECUTE_KERNELS_H
+#define CUDA_EXECUTE_KERNELS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const void *execute_kernel_f32(void);
+const void *execute_kernel_f16(void);
+const void *execute_kernel_bf16(void);
+const void *execute_kernel_e4m3(void);
+const void *execute_kernel_e5m2(void);
+const void *execute_kernel_i32(void);
+const void *execute_kernel_u32(void);
+const void *execute_kernel_i64(void);
+const void *execute_kernel_u8(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
