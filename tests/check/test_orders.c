@@ -1,5 +1,10 @@
 /* Thread blocks that take from the same channels and semaphores: whoever comes first. */
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "check/two_ranks.h"
+#include "core/deadline.h"
 
 #define IN_CHUNK LOCAL_CHUNK("i", 0)
 #define OUT_CHUNK LOCAL_CHUNK("o", 0)
@@ -17,6 +22,57 @@ static void must_be_decided(const two_ranks *made)
     must_be_sound(made);
 }
 
+/* ---- in random orders ---- */
+
+typedef struct shuffled_try {
+    banyan_plan *plan;
+    uint64_t seed;
+    _Atomic int *stuck; /* ranks that waited in vain, of all tries */
+} shuffled_try;
+
+static void run_once(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const shuffled_try *of = context;
+    banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    char input[64] = "", output[sizeof input];
+    banyan_world *world = ranks_open_world(rank, count, id, 2 * NS_PER_S);
+    how.shuffle_seed = of->seed;
+    options.max_message_bytes = sizeof input;
+    CHECK_OK(banyan_executor_open(world, &how, &executor));
+    CHECK_OK(banyan_plan_load(executor, of->plan, &options, &loaded));
+    if (banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1}, NULL) !=
+        BANYAN_OK) {
+        atomic_fetch_add(of->stuck, 1);
+        _exit(0);
+    }
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_executor_close(executor);
+    banyan_world_close(world);
+}
+
+/* Does it get stuck under any of these seeds? */
+static bool gets_stuck(const two_ranks *made, uint64_t seeds)
+{
+    _Atomic int *stuck =
+        mmap(NULL, sizeof *stuck, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(stuck != MAP_FAILED);
+    shuffled_try of = {.plan = plan_of(made), .stuck = stuck};
+    for (of.seed = 1; of.seed <= seeds && atomic_load(stuck) == 0; of.seed++) {
+        int statuses[2];
+        ranks_fork(2, run_once, &of, statuses);
+        CHECK(statuses[0] == 0 && statuses[1] == 0, "seed %llu", (unsigned long long)of.seed);
+    }
+    bool any = atomic_load(stuck) > 0;
+    banyan_plan_destroy(of.plan);
+    munmap(stuck, sizeof *stuck);
+    return any;
+}
+
+/* ---- deadlocks ---- */
+
 /* Rank 0 gives once more when it has heard from block 1, which may have come too late. */
 static void a_deadlock_that_only_one_order_leads_to_is_found_with_that_order(void **state)
 {
@@ -31,8 +87,10 @@ static void a_deadlock_that_only_one_order_leads_to_is_found_with_that_order(voi
                                  "gets ahead of the others"),
           "%s", found->message);
     banyan_check_report_destroy(report);
+    CHECK(gets_stuck(&made, 100));
     made.ops[0][0] = RELEASE "," RELEASE "," WAIT;
     must_be_decided(&made);
+    CHECK(!gets_stuck(&made, 10));
 }
 
 static void a_channel_that_two_blocks_wait_on_is_tried_in_both_orders(void **state)
