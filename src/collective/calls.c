@@ -5,6 +5,7 @@
 
 #include "collective/comm.h"
 #include "core/error.h"
+#include "execute/executor.h"
 #include "world/control.h"
 
 /* ---- checking ---- */
@@ -106,7 +107,8 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, 
         return control_check(comm->world);
     if (comm->ranks == 1) {
         if (given->input != given->output)
-            memcpy(given->output, given->input, (size_t)given->input_bytes);
+            RETURN_IF_FAILED(executor_copy(comm->executor, given->output, given->input,
+                                           given->input_bytes, stream));
         return control_check(comm->world);
     }
     banyan_loaded_plan *loaded;
@@ -192,7 +194,8 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
                          comm->ranks);
     RETURN_IF_FAILED(call_check(comm, wanted, given, count, 1, 1));
     if (count > 0 && !wanted->in_place)
-        memcpy(given->output, given->input, (size_t)given->input_bytes);
+        RETURN_IF_FAILED(
+            executor_copy(comm->executor, given->output, given->input, given->input_bytes, stream));
     given->input = given->output;
     wanted->in_place = count > 0;
     return run(comm, wanted, given, stream);

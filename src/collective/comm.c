@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/new_file.h"
 #include "core/options.h"
+#include "execute/placement.h"
 #include "world/control.h"
 
 #define TUNING_FILE_MAX ((size_t)16 << 20)
@@ -77,7 +78,9 @@ static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *op
     comm->check_calls = check_calls != 0;
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
     how.workers = options->workers;
+    how.device = options->device;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
+    RETURN_IF_FAILED(executor_blocks_most(comm->executor, &comm->blocks_most));
     return load_tuning(comm, options);
 }
 
@@ -127,7 +130,10 @@ banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memor
     if (!memory)
         status =
             error_set(BANYAN_ERR_INVALID, "rank %d: there is no memory to register", comm->rank);
-    else if (!array_reserve(&comm->registered, 1))
+    else
+        status = placement_check_device(comm->executor, banyan_memory_device(memory),
+                                        banyan_memory_local(memory), "memory to register");
+    if (status == BANYAN_OK && !array_reserve(&comm->registered, 1))
         status = BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(control_agree(comm->world, status));
     comm->registered.data[comm->registered.count++] = memory;

@@ -44,6 +44,7 @@ struct banyan_comm {
     int rank, ranks;
     int ranks_per_node; /* 0: nodes have different numbers of ranks */
     bool check_calls;
+    uint32_t blocks_most; /* thread blocks of a rank that its device has room for */
     tuning table;
     ARRAY(const banyan_plan *) added;
     ARRAY(const banyan_memory *) registered;

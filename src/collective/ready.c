@@ -4,6 +4,7 @@
 
 #include "collective/comm.h"
 #include "core/error.h"
+#include "execute/executor.h"
 #include "plan/plan.h"
 #include "world/control.h"
 
@@ -59,6 +60,7 @@ static banyan_status choose_row(const banyan_comm *comm, const call *wanted, boo
                                 choice *chosen)
 {
     tuning_row exact = {.kind = wanted->kind,
+                        .on_gpu = !executor_is_host(comm->executor),
                         .ranks = comm->ranks,
                         .ranks_per_node = comm->ranks_per_node,
                         .dtype = wanted->dtype,
@@ -90,6 +92,14 @@ banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *c
 
 /* ---- loading ---- */
 
+static uint32_t most_blocks(const banyan_plan *plan)
+{
+    uint32_t most = 0;
+    for (int r = 0; r < plan->rank_count; r++)
+        most = plan->ranks[r].block_count > most ? plan->ranks[r].block_count : most;
+    return most;
+}
+
 static banyan_status compile(const banyan_comm *comm, const call *wanted, const tuning_row *row,
                              banyan_plan **plan)
 {
@@ -102,7 +112,18 @@ static banyan_status compile(const banyan_comm *comm, const call *wanted, const 
     params.shift = wanted->shift;
     params.instances = row->instances;
     params.unit_bytes = row->unit_bytes;
-    return banyan_algorithm_compile(row->algorithm, &params, plan);
+    banyan_plan *made;
+    RETURN_IF_FAILED(banyan_algorithm_compile(row->algorithm, &params, &made));
+    uint32_t blocks = most_blocks(made);
+    if (blocks > comm->blocks_most && params.instances > 1) {
+        /* A table for larger devices. */
+        uint64_t fewer = (uint64_t)params.instances * comm->blocks_most / blocks;
+        params.instances = fewer > 1 ? (int)fewer : 1;
+        banyan_plan_destroy(made);
+        RETURN_IF_FAILED(banyan_algorithm_compile(row->algorithm, &params, &made));
+    }
+    *plan = made;
+    return BANYAN_OK;
 }
 
 banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *chosen,

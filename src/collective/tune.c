@@ -8,6 +8,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/options.h"
+#include "execute/executor.h"
 #include "world/control.h"
 
 #define SIZE_STEP 4          /* between the sizes that are measured */
@@ -114,6 +115,7 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
         if (up)
             return BANYAN_OK;
         tuning_row row = {.kind = field->kind,
+                          .on_gpu = !executor_is_host(field->comm->executor),
                           .ranks = field->comm->ranks,
                           .ranks_per_node = field->comm->ranks_per_node,
                           .dtype = field->options->dtype,

@@ -19,8 +19,9 @@ void tuning_free(tuning *table)
 
 static bool same_group(const tuning_row *a, const tuning_row *b)
 {
-    return a->kind == b->kind && a->ranks == b->ranks && a->ranks_per_node == b->ranks_per_node &&
-           a->registered == b->registered && banyan_dtype_equal(a->dtype, b->dtype);
+    return a->kind == b->kind && a->on_gpu == b->on_gpu && a->ranks == b->ranks &&
+           a->ranks_per_node == b->ranks_per_node && a->registered == b->registered &&
+           banyan_dtype_equal(a->dtype, b->dtype);
 }
 
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count)
@@ -51,8 +52,8 @@ static bool comes_before(const tuning_row *row, const tuning_row *other)
 
 static bool serves(const tuning_row *row, const tuning_row *wanted)
 {
-    return row->kind == wanted->kind && row->registered == wanted->registered &&
-           row->up_to_bytes >= wanted->up_to_bytes &&
+    return row->kind == wanted->kind && row->on_gpu == wanted->on_gpu &&
+           row->registered == wanted->registered && row->up_to_bytes >= wanted->up_to_bytes &&
            (!row->ranks || row->ranks == wanted->ranks) &&
            (!row->ranks_per_node || row->ranks_per_node == wanted->ranks_per_node) &&
            (!row->dtype.bits || banyan_dtype_equal(row->dtype, wanted->dtype));
@@ -73,14 +74,15 @@ const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted)
 
 static json_t *row_json(const tuning_row *row)
 {
-    return json_pack(
-        "{s:s, s:i, s:i, s:s?, s:b, s:o, s:s, s:i, s:o}", "collective",
-        banyan_collective_name(row->kind), "ranks", row->ranks, "ranks_per_node",
-        row->ranks_per_node, "dtype", row->dtype.bits ? banyan_dtype_name(row->dtype) : NULL,
-        "registered", (int)row->registered, "up_to_bytes",
-        row->up_to_bytes > INT64_MAX ? json_null() : json_integer((json_int_t)row->up_to_bytes),
-        "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
-        json_integer((json_int_t)row->unit_bytes));
+    return json_pack("{s:s, s:s, s:i, s:i, s:s?, s:b, s:o, s:s, s:i, s:o}", "collective",
+                     banyan_collective_name(row->kind), "device", row->on_gpu ? "cuda" : "host",
+                     "ranks", row->ranks, "ranks_per_node", row->ranks_per_node, "dtype",
+                     row->dtype.bits ? banyan_dtype_name(row->dtype) : NULL, "registered",
+                     (int)row->registered, "up_to_bytes",
+                     row->up_to_bytes > INT64_MAX ? json_null()
+                                                  : json_integer((json_int_t)row->up_to_bytes),
+                     "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
+                     json_integer((json_int_t)row->unit_bytes));
 }
 
 banyan_status tuning_print(const tuning *table, char **text)
@@ -133,11 +135,24 @@ static banyan_status dtype_parse(json_path *path, const json_t *object, tuning_r
     return BANYAN_OK;
 }
 
+/* "host", which tables of earlier versions mean, or "cuda". */
+static banyan_status device_parse(json_path *path, const json_t *object, tuning_row *row)
+{
+    const char *name = "host";
+    if (is_given(object, "device"))
+        RETURN_IF_FAILED(json_member_string(path, object, "device", &name));
+    row->on_gpu = strcmp(name, "cuda") == 0;
+    if (!row->on_gpu && strcmp(name, "host") != 0)
+        return json_path_fail(path, "device is \"%s\", neither \"host\" nor \"cuda\"", name);
+    return BANYAN_OK;
+}
+
 static banyan_status row_parse(json_path *path, const json_t *object, tuning_row *row)
 {
     int64_t ranks = 0, per_node = 0, up_to = 0, instances = 0, unit = 0;
     *row = (tuning_row){.up_to_bytes = UINT64_MAX};
     RETURN_IF_FAILED(algorithm_parse(path, object, row));
+    RETURN_IF_FAILED(device_parse(path, object, row));
     RETURN_IF_FAILED(dtype_parse(path, object, row));
     RETURN_IF_FAILED(json_member_int(path, object, "ranks", 0, BANYAN_MAX_RANKS, &ranks));
     if (is_given(object, "ranks_per_node"))

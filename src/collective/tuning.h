@@ -12,6 +12,7 @@
  */
 typedef struct tuning_row {
     banyan_collective_kind kind;
+    bool on_gpu;        /* buffers lie on GPUs; else on the host */
     int ranks;          /* 0: any number that has no rows of its own */
     int ranks_per_node; /* 0: however many */
     DLDataType dtype;   /* bits 0: any that has no rows of its own */
@@ -30,8 +31,8 @@ typedef struct tuning {
 banyan_status tuning_default(tuning *table);
 void tuning_free(tuning *table);
 
-/* Replace all rows of this collective, number of ranks, ranks a node, type and kind of memory.
- * `count` ≥ 1 rows, alike in these, ascending by up_to_bytes. */
+/* Replace all rows of this collective, kind of device, number of ranks, ranks a node, type and kind
+ * of memory. `count` ≥ 1 rows, alike in these, ascending by up_to_bytes. */
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count);
 
 /* The row for a message, which `wanted` describes as a row for it alone would be; rows for this

@@ -1,5 +1,5 @@
-/* The table that is built in: measured on one machine of 2 cores with 2, 4 and 8 ranks, and meant
- * to be replaced by `banyan tune` where it matters. */
+/* The table that is built in, meant to be replaced by `banyan tune` where it matters. On the host
+ * it was measured on one machine of 2 cores with 2, 4 and 8 ranks. */
 #include "collective/tuning.h"
 
 #include <stdio.h>
@@ -72,11 +72,84 @@ static const struct entry entries[] = {
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
 };
 
+/* On GPUs of one machine, all joined by NVLink: chosen by what the plans do, for 132
+ * multiprocessors. An instance is one thread block of most algorithms, and three of a pipeline. */
+struct gpu_entry {
+    banyan_collective_kind kind;
+    bool registered;
+    uint64_t up_to_bytes;
+    const char *algorithm;
+    int instances;
+    uint64_t unit_bytes;
+};
+
+static const struct gpu_entry gpu_entries[] = {
+    {BANYAN_ALLREDUCE, false, KIB(4), "allreduce_packets", 2, 0},
+    {BANYAN_ALLREDUCE, false, KIB(32), "allreduce_packets", 8, 0},
+    {BANYAN_ALLREDUCE, false, KIB(128), "allreduce_packets_twoshot", 16, 0},
+    {BANYAN_ALLREDUCE, false, KIB(2048), "allreduce_packets_twoshot", 48, 0},
+    {BANYAN_ALLREDUCE, false, ALL, "allreduce_pipelined", 32, KIB(64)},
+    {BANYAN_ALLREDUCE, true, KIB(4), "allreduce_packets", 2, 0},
+    {BANYAN_ALLREDUCE, true, KIB(32), "allreduce_packets", 8, 0},
+    {BANYAN_ALLREDUCE, true, KIB(128), "allreduce_packets_twoshot", 16, 0},
+    {BANYAN_ALLREDUCE, true, KIB(1024), "allreduce_packets_twoshot", 48, 0},
+    {BANYAN_ALLREDUCE, true, ALL, "allreduce_twoshot_direct", 96, 0},
+    {BANYAN_ALLGATHER, false, KIB(4), "allgather_packets", 2, 0},
+    {BANYAN_ALLGATHER, false, KIB(256), "allgather_packets", 32, 0},
+    {BANYAN_ALLGATHER, false, ALL, "allgather_pipelined", 32, KIB(64)},
+    {BANYAN_ALLGATHER, true, KIB(4), "allgather_packets", 2, 0},
+    {BANYAN_ALLGATHER, true, KIB(64), "allgather_packets", 16, 0},
+    {BANYAN_ALLGATHER, true, ALL, "allgather_direct", 64, 0},
+    {BANYAN_REDUCESCATTER, false, KIB(16), "reducescatter_packets", 2, 0},
+    {BANYAN_REDUCESCATTER, false, KIB(1024), "reducescatter_packets", 32, 0},
+    {BANYAN_REDUCESCATTER, false, ALL, "reducescatter_pipelined", 48, KIB(64)},
+    {BANYAN_REDUCESCATTER, true, KIB(16), "reducescatter_packets", 2, 0},
+    {BANYAN_REDUCESCATTER, true, KIB(1024), "reducescatter_packets", 32, 0},
+    {BANYAN_REDUCESCATTER, true, ALL, "reducescatter_direct", 96, 0},
+    {BANYAN_ALLTOALL, false, KIB(16), "alltoall_packets", 2, 0},
+    {BANYAN_ALLTOALL, false, KIB(512), "alltoall_packets", 32, 0},
+    {BANYAN_ALLTOALL, false, ALL, "alltoall_pipelined", 32, KIB(64)},
+    {BANYAN_ALLTOALL, true, KIB(16), "alltoall_packets", 2, 0},
+    {BANYAN_ALLTOALL, true, KIB(256), "alltoall_packets", 32, 0},
+    {BANYAN_ALLTOALL, true, ALL, "alltoall_direct", 64, 0},
+    {BANYAN_SENDRECV, false, KIB(4), "sendrecv_packets", 2, 0},
+    {BANYAN_SENDRECV, false, KIB(256), "sendrecv_packets", 16, 0},
+    {BANYAN_SENDRECV, false, ALL, "sendrecv_pipelined", 32, KIB(64)},
+    {BANYAN_SENDRECV, true, KIB(4), "sendrecv_packets", 2, 0},
+    {BANYAN_SENDRECV, true, KIB(128), "sendrecv_packets", 16, 0},
+    {BANYAN_SENDRECV, true, ALL, "sendrecv_direct", 64, 0},
+    {BANYAN_BROADCAST, false, KIB(4), "broadcast_packets", 2, 0},
+    {BANYAN_BROADCAST, false, KIB(256), "broadcast_packets", 16, 0},
+    {BANYAN_BROADCAST, false, ALL, "broadcast_pipelined", 32, KIB(64)},
+    {BANYAN_BROADCAST, true, KIB(4), "broadcast_packets", 2, 0},
+    {BANYAN_BROADCAST, true, KIB(128), "broadcast_packets", 16, 0},
+    {BANYAN_BROADCAST, true, ALL, "broadcast_direct", 64, 0},
+    {BANYAN_REDUCE, false, KIB(16), "reduce_packets", 2, 0},
+    {BANYAN_REDUCE, false, KIB(256), "reduce_packets", 32, 0},
+    {BANYAN_REDUCE, false, ALL, "reduce_pipelined", 32, KIB(64)},
+};
+
+static void add_gpu_rows(tuning *table, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        tuning_row row = {.kind = gpu_entries[i].kind,
+                          .on_gpu = true,
+                          .registered = gpu_entries[i].registered,
+                          .up_to_bytes = gpu_entries[i].up_to_bytes,
+                          .instances = gpu_entries[i].instances,
+                          .unit_bytes = gpu_entries[i].unit_bytes};
+        snprintf(row.algorithm, sizeof row.algorithm, "%s", gpu_entries[i].algorithm);
+        table->rows.data[table->rows.count++] = row;
+    }
+}
+
 banyan_status tuning_default(tuning *table)
 {
     size_t count = sizeof entries / sizeof *entries;
-    if (!array_reserve(&table->rows, count))
+    size_t gpu_count = sizeof gpu_entries / sizeof *gpu_entries;
+    if (!array_reserve(&table->rows, count + gpu_count))
         return BANYAN_ERR_NO_MEMORY;
+    add_gpu_rows(table, gpu_count);
     for (size_t i = 0; i < count; i++) {
         tuning_row row = {.kind = entries[i].kind,
                           .ranks = entries[i].ranks,

@@ -7,6 +7,7 @@
 #include "cuda/copy/mover.h"
 #include "cuda/courier/courier.h"
 #include "cuda/driver.h"
+#include "cuda/execute/engine.h"
 #include "cuda/memory/memory.h"
 
 static const module_tables tables = {
@@ -15,6 +16,7 @@ static const module_tables tables = {
     .device_memory = &cuda_memory_ops,
     .mover = &cuda_mover_ops,
     .courier = &cuda_courier_ops,
+    .engine = &cuda_engine_ops,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,

@@ -294,3 +294,8 @@ banyan_status device_trace_take(banyan_executor *executor)
         RETURN_IF_FAILED(device_drain(executor->on_device.data[i]));
     return executor->engine_ops->trace_take(executor->engine, take_record, executor);
 }
+
+banyan_status device_trace_stop(banyan_executor *executor)
+{
+    return executor->engine_ops->trace_stop(executor->engine);
+}

@@ -27,5 +27,6 @@ banyan_status device_reset(banyan_loaded_plan *loaded);
 banyan_status device_trace_begin(banyan_executor *executor);
 /* Add what was recorded to the executor's trace. */
 banyan_status device_trace_take(banyan_executor *executor);
+banyan_status device_trace_stop(banyan_executor *executor);
 
 #endif

@@ -153,6 +153,10 @@ typedef struct execute_engine_ops {
     banyan_status (*open)(banyan_world *world, int device, uint64_t timeout_ns, void **engine);
     void (*close)(void *engine);
 
+    /* Thread blocks of the largest size that run at once, of a plan that keeps nothing in shared
+     * memory. */
+    banyan_status (*blocks_at_once)(void *engine, uint32_t *blocks);
+
     /* Connect a plan. INVALID when its thread blocks do not fit on the device at once, with both
      * numbers. What `plan` points to may go afterwards. */
     banyan_status (*load)(void *engine, const engine_plan *plan, void **loaded);
@@ -173,17 +177,22 @@ typedef struct execute_engine_ops {
     banyan_status (*run)(void *loaded, void *uploaded, const engine_run *run, void *stream,
                          bool *captured);
 
+    /* Queue a copy inside the device's memory in the caller's stream. */
+    banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);
+
     /* How the runs went that have ended so far. Does not wait. */
     void (*check)(void *loaded, engine_report *report);
     /* Forget a report, and clear counters, scratch and run numbers. Local: all ranks have drained
      * before, and none runs until all are done. */
     banyan_status (*reset)(void *loaded);
 
-    /* Record from now on; hand over, and drop, what was recorded (after all kernels are done). */
+    /* Record from now on; hand over, and drop, what was recorded (after all kernels are done); end
+     * recording. Graphs that were captured before are not recorded. */
     banyan_status (*trace_begin)(void *engine);
     banyan_status (*trace_take)(void *engine,
                                 banyan_status (*visit)(void *context, const engine_trace *one),
                                 void *context);
+    banyan_status (*trace_stop)(void *engine);
 } execute_engine_ops;
 
 #endif

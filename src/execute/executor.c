@@ -141,3 +141,25 @@ void banyan_executor_close(banyan_executor *executor)
     trace_free(executor->trace);
     free(executor);
 }
+
+banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,
+                            uint64_t bytes, void *stream)
+{
+    if (!executor_is_host(executor))
+        return executor->engine_ops->copy(executor->engine, to, from, bytes, stream);
+    memcpy(to, from, (size_t)bytes);
+    return BANYAN_OK;
+}
+
+banyan_status executor_blocks_most(const banyan_executor *executor, uint32_t *blocks)
+{
+    uint32_t mine = UINT32_MAX;
+    uint64_t fewest;
+    banyan_status status = BANYAN_OK;
+    if (!executor_is_host(executor))
+        status = executor->engine_ops->blocks_at_once(executor->engine, &mine);
+    RETURN_IF_FAILED(control_agree(executor->world, status));
+    RETURN_IF_FAILED(control_max(executor->world, UINT32_MAX - mine, &fewest));
+    *blocks = UINT32_MAX - (uint32_t)fewest;
+    return BANYAN_OK;
+}

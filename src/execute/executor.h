@@ -36,6 +36,13 @@ static inline bool executor_is_host(const banyan_executor *executor)
     return !executor->engine_ops;
 }
 
+/* Thread blocks that a rank's plan may have: the least of all ranks. Collective. */
+banyan_status executor_blocks_most(const banyan_executor *executor, uint32_t *blocks);
+
+/* Copy inside the memory where plans run: at once on the host, in the stream on a device. */
+banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,
+                            uint64_t bytes, void *stream);
+
 static inline bell *executor_bell(const banyan_executor *executor, int rank)
 {
     return (bell *)memory_part_of(executor->bells, memory_space_local(executor->space, rank));

@@ -33,7 +33,7 @@ static banyan_status check_arguments(const banyan_executor *executor, const bany
         if (memories[i])
             RETURN_IF_FAILED(placement_check_device(executor, banyan_memory_device(memories[i]),
                                                     banyan_memory_local(memories[i]),
-                                                    (plan_buffer)i));
+                                                    i == 0 ? "input memory" : "output memory"));
     }
     return BANYAN_OK;
 }

@@ -88,7 +88,7 @@ static banyan_status check_present(const struct brought *with, plan_buffer buffe
 }
 
 banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
-                                     const void *address, plan_buffer buffer)
+                                     const void *address, const char *what)
 {
     bool here = executor_is_host(executor) ? device.device_type != kDLCUDA
                                            : device.device_type == executor->device.device_type &&
@@ -102,8 +102,8 @@ banyan_status placement_check_device(const banyan_executor *executor, DLDevice d
         snprintf(lies_on, sizeof lies_on, "on GPU %d", (int)device.device_id);
     else if (!device_is_host(device))
         snprintf(lies_on, sizeof lies_on, "in memory that is not a GPU's own");
-    return error_set(BANYAN_ERR_INVALID, "rank %d: the %s at %p lies %s, and its plan runs on %s",
-                     executor->rank, buffer_names[buffer], address, lies_on, runs_on);
+    return error_set(BANYAN_ERR_INVALID, "rank %d: the %s at %p lies %s, and plans run on %s",
+                     executor->rank, what, address, lies_on, runs_on);
 }
 
 static banyan_status check_device(const struct brought *with, plan_buffer buffer)
@@ -113,7 +113,7 @@ static banyan_status check_device(const struct brought *with, plan_buffer buffer
     if (!address || with->cut->bytes[buffer] == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(banyan_memory_locate(address, &device));
-    return placement_check_device(with->loaded->executor, device, address, buffer);
+    return placement_check_device(with->loaded->executor, device, address, buffer_names[buffer]);
 }
 
 static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)

@@ -14,9 +14,10 @@ bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer
 /* May runs have to copy their output to where it belongs? */
 bool placement_copies_output(const banyan_loaded_plan *loaded);
 
-/* INVALID: memory at `address`, which lies on `device`, is none for this executor's plans. */
+/* INVALID: memory at `address`, which lies on `device`, is none for this executor's plans. `what`
+ * is it: "input". */
 banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
-                                     const void *address, plan_buffer buffer);
+                                     const void *address, const char *what);
 
 /* Find bases and copies for a run of `cut` between these buffers. INVALID, with nothing changed,
  * when they cannot be used. */

@@ -186,6 +186,8 @@ banyan_status banyan_trace_write(banyan_executor *executor, const char *path)
     banyan_status status = BANYAN_OK;
     if (!executor_is_host(executor) && executor->trace)
         status = device_trace_take(executor);
+    if (status == BANYAN_OK && !executor_is_host(executor))
+        status = device_trace_stop(executor);
     if (status == BANYAN_OK)
         status = flatten(executor->trace, &records, &count);
     status = control_agree(executor->world, status);

@@ -2,6 +2,7 @@
 #ifndef TESTS_EXECUTE_COLLECTIVE_CHECK_H
 #define TESTS_EXECUTE_COLLECTIVE_CHECK_H
 
+#include "support/gpu_stream.h"
 #include "support/test.h"
 
 #include <banyan/execute.h>
@@ -64,6 +65,8 @@ typedef struct collective_case {
     bool apart; /* input and output have nothing in common */
     int workers;
     int runs;
+    DLDevice device; /* where plans run; zeroed: the host */
+    void *stream;
 } collective_case;
 
 static inline uint64_t case_input(const collective_case *c, int rank, uint64_t index, int run)
@@ -111,6 +114,7 @@ static inline uint64_t case_output(const collective_case *c, int rank, uint64_t 
 typedef struct case_buffers {
     banyan_memory *memory; /* symmetric, for both */
     char *allocated;
+    char *host; /* the same bytes as `allocated`, where the processor has them */
     char *input, *output;
     uint64_t input_bytes, output_bytes;
     uint64_t room; /* from `input` or `output`, whichever comes first */
@@ -126,16 +130,16 @@ static inline case_buffers case_take(const collective_case *c, banyan_world *wor
     uint64_t longest = b.input_bytes > b.output_bytes ? b.input_bytes : b.output_bytes;
     uint64_t pitch = (longest + 2 * GUARD + 63) / 64 * 64;
     b.room = 2 * pitch;
-    char *start;
-    if (c->symmetric) {
-        CHECK_OK(banyan_memory_alloc(world, b.room, &b.memory));
-        start = banyan_memory_local(b.memory);
-    } else {
-        start = b.allocated = malloc(b.room);
-    }
+    bool on_host = device_is_host(c->device);
+    if (c->symmetric)
+        CHECK_OK(banyan_memory_alloc_on(world, c->device, b.room, &b.memory));
+    void *start = c->symmetric ? banyan_memory_local(b.memory) : on_host ? malloc(b.room) : NULL;
+    if (!start)
+        CHECK_OK(gpu_memory()->alloc(c->device.device_id, b.room, &start));
     b.allocated = start;
-    b.input = start + GUARD;
-    b.output = start + (c->apart ? pitch : 0) + GUARD;
+    b.host = on_host ? start : malloc(b.room);
+    b.input = b.allocated + GUARD;
+    b.output = b.allocated + (c->apart ? pitch : 0) + GUARD;
     if (!c->apart && info.collective == BANYAN_ALLGATHER)
         b.input = b.output + (uint64_t)rank * b.input_bytes;
     if (!c->apart && info.collective == BANYAN_REDUCESCATTER)
@@ -145,17 +149,28 @@ static inline case_buffers case_take(const collective_case *c, banyan_world *wor
 
 static inline void case_give_back(const collective_case *c, case_buffers *b)
 {
+    if (b->host != b->allocated)
+        free(b->host);
     if (c->symmetric)
         banyan_memory_free(b->memory);
-    else
+    else if (device_is_host(c->device))
         free(b->allocated);
+    else
+        gpu_memory()->free(c->device.device_id, b->allocated);
+}
+
+static inline char *case_host(const case_buffers *b, const char *at)
+{
+    return b->host + (at - b->allocated);
 }
 
 static inline void case_fill(const collective_case *c, case_buffers *b, int rank, int run)
 {
-    memset(b->allocated, 0xa5, b->room);
+    memset(b->host, 0xa5, b->room);
     for (uint64_t i = 0; i < b->input_bytes / banyan_dtype_bytes(c->dtype); i++)
-        element_put(c->dtype, b->input, i, case_input(c, rank, i, run));
+        element_put(c->dtype, case_host(b, b->input), i, case_input(c, rank, i, run));
+    if (b->host != b->allocated)
+        gpu_copy(b->allocated, b->host, b->room);
 }
 
 static inline bool is_in(const char *at, const char *start, uint64_t bytes)
@@ -163,9 +178,10 @@ static inline bool is_in(const char *at, const char *start, uint64_t bytes)
     return at >= start && at < start + bytes;
 }
 
-/* Every byte: the output's, an input's that lies apart, and the guards'. In place, what the longer
- * buffer holds beside the result is the plan's. */
-static inline void case_check(const collective_case *c, const case_buffers *b, int rank, int run)
+/* What has been fetched to the host. Every byte: the output's, an input's that lies apart, and the
+ * guards'. In place, what the longer buffer holds beside the result is the plan's. */
+static inline void case_check_host(const collective_case *c, const case_buffers *b, int rank,
+                                   int run)
 {
     size_t elem = banyan_dtype_bytes(c->dtype);
     uint64_t elems = b->input_bytes / elem, out = b->output_bytes / elem;
@@ -173,7 +189,7 @@ static inline void case_check(const collective_case *c, const case_buffers *b, i
     bool has_output = info.collective != BANYAN_REDUCE || rank == info.root;
     for (uint64_t i = 0; has_output && i < out; i++) {
         uint64_t bits = element_bits(c->dtype, case_output(c, rank, i, run, elems, out)), got = 0;
-        memcpy(&got, b->output + i * elem, elem);
+        memcpy(&got, case_host(b, b->output) + i * elem, elem);
         CHECK(got == bits,
               "rank %d, run %d, %s of %llu bytes of %s: output element %llu is %#llx, not %#llx",
               rank, run, info.name, (unsigned long long)c->message_bytes,
@@ -182,15 +198,22 @@ static inline void case_check(const collective_case *c, const case_buffers *b, i
     }
     for (uint64_t i = 0; c->apart && i < elems; i++) {
         uint64_t bits = element_bits(c->dtype, case_input(c, rank, i, run)), got = 0;
-        memcpy(&got, b->input + i * elem, elem);
+        memcpy(&got, case_host(b, b->input) + i * elem, elem);
         CHECK(got == bits, "rank %d, run %d: input element %llu has changed", rank, run,
               (unsigned long long)i);
     }
     for (const char *at = b->allocated; at < b->allocated + b->room; at++) {
         if (!is_in(at, b->input, b->input_bytes) && !is_in(at, b->output, b->output_bytes))
-            CHECK((unsigned char)*at == 0xa5, "rank %d: byte %td is outside of all buffers", rank,
-                  at - b->allocated);
+            CHECK((unsigned char)*case_host(b, at) == 0xa5,
+                  "rank %d: byte %td is outside of all buffers", rank, at - b->allocated);
     }
+}
+
+static inline void case_check(const collective_case *c, const case_buffers *b, int rank, int run)
+{
+    if (b->host != b->allocated)
+        gpu_copy(b->host, b->allocated, b->room);
+    case_check_host(c, b, rank, run);
 }
 
 /* Run it time after time, with other data each time and no barrier in between. */
@@ -206,7 +229,11 @@ static inline void case_run(banyan_world *world, banyan_executor *executor,
     CHECK_OK(banyan_plan_load(executor, c->plan, &options, &loaded));
     for (int run = 0; run < c->runs; run++) {
         case_fill(c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, NULL));
+        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, c->stream));
+        if (!device_is_host(c->device)) {
+            gpu_stream_wait(c->device, c->stream);
+            CHECK_OK(banyan_plan_status(loaded));
+        }
         case_check(c, &b, rank, run);
     }
     CHECK_OK(banyan_plan_unload(loaded));

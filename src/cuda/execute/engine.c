@@ -1,0 +1,297 @@
+/* Opening and closing engines, and watching over what runs on them. */
+#include "cuda/execute/engine.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* How soon kernels learn that the world has ended. */
+#define WATCH_NS 20000000L
+
+/* ---- memory ---- */
+
+static banyan_status take(cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken)
+{
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = DRIVER(engine->device, cuMemAlloc, taken, bytes);
+    driver_leave();
+    return status;
+}
+
+banyan_status engine_take(cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken)
+{
+    driver_capture before = driver_capture_relax();
+    banyan_status status = take(engine, bytes, taken);
+    driver_capture_restore(before);
+    return status;
+}
+
+void engine_give_back(cuda_engine *engine, CUdeviceptr taken)
+{
+    if (!taken || driver_enter(engine->device) != BANYAN_OK)
+        return;
+    driver_capture before = driver_capture_relax();
+    driver.cuMemFree(taken);
+    driver_capture_restore(before);
+    driver_leave();
+}
+
+static banyan_status copy(cuda_engine *engine, CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
+{
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = DRIVER(engine->device, cuMemcpyAsync, to, from, bytes, engine->stream);
+    if (status == BANYAN_OK)
+        status = DRIVER(engine->device, cuStreamSynchronize, engine->stream);
+    driver_leave();
+    return status;
+}
+
+banyan_status engine_copy(cuda_engine *engine, CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
+{
+    driver_capture before = driver_capture_relax();
+    banyan_status status = copy(engine, to, from, bytes);
+    driver_capture_restore(before);
+    return status;
+}
+
+banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **taken)
+{
+    void *made = NULL;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = DRIVER(engine->device, cuMemHostAlloc, &made, bytes,
+                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    driver_leave();
+    RETURN_IF_FAILED(status);
+    *taken = memset(made, 0, bytes);
+    return BANYAN_OK;
+}
+
+void engine_give_back_pinned(cuda_engine *engine, void *taken)
+{
+    if (!taken || driver_enter(engine->device) != BANYAN_OK)
+        return;
+    driver.cuMemFreeHost(taken);
+    driver_leave();
+}
+
+/* ---- threads ---- */
+
+banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: a thread for device %d: %s",
+                                engine->device, strerror(failed));
+    return BANYAN_OK;
+}
+
+bool engine_is_idle(cuda_engine *engine)
+{
+    for (const cuda_plan *plan = engine->plans; plan; plan = plan->next) {
+        if (plan->is_captured ||
+            (plan->has_run && driver.cuEventQuery(plan->ended) == CUDA_ERROR_NOT_READY))
+            return false;
+    }
+    return true;
+}
+
+/* `busy` is taken back only when nothing was launched meanwhile: whoever launches counts first and
+ * looks at it then. */
+static void look_after_runs(cuda_engine *engine)
+{
+    uint64_t launches = atomic_load(&engine->launches);
+    if (!engine_is_idle(engine))
+        return;
+    atomic_store(&engine->busy, false);
+    if (atomic_load(&engine->launches) != launches)
+        atomic_store(&engine->busy, true);
+}
+
+void engine_was_launched(cuda_engine *engine)
+{
+    atomic_fetch_add(&engine->launches, 1);
+    if (atomic_load(&engine->busy))
+        return;
+    pthread_mutex_lock(&engine->lock);
+    atomic_store(&engine->busy, true);
+    pthread_cond_broadcast(&engine->wake);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void nap(cuda_engine *engine)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += WATCH_NS;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_nsec -= 1000000000L;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&engine->wake, &engine->lock, &until);
+}
+
+/* Ends the kernels of a world that has ended, which nobody else would tell them. */
+static void *watch(void *argument)
+{
+    cuda_engine *engine = argument;
+    if (driver_enter(engine->device) != BANYAN_OK)
+        return NULL;
+    pthread_mutex_lock(&engine->lock);
+    while (!atomic_load(&engine->closing)) {
+        if (!atomic_load(&engine->busy)) {
+            pthread_cond_wait(&engine->wake, &engine->lock);
+            continue;
+        }
+        if (banyan_world_check(engine->world) != BANYAN_OK)
+            __atomic_store_n(engine->stop, 1, __ATOMIC_RELEASE);
+        look_after_runs(engine);
+        nap(engine);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    driver_leave();
+    return NULL;
+}
+
+/* ---- engines ---- */
+
+static banyan_status make_wake(cuda_engine *engine)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(&engine->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return failed ? banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: pthread_cond_init: %s",
+                                     strerror(failed))
+                  : BANYAN_OK;
+}
+
+static banyan_status take_parts(cuda_engine *engine)
+{
+    int most = driver_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, engine->device);
+    engine->most_threads = most > 0 ? (uint32_t)most : KERNEL_THREADS_MOST;
+    void *stop;
+    RETURN_IF_FAILED(engine_take_pinned(engine, 64, &stop));
+    engine->stop = stop;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status =
+        DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING);
+    driver_leave();
+    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(engine_start_thread(engine, watch, &engine->watcher));
+    engine->watches = true;
+    return BANYAN_OK;
+}
+
+static banyan_status copy_in_stream(void *opened, void *to, const void *from, uint64_t bytes,
+                                    void *stream)
+{
+    cuda_engine *engine = opened;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status =
+        DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from, bytes, stream);
+    driver_leave();
+    return status;
+}
+
+banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
+                          uint32_t shared_bytes, uint64_t *blocks)
+{
+    int each = 0;
+    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &each,
+                            kernel, (int)threads, shared_bytes));
+    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
+    *blocks = (uint64_t)each * (uint64_t)processors;
+    return BANYAN_OK;
+}
+
+static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
+{
+    const cuda_engine *engine = opened;
+    CUfunction kernel;
+    uint64_t room = 0;
+    uint32_t threads =
+        engine->most_threads < KERNEL_THREADS_MOST ? engine->most_threads : KERNEL_THREADS_MOST;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = driver_kernel(execute_kernel(BANYAN_F32), engine->device, &kernel);
+    if (status == BANYAN_OK)
+        status = engine_room(engine, kernel, threads, execute_shared_bytes(0), &room);
+    driver_leave();
+    *blocks = room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
+    return status;
+}
+
+static void close_engine(void *opened)
+{
+    cuda_engine *engine = opened;
+    pthread_mutex_lock(&engine->lock);
+    atomic_store(&engine->closing, true);
+    pthread_cond_broadcast(&engine->wake);
+    pthread_mutex_unlock(&engine->lock);
+    if (engine->watches)
+        pthread_join(engine->watcher, NULL);
+    if (engine->serves)
+        pthread_join(engine->proxy, NULL);
+    trace_close(engine);
+    if (engine->stream && driver_enter(engine->device) == BANYAN_OK) {
+        driver.cuStreamDestroy(engine->stream);
+        driver_leave();
+    }
+    engine_give_back_pinned(engine, engine->stop);
+    pthread_cond_destroy(&engine->wake);
+    pthread_mutex_destroy(&engine->ports_lock);
+    pthread_mutex_destroy(&engine->lock);
+    free(engine);
+}
+
+static banyan_status open_engine(banyan_world *world, int device, uint64_t timeout_ns,
+                                 void **opened)
+{
+    RETURN_IF_FAILED(driver_open());
+    cuda_engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for an engine on device %d",
+                                device);
+    engine->world = world;
+    engine->device = device;
+    engine->timeout_ns = timeout_ns;
+    banyan_status status = make_wake(engine);
+    if (status != BANYAN_OK) {
+        free(engine);
+        return status;
+    }
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_mutex_init(&engine->ports_lock, NULL);
+    status = take_parts(engine);
+    if (status != BANYAN_OK) {
+        close_engine(engine);
+        return status;
+    }
+    *opened = engine;
+    return BANYAN_OK;
+}
+
+const execute_engine_ops cuda_engine_ops = {
+    .size = sizeof(execute_engine_ops),
+    .name = "cuda",
+    .open = open_engine,
+    .close = close_engine,
+    .blocks_at_once = blocks_at_once,
+    .load = plan_load,
+    .unload = plan_unload,
+    .drain = plan_drain,
+    .upload = program_upload,
+    .discard = program_discard,
+    .run = program_run,
+    .copy = copy_in_stream,
+    .check = plan_check,
+    .reset = plan_reset,
+    .trace_begin = trace_begin,
+    .trace_take = trace_take,
+    .trace_stop = trace_stop,
+};

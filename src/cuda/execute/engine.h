@@ -1,0 +1,160 @@
+/* Plans on a CUDA device: what the files of the engine share. */
+#ifndef CUDA_EXECUTE_ENGINE_H
+#define CUDA_EXECUTE_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cuda/driver.h"
+#include "cuda/execute/kernel.h"
+
+extern const execute_engine_ops cuda_engine_ops;
+
+#define RETURN_IF_FAILED(call)                                                                     \
+    do {                                                                                           \
+        banyan_status return_status_ = (call);                                                     \
+        if (return_status_ != BANYAN_OK)                                                           \
+            return return_status_;                                                                 \
+    } while (0)
+
+typedef struct cuda_engine cuda_engine;
+typedef struct cuda_plan cuda_plan;
+
+/* ---- port channels ---- */
+
+/* A port channel's requests and the stream that they are done in. */
+typedef struct cuda_port {
+    kernel_request *requests; /* pinned */
+    uint64_t room;
+    CUdeviceptr done; /* on the device: how many are */
+    CUstream stream;
+    uint64_t served;  /* requests that are in the stream */
+    uint64_t signals; /* that the peer's counter has had: nobody else adds to it */
+    atomic_bool broken;
+    char trouble[256]; /* once it is broken */
+} cuda_port;
+
+/* ---- plans ---- */
+
+/* Offsets into a plan's block in the device's memory. */
+typedef struct cuda_layout {
+    uint64_t states, broken, barriers, semaphores, semaphore_starts, consumed, queues, done;
+    uint64_t bytes;
+} cuda_layout;
+
+struct cuda_plan {
+    cuda_engine *engine;
+    cuda_plan *next, *next_served;
+    engine_plan shape; /* what it points to is not ours, but for `ends` */
+    engine_end *ends;
+    uint32_t port_count;
+    cuda_port *ports;
+
+    uint32_t threads;
+    cuda_layout layout;
+    CUdeviceptr block;
+    char *start;  /* the block as it is before the first run */
+    void *pinned; /* the report, then the ports' requests */
+    kernel_report *report;
+
+    CUevent ended;    /* the latest run that `run` queued */
+    bool has_run;     /* `ended` was recorded */
+    bool is_captured; /* graphs hold runs of it */
+};
+
+typedef struct cuda_program {
+    cuda_plan *plan;
+    CUdeviceptr address;
+    CUfunction kernel;
+    uint32_t section_bytes, shared_bytes, flags, span_count;
+    CUdeviceptr spans;
+    engine_span *host_spans; /* of ranks without thread blocks */
+} cuda_program;
+
+/* ---- engines ---- */
+
+/* The same moment on two clocks. */
+typedef struct cuda_clock {
+    uint64_t device_ns, host_ns;
+} cuda_clock;
+
+struct cuda_engine {
+    banyan_world *world;
+    int device;
+    uint64_t timeout_ns;
+    CUstream stream; /* for what no caller's stream is for */
+    uint32_t *stop;  /* pinned: not 0 when kernels are to end */
+    uint32_t most_threads;
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;
+    cuda_plan *plans;
+    atomic_bool closing;
+    bool watches, serves; /* the threads are there */
+    pthread_t watcher, proxy;
+    atomic_bool busy; /* runs may be under way */
+    _Atomic uint64_t launches;
+
+    /* The proxy holds the ports' lock at every look, so that others say first that they want it. */
+    pthread_mutex_t ports_lock;
+    atomic_uint visitors;
+    cuda_plan *served;
+
+    CUdeviceptr tracer, records;
+    bool traces;
+    cuda_clock clock; /* when the trace began */
+};
+
+/* Device memory and copies outside of all callers' streams, legal while these are captured. */
+banyan_status engine_take(cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken);
+void engine_give_back(cuda_engine *engine, CUdeviceptr taken);
+/* Done when it returns. */
+banyan_status engine_copy(cuda_engine *engine, CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
+/* Pinned and zeroed; the device has it at the same address. */
+banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **taken);
+void engine_give_back_pinned(cuda_engine *engine, void *taken);
+
+/* A thread of the engine's that no signal is delivered to. */
+banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread);
+/* With the lock held: has every run of `run`'s ended, and can graphs bring no others? */
+bool engine_is_idle(cuda_engine *engine);
+/* How many thread blocks of `threads` run at once. The device is entered. */
+banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
+                          uint32_t shared_bytes, uint64_t *blocks);
+/* A run was queued. */
+void engine_was_launched(cuda_engine *engine);
+
+/* plan.c */
+banyan_status plan_load(void *engine, const engine_plan *plan, void **loaded);
+void plan_unload(void *loaded);
+banyan_status plan_drain(void *loaded);
+banyan_status plan_reset(void *loaded);
+void plan_check(void *loaded, engine_report *report);
+/* INVALID when so many thread blocks do not run at once. */
+banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t shared_bytes);
+
+/* run.c */
+banyan_status program_upload(void *loaded, const engine_program *program, void **uploaded);
+void program_discard(void *uploaded);
+banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, void *stream,
+                          bool *captured);
+
+/* ports.c: with the plan's memory in place; and before it goes. */
+banyan_status ports_open(cuda_plan *plan);
+void ports_close(cuda_plan *plan);
+/* Wait until what was posted is done. The device is entered. */
+banyan_status ports_drain(cuda_plan *plan);
+/* SYSTEM when copies could not be begun. */
+banyan_status ports_check(const cuda_plan *plan);
+/* After the plan's memory is as it was at first. */
+void ports_reset(cuda_plan *plan);
+
+/* trace.c */
+banyan_status trace_begin(void *engine);
+banyan_status trace_take(void *engine,
+                         banyan_status (*visit)(void *context, const engine_trace *one),
+                         void *context);
+banyan_status trace_stop(void *engine);
+void trace_close(cuda_engine *engine);
+
+#endif

@@ -1,0 +1,208 @@
+/* Port channels: a thread that takes what kernels have posted and gives it to the copy engines. */
+#include "cuda/execute/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* Looks in vain before the thread naps between them, and how long it naps. */
+#define LOOKS 4000
+#define NAP_NS 20000L
+
+/* ---- serving ---- */
+
+static bool has_come(const cuda_port *port)
+{
+    const kernel_request *next = &port->requests[port->served % port->room];
+    return __atomic_load_n(&next->number, __ATOMIC_ACQUIRE) == port->served + 1;
+}
+
+/* Behind the copies that came before it in the stream. */
+static CUresult count_up(const cuda_port *port, CUdeviceptr counter, uint64_t value)
+{
+    return driver.cuStreamWriteValue64(port->stream, counter, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+static CUresult pass_on(cuda_port *port, const kernel_request *request)
+{
+    if (request->kind == KERNEL_SIGNAL)
+        return count_up(port, (CUdeviceptr)request->signal, ++port->signals);
+    return driver.cuMemcpyAsync((CUdeviceptr)request->destination, (CUdeviceptr)request->source,
+                                request->bytes, port->stream);
+}
+
+static void break_port(cuda_engine *engine, cuda_port *port, CUresult result)
+{
+    driver_check(result, "a port channel's copies", engine->device);
+    snprintf(port->trouble, sizeof port->trouble, "%s", banyan_last_error());
+    atomic_store_explicit(&port->broken, true, memory_order_release);
+}
+
+/* What cannot be passed on is never done, so that whoever waits for it passes its deadline. */
+static bool serve_port(cuda_engine *engine, cuda_port *port)
+{
+    uint64_t first = port->served;
+    CUresult result = CUDA_SUCCESS;
+    while (has_come(port) && result == CUDA_SUCCESS) {
+        result = pass_on(port, &port->requests[port->served % port->room]);
+        port->served++;
+    }
+    if (port->served != first && result == CUDA_SUCCESS)
+        result = count_up(port, port->done, port->served);
+    if (result != CUDA_SUCCESS)
+        break_port(engine, port, result);
+    return port->served != first;
+}
+
+static bool serve_plan(cuda_engine *engine, cuda_plan *plan)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < plan->port_count; i++)
+        any |= !atomic_load(&plan->ports[i].broken) && serve_port(engine, &plan->ports[i]);
+    return any;
+}
+
+static bool serve_all(cuda_engine *engine)
+{
+    bool any = false;
+    pthread_mutex_lock(&engine->ports_lock);
+    for (cuda_plan *plan = engine->served; plan; plan = plan->next_served)
+        any |= serve_plan(engine, plan);
+    pthread_mutex_unlock(&engine->ports_lock);
+    return any;
+}
+
+/* ---- the thread ---- */
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+static void sleep_until_busy(cuda_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    while (!atomic_load(&engine->busy) && !atomic_load(&engine->closing))
+        pthread_cond_wait(&engine->wake, &engine->lock);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void *serve(void *argument)
+{
+    cuda_engine *engine = argument;
+    if (driver_enter(engine->device) != BANYAN_OK)
+        return NULL;
+    for (uint32_t idle = 0; !atomic_load(&engine->closing);) {
+        if (atomic_load(&engine->visitors) > 0)
+            nap();
+        else if (serve_all(engine))
+            idle = 0;
+        else if (idle++ < LOOKS)
+            continue;
+        else if (atomic_load(&engine->busy))
+            nap();
+        else
+            sleep_until_busy(engine);
+    }
+    driver_leave();
+    return NULL;
+}
+
+static void visit(cuda_engine *engine)
+{
+    atomic_fetch_add(&engine->visitors, 1);
+    pthread_mutex_lock(&engine->ports_lock);
+}
+
+static void leave(cuda_engine *engine)
+{
+    pthread_mutex_unlock(&engine->ports_lock);
+    atomic_fetch_sub(&engine->visitors, 1);
+}
+
+/* ---- opening and closing ---- */
+
+static banyan_status make_streams(cuda_plan *plan)
+{
+    int device = plan->engine->device;
+    banyan_status status = BANYAN_OK;
+    RETURN_IF_FAILED(driver_enter(device));
+    for (uint32_t i = 0; i < plan->port_count && status == BANYAN_OK; i++)
+        status = DRIVER(device, cuStreamCreate, &plan->ports[i].stream, CU_STREAM_NON_BLOCKING);
+    driver_leave();
+    return status;
+}
+
+banyan_status ports_open(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    if (plan->port_count == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(make_streams(plan));
+    if (!engine->serves)
+        RETURN_IF_FAILED(engine_start_thread(engine, serve, &engine->proxy));
+    engine->serves = true;
+    visit(engine);
+    plan->next_served = engine->served;
+    engine->served = plan;
+    leave(engine);
+    return BANYAN_OK;
+}
+
+void ports_close(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    visit(engine);
+    for (cuda_plan **at = &engine->served; *at; at = &(*at)->next_served) {
+        if (*at == plan) {
+            *at = plan->next_served;
+            break;
+        }
+    }
+    leave(engine);
+    for (uint32_t i = 0; i < plan->port_count; i++) {
+        if (plan->ports[i].stream && driver_enter(engine->device) == BANYAN_OK) {
+            driver.cuStreamSynchronize(plan->ports[i].stream);
+            driver.cuStreamDestroy(plan->ports[i].stream);
+            driver_leave();
+        }
+    }
+}
+
+/* ---- for their plan ---- */
+
+banyan_status ports_check(const cuda_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->port_count; i++) {
+        const cuda_port *port = &plan->ports[i];
+        if (atomic_load_explicit(&port->broken, memory_order_acquire))
+            return banyan_error_set(BANYAN_ERR_SYSTEM, "%s", port->trouble);
+    }
+    return BANYAN_OK;
+}
+
+banyan_status ports_drain(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    if (plan->port_count == 0)
+        return BANYAN_OK;
+    banyan_status status = BANYAN_OK;
+    visit(engine);
+    serve_plan(engine, plan);
+    for (uint32_t i = 0; i < plan->port_count && status == BANYAN_OK; i++)
+        status = DRIVER(engine->device, cuStreamSynchronize, plan->ports[i].stream);
+    leave(engine);
+    return status;
+}
+
+void ports_reset(cuda_plan *plan)
+{
+    visit(plan->engine);
+    for (uint32_t i = 0; i < plan->port_count; i++) {
+        cuda_port *port = &plan->ports[i];
+        memset(port->requests, 0, port->room * sizeof *port->requests);
+        port->served = port->signals = 0;
+        atomic_store(&port->broken, false);
+    }
+    leave(plan->engine);
+}

@@ -1,0 +1,250 @@
+/* Programs on the device, and runs of them. */
+#include "cuda/execute/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/execute/pack.h"
+
+/* Sections of this size or less are not made smaller still. */
+#define SECTION_LEAST 1024
+
+/* Dynamic shared memory that a kernel may take without being asked to. */
+#define SHARED_ALWAYS (48 << 10)
+
+/* ---- what steps refer to ---- */
+
+static char *at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
+{
+    return (char *)plan->block + offset + counter * KERNEL_COUNTER_BYTES;
+}
+
+static void fill_channels(const cuda_plan *plan, kernel_end *channels)
+{
+    uint32_t port = 0;
+    for (uint32_t i = 0; i < plan->shape.end_count; i++) {
+        const engine_end *end = &plan->ends[i];
+        channels[i] = (kernel_end){
+            .incoming = end->incoming,
+            .outgoing = end->outgoing,
+            .consumed = (uint64_t *)at(plan, plan->layout.consumed, i),
+        };
+        if (end->is_port)
+            channels[i].queue = (kernel_queue *)at(plan, plan->layout.queues, port++);
+    }
+}
+
+static void fill_semaphores(const cuda_plan *plan, kernel_end *semaphores)
+{
+    uint32_t count = plan->shape.semaphore_count;
+    for (uint32_t i = 0; i < count; i++)
+        semaphores[i] = (kernel_end){
+            .incoming = (uint64_t *)at(plan, plan->layout.semaphores, i),
+            .outgoing = (uint64_t *)at(plan, plan->layout.semaphores, count + i),
+        };
+}
+
+/* ---- uploading ---- */
+
+/* Sections as large as lets all thread blocks run at once. */
+static banyan_status fit(cuda_program *program, const engine_program *from, pack_layout *layout)
+{
+    const cuda_plan *plan = program->plan;
+    int device = plan->engine->device;
+    banyan_status status = BANYAN_OK;
+    for (uint32_t most = KERNEL_SECTION_MOST; most >= SECTION_LEAST; most /= 2) {
+        pack_plan(from, most, layout);
+        program->section_bytes = layout->section_bytes;
+        program->shared_bytes = execute_shared_bytes(layout->section_bytes);
+        if (program->shared_bytes > SHARED_ALWAYS)
+            RETURN_IF_FAILED(DRIVER(device, cuFuncSetAttribute, program->kernel,
+                                    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                    (int)program->shared_bytes));
+        status = plan_check_room(plan, program->kernel, program->shared_bytes);
+        if (status == BANYAN_OK)
+            break;
+    }
+    return status;
+}
+
+static banyan_status choose_kernel(cuda_program *program, const engine_program *from,
+                                   pack_layout *layout)
+{
+    int device = program->plan->engine->device;
+    RETURN_IF_FAILED(driver_enter(device));
+    banyan_status status = driver_kernel(execute_kernel(from->dtype), device, &program->kernel);
+    if (status == BANYAN_OK)
+        status = fit(program, from, layout);
+    driver_leave();
+    return status;
+}
+
+static banyan_status send(cuda_program *program, const engine_program *from,
+                          const pack_layout *layout)
+{
+    const cuda_plan *plan = program->plan;
+    uint64_t count = plan->shape.end_count + (uint64_t)plan->shape.semaphore_count;
+    kernel_end *ends = calloc(count + 1, sizeof *ends);
+    char *packed = malloc(layout->bytes);
+    banyan_status status = BANYAN_OK;
+    if (!ends || !packed) {
+        status =
+            banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program of %llu bytes",
+                             (unsigned long long)layout->bytes);
+    } else {
+        pack_ends with = {.channels = ends, .semaphores = ends + plan->shape.end_count};
+        fill_channels(plan, ends);
+        fill_semaphores(plan, ends + plan->shape.end_count);
+        pack_write(from, &with, layout, program->address, packed);
+        status = engine_copy(plan->engine, program->address, (CUdeviceptr)packed, layout->bytes);
+    }
+    free(packed);
+    free(ends);
+    return status;
+}
+
+/* A rank that has no thread blocks copies all the same. */
+static banyan_status keep_spans(cuda_program *program, const engine_program *from)
+{
+    program->host_spans = malloc((from->span_count + 1) * sizeof *program->host_spans);
+    if (!program->host_spans)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
+    memcpy(program->host_spans, from->spans, from->span_count * sizeof *program->host_spans);
+    return BANYAN_OK;
+}
+
+static banyan_status make(cuda_program *program, const engine_program *from)
+{
+    pack_layout layout;
+    program->flags = from->flags;
+    program->span_count = from->span_count;
+    if (from->block_count == 0)
+        return keep_spans(program, from);
+    RETURN_IF_FAILED(choose_kernel(program, from, &layout));
+    RETURN_IF_FAILED(engine_take(program->plan->engine, layout.bytes, &program->address));
+    program->spans = program->address + layout.spans;
+    return send(program, from, &layout);
+}
+
+static void release(cuda_program *program)
+{
+    engine_give_back(program->plan->engine, program->address);
+    free(program->host_spans);
+    free(program);
+}
+
+banyan_status program_upload(void *loaded, const engine_program *from, void **uploaded)
+{
+    cuda_program *program = calloc(1, sizeof *program);
+    if (!program)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
+    program->plan = loaded;
+    driver_capture before = driver_capture_relax();
+    banyan_status status = make(program, from);
+    driver_capture_restore(before);
+    if (status != BANYAN_OK) {
+        release(program);
+        return status;
+    }
+    *uploaded = program;
+    return BANYAN_OK;
+}
+
+void program_discard(void *uploaded)
+{
+    cuda_program *program = uploaded;
+    if (!program)
+        return;
+    plan_drain(program->plan);
+    release(program);
+}
+
+/* ---- running ---- */
+
+static void fill_args(const cuda_program *program, const engine_run *run, kernel_args *args)
+{
+    const cuda_plan *plan = program->plan;
+    const cuda_engine *engine = plan->engine;
+    *args = (kernel_args){
+        .scratch_half = plan->shape.scratch_half,
+        .sections = (const char *)program->address,
+        .section_bytes = program->section_bytes,
+        .flags = program->flags,
+        .states = (kernel_state *)at(plan, plan->layout.states, 0),
+        .broken = (uint32_t *)at(plan, plan->layout.broken, 0),
+        .stop = engine->stop,
+        .report = plan->report,
+        .timeout_ns = engine->timeout_ns,
+        .barriers = (uint64_t *)at(plan, plan->layout.barriers, 0),
+        .barrier_count = plan->shape.barrier_count,
+        .semaphore_count = plan->shape.semaphore_count,
+        .semaphores = (uint64_t *)at(plan, plan->layout.semaphores, 0),
+        .semaphore_starts = (const uint64_t *)at(plan, plan->layout.semaphore_starts, 0),
+        .copy_in_to = run->copy_in_to,
+        .copy_in_from = run->copy_in_from,
+        .copy_in_bytes = run->copy_in_bytes,
+        .copy_out_to = run->copy_out_to,
+        .copy_out_from = run->copy_out_from,
+        .spans = (const engine_span *)program->spans,
+        .span_count = program->span_count,
+        .tracer = engine->traces ? (kernel_tracer *)engine->tracer : NULL,
+        .loaded = (uint64_t)(uintptr_t)plan,
+        .uploaded = (uint64_t)(uintptr_t)program,
+    };
+    memcpy(args->bases, run->bases, (size_t)plan->shape.ranks * 3 * sizeof *run->bases);
+}
+
+static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
+{
+    const cuda_plan *plan = program->plan;
+    kernel_args args;
+    fill_args(program, run, &args);
+    void *params[] = {&args};
+    return DRIVER(plan->engine->device, cuLaunchKernel, program->kernel, plan->shape.block_count, 1,
+                  1, plan->threads, 1, 1, program->shared_bytes, stream, params, NULL);
+}
+
+static banyan_status copy_alone(const cuda_program *program, const engine_run *run, CUstream stream)
+{
+    int device = program->plan->engine->device;
+    if (run->copy_in_to)
+        RETURN_IF_FAILED(DRIVER(device, cuMemcpyAsync, (CUdeviceptr)run->copy_in_to,
+                                (CUdeviceptr)run->copy_in_from, run->copy_in_bytes, stream));
+    for (uint32_t i = 0; run->copy_out_to && i < program->span_count; i++) {
+        const engine_span *span = &program->host_spans[i];
+        RETURN_IF_FAILED(
+            DRIVER(device, cuMemcpyAsync, (CUdeviceptr)(run->copy_out_to + span->offset),
+                   (CUdeviceptr)(run->copy_out_from + span->offset), span->bytes, stream));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status queue(const cuda_program *program, const engine_run *run, CUstream stream,
+                           bool *captured)
+{
+    cuda_plan *plan = program->plan;
+    int device = plan->engine->device;
+    CUstreamCaptureStatus capturing;
+    RETURN_IF_FAILED(ports_check(plan));
+    RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capturing));
+    *captured = capturing != CU_STREAM_CAPTURE_STATUS_NONE;
+    RETURN_IF_FAILED((plan->shape.block_count > 0 ? launch : copy_alone)(program, run, stream));
+    if (*captured) {
+        plan->is_captured = true;
+    } else {
+        RETURN_IF_FAILED(DRIVER(device, cuEventRecord, plan->ended, stream));
+        plan->has_run = true;
+    }
+    engine_was_launched(plan->engine);
+    return BANYAN_OK;
+}
+
+banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, void *stream,
+                          bool *captured)
+{
+    cuda_plan *plan = loaded;
+    RETURN_IF_FAILED(driver_enter(plan->engine->device));
+    banyan_status status = queue(uploaded, run, stream, captured);
+    driver_leave();
+    return status;
+}

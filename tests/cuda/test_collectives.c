@@ -1,0 +1,251 @@
+/* Collectives between GPUs: plans written elsewhere and the built-in algorithms, every byte
+ * compared with what the collective's definition says. */
+#include <dirent.h>
+#include <fnmatch.h>
+#include <unistd.h>
+
+#include "execute/collective_check.h"
+#include "support/source.h"
+
+static const DLDataType dtypes[] = {
+    {kDLFloat, 32, 1},
+    {kDLFloat, 16, 1},
+    {kDLBfloat, 16, 1},
+    {BANYAN_DL_FLOAT8_E4M3FN, 8, 1},
+    {BANYAN_DL_FLOAT8_E5M2, 8, 1},
+    {kDLInt, 32, 1},
+    {kDLUInt, 32, 1},
+    {kDLInt, 64, 1},
+    {kDLUInt, 8, 1},
+};
+#define DTYPES (sizeof dtypes / sizeof dtypes[0])
+
+static uint64_t message_of(const banyan_plan *plan, uint64_t elems, size_t elem_bytes)
+{
+    banyan_plan_info info = banyan_plan_describe(plan);
+    bool blocks = info.collective == BANYAN_REDUCESCATTER || info.collective == BANYAN_ALLTOALL;
+    return elems * elem_bytes * (blocks ? (uint64_t)info.ranks : 1);
+}
+
+static banyan_executor *open_executor(banyan_world *world, DLDevice device)
+{
+    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_executor *executor;
+    options.device = device;
+    CHECK_OK(banyan_executor_open(world, &options, &executor));
+    return executor;
+}
+
+/* Sizes in turn with types, kinds of memory, and buffers in place and apart. */
+static void run_sizes(banyan_world *world, const banyan_plan *plan, const uint64_t *sizes,
+                      size_t count, uint64_t turn)
+{
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    banyan_executor *executor = open_executor(world, device);
+    void *stream = gpu_stream_create(device);
+    for (size_t i = 0; i < count; i++, turn++) {
+        collective_case c = {.plan = plan,
+                             .dtype = dtypes[turn % DTYPES],
+                             .symmetric = turn % 2 == 0,
+                             .apart = turn % 4 >= 2 || !banyan_plan_describe(plan).in_place,
+                             .runs = 3,
+                             .device = device,
+                             .stream = stream};
+        c.message_bytes = message_of(plan, sizes[i], banyan_dtype_bytes(c.dtype));
+        case_run(world, executor, &c);
+    }
+    gpu_stream_destroy(device, stream);
+    banyan_executor_close(executor);
+}
+
+/* ---- plans written elsewhere ---- */
+
+static void plan_path(const char *name, char *path, size_t bytes)
+{
+    snprintf(path, bytes, "%s/../shared/plans/%s", source_dir(), name);
+}
+
+static banyan_plan *read_plan(const char *name)
+{
+    char path[512];
+    banyan_plan *plan;
+    plan_path(name, path, sizeof path);
+    CHECK_OK(banyan_plan_read(path, &plan));
+    return plan;
+}
+
+static void run_file(banyan_world *world, void *context)
+{
+    static const uint64_t sizes[] = {0, 1, 7, 64, 1000, 4096, 30001};
+    banyan_plan *plan = read_plan(context);
+    run_sizes(world, plan, sizes, sizeof sizes / sizeof *sizes, strlen(context));
+    banyan_plan_destroy(plan);
+}
+
+static int ranks_of(const char *name)
+{
+    banyan_plan *plan = read_plan(name);
+    banyan_plan_info info = banyan_plan_describe(plan);
+    banyan_plan_destroy(plan);
+    return info.collective == BANYAN_CUSTOM ? 0 : info.ranks;
+}
+
+static void every_whole_collective_is_right_at_any_size(void **state)
+{
+    (void)state;
+    char folder[512];
+    struct dirent **names;
+    plan_path("", folder, sizeof folder);
+    int count = scandir(folder, &names, NULL, alphasort), matched = 0;
+    if (count < 0) {
+        print_message("%s is missing\n", folder);
+        skip();
+    }
+    for (int i = 0; i < count; i++) {
+        const char *name = names[i]->d_name;
+        int ranks = fnmatch("*_node_*.json", name, 0) == 0 ? ranks_of(name) : 0;
+        if (ranks >= 2 && ranks <= 4 && ranks <= gpu_count()) {
+            print_message("%s\n", name);
+            ranks_run(ranks, run_file, (void *)name);
+            matched++;
+        }
+        free(names[i]);
+    }
+    free(names);
+    assert_true(matched >= (gpu_count() >= 4 ? 16 : gpu_count() >= 2 ? 10 : 0));
+}
+
+/* ---- built-in algorithms ---- */
+
+/* Compiled one by one, since some cannot be in place, or for so many ranks. */
+static void run_algorithms(banyan_world *world, void *context)
+{
+    (void)context;
+    static const uint64_t sizes[] = {3, 5000};
+    banyan_algorithm_info info;
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
+        banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+        params.ranks = banyan_world_size(world);
+        params.in_place = i % 2 == 0;
+        params.root = (int)(i % (size_t)params.ranks);
+        params.shift = 1;
+        params.instances = 1 + (int)(i % 3);
+        params.unit_bytes = 1024;
+        banyan_plan *plan;
+        if (banyan_algorithm_compile(info.name, &params, &plan) != BANYAN_OK) {
+            params.in_place = false;
+            CHECK_OK(banyan_algorithm_compile(info.name, &params, &plan));
+        }
+        run_sizes(world, plan, sizes, 2, i);
+        banyan_plan_destroy(plan);
+    }
+}
+
+static void every_built_in_algorithm_is_right(void **state)
+{
+    (void)state;
+    ranks_run(2, run_algorithms, NULL);
+    if (gpu_count() >= 3)
+        ranks_run(3, run_algorithms, NULL);
+}
+
+/* ---- the communicator ---- */
+
+#define COUNT 700
+
+static void fill_words(void *device, int rank, int round, size_t count)
+{
+    int32_t *words = malloc(count * sizeof *words);
+    for (size_t i = 0; i < count; i++)
+        words[i] = (int32_t)(1000 * round + 10 * (int)i + rank);
+    gpu_copy(device, words, count * sizeof *words);
+    free(words);
+}
+
+struct call_buffers {
+    DLDevice device;
+    void *stream;
+    banyan_comm *comm;
+    char *input, *output;
+};
+
+/* All-reduce, all-gather and broadcast: one of each way of using the buffers. */
+static void call_all(struct call_buffers *b, int rank, int ranks, int round)
+{
+    fill_words(b->input, rank, round, COUNT);
+    gpu_poison(b->output, (size_t)ranks * COUNT * 4);
+    CHECK_OK(
+        banyan_allreduce(b->comm, b->input, b->output, COUNT, BANYAN_I32, BANYAN_SUM, b->stream));
+    gpu_stream_wait(b->device, b->stream);
+    int32_t *got = gpu_read(b->output, COUNT * 4);
+    int sum_of_ranks = ranks * (ranks - 1) / 2;
+    for (int i = 0; i < COUNT; i++)
+        CHECK(got[i] == ranks * (1000 * round + 10 * i) + sum_of_ranks, "sum %d is %d", i, got[i]);
+    free(got);
+    CHECK_OK(banyan_allgather(b->comm, b->input, b->output, COUNT, BANYAN_I32, b->stream));
+    gpu_stream_wait(b->device, b->stream);
+    got = gpu_read(b->output, (size_t)ranks * COUNT * 4);
+    for (int i = 0; i < ranks * COUNT; i++)
+        CHECK(got[i] == 1000 * round + 10 * (i % COUNT) + i / COUNT, "gathered %d is %d", i,
+              got[i]);
+    free(got);
+    gpu_poison(b->output, COUNT * 4);
+    CHECK_OK(
+        banyan_broadcast(b->comm, b->input, b->output, COUNT, BANYAN_I32, ranks - 1, b->stream));
+    gpu_stream_wait(b->device, b->stream);
+    got = gpu_read(b->output, COUNT * 4);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(got[i] == 1000 * round + 10 * i + ranks - 1, "element %d is %d", i, got[i]);
+    free(got);
+}
+
+static void call_collectives(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
+    size_t bytes = (size_t)ranks * COUNT * 4;
+    struct call_buffers b = {.device = gpu_device_for(rank)};
+    banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+    banyan_memory *memory;
+    void *ordinary;
+    options.device = b.device;
+    CHECK_OK(banyan_comm_create(world, &options, &b.comm));
+    b.stream = gpu_stream_create(b.device);
+    CHECK_OK(gpu_memory()->alloc(b.device.device_id, 2 * bytes, &ordinary));
+    b.input = ordinary;
+    b.output = b.input + bytes;
+    for (int round = 0; round < 2; round++)
+        call_all(&b, rank, ranks, round);
+    CHECK_OK(banyan_memory_alloc_on(world, b.device, 2 * bytes, &memory));
+    CHECK_OK(banyan_comm_register(b.comm, memory));
+    b.input = banyan_memory_local(memory);
+    b.output = b.input + bytes;
+    for (int round = 2; round < 4; round++)
+        call_all(&b, rank, ranks, round);
+    CHECK_OK(banyan_comm_unregister(b.comm, memory));
+    CHECK_OK(banyan_comm_destroy(b.comm));
+    banyan_memory_free(memory);
+    gpu_memory()->free(b.device.device_id, ordinary);
+    gpu_stream_destroy(b.device, b.stream);
+}
+
+static void a_communicator_on_gpus_serves_calls_in_their_stream(void **state)
+{
+    (void)state;
+    ranks_run(1, call_collectives, NULL);
+    ranks_run(2, call_collectives, NULL);
+    ranks_run_threads(2, call_collectives, NULL);
+    if (gpu_count() >= 4)
+        ranks_run(4, call_collectives, NULL);
+}
+
+int main(void)
+{
+    gpu_count();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_whole_collective_is_right_at_any_size),
+        cmocka_unit_test(every_built_in_algorithm_is_right),
+        cmocka_unit_test(a_communicator_on_gpus_serves_calls_in_their_stream),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
