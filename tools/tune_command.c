@@ -22,6 +22,7 @@ struct tuning_job {
     const char *path;
     bool exists; /* the table in `path` is added to */
     int ranks, workers;
+    bool on_gpus;
     banyan_tune_options how;
     failure *failed;
 };
@@ -53,6 +54,8 @@ static banyan_status tune(const struct tuning_job *job, int rank)
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     options.tuning = job->exists ? job->path : NULL;
     options.workers = job->workers;
+    if (job->on_gpus)
+        options.device = BANYAN_CUDA(rank);
     TRY(banyan_world_open(NULL, &world));
     TRY(banyan_comm_create(world, &options, &comm));
     TRY(measure(job, comm, rank));
@@ -77,11 +80,15 @@ static void print_row(const json_t *row)
     const char *dtype = json_string_value(json_object_get(row, "dtype"));
     const json_t *up_to = json_object_get(row, "up_to_bytes");
     bool bounded = json_is_integer(up_to);
-    printf("%-15s%-12s%-10s%16s  %s\n", json_string_value(json_object_get(row, "collective")),
+    int instances = (int)json_integer_value(json_object_get(row, "instances"));
+    printf("%-15s%-12s%-10s%16s  %s", json_string_value(json_object_get(row, "collective")),
            json_is_true(json_object_get(row, "registered")) ? "registered" : "ordinary",
            dtype ? dtype : "any",
            bounded ? text_count((uint64_t)json_integer_value(up_to), text) : "any",
            json_string_value(json_object_get(row, "algorithm")));
+    if (instances > 1)
+        printf(" × %d", instances);
+    printf("\n");
 }
 
 /* What the file says of this number of ranks now. */
@@ -94,12 +101,14 @@ static int print_table(const struct tuning_job *job)
         fprintf(stderr, WHO ": cannot read %s again: %s\n", job->path, error.text);
         return 1;
     }
-    printf("%d ranks, a rank's input\n\n", job->ranks);
+    printf("%d %s, a rank's input\n\n", job->ranks, job->on_gpus ? "GPUs" : "ranks");
     printf("%-15s%-12s%-10s%16s  %s\n", "collective", "memory", "dtype", "up to bytes",
            "algorithm");
+    const char *where = job->on_gpus ? "cuda" : "host";
     json_array_foreach(json_object_get(root, "rows"), i, row)
     {
-        if (json_integer_value(json_object_get(row, "ranks")) == job->ranks)
+        if (strcmp(json_string_value(json_object_get(row, "device")), where) == 0 &&
+            json_integer_value(json_object_get(row, "ranks")) == job->ranks)
             print_row(row);
     }
     printf("\nwritten to %s; BANYAN_TUNING=%s has communicators use it\n", job->path, job->path);
@@ -141,6 +150,7 @@ int tune_command(int argc, char **argv)
         {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "at most, in all (60)", 0, 0},
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
          "threads of a rank that run thread blocks (1)", 1, 1024},
+        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "between GPUs, one a rank", 0, 0},
         {"out", 'o', OPTION_TEXT, &job.path, "FILE", "the table; added to when it is there", 0, 0},
     };
     const option_table table = {

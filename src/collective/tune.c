@@ -15,6 +15,8 @@
 #define BATCHES 5            /* the median of so many is taken */
 #define BATCH_NS (NS_PER_MS) /* a batch lasts about so long, but at least one run */
 #define RUNS_MAX 1000
+#define INSTANCES_MOST 128
+#define INSTANCE_LEAST 256 /* bytes of a message for each */
 #define KINDS (BANYAN_REDUCE - BANYAN_ALLREDUCE + 1)
 #define FIELDS (2 * KINDS - 1) /* each on two kinds of memory, but reduce */
 
@@ -33,14 +35,43 @@ struct field {
 
 /* ---- one algorithm, one size ---- */
 
+struct one_run {
+    const struct field *field;
+    banyan_loaded_plan *loaded;
+    uint64_t message_bytes;
+};
+
+static banyan_status queue_run(void *context, void *stream)
+{
+    const struct one_run *run = context;
+    return banyan_plan_run(run->loaded, run->field->input, run->field->output, run->message_bytes,
+                           run->field->dtype, stream);
+}
+
+/* Nothing of the host's is between two runs on a device. */
+static banyan_status run_many_on_device(struct one_run *run, uint64_t runs, uint64_t *ns)
+{
+    const banyan_executor *executor = run->field->comm->executor;
+    void *recorded = NULL;
+    banyan_status status = control_agree(
+        executor->world,
+        executor->engine_ops->record(executor->engine, queue_run, run, (uint32_t)runs, &recorded));
+    if (status == BANYAN_OK)
+        status = executor->engine_ops->play(recorded, ns);
+    executor->engine_ops->forget(recorded);
+    return status == BANYAN_OK ? banyan_plan_status(run->loaded) : status;
+}
+
 static banyan_status run_many(const struct field *field, banyan_loaded_plan *loaded,
                               uint64_t message_bytes, uint64_t runs, uint64_t *ns)
 {
+    struct one_run run = {field, loaded, message_bytes};
+    if (!executor_is_host(field->comm->executor))
+        return run_many_on_device(&run, runs, ns);
     RETURN_IF_FAILED(banyan_world_barrier(field->comm->world));
     uint64_t began_ns = time_now_ns();
     for (uint64_t i = 0; i < runs; i++)
-        RETURN_IF_FAILED(banyan_plan_run(loaded, field->input, field->output, message_bytes,
-                                         field->dtype, NULL));
+        RETURN_IF_FAILED(queue_run(&run, NULL));
     *ns = time_now_ns() - began_ns;
     return BANYAN_OK;
 }
@@ -100,6 +131,31 @@ static banyan_status time_is_up(const struct field *field, bool *up)
     return BANYAN_OK;
 }
 
+/* Thread blocks cost nothing on a device that has room for them, and more of them move more, up to
+ * some number: twice as many are tried as long as that gains something. On the host the thread of a
+ * rank runs them all. */
+static banyan_status try_instances(const struct field *field, tuning_row *row,
+                                   uint64_t message_bytes, double *run_ns)
+{
+    RETURN_IF_FAILED(try_algorithm(field, row, message_bytes, run_ns));
+    int most = executor_is_host(field->comm->executor) ? 1 : INSTANCES_MOST;
+    tuning_row more = *row;
+    for (int instances = 2; instances <= most; instances *= 2) {
+        double more_ns;
+        more.instances = instances;
+        if (message_bytes / (uint64_t)instances < INSTANCE_LEAST)
+            break;
+        RETURN_IF_FAILED(try_algorithm(field, &more, message_bytes, &more_ns));
+        if (more_ns > *run_ns * 1.1)
+            break;
+        if (more_ns < *run_ns) {
+            *run_ns = more_ns;
+            *row = more;
+        }
+    }
+    return BANYAN_OK;
+}
+
 /* `*whole`: all algorithms have been tried in time, and `best` is the best of all. */
 static banyan_status best_for(const struct field *field, uint64_t message_bytes, tuning_row *best,
                               bool *whole)
@@ -123,7 +179,7 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
                           .up_to_bytes = message_bytes};
         snprintf(row.algorithm, sizeof row.algorithm, "%s", info.name);
         double run_ns;
-        RETURN_IF_FAILED(try_algorithm(field, &row, message_bytes, &run_ns));
+        RETURN_IF_FAILED(try_instances(field, &row, message_bytes, &run_ns));
         if (!found || run_ns < best_ns) {
             best_ns = run_ns;
             *best = row;
@@ -146,7 +202,8 @@ static void place_borders(struct field *field, bool all_sizes)
         row.up_to_bytes *= SIZE_STEP / 2;
         if (i + 1 == field->rows.count && all_sizes)
             row.up_to_bytes = UINT64_MAX;
-        if (kept > 0 && strcmp(field->rows.data[kept - 1].algorithm, row.algorithm) == 0)
+        const tuning_row *last = kept > 0 ? &field->rows.data[kept - 1] : NULL;
+        if (last && strcmp(last->algorithm, row.algorithm) == 0 && last->instances == row.instances)
             field->rows.data[kept - 1].up_to_bytes = row.up_to_bytes;
         else
             field->rows.data[kept++] = row;
@@ -243,6 +300,43 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
     return BANYAN_OK;
 }
 
+/* Two buffers of `bytes` each, of this rank alone, where the plans run. */
+static banyan_status take_ordinary(const banyan_comm *comm, size_t bytes, char **taken)
+{
+    const banyan_executor *executor = comm->executor;
+    if (executor_is_host(executor)) {
+        *taken = calloc(2, bytes);
+        return *taken ? BANYAN_OK : error_no_memory(2 * bytes, "tuning");
+    }
+    void *address;
+    RETURN_IF_FAILED(
+        executor->device_memory->alloc(executor->device.device_id, 2 * bytes, &address));
+    *taken = address;
+    return executor->device_memory->fill(address, 0, 2 * bytes);
+}
+
+static void give_back_ordinary(const banyan_comm *comm, char *taken)
+{
+    const banyan_executor *executor = comm->executor;
+    if (executor_is_host(executor))
+        free(taken);
+    else if (taken)
+        executor->device_memory->free(executor->device.device_id, taken);
+}
+
+static banyan_status tune_both(banyan_comm *comm, const banyan_tune_options *how, char *ordinary)
+{
+    size_t bytes = (size_t)how->max_bytes;
+    banyan_memory *memory;
+    RETURN_IF_FAILED(tune_all(comm, how, NULL, ordinary, ordinary + bytes));
+    RETURN_IF_FAILED(
+        banyan_memory_alloc_on(comm->world, comm->executor->device, 2 * bytes, &memory));
+    char *start = banyan_memory_local(memory);
+    banyan_status status = tune_all(comm, how, memory, start, start + bytes);
+    banyan_memory_free(memory);
+    return status;
+}
+
 banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options)
 {
     CONTROL_CALL(comm->world, __func__);
@@ -251,23 +345,12 @@ banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *opt
     if (status == BANYAN_OK)
         status = check_options(comm, &how);
     RETURN_IF_FAILED(control_agree(comm->world, status));
-    size_t bytes = (size_t)how.max_bytes;
-    char *ordinary = comm->ranks > 1 ? calloc(2, bytes) : NULL;
-    banyan_memory *memory = NULL;
-    if (comm->ranks > 1 && !ordinary)
-        status = error_no_memory(2 * bytes, "tuning");
-    status = control_agree(comm->world, status);
-    if (status == BANYAN_OK && comm->ranks > 1)
-        status = tune_all(comm, &how, NULL, ordinary, ordinary + bytes);
-    if (status == BANYAN_OK && comm->ranks > 1)
-        status = banyan_memory_alloc(comm->world, 2 * bytes, &memory);
-    if (status == BANYAN_OK && memory) {
-        char *start = banyan_memory_local(memory);
-        status = tune_all(comm, &how, memory, start, start + bytes);
-    }
-    banyan_memory_free(memory);
-    free(ordinary);
+    if (comm->ranks == 1)
+        return comm_forget(comm, NULL);
+    char *ordinary = NULL;
+    status = control_agree(comm->world, take_ordinary(comm, (size_t)how.max_bytes, &ordinary));
     if (status == BANYAN_OK)
-        status = comm_forget(comm, NULL);
-    return status;
+        status = tune_both(comm, &how, ordinary);
+    give_back_ordinary(comm, ordinary);
+    return status == BANYAN_OK ? comm_forget(comm, NULL) : status;
 }

@@ -180,6 +180,13 @@ typedef struct execute_engine_ops {
     /* Queue a copy inside the device's memory in the caller's stream. */
     banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);
 
+    /* For measurements: what `queue` queues in a stream, so many times, becomes one piece of work;
+     * play does it and waits, and tells how long it took by the device. */
+    banyan_status (*record)(void *engine, banyan_status (*queue)(void *context, void *stream),
+                            void *context, uint32_t times, void **recorded);
+    banyan_status (*play)(void *recorded, uint64_t *ns);
+    void (*forget)(void *recorded);
+
     /* How the runs went that have ended so far. Does not wait. */
     void (*check)(void *loaded, engine_report *report);
     /* Forget a report, and clear counters, scratch and run numbers. Local: all ranks have drained

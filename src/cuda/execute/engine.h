@@ -149,6 +149,12 @@ banyan_status ports_check(const cuda_plan *plan);
 /* After the plan's memory is as it was at first. */
 void ports_reset(cuda_plan *plan);
 
+/* replay.c */
+banyan_status replay_record(void *engine, banyan_status (*queue)(void *context, void *stream),
+                            void *context, uint32_t times, void **recorded);
+banyan_status replay_play(void *recorded, uint64_t *ns);
+void replay_forget(void *recorded);
+
 /* trace.c */
 banyan_status trace_begin(void *engine);
 banyan_status trace_take(void *engine,
