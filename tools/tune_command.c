@@ -139,7 +139,7 @@ int tune_command(int argc, char **argv)
 {
     struct tuning_job job = {.workers = 1, .how = BANYAN_TUNE_OPTIONS_INIT};
     uint64_t range[2] = {job.how.min_bytes, job.how.max_bytes};
-    const char *dtype = NULL;
+    const char *dtype = NULL, *collective = NULL;
     const option_entry entries[] = {
         {"ranks", 'n', OPTION_COUNT, &job.ranks, "N", "between how many ranks", 2,
          BANYAN_MAX_RANKS},
@@ -147,6 +147,7 @@ int tune_command(int argc, char **argv)
          "bytes of the longer of input and output (8:64M)", 0, 0},
         {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE",
          "of the elements; rows then serve it alone (f32, rows for all)", 0, 0},
+        {"collective", 'c', OPTION_TEXT, &collective, "NAME", "only this one (all)", 0, 0},
         {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "at most, in all (60)", 0, 0},
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
          "threads of a rank that run thread blocks (1)", 1, 1024},
@@ -169,6 +170,9 @@ int tune_command(int argc, char **argv)
         return options_refuse(&table, "%s is missing", job.path ? "--ranks N" : "--out FILE");
     if (dtype && banyan_dtype_parse(dtype, &job.how.dtype) != BANYAN_OK)
         return options_refuse(&table, "%s", banyan_last_error());
+    if (collective && (banyan_collective_parse(collective, &job.how.kind) != BANYAN_OK ||
+                       job.how.kind == BANYAN_CUSTOM))
+        return options_refuse(&table, "--collective %s names no collective", collective);
     job.how.min_bytes = range[0];
     job.how.max_bytes = range[1];
     return run(&job);

@@ -3,7 +3,9 @@
  * A communicator knows the built-in algorithms, which are programs in Banyan's own language, and
  * the plans that its user adds; it chooses one by collective, root, reduction, element type, ranks,
  * ranks a node, message size and in-place, compiles and loads it when it is first needed, and keeps
- * it. Calls are collective and synchronous: the output can be read when they return. All ranks make
+ * it. Calls are collective and synchronous: the output can be read when they return; on GPUs, where
+ * all buffers of a communicator's calls lie in the memory of its device, they are queued in the
+ * stream that the call is given, and may be captured in a graph (banyan_plan_run). All ranks make
  * the same calls in the same order with the same arguments but the buffers (BANYAN_CHECK_CALLS=1
  * has every call compared first, and a difference named).
  *
@@ -39,6 +41,12 @@ typedef struct banyan_comm_options {
 /* Collective. `options` NULL: the defaults. */
 BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                             banyan_comm **comm);
+/* How the calls went that have ended: on a GPU BANYAN_OK, or the error of the first that failed, a
+ * peer lost or late; whoever has synchronised the stream has it of all that were queued there. What
+ * has failed stays so: make another communicator. On the host, the world's state. Local; does not
+ * wait. */
+BANYAN_API banyan_status banyan_comm_status(banyan_comm *comm);
+
 /* Collective while the world is healthy. NULL is ignored. */
 BANYAN_API banyan_status banyan_comm_destroy(banyan_comm *comm);
 
@@ -124,7 +132,8 @@ BANYAN_API banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective
                                             const char **name);
 
 /* Measure the algorithms for these collectives and sizes and use the fastest from now on; rank 0
- * can write the table for later processes. Collective. */
+ * can write the table for later processes. On GPUs with several numbers of instances each, as many
+ * runs in a graph as take a millisecond. Every time is a line of the log (debug). Collective. */
 typedef struct banyan_tune_options {
     size_t size; /* of this struct; BANYAN_TUNE_OPTIONS_INIT sets it */
     uint64_t min_bytes, max_bytes;
@@ -134,6 +143,7 @@ typedef struct banyan_tune_options {
     /* Measured, and then used, with elements of this type alone. Zero: f32 is measured, and what is
      * found serves every type without a table of its own. */
     DLDataType dtype;
+    banyan_collective_kind kind; /* this collective alone; BANYAN_CUSTOM: all */
 } banyan_tune_options;
 
 #define BANYAN_TUNE_OPTIONS_INIT                                                                   \

@@ -121,6 +121,13 @@ banyan_status banyan_comm_destroy(banyan_comm *comm)
     return status;
 }
 
+banyan_status banyan_comm_status(banyan_comm *comm)
+{
+    for (size_t i = 0; i < comm->ready.count; i++)
+        RETURN_IF_FAILED(banyan_plan_status(comm->ready.data[i].loaded));
+    return control_check(comm->world);
+}
+
 /* ---- what the user adds ---- */
 
 banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)

@@ -48,7 +48,8 @@ struct banyan_comm {
     tuning table;
     ARRAY(const banyan_plan *) added;
     ARRAY(const banyan_memory *) registered;
-    ARRAY(ready) ready; /* at most COMM_READY_MAX; what was used longest ago makes room */
+    /* At most COMM_READY_MAX and those that graphs hold; what was used longest ago makes room. */
+    ARRAY(ready) ready;
     uint64_t uses;
     /* The latest call of each kind, to find its plan by one comparison. */
     struct {

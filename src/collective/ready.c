@@ -4,7 +4,7 @@
 
 #include "collective/comm.h"
 #include "core/error.h"
-#include "execute/executor.h"
+#include "execute/loaded.h"
 #include "plan/plan.h"
 #include "world/control.h"
 
@@ -179,14 +179,19 @@ banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory)
     return status;
 }
 
-static size_t longest_unused(const banyan_comm *comm)
+/* What graphs hold is left to them: all ranks capture the same. */
+static bool find_oldest(const banyan_comm *comm, size_t *place)
 {
-    size_t oldest = 0;
-    for (size_t i = 1; i < comm->ready.count; i++) {
-        if (comm->ready.data[i].last_use < comm->ready.data[oldest].last_use)
-            oldest = i;
+    bool found = false;
+    for (size_t i = 0; i < comm->ready.count; i++) {
+        const ready *kept = &comm->ready.data[i];
+        if (kept->loaded->captured ||
+            (found && kept->last_use >= comm->ready.data[*place].last_use))
+            continue;
+        *place = i;
+        found = true;
     }
-    return oldest;
+    return found;
 }
 
 /* Room for longer messages than this one, so that a program whose messages grow does not load again
@@ -222,11 +227,14 @@ static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t 
             *place = i;
             return BANYAN_OK;
         }
+        if (kept->loaded->captured)
+            continue;
         RETURN_IF_FAILED(drop(comm, i));
         break;
     }
-    if (comm->ready.count == COMM_READY_MAX)
-        RETURN_IF_FAILED(drop(comm, longest_unused(comm)));
+    size_t oldest = 0;
+    if (comm->ready.count >= COMM_READY_MAX && find_oldest(comm, &oldest))
+        RETURN_IF_FAILED(drop(comm, oldest));
     call at_most = *wanted;
     at_most.message_bytes = capacity_for(&chosen, wanted->message_bytes);
     banyan_status room = array_reserve(&comm->ready, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

@@ -7,6 +7,7 @@
 #include "collective/comm.h"
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/options.h"
 #include "execute/executor.h"
 #include "world/control.h"
@@ -24,7 +25,7 @@
 struct field {
     banyan_comm *comm;
     const banyan_tune_options *options;
-    int number; /* of FIELDS */
+    int number, count; /* of all that are tuned */
     uint64_t end_ns;
     banyan_collective_kind kind;
     DLDataType dtype;
@@ -116,6 +117,10 @@ static banyan_status try_algorithm(const struct field *field, const tuning_row *
     banyan_loaded_plan *loaded;
     RETURN_IF_FAILED(comm_load(field->comm, &wanted, &chosen, &loaded));
     banyan_status status = measure(field, loaded, message_bytes, run_ns);
+    if (status == BANYAN_OK && field->comm->rank == 0)
+        log_debug("tuning: %s x %d, %" PRIu64 " bytes, %s memory: %.2f us", row->algorithm,
+                  row->instances, message_bytes, field->memory ? "registered" : "ordinary",
+                  *run_ns / 1e3);
     banyan_status unloaded = banyan_plan_unload(loaded);
     return status == BANYAN_OK ? unloaded : status;
 }
@@ -219,8 +224,9 @@ static void tell(const struct field *field, uint64_t bytes)
     snprintf(what, sizeof what, "%s of %" PRIu64 " bytes, %s memory",
              banyan_collective_name(field->kind), bytes, field->memory ? "registered" : "ordinary");
     double left_s = (double)deadline_left_ns(field->end_ns) / (double)NS_PER_S;
-    double of_field = 1 - left_s / (field->options->seconds / FIELDS);
-    field->options->progress(field->options->context, what, (field->number + of_field) / FIELDS);
+    double of_field = 1 - left_s / (field->options->seconds / field->count);
+    field->options->progress(field->options->context, what,
+                             (field->number + of_field) / field->count);
 }
 
 /* A rank's message when the longer of its buffers has `bytes`; 0: too few. */
@@ -268,6 +274,9 @@ static banyan_status check_options(const banyan_comm *comm, const banyan_tune_op
                          "rank %d: tuning with elements of %d bits × %d, which do not fill whole "
                          "bytes",
                          comm->rank, options->dtype.bits, options->dtype.lanes);
+    if ((int)options->kind < BANYAN_CUSTOM || options->kind > BANYAN_REDUCE)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: tuning of collective %d", comm->rank,
+                         (int)options->kind);
     if (!(options->seconds > 0) || options->seconds > 1e9)
         return error_set(BANYAN_ERR_INVALID, "rank %d: tuning within %g seconds", comm->rank,
                          options->seconds);
@@ -278,15 +287,20 @@ static banyan_status check_options(const banyan_comm *comm, const banyan_tune_op
 static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *options,
                               const banyan_memory *memory, char *input, char *output)
 {
+    bool one = options->kind != BANYAN_CUSTOM;
+    int count = !one ? FIELDS : options->kind == BANYAN_REDUCE ? 1 : 2;
     for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++) {
         bool in_place = kind == BANYAN_BROADCAST || kind == BANYAN_REDUCE;
         if (memory && kind == BANYAN_REDUCE)
             continue; /* is never served from registered memory */
+        if (one && (int)options->kind != kind)
+            continue;
         struct field field = {
             .comm = comm,
             .options = options,
-            .number = (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE,
-            .end_ns = deadline_after((uint64_t)(options->seconds / FIELDS * (double)NS_PER_S)),
+            .number = one ? memory != NULL : (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE,
+            .count = count,
+            .end_ns = deadline_after((uint64_t)(options->seconds / count * (double)NS_PER_S)),
             .kind = (banyan_collective_kind)kind,
             .dtype = options->dtype.bits ? options->dtype : BANYAN_F32,
             .memory = memory,

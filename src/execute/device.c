@@ -153,6 +153,7 @@ banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *
     RETURN_IF_FAILED(loaded->executor->engine_ops->run(loaded->on_device, cut->uploaded, &run,
                                                        stream, &captured));
     cut->captured |= captured;
+    loaded->captured |= captured;
     return BANYAN_OK;
 }
 

@@ -66,6 +66,7 @@ struct banyan_loaded_plan {
 
     /* On a device. Runs of both kinds share placements[0]: the device chooses their half. */
     void *on_device; /* as the engine knows it */
+    bool captured;   /* graphs hold runs of it */
     struct {
         banyan_status status; /* of the first run that failed */
         char sentence[768];

@@ -169,6 +169,15 @@ struct call_buffers {
     char *input, *output;
 };
 
+static void check_sum(const struct call_buffers *b, int ranks, int round)
+{
+    int32_t *got = gpu_read(b->output, COUNT * 4);
+    int sum_of_ranks = ranks * (ranks - 1) / 2;
+    for (int i = 0; i < COUNT; i++)
+        CHECK(got[i] == ranks * (1000 * round + 10 * i) + sum_of_ranks, "sum %d is %d", i, got[i]);
+    free(got);
+}
+
 /* All-reduce, all-gather and broadcast: one of each way of using the buffers. */
 static void call_all(struct call_buffers *b, int rank, int ranks, int round)
 {
@@ -177,14 +186,10 @@ static void call_all(struct call_buffers *b, int rank, int ranks, int round)
     CHECK_OK(
         banyan_allreduce(b->comm, b->input, b->output, COUNT, BANYAN_I32, BANYAN_SUM, b->stream));
     gpu_stream_wait(b->device, b->stream);
-    int32_t *got = gpu_read(b->output, COUNT * 4);
-    int sum_of_ranks = ranks * (ranks - 1) / 2;
-    for (int i = 0; i < COUNT; i++)
-        CHECK(got[i] == ranks * (1000 * round + 10 * i) + sum_of_ranks, "sum %d is %d", i, got[i]);
-    free(got);
+    check_sum(b, ranks, round);
     CHECK_OK(banyan_allgather(b->comm, b->input, b->output, COUNT, BANYAN_I32, b->stream));
     gpu_stream_wait(b->device, b->stream);
-    got = gpu_read(b->output, (size_t)ranks * COUNT * 4);
+    int32_t *got = gpu_read(b->output, (size_t)ranks * COUNT * 4);
     for (int i = 0; i < ranks * COUNT; i++)
         CHECK(got[i] == 1000 * round + 10 * (i % COUNT) + i / COUNT, "gathered %d is %d", i,
               got[i]);
@@ -197,6 +202,48 @@ static void call_all(struct call_buffers *b, int rank, int ranks, int round)
     for (int i = 0; i < COUNT; i++)
         CHECK(got[i] == 1000 * round + 10 * i + ranks - 1, "element %d is %d", i, got[i]);
     free(got);
+}
+
+/* A graph holds its plan, also when longer messages need others. */
+static void call_in_graphs(banyan_world *world, void *context)
+{
+    (void)context;
+    enum { MOST = 60000 };
+    int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
+    struct call_buffers b = {.device = gpu_device_for(rank)};
+    banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+    void *memory;
+    options.device = b.device;
+    CHECK_OK(banyan_comm_create(world, &options, &b.comm));
+    b.stream = gpu_stream_create(b.device);
+    CHECK_OK(gpu_memory()->alloc(b.device.device_id, 2 * MOST * 4, &memory));
+    gpu_fill(memory, 0, 2 * MOST * 4);
+    b.input = memory;
+    b.output = b.input + MOST * 4;
+    gpu_capture_begin(b.device, b.stream);
+    CHECK_OK(banyan_allreduce(b.comm, b.input, b.output, COUNT, BANYAN_I32, BANYAN_SUM, b.stream));
+    void *graph = gpu_capture_end(b.device, b.stream);
+    for (int count = 10 * COUNT; count <= MOST; count += 20 * COUNT)
+        CHECK_OK(banyan_allreduce(b.comm, b.input, b.output, (size_t)count, BANYAN_I32, BANYAN_SUM,
+                                  b.stream));
+    gpu_stream_wait(b.device, b.stream);
+    for (int round = 0; round < 5; round++) {
+        fill_words(b.input, rank, round, COUNT);
+        gpu_graph_launch(b.device, graph, b.stream);
+        gpu_stream_wait(b.device, b.stream);
+        CHECK_OK(banyan_comm_status(b.comm));
+        check_sum(&b, ranks, round);
+    }
+    gpu_graph_destroy(b.device, graph);
+    CHECK_OK(banyan_comm_destroy(b.comm));
+    gpu_memory()->free(b.device.device_id, memory);
+    gpu_stream_destroy(b.device, b.stream);
+}
+
+static void a_call_in_a_graph_keeps_its_plan(void **state)
+{
+    (void)state;
+    ranks_run(2, call_in_graphs, NULL);
 }
 
 static void call_collectives(banyan_world *world, void *context)
@@ -245,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_whole_collective_is_right_at_any_size),
         cmocka_unit_test(every_built_in_algorithm_is_right),
+        cmocka_unit_test(a_call_in_a_graph_keeps_its_plan),
         cmocka_unit_test(a_communicator_on_gpus_serves_calls_in_their_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,68 +11,69 @@
 
 /* ---- memory ---- */
 
-static banyan_status take(cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken)
+banyan_status engine_enter(const cuda_engine *engine, driver_capture *before)
 {
     RETURN_IF_FAILED(driver_enter(engine->device));
+    *before = driver_capture_relax();
+    return BANYAN_OK;
+}
+
+void engine_leave(driver_capture before)
+{
+    driver_capture_restore(before);
+    driver_leave();
+}
+
+banyan_status engine_take(const cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken)
+{
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status = DRIVER(engine->device, cuMemAlloc, taken, bytes);
-    driver_leave();
+    engine_leave(before);
     return status;
 }
 
-banyan_status engine_take(cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken)
+void engine_give_back(const cuda_engine *engine, CUdeviceptr taken)
 {
-    driver_capture before = driver_capture_relax();
-    banyan_status status = take(engine, bytes, taken);
-    driver_capture_restore(before);
-    return status;
-}
-
-void engine_give_back(cuda_engine *engine, CUdeviceptr taken)
-{
-    if (!taken || driver_enter(engine->device) != BANYAN_OK)
+    driver_capture before;
+    if (!taken || engine_enter(engine, &before) != BANYAN_OK)
         return;
-    driver_capture before = driver_capture_relax();
     driver.cuMemFree(taken);
-    driver_capture_restore(before);
-    driver_leave();
+    engine_leave(before);
 }
 
-static banyan_status copy(cuda_engine *engine, CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
+banyan_status engine_copy(const cuda_engine *engine, CUdeviceptr to, CUdeviceptr from,
+                          uint64_t bytes)
 {
-    RETURN_IF_FAILED(driver_enter(engine->device));
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status = DRIVER(engine->device, cuMemcpyAsync, to, from, bytes, engine->stream);
     if (status == BANYAN_OK)
         status = DRIVER(engine->device, cuStreamSynchronize, engine->stream);
-    driver_leave();
+    engine_leave(before);
     return status;
 }
 
-banyan_status engine_copy(cuda_engine *engine, CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
-{
-    driver_capture before = driver_capture_relax();
-    banyan_status status = copy(engine, to, from, bytes);
-    driver_capture_restore(before);
-    return status;
-}
-
-banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **taken)
+banyan_status engine_take_pinned(const cuda_engine *engine, uint64_t bytes, void **taken)
 {
     void *made = NULL;
-    RETURN_IF_FAILED(driver_enter(engine->device));
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status = DRIVER(engine->device, cuMemHostAlloc, &made, bytes,
                                   CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    driver_leave();
+    engine_leave(before);
     RETURN_IF_FAILED(status);
     *taken = memset(made, 0, bytes);
     return BANYAN_OK;
 }
 
-void engine_give_back_pinned(cuda_engine *engine, void *taken)
+void engine_give_back_pinned(const cuda_engine *engine, void *taken)
 {
-    if (!taken || driver_enter(engine->device) != BANYAN_OK)
+    driver_capture before;
+    if (!taken || engine_enter(engine, &before) != BANYAN_OK)
         return;
     driver.cuMemFreeHost(taken);
-    driver_leave();
+    engine_leave(before);
 }
 
 /* ---- threads ---- */
@@ -141,6 +142,7 @@ static void *watch(void *argument)
     cuda_engine *engine = argument;
     if (driver_enter(engine->device) != BANYAN_OK)
         return NULL;
+    driver_capture_relax(); /* what this thread asks must not end captures of others */
     pthread_mutex_lock(&engine->lock);
     while (!atomic_load(&engine->closing)) {
         if (!atomic_load(&engine->busy)) {
@@ -178,10 +180,11 @@ static banyan_status take_parts(cuda_engine *engine)
     void *stop;
     RETURN_IF_FAILED(engine_take_pinned(engine, 64, &stop));
     engine->stop = stop;
-    RETURN_IF_FAILED(driver_enter(engine->device));
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status =
         DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING);
-    driver_leave();
+    engine_leave(before);
     RETURN_IF_FAILED(status);
     RETURN_IF_FAILED(engine_start_thread(engine, watch, &engine->watcher));
     engine->watches = true;

@@ -105,14 +105,19 @@ struct cuda_engine {
     cuda_clock clock; /* when the trace began */
 };
 
-/* Device memory and copies outside of all callers' streams, legal while these are captured. */
-banyan_status engine_take(cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken);
-void engine_give_back(cuda_engine *engine, CUdeviceptr taken);
+/* The device entered, for calls that are no part of any caller's stream: they are legal while
+ * streams of this thread are captured. */
+banyan_status engine_enter(const cuda_engine *engine, driver_capture *before);
+void engine_leave(driver_capture before);
+
+banyan_status engine_take(const cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken);
+void engine_give_back(const cuda_engine *engine, CUdeviceptr taken);
 /* Done when it returns. */
-banyan_status engine_copy(cuda_engine *engine, CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
+banyan_status engine_copy(const cuda_engine *engine, CUdeviceptr to, CUdeviceptr from,
+                          uint64_t bytes);
 /* Pinned and zeroed; the device has it at the same address. */
-banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **taken);
-void engine_give_back_pinned(cuda_engine *engine, void *taken);
+banyan_status engine_take_pinned(const cuda_engine *engine, uint64_t bytes, void **taken);
+void engine_give_back_pinned(const cuda_engine *engine, void *taken);
 
 /* A thread of the engine's that no signal is delivered to. */
 banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread);

@@ -125,22 +125,23 @@ banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t
 /* Programs may take more shared memory than none: they are looked at again (program_upload). */
 static banyan_status check_blocks(cuda_plan *plan)
 {
-    int device = plan->engine->device;
     CUfunction kernel;
-    RETURN_IF_FAILED(driver_enter(device));
-    banyan_status status = driver_kernel(execute_kernel(BANYAN_F32), device, &kernel);
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
+    banyan_status status = driver_kernel(execute_kernel(BANYAN_F32), plan->engine->device, &kernel);
     if (status == BANYAN_OK)
         status = plan_check_room(plan, kernel, execute_shared_bytes(0));
-    driver_leave();
+    engine_leave(before);
     return status;
 }
 
 static banyan_status make_event(cuda_plan *plan)
 {
-    int device = plan->engine->device;
-    RETURN_IF_FAILED(driver_enter(device));
-    banyan_status status = DRIVER(device, cuEventCreate, &plan->ended, CU_EVENT_DISABLE_TIMING);
-    driver_leave();
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
+    banyan_status status =
+        DRIVER(plan->engine->device, cuEventCreate, &plan->ended, CU_EVENT_DISABLE_TIMING);
+    engine_leave(before);
     return status;
 }
 
@@ -148,9 +149,10 @@ static void release(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
     ports_close(plan);
-    if (plan->ended && driver_enter(engine->device) == BANYAN_OK) {
+    driver_capture before;
+    if (plan->ended && engine_enter(engine, &before) == BANYAN_OK) {
         driver.cuEventDestroy(plan->ended);
-        driver_leave();
+        engine_leave(before);
     }
     engine_give_back(engine, plan->block);
     engine_give_back_pinned(engine, plan->pinned);
@@ -228,28 +230,27 @@ banyan_status plan_drain(void *loaded)
 {
     cuda_plan *plan = loaded;
     int device = plan->engine->device;
-    driver_capture before = driver_capture_relax();
-    banyan_status status = driver_enter(device);
-    if (status == BANYAN_OK) {
-        if (plan->has_run)
-            status = DRIVER(device, cuEventSynchronize, plan->ended);
-        if (status == BANYAN_OK)
-            status = ports_drain(plan);
-        driver_leave();
-    }
-    driver_capture_restore(before);
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
+    banyan_status status = BANYAN_OK;
+    if (plan->has_run)
+        status = DRIVER(device, cuEventSynchronize, plan->ended);
+    if (status == BANYAN_OK)
+        status = ports_drain(plan);
+    engine_leave(before);
     return status;
 }
 
 static banyan_status clear(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
-    RETURN_IF_FAILED(driver_enter(engine->device));
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status = BANYAN_OK;
     if (plan->shape.cleared_bytes > 0)
         status = DRIVER(engine->device, cuMemsetD8Async, (CUdeviceptr)plan->shape.cleared, 0,
                         plan->shape.cleared_bytes, engine->stream);
-    driver_leave();
+    engine_leave(before);
     return status;
 }
 

@@ -92,6 +92,7 @@ static void *serve(void *argument)
     cuda_engine *engine = argument;
     if (driver_enter(engine->device) != BANYAN_OK)
         return NULL;
+    driver_capture_relax();
     for (uint32_t idle = 0; !atomic_load(&engine->closing);) {
         if (atomic_load(&engine->visitors) > 0)
             nap();
@@ -126,10 +127,11 @@ static banyan_status make_streams(cuda_plan *plan)
 {
     int device = plan->engine->device;
     banyan_status status = BANYAN_OK;
-    RETURN_IF_FAILED(driver_enter(device));
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
     for (uint32_t i = 0; i < plan->port_count && status == BANYAN_OK; i++)
         status = DRIVER(device, cuStreamCreate, &plan->ports[i].stream, CU_STREAM_NON_BLOCKING);
-    driver_leave();
+    engine_leave(before);
     return status;
 }
 
@@ -160,13 +162,16 @@ void ports_close(cuda_plan *plan)
         }
     }
     leave(engine);
+    driver_capture before;
+    if (plan->port_count == 0 || engine_enter(engine, &before) != BANYAN_OK)
+        return;
     for (uint32_t i = 0; i < plan->port_count; i++) {
-        if (plan->ports[i].stream && driver_enter(engine->device) == BANYAN_OK) {
-            driver.cuStreamSynchronize(plan->ports[i].stream);
-            driver.cuStreamDestroy(plan->ports[i].stream);
-            driver_leave();
-        }
+        if (!plan->ports[i].stream)
+            continue;
+        driver.cuStreamSynchronize(plan->ports[i].stream);
+        driver.cuStreamDestroy(plan->ports[i].stream);
     }
+    engine_leave(before);
 }
 
 /* ---- for their plan ---- */

@@ -70,12 +70,14 @@ static banyan_status fit(cuda_program *program, const engine_program *from, pack
 static banyan_status choose_kernel(cuda_program *program, const engine_program *from,
                                    pack_layout *layout)
 {
-    int device = program->plan->engine->device;
-    RETURN_IF_FAILED(driver_enter(device));
-    banyan_status status = driver_kernel(execute_kernel(from->dtype), device, &program->kernel);
+    const cuda_engine *engine = program->plan->engine;
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
+    banyan_status status =
+        driver_kernel(execute_kernel(from->dtype), engine->device, &program->kernel);
     if (status == BANYAN_OK)
         status = fit(program, from, layout);
-    driver_leave();
+    engine_leave(before);
     return status;
 }
 
@@ -139,9 +141,7 @@ banyan_status program_upload(void *loaded, const engine_program *from, void **up
     if (!program)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     program->plan = loaded;
-    driver_capture before = driver_capture_relax();
     banyan_status status = make(program, from);
-    driver_capture_restore(before);
     if (status != BANYAN_OK) {
         release(program);
         return status;
