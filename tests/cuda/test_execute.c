@@ -367,8 +367,11 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     banyan_plan *plan = built_in("allreduce_packets", count, 1);
     load(&p, plan, BYTES);
     run_and_check(&p, 0);
-    if (rank == 1)
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1) {
+        usleep(300000);
         raise(SIGKILL);
+    }
     CHECK_OK(run_once(&p));
     uint64_t start_ns = time_now_ns();
     gpu_stream_wait(p.device, p.stream);
