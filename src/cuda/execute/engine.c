@@ -173,6 +173,37 @@ static banyan_status make_wake(cuda_engine *engine)
                   : BANYAN_OK;
 }
 
+banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
+                          uint32_t shared_bytes, uint64_t *blocks)
+{
+    int each = 0;
+    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &each,
+                            kernel, (int)threads, shared_bytes));
+    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
+    *blocks = (uint64_t)each * (uint64_t)processors;
+    return BANYAN_OK;
+}
+
+/* All kernels are on the device before any runs: loading one later may wait for those that run, and
+ * they for whoever loads. */
+static banyan_status load_kernels(cuda_engine *engine)
+{
+    const DLDataType dtypes[] = {BANYAN_F32,     BANYAN_F16,     BANYAN_BF16,
+                                 BANYAN_F8_E4M3, BANYAN_F8_E5M2, BANYAN_I32,
+                                 BANYAN_U32,     BANYAN_I64,     BANYAN_U8};
+    uint32_t threads =
+        engine->most_threads < KERNEL_THREADS_MOST ? engine->most_threads : KERNEL_THREADS_MOST;
+    engine->room = UINT64_MAX;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        CUfunction kernel;
+        uint64_t room;
+        RETURN_IF_FAILED(driver_kernel(execute_kernel(dtypes[i]), engine->device, &kernel));
+        RETURN_IF_FAILED(engine_room(engine, kernel, threads, execute_shared_bytes(0), &room));
+        engine->room = room < engine->room ? room : engine->room;
+    }
+    return BANYAN_OK;
+}
+
 static banyan_status take_parts(cuda_engine *engine)
 {
     int most = driver_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, engine->device);
@@ -184,6 +215,8 @@ static banyan_status take_parts(cuda_engine *engine)
     RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status =
         DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING);
+    if (status == BANYAN_OK)
+        status = load_kernels(engine);
     engine_leave(before);
     RETURN_IF_FAILED(status);
     RETURN_IF_FAILED(engine_start_thread(engine, watch, &engine->watcher));
@@ -202,31 +235,11 @@ static banyan_status copy_in_stream(void *opened, void *to, const void *from, ui
     return status;
 }
 
-banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
-                          uint32_t shared_bytes, uint64_t *blocks)
-{
-    int each = 0;
-    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &each,
-                            kernel, (int)threads, shared_bytes));
-    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
-    *blocks = (uint64_t)each * (uint64_t)processors;
-    return BANYAN_OK;
-}
-
 static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
 {
     const cuda_engine *engine = opened;
-    CUfunction kernel;
-    uint64_t room = 0;
-    uint32_t threads =
-        engine->most_threads < KERNEL_THREADS_MOST ? engine->most_threads : KERNEL_THREADS_MOST;
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status = driver_kernel(execute_kernel(BANYAN_F32), engine->device, &kernel);
-    if (status == BANYAN_OK)
-        status = engine_room(engine, kernel, threads, execute_shared_bytes(0), &room);
-    driver_leave();
-    *blocks = room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
-    return status;
+    *blocks = engine->room < UINT32_MAX ? (uint32_t)engine->room : UINT32_MAX;
+    return BANYAN_OK;
 }
 
 static void close_engine(void *opened)

@@ -85,6 +85,7 @@ struct cuda_engine {
     CUstream stream; /* for what no caller's stream is for */
     uint32_t *stop;  /* pinned: not 0 when kernels are to end */
     uint32_t most_threads;
+    uint64_t room; /* thread blocks of the largest size that run at once */
 
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;
