@@ -9,73 +9,6 @@
 /* How soon kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
 
-/* ---- memory ---- */
-
-banyan_status engine_enter(const cuda_engine *engine, driver_capture *before)
-{
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    *before = driver_capture_relax();
-    return BANYAN_OK;
-}
-
-void engine_leave(driver_capture before)
-{
-    driver_capture_restore(before);
-    driver_leave();
-}
-
-banyan_status engine_take(const cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken)
-{
-    driver_capture before;
-    RETURN_IF_FAILED(engine_enter(engine, &before));
-    banyan_status status = DRIVER(engine->device, cuMemAlloc, taken, bytes);
-    engine_leave(before);
-    return status;
-}
-
-void engine_give_back(const cuda_engine *engine, CUdeviceptr taken)
-{
-    driver_capture before;
-    if (!taken || engine_enter(engine, &before) != BANYAN_OK)
-        return;
-    driver.cuMemFree(taken);
-    engine_leave(before);
-}
-
-banyan_status engine_copy(const cuda_engine *engine, CUdeviceptr to, CUdeviceptr from,
-                          uint64_t bytes)
-{
-    driver_capture before;
-    RETURN_IF_FAILED(engine_enter(engine, &before));
-    banyan_status status = DRIVER(engine->device, cuMemcpyAsync, to, from, bytes, engine->stream);
-    if (status == BANYAN_OK)
-        status = DRIVER(engine->device, cuStreamSynchronize, engine->stream);
-    engine_leave(before);
-    return status;
-}
-
-banyan_status engine_take_pinned(const cuda_engine *engine, uint64_t bytes, void **taken)
-{
-    void *made = NULL;
-    driver_capture before;
-    RETURN_IF_FAILED(engine_enter(engine, &before));
-    banyan_status status = DRIVER(engine->device, cuMemHostAlloc, &made, bytes,
-                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    engine_leave(before);
-    RETURN_IF_FAILED(status);
-    *taken = memset(made, 0, bytes);
-    return BANYAN_OK;
-}
-
-void engine_give_back_pinned(const cuda_engine *engine, void *taken)
-{
-    driver_capture before;
-    if (!taken || engine_enter(engine, &before) != BANYAN_OK)
-        return;
-    driver.cuMemFreeHost(taken);
-    engine_leave(before);
-}
-
 /* ---- threads ---- */
 
 banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread)
@@ -258,7 +191,7 @@ static void close_engine(void *opened)
         driver.cuStreamDestroy(engine->stream);
         driver_leave();
     }
-    engine_give_back_pinned(engine, engine->stop);
+    engine_free_pinned(engine);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->ports_lock);
     pthread_mutex_destroy(&engine->lock);

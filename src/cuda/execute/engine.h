@@ -85,6 +85,7 @@ struct cuda_engine {
     CUstream stream; /* for what no caller's stream is for */
     uint32_t *stop;  /* pinned: not 0 when kernels are to end */
     uint32_t most_threads;
+    struct cuda_pinned *pinned;
     uint64_t room; /* thread blocks of the largest size that run at once */
 
     pthread_mutex_t lock; /* of what follows */
@@ -117,8 +118,9 @@ void engine_give_back(const cuda_engine *engine, CUdeviceptr taken);
 banyan_status engine_copy(const cuda_engine *engine, CUdeviceptr to, CUdeviceptr from,
                           uint64_t bytes);
 /* Pinned and zeroed; the device has it at the same address. */
-banyan_status engine_take_pinned(const cuda_engine *engine, uint64_t bytes, void **taken);
-void engine_give_back_pinned(const cuda_engine *engine, void *taken);
+banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **taken);
+void engine_give_back_pinned(cuda_engine *engine, const void *taken);
+void engine_free_pinned(cuda_engine *engine);
 
 /* A thread of the engine's that no signal is delivered to. */
 banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread);
