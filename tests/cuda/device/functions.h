@@ -1,0 +1,44 @@
+/* The functions of banyan/device, called by a kernel: on a GPU, or on an emulated one. */
+#ifndef TESTS_CUDA_DEVICE_FUNCTIONS_H
+#define TESTS_CUDA_DEVICE_FUNCTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FUNCTIONS_MOST 9
+
+typedef enum function_kind {
+    FUNCTION_COPY,    /* from[0] to all places */
+    FUNCTION_REDUCE,  /* all sources to all places */
+    FUNCTION_GROUP,   /* all places, reduced, to all places */
+    FUNCTION_PACKETS, /* from[0], as packets to to[0], and from there to to[1] */
+    FUNCTION_SIGNALS  /* the two halves of the threads tell each other `bytes` times */
+} function_kind;
+
+/* Places are offsets into the memory of the call. */
+typedef struct function_call {
+    uint32_t kind;
+    uint32_t type; /* F32, F16, BF16, E4M3, E5M2, I32, U32, I64, U8 */
+    uint32_t op;   /* banyan_reduce_op */
+    uint32_t sources, places;
+    uint64_t from[FUNCTIONS_MOST], to[FUNCTIONS_MOST];
+    uint64_t bytes;
+} function_call;
+
+/* Is there a GPU? */
+bool functions_can_run(void);
+
+/* Have `threads` threads of one block make the call on a copy of `memory`, which is changed as they
+ * change it. False: the launch failed, or a wait ended in vain. */
+bool functions_run(const function_call *call, void *memory, size_t bytes, uint32_t threads);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
