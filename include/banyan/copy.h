@@ -147,9 +147,11 @@ typedef struct banyan_copy_schedule banyan_copy_schedule;
  * what the stream does next finds all received and may overwrite what was sent. A run may be
  * captured in a CUDA graph. Runs of one service, replays included, follow each other in one stream,
  * or in streams that the caller has ordered, and in the same order on every rank. With "direct"
- * tensors to be sent lie anywhere in the GPU's memory, those to be received in symmetric memory
- * (banyan_memory_alloc_on); a run that waits for a rank longer than the world's timeout ends, as
- * does one whose peer is lost, and banyan_copy_service_check tells. */
+ * tensors lie anywhere in the GPU's memory. Those that are received outside of symmetric memory
+ * (banyan_memory_alloc_on) peers map when a schedule is prepared, and they must stay allocated
+ * until all ranks have freed the schedule; what CUDA lets nobody map is staged, and the log says
+ * so. A run that waits for a rank longer than the world's timeout ends, as does one whose peer is
+ * lost, and banyan_copy_service_check tells. */
 BANYAN_API banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
                                                   const banyan_copy_options *options,
                                                   banyan_copy_service **service);

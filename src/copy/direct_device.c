@@ -25,13 +25,15 @@ typedef struct device_state {
     banyan_world *world;
     const copy_mover_ops *ops;
     void *mover;
+    DLDevice device;
     banyan_memory *counters; /* one a local rank, on the device */
 } device_state;
 
 typedef struct device_schedule {
     direct_plan *plan;
     mover_lane *lanes;
-    void *work;
+    mover_lane landed; /* from the landing to where this rank receives */
+    void *work, *landing;
 } device_schedule;
 
 /* ---- open and close ---- */
@@ -99,6 +101,7 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
     device_state *state = memory;
     state->world = world;
+    state->device = options->device;
     banyan_status status = open_shared(state, options->device);
     if (status == BANYAN_OK)
         *opened = state;
@@ -150,7 +153,12 @@ static banyan_status fill_schedule(const device_state *state, device_schedule *s
     if (plan->local.bytes > 0)
         schedule->lanes[count++] =
             (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->local};
-    return state->ops->prepare(state->mover, schedule->lanes, count, &schedule->work);
+    RETURN_IF_FAILED(state->ops->prepare(state->mover, schedule->lanes, count, &schedule->work));
+    if (plan->places.landed.bytes == 0)
+        return BANYAN_OK;
+    schedule->landed =
+        (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->places.landed};
+    return state->ops->prepare(state->mover, &schedule->landed, 1, &schedule->landing);
 }
 
 static void release(void *argument, void *planned)
@@ -159,6 +167,8 @@ static void release(void *argument, void *planned)
     device_schedule *schedule = planned;
     if (schedule->work)
         state->ops->release(schedule->work);
+    if (schedule->landing)
+        state->ops->release(schedule->landing);
     direct_plan_destroy(schedule->plan);
     free(schedule->lanes);
     free(schedule);
@@ -168,7 +178,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
 {
     const device_state *state = argument;
     direct_plan *plan;
-    RETURN_IF_FAILED(direct_plan_create(state->world, NULL, batch, &plan));
+    RETURN_IF_FAILED(direct_plan_create_on_device(state->world, state->device, batch, &plan));
     device_schedule *schedule = calloc(1, sizeof *schedule);
     banyan_status status = BANYAN_OK;
     if (schedule) {
@@ -212,7 +222,9 @@ static banyan_status execute(void *argument, void *planned, void *stream)
     const device_state *state = argument;
     const device_schedule *schedule = planned;
     RETURN_IF_FAILED(check(argument));
-    return state->ops->run(schedule->work, stream);
+    RETURN_IF_FAILED(state->ops->run(schedule->work, stream));
+    /* In the stream's order: whoever writes to the landing next waits for this rank's next run. */
+    return schedule->landing ? state->ops->run(schedule->landing, stream) : BANYAN_OK;
 }
 
 const banyan_copy_backend copy_backend_direct_device = {

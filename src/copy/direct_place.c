@@ -1,6 +1,5 @@
 #include "copy/direct_place.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 /* Registrations closer than this become one. Nothing in between is ever read. */
@@ -12,7 +11,7 @@ typedef struct ordinary {
     size_t op;
 } ordinary;
 
-static bool find_symmetric(banyan_world *world, direct_place *place)
+bool direct_place_find_symmetric(banyan_world *world, direct_place *place)
 {
     char *low;
     size_t bytes;
@@ -76,7 +75,8 @@ static banyan_status find_sends(direct_places *places, const banyan_copy_batch *
         if (batch->sends[i].peer == rank)
             continue;
         status = strided_view_anywhere(&batch->sends[i].tensor, &place->view);
-        if (status != BANYAN_OK || place->view.elems == 0 || find_symmetric(places->world, place))
+        if (status != BANYAN_OK || place->view.elems == 0 ||
+            direct_place_find_symmetric(places->world, place))
             continue;
         char *low;
         size_t bytes;
@@ -96,55 +96,35 @@ static banyan_status find_recvs(direct_places *places, const banyan_copy_batch *
         if (batch->recvs[i].peer == rank)
             continue;
         RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[i].tensor, &place->view));
-        find_symmetric(places->world, place);
+        direct_place_find_symmetric(places->world, place);
     }
     return BANYAN_OK;
 }
 
-static banyan_status view_sends(direct_places *places, const banyan_copy_batch *batch, int rank)
+banyan_status direct_places_make(banyan_world *world, const banyan_copy_batch *batch,
+                                 direct_places *places)
 {
-    for (size_t i = 0; i < batch->send_count; i++)
-        if (batch->sends[i].peer != rank)
-            RETURN_IF_FAILED(
-                strided_view_anywhere(&batch->sends[i].tensor, &places->sends[i].view));
-    return BANYAN_OK;
-}
-
-static banyan_status check_recvs_symmetric(const direct_places *places,
-                                           const banyan_copy_batch *batch, int rank)
-{
-    for (size_t i = 0; i < batch->recv_count; i++) {
-        const direct_place *place = &places->recvs[i];
-        if (batch->recvs[i].peer == rank || place->view.elems == 0 ||
-            direct_place_is_symmetric(place))
-            continue;
-        return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "direct: rank %d receives task %" PRIu64 " from rank %d at %p, which is "
-                         "no symmetric memory of its device: peers cannot write there",
-                         rank, batch->recvs[i].task_id, batch->recvs[i].peer,
-                         (void *)place->view.data);
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status find(direct_places *places, const banyan_copy_batch *batch, bool on_device)
-{
-    int rank = banyan_world_rank(places->world);
-    places->sends = calloc(batch->send_count + 1, sizeof *places->sends);
-    places->recvs = calloc(batch->recv_count + 1, sizeof *places->recvs);
-    if (!places->sends || !places->recvs)
-        return error_no_memory((batch->send_count + batch->recv_count) * sizeof *places->sends,
+    direct_places made = {.world = world};
+    made.sends = calloc(batch->send_count + 1, sizeof *made.sends);
+    made.recvs = calloc(batch->recv_count + 1, sizeof *made.recvs);
+    if (!made.sends || !made.recvs) {
+        direct_places_free(&made);
+        return error_no_memory((batch->send_count + batch->recv_count) * sizeof *made.sends,
                                "the places of a batch");
-    RETURN_IF_FAILED(on_device ? view_sends(places, batch, rank) : find_sends(places, batch, rank));
-    RETURN_IF_FAILED(find_recvs(places, batch, rank));
-    return on_device ? check_recvs_symmetric(places, batch, rank) : BANYAN_OK;
+    }
+    *places = made;
+    return BANYAN_OK;
 }
 
-static banyan_status find_or_free(banyan_world *world, const banyan_copy_batch *batch,
-                                  bool on_device, direct_places *places)
+banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
+                                 direct_places *places)
 {
-    direct_places found = {.world = world};
-    banyan_status status = find(&found, batch, on_device);
+    direct_places found;
+    int rank = banyan_world_rank(world);
+    RETURN_IF_FAILED(direct_places_make(world, batch, &found));
+    banyan_status status = find_sends(&found, batch, rank);
+    if (status == BANYAN_OK)
+        status = find_recvs(&found, batch, rank);
     if (status == BANYAN_OK)
         *places = found;
     else
@@ -152,23 +132,13 @@ static banyan_status find_or_free(banyan_world *world, const banyan_copy_batch *
     return status;
 }
 
-banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
-                                 direct_places *places)
-{
-    return find_or_free(world, batch, false, places);
-}
-
-banyan_status direct_places_find_on_device(banyan_world *world, const banyan_copy_batch *batch,
-                                           direct_places *places)
-{
-    return find_or_free(world, batch, true, places);
-}
-
 void direct_places_free(direct_places *places)
 {
     for (size_t i = 0; i < places->windows.count; i++)
         banyan_memory_unregister(places->world, &places->windows.data[i]);
     array_free(&places->windows);
+    banyan_memory_free(places->landing);
+    direct_moves_free(&places->landed);
     free(places->sends);
     free(places->recvs);
     *places = (direct_places){0};

@@ -3,7 +3,7 @@
 #ifndef COPY_DIRECT_PLACE_H
 #define COPY_DIRECT_PLACE_H
 
-#include "copy/strided.h"
+#include "copy/direct_moves.h"
 #include "core/array.h"
 #include "core/bytes.h"
 
@@ -20,16 +20,26 @@ typedef struct direct_places {
     banyan_world *world;
     direct_place *sends, *recvs;
     ARRAY(banyan_memory_handle) windows; /* registered here */
+    /* On a device: where peers write what no peer can write in its place, and how it gets there. */
+    banyan_memory *landing;
+    direct_moves landed;
 } direct_places;
+
+/* Room for the places of a batch, and none found yet. */
+banyan_status direct_places_make(banyan_world *world, const banyan_copy_batch *batch,
+                                 direct_places *places);
+/* False for what does not lie in symmetric memory, whole. */
+bool direct_place_find_symmetric(banyan_world *world, direct_place *place);
 
 /* Find all operations with other ranks; sources in ordinary memory are registered. Those near each
  * other share a registration, so that many small tensors are read in few calls. */
 banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
                                  direct_places *places);
 /* The same on a device, where whoever sends writes: sources may lie anywhere in its memory, and
- * have no place that a peer is told; destinations lie in symmetric memory (UNSUPPORTED). */
-banyan_status direct_places_find_on_device(banyan_world *world, const banyan_copy_batch *batch,
-                                           direct_places *places);
+ * have no place that a peer is told. Destinations that are not symmetric are registered, and have
+ * places in a landing where CUDA lets no peer map them. Collective. */
+banyan_status direct_places_find_on_device(banyan_world *world, DLDevice device,
+                                           const banyan_copy_batch *batch, direct_places *places);
 /* Unregister; the places themselves go too. */
 void direct_places_free(direct_places *places);
 

@@ -109,6 +109,12 @@ static direct_partner *partner_of(direct_plan *plan, int peer)
 
 /* ---- lanes ---- */
 
+static banyan_status read_far(const copy_match *match, const direct_place *own, direct_place *far)
+{
+    return direct_place_read(match->note, match->note_bytes, match->peer, own->view.elems,
+                             own->view.elem_bytes, far);
+}
+
 static banyan_status map_far(banyan_world *world, const direct_place *far, strided_view *view)
 {
     void *address;
@@ -149,12 +155,32 @@ static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lan
                             &own->view);
 }
 
-static banyan_status add_device_send(banyan_world *world, direct_lane *lane,
+/* The next of the registered destinations. */
+static banyan_status map_attached(direct_plan *plan, const direct_place *far, strided_view *view)
+{
+    const memory_wanted *wanted = &plan->wanted.data[plan->mapped++];
+    if (!wanted->address)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "direct: rank %d cannot map where rank %d receives: %s",
+                         banyan_world_rank(plan->places.world), far->handle.rank,
+                         memory_attachments_reason(plan->attached));
+    *view = far->view;
+    view->data = wanted->address + far->offset;
+    return BANYAN_OK;
+}
+
+static banyan_status add_device_send(banyan_world *world, direct_plan *plan, direct_lane *lane,
                                      const direct_place *own, const direct_place *far)
 {
     strided_view to;
-    RETURN_IF_FAILED(map_far(world, far, &to));
+    RETURN_IF_FAILED(far->handle.kind == BANYAN_MEMORY_DEVICE ? map_attached(plan, far, &to)
+                                                              : map_far(world, far, &to));
     return direct_moves_add_whole(&lane->own, &to, &own->view);
+}
+
+static bool is_on_device(const direct_plan *plan)
+{
+    return plan->device.device_type == kDLCUDA;
 }
 
 static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_partner *partner,
@@ -165,12 +191,11 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
     if (own->view.elems == 0)
         return BANYAN_OK;
     direct_place far;
-    RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer, own->view.elems,
-                                       own->view.elem_bytes, &far));
+    RETURN_IF_FAILED(read_far(match, own, &far));
     direct_lane *lane = is_send ? &partner->out : &partner->in;
     lane->bytes += match->bytes;
-    if (plan->on_device)
-        return is_send ? add_device_send(world, lane, own, &far) : BANYAN_OK;
+    if (is_on_device(plan))
+        return is_send ? add_device_send(world, plan, lane, own, &far) : BANYAN_OK;
     if (!is_send)
         plan->bytes += match->bytes;
     else if (direct_place_is_symmetric(&far) && !direct_place_is_symmetric(own))
@@ -209,8 +234,8 @@ static banyan_status add_local(direct_plan *plan, const banyan_copy_batch *batch
         strided_view to, from;
         RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[batch->local[i].recv].tensor, &to));
         RETURN_IF_FAILED(strided_view_anywhere(&batch->sends[batch->local[i].send].tensor, &from));
-        RETURN_IF_FAILED(plan->on_device ? direct_moves_add_whole(&plan->local, &to, &from)
-                                         : direct_moves_add(&plan->local, &to, &from));
+        RETURN_IF_FAILED(is_on_device(plan) ? direct_moves_add_whole(&plan->local, &to, &from)
+                                            : direct_moves_add(&plan->local, &to, &from));
         plan->bytes += to.elems * to.elem_bytes;
     }
     return BANYAN_OK;
@@ -224,24 +249,55 @@ static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
     RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
     RETURN_IF_FAILED(add_matches(world, plan, matches->recvs, matches->recv_count, false));
     RETURN_IF_FAILED(add_local(plan, batch));
-    if (plan->on_device)
+    if (is_on_device(plan))
         return BANYAN_OK;
     direct_pages_prefault(&plan->pages);
     return finish_lanes(plan);
+}
+
+static banyan_status want_destinations(direct_plan *plan, const copy_matches *matches)
+{
+    for (size_t i = 0; i < matches->send_count; i++) {
+        const direct_place *own = &plan->places.sends[matches->sends[i].op];
+        direct_place far;
+        if (own->view.elems == 0)
+            continue;
+        RETURN_IF_FAILED(read_far(&matches->sends[i], own, &far));
+        if (far.handle.kind == BANYAN_MEMORY_DEVICE &&
+            !array_push(&plan->wanted, (memory_wanted){.handle = far.handle}))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+/* Collective. */
+static banyan_status attach_destinations(banyan_world *world, direct_plan *plan,
+                                         const copy_matches *matches)
+{
+    banyan_status mine = want_destinations(plan, matches);
+    if (mine != BANYAN_OK)
+        plan->wanted.count = 0;
+    banyan_status status = memory_attach(world, plan->device.device_id, plan->wanted.data,
+                                         plan->wanted.count, &plan->attached);
+    return mine != BANYAN_OK ? mine : status;
 }
 
 static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
                                const banyan_copy_batch *batch, direct_plan *plan)
 {
     note_context context = {world, transport, batch, &plan->places, BANYAN_OK};
-    context.status = plan->on_device ? direct_places_find_on_device(world, batch, &plan->places)
-                                     : direct_places_find(world, batch, &plan->places);
+    context.status = is_on_device(plan)
+                         ? direct_places_find_on_device(world, plan->device, batch, &plan->places)
+                         : direct_places_find(world, batch, &plan->places);
     copy_matches matches;
     RETURN_IF_FAILED(copy_match_batch(world, "direct", batch, write_note, &context, &matches));
     banyan_status status = context.status;
+    if (is_on_device(plan))
+        status = attach_destinations(world, plan, &matches);
     if (status == BANYAN_OK)
         status = plan_lanes(world, plan, batch, &matches);
     copy_matches_free(&matches);
+    array_free(&plan->wanted);
     return status;
 }
 
@@ -262,13 +318,14 @@ static void plan_clear(direct_plan *plan)
     free(plan->partners);
     direct_moves_free(&plan->local);
     direct_pages_free(&plan->pages);
+    memory_attachments_free(plan->attached);
     direct_places_free(&plan->places);
 }
 
-banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
-                                 const banyan_copy_batch *batch, direct_plan **plan)
+static banyan_status create(banyan_world *world, banyan_transport *transport, DLDevice device,
+                            const banyan_copy_batch *batch, direct_plan **plan)
 {
-    direct_plan made = {.on_device = !transport}, *kept = NULL;
+    direct_plan made = {.device = device}, *kept = NULL;
     banyan_status status = plan_fill(world, transport, batch, &made);
     if (status == BANYAN_OK && !(kept = malloc(sizeof *kept)))
         status = error_no_memory(sizeof *kept, "a schedule");
@@ -281,6 +338,18 @@ banyan_status direct_plan_create(banyan_world *world, banyan_transport *transpor
     free(kept);
     plan_clear(&made);
     return status;
+}
+
+banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
+                                 const banyan_copy_batch *batch, direct_plan **plan)
+{
+    return create(world, transport, BANYAN_HOST, batch, plan);
+}
+
+banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
+                                           const banyan_copy_batch *batch, direct_plan **plan)
+{
+    return create(world, NULL, device, batch, plan);
 }
 
 void direct_plan_destroy(direct_plan *plan)

@@ -6,6 +6,7 @@
 #include "copy/direct_moves.h"
 #include "copy/direct_pages.h"
 #include "copy/match.h"
+#include "memory/attach.h"
 
 /* All that goes one way between this rank and a partner. Where both sides are symmetric memory
  * either end can move it, and they share: `shared` is the same list at both. Where one side is, the
@@ -34,12 +35,17 @@ typedef struct direct_plan {
     direct_moves local;
     direct_pages pages; /* while it is made */
     uint64_t bytes;     /* that this rank may have to move itself */
-    bool on_device;
+    DLDevice device;
+    memory_attachments *attached; /* registered destinations at peers' devices */
+    ARRAY(memory_wanted) wanted;  /* these, in the order of the matches; while it is made */
+    size_t mapped;                /* of them, so far */
 } direct_plan;
 
-/* Collective; fails on all ranks or on none. `transport` NULL: on devices. */
+/* Collective; fails on all ranks or on none. */
 banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_batch *batch, direct_plan **plan);
+banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
+                                           const banyan_copy_batch *batch, direct_plan **plan);
 void direct_plan_destroy(direct_plan *plan);
 
 #endif

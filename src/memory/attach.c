@@ -410,3 +410,14 @@ banyan_status memory_attach(banyan_world *world, int device, memory_wanted *want
     *attached = work.made;
     return BANYAN_OK;
 }
+
+banyan_status memory_check_attachable(banyan_world *world, const banyan_memory_handle *handle,
+                                      const char **reason)
+{
+    memory_space *space;
+    const memory_share *share;
+    RETURN_IF_FAILED(memory_space_of(world, &space));
+    RETURN_IF_FAILED(memory_share_of(space, handle, &share));
+    *reason = share->what.sharing == DEVICE_SHARED_BY_NOBODY ? share->reason : NULL;
+    return BANYAN_OK;
+}

@@ -21,6 +21,11 @@ typedef struct memory_wanted {
 banyan_status memory_attach(banyan_world *world, int device, memory_wanted *wanted, size_t count,
                             memory_attachments **attached);
 
+/* Can peers map what this rank has registered? `*reason` is NULL when CUDA lets them, else why not,
+ * until the next call. Local. */
+banyan_status memory_check_attachable(banyan_world *world, const banyan_memory_handle *handle,
+                                      const char **reason);
+
 /* Why something has no address, of the first such; "" when all is mapped. */
 const char *memory_attachments_reason(const memory_attachments *attached);
 

@@ -6,13 +6,13 @@
 struct memory_shares {
     ARRAY(memory_share *) all; /* ascending by id */
     uint64_t next_id;
+    memory_share nobodys; /* what was asked for last that nobody can share */
 };
 
 static bool holds(const memory_share *share, const banyan_memory_handle *handle)
 {
     const device_share *what = &share->what;
-    return what->sharing != DEVICE_SHARED_BY_NOBODY && handle->address >= what->base &&
-           handle->bytes <= what->bytes &&
+    return handle->address >= what->base && handle->bytes <= what->bytes &&
            handle->address - what->base <= what->bytes - handle->bytes;
 }
 
@@ -45,6 +45,12 @@ static banyan_status found(memory_space *space, const banyan_memory_handle *hand
     }
     made->id = ++shares->next_id;
     made->founder = handle->id;
+    if (made->what.sharing == DEVICE_SHARED_BY_NOBODY) {
+        shares->nobodys = *made;
+        free(made);
+        *share = &shares->nobodys;
+        return BANYAN_OK;
+    }
     shares->all.data[shares->all.count++] = made;
     *share = made;
     return BANYAN_OK;

@@ -15,7 +15,7 @@ typedef struct memory_share {
 } memory_share;
 
 /* What the handle of kind DEVICE lies in, whole. INVALID when it is not registered. The share stays
- * where it is until a registration goes. */
+ * where it is until a registration goes; one that nobody can share, until the next call. */
 banyan_status memory_share_of(memory_space *space, const banyan_memory_handle *handle,
                               const memory_share **share);
 /* NULL: there is none (any more). */

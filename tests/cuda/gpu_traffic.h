@@ -15,6 +15,7 @@ typedef struct gpu_traffic {
     char *sends;  /* what is moved */
     char *staged; /* what the stream copies to `sends` right before a run */
     banyan_memory *recvs;
+    char *received;       /* where tensors are received: `recvs`, or memory of another origin */
     unsigned char *image; /* on the host, of the larger side */
 } gpu_traffic;
 
@@ -57,6 +58,7 @@ static inline gpu_traffic *gpu_traffic_make(banyan_world *world, DLDevice device
     CHECK_OK(gpu_memory()->alloc(device.device_id, made->send_bytes, (void **)&made->sends));
     CHECK_OK(gpu_memory()->alloc(device.device_id, made->send_bytes, (void **)&made->staged));
     CHECK_OK(banyan_memory_alloc_on(world, device, made->recv_bytes, &made->recvs));
+    made->received = banyan_memory_local(made->recvs);
     return made;
 }
 
@@ -83,7 +85,7 @@ static inline void gpu_traffic_fill(gpu_traffic *all, uint64_t run)
         memcpy(all->image + all->send_at[i], boxes->sends[i].box.memory,
                boxes->sends[i].box.memory_bytes);
     gpu_copy(all->staged, all->image, all->send_bytes);
-    gpu_fill(banyan_memory_local(all->recvs), BOXED_POISON, all->recv_bytes);
+    gpu_fill(all->received, BOXED_POISON, all->recv_bytes);
 }
 
 /* The sources come to hold the new data milliseconds after this was queued. */
@@ -96,7 +98,7 @@ static inline void gpu_traffic_update(gpu_traffic *all)
 static inline void gpu_traffic_fetch(gpu_traffic *all)
 {
     traffic *boxes = all->boxes;
-    gpu_copy(all->image, banyan_memory_local(all->recvs), all->recv_bytes);
+    gpu_copy(all->image, all->received, all->recv_bytes);
     for (size_t i = 0; i < boxes->recv_count; i++)
         memcpy(boxes->recvs[i].box.memory, all->image + all->recv_at[i],
                boxes->recvs[i].box.memory_bytes);
@@ -127,7 +129,7 @@ static inline void gpu_traffic_submit(gpu_traffic *all, banyan_copy_service *ser
         CHECK_OK(banyan_copy_service_submit_send_op(service, &op));
     }
     for (size_t i = 0; i < boxes->recv_count; i++) {
-        char *memory = (char *)banyan_memory_local(all->recvs) + all->recv_at[i];
+        char *memory = all->received + all->recv_at[i];
         banyan_copy_op op = gpu_traffic_op(&boxes->recvs[i], all->device, memory);
         CHECK_OK(banyan_copy_service_submit_recv_op(service, &op));
     }

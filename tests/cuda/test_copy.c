@@ -293,8 +293,6 @@ static void refuse(banyan_world *world, void *context)
     DLDevice device = gpu_device_for(rank), other = BANYAN_CUDA(device.device_id + 1);
     static int64_t shape[] = {64};
     char *here = calloc(1, 64);
-    void *unshared;
-    CHECK_OK(gpu_memory()->alloc(device.device_id, 64, &unshared));
     banyan_copy_service *service = open_on(world, NULL, device);
     DLTensor tensor = {
         .data = here, .device = BANYAN_HOST, .ndim = 1, .dtype = BANYAN_U8, .shape = shape};
@@ -306,12 +304,6 @@ static void refuse(banyan_world *world, void *context)
     tensor.device = device;
     CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
                 "lies in host memory");
-    tensor.data = unshared;
-    CHECK_OK(banyan_copy_service_submit_send(service, &tensor, peer, 1));
-    CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, peer, 1));
-    banyan_copy_schedule *schedule;
-    CHECK_FAILS(banyan_copy_service_prepare(service, &schedule), BANYAN_ERR_UNSUPPORTED,
-                "no symmetric memory");
     banyan_copy_service_close(service);
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.device = device;
@@ -321,7 +313,6 @@ static void refuse(banyan_world *world, void *context)
         options.device = BANYAN_HOST;
     CHECK_FAILS(banyan_copy_service_open(world, "direct", &options, &service), BANYAN_ERR_MISMATCH,
                 "direct");
-    gpu_memory()->free(device.device_id, unshared);
     free(here);
 }
 

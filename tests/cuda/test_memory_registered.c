@@ -12,52 +12,14 @@
 
 #define GRANULE ((size_t)2 << 20)
 
-#define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
-#define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
-
-/* A device's context, until leave. */
-static void enter(int device)
-{
-    FUNCTION(cuDevicePrimaryCtxRetain);
-    FUNCTION(cuCtxPushCurrent);
-    CUcontext context;
-    CHECK_CUDA(call_cuDevicePrimaryCtxRetain(&context, device));
-    CHECK_CUDA(call_cuCtxPushCurrent(context));
-}
-
-static void leave(int device)
-{
-    FUNCTION(cuDevicePrimaryCtxRelease);
-    FUNCTION(cuCtxPopCurrent);
-    CUcontext context;
-    CHECK_CUDA(call_cuCtxPopCurrent(&context));
-    CHECK_CUDA(call_cuDevicePrimaryCtxRelease(device));
-}
-
-/* What cudaMalloc gives. */
-static char *plain_make(int device, size_t bytes)
-{
-    FUNCTION(cuMemAlloc);
-    CUdeviceptr made;
-    enter(device);
-    CHECK_CUDA(call_cuMemAlloc(&made, bytes));
-    leave(device);
-    return (char *)(uintptr_t)made;
-}
-
-static void plain_free(int device, char *address)
-{
-    FUNCTION(cuMemFree);
-    enter(device);
-    CHECK_CUDA(call_cuMemFree((CUdeviceptr)(uintptr_t)address));
-    leave(device);
-}
-
 /* Virtual memory of several allocations in a row, as PyTorch's expandable segments are. */
 typedef struct segment {
     char *base;
     size_t part_bytes, parts;
 } segment;
+
+#define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
+#define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
 
 static segment segment_make(int device, size_t part_bytes, size_t parts, bool shareable)
 {
@@ -197,7 +159,7 @@ static void reach_any_origin(banyan_world *world, void *context)
     size_t parts_of_many = *(const size_t *)context;
     int rank = banyan_world_rank(world), device = gpu_device_for(rank).device_id;
     windows set = {0};
-    char *plain = plain_make(device, 3 << 20);
+    char *plain = gpu_plain_alloc(BANYAN_CUDA(device), 3 << 20);
     segment parts = segment_make(device, GRANULE, 3, true);
     segment many = segment_make(device, GRANULE, parts_of_many, true);
     banyan_memory *symmetric;
@@ -216,7 +178,7 @@ static void reach_any_origin(banyan_world *world, void *context)
     banyan_memory_free(symmetric);
     segment_free(&many);
     segment_free(&parts);
-    plain_free(device, plain);
+    gpu_plain_free(BANYAN_CUDA(device), plain);
 }
 
 static void peers_read_and_write_memory_of_any_origin(void **state)

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "emulation/cuda.h"
 #include "support/test.h"
 
 #define SKIPPED 77
@@ -104,6 +105,45 @@ void *gpu_driver_function(const char *name)
         function = dlsym(library, name);
     dlclose(library);
     return function;
+}
+
+#define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
+#define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
+
+static void enter(DLDevice device)
+{
+    FUNCTION(cuDevicePrimaryCtxRetain);
+    FUNCTION(cuCtxPushCurrent);
+    CUcontext context;
+    CHECK_CUDA(call_cuDevicePrimaryCtxRetain(&context, device.device_id));
+    CHECK_CUDA(call_cuCtxPushCurrent(context));
+}
+
+static void leave(DLDevice device)
+{
+    FUNCTION(cuDevicePrimaryCtxRelease);
+    FUNCTION(cuCtxPopCurrent);
+    CUcontext context;
+    CHECK_CUDA(call_cuCtxPopCurrent(&context));
+    CHECK_CUDA(call_cuDevicePrimaryCtxRelease(device.device_id));
+}
+
+void *gpu_plain_alloc(DLDevice device, size_t bytes)
+{
+    FUNCTION(cuMemAlloc);
+    CUdeviceptr made;
+    enter(device);
+    CHECK_CUDA(call_cuMemAlloc(&made, bytes));
+    leave(device);
+    return (void *)(uintptr_t)made;
+}
+
+void gpu_plain_free(DLDevice device, void *address)
+{
+    FUNCTION(cuMemFree);
+    enter(device);
+    CHECK_CUDA(call_cuMemFree((CUdeviceptr)(uintptr_t)address));
+    leave(device);
 }
 
 void gpu_copy(void *to, const void *from, size_t bytes)

@@ -25,6 +25,10 @@ const memory_device_ops *gpu_memory(void);
  * the types of both for virtual memory. */
 void *gpu_driver_function(const char *name);
 
+/* What cudaMalloc gives. */
+void *gpu_plain_alloc(DLDevice device, size_t bytes);
+void gpu_plain_free(DLDevice device, void *address);
+
 /* Between memory of any kind; done when they return. */
 void gpu_copy(void *to, const void *from, size_t bytes);
 void gpu_fill(void *to, uint8_t value, size_t bytes);
