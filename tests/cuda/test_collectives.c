@@ -149,6 +149,62 @@ static void every_built_in_algorithm_is_right(void **state)
         ranks_run(3, run_algorithms, NULL);
 }
 
+/* All ranks draw the same sizes, types and kinds of buffers, and queue run after run. */
+static void change_sizes(banyan_world *world, void *context)
+{
+    enum { RUNS = 60, MOST = 40000 };
+    random_state random = random_from(*(uint64_t *)context);
+    int rank = banyan_world_rank(world);
+    DLDevice device = gpu_device_for(rank);
+    banyan_executor *executor = open_executor(world, device);
+    void *stream = gpu_stream_create(device);
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    params.ranks = banyan_world_size(world);
+    params.in_place = random_next(&random) % 2;
+    params.instances = (int)random_between(&random, 1, 4);
+    banyan_plan *plan;
+    CHECK_OK(banyan_algorithm_compile("allreduce_packets_twoshot", &params, &plan));
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = MOST;
+    banyan_loaded_plan *loaded;
+    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    collective_case cases[RUNS];
+    case_buffers buffers[RUNS];
+    for (int run = 0; run < RUNS; run++) {
+        collective_case *c = &cases[run];
+        *c = (collective_case){.plan = plan, .device = device, .stream = stream};
+        c->apart = !params.in_place || random_next(&random) % 2;
+        c->dtype = dtypes[random_next(&random) % DTYPES];
+        uint64_t most = UINT64_C(1) << random_between(&random, 0, 12);
+        c->message_bytes =
+            (uint64_t)random_between(&random, 0, (int64_t)most) * banyan_dtype_bytes(c->dtype);
+        buffers[run] = case_take(c, world);
+        case_fill(c, &buffers[run], rank, run);
+    }
+    for (int run = 0; run < RUNS; run++)
+        CHECK_OK(banyan_plan_run(loaded, buffers[run].input, buffers[run].output,
+                                 cases[run].message_bytes, cases[run].dtype, stream));
+    gpu_stream_wait(device, stream);
+    CHECK_OK(banyan_plan_status(loaded));
+    for (int run = 0; run < RUNS; run++) {
+        case_check(&cases[run], &buffers[run], rank, run);
+        case_give_back(&cases[run], &buffers[run]);
+    }
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_plan_destroy(plan);
+    gpu_stream_destroy(device, stream);
+    banyan_executor_close(executor);
+}
+
+static void sizes_types_and_buffers_may_change_with_every_run(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed();
+    ranks_run(2, change_sizes, &seed);
+    if (gpu_count() >= 4)
+        ranks_run(4, change_sizes, &seed);
+}
+
 /* ---- the communicator ---- */
 
 #define COUNT 700
@@ -292,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_whole_collective_is_right_at_any_size),
         cmocka_unit_test(every_built_in_algorithm_is_right),
+        cmocka_unit_test(sizes_types_and_buffers_may_change_with_every_run),
         cmocka_unit_test(a_call_in_a_graph_keeps_its_plan),
         cmocka_unit_test(a_communicator_on_gpus_serves_calls_in_their_stream),
     };

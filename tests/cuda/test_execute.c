@@ -194,6 +194,50 @@ static void programs_come_and_go_with_sizes(void **state)
     ranks_run(2, run_many_sizes, NULL);
 }
 
+/* A loop of more iterations than the host cuts beforehand. */
+static void run_long_loop(banyan_world *world, void *context)
+{
+    (void)context;
+    enum { ELEMS = 70000 };
+    struct player p;
+    enter(&p, world);
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 2, .output_chunks = 1};
+    banyan_program *program;
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_create("long_loop", &collective, 1, NULL, &program));
+    banyan_loop_begin(program, sizeof(int32_t), 1);
+    banyan_chunk other = banyan_input(program, 0, 1, 2);
+    banyan_reduce_chunks(program, 0, banyan_input(program, 0, 0, 1), &other, 1,
+                         banyan_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+    banyan_loop_end(program);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    load(&p, plan, 2 * ELEMS * 4);
+    int32_t *input = take(&p, 2 * ELEMS * 4), *output = take(&p, ELEMS * 4);
+    int32_t *values = malloc(2 * ELEMS * 4);
+    for (int i = 0; i < 2 * ELEMS; i++)
+        values[i] = 3 * i;
+    gpu_copy(input, values, 2 * ELEMS * 4);
+    CHECK_OK(banyan_plan_run(p.loaded, input, output, 2 * ELEMS * 4, BANYAN_I32, p.stream));
+    gpu_stream_wait(p.device, p.stream);
+    CHECK_OK(banyan_plan_status(p.loaded));
+    int32_t *got = gpu_read(output, ELEMS * 4);
+    for (int i = 0; i < ELEMS; i++)
+        CHECK(got[i] == values[i] + values[ELEMS + i], "element %d is %d", i, got[i]);
+    free(got);
+    free(values);
+    give_back(&p, input);
+    give_back(&p, output);
+    leave(&p);
+    banyan_plan_destroy(plan);
+}
+
+static void loops_may_be_long(void **state)
+{
+    (void)state;
+    ranks_run(1, run_long_loop, NULL);
+}
+
 /* ---- graphs ---- */
 
 static void replay(struct player *p, int replays)
@@ -398,6 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_follow_each_other_without_the_host),
         cmocka_unit_test(programs_come_and_go_with_sizes),
+        cmocka_unit_test(loops_may_be_long),
         cmocka_unit_test(a_graph_of_one_run_is_right_a_thousand_times),
         cmocka_unit_test(a_captured_program_stays_when_others_make_room),
         cmocka_unit_test(what_a_gpu_cannot_run_is_refused_with_numbers),

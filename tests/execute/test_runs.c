@@ -182,6 +182,11 @@ static void change_sizes(banyan_world *world, void *context)
         CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
         case_check(&c, &b, rank, run);
         case_give_back(&c, &b);
+        CHECK_OK(banyan_plan_status(loaded));
+        if (run % 100 == 50) {
+            CHECK_OK(banyan_plan_reset(loaded));
+            CHECK(loaded->runs == 0 && loaded->flag == 1, "runs are still counted");
+        }
     }
     CHECK_OK(banyan_plan_unload(loaded));
     banyan_plan_destroy(plan);
