@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "cuda/copy/mover.h"
+#include "cuda/copy/nccl_backend.h"
 #include "cuda/courier/courier.h"
 #include "cuda/driver.h"
 #include "cuda/execute/engine.h"
 #include "cuda/memory/memory.h"
+
+static const banyan_copy_backend *const device_backends[] = {&cuda_nccl_backend, NULL};
 
 static const module_tables tables = {
     .abi_version = MODULE_ABI_VERSION,
@@ -17,6 +20,7 @@ static const module_tables tables = {
     .mover = &cuda_mover_ops,
     .courier = &cuda_courier_ops,
     .engine = &cuda_engine_ops,
+    .device_copy_backends = device_backends,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,

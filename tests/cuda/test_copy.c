@@ -1,12 +1,14 @@
 /* The copy service between GPUs: whatever the strides, every element arrives, the newest one, and
  * nothing else changes; a partner that is late or dead ends a run. */
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cuda/gpu_traffic.h"
 
 #define TASKS 60
+#define NCCL_REASON_BYTES 512
 #define RUNS 3
 #define REPLAYS 8
 
@@ -15,6 +17,7 @@ typedef struct plan_of_test {
     const char *backend;
     traffic_ids ids;
     int64_t most_elems;
+    int tasks;    /* 0: TASKS */
     bool one_gpu; /* for all ranks */
     bool graph;
 } plan_of_test;
@@ -77,8 +80,8 @@ static void move_traffic(banyan_world *world, void *context)
     DLDevice device = device_of(world, test);
     banyan_copy_service *service = open_on(world, test->backend, device);
     CHECK(strcmp(banyan_copy_service_name(service), test->backend ? test->backend : "direct") == 0);
-    gpu_traffic *all =
-        gpu_traffic_make(world, device, test->seed, TASKS, test->ids, test->most_elems);
+    gpu_traffic *all = gpu_traffic_make(
+        world, device, test->seed, test->tasks ? test->tasks : TASKS, test->ids, test->most_elems);
     banyan_copy_schedule *schedule;
     gpu_traffic_submit(all, service);
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
@@ -181,6 +184,50 @@ static void pass_round(banyan_world *world, void *context)
     banyan_copy_service_close(service);
     gpu_stream_destroy(device, stream);
     banyan_memory_free(memory);
+}
+
+static void try_nccl(banyan_world *world, void *context)
+{
+    banyan_copy_service *service;
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = gpu_device_for(banyan_world_rank(world));
+    banyan_status status = banyan_copy_service_open(world, "nccl", &options, &service);
+    snprintf(context, NCCL_REASON_BYTES, "%s", status == BANYAN_OK ? "" : banyan_last_error());
+    CHECK(status == BANYAN_OK || status == BANYAN_ERR_UNSUPPORTED, "%s", banyan_last_error());
+    if (status == BANYAN_OK)
+        banyan_copy_service_close(service);
+}
+
+/* NCCL has one rank a GPU. */
+static bool has_nccl(void)
+{
+    char *reason =
+        mmap(NULL, NCCL_REASON_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(reason != MAP_FAILED);
+    ranks_run(1, try_nccl, reason);
+    bool found = reason[0] == '\0';
+    if (!found)
+        printf("skipped: %s\n", reason);
+    munmap(reason, NCCL_REASON_BYTES);
+    return found;
+}
+
+static void nccl_moves_the_same(void **state)
+{
+    (void)state;
+    if (gpu_is_emulated() || !has_nccl())
+        skip();
+    int most = gpu_count() < 4 ? gpu_count() : 4;
+    for (int ranks = 1; ranks <= most; ranks++) {
+        plan_of_test test = {
+            .seed = random_seed() + 40, .backend = "nccl", .most_elems = 20000, .tasks = 60};
+        ranks_run(ranks, move_traffic, &test);
+        test.ids = TRAFFIC_BY_ORDER;
+        test.tasks = TRAFFIC_TASKS;
+        test.most_elems = 500;
+        test.graph = true;
+        ranks_run(ranks, move_traffic, &test);
+    }
 }
 
 static void runs_follow_each_other(void **state)
@@ -329,6 +376,7 @@ int main(void)
         cmocka_unit_test(ranks_may_be_threads_and_share_a_gpu),
         cmocka_unit_test(a_graph_moves_what_is_there_at_each_replay),
         cmocka_unit_test(long_runs_go_by_copy_engine),
+        cmocka_unit_test(nccl_moves_the_same),
         cmocka_unit_test(runs_follow_each_other),
         cmocka_unit_test(a_late_partner_ends_a_run),
         cmocka_unit_test(a_dead_partner_ends_a_run_at_once),

@@ -169,6 +169,16 @@ static banyan_status read_engine_bytes(uint64_t *bytes)
                             text);
 }
 
+/* A world that is not well ends the waits of its device. */
+static bool look_at_world(void *argument)
+{
+    const mover *of = argument;
+    if (banyan_world_check(of->world) == BANYAN_OK)
+        return true;
+    __atomic_store_n(&of->report->stop, 1, __ATOMIC_RELEASE);
+    return false;
+}
+
 static banyan_status mover_open(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
                                 void **opened)
 {
@@ -186,7 +196,7 @@ static banyan_status mover_open(banyan_world *world, int device, int sharers, ui
     made->engine_bytes = engine_bytes;
     status = open_device(made, sharers);
     if (status == BANYAN_OK)
-        status = copy_watch_start(world, &made->report->stop, &made->watch);
+        status = copy_watch_start(look_at_world, made, &made->watch);
     if (status == BANYAN_OK)
         *opened = made;
     else

@@ -8,22 +8,13 @@
 #define PERIOD_NS 10000000
 
 struct copy_watch {
-    banyan_world *world;
-    uint32_t *stop;
+    bool (*look)(void *context);
+    void *context;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ended;
     bool ends;
 };
-
-/* Without the lock. */
-static bool is_well(const copy_watch *watch)
-{
-    if (banyan_world_check(watch->world) == BANYAN_OK)
-        return true;
-    __atomic_store_n(watch->stop, 1, __ATOMIC_RELEASE);
-    return false;
-}
 
 static void *watch_main(void *argument)
 {
@@ -40,7 +31,7 @@ static void *watch_main(void *argument)
         }
         pthread_cond_timedwait(&watch->ended, &watch->lock, &until);
         pthread_mutex_unlock(&watch->lock);
-        well = is_well(watch);
+        well = watch->look(watch->context);
         pthread_mutex_lock(&watch->lock);
     }
     pthread_mutex_unlock(&watch->lock);
@@ -58,13 +49,13 @@ static int start_thread(copy_watch *watch)
     return result;
 }
 
-banyan_status copy_watch_start(banyan_world *world, uint32_t *stop, copy_watch **watch)
+banyan_status copy_watch_start(bool (*look)(void *context), void *context, copy_watch **watch)
 {
     copy_watch *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
-    made->world = world;
-    made->stop = stop;
+    made->look = look;
+    made->context = context;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);

@@ -1,0 +1,62 @@
+#include "cuda/copy/nccl_library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+nccl_library nccl;
+
+static pthread_once_t loaded = PTHREAD_ONCE_INIT;
+static char missing[512];
+
+static void *open_library(void)
+{
+    const char *named = getenv("BANYAN_NCCL");
+    bool is_named = named && *named;
+    void *library = dlopen(is_named ? named : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        snprintf(missing, sizeof missing, "%s%s", dlerror(),
+                 is_named ? "" : " (BANYAN_NCCL can name it)");
+    return library;
+}
+
+static bool find(void *library, const char *name, void *function)
+{
+    void *found = dlsym(library, name);
+    if (!found)
+        snprintf(missing, sizeof missing, "libnccl.so.2 has no %s: it is older than 2.14", name);
+    memcpy(function, &found, sizeof found);
+    return found != NULL;
+}
+
+static void load_once(void)
+{
+    const char *multicast = getenv("BANYAN_MULTICAST");
+    if (!multicast || strcmp(multicast, "1") != 0)
+        setenv("NCCL_NVLS_ENABLE", "0", 0);
+    void *library = open_library();
+    if (!library)
+        return;
+#define FIND(function) find(library, #function, (void *)&nccl.function)
+    if (FIND(ncclGetUniqueId) && FIND(ncclCommInitRankConfig) && FIND(ncclCommFinalize) &&
+        FIND(ncclCommDestroy) && FIND(ncclCommAbort) && FIND(ncclCommGetAsyncError) &&
+        FIND(ncclGetErrorString) && FIND(ncclGroupStart) && FIND(ncclGroupEnd) && FIND(ncclSend) &&
+        FIND(ncclRecv))
+        missing[0] = '\0';
+#undef FIND
+}
+
+banyan_status nccl_load(void)
+{
+    pthread_once(&loaded, load_once);
+    return missing[0] == '\0' ? BANYAN_OK
+                              : banyan_error_set(BANYAN_ERR_UNSUPPORTED, "nccl: %s", missing);
+}
+
+banyan_status nccl_failed(int error, const char *call, int rank)
+{
+    return banyan_error_set(BANYAN_ERR_SYSTEM, "nccl: rank %d: %s: %s", rank, call,
+                            nccl.ncclGetErrorString(error));
+}

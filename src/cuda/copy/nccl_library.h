@@ -1,0 +1,52 @@
+/* NCCL, found at run time: what Banyan needs of its C interface, which has not changed since 2.14.
+ */
+#ifndef CUDA_COPY_NCCL_LIBRARY_H
+#define CUDA_COPY_NCCL_LIBRARY_H
+
+#include <stddef.h>
+
+#include <banyan/core.h>
+
+typedef struct nccl_unique_id {
+    char bytes[128];
+} nccl_unique_id;
+
+/* The beginning of ncclConfig_t, whose size tells NCCL that the rest is to be as it likes. */
+typedef struct nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+} nccl_config;
+
+#define NCCL_CONFIG_MAGIC 0xcafebeefu
+#define NCCL_CONFIG_VERSION 21400u
+
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
+enum { NCCL_BYTES = 1 }; /* ncclUint8 */
+
+typedef struct nccl_library {
+    int (*ncclGetUniqueId)(nccl_unique_id *id);
+    int (*ncclCommInitRankConfig)(void **comm, int ranks, nccl_unique_id id, int rank,
+                                  nccl_config *config);
+    int (*ncclCommFinalize)(void *comm);
+    int (*ncclCommDestroy)(void *comm);
+    int (*ncclCommAbort)(void *comm);
+    int (*ncclCommGetAsyncError)(void *comm, int *error);
+    const char *(*ncclGetErrorString)(int error);
+    int (*ncclGroupStart)(void);
+    int (*ncclGroupEnd)(void);
+    int (*ncclSend)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
+    int (*ncclRecv)(void *to, size_t count, int type, int peer, void *comm, void *stream);
+} nccl_library;
+
+extern nccl_library nccl;
+
+/* What BANYAN_NCCL names, else libnccl.so.2; once a process. UNSUPPORTED says what is missing.
+ * Unless BANYAN_MULTICAST is 1 or the environment says otherwise NCCL is told, by NCCL_NVLS_ENABLE,
+ * to leave NVLink multicast alone. */
+banyan_status nccl_load(void);
+
+/* SYSTEM, with NCCL's own words. */
+banyan_status nccl_failed(int error, const char *call, int rank);
+
+#endif

@@ -1,0 +1,211 @@
+#include "cuda/copy/nccl_session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POLL_US 20
+#define POLLS_A_CHECK 50
+#define CLOSE_NS UINT64_C(5000000000)
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* ---- giving up ---- */
+
+/* With the lock held. All that is queued on the device ends. */
+static void give_up(nccl_session *session, const char *reason)
+{
+    if (!session->comm)
+        return;
+    snprintf(session->reason, sizeof session->reason, "%s", reason);
+    nccl.ncclCommAbort(session->comm);
+    session->comm = NULL;
+}
+
+/* With the lock held: NCCL_SUCCESS, NCCL_IN_PROGRESS or an error. */
+static int state_of(const nccl_session *session)
+{
+    int state = NCCL_SUCCESS;
+    int result = nccl.ncclCommGetAsyncError(session->comm, &state);
+    return result == NCCL_SUCCESS ? state : result;
+}
+
+static bool look(void *argument)
+{
+    nccl_session *session = argument;
+    banyan_status status = banyan_world_check(session->world);
+    if (status == BANYAN_OK)
+        status = banyan_copy_service_check(session->direct);
+    pthread_mutex_lock(&session->lock);
+    if (status == BANYAN_OK && session->comm) {
+        int state = state_of(session);
+        if (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS)
+            status = nccl_failed(state, "a group", session->rank);
+    }
+    if (status != BANYAN_OK)
+        give_up(session, banyan_last_error());
+    bool goes_on = session->comm != NULL;
+    pthread_mutex_unlock(&session->lock);
+    return goes_on;
+}
+
+banyan_status nccl_session_check(nccl_session *session)
+{
+    banyan_status status = banyan_world_check(session->world);
+    if (status == BANYAN_OK)
+        status = banyan_copy_service_check(session->direct);
+    if (status != BANYAN_OK)
+        return status;
+    pthread_mutex_lock(&session->lock);
+    if (!session->comm)
+        status = banyan_error_set(BANYAN_ERR_ABORTED, "nccl: rank %d gave its communicator up: %s",
+                                  session->rank, session->reason);
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
+/* ---- calls that go on in the background ---- */
+
+static banyan_status too_late(const nccl_session *session, const char *call, uint64_t waited_ns)
+{
+    return banyan_error_set(BANYAN_ERR_TIMEOUT, "nccl: rank %d waited %.1f s for %s to end",
+                            session->rank, (double)waited_ns * 1e-9, call);
+}
+
+/* One look, under the lock: NCCL_IN_PROGRESS, or the call has ended with `*status`. */
+static int settled(nccl_session *session, const char *call, banyan_status *status)
+{
+    pthread_mutex_lock(&session->lock);
+    int state = session->comm ? state_of(session) : NCCL_SUCCESS;
+    if (!session->comm)
+        *status = banyan_error_set(BANYAN_ERR_ABORTED, "nccl: rank %d gave its communicator up: %s",
+                                   session->rank, session->reason);
+    else if (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS)
+        *status = nccl_failed(state, call, session->rank);
+    pthread_mutex_unlock(&session->lock);
+    return state;
+}
+
+static banyan_status settle(nccl_session *session, const char *call, uint64_t timeout_ns)
+{
+    uint64_t begun = now_ns();
+    banyan_status status = BANYAN_OK;
+    for (unsigned polls = 1; settled(session, call, &status) == NCCL_IN_PROGRESS; polls++) {
+        if (polls % POLLS_A_CHECK == 0) {
+            status = banyan_world_check(session->world);
+            if (status != BANYAN_OK)
+                return status;
+            if (now_ns() - begun > timeout_ns)
+                return too_late(session, call, now_ns() - begun);
+        }
+        usleep(POLL_US);
+    }
+    return status;
+}
+
+/* ---- open and close ---- */
+
+static banyan_status share_id(nccl_session *session, nccl_unique_id *id)
+{
+    struct {
+        int result;
+        nccl_unique_id id;
+    } told = {0};
+    if (session->rank == 0)
+        told.result = nccl.ncclGetUniqueId(&told.id);
+    banyan_status status = banyan_world_broadcast(session->world, &told, sizeof told, 0);
+    if (status == BANYAN_OK && told.result != NCCL_SUCCESS)
+        status = nccl_failed(told.result, "ncclGetUniqueId", 0);
+    *id = told.id;
+    return status;
+}
+
+static banyan_status connect_ranks(nccl_session *session)
+{
+    nccl_unique_id id;
+    nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
+    banyan_status status = share_id(session, &id);
+    if (status != BANYAN_OK)
+        return status;
+    int result = nccl.ncclCommInitRankConfig(&session->comm, banyan_world_size(session->world), id,
+                                             session->rank, &config);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return nccl_failed(result, "ncclCommInitRankConfig", session->rank);
+    return settle(session, "ncclCommInitRankConfig", banyan_world_timeout_ns(session->world));
+}
+
+banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_service *direct,
+                                nccl_session *session)
+{
+    *session = (nccl_session){
+        .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
+    pthread_mutex_init(&session->lock, NULL);
+    banyan_status status = connect_ranks(session);
+    if (status == BANYAN_OK)
+        status = copy_watch_start(look, session, &session->watch);
+    if (status != BANYAN_OK)
+        nccl_session_close(session);
+    return status;
+}
+
+/* In order, while everybody is there; else at once. */
+void nccl_session_close(nccl_session *session)
+{
+    copy_watch_end(session->watch);
+    if (session->comm && banyan_world_check(session->world) == BANYAN_OK &&
+        state_of(session) == NCCL_SUCCESS) {
+        int result = nccl.ncclCommFinalize(session->comm);
+        if ((result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) &&
+            settle(session, "ncclCommFinalize", CLOSE_NS) == BANYAN_OK) {
+            nccl.ncclCommDestroy(session->comm);
+            session->comm = NULL;
+        }
+    }
+    if (session->comm)
+        nccl.ncclCommAbort(session->comm);
+    session->comm = NULL;
+    pthread_mutex_destroy(&session->lock);
+}
+
+/* ---- groups ---- */
+
+static int queue_message(const nccl_session *session, const nccl_message *message, void *stream)
+{
+    if (message->is_send)
+        return nccl.ncclSend(message->data, message->bytes, NCCL_BYTES, message->peer,
+                             session->comm, stream);
+    return nccl.ncclRecv(message->data, message->bytes, NCCL_BYTES, message->peer, session->comm,
+                         stream);
+}
+
+/* A group that was begun is always ended: NCCL counts them a thread. */
+static int queue_group(const nccl_session *session, const nccl_message *messages, size_t count,
+                       void *stream)
+{
+    int result = nccl.ncclGroupStart();
+    for (size_t i = 0; i < count && (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS); i++)
+        result = queue_message(session, &messages[i], stream);
+    int ended = nccl.ncclGroupEnd();
+    return result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? ended : result;
+}
+
+banyan_status nccl_session_group(nccl_session *session, const nccl_message *messages, size_t count,
+                                 void *stream)
+{
+    banyan_status status = BANYAN_OK;
+    pthread_mutex_lock(&session->lock);
+    int result = session->comm ? queue_group(session, messages, count, stream) : NCCL_SUCCESS;
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        status = nccl_failed(result, "a group of sends and receives", session->rank);
+    pthread_mutex_unlock(&session->lock);
+    if (status != BANYAN_OK)
+        return status;
+    return settle(session, "a group of sends and receives",
+                  banyan_world_timeout_ns(session->world));
+}

@@ -1,0 +1,43 @@
+/* A world's NCCL communicator, which is given up when the world is not well. */
+#ifndef CUDA_COPY_NCCL_SESSION_H
+#define CUDA_COPY_NCCL_SESSION_H
+
+#include <pthread.h>
+
+#include <banyan/copy.h>
+
+#include "cuda/copy/nccl_library.h"
+#include "cuda/copy/watch.h"
+
+typedef struct nccl_session {
+    banyan_world *world;
+    int rank, device;
+    banyan_copy_service *direct; /* through which partners meet */
+    pthread_mutex_t lock;        /* of the communicator */
+    void *comm;                  /* NULL: given up */
+    char reason[512];            /* then: why */
+    copy_watch *watch;
+} nccl_session;
+
+/* One message of a group. */
+typedef struct nccl_message {
+    void *data;
+    size_t bytes;
+    int peer;
+    bool is_send;
+} nccl_message;
+
+/* Collective; the device's context is entered. A failure on one rank ends the others' waits by
+ * their deadline. */
+banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_service *direct,
+                                nccl_session *session);
+void nccl_session_close(nccl_session *session);
+
+/* Queue all messages as one group; the device's context is entered. */
+banyan_status nccl_session_group(nccl_session *session, const nccl_message *messages, size_t count,
+                                 void *stream);
+
+/* BANYAN_OK, or why the communicator was given up. */
+banyan_status nccl_session_check(nccl_session *session);
+
+#endif
