@@ -5,17 +5,18 @@
 
 #include "cuda/copy/kernel.h"
 #include "cuda/copy/layout.h"
-#include "cuda/copy/watch.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
+#include "cuda/watch.h"
 
-/* Runs of bytes from here on go by copy engine, which is a little faster than the kernel and leaves
- * the multiprocessors free; but it takes two launches more, so there must be enough of them. */
-#define ENGINE_BYTES ((uint64_t)4 << 20)
-#define ENGINE_RUNS_WORTH_IT 16
+/* Runs of bytes from here on go by copy engine, which is some percent faster than the kernel and
+ * leaves the multiprocessors free. Each costs an engine 4 us, in which the kernel would be 20 MB
+ * ahead, and all together two launches more, so that there must be enough of them. */
+#define ENGINE_BYTES ((uint64_t)32 << 20)
+#define ENGINE_RUNS_WORTH_IT 2
 
-/* Copies of one stream follow each other with a gap; those of several fill each other's. */
-#define SIDE_STREAMS 4
+/* A stream a partner, so that all links are in use; or more than one. */
+#define SIDE_STREAMS 8
 
 #define BLOCKS_A_MULTIPROCESSOR 2
 
@@ -31,18 +32,19 @@ typedef struct mover {
     copy_shared *shared;
     copy_report *report;        /* here */
     copy_report *device_report; /* and as the device knows it */
-    copy_watch *watch;
+    watch *watching;
     int peers[COPY_RUNS_MAX]; /* whose runs shared->runs counts */
     int peer_count;
 } mover;
 
 typedef struct work {
     mover *mover;
-    CUdeviceptr memory; /* all arrays of args */
+    char *memory; /* all arrays of args */
     copy_args args;
     uint32_t blocks; /* 0: there are no tiles */
     copy_engine_move *engine_moves;
     size_t engine_count;
+    uint32_t streams_a_lane;
     CUevent ended; /* of the last run that is not a graph's */
     bool has_run;
 } work;
@@ -63,12 +65,12 @@ static banyan_status open_streams(mover *made)
 
 static banyan_status open_memory(mover *made)
 {
-    CUdeviceptr shared, report;
-    void *here;
-    banyan_status status = DRIVER(made->device, cuMemAlloc, &shared, sizeof *made->shared);
+    CUdeviceptr report;
+    void *here, *shared;
+    banyan_status status = bytes_alloc(made->device, sizeof *made->shared, &shared);
     if (status != BANYAN_OK)
         return status;
-    made->shared = (copy_shared *)(uintptr_t)shared;
+    made->shared = shared;
     status = bytes_fill(made->shared, 0, sizeof *made->shared);
     if (status == BANYAN_OK)
         status = DRIVER(made->device, cuMemHostAlloc, &here, sizeof *made->report,
@@ -120,8 +122,7 @@ static void close_device(mover *closed)
     }
     if (closed->fork)
         driver.cuEventDestroy(closed->fork);
-    if (closed->shared)
-        driver.cuMemFree((CUdeviceptr)(uintptr_t)closed->shared);
+    bytes_free(closed->device, closed->shared);
     if (closed->report)
         driver.cuMemFreeHost(closed->report);
 }
@@ -129,7 +130,7 @@ static void close_device(mover *closed)
 static void mover_close(void *argument)
 {
     mover *closed = argument;
-    copy_watch_end(closed->watch);
+    watch_end(closed->watching);
     if (driver_enter(closed->device) == BANYAN_OK) {
         close_device(closed);
         driver_leave();
@@ -169,16 +170,6 @@ static banyan_status read_engine_bytes(uint64_t *bytes)
                             text);
 }
 
-/* A world that is not well ends the waits of its device. */
-static bool look_at_world(void *argument)
-{
-    const mover *of = argument;
-    if (banyan_world_check(of->world) == BANYAN_OK)
-        return true;
-    __atomic_store_n(&of->report->stop, 1, __ATOMIC_RELEASE);
-    return false;
-}
-
 static banyan_status mover_open(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
                                 void **opened)
 {
@@ -196,7 +187,7 @@ static banyan_status mover_open(banyan_world *world, int device, int sharers, ui
     made->engine_bytes = engine_bytes;
     status = open_device(made, sharers);
     if (status == BANYAN_OK)
-        status = copy_watch_start(look_at_world, made, &made->watch);
+        status = watch_world(world, &made->report->stop, &made->watching);
     if (status == BANYAN_OK)
         *opened = made;
     else
@@ -276,14 +267,15 @@ static placement place_all(const copy_layout *layout, size_t warps)
 static banyan_status alloc_on_device(work *of, size_t bytes)
 {
     int device = of->mover->device;
-    banyan_status status = driver_enter(device);
+    void *memory;
+    banyan_status status = bytes_alloc(device, bytes, &memory);
     if (status != BANYAN_OK)
         return status;
-    driver_capture before = driver_capture_relax();
-    status = DRIVER(device, cuMemAlloc, &of->memory, bytes);
-    if (status == BANYAN_OK)
-        status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
-    driver_capture_restore(before);
+    of->memory = memory;
+    status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
     driver_leave();
     return status;
 }
@@ -310,7 +302,7 @@ static banyan_status upload(work *of, const mover_lane *lanes, const copy_layout
         fill_lanes(of, lanes, layout->lane_count, (copy_lane *)(void *)(image + at.lanes));
     if (status == BANYAN_OK)
         status = alloc_on_device(of, at.bytes + 1);
-    char *there = (char *)(uintptr_t)of->memory;
+    char *there = of->memory;
     if (status == BANYAN_OK)
         status = bytes_copy(there, image, at.bytes);
     free(image);
@@ -337,11 +329,10 @@ static void work_release(void *argument)
             driver.cuEventSynchronize(of->ended);
         if (of->ended)
             driver.cuEventDestroy(of->ended);
-        if (of->memory)
-            driver.cuMemFree(of->memory);
         driver_capture_restore(before);
         driver_leave();
     }
+    bytes_free(of->mover->device, of->memory);
     free(of->engine_moves);
     free(of);
 }
@@ -370,6 +361,7 @@ static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t co
     made->engine_moves = layout.engine_moves;
     made->engine_count = layout.engine_count;
     layout.engine_moves = NULL;
+    made->streams_a_lane = count > 0 && count <= SIDE_STREAMS / 2 ? 2 : 1;
     status = upload(made, lanes, &layout);
     copy_layout_free(&layout);
     return status;
@@ -421,6 +413,12 @@ static banyan_status join_sides(const mover *of, CUstream stream)
     return status;
 }
 
+/* Partners each have streams of their own, as far as there are streams. */
+static size_t side_of(const work *of, size_t i)
+{
+    return (of->engine_moves[i].lane * of->streams_a_lane + i % of->streams_a_lane) % SIDE_STREAMS;
+}
+
 static banyan_status copy_by_engine(const work *of)
 {
     banyan_status status = BANYAN_OK;
@@ -428,7 +426,7 @@ static banyan_status copy_by_engine(const work *of)
         const copy_engine_move *move = &of->engine_moves[i];
         status = DRIVER(of->mover->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
                         (CUdeviceptr)(uintptr_t)move->from, move->bytes,
-                        of->mover->sides[(move->lane + i) % SIDE_STREAMS]);
+                        of->mover->sides[side_of(of, i)]);
     }
     return status;
 }

@@ -148,7 +148,7 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
     pthread_mutex_init(&session->lock, NULL);
     banyan_status status = connect_ranks(session);
     if (status == BANYAN_OK)
-        status = copy_watch_start(look, session, &session->watch);
+        status = watch_start(look, session, &session->watching);
     if (status != BANYAN_OK)
         nccl_session_close(session);
     return status;
@@ -157,7 +157,7 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
 /* In order, while everybody is there; else at once. */
 void nccl_session_close(nccl_session *session)
 {
-    copy_watch_end(session->watch);
+    watch_end(session->watching);
     if (session->comm && banyan_world_check(session->world) == BANYAN_OK &&
         state_of(session) == NCCL_SUCCESS) {
         int result = nccl.ncclCommFinalize(session->comm);

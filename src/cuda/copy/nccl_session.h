@@ -7,7 +7,7 @@
 #include <banyan/copy.h>
 
 #include "cuda/copy/nccl_library.h"
-#include "cuda/copy/watch.h"
+#include "cuda/watch.h"
 
 typedef struct nccl_session {
     banyan_world *world;
@@ -16,7 +16,7 @@ typedef struct nccl_session {
     pthread_mutex_t lock;        /* of the communicator */
     void *comm;                  /* NULL: given up */
     char reason[512];            /* then: why */
-    copy_watch *watch;
+    watch *watching;
 } nccl_session;
 
 /* One message of a group. */

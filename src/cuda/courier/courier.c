@@ -260,7 +260,7 @@ static void courier_close(void *argument)
     if (driver_enter(closed->device) == BANYAN_OK) {
         close_device(closed);
         /* Until here it tells the device of a lost peer. */
-        copy_watch_end(closed->watch);
+        watch_end(closed->watching);
         if (closed->report)
             driver.cuMemFreeHost(closed->report);
         driver_leave();
@@ -283,8 +283,7 @@ static banyan_status open_all(courier *made, banyan_world *world, const char *tr
                                   words_bytes(made), &made->wire, &made->symmetric);
     if (status == BANYAN_OK)
         status = open_device(made);
-    return status == BANYAN_OK ? copy_watch_start(world, &made->report->stop, &made->watch)
-                               : status;
+    return status == BANYAN_OK ? watch_world(world, &made->report->stop, &made->watching) : status;
 }
 
 static banyan_status courier_open(banyan_world *world, int device, const char *transport,

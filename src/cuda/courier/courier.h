@@ -4,10 +4,10 @@
 
 #include "copy/courier.h"
 
-#include "cuda/copy/watch.h"
 #include "cuda/courier/kernel.h"
 #include "cuda/courier/wire.h"
 #include "cuda/driver.h"
+#include "cuda/watch.h"
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
@@ -33,7 +33,7 @@ typedef struct courier {
     uint64_t *counts;
     copy_report *report;        /* here */
     copy_report *device_report; /* and as the device knows it */
-    copy_watch *watch;
+    watch *watching;
 } courier;
 
 /* Where things lie in symmetric memory. A peer counts up the words that have its rank. */
