@@ -357,7 +357,7 @@ banyan_status memory_resolve(memory_space *space, const banyan_memory_handle *ha
     RETURN_IF_FAILED(find_local(space, handle->rank, &local));
     if (handle->kind != BANYAN_MEMORY_SYMMETRIC)
         return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "ordinary memory of rank %d has no address at rank %d", handle->rank,
+                         "registered memory of rank %d has no address at rank %d", handle->rank,
                          space->rank);
     size_t at = buffer_position(space, handle->id);
     if (at == space->buffers.count || space->buffers.data[at]->id != handle->id)

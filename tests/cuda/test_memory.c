@@ -4,7 +4,11 @@
 
 #include <dirent.h>
 
-#include "support/gpu.h"
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/gpu_stream.h"
 
 /* A size that all ranks can work out; some are 0, some large. */
 static size_t part_bytes(uint64_t seed, int round, int rank)
@@ -180,6 +184,89 @@ static void a_handle_leads_to_the_peer_and_a_freed_part_stays(void **state)
     ranks_run_threads(3, lead_to_peers, NULL);
 }
 
+/* ---- captures ---- */
+
+/* While the thread's stream is captured, memory is made, filled, copied and freed, none of which
+ * becomes part of the graph. */
+static void work_while_capturing(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    DLDevice device = gpu_device_for(rank);
+    const memory_device_ops *ops = gpu_memory();
+    char *here = calloc(1, 5000);
+    void *before, *during;
+    banyan_memory *memory;
+    CHECK_OK(ops->open(device.device_id));
+    CHECK_OK(ops->alloc(device.device_id, 5000, &before));
+    gpu_fill(before, 1, 5000);
+    void *stream = gpu_stream_create(device);
+    gpu_capture_begin(device, stream);
+    gpu_stream_fill(device, stream, before, 2, 5000);
+    CHECK_OK(ops->alloc(device.device_id, 5000, &during));
+    gpu_fill(during, 3, 5000);
+    CHECK_OK(banyan_memory_alloc_on(world, device, 5000, &memory));
+    gpu_copy(banyan_memory_local(memory), during, 5000);
+    gpu_copy(here, banyan_memory_local(memory), 5000);
+    ops->free(device.device_id, during);
+    banyan_memory_free(memory);
+    void *graph = gpu_capture_end(device, stream);
+    for (size_t i = 0; i < 5000; i++)
+        CHECK(here[i] == 3);
+    gpu_copy(here, before, 5000);
+    for (size_t i = 0; i < 5000; i++)
+        CHECK(here[i] == 1, "what is captured has run");
+    gpu_graph_launch(device, graph, stream);
+    gpu_stream_wait(device, stream);
+    gpu_copy(here, before, 5000);
+    for (size_t i = 0; i < 5000; i++)
+        CHECK(here[i] == 2, "what was captured has not run");
+    gpu_graph_destroy(device, graph);
+    gpu_stream_destroy(device, stream);
+    ops->free(device.device_id, before);
+    free(here);
+}
+
+static void memory_is_made_and_copied_while_a_stream_is_captured(void **state)
+{
+    (void)state;
+    ranks_run(2, work_while_capturing, NULL);
+}
+
+/* ---- deaths ---- */
+
+/* Rank 0 dies with a buffer that rank 1 has mapped. */
+static void outlive(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
+    banyan_memory *memory;
+    void *part;
+    size_t bytes;
+    CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), 3 << 20, &memory));
+    gpu_fill(banyan_memory_local(memory), (uint8_t)(rank + 7), 3 << 20);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 0)
+        kill(getpid(), SIGKILL);
+    CHECK(banyan_world_barrier(world) == BANYAN_ERR_PEER_LOST);
+    CHECK_OK(banyan_memory_peer(memory, 0, &part, &bytes));
+    unsigned char *here = gpu_read(part, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        CHECK(here[i] == 7, "byte %zu of a dead rank's part is %d", i, here[i]);
+    free(here);
+    banyan_memory_free(memory);
+    banyan_world_close(world);
+}
+
+static void a_part_outlives_its_owner(void **state)
+{
+    (void)state;
+    int statuses[2];
+    ranks_fork(2, outlive, NULL, statuses);
+    assert_true(WIFSIGNALED(statuses[0]));
+    assert_int_equal(statuses[1], 0);
+}
+
 /* ---- errors ---- */
 
 static void ask_wrongly(banyan_world *world, void *context)
@@ -301,6 +388,8 @@ int main(void)
         cmocka_unit_test(ranks_may_be_threads),
         cmocka_unit_test(ranks_may_share_a_device),
         cmocka_unit_test(a_handle_leads_to_the_peer_and_a_freed_part_stays),
+        cmocka_unit_test(memory_is_made_and_copied_while_a_stream_is_captured),
+        cmocka_unit_test(a_part_outlives_its_owner),
         cmocka_unit_test(a_wrong_request_of_one_rank_fails_all_of_them),
         cmocka_unit_test(ordinary_memory_is_the_hosts),
         cmocka_unit_test(nothing_stays_behind),
