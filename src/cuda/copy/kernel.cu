@@ -3,6 +3,7 @@
 #include "cuda/copy/kernel.h"
 
 #include "cuda/copy/memory.cuh"
+#include "cuda/device.cuh"
 
 #define UNITS_IN_FLIGHT 8
 #define STOP_CHECK_NS 500000
@@ -17,12 +18,12 @@ static __device__ __noinline__ void fail(const copy_args *run, uint32_t verdict,
                                          const copy_lane *lane, bool finishing, uint64_t waited_ns)
 {
     copy_report *report = run->report;
-    if (exchange_for(&run->shared->failed, 1) != 0)
+    if (banyan_device_claim(&run->shared->failed) != 0)
         return;
     report->peer = lane->peer;
     report->finishing = finishing;
     report->waited_ns = waited_ns;
-    store_release(&report->verdict, verdict);
+    banyan_device_publish(&report->verdict, verdict);
 }
 
 /* False when the run has failed, here or in another thread. */
@@ -30,19 +31,19 @@ static __device__ __noinline__ bool wait_for(const copy_args *run, const copy_la
                                              bool finishing, uint64_t wanted)
 {
     const uint64_t *counter = finishing ? lane->my_finished : lane->my_entered;
-    if (load_acquire(counter) >= wanted)
+    if (banyan_device_load_acquire(counter) >= wanted)
         return true;
-    uint64_t begun = time_ns(), checked = begun;
-    while (load_relaxed(&run->shared->failed) == 0) {
+    uint64_t begun = banyan_device_time_ns(), checked = begun;
+    while (banyan_device_load<uint32_t>(&run->shared->failed) == 0) {
         rest();
-        if (load_acquire(counter) >= wanted)
+        if (banyan_device_load_acquire(counter) >= wanted)
             return true;
-        uint64_t now = time_ns();
+        uint64_t now = banyan_device_time_ns();
         if (now - begun > run->timeout_ns)
             fail(run, VERDICT_LATE, lane, finishing, now - begun);
         if (now - checked > STOP_CHECK_NS) {
             checked = now;
-            if (load_relaxed(&run->report->stop) != 0)
+            if (banyan_device_load<uint32_t>(&run->report->stop) != 0)
                 fail(run, VERDICT_STOPPED, lane, finishing, now - begun);
         }
     }
@@ -132,7 +133,7 @@ static __device__ __forceinline__ void move_units(const tile &of, unsigned lane)
 #pragma unroll
         for (int k = 0; k < UNITS_IN_FLIGHT; k++)
             if (first + (unsigned)k * COPY_WARP < of.units)
-                store_word((word *)(of.to + to[k]), words[k]);
+                banyan_device_store<word>(of.to + to[k], words[k]);
     }
 }
 
@@ -175,7 +176,7 @@ static __device__ void walk_tile(const copy_walk *walk, uint64_t number, unsigne
     for (uint64_t unit = first + lane; unit < end; unit += COPY_WARP) {
         uint64_t elem = unit / walk->elem_units, part = unit - elem * walk->elem_units;
         const word *from = (const word *)element_of(&walk->from, elem) + part;
-        store_word((word *)element_of(&walk->to, elem) + part, load_word(from));
+        banyan_device_store<word>((word *)element_of(&walk->to, elem) + part, load_word(from));
     }
 }
 
@@ -203,7 +204,7 @@ static __device__ void move_span(const copy_args *run, const copy_span *span, un
             move_one<uint4>(run, move, number, lane);
             break;
         case 8:
-            move_one<uint64_t>(run, move, number, lane);
+            move_one<uint2>(run, move, number, lane);
             break;
         case 4:
             move_one<uint32_t>(run, move, number, lane);
@@ -228,8 +229,8 @@ static __device__ bool has_entered(const copy_args *run, const copy_lane *lane, 
         return true;
     if (warp_lane == 0) {
         uint64_t wanted = *lane->runs + 1;
-        entered =
-            wait ? wait_for(run, lane, false, wanted) : load_acquire(lane->my_entered) >= wanted;
+        entered = wait ? wait_for(run, lane, false, wanted)
+                       : banyan_device_load_acquire(lane->my_entered) >= wanted;
     }
     entered = __shfl_sync(0xffffffffu, entered, 0);
     __syncwarp();
@@ -267,7 +268,7 @@ static __device__ void tell_entered(const copy_args *run)
     for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x) {
         const copy_lane *lane = run->lanes + i;
         if (lane->runs)
-            store_release(lane->their_entered, *lane->runs + 1);
+            banyan_device_store_release(lane->their_entered, *lane->runs + 1);
     }
 }
 
@@ -281,14 +282,14 @@ static __device__ void meet(const copy_args *run)
 /* By the last thread block to come here, when all this rank has moved is where it should be. */
 static __device__ void finish(const copy_args *run)
 {
-    if (load_relaxed(&run->shared->failed) != 0)
+    if (banyan_device_load<uint32_t>(&run->shared->failed) != 0)
         return;
     for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x) {
         const copy_lane *lane = run->lanes + i;
         if (!lane->runs)
             continue;
         uint64_t number = *lane->runs + 1;
-        store_release(lane->their_finished, number);
+        banyan_device_store_release(lane->their_finished, number);
         if (!lane->receives || wait_for(run, lane, true, number))
             *lane->runs = number;
     }
@@ -300,7 +301,7 @@ static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     copy_kernel(const __grid_constant__ copy_args args)
 {
     const copy_args *run = &args;
-    if (load_relaxed(&run->shared->failed) != 0)
+    if (banyan_device_load<uint32_t>(&run->shared->failed) != 0)
         return;
     if ((run->phases & COPY_ENTER) && blockIdx.x == 0)
         tell_entered(run);
@@ -313,7 +314,7 @@ static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     __syncthreads();
     int is_last = 0;
     if (threadIdx.x == 0)
-        is_last = add_to(&run->shared->blocks_done, 1) + 1 == gridDim.x;
+        is_last = banyan_device_meet(&run->shared->blocks_done, 1) + 1 == gridDim.x;
     if (__syncthreads_or(is_last))
         finish(run);
 }

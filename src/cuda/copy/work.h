@@ -74,8 +74,8 @@ typedef struct copy_lane {
 
 /* A mover's, on the device; zero at first. */
 typedef struct copy_shared {
-    uint32_t failed;
-    uint32_t blocks_done;
+    uint32_t failed, unused;
+    uint64_t blocks_done;
     uint64_t runs[COPY_RUNS_MAX];
 } copy_shared;
 
