@@ -1,6 +1,7 @@
 #include "cuda/courier/kernel.h"
 
 #include "cuda/copy/memory.cuh"
+#include "cuda/device.cuh"
 
 #define STOP_CHECK_NS 500000
 
