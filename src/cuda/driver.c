@@ -4,10 +4,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#define DEVICES_MAX 64
-
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
-static CUcontext contexts[DEVICES_MAX];
+static CUcontext contexts[DRIVER_DEVICES_MAX];
 
 /* ---- errors ---- */
 
@@ -30,7 +28,7 @@ banyan_status driver_check(CUresult result, const char *call, int device)
 
 banyan_status driver_context(int device, CUcontext *context)
 {
-    if (device < 0 || device >= DEVICES_MAX)
+    if (device < 0 || device >= DRIVER_DEVICES_MAX)
         return banyan_error_set(BANYAN_ERR_INVALID, "cuda: there is no device %d", device);
     banyan_status status = BANYAN_OK;
     pthread_mutex_lock(&contexts_lock);

@@ -90,6 +90,9 @@ typedef struct driver_table {
 } driver_table;
 #undef DRIVER_MEMBER
 
+/* That a process sees, at most. */
+#define DRIVER_DEVICES_MAX 64
+
 /* Call as driver.cuMemAlloc(…), once driver_open has said BANYAN_OK. */
 extern driver_table driver;
 

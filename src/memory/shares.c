@@ -29,8 +29,8 @@ static banyan_status describe(memory_space *space, const banyan_memory_handle *h
     return BANYAN_OK;
 }
 
-static banyan_status found(memory_space *space, const banyan_memory_handle *handle,
-                           const memory_share **share)
+static banyan_status add(memory_space *space, const banyan_memory_handle *handle,
+                         const memory_share **share)
 {
     struct memory_shares *shares = space->shares;
     memory_share *made = calloc(1, sizeof *made);
@@ -76,7 +76,7 @@ banyan_status memory_share_of(memory_space *space, const banyan_memory_handle *h
             return BANYAN_OK;
         }
     }
-    return found(space, handle, share);
+    return add(space, handle, share);
 }
 
 const memory_share *memory_share_find(const memory_space *space, uint64_t id)

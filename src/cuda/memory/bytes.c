@@ -4,10 +4,8 @@
 
 #include "cuda/memory/memory.h"
 
-#define DEVICES_MAX 64
-
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
-static CUstream streams[DEVICES_MAX];
+static CUstream streams[DRIVER_DEVICES_MAX];
 
 /* Made once and kept until the process ends. */
 static banyan_status stream_of(int device, CUstream *stream)

@@ -1,0 +1,153 @@
+/* What memory of GPUs costs: making symmetric buffers, and receiving into memory of other origins,
+ * which is mapped at the sender's or staged.
+ * usage: banyan launch -n RANKS -- gpu_memory_bench */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "gpu.h"
+
+#define MIB ((size_t)1 << 20)
+#define TENSORS 10000
+#define TENSOR_BYTES ((size_t)64 << 10)
+#define ROUNDS 5
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* ---- symmetric buffers ---- */
+
+/* The fastest of some rounds: the first ones make what a process keeps. */
+static void measure_alloc(const gpu *on, size_t bytes)
+{
+    double made_ms = 1e9, freed_ms = 1e9;
+    for (int round = 0; round < ROUNDS; round++) {
+        banyan_memory *memory;
+        need(banyan_world_barrier(on->world));
+        double begin = now_ms();
+        need(banyan_memory_alloc_on(on->world, BANYAN_CUDA(on->device), bytes, &memory));
+        double made = now_ms();
+        need(banyan_world_barrier(on->world));
+        double ready = now_ms();
+        banyan_memory_free(memory);
+        double freed = now_ms();
+        made_ms = made - begin < made_ms ? made - begin : made_ms;
+        freed_ms = freed - ready < freed_ms ? freed - ready : freed_ms;
+    }
+    if (on->rank == 0)
+        printf("symmetric buffer of %6zu MiB a rank %9.2f ms, freed in %7.2f ms\n", bytes / MIB,
+               made_ms, freed_ms);
+}
+
+/* ---- receiving ---- */
+
+typedef enum origin { SYMMETRIC, PLAIN, POOLED, ORIGINS } origin;
+
+static const char *const origin_names[] = {"symmetric memory", "cudaMalloc",
+                                           "cudaMallocAsync (staged)"};
+
+typedef struct receiver {
+    origin from;
+    banyan_memory *symmetric;
+    void *memory;
+} receiver;
+
+static void receiver_open(const gpu *on, receiver *made)
+{
+    size_t bytes = TENSORS * TENSOR_BYTES;
+    if (made->from == SYMMETRIC) {
+        need(banyan_memory_alloc_on(on->world, BANYAN_CUDA(on->device), bytes, &made->symmetric));
+        made->memory = banyan_memory_local(made->symmetric);
+    } else if (made->from == PLAIN) {
+        CUDA(cudaMalloc(&made->memory, bytes));
+    } else {
+        CUDA(cudaMallocAsync(&made->memory, bytes, on->stream));
+        CUDA(cudaStreamSynchronize(on->stream));
+    }
+    CUDA(cudaMemset(made->memory, 0xC9, bytes));
+}
+
+static void receiver_close(const gpu *on, receiver *old)
+{
+    if (old->from == SYMMETRIC)
+        banyan_memory_free(old->symmetric);
+    else if (old->from == PLAIN)
+        CUDA(cudaFree(old->memory));
+    else
+        CUDA(cudaFreeAsync(old->memory, on->stream));
+    CUDA(cudaStreamSynchronize(on->stream));
+}
+
+/* To the next rank, from the one before. */
+static void submit(const gpu *on, banyan_copy_service *service, void *sent, void *received)
+{
+    int64_t length = (int64_t)TENSOR_BYTES;
+    DLTensor tensor = {
+        .device = BANYAN_CUDA(on->device), .ndim = 1, .dtype = BANYAN_U8, .shape = &length};
+    for (size_t i = 0; i < TENSORS; i++) {
+        tensor.data = (char *)sent + i * TENSOR_BYTES;
+        need(banyan_copy_service_submit_send(service, &tensor, (on->rank + 1) % on->ranks, i));
+        tensor.data = (char *)received + i * TENSOR_BYTES;
+        need(banyan_copy_service_submit_recv(service, &tensor,
+                                             (on->rank + on->ranks - 1) % on->ranks, i));
+    }
+}
+
+static void queue_schedule(void *schedule, cudaStream_t stream)
+{
+    need(banyan_copy_schedule_run(schedule, stream));
+}
+
+static void measure_receive(const gpu *on, origin from, void *sent, const void *expected)
+{
+    receiver at = {.from = from};
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = BANYAN_CUDA(on->device);
+    banyan_copy_service *service;
+    banyan_copy_schedule *schedule;
+    receiver_open(on, &at);
+    need(banyan_copy_service_open(on->world, "direct", &options, &service));
+    submit(on, service, sent, at.memory);
+    need(banyan_world_barrier(on->world));
+    double begin = now_ms();
+    need(banyan_copy_service_prepare(service, &schedule));
+    double prepared_ms = now_ms() - begin;
+    double us = gpu_time_us(on, queue_schedule, schedule);
+    need(banyan_copy_service_check(service));
+    bool equal = gpu_equal(at.memory, expected, TENSORS * TENSOR_BYTES);
+    if (on->rank == 0)
+        printf("10,000 tensors of 64 KiB into %-26s prepared in %7.1f ms, run in %8.1f us, "
+               "%6.1f GB/s: %s\n",
+               origin_names[from], prepared_ms, us, (double)(TENSORS * TENSOR_BYTES) * 1e-3 / us,
+               equal ? "equal" : "NOT EQUAL");
+    need(banyan_world_barrier(on->world));
+    banyan_copy_schedule_free(schedule);
+    banyan_copy_service_close(service);
+    need(banyan_world_barrier(on->world));
+    receiver_close(on, &at);
+}
+
+int main(void)
+{
+    gpu on;
+    void *sent, *expected;
+    gpu_open(&on);
+    for (size_t mib = 2; mib <= 8192; mib *= 16)
+        measure_alloc(&on, mib * MIB);
+    CUDA(cudaMalloc(&sent, TENSORS * TENSOR_BYTES));
+    CUDA(cudaMalloc(&expected, TENSORS * TENSOR_BYTES));
+    gpu_fill(&on, sent, TENSORS * TENSOR_BYTES, (unsigned)on.rank + 1);
+    gpu_fill(&on, expected, TENSORS * TENSOR_BYTES,
+             (unsigned)((on.rank + on.ranks - 1) % on.ranks) + 1);
+    for (origin from = SYMMETRIC; from < ORIGINS; from++)
+        measure_receive(&on, from, sent, expected);
+    need(banyan_world_barrier(on.world));
+    CUDA(cudaFree(sent));
+    CUDA(cudaFree(expected));
+    gpu_close(&on);
+    return 0;
+}
