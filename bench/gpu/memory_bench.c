@@ -140,9 +140,10 @@ int main(void)
         measure_alloc(&on, mib * MIB);
     CUDA(cudaMalloc(&sent, TENSORS * TENSOR_BYTES));
     CUDA(cudaMalloc(&expected, TENSORS * TENSOR_BYTES));
-    gpu_fill(&on, sent, TENSORS * TENSOR_BYTES, (unsigned)on.rank + 1);
-    gpu_fill(&on, expected, TENSORS * TENSOR_BYTES,
-             (unsigned)((on.rank + on.ranks - 1) % on.ranks) + 1);
+    gpu before = on; /* whose data arrives here */
+    before.rank = (on.rank + on.ranks - 1) % on.ranks;
+    gpu_fill(&on, sent, TENSORS * TENSOR_BYTES, 1);
+    gpu_fill(&before, expected, TENSORS * TENSOR_BYTES, 1);
     for (origin from = SYMMETRIC; from < ORIGINS; from++)
         measure_receive(&on, from, sent, expected);
     need(banyan_world_barrier(on.world));
