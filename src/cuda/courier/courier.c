@@ -68,23 +68,22 @@ typedef struct introduction {
     char reason[200];
 } introduction;
 
-static const courier_wire_ops *const wires[] = {&courier_wire_peer};
+static const courier_wire_ops *const wires[] = {&courier_wire_peer, &courier_wire_nvshmem};
 
-/* Where the ranks' devices may not reach each other, only a library that crosses nodes helps. */
+/* Between machines only NVSHMEM goes. */
 static banyan_status choose_wire(const banyan_world *world, const char *name,
                                  const courier_wire_ops **wire)
 {
-    (void)world;
     if (!name || !*name)
-        name = courier_wire_peer.name;
+        name = banyan_world_node_count(world) > 1 ? "nvshmem" : "peer";
     for (size_t i = 0; i < sizeof(wires) / sizeof(wires[0]); i++)
         if (strcmp(wires[i]->name, name) == 0) {
             *wire = wires[i];
             return BANYAN_OK;
         }
     return banyan_error_set(BANYAN_ERR_NOT_FOUND,
-                            "pipeline: there is no transport \"%s\" between GPUs; there are "
-                            "peer",
+                            "pipeline: there is no transport \"%s\" between GPUs; there are peer, "
+                            "nvshmem",
                             name);
 }
 

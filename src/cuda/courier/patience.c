@@ -1,0 +1,125 @@
+#include "cuda/courier/patience.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda/driver.h"
+
+#define PERIOD_NS 10000000
+#define NS_IN_S 1000000000u
+
+/* Freed by whoever is the last to need it. */
+typedef struct patient_call {
+    int device;
+    void (*call)(void *argument);
+    void *argument;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done, abandoned;
+    banyan_status status; /* of entering the device */
+    char reason[256];
+} patient_call;
+
+static void call_free(patient_call *old)
+{
+    pthread_cond_destroy(&old->changed);
+    pthread_mutex_destroy(&old->lock);
+    free(old);
+}
+
+static void *call_main(void *given)
+{
+    patient_call *made = given;
+    banyan_status status = driver_enter(made->device);
+    if (status == BANYAN_OK) {
+        made->call(made->argument);
+        driver_leave();
+    }
+    pthread_mutex_lock(&made->lock);
+    made->done = true;
+    made->status = status;
+    if (status != BANYAN_OK)
+        snprintf(made->reason, sizeof made->reason, "%s", banyan_last_error());
+    bool abandoned = made->abandoned;
+    pthread_cond_signal(&made->changed);
+    pthread_mutex_unlock(&made->lock);
+    if (abandoned)
+        call_free(made);
+    return NULL;
+}
+
+/* Signals are the program's own threads' to take. */
+static int start_thread(patient_call *made)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int result = pthread_create(&thread, NULL, call_main, made);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (result == 0)
+        pthread_detach(thread);
+    return result;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_IN_S + (uint64_t)now.tv_nsec;
+}
+
+/* With the lock, but for looking at the world. */
+static banyan_status wait_until_done(patient_call *made, banyan_world *world, const char *name)
+{
+    uint64_t begun = now_ns(), timeout_ns = banyan_world_timeout_ns(world);
+    while (!made->done) {
+        uint64_t until_ns = now_ns() + PERIOD_NS;
+        struct timespec until = {(time_t)(until_ns / NS_IN_S), (long)(until_ns % NS_IN_S)};
+        pthread_cond_timedwait(&made->changed, &made->lock, &until);
+        if (made->done)
+            break;
+        pthread_mutex_unlock(&made->lock);
+        banyan_status status = banyan_world_check(world);
+        pthread_mutex_lock(&made->lock);
+        if (status != BANYAN_OK)
+            return status;
+        if (now_ns() - begun > timeout_ns)
+            return banyan_error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s in %s",
+                                    banyan_world_rank(world), (double)timeout_ns / NS_IN_S, name);
+    }
+    return made->status == BANYAN_OK ? BANYAN_OK
+                                     : banyan_error_set(made->status, "%s", made->reason);
+}
+
+banyan_status patience_call(banyan_world *world, int device, const char *name,
+                            void (*call)(void *argument), void *argument)
+{
+    patient_call *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
+    made->device = device;
+    made->call = call;
+    made->argument = argument;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (start_thread(made) != 0) {
+        call_free(made);
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: no thread for %s", name);
+    }
+    pthread_mutex_lock(&made->lock);
+    banyan_status status = wait_until_done(made, world, name);
+    bool done = made->done;
+    made->abandoned = !done;
+    pthread_mutex_unlock(&made->lock);
+    if (done)
+        call_free(made);
+    return status;
+}

@@ -1,0 +1,136 @@
+/* The pipeline between GPUs over NVSHMEM, as far as it differs from test_pipeline.c. */
+#include "cuda/gpu_pipeline.h"
+
+static const char nvshmem[] = "nvshmem";
+
+/* A GPU for each rank, as NVSHMEM wants it; skipped where there is no library. */
+static int nvshmem_ranks(int most)
+{
+    const char *library = getenv("BANYAN_NVSHMEM");
+    if (!library || access(library, R_OK) != 0) {
+        printf("skipped: BANYAN_NVSHMEM names no library\n");
+        skip();
+    }
+    int ranks = gpu_count() < most ? gpu_count() : most;
+    if (ranks < 2) {
+        printf("skipped: there is one GPU\n");
+        skip();
+    }
+    return ranks;
+}
+
+static void puts_with_signals_carry_slots(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= nvshmem_ranks(4); ranks += 2) {
+        plan_of_test test = {.seed = random_seed() + 40 + (uint64_t)ranks,
+                             .transport = nvshmem,
+                             .slot_bytes = 16384,
+                             .most_elems = 20000};
+        ranks_run(ranks, move_traffic, &test);
+    }
+}
+
+static void a_graph_puts_what_is_there_at_each_replay(void **state)
+{
+    (void)state;
+    plan_of_test test = {.seed = random_seed() + 50,
+                         .transport = nvshmem,
+                         .slot_bytes = 20000,
+                         .most_elems = 5000,
+                         .graph = true};
+    ranks_run(nvshmem_ranks(3), move_traffic, &test);
+}
+
+/* One initialisation serves all services of a process, two of them at once, and memory that one of
+ * them had the next. */
+static void open_again_and_again(banyan_world *world, void *context)
+{
+    plan_of_test test = *(const plan_of_test *)context;
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    for (int round = 0; round < 3; round++) {
+        test.slot_bytes = round == 1 ? 30000 : 8192;
+        banyan_copy_service *beside = open_on(world, device, &test);
+        test.seed += (uint64_t)round;
+        move_traffic(world, &test);
+        banyan_copy_service_close(beside);
+    }
+}
+
+static void services_come_and_go(void **state)
+{
+    (void)state;
+    plan_of_test test = {.seed = random_seed() + 60, .transport = nvshmem, .most_elems = 3000};
+    ranks_run(nvshmem_ranks(2), open_again_and_again, &test);
+}
+
+static void a_late_or_dead_partner_ends_a_run(void **state)
+{
+    (void)state;
+    int statuses[3], ranks = nvshmem_ranks(3);
+    ranks_fork(2, be_late, (void *)nvshmem, statuses);
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 0);
+    time_t begun = time(NULL);
+    ranks_fork(ranks, die, (void *)nvshmem, statuses);
+    assert_int_equal(statuses[0], 0);
+    if (ranks > 2)
+        assert_int_equal(statuses[2], 0);
+    assert_true(time(NULL) - begun < 30);
+}
+
+static void refuse_threads(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_copy_service *service;
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = gpu_device_for(banyan_world_rank(world));
+    options.transport = nvshmem;
+    CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service),
+                BANYAN_ERR_UNSUPPORTED, "ranks 0 and 1 are one process");
+}
+
+static void wait_in_vain(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
+    banyan_copy_service *service;
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = gpu_device_for(rank);
+    options.transport = nvshmem;
+    CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service), BANYAN_ERR_TIMEOUT,
+                "in nvshmemx_hostlib_init_attr");
+    banyan_world_close(world);
+}
+
+static void calls_that_do_not_come_back_are_left(void **state)
+{
+    (void)state;
+    int statuses[2];
+    nvshmem_ranks(2);
+    ranks_run_threads(2, refuse_threads, NULL);
+    if (!gpu_is_emulated()) {
+        printf("skipped: only an emulated NVSHMEM can be made to hang\n");
+        return;
+    }
+    setenv("EMULATED_NVSHMEM_ABSENT", "1", 1);
+    ranks_fork(2, wait_in_vain, NULL, statuses);
+    unsetenv("EMULATED_NVSHMEM_ABSENT");
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(puts_with_signals_carry_slots),
+        cmocka_unit_test(a_graph_puts_what_is_there_at_each_replay),
+        cmocka_unit_test(services_come_and_go),
+        cmocka_unit_test(a_late_or_dead_partner_ends_a_run),
+        cmocka_unit_test(calls_that_do_not_come_back_are_left),
+    };
+    gpu_count();
+    if (gpu_is_emulated())
+        setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
