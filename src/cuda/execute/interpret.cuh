@@ -217,16 +217,19 @@ BANYAN_DEVICE void interpret_steps(const kernel_args *args, block_run *run)
     bool traces = shared->traces && block_thread() == 0;
     BANYAN_DEVICE_LOOP
     for (uint32_t at = 0; at < count;) {
-        const engine_step *step = run->step = shared->steps + at++;
+        const engine_step *step = run->step = shared->steps + at;
         if (step->kind == STEP_LOOP) {
             run->iteration = 0;
-            at = step->iterations == 0 ? step->jump : at;
+            at = step->iterations == 0 ? step->jump : at + 1;
             continue;
         }
         if (step->kind == STEP_LOOP_END) {
-            at = ++run->iteration < step->iterations ? step->jump : at;
+            at = ++run->iteration < step->iterations ? step->jump : at + 1;
             continue;
         }
+        at = step->jump;
+        if (step->kind == KERNEL_PASS)
+            continue;
         run->flag =
             step->new_flags ? block_flag(shared->flags + run->iteration) : shared->first_flag;
         uint64_t began_ns = traces ? banyan_device_time_ns() : 0;

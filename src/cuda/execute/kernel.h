@@ -32,6 +32,9 @@ typedef struct kernel_end {
  * operation wrote, or the other way round, so that the threads meet before it. */
 #define KERNEL_MEETS 1
 
+/* A step that another one does; passed over. */
+#define KERNEL_PASS (STEP_LOOP_END + 1)
+
 /* A thread block's section. The arrays lie in it, at so many bytes from its start, as far as they
  * fit; 0: they are read where the whole program's lie. Steps and words count in the program's
  * arrays, so that a resident array stands for a part of those, from its `first_…` on. */

@@ -136,7 +136,11 @@ static bool part_meets(const engine_program *program, const engine_step *steps, 
                        uint32_t iterations)
 {
     const engine_step *part = &steps[at];
-    for (uint32_t i = at; i-- > 0 && moves_bytes(&steps[i]) && steps[i].number == part->number;) {
+    for (uint32_t i = at; i-- > 0 && steps[i].number == part->number;) {
+        if (steps[i].kind == KERNEL_PASS)
+            continue;
+        if (!moves_bytes(&steps[i]))
+            break;
         if (writes_into(program, part, &steps[i], iterations) ||
             writes_into(program, &steps[i], part, iterations))
             return true;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/execute/fuse.h"
 #include "cuda/execute/pack.h"
 
 /* Sections of this size or less are not made smaller still. */
@@ -115,17 +116,26 @@ static banyan_status keep_spans(cuda_program *program, const engine_program *fro
     return BANYAN_OK;
 }
 
-static banyan_status make(cuda_program *program, const engine_program *from)
+static banyan_status make_packed(cuda_program *program, const engine_program *from)
 {
     pack_layout layout;
-    program->flags = from->flags;
-    program->span_count = from->span_count;
-    if (from->block_count == 0)
-        return keep_spans(program, from);
     RETURN_IF_FAILED(choose_kernel(program, from, &layout));
     RETURN_IF_FAILED(engine_take(program->plan->engine, layout.bytes, &program->address));
     program->spans = program->address + layout.spans;
     return send(program, from, &layout);
+}
+
+static banyan_status make(cuda_program *program, const engine_program *from)
+{
+    program->flags = from->flags;
+    program->span_count = from->span_count;
+    if (from->block_count == 0)
+        return keep_spans(program, from);
+    fused_program fused;
+    RETURN_IF_FAILED(fuse_program(from, &fused));
+    banyan_status status = make_packed(program, &fused.program);
+    fuse_free(&fused);
+    return status;
 }
 
 static void release(cuda_program *program)
