@@ -55,9 +55,10 @@ typedef enum banyan_user_memory_path {
 BANYAN_API banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes,
                                              banyan_memory **memory);
 
-/* The same on a GPU, whose ranks map each other's parts over NVLink or PCIe: every rank names a GPU
- * of its own (BANYAN_CUDA). On the host it is banyan_memory_alloc. Collective. UNSUPPORTED: this
- * build or machine has no such device, or two ranks' GPUs cannot reach each other. */
+/* The same on a GPU, whose ranks map each other's parts over NVLink or PCIe: every rank names its
+ * GPU (BANYAN_CUDA), and several may name the same. On the host it is banyan_memory_alloc.
+ * Collective. UNSUPPORTED: this build or machine has no such device, or two ranks' GPUs cannot
+ * reach each other. */
 BANYAN_API banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice device, size_t bytes,
                                                 banyan_memory **memory);
 

@@ -197,6 +197,32 @@ static void ranks_that_are_threads_reach_each_others(void **state)
     ranks_run_threads(3, reach_any_origin, &few);
 }
 
+/* CUDA cuts small allocations from larger blocks. */
+static void reach_small_ones(banyan_world *world, void *context)
+{
+    (void)context;
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    char *small[6];
+    windows set = {0};
+    for (size_t i = 0; i < 6; i++)
+        small[i] = gpu_plain_alloc(device, 2000 + i * 9000);
+    for (size_t i = 0; i < 6; i++)
+        window_add(world, &set, small[i] + 8 * i, 1500 + i * 8000);
+    windows_exchange(world, &set);
+    read_and_write_all(world, &set);
+    windows_free(world, &set);
+    CHECK_OK(banyan_world_barrier(world));
+    for (size_t i = 0; i < 6; i++)
+        gpu_plain_free(device, small[i]);
+}
+
+static void small_allocations_are_told_apart(void **state)
+{
+    (void)state;
+    ranks_run(3, reach_small_ones, NULL);
+    ranks_run_threads(2, reach_small_ones, NULL);
+}
+
 /* ---- mapped once, and anew when it is other memory ---- */
 
 static void map_once(banyan_world *world, void *context)
@@ -364,6 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peers_read_and_write_memory_of_any_origin),
         cmocka_unit_test(ranks_that_are_threads_reach_each_others),
+        cmocka_unit_test(small_allocations_are_told_apart),
         cmocka_unit_test(an_allocation_is_mapped_once),
         cmocka_unit_test(memory_that_is_made_anew_is_mapped_anew),
         cmocka_unit_test(what_cannot_be_mapped_says_why),
