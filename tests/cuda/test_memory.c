@@ -302,6 +302,32 @@ static void a_wrong_request_of_one_rank_fails_all_of_them(void **state)
     ranks_run_threads(2, ask_wrongly, NULL);
 }
 
+static void ask_for_apart(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    banyan_memory *memory = NULL;
+    CHECK_FAILS(banyan_memory_alloc_on(world, gpu_device_for(rank), 4096, &memory),
+                BANYAN_ERR_UNSUPPORTED, "cannot reach device");
+    CHECK(memory == NULL);
+    /* Of a GPU with itself there is no doubt; and nothing is out of step. */
+    CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(0), 4096, &memory));
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_memory_free(memory);
+}
+
+static void gpus_that_cannot_reach_each_other_are_refused(void **state)
+{
+    (void)state;
+    if (!gpu_is_emulated()) {
+        printf("GPUs that are apart are emulated only\n");
+        skip();
+    }
+    setenv("BANYAN_EMULATED_APART", "1", 1);
+    ranks_run(3, ask_for_apart, NULL);
+    unsetenv("BANYAN_EMULATED_APART");
+}
+
 static void locate_on_the_host(banyan_world *world, void *context)
 {
     (void)context;
@@ -391,6 +417,7 @@ int main(void)
         cmocka_unit_test(memory_is_made_and_copied_while_a_stream_is_captured),
         cmocka_unit_test(a_part_outlives_its_owner),
         cmocka_unit_test(a_wrong_request_of_one_rank_fails_all_of_them),
+        cmocka_unit_test(gpus_that_cannot_reach_each_other_are_refused),
         cmocka_unit_test(ordinary_memory_is_the_hosts),
         cmocka_unit_test(nothing_stays_behind),
     };

@@ -113,7 +113,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
-    *can = device != peer;
+    *can = device != peer && !getenv("BANYAN_EMULATED_APART");
     return CUDA_SUCCESS;
 }
 
