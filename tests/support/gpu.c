@@ -52,13 +52,24 @@ static int count_with(const char *module_folder, char *reason, size_t reason_byt
     return count;
 }
 
+/* Beside this program's own folder, wherever it was carried. */
+static void find_modules(char *folder, size_t bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", folder, bytes - 1);
+    assert_true(length > 0);
+    folder[length] = '\0';
+    char *name = strrchr(folder, '/');
+    snprintf(name, bytes - (size_t)(name - folder), "/../lib");
+}
+
 int gpu_count(void)
 {
     if (devices > 0)
         return devices;
-    char reason[512], emulated_reason[512];
+    char reason[512], emulated_reason[512], modules[4096];
     const char *chosen = getenv("BANYAN_MODULE_PATH");
-    devices = count_with(chosen ? NULL : BANYAN_BINARY_DIR "/lib", reason, sizeof reason);
+    find_modules(modules, sizeof modules);
+    devices = count_with(chosen ? NULL : modules, reason, sizeof reason);
     if (devices == 0 && !chosen) {
         devices = count_with(BANYAN_EMULATED_MODULES, emulated_reason, sizeof emulated_reason);
     }

@@ -3,12 +3,16 @@
 #define TESTS_SUPPORT_SOURCE_H
 
 #include <stdlib.h>
+#include <unistd.h>
 
-/* Where they were compiled; BANYAN_SOURCE for tests that were carried to another machine. */
+/* Where they were compiled; BANYAN_SOURCE, or "source" of the working folder, for tests that were
+ * carried to another machine. */
 static inline const char *source_dir(void)
 {
     const char *carried = getenv("BANYAN_SOURCE");
-    return carried && carried[0] != '\0' ? carried : BANYAN_SOURCE_DIR;
+    if (carried && carried[0] != '\0')
+        return carried;
+    return access(BANYAN_SOURCE_DIR, R_OK) == 0 ? BANYAN_SOURCE_DIR : "source";
 }
 
 #endif
