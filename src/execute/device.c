@@ -6,7 +6,7 @@
 
 #include "core/deadline.h"
 #include "core/module.h"
-#include "execute/engine_program.h"
+#include "execute/engine_fuse.h"
 #include "execute/placement.h"
 #include "execute/waits.h"
 #include "world/control.h"
@@ -200,6 +200,8 @@ static void describe_wait(banyan_loaded_plan *loaded, const engine_report *repor
         .iteration = report->iteration,
         .block = &rank->blocks[report->block],
     };
+    if (engine_is_fused(&t.steps[t.at], t.index))
+        t.at -= 2;
     wait_describe(&of, &t, text);
 }
 

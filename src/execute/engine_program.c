@@ -2,6 +2,8 @@
 
 #include <inttypes.h>
 
+#include "execute/engine_fuse.h"
+
 /* Iterations of a loop that are listed. */
 #define ITERATIONS_MOST (UINT64_C(1) << 20)
 
@@ -182,6 +184,7 @@ banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_c
     banyan_status status = add_all(&maker);
     array_free(&maker.iteration);
     RETURN_IF_FAILED(status);
+    engine_fuse(loaded, arrays);
     *program = (engine_program){
         .dtype = cut->dtype,
         .elem_bytes = (uint32_t)cut->elem_bytes,
