@@ -10,10 +10,11 @@ build=${2:-build}
 source=$(cd "$(dirname "$0")/.." && pwd)
 
 rm -rf "$out"
-mkdir -p "$out/bin" "$out/lib" "$out/source"
+mkdir -p "$out/bin" "$out/lib" "$out/source" "$out/tests"
 
 programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$build"/bin/gpu_* "$build"/bin/example_*)
 cp "${programs[@]}" "$out/bin/"
+cp "$source"/tests/cuda/test_*.py "$out/tests/"
 cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$out/lib/"
 
 # The packages' libraries that they need; the C library's own are everywhere.

@@ -7,13 +7,16 @@ shopt -s nullglob
 here=$(cd "$(dirname "$0")" && pwd)
 pattern=${1:-}
 export BANYAN_MODULE_PATH=${BANYAN_MODULE_PATH:-$here/lib} BANYAN_SOURCE=$here/source
+export BANYAN_BUILD=$here
 
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 failed=0
-for program in "$here"/bin/test_cuda_*"$pattern"*; do
+for program in "$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"*.py; do
     began=$(date +%s.%N)
-    timeout -k 5 "${BANYAN_TEST_SECONDS:-60}" "$program" >"$said" 2>&1 </dev/null
+    run=("$program")
+    [[ $program != *.py ]] || run=(python3 "$program")
+    timeout -k 5 "${BANYAN_TEST_SECONDS:-60}" "${run[@]}" >"$said" 2>&1 </dev/null
     code=$?
     took=$(awk -v a="$began" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f s", b - a }')
     name=$(basename "$program")
