@@ -73,7 +73,7 @@ typedef struct banyan_program_options {
     bool fuse; /* join operations where one does the work of several */
     /* Before that, join what MSCCL++'s language leaves apart: on port channels put + signal → put
      * with signal, + flush → put with signal and flush; and reductions of which the second goes on
-     * from where the first one left its result. */
+     * from where the first one left its result. At the end, drop nops that keep nothing apart. */
     bool fuse_more;
     bool requested_sync; /* put in the synchronisation that signals, waits, flushes and semaphores
                             ask for; off: their banyan_sync means nothing */

@@ -98,8 +98,8 @@ static void dump(const banyan_program *program, const char *pass, const banyan_p
 
 /* The rewriting passes that are wanted. */
 typedef struct pass_list {
-    const char *names[4];
-    ops_rewrite passes[4];
+    const char *names[5];
+    ops_rewrite passes[5];
     size_t count;
 } pass_list;
 
@@ -118,6 +118,7 @@ static pass_list wanted_passes(const banyan_program_options *options)
     want(&list, options->fuse, "fuse", pass_fuse);
     want(&list, options->requested_sync, "sync", pass_sync);
     want(&list, options->auto_sync, "dependencies", pass_dependencies);
+    want(&list, options->fuse_more, "idle", pass_idle);
     return list;
 }
 

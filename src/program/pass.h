@@ -27,6 +27,9 @@ banyan_status pass_sync(const ops_place *place, plan_op **ops, uint32_t *count);
 /* A nop before every operation that depends on data of an earlier one of its thread block. */
 banyan_status pass_dependencies(const ops_place *place, plan_op **ops, uint32_t *count);
 
+/* Without nops that keep nothing apart. */
+banyan_status pass_idle(const ops_place *place, plan_op **ops, uint32_t *count);
+
 /* Every thread block, channel, semaphore, barrier and chunk `instances` times. What it is given
  * stays as it is; `*made` is to be destroyed. Also INVALID, when there would be more than can be
  * counted. */

@@ -88,7 +88,7 @@ static void an_all_to_all_of_many_ranks_is_checked_in_little_time_and_memory(voi
     banyan_check_report *report;
     banyan_plan *plan;
     params.ranks = RANKS_LARGE;
-    params.instances = 4;
+    params.instances = 5;
     options.max_memory_bytes = UINT64_C(256) << 20;
     CHECK_OK(banyan_algorithm_compile("alltoall_pairwise", &params, &plan));
     CHECK(banyan_plan_describe(plan).operations > 24 * RANKS_LARGE * RANKS_LARGE);

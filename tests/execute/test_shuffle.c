@@ -207,19 +207,20 @@ static banyan_plan *put_and_tell(bool flushed)
     CHECK_OK(plan_clone(plan, &made));
     banyan_plan_destroy(plan);
     for (int rank = 0; rank < 2; rank++) {
-        plan_op *ops = made->ranks[rank].blocks[0].ops, nop = ops[0], signal = ops[1];
-        CHECK(made->ranks[rank].blocks[0].op_count == 11 && signal.kind == PLAN_SIGNAL &&
-              ops[3].kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH && ops[9].kind == PLAN_WAIT);
-        plan_op put = ops[3], flush = ops[3];
+        plan_thread_block *block = &made->ranks[rank].blocks[0];
+        plan_op signal = block->ops[0], put = block->ops[1], nop = block->ops[3];
+        plan_op copy = block->ops[4], wait = block->ops[5], flush = put;
+        CHECK(block->op_count == 6 && signal.kind == PLAN_SIGNAL && nop.kind == PLAN_NOP &&
+              put.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH && copy.kind == PLAN_COPY &&
+              wait.kind == PLAN_WAIT);
         put.kind = PLAN_PUT;
         flush.kind = PLAN_FLUSH;
         flush.source_count = flush.destination_count = 0;
-        ops[1] = put;
-        ops[2] = flushed ? flush : nop;
-        ops[3] = nop;
-        ops[4] = signal;
-        ops[5] = ops[9];
-        ops[9] = nop;
+        plan_op ops[] = {put, flushed ? flush : nop, nop, signal, wait, nop, copy};
+        block->op_count = sizeof ops / sizeof *ops;
+        block->ops = plan_take(made, block->op_count, sizeof *ops);
+        CHECK(block->ops, "out of memory");
+        memcpy(block->ops, ops, sizeof ops);
     }
     return made;
 }

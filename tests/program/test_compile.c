@@ -62,11 +62,12 @@ static void every_pass_is_dumped(void **state)
     options.instances = 2;
     pass_log log = {0};
     banyan_plan *plan = compile_with(options, &log);
-    const char *const names[] = {"program", "more", "fuse", "sync", "dependencies", "instances"};
-    const uint64_t operations[] = {6, 4, 4, 6, 8, 16};
-    check_log(&log, names, operations, 6);
+    const char *const names[] = {"program",      "more", "fuse",     "sync",
+                                 "dependencies", "idle", "instances"};
+    const uint64_t operations[] = {6, 4, 4, 6, 8, 6, 12};
+    check_log(&log, names, operations, 7);
     check_block(plan, 0, 1,
-                "nop\npwsf port i[1] -> o[1]@1 by channel 1 to 1\nnop\ncopy i[3] -> i[1]\nnop\n"
+                "pwsf port i[1] -> o[1]@1 by channel 1 to 1\nnop\ncopy i[3] -> i[1]\nnop\n"
                 "copy i[1] -> o[3]");
     banyan_plan_destroy(plan);
 }

@@ -74,6 +74,8 @@ static void check_idempotent(uint64_t seed, const stages *all)
     check_again(stage_named(all, "fuse"), pass_fuse);
     check_again(stage_named(all, "sync"), pass_sync);
     check_again(stage_named(all, "dependencies"), pass_dependencies);
+    if (seed % 2)
+        check_again(stage_named(all, "idle"), pass_idle);
 }
 
 /* ---- without anybody looking ---- */

@@ -133,8 +133,8 @@ class View(unittest.TestCase):
           }));""")
         places = {tuple(step[:5]): i for i, step in enumerate(data["steps"])}
         self.assertEqual({hidden for _, hidden in told}, {"none"})
-        reduce, _ = told[places[(1, 0, 0, 6, -1)]]
-        self.assertRegex(reduce, r"^rank 1, thread block 0, operation 6: rre\n"
+        reduce, _ = told[places[(1, 0, 0, 5, -1)]]
+        self.assertRegex(reduce, r"^rank 1, thread block 0, operation 5: rre\n"
                                  r"from input\[3\], scratch\[0\] of rank 0\nto scratch\[1\]\nreduced by sum\n\d+ to \d+$")
         self.assertIn("memory channel: rank 3", told[places[(2, 0, 0, 2, -1)]][0])
 
