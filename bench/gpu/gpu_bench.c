@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "copies.h"
+#include "fixed.h"
 #include "gpu.h"
 #include "handwritten.h"
 #include "limits.h"
@@ -290,7 +291,7 @@ static uint64_t parse_bytes(const char *text, char **end)
 static int refuse(void)
 {
     fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [allreduce] [allgather] "
-                    "[reducescatter] [copies]\n");
+                    "[reducescatter] [fixed] [copies]\n");
     return 2;
 }
 
@@ -320,6 +321,8 @@ int main(int argc, char **argv)
         return 1;
     }
     print_head(&b);
+    if (wanted_name("fixed", argv + first, argc - first))
+        fixed_measure(&b.on);
     for (size_t i = 0; i < COLLECTIVES; i++) {
         if (!wanted_name(collectives[i].name, argv + first, argc - first))
             continue;

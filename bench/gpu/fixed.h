@@ -1,0 +1,13 @@
+/* What running a plan costs beside what the plan does. */
+#ifndef BENCH_FIXED_H
+#define BENCH_FIXED_H
+
+#include <stdio.h>
+
+#include "gpu.h"
+
+/* Plans of 1, 16 and 64 thread blocks that do nothing, and one in which every rank signals all
+ * others and waits for them: a line each. Collective. */
+void fixed_measure(const gpu *on);
+
+#endif
