@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "limits.h"
+#include "hardware.h"
 
 /* Print a line a case and backend; into `json`, when there is one, an object each, separated by
  * commas. False when bytes came out wrong. Collective. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gpu.h"
-#include "limits.h"
+#include "hardware.h"
 
 #define MIB ((size_t)1 << 20)
 #define SIDE_BYTES ((size_t)1 << 30)

@@ -10,7 +10,7 @@
 #include "fixed.h"
 #include "gpu.h"
 #include "handwritten.h"
-#include "limits.h"
+#include "hardware.h"
 #include "nccl.h"
 
 enum column { REGISTERED, ORDINARY, NCCL_PEER, BY_HAND, COLUMNS };

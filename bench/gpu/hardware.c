@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "hardware.h"
 
 #include "nothing.h"
 

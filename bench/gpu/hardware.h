@@ -1,6 +1,6 @@
 /* What the hardware does at best, measured beside everything else. */
-#ifndef BENCH_LIMITS_H
-#define BENCH_LIMITS_H
+#ifndef BENCH_HARDWARE_H
+#define BENCH_HARDWARE_H
 
 #include "gpu.h"
 
