@@ -134,7 +134,7 @@ static inline void close_pair(pair *closed)
 static inline void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     /* A real NVSHMEM takes seconds to start. */
-    uint64_t timeout_ms = context && !gpu_is_emulated() ? 12000 : 1500;
+    uint64_t timeout_ms = context && !gpu_is_emulated() ? 8000 : 1500;
     char waited[64];
     snprintf(waited, sizeof waited, "rank 0 waited %.1f s for a", (double)timeout_ms / 1000);
     banyan_world *world = ranks_open_world(rank, count, id, timeout_ms * 1000000);

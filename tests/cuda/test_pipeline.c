@@ -2,45 +2,38 @@
  * the newest one, and nothing else changes; a partner that is late or dead ends a run. */
 #include "cuda/gpu_pipeline.h"
 
+/* Services of all kinds, one after the other: starting ranks takes longer than all of them. */
+static void move_in_many_ways(banyan_world *world, void *context)
+{
+    uint64_t seed = *(const uint64_t *)context;
+    plan_of_test tests[] = {
+        {.most_elems = 20000},
+        {.most_elems = 20000, .slot_bytes = 16384},
+        {.most_elems = 20000, .slot_bytes = 5000, .optimal_rounds = true},
+        {.most_elems = 5000, .slot_bytes = 20000, .ids = TRAFFIC_BY_ORDER, .graph = true},
+    };
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+        tests[i].seed = seed + i;
+        move_traffic(world, &tests[i]);
+    }
+}
+
 static void every_element_arrives_the_newest_one(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
-        plan_of_test test = {.seed = random_seed() + (uint64_t)ranks, .most_elems = 20000};
-        ranks_run(ranks, move_traffic, &test);
-    }
-}
-
-static void small_slots_make_many_rounds(void **state)
-{
-    (void)state;
-    for (int ranks = 2; ranks <= 4; ranks++) {
-        plan_of_test test = {.seed = random_seed() + 10 + (uint64_t)ranks,
-                             .slot_bytes = ranks == 3 ? 5000 : 16384,
-                             .optimal_rounds = ranks == 4,
-                             .most_elems = 20000};
-        ranks_run(ranks, move_traffic, &test);
+        uint64_t seed = random_seed() + 10 * (uint64_t)ranks;
+        ranks_run(ranks, move_in_many_ways, &seed);
     }
 }
 
 static void ranks_may_be_threads_and_share_a_gpu(void **state)
 {
     (void)state;
-    plan_of_test test = {.seed = random_seed() + 20,
-                         .ids = TRAFFIC_BY_ORDER,
-                         .slot_bytes = 10000,
-                         .most_elems = 5000};
+    plan_of_test test = {.seed = random_seed() + 100, .slot_bytes = 10000, .most_elems = 5000};
     ranks_run_threads(3, move_traffic, &test);
     test.one_gpu = true;
     ranks_run_threads(4, move_traffic, &test);
-}
-
-static void a_graph_moves_what_is_there_at_each_replay(void **state)
-{
-    (void)state;
-    plan_of_test test = {
-        .seed = random_seed() + 30, .slot_bytes = 20000, .most_elems = 5000, .graph = true};
-    ranks_run(3, move_traffic, &test);
 }
 
 /* ---- failures ---- */
@@ -100,9 +93,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_arrives_the_newest_one),
-        cmocka_unit_test(small_slots_make_many_rounds),
         cmocka_unit_test(ranks_may_be_threads_and_share_a_gpu),
-        cmocka_unit_test(a_graph_moves_what_is_there_at_each_replay),
         cmocka_unit_test(a_late_partner_ends_a_run),
         cmocka_unit_test(a_dead_partner_ends_runs_at_once),
         cmocka_unit_test(what_cannot_be_opened_is_refused),

@@ -75,6 +75,8 @@ static banyan_status choose_wire(const banyan_world *world, const char *name,
                                  const courier_wire_ops **wire)
 {
     if (!name || !*name)
+        name = getenv("BANYAN_GPU_TRANSPORT");
+    if (!name || !*name)
         name = banyan_world_node_count(world) > 1 ? "nvshmem" : "peer";
     for (size_t i = 0; i < sizeof(wires) / sizeof(wires[0]); i++)
         if (strcmp(wires[i]->name, name) == 0) {
