@@ -65,7 +65,8 @@ enum {
 
 typedef struct banyan_copy_options {
     size_t size;           /* of this struct; BANYAN_COPY_OPTIONS_INIT sets it */
-    const char *transport; /* NULL: the default of banyan_transport_open */
+    const char *transport; /* NULL: the default of banyan_transport_open; "peer" or "nvshmem" for
+                            * the pipeline on a device */
     size_t slot_bytes;     /* of a staging slot (pipeline); 0: the backend's default */
     bool optimal_rounds;   /* pipeline: colour the rounds instead of rotating */
     DLDevice device;       /* where all tensors of its tasks lie; not named: the host */
@@ -129,8 +130,8 @@ BANYAN_API banyan_status banyan_copy_match_batch(banyan_world *world, const char
  * names those there are; UNSUPPORTED says which library a module lacks. */
 BANYAN_API banyan_status banyan_copy_backend_find(const char *name,
                                                   const banyan_copy_backend **backend);
-/* The same for tensors in memory of a device: "direct", and those that the device's module brings
- * ("nccl"). */
+/* The same for tensors in memory of a device: "direct", "pipeline", and those that the device's
+ * module brings ("nccl"). */
 BANYAN_API banyan_status banyan_copy_backend_find_on(const char *name, DLDevice device,
                                                      const banyan_copy_backend **backend);
 
