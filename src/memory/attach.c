@@ -28,7 +28,7 @@ struct attaching {
     attached_share **places; /* which share each lies in; NULL: none */
     const memory_device_ops *ops;
     memory_attachments *made;
-    ARRAY(attached_share *) fresh; /* to be mapped by descriptors */
+    ARRAY(attached_share *) fresh; /* to be mapped part by part */
     control_message *messages;     /* one a local rank */
     bytes_writer *writers;
 };
@@ -235,7 +235,7 @@ static banyan_status malformed(int owner)
                      owner);
 }
 
-/* Begin to map it; what owners share by descriptors is mapped later, for all at once. */
+/* Begin to map it; what owners share by parts is mapped later, for all at once. */
 static void attach_share(struct attaching *work, attached_share *share)
 {
     bool here = control_pid(work->space->world, share->owner) == getpid();
@@ -266,7 +266,7 @@ static banyan_status share_begin(struct attaching *work, int owner, uint64_t id,
         snprintf(share->reason, sizeof share->reason, "%s", reason);
         if (what->sharing != DEVICE_SHARED_BY_NOBODY)
             attach_share(work, share);
-        if (what->sharing == DEVICE_SHARED_BY_FD && share->where.base)
+        if (what->sharing == DEVICE_SHARED_BY_PARTS && share->where.base)
             work->fresh.data[work->fresh.count++] = share;
     }
     share->uses++;
@@ -284,7 +284,8 @@ static banyan_status read_share(struct attaching *work, int owner, bytes_reader 
     uint64_t id = bytes_read_u64(reader);
     bytes_read(reader, &what, sizeof what);
     const char *text = bytes_read_blob(reader, &reason_bytes);
-    if (reader->failed || what.sharing > DEVICE_SHARED_BY_FD || what.base > UINT64_MAX - what.bytes)
+    if (reader->failed || what.sharing > DEVICE_SHARED_BY_PARTS ||
+        what.base > UINT64_MAX - what.bytes)
         return malformed(owner);
     if (what.sharing != DEVICE_SHARED_BY_NOBODY && what.bytes == 0)
         return malformed(owner);

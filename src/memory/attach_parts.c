@@ -1,5 +1,5 @@
-/* Descriptors of what owners share, fetched in rounds: few are open at a time, however many
- * allocations there are. */
+/* The parts of what owners share, fetched in rounds: few descriptors are open at a time, however
+ * many there are. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "memory/shares.h"
 #include "world/control.h"
 
-/* Descriptors that an owner sends a peer in a round. */
+/* That an owner sends a peer in a round. */
 #define PARTS_A_ROUND 16
 
 /* What a peer asks an owner for: the allocations of a share from an offset on. */
@@ -17,9 +17,11 @@ struct part_question {
     uint64_t share, offset;
 };
 
-/* What goes with a descriptor, or tells why there is none. */
+/* A part, which a descriptor may go with, or why there is none. */
 struct part_answer {
     uint64_t bytes;
+    unsigned char name[DEVICE_NAME_BYTES];
+    uint32_t has_fd;
     uint32_t last;   /* of this round */
     uint32_t status; /* banyan_status */
     char reason[160];
@@ -33,24 +35,26 @@ static banyan_status send_part(memory_space *space, int peer, uint64_t tag,
 {
     struct part_answer answer = {0};
     const memory_share *share = memory_share_find(space, question->share);
-    int fd = -1;
+    device_part part = {.fd = -1};
     banyan_status status = BANYAN_OK;
     if (!share || *offset >= share->what.bytes)
         status =
             error_set(BANYAN_ERR_INVALID, "rank %d shares no memory %" PRIu64 " at offset %" PRIu64,
                       space->rank, question->share, *offset);
     else
-        status =
-            memory_device_loaded(kDLCUDA)->share_part(&share->what, *offset, &fd, &answer.bytes);
+        status = memory_device_loaded(kDLCUDA)->share_part(&share->what, *offset, &part);
     answer.status = (uint32_t)status;
     if (status != BANYAN_OK)
         snprintf(answer.reason, sizeof answer.reason, "%s", banyan_last_error());
-    *offset += answer.bytes;
+    answer.bytes = part.bytes;
+    answer.has_fd = part.fd >= 0;
+    memcpy(answer.name, part.name, sizeof answer.name);
+    *offset += part.bytes;
     *more = status == BANYAN_OK && !last && *offset < share->what.bytes;
     answer.last = !*more;
-    status = control_send_fd(space->world, peer, tag, &answer, sizeof answer, fd);
-    if (fd >= 0)
-        close(fd);
+    status = control_send_fd(space->world, peer, tag, &answer, sizeof answer, part.fd);
+    if (part.fd >= 0)
+        close(part.fd);
     return status;
 }
 
@@ -80,16 +84,18 @@ static bool is_missing(const attached_share *share)
 static void map_part(attached_share *share, const struct part_answer *answer, int fd)
 {
     banyan_status status;
+    device_part part = {.bytes = answer->bytes, .fd = answer->has_fd ? fd : -1};
+    memcpy(part.name, answer->name, sizeof part.name);
     if (!is_missing(share))
         return;
     if (answer->status != BANYAN_OK)
         status = error_set((banyan_status)answer->status, "%.*s", (int)sizeof answer->reason,
                            answer->reason);
-    else if (fd < 0)
+    else if (answer->has_fd && fd < 0)
         status = error_set(BANYAN_ERR_SYSTEM, "a descriptor was lost: too many open files");
     else
-        status = memory_device_loaded(kDLCUDA)->attach_part(share->device, &share->what, fd,
-                                                            answer->bytes, &share->where);
+        status = memory_device_loaded(kDLCUDA)->attach_part(share->device, &share->what, &part,
+                                                            &share->where);
     if (status != BANYAN_OK)
         snprintf(share->reason, sizeof share->reason, "%s", banyan_last_error());
 }

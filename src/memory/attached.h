@@ -16,7 +16,7 @@ typedef struct attached_share {
     char reason[256]; /* why it could not be mapped; "" when it was */
 } attached_share;
 
-/* Map, in rounds, what owners share by descriptors, those of `missing` that have no reason against
+/* Map, in rounds, what owners share by parts, those of `missing` that have no reason against
  * it. Collective: ranks that miss nothing take part. A share that cannot be mapped gets its reason;
  * an error is one of the control plane or of memory. */
 banyan_status attached_shares_fetch(memory_space *space, attached_share **missing, size_t count);

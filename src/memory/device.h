@@ -17,7 +17,7 @@
 typedef enum device_sharing {
     DEVICE_SHARED_BY_NOBODY, /* peers cannot map it: it is staged */
     DEVICE_SHARED_BY_NAME,   /* `name` is enough */
-    DEVICE_SHARED_BY_FD      /* a descriptor for each of the allocations it is made of */
+    DEVICE_SHARED_BY_PARTS /* each of the allocations it is made of by its own descriptor or name */
 } device_sharing;
 
 #define DEVICE_NAME_BYTES 64
@@ -32,10 +32,17 @@ typedef struct device_share {
     unsigned char name[DEVICE_NAME_BYTES];
 } device_share;
 
+/* One of its allocations. */
+typedef struct device_part {
+    uint64_t bytes;
+    int fd; /* -1: the name is enough */
+    unsigned char name[DEVICE_NAME_BYTES];
+} device_part;
+
 /* A peer's share, mapped here. */
 typedef struct device_attachment {
     char *base;            /* where share->base lies */
-    uint64_t mapped_bytes; /* so far; all of them, but for one by descriptors that is being made */
+    uint64_t mapped_bytes; /* so far; all of them, but for one by parts that is being made */
     bool here;             /* it is memory of this process, where it always was */
 } device_attachment;
 
@@ -78,16 +85,14 @@ typedef struct memory_device_ops {
      * `reason` says why nobody can share them. */
     banyan_status (*share)(const void *address, size_t bytes, device_share *share, char *reason,
                            size_t reason_bytes);
-    /* Of a share by descriptors: the allocation that begins at `offset`, and how long it is. The
-     * descriptor is to be closed. */
-    banyan_status (*share_part)(const device_share *share, uint64_t offset, int *fd,
-                                uint64_t *bytes);
+    /* Of a share by parts: the allocation that begins at `offset`. A descriptor is to be closed. */
+    banyan_status (*share_part)(const device_share *share, uint64_t offset, device_part *part);
 
     /* Map a peer's share for use by device `id`. `here`: the peer is a thread of this process. One
-     * by descriptors is mapped by attach_part, allocation by allocation, and usable after the last.
-     * What has begun is to be detached, also when a later part fails. */
+     * by parts is mapped by attach_part, part by part, and usable after the last. What has begun is
+     * to be detached, also when a later part fails. */
     banyan_status (*attach)(int id, const device_share *share, bool here, device_attachment *made);
-    banyan_status (*attach_part)(int id, const device_share *share, int fd, uint64_t bytes,
+    banyan_status (*attach_part)(int id, const device_share *share, const device_part *part,
                                  device_attachment *attachment);
     void (*detach)(int id, const device_share *share, const device_attachment *attachment);
 } memory_device_ops;

@@ -21,7 +21,9 @@ typedef struct segment {
 #define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
 #define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
 
-static segment segment_make(int device, size_t part_bytes, size_t parts, bool shareable)
+/* Of no parts, where CUDA does not make such memory. */
+static segment segment_make_as(int device, size_t part_bytes, size_t parts,
+                               CUmemAllocationHandleType types)
 {
     FUNCTION(cuMemCreate);
     FUNCTION(cuMemRelease);
@@ -29,21 +31,32 @@ static segment segment_make(int device, size_t part_bytes, size_t parts, bool sh
     FUNCTION(cuMemMap);
     FUNCTION(cuMemSetAccess);
     CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = types,
                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
-    if (shareable)
-        what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device},
                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUdeviceptr base;
+    CUmemGenericAllocationHandle part;
+    if (call_cuMemCreate(&part, part_bytes, &what, 0) != CUDA_SUCCESS)
+        return (segment){0};
+    CHECK_CUDA(call_cuMemRelease(part));
     CHECK_CUDA(call_cuMemAddressReserve(&base, part_bytes * parts, 0, 0, 0));
     for (size_t i = 0; i < parts; i++) {
-        CUmemGenericAllocationHandle part;
         CHECK_CUDA(call_cuMemCreate(&part, part_bytes, &what, 0));
         CHECK_CUDA(call_cuMemMap(base + i * part_bytes, part_bytes, 0, part, 0));
         CHECK_CUDA(call_cuMemRelease(part));
     }
     CHECK_CUDA(call_cuMemSetAccess(base, part_bytes * parts, &access, 1));
     return (segment){(char *)(uintptr_t)base, part_bytes, parts};
+}
+
+static segment segment_make(int device, size_t part_bytes, size_t parts, bool shareable)
+{
+    segment made = segment_make_as(device, part_bytes, parts,
+                                   shareable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                             : CU_MEM_HANDLE_TYPE_NONE);
+    CHECK(made.parts > 0);
+    return made;
 }
 
 static void segment_free(const segment *old)
@@ -223,6 +236,31 @@ static void small_allocations_are_told_apart(void **state)
     ranks_run_threads(2, reach_small_ones, NULL);
 }
 
+/* Fabric handles need a machine that is set up for them. */
+static void reach_by_fabric(banyan_world *world, void *context)
+{
+    (void)context;
+    int device = gpu_device_for(banyan_world_rank(world)).device_id;
+    segment parts = segment_make_as(device, GRANULE, 20, CU_MEM_HANDLE_TYPE_FABRIC);
+    windows set = {0};
+    if (parts.parts == 0) {
+        printf("this machine gives no memory with fabric handles\n");
+        return;
+    }
+    window_add(world, &set, parts.base + 5000, 19 * GRANULE);
+    windows_exchange(world, &set);
+    read_and_write_all(world, &set);
+    windows_free(world, &set);
+    CHECK_OK(banyan_world_barrier(world));
+    segment_free(&parts);
+}
+
+static void memory_with_fabric_handles_is_mapped(void **state)
+{
+    (void)state;
+    ranks_run(2, reach_by_fabric, NULL);
+}
+
 /* ---- mapped once, and anew when it is other memory ---- */
 
 static void map_once(banyan_world *world, void *context)
@@ -310,7 +348,7 @@ static void refuse_unshareable(banyan_world *world, void *context)
     memory_attachments *attached;
     CHECK_OK(memory_attach(world, device, wanted, 2, &attached));
     CHECK(wanted[0].address == NULL && wanted[1].address != NULL);
-    CHECK(strstr(memory_attachments_reason(attached), "without a descriptor"), "%s",
+    CHECK(strstr(memory_attachments_reason(attached), "without a handle"), "%s",
           memory_attachments_reason(attached));
     memory_attachments_free(attached);
     wanted[0].handle = theirs[2];
@@ -391,6 +429,7 @@ int main(void)
         cmocka_unit_test(peers_read_and_write_memory_of_any_origin),
         cmocka_unit_test(ranks_that_are_threads_reach_each_others),
         cmocka_unit_test(small_allocations_are_told_apart),
+        cmocka_unit_test(memory_with_fabric_handles_is_mapped),
         cmocka_unit_test(an_allocation_is_mapped_once),
         cmocka_unit_test(memory_that_is_made_anew_is_mapped_anew),
         cmocka_unit_test(what_cannot_be_mapped_says_why),

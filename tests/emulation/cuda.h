@@ -85,6 +85,10 @@ typedef struct CUmemAllocationProp {
     } allocFlags;
 } CUmemAllocationProp;
 
+typedef struct CUmemFabricHandle {
+    unsigned char data[64];
+} CUmemFabricHandle;
+
 typedef struct CUmemAccessDesc {
     CUmemLocation location;
     CUmemAccess_flags flags;

@@ -161,7 +161,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 typedef struct physical {
     int fd, device, users;
     size_t bytes;
-    bool exportable;
+    CUmemAllocationHandleType types; /* that it may be exported as */
 } physical;
 
 static size_t taken_bytes[EMULATED_DEVICES_MAX];
@@ -188,7 +188,8 @@ static void poison(int fd, size_t bytes)
     munmap(at, bytes);
 }
 
-static CUresult physical_make(int device, size_t bytes, bool exportable, physical **made)
+static CUresult physical_make(int device, size_t bytes, CUmemAllocationHandleType types,
+                              physical **made)
 {
     if (device < 0 || device >= device_count)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -204,7 +205,7 @@ static CUresult physical_make(int device, size_t bytes, bool exportable, physica
     }
     poison(fd, bytes);
     *new = (physical){.fd = fd, .device = device, .users = 1, .bytes = bytes};
-    new->exportable = exportable;
+    new->types = types;
     taken_bytes[device] += bytes;
     *made = new;
     return CUDA_SUCCESS;
@@ -226,9 +227,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
         return CUDA_ERROR_INVALID_VALUE;
     physical *made;
     pthread_mutex_lock(&lock);
-    CUresult result =
-        physical_make(prop->location.id, bytes,
-                      prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &made);
+    CUresult result = physical_make(prop->location.id, bytes, prop->requestedHandleTypes, &made);
     pthread_mutex_unlock(&lock);
     if (result == CUDA_SUCCESS)
         *handle = (CUmemGenericAllocationHandle)(uintptr_t)made;
@@ -248,13 +247,34 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
+/* What names memory for other processes: its file, as its maker has it open. */
+typedef struct file_name {
+    pid_t pid;
+    int fd, device;
+    size_t bytes;
+} file_name;
+
+static int file_open(const file_name *name)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)name->pid, name->fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags)
 {
     (void)flags;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !physical_of(handle)->exportable)
+    const physical *of = physical_of(handle);
+    if (!(of->types & type))
         return CUDA_ERROR_NOT_SUPPORTED;
-    int fd = fcntl(physical_of(handle)->fd, F_DUPFD_CLOEXEC, 0);
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        file_name name = {getpid(), of->fd, of->device, of->bytes};
+        memset(shareable, 0, sizeof(CUmemFabricHandle));
+        memcpy(shareable, &name, sizeof name);
+        return CUDA_SUCCESS;
+    }
+    int fd = fcntl(of->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)shareable = fd;
@@ -264,15 +284,16 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                         CUmemAllocationHandleType type)
 {
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    int fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
+    int fd = -1;
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
+    else if (type == CU_MEM_HANDLE_TYPE_FABRIC)
+        fd = file_open(shareable);
     off_t bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
     physical *made = calloc(1, sizeof *made);
     if (bytes < 0 || !made)
         return CUDA_ERROR_INVALID_VALUE;
-    *made = (physical){.fd = fd, .device = -1, .users = 1, .bytes = (size_t)bytes};
-    made->exportable = true;
+    *made = (physical){.fd = fd, .device = -1, .users = 1, .bytes = (size_t)bytes, .types = type};
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)made;
     return CUDA_SUCCESS;
 }
@@ -434,8 +455,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     const physical *of = physical_of(handle);
     *prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED};
     prop->location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, of->device};
-    prop->requestedHandleTypes =
-        of->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+    prop->requestedHandleTypes = of->types;
     return CUDA_SUCCESS;
 }
 
@@ -462,7 +482,7 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, range_kind kind)
     physical *of;
     range *made;
     pthread_mutex_lock(&lock);
-    CUresult result = physical_make(context->device, whole, false, &of);
+    CUresult result = physical_make(context->device, whole, CU_MEM_HANDLE_TYPE_NONE, &of);
     if (result == CUDA_SUCCESS)
         result = map_whole(of, &made);
     if (result == CUDA_SUCCESS) {
@@ -578,8 +598,7 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, const r
         *(unsigned *)value = at->kind == RANGE_PLAIN;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(uint64_t *)value =
-            at->of->exportable && at->kind == RANGE_MAPPED ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
+        *(uint64_t *)value = at->kind == RANGE_MAPPED ? at->of->types : 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *(CUdeviceptr *)value = (CUdeviceptr)(uintptr_t)at->base;
@@ -625,19 +644,13 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 
 /* ---- between processes ---- */
 
-typedef struct ipc_name {
-    pid_t pid;
-    int fd, device;
-    size_t bytes;
-} ipc_name;
-
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     pthread_mutex_lock(&lock);
     const range *at = range_at(address);
     bool fits = at && at->kind == RANGE_PLAIN;
     if (fits) {
-        ipc_name name = {getpid(), at->of->fd, at->of->device, at->bytes};
+        file_name name = {getpid(), at->of->fd, at->of->device, at->bytes};
         memset(handle, 0, sizeof *handle);
         memcpy(handle, &name, sizeof name);
     }
@@ -648,13 +661,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags)
 {
     (void)flags;
-    ipc_name name;
+    file_name name;
     memcpy(&name, &handle, sizeof name);
     if (name.pid == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)name.pid, name.fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = file_open(&name);
     physical *of = calloc(1, sizeof *of);
     if (fd < 0 || !of)
         return CUDA_ERROR_INVALID_VALUE;

@@ -69,7 +69,7 @@ static banyan_status attach_name(int device, const device_share *share, bool her
     return status;
 }
 
-/* ---- by descriptors ---- */
+/* ---- by parts ---- */
 
 static banyan_status reserve(int device, const device_share *share, device_attachment *made)
 {
@@ -84,26 +84,30 @@ static banyan_status reserve(int device, const device_share *share, device_attac
     return status;
 }
 
-static banyan_status map_part(int device, int fd, CUdeviceptr start, size_t bytes)
+static banyan_status import_part(int device, const device_part *part,
+                                 CUmemGenericAllocationHandle *memory)
 {
-    CUmemGenericAllocationHandle memory;
-    banyan_status status = DRIVER(device, cuMemImportFromShareableHandle, &memory,
-                                  (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuMemMap, start, bytes, 0, memory, 0);
-    driver.cuMemRelease(memory);
-    return status;
+    CUmemFabricHandle name;
+    if (part->fd >= 0)
+        return DRIVER(device, cuMemImportFromShareableHandle, memory, (void *)(intptr_t)part->fd,
+                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    memcpy(&name, part->name, sizeof name);
+    return DRIVER(device, cuMemImportFromShareableHandle, memory, &name, CU_MEM_HANDLE_TYPE_FABRIC);
 }
 
-static banyan_status attach_here(int device, const device_share *share, int fd, uint64_t bytes,
+static banyan_status attach_here(int device, const device_share *share, const device_part *part,
                                  device_attachment *attachment)
 {
+    CUmemGenericAllocationHandle memory;
     CUdeviceptr start = (CUdeviceptr)attachment->base;
-    banyan_status status = map_part(device, fd, start + attachment->mapped_bytes, bytes);
+    banyan_status status = import_part(device, part, &memory);
     if (status != BANYAN_OK)
         return status;
-    attachment->mapped_bytes += bytes;
+    status = DRIVER(device, cuMemMap, start + attachment->mapped_bytes, part->bytes, 0, memory, 0);
+    driver.cuMemRelease(memory);
+    if (status != BANYAN_OK)
+        return status;
+    attachment->mapped_bytes += part->bytes;
     if (attachment->mapped_bytes < share->bytes)
         return BANYAN_OK;
     status = vmm_allow(device, start, share->bytes);
@@ -111,19 +115,19 @@ static banyan_status attach_here(int device, const device_share *share, int fd, 
                                : status;
 }
 
-banyan_status attach_part(int device, const device_share *share, int fd, uint64_t bytes,
+banyan_status attach_part(int device, const device_share *share, const device_part *part,
                           device_attachment *attachment)
 {
-    if (bytes == 0 || bytes > share->bytes - attachment->mapped_bytes)
+    if (part->bytes == 0 || part->bytes > share->bytes - attachment->mapped_bytes)
         return banyan_error_set(
             BANYAN_ERR_INVALID, "cuda: a part of %llu bytes does not fit behind %llu of %llu",
-            (unsigned long long)bytes, (unsigned long long)attachment->mapped_bytes,
+            (unsigned long long)part->bytes, (unsigned long long)attachment->mapped_bytes,
             (unsigned long long)share->bytes);
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = attach_here(device, share, fd, bytes, attachment);
+    status = attach_here(device, share, part, attachment);
     driver_capture_restore(before);
     driver_leave();
     return status;
@@ -137,7 +141,7 @@ banyan_status attach_begin(int device, const device_share *share, bool here,
     switch (share->sharing) {
     case DEVICE_SHARED_BY_NAME:
         return attach_name(device, share, here, made);
-    case DEVICE_SHARED_BY_FD:
+    case DEVICE_SHARED_BY_PARTS:
         return reserve(device, share, made);
     default:
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: nobody can share that memory");

@@ -44,12 +44,12 @@ banyan_status bytes_locate(const void *address, DLDevice *device);
 /* share.c */
 banyan_status share_describe(const void *address, size_t bytes, device_share *share, char *reason,
                              size_t reason_bytes);
-banyan_status share_part(const device_share *share, uint64_t offset, int *fd, uint64_t *bytes);
+banyan_status share_part(const device_share *share, uint64_t offset, device_part *part);
 
 /* attach.c */
 banyan_status attach_begin(int device, const device_share *share, bool here,
                            device_attachment *made);
-banyan_status attach_part(int device, const device_share *share, int fd, uint64_t bytes,
+banyan_status attach_part(int device, const device_share *share, const device_part *part,
                           device_attachment *attachment);
 void attach_end(int device, const device_share *share, const device_attachment *attachment);
 

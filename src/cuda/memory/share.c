@@ -9,6 +9,7 @@
 #include "cuda/memory/memory.h"
 
 _Static_assert(sizeof(CUipcMemHandle) <= DEVICE_NAME_BYTES, "a name holds CUDA's");
+_Static_assert(sizeof(CUmemFabricHandle) <= DEVICE_NAME_BYTES, "a name holds CUDA's");
 
 /* Answers of 4 bytes; 0 when the driver knows none. */
 static int attribute_of(const void *address, CUpointer_attribute attribute)
@@ -72,16 +73,18 @@ static bool mapped_at(uint64_t address, CUmemGenericAllocationHandle *memory)
     return driver.cuMemRetainAllocationHandle(memory, (void *)(uintptr_t)address) == CUDA_SUCCESS;
 }
 
-static bool is_exportable(uint64_t address)
+#define SHAREABLE (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)
+
+/* How what is mapped at the address may be exported; 0: not at all. */
+static unsigned handle_types_at(uint64_t address)
 {
     CUmemAllocationProp what = {0};
     CUmemGenericAllocationHandle memory;
     if (!mapped_at(address, &memory))
-        return false;
+        return 0;
     CUresult result = driver.cuMemGetAllocationPropertiesFromHandle(&what, memory);
     driver.cuMemRelease(memory);
-    return result == CUDA_SUCCESS &&
-           (what.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+    return result == CUDA_SUCCESS ? (unsigned)what.requestedHandleTypes & SHAREABLE : 0;
 }
 
 /* From the allocation that holds the first byte to the one that holds the last. */
@@ -92,9 +95,9 @@ static banyan_status describe_virtual(device_share *share, const void *address, 
     banyan_status status =
         allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &part_bytes);
     for (part = share->base; status == BANYAN_OK && share->base + share->bytes < end;) {
-        if (!is_exportable(part)) {
+        if (handle_types_at(part) == 0) {
             snprintf(reason, reason_bytes,
-                     "it lies in memory of cuMemCreate that was made without a descriptor for "
+                     "it lies in memory of cuMemCreate that was made without a handle for "
                      "other processes");
             return BANYAN_OK;
         }
@@ -108,7 +111,7 @@ static banyan_status describe_virtual(device_share *share, const void *address, 
         }
     }
     if (status == BANYAN_OK)
-        share->sharing = DEVICE_SHARED_BY_FD;
+        share->sharing = DEVICE_SHARED_BY_PARTS;
     return status;
 }
 
@@ -151,42 +154,52 @@ banyan_status share_describe(const void *address, size_t bytes, device_share *sh
     return status;
 }
 
-static banyan_status export_part(const device_share *share, uint64_t start, int *fd)
+static banyan_status export(int device, CUmemGenericAllocationHandle memory, unsigned types,
+                            device_part *part)
+{
+    CUmemFabricHandle name;
+    if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        banyan_status status = DRIVER(device, cuMemExportToShareableHandle, &part->fd, memory,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        if (status == BANYAN_OK)
+            fcntl(part->fd, F_SETFD, FD_CLOEXEC);
+        return status;
+    }
+    banyan_status status =
+        DRIVER(device, cuMemExportToShareableHandle, &name, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+    if (status == BANYAN_OK)
+        memcpy(part->name, &name, sizeof name);
+    return status;
+}
+
+static banyan_status export_part(const device_share *share, uint64_t start, device_part *part)
 {
     CUmemGenericAllocationHandle memory;
     banyan_status status =
         DRIVER(share->device, cuMemRetainAllocationHandle, &memory, (void *)(uintptr_t)start);
     if (status != BANYAN_OK)
         return status;
-    int exported = -1;
-    status = DRIVER(share->device, cuMemExportToShareableHandle, &exported, memory,
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    status = export(share->device, memory, handle_types_at(start), part);
     driver.cuMemRelease(memory);
-    if (status != BANYAN_OK)
-        return status;
-    fcntl(exported, F_SETFD, FD_CLOEXEC);
-    *fd = exported;
-    return BANYAN_OK;
+    return status;
 }
 
-banyan_status share_part(const device_share *share, uint64_t offset, int *fd, uint64_t *bytes)
+banyan_status share_part(const device_share *share, uint64_t offset, device_part *part)
 {
-    uint64_t start = 0, part_bytes = 0;
-    int exported = -1;
+    uint64_t start = 0;
+    device_part made = {.fd = -1};
     banyan_status status = driver_enter(share->device);
     if (status != BANYAN_OK)
         return status;
-    status = allocation_at(share->device, share->base + offset, &start, &part_bytes);
+    status = allocation_at(share->device, share->base + offset, &start, &made.bytes);
     if (status == BANYAN_OK && start != share->base + offset)
         status = banyan_error_set(BANYAN_ERR_INVALID,
                                   "cuda: the memory at %#llx of device %d is not what was shared",
                                   (unsigned long long)start, share->device);
     if (status == BANYAN_OK)
-        status = export_part(share, start, &exported);
+        status = export_part(share, start, &made);
     driver_leave();
-    if (status == BANYAN_OK) {
-        *fd = exported;
-        *bytes = part_bytes;
-    }
+    if (status == BANYAN_OK)
+        *part = made;
     return status;
 }
