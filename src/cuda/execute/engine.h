@@ -50,7 +50,7 @@ struct cuda_plan {
     uint32_t port_count;
     cuda_port *ports;
 
-    uint32_t threads;
+    uint32_t threads; /* of a block, at most */
     cuda_layout layout;
     CUdeviceptr block;
     char *start;  /* the block as it is before the first run */
@@ -66,7 +66,7 @@ typedef struct cuda_program {
     cuda_plan *plan;
     CUdeviceptr address;
     CUfunction kernel;
-    uint32_t section_bytes, shared_bytes, flags, span_count;
+    uint32_t threads, section_bytes, shared_bytes, flags, span_count;
     CUdeviceptr spans;
     engine_span *host_spans; /* of ranks without thread blocks */
 } cuda_program;
@@ -139,7 +139,8 @@ banyan_status plan_drain(void *loaded);
 banyan_status plan_reset(void *loaded);
 void plan_check(void *loaded, engine_report *report);
 /* INVALID when so many thread blocks do not run at once. */
-banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t shared_bytes);
+banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
+                              uint32_t shared_bytes);
 
 /* run.c */
 banyan_status program_upload(void *loaded, const engine_program *program, void **uploaded);

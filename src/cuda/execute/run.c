@@ -45,6 +45,57 @@ static void fill_semaphores(const cuda_plan *plan, kernel_end *semaphores)
         };
 }
 
+/* ---- how many threads ---- */
+
+/* Bytes that a thread takes at a time, of packets' data. */
+#define UNIT_BYTES 8
+#define THREADS_LEAST 128
+#define WARP 32
+
+static uint64_t bytes_of(const engine_program *from, uint64_t begin, uint64_t end, uint64_t words)
+{
+    uint64_t bytes = 0;
+    for (uint64_t at = begin; at < end; at += words)
+        bytes += from->words[at] & ~ENGINE_PAD;
+    return bytes;
+}
+
+static const engine_step *loop_of(const engine_step *s)
+{
+    while (s->kind != STEP_LOOP)
+        s--;
+    return s;
+}
+
+/* The most bytes that the step moves at once. */
+static uint64_t step_bytes(const engine_program *from, const engine_step *s)
+{
+    uint64_t words = UINT64_C(1) + s->source_count + s->destination_count, most = 0;
+    if (words == 1)
+        return 0;
+    if (!s->in_loop)
+        return bytes_of(from, s->words, s->words + s->piece_count * words, words);
+    const uint64_t *at = &from->words[s->words];
+    for (uint32_t i = 0; i < loop_of(s)->iterations; i++) {
+        uint64_t bytes = bytes_of(from, at[i], at[i + 1], words);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* A launch of large blocks takes longer: no more threads than have something to do. */
+static uint32_t threads_for(const engine_program *from, uint32_t most)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < from->step_count; i++) {
+        uint64_t mine = step_bytes(from, &from->steps[i]);
+        bytes = mine > bytes ? mine : bytes;
+    }
+    uint64_t threads = (bytes / UNIT_BYTES + WARP) / WARP * WARP;
+    threads = threads > THREADS_LEAST ? threads : THREADS_LEAST;
+    return threads < most ? (uint32_t)threads : most;
+}
+
 /* ---- uploading ---- */
 
 /* Sections as large as lets all thread blocks run at once. */
@@ -61,7 +112,7 @@ static banyan_status fit(cuda_program *program, const engine_program *from, pack
             RETURN_IF_FAILED(DRIVER(device, cuFuncSetAttribute, program->kernel,
                                     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                     (int)program->shared_bytes));
-        status = plan_check_room(plan, program->kernel, program->shared_bytes);
+        status = plan_check_room(plan, program->kernel, program->threads, program->shared_bytes);
         if (status == BANYAN_OK)
             break;
     }
@@ -129,6 +180,7 @@ static banyan_status make(cuda_program *program, const engine_program *from)
 {
     program->flags = from->flags;
     program->span_count = from->span_count;
+    program->threads = threads_for(from, program->plan->threads);
     if (from->block_count == 0)
         return keep_spans(program, from);
     fused_program fused;
@@ -211,7 +263,7 @@ static banyan_status launch(const cuda_program *program, const engine_run *run, 
     fill_args(program, run, &args);
     void *params[] = {&args};
     return DRIVER(plan->engine->device, cuLaunchKernel, program->kernel, plan->shape.block_count, 1,
-                  1, plan->threads, 1, 1, program->shared_bytes, stream, params, NULL);
+                  1, program->threads, 1, 1, program->shared_bytes, stream, params, NULL);
 }
 
 static banyan_status copy_alone(const cuda_program *program, const engine_run *run, CUstream stream)
