@@ -42,15 +42,29 @@ static banyan_status check_class(checker *by, const size_class *at)
                   .findings = &by->report->findings};
     by->report->findings.message_bytes = at->message_bytes;
     banyan_status status = replay_plan(&all);
-    bool last = at == &by->classes.data[by->classes.count - 1];
     if (status == BANYAN_OK && by->options.warnings && at->whole)
         status = warn_of_replay(&all);
-    if (status == BANYAN_OK && by->options.warnings && last)
-        status = warn_of_plan(by->plan, at->message_bytes, &by->report->findings);
     by->shared_counters |= all.shared.count > 0;
     by->steps += all.steps;
     replay_free(&all);
     return status;
+}
+
+/* Of the plan as a whole. */
+static banyan_status warn(checker *by)
+{
+    findings *found = &by->report->findings;
+    uint64_t steps = banyan_check_report_is_sound(by->report) ? by->steps : IDLE_NOT_SOUND;
+    found->message_bytes = by->classes.data[0].message_bytes;
+    RETURN_IF_FAILED(warn_of_unused(by->plan, found));
+    RETURN_IF_FAILED(warn_of_idle(by->plan, &by->classes, runs_of(by->plan), steps, found));
+    size_t whole = 0;
+    while (whole < by->classes.count && !by->classes.data[whole].whole)
+        whole++;
+    if (whole == by->classes.count)
+        return BANYAN_OK;
+    found->message_bytes = by->classes.data[whole].message_bytes;
+    return warn_of_uneven(by->plan, found->message_bytes, found);
 }
 
 static banyan_status choose_classes(checker *by)
@@ -124,10 +138,7 @@ static banyan_status check_all(checker *by)
     for (size_t i = 0; i < by->classes.count; i++)
         RETURN_IF_FAILED(check_class(by, &by->classes.data[i]));
     if (by->options.warnings && by->classes.count > 0)
-        RETURN_IF_FAILED(
-            warn_of_idle(by->plan, &by->classes, runs_of(by->plan),
-                         banyan_check_report_is_sound(by->report) ? by->steps : IDLE_NOT_SOUND,
-                         &by->report->findings));
+        RETURN_IF_FAILED(warn(by));
     keep_most(&by->report->findings, by->options.max_findings);
     return tell_limits(by);
 }

@@ -77,37 +77,58 @@ static void mark_ops(const banyan_plan *plan, int rank, const plan_thread_block 
     }
 }
 
-static banyan_status tell_unused(const banyan_plan *plan, int r, const bool *used, findings *all)
+/* Of all ranks. */
+typedef struct unused_scratch {
+    uint64_t chunks, first;
+    size_t ranks;
+    finding_draft draft;
+} unused_scratch;
+
+static void count_unused(const banyan_plan *plan, int r, const bool *used, unused_scratch *all)
 {
-    uint64_t unused = 0, first = 0, chunks = plan->ranks[r].chunks[PLAN_SCRATCH];
-    for (uint64_t i = 0; i < chunks; i++) {
-        if (!used[i] && unused++ == 0)
-            first = i;
+    uint64_t before = all->chunks;
+    for (uint64_t i = 0; i < plan->ranks[r].chunks[PLAN_SCRATCH]; i++) {
+        if (!used[i] && all->chunks++ == 0)
+            all->first = i;
     }
-    finding_draft draft = {
-        .rule = BANYAN_RULE_UNUSED, .places = {{r, -1, -1, -1, 0}}, .place_count = 1};
-    if (unused == 0)
+    if (all->chunks == before)
+        return;
+    all->ranks++;
+    if (all->draft.place_count < PLACES_MOST)
+        all->draft.places[all->draft.place_count++] = (banyan_place){r, -1, -1, -1, 0};
+}
+
+static banyan_status tell_unused(const unused_scratch *all, findings *found)
+{
+    if (all->chunks == 0)
         return BANYAN_OK;
-    bool added = findings_add(all, &draft,
-                              "%llu of rank %d's %llu chunks of scratch are used by no operation, "
-                              "chunk %llu first",
-                              ULL(unused), r, ULL(chunks), ULL(first));
+    bool added = findings_add(
+        found, &all->draft,
+        "no operation uses %llu chunk%s of scratch of %zu rank%s; the first is rank %d's chunk "
+        "%llu",
+        ULL(all->chunks), all->chunks == 1 ? "" : "s", all->ranks, all->ranks == 1 ? "" : "s",
+        all->draft.places[0].rank, ULL(all->first));
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status warn_of_unused(const banyan_plan *plan, findings *all)
+static bool *no_chunks(arena *memory, uint64_t chunks)
+{
+    bool *used = arena_take(memory, chunks + 1);
+    if (used)
+        memset(used, 0, chunks + 1);
+    return used;
+}
+
+banyan_status warn_of_unused(const banyan_plan *plan, findings *found)
 {
     arena memory = {0};
+    unused_scratch all = {.draft.rule = BANYAN_RULE_UNUSED};
     size_t ranks = (size_t)plan->rank_count;
     bool **used = arena_take(&memory, ranks * sizeof *used);
     banyan_status status = used ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     for (size_t r = 0; r < ranks && status == BANYAN_OK; r++) {
-        uint64_t chunks = plan->ranks[r].chunks[PLAN_SCRATCH];
-        used[r] = arena_take(&memory, chunks + 1);
-        if (used[r])
-            memset(used[r], 0, chunks + 1);
-        else
-            status = BANYAN_ERR_NO_MEMORY;
+        used[r] = no_chunks(&memory, plan->ranks[r].chunks[PLAN_SCRATCH]);
+        status = used[r] ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     }
     for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++) {
         for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
@@ -116,14 +137,16 @@ static banyan_status warn_of_unused(const banyan_plan *plan, findings *all)
         }
     }
     for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++)
-        status = tell_unused(plan, r, used[r], all);
+        count_unused(plan, r, used[r], &all);
+    if (status == BANYAN_OK)
+        status = tell_unused(&all, found);
     arena_free(&memory);
     return status;
 }
 
 /* ---- links ---- */
 
-static banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, findings *all)
+banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, findings *all)
 {
     banyan_plan_stats stats;
     banyan_status status = banyan_plan_measure(plan, message_bytes, &stats);
@@ -147,10 +170,4 @@ static banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_by
     }
     free(stats.links);
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-}
-
-banyan_status warn_of_plan(const banyan_plan *plan, uint64_t message_bytes, findings *all)
-{
-    RETURN_IF_FAILED(warn_of_unused(plan, all));
-    return warn_of_uneven(plan, message_bytes, all);
 }

@@ -7,7 +7,10 @@
 /* What was sent to another rank and, after all runs, read by nobody; signals that are left over. */
 banyan_status warn_of_replay(replay *all);
 
-/* What can be seen without playing the plan. */
-banyan_status warn_of_plan(const banyan_plan *plan, uint64_t message_bytes, findings *all);
+/* Scratch that no operation uses. */
+banyan_status warn_of_unused(const banyan_plan *plan, findings *found);
+
+/* Links of which one carries much more than another, of a message that clips no chunk. */
+banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, findings *all);
 
 #endif

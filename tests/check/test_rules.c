@@ -355,9 +355,42 @@ static void what_is_sent_and_not_read_is_a_warning(void **state)
     must_be_sound(&made);
     banyan_check_report *report = report_of(&made);
     finding_of(report, BANYAN_RULE_UNREAD);
-    CHECK(strstr(finding_of(report, BANYAN_RULE_UNUSED)->message, "chunk 1 first"));
+    CHECK(
+        strcmp(finding_of(report, BANYAN_RULE_UNUSED)->message,
+               "no operation uses 2 chunks of scratch of 2 ranks; the first is rank 0's chunk 1") ==
+        0);
+    CHECK(finding_of(report, BANYAN_RULE_UNUSED)->place_count == 2);
     finding_of(report, BANYAN_RULE_IDLE_SYNC);
     banyan_check_report_destroy(report);
+}
+
+static bool is_told(const two_ranks *made, banyan_rule rule, const char *message)
+{
+    banyan_check_report *report = report_of(made);
+    bool told = false;
+    CHECK(banyan_check_report_is_sound(report));
+    for (size_t i = 0; i < banyan_check_report_count(report); i++) {
+        const banyan_finding *one = banyan_check_report_finding(report, i);
+        told = told || one->rule == rule;
+        CHECK(one->rule != rule || strstr(one->message, message), "%s", one->message);
+    }
+    banyan_check_report_destroy(report);
+    return told;
+}
+
+static void a_link_that_carries_twice_what_another_does_is_a_warning(void **state)
+{
+    (void)state;
+    const char *once = MEET_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," MEET;
+    const char *twice = MEET_RELAXED
+        "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 1)) "," MEET;
+    two_ranks made = {.ops = {{once}, {once}}};
+    CHECK(!is_told(&made, BANYAN_RULE_UNEVEN, ""));
+    made.ops[1][0] = twice;
+    CHECK(
+        is_told(&made, BANYAN_RULE_UNEVEN, "rank 1 sends 32 bytes to rank 0, but rank 0 only 16"));
+    made.ops[0][0] = twice;
+    CHECK(!is_told(&made, BANYAN_RULE_UNEVEN, ""));
 }
 
 static void findings_are_the_same_each_time(void **state)
@@ -436,6 +469,7 @@ int main(void)
         cmocka_unit_test(scratch_that_nobody_wrote_must_not_be_read),
         cmocka_unit_test(an_input_is_left_alone_unless_the_plan_is_in_place),
         cmocka_unit_test(what_is_sent_and_not_read_is_a_warning),
+        cmocka_unit_test(a_link_that_carries_twice_what_another_does_is_a_warning),
         cmocka_unit_test(findings_are_the_same_each_time),
         cmocka_unit_test(what_cannot_be_checked_is_refused),
     };
