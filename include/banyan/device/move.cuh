@@ -129,32 +129,34 @@ BANYAN_DEVICE uint2 banyan_device_load_unit(const char *from, uint32_t bytes)
 {
     if (bytes == 8 && ((uintptr_t)from & 7) == 0)
         return banyan_device_load<uint2>(from);
-    if (bytes == 8 && ((uintptr_t)from & 3) == 0)
-        return make_uint2(banyan_device_load<uint32_t>(from),
-                          banyan_device_load<uint32_t>(from + 4));
-    uint32_t words[2] = {0, 0};
-    BANYAN_DEVICE_UNROLL
-    for (uint32_t i = 0; i < 8; i++) {
-        if (i < bytes)
-            words[i / 4] |= (uint32_t)banyan_device_load<uint8_t>(from + i) << i % 4 * 8;
+    uint64_t value = 0;
+    bool words = ((uintptr_t)from & 3) == 0;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t at = 0; at < bytes;) {
+        bool word = words && bytes - at >= 4;
+        uint32_t some =
+            word ? banyan_device_load<uint32_t>(from + at) : banyan_device_load<uint8_t>(from + at);
+        value |= (uint64_t)some << 8 * at;
+        at += word ? 4 : 1;
     }
-    return make_uint2(words[0], words[1]);
+    return make_uint2((uint32_t)value, (uint32_t)(value >> 32));
 }
 
 BANYAN_DEVICE void banyan_device_store_unit(char *to, uint2 value, uint32_t bytes)
 {
-    if (bytes == 8 && ((uintptr_t)to & 7) == 0) {
-        banyan_device_store<uint2>(to, value);
-    } else if (bytes == 8 && ((uintptr_t)to & 3) == 0) {
-        banyan_device_store<uint32_t>(to, value.x);
-        banyan_device_store<uint32_t>(to + 4, value.y);
-    } else {
-        BANYAN_DEVICE_UNROLL
-        for (uint32_t i = 0; i < 8; i++) {
-            if (i < bytes)
-                banyan_device_store<uint8_t>(to + i,
-                                             (uint8_t)((i < 4 ? value.x : value.y) >> i % 4 * 8));
-        }
+    if (bytes == 8 && ((uintptr_t)to & 7) == 0)
+        return banyan_device_store<uint2>(to, value);
+    bool words = ((uintptr_t)to & 3) == 0;
+    uint64_t rest = (uint64_t)value.y << 32 | value.x;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t at = 0; at < bytes;) {
+        bool word = words && bytes - at >= 4;
+        if (word)
+            banyan_device_store<uint32_t>(to + at, (uint32_t)rest);
+        else
+            banyan_device_store<uint8_t>(to + at, (uint8_t)rest);
+        rest = word ? rest >> 32 : rest >> 8;
+        at += word ? 4 : 1;
     }
 }
 
