@@ -12,18 +12,14 @@
 /* In front of shared memory; the section lies behind it. What hardly changes is read from here,
  * so that registers are free for data on its way. */
 struct block_shared {
-    char *bases[KERNEL_BASES]; /* of this run */
-    const engine_step *steps;
-    const kernel_end *ends; /* this and what follows: counted as the program does */
-    const uint32_t *operands;
-    const uint64_t *words;
+    char *bases[KERNEL_BASES];      /* of this run */
+    uint64_t arrays[KERNEL_ARRAYS]; /* their addresses, as kernel_array has them */
     uint64_t run, flags; /* before this run: how many there were, and the flags they used up */
     uint64_t waited_ns;  /* thread 0, in this step, when it is traced */
     banyan_device_limits limits;
-    const engine_step *given_up; /* whose wait was the first to end in vain; NULL */
-    uint64_t since;              /* as banyan_device_wait has it */
-    uint32_t given_up_in, given_up_at;
-    uint32_t step_count, first_flag;
+    kernel_report *report;
+    uint64_t uploaded;
+    uint32_t first_flag;
     uint32_t traces;
     volatile uint32_t ended; /* a wait of one of the threads has given up */
 };
@@ -32,6 +28,31 @@ static_assert(sizeof(block_shared) <= KERNEL_SHARED_BYTES, "the section would li
 BANYAN_DEVICE block_shared *block_share(void)
 {
     return (block_shared *)device_shared();
+}
+
+BANYAN_DEVICE const kernel_section *block_section(void)
+{
+    return (const kernel_section *)(device_shared() + KERNEL_SHARED_BYTES);
+}
+
+BANYAN_DEVICE const engine_step *block_steps(void)
+{
+    return (const engine_step *)block_share()->arrays[KERNEL_STEPS];
+}
+
+BANYAN_DEVICE const kernel_end *block_ends(void)
+{
+    return (const kernel_end *)block_share()->arrays[KERNEL_ENDS];
+}
+
+BANYAN_DEVICE const uint32_t *block_operands(void)
+{
+    return (const uint32_t *)block_share()->arrays[KERNEL_OPERANDS];
+}
+
+BANYAN_DEVICE const uint64_t *block_words(void)
+{
+    return (const uint64_t *)block_share()->arrays[KERNEL_WORDS];
 }
 
 /* This thread's number and how many there are, read anew each time: what follows from them for one
@@ -87,11 +108,50 @@ struct block_pieces {
 BANYAN_DEVICE block_pieces block_find_pieces(const block_run *run)
 {
     const engine_step *step = run->step;
-    const uint64_t *all = block_share()->words, *first = all + step->words;
+    const uint64_t *all = block_words(), *first = all + step->words;
     uint32_t words = 1 + block_operand_count(step);
     if (step->in_loop)
         return {all + first[run->iteration], all + first[run->iteration + 1], words};
     return {first, first + step->piece_count * words, words};
+}
+
+/* The units of 8 bytes of all pieces, one piece after the other, dealt out to the threads in turn,
+ * so that short pieces go on side by side. */
+struct block_units {
+    block_pieces pieces; /* the piece at hand first */
+    uint64_t next;       /* in it, or behind its end */
+
+    /* Go on to the piece that has the next unit of this thread; false: there is none. */
+    BANYAN_DEVICE_MEMBER bool find(void)
+    {
+        for (; pieces.at < pieces.end; pieces.at += pieces.words) {
+            uint64_t units = (piece_bytes() + 7) / 8;
+            if (next < units)
+                return true;
+            next -= units;
+        }
+        return false;
+    }
+    BANYAN_DEVICE_MEMBER uint64_t piece_bytes(void) const { return pieces.at[0] & ~ENGINE_PAD; }
+    /* In the piece. */
+    BANYAN_DEVICE_MEMBER uint64_t at(void) const { return 8 * next; }
+    BANYAN_DEVICE_MEMBER uint32_t bytes(void) const
+    {
+        uint64_t left = piece_bytes() - at();
+        return left < 8 ? (uint32_t)left : 8;
+    }
+};
+
+BANYAN_DEVICE block_units block_find_units(block_pieces pieces)
+{
+    return {pieces, block_thread()};
+}
+
+/* More pieces than one, that would not keep all threads busy one by one? The first speaks for all:
+ * they hardly differ. */
+BANYAN_DEVICE bool block_are_short(block_pieces pieces)
+{
+    return pieces.at + pieces.words < pieces.end && pieces.at[0] < 8 * (uint64_t)block_threads();
 }
 
 /* The operands of a piece from one on, as places. */
@@ -109,7 +169,7 @@ struct block_places {
 BANYAN_DEVICE block_places block_places_of(const engine_step *step, const uint64_t *piece,
                                            uint32_t first)
 {
-    return {block_share()->operands + step->operands + first, piece + 1 + first};
+    return {block_operands() + step->operands + first, piece + 1 + first};
 }
 
 /* ---- flags ---- */
@@ -124,38 +184,23 @@ BANYAN_DEVICE uint32_t block_flag(uint64_t used_up)
 
 /* ---- giving up ---- */
 
-/* A wait has ended in vain: for source, channel end or semaphore `index` of the step. The first to
- * say so in this launch is reported when its block ends. */
-BANYAN_DEVICE void block_give_up(const block_run *run, uint32_t index,
-                                 const banyan_device_wait *wait)
+/* The first of a launch whose wait has ended in vain reports it. */
+BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
+                                const banyan_device_wait *wait)
 {
     block_shared *shared = block_share();
-    shared->ended = 1;
     if (banyan_device_claim((uint32_t *)shared->limits.stops[0]) != 0)
         return;
-    shared->given_up = run->step;
-    shared->given_up_in = run->iteration;
-    shared->given_up_at = index;
-    shared->since = wait->since;
-}
-
-/* One thread, after all have met. */
-BANYAN_DEVICE void block_report(const kernel_args *args)
-{
-    const block_shared *shared = block_share();
-    if (!shared->given_up)
-        return;
-    banyan_device_wait wait = {shared->since, 0};
-    engine_report *report = &args->report->report;
+    engine_report *report = &shared->report->report;
     report->verdict =
-        banyan_device_wait_end(&wait) == BANYAN_DEVICE_LATE ? ENGINE_LATE : ENGINE_STOPPED;
+        banyan_device_wait_end(wait) == BANYAN_DEVICE_LATE ? ENGINE_LATE : ENGINE_STOPPED;
     report->block = blockIdx.x;
-    report->step = (uint32_t)(shared->given_up - shared->steps);
-    report->index = shared->given_up_at;
-    report->iteration = shared->given_up_in;
-    report->waited_ns = banyan_device_waited_ns(&wait);
-    report->uploaded = (void *)args->uploaded;
-    banyan_device_publish(&args->report->written, 1);
+    report->step = (uint32_t)(run->step - block_steps());
+    report->index = index;
+    report->iteration = run->iteration;
+    report->waited_ns = banyan_device_waited_ns(wait);
+    report->uploaded = (void *)shared->uploaded;
+    banyan_device_publish(&shared->report->written, 1);
 }
 
 /* All threads of the block. */
@@ -173,20 +218,33 @@ struct block_wait {
     uint64_t began_ns;
 };
 
+/* A look at the clock, and what follows from it. Returns as banyan_device_wait_look. */
+BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t index,
+                                       uint64_t grace_ns)
+{
+    const banyan_device_limits *limits = &block_share()->limits;
+    banyan_device_wait wait = {};
+    wait.since = banyan_device_wait_look(since, limits->timeout_ns + grace_ns, limits->stops[0],
+                                         limits->stops[1]);
+    if (banyan_device_wait_end(&wait) != BANYAN_DEVICE_WAITING) {
+        block_share()->ended = 1;
+        block_report(&run, index, &wait);
+    }
+    return wait.since;
+}
+
 /* In every iteration of a loop that waits. False: give up, which the others are told. */
 BANYAN_DEVICE bool block_wait_on(block_run *run, block_wait *wait, uint32_t index,
                                  uint64_t grace_ns)
 {
-    block_shared *shared = block_share();
-    if (wait->began_ns == 0 && shared->traces && block_thread() == 0)
+    banyan_device_pause();
+    if (wait->wait.looks == 0 && block_share()->traces && block_thread() == 0)
         wait->began_ns = banyan_device_time_ns();
-    banyan_device_limits limits = {shared->limits.timeout_ns + grace_ns,
-                                   {shared->limits.stops[0], shared->limits.stops[1]}};
-    if (banyan_device_wait_on(&limits, &wait->wait))
+    if (++wait->wait.looks % BANYAN_DEVICE_LOOKS != 0)
         return true;
-    run->ended = true;
-    block_give_up(run, index, &wait->wait);
-    return false;
+    wait->wait.since = block_look(*run, wait->wait.since, index, grace_ns);
+    run->ended = banyan_device_wait_end(&wait->wait) != BANYAN_DEVICE_WAITING;
+    return !run->ended;
 }
 
 BANYAN_DEVICE void block_wait_ends(const block_wait *wait)

@@ -55,7 +55,7 @@ struct combine_batch {
 };
 
 template <typename Element, banyan_device_op op>
-BANYAN_DEVICE bool combine_unit(block_run *run, block_places places, uint64_t at, uint32_t bytes)
+BANYAN_DEVICE void combine_unit(block_run *run, block_places places, uint64_t at, uint32_t bytes)
 {
     uint32_t sources = run->step->source_count, operands = block_operand_count(run->step);
     banyan_device_sums<Element> sums = {};
@@ -63,7 +63,7 @@ BANYAN_DEVICE bool combine_unit(block_run *run, block_places places, uint64_t at
     for (uint32_t first = 0; first < sources; first += COMBINE_BATCH) {
         combine_batch batch = {};
         if (!batch.take(run, places, first, at, bytes))
-            return false;
+            return;
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 0; k < COMBINE_BATCH; k++) {
             uint2 data = make_uint2(batch.of[k].x, batch.of[k].z);
@@ -81,39 +81,29 @@ BANYAN_DEVICE bool combine_unit(block_run *run, block_places places, uint64_t at
         else
             banyan_device_store_unit(places[i] + at, reduced, bytes);
     }
-    return true;
 }
 
+/* Operands of any kind. */
 template <typename Element, banyan_device_op op>
-BANYAN_DEVICE void combine_with_packets(block_run *run, const uint64_t *piece)
+BANYAN_DEVICE bool combine_units(block_run run, block_pieces pieces)
 {
-    block_places places = block_places_of(run->step, piece, 0);
+    block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
-    for (uint64_t at = 8 * (uint64_t)block_thread(); at < piece[0];
-         at += 8 * (uint64_t)block_threads()) {
-        if (!combine_unit<Element, op>(run, places, at, unit_bytes(at, piece[0])))
-            return;
-    }
-}
-
-/* As packets_step. */
-template <typename Element, banyan_device_op op> BANYAN_DEVICE bool combine_packets(block_run run)
-{
-    block_pieces pieces = block_find_pieces(&run);
-    BANYAN_DEVICE_LOOP
-    for (; pieces.at < pieces.end && !run.ended; pieces.at += pieces.words) {
-        if (pieces.at[0] & ENGINE_PAD)
-            packets_pass_pad(&run, pieces.at);
+    for (; units.find() && !run.ended; units.next += block_threads()) {
+        const uint64_t *piece = units.pieces.at;
+        if (piece[0] & ENGINE_PAD)
+            run.ended = packets_pass_pad(run, piece, units.at(), units.bytes());
         else
-            combine_with_packets<Element, op>(&run, pieces.at);
+            combine_unit<Element, op>(&run, block_places_of(run.step, piece, 0), units.at(),
+                                      units.bytes());
     }
     return run.ended;
 }
 
-template <typename Element, banyan_device_op op> BANYAN_DEVICE void combine_data(block_run run)
+/* Data only, piece by piece. */
+template <typename Element, banyan_device_op op>
+BANYAN_DEVICE_RARE void combine_long(const engine_step *step, block_pieces pieces)
 {
-    const engine_step *step = run.step;
-    block_pieces pieces = block_find_pieces(&run);
     BANYAN_DEVICE_LOOP
     for (; pieces.at < pieces.end; pieces.at += pieces.words) {
         block_places from = block_places_of(step, pieces.at, 0);
@@ -124,28 +114,43 @@ template <typename Element, banyan_device_op op> BANYAN_DEVICE void combine_data
     }
 }
 
-template <typename Element, banyan_device_op op> BANYAN_DEVICE bool combine_operands(block_run run)
+BANYAN_DEVICE bool combine_has_packets(const engine_step *step)
 {
-    const uint32_t *operands = block_share()->operands + run.step->operands;
+    const uint32_t *operands = block_operands() + step->operands;
     uint32_t all = 0;
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = 0; i < block_operand_count(run.step); i++)
+    for (uint32_t i = 0; i < block_operand_count(step); i++)
         all |= operands[i];
-    if (run.ended || (all & ENGINE_PACKETS))
-        return combine_packets<Element, op>(run);
-    combine_data<Element, op>(run);
+    return all & ENGINE_PACKETS;
+}
+
+template <typename Element, banyan_device_op op> BANYAN_DEVICE bool combine_operands(block_run run)
+{
+    block_pieces pieces = block_find_pieces(&run);
+    if (pieces.at >= pieces.end || run.ended)
+        return run.ended;
+    if (combine_has_packets(run.step) || block_are_short(pieces))
+        return combine_units<Element, op>(run, pieces);
+    combine_long<Element, op>(run.step, pieces);
     return false;
+}
+
+/* Sums are what is fast to come by. */
+template <typename Element, banyan_device_op op>
+BANYAN_DEVICE_RARE bool combine_operands_apart(block_run run)
+{
+    return combine_operands<Element, op>(run);
 }
 
 template <typename Element> BANYAN_DEVICE bool combine_step(block_run run)
 {
     switch (run.step->op) {
-    case BANYAN_DEVICE_MIN:
-        return combine_operands<Element, BANYAN_DEVICE_MIN>(run);
-    case BANYAN_DEVICE_MAX:
-        return combine_operands<Element, BANYAN_DEVICE_MAX>(run);
-    default:
+    case BANYAN_DEVICE_SUM:
         return combine_operands<Element, BANYAN_DEVICE_SUM>(run);
+    case BANYAN_DEVICE_MIN:
+        return combine_operands_apart<Element, BANYAN_DEVICE_MIN>(run);
+    default:
+        return combine_operands_apart<Element, BANYAN_DEVICE_MAX>(run);
     }
 }
 

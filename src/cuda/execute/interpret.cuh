@@ -23,89 +23,91 @@ BANYAN_DEVICE void interpret_admit_next(void)
 #endif
 }
 
-BANYAN_DEVICE void interpret_load_section(const kernel_args *args, char *resident)
+/* What a thread reads before its first step, all of it on its way at the same time. */
+struct interpret_reads {
+    uint4 section; /* the thread's first word of it */
+    uint4 array;   /* of the first threads: one of the section's */
+    uint4 state;
+    uint32_t broken;     /* thread 0 */
+    uint64_t trace_room; /* thread 0 */
+};
+
+BANYAN_DEVICE interpret_reads interpret_read(const kernel_args *args)
+{
+    interpret_reads reads = {};
+    uint32_t thread = block_thread();
+    const char *section = args->sections + (uint64_t)blockIdx.x * args->section_bytes;
+    if (thread * sizeof(uint4) < args->section_bytes)
+        reads.section = banyan_device_load<uint4>(section + thread * sizeof(uint4));
+    if (thread < KERNEL_ARRAYS)
+        reads.array = banyan_device_load<uint4>(section + offsetof(kernel_section, arrays) +
+                                                thread * sizeof(kernel_array));
+    interpret_await_stream();
+    reads.state = banyan_device_load<uint4>(&args->states[blockIdx.x]);
+    if (thread == 0)
+        reads.broken = banyan_device_load<uint32_t>(args->broken);
+    if (thread == 0 && args->tracer)
+        reads.trace_room = banyan_device_load_relaxed(&args->tracer->room);
+    return reads;
+}
+
+BANYAN_DEVICE uint64_t interpret_pair(uint32_t low, uint32_t high)
+{
+    return (uint64_t)high << 32 | low;
+}
+
+BANYAN_DEVICE void interpret_keep_section(const kernel_args *args, uint4 first, char *resident)
 {
     const char *from = args->sections + (uint64_t)blockIdx.x * args->section_bytes;
+    uint32_t at = block_thread() * sizeof(uint4), apart = block_threads() * sizeof(uint4);
+    if (at < args->section_bytes)
+        *(uint4 *)(resident + at) = first;
     BANYAN_DEVICE_LOOP
-    for (uint32_t at = block_thread() * sizeof(uint4); at < args->section_bytes;
-         at += block_threads() * sizeof(uint4))
+    for (at += apart; at < args->section_bytes; at += apart)
         *(uint4 *)(resident + at) = banyan_device_load<uint4>(from + at);
 }
 
-BANYAN_DEVICE kernel_state interpret_load_state(const kernel_args *args)
-{
-    uint4 words = banyan_device_load<uint4>(&args->states[blockIdx.x]);
-    kernel_state state;
-    state.runs = (uint64_t)words.y << 32 | words.x;
-    state.flags = (uint64_t)words.w << 32 | words.z;
-    return state;
-}
-
-BANYAN_DEVICE void interpret_store_state(const kernel_args *args, kernel_state state)
-{
-    banyan_device_store<uint4>(&args->states[blockIdx.x],
-                               make_uint4((uint32_t)state.runs, (uint32_t)(state.runs >> 32),
-                                          (uint32_t)state.flags, (uint32_t)(state.flags >> 32)));
-}
-
-/* An array of a section: resident from its `first` entry on, or the program's. */
-template <typename T>
-BANYAN_DEVICE const T *interpret_array(const char *section, uint32_t at, const T *whole,
-                                       uint64_t first)
-{
-    return at == 0 ? whole : (const T *)(section + at) - first;
-}
-
-/* One thread reads the section's head for all, while they load the section. */
-BANYAN_DEVICE void interpret_find_arrays(const kernel_args *args, const char *resident)
-{
-    const char *from = args->sections + (uint64_t)blockIdx.x * args->section_bytes;
-    kernel_section head;
-    static_assert(sizeof head % sizeof(uint4) == 0, "it is read in words");
-    uint4 words[sizeof head / sizeof(uint4)];
-    BANYAN_DEVICE_UNROLL
-    for (uint32_t i = 0; i < sizeof head / sizeof(uint4); i++)
-        words[i] = banyan_device_load<uint4>(from + i * sizeof(uint4));
-    memcpy(&head, words, sizeof head);
-    block_shared *shared = block_share();
-    shared->steps = interpret_array(resident, head.steps_at, head.steps, 0);
-    shared->ends = interpret_array(resident, head.ends_at, head.ends, head.first_end);
-    shared->operands =
-        interpret_array(resident, head.operands_at, head.operands, head.first_operand);
-    shared->words = interpret_array(resident, head.words_at, head.words, head.first_word);
-    shared->step_count = head.step_count;
-}
-
-BANYAN_DEVICE void interpret_share(const kernel_args *args, kernel_state state)
+/* Thread 0. */
+BANYAN_DEVICE void interpret_share(const kernel_args *args, const interpret_reads *reads,
+                                   uint64_t runs, uint64_t flags)
 {
     block_shared *shared = block_share();
-    shared->run = state.runs;
-    shared->flags = state.flags;
-    shared->first_flag = block_flag(state.flags);
+    shared->run = runs;
+    shared->flags = flags;
+    shared->first_flag = block_flag(flags);
     shared->limits = {args->timeout_ns, {args->broken, args->stop}};
-    shared->given_up = NULL;
+    shared->report = args->report;
+    shared->uploaded = args->uploaded;
     shared->waited_ns = 0;
-    shared->traces = args->tracer && banyan_device_load_relaxed(&args->tracer->room) != 0;
-    shared->ended = banyan_device_load<uint32_t>(args->broken);
+    shared->traces = reads->trace_room != 0;
+    shared->ended = reads->broken;
 }
 
 BANYAN_DEVICE void interpret_begin(const kernel_args *args, block_run *run)
 {
     char *resident = device_shared() + KERNEL_SHARED_BYTES;
-    interpret_load_section(args, resident);
-    if (block_thread() == 0)
-        interpret_find_arrays(args, resident);
-    interpret_await_stream();
-    kernel_state state = interpret_load_state(args);
+    interpret_reads reads = interpret_read(args);
+    uint32_t thread = block_thread();
+    interpret_keep_section(args, reads.section, resident);
+    if (thread < KERNEL_ARRAYS)
+        block_share()->arrays[thread] = interpret_pair(reads.array.x, reads.array.y) +
+                                        (reads.array.z ? (uint64_t)(uintptr_t)resident : 0);
+    uint64_t runs = interpret_pair(reads.state.x, reads.state.y);
+    uint64_t flags = interpret_pair(reads.state.z, reads.state.w);
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = block_thread(); i < KERNEL_BASES; i += block_threads())
+    for (uint32_t i = thread; i < KERNEL_BASES; i += block_threads())
         block_share()->bases[i] =
-            args->bases[i] + (i % 3 == 2 && (state.runs & 1) ? args->scratch_half : 0);
-    if (block_thread() == 0)
-        interpret_share(args, state);
+            args->bases[i] + (i % 3 == 2 && (runs & 1) ? args->scratch_half : 0);
+    if (thread == 0)
+        interpret_share(args, &reads, runs, flags);
     block_meet(run);
-    if (block_thread() == 0)
-        interpret_store_state(args, {state.runs + 1, state.flags + args->flags});
+    if (thread == 0) {
+        uint64_t next = flags + args->flags;
+        runs++;
+        banyan_device_store<uint4>(&args->states[blockIdx.x],
+                                   make_uint4((uint32_t)runs, (uint32_t)(runs >> 32),
+                                              (uint32_t)next, (uint32_t)(next >> 32)));
+    }
 }
 
 /* ---- copies before and after ---- */
@@ -117,34 +119,60 @@ BANYAN_DEVICE_RARE void interpret_copy_share(char *to, const char *from, uint64_
                        gridDim.x * block_threads());
 }
 
-BANYAN_DEVICE void interpret_copy_in(const kernel_args *args, block_run *run)
+BANYAN_DEVICE bool interpret_meet_all(const kernel_args *args, block_run run)
 {
-    if (!run->ended)
-        interpret_copy_share(args->copy_in_to, args->copy_in_from, args->copy_in_bytes);
-    sync_barrier(run, args->barriers, args->barrier_count, gridDim.x);
+    return sync_barrier(run, args->barriers + args->barrier_count * KERNEL_COUNTER_WORDS,
+                        gridDim.x);
 }
 
-BANYAN_DEVICE void interpret_copy_out(const kernel_args *args, block_run *run)
+BANYAN_DEVICE_RARE bool interpret_copy_in(const kernel_args *args, block_run run)
 {
-    sync_barrier(run, args->barriers, args->barrier_count, gridDim.x);
+    if (!run.ended)
+        interpret_copy_share(args->copy_in_to, args->copy_in_from, args->copy_in_bytes);
+    return interpret_meet_all(args, run);
+}
+
+BANYAN_DEVICE_RARE void interpret_copy_out(const kernel_args *args, block_run run)
+{
+    run.ended |= interpret_meet_all(args, run);
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = 0; i < args->span_count && !run->ended; i++)
+    for (uint32_t i = 0; i < args->span_count && !run.ended; i++)
         interpret_copy_share(args->copy_out_to + args->spans[i].offset,
                              args->copy_out_from + args->spans[i].offset, args->spans[i].bytes);
 }
 
 /* ---- steps ---- */
 
-BANYAN_DEVICE void interpret_copy(block_run run)
+/* Short pieces side by side, 8 bytes at a time. */
+BANYAN_DEVICE_RARE void interpret_copy_short(const engine_step *step, block_pieces pieces)
 {
-    block_pieces pieces = block_find_pieces(&run);
+    block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
-    for (; pieces.at < pieces.end; pieces.at += pieces.words) {
-        block_places places = block_places_of(run.step, pieces.at, 1);
-        banyan_device_copy_each(places, run.step->destination_count,
-                                block_places_of(run.step, pieces.at, 0)[0], pieces.at[0],
-                                block_thread(), block_threads());
+    for (; units.find(); units.next += block_threads()) {
+        block_places places = block_places_of(step, units.pieces.at, 0);
+        const char *from = places[0];
+        uint2 data = banyan_device_load_unit(from + units.at(), units.bytes());
+        BANYAN_DEVICE_LOOP
+        for (uint32_t i = 1; i <= step->destination_count; i++) {
+            if (places[i] != from)
+                banyan_device_store_unit(places[i] + units.at(), data, units.bytes());
+        }
     }
+}
+
+BANYAN_DEVICE void interpret_copy(const block_run *run)
+{
+    const engine_step *step = run->step;
+    block_pieces pieces = block_find_pieces(run);
+    if (run->ended)
+        return;
+    if (pieces.at < pieces.end && block_are_short(pieces))
+        return interpret_copy_short(step, pieces);
+    BANYAN_DEVICE_LOOP
+    for (; pieces.at < pieces.end; pieces.at += pieces.words)
+        banyan_device_copy_each(block_places_of(step, pieces.at, 1), step->destination_count,
+                                block_places_of(step, pieces.at, 0)[0], pieces.at[0],
+                                block_thread(), block_threads());
 }
 
 BANYAN_DEVICE void interpret_meet_parts(block_run *run)
@@ -162,8 +190,7 @@ BANYAN_DEVICE void interpret_step(const kernel_args *args, block_run *run)
         break;
     case STEP_COPY:
         interpret_meet_parts(run);
-        if (!run->ended)
-            interpret_copy(*run);
+        interpret_copy(run);
         break;
     case STEP_COMBINE:
         interpret_meet_parts(run);
@@ -183,15 +210,16 @@ BANYAN_DEVICE void interpret_step(const kernel_args *args, block_run *run)
         block_meet(run);
         break;
     case STEP_BARRIER:
-        sync_barrier(run, args->barriers, run->step->barrier, run->step->barrier_members);
+        run->ended |= sync_barrier(*run, args->barriers + run->step->barrier * KERNEL_COUNTER_WORDS,
+                                   run->step->barrier_members);
         break;
     default:
         run->ended |= sync_step(*run);
     }
 }
 
-BANYAN_DEVICE void interpret_trace(const kernel_args *args, const engine_step *step,
-                                   uint32_t iteration, uint64_t began_ns)
+BANYAN_DEVICE_RARE void interpret_trace(const kernel_args *args, const engine_step *step,
+                                        uint32_t iteration, uint64_t began_ns)
 {
     kernel_tracer *tracer = args->tracer;
     uint64_t number = banyan_device_take(&tracer->count, 1);
@@ -201,7 +229,7 @@ BANYAN_DEVICE void interpret_trace(const kernel_args *args, const engine_step *s
     record->waited_ns = block_share()->waited_ns;
     record->iteration = iteration;
     record->block = blockIdx.x;
-    record->step = (uint32_t)(step - block_share()->steps);
+    record->step = (uint32_t)(step - block_steps());
     record->loaded = args->loaded;
     record->uploaded = args->uploaded;
     block_share()->waited_ns = 0;
@@ -213,11 +241,11 @@ template <typename Element>
 BANYAN_DEVICE void interpret_steps(const kernel_args *args, block_run *run)
 {
     const block_shared *shared = block_share();
-    uint32_t count = shared->step_count;
+    uint32_t count = block_section()->step_count;
     bool traces = shared->traces && block_thread() == 0;
     BANYAN_DEVICE_LOOP
     for (uint32_t at = 0; at < count;) {
-        const engine_step *step = run->step = shared->steps + at;
+        const engine_step *step = run->step = block_steps() + at;
         if (step->kind == STEP_LOOP) {
             run->iteration = 0;
             at = step->iterations == 0 ? step->jump : at + 1;
@@ -256,18 +284,16 @@ template <typename Element> BANYAN_DEVICE void interpret(const kernel_args *args
     block_run run = {};
     interpret_begin(args, &run);
     if (args->copy_in_to)
-        interpret_copy_in(args, &run);
+        run.ended |= interpret_copy_in(args, run);
     interpret_steps<Element>(args, &run);
-    const kernel_section *section = (const kernel_section *)(device_shared() + KERNEL_SHARED_BYTES);
-    run.step = block_share()->steps;
-    run.ended |= sync_drain(run, section->first_end, section->end_count);
-    if (blockIdx.x == 0)
+    if (block_section()->has_ports) {
+        run.step = block_steps();
+        run.ended |= sync_drain(run);
+    }
+    if (blockIdx.x == 0 && args->semaphore_count > 0)
         interpret_reset_semaphores(args);
     if (args->copy_out_to)
-        interpret_copy_out(args, &run);
-    block_meet(&run);
-    if (block_thread() == 0)
-        block_report(args);
+        interpret_copy_out(args, run);
     interpret_admit_next();
 }
 

@@ -35,18 +35,29 @@ typedef struct kernel_end {
 /* A step that another one does; passed over. */
 #define KERNEL_PASS (STEP_LOOP_END + 1)
 
-/* A thread block's section. The arrays lie in it, at so many bytes from its start, as far as they
- * fit; 0: they are read where the whole program's lie. Steps and words count in the program's
- * arrays, so that a resident array stands for a part of those, from its `first_…` on. */
+/* Where an array lies: in the section, so many bytes from its start, or anywhere on the device. Of
+ * the entry that the program counts as its first, so that a resident array, which is a part of the
+ * program's, may seem to begin before the section. */
+typedef struct kernel_array {
+    uint64_t address;
+    uint64_t is_resident;
+} kernel_array;
+
+typedef enum kernel_arrays {
+    KERNEL_STEPS, /* from the block's first step on */
+    KERNEL_ENDS,
+    KERNEL_OPERANDS,
+    KERNEL_WORDS,
+    KERNEL_ARRAYS
+} kernel_arrays;
+
+/* A thread block's section. The arrays lie behind it, as far as they fit; otherwise they are read
+ * where the whole program's lie. */
 typedef struct kernel_section {
     uint32_t block, step_count; /* `block`: its place among the rank's */
-    uint32_t steps_at, ends_at, operands_at, words_at;
-    uint32_t first_end, end_count, first_operand, unused;
-    uint64_t first_word;
-    const engine_step *steps; /* the block's first */
-    const kernel_end *ends;   /* the program's first, and so on */
-    const uint32_t *operands;
-    const uint64_t *words;
+    uint32_t first_end, end_count;
+    uint32_t has_ports, unused[3];
+    kernel_array arrays[KERNEL_ARRAYS];
 } kernel_section;
 
 /* Of a section: what a block of 1024 threads loads with two accesses a thread. */

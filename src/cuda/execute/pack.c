@@ -10,41 +10,29 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The arrays of a section in the order in which they get room: short ones that every step needs
- * first. */
-typedef struct parts {
-    uint64_t steps, ends, operands, words; /* bytes */
-} parts;
+/* An array of a section: its entries' size, and those that are the block's. */
+typedef struct part {
+    uint64_t entry_bytes, first, count;
+} part;
 
-static parts parts_of(const engine_block *block)
+/* In the order in which they get room: what every step needs comes first. */
+static void find_parts(const engine_block *block, part *parts)
 {
-    return (parts){
-        .steps = block->step_count * sizeof(engine_step),
-        .ends = block->end_count * sizeof(kernel_end),
-        .operands = block->operand_count * sizeof(uint32_t),
-        .words = block->word_count * sizeof(uint64_t),
-    };
+    parts[KERNEL_STEPS] = (part){sizeof(engine_step), 0, block->step_count};
+    parts[KERNEL_ENDS] = (part){sizeof(kernel_end), block->first_end, block->end_count};
+    parts[KERNEL_OPERANDS] = (part){sizeof(uint32_t), block->first_operand, block->operand_count};
+    parts[KERNEL_WORDS] = (part){sizeof(uint64_t), block->first_word, block->word_count};
 }
 
-/* Where an array comes in a section; 0: it does not fit. */
-static uint32_t take(uint64_t bytes, uint64_t most, uint64_t *used)
+/* Where the arrays come in a section; 0: it does not fit. Returns the section's bytes. */
+static uint64_t lay_section(const part *parts, uint64_t most, uint64_t *places)
 {
-    if (bytes == 0 || *used + aligned(bytes) > most)
-        return 0;
-    uint32_t at = (uint32_t)*used;
-    *used += aligned(bytes);
-    return at;
-}
-
-/* Returns the bytes of the section. */
-static uint64_t lay_section(const engine_block *block, uint64_t most, kernel_section *section)
-{
-    parts of = parts_of(block);
-    uint64_t used = aligned(sizeof *section);
-    section->steps_at = take(of.steps, most, &used);
-    section->ends_at = take(of.ends, most, &used);
-    section->operands_at = take(of.operands, most, &used);
-    section->words_at = take(of.words, most, &used);
+    uint64_t used = aligned(sizeof(kernel_section));
+    for (int i = 0; i < KERNEL_ARRAYS; i++) {
+        uint64_t bytes = aligned(parts[i].count * parts[i].entry_bytes);
+        places[i] = bytes == 0 || used + bytes > most ? 0 : used;
+        used += places[i] == 0 ? 0 : bytes;
+    }
     return used;
 }
 
@@ -52,8 +40,10 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
 {
     *layout = (pack_layout){0};
     for (uint32_t i = 0; i < program->block_count; i++) {
-        kernel_section section;
-        uint64_t bytes = lay_section(&program->blocks[i], section_most, &section);
+        part parts[KERNEL_ARRAYS];
+        uint64_t places[KERNEL_ARRAYS];
+        find_parts(&program->blocks[i], parts);
+        uint64_t bytes = lay_section(parts, section_most, places);
         if (bytes > layout->section_bytes)
             layout->section_bytes = (uint32_t)bytes;
     }
@@ -162,53 +152,47 @@ static void mark_parts(const engine_program *program, const engine_block *block,
 
 /* ---- writing ---- */
 
-static void copy_part(char *to, uint32_t at, const void *from, uint64_t bytes)
-{
-    if (at != 0)
-        memcpy(to + at, from, bytes);
-}
-
 static void write_section(const engine_program *program, uint32_t index, const pack_layout *layout,
-                          uint64_t address, const engine_step *steps, const kernel_end *ends,
-                          char *to)
+                          uint64_t address, const char *whole, char *to)
 {
     const engine_block *block = &program->blocks[index];
-    kernel_section section = {
-        .block = index,
-        .step_count = block->step_count,
-        .first_end = block->first_end,
-        .end_count = block->end_count,
-        .first_operand = block->first_operand,
-        .first_word = block->first_word,
-        .steps = (const engine_step *)(address + layout->steps) + block->first_step,
-        .ends = (const kernel_end *)(address + layout->ends),
-        .operands = (const uint32_t *)(address + layout->operands),
-        .words = (const uint64_t *)(address + layout->words),
-    };
-    lay_section(block, layout->section_bytes, &section);
-    parts of = parts_of(block);
+    uint64_t steps = layout->steps + block->first_step * sizeof(engine_step);
+    const uint64_t arrays[KERNEL_ARRAYS] = {steps, layout->ends, layout->operands, layout->words};
+    kernel_section section = {.block = index,
+                              .step_count = block->step_count,
+                              .first_end = block->first_end,
+                              .end_count = block->end_count};
+    part parts[KERNEL_ARRAYS];
+    uint64_t places[KERNEL_ARRAYS];
+    find_parts(block, parts);
+    lay_section(parts, layout->section_bytes, places);
+    for (int i = 0; i < KERNEL_ARRAYS; i++) {
+        uint64_t before = parts[i].first * parts[i].entry_bytes;
+        section.arrays[i] = (kernel_array){address + arrays[i], false};
+        if (places[i] == 0)
+            continue;
+        section.arrays[i] = (kernel_array){places[i] - before, true};
+        memcpy(to + places[i], whole + arrays[i] + before, parts[i].count * parts[i].entry_bytes);
+    }
+    const kernel_end *ends = (const kernel_end *)(whole + layout->ends) + block->first_end;
+    for (uint32_t i = 0; i < block->end_count; i++)
+        section.has_ports |= ends[i].queue != NULL;
     memcpy(to, &section, sizeof section);
-    copy_part(to, section.steps_at, steps + block->first_step, of.steps);
-    copy_part(to, section.ends_at, ends + block->first_end, of.ends);
-    copy_part(to, section.operands_at, program->operands + block->first_operand, of.operands);
-    copy_part(to, section.words_at, program->words + block->first_word, of.words);
 }
 
 void pack_write(const engine_program *program, const pack_ends *ends, const pack_layout *layout,
                 uint64_t address, char *to)
 {
-    engine_step *all_steps = (engine_step *)(to + layout->steps);
-    kernel_end *all_ends = (kernel_end *)(to + layout->ends);
+    engine_step *steps = (engine_step *)(to + layout->steps);
     memset(to, 0, layout->bytes);
-    memcpy(all_steps, program->steps, program->step_count * sizeof(engine_step));
+    memcpy(steps, program->steps, program->step_count * sizeof(engine_step));
     memcpy(to + layout->operands, program->operands, program->operand_count * sizeof(uint32_t));
     memcpy(to + layout->words, program->words, program->word_count * sizeof(uint64_t));
     memcpy(to + layout->spans, program->spans, program->span_count * sizeof(engine_span));
-    write_ends(program, ends, all_ends);
+    write_ends(program, ends, (kernel_end *)(to + layout->ends));
     for (uint32_t i = 0; i < program->block_count; i++) {
         const engine_block *block = &program->blocks[i];
-        mark_parts(program, block, all_steps + block->first_step);
-        write_section(program, i, layout, address, all_steps, all_ends,
-                      to + (uint64_t)i * layout->section_bytes);
+        mark_parts(program, block, steps + block->first_step);
+        write_section(program, i, layout, address, to, to + (uint64_t)i * layout->section_bytes);
     }
 }

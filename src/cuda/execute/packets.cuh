@@ -8,11 +8,6 @@
  * have fewer, and one packet then when they are 4 at most. Words as packets have them: data, flag,
  * data, flag. */
 
-BANYAN_DEVICE uint32_t unit_bytes(uint64_t at, uint64_t bytes)
-{
-    return bytes - at < 8 ? (uint32_t)(bytes - at) : 8;
-}
-
 BANYAN_DEVICE uint4 packets_load(const char *from, uint32_t bytes, uint32_t flag)
 {
     if (bytes > 4 && ((uintptr_t)from & 15) == 0)
@@ -38,149 +33,168 @@ BANYAN_DEVICE bool packets_have_come(uint4 packets, uint32_t flag)
     return packets.y == flag && packets.w == flag;
 }
 
-/* Units of a thread that are on their way at the same time, a warp's lanes apart. */
-template <int UNITS> struct packets_units {
-    enum { APART = UNITS > 1 ? BANYAN_DEVICE_WARP : 1 };
-    uint4 of[UNITS];
+/* Wait for a unit of one source. False: the wait has ended in vain. */
+BANYAN_DEVICE bool packets_wait(block_run *run, const char *from, uint32_t bytes, uint32_t index,
+                                uint4 *unit)
+{
+    block_wait wait = {};
+    for (;;) {
+        *unit = packets_load(from, bytes, run->flag);
+        if (packets_have_come(*unit, run->flag))
+            break;
+        if (!block_wait_on(run, &wait, index, 0))
+            return false;
+    }
+    block_wait_ends(&wait);
+    return true;
+}
 
-    static BANYAN_DEVICE_MEMBER uint64_t first(void)
-    {
-        return 8 * (uint64_t)(UNITS * (block_thread() / APART * APART) + block_thread() % APART);
+/* ---- one unit ---- */
+
+/* Behind the end of the message, packets of nothing are waited for and passed on like others. */
+BANYAN_DEVICE_RARE bool packets_pass_pad(block_run run, const uint64_t *piece, uint64_t at,
+                                         uint32_t bytes)
+{
+    block_places places = block_places_of(run.step, piece, 0);
+    uint32_t sources = run.step->source_count, operands = block_operand_count(run.step);
+    uint4 unwanted = {};
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < operands; i++) {
+        if (!places.is_packets(i))
+            continue;
+        char *packets = places[i] + 2 * at;
+        if (i >= sources)
+            packets_store(packets, make_uint2(0, 0), bytes, run.flag);
+        else if (!packets_wait(&run, packets, bytes, i, &unwanted))
+            break;
     }
-    static BANYAN_DEVICE_MEMBER uint64_t stride(void)
-    {
-        return 8 * (uint64_t)(UNITS * block_threads());
+    return run.ended;
+}
+
+BANYAN_DEVICE void packets_pack(const block_run *run, block_places places, uint64_t at,
+                                uint32_t bytes)
+{
+    uint2 data = banyan_device_load_unit(places[0] + at, bytes);
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 1; i <= run->step->destination_count; i++)
+        packets_store(places[i] + 2 * at, data, bytes, run->flag);
+}
+
+/* To data, or to packets again. */
+BANYAN_DEVICE void packets_take(block_run *run, block_places places, uint64_t at, uint32_t bytes)
+{
+    uint4 unit = {};
+    if (!packets_wait(run, places[0] + 2 * at, bytes, 0, &unit))
+        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 1; i <= run->step->destination_count; i++) {
+        if (places.is_packets(i))
+            packets_store(places[i] + 2 * at, make_uint2(unit.x, unit.z), bytes, run->flag);
+        else
+            banyan_device_store_unit(places[i] + at, make_uint2(unit.x, unit.z), bytes);
     }
-    /* False: the wait has ended in vain. */
-    BANYAN_DEVICE_MEMBER bool wait(block_run *run, const char *from, uint64_t at, uint64_t bytes,
-                                   uint32_t index)
-    {
+}
+
+/* ---- long pieces ---- */
+
+/* Units of a thread that are on their way at the same time, a warp's lanes apart. */
+#define PACKETS_UNITS 4
+#define PACKETS_APART (8 * BANYAN_DEVICE_WARP)
+
+/* Whole units of one piece with aligned operands, to packets or to data. */
+template <bool packs>
+BANYAN_DEVICE_RARE bool packets_move_long(block_run run, const uint64_t *piece, uint64_t bytes)
+{
+    block_places places = block_places_of(run.step, piece, 0);
+    const char *from = places[0];
+    uint32_t thread = block_thread(), lane = thread % BANYAN_DEVICE_WARP;
+    uint64_t at = 8 * (uint64_t)(PACKETS_UNITS * (thread - lane) + lane);
+    BANYAN_DEVICE_LOOP
+    for (; at < bytes; at += 8 * PACKETS_UNITS * (uint64_t)block_threads()) {
+        uint4 units[PACKETS_UNITS] = {};
         block_wait wait = {};
         for (;;) {
             bool all = true;
             BANYAN_DEVICE_UNROLL
-            for (int k = 0; k < UNITS; k++) {
-                uint64_t unit = at + 8 * k * APART;
-                if (unit < bytes)
-                    of[k] = packets_load(from + 2 * unit, unit_bytes(unit, bytes), run->flag);
+            for (int k = 0; k < PACKETS_UNITS; k++) {
+                const char *unit = from + (packs ? 1 : 2) * (at + k * PACKETS_APART);
+                if (at + k * PACKETS_APART >= bytes)
+                    continue;
+                if (packs) {
+                    uint2 data = banyan_device_load<uint2>(unit);
+                    units[k] = make_uint4(data.x, run.flag, data.y, run.flag);
+                } else {
+                    units[k] = banyan_device_load_packets(unit);
+                }
             }
             BANYAN_DEVICE_UNROLL
-            for (int k = 0; k < UNITS; k++)
-                all &= at + 8 * k * APART >= bytes || packets_have_come(of[k], run->flag);
+            for (int k = 0; k < PACKETS_UNITS; k++)
+                all &= at + k * PACKETS_APART >= bytes || packets_have_come(units[k], run.flag);
             if (all)
                 break;
-            if (!block_wait_on(run, &wait, index, 0))
-                return false;
+            if (!block_wait_on(&run, &wait, 0, 0))
+                return true;
         }
         block_wait_ends(&wait);
-        return true;
-    }
-};
-
-/* ---- behind the end of the message ---- */
-
-/* Packets of nothing are waited for and passed on like others. */
-BANYAN_DEVICE void packets_pass_pad(block_run *run, const uint64_t *piece)
-{
-    uint64_t bytes = piece[0] & ~ENGINE_PAD;
-    block_places places = block_places_of(run->step, piece, 0);
-    uint32_t sources = run->step->source_count, operands = block_operand_count(run->step);
-    packets_units<1> unwanted = {};
-    BANYAN_DEVICE_LOOP
-    for (uint64_t at = unwanted.first(); at < bytes; at += unwanted.stride()) {
         BANYAN_DEVICE_LOOP
-        for (uint32_t i = 0; i < sources; i++) {
-            if (places.is_packets(i) && !unwanted.wait(run, places[i], at, bytes, i))
-                return;
-        }
-        BANYAN_DEVICE_LOOP
-        for (uint32_t i = sources; i < operands; i++) {
-            if (places.is_packets(i))
-                packets_store(places[i] + 2 * at, make_uint2(0, 0), unit_bytes(at, bytes),
-                              run->flag);
-        }
-    }
-}
-
-/* ---- data to packets, and back ---- */
-
-template <int UNITS> BANYAN_DEVICE void packets_pack(const block_run *run, const uint64_t *piece)
-{
-    typedef packets_units<UNITS> units;
-    uint64_t bytes = piece[0];
-    block_places places = block_places_of(run->step, piece, 0);
-    const char *from = places[0];
-    BANYAN_DEVICE_LOOP
-    for (uint64_t at = units::first(); at < bytes; at += units::stride()) {
-        uint2 data[UNITS] = {};
-        BANYAN_DEVICE_UNROLL
-        for (int k = 0; k < UNITS; k++) {
-            uint64_t unit = at + 8 * k * units::APART;
-            if (unit < bytes)
-                data[k] = banyan_device_load_unit(from + unit, unit_bytes(unit, bytes));
-        }
-        BANYAN_DEVICE_LOOP
-        for (uint32_t i = 1; i <= run->step->destination_count; i++) {
-            char *to = places[i];
-            BANYAN_DEVICE_UNROLL
-            for (int k = 0; k < UNITS; k++) {
-                uint64_t unit = at + 8 * k * units::APART;
-                if (unit < bytes)
-                    packets_store(to + 2 * unit, data[k], unit_bytes(unit, bytes), run->flag);
-            }
-        }
-    }
-}
-
-/* To data, or to packets again. */
-template <int UNITS> BANYAN_DEVICE void packets_take(block_run *run, const uint64_t *piece)
-{
-    packets_units<UNITS> units = {};
-    uint64_t bytes = piece[0];
-    block_places places = block_places_of(run->step, piece, 0);
-    BANYAN_DEVICE_LOOP
-    for (uint64_t at = units.first(); at < bytes; at += units.stride()) {
-        if (!units.wait(run, places[0], at, bytes, 0))
-            return;
-        BANYAN_DEVICE_LOOP
-        for (uint32_t i = 1; i <= run->step->destination_count; i++) {
-            char *to = places[i];
+        for (uint32_t i = 1; i <= run.step->destination_count; i++) {
             bool packets = places.is_packets(i);
+            char *to = places[i];
             BANYAN_DEVICE_UNROLL
-            for (int k = 0; k < UNITS; k++) {
-                uint64_t unit = at + 8 * k * units.APART;
-                uint2 data = make_uint2(units.of[k].x, units.of[k].z);
+            for (int k = 0; k < PACKETS_UNITS; k++) {
+                uint64_t unit = at + k * PACKETS_APART;
                 if (unit < bytes && packets)
-                    packets_store(to + 2 * unit, data, unit_bytes(unit, bytes), run->flag);
+                    banyan_device_store_packets(to + 2 * unit, units[k]);
                 else if (unit < bytes)
-                    banyan_device_store_unit(to + unit, data, unit_bytes(unit, bytes));
+                    banyan_device_store<uint2>(to + unit, make_uint2(units[k].x, units[k].z));
             }
         }
     }
+    return false;
 }
 
-#define PACKETS_UNITS 4
-
-BANYAN_DEVICE void packets_piece(block_run *run, const uint64_t *piece)
+BANYAN_DEVICE bool packets_are_long(const block_run *run, const block_pieces *pieces)
 {
-    bool packs = run->step->kind == STEP_PACK || run->step->kind == STEP_POST_PACK;
-    bool few = (piece[0] & ~ENGINE_PAD) <= 8 * (uint64_t)block_threads();
-    if (piece[0] & ENGINE_PAD)
-        packets_pass_pad(run, piece);
-    else if (packs)
-        few ? packets_pack<1>(run, piece) : packets_pack<PACKETS_UNITS>(run, piece);
-    else
-        few ? packets_take<1>(run, piece) : packets_take<PACKETS_UNITS>(run, piece);
+    uint64_t bytes = pieces->at[0];
+    if (pieces->at + pieces->words != pieces->end || (bytes & (ENGINE_PAD | 7)) ||
+        bytes < 8 * PACKETS_UNITS * (uint64_t)block_threads())
+        return false;
+    block_places places = block_places_of(run->step, pieces->at, 0);
+    uint64_t addresses = 0;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < block_operand_count(run->step); i++)
+        addresses |= (uintptr_t)places[i];
+    return addresses % 16 == 0;
 }
 
-/* Steps are functions of their own, so that each has all registers; what they return is whether the
- * run has ended for this thread. */
+/* ---- steps ---- */
+
+BANYAN_DEVICE bool packets_packs(const block_run *run)
+{
+    return run->step->kind == STEP_PACK || run->step->kind == STEP_POST_PACK;
+}
+
+/* Returns whether the run has ended for this thread. */
 BANYAN_DEVICE bool packets_step(block_run run)
 {
     block_pieces pieces = block_find_pieces(&run);
+    if (pieces.at >= pieces.end || run.ended)
+        return run.ended;
+    if (packets_are_long(&run, &pieces))
+        return packets_packs(&run) ? packets_move_long<true>(run, pieces.at, pieces.at[0])
+                                   : packets_move_long<false>(run, pieces.at, pieces.at[0]);
+    block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
-    for (; pieces.at < pieces.end && !run.ended; pieces.at += pieces.words)
-        packets_piece(&run, pieces.at);
+    for (; units.find() && !run.ended; units.next += block_threads()) {
+        const uint64_t *piece = units.pieces.at;
+        block_places places = block_places_of(run.step, piece, 0);
+        if (piece[0] & ENGINE_PAD)
+            run.ended = packets_pass_pad(run, piece, units.at(), units.bytes());
+        else if (packets_packs(&run))
+            packets_pack(&run, places, units.at(), units.bytes());
+        else
+            packets_take(&run, places, units.at(), units.bytes());
+    }
     return run.ended;
 }
 

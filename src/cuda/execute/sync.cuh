@@ -96,67 +96,83 @@ BANYAN_DEVICE void sync_acquire(block_run *run, const kernel_end *end, uint32_t 
 /* Arrivals are counted for ever: the n-th meeting is complete when n times the members came. */
 BANYAN_DEVICE void sync_arrive(block_run *run, uint64_t *arrivals, uint32_t members)
 {
-    uint64_t before = banyan_device_meet(arrivals, 1);
+    uint64_t before = banyan_device_meet(arrivals, 1), all = before - before % members + members;
     block_wait wait = {};
-    while (banyan_device_load_acquire(arrivals) < (before / members + 1) * members) {
+    while (banyan_device_load_acquire(arrivals) < all) {
         if (!block_wait_on(run, &wait, 0, KERNEL_GRACE_NS))
             return;
     }
     block_wait_ends(&wait);
 }
 
-BANYAN_DEVICE void sync_barrier(block_run *run, uint64_t *barriers, uint32_t number,
-                                uint32_t members)
+/* The thread blocks' threads, too. As packets_step. */
+BANYAN_DEVICE_RARE bool sync_barrier(block_run run, uint64_t *arrivals, uint32_t members)
 {
-    block_meet(run);
-    if (block_thread() == 0 && !run->ended)
-        sync_arrive(run, barriers + number * KERNEL_COUNTER_WORDS, members);
-    block_meet(run);
+    block_meet(&run);
+    if (block_thread() == 0 && !run.ended)
+        sync_arrive(&run, arrivals, members);
+    block_meet(&run);
+    return run.ended;
 }
 
 /* ---- steps ---- */
 
-BANYAN_DEVICE void sync_one(block_run *run, const kernel_end *end, uint32_t index)
+/* What plans seldom do. */
+BANYAN_DEVICE_RARE bool sync_apart(block_run run, const kernel_end *end, uint32_t index)
 {
-    switch (run->step->kind) {
-    case STEP_SIGNAL:
-        if (run->step->relaxed)
-            return banyan_device_add_relaxed(end->outgoing, 1);
-        return banyan_device_add_release(end->outgoing, 1);
-    case STEP_WAIT:
-        return sync_take_signal(run, end, index);
+    switch (run.step->kind) {
     case STEP_FLUSH:
-        return sync_flush(run, end, index);
+        sync_flush(&run, end, index);
+        break;
     case STEP_POST_SIGNAL:
-        return sync_post_signal(run, end, index);
+        sync_post_signal(&run, end, index);
+        break;
     case STEP_POST_COPY:
-        return sync_post_copies(run, end);
+        sync_post_copies(&run, end);
+        break;
     case STEP_ACQUIRE:
-        return sync_acquire(run, end, index);
+        sync_acquire(&run, end, index);
+        break;
     default:
-        return banyan_device_add_release(sync_semaphore(end), 1);
+        banyan_device_add_release(sync_semaphore(end), 1);
     }
+    return run.ended;
+}
+
+BANYAN_DEVICE void sync_signal(const block_run *run, const kernel_end *end)
+{
+    if (run->step->relaxed)
+        banyan_device_add_relaxed(end->outgoing, 1);
+    else
+        banyan_device_add_release(end->outgoing, 1);
 }
 
 /* Semaphores are acquired one after the other, as the plan names them. As packets_step. */
 BANYAN_DEVICE bool sync_step(block_run run)
 {
     const engine_step *step = run.step;
-    const kernel_end *ends = block_share()->ends + step->ends;
+    const kernel_end *ends = block_ends() + step->ends;
     uint32_t lanes = step->kind == STEP_ACQUIRE ? 1 : BANYAN_DEVICE_WARP;
     uint32_t first = block_thread() < lanes ? block_thread() : step->end_count;
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = first; i < step->end_count && !run.ended; i += lanes)
-        sync_one(&run, &ends[i], i);
+    for (uint32_t i = first; i < step->end_count && !run.ended; i += lanes) {
+        if (step->kind == STEP_SIGNAL)
+            sync_signal(&run, &ends[i]);
+        else if (step->kind == STEP_WAIT)
+            sync_take_signal(&run, &ends[i], i);
+        else
+            run.ended = sync_apart(run, &ends[i], i);
+    }
     if (block_thread() < BANYAN_DEVICE_WARP)
         __syncwarp();
     return run.ended;
 }
 
 /* What was posted is done before the run ends, so that its sources may be written again. */
-BANYAN_DEVICE bool sync_drain(block_run run, uint32_t first, uint32_t count)
+BANYAN_DEVICE_RARE bool sync_drain(block_run run)
 {
-    const kernel_end *ends = block_share()->ends + first;
+    const kernel_end *ends = block_ends() + block_section()->first_end;
+    uint32_t count = block_section()->end_count;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = block_thread(); i < count && !run.ended; i += block_threads()) {
         if (ends[i].queue)
@@ -166,10 +182,10 @@ BANYAN_DEVICE bool sync_drain(block_run run, uint32_t first, uint32_t count)
 }
 
 /* Packets through a port channel are written here, once what was posted before them is done. */
-BANYAN_DEVICE bool sync_flush_before(block_run run)
+BANYAN_DEVICE_RARE bool sync_flush_before(block_run run)
 {
     if (block_thread() == 0 && !run.ended)
-        sync_flush(&run, &block_share()->ends[run.step->ends], 0);
+        sync_flush(&run, &block_ends()[run.step->ends], 0);
     return run.ended;
 }
 
