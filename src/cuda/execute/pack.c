@@ -11,21 +11,21 @@ static uint64_t aligned(uint64_t bytes)
 }
 
 /* An array of a section: its entries' size, and those that are the block's. */
-typedef struct part {
+typedef struct array {
     uint64_t entry_bytes, first, count;
-} part;
+} array;
 
 /* In the order in which they get room: what every step needs comes first. */
-static void find_parts(const engine_block *block, part *parts)
+static void find_parts(const engine_block *block, array *parts)
 {
-    parts[KERNEL_STEPS] = (part){sizeof(engine_step), 0, block->step_count};
-    parts[KERNEL_ENDS] = (part){sizeof(kernel_end), block->first_end, block->end_count};
-    parts[KERNEL_OPERANDS] = (part){sizeof(uint32_t), block->first_operand, block->operand_count};
-    parts[KERNEL_WORDS] = (part){sizeof(uint64_t), block->first_word, block->word_count};
+    parts[KERNEL_STEPS] = (array){sizeof(engine_step), 0, block->step_count};
+    parts[KERNEL_ENDS] = (array){sizeof(kernel_end), block->first_end, block->end_count};
+    parts[KERNEL_OPERANDS] = (array){sizeof(uint32_t), block->first_operand, block->operand_count};
+    parts[KERNEL_WORDS] = (array){sizeof(uint64_t), block->first_word, block->word_count};
 }
 
 /* Where the arrays come in a section; 0: it does not fit. Returns the section's bytes. */
-static uint64_t lay_section(const part *parts, uint64_t most, uint64_t *places)
+static uint64_t lay_section(const array *parts, uint64_t most, uint64_t *places)
 {
     uint64_t used = aligned(sizeof(kernel_section));
     for (int i = 0; i < KERNEL_ARRAYS; i++) {
@@ -40,7 +40,7 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
 {
     *layout = (pack_layout){0};
     for (uint32_t i = 0; i < program->block_count; i++) {
-        part parts[KERNEL_ARRAYS];
+        array parts[KERNEL_ARRAYS];
         uint64_t places[KERNEL_ARRAYS];
         find_parts(&program->blocks[i], parts);
         uint64_t bytes = lay_section(parts, section_most, places);
@@ -162,7 +162,7 @@ static void write_section(const engine_program *program, uint32_t index, const p
                               .step_count = block->step_count,
                               .first_end = block->first_end,
                               .end_count = block->end_count};
-    part parts[KERNEL_ARRAYS];
+    array parts[KERNEL_ARRAYS];
     uint64_t places[KERNEL_ARRAYS];
     find_parts(block, parts);
     lay_section(parts, layout->section_bytes, places);
