@@ -2,9 +2,9 @@
  *
  * Submit what this rank sends and receives, run, done: all of it moves, both directions at once. A
  * send to dest and the receive of it from this rank are the two sides of one task; both give the
- * same id (task id, part), and tensors of equally many elements of equal size. Shapes may differ:
- * elements go in row-major order. Tensors are DLTensors with any strides, in memory of this
- * process.
+ * same id (task id, part), and tensors of equally many elements of equal size (or cast on the way).
+ * Shapes may differ: elements go in row-major order. Tensors are DLTensors with any strides, in
+ * memory of this process.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,8 +29,16 @@ typedef struct banyan_copy_op {
     DLTensor tensor;
     int peer; /* destination of a send, source of a receive */
     uint64_t task_id;
-    uint32_t part; /* when one task travels as several tensors: data 0, scales 1 */
+    uint32_t part;  /* when one task travels as several tensors: data 0, scales 1 */
+    uint32_t flags; /* BANYAN_COPY_OP_… */
 } banyan_copy_op;
+
+enum {
+    /* Elements are cast on their way, to nearest even, from the sender's type to the receiver's,
+     * any two of f32, f16 and bf16: both ends say so, and the backend is one that can
+     * (BANYAN_COPY_CASTS). Elsewhere types are not looked at, only their sizes. */
+    BANYAN_COPY_OP_CAST = 1 << 0
+};
 
 typedef banyan_copy_op banyan_send_op;
 typedef banyan_copy_op banyan_recv_op;
@@ -58,9 +66,10 @@ BANYAN_API banyan_status banyan_tensor_copy(const DLTensor *destination, const D
 /* ---- backends ---- */
 
 enum {
-    BANYAN_COPY_STRIDED = 1 << 0,        /* takes tensors that are not dense */
-    BANYAN_COPY_MATCH_BY_ORDER = 1 << 1, /* takes operations without an id */
-    BANYAN_COPY_KEEPS_SCHEDULES = 1 << 2 /* has prepare, execute and release */
+    BANYAN_COPY_STRIDED = 1 << 0,         /* takes tensors that are not dense */
+    BANYAN_COPY_MATCH_BY_ORDER = 1 << 1,  /* takes operations without an id */
+    BANYAN_COPY_KEEPS_SCHEDULES = 1 << 2, /* has prepare, execute and release */
+    BANYAN_COPY_CASTS = 1 << 3            /* takes BANYAN_COPY_OP_CAST */
 };
 
 typedef struct banyan_copy_options {

@@ -230,7 +230,8 @@ static banyan_status execute(void *argument, void *planned, void *stream)
 const banyan_copy_backend copy_backend_direct_device = {
     .size = sizeof(banyan_copy_backend),
     .name = "direct",
-    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
+    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES |
+                    BANYAN_COPY_CASTS,
     .open = state_open,
     .close = state_close,
     .prepare = prepare,

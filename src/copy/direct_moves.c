@@ -123,6 +123,10 @@ banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to
     if (to->elems == 0)
         return BANYAN_OK;
     direct_move whole = {0};
+    if (to->format != from->format) {
+        whole.to_format = to->format;
+        whole.from_format = from->format;
+    }
     strided_grid grid;
     if (strided_grid_of(to, from, &grid)) {
         RETURN_IF_FAILED(plan_move(moves, &grid, to, from, &whole.move));

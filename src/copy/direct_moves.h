@@ -15,6 +15,8 @@ typedef struct direct_walk {
 typedef struct direct_move {
     strided_move move;
     const direct_walk *walk; /* instead of the move; else NULL */
+    /* Of whole moves whose elements are cast: run_bytes and the walk's are those of `to`. */
+    strided_format to_format, from_format;
 } direct_move;
 
 /* A list that two ranks build alike from the two views of each task. Chunks, of some hundred
@@ -29,7 +31,7 @@ typedef struct direct_moves {
 /* Add a task; loops are planned here, once. */
 banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
                                const strided_view *from);
-/* The same as one move, in no chunk: for a device, which cuts for itself. */
+/* The same as one move, in no chunk: for a device, which cuts for itself, and casts. */
 banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to,
                                      const strided_view *from);
 /* End the last chunk. */

@@ -1,5 +1,7 @@
 #include "copy/direct_place.h"
 
+#include "copy/local.h"
+
 #include <stdlib.h>
 
 /* Registrations closer than this become one. Nothing in between is ever read. */
@@ -74,7 +76,7 @@ static banyan_status find_sends(direct_places *places, const banyan_copy_batch *
         direct_place *place = &places->sends[i];
         if (batch->sends[i].peer == rank)
             continue;
-        status = strided_view_anywhere(&batch->sends[i].tensor, &place->view);
+        status = copy_op_view(&batch->sends[i], &place->view);
         if (status != BANYAN_OK || place->view.elems == 0 ||
             direct_place_find_symmetric(places->world, place))
             continue;
@@ -95,7 +97,7 @@ static banyan_status find_recvs(direct_places *places, const banyan_copy_batch *
         direct_place *place = &places->recvs[i];
         if (batch->recvs[i].peer == rank)
             continue;
-        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[i].tensor, &place->view));
+        RETURN_IF_FAILED(copy_op_view(&batch->recvs[i], &place->view));
         direct_place_find_symmetric(places->world, place);
     }
     return BANYAN_OK;

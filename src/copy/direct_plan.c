@@ -111,8 +111,10 @@ static direct_partner *partner_of(direct_plan *plan, int peer)
 
 static banyan_status read_far(const copy_match *match, const direct_place *own, direct_place *far)
 {
-    return direct_place_read(match->note, match->note_bytes, match->peer, own->view.elems,
-                             own->view.elem_bytes, far);
+    RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer, own->view.elems,
+                                       match->elem_bytes, far));
+    far->view.format = match->format;
+    return BANYAN_OK;
 }
 
 static banyan_status map_far(banyan_world *world, const direct_place *far, strided_view *view)
@@ -232,8 +234,8 @@ static banyan_status add_local(direct_plan *plan, const banyan_copy_batch *batch
 {
     for (size_t i = 0; i < batch->local_count; i++) {
         strided_view to, from;
-        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[batch->local[i].recv].tensor, &to));
-        RETURN_IF_FAILED(strided_view_anywhere(&batch->sends[batch->local[i].send].tensor, &from));
+        RETURN_IF_FAILED(copy_op_view(&batch->recvs[batch->local[i].recv], &to));
+        RETURN_IF_FAILED(copy_op_view(&batch->sends[batch->local[i].send], &from));
         RETURN_IF_FAILED(is_on_device(plan) ? direct_moves_add_whole(&plan->local, &to, &from)
                                             : direct_moves_add(&plan->local, &to, &from));
         plan->bytes += to.elems * to.elem_bytes;

@@ -5,8 +5,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "copy/strided.h"
 #include "core/error.h"
+
+/* ---- sides ---- */
+
+banyan_status copy_op_view(const banyan_copy_op *op, strided_view *view)
+{
+    RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, view));
+    if (op->flags & BANYAN_COPY_OP_CAST)
+        view->format = strided_format_of(op->tensor.dtype);
+    return BANYAN_OK;
+}
+
+bool copy_views_fit(const strided_view *a, const strided_view *b)
+{
+    if (a->elems != b->elems)
+        return false;
+    if (a->format == STRIDED_BYTES || b->format == STRIDED_BYTES)
+        return a->format == b->format && a->elem_bytes == b->elem_bytes;
+    return true;
+}
 
 /* ---- names ---- */
 
@@ -200,9 +218,9 @@ static banyan_status check_sizes(const char *who, int rank, const local_sides *s
     for (size_t i = 0; i < sides->send_count; i++) {
         const task_key *key = &sides->sends[i];
         strided_view from, to;
-        RETURN_IF_FAILED(strided_view_anywhere(&sends[key->op].tensor, &from));
-        RETURN_IF_FAILED(strided_view_anywhere(&recvs[sides->recvs[i].op].tensor, &to));
-        if (from.elems == to.elems && from.elem_bytes == to.elem_bytes)
+        RETURN_IF_FAILED(copy_op_view(&sends[key->op], &from));
+        RETURN_IF_FAILED(copy_op_view(&recvs[sides->recvs[i].op], &to));
+        if (copy_views_fit(&from, &to))
             continue;
         task_names_add(&unequal, key->task_id, key->part);
         task_names_explain(&unequal,

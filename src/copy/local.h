@@ -2,9 +2,15 @@
 #ifndef COPY_LOCAL_H
 #define COPY_LOCAL_H
 
-#include <banyan/copy.h>
+#include "copy/strided.h"
 
 #define TASK_NAMES_MAX 10
+
+/* The operation's side, with the format of its elements where they are cast. */
+banyan_status copy_op_view(const banyan_copy_op *op, strided_view *view);
+
+/* Can elements of one become elements of the other? */
+bool copy_views_fit(const strided_view *a, const strided_view *b);
 
 /* The first ten ids of a list, for a sentence: "3, 7/1 (part 1 of task 7), …". */
 typedef struct task_names {

@@ -20,11 +20,12 @@ static const uint32_t broken_message = MATCH_BROKEN;
 typedef struct peer_side {
     task_key key;
     uint64_t elems, elem_bytes;
+    strided_format format;
     const void *note;
     size_t note_bytes;
 } peer_side;
 
-#define PEER_SIDE_BYTES_MIN (4 * sizeof(uint64_t) + sizeof(uint32_t))
+#define PEER_SIDE_BYTES_MIN (4 * sizeof(uint64_t) + 2 * sizeof(uint32_t))
 
 typedef struct peer_list {
     peer_side *sides;
@@ -101,11 +102,12 @@ static banyan_status write_entry(const matcher *match, const match_side *side, s
 {
     const banyan_copy_op *op = &side->ops[side->keys[i].op];
     strided_view view;
-    RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
+    RETURN_IF_FAILED(copy_op_view(op, &view));
     bytes_write_u64(message, op->task_id);
     bytes_write_u32(message, op->part);
     bytes_write_u64(message, view.elems);
     bytes_write_u64(message, view.elem_bytes);
+    bytes_write_u32(message, (uint32_t)view.format);
     bytes_writer note = {0};
     banyan_status status = BANYAN_OK;
     if (match->note_fn)
@@ -178,6 +180,13 @@ static banyan_status malformed(const matcher *match, int peer)
                      match->rank, peer);
 }
 
+static bool is_format(strided_format format, uint64_t elem_bytes)
+{
+    if (format == STRIDED_BYTES)
+        return true;
+    return format <= STRIDED_BF16 && elem_bytes == (format == STRIDED_F32 ? 4 : 2);
+}
+
 static banyan_status read_list(const matcher *match, int peer, bytes_reader *reader,
                                peer_list *list)
 {
@@ -195,8 +204,10 @@ static banyan_status read_list(const matcher *match, int peer, bytes_reader *rea
         side->key.part = bytes_read_u32(reader);
         side->elems = bytes_read_u64(reader);
         side->elem_bytes = bytes_read_u64(reader);
+        side->format = (strided_format)bytes_read_u32(reader);
         side->note = bytes_read_blob(reader, &side->note_bytes);
-        if (reader->failed || (i > 0 && task_key_compare(&side[-1].key, &side->key) >= 0))
+        if (reader->failed || !is_format(side->format, side->elem_bytes) ||
+            (i > 0 && task_key_compare(&side[-1].key, &side->key) >= 0))
             return malformed(match, peer);
     }
     return BANYAN_OK;
@@ -257,8 +268,10 @@ static banyan_status check_same_sizes(const matcher *match, const side_range *ra
         const task_key *key = &range->side->keys[range->first + i];
         const peer_side *theirs = &list->sides[i];
         strided_view own;
-        RETURN_IF_FAILED(strided_view_anywhere(&range->side->ops[key->op].tensor, &own));
-        if (own.elems == theirs->elems && own.elem_bytes == theirs->elem_bytes)
+        RETURN_IF_FAILED(copy_op_view(&range->side->ops[key->op], &own));
+        strided_view far = {
+            .elems = theirs->elems, .elem_bytes = theirs->elem_bytes, .format = theirs->format};
+        if (copy_views_fit(&own, &far))
             continue;
         task_names_add(&unequal, key->task_id, key->part);
         task_names_explain(
@@ -287,6 +300,8 @@ static banyan_status match_side_with(const matcher *match, const match_side *sid
             .op = side->keys[range.first + i].op,
             .peer = peer,
             .bytes = theirs->elems * theirs->elem_bytes,
+            .elem_bytes = theirs->elem_bytes,
+            .format = theirs->format,
             .note = theirs->note_bytes > 0 ? theirs->note : NULL,
             .note_bytes = theirs->note_bytes,
         };

@@ -3,15 +3,17 @@
 #ifndef COPY_MATCH_H
 #define COPY_MATCH_H
 
-#include <banyan/copy.h>
+#include "copy/strided.h"
 
 /* One remote task, as both ends know it after matching. Both ends list their common tasks in the
  * same order: by (task id, part), those without an id by submission. */
 typedef struct copy_match {
     size_t op; /* index into this rank's sends or recvs */
     int peer;
-    uint64_t bytes;   /* of the whole tensor */
-    const void *note; /* the peer's bytes about its side (see below); NULL without */
+    uint64_t bytes;        /* of the whole tensor */
+    size_t elem_bytes;     /* at the peer, which differs where elements are cast */
+    strided_format format; /* there */
+    const void *note;      /* the peer's bytes about its side (see below); NULL without */
     size_t note_bytes;
 } copy_match;
 

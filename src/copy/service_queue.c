@@ -50,6 +50,16 @@ static banyan_status check_place(const DLTensor *tensor, const strided_view *vie
     return check_lies_on(low + bytes - 1, device);
 }
 
+static banyan_status check_cast(const banyan_copy_backend *backend, const banyan_copy_op *op)
+{
+    if (!(backend->capabilities & BANYAN_COPY_CASTS))
+        return error_set(BANYAN_ERR_UNSUPPORTED, "backend %s casts no elements", backend->name);
+    if (strided_format_of(op->tensor.dtype) == STRIDED_BYTES)
+        return error_set(BANYAN_ERR_INVALID, "%s is not cast; F32, F16 and BF16 are",
+                         banyan_dtype_name(op->tensor.dtype));
+    return BANYAN_OK;
+}
+
 static banyan_status check_tensor(const banyan_copy_backend *backend, DLDevice device,
                                   const banyan_copy_op *op, bool is_send)
 {
@@ -60,6 +70,8 @@ static banyan_status check_tensor(const banyan_copy_backend *backend, DLDevice d
         RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
         RETURN_IF_FAILED(check_place(&op->tensor, &view, device));
     }
+    if (op->flags & BANYAN_COPY_OP_CAST)
+        RETURN_IF_FAILED(check_cast(backend, op));
     if (!is_send && view.elems > 0 && writes_an_element_twice(&op->tensor))
         return error_set(BANYAN_ERR_INVALID,
                          "a tensor to receive into has stride 0: elements would be written twice");

@@ -99,6 +99,15 @@ banyan_status strided_view_anywhere(const DLTensor *tensor, strided_view *view)
     return BANYAN_OK;
 }
 
+strided_format strided_format_of(DLDataType dtype)
+{
+    if (banyan_dtype_equal(dtype, BANYAN_F32))
+        return STRIDED_F32;
+    if (banyan_dtype_equal(dtype, BANYAN_F16))
+        return STRIDED_F16;
+    return banyan_dtype_equal(dtype, BANYAN_BF16) ? STRIDED_BF16 : STRIDED_BYTES;
+}
+
 banyan_status strided_view_of(const DLTensor *tensor, strided_view *view)
 {
     if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost)

@@ -4,6 +4,14 @@
 
 #include <banyan/copy.h>
 
+/* What elements are, where they are converted on their way; else just bytes. */
+typedef enum strided_format {
+    STRIDED_BYTES,
+    STRIDED_F32,
+    STRIDED_F16,
+    STRIDED_BF16
+} strided_format;
+
 /* A tensor's memory as loops from slowest to fastest, with strides in bytes. Dimensions of one
  * element are dropped and those that can be walked as one are merged. Element order stays
  * row-major. */
@@ -11,6 +19,7 @@ typedef struct strided_view {
     char *data;
     size_t elem_bytes;
     uint64_t elems;
+    strided_format format;
     int ndim; /* 0 for no element and for one */
     int64_t extent[BANYAN_MAX_DIMS];
     int64_t stride[BANYAN_MAX_DIMS]; /* bytes */
@@ -21,6 +30,9 @@ typedef struct strided_view {
 banyan_status strided_view_of(const DLTensor *tensor, strided_view *view);
 /* The same wherever it lies: what the host may not be able to touch. */
 banyan_status strided_view_anywhere(const DLTensor *tensor, strided_view *view);
+
+/* STRIDED_BYTES for any type but the three. */
+strided_format strided_format_of(DLDataType dtype);
 
 /* True when the elements lie one after another in row-major order. */
 bool strided_view_is_dense(const strided_view *view);

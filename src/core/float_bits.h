@@ -9,48 +9,55 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Kernels compute the very same. */
+#ifdef __CUDACC__
+#define FLOAT_BITS static __host__ __device__ inline
+#else
+#define FLOAT_BITS static inline
+#endif
+
 #define F32_SIGN UINT32_C(0x80000000)
 #define F32_INFINITY UINT32_C(0x7f800000)
 #define F32_QUIET UINT32_C(0x00400000)
 /* The bits of 2^exponent, for exponents of normal numbers. */
 #define F32_POWER(exponent) ((uint32_t)(127 + (exponent)) << 23)
 
-static inline float f32_of_bits(uint32_t bits)
+FLOAT_BITS float f32_of_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t f32_bits(float value)
+FLOAT_BITS uint32_t f32_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline uint32_t bits_select(bool condition, uint32_t yes, uint32_t no)
+FLOAT_BITS uint32_t bits_select(bool condition, uint32_t yes, uint32_t no)
 {
     uint32_t mask = 0 - (uint32_t)condition;
     return (yes & mask) | (no & ~mask);
 }
 
-static inline bool f32_is_nan(uint32_t bits)
+FLOAT_BITS bool f32_is_nan(uint32_t bits)
 {
     return (bits & ~F32_SIGN) > F32_INFINITY;
 }
 
-static inline uint32_t f32_quieted(uint32_t bits)
+FLOAT_BITS uint32_t f32_quieted(uint32_t bits)
 {
     return bits | bits_select(f32_is_nan(bits), F32_QUIET, 0);
 }
 
-static inline uint32_t f32_of_bf16(uint16_t half)
+FLOAT_BITS uint32_t f32_of_bf16(uint16_t half)
 {
     return f32_quieted((uint32_t)half << 16);
 }
 
-static inline uint16_t bf16_of_f32(uint32_t bits)
+FLOAT_BITS uint16_t bf16_of_f32(uint32_t bits)
 {
     uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
     return (uint16_t)(bits_select(f32_is_nan(bits), bits | F32_QUIET, rounded) >> 16);
@@ -58,7 +65,7 @@ static inline uint16_t bf16_of_f32(uint32_t bits)
 
 /* The exponent is moved by integer addition. A subnormal, which has no leading one to move, gets
  * one and loses it again in an exact subtraction. */
-static inline uint32_t f32_of_f16(uint16_t half)
+FLOAT_BITS uint32_t f32_of_f16(uint16_t half)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
     uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
@@ -72,7 +79,7 @@ static inline uint32_t f32_of_f16(uint16_t half)
 
 /* A result in f16's subnormal range is rounded by the float unit: added to a half, its last bit is
  * the last place of the sum. */
-static inline uint16_t f16_of_f32(uint32_t bits)
+FLOAT_BITS uint16_t f16_of_f32(uint32_t bits)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
     uint32_t magnitude = bits & ~F32_SIGN;
@@ -87,13 +94,13 @@ static inline uint16_t f16_of_f32(uint32_t bits)
 }
 
 /* e5m2 is the upper half of an f16. */
-static inline uint32_t f32_of_e5m2(uint8_t byte)
+FLOAT_BITS uint32_t f32_of_e5m2(uint8_t byte)
 {
     return f32_of_f16((uint16_t)(byte << 8));
 }
 
 /* Too large a value becomes infinity. */
-static inline uint8_t e5m2_of_f32(uint32_t bits)
+FLOAT_BITS uint8_t e5m2_of_f32(uint32_t bits)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
     uint32_t magnitude = bits & ~F32_SIGN;
@@ -112,7 +119,7 @@ static inline uint8_t e5m2_of_f32(uint32_t bits)
 #define E4M3_LARGEST 0x7e /* 448 */
 #define E4M3_NAN 0x7f
 
-static inline uint32_t f32_of_finite_e4m3(uint8_t byte)
+FLOAT_BITS uint32_t f32_of_finite_e4m3(uint8_t byte)
 {
     uint32_t magnitude = (uint32_t)(byte & 0x7f) << 20;
     uint32_t normal = magnitude + F32_POWER(0) - F32_POWER(-120);
@@ -122,13 +129,13 @@ static inline uint32_t f32_of_finite_e4m3(uint8_t byte)
     return bits | (uint32_t)(byte & 0x80) << 24;
 }
 
-static inline uint32_t f32_of_e4m3(uint8_t byte)
+FLOAT_BITS uint32_t f32_of_e4m3(uint8_t byte)
 {
     uint32_t nan = bits_select((byte & 0x7f) == E4M3_NAN, F32_INFINITY | F32_QUIET, 0);
     return f32_of_finite_e4m3(byte) | nan;
 }
 
-static inline uint8_t e4m3_of_f32(uint32_t bits)
+FLOAT_BITS uint8_t e4m3_of_f32(uint32_t bits)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-120);
     uint32_t magnitude = bits & ~F32_SIGN;

@@ -22,6 +22,7 @@ typedef struct execution_end {
     uint32_t block;
     int peer;
     bool is_send, transformed;
+    bool cast;           /* by the service, on the way: nothing is staged */
     uint64_t position;   /* on the line that waves are intervals of; alike at both ends */
     uint64_t need_bytes; /* of staging */
     size_t wave;

@@ -10,6 +10,7 @@
 #include "reshard/execute_blocks.h"
 #include "reshard/layout.h"
 #include "reshard/tensors.h"
+#include "reshard/transform_object.h"
 #include "reshard/transform_scratch.h"
 #include "world/control.h"
 
@@ -91,11 +92,14 @@ static banyan_status add_transfer(execution *run, const banyan_transfer *transfe
         run->transform && run->transform->should_transform(run->transform->context, transfer);
     if (!transformed && !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype))
         return fail_untransformed(transfer);
+    bool cast = transformed && !device_is_host(run->device);
+    transformed &= !cast;
     execution_blocks cut;
     RETURN_IF_FAILED(cut_transfer(run, transfer, transformed, &cut));
     for (uint64_t i = 0; i < cut.count; i++) {
         execution_end end = end_of(transfer, &cut, i, is_send, transformed);
         execution_end sending = end_of(transfer, &cut, i, true, transformed);
+        end.cast = sending.cast = cast;
         bool added = is_local ? array_push(&run->locals, sending) && array_push(&run->locals, end)
                               : array_push(&run->ends, end);
         if (!added)
@@ -302,7 +306,8 @@ static banyan_status measure_ends(execution *run)
 
 static banyan_status check_device(const execution *run)
 {
-    const char *what = run->transform         ? "transforms"
+    bool transforms = run->transform && !transform_is_cast(run->transform);
+    const char *what = transforms             ? "transforms but casts"
                        : run->plan->checksums ? "checksums"
                        : !run->takes_strides  ? "a copy service that takes dense tensors only"
                        : run->keeps_schedules ? NULL

@@ -121,6 +121,7 @@ static banyan_status submit_end(const execution *run, execution_end *end)
             .peer = end->peer,
             .task_id = end->transfer->task_id,
             .part = end->block * BANYAN_TRANSFORM_MAX_PARTS + (uint32_t)p,
+            .flags = end->cast ? BANYAN_COPY_OP_CAST : 0,
         };
         if (part->staged) {
             op.tensor.data = part->staged;
@@ -137,7 +138,8 @@ static banyan_status submit_end(const execution *run, execution_end *end)
 /* A tensor that the source and the destination share is there already. */
 bool execution_same_memory(const DLTensor *a, const DLTensor *b)
 {
-    if (part_address(a) != part_address(b) || a->ndim != b->ndim || !a->strides || !b->strides)
+    if (part_address(a) != part_address(b) || !banyan_dtype_equal(a->dtype, b->dtype) ||
+        a->ndim != b->ndim || !a->strides || !b->strides)
         return false;
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d] || (a->shape[d] > 1 && a->strides[d] != b->strides[d]))

@@ -67,6 +67,11 @@ static banyan_status cast_finalize_recv(void *context, const banyan_transform_ta
     return convert_tensor(task->local, &parts[0]);
 }
 
+bool transform_is_cast(const banyan_transform *transform)
+{
+    return transform && transform->prepare_send == cast_prepare_send;
+}
+
 static void cast_destroy(transform_object *object)
 {
     struct cast_transform *cast = (struct cast_transform *)object;

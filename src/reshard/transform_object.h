@@ -20,6 +20,9 @@ typedef struct transform_object {
                    (options)->size < sizeof(taken) ? (options)->size : sizeof(taken));             \
     } while (0)
 
+/* Did banyan_cast_create make it? A copy service of a device does what it does on the way. */
+bool transform_is_cast(const banyan_transform *transform);
+
 /* Globs of global tensors' names; none lets all pass. */
 typedef struct name_filter {
     char **globs;

@@ -236,6 +236,7 @@ static void talk_nonsense(banyan_world *world, void *context)
         bytes_write_u32(&good, 0);
         bytes_write_u64(&good, 3);
         bytes_write_u64(&good, 4);
+        bytes_write_u32(&good, 0);
         bytes_write_blob(&good, "abc", 3);
     }
     bytes_write_u64(&good, 0);

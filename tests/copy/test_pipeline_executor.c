@@ -426,8 +426,8 @@ static void a_rank_copies_to_itself_by_id(void **state)
                            .dtype = {kDLUInt, 32, 1},
                            .shape = row};
     /* Task 8 is with other ranks; (3, 0) and (3, 1) are two. */
-    banyan_send_op sends[] = {{from, 1, 8, 0}, {from, 4, 3, 1}};
-    banyan_recv_op recvs[] = {{to[0], 2, 8, 0}, {to[1], 4, 3, 1}};
+    banyan_send_op sends[] = {{from, 1, 8, 0, 0}, {from, 4, 3, 1, 0}};
+    banyan_recv_op recvs[] = {{to[0], 2, 8, 0, 0}, {to[1], 4, 3, 1, 0}};
     board *b = board_create(5, 32);
     board_end end;
     board_end_open(b, 4, &end);

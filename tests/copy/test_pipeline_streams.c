@@ -402,8 +402,8 @@ static void moves_to_oneself_are_waited_for_on_the_copy_stream(void **state)
         .data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLUInt, 16, 1}, .shape = shape};
     DLTensor to = from;
     to.data = out;
-    banyan_send_op send = {from, 0, 1, 0};
-    banyan_recv_op recv = {to, 0, 1, 0};
+    banyan_send_op send = {from, 0, 1, 0, 0};
+    banyan_recv_op recv = {to, 0, 1, 0, 0};
     board *b = board_create(2, SLOT_BYTES);
     play p = play_create(b, random_seed());
     static sim device;

@@ -162,12 +162,12 @@ static inline void traffic_submit(traffic *all, banyan_copy_service *service)
 {
     for (size_t i = 0; i < all->send_count; i++) {
         traffic_end *end = &all->sends[i];
-        banyan_send_op op = {*boxed_tensor(&end->box), end->peer, end->task_id, end->part};
+        banyan_send_op op = {*boxed_tensor(&end->box), end->peer, end->task_id, end->part, 0};
         CHECK_OK(banyan_copy_service_submit_send_op(service, &op));
     }
     for (size_t i = 0; i < all->recv_count; i++) {
         traffic_end *end = &all->recvs[i];
-        banyan_recv_op op = {*boxed_tensor(&end->box), end->peer, end->task_id, end->part};
+        banyan_recv_op op = {*boxed_tensor(&end->box), end->peer, end->task_id, end->part, 0};
         CHECK_OK(banyan_copy_service_submit_recv_op(service, &op));
     }
 }

@@ -114,7 +114,7 @@ static inline void gpu_traffic_check(gpu_traffic *all, uint64_t run)
 static inline banyan_copy_op gpu_traffic_op(traffic_end *end, DLDevice device, char *memory)
 {
     boxed *box = &end->box;
-    banyan_copy_op op = {*boxed_tensor(box), end->peer, end->task_id, end->part};
+    banyan_copy_op op = {*boxed_tensor(box), end->peer, end->task_id, end->part, 0};
     op.tensor.device = device;
     op.tensor.data = memory + box->first - (int64_t)op.tensor.byte_offset;
     return op;

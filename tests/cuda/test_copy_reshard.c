@@ -158,6 +158,99 @@ static void a_reshard_can_be_captured(void **state)
     ranks_run_threads(2, run_many, &run);
 }
 
+/* ---- casts ---- */
+
+#define CAST_TENSORS 3
+
+static const struct cast_tensor {
+    const char *name;
+    int64_t shape[2];
+    int source_dim, destination_dim; /* sharded */
+    DLDataType source, destination;
+} cast_tensors[CAST_TENSORS] = {
+    {"up", {48, 64}, 0, 1, {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}},
+    {"down", {36, 50}, 1, 0, {kDLBfloat, 16, 1}, {kDLFloat, 16, 1}},
+    {"same", {12, 24}, 0, 1, {kDLFloat, 32, 1}, {kDLFloat, 32, 1}},
+};
+
+static banyan_layout *cast_layout(int ranks, int rank, bool is_destination)
+{
+    banyan_layout *layout;
+    CHECK_OK(banyan_layout_create(&layout));
+    banyan_mesh mesh = {.ndim = 1, .extent = {ranks}};
+    for (int t = 0; t < CAST_TENSORS; t++) {
+        const struct cast_tensor *of = &cast_tensors[t];
+        banyan_placement placement = {BANYAN_SHARD,
+                                      is_destination ? of->destination_dim : of->source_dim};
+        banyan_layout_add_sharded(layout, of->name, is_destination ? of->destination : of->source,
+                                  2, of->shape, &mesh, &placement, rank);
+    }
+    CHECK_OK(banyan_layout_check(layout));
+    return layout;
+}
+
+static twins cast_twins(banyan_world *world, DLDevice device, bool is_destination)
+{
+    twins made = {
+        .layout = cast_layout(banyan_world_size(world), banyan_world_rank(world), is_destination)};
+    CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.here));
+    CHECK_OK(banyan_tensors_alloc_on(made.layout, world, device, &made.there));
+    return made;
+}
+
+/* What the host makes of the same source is the reference. */
+static void cast_on_both(banyan_world *world, void *context)
+{
+    (void)context;
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    twins source = cast_twins(world, device, false), destination = cast_twins(world, device, true);
+    banyan_transform *cast;
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_reshard_plan *plan;
+    banyan_copy_service *on_gpu = open_on(world, "direct", device), *on_host;
+    CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &on_host));
+    CHECK_OK(banyan_cast_create(NULL, &cast));
+    options.transform = cast;
+    CHECK_OK(banyan_reshard_plan_create(source.layout, destination.layout, world, &options, &plan));
+    void *stream = gpu_stream_create(device);
+    for (int pass = 1; pass <= PASSES; pass++) {
+        filled_make(source.layout, source.here, pass);
+        filled_poison(destination.here);
+        upload(&source);
+        upload(&destination);
+        CHECK_OK(banyan_world_barrier(world));
+        CHECK_OK(banyan_reshard_execute(plan, source.there, destination.there, on_gpu, world, cast,
+                                        stream));
+        gpu_stream_wait(device, stream);
+        CHECK_OK(banyan_copy_service_check(on_gpu));
+        CHECK_OK(banyan_reshard_execute(plan, source.here, destination.here, on_host, world, cast,
+                                        NULL));
+        for (size_t i = 0; i < banyan_tensors_count(destination.here); i++) {
+            const DLTensor *here = banyan_tensors_get(destination.here, i);
+            void *got =
+                gpu_read(banyan_tensors_get(destination.there, i)->data, tensor_bytes(here));
+            CHECK(memcmp(got, here->data, tensor_bytes(here)) == 0, "tensor %zu in pass %d", i,
+                  pass);
+            free(got);
+        }
+    }
+    CHECK_OK(banyan_world_barrier(world));
+    gpu_stream_destroy(device, stream);
+    banyan_reshard_plan_destroy(plan);
+    banyan_transform_destroy(cast);
+    banyan_copy_service_close(on_gpu);
+    banyan_copy_service_close(on_host);
+    twins_free(&source);
+    twins_free(&destination);
+}
+
+static void casts_happen_on_the_way(void **state)
+{
+    (void)state;
+    ranks_run(1, cast_on_both, NULL);
+    ranks_run(3, cast_on_both, NULL);
+}
+
 /* ---- what is refused ---- */
 
 static void refuse(banyan_world *world, void *context)
@@ -204,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_lands_on_gpus),
         cmocka_unit_test(a_reshard_can_be_captured),
+        cmocka_unit_test(casts_happen_on_the_way),
         cmocka_unit_test(what_needs_the_host_is_refused),
     };
     gpu_count();

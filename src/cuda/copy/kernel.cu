@@ -2,6 +2,7 @@
  * begins with another lane than its neighbours, so that all links are busy all the time. */
 #include "cuda/copy/kernel.h"
 
+#include "cuda/copy/cast.cuh"
 #include "cuda/copy/memory.cuh"
 #include "cuda/device.cuh"
 
@@ -155,6 +156,31 @@ template <typename word> static __device__ void move_tile(const tile &of, unsign
     }
 }
 
+/* ---- casts ---- */
+
+#define CASTS_IN_FLIGHT 4
+
+static __device__ void cast_tile(const tile &of, unsigned width, copy_cast cast, unsigned lane)
+{
+    for (unsigned first = lane; first < of.units; first += COPY_WARP * CASTS_IN_FLIGHT) {
+        uint4 bits[CASTS_IN_FLIGHT];
+        int64_t to[CASTS_IN_FLIGHT], from;
+#pragma unroll
+        for (int k = 0; k < CASTS_IN_FLIGHT; k++) {
+            unsigned unit = first + (unsigned)k * COPY_WARP;
+            unit_place<-1>(of, of.inner, unit, &to[k], &from);
+            if (unit < of.units && width > 1)
+                bits[k] = load_four(of.from + from, cast);
+            else if (unit < of.units)
+                cast_one(of.to + to[k], of.from + from, cast);
+        }
+#pragma unroll
+        for (int k = 0; k < CASTS_IN_FLIGHT; k++)
+            if (width > 1 && first + (unsigned)k * COPY_WARP < of.units)
+                store_four(of.to + to[k], bits[k], cast);
+    }
+}
+
 /* ---- walks ---- */
 
 static __device__ char *element_of(const copy_walk_side *side, uint64_t elem)
@@ -180,7 +206,26 @@ static __device__ void walk_tile(const copy_walk *walk, uint64_t number, unsigne
     }
 }
 
+static __device__ void cast_walk_tile(const copy_walk *walk, uint64_t number, copy_cast cast,
+                                      unsigned lane)
+{
+    uint64_t first = number * COPY_TILE_UNITS;
+    uint64_t end = walk->elems - first < COPY_TILE_UNITS ? walk->elems : first + COPY_TILE_UNITS;
+    for (uint64_t elem = first + lane; elem < end; elem += COPY_WARP)
+        cast_one(element_of(&walk->to, elem), element_of(&walk->from, elem), cast);
+}
+
 /* ---- lanes ---- */
+
+static __device__ void cast_any(const copy_args *run, const copy_move *move, uint64_t number,
+                                unsigned lane)
+{
+    copy_cast cast = (copy_cast)move->cast;
+    if (move->is_walk)
+        cast_walk_tile(run->walks + move->first_dim, number, cast, lane);
+    else
+        cast_tile(tile_of(move, run->dims + move->first_dim, number), move->width, cast, lane);
+}
 
 template <typename word>
 static __device__ __forceinline__ void move_one(const copy_args *run, const copy_move *move,
@@ -199,7 +244,10 @@ static __device__ void move_span(const copy_args *run, const copy_span *span, un
     for (uint64_t left = span->tiles; left > 0; left--) {
         for (; number == move->tiles; move++)
             number = 0;
-        switch (move->width) {
+        switch (move->cast == COPY_AS_IT_IS ? move->width : 0) {
+        case 0:
+            cast_any(run, move, number, lane);
+            break;
         case 16:
             move_one<uint4>(run, move, number, lane);
             break;

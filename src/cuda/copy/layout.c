@@ -18,6 +18,7 @@ typedef struct box {
     char *to;
     const char *from;
     uint32_t width;
+    copy_cast cast;
     int count;
     struct box_dim {
         uint64_t extent;
@@ -102,6 +103,7 @@ static banyan_status add_box(copy_layout *layout, size_t lane, const box *of)
         .from = of->from,
         .first_dim = (uint32_t)layout->dim_count,
         .width = (uint16_t)of->width,
+        .cast = (uint8_t)of->cast,
     };
     if (status == BANYAN_OK && layout->dim_count > UINT32_MAX - DIMS_MAX)
         status =
@@ -211,6 +213,66 @@ static banyan_status add_move(copy_layout *layout, size_t lane, const strided_mo
                                : add_within_extents(layout, lane, &made);
 }
 
+/* ---- casts ---- */
+
+#define CAST_ELEMENTS 4 /* of a unit, where they lie together */
+
+static copy_cast cast_of(const direct_move *move)
+{
+    static const copy_cast casts[][4] = {
+        [STRIDED_F32] = {[STRIDED_F16] = COPY_F32_TO_F16, [STRIDED_BF16] = COPY_F32_TO_BF16},
+        [STRIDED_F16] = {[STRIDED_F32] = COPY_F16_TO_F32, [STRIDED_BF16] = COPY_F16_TO_BF16},
+        [STRIDED_BF16] = {[STRIDED_F32] = COPY_BF16_TO_F32, [STRIDED_F16] = COPY_BF16_TO_F16},
+    };
+    return casts[move->from_format][move->to_format];
+}
+
+static int64_t format_bytes(strided_format format)
+{
+    return format == STRIDED_F32 ? 4 : 2;
+}
+
+/* Can four elements be read and written at once, wherever the box has them? */
+static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
+{
+    const struct box_dim *run = &of->dims[of->count - 1];
+    uint64_t to = (uintptr_t)of->to, from = (uintptr_t)of->from;
+    for (int i = 0; i < of->count - 1; i++) {
+        to |= (uint64_t)of->dims[i].to;
+        from |= (uint64_t)of->dims[i].from;
+    }
+    return run->extent % CAST_ELEMENTS == 0 && run->to == to_bytes && run->from == from_bytes &&
+           to % (uint64_t)(CAST_ELEMENTS * to_bytes) == 0 &&
+           from % (uint64_t)(CAST_ELEMENTS * from_bytes) == 0;
+}
+
+/* The loops are of elements. The run is one, or some that are the destination's size apart on both
+ * sides: whoever planned the move looked no further. */
+static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_move *of)
+{
+    const strided_move *move = &of->move;
+    int64_t to_bytes = format_bytes(of->to_format), from_bytes = format_bytes(of->from_format);
+    box made = {.to = move->to, .from = move->from, .width = 1, .cast = cast_of(of)};
+    uint64_t run = move->run_bytes / (uint64_t)to_bytes;
+    for (int i = 0; i < move->count; i++)
+        if (move->loops[i].extent > 1)
+            made.dims[made.count++] =
+                (struct box_dim){move->loops[i].extent, move->loops[i].to, move->loops[i].from};
+    if (run > 1 || made.count == 0)
+        made.dims[made.count++] = (struct box_dim){run, to_bytes, to_bytes};
+    if (!is_wide(&made, to_bytes, from_bytes))
+        return is_transpose(&made) ? add_transpose(layout, lane, &made)
+                                   : add_within_extents(layout, lane, &made);
+    struct box_dim *inner = &made.dims[made.count - 1];
+    made.width = CAST_ELEMENTS;
+    inner->extent /= CAST_ELEMENTS;
+    inner->to *= CAST_ELEMENTS;
+    inner->from *= CAST_ELEMENTS;
+    return add_within_extents(layout, lane, &made);
+}
+
+/* ---- walks ---- */
+
 static copy_walk_side side_of(const strided_view *view, uint64_t *places)
 {
     copy_walk_side side = {.data = view->data, .count = (uint32_t)view->ndim};
@@ -223,8 +285,9 @@ static copy_walk_side side_of(const strided_view *view, uint64_t *places)
     return side;
 }
 
-static banyan_status add_walk(copy_layout *layout, size_t lane, const direct_walk *of)
+static banyan_status add_walk(copy_layout *layout, size_t lane, const direct_move *moved)
 {
+    const direct_walk *of = moved->walk;
     banyan_status status = make_room((void **)&layout->walks, layout->walk_count,
                                      &layout->walk_room, sizeof *layout->walks);
     if (status == BANYAN_OK)
@@ -237,13 +300,18 @@ static banyan_status add_walk(copy_layout *layout, size_t lane, const direct_wal
     walk.to = side_of(&of->to, &places);
     walk.from = side_of(&of->from, &places);
     uint32_t width = unit_of(places);
+    if (moved->to_format != moved->from_format)
+        width = (uint32_t)of->to.elem_bytes;
     walk.elem_units = (uint32_t)of->to.elem_bytes / width;
     copy_move move = {
         .tiles = (walk.elems * walk.elem_units + COPY_TILE_UNITS - 1) / COPY_TILE_UNITS,
         .first_dim = (uint32_t)layout->walk_count,
         .width = (uint16_t)width,
         .is_walk = 1,
+        .cast = (uint8_t)cast_of(moved),
     };
+    if (move.cast != COPY_AS_IT_IS)
+        move.width = 1;
     layout->walks[layout->walk_count++] = walk;
     keep_tiles(layout, lane, &move);
     return BANYAN_OK;
@@ -290,7 +358,9 @@ static banyan_status add_lane(copy_layout *layout, const mover_lane *lane, size_
     for (size_t i = 0; i < lane->moves->list.count && status == BANYAN_OK; i++) {
         const direct_move *move = &lane->moves->list.data[i];
         if (move->walk)
-            status = add_walk(layout, number, move->walk);
+            status = add_walk(layout, number, move);
+        else if (move->to_format != move->from_format)
+            status = add_cast(layout, number, move);
         else if (leaves && engine_bytes > 0 && move->move.run_bytes >= engine_bytes)
             status =
                 add_engine_runs(layout, number, &move->move, 0, move->move.to, move->move.from);

@@ -32,9 +32,21 @@ typedef struct copy_move {
     uint16_t outer_count, inner_count;
     uint32_t chunk, chunks;
     uint32_t inner_units;
-    uint16_t width;   /* of a unit: 1, 2, 4, 8 or 16 bytes */
-    uint16_t is_walk; /* then first_dim is the number of a copy_walk, and a chunk is a tile */
+    uint16_t width;  /* of a unit: 1, 2, 4, 8 or 16 bytes; of a cast: 1 or 4 elements */
+    uint8_t is_walk; /* then first_dim is the number of a copy_walk, and a chunk is a tile */
+    uint8_t cast;    /* enum copy_cast */
 } copy_move;
+
+/* What becomes of elements. */
+typedef enum copy_cast {
+    COPY_AS_IT_IS,
+    COPY_F32_TO_F16,
+    COPY_F32_TO_BF16,
+    COPY_F16_TO_F32,
+    COPY_F16_TO_BF16,
+    COPY_BF16_TO_F32,
+    COPY_BF16_TO_F16
+} copy_cast;
 
 #define COPY_WALK_DIMS 8
 
