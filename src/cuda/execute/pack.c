@@ -125,14 +125,14 @@ static bool writes_into(const engine_program *program, const engine_step *writer
 static bool part_meets(const engine_program *program, const engine_step *steps, uint32_t at,
                        uint32_t iterations)
 {
-    const engine_step *part = &steps[at];
-    for (uint32_t i = at; i-- > 0 && steps[i].number == part->number;) {
+    const engine_step *later = &steps[at];
+    for (uint32_t i = at; i-- > 0 && steps[i].number == later->number;) {
         if (steps[i].kind == KERNEL_PASS)
             continue;
         if (!moves_bytes(&steps[i]))
             break;
-        if (writes_into(program, part, &steps[i], iterations) ||
-            writes_into(program, &steps[i], part, iterations))
+        if (writes_into(program, later, &steps[i], iterations) ||
+            writes_into(program, &steps[i], later, iterations))
             return true;
     }
     return false;
