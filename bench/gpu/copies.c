@@ -1,5 +1,7 @@
 #include "copies.h"
 
+#include "copies_model.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,17 +14,27 @@ typedef struct copy_case {
     size_t task_count; /* for each partner */
     size_t task_bytes;
     bool both_ways;
-    double goal; /* share of the copy engine's speed; 0: none */
+    double goal;              /* share of the copy engine's speed; 0: none */
+    bool transposed;          /* rows and columns change places */
+    const char *engine_bytes; /* BANYAN_COPY_ENGINE_BYTES; NULL: its default */
 } copy_case;
 
+#define MIB ((size_t)1 << 20)
+
 static const copy_case cases[] = {
-    {"contiguous, one way", 0, 1, BYTES, false, 0.95},
-    {"contiguous, both ways", 0, 1, BYTES, true, 0.95},
-    {"rows of 256 B, one way", 256, 1, BYTES, false, 0.85},
-    {"rows of 2 KiB, one way", 2048, 1, BYTES, false, 0.85},
-    {"rows of 2 KiB, both ways", 2048, 1, BYTES, true, 0.85},
-    {"10,000 × 4 KiB, one way", 0, 10000, 4096, false, 0},
-    {"256 × 1 MiB, both ways", 0, 256, (size_t)1 << 20, true, 0},
+    {"contiguous, one way", 0, 1, BYTES, false, 0.95, false, NULL},
+    {"contiguous, both ways", 0, 1, BYTES, true, 0.95, false, NULL},
+    {"the same by the kernel", 0, 1, BYTES, true, 0, false, "0"},
+    {"16 × 16 MiB, both ways", 0, 16, 16 * MIB, true, 0, false, NULL},
+    {"rows of 64 B, both ways", 64, 1, BYTES, true, 0, false, NULL},
+    {"rows of 256 B, one way", 256, 1, BYTES, false, 0.85, false, NULL},
+    {"rows of 2 KiB, one way", 2048, 1, BYTES, false, 0.85, false, NULL},
+    {"rows of 2 KiB, both ways", 2048, 1, BYTES, true, 0.85, false, NULL},
+    {"rows of 1002 B, both ways", 1002, 1, 1002 * ((size_t)256 << 10), true, 0, false, NULL},
+    {"transposed, both ways", 16384, 1, 128 * MIB, true, 0, true, NULL},
+    {"10,000 × 4 KiB, one way", 0, 10000, 4096, false, 0, false, NULL},
+    {"256 × 1 MiB, both ways", 0, 256, MIB, true, 0, false, NULL},
+    {"1 × 4 KiB, both ways", 0, 1, 4096, true, 0, false, NULL},
 };
 
 typedef struct traffic {
@@ -47,8 +59,12 @@ static void describe(const traffic *t, char *data, bool at_source, size_t task, 
     size_t row = of->row_bytes ? of->row_bytes : of->task_bytes;
     shape[0] = (int64_t)(of->task_bytes / row);
     shape[1] = (int64_t)(row / 2);
-    strides[0] = shape[1] * (at_source && of->row_bytes ? 2 : 1);
+    strides[0] = shape[1] * (at_source && of->row_bytes && !of->transposed ? 2 : 1);
     strides[1] = 1;
+    if (of->transposed && at_source) {
+        strides[0] = 1;
+        strides[1] = shape[0];
+    }
     *tensor = (DLTensor){.data = data,
                          .device = BANYAN_CUDA(t->on->device),
                          .ndim = 2,
@@ -81,11 +97,12 @@ static void run(void *context, cudaStream_t stream)
     need(banyan_copy_schedule_run(t->schedule, stream));
 }
 
-/* What the partner's source has, which is filled by rank: fetched the slow way. */
+/* What the partner's source has, which is filled by rank: fetched the slow way. Elements that
+ * change places are left to tests. */
 static bool is_right(const traffic *t, const banyan_memory *sources)
 {
     const copy_case *of = t->of;
-    if (!of->both_ways && t->on->rank < t->on->ranks / 2)
+    if (of->transposed || (!of->both_ways && t->on->rank < t->on->ranks / 2))
         return true;
     void *theirs;
     size_t bytes, row = of->row_bytes ? of->row_bytes : of->task_bytes;
@@ -125,7 +142,12 @@ static bool measure(traffic *t, const banyan_memory *sources, const char *backen
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     banyan_copy_service *service;
     options.device = BANYAN_CUDA(t->on->device);
-    if (banyan_copy_service_open(t->on->world, backend, &options, &service) != BANYAN_OK) {
+    if (t->of->engine_bytes)
+        setenv("BANYAN_COPY_ENGINE_BYTES", t->of->engine_bytes, 1);
+    banyan_status opened = banyan_copy_service_open(t->on->world, backend, &options, &service);
+    if (t->of->engine_bytes)
+        unsetenv("BANYAN_COPY_ENGINE_BYTES");
+    if (opened != BANYAN_OK) {
         if (t->on->rank == 0)
             printf("%-26s %-9s not measured: %s\n", t->of->name, backend, banyan_last_error());
         return true;
@@ -170,5 +192,7 @@ bool copies_measure(const gpu *on, const limits *limit, FILE *json)
     need(banyan_world_barrier(on->world));
     banyan_memory_free(sources);
     banyan_memory_free(destinations);
+    for (size_t k = 0; k < sizeof(backends) / sizeof(backends[0]); k++)
+        right &= copies_measure_model(on, backends[k], limit->both_ways_gbs, json, &follows);
     return right;
 }
