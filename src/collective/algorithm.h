@@ -162,6 +162,7 @@ void sendrecv_pipelined(algorithm *a);
 
 void allreduce_oneshot_direct(algorithm *a);
 void allreduce_twoshot_direct(algorithm *a);
+void allreduce_push_direct(algorithm *a);
 void allgather_direct(algorithm *a);
 void reducescatter_direct(algorithm *a);
 void alltoall_direct(algorithm *a);
@@ -185,6 +186,11 @@ void reduce_tree(algorithm *a);
 void allreduce_hierarchical(algorithm *a);
 void allgather_hierarchical(algorithm *a);
 void sendrecv_port(algorithm *a);
+
+int factor_ports(int ranks);
+void allreduce_ports(algorithm *a);
+void allgather_ports(algorithm *a);
+void reducescatter_ports(algorithm *a);
 
 void allreduce_switch(algorithm *a);
 void allreduce_switch_direct(algorithm *a);

@@ -57,6 +57,23 @@ void allreduce_twoshot_direct(algorithm *a)
     }
 }
 
+/* The same by writing alone, which GPUs do faster than reading: inputs come to their owners'
+ * scratch, of which runs use the halves in turn. Who hears that a peer's input has come knows that
+ * the peer has begun, and may be written. */
+void allreduce_push_direct(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        EACH_PEER(a, rank, peer)
+        remote_put(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer), 0);
+        mesh_meet(a, MESH_BEGUN, rank, 0);
+        reduce_block_into(a, rank, slots, output_at(a, rank, rank), 0);
+        EACH_PEER(a, rank, peer)
+        remote_put(a, output_at(a, peer, rank), output_at(a, rank, rank), 0);
+        mesh_meet(a, MESH_DONE, rank, 0);
+    }
+}
+
 void reducescatter_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {

@@ -3,15 +3,17 @@
 /* In place, one memory has one name, so that the compiler sees what depends on what. */
 banyan_chunk input_range(const algorithm *a, int rank, int start, int stop)
 {
+    int own = rank * (int)a->input_chunks;
     if (a->in_place && a->collective == BANYAN_ALLGATHER)
-        return output_range(a, rank, rank + start, rank + stop);
+        return output_range(a, rank, own + start, own + stop);
     return banyan_input(a->program, rank, (uint64_t)start, (uint64_t)stop);
 }
 
 banyan_chunk output_range(const algorithm *a, int rank, int start, int stop)
 {
+    int own = rank * (int)a->input_chunks / a->ranks;
     if (a->in_place && a->collective == BANYAN_REDUCESCATTER)
-        return input_range(a, rank, rank + start, rank + stop);
+        return input_range(a, rank, own + start, own + stop);
     if (a->in_place && a->collective != BANYAN_ALLGATHER)
         return input_range(a, rank, start, stop);
     return banyan_output(a->program, rank, (uint64_t)start, (uint64_t)stop);

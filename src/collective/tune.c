@@ -17,7 +17,10 @@
 #define BATCH_NS (NS_PER_MS) /* a batch lasts about so long, but at least one run */
 #define RUNS_MAX 1000
 #define INSTANCES_MOST 128
-#define INSTANCE_LEAST 256 /* bytes of a message for each */
+#define INSTANCES_FIRST 32
+#define INSTANCE_USUAL (UINT64_C(32) << 10) /* bytes of a message for each */
+#define INSTANCE_LEAST 256
+#define HOPELESS 2.5
 #define KINDS (BANYAN_REDUCE - BANYAN_ALLREDUCE + 1)
 #define FIELDS (2 * KINDS - 1) /* each on two kinds of memory, but reduce */
 
@@ -136,29 +139,43 @@ static banyan_status time_is_up(const struct field *field, bool *up)
     return BANYAN_OK;
 }
 
-/* Thread blocks cost nothing on a device that has room for them, and more of them move more, up to
- * some number: twice as many are tried as long as that gains something. On the host the thread of a
- * rank runs them all. */
-static banyan_status try_instances(const struct field *field, tuning_row *row,
-                                   uint64_t message_bytes, double *run_ns)
+/* Twice, or half, as many instances as long as that gains something. */
+static banyan_status climb(const struct field *field, tuning_row *row, uint64_t message_bytes,
+                           bool up, double *run_ns, bool *gained)
 {
-    RETURN_IF_FAILED(try_algorithm(field, row, message_bytes, run_ns));
-    int most = executor_is_host(field->comm->executor) ? 1 : INSTANCES_MOST;
-    tuning_row more = *row;
-    for (int instances = 2; instances <= most; instances *= 2) {
-        double more_ns;
-        more.instances = instances;
-        if (message_bytes / (uint64_t)instances < INSTANCE_LEAST)
-            break;
-        RETURN_IF_FAILED(try_algorithm(field, &more, message_bytes, &more_ns));
-        if (more_ns > *run_ns * 1.1)
-            break;
-        if (more_ns < *run_ns) {
-            *run_ns = more_ns;
-            *row = more;
-        }
+    for (tuning_row next = *row;;) {
+        double next_ns;
+        next.instances = up ? 2 * next.instances : next.instances / 2;
+        if (next.instances < 1 || next.instances > INSTANCES_MOST ||
+            message_bytes / (uint64_t)next.instances < INSTANCE_LEAST)
+            return BANYAN_OK;
+        RETURN_IF_FAILED(try_algorithm(field, &next, message_bytes, &next_ns));
+        if (next_ns >= *run_ns)
+            return BANYAN_OK;
+        *run_ns = next_ns;
+        *row = next;
+        *gained = true;
     }
-    return BANYAN_OK;
+}
+
+/* Thread blocks cost nothing on a device that has room for them, and more of them move more, up to
+ * some number; what is much slower than the best so far to begin with is left. On the host the
+ * thread of a rank runs them all. */
+static banyan_status try_instances(const struct field *field, tuning_row *row,
+                                   uint64_t message_bytes, double best_ns, double *run_ns)
+{
+    bool on_host = executor_is_host(field->comm->executor), gained = false;
+    if (!on_host) {
+        row->instances = 1;
+        while (row->instances < INSTANCES_FIRST &&
+               message_bytes / (uint64_t)row->instances > INSTANCE_USUAL)
+            row->instances *= 2;
+    }
+    RETURN_IF_FAILED(try_algorithm(field, row, message_bytes, run_ns));
+    if (on_host || (best_ns > 0 && *run_ns > HOPELESS * best_ns))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(climb(field, row, message_bytes, true, run_ns, &gained));
+    return gained ? BANYAN_OK : climb(field, row, message_bytes, false, run_ns, &gained);
 }
 
 /* `*whole`: all algorithms have been tried in time, and `best` is the best of all. */
@@ -184,7 +201,7 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
                           .up_to_bytes = message_bytes};
         snprintf(row.algorithm, sizeof row.algorithm, "%s", info.name);
         double run_ns;
-        RETURN_IF_FAILED(try_instances(field, &row, message_bytes, &run_ns));
+        RETURN_IF_FAILED(try_instances(field, &row, message_bytes, best_ns, &run_ns));
         if (!found || run_ns < best_ns) {
             best_ns = run_ns;
             *best = row;
