@@ -186,6 +186,7 @@ static void close_engine(void *opened)
         pthread_join(engine->watcher, NULL);
     if (engine->serves)
         pthread_join(engine->proxy, NULL);
+    ports_end(engine);
     trace_close(engine);
     if (engine->stream && driver_enter(engine->device) == BANYAN_OK) {
         driver.cuStreamDestroy(engine->stream);

@@ -101,6 +101,7 @@ struct cuda_engine {
     pthread_mutex_t ports_lock;
     atomic_uint visitors;
     cuda_plan *served;
+    CUstream port_streams[ENGINE_RANKS_MAX]; /* by peer; NULL: not yet */
 
     CUdeviceptr tracer, records;
     bool traces;
@@ -151,6 +152,7 @@ banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, v
 /* ports.c: with the plan's memory in place; and before it goes. */
 banyan_status ports_open(cuda_plan *plan);
 void ports_close(cuda_plan *plan);
+void ports_end(cuda_engine *engine); /* after its thread */
 /* Wait until what was posted is done. The device is entered. */
 banyan_status ports_drain(cuda_plan *plan);
 /* SYSTEM when copies could not be begun. */

@@ -123,14 +123,23 @@ static void leave(cuda_engine *engine)
 
 /* ---- opening and closing ---- */
 
-static banyan_status make_streams(cuda_plan *plan)
+/* A stream a peer for all plans: a device has few queues, and streams that share one with a
+ * caller's would wait behind kernels that wait for what these copy. */
+static banyan_status find_streams(cuda_plan *plan)
 {
-    int device = plan->engine->device;
+    cuda_engine *engine = plan->engine;
     banyan_status status = BANYAN_OK;
     driver_capture before;
-    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
-    for (uint32_t i = 0; i < plan->port_count && status == BANYAN_OK; i++)
-        status = DRIVER(device, cuStreamCreate, &plan->ports[i].stream, CU_STREAM_NON_BLOCKING);
+    RETURN_IF_FAILED(engine_enter(engine, &before));
+    cuda_port *port = plan->ports;
+    for (uint32_t i = 0; i < plan->shape.end_count && status == BANYAN_OK; i++) {
+        if (!plan->ends[i].is_port)
+            continue;
+        CUstream *stream = &engine->port_streams[plan->ends[i].peer];
+        if (!*stream)
+            status = DRIVER(engine->device, cuStreamCreate, stream, CU_STREAM_NON_BLOCKING);
+        port++->stream = *stream;
+    }
     engine_leave(before);
     return status;
 }
@@ -140,7 +149,7 @@ banyan_status ports_open(cuda_plan *plan)
     cuda_engine *engine = plan->engine;
     if (plan->port_count == 0)
         return BANYAN_OK;
-    RETURN_IF_FAILED(make_streams(plan));
+    RETURN_IF_FAILED(find_streams(plan));
     if (!engine->serves)
         RETURN_IF_FAILED(engine_start_thread(engine, serve, &engine->proxy));
     engine->serves = true;
@@ -162,14 +171,18 @@ void ports_close(cuda_plan *plan)
         }
     }
     leave(engine);
+}
+
+void ports_end(cuda_engine *engine)
+{
     driver_capture before;
-    if (plan->port_count == 0 || engine_enter(engine, &before) != BANYAN_OK)
+    if (engine_enter(engine, &before) != BANYAN_OK)
         return;
-    for (uint32_t i = 0; i < plan->port_count; i++) {
-        if (!plan->ports[i].stream)
+    for (int i = 0; i < ENGINE_RANKS_MAX; i++) {
+        if (!engine->port_streams[i])
             continue;
-        driver.cuStreamSynchronize(plan->ports[i].stream);
-        driver.cuStreamDestroy(plan->ports[i].stream);
+        driver.cuStreamSynchronize(engine->port_streams[i]);
+        driver.cuStreamDestroy(engine->port_streams[i]);
     }
     engine_leave(before);
 }
