@@ -238,6 +238,69 @@ static void loops_may_be_long(void **state)
     ranks_run(1, run_long_loop, NULL);
 }
 
+/* ---- port channels ---- */
+
+/* Rank 0 puts its input to rank 1, 16 bytes and a signal at a time. */
+static banyan_plan *small_puts(void)
+{
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
+    banyan_program *program;
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_create("small_puts", &collective, 2, NULL, &program));
+    banyan_port_channel *to = banyan_port_channel_create(program, 1, 0);
+    banyan_port_channel *from = banyan_port_channel_create(program, 0, 1);
+    banyan_memory_channel *tell = banyan_memory_channel_create(program, 0, 1);
+    banyan_memory_channel *hear = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_signal(tell, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(hear, 0, BANYAN_SYNC_BOTH);
+    banyan_loop_begin(program, 16, 1);
+    banyan_port_put_with_signal(to, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
+                                0);
+    banyan_port_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_loop_end(program);
+    banyan_port_flush(to, 0, BANYAN_SYNC_BOTH);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+static void put_often(banyan_world *world, void *context)
+{
+    (void)context;
+    struct player p;
+    enter(&p, world);
+    banyan_plan *plan = small_puts();
+    enum { ELEMS = 4096 };
+    load(&p, plan, ELEMS * 4);
+    int32_t *input = take(&p, ELEMS * 4), *output = take(&p, ELEMS * 4);
+    int32_t *values = malloc(ELEMS * 4);
+    for (int run = 0; run < 3; run++) {
+        for (int i = 0; i < ELEMS; i++)
+            values[i] = value_of(p.rank, run, i);
+        gpu_copy(input, values, ELEMS * 4);
+        CHECK_OK(banyan_plan_run(p.loaded, input, output, ELEMS * 4, BANYAN_I32, p.stream));
+        gpu_stream_wait(p.device, p.stream);
+        CHECK_OK(banyan_plan_status(p.loaded));
+        int32_t *got = gpu_read(output, ELEMS * 4);
+        for (int i = 0; i < ELEMS && p.rank == 1; i++)
+            CHECK(got[i] == value_of(0, run, i), "run %d: element %d is %d", run, i, got[i]);
+        free(got);
+        if (run == 1)
+            CHECK_OK(banyan_plan_reset(p.loaded));
+    }
+    free(values);
+    give_back(&p, input);
+    give_back(&p, output);
+    leave(&p);
+    banyan_plan_destroy(plan);
+}
+
+static void a_port_channel_carries_more_than_its_queue_holds(void **state)
+{
+    (void)state;
+    ranks_run(2, put_often, NULL);
+}
+
 /* ---- graphs ---- */
 
 static void replay(struct player *p, int replays)
@@ -443,6 +506,7 @@ int main(void)
         cmocka_unit_test(runs_follow_each_other_without_the_host),
         cmocka_unit_test(programs_come_and_go_with_sizes),
         cmocka_unit_test(loops_may_be_long),
+        cmocka_unit_test(a_port_channel_carries_more_than_its_queue_holds),
         cmocka_unit_test(a_graph_of_one_run_is_right_a_thousand_times),
         cmocka_unit_test(a_captured_program_stays_when_others_make_room),
         cmocka_unit_test(what_a_gpu_cannot_run_is_refused_with_numbers),
