@@ -12,6 +12,7 @@
 #include "handwritten.h"
 #include "hardware.h"
 #include "nccl.h"
+#include "reshards.h"
 
 enum column { REGISTERED, ORDINARY, NCCL_PEER, BY_HAND, COLUMNS };
 static const char *const column_names[] = {"registered", "ordinary", "nccl", "by hand"};
@@ -291,7 +292,7 @@ static uint64_t parse_bytes(const char *text, char **end)
 static int refuse(void)
 {
     fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [allreduce] [allgather] "
-                    "[reducescatter] [fixed] [copies]\n");
+                    "[reducescatter] [fixed] [copies] [reshard]\n");
     return 2;
 }
 
@@ -333,6 +334,10 @@ int main(int argc, char **argv)
         fprintf(b.json, "\n], \"copies\": [");
     if (wanted_name("copies", argv + first, argc - first))
         b.wrong |= !copies_measure(&b.on, &b.limit, b.json);
+    if (b.json)
+        fprintf(b.json, "\n], \"reshards\": [");
+    if (wanted_name("reshard", argv + first, argc - first))
+        b.wrong |= !reshards_measure(&b.on, b.json);
     if (b.json) {
         fprintf(b.json, "\n]}\n");
         if (fclose(b.json) != 0) {
