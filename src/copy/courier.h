@@ -22,6 +22,7 @@ typedef struct courier_batch {
 /* The n-th batch that this rank sends is packed into its send slot n % 2, and the n-th that it
  * receives comes to its receive slot n % 2. */
 typedef struct courier_step {
+    uint64_t round; /* ascending; a batch is of the same round at both ends */
     courier_batch send, recv;
 } courier_step;
 

@@ -160,7 +160,8 @@ static banyan_status fill_iterations(const planner *plan, pipeline_schedule *sch
     size_t flows = plan->sends.flow_count + plan->recvs.flow_count, count = plan->rounds.count;
     banyan_segment **segments = arena_take(memory, (flows + 1) * sizeof *segments);
     banyan_iteration *iterations = arena_take(memory, (count + 1) * sizeof *iterations);
-    if (!segments || !iterations)
+    uint64_t *rounds = arena_take(memory, (count + 1) * sizeof *rounds);
+    if (!segments || !iterations || !rounds)
         return BANYAN_ERR_NO_MEMORY;
     banyan_segment **recv_segments = segments + plan->sends.flow_count;
     RETURN_IF_FAILED(side_segments(memory, &plan->sends, segments));
@@ -171,8 +172,10 @@ static banyan_status fill_iterations(const planner *plan, pipeline_schedule *sch
             slot_batch(&plan->sends, segments, round->send_flow, round->send_batch),
             slot_batch(&plan->recvs, recv_segments, round->recv_flow, round->recv_batch)};
         schedule->recv_bytes += iterations[i].recv.bytes;
+        rounds[i] = round->number;
     }
     schedule->iterations = iterations;
+    schedule->rounds = rounds;
     schedule->iteration_count = count;
     return BANYAN_OK;
 }

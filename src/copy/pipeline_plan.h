@@ -10,6 +10,7 @@
 typedef struct pipeline_schedule {
     arena memory;
     const banyan_iteration *iterations;
+    const uint64_t *rounds; /* of each iteration, ascending: both ends of a batch know it by one */
     size_t iteration_count;
     uint64_t recv_bytes;         /* through slots */
     const banyan_send_op *sends; /* those of moves to oneself */

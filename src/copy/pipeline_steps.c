@@ -51,6 +51,7 @@ static banyan_status fill_batches(const pipeline_schedule *schedule, const couri
     for (size_t i = 0; i < schedule->iteration_count; i++) {
         const banyan_iteration *planned = &schedule->iterations[i];
         courier_step *step = &steps->list[i];
+        step->round = schedule->rounds[i];
         step->send.peer = step->recv.peer = -1;
         if (planned->send.peer >= 0)
             RETURN_IF_FAILED(

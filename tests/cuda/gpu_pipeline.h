@@ -88,6 +88,15 @@ static inline void move_traffic(banyan_world *world, void *context)
     gpu_traffic_free(all);
 }
 
+/* Graphs of emulated GPUs run in any order that what is captured allows, as real ones may. In main.
+ */
+static inline void gpu_pipeline_shuffle_graphs(void)
+{
+    char seed[32];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)random_seed());
+    setenv("BANYAN_EMULATED_GRAPH_SEED", seed, 0);
+}
+
 /* ---- failures ---- */
 
 #define PAIR_BYTES 100000

@@ -6,6 +6,8 @@
 #include "copy/traffic.h"
 #include "support/gpu_stream.h"
 
+#define GPU_SCRATCH_BYTES ((size_t)4 << 20)
+
 typedef struct gpu_traffic {
     traffic *boxes;
     DLDevice device;
@@ -17,6 +19,7 @@ typedef struct gpu_traffic {
     banyan_memory *recvs;
     char *received;       /* where tensors are received: `recvs`, or memory of another origin */
     unsigned char *image; /* on the host, of the larger side */
+    char *scratch;        /* so large that few fills of it take long */
 } gpu_traffic;
 
 /* Some boxes begin where a line does, some anywhere. */
@@ -57,6 +60,7 @@ static inline gpu_traffic *gpu_traffic_make(banyan_world *world, DLDevice device
     made->stream = gpu_stream_create(device);
     CHECK_OK(gpu_memory()->alloc(device.device_id, made->send_bytes, (void **)&made->sends));
     CHECK_OK(gpu_memory()->alloc(device.device_id, made->send_bytes, (void **)&made->staged));
+    CHECK_OK(gpu_memory()->alloc(device.device_id, GPU_SCRATCH_BYTES, (void **)&made->scratch));
     CHECK_OK(banyan_memory_alloc_on(world, device, made->recv_bytes, &made->recvs));
     made->received = banyan_memory_local(made->recvs);
     return made;
@@ -67,6 +71,7 @@ static inline void gpu_traffic_free(gpu_traffic *all)
     gpu_stream_destroy(all->device, all->stream);
     gpu_memory()->free(all->device.device_id, all->sends);
     gpu_memory()->free(all->device.device_id, all->staged);
+    gpu_memory()->free(all->device.device_id, all->scratch);
     banyan_memory_free(all->recvs);
     traffic_free(all->boxes);
     free(all->send_at);
@@ -91,7 +96,7 @@ static inline void gpu_traffic_fill(gpu_traffic *all, uint64_t run)
 /* The sources come to hold the new data milliseconds after this was queued. */
 static inline void gpu_traffic_update(gpu_traffic *all)
 {
-    gpu_stream_delay(all->device, all->stream, all->sends, all->send_bytes);
+    gpu_stream_delay(all->device, all->stream, all->scratch, GPU_SCRATCH_BYTES);
     gpu_stream_copy(all->device, all->stream, all->sends, all->staged, all->send_bytes);
 }
 

@@ -102,5 +102,6 @@ int main(void)
      * front of what it waits for. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     gpu_count();
+    gpu_pipeline_shuffle_graphs();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,7 @@ int main(void)
         cmocka_unit_test(calls_that_do_not_come_back_are_left),
     };
     gpu_count();
+    gpu_pipeline_shuffle_graphs();
     if (gpu_is_emulated())
         setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "fibers.h"
+#include "frontier.h"
 
 typedef enum work_kind {
     WORK_COPY,
@@ -33,13 +34,14 @@ typedef struct work {
     void *argument; /* a copy of its own */
     fiber_index grid, block;
     size_t shared_bytes;
+    frontier needs; /* in a graph */
     struct work *next;
 } work;
 
 /* What a stream is being captured into, or a finished capture. */
 struct emulated_graph {
     work *first, **end;
-    bool ended;
+    size_t count;
 };
 
 struct emulated_stream {
@@ -50,6 +52,7 @@ struct emulated_stream {
     uint64_t queued, done;
     bool closing;
     CUgraph capture; /* NULL: none */
+    frontier last;   /* what the next captured work waits for */
     bool is_origin;
     CUcontext context;
     struct emulated_stream *next;
@@ -61,6 +64,7 @@ struct emulated_event {
     uint64_t recorded, reached; /* tickets */
     struct timespec at;
     CUgraph capture; /* that it was last recorded in */
+    frontier last;   /* and what it stands for there */
     bool in_graph;   /* what it waits for is in a graph: nobody waits for it outside */
 };
 
@@ -160,6 +164,7 @@ static void do_work(const work *of)
 
 static void work_free(work *old)
 {
+    frontier_free(&old->needs);
     free(old->argument);
     free(old);
 }
@@ -282,6 +287,8 @@ static CUresult push(CUstream given, const work *wanted)
     added->next = NULL;
     pthread_mutex_lock(&stream->lock);
     if (stream->capture) {
+        frontier_add(&added->needs, &stream->last);
+        frontier_set(&stream->last, stream->capture->count++);
         *stream->capture->end = added;
         stream->capture->end = &added->next;
     } else {
@@ -386,6 +393,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 CUresult cuEventDestroy(CUevent event)
 {
     event_wait(event, event->in_graph ? 0 : event->recorded);
+    frontier_free(&event->last);
     free(event);
     return CUDA_SUCCESS;
 }
@@ -398,7 +406,9 @@ CUresult cuEventRecord(CUevent event, CUstream given)
         return result;
     event->capture = stream->capture;
     event->in_graph = stream->capture != NULL;
-    if (stream->capture) /* a graph's work is done in the order in which it was captured */
+    frontier_free(&event->last);
+    frontier_add(&event->last, &stream->last);
+    if (stream->capture)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&event->lock);
     uint64_t ticket = ++event->recorded;
@@ -417,6 +427,7 @@ CUresult cuStreamWaitEvent(CUstream given, CUevent event, unsigned flags)
         if (stream->capture && stream->capture != event->capture)
             return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         stream->capture = event->capture;
+        frontier_add(&stream->last, &event->last);
         return CUDA_SUCCESS;
     }
     if (stream->capture) /* the graph would not know of it */
@@ -491,8 +502,10 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
     stream->is_origin = false;
     pthread_mutex_lock(&streams_lock);
     for (CUstream at = streams; at; at = at->next)
-        if (at->capture == *graph)
+        if (at->capture == *graph) {
             at->capture = NULL;
+            frontier_free(&at->last);
+        }
     pthread_mutex_unlock(&streams_lock);
     return CUDA_SUCCESS;
 }
@@ -502,6 +515,7 @@ static work *work_copy(const work *of)
     work *copy = take(sizeof *copy);
     *copy = *of;
     copy->next = NULL;
+    copy->needs = (frontier){0};
     if (of->argument) {
         copy->argument = take(of->kernel->args_bytes + 64);
         memcpy(copy->argument, of->argument, of->kernel->args_bytes);
@@ -509,15 +523,54 @@ static work *work_copy(const work *of)
     return copy;
 }
 
+/* Another order for every graph and device, as far as what waits for what allows. */
+static uint64_t order_seed(void)
+{
+    static uint64_t graphs;
+    const char *wanted = getenv("BANYAN_EMULATED_GRAPH_SEED");
+    uint64_t seed = wanted ? strtoull(wanted, NULL, 10) : 0;
+    if (seed == 0)
+        return 0;
+    uint64_t number = __atomic_add_fetch(&graphs, 1, __ATOMIC_RELAXED);
+    return seed * UINT64_C(0x9E3779B97F4A7C15) + number * 64 +
+           (uint64_t)(emulated_current() ? emulated_current()->device : 0);
+}
+
+static void order_nodes(const work **nodes, size_t count, uint64_t seed)
+{
+    frontier *needs = take((count + 1) * sizeof *needs);
+    size_t *order = take((count + 1) * sizeof *order);
+    const work **before = take((count + 1) * sizeof *before);
+    for (size_t i = 0; i < count; i++) {
+        needs[i] = nodes[i]->needs;
+        before[i] = nodes[i];
+    }
+    frontier_order(needs, count, seed, order);
+    for (size_t i = 0; i < count; i++)
+        nodes[i] = before[order[i]];
+    free(needs);
+    free(order);
+    free(before);
+}
+
+/* A graph runs one node after the other. */
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
     (void)flags;
+    const work **nodes = take((graph->count + 1) * sizeof *nodes);
+    size_t count = 0;
+    for (const work *at = graph->first; at; at = at->next)
+        nodes[count++] = at;
+    uint64_t seed = order_seed();
+    if (seed != 0)
+        order_nodes(nodes, count, seed);
     CUgraphExec made = take(sizeof *made);
     made->end = &made->first;
-    for (const work *at = graph->first; at; at = at->next) {
-        *made->end = work_copy(at);
+    for (size_t i = 0; i < count; i++) {
+        *made->end = work_copy(nodes[i]);
         made->end = &(*made->end)->next;
     }
+    free(nodes);
     *exec = made;
     return CUDA_SUCCESS;
 }

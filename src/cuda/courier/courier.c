@@ -182,9 +182,9 @@ static banyan_status open_streams(courier *made)
             status =
                 DRIVER(made->device, cuStreamCreate, &made->streams[i], CU_STREAM_NON_BLOCKING);
     }
-    CUevent *events[] = {&made->fork,      &made->join[0], &made->join[1],
-                         &made->join[2],   &made->join[3], &made->packed[0],
-                         &made->packed[1], &made->sent[0], &made->sent[1]};
+    CUevent *events[] = {&made->fork,    &made->join[0],    &made->join[1],    &made->join[2],
+                         &made->join[3], &made->packed[0],  &made->packed[1],  &made->sent[0],
+                         &made->sent[1], &made->granted[0], &made->granted[1], &made->begun};
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]) && status == BANYAN_OK; i++)
         status = DRIVER(made->device, cuEventCreate, events[i], CU_EVENT_DISABLE_TIMING);
     return status;
@@ -245,11 +245,13 @@ static void close_device(courier *closed)
             driver.cuStreamDestroy(closed->streams[i]);
         }
     destroy_event(closed->fork);
+    destroy_event(closed->begun);
     for (int i = 0; i < STREAMS; i++)
         destroy_event(closed->join[i]);
     for (int slot = 0; slot < SLOTS; slot++) {
         destroy_event(closed->packed[slot]);
         destroy_event(closed->sent[slot]);
+        destroy_event(closed->granted[slot]);
     }
     if (closed->shared)
         driver.cuMemFree((CUdeviceptr)(uintptr_t)closed->shared);

@@ -28,7 +28,7 @@ typedef struct courier {
     CUfunction kernel, copy_kernel;
     uint32_t threads, blocks; /* of a copy */
     CUstream streams[STREAMS];
-    CUevent fork, join[STREAMS], packed[SLOTS], sent[SLOTS];
+    CUevent fork, begun, join[STREAMS], packed[SLOTS], sent[SLOTS], granted[SLOTS];
     copy_shared *shared; /* and behind it the counts */
     uint64_t *counts;
     copy_report *report;        /* here */

@@ -1,9 +1,19 @@
 /* A schedule on the device, and how a run of it is queued.
  *
- * All that a rank queues is, in the order of the calls, also right when done one after the other:
- * first a step's send, then its receive, grants as early as their slots are empty. So a device that
- * has fewer queues than streams, or a graph that keeps to this order, is slower, but gets to the
- * end. */
+ * Streams are a hope, not a promise: devices have few queues, and graphs are run in whatever order
+ * their edges allow. A kernel that waits may so stand in front of anything that is not ordered
+ * before it. Two rules make every such order get to the end, by round r of a batch:
+ *
+ *  - nobody waits for a batch of round r before what it sends itself up to round r is sent;
+ *  - nobody waits for a slot in round r before it has given away its own slots, at first, and
+ *    again after what it received up to round r - 2.
+ *
+ * For let r be the first round of which a batch has not been unpacked. Its sender waits for its
+ * slot behind nothing but earlier rounds, and the slot has been granted: that hangs on batches
+ * before round r - 1, and no wait for a slot in a later round than r comes before the grant. So all
+ * batches of round r are sent. In front of a receiver's wait for one may stand its own sends of
+ * round r, and the wait for a slot in round r + 1, which hangs on batches up to round r - 1 in the
+ * same way. */
 #include "cuda/courier/courier.h"
 
 #include <stdlib.h>
@@ -17,6 +27,7 @@ typedef struct work_batch {
 } work_batch;
 
 typedef struct work_step {
+    uint64_t round;
     work_batch send, recv;
 } work_step;
 
@@ -49,6 +60,7 @@ static banyan_status fill_batches(work *of, const courier_step *steps)
     if (!lists)
         return courier_no_memory((2 * of->step_count + 1) * sizeof *lists, "a schedule");
     for (size_t i = 0; i < of->step_count; i++) {
+        of->steps[i].round = steps[i].round;
         of->steps[i].send = take_batch(&steps[i].send, lists, &count);
         of->steps[i].recv = take_batch(&steps[i].recv, lists, &count);
     }
@@ -125,6 +137,7 @@ typedef struct queued {
     const courier *courier;
     size_t sent, received, granted; /* batches so far */
     size_t next_grant;              /* step */
+    uint64_t received_in[SLOTS];    /* the round of what came to each slot last */
 } queued;
 
 static banyan_status launch_wait(const courier *of, courier_task task, int peer, size_t slot,
@@ -167,6 +180,28 @@ static banyan_status join_streams(const courier *of, CUstream stream)
     return status;
 }
 
+/* The first rule: `stream` waits for what has been sent. */
+static banyan_status after_sends(const queued *run, CUstream stream)
+{
+    const courier *of = run->courier;
+    if (run->sent == 0)
+        return BANYAN_OK;
+    return DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[(run->sent - 1) % SLOTS], 0);
+}
+
+/* The second: for the grants behind the last receive of a round before `round` - 1, which is one of
+ * the last two, or for those at the beginning. */
+static banyan_status after_grants(const queued *run, uint64_t round, CUstream stream)
+{
+    const courier *of = run->courier;
+    for (size_t back = 1; back <= SLOTS && back <= run->received; back++) {
+        size_t slot = (run->received - back) % SLOTS;
+        if (run->received_in[slot] + 1 < round)
+            return DRIVER(of->device, cuStreamWaitEvent, stream, of->granted[slot], 0);
+    }
+    return DRIVER(of->device, cuStreamWaitEvent, stream, of->begun, 0);
+}
+
 /* Behind everything that was unpacked: as many slots as are empty then. */
 static banyan_status grant_slots(queued *run)
 {
@@ -198,7 +233,7 @@ static banyan_status queue_pack(const queued *run, const work_batch *batch, size
                                : status;
 }
 
-static banyan_status queue_send(queued *run, const work_batch *batch)
+static banyan_status queue_send(queued *run, uint64_t round, const work_batch *batch)
 {
     const courier *of = run->courier;
     size_t slot = run->sent % SLOTS, place_of_slot = courier_send_slot(of, (int)slot);
@@ -206,6 +241,8 @@ static banyan_status queue_send(queued *run, const work_batch *batch)
     banyan_status status = queue_pack(run, batch, slot);
     if (status == BANYAN_OK)
         status = DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0);
+    if (status == BANYAN_OK)
+        status = after_grants(run, round, stream);
     if (status == BANYAN_OK)
         status = launch_wait(of, COURIER_SEAL, batch->peer, place_of_slot, batch->bytes, stream);
     if (status == BANYAN_OK)
@@ -219,28 +256,38 @@ static banyan_status queue_send(queued *run, const work_batch *batch)
     return status;
 }
 
-static banyan_status queue_receive(queued *run, const work_batch *batch)
+static banyan_status queue_receive(queued *run, uint64_t round, const work_batch *batch)
 {
     const courier *of = run->courier;
+    size_t slot = run->received % SLOTS;
     CUstream stream = of->streams[STREAM_UNPACK];
-    banyan_status status = launch_wait(of, COURIER_ACCEPT, batch->peer,
-                                       courier_recv_slot(of, batch->slot), batch->bytes, stream);
+    banyan_status status = after_sends(run, stream);
+    if (status == BANYAN_OK)
+        status = launch_wait(of, COURIER_ACCEPT, batch->peer, courier_recv_slot(of, batch->slot),
+                             batch->bytes, stream);
     if (status == BANYAN_OK)
         status = courier_copies_launch(&run->of->batches, batch->list, stream);
+    run->received_in[slot] = round;
     run->received++;
-    return status == BANYAN_OK ? grant_slots(run) : status;
+    if (status == BANYAN_OK)
+        status = grant_slots(run);
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->granted[slot], stream)
+                               : status;
 }
 
 static banyan_status queue_steps(const work *of)
 {
     queued run = {.of = of, .courier = of->courier};
     banyan_status status = grant_slots(&run);
+    if (status == BANYAN_OK)
+        status = DRIVER(of->courier->device, cuEventRecord, of->courier->begun,
+                        of->courier->streams[STREAM_UNPACK]);
     for (size_t i = 0; i < of->step_count && status == BANYAN_OK; i++) {
         const work_step *step = &of->steps[i];
         if (step->send.peer >= 0)
-            status = queue_send(&run, &step->send);
+            status = queue_send(&run, step->round, &step->send);
         if (status == BANYAN_OK && step->recv.peer >= 0)
-            status = queue_receive(&run, &step->recv);
+            status = queue_receive(&run, step->round, &step->recv);
     }
     return status;
 }
