@@ -62,6 +62,14 @@ BANYAN_API banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes,
 BANYAN_API banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice device, size_t bytes,
                                                 banyan_memory **memory);
 
+/* A symmetric buffer of memory on GPUs that the callers have allocated, of any origin (cudaMalloc,
+ * PyTorch's allocator, …), every rank its part; 0 bytes are allowed. It stays the callers': they
+ * keep it allocated until all ranks have freed the buffer. Collective. UNSUPPORTED, saying why,
+ * when CUDA lets peers not map one of the parts (it is of a stream-ordered pool, say); INVALID when
+ * it lies elsewhere than on the device. */
+BANYAN_API banyan_status banyan_memory_adopt(banyan_world *world, DLDevice device, void *address,
+                                             size_t bytes, banyan_memory **memory);
+
 /* Where this rank's part lies. */
 BANYAN_API DLDevice banyan_memory_device(const banyan_memory *memory);
 

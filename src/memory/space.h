@@ -24,6 +24,10 @@ struct banyan_memory {
     DLDevice device;                     /* where this rank's part lies */
     uint64_t id;
     memory_part *parts; /* one a local rank */
+    /* Memory that its owners have allocated: how it is mapped, and this rank's part (kind 0: it has
+     * none, or the buffer is of our own making). */
+    struct memory_attachments *attached;
+    banyan_memory_handle adopted;
 };
 
 /* A registration, as its owner shows it to its peers. The id is 0 while it is empty or changing. */
@@ -80,6 +84,9 @@ static inline bool memory_space_is_crowded(const memory_space *space, int thread
 
 /* Like banyan_memory_alloc. `sparse`: most of it is never touched. */
 banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory);
+
+/* Unmap, and free what describes it; NULL is ignored. */
+void memory_release(banyan_memory *memory);
 
 /* A rank's part by its place among the node's ranks. */
 static inline char *memory_part_of(const banyan_memory *memory, int local)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "memory/attach.h"
 #include "memory/device.h"
 #include "memory/space.h"
 #include "world/control.h"
@@ -34,12 +35,15 @@ static void part_release(const banyan_memory *memory, memory_part *part)
         memory->ops->release(&part->mapped);
 }
 
-static void memory_release(banyan_memory *memory)
+void memory_release(banyan_memory *memory)
 {
     if (!memory)
         return;
-    for (int i = 0; memory->parts && i < memory->space->local_size; i++)
+    for (int i = 0; memory->parts && !memory->attached && i < memory->space->local_size; i++)
         part_release(memory, &memory->parts[i]);
+    memory_attachments_free(memory->attached);
+    if (memory->adopted.kind != 0)
+        banyan_memory_unregister(memory->space->world, &memory->adopted);
     free(memory->parts);
     free(memory);
 }
