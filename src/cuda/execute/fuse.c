@@ -110,35 +110,12 @@ static uint32_t count_together(const struct fuser *fuser, uint32_t at)
     return count;
 }
 
-/* The reduction that has, as its first source, what the step at `at` unpacks, and writes over it:
- * it can take the packets themselves. 0: there is none. */
-static uint32_t find_reduction(const struct fuser *fuser, uint32_t at)
-{
-    const engine_step *unpack = &fuser->steps[at];
-    if (unpack->kind != STEP_UNPACK || unpack->destination_count != 1)
-        return 0;
-    uint32_t next = at + 1;
-    while (next < fuser->step_count && fuser->steps[next].kind == STEP_NOP)
-        next++;
-    const engine_step *reduction = &fuser->steps[next];
-    if (next == fuser->step_count || reduction->kind != STEP_COMBINE ||
-        reduction->new_flags != unpack->new_flags || !lies_as(fuser, unpack, 1, reduction, 0))
-        return 0;
-    for (uint32_t i = 0; i < reduction->destination_count; i++) {
-        if (lies_as(fuser, unpack, 1, reduction, reduction->source_count + i))
-            return next;
-    }
-    return 0;
-}
-
 /* ---- writing ---- */
 
-/* Where the operands of a step that is made come from: its own step first, of which operand 0 may
- * be another's, then destinations of the steps behind it. */
+/* A step that is made: of one, and of the destinations of those behind it. */
 struct parts {
     const engine_step *own;
-    const engine_step *first_source; /* whose operand 0 stands for its own; NULL */
-    uint32_t more;                   /* parts behind it */
+    uint32_t more;
 };
 
 static void write_operands(struct fuser *fuser, const struct parts *of, engine_step *made)
@@ -148,8 +125,6 @@ static void write_operands(struct fuser *fuser, const struct parts *of, engine_s
     uint32_t count = 0, own_count = (uint32_t)own->source_count + own->destination_count;
     for (uint32_t i = 0; i < own_count; i++)
         to[count++] = operand_of(fuser, own, i);
-    if (of->first_source)
-        to[0] = operand_of(fuser, of->first_source, 0);
     for (uint32_t k = 1; k <= of->more; k++) {
         for (uint32_t i = 0; i < own[k].destination_count; i++)
             to[count++] = operand_of(fuser, &own[k], 1 + i);
@@ -164,19 +139,13 @@ static void write_iteration(struct fuser *fuser, const struct parts *of, uint32_
 {
     const engine_step *own = of->own;
     uint64_t *to = fuser->to->words + fuser->word_count;
-    const uint64_t *at, *end, *source = NULL, *unused;
+    const uint64_t *at, *end, *unused;
     const uint64_t *more[TOGETHER_MOST];
     find_pieces(fuser, own, iteration, &at, &end);
-    if (of->first_source)
-        find_pieces(fuser, of->first_source, iteration, &source, &unused);
     for (uint32_t k = 1; k <= of->more; k++)
         find_pieces(fuser, &own[k], iteration, &more[k], &unused);
     for (; at < end; at += stride_of(own)) {
         memcpy(to, at, stride_of(own) * sizeof *to);
-        if (source) {
-            to[1] = source[1];
-            source += stride_of(of->first_source);
-        }
         to += stride_of(own);
         for (uint32_t k = 1; k <= of->more; k++) {
             memcpy(to, more[k] + 2, own[k].destination_count * sizeof *to);
@@ -219,8 +188,6 @@ static void write_block(struct fuser *fuser, uint32_t index)
     const engine_block *block = &fuser->from->blocks[index];
     engine_block *made = &fuser->to->blocks[index];
     engine_step *steps = fuser->to->steps + block->first_step;
-    const engine_step *unpacks = NULL; /* for the reduction at `reduction` */
-    uint32_t reduction = 0;
     fuser->steps = fuser->from->steps + block->first_step;
     fuser->step_count = block->step_count;
     made->first_operand = fuser->operand_count;
@@ -234,17 +201,8 @@ static void write_block(struct fuser *fuser, uint32_t index)
             steps[at].jump = next;
         if (!moves_bytes(step))
             continue;
-        uint32_t found = find_reduction(fuser, at);
-        if (found != 0) {
-            unpacks = step;
-            reduction = found;
-            steps[at].kind = KERNEL_PASS;
-            continue;
-        }
         uint32_t count = count_together(fuser, at);
         struct parts of = {.own = step, .more = count - 1};
-        if (unpacks && at == reduction)
-            of.first_source = unpacks;
         write_move(fuser, &of, &steps[at]);
         next = steps[at].jump = at + count;
         for (uint32_t i = at + 1; i < next; i++)

@@ -19,8 +19,7 @@ typedef struct fused_program {
     uint64_t *words;
 } fused_program;
 
-/* Parts of an operation that have one source become one step with several destinations; packets
- * that are unpacked to where they are reduced to are reduced as they come. */
+/* Parts of an operation that have one source become one step with several destinations. */
 banyan_status fuse_program(const engine_program *from, fused_program *fused);
 void fuse_free(fused_program *fused);
 

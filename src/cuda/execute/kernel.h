@@ -159,6 +159,13 @@ typedef struct kernel_args {
 /* The kernel for a type, as driver_kernel takes it; types that cannot be reduced have one too. */
 const void *execute_kernel(DLDataType dtype);
 
+/* The same for launches of programs that pack_is_quick says yes to, without copies before or after
+ * and without traces, when all bases are multiples of KERNEL_QUICK_ALIGNMENT. Needs no more of
+ * anything than the other. */
+const void *execute_quick_kernel(DLDataType dtype);
+
+#define KERNEL_QUICK_ALIGNMENT 16
+
 #define KERNEL_THREADS_MOST 512
 
 /* Of shared memory, what a thread block's threads have in common in front of its section. */

@@ -9,25 +9,41 @@ static bool is(DLDataType dtype, DLDataType other)
     return dtype.code == other.code && dtype.bits == other.bits && dtype.lanes == other.lanes;
 }
 
+typedef struct kernel_pair {
+    DLDataType dtype;
+    const void *(*whole)(void);
+    const void *(*quick)(void);
+} kernel_pair;
+
+/* The last one is for all other types, too. */
+static const kernel_pair kernels[] = {
+    {BANYAN_BF16, execute_kernel_bf16, execute_quick_kernel_bf16},
+    {BANYAN_F16, execute_kernel_f16, execute_quick_kernel_f16},
+    {BANYAN_F32, execute_kernel_f32, execute_quick_kernel_f32},
+    {BANYAN_F8_E4M3, execute_kernel_e4m3, execute_quick_kernel_e4m3},
+    {BANYAN_F8_E5M2, execute_kernel_e5m2, execute_quick_kernel_e5m2},
+    {BANYAN_I32, execute_kernel_i32, execute_quick_kernel_i32},
+    {BANYAN_U32, execute_kernel_u32, execute_quick_kernel_u32},
+    {BANYAN_I64, execute_kernel_i64, execute_quick_kernel_i64},
+    {BANYAN_U8, execute_kernel_u8, execute_quick_kernel_u8},
+};
+
+static const kernel_pair *find(DLDataType dtype)
+{
+    const kernel_pair *at = kernels, *last = at + sizeof kernels / sizeof *kernels - 1;
+    while (at < last && !is(dtype, at->dtype))
+        at++;
+    return at;
+}
+
 const void *execute_kernel(DLDataType dtype)
 {
-    if (is(dtype, BANYAN_BF16))
-        return execute_kernel_bf16();
-    if (is(dtype, BANYAN_F16))
-        return execute_kernel_f16();
-    if (is(dtype, BANYAN_F32))
-        return execute_kernel_f32();
-    if (is(dtype, BANYAN_F8_E4M3))
-        return execute_kernel_e4m3();
-    if (is(dtype, BANYAN_F8_E5M2))
-        return execute_kernel_e5m2();
-    if (is(dtype, BANYAN_I32))
-        return execute_kernel_i32();
-    if (is(dtype, BANYAN_U32))
-        return execute_kernel_u32();
-    if (is(dtype, BANYAN_I64))
-        return execute_kernel_i64();
-    return execute_kernel_u8();
+    return find(dtype)->whole();
+}
+
+const void *execute_quick_kernel(DLDataType dtype)
+{
+    return find(dtype)->quick();
 }
 
 uint32_t execute_threads(uint32_t threads_per_block)

@@ -1,4 +1,4 @@
-/* The kernel of each type of element, in a file of its own. */
+/* The kernels of each type of element, in a file of their own. */
 #ifndef CUDA_EXECUTE_KERNELS_H
 #define CUDA_EXECUTE_KERNELS_H
 
@@ -7,14 +7,23 @@ extern "C" {
 #endif
 
 const void *execute_kernel_f32(void);
+const void *execute_quick_kernel_f32(void);
 const void *execute_kernel_f16(void);
+const void *execute_quick_kernel_f16(void);
 const void *execute_kernel_bf16(void);
+const void *execute_quick_kernel_bf16(void);
 const void *execute_kernel_e4m3(void);
+const void *execute_quick_kernel_e4m3(void);
 const void *execute_kernel_e5m2(void);
+const void *execute_quick_kernel_e5m2(void);
 const void *execute_kernel_i32(void);
+const void *execute_quick_kernel_i32(void);
 const void *execute_kernel_u32(void);
+const void *execute_quick_kernel_u32(void);
 const void *execute_kernel_i64(void);
+const void *execute_quick_kernel_i64(void);
 const void *execute_kernel_u8(void);
+const void *execute_quick_kernel_u8(void);
 
 #ifdef __cplusplus
 }

@@ -98,20 +98,27 @@ static uint32_t threads_for(const engine_program *from, uint32_t most)
 
 /* ---- uploading ---- */
 
+static banyan_status allow_shared(const cuda_program *program)
+{
+    CUfunction kernels[] = {program->kernel, program->quick_kernel};
+    for (int i = 0; i < 2 && kernels[i]; i++)
+        RETURN_IF_FAILED(DRIVER(program->plan->engine->device, cuFuncSetAttribute, kernels[i],
+                                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                (int)program->shared_bytes));
+    return BANYAN_OK;
+}
+
 /* Sections as large as lets all thread blocks run at once. */
 static banyan_status fit(cuda_program *program, const engine_program *from, pack_layout *layout)
 {
     const cuda_plan *plan = program->plan;
-    int device = plan->engine->device;
     banyan_status status = BANYAN_OK;
     for (uint32_t most = KERNEL_SECTION_MOST; most >= SECTION_LEAST; most /= 2) {
         pack_plan(from, most, layout);
         program->section_bytes = layout->section_bytes;
         program->shared_bytes = execute_shared_bytes(layout->section_bytes);
         if (program->shared_bytes > SHARED_ALWAYS)
-            RETURN_IF_FAILED(DRIVER(device, cuFuncSetAttribute, program->kernel,
-                                    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                    (int)program->shared_bytes));
+            RETURN_IF_FAILED(allow_shared(program));
         status = plan_check_room(plan, program->kernel, program->threads, program->shared_bytes);
         if (status == BANYAN_OK)
             break;
@@ -127,6 +134,9 @@ static banyan_status choose_kernel(cuda_program *program, const engine_program *
     RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status =
         driver_kernel(execute_kernel(from->dtype), engine->device, &program->kernel);
+    if (status == BANYAN_OK && pack_is_quick(from))
+        status = driver_kernel(execute_quick_kernel(from->dtype), engine->device,
+                               &program->quick_kernel);
     if (status == BANYAN_OK)
         status = fit(program, from, layout);
     engine_leave(before);
@@ -256,14 +266,26 @@ static void fill_args(const cuda_program *program, const engine_run *run, kernel
     memcpy(args->bases, run->bases, (size_t)plan->shape.ranks * 3 * sizeof *run->bases);
 }
 
+static CUfunction kernel_for(const cuda_program *program, const kernel_args *args)
+{
+    if (!program->quick_kernel || args->copy_in_to || args->copy_out_to || args->tracer)
+        return program->kernel;
+    uintptr_t bases = 0;
+    for (int i = 0; i < program->plan->shape.ranks * 3; i++)
+        bases |= (uintptr_t)args->bases[i];
+    return (bases | args->scratch_half) % KERNEL_QUICK_ALIGNMENT == 0 ? program->quick_kernel
+                                                                      : program->kernel;
+}
+
 static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
 {
     const cuda_plan *plan = program->plan;
     kernel_args args;
     fill_args(program, run, &args);
     void *params[] = {&args};
-    return DRIVER(plan->engine->device, cuLaunchKernel, program->kernel, plan->shape.block_count, 1,
-                  1, program->threads, 1, 1, program->shared_bytes, stream, params, NULL);
+    return DRIVER(plan->engine->device, cuLaunchKernel, kernel_for(program, &args),
+                  plan->shape.block_count, 1, 1, program->threads, 1, 1, program->shared_bytes,
+                  stream, params, NULL);
 }
 
 static banyan_status copy_alone(const cuda_program *program, const engine_run *run, CUstream stream)
