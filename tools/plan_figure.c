@@ -134,7 +134,7 @@ static void draw_badge(const struct drawing *of, double x, double y, size_t inde
              "text-anchor=\"middle\" fill=\"#ffffff\" font-weight=\"bold\" " SMALL_TEXT, number);
 }
 
-/* "1", "2–4,7": all that are about the step. To be freed. */
+/* "1", "2–4,7", as banyan check numbers them: all that are about the step. To be freed. */
 static char *numbers_at(const struct drawing *of, const picture_step *step)
 {
     char *text = NULL;
@@ -145,9 +145,9 @@ static char *numbers_at(const struct drawing *of, const picture_step *step)
     for (size_t i = finding_at(of, step, 0); i < count; i = finding_at(of, step, end + 1)) {
         for (end = i; finding_at(of, step, end + 1) == end + 1;)
             end++;
-        fprintf(to, "%s%zu", ftell(to) > 0 ? "," : "", i + 1);
+        fprintf(to, "%s%zu", ftell(to) > 0 ? "," : "", i);
         if (end > i)
-            fprintf(to, "–%zu", end + 1);
+            fprintf(to, "–%zu", end);
     }
     fclose(to);
     return text;
@@ -162,7 +162,7 @@ static void list_findings(struct drawing *of)
         char *text;
         of->y += 9;
         char number[24];
-        snprintf(number, sizeof number, "%zu", i + 1);
+        snprintf(number, sizeof number, "%zu", i);
         draw_badge(of, MARGIN + 4, of->y - 2.2, i, number);
         if (asprintf(&text, "%s: %s", banyan_rule_name(finding->rule), finding->message) < 0)
             continue;

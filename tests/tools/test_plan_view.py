@@ -269,6 +269,7 @@ class View(unittest.TestCase):
             self.assertGreaterEqual(len(marked), 2)
             self.assertEqual(drawn.count('class="step found"'), len(marked))
             self.assertEqual(len(re.findall(r"<li[ >]", drawn)), len(data["findings"]))
+            self.assertIn(f">0. {data['findings'][0]['rule']}: ", drawn)
             shown = self.asked("""
               document.querySelector("#findings li").dispatchEvent(new MouseEvent("click", { bubbles: true }));
               document.title = JSON.stringify([...rects.keys()].filter(i => !rects[i].classList.contains("dim")));""")
