@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <banyan/collective.h>
 #include <banyan/simulate.h>
 #include <jansson.h>
 
@@ -19,7 +20,8 @@
 #define WHO "banyan simulate"
 
 struct arguments {
-    const char *path, *topology_name, *trace_path, *dtype_name;
+    const char *path, *algorithm, *topology_name, *trace_path, *dtype_name;
+    int instances; /* of the algorithm; 0: its default */
     simulate_reshard_arguments reshard;
     uint64_t range[2];
     int step_factor;
@@ -64,13 +66,26 @@ static banyan_status simulate(const struct arguments *given, simulate_report *re
     return BANYAN_OK;
 }
 
+/* A plan of a thousand ranks is a gigabyte of JSON, which takes longer to read than to simulate. */
+static banyan_status compile_or_read(const struct arguments *given, const banyan_topology *topology,
+                                     banyan_plan **plan)
+{
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    if (!given->algorithm)
+        return plan_file_read(given->path, plan);
+    params.ranks = banyan_topology_describe(topology).processors;
+    params.instances = given->instances;
+    params.shift = 1;
+    return banyan_algorithm_compile(given->algorithm, &params, plan);
+}
+
 static int run(const struct arguments *given)
 {
     banyan_plan *plan = NULL;
     banyan_topology *topology = NULL;
-    banyan_status status = plan_file_read(given->path, &plan);
+    banyan_status status = banyan_topology_read(given->topology_name, &topology);
     if (status == BANYAN_OK)
-        status = banyan_topology_read(given->topology_name, &topology);
+        status = compile_or_read(given, topology, &plan);
     if (status == BANYAN_OK) {
         simulate_report report = {.plan = plan, .topology = topology, .json = given->json};
         simulate_report_begin(&report);
@@ -92,6 +107,10 @@ int simulate_command(int argc, char **argv)
     const option_entry entries[] = {
         {"topology", 't', OPTION_TEXT, &given.topology_name, "FILE|NAME",
          "the machine: a file, or one of `banyan topo list`", 0, 0},
+        {"algo", 'a', OPTION_TEXT, &given.algorithm, "NAME",
+         "no file but this built-in algorithm, for all processors of the machine", 0, 0},
+        {"instances", '\0', OPTION_COUNT, &given.instances, "N",
+         "how often it is replicated (the algorithm's default)", 1, 1024},
         {"size", 's', OPTION_RANGE, given.range, "LOW:HIGH",
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
@@ -122,6 +141,7 @@ int simulate_command(int argc, char **argv)
     const option_table table = {
         WHO,
         "PLAN.json --topology FILE|NAME [options]\n"
+        "       banyan simulate --algo NAME --topology FILE|NAME [options]\n"
         "       banyan simulate --model FILE --from SPEC --to SPEC -t FILE|NAME [options]\n"
         "       banyan simulate --reshard CASE.json -t FILE|NAME [options]",
         "Predict how long a plan takes on a machine, rank i on its processor i: the time by size,\n"
@@ -143,7 +163,11 @@ int simulate_command(int argc, char **argv)
         return options_refuse(&table, "--model, --from and --to go without a file");
     if (of_model && job_spec_missing(spec))
         return options_refuse(&table, "%s is missing", job_spec_missing(spec));
-    if (!of_model && rest + 1 != argc)
+    if (given.algorithm && (rest < argc || of_model))
+        return options_refuse(&table, "--algo goes without a file and without a model");
+    if (given.instances && !given.algorithm)
+        return options_refuse(&table, "--instances are those of --algo");
+    if (!of_model && !given.algorithm && rest + 1 != argc)
         return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
                                                    : "one plan at a time: PLAN.json");
     if (!given.topology_name)

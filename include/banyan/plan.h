@@ -75,7 +75,7 @@ BANYAN_API const char *banyan_plan_tag_key(const banyan_plan *plan, size_t index
 
 /* Bytes of a rank's input and output when its input, or that of the rank with most chunks, has
  * `message_bytes`: the same, but for all-gather's output (ranks times as much), reduce-scatter's
- * (a share) and custom collectives. INVALID: the plan cannot run at this size. */
+ * (a share) and custom collectives. INVALID: the message cannot be cut so. */
 BANYAN_API banyan_status banyan_plan_sizes(const banyan_plan *plan, int rank,
                                            uint64_t message_bytes, uint64_t *input_bytes,
                                            uint64_t *output_bytes);

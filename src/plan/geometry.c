@@ -238,16 +238,24 @@ uint64_t plan_geometry_iterations(const plan_geometry *geometry, const plan_op *
 
 /* ---- all of it ---- */
 
-banyan_status plan_geometry_make(const banyan_plan *plan, uint64_t message_bytes, size_t elem_bytes,
-                                 plan_geometry *geometry)
+/* All that does not depend on operations, of which a plan may have millions. */
+static banyan_status lay_buffers(const banyan_plan *plan, uint64_t message_bytes, size_t elem_bytes,
+                                 plan_geometry *made)
 {
-    plan_geometry made = {.message_bytes = message_bytes};
+    *made = (plan_geometry){.message_bytes = message_bytes};
     if (elem_bytes == 0 || plan->buffer_alignment % elem_bytes != 0)
         return error_set(BANYAN_ERR_INVALID,
                          "plan %s aligns to %llu bytes, which holds no whole elements of %zu bytes",
                          plan->name, ULL(plan->buffer_alignment), elem_bytes);
-    RETURN_IF_FAILED(lay_message(plan, elem_bytes, &made));
-    RETURN_IF_FAILED(measure_buffers(plan, &made));
+    RETURN_IF_FAILED(lay_message(plan, elem_bytes, made));
+    return measure_buffers(plan, made);
+}
+
+banyan_status plan_geometry_make(const banyan_plan *plan, uint64_t message_bytes, size_t elem_bytes,
+                                 plan_geometry *geometry)
+{
+    plan_geometry made;
+    RETURN_IF_FAILED(lay_buffers(plan, message_bytes, elem_bytes, &made));
     RETURN_IF_FAILED(lay_scratch(plan, &made));
     RETURN_IF_FAILED(check_loops(plan, &made));
     *geometry = made;
@@ -281,7 +289,7 @@ banyan_status banyan_plan_sizes(const banyan_plan *plan, int rank, uint64_t mess
     if (rank < 0 || rank >= plan->rank_count)
         return error_set(BANYAN_ERR_INVALID, "plan %s has %d ranks, and none with the number %d",
                          plan->name, plan->rank_count, rank);
-    RETURN_IF_FAILED(plan_geometry_make(plan, message_bytes, 1, &geometry));
+    RETURN_IF_FAILED(lay_buffers(plan, message_bytes, 1, &geometry));
     *input_bytes = plan_geometry_bytes(&geometry, plan, rank, PLAN_INPUT);
     *output_bytes = plan_geometry_bytes(&geometry, plan, rank, PLAN_OUTPUT);
     return BANYAN_OK;

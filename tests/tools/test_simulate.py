@@ -63,6 +63,16 @@ class Simulate(Command):
         self.assertRegex(text, r"gpu0 -> \w+ +1\.50 MiB +\d+\.\d% +\d+\.\d%\n")
         self.assertRegex(text, r"\nrre +3 +\d+\.\d\d +\d+\.\d%\n")
 
+    def test_an_algorithm_needs_no_file(self):
+        options = ("-t", "h200x4", "-s", "64K", "--json")
+        plan = self.folder / "plan.json"
+        plan.write_text(self.printed("algo", "emit", "allgather_direct", "-n", 4, "--instances", 2))
+        self.assertEqual(self.printed("simulate", "--algo", "allgather_direct", "--instances", 2, *options),
+                         self.printed("simulate", plan, *options))
+        self.refused("--algo goes without a file", "simulate", plan, "--algo", "allgather_direct", *options, code=2)
+        self.refused("--instances are those of --algo", "simulate", plan, "--instances", 2, *options, code=2)
+        self.refused("none", "simulate", "--algo", "none", *options)
+
     def test_a_topology_may_be_a_file(self):
         plan = self.emit("sendrecv_port", 2)
         shown = self.printed("topo", "show", "h200x4", "--json")
