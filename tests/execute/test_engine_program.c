@@ -25,7 +25,7 @@ static banyan_loaded_plan *load(banyan_executor *executor, const char *name, int
 
 static const plan_cut *cut(banyan_loaded_plan *loaded)
 {
-    static float input[BYTES / 4], output[BYTES];
+    static _Thread_local float input[BYTES / 4], output[BYTES];
     CHECK_OK(banyan_plan_run(loaded, input, output, BYTES, BANYAN_F32, NULL));
     return loaded->cuts.data[0];
 }
