@@ -7,11 +7,13 @@
 
 enum { MESH_BEGUN, MESH_DONE };
 
-/* For those whose output is written, and nothing else. */
-static void begin_relaxed(algorithm *a, int rank)
+/* For those whose output is written, and nothing else; with something to do until all have begun:
+ * the rank's own block is kept. */
+static void begin_relaxed(algorithm *a, int rank, banyan_chunk destination, banyan_chunk own)
 {
     EACH_PEER(a, rank, peer)
     mesh_signal_relaxed(a, MESH_BEGUN, rank, peer, 0);
+    local_keep(a, destination, own, 0);
     EACH_PEER(a, rank, peer)
     mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
 }
@@ -102,10 +104,9 @@ void reduce_direct(algorithm *a)
 void allgather_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
-        begin_relaxed(a, rank);
+        begin_relaxed(a, rank, output_at(a, rank, rank), input_at(a, rank, 0));
         EACH_PEER(a, rank, peer)
         remote_put(a, output_at(a, peer, rank), input_at(a, rank, 0), 0);
-        local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
         mesh_meet(a, MESH_DONE, rank, 0);
     }
 }
@@ -113,10 +114,9 @@ void allgather_direct(algorithm *a)
 void alltoall_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
-        begin_relaxed(a, rank);
+        begin_relaxed(a, rank, output_at(a, rank, rank), input_at(a, rank, rank));
         EACH_PEER(a, rank, peer)
         remote_put(a, output_at(a, peer, rank), input_at(a, rank, peer), 0);
-        local_copy(a, output_at(a, rank, rank), input_at(a, rank, rank), 0);
         mesh_meet(a, MESH_DONE, rank, 0);
     }
 }
