@@ -82,7 +82,8 @@
     X(cuFuncGetAttribute)                                                                          \
     X(cuFuncSetAttribute)                                                                          \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                 \
-    X(cuLaunchKernel)
+    X(cuLaunchKernel)                                                                              \
+    X(cuLaunchKernelEx)
 
 #define DRIVER_MEMBER(function) __typeof__(&function) function;
 typedef struct driver_table {

@@ -651,3 +651,11 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned grid_x, unsigned grid_y, uns
         free(argument);
     return result;
 }
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction kernel, void **params,
+                          void **extra)
+{
+    return cuLaunchKernel(kernel, config->gridDimX, config->gridDimY, config->gridDimZ,
+                          config->blockDimX, config->blockDimY, config->blockDimZ,
+                          config->sharedMemBytes, config->hStream, params, extra);
+}

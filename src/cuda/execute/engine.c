@@ -211,6 +211,8 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
     engine->world = world;
     engine->device = device;
     engine->timeout_ns = timeout_ns;
+    const char *early = getenv("BANYAN_EARLY_LAUNCH");
+    engine->launches_early = early && strcmp(early, "1") == 0;
     banyan_status status = make_wake(engine);
     if (status != BANYAN_OK) {
         free(engine);

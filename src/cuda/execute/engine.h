@@ -85,6 +85,7 @@ struct cuda_engine {
     CUstream stream; /* for what no caller's stream is for */
     uint32_t *stop;  /* pinned: not 0 when kernels are to end */
     uint32_t most_threads;
+    bool launches_early; /* BANYAN_EARLY_LAUNCH */
     struct cuda_pinned *pinned;
     uint64_t room; /* thread blocks of the largest size that run at once */
 

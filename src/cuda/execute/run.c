@@ -277,15 +277,30 @@ static CUfunction kernel_for(const cuda_program *program, const kernel_args *arg
                                                                       : program->kernel;
 }
 
+/* With BANYAN_EARLY_LAUNCH, the kernel may begin while the one before it in its stream ends: it
+ * fetches its program, then waits for it (begin_await_stream). */
 static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
 {
     const cuda_plan *plan = program->plan;
     kernel_args args;
     fill_args(program, run, &args);
     void *params[] = {&args};
-    return DRIVER(plan->engine->device, cuLaunchKernel, kernel_for(program, &args),
-                  plan->shape.block_count, 1, 1, program->threads, 1, 1, program->shared_bytes,
-                  stream, params, NULL);
+    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                               .value = {.programmaticStreamSerializationAllowed = 1}};
+    CUlaunchConfig config = {
+        .gridDimX = plan->shape.block_count,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = program->threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = program->shared_bytes,
+        .hStream = stream,
+        .attrs = &early,
+        .numAttrs = plan->engine->launches_early,
+    };
+    return DRIVER(plan->engine->device, cuLaunchKernelEx, &config, kernel_for(program, &args),
+                  params, NULL);
 }
 
 static banyan_status copy_alone(const cuda_program *program, const engine_run *run, CUstream stream)
