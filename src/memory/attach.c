@@ -374,12 +374,11 @@ static banyan_status set_addresses(struct attaching *work)
     return BANYAN_OK;
 }
 
-static banyan_status attach_all(struct attaching *work)
+static banyan_status ask_and_map(struct attaching *work, banyan_status mine)
 {
     control_message *heard = NULL;
     size_t heard_count = 0;
     const char *what = "attaching memory of GPUs";
-    banyan_status mine = work_begin(work);
     if (mine == BANYAN_OK)
         mine = write_questions(work);
     RETURN_IF_FAILED(exchange(work, mine, what, &heard, &heard_count));
@@ -394,6 +393,15 @@ static banyan_status attach_all(struct attaching *work)
     RETURN_IF_FAILED(control_agree(work->space->world, mine));
     RETURN_IF_FAILED(attached_shares_fetch(work->space, work->fresh.data, work->fresh.count));
     return control_agree(work->space->world, set_addresses(work));
+}
+
+/* When nobody wants anything that costs a word from everybody. */
+static banyan_status attach_all(struct attaching *work)
+{
+    uint64_t most;
+    banyan_status mine = work_begin(work);
+    RETURN_IF_FAILED(control_max(work->space->world, work->count, &most));
+    return most == 0 ? control_agree(work->space->world, mine) : ask_and_map(work, mine);
 }
 
 banyan_status memory_attach(banyan_world *world, int device, memory_wanted *wanted, size_t count,
