@@ -37,7 +37,8 @@ static void open_again_and_again(banyan_world *world, void *context)
 static void puts_with_signals_carry_slots(void **state)
 {
     (void)state;
-    for (int ranks = 2; ranks <= nvshmem_ranks(4); ranks += 2) {
+    int most = nvshmem_ranks(4);
+    for (int ranks = gpu_is_emulated() ? 2 : most; ranks <= most; ranks += 2) {
         uint64_t seed = random_seed() + 10 * (uint64_t)ranks;
         ranks_run(ranks, open_again_and_again, &seed);
     }
@@ -58,9 +59,11 @@ static void a_late_or_dead_partner_ends_a_run(void **state)
 {
     (void)state;
     int statuses[3], ranks = nvshmem_ranks(3);
-    ranks_fork(2, be_late, (void *)nvshmem, statuses);
-    assert_int_equal(statuses[0], 0);
-    assert_int_equal(statuses[1], 0);
+    if (!gpu_pipeline_leaves_out()) {
+        ranks_fork(2, be_late, (void *)nvshmem, statuses);
+        assert_int_equal(statuses[0], 0);
+        assert_int_equal(statuses[1], 0);
+    }
     time_t begun = time(NULL);
     ranks_fork(ranks, die, (void *)nvshmem, statuses);
     assert_int_equal(statuses[0], 0);
@@ -98,11 +101,9 @@ static void calls_that_do_not_come_back_are_left(void **state)
     (void)state;
     int statuses[2];
     nvshmem_ranks(2);
-    ranks_run_threads(2, refuse_threads, NULL);
-    if (!gpu_is_emulated()) {
-        printf("skipped: only an emulated NVSHMEM can be made to hang\n");
+    if (gpu_pipeline_leaves_out())
         return;
-    }
+    ranks_run_threads(2, refuse_threads, NULL);
     setenv("EMULATED_NVSHMEM_ABSENT", "1", 1);
     ranks_fork(2, wait_in_vain, NULL, statuses);
     unsetenv("EMULATED_NVSHMEM_ABSENT");
@@ -118,8 +119,7 @@ int main(void)
         cmocka_unit_test(a_late_or_dead_partner_ends_a_run),
         cmocka_unit_test(calls_that_do_not_come_back_are_left),
     };
-    gpu_count();
-    gpu_pipeline_shuffle_graphs();
+    gpu_pipeline_begin();
     if (gpu_is_emulated())
         setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -182,11 +182,13 @@ static banyan_status open_streams(courier *made)
             status =
                 DRIVER(made->device, cuStreamCreate, &made->streams[i], CU_STREAM_NON_BLOCKING);
     }
-    CUevent *events[] = {&made->fork,    &made->join[0],    &made->join[1],    &made->join[2],
-                         &made->join[3], &made->packed[0],  &made->packed[1],  &made->sent[0],
-                         &made->sent[1], &made->granted[0], &made->granted[1], &made->begun};
+    CUevent *events[] = {&made->fork,       &made->begun,     &made->packed[0], &made->packed[1],
+                         &made->sealed[0],  &made->sealed[1], &made->sent[0],   &made->sent[1],
+                         &made->granted[0], &made->granted[1]};
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]) && status == BANYAN_OK; i++)
         status = DRIVER(made->device, cuEventCreate, events[i], CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++)
+        status = DRIVER(made->device, cuEventCreate, &made->join[i], CU_EVENT_DISABLE_TIMING);
     return status;
 }
 
@@ -250,6 +252,7 @@ static void close_device(courier *closed)
         destroy_event(closed->join[i]);
     for (int slot = 0; slot < SLOTS; slot++) {
         destroy_event(closed->packed[slot]);
+        destroy_event(closed->sealed[slot]);
         destroy_event(closed->sent[slot]);
         destroy_event(closed->granted[slot]);
     }

@@ -12,7 +12,14 @@
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
 /* The kinds of work that go on side by side. */
-enum { STREAM_PACK, STREAM_SEND, STREAM_UNPACK, STREAM_LOCAL, STREAMS };
+enum {
+    STREAM_PACK,
+    STREAM_SEAL,
+    STREAM_SEND, /* one a send slot */
+    STREAM_UNPACK = STREAM_SEND + SLOTS,
+    STREAM_LOCAL,
+    STREAMS
+};
 
 /* What is counted on the device, of each peer. */
 enum { COUNT_SEALED, COUNT_ACCEPTED, COUNT_TOLD_BATCHES, COUNT_TOLD_SLOTS, COUNTS };
@@ -28,7 +35,7 @@ typedef struct courier {
     CUfunction kernel, copy_kernel;
     uint32_t threads, blocks; /* of a copy */
     CUstream streams[STREAMS];
-    CUevent fork, begun, join[STREAMS], packed[SLOTS], sent[SLOTS], granted[SLOTS];
+    CUevent fork, begun, join[STREAMS], packed[SLOTS], sealed[SLOTS], sent[SLOTS], granted[SLOTS];
     copy_shared *shared; /* and behind it the counts */
     uint64_t *counts;
     copy_report *report;        /* here */

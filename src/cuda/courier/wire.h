@@ -20,11 +20,13 @@ typedef struct courier_wire_ops {
     void (*close)(void *wire);
 
     /* The device's context is entered; both are queued. Add one to the peer's word at `word`, after
-     * everything before in the stream, of which `told` counts how often this rank has done so.
-     * `put` moves the bytes first; when the stream is past it they may change here. */
-    banyan_status (*put)(void *wire, CUstream stream, int peer, size_t to, size_t from,
-                         size_t bytes, size_t word, uint64_t *told);
+     * everything before in the stream, of which `told` counts how often this rank has done so. */
     banyan_status (*tell)(void *wire, CUstream stream, int peer, size_t word, uint64_t *told);
+    /* Move bytes; when the stream is past it they may change here. With `put_tells` it then adds
+     * one to the peer's word, and otherwise leaves that to `tell`. */
+    banyan_status (*put)(void *wire, CUstream stream, int peer, size_t to, size_t from,
+                         size_t bytes, size_t word);
+    bool put_tells;
 } courier_wire_ops;
 
 extern const courier_wire_ops courier_wire_peer;

@@ -35,9 +35,8 @@ static uint64_t *word_at(const nvshmem_part *part, size_t word)
 }
 
 static banyan_status wire_put(void *argument, CUstream stream, int peer, size_t to, size_t from,
-                              size_t bytes, size_t word, uint64_t *told)
+                              size_t bytes, size_t word)
 {
-    (void)told;
     const nvshmem_part *part = argument;
     part->functions->nvshmemx_putmem_signal_on_stream(part->local + to, part->local + from, bytes,
                                                       word_at(part, word), 1, NVSHMEM_ADD,
@@ -59,6 +58,7 @@ const courier_wire_ops courier_wire_nvshmem = {
     .name = "nvshmem",
     .open = wire_open,
     .close = wire_close,
-    .put = wire_put,
     .tell = wire_tell,
+    .put = wire_put,
+    .put_tells = true,
 };

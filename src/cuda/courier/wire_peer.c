@@ -85,20 +85,19 @@ static banyan_status peer_tell(void *argument, CUstream stream, int peer, size_t
 }
 
 static banyan_status peer_put(void *argument, CUstream stream, int peer, size_t to, size_t from,
-                              size_t bytes, size_t word, uint64_t *told)
+                              size_t bytes, size_t word)
 {
+    (void)word;
     const peer_wire *wire = argument;
     const char *here = banyan_memory_local(wire->memory);
-    banyan_status status =
-        DRIVER(wire->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)(wire->parts[peer] + to),
-               (CUdeviceptr)(uintptr_t)(here + from), bytes, stream);
-    return status == BANYAN_OK ? peer_tell(argument, stream, peer, word, told) : status;
+    return DRIVER(wire->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)(wire->parts[peer] + to),
+                  (CUdeviceptr)(uintptr_t)(here + from), bytes, stream);
 }
 
 const courier_wire_ops courier_wire_peer = {
     .name = "peer",
     .open = peer_open,
     .close = peer_close,
-    .put = peer_put,
     .tell = peer_tell,
+    .put = peer_put,
 };

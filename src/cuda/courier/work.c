@@ -2,18 +2,19 @@
  *
  * Streams are a hope, not a promise: devices have few queues, and graphs are run in whatever order
  * their edges allow. A kernel that waits may so stand in front of anything that is not ordered
- * before it. Two rules make every such order get to the end, by round r of a batch:
+ * before it. Three rules make every such order get to the end, by round r of a batch:
  *
  *  - nobody waits for a batch of round r before what it sends itself up to round r is sent;
  *  - nobody waits for a slot in round r before it has given away its own slots, at first, and
- *    again after what it received up to round r - 2.
+ *    again after what it received up to round r - 2;
+ *  - nobody waits for a slot in round r before all that it sent before round r - 1 is sent.
  *
  * For let r be the first round of which a batch has not been unpacked. Its sender waits for its
  * slot behind nothing but earlier rounds, and the slot has been granted: that hangs on batches
  * before round r - 1, and no wait for a slot in a later round than r comes before the grant. So all
- * batches of round r are sent. In front of a receiver's wait for one may stand its own sends of
- * round r, and the wait for a slot in round r + 1, which hangs on batches up to round r - 1 in the
- * same way. */
+ * batches of round r are sent: no more than the wait for a slot in round r + 1 may stand in front
+ * of that, and it hangs on batches up to round r - 1 in the same way. In front of a receiver's wait
+ * for one may stand its own sends of round r, and again no wait for a slot beyond round r + 1. */
 #include "cuda/courier/courier.h"
 
 #include <stdlib.h>
@@ -137,6 +138,7 @@ typedef struct queued {
     const courier *courier;
     size_t sent, received, granted; /* batches so far */
     size_t next_grant;              /* step */
+    uint64_t sent_in;               /* the round of what was sent last */
     uint64_t received_in[SLOTS];    /* the round of what came to each slot last */
 } queued;
 
@@ -180,7 +182,7 @@ static banyan_status join_streams(const courier *of, CUstream stream)
     return status;
 }
 
-/* The first rule: `stream` waits for what has been sent. */
+/* `stream` waits for all that has been sent and told. */
 static banyan_status after_sends(const queued *run, CUstream stream)
 {
     const courier *of = run->courier;
@@ -189,8 +191,8 @@ static banyan_status after_sends(const queued *run, CUstream stream)
     return DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[(run->sent - 1) % SLOTS], 0);
 }
 
-/* The second: for the grants behind the last receive of a round before `round` - 1, which is one of
- * the last two, or for those at the beginning. */
+/* The second rule: for the grants behind the last receive of a round before `round` - 1, which is
+ * one of the last two, or for those at the beginning. */
 static banyan_status after_grants(const queued *run, uint64_t round, CUstream stream)
 {
     const courier *of = run->courier;
@@ -233,26 +235,55 @@ static banyan_status queue_pack(const queued *run, const work_batch *batch, size
                                : status;
 }
 
-static banyan_status queue_send(queued *run, uint64_t round, const work_batch *batch)
+/* When the slot has been packed and the peer's granted. */
+static banyan_status queue_seal(const queued *run, uint64_t round, const work_batch *batch,
+                                size_t slot)
 {
     const courier *of = run->courier;
-    size_t slot = run->sent % SLOTS, place_of_slot = courier_send_slot(of, (int)slot);
-    CUstream stream = of->streams[STREAM_SEND];
-    banyan_status status = queue_pack(run, batch, slot);
-    if (status == BANYAN_OK)
-        status = DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0);
+    CUstream stream = of->streams[STREAM_SEAL];
+    banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0);
     if (status == BANYAN_OK)
         status = after_grants(run, round, stream);
+    if (status == BANYAN_OK && round > run->sent_in + 1)
+        status = after_sends(run, stream);
     if (status == BANYAN_OK)
-        status = launch_wait(of, COURIER_SEAL, batch->peer, place_of_slot, batch->bytes, stream);
+        status = launch_wait(of, COURIER_SEAL, batch->peer, courier_send_slot(of, (int)slot),
+                             batch->bytes, stream);
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sealed[slot], stream)
+                               : status;
+}
+
+/* Two batches may travel at once, so that the link is busy while one begins and the other ends, but
+ * are told in their order. */
+static banyan_status queue_put(const queued *run, const work_batch *batch, size_t slot)
+{
+    const courier *of = run->courier;
+    const courier_wire_ops *wire = of->wire_ops;
+    CUstream stream = of->streams[wire->put_tells ? STREAM_SEND : STREAM_SEND + (int)slot];
+    size_t word = courier_batch_word(of, of->rank);
+    banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->sealed[slot], 0);
     if (status == BANYAN_OK)
-        status = of->wire_ops->put(
-            of->wire, stream, batch->peer, courier_recv_slot(of, batch->slot), place_of_slot,
-            COURIER_HEADER_BYTES + batch->bytes, courier_batch_word(of, of->rank),
-            courier_count(of, COUNT_TOLD_BATCHES, batch->peer));
+        status =
+            wire->put(of->wire, stream, batch->peer, courier_recv_slot(of, batch->slot),
+                      courier_send_slot(of, (int)slot), COURIER_HEADER_BYTES + batch->bytes, word);
+    if (status == BANYAN_OK && !wire->put_tells)
+        status = after_sends(run, stream);
+    if (status == BANYAN_OK && !wire->put_tells)
+        status = wire->tell(of->wire, stream, batch->peer, word,
+                            courier_count(of, COUNT_TOLD_BATCHES, batch->peer));
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sent[slot], stream) : status;
+}
+
+static banyan_status queue_send(queued *run, uint64_t round, const work_batch *batch)
+{
+    size_t slot = run->sent % SLOTS;
+    banyan_status status = queue_pack(run, batch, slot);
     if (status == BANYAN_OK)
-        status = DRIVER(of->device, cuEventRecord, of->sent[slot], stream);
+        status = queue_seal(run, round, batch, slot);
+    if (status == BANYAN_OK)
+        status = queue_put(run, batch, slot);
     run->sent++;
+    run->sent_in = round;
     return status;
 }
 
@@ -261,7 +292,7 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
     const courier *of = run->courier;
     size_t slot = run->received % SLOTS;
     CUstream stream = of->streams[STREAM_UNPACK];
-    banyan_status status = after_sends(run, stream);
+    banyan_status status = after_sends(run, stream); /* the first rule */
     if (status == BANYAN_OK)
         status = launch_wait(of, COURIER_ACCEPT, batch->peer, courier_recv_slot(of, batch->slot),
                              batch->bytes, stream);
