@@ -215,6 +215,11 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
 {
     const banyan_executor *executor = loaded->executor;
     char text[WAIT_TEXT_BYTES], cause[512];
+    if (report->verdict == ENGINE_BROKEN) {
+        keep_failure(loaded,
+                     error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
+        return;
+    }
     describe_wait(loaded, report, text);
     if (report->verdict == ENGINE_LATE) {
         keep_failure(loaded,

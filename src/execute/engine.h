@@ -115,8 +115,9 @@ typedef struct engine_run {
 /* What ended a run on the device. */
 typedef enum engine_verdict {
     ENGINE_FINE,
-    ENGINE_LATE,   /* a wait passed its deadline */
-    ENGINE_STOPPED /* a peer was lost or the world aborted: the world has the sentence */
+    ENGINE_LATE,    /* a wait passed its deadline */
+    ENGINE_STOPPED, /* a peer was lost or the world aborted: the world has the sentence */
+    ENGINE_BROKEN   /* the device did not take what a port channel's proxy gave it: `trouble` */
 } engine_verdict;
 
 typedef struct engine_report {
@@ -127,6 +128,7 @@ typedef struct engine_report {
     uint64_t iteration;
     uint64_t waited_ns;
     void *uploaded; /* the program; it may have been discarded since */
+    const char *trouble;
 } engine_report;
 
 /* What an operation did, in the host's CLOCK_MONOTONIC. */

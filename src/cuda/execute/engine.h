@@ -156,8 +156,8 @@ void ports_close(cuda_plan *plan);
 void ports_end(cuda_engine *engine); /* after its thread */
 /* Wait until what was posted is done. The device is entered. */
 banyan_status ports_drain(cuda_plan *plan);
-/* SYSTEM when copies could not be begun. */
-banyan_status ports_check(const cuda_plan *plan);
+/* Why copies could not be begun; NULL: they could. */
+const char *ports_trouble(const cuda_plan *plan);
 /* After the plan's memory is as it was at first. */
 void ports_reset(cuda_plan *plan);
 

@@ -221,10 +221,12 @@ void plan_unload(void *loaded)
 void plan_check(void *loaded, engine_report *report)
 {
     const cuda_plan *plan = loaded;
+    report->verdict = ENGINE_FINE;
     if (__atomic_load_n(&plan->report->written, __ATOMIC_ACQUIRE))
         *report = plan->report->report;
-    else
-        report->verdict = ENGINE_FINE;
+    report->trouble = ports_trouble(plan);
+    if (report->trouble)
+        report->verdict = ENGINE_BROKEN;
 }
 
 banyan_status plan_drain(void *loaded)

@@ -144,12 +144,54 @@ static banyan_status find_streams(cuda_plan *plan)
     return status;
 }
 
+#define TRIAL_BYTES (UINT64_C(64) << 10)
+
+/* Zeros to the peer's counter, which is zero, and inside the device, as long as and short as copies
+ * come. */
+static banyan_status try_copies(const cuda_port *port, const engine_end *end, int device,
+                                CUdeviceptr zeros)
+{
+    static const uint64_t sizes[] = {1, 4, 16, 1000, TRIAL_BYTES / 2};
+    RETURN_IF_FAILED(DRIVER(device, cuMemsetD8Async, zeros, 0, TRIAL_BYTES, port->stream));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        RETURN_IF_FAILED(
+            DRIVER(device, cuMemcpyAsync, zeros + TRIAL_BYTES / 2, zeros, sizes[i], port->stream));
+    RETURN_IF_FAILED(DRIVER(device, cuStreamWriteValue64, port->stream, zeros, 0,
+                            CU_STREAM_WRITE_VALUE_DEFAULT));
+    for (uint64_t bytes = 1; bytes <= sizeof *end->outgoing && end->outgoing; bytes *= 2)
+        RETURN_IF_FAILED(
+            DRIVER(device, cuMemcpyAsync, (CUdeviceptr)end->outgoing, zeros, bytes, port->stream));
+    return DRIVER(device, cuStreamSynchronize, port->stream);
+}
+
+/* The driver may load what it copies with when it is first needed, and wait for all kernels of the
+ * device to end then: also for those that will wait for these copies. */
+static banyan_status try_streams(const cuda_plan *plan)
+{
+    const cuda_engine *engine = plan->engine;
+    CUdeviceptr zeros;
+    driver_capture before;
+    RETURN_IF_FAILED(engine_take(engine, TRIAL_BYTES, &zeros));
+    banyan_status status = engine_enter(engine, &before);
+    if (status == BANYAN_OK) {
+        const cuda_port *port = plan->ports;
+        for (uint32_t i = 0; i < plan->shape.end_count && status == BANYAN_OK; i++) {
+            if (plan->ends[i].is_port)
+                status = try_copies(port++, &plan->ends[i], engine->device, zeros);
+        }
+        engine_leave(before);
+    }
+    engine_give_back(engine, zeros);
+    return status;
+}
+
 banyan_status ports_open(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
     if (plan->port_count == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(find_streams(plan));
+    RETURN_IF_FAILED(try_streams(plan));
     if (!engine->serves)
         RETURN_IF_FAILED(engine_start_thread(engine, serve, &engine->proxy));
     engine->serves = true;
@@ -189,14 +231,14 @@ void ports_end(cuda_engine *engine)
 
 /* ---- for their plan ---- */
 
-banyan_status ports_check(const cuda_plan *plan)
+const char *ports_trouble(const cuda_plan *plan)
 {
     for (uint32_t i = 0; i < plan->port_count; i++) {
         const cuda_port *port = &plan->ports[i];
         if (atomic_load_explicit(&port->broken, memory_order_acquire))
-            return banyan_error_set(BANYAN_ERR_SYSTEM, "%s", port->trouble);
+            return port->trouble;
     }
-    return BANYAN_OK;
+    return NULL;
 }
 
 banyan_status ports_drain(cuda_plan *plan)

@@ -324,7 +324,6 @@ static banyan_status queue(const cuda_program *program, const engine_run *run, C
     cuda_plan *plan = program->plan;
     int device = plan->engine->device;
     CUstreamCaptureStatus capturing;
-    RETURN_IF_FAILED(ports_check(plan));
     RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capturing));
     *captured = capturing != CU_STREAM_CAPTURE_STATUS_NONE;
     RETURN_IF_FAILED((plan->shape.block_count > 0 ? launch : copy_alone)(program, run, stream));
