@@ -125,6 +125,7 @@ typedef struct algorithm_entry {
     /* Pipelines reuse a ring of PIPELINE_UNITS units in each scratch chunk, of which a rank has
      * ring_per_rank × ranks + ring_once. 0 and 0: no pipeline. */
     int ring_per_rank, ring_once;
+    uint64_t least_bytes; /* of what tuning tries it with */
 } algorithm_entry;
 
 int factor_ranks(int ranks);   /* a chunk a rank, where the collective has a single block */

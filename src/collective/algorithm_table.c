@@ -5,6 +5,9 @@
 #define DIRECT(name, kind, about) .info = {#name, kind, about, true}, .write = name
 #define AS_PACKETS .protocol = BANYAN_LL, .double_scratch = true
 
+/* Handing a put to a proxy takes longer than all of a short message. */
+#define PORTS_LEAST (UINT64_C(16) << 20)
+
 /* In the order in which they are listed: for each collective those through scratch, about from the
  * shortest messages to the longest, and then those that reach their peers' buffers. */
 const algorithm_entry algorithm_table[] = {
@@ -48,7 +51,7 @@ const algorithm_entry algorithm_table[] = {
             "Each rank reduces and stores a block of the buffers themselves at once")},
     {DIRECT(allreduce_ports, BANYAN_ALLREDUCE,
             "Two-shot by proxies, or copy engines: inputs to scratch, sums to all outputs"),
-     .chunk_factor = factor_ports},
+     .chunk_factor = factor_ports, .least_bytes = PORTS_LEAST},
     {SCRATCH(allgather_packets, BANYAN_ALLGATHER, "Blocks to all as packets"), AS_PACKETS},
     {SCRATCH(allgather_allpairs, BANYAN_ALLGATHER, "Everybody reads all blocks from scratch"),
      .double_scratch = true},
@@ -71,7 +74,8 @@ const algorithm_entry algorithm_table[] = {
     {DIRECT(allgather_switch_direct, BANYAN_ALLGATHER,
             "Each rank stores its block to all outputs at once")},
     {DIRECT(allgather_ports, BANYAN_ALLGATHER,
-            "Blocks put into all outputs by proxies, or copy engines")},
+            "Blocks put into all outputs by proxies, or copy engines"),
+     .least_bytes = PORTS_LEAST},
     {SCRATCH(reducescatter_packets, BANYAN_REDUCESCATTER, "Blocks to their owners as packets"),
      AS_PACKETS},
     {SCRATCH(reducescatter_allpairs, BANYAN_REDUCESCATTER,
@@ -94,7 +98,7 @@ const algorithm_entry algorithm_table[] = {
             "Each rank reduces its block of all inputs at once")},
     {SCRATCH(reducescatter_ports, BANYAN_REDUCESCATTER,
              "Blocks to their owners' scratch by proxies, or copy engines"),
-     .chunk_factor = factor_ports},
+     .chunk_factor = factor_ports, .least_bytes = PORTS_LEAST},
     {SCRATCH(alltoall_packets, BANYAN_ALLTOALL, "Blocks to their owners as packets"), AS_PACKETS},
     {SCRATCH(alltoall_allpairs, BANYAN_ALLTOALL, "Blocks to their owners through scratch"),
      .double_scratch = true},

@@ -187,7 +187,8 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
     banyan_algorithm_info info;
     *whole = false;
     for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
-        if (info.collective != field->kind || (info.reaches_peers_buffers && !field->memory))
+        if (info.collective != field->kind || (info.reaches_peers_buffers && !field->memory) ||
+            message_bytes < algorithm_table[i].least_bytes)
             continue;
         RETURN_IF_FAILED(time_is_up(field, &up));
         if (up)
