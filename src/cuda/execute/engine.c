@@ -130,8 +130,9 @@ static banyan_status load_kernels(cuda_engine *engine)
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         CUfunction kernel;
         uint64_t room;
-        RETURN_IF_FAILED(driver_kernel(execute_quick_kernel(dtypes[i]), engine->device, &kernel));
-        RETURN_IF_FAILED(driver_kernel(execute_kernel(dtypes[i]), engine->device, &kernel));
+        for (int kind = KERNEL_KINDS; kind-- > 0;)
+            RETURN_IF_FAILED(driver_kernel(execute_kernel(dtypes[i], (kernel_kind)kind),
+                                           engine->device, &kernel));
         RETURN_IF_FAILED(engine_room(engine, kernel, threads, execute_shared_bytes(0), &room));
         engine->room = room < engine->room ? room : engine->room;
     }

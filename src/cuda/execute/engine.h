@@ -65,7 +65,7 @@ struct cuda_plan {
 typedef struct cuda_program {
     cuda_plan *plan;
     CUdeviceptr address;
-    CUfunction kernel, quick_kernel; /* NULL: it needs more than the quick one does */
+    CUfunction kernel, smaller_kernel; /* NULL: it needs the whole one */
     uint32_t threads, section_bytes, shared_bytes, flags, span_count;
     CUdeviceptr spans;
     engine_span *host_spans; /* of ranks without thread blocks */

@@ -156,15 +156,20 @@ typedef struct kernel_args {
     uint64_t loaded, uploaded;
 } kernel_args;
 
+/* Kernels with less in them are there sooner. They are for some programs (pack_kind), launched
+ * without copies before or after, without traces, and with all bases and the half of scratch
+ * multiples of KERNEL_ALIGNMENT; they need no more of anything than the whole one. */
+typedef enum kernel_kind {
+    KERNEL_WHOLE,
+    KERNEL_QUICK,  /* for packets */
+    KERNEL_DIRECT, /* for data and signals */
+    KERNEL_KINDS
+} kernel_kind;
+
+#define KERNEL_ALIGNMENT 16
+
 /* The kernel for a type, as driver_kernel takes it; types that cannot be reduced have one too. */
-const void *execute_kernel(DLDataType dtype);
-
-/* The same for launches of programs that pack_is_quick says yes to, without copies before or after
- * and without traces, when all bases are multiples of KERNEL_QUICK_ALIGNMENT. Needs no more of
- * anything than the other. */
-const void *execute_quick_kernel(DLDataType dtype);
-
-#define KERNEL_QUICK_ALIGNMENT 16
+const void *execute_kernel(DLDataType dtype, kernel_kind kind);
 
 #define KERNEL_THREADS_MOST 512
 

@@ -26,7 +26,7 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
 void pack_write(const engine_program *program, const pack_ends *ends, const pack_layout *layout,
                 uint64_t address, char *to);
 
-/* May the quick kernel run it? */
-bool pack_is_quick(const engine_program *program);
+/* The smallest kernel that may run it. */
+kernel_kind pack_kind(const engine_program *program);
 
 #endif

@@ -129,7 +129,8 @@ static banyan_status check_blocks(cuda_plan *plan)
     CUfunction kernel;
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(plan->engine, &before));
-    banyan_status status = driver_kernel(execute_kernel(BANYAN_F32), plan->engine->device, &kernel);
+    banyan_status status =
+        driver_kernel(execute_kernel(BANYAN_F32, KERNEL_WHOLE), plan->engine->device, &kernel);
     if (status == BANYAN_OK)
         status = plan_check_room(plan, kernel, plan->threads, execute_shared_bytes(0));
     engine_leave(before);

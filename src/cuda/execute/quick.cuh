@@ -1,6 +1,6 @@
 /* A second, small kernel, for what packets are for: on the shortest messages, a kernel's code and
  * its steps take longer to fetch than data to travel. It runs programs that move whole units of
- * aligned operands (pack_is_quick), and all steps through the same few instructions. */
+ * aligned operands (pack_kind), and all steps through the same few instructions. */
 #ifndef CUDA_EXECUTE_QUICK_CUH
 #define CUDA_EXECUTE_QUICK_CUH
 

@@ -100,7 +100,7 @@ static uint32_t threads_for(const engine_program *from, uint32_t most)
 
 static banyan_status allow_shared(const cuda_program *program)
 {
-    CUfunction kernels[] = {program->kernel, program->quick_kernel};
+    CUfunction kernels[] = {program->kernel, program->smaller_kernel};
     for (int i = 0; i < 2 && kernels[i]; i++)
         RETURN_IF_FAILED(DRIVER(program->plan->engine->device, cuFuncSetAttribute, kernels[i],
                                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -132,11 +132,12 @@ static banyan_status choose_kernel(cuda_program *program, const engine_program *
     const cuda_engine *engine = program->plan->engine;
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(engine, &before));
+    kernel_kind kind = pack_kind(from);
     banyan_status status =
-        driver_kernel(execute_kernel(from->dtype), engine->device, &program->kernel);
-    if (status == BANYAN_OK && pack_is_quick(from))
-        status = driver_kernel(execute_quick_kernel(from->dtype), engine->device,
-                               &program->quick_kernel);
+        driver_kernel(execute_kernel(from->dtype, KERNEL_WHOLE), engine->device, &program->kernel);
+    if (status == BANYAN_OK && kind != KERNEL_WHOLE)
+        status = driver_kernel(execute_kernel(from->dtype, kind), engine->device,
+                               &program->smaller_kernel);
     if (status == BANYAN_OK)
         status = fit(program, from, layout);
     engine_leave(before);
@@ -268,13 +269,13 @@ static void fill_args(const cuda_program *program, const engine_run *run, kernel
 
 static CUfunction kernel_for(const cuda_program *program, const kernel_args *args)
 {
-    if (!program->quick_kernel || args->copy_in_to || args->copy_out_to || args->tracer)
+    if (!program->smaller_kernel || args->copy_in_to || args->copy_out_to || args->tracer)
         return program->kernel;
     uintptr_t bases = 0;
     for (int i = 0; i < program->plan->shape.ranks * 3; i++)
         bases |= (uintptr_t)args->bases[i];
-    return (bases | args->scratch_half) % KERNEL_QUICK_ALIGNMENT == 0 ? program->quick_kernel
-                                                                      : program->kernel;
+    return (bases | args->scratch_half) % KERNEL_ALIGNMENT == 0 ? program->smaller_kernel
+                                                                : program->kernel;
 }
 
 /* With BANYAN_EARLY_LAUNCH, the kernel may begin while the one before it in its stream ends: it

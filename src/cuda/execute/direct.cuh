@@ -1,0 +1,89 @@
+/* A third kernel, between the quick one and the one for all plans: for programs that copy and add
+ * up data with signals between them (pack_kind), 16 bytes at a time, and with little else to fetch.
+ */
+#ifndef CUDA_EXECUTE_DIRECT_CUH
+#define CUDA_EXECUTE_DIRECT_CUH
+
+#include "cuda/execute/begin.cuh"
+#include "cuda/execute/sync.cuh"
+
+/* Copies are long when every thread has more than one word of them. */
+template <typename Element>
+BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
+{
+    uint32_t sources = step->source_count, places = step->destination_count;
+    uint32_t thread = block_thread(), threads = block_threads();
+    uint64_t words = piece[0] / sizeof(uint4);
+    block_places from = block_places_of(step, piece, 0), to = block_places_of(step, piece, sources);
+    if (step->kind == STEP_COPY && words > threads)
+        banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(to, places, from[0], 0, words,
+                                                                   thread, threads);
+    else if (step->kind == STEP_COPY)
+        banyan_device_copy_words<uint4, 1>(to, places, from[0], 0, words, thread, threads);
+    else if (sources <= 2 && (int)Element::COUNT <= 4 && words > threads)
+        banyan_device_reduce_wide<Element, BANYAN_DEVICE_SUM, (int)Element::COUNT <= 4 ? 2 : 1, 2>(
+            to, places, from, sources, words, thread, threads);
+    else
+        banyan_device_reduce_wide<Element, BANYAN_DEVICE_SUM, 1, 4>(to, places, from, sources,
+                                                                    words, thread, threads);
+}
+
+template <typename Element> BANYAN_DEVICE void direct_move(const block_run *run)
+{
+    block_pieces pieces = block_find_pieces(run);
+    BANYAN_DEVICE_LOOP
+    for (; pieces.at < pieces.end; pieces.at += pieces.words)
+        direct_piece<Element>(run->step, pieces.at);
+}
+
+BANYAN_DEVICE void direct_sync(block_run *run)
+{
+    const engine_step *step = run->step;
+    uint32_t lane = block_thread();
+    if (lane >= BANYAN_DEVICE_WARP)
+        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = lane; i < step->end_count && !run->ended; i += BANYAN_DEVICE_WARP) {
+        const kernel_end *end = block_ends() + step->ends + i;
+        if (step->kind == STEP_SIGNAL)
+            sync_signal(run, end);
+        else
+            sync_take_signal(run, end, i);
+    }
+    __syncwarp();
+}
+
+template <typename Element> BANYAN_DEVICE void direct(const kernel_args *args)
+{
+    block_run run = {};
+    begin_run(args, &run);
+    uint32_t count = block_section()->step_count;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t at = 0; at < count; at = run.step->jump) {
+        run.step = block_steps() + at;
+        uint32_t kind = run.step->kind;
+        if (kind == STEP_SIGNAL || kind == STEP_WAIT) {
+            direct_sync(&run);
+            continue;
+        }
+        if (kind == STEP_NOP || (run.step->relaxed & KERNEL_MEETS))
+            block_meet(&run);
+        if ((kind == STEP_COPY || kind == STEP_COMBINE) && !run.ended)
+            direct_move<Element>(&run);
+    }
+    begin_next();
+}
+
+#define EXECUTE_DEFINE_DIRECT_KERNEL(name)                                                         \
+    static __global__ void __launch_bounds__(KERNEL_THREADS_MOST, 1)                               \
+        execute_direct_##name(const __grid_constant__ kernel_args args)                            \
+    {                                                                                              \
+        direct<banyan_device_##name>(&args);                                                       \
+    }                                                                                              \
+                                                                                                   \
+    const void *execute_direct_kernel_##name(void)                                                 \
+    {                                                                                              \
+        return DEVICE_KERNEL(execute_direct_##name, kernel_args);                                  \
+    }
+
+#endif

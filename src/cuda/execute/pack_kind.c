@@ -1,0 +1,82 @@
+/* Which kernel a program needs. */
+#include <stdbool.h>
+
+#include "cuda/execute/pack.h"
+
+/* Of one step. More is better moved 16 bytes at a time, and several of them. */
+#define QUICK_BYTES_MOST 65536
+
+static bool moves_bytes(const engine_step *step)
+{
+    return step->kind >= STEP_COPY && step->kind <= STEP_COMBINE;
+}
+
+static bool is_nothing(const engine_step *step)
+{
+    return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
+}
+
+static bool is_packets(const engine_program *program, const engine_step *step, uint32_t operand)
+{
+    return program->operands[step->operands + operand] & ENGINE_PACKETS;
+}
+
+static bool has_packets(const engine_program *program, const engine_step *step)
+{
+    bool packets = false;
+    for (uint32_t i = 0; i < (uint32_t)step->source_count + step->destination_count; i++)
+        packets |= is_packets(program, step, i);
+    return packets;
+}
+
+/* Are bytes and offsets of data multiples of `alignment`, of packets of twice as much, at least of
+ * 16? Pads are not. */
+static bool is_aligned(const engine_program *program, const engine_step *step, uint64_t alignment,
+                       uint64_t most)
+{
+    uint32_t operands = (uint32_t)step->source_count + step->destination_count;
+    const uint64_t *at = program->words + step->words;
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < step->piece_count; i++, at += 1 + operands) {
+        if ((at[0] & ENGINE_PAD) || at[0] % alignment != 0)
+            return false;
+        bytes += at[0];
+        for (uint32_t k = 0; k < operands; k++) {
+            if (at[1 + k] % (is_packets(program, step, k) ? 16 : alignment) != 0)
+                return false;
+        }
+    }
+    return bytes <= most;
+}
+
+static bool moves_or_adds_up(const engine_step *step)
+{
+    return moves_bytes(step) && !step->in_loop &&
+           (step->kind != STEP_COMBINE || step->op == BANYAN_SUM);
+}
+
+static bool is_quick(const engine_program *program, const engine_step *step)
+{
+    return is_nothing(step) ||
+           (moves_or_adds_up(step) && is_aligned(program, step, 8, QUICK_BYTES_MOST));
+}
+
+/* Short pieces are better moved side by side, which the whole kernel does. */
+static bool is_direct(const engine_program *program, const engine_step *step)
+{
+    if (is_nothing(step) || step->kind == STEP_SIGNAL || step->kind == STEP_WAIT)
+        return true;
+    return moves_or_adds_up(step) && !has_packets(program, step) &&
+           is_aligned(program, step, 16, UINT64_MAX) &&
+           (step->piece_count < 2 || program->words[step->words] >= 8 * KERNEL_THREADS_MOST);
+}
+
+kernel_kind pack_kind(const engine_program *program)
+{
+    bool quick = true, direct = true;
+    for (uint32_t i = 0; i < program->step_count; i++) {
+        quick = quick && is_quick(program, &program->steps[i]);
+        direct = direct && is_direct(program, &program->steps[i]);
+    }
+    return quick ? KERNEL_QUICK : direct ? KERNEL_DIRECT : KERNEL_WHOLE;
+}
