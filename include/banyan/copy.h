@@ -37,7 +37,15 @@ enum {
     /* Elements are cast on their way, to nearest even, from the sender's type to the receiver's,
      * any two of f32, f16 and bf16: both ends say so, and the backend is one that can
      * (BANYAN_COPY_CASTS). Elsewhere types are not looked at, only their sizes. */
-    BANYAN_COPY_OP_CAST = 1 << 0
+    BANYAN_COPY_OP_CAST = 1 << 0,
+    /* Elements are quantized to MXFP8 on their way (transform.h says what becomes of them), from
+     * one of the three types to e4m3, by blocks of 32 along the last dimension, whose extent is a
+     * multiple of 32 at both ends. Both ends say so. Needs BANYAN_COPY_CASTS, too. */
+    BANYAN_COPY_OP_MXFP8 = 1 << 1,
+    /* With MXFP8: this is the part with the scales. The sender gives the same tensor as for the
+     * elements, the receiver one of bytes, one a block. */
+    BANYAN_COPY_OP_SCALES = 1 << 2,
+    BANYAN_COPY_OP_OCP = 1 << 3 /* with MXFP8: by the OCP rule instead of rounding scales up */
 };
 
 typedef banyan_copy_op banyan_send_op;

@@ -250,8 +250,9 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
  * queued in `stream`, and the destination reads WHOLE from then on, which holds for whatever the
  * stream does next. A run that the GPU could not finish is told by banyan_copy_service_check and by
  * the next run. Once it has prepared, a run may be captured in a CUDA graph; replays move the
- * tensors again and leave the version alone. UNSUPPORTED there: transforms but
- * banyan_cast_create's, which then cost no pass of their own, and checksums.
+ * tensors again and leave the version alone. The transforms of banyan_cast_create and
+ * banyan_mxfp8_create cost no pass of their own there; docs/gpu.md says which blocks and scales
+ * they take. UNSUPPORTED: what they do not take, other transforms, and checksums.
  *
  * INVALID, on every rank: tensors that are not the plan's, types that differ and no transform for
  * them, a box that cannot be cut to fit max_staging_bytes, a destination that lies over memory that

@@ -117,12 +117,26 @@ banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
     return cut(moves, &move);
 }
 
-banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to,
-                                     const strided_view *from)
+/* The view of blocks along the last dimension, and how far a block's values lie apart in it. */
+static strided_view blocks_of(const strided_view *values, int64_t *step)
+{
+    strided_view blocks = *values;
+    int last = blocks.ndim - 1;
+    *step = blocks.stride[last];
+    blocks.extent[last] /= STRIDED_BLOCK;
+    blocks.stride[last] *= STRIDED_BLOCK;
+    blocks.elems /= STRIDED_BLOCK;
+    blocks.elem_bytes *= STRIDED_BLOCK;
+    if (blocks.extent[last] == 1)
+        blocks.ndim--;
+    return blocks;
+}
+
+static banyan_status add_whole(direct_moves *moves, const strided_view *to,
+                               const strided_view *from, direct_move whole)
 {
     if (to->elems == 0)
         return BANYAN_OK;
-    direct_move whole = {0};
     if (to->format != from->format) {
         whole.to_format = to->format;
         whole.from_format = from->format;
@@ -139,6 +153,18 @@ banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to
     }
     moves->bytes += to->elems * to->elem_bytes;
     return array_push(&moves->list, whole) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to,
+                                     const strided_view *from)
+{
+    direct_move whole = {0};
+    if (to->elems == 0 || to->format == from->format || !strided_is_mxfp8(to->format))
+        return add_whole(moves, to, from, whole);
+    strided_view values = blocks_of(from, &whole.from_step), elements = *to;
+    if (!strided_is_scales(to->format))
+        elements = blocks_of(to, &whole.to_step);
+    return add_whole(moves, &elements, &values, whole);
 }
 
 void direct_moves_run_chunk(const direct_moves *moves, size_t chunk, bool streaming)

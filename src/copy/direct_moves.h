@@ -17,6 +17,9 @@ typedef struct direct_move {
     const direct_walk *walk; /* instead of the move; else NULL */
     /* Of whole moves whose elements are cast: run_bytes and the walk's are those of `to`. */
     strided_format to_format, from_format;
+    /* Where they are quantized, an element of the move is a block, or its scale: how far the values
+     * of a block lie apart. */
+    int64_t to_step, from_step;
 } direct_move;
 
 /* A list that two ranks build alike from the two views of each task. Chunks, of some hundred

@@ -20,7 +20,7 @@ static banyan_status view_sends(direct_places *places, const banyan_copy_batch *
 {
     for (size_t i = 0; i < batch->send_count; i++)
         if (batch->sends[i].peer != rank)
-            RETURN_IF_FAILED(copy_op_view(&batch->sends[i], &places->sends[i].view));
+            RETURN_IF_FAILED(copy_op_view(&batch->sends[i], true, &places->sends[i].view));
     return BANYAN_OK;
 }
 
@@ -70,7 +70,7 @@ static banyan_status place_recvs(direct_places *places, const banyan_copy_batch 
     for (size_t i = 0; i < batch->recv_count; i++) {
         if (batch->recvs[i].peer == rank)
             continue;
-        RETURN_IF_FAILED(copy_op_view(&batch->recvs[i], &places->recvs[i].view));
+        RETURN_IF_FAILED(copy_op_view(&batch->recvs[i], false, &places->recvs[i].view));
         RETURN_IF_FAILED(place_recv(places, i, staged));
     }
     return BANYAN_OK;

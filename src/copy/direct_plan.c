@@ -109,10 +109,10 @@ static direct_partner *partner_of(direct_plan *plan, int peer)
 
 /* ---- lanes ---- */
 
-static banyan_status read_far(const copy_match *match, const direct_place *own, direct_place *far)
+static banyan_status read_far(const copy_match *match, direct_place *far)
 {
-    RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer, own->view.elems,
-                                       match->elem_bytes, far));
+    RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer,
+                                       match->bytes / match->elem_bytes, match->elem_bytes, far));
     far->view.format = match->format;
     return BANYAN_OK;
 }
@@ -193,7 +193,7 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
     if (own->view.elems == 0)
         return BANYAN_OK;
     direct_place far;
-    RETURN_IF_FAILED(read_far(match, own, &far));
+    RETURN_IF_FAILED(read_far(match, &far));
     direct_lane *lane = is_send ? &partner->out : &partner->in;
     lane->bytes += match->bytes;
     if (is_on_device(plan))
@@ -234,8 +234,8 @@ static banyan_status add_local(direct_plan *plan, const banyan_copy_batch *batch
 {
     for (size_t i = 0; i < batch->local_count; i++) {
         strided_view to, from;
-        RETURN_IF_FAILED(copy_op_view(&batch->recvs[batch->local[i].recv], &to));
-        RETURN_IF_FAILED(copy_op_view(&batch->sends[batch->local[i].send], &from));
+        RETURN_IF_FAILED(copy_op_view(&batch->recvs[batch->local[i].recv], false, &to));
+        RETURN_IF_FAILED(copy_op_view(&batch->sends[batch->local[i].send], true, &from));
         RETURN_IF_FAILED(is_on_device(plan) ? direct_moves_add_whole(&plan->local, &to, &from)
                                             : direct_moves_add(&plan->local, &to, &from));
         plan->bytes += to.elems * to.elem_bytes;
@@ -264,7 +264,7 @@ static banyan_status want_destinations(direct_plan *plan, const copy_matches *ma
         direct_place far;
         if (own->view.elems == 0)
             continue;
-        RETURN_IF_FAILED(read_far(&matches->sends[i], own, &far));
+        RETURN_IF_FAILED(read_far(&matches->sends[i], &far));
         if (far.handle.kind == BANYAN_MEMORY_DEVICE &&
             !array_push(&plan->wanted, (memory_wanted){.handle = far.handle}))
             return BANYAN_ERR_NO_MEMORY;

@@ -9,17 +9,30 @@
 
 /* ---- sides ---- */
 
-banyan_status copy_op_view(const banyan_copy_op *op, strided_view *view)
+static strided_format mxfp8_format(uint32_t flags)
+{
+    if (flags & BANYAN_COPY_OP_SCALES)
+        return flags & BANYAN_COPY_OP_OCP ? STRIDED_SCALES_OCP : STRIDED_SCALES_UP;
+    return flags & BANYAN_COPY_OP_OCP ? STRIDED_E4M3_OCP : STRIDED_E4M3_UP;
+}
+
+banyan_status copy_op_view(const banyan_copy_op *op, bool is_send, strided_view *view)
 {
     RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, view));
-    if (op->flags & BANYAN_COPY_OP_CAST)
+    if (!is_send && (op->flags & BANYAN_COPY_OP_MXFP8))
+        view->format = mxfp8_format(op->flags);
+    else if (op->flags & (BANYAN_COPY_OP_CAST | BANYAN_COPY_OP_MXFP8))
         view->format = strided_format_of(op->tensor.dtype);
     return BANYAN_OK;
 }
 
 bool copy_views_fit(const strided_view *a, const strided_view *b)
 {
-    if (a->elems != b->elems)
+    if (strided_is_scales(a->format))
+        return !strided_is_mxfp8(b->format) && a->elems * STRIDED_BLOCK == b->elems;
+    if (strided_is_scales(b->format))
+        return copy_views_fit(b, a);
+    if (a->elems != b->elems || (strided_is_mxfp8(a->format) && strided_is_mxfp8(b->format)))
         return false;
     if (a->format == STRIDED_BYTES || b->format == STRIDED_BYTES)
         return a->format == b->format && a->elem_bytes == b->elem_bytes;
@@ -218,8 +231,8 @@ static banyan_status check_sizes(const char *who, int rank, const local_sides *s
     for (size_t i = 0; i < sides->send_count; i++) {
         const task_key *key = &sides->sends[i];
         strided_view from, to;
-        RETURN_IF_FAILED(copy_op_view(&sends[key->op], &from));
-        RETURN_IF_FAILED(copy_op_view(&recvs[sides->recvs[i].op], &to));
+        RETURN_IF_FAILED(copy_op_view(&sends[key->op], true, &from));
+        RETURN_IF_FAILED(copy_op_view(&recvs[sides->recvs[i].op], false, &to));
         if (copy_views_fit(&from, &to))
             continue;
         task_names_add(&unequal, key->task_id, key->part);

@@ -7,7 +7,7 @@
 #define TASK_NAMES_MAX 10
 
 /* The operation's side, with the format of its elements where they are cast. */
-banyan_status copy_op_view(const banyan_copy_op *op, strided_view *view);
+banyan_status copy_op_view(const banyan_copy_op *op, bool is_send, strided_view *view);
 
 /* Can elements of one become elements of the other? */
 bool copy_views_fit(const strided_view *a, const strided_view *b);

@@ -102,7 +102,7 @@ static banyan_status write_entry(const matcher *match, const match_side *side, s
 {
     const banyan_copy_op *op = &side->ops[side->keys[i].op];
     strided_view view;
-    RETURN_IF_FAILED(copy_op_view(op, &view));
+    RETURN_IF_FAILED(copy_op_view(op, side->is_send, &view));
     bytes_write_u64(message, op->task_id);
     bytes_write_u32(message, op->part);
     bytes_write_u64(message, view.elems);
@@ -184,7 +184,9 @@ static bool is_format(strided_format format, uint64_t elem_bytes)
 {
     if (format == STRIDED_BYTES)
         return true;
-    return format <= STRIDED_BF16 && elem_bytes == (format == STRIDED_F32 ? 4 : 2);
+    if (strided_is_mxfp8(format))
+        return format <= STRIDED_SCALES_OCP && elem_bytes == 1;
+    return elem_bytes == (format == STRIDED_F32 ? 4 : 2);
 }
 
 static banyan_status read_list(const matcher *match, int peer, bytes_reader *reader,
@@ -268,7 +270,7 @@ static banyan_status check_same_sizes(const matcher *match, const side_range *ra
         const task_key *key = &range->side->keys[range->first + i];
         const peer_side *theirs = &list->sides[i];
         strided_view own;
-        RETURN_IF_FAILED(copy_op_view(&range->side->ops[key->op], &own));
+        RETURN_IF_FAILED(copy_op_view(&range->side->ops[key->op], range->side->is_send, &own));
         strided_view far = {
             .elems = theirs->elems, .elem_bytes = theirs->elem_bytes, .format = theirs->format};
         if (copy_views_fit(&own, &far))

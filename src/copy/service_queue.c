@@ -50,10 +50,31 @@ static banyan_status check_place(const DLTensor *tensor, const strided_view *vie
     return check_lies_on(low + bytes - 1, device);
 }
 
-static banyan_status check_cast(const banyan_copy_backend *backend, const banyan_copy_op *op)
+/* Blocks of a tensor are whole, and lie along its last dimension. */
+static banyan_status check_blocks(const banyan_copy_op *op, bool is_send)
+{
+    const DLTensor *tensor = &op->tensor;
+    bool is_scales = !is_send && (op->flags & BANYAN_COPY_OP_SCALES);
+    if (!is_send && banyan_dtype_bytes(tensor->dtype) != 1)
+        return error_set(BANYAN_ERR_INVALID, "MXFP8's elements and scales are bytes, not %s",
+                         banyan_dtype_name(tensor->dtype));
+    if (is_scales || (tensor->ndim > 0 && tensor->shape[tensor->ndim - 1] % STRIDED_BLOCK == 0))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "a tensor to quantize has %" PRId64
+                     " elements along its last dimension: no whole blocks of %d",
+                     tensor->ndim > 0 ? tensor->shape[tensor->ndim - 1] : 1, STRIDED_BLOCK);
+}
+
+static banyan_status check_cast(const banyan_copy_backend *backend, const banyan_copy_op *op,
+                                bool is_send)
 {
     if (!(backend->capabilities & BANYAN_COPY_CASTS))
         return error_set(BANYAN_ERR_UNSUPPORTED, "backend %s casts no elements", backend->name);
+    if (op->flags & BANYAN_COPY_OP_MXFP8)
+        RETURN_IF_FAILED(check_blocks(op, is_send));
+    if (!is_send && (op->flags & BANYAN_COPY_OP_MXFP8))
+        return BANYAN_OK;
     if (strided_format_of(op->tensor.dtype) == STRIDED_BYTES)
         return error_set(BANYAN_ERR_INVALID, "%s is not cast; F32, F16 and BF16 are",
                          banyan_dtype_name(op->tensor.dtype));
@@ -70,8 +91,8 @@ static banyan_status check_tensor(const banyan_copy_backend *backend, DLDevice d
         RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
         RETURN_IF_FAILED(check_place(&op->tensor, &view, device));
     }
-    if (op->flags & BANYAN_COPY_OP_CAST)
-        RETURN_IF_FAILED(check_cast(backend, op));
+    if (op->flags & (BANYAN_COPY_OP_CAST | BANYAN_COPY_OP_MXFP8))
+        RETURN_IF_FAILED(check_cast(backend, op, is_send));
     if (!is_send && view.elems > 0 && writes_an_element_twice(&op->tensor))
         return error_set(BANYAN_ERR_INVALID,
                          "a tensor to receive into has stride 0: elements would be written twice");

@@ -9,8 +9,26 @@ typedef enum strided_format {
     STRIDED_BYTES,
     STRIDED_F32,
     STRIDED_F16,
-    STRIDED_BF16
+    STRIDED_BF16,
+    /* MXFP8 of one of these three, by one of two rules, and the scales of its blocks. */
+    STRIDED_E4M3_UP,
+    STRIDED_E4M3_OCP,
+    STRIDED_SCALES_UP,
+    STRIDED_SCALES_OCP
 } strided_format;
+
+#define STRIDED_BLOCK 32 /* elements of a scale */
+
+static inline bool strided_is_scales(strided_format format)
+{
+    return format == STRIDED_SCALES_UP || format == STRIDED_SCALES_OCP;
+}
+
+/* Quantized elements, or scales? */
+static inline bool strided_is_mxfp8(strided_format format)
+{
+    return format >= STRIDED_E4M3_UP;
+}
 
 /* A tensor's memory as loops from slowest to fastest, with strides in bytes. Dimensions of one
  * element are dropped and those that can be walked as one are merged. Element order stays

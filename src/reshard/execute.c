@@ -52,6 +52,8 @@ static banyan_status finish_run(const execution *run)
     if (device_is_host(run->device))
         zero_paddings(run);
     const banyan_transform *transform = run->transform;
+    if (!device_is_host(run->device))
+        return BANYAN_OK; /* nothing has come yet */
     if (transform && has_finish_padding(transform))
         RETURN_IF_FAILED(finish_paddings(run, transform));
     return transform && transform->finish ? transform->finish(transform->context) : BANYAN_OK;

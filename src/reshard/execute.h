@@ -3,6 +3,7 @@
 #define RESHARD_EXECUTE_H
 
 #include "copy/strided.h"
+#include "core/arena.h"
 #include "core/array.h"
 #include "reshard/execute_memory.h"
 #include "reshard/plan.h"
@@ -12,7 +13,8 @@
 typedef struct execution_part {
     DLTensor tensor;
     int64_t elems;
-    void *staged; /* NULL: the tensor itself travels */
+    void *staged;   /* NULL: the tensor itself travels */
+    uint32_t flags; /* of its operation */
 } execution_part;
 
 /* One end of a transfer, or of a block of one when that is cut to fit the staging memory. */
@@ -22,7 +24,7 @@ typedef struct execution_end {
     uint32_t block;
     int peer;
     bool is_send, transformed;
-    bool cast;           /* by the service, on the way: nothing is staged */
+    bool on_the_way;     /* transformed by the service of a device: nothing is staged */
     uint64_t position;   /* on the line that waves are intervals of; alike at both ends */
     uint64_t need_bytes; /* of staging */
     size_t wave;
@@ -59,6 +61,7 @@ typedef struct execution {
     execution_part *parts;
     ARRAY(execution_wave) waves;
     ARRAY(strided_view) paddings;
+    arena dims;          /* of tensors that a transform on a device makes */
     uint64_t kept_bytes; /* that the transform has of its own, all the time */
     run_memory arena;
 } execution;
@@ -81,7 +84,7 @@ banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_st
                                  bool *agreed);
 
 /* The parts of an end, by its transform or, without one, its view. */
-banyan_status execution_prepare_end(const execution *run, execution_end *end,
+banyan_status execution_prepare_end(execution *run, execution_end *end,
                                     banyan_transform_scratch *scratch, DLTensor *parts,
                                     int *part_count);
 banyan_status execution_finalize_end(const execution *run, const execution_end *end,

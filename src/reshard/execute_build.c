@@ -10,7 +10,7 @@
 #include "reshard/execute_blocks.h"
 #include "reshard/layout.h"
 #include "reshard/tensors.h"
-#include "reshard/transform_object.h"
+#include "reshard/transform_device.h"
 #include "reshard/transform_scratch.h"
 #include "world/control.h"
 
@@ -92,14 +92,14 @@ static banyan_status add_transfer(execution *run, const banyan_transfer *transfe
         run->transform && run->transform->should_transform(run->transform->context, transfer);
     if (!transformed && !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype))
         return fail_untransformed(transfer);
-    bool cast = transformed && !device_is_host(run->device);
-    transformed &= !cast;
+    bool on_the_way = transformed && !device_is_host(run->device);
+    transformed &= !on_the_way;
     execution_blocks cut;
     RETURN_IF_FAILED(cut_transfer(run, transfer, transformed, &cut));
     for (uint64_t i = 0; i < cut.count; i++) {
         execution_end end = end_of(transfer, &cut, i, is_send, transformed);
         execution_end sending = end_of(transfer, &cut, i, true, transformed);
-        end.cast = sending.cast = cast;
+        end.on_the_way = sending.on_the_way = on_the_way;
         bool added = is_local ? array_push(&run->locals, sending) && array_push(&run->locals, end)
                               : array_push(&run->ends, end);
         if (!added)
@@ -129,7 +129,7 @@ static void view_end(const execution *run, execution_end *end, execution_part *p
 
 static size_t part_slots(const execution_end *end)
 {
-    return end->transformed ? BANYAN_TRANSFORM_MAX_PARTS : 1;
+    return end->transformed || end->on_the_way ? BANYAN_TRANSFORM_MAX_PARTS : 1;
 }
 
 /* After the last push, when ends stay where they are. */
@@ -202,10 +202,30 @@ static banyan_transform_task task_of(const execution *run, const execution_end *
     };
 }
 
-banyan_status execution_prepare_end(const execution *run, execution_end *end,
+/* Once for all runs: what is received, and where its scales go, stays. */
+static banyan_status prepare_on_the_way(execution *run, execution_end *end, DLTensor *parts,
+                                        int *part_count)
+{
+    banyan_transfer transfer;
+    banyan_box place;
+    banyan_transform_task task = task_of(run, end, &transfer, &place);
+    transform_parts made;
+    RETURN_IF_FAILED(
+        transform_parts_on_device(run->transform, &task, end->is_send, &run->dims, &made));
+    for (int p = 0; p < made.count; p++) {
+        parts[p] = made.tensors[p];
+        end->parts[p].flags = made.flags[p];
+    }
+    *part_count = made.count;
+    return BANYAN_OK;
+}
+
+banyan_status execution_prepare_end(execution *run, execution_end *end,
                                     banyan_transform_scratch *scratch, DLTensor *parts,
                                     int *part_count)
 {
+    if (end->on_the_way)
+        return prepare_on_the_way(run, end, parts, part_count);
     if (!end->transformed) {
         parts[0] = end->view;
         *part_count = 1;
@@ -306,8 +326,8 @@ static banyan_status measure_ends(execution *run)
 
 static banyan_status check_device(const execution *run)
 {
-    bool transforms = run->transform && !transform_is_cast(run->transform);
-    const char *what = transforms             ? "transforms but casts"
+    bool transforms = run->transform && !transform_runs_on_devices(run->transform);
+    const char *what = transforms             ? "a transform of the caller's own"
                        : run->plan->checksums ? "checksums"
                        : !run->takes_strides  ? "a copy service that takes dense tensors only"
                        : run->keeps_schedules ? NULL
@@ -318,6 +338,21 @@ static banyan_status check_device(const execution *run)
                      "rank %d: a run on device %d has no use for %s: these need tensors in host "
                      "memory",
                      run->plan->rank, run->device.device_id, what);
+}
+
+/* Scales of blocks of padding are the transform's to zero, which it does on the host. */
+static banyan_status check_padding_scales(const execution *run)
+{
+    const plan_holding *holding = &run->plan->destination;
+    for (size_t i = 0; i < holding->padding_count && run->transform; i++) {
+        const banyan_local_tensor *tensor = &holding->tensors[holding->paddings[i].tensor];
+        if (!device_is_host(run->device) && banyan_dtype_equal(tensor->dtype, BANYAN_F8_E4M3))
+            return error_set(BANYAN_ERR_UNSUPPORTED,
+                             "rank %d: local tensor \"%s\" in MXFP8 has padding, whose scales are "
+                             "written on the host only",
+                             run->plan->rank, tensor->name);
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status alloc_zeros(execution *run)
@@ -342,6 +377,7 @@ static void free_zeros(execution *run)
 static banyan_status build_alone(execution *run)
 {
     RETURN_IF_FAILED(check_device(run));
+    RETURN_IF_FAILED(check_padding_scales(run));
     RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));
     RETURN_IF_FAILED(view_ends(run));
@@ -400,6 +436,7 @@ void execution_destroy(execution *run)
     free(run->parts);
     array_free(&run->waves);
     array_free(&run->paddings);
+    arena_free(&run->dims);
     run_memory_free(&run->arena);
     free(run);
 }

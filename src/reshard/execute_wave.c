@@ -121,7 +121,7 @@ static banyan_status submit_end(const execution *run, execution_end *end)
             .peer = end->peer,
             .task_id = end->transfer->task_id,
             .part = end->block * BANYAN_TRANSFORM_MAX_PARTS + (uint32_t)p,
-            .flags = end->cast ? BANYAN_COPY_OP_CAST : 0,
+            .flags = part->flags,
         };
         if (part->staged) {
             op.tensor.data = part->staged;

@@ -4,25 +4,14 @@
 
 #include "core/cpu.h"
 #include "core/float_bits.h"
+#include "core/mxfp8_bits.h"
 #include "reshard/convert.h"
 
 #define BLOCK MXFP8_BLOCK
 
-#define E4M3_EMAX 8 /* of 448 = 1.75 · 2^8 */
-#define E8M0_BIAS 127
-#define E8M0_NAN 255
-
 /* Blocks are worked on as 32 f32 values, which hold any source exactly. Nearly all blocks are easy:
  * without NaN, and with a scale for which float arithmetic meets no subnormal that counts. The
  * others take a slower way, in integers. */
-#define SCALE_EASY_MIN (E8M0_BIAS - 110)
-#define SCALE_EASY_MAX (E8M0_BIAS + 118)
-
-static inline bool scale_is_easy(uint8_t scale)
-{
-    return scale >= SCALE_EASY_MIN && scale <= SCALE_EASY_MAX;
-}
-
 /* ---- scale ---- */
 
 /* Largest magnitude as f32's bits, which order as the values do, NaN above all. */
@@ -47,32 +36,7 @@ static uint32_t block_amax_without_nan(const uint32_t *values)
     return amax;
 }
 
-/* A subnormal amax is below 2^-126, which asks for the smallest scale under either rule. */
-static inline uint8_t block_scale(banyan_mxfp8_rule rule, uint32_t amax)
-{
-    if (amax == F32_INFINITY)
-        return E8M0_NAN - 1;
-    const uint32_t mantissa_of_448 = UINT32_C(3) << 21;
-    bool above_448 = (amax & 0x7fffff) > mantissa_of_448;
-    int scale = (int)(amax >> 23) - E4M3_EMAX + (rule == BANYAN_MXFP8_ROUND_UP && above_448);
-    return (uint8_t)(scale < 0 ? 0 : scale);
-}
-
 /* ---- elements ---- */
-
-/* Adding 2^20 times the value's own power of two, or that of e4m3's smallest normal number, leaves
- * as many bits as e4m3 has; the sum counts its last places. */
-static inline uint8_t easy_element(uint32_t bits, float factor)
-{
-    float scaled = f32_of_bits(bits & ~F32_SIGN) * factor;
-    uint32_t power = f32_bits(scaled) & F32_INFINITY;
-    power = (int32_t)power > (int32_t)F32_POWER(-6) ? power : F32_POWER(-6);
-    uint32_t magic = power + (UINT32_C(20) << 23);
-    uint32_t places = f32_bits(scaled + f32_of_bits(magic)) - magic;
-    int32_t code = (int32_t)(places + ((power - F32_POWER(-6)) >> 20));
-    code = code > E4M3_LARGEST ? E4M3_LARGEST : code;
-    return (uint8_t)((uint32_t)code | (bits >> 24 & 0x80));
-}
 
 static inline __attribute__((always_inline)) void
 easy_elements(const uint32_t *restrict values, uint8_t scale, uint8_t *restrict elements)
@@ -80,42 +44,6 @@ easy_elements(const uint32_t *restrict values, uint8_t scale, uint8_t *restrict 
     float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
     for (int i = 0; i < BLOCK; i++)
         elements[i] = easy_element(values[i], factor);
-}
-
-/* value · 2^-shift, to nearest even; shift > 0. */
-static uint32_t shift_to_nearest(uint32_t value, int shift)
-{
-    if (shift > 31)
-        return 0;
-    uint32_t kept = value >> shift, lost = value & ((UINT32_C(1) << shift) - 1);
-    uint32_t half = UINT32_C(1) << (shift - 1);
-    return kept + (lost > half || (lost == half && (kept & 1)));
-}
-
-/* Any value and scale, in integers alone. */
-static uint8_t any_element(uint32_t bits, uint8_t scale)
-{
-    uint32_t magnitude = bits & ~F32_SIGN, sign = bits >> 24 & 0x80;
-    if (magnitude > F32_INFINITY)
-        return (uint8_t)(sign | E4M3_NAN);
-    if (magnitude == F32_INFINITY)
-        return (uint8_t)(sign | E4M3_LARGEST);
-    int exponent = (int)(magnitude >> 23);
-    uint32_t significand = magnitude & 0x7fffff;
-    if (exponent > 0)
-        significand |= 0x800000;
-    else
-        exponent = 1;
-    if (significand == 0)
-        return (uint8_t)sign;
-    /* The scaled value is significand · 2^unit. */
-    int unit = exponent - 150 - ((int)scale - E8M0_BIAS);
-    int top = 31 - __builtin_clz(significand) + unit;
-    int place = top < -6 ? -9 : top - 3;
-    uint32_t kept =
-        place > unit ? shift_to_nearest(significand, place - unit) : significand << (unit - place);
-    uint32_t result = top < -6 ? kept : (uint32_t)(top + 6) * 8 + kept;
-    return (uint8_t)(sign | (result > E4M3_LARGEST ? E4M3_LARGEST : result));
 }
 
 static void any_elements(const uint32_t *values, uint8_t scale, uint8_t *restrict elements)
@@ -191,7 +119,7 @@ quantize_bf16_block(banyan_mxfp8_rule rule, const half_at *restrict values,
         uint16_t magnitude = values[i] & 0x7fff;
         amax = magnitude > amax ? magnitude : amax;
     }
-    *scale = block_scale(rule, (uint32_t)amax << 16);
+    *scale = block_scale(rule == BANYAN_MXFP8_ROUND_UP, (uint32_t)amax << 16);
     if (amax >= BF16_INFINITY || !scale_is_easy(*scale))
         return false;
     uint16_t up = (uint16_t)(*scale < E8M0_BIAS ? (E8M0_BIAS - *scale) << 7 : 0);
@@ -236,7 +164,8 @@ static inline __attribute__((always_inline)) void quantize_blocks(banyan_mxfp8_r
     for (int64_t b = 0; b < blocks; b++, values += BLOCK, elements += BLOCK) {
         uint32_t amax = block_amax(values);
         bool has_nan = amax > F32_INFINITY;
-        scales[b] = block_scale(rule, has_nan ? block_amax_without_nan(values) : amax);
+        scales[b] = block_scale(rule == BANYAN_MXFP8_ROUND_UP,
+                                has_nan ? block_amax_without_nan(values) : amax);
         if (!has_nan && scale_is_easy(scales[b]))
             easy_elements(values, scales[b], elements);
         else

@@ -426,6 +426,28 @@ static banyan_status mxfp8_finish(void *context)
     return BANYAN_OK;
 }
 
+/* ---- on devices ---- */
+
+bool transform_is_mxfp8(const banyan_transform *transform)
+{
+    return transform && transform->prepare_send == mxfp8_prepare_send;
+}
+
+banyan_mxfp8_rule mxfp8_rule_of(const banyan_transform *transform)
+{
+    return ((const struct mxfp8_transform *)transform->context)->options.rule;
+}
+
+banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
+                                   const banyan_transform_task *task, struct mxfp8_scales *scales,
+                                   DLDevice *device)
+{
+    struct mxfp8_tensor *tensor;
+    RETURN_IF_FAILED(task_tensor(transform->context, task, &tensor, scales));
+    *device = tensor->scales.device;
+    return BANYAN_OK;
+}
+
 /* ---- making one ---- */
 
 static void mxfp8_destroy(transform_object *object)

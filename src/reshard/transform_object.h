@@ -20,8 +20,17 @@ typedef struct transform_object {
                    (options)->size < sizeof(taken) ? (options)->size : sizeof(taken));             \
     } while (0)
 
-/* Did banyan_cast_create make it? A copy service of a device does what it does on the way. */
+/* Did banyan_cast_create, or banyan_mxfp8_create, make it? */
 bool transform_is_cast(const banyan_transform *transform);
+bool transform_is_mxfp8(const banyan_transform *transform);
+
+/* Of one that banyan_mxfp8_create made: its rule, and the scales that are bound to the local tensor
+ * of a task, wherever they lie. NOT_FOUND when there are none. */
+struct mxfp8_scales;
+banyan_mxfp8_rule mxfp8_rule_of(const banyan_transform *transform);
+banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
+                                   const banyan_transform_task *task, struct mxfp8_scales *scales,
+                                   DLDevice *device);
 
 /* Globs of global tensors' names; none lets all pass. */
 typedef struct name_filter {

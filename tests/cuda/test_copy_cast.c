@@ -1,6 +1,7 @@
 /* Casts on the way between GPUs: bit for bit what the host makes of the same elements, whatever the
  * strides. */
 #include "reshard/convert.h"
+#include "reshard/mxfp8.h"
 #include "support/gpu_stream.h"
 #include "support/test.h"
 
@@ -150,9 +151,191 @@ static void casts_are_the_hosts_bit_for_bit(void **state)
 {
     (void)state;
     uint64_t seed = random_seed();
-    ranks_run(1, cast_many, &seed);
-    seed++;
+    if (gpu_is_emulated())
+        ranks_run(1, cast_many, &seed);
     ranks_run(2, cast_many, &seed);
+}
+
+/* ---- MXFP8 ---- */
+
+#define BLOCK 32
+
+typedef struct quantize_case {
+    int ndim;
+    int64_t shape[DIMS_MAX], scales_shape[DIMS_MAX];
+    int64_t from_strides[DIMS_MAX], to_strides[DIMS_MAX], scales_strides[DIMS_MAX];
+    DLDataType from;
+    banyan_mxfp8_rule rule;
+    size_t from_elems, to_bytes, scales_bytes;
+    size_t to_offset, scales_offset;
+} quantize_case;
+
+static quantize_case draw_quantize_case(random_state *random)
+{
+    quantize_case made = {.ndim = (int)random_between(random, 1, 3)};
+    for (int d = 0; d < made.ndim; d++) {
+        bool is_last = d == made.ndim - 1;
+        made.shape[d] =
+            is_last ? BLOCK * random_between(random, 1, 9) : random_between(random, 1, 9);
+        made.scales_shape[d] = is_last ? made.shape[d] / BLOCK : made.shape[d];
+    }
+    made.from = formats[random_between(random, 0, 2)];
+    made.rule = (banyan_mxfp8_rule)random_between(random, 0, 1);
+    made.to_offset = random_between(random, 0, 1) ? 0 : (size_t)random_between(random, 1, 20);
+    made.scales_offset = (size_t)random_between(random, 0, 5);
+    made.from_elems = choose_strides(random, made.ndim, made.shape, made.from_strides);
+    made.to_bytes = choose_strides(random, made.ndim, made.shape, made.to_strides) + made.to_offset;
+    made.scales_bytes = choose_strides(random, made.ndim, made.scales_shape, made.scales_strides) +
+                        made.scales_offset;
+    return made;
+}
+
+/* Values around one of each block's own size, some of them zero, huge or no numbers. */
+static void fill_values(const quantize_case *of, uint64_t seed, int rank, unsigned char *memory)
+{
+    random_state random = random_from(seed ^ (uint64_t)rank);
+    size_t bytes = banyan_dtype_bytes(of->from);
+    for (size_t i = 0; i < of->from_elems; i++) {
+        float value = (float)random_between(&random, -1000, 1000);
+        int64_t kind = random_between(&random, 0, 60);
+        for (int64_t e = random_between(&random, 0, 12); e > 0; e--)
+            value *= random_next(&random) % 2 ? 0.5f : 2.0f;
+        if (kind == 0)
+            value = 0;
+        convert_run(memory + i * bytes, of->from, &value, BANYAN_F32, 1);
+        for (size_t b = 0; kind == 1 && i % 7 == 0 && b < bytes; b++)
+            memory[i * bytes + b] = (unsigned char)random_next(&random);
+    }
+}
+
+static int64_t place_of(const quantize_case *of, const int64_t *strides, const int64_t *index)
+{
+    int64_t at = 0;
+    for (int d = 0; d < of->ndim; d++)
+        at += index[d] * strides[d];
+    return at;
+}
+
+/* Block by block, as the host quantizes. */
+static void expect_blocks(const quantize_case *of, const unsigned char *values,
+                          unsigned char *elements, unsigned char *scales)
+{
+    uint64_t blocks = 1;
+    size_t bytes = banyan_dtype_bytes(of->from);
+    for (int d = 0; d < of->ndim; d++)
+        blocks *= (uint64_t)of->scales_shape[d];
+    for (uint64_t b = 0; b < blocks; b++) {
+        int64_t index[DIMS_MAX];
+        uint64_t rest = b;
+        for (int d = of->ndim - 1; d >= 0; d--) {
+            index[d] = (int64_t)(rest % (uint64_t)of->scales_shape[d]);
+            rest /= (uint64_t)of->scales_shape[d];
+        }
+        unsigned char in[BLOCK * 4];
+        uint8_t out[BLOCK], scale;
+        int64_t scale_at = place_of(of, of->scales_strides, index);
+        index[of->ndim - 1] *= BLOCK;
+        int64_t from = place_of(of, of->from_strides, index);
+        int64_t to = place_of(of, of->to_strides, index);
+        for (int i = 0; i < BLOCK; i++)
+            memcpy(in + (size_t)i * bytes,
+                   values + (size_t)(from + i * of->from_strides[of->ndim - 1]) * bytes, bytes);
+        mxfp8_quantize(of->rule, in, of->from, BLOCK, out, &scale);
+        for (int i = 0; i < BLOCK; i++)
+            elements[of->to_offset + (size_t)(to + i * of->to_strides[of->ndim - 1])] = out[i];
+        scales[of->scales_offset + (size_t)scale_at] = scale;
+    }
+}
+
+static void check_bytes(const char *what, const quantize_case *of, const void *there, size_t bytes,
+                        const unsigned char *wanted)
+{
+    unsigned char *got = gpu_read(there, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        CHECK(got[i] == wanted[i], "byte %zu of %zu of the %s of %s by rule %d: %#x, not %#x", i,
+              bytes, what, banyan_dtype_name(of->from), (int)of->rule, got[i], wanted[i]);
+    free(got);
+}
+
+static void quantize_one(banyan_world *world, banyan_copy_service *service, DLDevice device,
+                         uint64_t seed)
+{
+    random_state random = random_from(seed);
+    quantize_case of = draw_quantize_case(&random);
+    int rank = banyan_world_rank(world), size = banyan_world_size(world);
+    int from_rank = (rank + size - 1) % size;
+    size_t from_bytes = of.from_elems * banyan_dtype_bytes(of.from);
+    unsigned char *values = malloc(from_bytes), *elements = malloc(of.to_bytes);
+    unsigned char *scales = malloc(of.scales_bytes);
+    void *sent;
+    banyan_memory *received;
+    CHECK_OK(gpu_memory()->alloc(device.device_id, from_bytes, &sent));
+    CHECK_OK(banyan_memory_alloc_on(world, device, of.to_bytes + of.scales_bytes, &received));
+    char *there = banyan_memory_local(received), *scales_there = there + of.to_bytes;
+    fill_values(&of, seed, rank, values);
+    gpu_copy(sent, values, from_bytes);
+    gpu_fill(there, 0xa5, of.to_bytes + of.scales_bytes);
+    uint32_t flags = BANYAN_COPY_OP_MXFP8 | (of.rule == BANYAN_MXFP8_OCP ? BANYAN_COPY_OP_OCP : 0);
+    DLTensor source = {.data = sent,
+                       .device = device,
+                       .ndim = of.ndim,
+                       .dtype = of.from,
+                       .shape = of.shape,
+                       .strides = of.from_strides};
+    DLTensor parts[] = {{.data = there,
+                         .device = device,
+                         .ndim = of.ndim,
+                         .dtype = BANYAN_F8_E4M3,
+                         .shape = of.shape,
+                         .strides = of.to_strides,
+                         .byte_offset = of.to_offset},
+                        {.data = scales_there,
+                         .device = device,
+                         .ndim = of.ndim,
+                         .dtype = BANYAN_F8_E8M0,
+                         .shape = of.scales_shape,
+                         .strides = of.scales_strides,
+                         .byte_offset = of.scales_offset}};
+    CHECK_OK(banyan_world_barrier(world));
+    for (uint32_t part = 0; part < 2; part++) {
+        uint32_t all = flags | (part == 1 ? BANYAN_COPY_OP_SCALES : 0);
+        banyan_send_op send = {source, (rank + 1) % size, 5, part, all};
+        banyan_recv_op recv = {parts[part], from_rank, 5, part, all};
+        CHECK_OK(banyan_copy_service_submit_send_op(service, &send));
+        CHECK_OK(banyan_copy_service_submit_recv_op(service, &recv));
+    }
+    CHECK_OK(banyan_copy_service_run(service, NULL));
+    fill_values(&of, seed, from_rank, values);
+    memset(elements, 0xa5, of.to_bytes);
+    memset(scales, 0xa5, of.scales_bytes);
+    expect_blocks(&of, values, elements, scales);
+    check_bytes("elements", &of, there, of.to_bytes, elements);
+    check_bytes("scales", &of, scales_there, of.scales_bytes, scales);
+    CHECK_OK(banyan_world_barrier(world));
+    free(values);
+    free(elements);
+    free(scales);
+    gpu_memory()->free(device.device_id, sent);
+    banyan_memory_free(received);
+}
+
+static void quantize_many(banyan_world *world, void *context)
+{
+    random_state random = random_from(*(const uint64_t *)context);
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    banyan_copy_service *service = open_on(world, device);
+    for (int i = 0; i < CASES; i++)
+        quantize_one(world, service, device, random_next(&random));
+    banyan_copy_service_close(service);
+}
+
+static void blocks_are_the_hosts_bit_for_bit(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed() + 100;
+    if (gpu_is_emulated())
+        ranks_run(1, quantize_many, &seed);
+    ranks_run(2, quantize_many, &seed);
 }
 
 /* ---- what is refused ---- */
@@ -204,6 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts_are_the_hosts_bit_for_bit),
+        cmocka_unit_test(blocks_are_the_hosts_bit_for_bit),
         cmocka_unit_test(what_cannot_be_cast_is_refused),
     };
     gpu_count();

@@ -2,8 +2,7 @@
  * begins with another lane than its neighbours, so that all links are busy all the time. */
 #include "cuda/copy/kernel.h"
 
-#include "cuda/copy/cast.cuh"
-#include "cuda/copy/memory.cuh"
+#include "cuda/copy/quantize.cuh"
 #include "cuda/device.cuh"
 
 #define UNITS_IN_FLIGHT 8
@@ -181,6 +180,15 @@ static __device__ void cast_tile(const tile &of, unsigned width, copy_cast cast,
     }
 }
 
+static __device__ void quantize_tile(const tile &of, const copy_move *move, unsigned lane)
+{
+    for (unsigned unit = lane; unit < of.units; unit += COPY_WARP) {
+        int64_t to, from;
+        unit_place<-1>(of, of.inner, unit, &to, &from);
+        quantize_block(of.to + to, of.from + from, move->to_step, move->from_step, move->cast);
+    }
+}
+
 /* ---- walks ---- */
 
 static __device__ char *element_of(const copy_walk_side *side, uint64_t elem)
@@ -206,25 +214,35 @@ static __device__ void walk_tile(const copy_walk *walk, uint64_t number, unsigne
     }
 }
 
-static __device__ void cast_walk_tile(const copy_walk *walk, uint64_t number, copy_cast cast,
-                                      unsigned lane)
+static __device__ void convert_walk_tile(const copy_args *run, const copy_move *move,
+                                         uint64_t number, unsigned lane)
 {
+    const copy_walk *walk = run->walks + move->first_dim;
     uint64_t first = number * COPY_TILE_UNITS;
     uint64_t end = walk->elems - first < COPY_TILE_UNITS ? walk->elems : first + COPY_TILE_UNITS;
-    for (uint64_t elem = first + lane; elem < end; elem += COPY_WARP)
-        cast_one(element_of(&walk->to, elem), element_of(&walk->from, elem), cast);
+    for (uint64_t elem = first + lane; elem < end; elem += COPY_WARP) {
+        char *to = element_of(&walk->to, elem), *from = element_of(&walk->from, elem);
+        if (move->cast & COPY_QUANTIZE)
+            quantize_block(to, from, move->to_step, move->from_step, move->cast);
+        else
+            cast_one(to, from, (copy_cast)move->cast);
+    }
 }
 
 /* ---- lanes ---- */
 
-static __device__ void cast_any(const copy_args *run, const copy_move *move, uint64_t number,
-                                unsigned lane)
+static __device__ void convert_any(const copy_args *run, const copy_move *move, uint64_t number,
+                                   unsigned lane)
 {
-    copy_cast cast = (copy_cast)move->cast;
-    if (move->is_walk)
-        cast_walk_tile(run->walks + move->first_dim, number, cast, lane);
+    if (move->is_walk) {
+        convert_walk_tile(run, move, number, lane);
+        return;
+    }
+    tile of = tile_of(move, run->dims + move->first_dim, number);
+    if (move->cast & COPY_QUANTIZE)
+        quantize_tile(of, move, lane);
     else
-        cast_tile(tile_of(move, run->dims + move->first_dim, number), move->width, cast, lane);
+        cast_tile(of, move->width, (copy_cast)move->cast, lane);
 }
 
 template <typename word>
@@ -246,7 +264,7 @@ static __device__ void move_span(const copy_args *run, const copy_span *span, un
             number = 0;
         switch (move->cast == COPY_AS_IT_IS ? move->width : 0) {
         case 0:
-            cast_any(run, move, number, lane);
+            convert_any(run, move, number, lane);
             break;
         case 16:
             move_one<uint4>(run, move, number, lane);

@@ -18,7 +18,8 @@ typedef struct box {
     char *to;
     const char *from;
     uint32_t width;
-    copy_cast cast;
+    uint8_t cast;
+    int64_t to_step, from_step;
     int count;
     struct box_dim {
         uint64_t extent;
@@ -76,10 +77,11 @@ static banyan_status add_dims(copy_layout *layout, const box *of)
 static void cut_into_tiles(const box *of, copy_move *move)
 {
     uint64_t inner_units = 1, outer = 1;
+    uint64_t units = of->cast & COPY_QUANTIZE ? COPY_TILE_BLOCKS : COPY_TILE_UNITS;
     int cut = of->count - 1;
-    while (cut > 0 && inner_units * of->dims[cut].extent <= COPY_TILE_UNITS)
+    while (cut > 0 && inner_units * of->dims[cut].extent <= units)
         inner_units *= of->dims[cut--].extent;
-    uint64_t extent = of->dims[cut].extent, most = COPY_TILE_UNITS / inner_units;
+    uint64_t extent = of->dims[cut].extent, most = units / inner_units;
     uint64_t chunks = (extent + most - 1) / most, chunk = (extent + chunks - 1) / chunks;
     if (inner_units == 1 && chunks > 1)
         chunk = (chunk + COPY_WARP - 1) / COPY_WARP * COPY_WARP;
@@ -103,7 +105,9 @@ static banyan_status add_box(copy_layout *layout, size_t lane, const box *of)
         .from = of->from,
         .first_dim = (uint32_t)layout->dim_count,
         .width = (uint16_t)of->width,
-        .cast = (uint8_t)of->cast,
+        .cast = of->cast,
+        .to_step = of->to_step,
+        .from_step = of->from_step,
     };
     if (status == BANYAN_OK && layout->dim_count > UINT32_MAX - DIMS_MAX)
         status =
@@ -217,13 +221,25 @@ static banyan_status add_move(copy_layout *layout, size_t lane, const strided_mo
 
 #define CAST_ELEMENTS 4 /* of a unit, where they lie together */
 
-static copy_cast cast_of(const direct_move *move)
+static uint8_t quantize_of(const direct_move *move)
 {
-    static const copy_cast casts[][4] = {
+    bool ocp = move->to_format == STRIDED_E4M3_OCP || move->to_format == STRIDED_SCALES_OCP;
+    uint32_t from = move->from_format == STRIDED_F32   ? COPY_FROM_F32
+                    : move->from_format == STRIDED_F16 ? COPY_FROM_F16
+                                                       : 0;
+    return (uint8_t)(COPY_QUANTIZE | from | (ocp ? 0 : COPY_ROUND_UP) |
+                     (strided_is_scales(move->to_format) ? COPY_TO_SCALES : 0));
+}
+
+static uint8_t cast_of(const direct_move *move)
+{
+    static const uint8_t casts[][4] = {
         [STRIDED_F32] = {[STRIDED_F16] = COPY_F32_TO_F16, [STRIDED_BF16] = COPY_F32_TO_BF16},
         [STRIDED_F16] = {[STRIDED_F32] = COPY_F16_TO_F32, [STRIDED_BF16] = COPY_F16_TO_BF16},
         [STRIDED_BF16] = {[STRIDED_F32] = COPY_BF16_TO_F32, [STRIDED_F16] = COPY_BF16_TO_F16},
     };
+    if (strided_is_mxfp8(move->to_format))
+        return quantize_of(move);
     return casts[move->from_format][move->to_format];
 }
 
@@ -246,20 +262,32 @@ static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
            from % (uint64_t)(CAST_ELEMENTS * from_bytes) == 0;
 }
 
-/* The loops are of elements. The run is one, or some that are the destination's size apart on both
- * sides: whoever planned the move looked no further. */
-static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_move *of)
+/* The move's loops over elements, or blocks, that are `bytes` long at the destination. Its run is
+ * one of them, or some that are so far apart on both sides: whoever planned it looked no further.
+ */
+static box converting_box(const direct_move *of, uint64_t bytes)
 {
     const strided_move *move = &of->move;
-    int64_t to_bytes = format_bytes(of->to_format), from_bytes = format_bytes(of->from_format);
-    box made = {.to = move->to, .from = move->from, .width = 1, .cast = cast_of(of)};
-    uint64_t run = move->run_bytes / (uint64_t)to_bytes;
+    box made = {.to = move->to,
+                .from = move->from,
+                .width = 1,
+                .cast = cast_of(of),
+                .to_step = of->to_step,
+                .from_step = of->from_step};
     for (int i = 0; i < move->count; i++)
         if (move->loops[i].extent > 1)
             made.dims[made.count++] =
                 (struct box_dim){move->loops[i].extent, move->loops[i].to, move->loops[i].from};
-    if (run > 1 || made.count == 0)
-        made.dims[made.count++] = (struct box_dim){run, to_bytes, to_bytes};
+    if (move->run_bytes > bytes || made.count == 0)
+        made.dims[made.count++] =
+            (struct box_dim){move->run_bytes / bytes, (int64_t)bytes, (int64_t)bytes};
+    return made;
+}
+
+static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_move *of)
+{
+    int64_t to_bytes = format_bytes(of->to_format), from_bytes = format_bytes(of->from_format);
+    box made = converting_box(of, (uint64_t)to_bytes);
     if (!is_wide(&made, to_bytes, from_bytes))
         return is_transpose(&made) ? add_transpose(layout, lane, &made)
                                    : add_within_extents(layout, lane, &made);
@@ -268,6 +296,12 @@ static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_mov
     inner->extent /= CAST_ELEMENTS;
     inner->to *= CAST_ELEMENTS;
     inner->from *= CAST_ELEMENTS;
+    return add_within_extents(layout, lane, &made);
+}
+
+static banyan_status add_blocks(copy_layout *layout, size_t lane, const direct_move *of)
+{
+    box made = converting_box(of, strided_is_scales(of->to_format) ? 1 : STRIDED_BLOCK);
     return add_within_extents(layout, lane, &made);
 }
 
@@ -308,7 +342,9 @@ static banyan_status add_walk(copy_layout *layout, size_t lane, const direct_mov
         .first_dim = (uint32_t)layout->walk_count,
         .width = (uint16_t)width,
         .is_walk = 1,
-        .cast = (uint8_t)cast_of(moved),
+        .cast = cast_of(moved),
+        .to_step = moved->to_step,
+        .from_step = moved->from_step,
     };
     if (move.cast != COPY_AS_IT_IS)
         move.width = 1;
@@ -359,6 +395,8 @@ static banyan_status add_lane(copy_layout *layout, const mover_lane *lane, size_
         const direct_move *move = &lane->moves->list.data[i];
         if (move->walk)
             status = add_walk(layout, number, move);
+        else if (strided_is_mxfp8(move->to_format))
+            status = add_blocks(layout, number, move);
         else if (move->to_format != move->from_format)
             status = add_cast(layout, number, move);
         else if (leaves && engine_bytes > 0 && move->move.run_bytes >= engine_bytes)

@@ -10,6 +10,7 @@
 /* A tile is what a warp moves at a time: so many units at most, each one load and one store of 1 to
  * 16 bytes. */
 #define COPY_TILE_UNITS 512
+#define COPY_TILE_BLOCKS 64 /* of values that are quantized */
 
 /* One dimension of a box, in units. */
 typedef struct copy_dim {
@@ -34,7 +35,8 @@ typedef struct copy_move {
     uint32_t inner_units;
     uint16_t width;  /* of a unit: 1, 2, 4, 8 or 16 bytes; of a cast: 1 or 4 elements */
     uint8_t is_walk; /* then first_dim is the number of a copy_walk, and a chunk is a tile */
-    uint8_t cast;    /* enum copy_cast */
+    uint8_t cast;    /* enum copy_cast, or what copy_quantize makes */
+    int64_t to_step, from_step; /* of a block's values, where they are quantized */
 } copy_move;
 
 /* What becomes of elements. */
@@ -45,8 +47,16 @@ typedef enum copy_cast {
     COPY_F16_TO_F32,
     COPY_F16_TO_BF16,
     COPY_BF16_TO_F32,
-    COPY_BF16_TO_F16
+    COPY_BF16_TO_F16,
+    COPY_QUANTIZE = 0x80 /* and the bits below */
 } copy_cast;
+
+/* Of blocks: from f32, f16 or bf16 (as COPY_FROM_…); to scales, not to elements; by which rule. */
+#define COPY_BLOCK 32
+#define COPY_FROM_F32 0x01u
+#define COPY_FROM_F16 0x02u
+#define COPY_TO_SCALES 0x04u
+#define COPY_ROUND_UP 0x08u
 
 #define COPY_WALK_DIMS 8
 
