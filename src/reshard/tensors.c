@@ -240,6 +240,7 @@ static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *te
 banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
                                    banyan_tensors **set)
 {
+    CONTROL_CALL(world, __func__);
     return banyan_tensors_alloc_on(layout, world, BANYAN_HOST, set);
 }
 
