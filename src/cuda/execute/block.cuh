@@ -45,11 +45,6 @@ BANYAN_DEVICE const kernel_end *block_ends(void)
     return (const kernel_end *)block_share()->arrays[KERNEL_ENDS];
 }
 
-BANYAN_DEVICE const uint32_t *block_operands(void)
-{
-    return (const uint32_t *)block_share()->arrays[KERNEL_OPERANDS];
-}
-
 BANYAN_DEVICE const uint64_t *block_words(void)
 {
     return (const uint64_t *)block_share()->arrays[KERNEL_WORDS];
@@ -156,20 +151,23 @@ BANYAN_DEVICE bool block_are_short(block_pieces pieces)
 
 /* The operands of a piece from one on, as places. */
 struct block_places {
-    const uint32_t *operands;
-    const uint64_t *offsets;
+    const uint64_t *words;
 
     BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
     {
-        return block_share()->bases[operands[i] & ~ENGINE_PACKETS] + offsets[i];
+        uint64_t word = words[i];
+        uint32_t base = (uint32_t)(word >> KERNEL_PLACE_SHIFT) & 0x7fff;
+        return block_share()->bases[base] + (word & KERNEL_PLACE_OFFSET);
     }
-    BANYAN_DEVICE_MEMBER bool is_packets(uint32_t i) const { return operands[i] & ENGINE_PACKETS; }
+    BANYAN_DEVICE_MEMBER bool is_packets(uint32_t i) const
+    {
+        return words[i] & KERNEL_PLACE_PACKETS;
+    }
 };
 
-BANYAN_DEVICE block_places block_places_of(const engine_step *step, const uint64_t *piece,
-                                           uint32_t first)
+BANYAN_DEVICE block_places block_places_of(const uint64_t *piece, uint32_t first)
 {
-    return {block_operands() + step->operands + first, piece + 1 + first};
+    return {piece + 1 + first};
 }
 
 /* ---- flags ---- */

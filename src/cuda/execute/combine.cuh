@@ -94,8 +94,7 @@ BANYAN_DEVICE bool combine_units(block_run run, block_pieces pieces)
         if (piece[0] & ENGINE_PAD)
             run.ended = packets_pass_pad(run, piece, units.at(), units.bytes());
         else
-            combine_unit<Element, op>(&run, block_places_of(run.step, piece, 0), units.at(),
-                                      units.bytes());
+            combine_unit<Element, op>(&run, block_places_of(piece, 0), units.at(), units.bytes());
     }
     return run.ended;
 }
@@ -106,22 +105,22 @@ BANYAN_DEVICE_RARE void combine_long(const engine_step *step, block_pieces piece
 {
     BANYAN_DEVICE_LOOP
     for (; pieces.at < pieces.end; pieces.at += pieces.words) {
-        block_places from = block_places_of(step, pieces.at, 0);
-        block_places to = block_places_of(step, pieces.at, step->source_count);
+        block_places from = block_places_of(pieces.at, 0);
+        block_places to = block_places_of(pieces.at, step->source_count);
         banyan_device_reduce_each<Element, op>(to, step->destination_count, from,
                                                step->source_count, pieces.at[0], block_thread(),
                                                block_threads());
     }
 }
 
-BANYAN_DEVICE bool combine_has_packets(const engine_step *step)
+/* All pieces are alike. */
+BANYAN_DEVICE bool combine_has_packets(const engine_step *step, const uint64_t *piece)
 {
-    const uint32_t *operands = block_operands() + step->operands;
-    uint32_t all = 0;
+    uint64_t all = 0;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < block_operand_count(step); i++)
-        all |= operands[i];
-    return all & ENGINE_PACKETS;
+        all |= piece[1 + i];
+    return all & KERNEL_PLACE_PACKETS;
 }
 
 template <typename Element, banyan_device_op op> BANYAN_DEVICE bool combine_operands(block_run run)
@@ -129,7 +128,7 @@ template <typename Element, banyan_device_op op> BANYAN_DEVICE bool combine_oper
     block_pieces pieces = block_find_pieces(&run);
     if (pieces.at >= pieces.end || run.ended)
         return run.ended;
-    if (combine_has_packets(run.step) || block_are_short(pieces))
+    if (combine_has_packets(run.step, pieces.at) || block_are_short(pieces))
         return combine_units<Element, op>(run, pieces);
     combine_long<Element, op>(run.step, pieces);
     return false;

@@ -14,7 +14,7 @@ BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
     uint32_t sources = step->source_count, places = step->destination_count;
     uint32_t thread = block_thread(), threads = block_threads();
     uint64_t words = piece[0] / sizeof(uint4);
-    block_places from = block_places_of(step, piece, 0), to = block_places_of(step, piece, sources);
+    block_places from = block_places_of(piece, 0), to = block_places_of(piece, sources);
     if (step->kind == STEP_COPY && words > threads)
         banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(to, places, from[0], 0, words,
                                                                    thread, threads);

@@ -1,44 +1,32 @@
 #include "cuda/execute/fuse.h"
 
-#include "cuda/execute/kernel.h"
-
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Destinations of one step: as many as parts of an operation have. */
+#include "cuda/execute/kernel.h"
+#include "cuda/execute/parts.h"
+
+/* Parts of one step. */
 #define TOGETHER_MOST 64
 
 struct fuser {
     const engine_program *from;
     fused_program *to;
     const engine_step *steps; /* of the block at hand */
+    engine_step *made;
     uint32_t step_count;
     uint32_t iterations; /* of the loop at hand */
-    uint32_t operand_count;
     uint64_t word_count;
 };
 
-/* ---- pieces of a step, over all iterations ---- */
-
-static uint64_t stride_of(const engine_step *step)
+static bool is_of_loop(const engine_step *step)
 {
-    return 1 + (uint64_t)step->source_count + step->destination_count;
+    return step->kind == STEP_LOOP || step->kind == STEP_LOOP_END;
 }
 
-/* Words [begin, end) of the pieces of one iteration, or of all there are outside of a loop. */
-static void find_pieces(const struct fuser *fuser, const engine_step *step, uint32_t iteration,
-                        const uint64_t **begin, const uint64_t **end)
+static bool has_operands(const engine_step *step)
 {
-    const uint64_t *words = fuser->from->words, *first = words + step->words;
-    *begin = step->in_loop ? words + first[iteration] : first;
-    *end =
-        step->in_loop ? words + first[iteration + 1] : first + step->piece_count * stride_of(step);
-}
-
-static uint32_t rounds_of(const struct fuser *fuser, const engine_step *step)
-{
-    return step->in_loop ? fuser->iterations : 1;
+    return step->kind >= STEP_COPY && step->kind <= STEP_POST_FORWARD;
 }
 
 static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, uint32_t operand)
@@ -46,122 +34,143 @@ static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, u
     return fuser->from->operands[step->operands + operand];
 }
 
-/* Does an operand of one step lie where one of another does, piece by piece? */
-static bool lies_as(const struct fuser *fuser, const engine_step *a, uint32_t of_a,
-                    const engine_step *b, uint32_t of_b)
-{
-    if (operand_of(fuser, a, of_a) != operand_of(fuser, b, of_b) || a->in_loop != b->in_loop)
-        return false;
-    for (uint32_t i = 0; i < rounds_of(fuser, a); i++) {
-        const uint64_t *at, *end, *other, *other_end;
-        find_pieces(fuser, a, i, &at, &end);
-        find_pieces(fuser, b, i, &other, &other_end);
-        uint64_t stride = stride_of(a), other_stride = stride_of(b);
-        for (; at < end && other < other_end; at += stride, other += other_stride) {
-            if (at[0] != other[0] || at[1 + of_a] != other[1 + of_b])
-                return false;
-        }
-        if (at != end || other != other_end)
-            return false;
-    }
-    return true;
-}
+/* ---- which parts must wait for earlier ones ---- */
 
-/* ---- what goes together ---- */
-
-static bool has_one_source(const engine_step *step)
+/* Parts of an operation follow each other, with its number. Threads share the bytes of each out in
+ * their own way, so that what a part leaves for a later one is not always the same thread's. */
+static bool part_meets(const struct fuser *fuser, uint32_t at)
 {
-    return (step->kind == STEP_COPY || step->kind == STEP_PACK || step->kind == STEP_FORWARD) &&
-           step->source_count == 1;
-}
-
-static bool overlap(const struct fuser *fuser, const engine_step *a, const engine_step *b)
-{
-    for (uint32_t i = 0; i < a->destination_count; i++) {
-        for (uint32_t k = 0; k < b->destination_count; k++) {
-            if (operand_of(fuser, a, 1 + i) == operand_of(fuser, b, 1 + k))
-                return true;
-        }
+    const engine_step *later = &fuser->steps[at];
+    for (uint32_t i = at; i-- > 0 && fuser->steps[i].number == later->number;) {
+        if (!part_moves_bytes(&fuser->steps[i]))
+            break;
+        if (parts_overlap(fuser->from, later, &fuser->steps[i], fuser->iterations))
+            return true;
     }
     return false;
 }
 
-/* How many steps from `at` on are parts of one operation that read the same bytes. Parts that write
- * to one buffer stay apart: one may lie over another. */
-static uint32_t count_together(const struct fuser *fuser, uint32_t at)
+static void mark_parts(struct fuser *fuser)
+{
+    for (uint32_t i = 0; i < fuser->step_count; i++) {
+        if (fuser->steps[i].kind == STEP_LOOP)
+            fuser->iterations = fuser->steps[i].iterations;
+        if (part_moves_bytes(&fuser->steps[i]) && part_meets(fuser, i))
+            fuser->made[i].relaxed = KERNEL_MEETS;
+    }
+}
+
+/* ---- what goes together ---- */
+
+/* Another part of the operation, which need not wait for those before it. */
+static bool is_next_part(const struct fuser *fuser, const engine_step *first, uint32_t at)
+{
+    const engine_step *next = &fuser->steps[at];
+    return at < fuser->step_count && next->kind == first->kind && next->number == first->number &&
+           next->op == first->op && next->new_flags == first->new_flags &&
+           next->in_loop == first->in_loop && !(fuser->made[at].relaxed & KERNEL_MEETS);
+}
+
+/* How many steps from `at` on read the same bytes. */
+static uint32_t count_of_one_source(const struct fuser *fuser, uint32_t at)
 {
     const engine_step *first = &fuser->steps[at];
     uint32_t destinations = first->destination_count, count = 1;
-    if (!has_one_source(first))
+    if (!part_moves_bytes(first) || first->source_count != 1 || first->kind == STEP_UNPACK)
         return 1;
-    for (; at + count < fuser->step_count; count++) {
-        const engine_step *next = &fuser->steps[at + count];
-        if (next->kind != first->kind || next->number != first->number ||
-            next->new_flags != first->new_flags || !has_one_source(next) ||
-            destinations + next->destination_count > TOGETHER_MOST ||
-            !lies_as(fuser, first, 0, next, 0))
-            return count;
-        for (uint32_t i = 0; i < count; i++) {
-            if (overlap(fuser, &fuser->steps[at + i], next))
-                return count;
-        }
+    for (; is_next_part(fuser, first, at + count); count++) {
+        const engine_step *next = first + count;
         destinations += next->destination_count;
+        if (next->source_count != 1 || destinations > TOGETHER_MOST ||
+            !parts_share(fuser->from, first, 0, next, 0, fuser->iterations))
+            break;
     }
+    return count;
+}
+
+static bool has_shape_of(const struct fuser *fuser, const engine_step *a, const engine_step *b)
+{
+    bool same = a->source_count == b->source_count && a->destination_count == b->destination_count;
+    for (uint32_t i = 0; same && i < (uint32_t)a->source_count + a->destination_count; i++)
+        same = (operand_of(fuser, a, i) & ENGINE_PACKETS) ==
+               (operand_of(fuser, b, i) & ENGINE_PACKETS);
+    return same;
+}
+
+/* How many differ in places alone. */
+static uint32_t count_of_one_shape(const struct fuser *fuser, uint32_t at)
+{
+    const engine_step *first = &fuser->steps[at];
+    uint32_t count = 1;
+    while (part_moves_bytes(first) && count < TOGETHER_MOST &&
+           is_next_part(fuser, first, at + count) && has_shape_of(fuser, first, first + count))
+        count++;
     return count;
 }
 
 /* ---- writing ---- */
 
-/* A step that is made: of one, and of the destinations of those behind it. */
+/* A step that is made of `count` steps: of their pieces in turn, or of one's pieces with all their
+ * destinations. */
 struct parts {
-    const engine_step *own;
-    uint32_t more;
+    const engine_step *first;
+    uint32_t count;
+    bool one_source;
 };
 
-static void write_operands(struct fuser *fuser, const struct parts *of, engine_step *made)
+static void write_word(struct fuser *fuser, uint64_t word)
 {
-    const engine_step *own = of->own;
-    uint32_t *to = fuser->to->operands + fuser->operand_count;
-    uint32_t count = 0, own_count = (uint32_t)own->source_count + own->destination_count;
-    for (uint32_t i = 0; i < own_count; i++)
-        to[count++] = operand_of(fuser, own, i);
-    for (uint32_t k = 1; k <= of->more; k++) {
-        for (uint32_t i = 0; i < own[k].destination_count; i++)
-            to[count++] = operand_of(fuser, &own[k], 1 + i);
-    }
-    made->operands = fuser->operand_count;
-    made->destination_count = (uint16_t)(count - own->source_count);
-    fuser->operand_count += count;
+    fuser->to->words[fuser->word_count++] = word;
 }
 
-/* Pieces of all steps involved are the same but for offsets. */
-static void write_iteration(struct fuser *fuser, const struct parts *of, uint32_t iteration)
+static void write_places(struct fuser *fuser, const engine_step *step, const uint64_t *piece,
+                         uint32_t first)
 {
-    const engine_step *own = of->own;
-    uint64_t *to = fuser->to->words + fuser->word_count;
-    const uint64_t *at, *end, *unused;
-    const uint64_t *more[TOGETHER_MOST];
-    find_pieces(fuser, own, iteration, &at, &end);
-    for (uint32_t k = 1; k <= of->more; k++)
-        find_pieces(fuser, &own[k], iteration, &more[k], &unused);
-    for (; at < end; at += stride_of(own)) {
-        memcpy(to, at, stride_of(own) * sizeof *to);
-        to += stride_of(own);
-        for (uint32_t k = 1; k <= of->more; k++) {
-            memcpy(to, more[k] + 2, own[k].destination_count * sizeof *to);
-            to += own[k].destination_count;
-            more[k] += stride_of(&own[k]);
+    for (uint32_t i = first; i < (uint32_t)step->source_count + step->destination_count; i++)
+        write_word(fuser, KERNEL_PLACE(operand_of(fuser, step, i), piece[1 + i]));
+}
+
+/* Pieces of all steps involved are the same but for places. */
+static void write_one_source(struct fuser *fuser, const struct parts *of, uint32_t iteration)
+{
+    const uint64_t *at[TOGETHER_MOST], *end, *unused;
+    part_find_pieces(fuser->from, of->first, iteration, &at[0], &end);
+    for (uint32_t k = 1; k < of->count; k++)
+        part_find_pieces(fuser->from, &of->first[k], iteration, &at[k], &unused);
+    while (at[0] < end) {
+        write_word(fuser, at[0][0]);
+        for (uint32_t k = 0; k < of->count; k++) {
+            write_places(fuser, &of->first[k], at[k], k > 0);
+            at[k] += part_stride(&of->first[k]);
         }
     }
-    fuser->word_count = (uint64_t)(to - fuser->to->words);
 }
 
-static void write_move(struct fuser *fuser, const struct parts *of, engine_step *made)
+static void write_in_turn(struct fuser *fuser, const struct parts *of, uint32_t iteration)
 {
-    write_operands(fuser, of, made);
+    for (uint32_t k = 0; k < of->count; k++) {
+        const uint64_t *at, *end;
+        part_find_pieces(fuser->from, &of->first[k], iteration, &at, &end);
+        for (; at < end; at += part_stride(&of->first[k])) {
+            write_word(fuser, at[0]);
+            write_places(fuser, &of->first[k], at, 0);
+        }
+    }
+}
+
+static void write_iteration(struct fuser *fuser, const struct parts *of, uint32_t iteration)
+{
+    (of->one_source ? write_one_source : write_in_turn)(fuser, of, iteration);
+}
+
+static void write_parts(struct fuser *fuser, const struct parts *of, engine_step *made)
+{
+    for (uint32_t k = 1; of->one_source && k < of->count; k++)
+        made->destination_count += of->first[k].destination_count;
     made->words = fuser->word_count;
     if (!made->in_loop) {
         write_iteration(fuser, of, 0);
+        made->piece_count = (fuser->word_count - made->words) / part_stride(made);
         return;
     }
     uint64_t *table = fuser->to->words + fuser->word_count;
@@ -173,43 +182,38 @@ static void write_move(struct fuser *fuser, const struct parts *of, engine_step 
     table[fuser->iterations] = fuser->word_count;
 }
 
-static bool moves_bytes(const engine_step *step)
+static uint32_t write_step(struct fuser *fuser, uint32_t at)
 {
-    return step->kind >= STEP_COPY && step->kind <= STEP_POST_FORWARD;
-}
-
-static bool is_of_loop(const engine_step *step)
-{
-    return step->kind == STEP_LOOP || step->kind == STEP_LOOP_END;
+    const engine_step *step = &fuser->steps[at];
+    engine_step *made = &fuser->made[at];
+    struct parts of = {.first = step, .count = count_of_one_source(fuser, at), .one_source = true};
+    if (of.count == 1)
+        of = (struct parts){.first = step, .count = count_of_one_shape(fuser, at)};
+    write_parts(fuser, &of, made);
+    for (uint32_t i = 1; i < of.count; i++)
+        made[i] = (engine_step){.kind = KERNEL_PASS, .number = step->number, .jump = at + i + 1};
+    return at + of.count;
 }
 
 static void write_block(struct fuser *fuser, uint32_t index)
 {
     const engine_block *block = &fuser->from->blocks[index];
-    engine_block *made = &fuser->to->blocks[index];
-    engine_step *steps = fuser->to->steps + block->first_step;
+    engine_block *to = &fuser->to->blocks[index];
     fuser->steps = fuser->from->steps + block->first_step;
+    fuser->made = fuser->to->steps + block->first_step;
     fuser->step_count = block->step_count;
-    made->first_operand = fuser->operand_count;
-    made->first_word = fuser->word_count;
+    to->first_operand = to->operand_count = 0;
+    to->first_word = fuser->word_count;
+    mark_parts(fuser);
     for (uint32_t at = 0, next; at < block->step_count; at = next) {
         const engine_step *step = &fuser->steps[at];
-        next = at + 1;
         if (step->kind == STEP_LOOP)
             fuser->iterations = step->iterations;
+        next = has_operands(step) ? write_step(fuser, at) : at + 1;
         if (!is_of_loop(step))
-            steps[at].jump = next;
-        if (!moves_bytes(step))
-            continue;
-        uint32_t count = count_together(fuser, at);
-        struct parts of = {.own = step, .more = count - 1};
-        write_move(fuser, &of, &steps[at]);
-        next = steps[at].jump = at + count;
-        for (uint32_t i = at + 1; i < next; i++)
-            steps[i].kind = KERNEL_PASS;
+            fuser->made[at].jump = next;
     }
-    made->operand_count = fuser->operand_count - made->first_operand;
-    made->word_count = fuser->word_count - made->first_word;
+    to->word_count = fuser->word_count - to->first_word;
 }
 
 static void *copy_of(const void *array, uint64_t count, size_t bytes)
@@ -225,9 +229,8 @@ banyan_status fuse_program(const engine_program *from, fused_program *fused)
     *fused = (fused_program){.program = *from};
     fused->blocks = copy_of(from->blocks, from->block_count, sizeof *from->blocks);
     fused->steps = copy_of(from->steps, from->step_count, sizeof *from->steps);
-    fused->operands = copy_of(from->operands, from->operand_count, sizeof *from->operands);
-    fused->words = copy_of(from->words, from->word_count, sizeof *from->words);
-    if (!fused->blocks || !fused->steps || !fused->operands || !fused->words) {
+    fused->words = malloc((from->word_count + 1) * sizeof *fused->words);
+    if (!fused->blocks || !fused->steps || !fused->words) {
         fuse_free(fused);
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     }
@@ -236,8 +239,8 @@ banyan_status fuse_program(const engine_program *from, fused_program *fused)
         write_block(&fuser, i);
     fused->program.blocks = fused->blocks;
     fused->program.steps = fused->steps;
-    fused->program.operands = fused->operands;
-    fused->program.operand_count = fuser.operand_count;
+    fused->program.operands = NULL;
+    fused->program.operand_count = 0;
     fused->program.words = fused->words;
     fused->program.word_count = fuser.word_count;
     return BANYAN_OK;
@@ -247,6 +250,5 @@ void fuse_free(fused_program *fused)
 {
     free(fused->blocks);
     free(fused->steps);
-    free(fused->operands);
     free(fused->words);
 }

@@ -1,8 +1,10 @@
-/* Programs with fewer, larger steps, for the latency of a kernel.
+/* Programs as the kernel runs them: with fewer, larger steps, for its latency.
  *
- * Steps keep their places, so that what is reported of one is said of the plan's operation; those
- * that another does are passed over: `jump` of a step that begins or ends no loop is the next one
- * to run. */
+ * Parts of an operation that read the same bytes become one step with several destinations; others
+ * that differ in their operands' places alone become one step with all their pieces, which go on
+ * side by side. Steps keep their places, so that what is reported of one is said of the plan's
+ * operation: `jump` of a step that begins or ends no loop is the next one to run, and those that
+ * another does are KERNEL_PASS. */
 #ifndef CUDA_EXECUTE_FUSE_H
 #define CUDA_EXECUTE_FUSE_H
 
@@ -10,16 +12,14 @@
 
 #include "execute/engine.h"
 
-/* Has arrays of its own, but for ends and spans. */
+/* Has arrays of its own, but for ends and spans, and no operands: words are KERNEL_PLACE. */
 typedef struct fused_program {
     engine_program program;
     engine_block *blocks;
     engine_step *steps;
-    uint32_t *operands;
     uint64_t *words;
 } fused_program;
 
-/* Parts of an operation that have one source become one step with several destinations. */
 banyan_status fuse_program(const engine_program *from, fused_program *fused);
 void fuse_free(fused_program *fused);
 

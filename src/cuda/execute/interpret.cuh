@@ -45,7 +45,7 @@ BANYAN_DEVICE_RARE void interpret_copy_short(const engine_step *step, block_piec
     block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
     for (; units.find(); units.next += block_threads()) {
-        block_places places = block_places_of(step, units.pieces.at, 0);
+        block_places places = block_places_of(units.pieces.at, 0);
         const char *from = places[0];
         uint2 data = banyan_device_load_unit(from + units.at(), units.bytes());
         BANYAN_DEVICE_LOOP
@@ -66,9 +66,9 @@ BANYAN_DEVICE void interpret_copy(const block_run *run)
         return interpret_copy_short(step, pieces);
     BANYAN_DEVICE_LOOP
     for (; pieces.at < pieces.end; pieces.at += pieces.words)
-        banyan_device_copy_each(block_places_of(step, pieces.at, 1), step->destination_count,
-                                block_places_of(step, pieces.at, 0)[0], pieces.at[0],
-                                block_thread(), block_threads());
+        banyan_device_copy_each(block_places_of(pieces.at, 1), step->destination_count,
+                                block_places_of(pieces.at, 0)[0], pieces.at[0], block_thread(),
+                                block_threads());
 }
 
 BANYAN_DEVICE void interpret_meet_parts(block_run *run)

@@ -32,6 +32,17 @@ typedef struct kernel_end {
  * operation wrote, or the other way round, so that the threads meet before it. */
 #define KERNEL_MEETS 1
 
+/* A word of a piece behind its bytes: where an operand lies, from a base on, and whether packets
+ * lie there. Each piece of a step has bases of its own; which of them are packets is the same in
+ * all.
+ */
+#define KERNEL_PLACE_PACKETS (UINT64_C(1) << 63)
+#define KERNEL_PLACE_SHIFT 48
+#define KERNEL_PLACE_OFFSET ((UINT64_C(1) << KERNEL_PLACE_SHIFT) - 1)
+#define KERNEL_PLACE(operand, offset)                                                              \
+    (((operand)&ENGINE_PACKETS ? KERNEL_PLACE_PACKETS : 0) |                                       \
+     (uint64_t)((operand) & ~ENGINE_PACKETS) << KERNEL_PLACE_SHIFT | (offset))
+
 /* A step that another one does; passed over. */
 #define KERNEL_PASS (STEP_LOOP_END + 1)
 
@@ -46,7 +57,6 @@ typedef struct kernel_array {
 typedef enum kernel_arrays {
     KERNEL_STEPS, /* from the block's first step on */
     KERNEL_ENDS,
-    KERNEL_OPERANDS,
     KERNEL_WORDS,
     KERNEL_ARRAYS
 } kernel_arrays;

@@ -20,7 +20,6 @@ static void find_parts(const engine_block *block, array *parts)
 {
     parts[KERNEL_STEPS] = (array){sizeof(engine_step), 0, block->step_count};
     parts[KERNEL_ENDS] = (array){sizeof(kernel_end), block->first_end, block->end_count};
-    parts[KERNEL_OPERANDS] = (array){sizeof(uint32_t), block->first_operand, block->operand_count};
     parts[KERNEL_WORDS] = (array){sizeof(uint64_t), block->first_word, block->word_count};
 }
 
@@ -50,8 +49,7 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
     uint64_t at = (uint64_t)layout->section_bytes * program->block_count;
     layout->steps = at;
     layout->ends = at += program->step_count * sizeof(engine_step);
-    layout->operands = at += program->end_count * sizeof(kernel_end);
-    layout->words = at += aligned(program->operand_count * sizeof(uint32_t));
+    layout->words = at += program->end_count * sizeof(kernel_end);
     layout->spans = at += program->word_count * sizeof(uint64_t);
     layout->bytes = at + program->span_count * sizeof(engine_span);
 }
@@ -71,85 +69,6 @@ static void write_ends(const engine_program *program, const pack_ends *ends, ker
     }
 }
 
-/* ---- parts of one operation ---- */
-
-static bool moves_bytes(const engine_step *step)
-{
-    return step->kind >= STEP_COPY && step->kind <= STEP_COMBINE;
-}
-
-/* Where an operand of a step lies, over all its pieces. */
-typedef struct extent {
-    uint32_t base; /* without the mark of packets */
-    uint64_t begin, end;
-} extent;
-
-static extent extent_of(const engine_program *program, const engine_step *step, uint32_t iterations,
-                        uint32_t operand)
-{
-    uint32_t word = program->operands[step->operands + operand];
-    uint64_t stride = 1 + (uint64_t)step->source_count + step->destination_count;
-    const uint64_t *at = program->words + step->words, *end = at + step->piece_count * stride;
-    if (step->in_loop) {
-        end = program->words + at[iterations];
-        at = program->words + at[0];
-    }
-    extent of = {.base = word & ~ENGINE_PACKETS, .begin = UINT64_MAX};
-    for (; at < end; at += stride) {
-        uint64_t bytes = at[0] & ~ENGINE_PAD, offset = at[1 + operand];
-        uint64_t room = word & ENGINE_PACKETS ? (bytes + 3) / 4 * 8 : bytes;
-        of.begin = offset < of.begin ? offset : of.begin;
-        of.end = offset + room > of.end ? offset + room : of.end;
-    }
-    return of;
-}
-
-/* Does a destination of one lie over any operand of the other? */
-static bool writes_into(const engine_program *program, const engine_step *writer,
-                        const engine_step *other, uint32_t iterations)
-{
-    uint32_t operands = (uint32_t)other->source_count + other->destination_count;
-    for (uint32_t i = 0; i < writer->destination_count; i++) {
-        extent to = extent_of(program, writer, iterations, writer->source_count + i);
-        for (uint32_t k = 0; k < operands; k++) {
-            extent from = extent_of(program, other, iterations, k);
-            if (to.base == from.base && to.begin < from.end && from.begin < to.end)
-                return true;
-        }
-    }
-    return false;
-}
-
-/* Parts of an operation follow each other, with its number. Threads share the bytes of each out in
- * their own way, so that what a part leaves for a later one is not always the same thread's. */
-static bool part_meets(const engine_program *program, const engine_step *steps, uint32_t at,
-                       uint32_t iterations)
-{
-    const engine_step *later = &steps[at];
-    for (uint32_t i = at; i-- > 0 && steps[i].number == later->number;) {
-        if (steps[i].kind == KERNEL_PASS)
-            continue;
-        if (!moves_bytes(&steps[i]))
-            break;
-        if (writes_into(program, later, &steps[i], iterations) ||
-            writes_into(program, &steps[i], later, iterations))
-            return true;
-    }
-    return false;
-}
-
-static void mark_parts(const engine_program *program, const engine_block *block, engine_step *to)
-{
-    const engine_step *steps = program->steps + block->first_step;
-    uint32_t iterations = 0;
-    for (uint32_t i = 0; i < block->step_count; i++) {
-        if (steps[i].kind == STEP_LOOP)
-            iterations = steps[i].iterations;
-        if (moves_bytes(&steps[i]) && part_meets(program, steps, i, iterations))
-            to[i].relaxed = KERNEL_MEETS;
-    }
-}
-
 /* ---- writing ---- */
 
 static void write_section(const engine_program *program, uint32_t index, const pack_layout *layout,
@@ -157,7 +76,7 @@ static void write_section(const engine_program *program, uint32_t index, const p
 {
     const engine_block *block = &program->blocks[index];
     uint64_t steps = layout->steps + block->first_step * sizeof(engine_step);
-    const uint64_t arrays[KERNEL_ARRAYS] = {steps, layout->ends, layout->operands, layout->words};
+    const uint64_t arrays[KERNEL_ARRAYS] = {steps, layout->ends, layout->words};
     kernel_section section = {.block = index,
                               .step_count = block->step_count,
                               .first_end = block->first_end,
@@ -183,16 +102,11 @@ static void write_section(const engine_program *program, uint32_t index, const p
 void pack_write(const engine_program *program, const pack_ends *ends, const pack_layout *layout,
                 uint64_t address, char *to)
 {
-    engine_step *steps = (engine_step *)(to + layout->steps);
     memset(to, 0, layout->bytes);
-    memcpy(steps, program->steps, program->step_count * sizeof(engine_step));
-    memcpy(to + layout->operands, program->operands, program->operand_count * sizeof(uint32_t));
+    memcpy(to + layout->steps, program->steps, program->step_count * sizeof(engine_step));
     memcpy(to + layout->words, program->words, program->word_count * sizeof(uint64_t));
     memcpy(to + layout->spans, program->spans, program->span_count * sizeof(engine_span));
     write_ends(program, ends, (kernel_end *)(to + layout->ends));
-    for (uint32_t i = 0; i < program->block_count; i++) {
-        const engine_block *block = &program->blocks[i];
-        mark_parts(program, block, steps + block->first_step);
+    for (uint32_t i = 0; i < program->block_count; i++)
         write_section(program, i, layout, address, to, to + (uint64_t)i * layout->section_bytes);
-    }
 }

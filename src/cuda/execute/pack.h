@@ -1,4 +1,4 @@
-/* A program as the kernel reads it. */
+/* A fused program (fuse.h) as it lies in the device's memory. */
 #ifndef CUDA_EXECUTE_PACK_H
 #define CUDA_EXECUTE_PACK_H
 
@@ -16,7 +16,7 @@ typedef struct pack_ends {
 typedef struct pack_layout {
     uint64_t bytes;
     uint32_t section_bytes;
-    uint64_t steps, ends, operands, words, spans;
+    uint64_t steps, ends, words, spans;
 } pack_layout;
 
 /* Sections have no more than `section_most` bytes (KERNEL_SECTION_MOST, or less). */

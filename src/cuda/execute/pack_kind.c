@@ -16,16 +16,18 @@ static bool is_nothing(const engine_step *step)
     return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
 }
 
-static bool is_packets(const engine_program *program, const engine_step *step, uint32_t operand)
+static bool is_packets(uint64_t place)
 {
-    return program->operands[step->operands + operand] & ENGINE_PACKETS;
+    return place & KERNEL_PLACE_PACKETS;
 }
 
+/* All pieces are alike. */
 static bool has_packets(const engine_program *program, const engine_step *step)
 {
+    const uint64_t *first = program->words + step->words;
     bool packets = false;
     for (uint32_t i = 0; i < (uint32_t)step->source_count + step->destination_count; i++)
-        packets |= is_packets(program, step, i);
+        packets |= step->piece_count > 0 && is_packets(first[1 + i]);
     return packets;
 }
 
@@ -42,7 +44,8 @@ static bool is_aligned(const engine_program *program, const engine_step *step, u
             return false;
         bytes += at[0];
         for (uint32_t k = 0; k < operands; k++) {
-            if (at[1 + k] % (is_packets(program, step, k) ? 16 : alignment) != 0)
+            uint64_t offset = at[1 + k] & KERNEL_PLACE_OFFSET;
+            if (offset % (is_packets(at[1 + k]) ? 16 : alignment) != 0)
                 return false;
         }
     }

@@ -55,7 +55,7 @@ BANYAN_DEVICE bool packets_wait(block_run *run, const char *from, uint32_t bytes
 BANYAN_DEVICE_RARE bool packets_pass_pad(block_run run, const uint64_t *piece, uint64_t at,
                                          uint32_t bytes)
 {
-    block_places places = block_places_of(run.step, piece, 0);
+    block_places places = block_places_of(piece, 0);
     uint32_t sources = run.step->source_count, operands = block_operand_count(run.step);
     uint4 unwanted = {};
     BANYAN_DEVICE_LOOP
@@ -105,7 +105,7 @@ BANYAN_DEVICE void packets_take(block_run *run, block_places places, uint64_t at
 template <bool packs>
 BANYAN_DEVICE_RARE bool packets_move_long(block_run run, const uint64_t *piece, uint64_t bytes)
 {
-    block_places places = block_places_of(run.step, piece, 0);
+    block_places places = block_places_of(piece, 0);
     const char *from = places[0];
     uint32_t thread = block_thread(), lane = thread % BANYAN_DEVICE_WARP;
     uint64_t at = 8 * (uint64_t)(PACKETS_UNITS * (thread - lane) + lane);
@@ -153,13 +153,11 @@ BANYAN_DEVICE_RARE bool packets_move_long(block_run run, const uint64_t *piece, 
     return false;
 }
 
-BANYAN_DEVICE bool packets_are_long(const block_run *run, const block_pieces *pieces)
+BANYAN_DEVICE bool packets_is_long(const block_run *run, const uint64_t *piece)
 {
-    uint64_t bytes = pieces->at[0];
-    if (pieces->at + pieces->words != pieces->end || (bytes & (ENGINE_PAD | 7)) ||
-        bytes < 8 * PACKETS_UNITS * (uint64_t)block_threads())
+    if ((piece[0] & (ENGINE_PAD | 7)) || piece[0] < 8 * PACKETS_UNITS * (uint64_t)block_threads())
         return false;
-    block_places places = block_places_of(run->step, pieces->at, 0);
+    block_places places = block_places_of(piece, 0);
     uint64_t addresses = 0;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < block_operand_count(run->step); i++)
@@ -174,20 +172,13 @@ BANYAN_DEVICE bool packets_packs(const block_run *run)
     return run->step->kind == STEP_PACK || run->step->kind == STEP_POST_PACK;
 }
 
-/* Returns whether the run has ended for this thread. */
-BANYAN_DEVICE bool packets_step(block_run run)
+BANYAN_DEVICE bool packets_units(block_run run, block_pieces pieces)
 {
-    block_pieces pieces = block_find_pieces(&run);
-    if (pieces.at >= pieces.end || run.ended)
-        return run.ended;
-    if (packets_are_long(&run, &pieces))
-        return packets_packs(&run) ? packets_move_long<true>(run, pieces.at, pieces.at[0])
-                                   : packets_move_long<false>(run, pieces.at, pieces.at[0]);
     block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
     for (; units.find() && !run.ended; units.next += block_threads()) {
         const uint64_t *piece = units.pieces.at;
-        block_places places = block_places_of(run.step, piece, 0);
+        block_places places = block_places_of(piece, 0);
         if (piece[0] & ENGINE_PAD)
             run.ended = packets_pass_pad(run, piece, units.at(), units.bytes());
         else if (packets_packs(&run))
@@ -196,6 +187,19 @@ BANYAN_DEVICE bool packets_step(block_run run)
             packets_take(&run, places, units.at(), units.bytes());
     }
     return run.ended;
+}
+
+/* Long pieces one by one, and what is left together. Returns whether the run has ended for this
+ * thread. */
+BANYAN_DEVICE bool packets_step(block_run run)
+{
+    block_pieces pieces = block_find_pieces(&run);
+    BANYAN_DEVICE_LOOP
+    for (; pieces.at < pieces.end && !run.ended && packets_is_long(&run, pieces.at);
+         pieces.at += pieces.words)
+        run.ended = packets_packs(&run) ? packets_move_long<true>(run, pieces.at, pieces.at[0])
+                                        : packets_move_long<false>(run, pieces.at, pieces.at[0]);
+    return run.ended || pieces.at >= pieces.end ? run.ended : packets_units(run, pieces);
 }
 
 #endif

@@ -74,7 +74,7 @@ template <typename Element> BANYAN_DEVICE void quick_step(block_run *run)
     block_units units = block_find_units(block_find_pieces(run));
     BANYAN_DEVICE_LOOP
     for (; units.find() && !run->ended; units.next += block_threads()) {
-        block_places places = block_places_of(run->step, units.pieces.at, 0);
+        block_places places = block_places_of(units.pieces.at, 0);
         uint64_t at = units.at();
         uint2 reduced;
         if (!quick_reduce<Element>(run, places, at, &reduced))

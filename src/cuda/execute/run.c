@@ -191,11 +191,11 @@ static banyan_status make(cuda_program *program, const engine_program *from)
 {
     program->flags = from->flags;
     program->span_count = from->span_count;
-    program->threads = threads_for(from, program->plan->threads);
     if (from->block_count == 0)
         return keep_spans(program, from);
     fused_program fused;
     RETURN_IF_FAILED(fuse_program(from, &fused));
+    program->threads = threads_for(&fused.program, program->plan->threads);
     banyan_status status = make_packed(program, &fused.program);
     fuse_free(&fused);
     return status;

@@ -62,7 +62,7 @@ BANYAN_DEVICE void sync_post_copies(block_run *run, const kernel_end *end)
     block_pieces pieces = block_find_pieces(run);
     BANYAN_DEVICE_LOOP
     for (; pieces.at < pieces.end && !run->ended; pieces.at += pieces.words) {
-        block_places places = block_places_of(run->step, pieces.at, 0);
+        block_places places = block_places_of(pieces.at, 0);
         kernel_request request = {};
         request.kind = KERNEL_PUT;
         request.source = places[0];
