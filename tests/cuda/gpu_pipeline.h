@@ -3,6 +3,7 @@
 #define TESTS_CUDA_GPU_PIPELINE_H
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -151,10 +152,16 @@ static inline void close_pair(pair *closed)
     banyan_memory_free(closed->memory);
 }
 
+typedef struct late_test {
+    const char *transport;
+    int rank_1_is_done; /* in memory that both ranks share */
+} late_test;
+
 static inline void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
+    late_test *test = context;
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
-    pair both = open_pair(world, context);
+    pair both = open_pair(world, test->transport);
     if (rank == 0) {
         CHECK_OK(banyan_copy_schedule_run(both.schedule, both.stream));
         CHECK_OK(banyan_copy_service_check(both.service));
@@ -163,6 +170,8 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
                     "rank 0 waited 1.5 s for a");
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, both.stream), BANYAN_ERR_TIMEOUT,
                     "rank 1");
+        for (int i = 0; i < 3000 && !__atomic_load_n(&test->rank_1_is_done, __ATOMIC_ACQUIRE); i++)
+            usleep(10000);
     } else {
         /* What rank 0 had to send is there, or not the batch that it should be: nobody takes it
          * for the data. */
@@ -171,9 +180,23 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
         gpu_stream_wait(both.device, both.stream);
         CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_ABORTED,
                     "rank 1 got no batch from rank 0, whose run has failed");
+        __atomic_store_n(&test->rank_1_is_done, 1, __ATOMIC_RELEASE);
     }
     close_pair(&both);
     banyan_world_close(world);
+}
+
+static inline void gpu_pipeline_test_late(const char *transport)
+{
+    int statuses[2];
+    late_test *test =
+        mmap(NULL, sizeof *test, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(test != MAP_FAILED);
+    test->transport = transport;
+    ranks_fork(2, be_late, test, statuses);
+    munmap(test, sizeof *test);
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 0);
 }
 
 static inline void die(int rank, int count, const banyan_unique_id *id, void *context)

@@ -42,10 +42,7 @@ static void ranks_may_be_threads_and_share_a_gpu(void **state)
 static void a_late_partner_ends_a_run(void **state)
 {
     (void)state;
-    int statuses[2];
-    ranks_fork(2, be_late, NULL, statuses);
-    assert_int_equal(statuses[0], 0);
-    assert_int_equal(statuses[1], 0);
+    gpu_pipeline_test_late(NULL);
 }
 
 static void a_dead_partner_ends_runs_at_once(void **state)
