@@ -255,6 +255,7 @@ static __device__ __forceinline__ void move_one(const copy_args *run, const copy
         move_tile<word>(tile_of(move, run->dims + move->first_dim, number), lane);
 }
 
+template <bool converts>
 static __device__ void move_span(const copy_args *run, const copy_span *span, unsigned lane)
 {
     const copy_move *move = run->moves + span->move;
@@ -262,9 +263,10 @@ static __device__ void move_span(const copy_args *run, const copy_span *span, un
     for (uint64_t left = span->tiles; left > 0; left--) {
         for (; number == move->tiles; move++)
             number = 0;
-        switch (move->cast == COPY_AS_IT_IS ? move->width : 0) {
+        switch (converts && move->cast != COPY_AS_IT_IS ? 0 : move->width) {
         case 0:
-            convert_any(run, move, number, lane);
+            if (converts)
+                convert_any(run, move, number, lane);
             break;
         case 16:
             move_one<uint4>(run, move, number, lane);
@@ -304,7 +306,7 @@ static __device__ bool has_entered(const copy_args *run, const copy_lane *lane, 
 }
 
 /* First with those who are there, then with the others as they come. */
-static __device__ void move_all(const copy_args *run)
+template <bool converts> static __device__ void move_all(const copy_args *run)
 {
     unsigned lane = threadIdx.x % COPY_WARP, count = run->lane_count;
     unsigned warps_a_block = blockDim.x / COPY_WARP;
@@ -318,7 +320,7 @@ static __device__ void move_all(const copy_args *run)
             if ((moved >> i & 1) || span->tiles == 0)
                 continue;
             if (has_entered(run, run->lanes + i, wait, lane)) {
-                move_span(run, span, lane);
+                move_span<converts>(run, span, lane);
                 moved |= (uint64_t)1 << i;
             } else if (wait) {
                 return;
@@ -363,6 +365,8 @@ static __device__ void finish(const copy_args *run)
         run->shared->blocks_done = 0;
 }
 
+/* Apart from those that convert, which need more registers. */
+template <bool converts>
 static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     copy_kernel(const __grid_constant__ copy_args args)
 {
@@ -374,7 +378,7 @@ static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     if (run->phases & COPY_MEET)
         meet(run);
     if (run->phases & COPY_MOVE)
-        move_all(run);
+        move_all<converts>(run);
     if (!(run->phases & COPY_FINISH))
         return;
     __syncthreads();
@@ -385,7 +389,8 @@ static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
         finish(run);
 }
 
-const void *copy_kernel_symbol(void)
+const void *copy_kernel_symbol(bool converts)
 {
-    return DEVICE_KERNEL(copy_kernel, copy_args);
+    return converts ? DEVICE_KERNEL(copy_kernel<true>, copy_args)
+                    : DEVICE_KERNEL(copy_kernel<false>, copy_args);
 }

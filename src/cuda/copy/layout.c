@@ -53,6 +53,7 @@ static void keep_tiles(copy_layout *layout, size_t lane, const copy_move *move)
     layout->moves[layout->move_count++] = *move;
     layout->lanes[lane].tiles += move->tiles;
     layout->tiles += move->tiles;
+    layout->converts |= move->cast != COPY_AS_IT_IS;
 }
 
 static banyan_status add_dims(copy_layout *layout, const box *of)

@@ -24,9 +24,9 @@ typedef struct mover {
     banyan_world *world;
     int device;
     uint64_t timeout_ns, engine_bytes;
-    uint32_t threads; /* of a thread block */
-    uint32_t blocks;  /* that one launch may have */
-    CUfunction kernel;
+    uint32_t threads;      /* of a thread block */
+    uint32_t blocks;       /* that one launch may have */
+    CUfunction kernels[2]; /* the second converts elements, too */
     CUstream sides[SIDE_STREAMS];
     CUevent fork, join[SIDE_STREAMS];
     copy_shared *shared;
@@ -42,6 +42,7 @@ typedef struct work {
     char *memory; /* all arrays of args */
     copy_args args;
     uint32_t blocks; /* 0: there are no tiles */
+    bool converts;
     copy_engine_move *engine_moves;
     size_t engine_count;
     uint32_t streams_a_lane;
@@ -85,23 +86,35 @@ static banyan_status open_memory(mover *made)
     return status;
 }
 
-/* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
-static banyan_status open_kernel(mover *made, int sharers)
+/* How many of the kernel's thread blocks, of up to *threads, a multiprocessor holds at once. */
+static banyan_status look_at_kernel(const mover *made, CUfunction kernel, int *threads, int *fit)
 {
-    int fit = 0, threads = 0;
-    banyan_status status = driver_kernel(copy_kernel_symbol(), made->device, &made->kernel);
+    int most = 0, holds = 0;
+    banyan_status status = DRIVER(made->device, cuFuncGetAttribute, &most,
+                                  CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel);
+    if (most < *threads)
+        *threads = most;
     if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuFuncGetAttribute, &threads,
-                        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->kernel);
-    if (threads > COPY_THREADS_MAX)
-        threads = COPY_THREADS_MAX;
-    if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
-                        made->kernel, threads, 0);
-    if (status != BANYAN_OK)
-        return status;
-    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device);
-    int blocks = processors * (fit < BLOCKS_A_MULTIPROCESSOR ? fit : BLOCKS_A_MULTIPROCESSOR);
+        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &holds, kernel,
+                        *threads, 0);
+    if (holds < *fit)
+        *fit = holds;
+    return status;
+}
+
+/* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
+static banyan_status open_kernels(mover *made, int sharers)
+{
+    int fit = BLOCKS_A_MULTIPROCESSOR, threads = COPY_THREADS_MAX;
+    for (int i = 0; i < 2; i++) {
+        banyan_status status =
+            driver_kernel(copy_kernel_symbol(i), made->device, &made->kernels[i]);
+        if (status == BANYAN_OK)
+            status = look_at_kernel(made, made->kernels[i], &threads, &fit);
+        if (status != BANYAN_OK)
+            return status;
+    }
+    int blocks = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device) * fit;
     if (blocks < sharers)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: device %d holds %d thread blocks of copies at once, too few "
@@ -144,7 +157,7 @@ static banyan_status open_device(mover *made, int sharers)
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = open_kernel(made, sharers);
+    status = open_kernels(made, sharers);
     if (status == BANYAN_OK)
         status = open_streams(made);
     if (status == BANYAN_OK)
@@ -361,6 +374,7 @@ static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t co
     made->engine_moves = layout.engine_moves;
     made->engine_count = layout.engine_count;
     layout.engine_moves = NULL;
+    made->converts = layout.converts;
     made->streams_a_lane = count > 0 && count <= SIDE_STREAMS / 2 ? 2 : 1;
     status = upload(made, lanes, &layout);
     copy_layout_free(&layout);
@@ -390,7 +404,7 @@ static banyan_status launch(const work *of, uint32_t blocks, uint32_t phases, CU
     copy_args args = of->args;
     args.phases = phases;
     void *params[] = {&args};
-    return DRIVER(of->mover->device, cuLaunchKernel, of->mover->kernel, blocks, 1, 1,
+    return DRIVER(of->mover->device, cuLaunchKernel, of->mover->kernels[of->converts], blocks, 1, 1,
                   of->mover->threads, 1, 1, 0, stream, params, NULL);
 }
 

@@ -148,7 +148,7 @@ static banyan_status open_kernels(courier *made)
     int fit = 0, threads = 0;
     banyan_status status = driver_kernel(courier_kernel_symbol(), made->device, &made->kernel);
     if (status == BANYAN_OK)
-        status = driver_kernel(copy_kernel_symbol(), made->device, &made->copy_kernel);
+        status = driver_kernel(copy_kernel_symbol(false), made->device, &made->copy_kernel);
     if (status == BANYAN_OK)
         status = DRIVER(made->device, cuFuncGetAttribute, &threads,
                         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->copy_kernel);
