@@ -38,7 +38,7 @@ typedef struct cuda_port {
 
 /* Offsets into a plan's block in the device's memory. */
 typedef struct cuda_layout {
-    uint64_t states, broken, barriers, semaphores, semaphore_starts, consumed, queues, done;
+    uint64_t states, broken, barriers, semaphores, semaphore_starts, consumed, queues;
     uint64_t bytes;
 } cuda_layout;
 
@@ -103,6 +103,8 @@ struct cuda_engine {
     atomic_uint visitors;
     cuda_plan *served;
     CUstream port_streams[ENGINE_RANKS_MAX]; /* by peer; NULL: not yet */
+    CUdeviceptr counts;                      /* of requests that are done, one a port channel */
+    bool *count_taken;
 
     CUdeviceptr tracer, records;
     bool traces;
@@ -150,7 +152,9 @@ void program_discard(void *uploaded);
 banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, void *stream,
                           bool *captured);
 
-/* ports.c: with the plan's memory in place; and before it goes. */
+/* ports.c. Where the channels' counts of what is done lie. */
+banyan_status ports_place(cuda_plan *plan);
+/* With the plan's memory in place; and before it goes. */
 banyan_status ports_open(cuda_plan *plan);
 void ports_close(cuda_plan *plan);
 void ports_end(cuda_engine *engine); /* after its thread */
@@ -159,7 +163,7 @@ banyan_status ports_drain(cuda_plan *plan);
 /* Why copies could not be begun; NULL: they could. */
 const char *ports_trouble(const cuda_plan *plan);
 /* After the plan's memory is as it was at first. */
-void ports_reset(cuda_plan *plan);
+banyan_status ports_reset(cuda_plan *plan);
 
 /* replay.c */
 banyan_status replay_record(void *engine, banyan_status (*queue)(void *context, void *stream),

@@ -25,7 +25,6 @@ static cuda_layout lay_out(const engine_plan *shape, uint32_t ports)
         .semaphore_starts = room_for(&at, shape->semaphore_count * sizeof(uint64_t)),
         .consumed = room_for(&at, (uint64_t)shape->end_count * KERNEL_COUNTER_BYTES),
         .queues = room_for(&at, (uint64_t)ports * KERNEL_COUNTER_BYTES),
-        .done = room_for(&at, (uint64_t)ports * KERNEL_COUNTER_BYTES),
     };
     layout.bytes = at;
     return layout;
@@ -65,7 +64,6 @@ static void place_ports(cuda_plan *plan)
         cuda_port *port = &plan->ports[i];
         port->room = REQUESTS;
         port->requests = (kernel_request *)requests + (uint64_t)i * REQUESTS;
-        port->done = plan->block + plan->layout.done + i * KERNEL_COUNTER_BYTES;
     }
 }
 
@@ -103,6 +101,7 @@ static banyan_status take_memory(cuda_plan *plan)
     RETURN_IF_FAILED(engine_take_pinned(engine, KERNEL_COUNTER_BYTES + requests, &plan->pinned));
     plan->report = plan->pinned;
     place_ports(plan);
+    RETURN_IF_FAILED(ports_place(plan));
     write_semaphores(plan);
     write_queues(plan);
     plan->shape.semaphores = NULL;
@@ -264,7 +263,7 @@ banyan_status plan_reset(void *loaded)
     RETURN_IF_FAILED(clear(plan));
     RETURN_IF_FAILED(
         engine_copy(plan->engine, plan->block, (CUdeviceptr)plan->start, plan->layout.bytes));
-    ports_reset(plan);
+    RETURN_IF_FAILED(ports_reset(plan));
     memset(plan->report, 0, sizeof *plan->report);
     return BANYAN_OK;
 }

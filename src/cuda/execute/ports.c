@@ -2,12 +2,16 @@
 #include "cuda/execute/engine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 /* Looks in vain before the thread naps between them, and how long it naps. */
 #define LOOKS 4000
 #define NAP_NS 20000L
+
+/* Of all plans that are loaded on an engine. */
+#define PORTS_MOST 1024
 
 /* ---- serving ---- */
 
@@ -121,6 +125,67 @@ static void leave(cuda_engine *engine)
     atomic_fetch_sub(&engine->visitors, 1);
 }
 
+/* ---- counts of what is done ---- */
+
+/* Streams write no values to memory of a pool; and other memory is kept until the engine closes,
+ * since giving it back waits for all kernels of the device. */
+static banyan_status take_counts(cuda_engine *engine)
+{
+    if (engine->counts)
+        return BANYAN_OK;
+    if (!engine->count_taken)
+        engine->count_taken = calloc(PORTS_MOST, sizeof *engine->count_taken);
+    if (!engine->count_taken)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for port channels");
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(engine, &before));
+    banyan_status status = DRIVER(engine->device, cuMemAlloc, &engine->counts,
+                                  PORTS_MOST * (size_t)KERNEL_COUNTER_BYTES);
+    engine_leave(before);
+    return status;
+}
+
+banyan_status ports_place(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    uint32_t found = 0;
+    if (plan->port_count > 0)
+        RETURN_IF_FAILED(take_counts(engine));
+    for (uint32_t i = 0; i < PORTS_MOST && found < plan->port_count; i++) {
+        if (engine->count_taken[i])
+            continue;
+        engine->count_taken[i] = true;
+        plan->ports[found++].done = engine->counts + (CUdeviceptr)i * KERNEL_COUNTER_BYTES;
+    }
+    return found == plan->port_count
+               ? BANYAN_OK
+               : banyan_error_set(BANYAN_ERR_NO_MEMORY,
+                                  "cuda: the plans loaded on device %d have more than %d port "
+                                  "channels",
+                                  engine->device, PORTS_MOST);
+}
+
+static void give_counts_back(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    for (uint32_t i = 0; i < plan->port_count; i++) {
+        if (plan->ports[i].done)
+            engine->count_taken[(plan->ports[i].done - engine->counts) / KERNEL_COUNTER_BYTES] =
+                false;
+    }
+}
+
+static banyan_status clear_counts(const cuda_plan *plan)
+{
+    int device = plan->engine->device;
+    for (uint32_t i = 0; i < plan->port_count; i++)
+        RETURN_IF_FAILED(DRIVER(device, cuStreamWriteValue64, plan->ports[i].stream,
+                                plan->ports[i].done, 0, CU_STREAM_WRITE_VALUE_DEFAULT));
+    for (uint32_t i = 0; i < plan->port_count; i++)
+        RETURN_IF_FAILED(DRIVER(device, cuStreamSynchronize, plan->ports[i].stream));
+    return BANYAN_OK;
+}
+
 /* ---- opening and closing ---- */
 
 /* A stream a peer for all plans: a device has few queues, and streams that share one with a
@@ -156,8 +221,6 @@ static banyan_status try_copies(const cuda_port *port, const engine_end *end, in
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         RETURN_IF_FAILED(
             DRIVER(device, cuMemcpyAsync, zeros + TRIAL_BYTES / 2, zeros, sizes[i], port->stream));
-    RETURN_IF_FAILED(DRIVER(device, cuStreamWriteValue64, port->stream, zeros, 0,
-                            CU_STREAM_WRITE_VALUE_DEFAULT));
     for (uint64_t bytes = 1; bytes <= sizeof *end->outgoing && end->outgoing; bytes *= 2)
         RETURN_IF_FAILED(
             DRIVER(device, cuMemcpyAsync, (CUdeviceptr)end->outgoing, zeros, bytes, port->stream));
@@ -175,6 +238,7 @@ static banyan_status try_streams(const cuda_plan *plan)
     banyan_status status = engine_enter(engine, &before);
     if (status == BANYAN_OK) {
         const cuda_port *port = plan->ports;
+        status = clear_counts(plan);
         for (uint32_t i = 0; i < plan->shape.end_count && status == BANYAN_OK; i++) {
             if (plan->ends[i].is_port)
                 status = try_copies(port++, &plan->ends[i], engine->device, zeros);
@@ -213,13 +277,17 @@ void ports_close(cuda_plan *plan)
         }
     }
     leave(engine);
+    give_counts_back(plan);
 }
 
 void ports_end(cuda_engine *engine)
 {
     driver_capture before;
+    free(engine->count_taken);
     if (engine_enter(engine, &before) != BANYAN_OK)
         return;
+    if (engine->counts)
+        driver.cuMemFree(engine->counts);
     for (int i = 0; i < ENGINE_RANKS_MAX; i++) {
         if (!engine->port_streams[i])
             continue;
@@ -255,8 +323,13 @@ banyan_status ports_drain(cuda_plan *plan)
     return status;
 }
 
-void ports_reset(cuda_plan *plan)
+banyan_status ports_reset(cuda_plan *plan)
 {
+    driver_capture before;
+    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
+    banyan_status status = clear_counts(plan);
+    engine_leave(before);
+    RETURN_IF_FAILED(status);
     visit(plan->engine);
     for (uint32_t i = 0; i < plan->port_count; i++) {
         cuda_port *port = &plan->ports[i];
@@ -265,4 +338,5 @@ void ports_reset(cuda_plan *plan)
         atomic_store(&port->broken, false);
     }
     leave(plan->engine);
+    return BANYAN_OK;
 }
