@@ -97,6 +97,17 @@ static void pass_on(const pair *of)
     meet(end);
 }
 
+/* The same of sums, which are stored as they are made. */
+static void pass_sums_on(const pair *of)
+{
+    banyan_memory_channel *to = channel(of), *end = channel(of);
+    banyan_reduce_chunks(of->program, of->rank, of->input, &of->output, 1, of->scratch, BANYAN_SUM,
+                         BANYAN_TB(0));
+    meet(to);
+    banyan_memory_get(to, of->output, of->partner_scratch, BANYAN_TB(0));
+    meet(end);
+}
+
 static void send_packets(const pair *of)
 {
     banyan_memory_put_packets(channel(of), of->partner_scratch, of->input, BANYAN_TB(0));
@@ -140,7 +151,7 @@ typedef struct measurement {
     double seconds[SETS + 1]; /* of a run, the fastest so far */
 } measurement;
 
-enum { COPY, COPIES, REDUCE, CALL, MEET, PASS_ON, PACKETS, PORT, MEASUREMENTS };
+enum { COPY, COPIES, REDUCE, CALL, MEET, PASS_ON, PASS_SUMS, PACKETS, PORT, MEASUREMENTS };
 
 static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan)
 {
@@ -227,7 +238,7 @@ static banyan_status take_measurement(int ranks, double rounds_s, measurement *o
 /* ---- figures ---- */
 
 typedef struct rates {
-    double local, others, packet, reduce; /* bytes a second */
+    double local, others, packet, reduce, sums; /* bytes a second */
 } rates;
 
 typedef struct figures {
@@ -260,9 +271,11 @@ static double rate_beyond(double seconds, double own)
 static rates rates_of(const measurement *all, int set)
 {
     double own = byte_seconds(&all[COPY], set) / 2;
+    double others = fmax((byte_seconds(&all[PASS_ON], set) - 2 * own) / 2, own);
     return (rates){
         .local = rate_of(own),
-        .others = rate_beyond((byte_seconds(&all[PASS_ON], set) - 2 * own) / 2, own),
+        .others = rate_of(others),
+        .sums = rate_beyond(byte_seconds(&all[PASS_SUMS], set) - 3 * own - others, own),
         .packet = rate_beyond((byte_seconds(&all[PACKETS], set) - 2 * own) / 4, own / 2),
         .reduce = rate_of(byte_seconds(&all[REDUCE], set) / 2),
     };
@@ -298,6 +311,7 @@ static banyan_status measure(int ranks, figures *found)
         [CALL] = {.build = call},
         [MEET] = {.build = meet_once},
         [PASS_ON] = {.build = pass_on, .touched = 4},
+        [PASS_SUMS] = {.build = pass_sums_on, .touched = 4},
         [PACKETS] = {.build = send_packets, .touched = 10},
         [PORT] = {.build = put_by_port, .long_bytes = PORT_BYTES},
     };
@@ -325,9 +339,10 @@ static void print_rates(FILE *file, const figures *of)
         fprintf(file,
                 "%s        {\"working_set_bytes\": %.0f, \"local_bytes_per_s\": %.4g,\n"
                 "         \"load_bytes_per_s\": %.4g, \"store_bytes_per_s\": %.4g,\n"
-                "         \"packet_bytes_per_s\": %.4g, \"reduce_bytes_per_s\": %.4g}",
+                "         \"packet_bytes_per_s\": %.4g, \"reduce_bytes_per_s\": %.4g,\n"
+                "         \"reduce_store_bytes_per_s\": %.4g}",
                 i > 0 ? ",\n" : "", working_sets[i], one->local, one->others, one->others,
-                one->packet, one->reduce);
+                one->packet, one->reduce, one->sums);
     }
 }
 

@@ -12,6 +12,7 @@ typedef struct load {
     double data, packets; /* bytes of an operand that is the one or the other */
     /* What the thread block has to do, by its rates. */
     double local, loaded, stored, packed, reduced;
+    double summed; /* of what is stored, by the arithmetic itself */
     uint64_t land_ps;
 } load;
 
@@ -171,6 +172,13 @@ static double share_of_others(const engine *all, const sim_move *move, const pla
     return operand->place != PLAN_LOCAL;
 }
 
+/* A reduction writes its sum to one place, its own if it can, and copies it from there. */
+static bool gets_sum(const plan_op *op, const plan_operand *operand)
+{
+    return plan_op_reduces(op->kind) &&
+           (op->destination_count == 1 || operand->place == PLAN_LOCAL);
+}
+
 static banyan_status add_operand(load *to, const plan_operand *operand, bool in_packets,
                                  bool written)
 {
@@ -182,6 +190,8 @@ static banyan_status add_operand(load *to, const plan_operand *operand, bool in_
         to->packed += bytes;
     *(written ? &to->stored : &to->loaded) += in_packets ? 0 : bytes * others;
     to->local += in_packets ? 0 : bytes * (1 - others);
+    if (written && !in_packets && gets_sum(move->op, operand))
+        to->summed += bytes * others;
     if (operand->place == PLAN_GROUP)
         return add_group(to, operand, written, bytes);
     plan_where where =
@@ -209,10 +219,12 @@ static banyan_status add_operands(load *to)
     return BANYAN_OK;
 }
 
-/* A core fetches its lines one after the other, and adds meanwhile. */
+/* A core fetches its lines one after the other, and adds meanwhile. Sums go to lines that others
+ * hold by stores that wait for each, where a copy asks for many at a time. */
 static double alone_on_core(const load *of, const block_rates *rates)
 {
-    double moved = of->local / rates->local + of->loaded / rates->load + of->stored / rates->store +
+    double moved = of->local / rates->local + of->loaded / rates->load +
+                   (of->stored - of->summed) / rates->store + of->summed / rates->reduce_store +
                    of->packed / rates->packet;
     return fmax(moved, of->reduced / rates->reduce);
 }

@@ -51,7 +51,8 @@ block_rates rates_for(const processor_kind *kind, double working_set_bytes)
                          between(low->store, high->store, share),
                          between(low->packet, high->packet, share),
                          between(low->reduce, high->reduce, share),
-                         between(low->reduce_load, high->reduce_load, share)};
+                         between(low->reduce_load, high->reduce_load, share),
+                         between(low->reduce_store, high->reduce_store, share)};
 }
 
 const char *banyan_topology_shipped(size_t index)

@@ -18,12 +18,13 @@ extern const shipped_topology shipped_topologies[]; /* ends with an empty one */
 /* What a thread block does in a second. Where processors share a memory, peers' memory is what
  * others write, and to be written, what others touch: wherever it lies. */
 typedef struct block_rates {
-    double local;       /* bytes of its own memory, read or written */
-    double load;        /* bytes of a peer's memory, read */
-    double store;       /* bytes of a peer's memory, written */
-    double packet;      /* bytes of packets with their flags, read or written, wherever they lie */
-    double reduce;      /* bytes of sources, reduced */
-    double reduce_load; /* those of a peer's memory */
+    double local;        /* bytes of its own memory, read or written */
+    double load;         /* bytes of a peer's memory, read */
+    double store;        /* bytes of a peer's memory, written */
+    double packet;       /* bytes of packets with their flags, read or written, wherever they lie */
+    double reduce;       /* bytes of sources, reduced */
+    double reduce_load;  /* those of a peer's memory */
+    double reduce_store; /* bytes of sums that a core writes to what peers touch */
 } block_rates;
 
 /* The rates of a rank that touches so many bytes in a run. */

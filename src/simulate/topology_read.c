@@ -80,28 +80,30 @@ static banyan_status read_flag(reader *from, const json_t *entry, const char *ke
 
 /* ---- kinds of processors ---- */
 
+/* What may be missing, and is `otherwise` then. */
+static banyan_status read_rate_or(reader *from, const json_t *object, const char *key,
+                                  double otherwise, double *rate)
+{
+    *rate = otherwise;
+    return json_object_get(object, key) ? read_rate(from, object, key, rate) : BANYAN_OK;
+}
+
 /* In a list each has a working set. */
 static banyan_status read_rates(reader *from, json_t *block, bool listed, block_rates *rates)
 {
-    static const char *const keys[] = {"local_bytes_per_s",
-                                       "load_bytes_per_s",
-                                       "store_bytes_per_s",
-                                       "packet_bytes_per_s",
-                                       "reduce_bytes_per_s",
-                                       "reduce_load_bytes_per_s",
-                                       NULL};
     static const char *const of_list[] = {
-        "local_bytes_per_s",  "load_bytes_per_s",        "store_bytes_per_s", "packet_bytes_per_s",
-        "reduce_bytes_per_s", "reduce_load_bytes_per_s", "working_set_bytes", NULL};
+        "working_set_bytes",       "local_bytes_per_s",        "load_bytes_per_s",
+        "store_bytes_per_s",       "packet_bytes_per_s",       "reduce_bytes_per_s",
+        "reduce_load_bytes_per_s", "reduce_store_bytes_per_s", NULL};
+    const char *const *keys = of_list + 1;
     RETURN_IF_FAILED(check_keys(from, block, listed ? of_list : keys));
     RETURN_IF_FAILED(read_rate(from, block, keys[0], &rates->local));
     RETURN_IF_FAILED(read_rate(from, block, keys[1], &rates->load));
     RETURN_IF_FAILED(read_rate(from, block, keys[2], &rates->store));
     RETURN_IF_FAILED(read_rate(from, block, keys[3], &rates->packet));
     RETURN_IF_FAILED(read_rate(from, block, keys[4], &rates->reduce));
-    rates->reduce_load = rates->load;
-    return json_object_get(block, keys[5]) ? read_rate(from, block, keys[5], &rates->reduce_load)
-                                           : BANYAN_OK;
+    RETURN_IF_FAILED(read_rate_or(from, block, keys[5], rates->load, &rates->reduce_load));
+    return read_rate_or(from, block, keys[6], rates->store, &rates->reduce_store);
 }
 
 static banyan_status read_level(reader *from, json_t *block, size_t i, cached_rates *made)

@@ -18,6 +18,7 @@ typedef struct star {
     bool shared_memory;
     double load_overhead, store_overhead; /* 0: none */
     double reduce_load;                   /* 0: as load */
+    double reduce_store;                  /* 0: as store */
 } star;
 
 static double star_rate(double rate)
@@ -38,7 +39,8 @@ static inline banyan_topology *star_make(const star *of)
         " \"launch_ns\": %.17g, \"operation_ns\": %.17g, \"sync_ns\": %.17g, \"signal_ns\": %.17g,"
         " \"block\": {\"local_bytes_per_s\": %.17g, \"load_bytes_per_s\": %.17g,"
         "  \"store_bytes_per_s\": %.17g, \"packet_bytes_per_s\": %.17g,"
-        "  \"reduce_bytes_per_s\": %.17g, \"reduce_load_bytes_per_s\": %.17g},"
+        "  \"reduce_bytes_per_s\": %.17g, \"reduce_load_bytes_per_s\": %.17g,"
+        "  \"reduce_store_bytes_per_s\": %.17g},"
         " \"proxy\": {\"request_ns\": %.17g, \"bytes_per_s\": %.17g}}},"
         " \"processors\": [{\"for\": {\"p\": %d}, \"name\": \"p{p}\", \"kind\": \"fast\"}],"
         " \"switches\": [{\"name\": \"middle\", \"multicast\": %s}],"
@@ -49,7 +51,8 @@ static inline banyan_topology *star_make(const star *of)
         of->blocks_at_once > 0 ? of->blocks_at_once : 1e6, of->launch_ns, of->operation_ns,
         of->sync_ns, of->signal_ns, star_rate(of->local), star_rate(of->load), star_rate(of->store),
         star_rate(of->packet), star_rate(of->reduce),
-        star_rate(of->reduce_load > 0 ? of->reduce_load : of->load), of->request_ns,
+        star_rate(of->reduce_load > 0 ? of->reduce_load : of->load),
+        star_rate(of->reduce_store > 0 ? of->reduce_store : of->store), of->request_ns,
         star_rate(of->port), of->processors, of->multicast ? "true" : "false", of->processors,
         of->latency_ns, star_rate(of->bytes_per_s));
     CHECK(bytes > 0 && bytes < (int)sizeof text);

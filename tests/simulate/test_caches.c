@@ -9,6 +9,7 @@
 #define BYTES UINT64_C(1000000)
 #define OWN 1e9
 #define OTHERS 1e8
+#define SUMS 2.5e7
 #define SIGNAL 1e-3
 
 /* Own memory and others' are told apart by their rates, and signals with data by what they cost. */
@@ -17,6 +18,7 @@ static const star plain = {.processors = 3,
                            .local = OWN,
                            .load = OTHERS,
                            .store = OTHERS,
+                           .reduce_store = SUMS,
                            .signal_ns = SIGNAL * 1e9};
 
 static banyan_program *begin(int ranks, uint64_t chunks)
@@ -115,6 +117,28 @@ static void what_was_read_is_there_to_be_written(void **state)
                 BYTES / OWN + BYTES / OTHERS + SIGNAL + 2 * BYTES / OWN + BYTES / OTHERS);
 }
 
+/* Where they are made. What is put on to the peer, in the same operation, is a copy like others. */
+static void sums_wait_for_lines_that_others_hold(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2, 2);
+    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
+    banyan_chunk first = banyan_input(program, 0, 0, 1), second = banyan_input(program, 0, 1, 2);
+    banyan_chunk shared = banyan_output(program, 0, 0, 1), alone = banyan_output(program, 0, 1, 2);
+    banyan_reduce_chunks(program, 0, first, &second, 1, alone, BANYAN_SUM, BANYAN_TB(0));
+    banyan_reduce_chunks(program, 0, first, &second, 1, shared, BANYAN_SUM, BANYAN_TB(0));
+    banyan_memory_put(to, banyan_output(program, 1, 1, 2), shared, BANYAN_TB(0));
+    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_memory_get(from, banyan_output(program, 1, 0, 1), shared, BANYAN_TB(0));
+    banyan_copy(program, 1, banyan_input(program, 1, 0, 1), banyan_output(program, 1, 1, 2),
+                BANYAN_TB(0));
+    check_takes(program, 2 * BYTES,
+                3 * BYTES / OWN + 2 * BYTES / OWN + BYTES / SUMS + BYTES / OTHERS + SIGNAL +
+                    2 * (BYTES / OTHERS + BYTES / OWN));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +147,7 @@ int main(void)
         cmocka_unit_test(a_signal_without_data_costs_nothing),
         cmocka_unit_test(a_part_may_be_anothers),
         cmocka_unit_test(what_was_read_is_there_to_be_written),
+        cmocka_unit_test(sums_wait_for_lines_that_others_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

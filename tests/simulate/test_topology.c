@@ -106,6 +106,9 @@ static void a_byte_takes_longer_the_more_are_touched(void **state)
     CHECK(is_near(rates_for(kind, 0).local, 8e9) && is_near(rates_for(kind, 1e3).load, 8e9));
     CHECK(rates_for(kind, 1e6).store == 1e9 && rates_for(kind, 1e12).packet == 1e9);
     CHECK(is_near(rates_for(kind, 1e5).reduce, 2e9));
+    /* Not told: as what does not reduce. */
+    CHECK(is_near(rates_for(kind, 1e5).reduce_load, 2e9));
+    CHECK(is_near(rates_for(kind, 1e5).reduce_store, 2e9));
     /* Half-way, as the number of digits goes, half of each time. */
     CHECK(is_near(1 / rates_for(kind, 1e4).local, (1 / 8e9 + 1 / 2e9) / 2));
     banyan_topology_destroy(topology);
