@@ -22,15 +22,16 @@
 #define SMALL_BYTES 64
 #define PORT_BYTES (UINT64_C(2) << 20)
 #define PASSES 2       /* over all measurements */
-#define PROBE_S 15.0   /* after which no more are made, once there is one of each */
-#define ROUNDS 100     /* of runs, at most; the fastest counts */
+#define PROBE_S 20.0   /* after which no more are made, once there is one of each */
+#define ROUNDS 200     /* of runs, at most; the fastest counts */
+#define GENEROUS 3     /* times its share of the time for a message */
 #define MANY 33        /* copies in a row */
 #define ROUND_TRIPS 16 /* of signals */
 #define RANKS_MOST 1024
 
 /* Bytes that a rank touches in a run: from what the first cache holds to what none does. */
 static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20,
-                                      0x1p21, 0x1p22, 0x1p23, 0x1p24, 0x1p26};
+                                      0x1p21, 0x1p22, 0x1p23, 0x1p24, 0x1p25};
 enum { SETS = sizeof working_sets / sizeof working_sets[0] };
 
 /* ---- plans that do one thing, on all pairs of ranks at once ---- */
@@ -244,6 +245,7 @@ typedef struct rates {
 typedef struct figures {
     double launch, operation, signal, latency, request; /* seconds */
     double port;
+    bool port_takes_block;
     rates of[SETS];
 } figures;
 
@@ -324,8 +326,8 @@ static banyan_status measure(int ranks, figures *found)
         double time_left = end_s - clock_now_s();
         if (time_left < 0 && left <= (PASSES - 1) * MEASUREMENTS)
             break;
-        /* As if all that are left had as many messages as any. */
-        double share = fmax(1e-3, time_left / (left * (SETS + 1)));
+        /* As if all that are left had as many messages as any, of which few need all their time. */
+        double share = fmax(1e-3, GENEROUS * time_left / (left * (SETS + 1)));
         TRY(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
     }
     *found = figures_of(all);
@@ -361,13 +363,15 @@ static void print_topology(FILE *file, const char *host, int ranks, const figure
             host, ranks, ranks, plenty, of->launch * 1e9, of->operation * 1e9, of->signal * 1e9);
     print_rates(file, of);
     fprintf(file,
-            "],\n      \"proxy\": {\"request_ns\": %.4g, \"bytes_per_s\": %.4g}\n    }\n  },\n"
+            "],\n      \"proxy\": {\"request_ns\": %.4g, \"bytes_per_s\": %.4g,\n"
+            "                \"takes_block\": %s}\n    }\n  },\n"
             "  \"processors\": [{\"for\": {\"r\": %d}, \"name\": \"process{r}\","
             " \"kind\": \"process\"}],\n"
             "  \"switches\": [{\"name\": \"memory\", \"multicast\": true}],\n"
             "  \"links\": [{\"for\": {\"r\": %d}, \"from\": \"process{r}\", \"to\": \"memory\",\n"
             "             \"latency_ns\": %.4g, \"bytes_per_s\": %.4g}]\n}\n",
-            of->request * 1e9, fmin(of->port, plenty), ranks, ranks, of->latency / 2 * 1e9, plenty);
+            of->request * 1e9, fmin(of->port, plenty), of->port_takes_block ? "true" : "false",
+            ranks, ranks, of->latency / 2 * 1e9, plenty);
 }
 
 /* A name that needs no quoting. */
@@ -428,5 +432,7 @@ int topo_probe_command(int argc, char **argv)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         return 1;
     }
+    /* No processors are left for the proxies. */
+    found.port_takes_block = cores < 2L * ranks;
     return write_topology(path, ranks, &found);
 }

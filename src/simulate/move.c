@@ -219,8 +219,8 @@ static banyan_status add_operands(load *to)
     return BANYAN_OK;
 }
 
-/* A core fetches its lines one after the other, and adds meanwhile. Sums go to lines that others
- * hold by stores that wait for each, where a copy asks for many at a time. */
+/* A core fetches its lines one after the other, and adds meanwhile. A sum that is stored to lines
+ * that others hold takes longer than what is copied there. */
 static double alone_on_core(const load *of, const block_rates *rates)
 {
     double moved = of->local / rates->local + of->loaded / rates->load +
@@ -278,7 +278,8 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     RETURN_IF_FAILED(add_operands(&of));
     double amount = heaviest(&of), seconds = alone(&of, amount);
     uint32_t workers = resource_workers(all->topology, all->plan->rank_count, move->rank);
-    bool added = move->by_port || flow_add(&all->sharing, lane, workers, seconds * BLOCK_SECOND);
+    bool elsewhere = move->by_port && !all->ranks[move->rank].kind->port_takes_block;
+    bool added = elsewhere || flow_add(&all->sharing, lane, workers, seconds * BLOCK_SECOND);
     if (!added || !flow_go(&all->sharing, lane, amount, amount / seconds, all->now_ps))
         return BANYAN_ERR_NO_MEMORY;
     *land_ps = of.land_ps;

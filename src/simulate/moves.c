@@ -60,10 +60,12 @@ static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
         added &= flow_add_framed(&run->sharing, lane, run->way.links.data[i], bytes, overhead);
     added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->rank), bytes);
     added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->peer), bytes);
-    if (blocks)
+    const processor_kind *kind = kind_of(run, move->rank);
+    double seconds = blocks ? block_seconds(run, move) : bytes / kind->port_bytes_per_s;
+    if (blocks || kind->port_takes_block)
         added &=
             flow_add(&run->sharing, lane, resource_workers(run->topology, run->ranks, move->rank),
-                     block_seconds(run, move) * BLOCK_SECOND);
+                     seconds * BLOCK_SECOND);
     return added;
 }
 

@@ -47,6 +47,7 @@ typedef struct processor_kind {
     double load_overhead, store_overhead; /* room on links of a byte that a thread block moves */
     uint64_t request_ps;                  /* the proxy's work for one request */
     double port_bytes_per_s;
+    bool port_takes_block; /* the proxy copies where thread blocks do */
 } processor_kind;
 
 /* Processors come first. */

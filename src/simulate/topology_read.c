@@ -149,13 +149,14 @@ static banyan_status read_block(reader *from, const json_t *object, processor_ki
 
 static banyan_status read_proxy(reader *from, const json_t *object, processor_kind *kind)
 {
-    static const char *const keys[] = {"request_ns", "bytes_per_s", NULL};
+    static const char *const keys[] = {"request_ns", "bytes_per_s", "takes_block", NULL};
     json_t *proxy;
     RETURN_IF_FAILED(json_member(&from->path, object, "proxy", JSON_OBJECT, &proxy));
     size_t mark = json_path_key(&from->path, "proxy");
     RETURN_IF_FAILED(check_keys(from, proxy, keys));
     RETURN_IF_FAILED(read_ns(from, proxy, "request_ns", &kind->request_ps));
     RETURN_IF_FAILED(read_rate(from, proxy, "bytes_per_s", &kind->port_bytes_per_s));
+    RETURN_IF_FAILED(read_flag(from, proxy, "takes_block", &kind->port_takes_block));
     json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }

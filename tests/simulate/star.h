@@ -19,6 +19,7 @@ typedef struct star {
     double load_overhead, store_overhead; /* 0: none */
     double reduce_load;                   /* 0: as load */
     double reduce_store;                  /* 0: as store */
+    bool port_takes_block;
 } star;
 
 static double star_rate(double rate)
@@ -41,7 +42,7 @@ static inline banyan_topology *star_make(const star *of)
         "  \"store_bytes_per_s\": %.17g, \"packet_bytes_per_s\": %.17g,"
         "  \"reduce_bytes_per_s\": %.17g, \"reduce_load_bytes_per_s\": %.17g,"
         "  \"reduce_store_bytes_per_s\": %.17g},"
-        " \"proxy\": {\"request_ns\": %.17g, \"bytes_per_s\": %.17g}}},"
+        " \"proxy\": {\"request_ns\": %.17g, \"bytes_per_s\": %.17g, \"takes_block\": %s}}},"
         " \"processors\": [{\"for\": {\"p\": %d}, \"name\": \"p{p}\", \"kind\": \"fast\"}],"
         " \"switches\": [{\"name\": \"middle\", \"multicast\": %s}],"
         " \"links\": [{\"for\": {\"p\": %d}, \"from\": \"p{p}\", \"to\": \"middle\","
@@ -53,8 +54,9 @@ static inline banyan_topology *star_make(const star *of)
         star_rate(of->packet), star_rate(of->reduce),
         star_rate(of->reduce_load > 0 ? of->reduce_load : of->load),
         star_rate(of->reduce_store > 0 ? of->reduce_store : of->store), of->request_ns,
-        star_rate(of->port), of->processors, of->multicast ? "true" : "false", of->processors,
-        of->latency_ns, star_rate(of->bytes_per_s));
+        star_rate(of->port), of->port_takes_block ? "true" : "false", of->processors,
+        of->multicast ? "true" : "false", of->processors, of->latency_ns,
+        star_rate(of->bytes_per_s));
     CHECK(bytes > 0 && bytes < (int)sizeof text);
     CHECK_OK(banyan_topology_parse(text, (size_t)bytes, "star", &topology));
     return topology;

@@ -257,6 +257,23 @@ static void a_port_channel_works_by_itself(void **state)
     banyan_plan_destroy(plan);
 }
 
+/* It takes as much of the processor as the thread block that copies at the same time. */
+static void a_proxy_may_share_its_processor(void **state)
+{
+    (void)state;
+    banyan_program *program = begin(2);
+    banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
+    banyan_port_put(port, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1), 0);
+    banyan_copy(program, 0, banyan_output(program, 0, 1, 2), banyan_input(program, 0, 1, 2),
+                BANYAN_TB(0));
+    banyan_plan *plan = end(program);
+    star slow = {.processors = 2, .blocks_at_once = 1, .port = 1e9, .local = 2e9};
+    check_near("apart", 1, star_seconds(plan, &slow, 4 * CHUNK), CHUNK / 1e9);
+    slow.port_takes_block = true;
+    check_near("together", 1, star_seconds(plan, &slow, 4 * CHUNK), 2 * CHUNK / 1e9);
+    banyan_plan_destroy(plan);
+}
+
 /* Twice the bytes on the wire, and no signal. */
 static void packets_come_without_a_signal(void **state)
 {
@@ -310,6 +327,7 @@ int main(void)
         cmocka_unit_test(headers_take_room_on_links),
         cmocka_unit_test(thread_blocks_share_what_runs_them),
         cmocka_unit_test(a_port_channel_works_by_itself),
+        cmocka_unit_test(a_proxy_may_share_its_processor),
         cmocka_unit_test(packets_come_without_a_signal),
         cmocka_unit_test(a_switch_stores_to_all_at_once),
     };
