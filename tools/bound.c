@@ -2,6 +2,12 @@
 
 #include <sched.h>
 
+bool bound_leaves_room(int ranks)
+{
+    cpu_set_t all;
+    return sched_getaffinity(0, sizeof all, &all) == 0 && CPU_COUNT(&all) / 2 >= ranks;
+}
+
 void bound_to_processor(int rank, int ranks)
 {
     cpu_set_t all, one;

@@ -112,9 +112,12 @@ static banyan_status prepare(struct rank_run *run)
     if (!run->all_found || !run->all_seconds)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
     TRY(take_buffers(run));
+    /* The threads that serve this one begin while the plan is loaded, where it is then. */
+    bool elsewhere = bound_leaves_room(run->ranks);
+    if (run->job->bound && !elsewhere)
+        bound_to_processor(run->rank, run->ranks);
     TRY(load(run));
-    /* This thread alone: those that serve it may be elsewhere. */
-    if (run->job->bound)
+    if (run->job->bound && elsewhere)
         bound_to_processor(run->rank, run->ranks);
     return BANYAN_OK;
 }

@@ -11,6 +11,7 @@
 #include <banyan/program.h>
 #include <banyan/simulate.h>
 
+#include "bound.h"
 #include "clock.h"
 #include "forked.h"
 #include "options.h"
@@ -432,7 +433,6 @@ int topo_probe_command(int argc, char **argv)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         return 1;
     }
-    /* No processors are left for the proxies. */
-    found.port_takes_block = cores < 2L * ranks;
+    found.port_takes_block = !bound_leaves_room(ranks);
     return write_topology(path, ranks, &found);
 }

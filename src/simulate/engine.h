@@ -95,6 +95,7 @@ typedef struct port_lane {
     uint64_t posted, done;
     happening acked; /* when the last one that is done was known to be */
     uint64_t land_ps;
+    uint64_t moved_ps; /* when the last put was copied */
     uint32_t last_step;
     bool moves;
     waiters waiting; /* for `done` to grow */

@@ -107,6 +107,16 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     return BANYAN_OK;
 }
 
+/* A proxy that shares its processor copies by itself, and takes a request when it is done with the
+ * one before. */
+static void delay_request(const engine *all, const port_lane *port, port_request *request)
+{
+    const processor_kind *kind = all->ranks[port->rank].kind;
+    uint64_t taken_ps = port->moved_ps + kind->request_ps;
+    if (kind->port_takes_block && !request->signals && taken_ps > request->ready_ps)
+        request->ready_ps = taken_ps;
+}
+
 static void begin_request(const engine *all, const port_lane *port, port_request *request)
 {
     /* Did it wait for the transfer before it? */
@@ -123,8 +133,11 @@ banyan_status port_advance(engine *all, uint32_t lane)
         port_request *request = &port->requests.data[port->begun];
         bool flows = false;
         uint64_t land_ps;
+        if (!port->moves)
+            delay_request(all, port, request);
         if (port->moves) {
             port->moves = false;
+            port->moved_ps = all->now_ps;
             if (!flow_end(&all->sharing, lane, all->now_ps))
                 return BANYAN_ERR_NO_MEMORY;
         } else if (request->ready_ps > all->now_ps) {

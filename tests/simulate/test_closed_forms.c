@@ -257,7 +257,8 @@ static void a_port_channel_works_by_itself(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* It takes as much of the processor as the thread block that copies at the same time. */
+/* It takes as much of the processor as the thread block that copies at the same time, and a request
+ * when it is done with the one before. */
 static void a_proxy_may_share_its_processor(void **state)
 {
     (void)state;
@@ -271,6 +272,16 @@ static void a_proxy_may_share_its_processor(void **state)
     check_near("apart", 1, star_seconds(plan, &slow, 4 * CHUNK), CHUNK / 1e9);
     slow.port_takes_block = true;
     check_near("together", 1, star_seconds(plan, &slow, 4 * CHUNK), 2 * CHUNK / 1e9);
+    banyan_plan_destroy(plan);
+
+    program = begin(2);
+    port = banyan_port_channel_create(program, 1, 0);
+    for (uint64_t i = 0; i < 2; i++)
+        banyan_port_put(port, banyan_output(program, 1, i, i + 1),
+                        banyan_input(program, 0, i, i + 1), 0);
+    plan = end(program);
+    slow.request_ns = 3000;
+    check_near("in turn", 1, star_seconds(plan, &slow, 4 * CHUNK), 2 * (3e-6 + CHUNK / 1e9));
     banyan_plan_destroy(plan);
 }
 
