@@ -72,8 +72,9 @@ static const struct entry entries[] = {
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
 };
 
-/* On GPUs of one machine, all joined by NVLink: chosen by what the plans do, for 132
- * multiprocessors. An instance is one thread block of most algorithms, and three of a pipeline. */
+/* On GPUs of one machine: all-reduce, all-gather and reduce-scatter as measured on four H200, all
+ * joined by NVLink; the others by what their plans do. An instance is one thread block of most
+ * algorithms, and two or three of a pipeline; a device with less room takes fewer. */
 struct gpu_entry {
     banyan_collective_kind kind;
     bool registered;
@@ -84,29 +85,33 @@ struct gpu_entry {
 };
 
 static const struct gpu_entry gpu_entries[] = {
-    {BANYAN_ALLREDUCE, false, KIB(4), "allreduce_packets", 2, 0},
-    {BANYAN_ALLREDUCE, false, KIB(32), "allreduce_packets", 8, 0},
-    {BANYAN_ALLREDUCE, false, KIB(64), "allreduce_packets", 16, 0},
-    {BANYAN_ALLREDUCE, false, KIB(1024), "allreduce_packets_twoshot", 64, 0},
-    {BANYAN_ALLREDUCE, false, KIB(65536), "allreduce_twoshot", 64, 0},
-    {BANYAN_ALLREDUCE, false, ALL, "allreduce_pipelined", 32, KIB(64)},
-    {BANYAN_ALLREDUCE, true, KIB(4), "allreduce_packets", 2, 0},
-    {BANYAN_ALLREDUCE, true, KIB(32), "allreduce_packets", 8, 0},
-    {BANYAN_ALLREDUCE, true, KIB(64), "allreduce_packets", 32, 0},
-    {BANYAN_ALLREDUCE, true, KIB(512), "allreduce_packets_twoshot", 64, 0},
-    {BANYAN_ALLREDUCE, true, ALL, "allreduce_push_direct", 64, 0},
+    {BANYAN_ALLREDUCE, false, KIB(8), "allreduce_packets", 2, 0},
+    {BANYAN_ALLREDUCE, false, KIB(32), "allreduce_packets", 16, 0},
+    {BANYAN_ALLREDUCE, false, KIB(128), "allreduce_packets", 64, 0},
+    {BANYAN_ALLREDUCE, false, KIB(512), "allreduce_oneshot", 32, 0},
+    {BANYAN_ALLREDUCE, false, KIB(1024), "allreduce_oneshot", 128, 0},
+    {BANYAN_ALLREDUCE, false, ALL, "allreduce_twoshot", 128, 0},
+    {BANYAN_ALLREDUCE, true, KIB(8), "allreduce_packets", 2, 0},
+    {BANYAN_ALLREDUCE, true, KIB(32), "allreduce_packets", 16, 0},
+    {BANYAN_ALLREDUCE, true, KIB(128), "allreduce_packets", 64, 0},
+    {BANYAN_ALLREDUCE, true, KIB(384), "allreduce_twoshot_direct", 16, 0},
+    {BANYAN_ALLREDUCE, true, KIB(8192), "allreduce_push_direct", 64, 0},
+    {BANYAN_ALLREDUCE, true, ALL, "allreduce_push_direct", 128, 0},
     {BANYAN_ALLGATHER, false, KIB(4), "allgather_packets", 2, 0},
     {BANYAN_ALLGATHER, false, KIB(256), "allgather_packets", 32, 0},
-    {BANYAN_ALLGATHER, false, ALL, "allgather_pipelined", 32, KIB(64)},
+    {BANYAN_ALLGATHER, false, ALL, "allgather_allpairs", 128, 0},
     {BANYAN_ALLGATHER, true, KIB(4), "allgather_packets", 2, 0},
-    {BANYAN_ALLGATHER, true, KIB(64), "allgather_packets", 16, 0},
-    {BANYAN_ALLGATHER, true, ALL, "allgather_direct", 64, 0},
+    {BANYAN_ALLGATHER, true, KIB(32), "allgather_packets", 16, 0},
+    {BANYAN_ALLGATHER, true, KIB(8192), "allgather_direct", 64, 0},
+    {BANYAN_ALLGATHER, true, ALL, "allgather_direct", 128, 0},
     {BANYAN_REDUCESCATTER, false, KIB(16), "reducescatter_packets", 2, 0},
-    {BANYAN_REDUCESCATTER, false, KIB(1024), "reducescatter_packets", 32, 0},
-    {BANYAN_REDUCESCATTER, false, ALL, "reducescatter_pipelined", 48, KIB(64)},
+    {BANYAN_REDUCESCATTER, false, KIB(512), "reducescatter_packets", 32, 0},
+    {BANYAN_REDUCESCATTER, false, KIB(32768), "reducescatter_allpairs", 128, 0},
+    {BANYAN_REDUCESCATTER, false, ALL, "reducescatter_pipelined", 64, 0},
     {BANYAN_REDUCESCATTER, true, KIB(16), "reducescatter_packets", 2, 0},
-    {BANYAN_REDUCESCATTER, true, KIB(1024), "reducescatter_packets", 32, 0},
-    {BANYAN_REDUCESCATTER, true, ALL, "reducescatter_direct", 96, 0},
+    {BANYAN_REDUCESCATTER, true, KIB(512), "reducescatter_packets", 32, 0},
+    {BANYAN_REDUCESCATTER, true, KIB(32768), "reducescatter_allpairs", 128, 0},
+    {BANYAN_REDUCESCATTER, true, ALL, "reducescatter_pipelined", 64, 0},
     {BANYAN_ALLTOALL, false, KIB(16), "alltoall_packets", 2, 0},
     {BANYAN_ALLTOALL, false, KIB(512), "alltoall_packets", 32, 0},
     {BANYAN_ALLTOALL, false, ALL, "alltoall_pipelined", 32, KIB(64)},

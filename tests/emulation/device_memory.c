@@ -504,6 +504,15 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
     return allocate(address, bytes, RANGE_POOL);
 }
 
+bool emulated_is_of_pool(CUdeviceptr address)
+{
+    pthread_mutex_lock(&lock);
+    const range *at = range_at(address);
+    bool of_pool = at && at->kind == RANGE_POOL;
+    pthread_mutex_unlock(&lock);
+    return of_pool;
+}
+
 static CUresult drop_range(CUdeviceptr address, range_kind kind)
 {
     pthread_mutex_lock(&lock);

@@ -366,6 +366,8 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
                               unsigned flags)
 {
     (void)flags;
+    if (emulated_is_of_pool(address))
+        return CUDA_ERROR_INVALID_VALUE; /* as an H200's driver has it */
     return push(stream,
                 &(work){.kind = WORK_WRITE, .to = (char *)(uintptr_t)address, .value = value});
 }
