@@ -11,11 +11,15 @@ nccl_library nccl;
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 static char missing[512];
 
+/* One that the process has already (PyTorch's, say) is taken: two of them would mix up each other's
+ * names. */
 static void *open_library(void)
 {
     const char *named = getenv("BANYAN_NCCL");
     bool is_named = named && *named;
-    void *library = dlopen(is_named ? named : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+    if (!library)
+        library = dlopen(is_named ? named : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
         snprintf(missing, sizeof missing, "%s%s", dlerror(),
                  is_named ? "" : " (BANYAN_NCCL can name it)");
@@ -42,8 +46,8 @@ static void load_once(void)
 #define FIND(function) find(library, #function, (void *)&nccl.function)
     if (FIND(ncclGetUniqueId) && FIND(ncclCommInitRankConfig) && FIND(ncclCommFinalize) &&
         FIND(ncclCommDestroy) && FIND(ncclCommAbort) && FIND(ncclCommGetAsyncError) &&
-        FIND(ncclGetErrorString) && FIND(ncclGroupStart) && FIND(ncclGroupEnd) && FIND(ncclSend) &&
-        FIND(ncclRecv))
+        FIND(ncclGetErrorString) && FIND(ncclGetLastError) && FIND(ncclGroupStart) &&
+        FIND(ncclGroupEnd) && FIND(ncclSend) && FIND(ncclRecv))
         missing[0] = '\0';
 #undef FIND
 }
@@ -57,6 +61,8 @@ banyan_status nccl_load(void)
 
 banyan_status nccl_failed(int error, const char *call, int rank)
 {
-    return banyan_error_set(BANYAN_ERR_SYSTEM, "nccl: rank %d: %s: %s", rank, call,
-                            nccl.ncclGetErrorString(error));
+    const char *last = nccl.ncclGetLastError(NULL);
+    return banyan_error_set(BANYAN_ERR_SYSTEM, "nccl: rank %d: %s: %s; NCCL's last warning: %s",
+                            rank, call, nccl.ncclGetErrorString(error),
+                            last && *last ? last : "none");
 }

@@ -33,6 +33,7 @@ typedef struct nccl_library {
     int (*ncclCommAbort)(void *comm);
     int (*ncclCommGetAsyncError)(void *comm, int *error);
     const char *(*ncclGetErrorString)(int error);
+    const char *(*ncclGetLastError)(void *comm);
     int (*ncclGroupStart)(void);
     int (*ncclGroupEnd)(void);
     int (*ncclSend)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
@@ -41,9 +42,9 @@ typedef struct nccl_library {
 
 extern nccl_library nccl;
 
-/* What BANYAN_NCCL names, else libnccl.so.2; once a process. UNSUPPORTED says what is missing.
- * Unless BANYAN_MULTICAST is 1 or the environment says otherwise NCCL is told, by NCCL_NVLS_ENABLE,
- * to leave NVLink multicast alone. */
+/* The NCCL that the process has, else what BANYAN_NCCL names, else libnccl.so.2; once a process.
+ * UNSUPPORTED says what is missing. Unless BANYAN_MULTICAST is 1 or the environment says otherwise
+ * NCCL is told, by NCCL_NVLS_ENABLE, to leave NVLink multicast alone. */
 banyan_status nccl_load(void);
 
 /* SYSTEM, with NCCL's own words. */

@@ -1,6 +1,7 @@
 #include "cuda/copy/nccl_session.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,9 +37,24 @@ static int state_of(const nccl_session *session)
     return result == NCCL_SUCCESS ? state : result;
 }
 
-static bool look(void *argument)
+/* A process that exits with services open takes NCCL apart: from then on nobody looks. */
+static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
+static bool exiting;
+
+static void stop_looking(void)
 {
-    nccl_session *session = argument;
+    pthread_mutex_lock(&looking);
+    exiting = true;
+    pthread_mutex_unlock(&looking);
+}
+
+static void stop_looking_at_exit(void)
+{
+    atexit(stop_looking);
+}
+
+static bool look_at_session(nccl_session *session)
+{
     banyan_status status = banyan_world_check(session->world);
     if (status == BANYAN_OK)
         status = banyan_copy_service_check(session->direct);
@@ -52,6 +68,14 @@ static bool look(void *argument)
         give_up(session, banyan_last_error());
     bool goes_on = session->comm != NULL;
     pthread_mutex_unlock(&session->lock);
+    return goes_on;
+}
+
+static bool look(void *argument)
+{
+    pthread_mutex_lock(&looking);
+    bool goes_on = !exiting && look_at_session(argument);
+    pthread_mutex_unlock(&looking);
     return goes_on;
 }
 
@@ -147,6 +171,8 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
         .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
     pthread_mutex_init(&session->lock, NULL);
     banyan_status status = connect_ranks(session);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, stop_looking_at_exit);
     if (status == BANYAN_OK)
         status = watch_start(look, session, &session->watching);
     if (status != BANYAN_OK)
@@ -198,7 +224,10 @@ static int queue_group(const nccl_session *session, const nccl_message *messages
 banyan_status nccl_session_group(nccl_session *session, const nccl_message *messages, size_t count,
                                  void *stream)
 {
-    banyan_status status = BANYAN_OK;
+    uint64_t timeout_ns = banyan_world_timeout_ns(session->world);
+    banyan_status status = settle(session, "what came before a group", timeout_ns);
+    if (status != BANYAN_OK)
+        return status;
     pthread_mutex_lock(&session->lock);
     int result = session->comm ? queue_group(session, messages, count, stream) : NCCL_SUCCESS;
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
@@ -206,6 +235,5 @@ banyan_status nccl_session_group(nccl_session *session, const nccl_message *mess
     pthread_mutex_unlock(&session->lock);
     if (status != BANYAN_OK)
         return status;
-    return settle(session, "a group of sends and receives",
-                  banyan_world_timeout_ns(session->world));
+    return settle(session, "a group of sends and receives", timeout_ns);
 }
