@@ -504,13 +504,13 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
     return allocate(address, bytes, RANGE_POOL);
 }
 
-bool emulated_is_of_pool(CUdeviceptr address)
+bool emulated_takes_values(CUdeviceptr address)
 {
     pthread_mutex_lock(&lock);
     const range *at = range_at(address);
-    bool of_pool = at && at->kind == RANGE_POOL;
+    bool takes = !at || (at->kind != RANGE_POOL && at->kind != RANGE_MAPPED);
     pthread_mutex_unlock(&lock);
-    return of_pool;
+    return takes;
 }
 
 static CUresult drop_range(CUdeviceptr address, range_kind kind)

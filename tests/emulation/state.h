@@ -20,8 +20,8 @@ struct emulated_context {
 /* The thread's current context; NULL: none. */
 CUcontext emulated_current(void);
 
-/* Is it memory of cuMemAllocAsync? */
-bool emulated_is_of_pool(CUdeviceptr address);
+/* May streams write values there? Not to memory of a pool, or that is mapped piece by piece. */
+bool emulated_takes_values(CUdeviceptr address);
 
 /* All streams of the process have done what they were given. */
 void emulated_wait_for_all(void);

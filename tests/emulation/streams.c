@@ -366,14 +366,16 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
                               unsigned flags)
 {
     (void)flags;
-    if (emulated_is_of_pool(address))
-        return CUDA_ERROR_INVALID_VALUE; /* as an H200's driver has it */
+    if (!emulated_takes_values(address))
+        return CUDA_ERROR_INVALID_VALUE;
     return push(stream,
                 &(work){.kind = WORK_WRITE, .to = (char *)(uintptr_t)address, .value = value});
 }
 
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
 {
+    if (!emulated_takes_values(address))
+        return CUDA_ERROR_INVALID_VALUE;
     return push(stream, &(work){.kind = WORK_WAIT_VALUE,
                                 .to = (char *)(uintptr_t)address,
                                 .value = value,

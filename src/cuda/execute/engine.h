@@ -25,6 +25,7 @@ typedef struct cuda_plan cuda_plan;
 /* A port channel's requests and the stream that they are done in. */
 typedef struct cuda_port {
     kernel_request *requests; /* pinned */
+    uint64_t *values;         /* pinned: what counters become, one a request and count */
     uint64_t room;
     CUdeviceptr done; /* on the device: how many are */
     CUstream stream;
@@ -38,7 +39,7 @@ typedef struct cuda_port {
 
 /* Offsets into a plan's block in the device's memory. */
 typedef struct cuda_layout {
-    uint64_t states, broken, barriers, semaphores, semaphore_starts, consumed, queues;
+    uint64_t states, broken, barriers, semaphores, semaphore_starts, consumed, queues, done;
     uint64_t bytes;
 } cuda_layout;
 
@@ -103,8 +104,6 @@ struct cuda_engine {
     atomic_uint visitors;
     cuda_plan *served;
     CUstream port_streams[ENGINE_RANKS_MAX]; /* by peer; NULL: not yet */
-    CUdeviceptr counts;                      /* of requests that are done, one a port channel */
-    bool *count_taken;
 
     CUdeviceptr tracer, records;
     bool traces;
@@ -152,9 +151,7 @@ void program_discard(void *uploaded);
 banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, void *stream,
                           bool *captured);
 
-/* ports.c. Where the channels' counts of what is done lie. */
-banyan_status ports_place(cuda_plan *plan);
-/* With the plan's memory in place; and before it goes. */
+/* ports.c: with the plan's memory in place; and before it goes. */
 banyan_status ports_open(cuda_plan *plan);
 void ports_close(cuda_plan *plan);
 void ports_end(cuda_engine *engine); /* after its thread */
@@ -163,7 +160,7 @@ banyan_status ports_drain(cuda_plan *plan);
 /* Why copies could not be begun; NULL: they could. */
 const char *ports_trouble(const cuda_plan *plan);
 /* After the plan's memory is as it was at first. */
-banyan_status ports_reset(cuda_plan *plan);
+void ports_reset(cuda_plan *plan);
 
 /* replay.c */
 banyan_status replay_record(void *engine, banyan_status (*queue)(void *context, void *stream),

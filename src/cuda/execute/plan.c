@@ -6,6 +6,8 @@
 
 /* Requests that a port channel has room for. */
 #define REQUESTS 256
+#define REQUEST_BYTES (UINT64_C(1) * REQUESTS * sizeof(kernel_request))
+#define VALUE_BYTES (UINT64_C(2) * REQUESTS * sizeof(uint64_t))
 
 static uint64_t room_for(uint64_t *at, uint64_t bytes)
 {
@@ -25,6 +27,7 @@ static cuda_layout lay_out(const engine_plan *shape, uint32_t ports)
         .semaphore_starts = room_for(&at, shape->semaphore_count * sizeof(uint64_t)),
         .consumed = room_for(&at, (uint64_t)shape->end_count * KERNEL_COUNTER_BYTES),
         .queues = room_for(&at, (uint64_t)ports * KERNEL_COUNTER_BYTES),
+        .done = room_for(&at, (uint64_t)ports * KERNEL_COUNTER_BYTES),
     };
     layout.bytes = at;
     return layout;
@@ -60,10 +63,13 @@ static void write_queues(cuda_plan *plan)
 static void place_ports(cuda_plan *plan)
 {
     char *requests = (char *)plan->pinned + KERNEL_COUNTER_BYTES;
+    uint64_t *values = (uint64_t *)(requests + plan->port_count * REQUEST_BYTES);
     for (uint32_t i = 0; i < plan->port_count; i++) {
         cuda_port *port = &plan->ports[i];
         port->room = REQUESTS;
         port->requests = (kernel_request *)requests + (uint64_t)i * REQUESTS;
+        port->values = values + (uint64_t)i * 2 * REQUESTS;
+        port->done = plan->block + plan->layout.done + i * KERNEL_COUNTER_BYTES;
     }
 }
 
@@ -96,12 +102,11 @@ static banyan_status take_memory(cuda_plan *plan)
     if (!plan->start)
         return no_memory("a plan's counters");
     RETURN_IF_FAILED(engine_take(engine, plan->layout.bytes, &plan->block));
-    uint64_t requests = (uint64_t)plan->port_count * REQUESTS * sizeof(kernel_request);
+    uint64_t requests = plan->port_count * (REQUEST_BYTES + VALUE_BYTES);
     _Static_assert(sizeof(kernel_report) <= KERNEL_COUNTER_BYTES, "the report comes first");
     RETURN_IF_FAILED(engine_take_pinned(engine, KERNEL_COUNTER_BYTES + requests, &plan->pinned));
     plan->report = plan->pinned;
     place_ports(plan);
-    RETURN_IF_FAILED(ports_place(plan));
     write_semaphores(plan);
     write_queues(plan);
     plan->shape.semaphores = NULL;
@@ -263,7 +268,7 @@ banyan_status plan_reset(void *loaded)
     RETURN_IF_FAILED(clear(plan));
     RETURN_IF_FAILED(
         engine_copy(plan->engine, plan->block, (CUdeviceptr)plan->start, plan->layout.bytes));
-    RETURN_IF_FAILED(ports_reset(plan));
+    ports_reset(plan);
     memset(plan->report, 0, sizeof *plan->report);
     return BANYAN_OK;
 }

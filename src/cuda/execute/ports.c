@@ -2,16 +2,12 @@
 #include "cuda/execute/engine.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 /* Looks in vain before the thread naps between them, and how long it naps. */
 #define LOOKS 4000
 #define NAP_NS 20000L
-
-/* Of all plans that are loaded on an engine. */
-#define PORTS_MOST 1024
 
 /* ---- serving ---- */
 
@@ -21,16 +17,21 @@ static bool has_come(const cuda_port *port)
     return __atomic_load_n(&next->number, __ATOMIC_ACQUIRE) == port->served + 1;
 }
 
-/* Behind the copies that came before it in the stream. */
-static CUresult count_up(const cuda_port *port, CUdeviceptr counter, uint64_t value)
+/* Counters are copied to, behind the copies that came before in the stream: there is memory that
+ * streams cannot write values to. A value stays in its place until as many requests have come as
+ * there is room for, all of which are then done. */
+static CUresult count_up(const cuda_port *port, uint64_t number, uint32_t which,
+                         CUdeviceptr counter, uint64_t value)
 {
-    return driver.cuStreamWriteValue64(port->stream, counter, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    uint64_t *from = &port->values[2 * (number % port->room) + which];
+    *from = value;
+    return driver.cuMemcpyAsync(counter, (CUdeviceptr)from, sizeof value, port->stream);
 }
 
 static CUresult pass_on(cuda_port *port, const kernel_request *request)
 {
     if (request->kind == KERNEL_SIGNAL)
-        return count_up(port, (CUdeviceptr)request->signal, ++port->signals);
+        return count_up(port, port->served, 0, (CUdeviceptr)request->signal, ++port->signals);
     return driver.cuMemcpyAsync((CUdeviceptr)request->destination, (CUdeviceptr)request->source,
                                 request->bytes, port->stream);
 }
@@ -52,7 +53,7 @@ static bool serve_port(cuda_engine *engine, cuda_port *port)
         port->served++;
     }
     if (port->served != first && result == CUDA_SUCCESS)
-        result = count_up(port, port->done, port->served);
+        result = count_up(port, port->served - 1, 1, port->done, port->served);
     if (result != CUDA_SUCCESS)
         break_port(engine, port, result);
     return port->served != first;
@@ -125,67 +126,6 @@ static void leave(cuda_engine *engine)
     atomic_fetch_sub(&engine->visitors, 1);
 }
 
-/* ---- counts of what is done ---- */
-
-/* Streams write no values to memory of a pool; and other memory is kept until the engine closes,
- * since giving it back waits for all kernels of the device. */
-static banyan_status take_counts(cuda_engine *engine)
-{
-    if (engine->counts)
-        return BANYAN_OK;
-    if (!engine->count_taken)
-        engine->count_taken = calloc(PORTS_MOST, sizeof *engine->count_taken);
-    if (!engine->count_taken)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for port channels");
-    driver_capture before;
-    RETURN_IF_FAILED(engine_enter(engine, &before));
-    banyan_status status = DRIVER(engine->device, cuMemAlloc, &engine->counts,
-                                  PORTS_MOST * (size_t)KERNEL_COUNTER_BYTES);
-    engine_leave(before);
-    return status;
-}
-
-banyan_status ports_place(cuda_plan *plan)
-{
-    cuda_engine *engine = plan->engine;
-    uint32_t found = 0;
-    if (plan->port_count > 0)
-        RETURN_IF_FAILED(take_counts(engine));
-    for (uint32_t i = 0; i < PORTS_MOST && found < plan->port_count; i++) {
-        if (engine->count_taken[i])
-            continue;
-        engine->count_taken[i] = true;
-        plan->ports[found++].done = engine->counts + (CUdeviceptr)i * KERNEL_COUNTER_BYTES;
-    }
-    return found == plan->port_count
-               ? BANYAN_OK
-               : banyan_error_set(BANYAN_ERR_NO_MEMORY,
-                                  "cuda: the plans loaded on device %d have more than %d port "
-                                  "channels",
-                                  engine->device, PORTS_MOST);
-}
-
-static void give_counts_back(cuda_plan *plan)
-{
-    cuda_engine *engine = plan->engine;
-    for (uint32_t i = 0; i < plan->port_count; i++) {
-        if (plan->ports[i].done)
-            engine->count_taken[(plan->ports[i].done - engine->counts) / KERNEL_COUNTER_BYTES] =
-                false;
-    }
-}
-
-static banyan_status clear_counts(const cuda_plan *plan)
-{
-    int device = plan->engine->device;
-    for (uint32_t i = 0; i < plan->port_count; i++)
-        RETURN_IF_FAILED(DRIVER(device, cuStreamWriteValue64, plan->ports[i].stream,
-                                plan->ports[i].done, 0, CU_STREAM_WRITE_VALUE_DEFAULT));
-    for (uint32_t i = 0; i < plan->port_count; i++)
-        RETURN_IF_FAILED(DRIVER(device, cuStreamSynchronize, plan->ports[i].stream));
-    return BANYAN_OK;
-}
-
 /* ---- opening and closing ---- */
 
 /* A stream a peer for all plans: a device has few queues, and streams that share one with a
@@ -211,8 +151,9 @@ static banyan_status find_streams(cuda_plan *plan)
 
 #define TRIAL_BYTES (UINT64_C(64) << 10)
 
-/* Zeros to the peer's counter, which is zero, and inside the device, as long as and short as copies
- * come. */
+/* Zeros to the counters, which are zero, and inside the device, as long and as short as copies
+ * come.
+ */
 static banyan_status try_copies(const cuda_port *port, const engine_end *end, int device,
                                 CUdeviceptr zeros)
 {
@@ -221,9 +162,12 @@ static banyan_status try_copies(const cuda_port *port, const engine_end *end, in
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         RETURN_IF_FAILED(
             DRIVER(device, cuMemcpyAsync, zeros + TRIAL_BYTES / 2, zeros, sizes[i], port->stream));
-    for (uint64_t bytes = 1; bytes <= sizeof *end->outgoing && end->outgoing; bytes *= 2)
-        RETURN_IF_FAILED(
-            DRIVER(device, cuMemcpyAsync, (CUdeviceptr)end->outgoing, zeros, bytes, port->stream));
+    const CUdeviceptr sources[] = {zeros, (CUdeviceptr)port->values};
+    for (int i = 0; i < 2 && end->outgoing; i++)
+        RETURN_IF_FAILED(DRIVER(device, cuMemcpyAsync, (CUdeviceptr)end->outgoing, sources[i],
+                                sizeof *end->outgoing, port->stream));
+    RETURN_IF_FAILED(DRIVER(device, cuMemcpyAsync, port->done, (CUdeviceptr)port->values,
+                            sizeof *port->values, port->stream));
     return DRIVER(device, cuStreamSynchronize, port->stream);
 }
 
@@ -238,7 +182,6 @@ static banyan_status try_streams(const cuda_plan *plan)
     banyan_status status = engine_enter(engine, &before);
     if (status == BANYAN_OK) {
         const cuda_port *port = plan->ports;
-        status = clear_counts(plan);
         for (uint32_t i = 0; i < plan->shape.end_count && status == BANYAN_OK; i++) {
             if (plan->ends[i].is_port)
                 status = try_copies(port++, &plan->ends[i], engine->device, zeros);
@@ -277,17 +220,13 @@ void ports_close(cuda_plan *plan)
         }
     }
     leave(engine);
-    give_counts_back(plan);
 }
 
 void ports_end(cuda_engine *engine)
 {
     driver_capture before;
-    free(engine->count_taken);
     if (engine_enter(engine, &before) != BANYAN_OK)
         return;
-    if (engine->counts)
-        driver.cuMemFree(engine->counts);
     for (int i = 0; i < ENGINE_RANKS_MAX; i++) {
         if (!engine->port_streams[i])
             continue;
@@ -323,13 +262,8 @@ banyan_status ports_drain(cuda_plan *plan)
     return status;
 }
 
-banyan_status ports_reset(cuda_plan *plan)
+void ports_reset(cuda_plan *plan)
 {
-    driver_capture before;
-    RETURN_IF_FAILED(engine_enter(plan->engine, &before));
-    banyan_status status = clear_counts(plan);
-    engine_leave(before);
-    RETURN_IF_FAILED(status);
     visit(plan->engine);
     for (uint32_t i = 0; i < plan->port_count; i++) {
         cuda_port *port = &plan->ports[i];
@@ -338,5 +272,4 @@ banyan_status ports_reset(cuda_plan *plan)
         atomic_store(&port->broken, false);
     }
     leave(plan->engine);
-    return BANYAN_OK;
 }
