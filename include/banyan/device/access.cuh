@@ -129,6 +129,21 @@ template <typename T> BANYAN_DEVICE T banyan_device_load(const void *from)
     return banyan_device_access<T>::load(from);
 }
 
+/* 16 bytes of a long move, which are read once: what an acquire, or the kernel's start, has made
+ * visible. Leaves the cache of the multiprocessor as it is. */
+BANYAN_DEVICE uint4 banyan_device_load_once(const void *from)
+{
+#ifdef __CUDACC__
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+#else
+    return banyan_device_load<uint4>(from);
+#endif
+}
+
 template <typename T> BANYAN_DEVICE void banyan_device_store(void *to, T value)
 {
     banyan_device_access<T>::store(to, value);

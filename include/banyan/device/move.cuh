@@ -21,6 +21,16 @@
 
 #define BANYAN_DEVICE_WARP 32
 
+template <typename T> BANYAN_DEVICE T banyan_device_load_word(const char *from)
+{
+    return banyan_device_load<T>(from);
+}
+
+template <> BANYAN_DEVICE_MEMBER uint4 banyan_device_load_word<uint4>(const char *from)
+{
+    return banyan_device_load_once(from);
+}
+
 /* A warp takes UNROLL times its lanes of words at a time, so that as many loads of a thread are on
  * their way, at distances that are known beforehand. The source is read once. A place that is the
  * source itself is left alone. */
@@ -39,7 +49,7 @@ BANYAN_DEVICE void banyan_device_copy_words(Places to, uint32_t places, const ch
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 0; k < UNROLL; k++) {
             if (k * apart < left)
-                word[k] = banyan_device_load<T>(from + at + k * apart * sizeof(T));
+                word[k] = banyan_device_load_word<T>(from + at + k * apart * sizeof(T));
         }
         BANYAN_DEVICE_LOOP
         for (uint32_t i = 0; i < places; i++) {
@@ -206,9 +216,9 @@ BANYAN_DEVICE void banyan_device_reduce_wide(Places to, uint32_t places, Sources
                 if (i + k >= sources)
                     continue;
                 const char *source = from[i + k] + at;
-                word[k][0] = banyan_device_load<uint4>(source);
+                word[k][0] = banyan_device_load_once(source);
                 if (UNITS > 1 && more)
-                    word[k][UNITS - 1] = banyan_device_load<uint4>(source + apart * sizeof(uint4));
+                    word[k][UNITS - 1] = banyan_device_load_once(source + apart * sizeof(uint4));
             }
             BANYAN_DEVICE_UNROLL
             for (uint32_t k = 0; k < BATCH; k++) {

@@ -68,26 +68,101 @@ BANYAN_DEVICE bool quick_reduce(block_run *run, block_places places, uint64_t at
     return true;
 }
 
+BANYAN_DEVICE void quick_store(const block_run *run, block_places places, uint64_t at, uint2 data)
+{
+    const engine_step *step = run->step;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = step->source_count; i < block_operand_count(step); i++) {
+        if (step->kind == STEP_COPY && places[i] == places[0])
+            continue;
+        if (places.is_packets(i))
+            banyan_device_packet16_write(places[i] + 2 * at, data, run->flag);
+        else
+            banyan_device_store<uint2>(places[i] + at, data);
+    }
+}
+
+/* A thread's next units, of one source. */
+struct quick_units {
+    const uint64_t *pieces[QUICK_BATCH]; /* NULL: there are no more */
+    uint64_t at[QUICK_BATCH];
+    uint4 of[QUICK_BATCH];
+
+    BANYAN_DEVICE_MEMBER bool find(block_units *units)
+    {
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < QUICK_BATCH; k++) {
+            bool found = units->find();
+            pieces[k] = found ? units->pieces.at : NULL;
+            at[k] = units->at();
+            units->next += found ? block_threads() : 0;
+        }
+        return pieces[0] != NULL;
+    }
+    BANYAN_DEVICE_MEMBER void load(const block_run *run, bool again)
+    {
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < QUICK_BATCH; k++) {
+            block_places places = block_places_of(pieces[k], 0);
+            if (pieces[k] && places.is_packets(0)) {
+                of[k] = banyan_device_load_packets(places[0] + 2 * at[k]);
+            } else if (pieces[k] && !again) {
+                uint2 data = banyan_device_load<uint2>(places[0] + at[k]);
+                of[k] = make_uint4(data.x, run->flag, data.y, run->flag);
+            }
+        }
+    }
+    BANYAN_DEVICE_MEMBER bool have_come(const block_run *run) const
+    {
+        bool all = true;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < QUICK_BATCH; k++)
+            all &= !pieces[k] || packets_have_come(of[k], run->flag);
+        return all;
+    }
+};
+
+/* More units than threads, of one source: several of a thread's on their way at the same time. As
+ * packets_step. */
+BANYAN_DEVICE_RARE bool quick_move_many(block_run run)
+{
+    block_units units = block_find_units(block_find_pieces(&run));
+    for (;;) {
+        quick_units some = {};
+        block_wait wait = {};
+        if (!some.find(&units))
+            return false;
+        for (some.load(&run, false); !some.have_come(&run); some.load(&run, true)) {
+            if (!block_wait_on(&run, &wait, 0, 0))
+                return true;
+        }
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < QUICK_BATCH; k++) {
+            if (some.pieces[k])
+                quick_store(&run, block_places_of(some.pieces[k], 0), some.at[k],
+                            make_uint2(some.of[k].x, some.of[k].z));
+        }
+    }
+}
+
 template <typename Element> BANYAN_DEVICE void quick_step(block_run *run)
 {
-    uint32_t sources = run->step->source_count, operands = block_operand_count(run->step);
-    block_units units = block_find_units(block_find_pieces(run));
+    block_pieces pieces = block_find_pieces(run);
+    block_units units = block_find_units(pieces);
+    if (run->ended || pieces.at == pieces.end)
+        return;
+    if (run->step->source_count == 1 &&
+        run->step->piece_count * pieces.at[0] > 8 * (uint64_t)block_threads()) {
+        run->ended = quick_move_many(*run);
+        return;
+    }
     BANYAN_DEVICE_LOOP
     for (; units.find() && !run->ended; units.next += block_threads()) {
         block_places places = block_places_of(units.pieces.at, 0);
-        uint64_t at = units.at();
         uint2 reduced;
-        if (!quick_reduce<Element>(run, places, at, &reduced))
+        if (!quick_reduce<Element>(run, places, units.at(), &reduced))
             return;
-        BANYAN_DEVICE_LOOP
-        for (uint32_t i = sources; i < operands; i++) {
-            if (run->step->kind == STEP_COPY && places[i] == places[0])
-                continue;
-            if (places.is_packets(i))
-                banyan_device_packet16_write(places[i] + 2 * at, reduced, run->flag);
-            else
-                banyan_device_store<uint2>(places[i] + at, reduced);
-        }
+        quick_store(run, places, units.at(), reduced);
     }
 }
 

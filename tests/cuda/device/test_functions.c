@@ -136,6 +136,7 @@ static void reduce_on_host(struct fixture *f, const function_call *call)
 {
     static unsigned char sum[MOST_BYTES];
     const void *sources[FUNCTIONS_MOST];
+    assert_true(call->bytes <= MOST_BYTES);
     for (uint32_t i = 0; i < call->sources; i++)
         sources[i] = f->expected + call->from[i];
     DLDataType dtype = dtypes[call->type];
@@ -200,7 +201,7 @@ static uint64_t special(DLDataType dtype, uint64_t i)
 static void all_pairs_of_special_floats_have_the_bits_of_the_host(void **state)
 {
     struct fixture *f = *state;
-    enum { SPECIAL = 18 * 13, AT_A_TIME = 4000 };
+    enum { SPECIAL = 18 * 13, AT_A_TIME = MOST_BYTES / sizeof(float) };
     for (uint32_t i = 0; i < 5 * OPS; i++) {
         function_call call = {.kind = FUNCTION_REDUCE,
                               .type = i % 5,
