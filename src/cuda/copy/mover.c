@@ -384,6 +384,11 @@ static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t co
 static banyan_status mover_prepare(void *argument, const mover_lane *lanes, size_t count,
                                    void **prepared)
 {
+    if (count > MOVER_LANES_MAX)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: a schedule moves tensors to %zu ranks, itself included; "
+                                "%d are possible",
+                                count, MOVER_LANES_MAX);
     work *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY,
