@@ -7,6 +7,19 @@
 #include "cuda/execute/begin.cuh"
 #include "cuda/execute/sync.cuh"
 
+/* A copy's destinations, of which every thread block begins with another one: no peer gets what all
+ * of them have at once. */
+struct direct_places {
+    block_places of;
+    uint32_t count, first;
+
+    BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
+    {
+        uint32_t at = i + first;
+        return of[at < count ? at : at - count];
+    }
+};
+
 /* Copies are long when every thread has more than one word of them. */
 template <typename Element>
 BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
@@ -15,9 +28,10 @@ BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
     uint32_t thread = block_thread(), threads = block_threads();
     uint64_t words = piece[0] / sizeof(uint4);
     block_places from = block_places_of(piece, 0), to = block_places_of(piece, sources);
+    direct_places turned = {to, places, blockIdx.x % places};
     if (step->kind == STEP_COPY && words > threads)
-        banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(to, places, from[0], 0, words,
-                                                                   thread, threads);
+        banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(turned, places, from[0], 0,
+                                                                   words, thread, threads);
     else if (step->kind == STEP_COPY)
         banyan_device_copy_words<uint4, 1>(to, places, from[0], 0, words, thread, threads);
     else if (sources <= 2 && (int)Element::COUNT <= 4 && words > threads)
