@@ -163,7 +163,9 @@ void sendrecv_pipelined(algorithm *a);
 
 void allreduce_oneshot_direct(algorithm *a);
 void allreduce_twoshot_direct(algorithm *a);
+int factor_push(int ranks);
 void allreduce_push_direct(algorithm *a);
+void allreduce_push_parts_direct(algorithm *a);
 void allgather_direct(algorithm *a);
 void reducescatter_direct(algorithm *a);
 void alltoall_direct(algorithm *a);

@@ -76,6 +76,39 @@ void allreduce_push_direct(algorithm *a)
     }
 }
 
+#define PUSH_PARTS 4
+
+int factor_push(int ranks)
+{
+    (void)ranks;
+    return PUSH_PARTS;
+}
+
+/* The same in parts: while ranks wait for one, the next is under way. */
+void allreduce_push_parts_direct(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks * PUSH_PARTS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        for (int part = 0; part < PUSH_PARTS; part++) {
+            EACH_PEER(a, rank, peer)
+            remote_put(a, slot_at(a, peer, slots + (uint64_t)(rank * PUSH_PARTS + part)),
+                       input_at(a, rank, peer * PUSH_PARTS + part), 0);
+            mesh_signal_all(a, MESH_BEGUN, rank, 0);
+        }
+        for (int part = 0; part < PUSH_PARTS; part++) {
+            int chunk = rank * PUSH_PARTS + part;
+            mesh_wait_all(a, MESH_BEGUN, rank, 0);
+            for (int source = 0; source < a->ranks; source++)
+                a->parts[source] = slot_at(a, rank, slots + (uint64_t)(source * PUSH_PARTS + part));
+            a->parts[rank] = input_at(a, rank, chunk);
+            local_reduce_parts(a, a->ranks, output_at(a, rank, chunk), 0);
+            EACH_PEER(a, rank, peer)
+            remote_put(a, output_at(a, peer, chunk), output_at(a, rank, chunk), 0);
+        }
+        mesh_meet(a, MESH_DONE, rank, 0);
+    }
+}
+
 void reducescatter_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
