@@ -65,6 +65,24 @@ static void the_closest_row_serves_and_rows_for_the_ranks_come_first(void **stat
     tuning_free(&table);
 }
 
+static void rows_for_gpus_serve_gpus_alone(void **state)
+{
+    (void)state;
+    tuning table = {0};
+    tuning_row host[] = {row_of(0, false, UINT64_MAX, "host")};
+    tuning_row gpu[] = {row_of(4, false, 1000, "gpu4")};
+    gpu->on_gpu = true;
+    assert_int_equal(tuning_replace(&table, host, 1), BANYAN_OK);
+    assert_int_equal(tuning_replace(&table, gpu, 1), BANYAN_OK);
+    assert_string_equal(found(&table, 4, false, 10), "host");
+    tuning_row wanted = row_of(4, false, 10, "");
+    wanted.on_gpu = true;
+    assert_string_equal(found_for(&table, wanted, 4, BANYAN_F32), "gpu4");
+    wanted.up_to_bytes = 1001;
+    assert_string_equal(found_for(&table, wanted, 4, BANYAN_F32), "none");
+    tuning_free(&table);
+}
+
 /* Every built-in row names an algorithm of its collective, and every call finds one. */
 static void the_built_in_table_serves_every_call(void **state)
 {
@@ -76,6 +94,8 @@ static void the_built_in_table_serves_every_call(void **state)
         banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
         banyan_plan *plan;
         params.ranks = 3;
+        params.instances = row->instances;
+        params.unit_bytes = row->unit_bytes;
         assert_int_equal(banyan_algorithm_compile(row->algorithm, &params, &plan), BANYAN_OK);
         assert_int_equal(banyan_plan_describe(plan).collective, row->kind);
         banyan_plan_destroy(plan);
@@ -83,7 +103,13 @@ static void the_built_in_table_serves_every_call(void **state)
     for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++) {
         tuning_row wanted = row_of(7, false, UINT64_MAX, "");
         wanted.kind = (banyan_collective_kind)kind;
-        assert_non_null(tuning_find(&table, &wanted));
+        for (int way = 0; way < 4; way++) {
+            wanted.on_gpu = way & 1;
+            wanted.registered = (way & 2) && kind != BANYAN_REDUCE; /* which never is */
+            const tuning_row *row = tuning_find(&table, &wanted);
+            assert_non_null(row);
+            assert_int_equal(row->on_gpu, wanted.on_gpu);
+        }
     }
     tuning_free(&table);
 }
@@ -126,6 +152,9 @@ static void wrong_tables_are_refused_with_their_place(void **state)
         {"{\"format\": \"other\", \"version\": 1, \"rows\": []}", "format is \"other\""},
         {"{\"format\": \"banyan tuning\", \"version\": 2, \"rows\": []}", "version"},
         {FILE_OF(ROW("allreduce", "-1", "1", "allreduce_ring")), "rows[0].ranks"},
+        {FILE_OF("{\"collective\": \"allreduce\", \"algorithm\": \"allreduce_ring\", "
+                 "\"device\": \"tpu\"}"),
+         "rows[0] device is \"tpu\""},
         {FILE_OF(ROW("allshuffle", "2", "1", "allreduce_ring")), "\"allshuffle\""},
         {FILE_OF(ROW("allreduce", "2", "1", "allreduce_magic")), "allreduce_magic"},
         {FILE_OF(ROW("allreduce", "2", "1", "alltoall_packets")), "alltoall_packets"},
@@ -299,6 +328,7 @@ int main(void)
         cmocka_unit_test(the_closest_row_serves_and_rows_for_the_ranks_come_first),
         cmocka_unit_test(the_built_in_table_serves_every_call),
         cmocka_unit_test(a_table_reads_as_it_was_written),
+        cmocka_unit_test(rows_for_gpus_serve_gpus_alone),
         cmocka_unit_test(wrong_tables_are_refused_with_their_place),
         cmocka_unit_test_setup_teardown(rank_0s_tuning_file_decides, folder_setup, folder_teardown),
         cmocka_unit_test(an_added_plan_serves_what_it_is_for),
