@@ -33,9 +33,7 @@ typedef struct kernel_end {
 #define KERNEL_MEETS 1
 
 /* A word of a piece behind its bytes: where an operand lies, from a base on, and whether packets
- * lie there. Each piece of a step has bases of its own; which of them are packets is the same in
- * all.
- */
+ * lie there. Each piece of a step has bases of its own; which are packets is the same in all. */
 #define KERNEL_PLACE_PACKETS (UINT64_C(1) << 63)
 #define KERNEL_PLACE_SHIFT 48
 #define KERNEL_PLACE_OFFSET ((UINT64_C(1) << KERNEL_PLACE_SHIFT) - 1)
@@ -64,13 +62,13 @@ typedef enum kernel_arrays {
 /* A thread block's section. The arrays lie behind it, as far as they fit; otherwise they are read
  * where the whole program's lie. */
 typedef struct kernel_section {
-    uint32_t block, step_count; /* `block`: its place among the rank's */
-    uint32_t first_end, end_count;
-    uint32_t has_ports, unused[3];
+    uint32_t step_count;
+    uint32_t first_end, end_count; /* as the program counts */
+    uint32_t has_ports;            /* some of its ends are of port channels */
     kernel_array arrays[KERNEL_ARRAYS];
 } kernel_section;
 
-/* Of a section: what a block of 1024 threads loads with two accesses a thread. */
+/* Of a section: what the largest thread block loads with four accesses a thread. */
 #define KERNEL_SECTION_MOST 32768
 
 /* A program in the device's memory: sections, one `section_bytes` (a multiple of 16) after the

@@ -77,8 +77,7 @@ static void write_section(const engine_program *program, uint32_t index, const p
     const engine_block *block = &program->blocks[index];
     uint64_t steps = layout->steps + block->first_step * sizeof(engine_step);
     const uint64_t arrays[KERNEL_ARRAYS] = {steps, layout->ends, layout->words};
-    kernel_section section = {.block = index,
-                              .step_count = block->step_count,
+    kernel_section section = {.step_count = block->step_count,
                               .first_end = block->first_end,
                               .end_count = block->end_count};
     array parts[KERNEL_ARRAYS];
@@ -99,13 +98,19 @@ static void write_section(const engine_program *program, uint32_t index, const p
     memcpy(to, &section, sizeof section);
 }
 
+static void copy_array(char *to, const void *from, uint64_t count, size_t bytes)
+{
+    if (count > 0)
+        memcpy(to, from, count * bytes);
+}
+
 void pack_write(const engine_program *program, const pack_ends *ends, const pack_layout *layout,
                 uint64_t address, char *to)
 {
     memset(to, 0, layout->bytes);
-    memcpy(to + layout->steps, program->steps, program->step_count * sizeof(engine_step));
-    memcpy(to + layout->words, program->words, program->word_count * sizeof(uint64_t));
-    memcpy(to + layout->spans, program->spans, program->span_count * sizeof(engine_span));
+    copy_array(to + layout->steps, program->steps, program->step_count, sizeof(engine_step));
+    copy_array(to + layout->words, program->words, program->word_count, sizeof(uint64_t));
+    copy_array(to + layout->spans, program->spans, program->span_count, sizeof(engine_span));
     write_ends(program, ends, (kernel_end *)(to + layout->ends));
     for (uint32_t i = 0; i < program->block_count; i++)
         write_section(program, i, layout, address, to, to + (uint64_t)i * layout->section_bytes);
