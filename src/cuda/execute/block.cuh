@@ -77,6 +77,7 @@ BANYAN_DEVICE uint32_t block_threads(void)
 /* Where a thread stands. */
 struct block_run {
     const engine_step *step;
+    const uint64_t *piece; /* of the step, that is waited for; NULL */
     uint32_t iteration;
     uint32_t flag; /* of the packets of this step in this iteration */
     bool ended;    /* nothing is to be touched any more */
@@ -182,6 +183,17 @@ BANYAN_DEVICE uint32_t block_flag(uint64_t used_up)
 
 /* ---- giving up ---- */
 
+/* The step that the wait is of, also when another one does it. */
+BANYAN_DEVICE uint32_t block_step_number(const block_run *run)
+{
+    const engine_step *step = run->step;
+    uint32_t number = (uint32_t)(step - block_steps());
+    if (!run->piece || step->in_loop || step->barrier == 0)
+        return number;
+    uint32_t words = (uint32_t)(run->piece - (block_words() + step->words));
+    return number + words / ((1 + block_operand_count(step)) * step->barrier);
+}
+
 /* The first of a launch whose wait has ended in vain reports it. */
 BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
                                 const banyan_device_wait *wait)
@@ -193,7 +205,7 @@ BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
     report->verdict =
         banyan_device_wait_end(wait) == BANYAN_DEVICE_LATE ? ENGINE_LATE : ENGINE_STOPPED;
     report->block = blockIdx.x;
-    report->step = (uint32_t)(run->step - block_steps());
+    report->step = block_step_number(run);
     report->index = index;
     report->iteration = run->iteration;
     report->waited_ns = banyan_device_waited_ns(wait);

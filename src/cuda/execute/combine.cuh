@@ -90,7 +90,7 @@ BANYAN_DEVICE bool combine_units(block_run run, block_pieces pieces)
     block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
     for (; units.find() && !run.ended; units.next += block_threads()) {
-        const uint64_t *piece = units.pieces.at;
+        const uint64_t *piece = run.piece = units.pieces.at;
         if (piece[0] & ENGINE_PAD)
             run.ended = packets_pass_pad(run, piece, units.at(), units.bytes());
         else

@@ -62,13 +62,15 @@ static void mark_parts(struct fuser *fuser)
 
 /* ---- what goes together ---- */
 
-/* Another part of the operation, which need not wait for those before it. */
+/* Another part of the operation, which need not wait for those before it. Operations that unpack go
+ * together, too: nothing orders them without a meeting between them. */
 static bool is_next_part(const struct fuser *fuser, const engine_step *first, uint32_t at)
 {
     const engine_step *next = &fuser->steps[at];
-    return at < fuser->step_count && next->kind == first->kind && next->number == first->number &&
-           next->op == first->op && next->new_flags == first->new_flags &&
-           next->in_loop == first->in_loop && !(fuser->made[at].relaxed & KERNEL_MEETS);
+    return at < fuser->step_count && next->kind == first->kind &&
+           (next->number == first->number || first->kind == STEP_UNPACK) && next->op == first->op &&
+           next->new_flags == first->new_flags && next->in_loop == first->in_loop &&
+           !(fuser->made[at].relaxed & KERNEL_MEETS);
 }
 
 /* How many steps from `at` on read the same bytes. */
@@ -103,7 +105,8 @@ static uint32_t count_of_one_shape(const struct fuser *fuser, uint32_t at)
     const engine_step *first = &fuser->steps[at];
     uint32_t count = 1;
     while (part_moves_bytes(first) && count < TOGETHER_MOST &&
-           is_next_part(fuser, first, at + count) && has_shape_of(fuser, first, first + count))
+           is_next_part(fuser, first, at + count) && has_shape_of(fuser, first, first + count) &&
+           (first->in_loop || first[count].piece_count == first->piece_count))
         count++;
     return count;
 }
@@ -171,6 +174,7 @@ static void write_parts(struct fuser *fuser, const struct parts *of, engine_step
     if (!made->in_loop) {
         write_iteration(fuser, of, 0);
         made->piece_count = (fuser->word_count - made->words) / part_stride(made);
+        made->barrier = of->one_source ? 0 : (uint32_t)of->first->piece_count;
         return;
     }
     uint64_t *table = fuser->to->words + fuser->word_count;

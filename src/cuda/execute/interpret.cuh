@@ -154,6 +154,7 @@ BANYAN_DEVICE void interpret_steps(const kernel_args *args, block_run *run)
         at = step->jump;
         if (step->kind == KERNEL_PASS)
             continue;
+        run->piece = NULL;
         run->flag =
             step->new_flags ? block_flag(shared->flags + run->iteration) : shared->first_flag;
         uint64_t began_ns = traces ? banyan_device_time_ns() : 0;

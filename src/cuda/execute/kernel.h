@@ -29,7 +29,8 @@ typedef struct kernel_end {
 } kernel_end;
 
 /* Of a step that moves bytes, in `relaxed`: it uses bytes that an earlier part of the same
- * operation wrote, or the other way round, so that the threads meet before it. */
+ * operation wrote, or the other way round, so that the threads meet before it. Its `barrier` is how
+ * many pieces each of the steps has that it does, itself first; 0: they are not told apart. */
 #define KERNEL_MEETS 1
 
 /* A word of a piece behind its bytes: where an operand lies, from a base on, and whether packets

@@ -107,6 +107,7 @@ BANYAN_DEVICE_RARE bool packets_move_long(block_run run, const uint64_t *piece, 
 {
     block_places places = block_places_of(piece, 0);
     const char *from = places[0];
+    run.piece = piece;
     uint32_t thread = block_thread(), lane = thread % BANYAN_DEVICE_WARP;
     uint64_t at = 8 * (uint64_t)(PACKETS_UNITS * (thread - lane) + lane);
     BANYAN_DEVICE_LOOP
@@ -177,7 +178,7 @@ BANYAN_DEVICE bool packets_units(block_run run, block_pieces pieces)
     block_units units = block_find_units(pieces);
     BANYAN_DEVICE_LOOP
     for (; units.find() && !run.ended; units.next += block_threads()) {
-        const uint64_t *piece = units.pieces.at;
+        const uint64_t *piece = run.piece = units.pieces.at;
         block_places places = block_places_of(piece, 0);
         if (piece[0] & ENGINE_PAD)
             run.ended = packets_pass_pad(run, piece, units.at(), units.bytes());

@@ -132,6 +132,7 @@ BANYAN_DEVICE_RARE bool quick_move_many(block_run run)
         block_wait wait = {};
         if (!some.find(&units))
             return false;
+        run.piece = some.pieces[0];
         for (some.load(&run, false); !some.have_come(&run); some.load(&run, true)) {
             if (!block_wait_on(&run, &wait, 0, 0))
                 return true;
@@ -159,6 +160,7 @@ template <typename Element> BANYAN_DEVICE void quick_step(block_run *run)
     BANYAN_DEVICE_LOOP
     for (; units.find() && !run->ended; units.next += block_threads()) {
         block_places places = block_places_of(units.pieces.at, 0);
+        run->piece = units.pieces.at;
         uint2 reduced;
         if (!quick_reduce<Element>(run, places, units.at(), &reduced))
             return;

@@ -1,5 +1,7 @@
 #include "functions.h"
 
+#include <stdio.h>
+
 #include <banyan/device/channel.cuh>
 #include <banyan/device/group.cuh>
 
@@ -151,7 +153,10 @@ bool functions_run(const function_call *call, void *memory, size_t bytes, uint32
                 cudaMemcpy(on_device + 256, memory, bytes, cudaMemcpyHostToDevice) == cudaSuccess;
     if (fine)
         call_function<<<1, threads>>>(k);
-    return fine && cudaGetLastError() == cudaSuccess &&
+    cudaError_t error = cudaDeviceSynchronize();
+    if (error != cudaSuccess)
+        fprintf(stderr, "a kernel of %u threads: %s\n", threads, cudaGetErrorString(error));
+    return fine && error == cudaSuccess &&
            cudaMemcpy(memory, on_device + 256, bytes, cudaMemcpyDeviceToHost) == cudaSuccess &&
            cudaMemcpy(&failed, on_device, 4, cudaMemcpyDeviceToHost) == cudaSuccess && failed == 0;
 }

@@ -131,6 +131,22 @@ static void operations_stay_apart(void **state)
     fuse_free(&fused);
 }
 
+/* What is reported of a piece is said of the step that it was. */
+static void operations_that_unpack_become_pieces(void **state)
+{
+    (void)state;
+    struct draft d = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        add_move(&d, STEP_UNPACK, i, BYTES, SCRATCH | ENGINE_PACKETS, 2 * BYTES * i, OUTPUT,
+                 BYTES * i);
+    fused_program fused = fuse(&d);
+    assert_int_equal(fused.steps[0].piece_count, 3);
+    assert_int_equal(fused.steps[0].barrier, 1);
+    assert_int_equal(fused.steps[0].jump, 3);
+    assert_int_equal(fused.steps[2].kind, KERNEL_PASS);
+    fuse_free(&fused);
+}
+
 /* The second part reads what the first one writes, the third what nobody else touches. */
 static void parts_that_overlap_meet_first(void **state)
 {
@@ -290,6 +306,7 @@ int main(void)
         cmocka_unit_test(parts_of_one_source_get_all_destinations),
         cmocka_unit_test(parts_of_one_shape_become_pieces),
         cmocka_unit_test(operations_stay_apart),
+        cmocka_unit_test(operations_that_unpack_become_pieces),
         cmocka_unit_test(parts_that_overlap_meet_first),
         cmocka_unit_test(loops_keep_their_iterations_apart),
         cmocka_unit_test(packets_and_short_copies_are_quick),
