@@ -119,14 +119,24 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
+    pthread_mutex_lock(&lock);
+    devices[device].users++;
+    pthread_mutex_unlock(&lock);
     *context = &devices[device];
     return CUDA_SUCCESS;
 }
 
+static void drop_plain_of(CUdevice device);
+
+/* With its last user the context goes, and with it the memory that was allocated in it. */
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    (void)device;
-    return CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    bool used = devices[device].users > 0;
+    if (used && --devices[device].users == 0)
+        drop_plain_of(device);
+    pthread_mutex_unlock(&lock);
+    return used ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuCtxPushCurrent(CUcontext context)
@@ -346,6 +356,17 @@ static void range_remove(range *old)
     *at = old->next;
     physical_drop(old->of);
     free(old);
+}
+
+static void drop_plain_of(CUdevice device)
+{
+    for (range *at = ranges, *next; at; at = next) {
+        next = at->next;
+        if (at->kind != RANGE_PLAIN || at->of->device != device)
+            continue;
+        munmap(at->base, at->bytes);
+        range_remove(at);
+    }
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment,

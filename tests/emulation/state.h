@@ -14,6 +14,7 @@
 
 struct emulated_context {
     int device;
+    int users;
     CUstream null_stream; /* made when it is first used */
 };
 

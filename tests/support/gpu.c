@@ -130,13 +130,12 @@ static void enter(DLDevice device)
     CHECK_CUDA(call_cuCtxPushCurrent(context));
 }
 
-static void leave(DLDevice device)
+/* The context stays retained: with its last user it would go, and all memory in it. */
+static void leave(void)
 {
-    FUNCTION(cuDevicePrimaryCtxRelease);
     FUNCTION(cuCtxPopCurrent);
     CUcontext context;
     CHECK_CUDA(call_cuCtxPopCurrent(&context));
-    CHECK_CUDA(call_cuDevicePrimaryCtxRelease(device.device_id));
 }
 
 void *gpu_plain_alloc(DLDevice device, size_t bytes)
@@ -145,7 +144,7 @@ void *gpu_plain_alloc(DLDevice device, size_t bytes)
     CUdeviceptr made;
     enter(device);
     CHECK_CUDA(call_cuMemAlloc(&made, bytes));
-    leave(device);
+    leave();
     return (void *)(uintptr_t)made;
 }
 
@@ -154,7 +153,7 @@ void gpu_plain_free(DLDevice device, void *address)
     FUNCTION(cuMemFree);
     enter(device);
     CHECK_CUDA(call_cuMemFree((CUdeviceptr)(uintptr_t)address));
-    leave(device);
+    leave();
 }
 
 void gpu_copy(void *to, const void *from, size_t bytes)
