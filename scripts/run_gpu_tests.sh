@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: run_tests.sh [PATTERN]
 # Run the GPU tests of a bundle, those whose names contain PATTERN, one after the other: a line each,
-# and the end of what the failed ones said. BANYAN_TEST_SECONDS: how long one may take (60).
+# the first checks that failed, and the end of what the program said. BANYAN_TEST_SECONDS: how long one may take (60).
 set -uo pipefail
 shopt -s nullglob
 here=$(cd "$(dirname "$0")" && pwd)
@@ -26,7 +26,7 @@ for program in "$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"
     *)
         [[ $code == 124 || $code == 137 ]] && why="too long" || why="code $code"
         echo "FAILED   $name  $took, $why"
-        tail -n 25 "$said" | sed 's/^/    /'
+        { grep -m 8 -E '\.[ch]:[0-9]+: ' "$said"; tail -n 12 "$said"; } | sed 's/^/    /'
         failed=$((failed + 1))
         ;;
     esac
