@@ -377,12 +377,14 @@ banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes,
     idle_search by = {.classes = classes,
                       .steps = steps > STEPS_MOST ? STEPS_MOST : 0,
                       .runs = runs,
-                      .kinds = {[IDLE_NOP] = {"nop orders", "nops order"},
-                                [IDLE_FLUSH] = {"flush orders", "flushes order"},
-                                [IDLE_BARRIER] = {"barrier orders", "barriers order"},
-                                [IDLE_PAIR] = {"signal or release, with what waits for it, orders",
-                                               "signals or releases, with what waits for them, "
-                                               "order"}}};
+                      .kinds = {
+                          [IDLE_NOP] = {.one = "nop orders", .many = "nops order"},
+                          [IDLE_FLUSH] = {.one = "flush orders", .many = "flushes order"},
+                          [IDLE_BARRIER] = {.one = "barrier orders", .many = "barriers order"},
+                          [IDLE_PAIR] = {.one = "signal or release, with what waits for it, orders",
+                                         .many = "signals or releases, with what waits for them, "
+                                                 "order"},
+                      }};
     RETURN_IF_FAILED(plan_clone(plan, &by.plan));
     all->message_bytes = classes->data[0].message_bytes;
     banyan_status status = search(&by);
