@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/copy/image.h"
 #include "cuda/copy/kernel.h"
-#include "cuda/copy/layout.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
 #include "cuda/watch.h"
@@ -254,29 +254,6 @@ static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count,
     return BANYAN_OK;
 }
 
-/* Where each array begins in the one block of memory. */
-typedef struct placement {
-    size_t lanes, moves, dims, walks, spans, bytes;
-} placement;
-
-static size_t place(size_t *bytes, size_t more)
-{
-    size_t at = *bytes;
-    *bytes += (more + 127) / 128 * 128;
-    return at;
-}
-
-static placement place_all(const copy_layout *layout, size_t warps)
-{
-    placement at = {0};
-    at.lanes = place(&at.bytes, layout->lane_count * sizeof(copy_lane));
-    at.moves = place(&at.bytes, layout->move_count * sizeof(copy_move));
-    at.dims = place(&at.bytes, layout->dim_count * sizeof(copy_dim));
-    at.walks = place(&at.bytes, layout->walk_count * sizeof(copy_walk));
-    at.spans = place(&at.bytes, layout->lane_count * warps * sizeof(copy_span));
-    return at;
-}
-
 static banyan_status alloc_on_device(work *of, size_t bytes)
 {
     int device = of->mover->device;
@@ -293,43 +270,25 @@ static banyan_status alloc_on_device(work *of, size_t bytes)
     return status;
 }
 
-static void copy_list(char *to, const void *list, size_t bytes)
-{
-    if (bytes > 0)
-        memcpy(to, list, bytes);
-}
-
 static banyan_status upload(work *of, const mover_lane *lanes, const copy_layout *layout)
 {
-    uint32_t warps = of->blocks * warps_a_block(of->mover);
-    placement at = place_all(layout, warps);
-    char *image = calloc(1, at.bytes + 1);
-    if (!image)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes", at.bytes);
-    copy_list(image + at.moves, layout->moves, layout->move_count * sizeof(copy_move));
-    copy_list(image + at.dims, layout->dims, layout->dim_count * sizeof(copy_dim));
-    copy_list(image + at.walks, layout->walks, layout->walk_count * sizeof(copy_walk));
-    if (of->blocks > 0)
-        copy_layout_spans(layout, warps, (copy_span *)(void *)(image + at.spans));
-    banyan_status status =
-        fill_lanes(of, lanes, layout->lane_count, (copy_lane *)(void *)(image + at.lanes));
+    copy_image image;
+    if (!copy_image_make(layout, of->blocks * warps_a_block(of->mover), &image))
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes",
+                                image.bytes);
+    banyan_status status = fill_lanes(of, lanes, layout->lane_count, copy_image_lanes(&image));
     if (status == BANYAN_OK)
-        status = alloc_on_device(of, at.bytes + 1);
-    char *there = of->memory;
+        status = alloc_on_device(of, image.bytes);
     if (status == BANYAN_OK)
-        status = bytes_copy(there, image, at.bytes);
-    free(image);
+        status = bytes_copy(of->memory, image.data, image.bytes);
+    free(image.data);
     of->args = (copy_args){
-        .lanes = (const copy_lane *)(void *)(there + at.lanes),
-        .moves = (const copy_move *)(void *)(there + at.moves),
-        .dims = (const copy_dim *)(void *)(there + at.dims),
-        .walks = (const copy_walk *)(void *)(there + at.walks),
-        .spans = (const copy_span *)(void *)(there + at.spans),
         .shared = of->mover->shared,
         .report = of->mover->device_report,
         .timeout_ns = of->mover->timeout_ns,
         .lane_count = (uint32_t)layout->lane_count,
     };
+    copy_image_point(&image, of->memory, &of->args);
     return status;
 }
 
