@@ -7,19 +7,6 @@
 #include "execute/collective_check.h"
 #include "support/source.h"
 
-static const DLDataType dtypes[] = {
-    {kDLFloat, 32, 1},
-    {kDLFloat, 16, 1},
-    {kDLBfloat, 16, 1},
-    {BANYAN_DL_FLOAT8_E4M3FN, 8, 1},
-    {BANYAN_DL_FLOAT8_E5M2, 8, 1},
-    {kDLInt, 32, 1},
-    {kDLUInt, 32, 1},
-    {kDLInt, 64, 1},
-    {kDLUInt, 8, 1},
-};
-#define DTYPES (sizeof dtypes / sizeof dtypes[0])
-
 static uint64_t message_of(const banyan_plan *plan, uint64_t elems, size_t elem_bytes)
 {
     banyan_plan_info info = banyan_plan_describe(plan);

@@ -2,12 +2,11 @@
  * nowhere else, and nothing stays behind. */
 #include "support/test.h"
 
-#include <dirent.h>
-
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/descriptors.h"
 #include "support/gpu_stream.h"
 
 /* A size that all ranks can work out; some are 0, some large. */
@@ -355,27 +354,6 @@ static void ordinary_memory_is_the_hosts(void **state)
 
 /* ---- nothing left behind ---- */
 
-static size_t open_descriptors(void)
-{
-    size_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder != NULL);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
-static size_t free_on_device(banyan_world *world)
-{
-    size_t free_bytes, all_bytes;
-    CHECK_OK(banyan_world_barrier(world));
-    CHECK_OK(gpu_memory()->room(gpu_device_for(banyan_world_rank(world)).device_id, &free_bytes,
-                                &all_bytes));
-    CHECK_OK(banyan_world_barrier(world));
-    return free_bytes;
-}
-
 #define KEPT_BYTES ((size_t)48 << 20)
 
 static void take_and_give_back(banyan_world *world)
@@ -394,10 +372,10 @@ static void keep_nothing(banyan_world *world, void *context)
 {
     (void)context;
     take_and_give_back(world);
-    size_t room = free_on_device(world), descriptors = open_descriptors();
+    size_t room = gpu_free_bytes(world), descriptors = open_descriptors();
     for (int round = 0; round < 3; round++)
         take_and_give_back(world);
-    size_t room_after = free_on_device(world), descriptors_after = open_descriptors();
+    size_t room_after = gpu_free_bytes(world), descriptors_after = open_descriptors();
     CHECK(descriptors_after <= descriptors, "%zu descriptors, %zu before", descriptors_after,
           descriptors);
     CHECK(room_after + KEPT_BYTES > room, "%zu bytes are free, %zu before", room_after, room);

@@ -2,10 +2,9 @@
  * and what cannot be mapped says why. */
 #include "support/test.h"
 
-#include <dirent.h>
-
 #include "emulation/cuda.h"
 #include "memory/attach.h"
+#include "support/descriptors.h"
 #include "support/gpu.h"
 
 /* ---- memory of other origins ---- */
@@ -384,35 +383,14 @@ static void what_cannot_be_mapped_says_why(void **state)
 
 /* ---- nothing left behind ---- */
 
-static size_t open_descriptors(void)
-{
-    size_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder != NULL);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
-static size_t free_on_device(banyan_world *world)
-{
-    size_t free_bytes, all_bytes;
-    CHECK_OK(banyan_world_barrier(world));
-    CHECK_OK(gpu_memory()->room(gpu_device_for(banyan_world_rank(world)).device_id, &free_bytes,
-                                &all_bytes));
-    CHECK_OK(banyan_world_barrier(world));
-    return free_bytes;
-}
-
 /* The first round also makes what a process keeps until it ends. */
 static void keep_nothing(banyan_world *world, void *context)
 {
     reach_any_origin(world, context);
-    size_t room = free_on_device(world), descriptors = open_descriptors();
+    size_t room = gpu_free_bytes(world), descriptors = open_descriptors();
     for (int round = 0; round < 2; round++)
         reach_any_origin(world, context);
-    size_t room_after = free_on_device(world), descriptors_after = open_descriptors();
+    size_t room_after = gpu_free_bytes(world), descriptors_after = open_descriptors();
     CHECK(descriptors_after <= descriptors, "%zu descriptors, %zu before", descriptors_after,
           descriptors);
     CHECK(room_after + 8 * GRANULE > room, "%zu bytes are free, %zu before", room_after, room);

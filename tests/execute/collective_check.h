@@ -9,6 +9,20 @@
 
 #include "core/map.h"
 
+/* All types that can be reduced. */
+static const DLDataType dtypes[] = {
+    {kDLFloat, 32, 1},
+    {kDLFloat, 16, 1},
+    {kDLBfloat, 16, 1},
+    {BANYAN_DL_FLOAT8_E4M3FN, 8, 1},
+    {BANYAN_DL_FLOAT8_E5M2, 8, 1},
+    {kDLInt, 32, 1},
+    {kDLUInt, 32, 1},
+    {kDLInt, 64, 1},
+    {kDLUInt, 8, 1},
+};
+#define DTYPES (sizeof dtypes / sizeof dtypes[0])
+
 /* ---- small whole numbers in any element type ---- */
 
 /* Exact for the sums of up to eight values. */

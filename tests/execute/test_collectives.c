@@ -19,19 +19,6 @@
 
 #define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
 
-static const DLDataType dtypes[] = {
-    {kDLFloat, 32, 1},
-    {kDLFloat, 16, 1},
-    {kDLBfloat, 16, 1},
-    {BANYAN_DL_FLOAT8_E4M3FN, 8, 1},
-    {BANYAN_DL_FLOAT8_E5M2, 8, 1},
-    {kDLInt, 32, 1},
-    {kDLUInt, 32, 1},
-    {kDLInt, 64, 1},
-    {kDLUInt, 8, 1},
-};
-#define DTYPES (sizeof dtypes / sizeof dtypes[0])
-
 static banyan_plan *read_plan(const char *name)
 {
     char path[512];

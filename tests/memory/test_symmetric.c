@@ -1,13 +1,13 @@
 /* Symmetric buffers: every peer reads what a rank wrote, at any size, and nothing stays behind. */
 #include "support/test.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "memory/pages.h"
+#include "support/descriptors.h"
 
 /* A size that a rank and a round have in common on all ranks; some are 0, some large. */
 static size_t part_bytes(uint64_t seed, int round, int rank)
@@ -196,17 +196,6 @@ static void one_rank_without_memory_fails_all_of_them(void **state)
 {
     (void)state;
     ranks_run(3, ask_too_much, NULL);
-}
-
-static size_t open_descriptors(void)
-{
-    size_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder != NULL);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
 }
 
 static void keep_no_descriptor(banyan_world *world, void *context)

@@ -178,3 +178,13 @@ void *gpu_read(const void *from, size_t bytes)
     gpu_copy(here, from, bytes);
     return here;
 }
+
+size_t gpu_free_bytes(banyan_world *world)
+{
+    size_t free_bytes, all_bytes;
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(gpu_memory()->room(gpu_device_for(banyan_world_rank(world)).device_id, &free_bytes,
+                                &all_bytes));
+    CHECK_OK(banyan_world_barrier(world));
+    return free_bytes;
+}

@@ -46,4 +46,7 @@ void gpu_poison(void *to, size_t bytes);
 /* A copy on the host of what lies at the address; to be freed. */
 void *gpu_read(const void *from, size_t bytes);
 
+/* Free on this rank's GPU while no rank allocates: all ranks call it. */
+size_t gpu_free_bytes(banyan_world *world);
+
 #endif
