@@ -31,7 +31,7 @@ typedef struct engine_step {
                             counted from the block's first */
     uint32_t iterations; /* LOOP and LOOP_END */
     uint32_t number;     /* of the operation in its thread block, as the plan counts */
-    uint32_t relaxed;    /* SIGNAL, WAIT: 1 for those that the plan has relaxed */
+    uint32_t relaxed;    /* SIGNAL: 1 where nothing has to be visible with it; waits acquire */
     /* Outside of loops: `piece_count` pieces from word `words` on. In a loop: `words` is where
      * iterations + 1 words lie that say where each iteration's pieces begin, and the last's end. */
     uint64_t words, piece_count;

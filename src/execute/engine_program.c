@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "execute/engine_fuse.h"
+#include "execute/engine_order.h"
 
 /* Iterations of a loop that are listed. */
 #define ITERATIONS_MOST (UINT64_C(1) << 20)
@@ -126,8 +127,7 @@ static banyan_status add_step(struct maker *maker, const step *s)
     };
     if (s->kind == STEP_COMBINE)
         made.op = (uint8_t)s->op->reduce_op;
-    made.relaxed =
-        s->whole && (s->whole->kind == PLAN_RELAXED_SIGNAL || s->whole->kind == PLAN_RELAXED_WAIT);
+    made.relaxed = s->whole && s->whole->kind == PLAN_RELAXED_SIGNAL;
     if (s->kind == STEP_BARRIER)
         made.barrier_members = s->op->barrier_members;
     if (s->kind == STEP_LOOP || s->kind == STEP_LOOP_END) {
@@ -185,6 +185,7 @@ banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_c
     array_free(&maker.iteration);
     RETURN_IF_FAILED(status);
     engine_fuse(loaded, arrays);
+    RETURN_IF_FAILED(engine_order(loaded, arrays));
     *program = (engine_program){
         .dtype = cut->dtype,
         .elem_bytes = (uint32_t)cut->elem_bytes,

@@ -79,7 +79,6 @@ typedef struct collective_case {
     bool apart; /* input and output have nothing in common */
     int workers;
     int runs;
-    bool settles;    /* callers go on only when all ranks have ended a run */
     DLDevice device; /* where plans run; zeroed: the host */
     void *stream;
 } collective_case;
@@ -249,11 +248,7 @@ static inline void case_run(banyan_world *world, banyan_executor *executor,
             gpu_stream_wait(c->device, c->stream);
             CHECK_OK(banyan_plan_status(loaded));
         }
-        if (c->settles)
-            CHECK_OK(banyan_world_barrier(world));
         case_check(c, &b, rank, run);
-        if (c->settles)
-            CHECK_OK(banyan_world_barrier(world));
     }
     CHECK_OK(banyan_plan_unload(loaded));
     case_give_back(c, &b);

@@ -6,14 +6,10 @@
 
 /* Wait until a counter has come to `target`. */
 BANYAN_DEVICE void sync_wait(block_run *run, const uint64_t *counter, uint64_t target,
-                             uint32_t index, bool relaxed)
+                             uint32_t index)
 {
     block_wait wait = {};
-    for (;;) {
-        uint64_t count =
-            relaxed ? banyan_device_load_relaxed(counter) : banyan_device_load_acquire(counter);
-        if (count >= target)
-            break;
+    while (banyan_device_load_acquire(counter) < target) {
         if (!block_wait_on(run, &wait, index, 0))
             return;
     }
@@ -26,13 +22,13 @@ BANYAN_DEVICE void sync_wait(block_run *run, const uint64_t *counter, uint64_t t
 BANYAN_DEVICE void sync_take_signal(block_run *run, const kernel_end *end, uint32_t index)
 {
     uint64_t taken = banyan_device_take(end->consumed, 1);
-    sync_wait(run, end->incoming, taken + 1, index, run->step->relaxed);
+    sync_wait(run, end->incoming, taken + 1, index);
 }
 
 BANYAN_DEVICE void sync_flush(block_run *run, const kernel_end *end, uint32_t index)
 {
     uint64_t posted = banyan_device_load_relaxed(&end->queue->posted);
-    sync_wait(run, end->queue->done, posted, index, false);
+    sync_wait(run, end->queue->done, posted, index);
 }
 
 /* ---- port channels ---- */
@@ -44,7 +40,7 @@ BANYAN_DEVICE void sync_post(block_run *run, const kernel_end *end, kernel_reque
     request->run = block_share()->run;
     uint64_t number = banyan_device_take(&queue->posted, 1);
     if (number >= queue->room)
-        sync_wait(run, queue->done, number - queue->room + 1, index, false);
+        sync_wait(run, queue->done, number - queue->room + 1, index);
     if (!run->ended)
         banyan_device_post_at(queue, number, request);
 }
