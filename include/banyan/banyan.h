@@ -11,6 +11,7 @@
 #include <banyan/forecast.h>
 #include <banyan/layout.h>
 #include <banyan/memory.h>
+#include <banyan/mixed.h>
 #include <banyan/pipeline.h>
 #include <banyan/plan.h>
 #include <banyan/program.h>

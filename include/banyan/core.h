@@ -36,7 +36,8 @@ typedef enum banyan_status {
     BANYAN_ERR_MISMATCH,    /* two ranks, or two sides of a transfer, disagree */
     BANYAN_ERR_NOT_FOUND,   /* a named thing does not exist */
     BANYAN_ERR_CORRUPT,     /* data arrived changed (checksum) */
-    BANYAN_ERR_REFUSED      /* a peer could not prove that it belongs to the job */
+    BANYAN_ERR_REFUSED,     /* a peer could not prove that it belongs to the job */
+    BANYAN_ERR_NVSHMEM      /* NVSHMEM is not there, or did not start */
 } banyan_status;
 
 /* The constant's name, "BANYAN_ERR_TIMEOUT" for example. Any thread. */

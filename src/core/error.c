@@ -23,6 +23,7 @@ static const char *const status_names[] = {
     [BANYAN_ERR_NOT_FOUND] = "BANYAN_ERR_NOT_FOUND",
     [BANYAN_ERR_CORRUPT] = "BANYAN_ERR_CORRUPT",
     [BANYAN_ERR_REFUSED] = "BANYAN_ERR_REFUSED",
+    [BANYAN_ERR_NVSHMEM] = "BANYAN_ERR_NVSHMEM",
 };
 
 const char *banyan_status_name(banyan_status status)

@@ -4,7 +4,7 @@
 
 #include <banyan/core.h>
 
-#define MODULE_ABI_VERSION 2
+#define MODULE_ABI_VERSION 3
 #define MODULE_ENTRY "banyan_module_entry"
 
 struct banyan_copy_backend;
@@ -13,6 +13,7 @@ struct memory_device_ops;
 struct execute_engine_ops;
 struct copy_mover_ops;
 struct copy_courier_ops;
+struct mixed_engine_ops;
 
 /* Who the calling process is, from a job manager; filled in by a module such as PMIx. */
 typedef struct module_identity {
@@ -37,13 +38,15 @@ typedef struct module_tables {
     const module_identity_ops *identity;
     const struct banyan_copy_backend *copy_backend;
     const struct banyan_transport_ops *transport;
-    /* For a device: its memory, plans on it, strided moves between devices, the pipeline, and copy
-     * backends for tensors in its memory (a list that ends with NULL, or NULL). */
+    /* For a device: its memory, plans on it, strided moves between devices, the pipeline, copy
+     * backends for tensors in its memory (a list that ends with NULL, or NULL), and mixed
+     * collectives. */
     const struct memory_device_ops *device_memory;
     const struct execute_engine_ops *engine;
     const struct copy_mover_ops *mover;
     const struct copy_courier_ops *courier;
     const struct banyan_copy_backend *const *device_copy_backends;
+    const struct mixed_engine_ops *mixed;
 } module_tables;
 
 /* The module's one entry. It sets the tables and returns true, or writes why it cannot work here.

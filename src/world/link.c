@@ -348,7 +348,7 @@ static banyan_status be_refused(const struct link *link, const struct wire_frame
                                 const char *sentence)
 {
     banyan_status status = (banyan_status)frame->tag;
-    if (frame->tag == BANYAN_OK || frame->tag > BANYAN_ERR_REFUSED)
+    if (frame->tag == BANYAN_OK || frame->tag > BANYAN_ERR_NVSHMEM)
         status = BANYAN_ERR_REFUSED;
     if (!sentence || sentence[0] == '\0')
         return error_set(status, "%s refuses this process, and does not say why", link->who);

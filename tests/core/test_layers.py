@@ -21,6 +21,7 @@ BELOW = {
     "simulate": {"core", "plan"},
     "execute": TRANSPORTS | {"channel", "plan"},
     "collective": TRANSPORTS | {"channel", "plan", "program", "execute"},
+    "mixed": TRANSPORTS | {"channel", "plan", "program", "execute", "collective"},
     # Both halves of the picture meet: what a reshard moves, on a machine that is simulated.
     "forecast": TRANSPORTS | {"channel", "copy", "reshard", "plan", "simulate"},
 }
@@ -29,13 +30,13 @@ LAYERS = list(BELOW)
 # headers that declare the tables which a device's module brings, and arithmetic that kernels share.
 ENGINES = ["pmix", "mpi", "cuda"]
 CONTRACT = {"core/module.h"}
-TABLES = CONTRACT | {"core/float_bits.h", "core/mxfp8_bits.h", "memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h", "copy/courier.h"}
+TABLES = CONTRACT | {"core/float_bits.h", "core/mxfp8_bits.h", "memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h", "copy/courier.h", "mixed/engine.h"}
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
     "transform": "reshard", "checkpoint": "reshard",
     "plan": "plan", "program": "program", "check": "check", "simulate": "simulate", "execute": "execute", "collective": "collective",
-    "forecast": "forecast",
+    "mixed": "mixed", "forecast": "forecast",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 
