@@ -18,6 +18,8 @@ struct emulated_context {
     CUstream null_stream; /* made when it is first used */
 };
 
+int emulated_device_count(void);
+
 /* The thread's current context; NULL: none. */
 CUcontext emulated_current(void);
 

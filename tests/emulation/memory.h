@@ -1,0 +1,63 @@
+/* What the files of the emulated driver's memory share. */
+#ifndef EMULATION_MEMORY_H
+#define EMULATION_MEMORY_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "state.h"
+
+#define GRANULE ((size_t)2 << 20)
+#define DEVICE_BYTES ((size_t)4 << 30)
+
+/* Of all that is declared here. */
+extern pthread_mutex_t memory_lock;
+
+/* ---- physical.c ---- */
+
+typedef struct physical {
+    int fd, device, users;
+    size_t bytes;
+    CUmemAllocationHandleType types; /* that it may be exported as */
+} physical;
+
+CUresult physical_make(int device, size_t bytes, CUmemAllocationHandleType types, physical **made);
+void physical_drop(physical *of);
+physical *physical_of(CUmemGenericAllocationHandle handle);
+size_t physical_free_bytes(int device);
+
+/* What names memory for other processes: its file, as its maker has it open. */
+typedef struct file_name {
+    pid_t pid;
+    int fd, device;
+    size_t bytes;
+} file_name;
+
+int file_open(const file_name *name);
+
+/* ---- addresses.c ---- */
+
+typedef enum range_kind {
+    RANGE_MAPPED, /* by cuMemMap */
+    RANGE_PLAIN,  /* cuMemAlloc */
+    RANGE_POOL,   /* cuMemAllocAsync */
+    RANGE_IPC     /* a peer's, of cuMemAlloc there */
+} range_kind;
+
+/* What lies at an address of this process. */
+typedef struct range {
+    char *base;
+    size_t bytes;
+    physical *of;
+    range_kind kind;
+    bool accessible;
+    struct range *next;
+} range;
+
+range *range_at(CUdeviceptr address);
+range *range_add(char *base, size_t bytes, physical *of);
+void range_remove(range *old);
+/* The memory of a context that goes. */
+void ranges_drop_plain(CUdevice device);
+
+#endif
