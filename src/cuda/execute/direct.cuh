@@ -85,7 +85,6 @@ template <typename Element> BANYAN_DEVICE void direct(const kernel_args *args)
         if ((kind == STEP_COPY || kind == STEP_COMBINE) && !run.ended)
             direct_move<Element>(&run);
     }
-    begin_next();
 }
 
 #define EXECUTE_DEFINE_DIRECT_KERNEL(name)                                                         \

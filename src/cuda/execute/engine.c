@@ -177,6 +177,29 @@ static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
     return BANYAN_OK;
 }
 
+/* Until CUDA 12.3 graphs could not hold such launches. */
+#define EARLY_LAUNCH_VERSION 12030
+
+static bool can_launch_early(void)
+{
+    const char *wanted = getenv("BANYAN_EARLY_LAUNCH");
+    int version = 0;
+    return !(wanted && strcmp(wanted, "0") == 0) &&
+           driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_LAUNCH_VERSION;
+}
+
+/* Of this process, on each device. */
+static atomic_uint open_engines[DRIVER_DEVICES_MAX];
+
+/* A launch that waits for the one before it takes the room of its thread blocks from others: from
+ * other ranks' or communicators' that the one before it, or a peer's, may wait for. So it does so
+ * only when every engine of the device could have two of its size there. */
+bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
+{
+    return engine->launches_early &&
+           UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
+}
+
 static void close_engine(void *opened)
 {
     cuda_engine *engine = opened;
@@ -194,6 +217,7 @@ static void close_engine(void *opened)
         driver.cuStreamDestroy(engine->stream);
         driver_leave();
     }
+    atomic_fetch_sub(&open_engines[engine->device], 1);
     engine_free_pinned(engine);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->ports_lock);
@@ -204,7 +228,9 @@ static void close_engine(void *opened)
 static banyan_status open_engine(banyan_world *world, int device, uint64_t timeout_ns,
                                  void **opened)
 {
+    CUcontext context;
     RETURN_IF_FAILED(driver_open());
+    RETURN_IF_FAILED(driver_context(device, &context));
     cuda_engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for an engine on device %d",
@@ -212,8 +238,7 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
     engine->world = world;
     engine->device = device;
     engine->timeout_ns = timeout_ns;
-    const char *early = getenv("BANYAN_EARLY_LAUNCH");
-    engine->launches_early = early && strcmp(early, "1") == 0;
+    engine->launches_early = can_launch_early();
     banyan_status status = make_wake(engine);
     if (status != BANYAN_OK) {
         free(engine);
@@ -221,6 +246,7 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
     }
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ports_lock, NULL);
+    atomic_fetch_add(&open_engines[device], 1);
     status = take_parts(engine);
     if (status != BANYAN_OK) {
         close_engine(engine);

@@ -68,6 +68,7 @@ typedef struct cuda_program {
     CUdeviceptr address;
     CUfunction kernel, smaller_kernel; /* NULL: it needs the whole one */
     uint32_t threads, section_bytes, shared_bytes, flags, span_count;
+    uint64_t room; /* such thread blocks that run at once */
     CUdeviceptr spans;
     engine_span *host_spans; /* of ranks without thread blocks */
 } cuda_program;
@@ -86,7 +87,7 @@ struct cuda_engine {
     CUstream stream; /* for what no caller's stream is for */
     uint32_t *stop;  /* pinned: not 0 when kernels are to end */
     uint32_t most_threads;
-    bool launches_early; /* BANYAN_EARLY_LAUNCH */
+    bool launches_early; /* unless BANYAN_EARLY_LAUNCH=0, or the driver is too old */
     struct cuda_pinned *pinned;
     uint64_t room; /* thread blocks of the largest size that run at once */
 
@@ -132,6 +133,9 @@ bool engine_is_idle(cuda_engine *engine);
 /* How many thread blocks of `threads` run at once. The device is entered. */
 banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
                           uint32_t shared_bytes, uint64_t *blocks);
+/* May a launch of so many thread blocks, of which the device has room for `room`, begin while the
+ * one before it in its stream still runs? */
+bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room);
 /* A run was queued. */
 void engine_was_launched(cuda_engine *engine);
 
@@ -141,9 +145,9 @@ void plan_unload(void *loaded);
 banyan_status plan_drain(void *loaded);
 banyan_status plan_reset(void *loaded);
 void plan_check(void *loaded, engine_report *report);
-/* INVALID when so many thread blocks do not run at once. */
+/* How many thread blocks run at once; INVALID when the plan has more. */
 banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
-                              uint32_t shared_bytes);
+                              uint32_t shared_bytes, uint64_t *room);
 
 /* run.c */
 banyan_status program_upload(void *loaded, const engine_program *program, void **uploaded);

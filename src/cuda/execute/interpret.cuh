@@ -191,7 +191,6 @@ template <typename Element> BANYAN_DEVICE void interpret(const kernel_args *args
         interpret_reset_semaphores(args);
     if (args->copy_out_to)
         interpret_copy_out(args, run);
-    begin_next();
 }
 
 #define EXECUTE_DEFINE_KERNEL(name)                                                                \

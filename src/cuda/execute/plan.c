@@ -114,29 +114,29 @@ static banyan_status take_memory(cuda_plan *plan)
 }
 
 banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
-                              uint32_t shared_bytes)
+                              uint32_t shared_bytes, uint64_t *room)
 {
-    uint64_t room;
-    RETURN_IF_FAILED(engine_room(plan->engine, kernel, threads, shared_bytes, &room));
-    if (room >= plan->shape.block_count)
+    RETURN_IF_FAILED(engine_room(plan->engine, kernel, threads, shared_bytes, room));
+    if (*room >= plan->shape.block_count)
         return BANYAN_OK;
     return banyan_error_set(BANYAN_ERR_INVALID,
                             "rank %d: a plan of %u thread blocks of %u threads does not run on "
                             "device %d, which has room for %llu such blocks at once",
                             plan->shape.rank, plan->shape.block_count, threads,
-                            plan->engine->device, (unsigned long long)room);
+                            plan->engine->device, (unsigned long long)*room);
 }
 
 /* Programs may take more shared memory than none: they are looked at again (program_upload). */
 static banyan_status check_blocks(cuda_plan *plan)
 {
     CUfunction kernel;
+    uint64_t room;
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(plan->engine, &before));
     banyan_status status =
         driver_kernel(execute_kernel(BANYAN_F32, KERNEL_WHOLE), plan->engine->device, &kernel);
     if (status == BANYAN_OK)
-        status = plan_check_room(plan, kernel, plan->threads, execute_shared_bytes(0));
+        status = plan_check_room(plan, kernel, plan->threads, execute_shared_bytes(0), &room);
     engine_leave(before);
     return status;
 }

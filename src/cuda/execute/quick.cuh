@@ -182,7 +182,6 @@ template <typename Element> BANYAN_DEVICE void quick(const kernel_args *args)
         if (run.step->kind != STEP_NOP && run.step->kind != KERNEL_PASS)
             quick_step<Element>(&run);
     }
-    begin_next();
 }
 
 #define EXECUTE_DEFINE_QUICK_KERNEL(name)                                                          \

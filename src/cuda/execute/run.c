@@ -119,7 +119,8 @@ static banyan_status fit(cuda_program *program, const engine_program *from, pack
         program->shared_bytes = execute_shared_bytes(layout->section_bytes);
         if (program->shared_bytes > SHARED_ALWAYS)
             RETURN_IF_FAILED(allow_shared(program));
-        status = plan_check_room(plan, program->kernel, program->threads, program->shared_bytes);
+        status = plan_check_room(plan, program->kernel, program->threads, program->shared_bytes,
+                                 &program->room);
         if (status == BANYAN_OK)
             break;
     }
@@ -278,8 +279,8 @@ static CUfunction kernel_for(const cuda_program *program, const kernel_args *arg
                                                                 : program->kernel;
 }
 
-/* With BANYAN_EARLY_LAUNCH, the kernel may begin while the one before it in its stream ends: it
- * fetches its program, then waits for it (begin_await_stream). */
+/* The kernel may begin while the one before it in its stream still runs: it fetches its program,
+ * then waits for it (begin_await_stream). */
 static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
 {
     const cuda_plan *plan = program->plan;
@@ -298,7 +299,7 @@ static banyan_status launch(const cuda_program *program, const engine_run *run, 
         .sharedMemBytes = program->shared_bytes,
         .hStream = stream,
         .attrs = &early,
-        .numAttrs = plan->engine->launches_early,
+        .numAttrs = engine_launches_early(plan->engine, plan->shape.block_count, program->room),
     };
     return DRIVER(plan->engine->device, cuLaunchKernelEx, &config, kernel_for(program, &args),
                   params, NULL);
