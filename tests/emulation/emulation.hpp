@@ -1,7 +1,7 @@
 /* CUDA's device language as plain C++: a kernel is a function, each of its threads a fiber, and all
  * fibers of a launch take turns on one thread of the host. Turns change where device code waits
- * (device_pause, barriers), so that who waits for whom must be right; what a GPU's weak memory
- * order would do is not shown. */
+ * (device_pause, barriers), so that who waits for whom must be right. Stores are seen by others when
+ * they are released (stores.h); loads are never early. */
 #ifndef EMULATION_HPP
 #define EMULATION_HPP
 
@@ -63,6 +63,10 @@ void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
 /* Give every lane of the warp its word, and return lane `from`'s. All lanes call it. */
 uint64_t emulated_warp_exchange(uint64_t word, unsigned from);
+/* As stores.h has them. */
+void emulated_store(void *to, const void *value, size_t bytes);
+void emulated_load(void *value, const void *from, size_t bytes);
+void emulated_release(void);
 }
 
 #define threadIdx (emulated_here->thread)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "stores.h"
 #include "switch.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
@@ -216,7 +217,9 @@ void fibers_run(fiber_index grid, fiber_index size, size_t shared_bytes,
         begin_fiber(&of, i, grid, size, blocks, shared, shared_bytes);
     running = &of;
     emulated_here = &of.fibers[0].at;
+    stores_begin(seed);
     context_switch(&of.home, &of.fibers[0].context);
+    stores_end();
     running = NULL;
     emulated_here = NULL;
     munmap(of.stacks, of.count * STACK_BYTES);

@@ -116,10 +116,10 @@ template <typename T> struct banyan_device_access {
     static inline T load(const void *from)
     {
         T v;
-        memcpy(&v, from, sizeof v);
+        emulated_load(&v, from, sizeof v);
         return v;
     }
-    static inline void store(void *to, T v) { memcpy(to, &v, sizeof v); }
+    static inline void store(void *to, T v) { emulated_store(to, &v, sizeof v); }
 };
 
 #endif
@@ -319,11 +319,13 @@ BANYAN_DEVICE uint64_t banyan_device_load_relaxed(const uint64_t *from)
 
 BANYAN_DEVICE void banyan_device_store_release(uint64_t *to, uint64_t value)
 {
+    emulated_release();
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
 BANYAN_DEVICE void banyan_device_add_release(uint64_t *to, uint64_t value)
 {
+    emulated_release();
     __atomic_fetch_add(to, value, __ATOMIC_RELEASE);
 }
 
@@ -339,6 +341,7 @@ BANYAN_DEVICE uint64_t banyan_device_take(uint64_t *counter, uint64_t value)
 
 BANYAN_DEVICE uint64_t banyan_device_meet(uint64_t *counter, uint64_t value)
 {
+    emulated_release();
     return __atomic_fetch_add(counter, value, __ATOMIC_ACQ_REL);
 }
 
@@ -350,6 +353,7 @@ BANYAN_DEVICE uint64_t banyan_device_exchange_if(uint64_t *at, uint64_t expected
 
 BANYAN_DEVICE void banyan_device_publish(uint32_t *to, uint32_t value)
 {
+    emulated_release();
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
