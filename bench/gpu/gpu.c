@@ -1,8 +1,13 @@
 #include "gpu.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pattern.h"
 
 #define GRAPH_US 400.0 /* of work in a graph */
 #define LAUNCHES_MOST 40
@@ -44,6 +49,28 @@ void gpu_close(gpu *old)
 
 /* ---- time ---- */
 
+double gpu_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+void gpu_wait_within(const gpu *on, double limit_s, const char *what)
+{
+    double begun = gpu_now_ms();
+    cudaError_t seen;
+    while ((seen = cudaStreamQuery(on->stream)) == cudaErrorNotReady) {
+        if (gpu_now_ms() - begun > limit_s * 1e3) {
+            fprintf(stderr, "gpu_bench: rank %d: %s did not end within %.0f s\n", on->rank, what,
+                    limit_s);
+            _exit(1);
+        }
+        sched_yield();
+    }
+    CUDA(seen);
+}
+
 static cudaGraphExec_t capture(const gpu *on, gpu_work work, void *context, int launches)
 {
     cudaGraph_t graph;
@@ -62,7 +89,7 @@ static int compare_double(const void *a, const void *b)
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
-static double slowest(const gpu *on, double mine)
+double gpu_slowest(const gpu *on, double mine)
 {
     double all[64];
     need(banyan_world_allgather(on->world, &mine, sizeof mine, all));
@@ -70,6 +97,12 @@ static double slowest(const gpu *on, double mine)
     for (int i = 0; i < on->ranks; i++)
         most = all[i] > most ? all[i] : most;
     return most;
+}
+
+double gpu_median(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, compare_double);
+    return values[count / 2];
 }
 
 static double replay(const gpu *on, cudaGraphExec_t exec, int launches, int rounds)
@@ -92,8 +125,7 @@ static double replay(const gpu *on, cudaGraphExec_t exec, int launches, int roun
     }
     CUDA(cudaEventDestroy(begin));
     CUDA(cudaEventDestroy(end));
-    qsort(us, (size_t)rounds, sizeof *us, compare_double);
-    return us[rounds / 2];
+    return gpu_median(us, (size_t)rounds);
 }
 
 /* The first launch in a graph waits for the slowest rank's; several share that. */
@@ -102,12 +134,12 @@ double gpu_time_us(const gpu *on, gpu_work work, void *context)
     work(context, on->stream);
     CUDA(cudaStreamSynchronize(on->stream));
     cudaGraphExec_t exec = capture(on, work, context, 4);
-    double once = slowest(on, replay(on, exec, 4, 3));
+    double once = gpu_slowest(on, replay(on, exec, 4, 3));
     CUDA(cudaGraphExecDestroy(exec));
     int launches = (int)(GRAPH_US / once);
     launches = launches < 4 ? 4 : launches > LAUNCHES_MOST ? LAUNCHES_MOST : launches;
     exec = capture(on, work, context, launches);
-    double us = slowest(on, replay(on, exec, launches, once > 2000 ? 7 : ROUNDS));
+    double us = gpu_slowest(on, replay(on, exec, launches, once > 2000 ? 7 : ROUNDS));
     CUDA(cudaGraphExecDestroy(exec));
     return us;
 }
@@ -141,12 +173,11 @@ void gpu_fill(const gpu *on, void *memory, size_t bytes, unsigned seed)
 
 bool gpu_equal(const void *a, const void *b, size_t bytes)
 {
-    char *here = malloc(2 * bytes);
-    if (!here)
-        exit(1);
-    CUDA(cudaMemcpy(here, a, bytes, cudaMemcpyDeviceToHost));
-    CUDA(cudaMemcpy(here + bytes, b, bytes, cudaMemcpyDeviceToHost));
-    bool equal = memcmp(here, here + bytes, bytes) == 0;
-    free(here);
-    return equal;
+    uint64_t *there, wrong;
+    CUDA(cudaMalloc((void **)&there, sizeof *there));
+    CUDA(cudaMemset(there, 0, sizeof *there));
+    CUDA(pattern_compare(a, b, bytes, there, NULL));
+    CUDA(cudaMemcpy(&wrong, there, sizeof wrong, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(there));
+    return wrong == 0;
 }

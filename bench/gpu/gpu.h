@@ -29,11 +29,20 @@ typedef void (*gpu_work)(void *context, cudaStream_t stream);
  * over, of the slowest rank. Collective. */
 double gpu_time_us(const gpu *on, gpu_work work, void *context);
 
+/* On this process's clock. */
+double gpu_now_ms(void);
+/* The largest of all ranks'. Collective. */
+double gpu_slowest(const gpu *on, double mine);
+/* Sorts them. */
+double gpu_median(double *values, size_t count);
+/* Wait for the stream; when that takes longer, say what did and end the rank. */
+void gpu_wait_within(const gpu *on, double limit_s, const char *what);
+
 /* Random whole numbers below 32 in bf16, on the device: zeros run faster, and sums of these are
  * exact in any order. */
 void gpu_fill(const gpu *on, void *memory, size_t bytes, unsigned seed);
 
-/* Are the bytes equal, on the device? */
+/* Are the bytes equal, on the device? What other streams write there must be done. */
 bool gpu_equal(const void *a, const void *b, size_t bytes);
 
 #endif

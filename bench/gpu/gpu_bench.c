@@ -1,5 +1,5 @@
 /* Banyan's collectives on GPUs beside NCCL's, in the same processes, in CUDA graphs, taking turns.
- * usage: banyan launch -n RANKS -- gpu_bench [--json FILE] [--size MIN:MAX] [collective …]
+ * usage: banyan launch -n RANKS -- gpu_bench [--json FILE] [--size MIN:MAX] [--way WAY] [what …]
  * Sizes are bytes of the longer buffer, as nccl-tests count them; time is the slowest rank's
  * median. */
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include "gpu.h"
 #include "handwritten.h"
 #include "hardware.h"
+#include "many.h"
 #include "nccl.h"
 #include "reshards.h"
 
@@ -291,21 +292,24 @@ static uint64_t parse_bytes(const char *text, char **end)
 
 static int refuse(void)
 {
-    fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [allreduce] [allgather] "
-                    "[reducescatter] [fixed] [copies] [reshard]\n");
+    fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [--way WAY] [allreduce] "
+                    "[allgather] [reducescatter] [fixed] [copies] [many] [reshard]\n"
+                    "A way of copies is direct, nccl, pipeline/peer or pipeline/nvshmem.\n");
     return 2;
 }
 
 int main(int argc, char **argv)
 {
     bench b = {.least = 1 << 10, .most = UINT64_C(1) << 30, .first_row = true};
-    const char *json = NULL;
+    const char *json = NULL, *way = NULL;
     int first = 1;
     for (; first < argc && argv[first][0] == '-'; first += 2) {
         if (first + 1 == argc)
             return refuse();
         if (strcmp(argv[first], "--json") == 0) {
             json = argv[first + 1];
+        } else if (strcmp(argv[first], "--way") == 0) {
+            way = argv[first + 1];
         } else if (strcmp(argv[first], "--size") == 0) {
             char *end;
             b.least = parse_bytes(argv[first + 1], &end);
@@ -332,8 +336,11 @@ int main(int argc, char **argv)
     }
     if (b.json)
         fprintf(b.json, "\n], \"copies\": [");
+    bool follows = false;
     if (wanted_name("copies", argv + first, argc - first))
-        b.wrong |= !copies_measure(&b.on, &b.limit, b.json);
+        b.wrong |= !copies_measure(&b.on, &b.limit, way, b.json, &follows);
+    if (wanted_name("many", argv + first, argc - first))
+        b.wrong |= !many_measure(&b.on, &b.limit, way, b.json, &follows);
     if (b.json)
         fprintf(b.json, "\n], \"reshards\": [");
     if (wanted_name("reshard", argv + first, argc - first))

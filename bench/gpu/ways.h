@@ -1,0 +1,18 @@
+/* The ways of the copy service from GPU to GPU. */
+#ifndef BENCH_WAYS_H
+#define BENCH_WAYS_H
+
+#include "gpu.h"
+
+typedef struct copy_way {
+    const char *name; /* a backend's, and behind a slash its transport's */
+    const char *backend, *transport;
+} copy_way;
+
+#define COPY_WAYS 4
+extern const copy_way copy_ways[COPY_WAYS];
+
+/* False, and a line on rank 0 says why, where there is no such way. Collective. */
+bool copy_way_open(const gpu *on, const copy_way *way, banyan_copy_service **service);
+
+#endif
