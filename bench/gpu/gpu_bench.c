@@ -1,283 +1,37 @@
-/* Banyan's collectives on GPUs beside NCCL's, in the same processes, in CUDA graphs, taking turns.
+/* What moves between GPUs, beside the machine's limits and other libraries, in one run.
  * usage: banyan launch -n RANKS -- gpu_bench [--json FILE] [--size MIN:MAX] [--way WAY] [what …]
- * Sizes are bytes of the longer buffer, as nccl-tests count them; time is the slowest rank's
- * median. */
+ * Times are the slowest rank's medians. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "casts.h"
+#include "collectives.h"
 #include "copies.h"
 #include "fixed.h"
 #include "gpu.h"
-#include "handwritten.h"
 #include "hardware.h"
 #include "many.h"
-#include "nccl.h"
 #include "reshards.h"
 
-enum column { REGISTERED, ORDINARY, NCCL_PEER, BY_HAND, COLUMNS };
-static const char *const column_names[] = {"registered", "ordinary", "nccl", "by hand"};
+enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, RESHARD, WHATS };
 
-typedef struct collective {
-    const char *name;
-    banyan_collective_kind kind;
-} collective;
+static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter", "fixed",
+                                              "copies",    "casts",     "many",          "reshard"};
 
-static const collective collectives[] = {
-    {"allreduce", BANYAN_ALLREDUCE},
-    {"allgather", BANYAN_ALLGATHER},
-    {"reducescatter", BANYAN_REDUCESCATTER},
-};
-#define COLLECTIVES (sizeof(collectives) / sizeof(collectives[0]))
+typedef struct request {
+    uint64_t least, most; /* bytes of collectives */
+    const char *json, *way;
+    bool wanted[WHATS];
+} request;
 
-typedef struct bench {
-    gpu on;
-    banyan_comm *comm;
-    nccl *peer;
-    limits limit;
-    banyan_memory *registered[2];
-    char *ordinary[2], *expected;
-    banyan_memory *scratch; /* of the kernel by hand */
-    uint32_t *run;
-    FILE *json;
-    bool first_row, wrong;
-    uint64_t least, most;
-} bench;
-
-/* One measured thing. */
-typedef struct job {
-    bench *of;
-    banyan_collective_kind kind;
-    size_t count; /* elements of a rank's block */
-    enum column column;
-    const void *in;
-    void *out;
-} job;
-
-#define HAND_BYTES ((size_t)1 << 20)
-
-static void run_banyan(const job *j, cudaStream_t stream)
+static int refuse(void)
 {
-    banyan_comm *comm = j->of->comm;
-    switch ((int)j->kind) {
-    case BANYAN_ALLREDUCE:
-        need(banyan_allreduce(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM, stream));
-        break;
-    case BANYAN_ALLGATHER:
-        need(banyan_allgather(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
-        break;
-    default:
-        need(banyan_reducescatter(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM, stream));
-    }
-}
-
-static void run_nccl(const job *j, cudaStream_t stream)
-{
-    switch ((int)j->kind) {
-    case BANYAN_ALLREDUCE:
-        nccl_allreduce(j->of->peer, j->in, j->out, j->count, stream);
-        break;
-    case BANYAN_ALLGATHER:
-        nccl_allgather(j->of->peer, j->in, j->out, j->count, stream);
-        break;
-    default:
-        nccl_reducescatter(j->of->peer, j->in, j->out, j->count, stream);
-    }
-}
-
-static void run_by_hand(const job *j, cudaStream_t stream)
-{
-    const bench *b = j->of;
-    handwritten_args args = {.in = j->in,
-                             .out = j->out,
-                             .words = j->count * 2 / 16,
-                             .most_words = HAND_BYTES / 16,
-                             .run = b->run,
-                             .rank = b->on.rank,
-                             .ranks = b->on.ranks};
-    for (int r = 0; r < b->on.ranks; r++) {
-        void *at;
-        size_t bytes;
-        need(banyan_memory_peer(b->scratch, r, &at, &bytes));
-        args.scratch[r] = at;
-    }
-    size_t threads = args.words < 512 ? (args.words + 31) / 32 * 32 : 512;
-    size_t blocks = (args.words + threads - 1) / threads;
-    CUDA(handwritten_allreduce(&args, (int)(blocks < 64 ? blocks : 64), (int)threads, stream));
-}
-
-static void run_job(void *context, cudaStream_t stream)
-{
-    const job *j = context;
-    if (j->column == NCCL_PEER)
-        run_nccl(j, stream);
-    else if (j->column == BY_HAND)
-        run_by_hand(j, stream);
-    else
-        run_banyan(j, stream);
-}
-
-/* ---- a row of the table ---- */
-
-static bool can(const bench *b, const job *j, enum column column)
-{
-    if (column == NCCL_PEER)
-        return b->peer != NULL;
-    if (column == BY_HAND)
-        return j->kind == BANYAN_ALLREDUCE && j->count * 2 <= HAND_BYTES &&
-               j->count * 2 % 16 == 0 && b->on.ranks <= HANDWRITTEN_RANKS;
-    return true;
-}
-
-static size_t blocks_out(const bench *b, banyan_collective_kind kind)
-{
-    return kind == BANYAN_ALLGATHER ? (size_t)b->on.ranks : 1;
-}
-
-/* The same bytes as NCCL's, or as the first that was measured. */
-static void check(bench *b, const job *j, size_t out_bytes, bool *have_expected)
-{
-    if (!*have_expected) {
-        CUDA(cudaMemcpy(b->expected, j->out, out_bytes, cudaMemcpyDeviceToDevice));
-        *have_expected = true;
-        return;
-    }
-    if (gpu_equal(b->expected, j->out, out_bytes))
-        return;
-    fprintf(stderr, "rank %d: %s of %zu elements by %s differs from what came before\n", b->on.rank,
-            banyan_collective_name(j->kind), j->count, column_names[j->column]);
-    b->wrong = true;
-}
-
-static double bus_factor(const bench *b, banyan_collective_kind kind)
-{
-    double others = (double)(b->on.ranks - 1) / b->on.ranks;
-    return kind == BANYAN_ALLREDUCE ? 2 * others : others;
-}
-
-static void print_row(bench *b, const collective *what, uint64_t bytes, const double *us,
-                      const char *algorithm)
-{
-    if (b->on.rank != 0)
-        return;
-    double best = us[REGISTERED];
-    double bus = (double)bytes * bus_factor(b, what->kind) * 1e-3 / best;
-    printf("%-13s %11llu", what->name, (unsigned long long)bytes);
-    for (int c = 0; c < COLUMNS; c++)
-        us[c] > 0 ? printf(" %10.2f", us[c]) : printf(" %10s", "-");
-    printf(" %8.1f %6.2f  %s\n", bus, us[NCCL_PEER] > 0 ? us[NCCL_PEER] / best : 0, algorithm);
-    fflush(stdout);
-    if (!b->json)
-        return;
-    fprintf(b->json, "%s\n    {\"collective\": \"%s\", \"bytes\": %llu, \"algorithm\": \"%s\"",
-            b->first_row ? "" : ",", what->name, (unsigned long long)bytes, algorithm);
-    for (int c = 0; c < COLUMNS; c++)
-        if (us[c] > 0)
-            fprintf(b->json, ", \"%s_us\": %.3f", c == BY_HAND ? "by_hand" : column_names[c],
-                    us[c]);
-    fprintf(b->json, ", \"bus_gb_s\": %.1f}", bus);
-    b->first_row = false;
-}
-
-static void measure_size(bench *b, const collective *what, uint64_t bytes)
-{
-    bool divided = what->kind != BANYAN_ALLREDUCE;
-    job j = {.of = b, .kind = what->kind};
-    j.count = (size_t)bytes / 2 / (divided ? (size_t)b->on.ranks : 1);
-    if (j.count == 0)
-        return;
-    size_t out_bytes = j.count * 2 * blocks_out(b, what->kind);
-    double us[COLUMNS] = {0};
-    bool have_expected = false;
-    static const enum column order[] = {NCCL_PEER, REGISTERED, ORDINARY, BY_HAND};
-    for (int i = 0; i < COLUMNS; i++) {
-        j.column = order[i];
-        if (!can(b, &j, j.column))
-            continue;
-        bool registered = j.column == REGISTERED || j.column == BY_HAND;
-        j.in = registered ? banyan_memory_local(b->registered[0]) : b->ordinary[0];
-        j.out = registered ? banyan_memory_local(b->registered[1]) : b->ordinary[1];
-        CUDA(cudaMemset(j.out, 0x7F, out_bytes));
-        us[j.column] = gpu_time_us(&b->on, run_job, &j);
-        check(b, &j, out_bytes, &have_expected);
-    }
-    const char *algorithm = "?";
-    uint64_t message = what->kind == BANYAN_ALLGATHER ? j.count * 2 : bytes;
-    banyan_comm_choice(b->comm, what->kind, message, BANYAN_BF16, BANYAN_SUM, false, true,
-                       &algorithm);
-    print_row(b, what, bytes, us, algorithm);
-}
-
-/* ---- the whole ---- */
-
-static void open_bench(bench *b)
-{
-    gpu_open(&b->on);
-    DLDevice device = BANYAN_CUDA(b->on.device);
-    banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
-    options.device = device;
-    need(banyan_comm_create(b->on.world, &options, &b->comm));
-    for (int i = 0; i < 2; i++) {
-        need(banyan_memory_alloc_on(b->on.world, device, b->most, &b->registered[i]));
-        need(banyan_comm_register(b->comm, b->registered[i]));
-        CUDA(cudaMalloc((void **)&b->ordinary[i], b->most));
-    }
-    CUDA(cudaMalloc((void **)&b->expected, b->most));
-    gpu_fill(&b->on, b->ordinary[0], b->most, 1);
-    gpu_fill(&b->on, banyan_memory_local(b->registered[0]), b->most, 1);
-    need(banyan_memory_alloc_on(b->on.world, device, 4 * (size_t)b->on.ranks * HAND_BYTES,
-                                &b->scratch));
-    CUDA(cudaMalloc((void **)&b->run, 64 * sizeof *b->run));
-    CUDA(cudaMemset(b->run, 0, 64 * sizeof *b->run));
-    b->peer = nccl_open(&b->on);
-    limits_measure(&b->on, &b->limit);
-}
-
-static void close_bench(bench *b)
-{
-    need(banyan_world_barrier(b->on.world));
-    nccl_close(b->peer);
-    need(banyan_comm_destroy(b->comm));
-    for (int i = 0; i < 2; i++) {
-        banyan_memory_free(b->registered[i]);
-        CUDA(cudaFree(b->ordinary[i]));
-    }
-    CUDA(cudaFree(b->expected));
-    banyan_memory_free(b->scratch);
-    CUDA(cudaFree(b->run));
-    gpu_close(&b->on);
-}
-
-static void print_head(const bench *b)
-{
-    struct cudaDeviceProp is;
-    CUDA(cudaGetDeviceProperties(&is, b->on.device));
-    if (b->on.rank != 0)
-        return;
-    printf("%d × %s; copy engine %.0f GB/s one way, %.0f each way; local copy %.0f GB/s; empty "
-           "kernel %.2f µs; NCCL %s\n",
-           b->on.ranks, is.name, b->limit.one_way_gbs, b->limit.both_ways_gbs, b->limit.local_gbs,
-           b->limit.empty_us, b->peer ? nccl_version(b->peer) : "not there");
-    printf("%-13s %11s", "", "bytes");
-    for (int c = 0; c < COLUMNS; c++)
-        printf(" %10s", column_names[c]);
-    printf(" %8s %6s\n", "bus GB/s", "× nccl");
-    if (!b->json)
-        return;
-    fprintf(b->json,
-            "{\"device\": \"%s\", \"ranks\": %d, \"copy_engine_one_way_gb_s\": %.1f, "
-            "\"copy_engine_both_ways_gb_s\": %.1f, \"local_copy_gb_s\": %.0f, "
-            "\"empty_kernel_us\": %.3f, \"nccl\": \"%s\", \"rows\": [",
-            is.name, b->on.ranks, b->limit.one_way_gbs, b->limit.both_ways_gbs, b->limit.local_gbs,
-            b->limit.empty_us, b->peer ? nccl_version(b->peer) : "");
-}
-
-static bool wanted_name(const char *name, char **names, int count)
-{
-    bool found = count == 0;
-    for (int i = 0; i < count; i++)
-        found |= strcmp(names[i], name) == 0;
-    return found;
+    fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [--way WAY]");
+    for (int i = 0; i < WHATS; i++)
+        fprintf(stderr, " [%s]", what_names[i]);
+    fprintf(stderr, "\nA way of copies is direct, nccl, pipeline/peer or pipeline/nvshmem.\n");
+    return 2;
 }
 
 static uint64_t parse_bytes(const char *text, char **end)
@@ -290,69 +44,121 @@ static uint64_t parse_bytes(const char *text, char **end)
     return unit ? value << 10 * (unit - units + 1) : value;
 }
 
-static int refuse(void)
+static bool parse_sizes(const char *text, request *parsed)
 {
-    fprintf(stderr, "usage: gpu_bench [--json FILE] [--size MIN:MAX] [--way WAY] [allreduce] "
-                    "[allgather] [reducescatter] [fixed] [copies] [many] [reshard]\n"
-                    "A way of copies is direct, nccl, pipeline/peer or pipeline/nvshmem.\n");
-    return 2;
+    char *end;
+    parsed->least = parse_bytes(text, &end);
+    parsed->most = *end == ':' ? parse_bytes(end + 1, &end) : parsed->least;
+    return !*end && parsed->least > 0 && parsed->most >= parsed->least;
+}
+
+static bool parse_what(const char *text, request *parsed)
+{
+    for (int i = 0; i < WHATS; i++)
+        if (strcmp(what_names[i], text) == 0)
+            return parsed->wanted[i] = true;
+    return false;
+}
+
+/* Without a word everything is wanted. */
+static bool parse(int argc, char **argv, request *parsed)
+{
+    int i = 1;
+    for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
+        if (strcmp(argv[i], "--json") == 0)
+            parsed->json = argv[i + 1];
+        else if (strcmp(argv[i], "--way") == 0)
+            parsed->way = argv[i + 1];
+        else if (strcmp(argv[i], "--size") != 0 || !parse_sizes(argv[i + 1], parsed))
+            return false;
+    }
+    for (int k = 0; k < WHATS; k++)
+        parsed->wanted[k] = i == argc;
+    for (; i < argc; i++)
+        if (!parse_what(argv[i], parsed))
+            return false;
+    return true;
+}
+
+static void print_head(const gpu *on, const limits *limit, FILE *json)
+{
+    struct cudaDeviceProp is;
+    CUDA(cudaGetDeviceProperties(&is, on->device));
+    if (on->rank != 0)
+        return;
+    printf("%d × %s; copy engine %.0f GB/s one way, %.0f each way; local copy %.0f GB/s; empty "
+           "kernel %.2f µs\n",
+           on->ranks, is.name, limit->one_way_gbs, limit->both_ways_gbs, limit->local_gbs,
+           limit->empty_us);
+    fflush(stdout);
+    if (json)
+        fprintf(json,
+                "{\"device\": \"%s\", \"ranks\": %d, \"copy_engine_one_way_gb_s\": %.1f, "
+                "\"copy_engine_both_ways_gb_s\": %.1f, \"local_copy_gb_s\": %.0f, "
+                "\"empty_kernel_us\": %.3f",
+                is.name, on->ranks, limit->one_way_gbs, limit->both_ways_gbs, limit->local_gbs,
+                limit->empty_us);
+}
+
+/* A list of the file: what follows adds objects to it. */
+static void begin_list(FILE *json, const char *name, bool *follows)
+{
+    *follows = false;
+    if (json)
+        fprintf(json, ", \"%s\": [", name);
+}
+
+static void end_list(FILE *json)
+{
+    if (json)
+        fprintf(json, "\n]");
+}
+
+static bool measure(const gpu *on, const request *of, FILE *json)
+{
+    limits limit;
+    bool right = true, follows;
+    limits_measure(on, &limit);
+    print_head(on, &limit, json);
+    if (of->wanted[FIXED])
+        fixed_measure(on);
+    if (of->wanted[0] || of->wanted[1] || of->wanted[2])
+        right &= collectives_measure(on, of->least, of->most, of->wanted, json);
+    begin_list(json, "copies", &follows);
+    if (of->wanted[COPIES])
+        right &= copies_measure(on, &limit, of->way, json, &follows);
+    if (of->wanted[CASTS])
+        right &= casts_measure(on, &limit, json, &follows);
+    if (of->wanted[MANY])
+        right &= many_measure(on, &limit, of->way, json, &follows);
+    end_list(json);
+    begin_list(json, "reshards", &follows);
+    if (of->wanted[RESHARD])
+        right &= reshards_measure(on, json);
+    end_list(json);
+    return right;
 }
 
 int main(int argc, char **argv)
 {
-    bench b = {.least = 1 << 10, .most = UINT64_C(1) << 30, .first_row = true};
-    const char *json = NULL, *way = NULL;
-    int first = 1;
-    for (; first < argc && argv[first][0] == '-'; first += 2) {
-        if (first + 1 == argc)
-            return refuse();
-        if (strcmp(argv[first], "--json") == 0) {
-            json = argv[first + 1];
-        } else if (strcmp(argv[first], "--way") == 0) {
-            way = argv[first + 1];
-        } else if (strcmp(argv[first], "--size") == 0) {
-            char *end;
-            b.least = parse_bytes(argv[first + 1], &end);
-            b.most = *end == ':' ? parse_bytes(end + 1, &end) : b.least;
-            if (*end || b.least == 0 || b.most < b.least)
-                return refuse();
-        } else {
-            return refuse();
-        }
-    }
-    open_bench(&b);
-    if (json && b.on.rank == 0 && !(b.json = fopen(json, "w"))) {
-        perror(json);
+    request wanted = {.least = 1 << 10, .most = UINT64_C(1) << 30};
+    FILE *json = NULL;
+    gpu on;
+    if (!parse(argc, argv, &wanted))
+        return refuse();
+    gpu_open(&on);
+    if (wanted.json && on.rank == 0 && !(json = fopen(wanted.json, "w"))) {
+        perror(wanted.json);
         return 1;
     }
-    print_head(&b);
-    if (wanted_name("fixed", argv + first, argc - first))
-        fixed_measure(&b.on);
-    for (size_t i = 0; i < COLLECTIVES; i++) {
-        if (!wanted_name(collectives[i].name, argv + first, argc - first))
-            continue;
-        for (uint64_t bytes = b.least; bytes <= b.most; bytes *= bytes < (1 << 20) ? 2 : 4)
-            measure_size(&b, &collectives[i], bytes);
-    }
-    if (b.json)
-        fprintf(b.json, "\n], \"copies\": [");
-    bool follows = false;
-    if (wanted_name("copies", argv + first, argc - first))
-        b.wrong |= !copies_measure(&b.on, &b.limit, way, b.json, &follows);
-    if (wanted_name("many", argv + first, argc - first))
-        b.wrong |= !many_measure(&b.on, &b.limit, way, b.json, &follows);
-    if (b.json)
-        fprintf(b.json, "\n], \"reshards\": [");
-    if (wanted_name("reshard", argv + first, argc - first))
-        b.wrong |= !reshards_measure(&b.on, b.json);
-    if (b.json) {
-        fprintf(b.json, "\n]}\n");
-        if (fclose(b.json) != 0) {
-            perror(json);
+    bool right = measure(&on, &wanted, json);
+    if (json) {
+        fprintf(json, "}\n");
+        if (fclose(json) != 0) {
+            perror(wanted.json);
             return 1;
         }
     }
-    bool wrong = b.wrong;
-    close_bench(&b);
-    return wrong;
+    gpu_close(&on);
+    return !right;
 }
