@@ -60,6 +60,8 @@ static banyan_status make_room(struct adoption *work)
     if (work->memory) {
         work->memory->space = space;
         work->memory->id = space->next_buffer_id;
+        work->memory->part_count = space->local_size;
+        work->memory->own_part = space->local_rank;
         work->memory->parts = calloc(peers, sizeof *work->memory->parts);
     }
     if (!work->memory || !work->memory->parts || !work->handles || !work->wanted)

@@ -65,6 +65,13 @@ typedef struct memory_device_ops {
     banyan_status (*map)(int id, int fd, size_t mapped_bytes, pages *made);
     void (*release)(pages *mapped);
 
+    /* Unmap what create or map has made; its address stays reserved, until release. Memory that is
+     * mapped nowhere any more is free. */
+    void (*suspend)(const pages *mapped);
+    /* The same as create and map, at the address of what is suspended. */
+    banyan_status (*recreate)(int id, const pages *suspended, int *fd);
+    banyan_status (*remap)(int id, int fd, const pages *suspended);
+
     /* What is free on the device now, of how much. */
     banyan_status (*room)(int id, size_t *free_bytes, size_t *all_bytes);
 

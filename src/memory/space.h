@@ -19,11 +19,13 @@ typedef struct memory_part {
 } memory_part;
 
 struct banyan_memory {
-    struct memory_space *space;
+    struct memory_space *space;          /* NULL: suspended, and of no world (suspend.h) */
     const struct memory_device_ops *ops; /* NULL: on the host */
     DLDevice device;                     /* where this rank's part lies */
     uint64_t id;
     memory_part *parts; /* one a local rank */
+    int part_count, own_part;
+    bool is_suspended; /* nothing is mapped where the parts were */
     /* Memory that its owners have allocated: how it is mapped, and this rank's part (kind 0: it has
      * none, or the buffer is of our own making). */
     struct memory_attachments *attached;
@@ -87,6 +89,15 @@ banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banya
 
 /* Unmap, and free what describes it; NULL is ignored. */
 void memory_release(banyan_memory *memory);
+
+/* The device had no room for `bytes`: add to the error how much there is. */
+banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes,
+                                    banyan_status status);
+
+/* Have a world know a buffer that has its id, or forget it. There is room in `buffers`; NO_MEMORY.
+ */
+banyan_status memory_enter_space(memory_space *space, banyan_memory *memory);
+void memory_leave_space(banyan_memory *memory);
 
 /* A rank's part by its place among the node's ranks. */
 static inline char *memory_part_of(const banyan_memory *memory, int local)

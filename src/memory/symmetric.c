@@ -39,7 +39,7 @@ void memory_release(banyan_memory *memory)
 {
     if (!memory)
         return;
-    for (int i = 0; memory->parts && !memory->attached && i < memory->space->local_size; i++)
+    for (int i = 0; memory->parts && !memory->attached && i < memory->part_count; i++)
         part_release(memory, &memory->parts[i]);
     memory_attachments_free(memory->attached);
     if (memory->adopted.kind != 0)
@@ -69,8 +69,7 @@ static banyan_status open_device(struct allocation *work)
     return memory->ops->identify(memory->device.device_id, work->uuid);
 }
 
-/* Why this rank has none, and how much there would have been. */
-static banyan_status explain_device(const banyan_memory *memory, size_t bytes, banyan_status status)
+banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes, banyan_status status)
 {
     char sentence[512], room[80] = "";
     size_t free_bytes, all_bytes;
@@ -89,7 +88,7 @@ static banyan_status create_own(struct allocation *work, size_t bytes, bool spar
     if (!memory->ops)
         return pages_create(bytes, sparse, &work->own_fd, own);
     banyan_status status = memory->ops->create(memory->device.device_id, bytes, &work->own_fd, own);
-    return status == BANYAN_OK ? BANYAN_OK : explain_device(memory, bytes, status);
+    return status == BANYAN_OK ? BANYAN_OK : memory_explain_device(memory, bytes, status);
 }
 
 /* What this rank can do alone. */
@@ -103,6 +102,8 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
         return error_no_memory(sizeof *work->memory, "a symmetric buffer");
     work->memory->space = space;
     work->memory->device = device;
+    work->memory->part_count = space->local_size;
+    work->memory->own_part = space->local_rank;
     work->memory->parts = calloc(count, sizeof *work->memory->parts);
     if (!work->memory->parts)
         return error_no_memory(count * sizeof(memory_part), "a symmetric buffer's parts");
@@ -303,29 +304,46 @@ static size_t buffer_position(const memory_space *space, uint64_t id)
     return low;
 }
 
-void banyan_memory_free(banyan_memory *memory)
+banyan_status memory_enter_space(memory_space *space, banyan_memory *memory)
 {
-    if (!memory)
-        return;
+    const memory_part *own = &memory->parts[memory->own_part];
+    uintptr_t start = (uintptr_t)own->mapped.address;
+    if (own->bytes > 0 && !spans_add(&space->buffer_spans, start, start + own->bytes, memory->id))
+        return BANYAN_ERR_NO_MEMORY;
+    space->buffers.data[space->buffers.count++] = memory;
+    memory->space = space;
+    return BANYAN_OK;
+}
+
+void memory_leave_space(banyan_memory *memory)
+{
     memory_space *space = memory->space;
-    const memory_part *own = &memory->parts[space->local_rank];
+    const memory_part *own = &memory->parts[memory->own_part];
     if (own->bytes > 0)
         spans_remove(&space->buffer_spans, (uintptr_t)own->mapped.address, memory->id);
     size_t at = buffer_position(space, memory->id);
     space->buffers.count--;
     memmove(&space->buffers.data[at], &space->buffers.data[at + 1],
             (space->buffers.count - at) * sizeof(banyan_memory *));
+}
+
+void banyan_memory_free(banyan_memory *memory)
+{
+    if (!memory)
+        return;
+    if (memory->space)
+        memory_leave_space(memory);
     memory_release(memory);
 }
 
 void *banyan_memory_local(const banyan_memory *memory)
 {
-    return memory->parts[memory->space->local_rank].mapped.address;
+    return memory->parts[memory->own_part].mapped.address;
 }
 
 size_t banyan_memory_bytes(const banyan_memory *memory)
 {
-    return memory->parts[memory->space->local_rank].bytes;
+    return memory->parts[memory->own_part].bytes;
 }
 
 /* Where among this node's ranks `rank` is; an error for those that are not. */

@@ -52,11 +52,12 @@ banyan_status mappings_add(mapping added)
                : banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for the list of mappings");
 }
 
-void mappings_remove(uintptr_t start)
+bool mappings_remove(uintptr_t start)
 {
     pthread_rwlock_wrlock(&lock);
     size_t behind = position_behind(start);
-    if (behind > 0 && mappings[behind - 1].start == start) {
+    bool found = behind > 0 && mappings[behind - 1].start == start;
+    if (found) {
         mapping_count--;
         memmove(&mappings[behind - 1], &mappings[behind],
                 (mapping_count - (behind - 1)) * sizeof *mappings);
@@ -67,6 +68,7 @@ void mappings_remove(uintptr_t start)
         mapping_room = 0;
     }
     pthread_rwlock_unlock(&lock);
+    return found;
 }
 
 bool mappings_find(const void *address, mapping *found)

@@ -15,7 +15,8 @@ typedef struct mapping {
 } mapping;
 
 banyan_status mappings_add(mapping added);
-void mappings_remove(uintptr_t start);
+/* False when there was none. */
+bool mappings_remove(uintptr_t start);
 /* False when the address is in none. Any thread. */
 bool mappings_find(const void *address, mapping *found);
 
@@ -31,6 +32,9 @@ banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES]);
 banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made);
 banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made);
 void vmm_release(pages *mapped);
+void vmm_suspend(const pages *mapped);
+banyan_status vmm_recreate(int device, const pages *suspended, int *fd);
+banyan_status vmm_remap_peer(int device, int fd, const pages *suspended);
 
 /* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool: unlike
  * cuMemFree, giving it back waits for no kernel of another rank, which may be waiting for this one.

@@ -34,13 +34,6 @@ static banyan_status round_up(int device, size_t bytes, size_t *rounded)
 
 /* ---- mapping ---- */
 
-static void unmap(CUdeviceptr start, size_t mapped_bytes, size_t reserved_bytes)
-{
-    if (mapped_bytes > 0)
-        driver.cuMemUnmap(start, mapped_bytes);
-    driver.cuMemAddressFree(start, reserved_bytes);
-}
-
 banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
 {
     CUmemAccessDesc access = {
@@ -50,59 +43,88 @@ banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
     return DRIVER(device, cuMemSetAccess, start, bytes, &access, 1);
 }
 
-/* Map it for use by a device; the handle may be released then. */
+/* Map it at a reserved address for use by a device; the handle may be released then. */
+static banyan_status map_at(int device, CUmemGenericAllocationHandle memory, const pages *at)
+{
+    CUdeviceptr start = (CUdeviceptr)at->address;
+    size_t bytes = at->mapped_bytes;
+    banyan_status status = DRIVER(device, cuMemMap, start, bytes, 0, memory, 0);
+    if (status != BANYAN_OK)
+        return status;
+    status = vmm_allow(device, start, bytes);
+    if (status == BANYAN_OK)
+        status = mappings_add((mapping){start, start + bytes, device});
+    if (status != BANYAN_OK)
+        driver.cuMemUnmap(start, bytes);
+    return status;
+}
+
+/* The same, wherever there is room for it. */
 static banyan_status map(int device, CUmemGenericAllocationHandle memory, size_t bytes, pages *made)
 {
     CUdeviceptr start = 0;
     banyan_status status = DRIVER(device, cuMemAddressReserve, &start, bytes, 0, 0, 0);
     if (status != BANYAN_OK)
         return status;
-    status = DRIVER(device, cuMemMap, start, bytes, 0, memory, 0);
-    size_t mapped = status == BANYAN_OK ? bytes : 0;
-    if (status == BANYAN_OK)
-        status = vmm_allow(device, start, bytes);
-    if (status == BANYAN_OK)
-        status = mappings_add((mapping){start, start + bytes, device});
+    pages at = {(char *)(uintptr_t)start, bytes};
+    status = map_at(device, memory, &at);
     if (status != BANYAN_OK) {
-        unmap(start, mapped, bytes);
+        driver.cuMemAddressFree(start, bytes);
         return status;
     }
-    *made = (pages){(char *)(uintptr_t)start, bytes};
+    *made = at;
     return BANYAN_OK;
+}
+
+void vmm_suspend(const pages *mapped)
+{
+    if (mappings_remove((uintptr_t)mapped->address))
+        driver.cuMemUnmap((CUdeviceptr)mapped->address, mapped->mapped_bytes);
 }
 
 void vmm_release(pages *mapped)
 {
-    uintptr_t start = (uintptr_t)mapped->address;
-    mappings_remove(start);
-    unmap((CUdeviceptr)start, mapped->mapped_bytes, mapped->mapped_bytes);
+    vmm_suspend(mapped);
+    driver.cuMemAddressFree((CUdeviceptr)mapped->address, mapped->mapped_bytes);
     *mapped = (pages){0};
 }
 
 /* ---- making ---- */
 
+/* Zeroed, at made->address, or anywhere when that is NULL. */
+static banyan_status map_made(int device, CUmemGenericAllocationHandle memory, size_t bytes,
+                              pages *made)
+{
+    pages mapped = *made;
+    banyan_status status =
+        made->address ? map_at(device, memory, made) : map(device, memory, bytes, &mapped);
+    if (status != BANYAN_OK)
+        return status;
+    status = bytes_fill(mapped.address, 0, bytes);
+    if (status == BANYAN_OK)
+        *made = mapped;
+    else if (made->address)
+        vmm_suspend(&mapped);
+    else
+        vmm_release(&mapped);
+    return status;
+}
+
 static banyan_status export_and_map(int device, CUmemGenericAllocationHandle memory, size_t bytes,
                                     int *fd, pages *made)
 {
     int exported = -1;
-    pages mapped;
     banyan_status status = DRIVER(device, cuMemExportToShareableHandle, &exported, memory,
                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != BANYAN_OK)
         return status;
     fcntl(exported, F_SETFD, FD_CLOEXEC);
-    status = map(device, memory, bytes, &mapped);
-    if (status == BANYAN_OK) {
-        status = bytes_fill(mapped.address, 0, bytes);
-        if (status != BANYAN_OK)
-            vmm_release(&mapped);
-    }
+    status = map_made(device, memory, bytes, made);
     if (status != BANYAN_OK) {
         close(exported);
         return status;
     }
     *fd = exported;
-    *made = mapped;
     return BANYAN_OK;
 }
 
@@ -121,7 +143,7 @@ static banyan_status create_here(int device, size_t bytes, int *fd, pages *made)
     return status;
 }
 
-banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made)
+static banyan_status create_in_context(int device, size_t bytes, int *fd, pages *made)
 {
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
@@ -133,6 +155,21 @@ banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made)
     return status;
 }
 
+banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made)
+{
+    pages new = {0};
+    banyan_status status = create_in_context(device, bytes, fd, &new);
+    if (status == BANYAN_OK)
+        *made = new;
+    return status;
+}
+
+banyan_status vmm_recreate(int device, const pages *suspended, int *fd)
+{
+    pages at = *suspended;
+    return create_in_context(device, at.mapped_bytes, fd, &at);
+}
+
 /* ---- what a peer has made ---- */
 
 static banyan_status map_here(int device, int fd, size_t mapped_bytes, pages *made)
@@ -142,12 +179,12 @@ static banyan_status map_here(int device, int fd, size_t mapped_bytes, pages *ma
                                   (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (status != BANYAN_OK)
         return status;
-    status = map(device, memory, mapped_bytes, made);
+    status = made->address ? map_at(device, memory, made) : map(device, memory, mapped_bytes, made);
     driver.cuMemRelease(memory);
     return status;
 }
 
-banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made)
+static banyan_status map_in_context(int device, int fd, size_t mapped_bytes, pages *made)
 {
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
@@ -157,4 +194,19 @@ banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made)
     driver_capture_restore(before);
     driver_leave();
     return status;
+}
+
+banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made)
+{
+    pages new = {0};
+    banyan_status status = map_in_context(device, fd, mapped_bytes, &new);
+    if (status == BANYAN_OK)
+        *made = new;
+    return status;
+}
+
+banyan_status vmm_remap_peer(int device, int fd, const pages *suspended)
+{
+    pages at = *suspended;
+    return map_in_context(device, fd, at.mapped_bytes, &at);
 }
