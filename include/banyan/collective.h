@@ -43,9 +43,16 @@ BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_co
                                             banyan_comm **comm);
 /* How the calls went that have ended: on a GPU BANYAN_OK, or the error of the first that failed, a
  * peer lost or late; whoever has synchronised the stream has it of all that were queued there. What
- * has failed stays so: make another communicator. On the host, the world's state. Local; does not
- * wait. */
+ * has failed stays so, and so do later calls that use the same plan, until banyan_comm_reset. On the
+ * host, the world's state. Local; does not wait. */
 BANYAN_API banyan_status banyan_comm_status(banyan_comm *comm);
+
+/* Make all its plans as they were at first (banyan_plan_reset), after a call on GPUs whose deadline
+ * has passed on any rank: the calls that follow are right again, also those in graphs. It waits for
+ * the calls that were queued; graphs that hold some must have ended before. Outputs of calls that
+ * had not ended well on every rank hold anything. Collective; fails where the world is not healthy,
+ * as when a peer has died, or on the host a deadline has passed. */
+BANYAN_API banyan_status banyan_comm_reset(banyan_comm *comm);
 
 /* Collective while the world is healthy. NULL is ignored. */
 BANYAN_API banyan_status banyan_comm_destroy(banyan_comm *comm);

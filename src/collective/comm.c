@@ -128,6 +128,25 @@ banyan_status banyan_comm_status(banyan_comm *comm)
     return control_check(comm->world);
 }
 
+/* Ranks may have made different numbers of calls until one failed: what was used longest ago, and
+ * makes room, is decided anew. */
+static void forget_uses(banyan_comm *comm)
+{
+    comm->uses = 0;
+    for (size_t i = 0; i < comm->ready.count; i++)
+        comm->ready.data[i].last_use = 0;
+}
+
+banyan_status banyan_comm_reset(banyan_comm *comm)
+{
+    CONTROL_CALL(comm->world, __func__);
+    RETURN_IF_FAILED(control_agree(comm->world, BANYAN_OK));
+    for (size_t i = 0; i < comm->ready.count; i++)
+        RETURN_IF_FAILED(banyan_plan_reset(comm->ready.data[i].loaded));
+    forget_uses(comm);
+    return BANYAN_OK;
+}
+
 /* ---- what the user adds ---- */
 
 banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)
