@@ -12,7 +12,8 @@
 typedef enum mixed_group { MIXED_WORLD, MIXED_NODE, MIXED_TP, MIXED_DP, MIXED_GROUPS } mixed_group;
 
 typedef struct mixed_engine_setup {
-    /* Worlds of the context's own, by group: this rank's. NULL for a group of one rank. */
+    /* Worlds of the context's own, by group: this rank's. In a group's world ranks have the order
+     * of world ranks, so that a rank is its tp index in its TP's, and its dp index in its DP's. */
     banyan_world *worlds[MIXED_GROUPS];
     banyan_mixed_grid grid;
     DLDataType dtype;
@@ -44,23 +45,26 @@ typedef struct mixed_engine_ops {
     size_t size;      /* of this struct */
     const char *name; /* "host", "cuda" */
 
-    /* Local. What `setup` points to stays. */
+    /* Local. `setup` stays where it is, and so does what it points to; a resume may change its
+     * worlds. */
     banyan_status (*open)(const mixed_engine_setup *setup, void **engine);
-    /* Local; nothing is under way. NULL is ignored. */
+    /* Nothing is under way. NULL is ignored. Collective while the worlds are healthy. */
     void (*close)(void *engine);
 
     /* Symmetric bytes of the device that the fused modes want of each rank of the node (0: none),
      * and then, where each rank of the node has them, by local rank, as mapped here. They are zero,
      * and `use` makes of them what the first run expects; it is called again after a resume, with
-     * the same addresses. Collective. */
+     * the same addresses, and, with NULL, where `room` is 0. Collective. */
     uint64_t (*room)(const void *engine);
     banyan_status (*use)(void *engine, char *const *parts);
 
     /* NVSHMEM, for nodes. Collective. Status NVSHMEM. */
     banyan_status (*init_nvshmem)(void *engine);
 
-    /* Can it run this now? Equal on all ranks. */
-    bool (*has)(const void *engine, banyan_mixed_op op, banyan_mixed_mode mode);
+    /* Can it run this fused mode of an operation that the grid allows, now? Equal on all ranks.
+     * `reason` says why not, as part of a sentence: "the host has no multicast". */
+    bool (*has)(const void *engine, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
+                size_t reason_bytes);
     /* Queue it. On the host it is done. */
     banyan_status (*run)(void *engine, const mixed_call *call, void *stream);
     /* How the fused runs went that have ended so far. Does not wait. Of a failed one all later ones
@@ -73,15 +77,16 @@ typedef struct mixed_engine_ops {
     banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);
     banyan_status (*zero)(void *engine, void *to, uint64_t bytes, void *stream);
 
-    /* A library's collectives (NCCL's). Opening is collective over the group, once a group, and
-     * UNSUPPORTED where there is no library. `elems`: all-reduce's, all-gather's of a rank,
-     * reduce-scatter's of a rank. NULL on the host. */
+    /* A library's collectives (NCCL's); all three NULL on the host. Is the library here? Local;
+     * UNSUPPORTED says what is missing. Opening is collective over the group, once a group, before
+     * its first run. `elems`: all-reduce's, all-gather's of a rank, reduce-scatter's of a rank. */
+    banyan_status (*nccl_find)(void *engine);
     banyan_status (*nccl_open)(void *engine, mixed_group group);
     banyan_status (*nccl_run)(void *engine, mixed_group group, banyan_mixed_op op,
                               const void *input, void *output, uint64_t elems, void *stream);
 
     /* Time of one of `times` calls in a row, which `queue` queues in a stream: by the device, of a
-     * graph that has been captured of them and warmed up. Collective. */
+     * graph that has been captured of them and warmed up. Collective. NULL on the host. */
     banyan_status (*measure)(void *engine, banyan_status (*queue)(void *context, void *stream),
                              void *context, uint32_t times, uint64_t *ns);
 } mixed_engine_ops;

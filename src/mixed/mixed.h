@@ -7,23 +7,43 @@
 #include <banyan/mixed.h>
 
 #include "core/array.h"
+#include "memory/device.h"
 #include "mixed/engine.h"
 
 struct banyan_mixed {
-    banyan_world *world; /* the caller's */
-    banyan_mixed_options options;
-    mixed_engine_setup setup; /* with the grid */
+    banyan_world *world;          /* the caller's */
+    banyan_mixed_options options; /* `autotune` is NULL: who opens reads it */
+    mixed_engine_setup setup;     /* with the grid, and worlds of its own */
+    int rank, ranks;
+    /* Of each kind of group all are on one machine, so that communicators serve it. */
+    bool is_near[MIXED_GROUPS];
+
     const mixed_engine_ops *ops;
     void *engine;
-    banyan_memory *memory; /* that `room` asked for */
+    const memory_device_ops *device_memory; /* NULL: the host */
+    banyan_memory *memory;                  /* that `room` asked for */
     bool has_memory, has_nvshmem, is_suspended;
-    /* Communicators and NCCL's, by group; opened when first needed by a mode that is valid. */
+
+    /* Communicators and NCCL's, by group; opened when first needed. */
     banyan_comm *comms[MIXED_GROUPS];
-    bool has_nccl[MIXED_GROUPS];
-    void *staging; /* of the modes that go through collectives; on the context's device */
+    bool has_nccl; /* its library is there, on all ranks */
+    bool nccl_is_open[MIXED_GROUPS];
+    /* On the context's device, of the modes that go through collectives. The last is used; graphs
+     * may hold the others. */
+    ARRAY(void *) staging;
     uint64_t staging_bytes;
+
     ARRAY(banyan_mixed_timing) timings; /* by operation, size and mode */
-    banyan_status failed;               /* of a run, until it is told */
+    /* The first run that failed, until a resume. */
+    struct {
+        banyan_status status;
+        char sentence[768];
+    } failed;
 };
+
+static inline bool mixed_is_host(const banyan_mixed *mixed)
+{
+    return !mixed->device_memory;
+}
 
 #endif

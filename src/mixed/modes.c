@@ -1,8 +1,11 @@
 #include "mixed/modes.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "mixed/grid.h"
 
 static const char *const op_names[BANYAN_MIXED_OPS] = {
     [BANYAN_MIXED_ALLREDUCE] = "allreduce",
@@ -67,4 +70,180 @@ banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode)
 bool mode_is_fused(banyan_mixed_mode mode)
 {
     return mode >= BANYAN_MIXED_FEWEST_WAITS && mode <= BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+}
+
+bool mode_is_multicast(banyan_mixed_mode mode)
+{
+    return mode >= BANYAN_MIXED_FEWEST_WAITS_MULTICAST &&
+           mode <= BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+}
+
+bool mode_is_nccl(banyan_mixed_mode mode)
+{
+    return mode == BANYAN_MIXED_WORLD_NCCL || mode == BANYAN_MIXED_TWO_NCCL;
+}
+
+bool mode_is_two(banyan_mixed_mode mode)
+{
+    return mode == BANYAN_MIXED_TWO || mode == BANYAN_MIXED_TWO_NCCL;
+}
+
+bool op_is_pair(banyan_mixed_op op)
+{
+    return op == BANYAN_MIXED_ALLREDUCE_ALLGATHER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+}
+
+/* ---- what is valid ---- */
+
+typedef struct why {
+    char *text;
+    size_t bytes;
+} why;
+
+static bool refuse(const why *reason, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static bool refuse(const why *reason, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason->text, reason->bytes, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static bool fused_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode,
+                           const why *reason)
+{
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    bool local = mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
+                 mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
+    bool all = mode == BANYAN_MIXED_FEWEST_BYTES || mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    if (local && grid->local_tp == 1)
+        return refuse(reason, "local_tp is 1");
+    if (all && grid->inter_tp == 1)
+        return refuse(reason, "inter_tp is 1");
+    if (mixed->is_suspended)
+        return refuse(reason, "they are suspended");
+    if (!mixed->has_memory)
+        return refuse(reason, "banyan_mixed_init_virtual_memory has not been called");
+    return mixed->ops->has(mixed->engine, op, mode, reason->text, reason->bytes);
+}
+
+static bool is_near(const banyan_mixed *mixed, banyan_mixed_mode mode)
+{
+    return mode_is_two(mode) ? mixed->is_near[MIXED_TP] && mixed->is_near[MIXED_DP]
+                             : mixed->is_near[MIXED_WORLD];
+}
+
+static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
+                                banyan_mixed_mode mode, const why *reason)
+{
+    if (mode_is_two(mode) && !op_is_pair(op))
+        return refuse(reason, "it is a single collective");
+    if (mixed->is_suspended)
+        return refuse(reason, "they are suspended");
+    if (!mode_is_nccl(mode) && !is_near(mixed, mode))
+        return refuse(reason, "communicators are of one machine, and its ranks are on %d",
+                      banyan_world_node_count(mixed->world));
+    if (mode_is_nccl(mode) && !mixed->has_nccl)
+        return refuse(reason, mixed_is_host(mixed) ? "NCCL is for GPUs"
+                                                   : "NCCL is not there on every rank");
+    return true;
+}
+
+bool mode_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode,
+                   char *reason, size_t reason_bytes)
+{
+    why told = {reason, reason_bytes};
+    reason[0] = '\0';
+    if (!grid_allows(&mixed->setup.grid, op))
+        return refuse(&told, "tp is %d and dp is %d", mixed->setup.grid.tp, mixed->setup.grid.dp);
+    if (mode_is_fused(mode))
+        return fused_is_valid(mixed, op, mode, &told);
+    if (mode > BANYAN_MIXED_AUTO && mode < BANYAN_MIXED_MODES)
+        return collective_is_valid(mixed, op, mode, &told);
+    return refuse(&told, "there is no such mode");
+}
+
+banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops, size_t room,
+                                     size_t *count)
+{
+    size_t found = 0;
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
+        if (!grid_allows(&mixed->setup.grid, (banyan_mixed_op)op))
+            continue;
+        if (found < room)
+            ops[found] = (banyan_mixed_op)op;
+        found++;
+    }
+    *count = found;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_op op,
+                                       banyan_mixed_mode *modes, size_t room, size_t *count)
+{
+    char reason[MODE_REASON_BYTES];
+    size_t found = 0;
+    RETURN_IF_FAILED(op_check(mixed, op));
+    for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
+        if (!mode_is_valid(mixed, op, (banyan_mixed_mode)mode, reason, sizeof reason))
+            continue;
+        if (found < room)
+            modes[found] = (banyan_mixed_mode)mode;
+        found++;
+    }
+    *count = found;
+    return BANYAN_OK;
+}
+
+banyan_status op_check(const banyan_mixed *mixed, banyan_mixed_op op)
+{
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    if ((unsigned)op >= BANYAN_MIXED_OPS)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: there is no mixed collective %d",
+                         mixed->rank, (int)op);
+    if (!grid_allows(grid, op))
+        return error_set(BANYAN_ERR_INVALID, "rank %d: a grid of tp %d × dp %d does not allow %s",
+                         mixed->rank, grid->tp, grid->dp, banyan_mixed_op_name(op));
+    return BANYAN_OK;
+}
+
+banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode)
+{
+    char reason[MODE_REASON_BYTES];
+    if (mode_is_valid(mixed, op, mode, reason, sizeof reason))
+        return BANYAN_OK;
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: %s cannot run as %s (mode %d) in a grid of tp %d × %d, dp %d × %d "
+                     "(inside × between nodes): %s",
+                     mixed->rank, banyan_mixed_op_name(op), banyan_mixed_mode_name(mode), (int)mode,
+                     grid->local_tp, grid->inter_tp, grid->local_dp, grid->inter_dp, reason);
+}
+
+/* ---- without measurements ---- */
+
+/* Up to so many bytes of b rows one wait is worth more than the bytes it costs. */
+#define HOST_SHORT (UINT64_C(64) << 10)
+#define GPU_SHORT (UINT64_C(128) << 10)
+
+banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, uint64_t bytes)
+{
+    static const banyan_mixed_mode brief[] = {BANYAN_MIXED_FEWEST_WAITS, BANYAN_MIXED_TWO,
+                                              BANYAN_MIXED_WORLD, BANYAN_MIXED_TWO_NCCL};
+    static const banyan_mixed_mode lengthy[] = {
+        BANYAN_MIXED_FEWEST_BYTES, BANYAN_MIXED_FEWEST_LOCAL_BYTES,
+        BANYAN_MIXED_TWO,          BANYAN_MIXED_FEWEST_WAITS,
+        BANYAN_MIXED_WORLD,        BANYAN_MIXED_TWO_NCCL};
+    char reason[MODE_REASON_BYTES];
+    bool is_short = bytes <= (mixed_is_host(mixed) ? HOST_SHORT : GPU_SHORT);
+    const banyan_mixed_mode *wanted = is_short ? brief : lengthy;
+    size_t count = is_short ? sizeof brief / sizeof *brief : sizeof lengthy / sizeof *lengthy;
+    for (size_t i = 0; i < count; i++) {
+        if (mode_is_valid(mixed, op, wanted[i], reason, sizeof reason))
+            return wanted[i];
+    }
+    return BANYAN_MIXED_WORLD_NCCL;
 }

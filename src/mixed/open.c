@@ -1,0 +1,257 @@
+/* Opening and closing, step by step. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/module.h"
+#include "core/options.h"
+#include "mixed/agree.h"
+#include "mixed/grid.h"
+#include "mixed/host.h"
+#include "mixed/live.h"
+#include "mixed/mixed.h"
+#include "mixed/worlds.h"
+#include "world/control.h"
+
+#define DEFAULT_MAX_BYTES (UINT64_C(64) << 20)
+
+/* ---- create ---- */
+
+static banyan_status find_engine(banyan_mixed *mixed)
+{
+    DLDevice device = mixed->options.device;
+    if (device_is_host(device)) {
+        mixed->ops = &mixed_host_ops;
+        return BANYAN_OK;
+    }
+    const module_tables *tables;
+    RETURN_IF_FAILED(module_load("cuda", &tables));
+    if (!tables->mixed || tables->mixed->size != sizeof(mixed_engine_ops))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "module cuda: it has no mixed collectives that fit this libbanyan");
+    RETURN_IF_FAILED(memory_device_find(device.device_type, &mixed->device_memory));
+    RETURN_IF_FAILED(mixed->device_memory->open(device.device_id));
+    mixed->ops = tables->mixed;
+    return BANYAN_OK;
+}
+
+static void fill_setup(banyan_mixed *mixed)
+{
+    const banyan_mixed_options *options = &mixed->options;
+    mixed_engine_setup *setup = &mixed->setup;
+    setup->dtype = options->dtype;
+    setup->device = device_is_host(options->device) ? BANYAN_HOST : options->device;
+    setup->grid_size = options->grid_size;
+    setup->max_block_size = options->max_block_size;
+    setup->min_block_size = options->min_block_size;
+    setup->min_num_steps = options->min_num_steps;
+    setup->max_bytes = options->max_bytes ? options->max_bytes : DEFAULT_MAX_BYTES;
+    setup->timeout_ns = banyan_world_timeout_ns(mixed->world);
+    setup->ib_enable_ibgda = options->ib_enable_ibgda;
+    setup->should_init_nvshmem = options->should_init_nvshmem;
+}
+
+/* The library's collectives are there when all ranks have found it. */
+static banyan_status find_nccl(banyan_mixed *mixed)
+{
+    uint64_t lacks = 1, somebody_lacks;
+    if (mixed->ops->nccl_find)
+        lacks = mixed->ops->nccl_find(mixed->engine) != BANYAN_OK;
+    RETURN_IF_FAILED(control_max(mixed->world, lacks, &somebody_lacks));
+    mixed->has_nccl = somebody_lacks == 0;
+    return BANYAN_OK;
+}
+
+static int node_of(void *world, int rank)
+{
+    return banyan_world_node_of(world, rank);
+}
+
+static banyan_status open_engine(banyan_mixed *mixed)
+{
+    banyan_status status = find_engine(mixed);
+    if (status == BANYAN_OK) {
+        fill_setup(mixed);
+        status = mixed->ops->open(&mixed->setup, &mixed->engine);
+    }
+    RETURN_IF_FAILED(control_agree(mixed->world, status));
+    return find_nccl(mixed);
+}
+
+static banyan_status create_together(banyan_mixed *mixed)
+{
+    banyan_world *world = mixed->world;
+    RETURN_IF_FAILED(options_agree(world, &mixed->options));
+    RETURN_IF_FAILED(grid_resolve(&mixed->options, mixed->rank, mixed->ranks, node_of, world,
+                                  &mixed->setup.grid));
+    for (int group = 0; group < MIXED_GROUPS; group++)
+        mixed->is_near[group] = worlds_are_near(world, &mixed->setup.grid, (mixed_group)group);
+    RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
+    return open_engine(mixed);
+}
+
+static void mixed_free(banyan_mixed *mixed)
+{
+    for (int group = MIXED_GROUPS; group-- > 0;)
+        (void)banyan_comm_destroy(mixed->comms[group]);
+    if (mixed->ops)
+        mixed->ops->close(mixed->engine);
+    banyan_memory_free(mixed->memory);
+    for (size_t i = 0; i < mixed->staging.count; i++) {
+        if (mixed_is_host(mixed))
+            free(mixed->staging.data[i]);
+        else
+            mixed->device_memory->free(mixed->options.device.device_id, mixed->staging.data[i]);
+    }
+    array_free(&mixed->staging);
+    array_free(&mixed->timings);
+    worlds_close(mixed->setup.worlds);
+    free(mixed);
+}
+
+static banyan_status create_alone(banyan_world *world, const banyan_mixed_options *options,
+                                  banyan_mixed **mixed)
+{
+    banyan_mixed *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "mixed collectives");
+    made->world = world;
+    made->rank = banyan_world_rank(world);
+    made->ranks = banyan_world_size(world);
+    made->options = (banyan_mixed_options)BANYAN_MIXED_OPTIONS_INIT;
+    banyan_status status =
+        options_take(options, "BANYAN_MIXED_OPTIONS_INIT", &made->options, sizeof made->options);
+    made->options.autotune = NULL;
+    if (status == BANYAN_OK)
+        status = options_check(&made->options, made->rank);
+    if (status != BANYAN_OK) {
+        free(made);
+        return status;
+    }
+    *mixed = made;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_options *options,
+                                  banyan_mixed **mixed)
+{
+    CONTROL_CALL(world, __func__);
+    banyan_mixed *made = NULL;
+    banyan_status status = control_agree(world, create_alone(world, options, &made));
+    if (status == BANYAN_OK)
+        status = create_together(made);
+    if (status == BANYAN_OK)
+        status = control_agree(world, live_add(made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
+    if (status != BANYAN_OK) {
+        if (made)
+            mixed_free(made);
+        return status;
+    }
+    *mixed = made;
+    return BANYAN_OK;
+}
+
+/* ---- the other steps ---- */
+
+static banyan_status allocate(banyan_mixed *mixed, uint64_t bytes, char **parts)
+{
+    banyan_world *node = mixed->setup.worlds[MIXED_NODE];
+    RETURN_IF_FAILED(
+        banyan_memory_alloc_on(node, mixed->options.device, (size_t)bytes, &mixed->memory));
+    for (int local = 0; local < mixed->setup.grid.local_size; local++) {
+        void *part;
+        size_t part_bytes;
+        RETURN_IF_FAILED(banyan_memory_peer(mixed->memory, local, &part, &part_bytes));
+        parts[local] = part;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status take_memory(banyan_mixed *mixed)
+{
+    uint64_t bytes = mixed->ops->room(mixed->engine);
+    if (bytes == 0)
+        return mixed->ops->use(mixed->engine, NULL);
+    size_t list_bytes = (size_t)mixed->setup.grid.local_size * sizeof(char *);
+    char **parts = malloc(list_bytes);
+    banyan_status status = control_agree(
+        mixed->world, parts ? BANYAN_OK : error_no_memory(list_bytes, "parts of peers"));
+    if (status == BANYAN_OK)
+        status = control_agree(mixed->world, allocate(mixed, bytes, parts));
+    if (status == BANYAN_OK)
+        status = mixed->ops->use(mixed->engine, parts);
+    free(parts);
+    return status;
+}
+
+banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
+{
+    CONTROL_CALL(mixed->world, __func__);
+    if (mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: mixed collectives have their virtual memory already",
+                         mixed->rank);
+    banyan_status status = control_agree(mixed->world, take_memory(mixed));
+    mixed->has_memory = status == BANYAN_OK;
+    return status;
+}
+
+banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
+{
+    CONTROL_CALL(mixed->world, __func__);
+    if (mixed_is_host(mixed) || mixed->setup.grid.nodes == 1)
+        return error_set(
+            BANYAN_ERR_INVALID, "rank %d: mixed collectives of %d nodes %s have no use for NVSHMEM",
+            mixed->rank, mixed->setup.grid.nodes, mixed_is_host(mixed) ? "on the host" : "on GPUs");
+    if (mixed->has_nvshmem)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: mixed collectives have initialised NVSHMEM already",
+                         mixed->rank);
+    RETURN_IF_FAILED(control_agree(mixed->world, mixed->ops->init_nvshmem(mixed->engine)));
+    mixed->has_nvshmem = true;
+    return BANYAN_OK;
+}
+
+static banyan_status open_steps(banyan_mixed *mixed)
+{
+    RETURN_IF_FAILED(banyan_mixed_init_virtual_memory(mixed));
+    if (!mixed_is_host(mixed) && mixed->setup.grid.nodes > 1)
+        RETURN_IF_FAILED(banyan_mixed_init_nvshmem(mixed));
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
+                                banyan_mixed **mixed)
+{
+    CONTROL_CALL(world, __func__);
+    banyan_mixed *made;
+    RETURN_IF_FAILED(banyan_mixed_create(world, options, &made));
+    banyan_status status = open_steps(made);
+    if (status != BANYAN_OK) {
+        (void)live_remove(made);
+        mixed_free(made);
+        return status;
+    }
+    *mixed = made;
+    return BANYAN_OK;
+}
+
+banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed)
+{
+    return mixed->setup.grid;
+}
+
+/* ---- close ---- */
+
+banyan_status banyan_mixed_close(banyan_mixed *mixed)
+{
+    if (!live_remove(mixed))
+        return error_set(BANYAN_ERR_INVALID,
+                         "the mixed collectives at %p are closed already, or never were open",
+                         (const void *)mixed);
+    CONTROL_CALL(mixed->world, __func__);
+    /* Nobody takes away what a peer still uses. */
+    banyan_status status = banyan_world_barrier(mixed->setup.worlds[MIXED_WORLD]);
+    mixed_free(mixed);
+    return status;
+}

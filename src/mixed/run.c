@@ -1,0 +1,286 @@
+/* Running: arguments checked, the mode chosen, and handed over. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/stream.h"
+#include "mixed/modes.h"
+#include "mixed/through_collectives.h"
+#include "world/control.h"
+
+/* No buffer is longer: sums and multiples of a few are computed without a check. */
+#define BYTES_MAX (UINT64_C(1) << 60)
+
+/* ---- tensors ---- */
+
+/* One of the two tensors of a call. */
+typedef struct side {
+    const banyan_mixed *mixed;
+    banyan_mixed_op op;
+    const char *name; /* "input" */
+    const DLTensor *tensor;
+} side;
+
+/* "rank 2: allreduce_allgather's input": what its errors begin with. */
+typedef struct subject {
+    char text[96];
+} subject;
+
+static subject subject_of(const side *of)
+{
+    subject made;
+    snprintf(made.text, sizeof made.text, "rank %d: %s's %s", of->mixed->rank,
+             banyan_mixed_op_name(of->op), of->name);
+    return made;
+}
+
+static banyan_status check_type(const side *of)
+{
+    DLDataType dtype = of->tensor->dtype, wanted = of->mixed->setup.dtype;
+    if (banyan_dtype_equal(dtype, wanted))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "%s is of %s (code %d, %d bits × %d), and the mixed collectives of %s",
+                     subject_of(of).text, banyan_dtype_name(dtype), dtype.code, dtype.bits,
+                     dtype.lanes, banyan_dtype_name(wanted));
+}
+
+static const char *device_text(DLDevice device, char *text, size_t bytes)
+{
+    if (device_is_host(device))
+        return "the host";
+    if (device.device_type == kDLCUDA)
+        snprintf(text, bytes, "GPU %d", (int)device.device_id);
+    else
+        snprintf(text, bytes, "device %d of type %d", (int)device.device_id,
+                 (int)device.device_type);
+    return text;
+}
+
+static bool is_same_device(DLDevice a, DLDevice b)
+{
+    return (device_is_host(a) && device_is_host(b)) ||
+           (a.device_type == b.device_type && a.device_id == b.device_id);
+}
+
+/* Page-locked host memory is as good as ordinary. */
+static DLDevice as_host(DLDevice device)
+{
+    return device.device_type == kDLCUDAHost ? BANYAN_HOST : device;
+}
+
+static banyan_status check_device(const side *of)
+{
+    DLDevice wanted = of->mixed->setup.device, said = as_host(of->tensor->device), lies;
+    char there[48], here[48];
+    if (!is_same_device(said, wanted))
+        return error_set(BANYAN_ERR_INVALID,
+                         "%s is said to be on %s, and the mixed collectives "
+                         "are on %s",
+                         subject_of(of).text, device_text(said, there, sizeof there),
+                         device_text(wanted, here, sizeof here));
+    if (!of->tensor->data)
+        return error_set(BANYAN_ERR_INVALID, "%s has no data", subject_of(of).text);
+    RETURN_IF_FAILED(banyan_memory_locate(of->tensor->data, &lies));
+    if (!is_same_device(as_host(lies), wanted))
+        return error_set(
+            BANYAN_ERR_INVALID, "%s, at %p, lies on %s, and the mixed collectives are on %s",
+            subject_of(of).text, of->tensor->data, device_text(lies, there, sizeof there),
+            device_text(wanted, here, sizeof here));
+    return BANYAN_OK;
+}
+
+/* Rows behind each other without gaps; where an extent is 1 its stride means nothing. */
+static banyan_status check_dense(const side *of)
+{
+    const DLTensor *tensor = of->tensor;
+    int64_t stride = 1;
+    for (int i = tensor->ndim; tensor->strides && i-- > 0;) {
+        if (tensor->shape[i] != 1 && tensor->strides[i] != stride)
+            return error_set(BANYAN_ERR_INVALID,
+                             "%s is not dense: dimension %d has stride %" PRId64 " instead of "
+                             "%" PRId64,
+                             subject_of(of).text, i, tensor->strides[i], stride);
+        stride *= tensor->shape[i];
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status check_shape(const side *of, uint64_t *row_elems)
+{
+    const DLTensor *tensor = of->tensor;
+    if (tensor->ndim < 2)
+        return error_set(BANYAN_ERR_INVALID,
+                         "%s has %d dimensions; it must have two or more, of which the first "
+                         "counts rows",
+                         subject_of(of).text, tensor->ndim);
+    uint64_t elems = 1, bytes = banyan_dtype_bytes(of->mixed->setup.dtype);
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] < (i == 0 ? 1 : 0))
+            return error_set(BANYAN_ERR_INVALID, "%s has extent %" PRId64 " in dimension %d",
+                             subject_of(of).text, tensor->shape[i], i);
+        if (__builtin_mul_overflow(bytes, (uint64_t)tensor->shape[i], &bytes) || bytes > BYTES_MAX)
+            return error_set(BANYAN_ERR_INVALID, "%s has more than 2^60 bytes",
+                             subject_of(of).text);
+        if (i > 0)
+            elems *= (uint64_t)tensor->shape[i];
+    }
+    *row_elems = elems;
+    return BANYAN_OK;
+}
+
+static banyan_status check_side(const side *of, uint64_t *row_elems)
+{
+    if (!of->tensor)
+        return error_set(BANYAN_ERR_INVALID, "%s is NULL", subject_of(of).text);
+    RETURN_IF_FAILED(check_shape(of, row_elems));
+    RETURN_IF_FAILED(check_type(of));
+    RETURN_IF_FAILED(check_dense(of));
+    return *row_elems > 0 ? check_device(of) : BANYAN_OK;
+}
+
+/* ---- the two together ---- */
+
+static banyan_status check_rows(const side *input, const side *output, uint64_t *rows)
+{
+    int dp = input->mixed->setup.grid.dp;
+    uint64_t in = (uint64_t)input->tensor->shape[0];
+    if (mixed_input_elems(input->op, 1, dp) > 1 && in % (uint64_t)dp != 0)
+        return error_set(BANYAN_ERR_INVALID, "%s has %" PRIu64 " rows, which dp %d does not divide",
+                         subject_of(input).text, in, dp);
+    uint64_t b = in / mixed_input_elems(input->op, 1, dp);
+    uint64_t out = b * mixed_output_elems(input->op, 1, dp);
+    if ((uint64_t)output->tensor->shape[0] != out)
+        return error_set(BANYAN_ERR_INVALID,
+                         "%s has %" PRId64 " rows; for an input of %" PRIu64 " and dp %d it must "
+                         "have %" PRIu64,
+                         subject_of(output).text, output->tensor->shape[0], in, dp, out);
+    *rows = b;
+    return BANYAN_OK;
+}
+
+static banyan_status check_alike(const side *input, const side *output)
+{
+    const DLTensor *in = input->tensor, *out = output->tensor;
+    if (in->ndim != out->ndim)
+        return error_set(BANYAN_ERR_INVALID, "%s has %d dimensions, and the input %d",
+                         subject_of(output).text, out->ndim, in->ndim);
+    for (int i = 1; i < in->ndim; i++) {
+        if (in->shape[i] != out->shape[i])
+            return error_set(BANYAN_ERR_INVALID,
+                             "%s has extent %" PRId64 " in dimension %d, and the input %" PRId64,
+                             subject_of(output).text, out->shape[i], i, in->shape[i]);
+    }
+    return BANYAN_OK;
+}
+
+static char *start_of(const DLTensor *tensor)
+{
+    return (char *)tensor->data + tensor->byte_offset;
+}
+
+static banyan_status check_overlap(const side *output, const mixed_call *call)
+{
+    const banyan_mixed *mixed = output->mixed;
+    uint64_t elem_bytes = banyan_dtype_bytes(mixed->setup.dtype);
+    int dp = mixed->setup.grid.dp;
+    uint64_t in_bytes = mixed_input_elems(call->op, call->elems, dp) * elem_bytes;
+    uint64_t out_bytes = mixed_output_elems(call->op, call->elems, dp) * elem_bytes;
+    const char *in = call->input, *out = call->output;
+    bool in_place = in == out && call->op == BANYAN_MIXED_ALLREDUCE;
+    if (in_place || in >= out + out_bytes || out >= in + in_bytes)
+        return BANYAN_OK;
+    return error_set(
+        BANYAN_ERR_INVALID, "%s [%p, +%" PRIu64 ") overlaps the input [%p, +%" PRIu64 ")%s",
+        subject_of(output).text, (const void *)out, out_bytes, (const void *)in, in_bytes,
+        call->op == BANYAN_MIXED_ALLREDUCE ? ", but is not the same memory" : "");
+}
+
+static banyan_status check_call(const side *input, const side *output, mixed_call *call)
+{
+    uint64_t row_elems, output_row_elems, rows = 0;
+    RETURN_IF_FAILED(check_side(input, &row_elems));
+    RETURN_IF_FAILED(check_side(output, &output_row_elems));
+    RETURN_IF_FAILED(check_alike(input, output));
+    RETURN_IF_FAILED(check_rows(input, output, &rows));
+    call->elems = rows * row_elems;
+    call->input = start_of(input->tensor);
+    call->output = start_of(output->tensor);
+    return call->elems > 0 ? check_overlap(output, call) : BANYAN_OK;
+}
+
+/* ---- how runs went ---- */
+
+static void keep_failure(banyan_mixed *mixed, banyan_status status)
+{
+    mixed->failed.status = status;
+    snprintf(mixed->failed.sentence, sizeof mixed->failed.sentence, "%s", banyan_last_error());
+}
+
+static void take_report(banyan_mixed *mixed)
+{
+    mixed_report report = {.verdict = MIXED_FINE};
+    mixed->ops->check(mixed->engine, &report);
+    if (report.verdict == MIXED_FINE)
+        return;
+    const char *op = banyan_mixed_op_name(report.op), *mode = banyan_mixed_mode_name(report.mode);
+    banyan_status status = BANYAN_OK;
+    if (report.verdict == MIXED_STOPPED)
+        status = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (status != BANYAN_OK)
+        status = error_set(status, "%s, while rank %d waited for rank %d in %s (%s)",
+                           banyan_last_error(), mixed->rank, report.rank, op, mode);
+    else
+        status = error_set(report.verdict == MIXED_LATE ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_ABORTED,
+                           "rank %d waited %.1f s for rank %d in %s (%s)", mixed->rank,
+                           (double)report.waited_ns / 1e9, report.rank, op, mode);
+    keep_failure(mixed, status);
+}
+
+banyan_status banyan_mixed_status(banyan_mixed *mixed)
+{
+    if (mixed->failed.status == BANYAN_OK)
+        take_report(mixed);
+    if (mixed->failed.status != BANYAN_OK)
+        return error_set(mixed->failed.status, "%s", mixed->failed.sentence);
+    for (int group = 0; group < MIXED_GROUPS; group++) {
+        if (mixed->comms[group])
+            RETURN_IF_FAILED(banyan_comm_status(mixed->comms[group]));
+    }
+    return control_check(mixed->setup.worlds[MIXED_WORLD]);
+}
+
+/* ---- running ---- */
+
+static banyan_status check_state(banyan_mixed *mixed, const void *stream)
+{
+    if (mixed->is_suspended)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: the mixed collectives are suspended; banyan_mixed_resume comes "
+                         "first",
+                         mixed->rank);
+    if (mixed_is_host(mixed))
+        RETURN_IF_FAILED(stream_check_none(stream, mixed->rank, "a mixed collective"));
+    return banyan_mixed_status(mixed);
+}
+
+banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                               const DLTensor *output, banyan_mixed_mode mode, void *stream)
+{
+    side from = {mixed, op, "input", input}, to = {mixed, op, "output", output};
+    mixed_call call = {.op = op, .mode = mode};
+    RETURN_IF_FAILED(check_state(mixed, stream));
+    RETURN_IF_FAILED(op_check(mixed, op));
+    if (mode != BANYAN_MIXED_AUTO)
+        RETURN_IF_FAILED(mode_check(mixed, op, mode));
+    RETURN_IF_FAILED(check_call(&from, &to, &call));
+    if (call.elems == 0)
+        return BANYAN_OK;
+    if (mode == BANYAN_MIXED_AUTO)
+        RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(
+            mixed, op, call.elems * banyan_dtype_bytes(mixed->setup.dtype), &call.mode));
+    if (mode_is_fused(call.mode))
+        return mixed->ops->run(mixed->engine, &call, stream);
+    return through_collectives(mixed, &call, stream);
+}

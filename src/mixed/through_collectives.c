@@ -1,0 +1,178 @@
+#include "mixed/through_collectives.h"
+
+#include "core/error.h"
+#include "mixed/modes.h"
+#include "world/control.h"
+
+/* One call, and what it goes through. */
+typedef struct way {
+    banyan_mixed *mixed;
+    const mixed_call *call;
+    uint64_t elem_bytes;
+    void *stream;
+} way;
+
+/* ---- what is needed first ---- */
+
+static banyan_status open_comm(banyan_mixed *mixed, mixed_group group)
+{
+    if (mixed->comms[group])
+        return BANYAN_OK;
+    banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+    options.device = mixed->setup.device;
+    return banyan_comm_create(mixed->setup.worlds[group], &options, &mixed->comms[group]);
+}
+
+static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
+{
+    if (mixed->nccl_is_open[group])
+        return BANYAN_OK;
+    RETURN_IF_FAILED(mixed->ops->nccl_open(mixed->engine, group));
+    mixed->nccl_is_open[group] = true;
+    return BANYAN_OK;
+}
+
+static banyan_status grow_staging(banyan_mixed *mixed, uint64_t bytes)
+{
+    void *taken = NULL;
+    if (!array_reserve(&mixed->staging, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    if (mixed_is_host(mixed)) {
+        taken = malloc((size_t)bytes);
+        if (!taken)
+            return error_no_memory((size_t)bytes, "staging of mixed collectives");
+        /* No graph has the one before. */
+        if (mixed->staging.count > 0)
+            free(mixed->staging.data[--mixed->staging.count]);
+    } else {
+        RETURN_IF_FAILED(
+            mixed->device_memory->alloc(mixed->options.device.device_id, (size_t)bytes, &taken));
+    }
+    mixed->staging.data[mixed->staging.count++] = taken;
+    mixed->staging_bytes = bytes;
+    return BANYAN_OK;
+}
+
+/* At least twice as much as before, so that what graphs keep is never more than the last. */
+static banyan_status take_staging(banyan_mixed *mixed, uint64_t bytes, void **staging)
+{
+    if (bytes > mixed->staging_bytes) {
+        uint64_t twice = 2 * mixed->staging_bytes;
+        RETURN_IF_FAILED(control_agree(mixed->setup.worlds[MIXED_WORLD],
+                                       grow_staging(mixed, bytes > twice ? bytes : twice)));
+    }
+    *staging = mixed->staging.data[mixed->staging.count - 1];
+    return BANYAN_OK;
+}
+
+/* ---- single collectives ---- */
+
+static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op op,
+                             const void *input, void *output, uint64_t elems)
+{
+    banyan_mixed *mixed = with->mixed;
+    DLDataType dtype = mixed->setup.dtype;
+    RETURN_IF_FAILED(open_comm(mixed, group));
+    banyan_comm *comm = mixed->comms[group];
+    switch (op) {
+    case BANYAN_MIXED_ALLREDUCE:
+        return banyan_allreduce(comm, input, output, elems, dtype, BANYAN_SUM, with->stream);
+    case BANYAN_MIXED_ALLGATHER:
+        return banyan_allgather(comm, input, output, elems, dtype, with->stream);
+    default:
+        return banyan_reducescatter(comm, input, output, elems, dtype, BANYAN_SUM, with->stream);
+    }
+}
+
+/* `elems` as nccl_run has them. */
+static banyan_status collective(const way *with, mixed_group group, banyan_mixed_op op,
+                                const void *input, void *output, uint64_t elems)
+{
+    banyan_mixed *mixed = with->mixed;
+    if (!mode_is_nccl(with->call->mode))
+        return by_comm(with, group, op, input, output, elems);
+    RETURN_IF_FAILED(open_nccl(mixed, group));
+    return mixed->ops->nccl_run(mixed->engine, group, op, input, output, elems, with->stream);
+}
+
+/* ---- one for the world ---- */
+
+static char *block_at(const way *with, void *buffer, int index)
+{
+    return (char *)buffer + (uint64_t)index * with->call->elems * with->elem_bytes;
+}
+
+/* Zeros add nothing to the other data-parallel ranks' rows. */
+static banyan_status place_rows(const way *with)
+{
+    const banyan_mixed *mixed = with->mixed;
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    void *output = with->call->output;
+    uint64_t bytes = with->call->elems * with->elem_bytes;
+    int before = grid->dp_index, behind = grid->dp - before - 1;
+    if (before > 0)
+        RETURN_IF_FAILED(
+            mixed->ops->zero(mixed->engine, output, (uint64_t)before * bytes, with->stream));
+    if (behind > 0)
+        RETURN_IF_FAILED(mixed->ops->zero(mixed->engine, block_at(with, output, before + 1),
+                                          (uint64_t)behind * bytes, with->stream));
+    return mixed->ops->copy(mixed->engine, block_at(with, output, before), with->call->input, bytes,
+                            with->stream);
+}
+
+static banyan_status world_gathers(const way *with)
+{
+    void *output = with->call->output;
+    RETURN_IF_FAILED(place_rows(with));
+    return collective(with, MIXED_WORLD, BANYAN_MIXED_ALLREDUCE, output, output,
+                      with->call->elems * (uint64_t)with->mixed->setup.grid.dp);
+}
+
+static banyan_status world_scatters(const way *with)
+{
+    banyan_mixed *mixed = with->mixed;
+    uint64_t bytes = with->call->elems * with->elem_bytes;
+    uint64_t dp = (uint64_t)mixed->setup.grid.dp;
+    void *sums;
+    RETURN_IF_FAILED(take_staging(mixed, bytes * dp, &sums));
+    RETURN_IF_FAILED(collective(with, MIXED_WORLD, BANYAN_MIXED_ALLREDUCE, with->call->input, sums,
+                                with->call->elems * dp));
+    return mixed->ops->copy(mixed->engine, with->call->output,
+                            block_at(with, sums, mixed->setup.grid.dp_index), bytes, with->stream);
+}
+
+static banyan_status by_world(const way *with)
+{
+    switch (with->call->op) {
+    case BANYAN_MIXED_ALLREDUCE_ALLGATHER:
+        return world_gathers(with);
+    case BANYAN_MIXED_REDUCESCATTER_ALLREDUCE:
+        return world_scatters(with);
+    default:
+        return collective(with, MIXED_WORLD, with->call->op, with->call->input, with->call->output,
+                          with->call->elems);
+    }
+}
+
+/* ---- two ---- */
+
+static banyan_status by_two(const way *with)
+{
+    const mixed_call *call = with->call;
+    if (call->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER) {
+        void *own = block_at(with, call->output, with->mixed->setup.grid.dp_index);
+        RETURN_IF_FAILED(
+            collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, call->input, own, call->elems));
+        return collective(with, MIXED_DP, BANYAN_MIXED_ALLGATHER, own, call->output, call->elems);
+    }
+    RETURN_IF_FAILED(collective(with, MIXED_DP, BANYAN_MIXED_REDUCESCATTER, call->input,
+                                call->output, call->elems));
+    return collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, call->output, call->output,
+                      call->elems);
+}
+
+banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *call, void *stream)
+{
+    way with = {mixed, call, banyan_dtype_bytes(mixed->setup.dtype), stream};
+    return mode_is_two(call->mode) ? by_two(&with) : by_world(&with);
+}

@@ -1,0 +1,78 @@
+#include "mixed/worlds.h"
+
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "mixed/grid.h"
+#include "world/control.h"
+
+static int group_size(const banyan_mixed_grid *grid, mixed_group group)
+{
+    switch (group) {
+    case MIXED_NODE:
+        return grid->local_size;
+    case MIXED_TP:
+        return grid->tp;
+    case MIXED_DP:
+        return grid->dp;
+    default:
+        return grid->nodes * grid->local_size;
+    }
+}
+
+/* The world rank of the group's index-th member; `grid` is of one of them. */
+static int member_at(const banyan_mixed_grid *grid, mixed_group group, int index)
+{
+    switch (group) {
+    case MIXED_NODE:
+        return grid->node * grid->local_size + index;
+    case MIXED_TP:
+        return grid_rank_at(grid, index, grid->dp_index);
+    case MIXED_DP:
+        return grid_rank_at(grid, grid->tp_index, index);
+    default:
+        return index;
+    }
+}
+
+banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
+                          banyan_world *worlds[MIXED_GROUPS])
+{
+    size_t bytes = (size_t)banyan_world_size(world) * sizeof(int);
+    int *ranks = malloc(bytes);
+    for (int group = 0; group < MIXED_GROUPS; group++)
+        worlds[group] = NULL;
+    banyan_status status = control_agree(
+        world, ranks ? BANYAN_OK : error_no_memory(bytes, "the groups of a mixed grid"));
+    for (int group = 0; group < MIXED_GROUPS && status == BANYAN_OK; group++) {
+        int count = group_size(grid, (mixed_group)group);
+        for (int i = 0; i < count; i++)
+            ranks[i] = member_at(grid, (mixed_group)group, i);
+        banyan_world *parent = group == MIXED_WORLD ? world : worlds[MIXED_WORLD];
+        status = banyan_world_split(parent, ranks, count, &worlds[group]);
+    }
+    free(ranks);
+    if (status != BANYAN_OK)
+        worlds_close(worlds);
+    return status;
+}
+
+void worlds_close(banyan_world *worlds[MIXED_GROUPS])
+{
+    for (int group = MIXED_GROUPS; group-- > 0;) {
+        (void)banyan_world_close(worlds[group]);
+        worlds[group] = NULL;
+    }
+}
+
+bool worlds_are_near(const banyan_world *world, const banyan_mixed_grid *grid, mixed_group group)
+{
+    int ranks = grid->nodes * grid->local_size;
+    for (int r = 0; r < ranks; r++) {
+        banyan_mixed_grid its = grid_of_rank(grid, r);
+        int first = member_at(&its, group, 0);
+        if (banyan_world_node_of(world, r) != banyan_world_node_of(world, first))
+            return false;
+    }
+    return true;
+}
