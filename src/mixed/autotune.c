@@ -1,10 +1,163 @@
+#include "mixed/autotune.h"
+
+#include <string.h>
+
 #include "core/error.h"
 #include "mixed/modes.h"
+
+/* ---- choices ---- */
+
+/* By ratio: is `bytes` nearer to `high` than to `low`, both powers of two or not? */
+static bool is_nearer_to_higher(uint64_t bytes, uint64_t low, uint64_t high)
+{
+    return (double)bytes * (double)bytes > (double)low * (double)high;
+}
+
+static banyan_mixed_mode nearest(const mixed_choices *choices, uint64_t bytes)
+{
+    size_t i = 0;
+    while (i + 1 < choices->count &&
+           is_nearer_to_higher(bytes, choices->data[i].bytes, choices->data[i + 1].bytes))
+        i++;
+    return choices->data[i].mode;
+}
 
 banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed, banyan_mixed_op op,
                                                 uint64_t bytes, banyan_mixed_mode *mode)
 {
     RETURN_IF_FAILED(op_check(mixed, op));
-    *mode = mode_default(mixed, op, bytes);
+    const mixed_choices *choices = &mixed->choices[op];
+    *mode = choices->count > 0 ? nearest(choices, bytes) : mode_default(mixed, op, bytes);
+    return BANYAN_OK;
+}
+
+/* ---- measurements ---- */
+
+/* Of one operation and size: [begin, end). Those that are not valid here are passed over. */
+static void choose(banyan_mixed *mixed, banyan_mixed_timing *timings, size_t begin, size_t end)
+{
+    banyan_mixed_timing *best = NULL;
+    char reason[MODE_REASON_BYTES];
+    for (size_t i = begin; i < end; i++) {
+        banyan_mixed_timing *one = &timings[i];
+        one->is_best = false;
+        if ((!best || one->ns < best->ns) &&
+            mode_is_valid(mixed, one->op, one->mode, reason, sizeof reason))
+            best = one;
+    }
+    if (!best)
+        return;
+    best->is_best = true;
+    mixed_choices *choices = &mixed->choices[best->op];
+    choices->data[choices->count++] = (mixed_choice){best->bytes, best->mode};
+}
+
+static size_t end_of_size(const banyan_mixed_timing *timings, size_t begin, size_t count)
+{
+    size_t end = begin;
+    while (end < count && timings[end].op == timings[begin].op &&
+           timings[end].bytes == timings[begin].bytes)
+        end++;
+    return end;
+}
+
+banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count)
+{
+    autotune_free(mixed);
+    bool fits = array_reserve(&mixed->timings, count);
+    for (int op = 0; op < BANYAN_MIXED_OPS && fits; op++)
+        fits = array_reserve(&mixed->choices[op], count);
+    if (!fits) {
+        autotune_free(mixed);
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    if (count > 0)
+        memcpy(mixed->timings.data, timings, count * sizeof *timings);
+    mixed->timings.count = count;
+    for (size_t i = 0, end; i < count; i = end) {
+        end = end_of_size(timings, i, count);
+        choose(mixed, mixed->timings.data, i, end);
+    }
+    return BANYAN_OK;
+}
+
+void autotune_free(banyan_mixed *mixed)
+{
+    array_free(&mixed->timings);
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++)
+        array_free(&mixed->choices[op]);
+}
+
+banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_t index,
+                                     banyan_mixed_timing *timing)
+{
+    if (!mixed || !timing)
+        return error_set(BANYAN_ERR_INVALID, "a timing is asked of no context, or for nobody");
+    if (index >= mixed->timings.count)
+        return error_set(BANYAN_ERR_NOT_FOUND, "there are %zu timings, and none has the number %zu",
+                         mixed->timings.count, index);
+    *timing = mixed->timings.data[index];
+    return BANYAN_OK;
+}
+
+/* ---- for people ---- */
+
+static bool is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
+{
+    for (size_t i = 0; i < mixed->timings.count; i++) {
+        if (mixed->timings.data[i].mode == mode)
+            return true;
+    }
+    return false;
+}
+
+static int column_width(banyan_mixed_mode mode)
+{
+    return (int)strlen(banyan_mixed_mode_name(mode)) + 2;
+}
+
+static void print_head(const banyan_mixed *mixed, FILE *file)
+{
+    fprintf(file, "%-24s%12s", "µs", "bytes");
+    for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
+        if (is_timed(mixed, (banyan_mixed_mode)mode))
+            fprintf(file, "%*s", column_width((banyan_mixed_mode)mode),
+                    banyan_mixed_mode_name((banyan_mixed_mode)mode));
+    }
+    fputc('\n', file);
+}
+
+/* The best has a star. */
+static void print_cell(const banyan_mixed_timing *row, size_t count, banyan_mixed_mode mode,
+                       FILE *file)
+{
+    char text[32] = "-";
+    for (size_t i = 0; i < count; i++) {
+        if (row[i].mode == mode)
+            snprintf(text, sizeof text, "%.1f%s", (double)row[i].ns / 1000,
+                     row[i].is_best ? "*" : "");
+    }
+    fprintf(file, "%*s", column_width(mode), text);
+}
+
+banyan_status banyan_mixed_print_autotune(const banyan_mixed *mixed, FILE *file)
+{
+    if (!mixed || !file)
+        return error_set(BANYAN_ERR_INVALID, "a table is printed of no context, or into no file");
+    size_t count = mixed->timings.count;
+    if (count > 0)
+        print_head(mixed, file);
+    for (size_t i = 0, end; i < count; i = end) {
+        const banyan_mixed_timing *row = &mixed->timings.data[i];
+        end = end_of_size(mixed->timings.data, i, count);
+        fprintf(file, "%-23s%12llu", banyan_mixed_op_name(row->op), (unsigned long long)row->bytes);
+        for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
+            if (is_timed(mixed, (banyan_mixed_mode)mode))
+                print_cell(row, end - i, (banyan_mixed_mode)mode, file);
+        }
+        fputc('\n', file);
+    }
+    if (ferror(file) || fflush(file) != 0)
+        return error_set_errno("the autotuned table cannot be written");
     return BANYAN_OK;
 }

@@ -10,6 +10,13 @@
 #include "memory/device.h"
 #include "mixed/engine.h"
 
+/* The fastest mode of a size that was measured, of one operation: ascending sizes. */
+typedef struct mixed_choice {
+    uint64_t bytes;
+    banyan_mixed_mode mode;
+} mixed_choice;
+typedef ARRAY(mixed_choice) mixed_choices;
+
 struct banyan_mixed {
     banyan_world *world;          /* the caller's */
     banyan_mixed_options options; /* `autotune` is NULL: who opens reads it */
@@ -34,6 +41,7 @@ struct banyan_mixed {
     uint64_t staging_bytes;
 
     ARRAY(banyan_mixed_timing) timings; /* by operation, size and mode */
+    mixed_choices choices[BANYAN_MIXED_OPS];
     /* The first run that failed, until a resume. */
     struct {
         banyan_status status;

@@ -6,6 +6,7 @@
 #include "core/module.h"
 #include "core/options.h"
 #include "mixed/agree.h"
+#include "mixed/autotune.h"
 #include "mixed/grid.h"
 #include "mixed/host.h"
 #include "mixed/live.h"
@@ -104,7 +105,7 @@ static void mixed_free(banyan_mixed *mixed)
             mixed->device_memory->free(mixed->options.device.device_id, mixed->staging.data[i]);
     }
     array_free(&mixed->staging);
-    array_free(&mixed->timings);
+    autotune_free(mixed);
     worlds_close(mixed->setup.worlds);
     free(mixed);
 }
@@ -212,12 +213,22 @@ banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
     return BANYAN_OK;
 }
 
-static banyan_status open_steps(banyan_mixed *mixed)
+/* Rank 0's file, or none, is everybody's. */
+static banyan_status open_table(banyan_mixed *mixed, const char *path)
+{
+    int has_path = path != NULL;
+    RETURN_IF_FAILED(banyan_world_broadcast(mixed->world, &has_path, sizeof has_path, 0));
+    if (has_path)
+        return banyan_mixed_load_autotune(mixed, path ? path : "");
+    return mixed->options.use_autotune ? banyan_mixed_run_autotune(mixed) : BANYAN_OK;
+}
+
+static banyan_status open_steps(banyan_mixed *mixed, const char *autotune)
 {
     RETURN_IF_FAILED(banyan_mixed_init_virtual_memory(mixed));
     if (!mixed_is_host(mixed) && mixed->setup.grid.nodes > 1)
         RETURN_IF_FAILED(banyan_mixed_init_nvshmem(mixed));
-    return BANYAN_OK;
+    return open_table(mixed, autotune);
 }
 
 banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
@@ -226,7 +237,7 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
     CONTROL_CALL(world, __func__);
     banyan_mixed *made;
     RETURN_IF_FAILED(banyan_mixed_create(world, options, &made));
-    banyan_status status = open_steps(made);
+    banyan_status status = open_steps(made, options ? options->autotune : NULL);
     if (status != BANYAN_OK) {
         (void)live_remove(made);
         mixed_free(made);

@@ -1,0 +1,13 @@
+/* Which mode is fastest for which size: measured, read, selected. */
+#ifndef MIXED_AUTOTUNE_H
+#define MIXED_AUTOTUNE_H
+
+#include "mixed/mixed.h"
+
+/* Take these measurements, sorted by operation, size and mode, for the context's; the fastest of
+ * those modes that are valid here is chosen for each size. */
+banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count);
+
+void autotune_free(banyan_mixed *mixed);
+
+#endif

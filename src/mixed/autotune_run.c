@@ -1,0 +1,183 @@
+/* Measuring: every valid mode of every valid operation, size by size. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "memory/device.h"
+#include "mixed/autotune.h"
+#include "mixed/grid.h"
+#include "mixed/modes.h"
+#include "world/control.h"
+
+#define LEAST_BYTES (UINT64_C(1) << 10)
+#define BATCHES 5            /* the median of so many is taken */
+#define BATCH_NS 1000000     /* of so long, about */
+#define TIMES_MOST 40        /* calls a batch */
+#define OP_NS (2 * NS_PER_S) /* no larger size begins after so long with an operation */
+#define HOPELESS 4           /* times as slow as the best; the mode is not tried for more bytes */
+
+/* What is measured now. */
+struct trial {
+    banyan_mixed *mixed;
+    banyan_mixed_op op;
+    banyan_mixed_mode mode;
+    uint64_t elems; /* of b rows */
+    void *input, *output;
+};
+
+static banyan_status queue(void *context, void *stream)
+{
+    const struct trial *trial = context;
+    const mixed_engine_setup *setup = &trial->mixed->setup;
+    int64_t dp = setup->grid.dp, elems = (int64_t)trial->elems;
+    int64_t in[] = {mixed_input_elems(trial->op, 1, (int)dp) == 1 ? 1 : dp, elems};
+    int64_t out[] = {mixed_output_elems(trial->op, 1, (int)dp) == 1 ? 1 : dp, elems};
+    DLTensor input = {.data = trial->input,
+                      .device = setup->device,
+                      .ndim = 2,
+                      .dtype = setup->dtype,
+                      .shape = in};
+    DLTensor output = input;
+    output.data = trial->output;
+    output.shape = out;
+    return banyan_mixed_run(trial->mixed, trial->op, &input, &output, trial->mode, stream);
+}
+
+/* Of the slowest rank. */
+static banyan_status measure_once(struct trial *trial, uint32_t times, uint64_t *ns)
+{
+    banyan_mixed *mixed = trial->mixed;
+    uint64_t mine = 0;
+    banyan_status status = mixed->ops->measure(mixed->engine, queue, trial, times, &mine);
+    RETURN_IF_FAILED(control_agree(mixed->world, status));
+    return control_max(mixed->world, mine, ns);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    return (one > other) - (one < other);
+}
+
+static banyan_status measure(struct trial *trial, uint64_t *ns)
+{
+    uint64_t first, batches[BATCHES];
+    RETURN_IF_FAILED(measure_once(trial, 2, &first));
+    uint64_t times = first > 0 ? BATCH_NS / first : TIMES_MOST;
+    times = times < 2 ? 2 : times > TIMES_MOST ? TIMES_MOST : times;
+    for (int i = 0; i < BATCHES; i++)
+        RETURN_IF_FAILED(measure_once(trial, (uint32_t)times, &batches[i]));
+    qsort(batches, BATCHES, sizeof *batches, by_value);
+    *ns = batches[BATCHES / 2];
+    return BANYAN_OK;
+}
+
+/* ---- sizes ---- */
+
+typedef ARRAY(banyan_mixed_timing) timings;
+
+/* One size in all modes that are still worth it, `alive`. */
+static banyan_status measure_size(struct trial *trial, uint64_t bytes, bool *alive, timings *made)
+{
+    banyan_mixed *mixed = trial->mixed;
+    size_t begin = made->count;
+    uint64_t best = UINT64_MAX;
+    trial->elems = bytes / banyan_dtype_bytes(mixed->setup.dtype);
+    for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
+        uint64_t ns;
+        if (!alive[mode])
+            continue;
+        trial->mode = (banyan_mixed_mode)mode;
+        RETURN_IF_FAILED(measure(trial, &ns));
+        if (!array_push(made, (banyan_mixed_timing){trial->op, bytes, trial->mode, ns, false}))
+            return BANYAN_ERR_NO_MEMORY;
+        best = ns < best ? ns : best;
+    }
+    for (size_t i = begin; i < made->count; i++)
+        alive[made->data[i].mode] = made->data[i].ns / HOPELESS < best;
+    return BANYAN_OK;
+}
+
+/* Whether there is time for more is rank 0's to say, since all must agree. */
+static banyan_status has_time(banyan_world *world, uint64_t end_ns, bool *has)
+{
+    uint64_t left = banyan_world_rank(world) == 0 && time_now_ns() < end_ns;
+    RETURN_IF_FAILED(control_max(world, left, &left));
+    *has = left;
+    return BANYAN_OK;
+}
+
+static banyan_status measure_op(struct trial *trial, timings *made)
+{
+    banyan_mixed *mixed = trial->mixed;
+    bool alive[BANYAN_MIXED_MODES] = {false}, more = true;
+    char reason[MODE_REASON_BYTES];
+    for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++)
+        alive[mode] =
+            mode_is_valid(mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason);
+    uint64_t end_ns = time_now_ns() + OP_NS;
+    for (uint64_t bytes = LEAST_BYTES; bytes <= mixed->setup.max_bytes && more; bytes *= 2) {
+        RETURN_IF_FAILED(measure_size(trial, bytes, alive, made));
+        RETURN_IF_FAILED(has_time(mixed->world, end_ns, &more));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status measure_all(struct trial *trial)
+{
+    timings made = {0};
+    banyan_status status = BANYAN_OK;
+    for (int op = 0; op < BANYAN_MIXED_OPS && status == BANYAN_OK; op++) {
+        trial->op = (banyan_mixed_op)op;
+        if (grid_allows(&trial->mixed->setup.grid, trial->op))
+            status = measure_op(trial, &made);
+    }
+    if (status == BANYAN_OK)
+        status = autotune_take(trial->mixed, made.data, made.count);
+    array_free(&made);
+    return control_agree(trial->mixed->world, status);
+}
+
+/* ---- buffers ---- */
+
+static banyan_status buffer_alloc(DLDevice device, size_t bytes, void **buffer)
+{
+    const memory_device_ops *ops;
+    if (device_is_host(device)) {
+        *buffer = calloc(1, bytes);
+        return *buffer ? BANYAN_OK : error_no_memory(bytes, "what autotuning runs with");
+    }
+    RETURN_IF_FAILED(memory_device_find(device.device_type, &ops));
+    RETURN_IF_FAILED(ops->alloc(device.device_id, bytes, buffer));
+    return ops->fill(*buffer, 0, bytes);
+}
+
+static void buffer_free(DLDevice device, void *buffer)
+{
+    const memory_device_ops *ops;
+    if (device_is_host(device))
+        free(buffer);
+    else if (buffer && memory_device_find(device.device_type, &ops) == BANYAN_OK)
+        ops->free(device.device_id, buffer);
+}
+
+banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
+{
+    if (!mixed || !mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID, "mixed collectives are tuned before their memory is "
+                                             "there (banyan_mixed_init_virtual_memory)");
+    CONTROL_CALL(mixed->world, __func__);
+    DLDevice device = mixed->setup.device;
+    size_t bytes = mixed->setup.max_bytes * (uint64_t)mixed->setup.grid.dp;
+    struct trial trial = {.mixed = mixed};
+    banyan_status status = buffer_alloc(device, bytes, &trial.input);
+    if (status == BANYAN_OK)
+        status = buffer_alloc(device, bytes, &trial.output);
+    status = control_agree(mixed->world, status);
+    if (status == BANYAN_OK)
+        status = measure_all(&trial);
+    buffer_free(device, trial.output);
+    buffer_free(device, trial.input);
+    return status;
+}
