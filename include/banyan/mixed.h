@@ -173,6 +173,12 @@ BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op o
 /* How the runs went that have ended, as banyan_comm_status. Local; does not wait. */
 BANYAN_API banyan_status banyan_mixed_status(banyan_mixed *mixed);
 
+/* Time of one such call: the median of several batches on the slowest rank, on a GPU by the device,
+ * in a graph of calls. It waits, and leaves the result in the output. Collective. */
+BANYAN_API banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op,
+                                              const DLTensor *input, const DLTensor *output,
+                                              banyan_mixed_mode mode, uint64_t *ns);
+
 /* ---- the autotuned table ---- */
 
 /* The mode for so many bytes of b rows: the nearest measured size's, by ratio; not tuned: the

@@ -11,9 +11,6 @@
 #include "world/control.h"
 
 #define LEAST_BYTES (UINT64_C(1) << 10)
-#define BATCHES 5            /* the median of so many is taken */
-#define BATCH_NS 1000000     /* of so long, about */
-#define TIMES_MOST 40        /* calls a batch */
 #define OP_NS (2 * NS_PER_S) /* no larger size begins after so long with an operation */
 #define HOPELESS 4           /* times as slow as the best; the mode is not tried for more bytes */
 
@@ -21,18 +18,18 @@
 struct trial {
     banyan_mixed *mixed;
     banyan_mixed_op op;
-    banyan_mixed_mode mode;
-    uint64_t elems; /* of b rows */
     void *input, *output;
 };
 
-static banyan_status queue(void *context, void *stream)
+/* With b rows of `bytes` in all. */
+static banyan_status measure(const struct trial *trial, uint64_t bytes, banyan_mixed_mode mode,
+                             uint64_t *ns)
 {
-    const struct trial *trial = context;
     const mixed_engine_setup *setup = &trial->mixed->setup;
-    int64_t dp = setup->grid.dp, elems = (int64_t)trial->elems;
-    int64_t in[] = {mixed_input_elems(trial->op, 1, (int)dp) == 1 ? 1 : dp, elems};
-    int64_t out[] = {mixed_output_elems(trial->op, 1, (int)dp) == 1 ? 1 : dp, elems};
+    uint64_t elems = bytes / banyan_dtype_bytes(setup->dtype);
+    int dp = setup->grid.dp;
+    int64_t in[] = {(int64_t)mixed_input_elems(trial->op, 1, dp), (int64_t)elems};
+    int64_t out[] = {(int64_t)mixed_output_elems(trial->op, 1, dp), (int64_t)elems};
     DLTensor input = {.data = trial->input,
                       .device = setup->device,
                       .ndim = 2,
@@ -41,36 +38,7 @@ static banyan_status queue(void *context, void *stream)
     DLTensor output = input;
     output.data = trial->output;
     output.shape = out;
-    return banyan_mixed_run(trial->mixed, trial->op, &input, &output, trial->mode, stream);
-}
-
-/* Of the slowest rank. */
-static banyan_status measure_once(struct trial *trial, uint32_t times, uint64_t *ns)
-{
-    banyan_mixed *mixed = trial->mixed;
-    uint64_t mine = 0;
-    banyan_status status = mixed->ops->measure(mixed->engine, queue, trial, times, &mine);
-    RETURN_IF_FAILED(control_agree(mixed->world, status));
-    return control_max(mixed->world, mine, ns);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
-    return (one > other) - (one < other);
-}
-
-static banyan_status measure(struct trial *trial, uint64_t *ns)
-{
-    uint64_t first, batches[BATCHES];
-    RETURN_IF_FAILED(measure_once(trial, 2, &first));
-    uint64_t times = first > 0 ? BATCH_NS / first : TIMES_MOST;
-    times = times < 2 ? 2 : times > TIMES_MOST ? TIMES_MOST : times;
-    for (int i = 0; i < BATCHES; i++)
-        RETURN_IF_FAILED(measure_once(trial, (uint32_t)times, &batches[i]));
-    qsort(batches, BATCHES, sizeof *batches, by_value);
-    *ns = batches[BATCHES / 2];
-    return BANYAN_OK;
+    return banyan_mixed_measure(trial->mixed, trial->op, &input, &output, mode, ns);
 }
 
 /* ---- sizes ---- */
@@ -78,19 +46,18 @@ static banyan_status measure(struct trial *trial, uint64_t *ns)
 typedef ARRAY(banyan_mixed_timing) timings;
 
 /* One size in all modes that are still worth it, `alive`. */
-static banyan_status measure_size(struct trial *trial, uint64_t bytes, bool *alive, timings *made)
+static banyan_status measure_size(const struct trial *trial, uint64_t bytes, bool *alive,
+                                  timings *made)
 {
-    banyan_mixed *mixed = trial->mixed;
     size_t begin = made->count;
     uint64_t best = UINT64_MAX;
-    trial->elems = bytes / banyan_dtype_bytes(mixed->setup.dtype);
     for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
         uint64_t ns;
         if (!alive[mode])
             continue;
-        trial->mode = (banyan_mixed_mode)mode;
-        RETURN_IF_FAILED(measure(trial, &ns));
-        if (!array_push(made, (banyan_mixed_timing){trial->op, bytes, trial->mode, ns, false}))
+        RETURN_IF_FAILED(measure(trial, bytes, (banyan_mixed_mode)mode, &ns));
+        if (!array_push(
+                made, (banyan_mixed_timing){trial->op, bytes, (banyan_mixed_mode)mode, ns, false}))
             return BANYAN_ERR_NO_MEMORY;
         best = ns < best ? ns : best;
     }
@@ -108,7 +75,7 @@ static banyan_status has_time(banyan_world *world, uint64_t end_ns, bool *has)
     return BANYAN_OK;
 }
 
-static banyan_status measure_op(struct trial *trial, timings *made)
+static banyan_status measure_op(const struct trial *trial, timings *made)
 {
     banyan_mixed *mixed = trial->mixed;
     bool alive[BANYAN_MIXED_MODES] = {false}, more = true;

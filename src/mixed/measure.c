@@ -1,0 +1,58 @@
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "mixed/mixed.h"
+#include "world/control.h"
+
+#define BATCHES 5        /* the median of so many is taken */
+#define BATCH_NS 1000000 /* of so long, about */
+#define TIMES_MOST 40    /* calls a batch */
+
+/* What is measured. */
+struct call {
+    banyan_mixed *mixed;
+    banyan_mixed_op op;
+    banyan_mixed_mode mode;
+    const DLTensor *input, *output;
+};
+
+static banyan_status queue(void *context, void *stream)
+{
+    const struct call *call = context;
+    return banyan_mixed_run(call->mixed, call->op, call->input, call->output, call->mode, stream);
+}
+
+/* Of the slowest rank. */
+static banyan_status batch(struct call *call, uint32_t times, uint64_t *ns)
+{
+    banyan_mixed *mixed = call->mixed;
+    uint64_t mine = 0;
+    banyan_status status = mixed->ops->measure(mixed->engine, queue, call, times, &mine);
+    RETURN_IF_FAILED(control_agree(mixed->world, status));
+    return control_max(mixed->world, mine, ns);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    return (one > other) - (one < other);
+}
+
+banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                                   const DLTensor *output, banyan_mixed_mode mode, uint64_t *ns)
+{
+    if (!mixed || !ns || !mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID, "a mixed collective is measured of no context, for "
+                                             "nobody, or before its memory is there");
+    CONTROL_CALL(mixed->world, __func__);
+    struct call call = {mixed, op, mode, input, output};
+    uint64_t first, batches[BATCHES];
+    RETURN_IF_FAILED(batch(&call, 2, &first));
+    uint64_t times = first > 0 ? BATCH_NS / first : TIMES_MOST;
+    times = times < 2 ? 2 : times > TIMES_MOST ? TIMES_MOST : times;
+    for (int i = 0; i < BATCHES; i++)
+        RETURN_IF_FAILED(batch(&call, (uint32_t)times, &batches[i]));
+    qsort(batches, BATCHES, sizeof *batches, by_value);
+    *ns = batches[BATCHES / 2];
+    return BANYAN_OK;
+}
