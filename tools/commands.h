@@ -13,6 +13,7 @@ int algo_command(int argc, char **argv);
 int tune_command(int argc, char **argv);
 int simulate_command(int argc, char **argv);
 int topo_command(int argc, char **argv);
+int mixed_command(int argc, char **argv);
 int bench_command(int argc, char **argv);
 
 #endif

@@ -22,6 +22,7 @@ static const struct command {
     {"plan", "show, draw and compare plans, count what they move", plan_command},
     {"simulate", "predict how long a plan takes on a machine", simulate_command},
     {"topo", "the machines that plans are simulated on", topo_command},
+    {"mixed", "run a grid's mixed collectives, check them and time them", mixed_command},
     {"bench", "measure collectives between GPUs beside NCCL's", bench_command},
     {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
 };

@@ -158,6 +158,9 @@ typedef struct banyan_mixed_grid {
 } banyan_mixed_grid;
 BANYAN_API banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed);
 
+/* The world rank with these indices in its groups. Any thread. */
+BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index);
+
 /* ---- running ---- */
 
 /* Errors, before anything moves: INVALID for an operation or mode that the grid does not allow, for

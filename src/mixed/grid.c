@@ -94,7 +94,7 @@ banyan_mixed_grid grid_of_rank(const banyan_mixed_grid *grid, int rank)
     return other;
 }
 
-int grid_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index)
+int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index)
 {
     int local = tp_index % grid->local_tp + dp_index % grid->local_dp * grid->local_tp;
     int node = tp_index / grid->local_tp + dp_index / grid->local_dp * grid->inter_tp;

@@ -14,7 +14,7 @@ banyan_status grid_resolve(const banyan_mixed_options *options, int rank, int ra
 banyan_mixed_grid grid_of_rank(const banyan_mixed_grid *grid, int rank);
 
 /* The world rank with these indices in its groups. */
-int grid_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index);
+#define grid_rank_at banyan_mixed_rank_at
 
 /* Does the grid allow the operation? */
 bool grid_allows(const banyan_mixed_grid *grid, banyan_mixed_op op);

@@ -1,0 +1,151 @@
+/* banyan mixed: the collectives of a tensor-parallel by data-parallel grid, checked and timed. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "commands.h"
+#include "forked.h"
+#include "mixed_job.h"
+#include "options.h"
+#include "out_file.h"
+
+#define WHO "banyan mixed"
+#define RANKS_MOST 64
+#define HIDDEN_MOST (1 << 24)
+
+/* ---- sizes ---- */
+
+static void make_sizes(mixed_job *job)
+{
+    for (uint64_t rows = job->rows[0]; rows <= job->rows[1] && job->size_count < MIXED_SIZES_MOST;
+         rows *= 2)
+        job->sizes[job->size_count++].rows = rows;
+}
+
+/* ---- running ---- */
+
+static int report(const mixed_job *job)
+{
+    char text[MIXED_WRONG_BYTES];
+    if (!job->json)
+        mixed_report(job);
+    else if (!mixed_report_json(job))
+        return 1;
+    if (job->svg_path && !mixed_plot(job)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job->svg_path, strerror(errno));
+        return 1;
+    }
+    const char *wrong = mixed_report_wrong(job, text);
+    if (wrong)
+        fprintf(stderr, WHO ": %s\n", wrong);
+    return wrong ? 1 : 0;
+}
+
+static int run_ranks(mixed_job *job)
+{
+    make_sizes(job);
+    int code = forked_run(WHO, job->ranks, mixed_rank, job, job->failed);
+    return code == 0 ? report(job) : code;
+}
+
+static int run(mixed_job *job)
+{
+    size_t bytes = MIXED_SIZES_MOST * sizeof *job->sizes;
+    int code = 1;
+    if (job->svg_path && !out_file_possible(job->svg_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job->svg_path, strerror(errno));
+        return 1;
+    }
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    job->failed = failure_create();
+    if (shared != MAP_FAILED && job->failed) {
+        job->sizes = shared;
+        code = run_ranks(job);
+    } else {
+        fprintf(stderr, WHO ": out of memory\n");
+    }
+    failure_destroy(job->failed);
+    if (shared != MAP_FAILED)
+        munmap(shared, bytes);
+    return code;
+}
+
+/* ---- the command ---- */
+
+/* What is not given takes 1; nodes, when they are given alone, are tensor-parallel. */
+static int resolve(const option_table *table, mixed_job *job, const char *dtype)
+{
+    banyan_mixed_options *options = &job->options;
+    options->local_tp += options->local_tp == 0;
+    options->local_dp += options->local_dp == 0;
+    options->inter_dp += options->inter_dp == 0;
+    if (options->inter_tp == 0)
+        options->inter_tp =
+            options->nodes > options->inter_dp ? options->nodes / options->inter_dp : 1;
+    int64_t nodes = (int64_t)options->inter_tp * options->inter_dp;
+    int64_t ranks = nodes * options->local_tp * options->local_dp;
+    if (options->nodes > 0 && options->nodes != nodes)
+        return options_refuse(table, "--nodes %d is not --inter-tp %d × --inter-dp %d",
+                              options->nodes, options->inter_tp, options->inter_dp);
+    if (ranks > RANKS_MOST)
+        return options_refuse(table, "a grid of %lld ranks is more than the %d of this command",
+                              (long long)ranks, RANKS_MOST);
+    options->nodes = (int)nodes;
+    job->ranks = (int)ranks;
+    if (banyan_dtype_parse(dtype, &options->dtype) != BANYAN_OK ||
+        (job->op_name && banyan_mixed_op_parse(job->op_name, &job->op) != BANYAN_OK) ||
+        (job->mode_name && banyan_mixed_mode_parse(job->mode_name, &job->mode) != BANYAN_OK))
+        return options_refuse(table, "%s", banyan_last_error());
+    return 0;
+}
+
+int mixed_command(int argc, char **argv)
+{
+    mixed_job job = {.options = BANYAN_MIXED_OPTIONS_INIT, .rows = {1, 1024}};
+    banyan_mixed_options *options = &job.options;
+    const char *dtype = "bf16";
+    int hidden = 8192;
+    bool untuned = false;
+    const option_entry entries[] = {
+        {"local-tp", '\0', OPTION_COUNT, &options->local_tp, "N",
+         "tensor-parallel ranks of a node (1)", 1, RANKS_MOST},
+        {"local-dp", '\0', OPTION_COUNT, &options->local_dp, "N",
+         "data-parallel ranks of a node (1)", 1, RANKS_MOST},
+        {"inter-tp", '\0', OPTION_COUNT, &options->inter_tp, "N", "tensor-parallel nodes (1)", 1,
+         RANKS_MOST},
+        {"inter-dp", '\0', OPTION_COUNT, &options->inter_dp, "N", "data-parallel nodes (1)", 1,
+         RANKS_MOST},
+        {"nodes", '\0', OPTION_COUNT, &options->nodes, "N",
+         "that this machine is taken for (inter-tp × inter-dp)", 1, RANKS_MOST},
+        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "between GPUs, one a rank", 0, 0},
+        {"rows", '\0', OPTION_RANGE, job.rows, "LOW:HIGH", "by powers of two (1:1024)", 0, 0},
+        {"hidden", '\0', OPTION_COUNT, &hidden, "N", "elements of a row (8192)", 1, HIDDEN_MOST},
+        {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE", "f16, bf16 or f32 (bf16)", 0, 0},
+        {"op", '\0', OPTION_TEXT, &job.op_name, "NAME", "this operation (all of the grid's)", 0, 0},
+        {"mode", '\0', OPTION_TEXT, &job.mode_name, "NAME",
+         "this mode; auto: the autotuned one (all that are valid)", 0, 0},
+        {"max-bytes", '\0', OPTION_BYTES, &options->max_bytes, "BYTES",
+         "of b rows that one launch carries (64M)", 0, 0},
+        {"no-autotune", '\0', OPTION_FLAG, &untuned, NULL, "choose modes by the default", 0, 0},
+        {"autotune", '\0', OPTION_TEXT, &options->autotune, "FILE", "read the autotuned table", 0,
+         0},
+        {"save-autotune", '\0', OPTION_TEXT, &job.save_path, "FILE", "write it", 0, 0},
+        {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object, no table", 0, 0},
+        {"svg", '\0', OPTION_TEXT, &job.svg_path, "FILE", "draw time over size", 0, 0},
+    };
+    const option_table table = {
+        WHO, "--local-tp N --local-dp N [options]",
+        "Run the collectives of a tensor-parallel by data-parallel grid between processes of this\n"
+        "machine, or its GPUs, check every element of every output, and time them: by operation,\n"
+        "mode and number of rows, with the mode marked that autotuning chose. Inputs are whole\n"
+        "numbers of rank and place whose sums are exact; outputs are poisoned before.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    options_result result = options_parse_only(&table, argc, argv);
+    if (result != OPTIONS_OK)
+        return options_exit_code(result);
+    job.hidden = (uint64_t)hidden;
+    options->use_autotune = !untuned;
+    int refused = resolve(&table, &job, dtype);
+    return refused ? refused : run(&job);
+}

@@ -1,0 +1,322 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "mixed_job.h"
+#include "try.h"
+
+/* What an output holds before a checked run. */
+#define POISON 0xa5
+
+struct rank_run {
+    const mixed_job *job;
+    int rank;
+    banyan_world *world;
+    banyan_mixed *mixed;
+    banyan_mixed_grid grid;
+    banyan_transport *transport;    /* to the GPU's memory and back */
+    banyan_memory *input, *output;  /* on GPUs */
+    char *host_input, *host_output; /* on the host, the tensors themselves */
+    struct found *all_found;        /* of every rank */
+};
+
+struct found {
+    uint64_t checked, wrong, index;
+    double expected, found;
+};
+
+/* ---- elements ---- */
+
+/* Whole numbers whose sums over 32 ranks every type holds exactly, different at every place. */
+static int value(int rank, uint64_t index)
+{
+    uint64_t x =
+        (index + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)rank * UINT64_C(0xd1b54a32d192ed03);
+    x ^= x >> 29;
+    x *= UINT64_C(0xbf58476d1ce4e5b9);
+    return (int)(x >> 60) - 8;
+}
+
+static void store(DLDataType dtype, char *to, uint64_t index, double number)
+{
+    float wide = (float)number;
+    uint32_t bits;
+    memcpy(&bits, &wide, sizeof bits);
+    if (dtype.bits == 32) {
+        memcpy(to + 4 * index, &bits, 4);
+        return;
+    }
+    _Float16 half = (_Float16)wide;
+    uint16_t brain = (uint16_t)(bits >> 16);
+    if (dtype.code == kDLBfloat)
+        memcpy(to + 2 * index, &brain, 2);
+    else
+        memcpy(to + 2 * index, &half, 2);
+}
+
+static double load(DLDataType dtype, const char *from, uint64_t index)
+{
+    float wide;
+    _Float16 half;
+    uint32_t bits = 0;
+    if (dtype.bits == 32) {
+        memcpy(&wide, from + 4 * index, 4);
+        return wide;
+    }
+    if (dtype.code != kDLBfloat) {
+        memcpy(&half, from + 2 * index, 2);
+        return half;
+    }
+    memcpy((char *)&bits + 2, from + 2 * index, 2);
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+/* ---- what outputs must hold ---- */
+
+/* Of the rank with this dp index: the sum over tp of an input's element. */
+static double sum_over_tp(const banyan_mixed_grid *grid, int dp_index, uint64_t index)
+{
+    double sum = 0;
+    for (int tp = 0; tp < grid->tp; tp++)
+        sum += value(banyan_mixed_rank_at(grid, tp, dp_index), index);
+    return sum;
+}
+
+static double expected(const banyan_mixed_grid *grid, banyan_mixed_op op, uint64_t elems,
+                       uint64_t index)
+{
+    double sum = 0;
+    switch (op) {
+    case BANYAN_MIXED_ALLGATHER:
+    case BANYAN_MIXED_ALLREDUCE_ALLGATHER:
+        return sum_over_tp(grid, (int)(index / elems), index % elems);
+    case BANYAN_MIXED_ALLREDUCE:
+        return sum_over_tp(grid, grid->dp_index, index);
+    default:
+        for (int dp = 0; dp < grid->dp; dp++)
+            sum += sum_over_tp(grid, dp, (uint64_t)grid->dp_index * elems + index);
+        return sum;
+    }
+}
+
+/* ---- one cell ---- */
+
+static bool is_long_input(banyan_mixed_op op)
+{
+    return op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+}
+
+static bool is_long_output(banyan_mixed_op op)
+{
+    return op == BANYAN_MIXED_ALLGATHER || op == BANYAN_MIXED_ALLREDUCE_ALLGATHER;
+}
+
+/* A run's tensors. */
+struct tensors {
+    DLTensor input, output;
+    int64_t input_shape[2], output_shape[2];
+    uint64_t input_elems, output_elems;
+};
+
+static void make_tensors(const struct rank_run *run, banyan_mixed_op op, uint64_t rows,
+                         struct tensors *made)
+{
+    const mixed_job *job = run->job;
+    uint64_t dp = (uint64_t)run->grid.dp;
+    uint64_t in = is_long_input(op) ? rows * dp : rows, out = is_long_output(op) ? rows * dp : rows;
+    *made = (struct tensors){.input_shape = {(int64_t)in, (int64_t)job->hidden},
+                             .output_shape = {(int64_t)out, (int64_t)job->hidden},
+                             .input_elems = in * job->hidden,
+                             .output_elems = out * job->hidden};
+    made->input = (DLTensor){.data = run->input ? banyan_memory_local(run->input) : run->host_input,
+                             .device = job->options.device,
+                             .ndim = 2,
+                             .dtype = job->options.dtype,
+                             .shape = made->input_shape};
+    made->output = made->input;
+    made->output.data = run->output ? banyan_memory_local(run->output) : run->host_output;
+    made->output.shape = made->output_shape;
+}
+
+/* The first bytes of this rank's part, from or to ordinary memory. */
+static banyan_status put(const struct rank_run *run, banyan_memory *to, const char *from,
+                         uint64_t bytes)
+{
+    banyan_remote remote = {.offset = 0};
+    if (!to)
+        return BANYAN_OK;
+    TRY(banyan_memory_find(run->world, banyan_memory_local(to), bytes, &remote.handle));
+    return banyan_put(run->transport, &remote, from, bytes);
+}
+
+static banyan_status get(const struct rank_run *run, char *to, banyan_memory *from, uint64_t bytes)
+{
+    banyan_remote remote = {.offset = 0};
+    if (!from)
+        return BANYAN_OK;
+    TRY(banyan_memory_find(run->world, banyan_memory_local(from), bytes, &remote.handle));
+    return banyan_get(run->transport, to, &remote, bytes);
+}
+
+static banyan_status fill(const struct rank_run *run, const struct tensors *with)
+{
+    DLDataType dtype = run->job->options.dtype;
+    size_t elem = banyan_dtype_bytes(dtype);
+    for (uint64_t i = 0; i < with->input_elems; i++)
+        store(dtype, run->host_input, i, value(run->rank, i));
+    memset(run->host_output, POISON, with->output_elems * elem);
+    TRY(put(run, run->input, run->host_input, with->input_elems * elem));
+    return put(run, run->output, run->host_output, with->output_elems * elem);
+}
+
+static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uint64_t elems,
+                             const struct tensors *with, struct found *found)
+{
+    DLDataType dtype = run->job->options.dtype;
+    *found = (struct found){.checked = with->output_elems};
+    TRY(get(run, run->host_output, run->output, with->output_elems * banyan_dtype_bytes(dtype)));
+    for (uint64_t i = 0; i < with->output_elems; i++) {
+        double right = expected(&run->grid, op, elems, i);
+        double got = load(dtype, run->host_output, i);
+        if (got == right)
+            continue;
+        if (found->wrong++ == 0) {
+            found->index = i;
+            found->expected = right;
+            found->found = got;
+        }
+    }
+    return BANYAN_OK;
+}
+
+/* What all ranks found becomes the cell's. */
+static banyan_status gather(const struct rank_run *run, const struct found *mine, mixed_cell *cell)
+{
+    TRY(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
+    for (int r = 0; r < run->job->ranks && run->rank == 0; r++) {
+        const struct found *one = &run->all_found[r];
+        if (cell->wrong == 0 && one->wrong > 0) {
+            cell->wrong_rank = r;
+            cell->wrong_index = one->index;
+            cell->wrong_expected = one->expected;
+            cell->wrong_found = one->found;
+        }
+        cell->wrong += one->wrong;
+        cell->checked += one->checked;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status run_cell(const struct rank_run *run, mixed_size *size, banyan_mixed_op op,
+                              banyan_mixed_mode mode)
+{
+    mixed_cell *cell = &size->cells[op][mode];
+    struct tensors with;
+    struct found found;
+    uint64_t ns;
+    make_tensors(run, op, size->rows, &with);
+    TRY(fill(run, &with));
+    TRY(banyan_world_barrier(run->world));
+    TRY(banyan_mixed_measure(run->mixed, op, &with.input, &with.output, mode, &ns));
+    TRY(banyan_world_barrier(run->world));
+    TRY(compare(run, op, size->rows * run->job->hidden, &with, &found));
+    TRY(gather(run, &found, cell));
+    if (run->rank == 0) {
+        cell->ns = ns;
+        cell->done = true;
+    }
+    return BANYAN_OK;
+}
+
+/* ---- all of them ---- */
+
+static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+{
+    const mixed_job *job = run->job;
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES], chosen;
+    size_t count;
+    TRY(banyan_mixed_valid_modes(run->mixed, op, modes, BANYAN_MIXED_MODES, &count));
+    TRY(banyan_mixed_select_autotune_mode(run->mixed, op, mixed_job_bytes(job, size), &chosen));
+    if (run->rank == 0)
+        size->chosen[op] = chosen;
+    if (job->mode_name)
+        return run_cell(run, size, op, job->mode == BANYAN_MIXED_AUTO ? chosen : job->mode);
+    for (size_t i = 0; i < count; i++)
+        TRY(run_cell(run, size, op, modes[i]));
+    return BANYAN_OK;
+}
+
+static banyan_status run_all(const struct rank_run *run)
+{
+    const mixed_job *job = run->job;
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    size_t count;
+    TRY(banyan_mixed_valid_ops(run->mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t s = 0; s < job->size_count; s++) {
+        if (job->op_name) {
+            TRY(run_op(run, &job->sizes[s], job->op));
+            continue;
+        }
+        for (size_t i = 0; i < count; i++)
+            TRY(run_op(run, &job->sizes[s], ops[i]));
+    }
+    return job->save_path ? banyan_mixed_save_autotune(run->mixed, job->save_path) : BANYAN_OK;
+}
+
+/* ---- setting up ---- */
+
+static banyan_status take_buffers(struct rank_run *run)
+{
+    const mixed_job *job = run->job;
+    uint64_t bytes =
+        mixed_job_bytes(job, &job->sizes[job->size_count - 1]) * (uint64_t)run->grid.dp;
+    run->all_found = calloc((size_t)job->ranks, sizeof *run->all_found);
+    run->host_input = malloc(bytes);
+    run->host_output = malloc(bytes);
+    if (!run->all_found || !run->host_input || !run->host_output)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for two buffers of %llu bytes",
+                                (unsigned long long)bytes);
+    if (!job->on_gpus)
+        return BANYAN_OK;
+    TRY(banyan_transport_open(run->world, NULL, &run->transport));
+    TRY(banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->input));
+    return banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->output);
+}
+
+static banyan_status give_buffers_back(struct rank_run *run)
+{
+    TRY(banyan_world_barrier(run->world));
+    banyan_memory_free(run->output);
+    banyan_memory_free(run->input);
+    if (run->transport)
+        banyan_transport_close(run->transport);
+    free(run->host_output);
+    free(run->host_input);
+    free(run->all_found);
+    return BANYAN_OK;
+}
+
+static banyan_status run_job(struct rank_run *run)
+{
+    TRY(banyan_world_open(NULL, &run->world));
+    TRY(banyan_mixed_open(run->world, &run->job->options, &run->mixed));
+    run->grid = banyan_mixed_describe(run->mixed);
+    TRY(take_buffers(run));
+    TRY(run_all(run));
+    TRY(give_buffers_back(run));
+    TRY(banyan_mixed_close(run->mixed));
+    return banyan_world_close(run->world);
+}
+
+/* A rank that fails ends without taking anything down: its process does. */
+int mixed_rank(int rank, void *context)
+{
+    mixed_job job = *(const mixed_job *)context;
+    if (job.on_gpus)
+        job.options.device = BANYAN_CUDA(rank);
+    struct rank_run run = {.job = &job, .rank = rank};
+    banyan_status status = run_job(&run);
+    if (status != BANYAN_OK)
+        failure_note(job.failed, rank, status);
+    return status == BANYAN_OK ? 0 : 1;
+}
