@@ -12,12 +12,14 @@
 #include "gpu.h"
 #include "hardware.h"
 #include "many.h"
+#include "mixed.h"
 #include "reshards.h"
 
-enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, RESHARD, WHATS };
+enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, RESHARD, MIXED, WHATS };
 
-static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter", "fixed",
-                                              "copies",    "casts",     "many",          "reshard"};
+static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter",
+                                              "fixed",     "copies",    "casts",
+                                              "many",      "reshard",   "mixed"};
 
 typedef struct request {
     uint64_t least, most; /* bytes of collectives */
@@ -135,6 +137,10 @@ static bool measure(const gpu *on, const request *of, FILE *json)
     begin_list(json, "reshards", &follows);
     if (of->wanted[RESHARD])
         right &= reshards_measure(on, json);
+    end_list(json);
+    begin_list(json, "mixed", &follows);
+    if (of->wanted[MIXED])
+        right &= mixed_measure(on, &limit, json);
     end_list(json);
     return right;
 }
