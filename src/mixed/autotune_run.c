@@ -11,8 +11,10 @@
 #include "world/control.h"
 
 #define LEAST_BYTES (UINT64_C(1) << 10)
-#define OP_NS (2 * NS_PER_S) /* no larger size begins after so long with an operation */
-#define HOPELESS 4           /* times as slow as the best; the mode is not tried for more bytes */
+/* No larger size begins after so long with an operation. */
+#define GPU_OP_NS (2 * NS_PER_S)
+#define HOST_OP_NS (NS_PER_S / 2)
+#define HOPELESS 4 /* times as slow as the best; the mode is not tried for more bytes */
 
 /* What is measured now. */
 struct trial {
@@ -83,7 +85,7 @@ static banyan_status measure_op(const struct trial *trial, timings *made)
     for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++)
         alive[mode] =
             mode_is_valid(mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason);
-    uint64_t end_ns = time_now_ns() + OP_NS;
+    uint64_t end_ns = time_now_ns() + (mixed_is_host(mixed) ? HOST_OP_NS : GPU_OP_NS);
     for (uint64_t bytes = LEAST_BYTES; bytes <= mixed->setup.max_bytes && more; bytes *= 2) {
         RETURN_IF_FAILED(measure_size(trial, bytes, alive, made));
         RETURN_IF_FAILED(has_time(mixed->world, end_ns, &more));
