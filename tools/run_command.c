@@ -153,6 +153,7 @@ int run_command(int argc, char **argv)
          "timed runs of a size, in a round (as many as take 50 ms in all)", 1, 1000000},
         {"rounds", '\0', OPTION_COUNT, &job->rounds, "N",
          "timed rounds of a size, the fastest of which counts (1)", 1, 1000000},
+        {"gpu", '\0', OPTION_FLAG, &job->on_gpus, NULL, "between GPUs, one a rank", 0, 0},
         {"bind", '\0', OPTION_FLAG, &job->bound, NULL,
          "keep each rank on a processor of its own, where there are enough", 0, 0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
@@ -181,10 +182,16 @@ int run_command(int argc, char **argv)
         "in a plan do not keep it from being run: sizes outside are marked with ~. Time is the\n"
         "mean of a run on the slowest rank, in the fastest round; algbw is size / time; busbw is\n"
         "that times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and\n"
-        "all-to-all, as nccl-tests has it.\n"
+        "all-to-all, as nccl-tests has it. On GPUs the runs of a round are one CUDA graph, timed\n"
+        "by the GPU, and ordinary memory is what the plan has to stage.\n"
         "A PLAN.json that is called - is read from stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result =
         options_parse_one(&table, argc, argv, "which plan: PLAN.json", &job->path);
-    return result == OPTIONS_OK ? run(&given) : options_exit_code(result);
+    if (result != OPTIONS_OK)
+        return options_exit_code(result);
+    if (job->on_gpus && (job->shuffle || job->workers > 1))
+        return options_refuse(&table, "%s is for plans on the host",
+                              job->shuffle ? "--shuffle" : "--workers");
+    return run(&given);
 }

@@ -26,6 +26,7 @@ typedef struct run_job {
     banyan_plan_info info;
     run_data data;
     bool in_place, ordinary_memory, json;
+    bool on_gpus;    /* rank r runs on GPU r */
     int iters;       /* of a round; 0: as many as let all take a twentieth of a second */
     int rounds;      /* that are timed */
     double rounds_s; /* no more begin after so long, or when several were as fast as any; 0: all */

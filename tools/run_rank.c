@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "bound.h"
-#include "clock.h"
 #include "run_job.h"
 #include "try.h"
 
@@ -32,9 +31,10 @@ struct rank_run {
     int rank, ranks;
     banyan_world *world;
     banyan_executor *executor;
+    DLDevice device;
     banyan_memory *memories[2]; /* of input and output; the first of both in place */
-    char *ordinary[2];
-    char *input, *output; /* where the longest message's begin */
+    char *ordinary[2];          /* on the host; on GPUs, images of what lies there */
+    char *input, *output;       /* where the longest message's begin */
     banyan_loaded_plan *loaded;
     struct found *all_found; /* of every rank */
     double *all_seconds;
@@ -42,17 +42,26 @@ struct rank_run {
 
 /* ---- buffers ---- */
 
+static banyan_status take_ordinary(struct rank_run *run, int which, uint64_t bytes)
+{
+    run->ordinary[which] = aligned_alloc(4096, (size_t)(bytes / 4096 + 1) * 4096);
+    return run->ordinary[which]
+               ? BANYAN_OK
+               : banyan_error_set(BANYAN_ERR_NO_MEMORY, "rank %d: out of memory for %llu bytes",
+                                  run->rank, (unsigned long long)bytes);
+}
+
+/* On GPUs ordinary memory is what the plan is not told of. */
 static banyan_status take_memory(struct rank_run *run, int which, uint64_t bytes, char **start)
 {
-    if (!run->job->ordinary_memory) {
-        TRY(banyan_memory_alloc(run->world, (size_t)bytes, &run->memories[which]));
-        *start = banyan_memory_local(run->memories[which]);
+    bool on_gpus = run->job->on_gpus;
+    if (on_gpus || run->job->ordinary_memory)
+        TRY(take_ordinary(run, which, bytes));
+    *start = run->ordinary[which];
+    if (!on_gpus && run->job->ordinary_memory)
         return BANYAN_OK;
-    }
-    *start = run->ordinary[which] = aligned_alloc(4096, (size_t)(bytes / 4096 + 1) * 4096);
-    if (!*start)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "rank %d: out of memory for %llu bytes",
-                                run->rank, (unsigned long long)bytes);
+    TRY(banyan_memory_alloc_on(run->world, run->device, (size_t)bytes, &run->memories[which]));
+    *start = banyan_memory_local(run->memories[which]);
     return BANYAN_OK;
 }
 
@@ -94,12 +103,15 @@ static banyan_status load(struct rank_run *run)
     const run_job *job = run->job;
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
     how.workers = job->workers;
+    how.device = run->device;
     how.shuffle_seed = (uint64_t)job->shuffle;
     TRY(banyan_executor_open(run->world, &how, &run->executor));
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
     options.max_message_bytes = job->sizes[job->size_count - 1].message_bytes;
-    options.input = run->memories[0];
-    options.output = run->memories[job->in_place ? 0 : 1];
+    if (!job->ordinary_memory) {
+        options.input = run->memories[0];
+        options.output = run->memories[job->in_place ? 0 : 1];
+    }
     return banyan_plan_load(run->executor, job->plan, &options, &run->loaded);
 }
 
@@ -107,6 +119,7 @@ static banyan_status prepare(struct rank_run *run)
 {
     TRY(banyan_world_open(NULL, &run->world));
     run->ranks = banyan_world_size(run->world);
+    run->device = run->job->on_gpus ? BANYAN_CUDA(run->rank) : BANYAN_HOST;
     run->all_found = calloc((size_t)run->ranks, sizeof *run->all_found);
     run->all_seconds = calloc((size_t)run->ranks, sizeof *run->all_seconds);
     if (!run->all_found || !run->all_seconds)
@@ -125,19 +138,38 @@ static banyan_status prepare(struct rank_run *run)
 static banyan_status run_once(const struct rank_run *run, const run_size *size,
                               const struct buffers *with)
 {
-    return banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
-                           run->job->data.dtype, NULL);
+    TRY(banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
+                        run->job->data.dtype, NULL));
+    return banyan_plan_wait(run->loaded);
 }
 
 /* ---- checking ---- */
 
+/* Where the processor has what lies in a buffer, or is to lie there. */
+static char *image_of(const struct rank_run *run, const char *at)
+{
+    if (!run->job->on_gpus)
+        return (char *)at;
+    bool in_input = run->job->in_place ||
+                    (at >= run->input && at < run->input + banyan_memory_bytes(run->memories[0]));
+    return in_input ? run->ordinary[0] + (at - run->input) : run->ordinary[1] + (at - run->output);
+}
+
+static banyan_status bring(const struct rank_run *run, char *to, uint64_t bytes)
+{
+    return run->job->on_gpus ? banyan_memory_copy(to, image_of(run, to), (size_t)bytes) : BANYAN_OK;
+}
+
 /* In place only what is not input stays poisoned. */
-static void fill(const struct rank_run *run, const struct buffers *with, unsigned turn)
+static banyan_status fill(const struct rank_run *run, const struct buffers *with, unsigned turn)
 {
     const run_data *data = &run->job->data;
     if (with->output_bytes > 0)
-        memset(with->output, poisons[turn], with->output_bytes);
-    run_data_fill(data, run->rank, turn, with->input, with->input_bytes / data->elem_bytes);
+        memset(image_of(run, with->output), poisons[turn], with->output_bytes);
+    TRY(bring(run, with->output, with->output_bytes));
+    run_data_fill(data, run->rank, turn, image_of(run, with->input),
+                  with->input_bytes / data->elem_bytes);
+    return bring(run, with->input, with->input_bytes);
 }
 
 static banyan_status compare(const struct rank_run *run, const run_size *size,
@@ -146,9 +178,11 @@ static banyan_status compare(const struct rank_run *run, const run_size *size,
     banyan_plan_result *parts;
     size_t count;
     banyan_reduce_op op;
+    char *output = image_of(run, with->output);
+    if (run->job->on_gpus)
+        TRY(banyan_memory_copy(output, with->output, (size_t)with->output_bytes));
     TRY(banyan_plan_expected(run->job->plan, run->rank, size->message_bytes, &parts, &count, &op));
-    run_data_check(&run->job->data, turn, parts, count, with->output, &found->wrong,
-                   &found->checked);
+    run_data_check(&run->job->data, turn, parts, count, output, &found->wrong, &found->checked);
     free(parts);
     return BANYAN_OK;
 }
@@ -176,7 +210,7 @@ static banyan_status check_turn(const struct rank_run *run, run_size *size,
                                 const struct buffers *with, unsigned turn)
 {
     TRY(banyan_world_barrier(run->world));
-    fill(run, with, turn);
+    TRY(fill(run, with, turn));
     TRY(banyan_world_barrier(run->world));
     TRY(run_once(run, size, with));
     if (!run->job->data.said)
@@ -192,11 +226,10 @@ static banyan_status check_turn(const struct rank_run *run, run_size *size,
 static banyan_status time_runs(const struct rank_run *run, const run_size *size,
                                const struct buffers *with, int iters, double *seconds)
 {
-    TRY(banyan_world_barrier(run->world));
-    double began = clock_now_s();
-    for (int i = 0; i < iters; i++)
-        TRY(run_once(run, size, with));
-    double mine = (clock_now_s() - began) / iters;
+    uint64_t ns;
+    TRY(banyan_plan_time(run->loaded, with->input, with->output, size->message_bytes,
+                         run->job->data.dtype, (uint32_t)iters, &ns));
+    double mine = (double)ns / 1e9 / iters;
     TRY(banyan_world_allgather(run->world, &mine, sizeof mine, run->all_seconds));
     *seconds = 0;
     for (int r = 0; r < run->ranks; r++)

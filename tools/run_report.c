@@ -23,9 +23,9 @@ void run_report_head(const run_job *job)
 {
     const banyan_plan_info *info = &job->info;
     char cell[TEXT_NUMBER_BYTES];
-    printf("%s: %s, %d rank%s, %s, %s%s memory\n\n", info->name, info->collective_name, info->ranks,
-           info->ranks == 1 ? "" : "s", job->dtype_name, job->in_place ? "in place, " : "",
-           job->ordinary_memory ? "ordinary" : "symmetric");
+    printf("%s: %s, %d %s%s, %s, %s%s memory\n\n", info->name, info->collective_name, info->ranks,
+           job->on_gpus ? "GPU" : "rank", info->ranks == 1 ? "" : "s", job->dtype_name,
+           job->in_place ? "in place, " : "", job->ordinary_memory ? "ordinary" : "symmetric");
     printf("%16s%16s%12s%10s%10s%12s\n", "bytes", "elements", "time", "algbw", "busbw", "wrong");
     printf("%32s%s%10s%10s%12s\n", "", text_right("µs", 12, cell), "GB/s", "GB/s", "elements");
     fflush(stdout);
@@ -133,11 +133,12 @@ bool run_report_json(const run_job *job)
     json_t *sizes = json_array();
     for (size_t i = 0; i < job->size_count; i++)
         json_array_append_new(sizes, size_json(job, &job->sizes[i]));
-    json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:s, s:b, s:s, s:i, s:b, s:o}", "plan", job->path, "name", info->name,
-        "collective", info->collective_name, "ranks", info->ranks, "dtype", job->dtype_name,
-        "in_place", (int)job->in_place, "memory", job->ordinary_memory ? "ordinary" : "symmetric",
-        "workers", job->workers, "checked", (int)job->data.said, "sizes", sizes);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:b, s:s, s:i, s:b, s:o}", "plan", job->path,
+                  "name", info->name, "collective", info->collective_name, "ranks", info->ranks,
+                  "device", job->on_gpus ? "cuda" : "host", "dtype", job->dtype_name, "in_place",
+                  (int)job->in_place, "memory", job->ordinary_memory ? "ordinary" : "symmetric",
+                  "workers", job->workers, "checked", (int)job->data.said, "sizes", sizes);
     bool printed =
         object && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(object);

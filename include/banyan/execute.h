@@ -107,6 +107,17 @@ BANYAN_API banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void 
  * there. On the host, where runs tell themselves, the world's state. Local; does not wait. */
 BANYAN_API banyan_status banyan_plan_status(banyan_loaded_plan *loaded);
 
+/* Wait until the runs have ended that this rank has queued, those in graphs excepted, and say how
+ * they went, as banyan_plan_status. Local. */
+BANYAN_API banyan_status banyan_plan_wait(banyan_loaded_plan *loaded);
+
+/* For measurements: run it `runs` times in a row, from when all ranks have come, and tell how long
+ * that took on this rank. On a GPU the runs are one CUDA graph, timed by the GPU. Returns when they
+ * have ended. Collective; errors as of banyan_plan_run. */
+BANYAN_API banyan_status banyan_plan_time(banyan_loaded_plan *loaded, const void *input,
+                                          void *output, uint64_t message_bytes, DLDataType dtype,
+                                          uint32_t runs, uint64_t *ns);
+
 /* Make the plan as it was when it was loaded: counters, scratch and run numbers begin anew, and an
  * error of an earlier run is forgotten. It waits for the runs that were queued; graphs that hold
  * some must have ended before. For after a run that failed on GPUs, while the world is healthy: a

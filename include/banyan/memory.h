@@ -77,6 +77,11 @@ BANYAN_API DLDevice banyan_memory_device(const banyan_memory *memory);
  */
 BANYAN_API banyan_status banyan_memory_locate(const void *address, DLDevice *device);
 
+/* Copy between any memory of this process, the host's or a GPU's, symmetric or not; done when it
+ * returns, and not ordered with any stream: for data that is put somewhere or looked at, not for
+ * moving it fast. Any thread. */
+BANYAN_API banyan_status banyan_memory_copy(void *to, const void *from, size_t bytes);
+
 /* Unmap everywhere here. Local; peers that still map a part keep it. NULL is ignored. */
 BANYAN_API void banyan_memory_free(banyan_memory *memory);
 

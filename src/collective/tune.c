@@ -39,45 +39,11 @@ struct field {
 
 /* ---- one algorithm, one size ---- */
 
-struct one_run {
-    const struct field *field;
-    banyan_loaded_plan *loaded;
-    uint64_t message_bytes;
-};
-
-static banyan_status queue_run(void *context, void *stream)
-{
-    const struct one_run *run = context;
-    return banyan_plan_run(run->loaded, run->field->input, run->field->output, run->message_bytes,
-                           run->field->dtype, stream);
-}
-
-/* Nothing of the host's is between two runs on a device. */
-static banyan_status run_many_on_device(struct one_run *run, uint64_t runs, uint64_t *ns)
-{
-    const banyan_executor *executor = run->field->comm->executor;
-    void *recorded = NULL;
-    banyan_status status = control_agree(
-        executor->world,
-        executor->engine_ops->record(executor->engine, queue_run, run, (uint32_t)runs, &recorded));
-    if (status == BANYAN_OK)
-        status = executor->engine_ops->play(recorded, ns);
-    executor->engine_ops->forget(recorded);
-    return status == BANYAN_OK ? banyan_plan_status(run->loaded) : status;
-}
-
 static banyan_status run_many(const struct field *field, banyan_loaded_plan *loaded,
                               uint64_t message_bytes, uint64_t runs, uint64_t *ns)
 {
-    struct one_run run = {field, loaded, message_bytes};
-    if (!executor_is_host(field->comm->executor))
-        return run_many_on_device(&run, runs, ns);
-    RETURN_IF_FAILED(banyan_world_barrier(field->comm->world));
-    uint64_t began_ns = time_now_ns();
-    for (uint64_t i = 0; i < runs; i++)
-        RETURN_IF_FAILED(queue_run(&run, NULL));
-    *ns = time_now_ns() - began_ns;
-    return BANYAN_OK;
+    return banyan_plan_time(loaded, field->input, field->output, message_bytes, field->dtype,
+                            (uint32_t)runs, ns);
 }
 
 static int by_value(const void *a, const void *b)

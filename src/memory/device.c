@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/module.h"
@@ -80,5 +81,15 @@ banyan_status banyan_memory_locate(const void *address, DLDevice *device)
     if (ops)
         return ops->locate(address, device);
     *device = BANYAN_HOST;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_memory_copy(void *to, const void *from, size_t bytes)
+{
+    const memory_device_ops *ops = memory_device_in_use(kDLCUDA);
+    if (ops)
+        return ops->copy(to, from, bytes);
+    if (bytes > 0)
+        memcpy(to, from, bytes);
     return BANYAN_OK;
 }

@@ -29,6 +29,10 @@ static void ask(banyan_world *world, void *context)
     DLDevice found;
     CHECK_OK(banyan_memory_locate(banyan_memory_local(memory), &found));
     CHECK(found.device_type == kDLCPU && found.device_id == 0);
+    char copied[100];
+    CHECK_OK(banyan_memory_copy(copied, banyan_memory_local(memory), sizeof copied));
+    CHECK_OK(banyan_memory_copy(NULL, NULL, 0));
+    CHECK(memcmp(copied, banyan_memory_local(memory), sizeof copied) == 0);
     banyan_memory_handle handle;
     CHECK_OK(banyan_memory_register(world, &found, sizeof found, &handle));
     CHECK(handle.kind == BANYAN_MEMORY_USER);
