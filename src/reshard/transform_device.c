@@ -100,7 +100,10 @@ static banyan_status scales_tensor(const banyan_transform *transform,
     bool fits = scales.layout == BANYAN_MXFP8_PLAIN ? plain_scales(task, &box, &scales, &bytes)
                                                     : swizzled_scales(task, &box, &scales, &bytes);
     if (!fits)
-        return unsupported(task, "its scales are not a strided tensor");
+        return unsupported(task, scales.layout == BANYAN_MXFP8_PLAIN
+                                     ? "its scales have too many dimensions"
+                                     : "its swizzled scales are not whole tiles, of 128 × 128 "
+                                       "elements");
     int64_t *kept = arena_take(dims, sizeof bytes.shape + sizeof bytes.strides);
     if (!kept)
         return BANYAN_ERR_NO_MEMORY;

@@ -375,29 +375,87 @@ static void blocks_are_quantized_on_the_way(void **state)
 
 /* ---- what is refused ---- */
 
-static void refuse_cut_blocks(banyan_world *world, void *context)
+/* What only the host does with MXFP8. */
+typedef struct refusal {
+    quantized of;
+    bool reads_back;
+    bool pads; /* the destination */
+    const char *sentence;
+} refusal;
+
+/* Rank r holds rows 4 × r to 4 × r + 3 of eight, and a row of padding behind them. */
+static twins padded_twins(banyan_world *world, const quantized *of, DLDevice device)
 {
-    (void)context;
-    const quantized of = {BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {8, 80}, 0, 1, BANYAN_BF16};
+    twins made;
+    int64_t rows = of->shape[0] / banyan_world_size(world), cols = of->shape[1];
+    int64_t shape[] = {rows + 1, cols};
+    CHECK_OK(banyan_layout_create(&made.layout));
+    int tensor = banyan_layout_add_tensor(made.layout, "w", BANYAN_F8_E4M3, 2, shape);
+    banyan_piece piece = {.tensor = tensor,
+                          .name = "w",
+                          .ndim = 2,
+                          .shape = {of->shape[0], cols},
+                          .box = {2, {banyan_world_rank(world) * rows, 0}, {rows, cols}},
+                          .dim_map = {0, 1}};
+    banyan_layout_add_piece(made.layout, &piece);
+    banyan_layout_add_padding(made.layout, tensor, &(banyan_box){2, {rows, 0}, {1, cols}});
+    CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.here));
+    CHECK_OK(banyan_tensors_alloc_on(made.layout, world, device, &made.there));
+    return made;
+}
+
+/* Nothing has moved when it is refused. */
+static void refuse_one(banyan_world *world, const refusal *what)
+{
+    const quantized *of = &what->of;
     DLDevice device = gpu_device_for(banyan_world_rank(world));
-    twins source = quantized_twins(world, &of, device, false);
-    twins destination = quantized_twins(world, &of, device, true);
+    twins values = quantized_twins(world, of, device, false);
+    twins blocks =
+        what->pads ? padded_twins(world, of, device) : quantized_twins(world, of, device, true);
+    twins *source = what->reads_back ? &blocks : &values;
+    twins *destination = what->reads_back ? &values : &blocks;
     banyan_memory *scales;
     size_t bytes;
     CHECK_OK(banyan_memory_alloc_on(world, device, SCALES_BYTES, &scales));
-    banyan_transform *transform = bind_memory(&of, banyan_tensors_get(destination.here, 0), device,
+    banyan_transform *transform = bind_memory(of, banyan_tensors_get(blocks.here, 0), device,
                                               banyan_memory_local(scales), &bytes);
-    banyan_reshard_plan *plan = plan_with(&source, &destination, world, transform);
+    banyan_reshard_plan *plan = plan_with(source, destination, world, transform);
     banyan_copy_service *service = open_on(world, "direct", device);
-    CHECK_FAILS(banyan_reshard_execute(plan, source.there, destination.there, service, world,
+    filled_poison(destination->here);
+    upload(destination);
+    CHECK_FAILS(banyan_reshard_execute(plan, source->there, destination->there, service, world,
                                        transform, NULL),
-                BANYAN_ERR_UNSUPPORTED, "whole MXFP8 blocks");
+                BANYAN_ERR_UNSUPPORTED, what->sentence);
+    CHECK_OK(banyan_world_barrier(world));
+    gpu_stream_wait(device, NULL);
+    const DLTensor *here = banyan_tensors_get(destination->here, 0);
+    void *got = gpu_read(banyan_tensors_get(destination->there, 0)->data, tensor_bytes(here));
+    CHECK(memcmp(got, here->data, tensor_bytes(here)) == 0, "something moved: %s", what->sentence);
+    free(got);
     banyan_reshard_plan_destroy(plan);
     banyan_transform_destroy(transform);
     banyan_copy_service_close(service);
     banyan_memory_free(scales);
-    twins_free(&source);
-    twins_free(&destination);
+    twins_free(&values);
+    twins_free(&blocks);
+}
+
+static void refuse_mxfp8(banyan_world *world)
+{
+    static const refusal all[] = {
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {8, 80}, 0, 1, BANYAN_BF16},
+         .sentence = "rows are not whole MXFP8 blocks"},
+        {{BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_ROUND_UP, {64, 128}, 1, 0, BANYAN_BF16},
+         .sentence = "swizzled scales are not whole tiles, of 128 × 128 elements"},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {64, 128}, 1, 0, BANYAN_F32},
+         .reads_back = true,
+         .sentence = "read back from MXFP8"},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {8, 64}, 1, 0, BANYAN_F32},
+         .pads = true,
+         .sentence = "has padding, whose scales are written on the host only"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        refuse_one(world, &all[i]);
 }
 
 static void refuse(banyan_world *world, void *context)
@@ -436,7 +494,7 @@ static void refuse(banyan_world *world, void *context)
 static void refuse_all(banyan_world *world, void *context)
 {
     refuse(world, context);
-    refuse_cut_blocks(world, context);
+    refuse_mxfp8(world);
 }
 
 static void what_needs_the_host_is_refused(void **state)
