@@ -85,9 +85,17 @@
     X(cuLaunchKernel)                                                                              \
     X(cuLaunchKernelEx)
 
+/* Of CUDA 12.1 and later: NULL where the driver is older. Only memory/multicast.c calls them. */
+#define DRIVER_MULTICAST_FUNCTIONS(X)                                                              \
+    X(cuMulticastGetGranularity)                                                                   \
+    X(cuMulticastCreate)                                                                           \
+    X(cuMulticastAddDevice)                                                                        \
+    X(cuMulticastBindMem)
+
 #define DRIVER_MEMBER(function) __typeof__(&function) function;
 typedef struct driver_table {
     DRIVER_FUNCTIONS(DRIVER_MEMBER)
+    DRIVER_MULTICAST_FUNCTIONS(DRIVER_MEMBER)
 } driver_table;
 #undef DRIVER_MEMBER
 

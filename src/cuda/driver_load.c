@@ -28,6 +28,10 @@ static bool find_functions(void *library)
     }
     DRIVER_FUNCTIONS(FIND)
 #undef FIND
+#define LOOK_FOR(function)                                                                         \
+    *(void **)&driver.function = dlsym(library, EXPANDED_NAME_OF(function));
+    DRIVER_MULTICAST_FUNCTIONS(LOOK_FOR)
+#undef LOOK_FOR
     return true;
 }
 

@@ -46,6 +46,12 @@ typedef struct device_attachment {
     bool here;             /* it is memory of this process, where it always was */
 } device_attachment;
 
+/* What this process has of a multicast object; all zero: nothing. */
+typedef struct device_multicast {
+    uint64_t object; /* the driver's handle */
+    pages mapped;    /* at an address that only multimem instructions may use */
+} device_multicast;
+
 typedef struct memory_device_ops {
     size_t size;      /* of this struct */
     const char *name; /* "cuda" */
@@ -102,6 +108,24 @@ typedef struct memory_device_ops {
     banyan_status (*attach_part)(int id, const device_share *share, const device_part *part,
                                  device_attachment *attachment);
     void (*detach)(int id, const device_share *share, const device_attachment *attachment);
+
+    /* Multicast: one address for the same place in parts on several devices, for multimem
+     * instructions. Nothing is made unless BANYAN_MULTICAST is 1; UNSUPPORTED otherwise, or without
+     * support by driver or device, which creating and joining check too.
+     *
+     * One rank creates an object of up to `bytes` a device and passes on its descriptor; each of
+     * `devices` ranks joins, the creator (whose `made` has the object) with no descriptor; when all
+     * have, each binds its own part, of this table's making, from its start, and maps the object,
+     * `bytes` of it rounded down to whole units; and it is used when all have done that. What has
+     * begun is to be left, also when a later step fails; memory stays bound until the last rank has
+     * left. */
+    banyan_status (*multicast_check)(int id);
+    banyan_status (*multicast_create)(int id, int devices, size_t bytes, int *fd,
+                                      device_multicast *made);
+    banyan_status (*multicast_join)(int id, int fd, device_multicast *made);
+    banyan_status (*multicast_map)(int id, int devices, const pages *part, size_t bytes,
+                                   device_multicast *made);
+    void (*multicast_leave)(const device_multicast *old);
 } memory_device_ops;
 
 /* The table for a kind of device, its module loaded when need be. UNSUPPORTED says what this build

@@ -30,6 +30,7 @@ struct banyan_memory {
      * none, or the buffer is of our own making). */
     struct memory_attachments *attached;
     banyan_memory_handle adopted;
+    struct memory_multicast *multicasts; /* what it has of them; see multicast.h */
 };
 
 /* A registration, as its owner shows it to its peers. The id is 0 while it is empty or changing. */

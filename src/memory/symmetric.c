@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "memory/attach.h"
 #include "memory/device.h"
+#include "memory/multicast.h"
 #include "memory/space.h"
 #include "world/control.h"
 
@@ -39,6 +40,7 @@ void memory_release(banyan_memory *memory)
 {
     if (!memory)
         return;
+    memory_multicasts_free(memory);
     for (int i = 0; memory->parts && !memory->attached && i < memory->part_count; i++)
         part_release(memory, &memory->parts[i]);
     memory_attachments_free(memory->attached);

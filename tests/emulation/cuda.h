@@ -85,6 +85,17 @@ typedef struct CUmemAllocationProp {
     } allocFlags;
 } CUmemAllocationProp;
 
+typedef enum CUmulticastGranularity_flags {
+    CU_MULTICAST_GRANULARITY_MINIMUM,
+    CU_MULTICAST_GRANULARITY_RECOMMENDED
+} CUmulticastGranularity_flags;
+
+typedef struct CUmulticastObjectProp {
+    unsigned numDevices;
+    size_t size;
+    unsigned long long handleTypes, flags;
+} CUmulticastObjectProp;
+
 typedef struct CUmemFabricHandle {
     unsigned char data[64];
 } CUmemFabricHandle;
@@ -199,6 +210,13 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                 CUmemGenericAllocationHandle handle);
+CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *prop,
+                                   CUmulticastGranularity_flags option);
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop);
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+                            CUmemGenericAllocationHandle memory, size_t memory_offset, size_t bytes,
+                            unsigned long long flags);
 CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes);
 CUresult cuMemFree(CUdeviceptr address);
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream);

@@ -97,6 +97,9 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
         *value = 227 << 10;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        *value = emulated_multicast() != NULL;
+        return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
         *value = 2;
         return CUDA_SUCCESS;

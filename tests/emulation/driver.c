@@ -3,9 +3,12 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "state.h"
 
 #define MEMBER(function) .function = function,
-driver_table driver = {DRIVER_FUNCTIONS(MEMBER)};
+driver_table driver = {DRIVER_FUNCTIONS(MEMBER) DRIVER_MULTICAST_FUNCTIONS(MEMBER)};
 #undef MEMBER
 
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
@@ -14,6 +17,12 @@ static CUresult initialised;
 static void open_once(void)
 {
     initialised = cuInit(0);
+    const char *multicast = emulated_multicast();
+#define FORGET(function) driver.function = NULL;
+    if (multicast && strcmp(multicast, "old") == 0) {
+        DRIVER_MULTICAST_FUNCTIONS(FORGET)
+    }
+#undef FORGET
 }
 
 banyan_status driver_open(void)

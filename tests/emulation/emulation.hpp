@@ -61,6 +61,9 @@ void emulated_yield(void);
 /* Wait for all fibers of the block, or of the warp, that have not ended. */
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
+/* What a multicast address stands for at its i-th device; NULL behind the last. An access begins
+ * with 0, and is counted. */
+char *emulated_multicast_member(const void *address, unsigned i);
 /* Give every lane of the warp its word, and return lane `from`'s. All lanes call it. */
 uint64_t emulated_warp_exchange(uint64_t word, unsigned from);
 /* As stores.h has them. */

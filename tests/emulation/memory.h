@@ -19,6 +19,7 @@ typedef struct physical {
     int fd, device, users;
     size_t bytes;
     CUmemAllocationHandleType types; /* that it may be exported as */
+    struct multicast *multicast;     /* NULL: it is memory, no multicast object */
 } physical;
 
 CUresult physical_make(int device, size_t bytes, CUmemAllocationHandleType types, physical **made);
@@ -34,6 +35,14 @@ typedef struct file_name {
 } file_name;
 
 int file_open(const file_name *name);
+
+/* ---- multicast.c ---- */
+
+/* If the file is a multicast object's, make `of` one. False: it could not be mapped. */
+bool multicast_import(physical *of);
+void multicast_drop(struct multicast *old);
+/* Have all devices been added? */
+bool multicast_is_whole(const struct multicast *object);
 
 /* ---- addresses.c ---- */
 

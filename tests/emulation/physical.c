@@ -18,6 +18,8 @@ void physical_drop(physical *of)
 {
     if (--of->users > 0)
         return;
+    if (of->multicast)
+        multicast_drop(of->multicast);
     if (of->device >= 0)
         taken_bytes[of->device] -= of->bytes;
     close(of->fd);
@@ -134,6 +136,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     if (bytes < 0 || !made)
         return CUDA_ERROR_INVALID_VALUE;
     *made = (physical){.fd = fd, .device = -1, .users = 1, .bytes = (size_t)bytes, .types = type};
+    if (!multicast_import(made))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)made;
     return CUDA_SUCCESS;
 }

@@ -20,6 +20,10 @@ struct emulated_context {
 
 int emulated_device_count(void);
 
+/* Multicast is there when BANYAN_EMULATED_MULTICAST says so: "1"; "old": devices have it, and the
+ * driver has no functions for it; "unbound": they have it, and device 1 cannot bind memory. */
+const char *emulated_multicast(void);
+
 /* The thread's current context; NULL: none. */
 CUcontext emulated_current(void);
 

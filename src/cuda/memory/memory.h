@@ -36,6 +36,16 @@ void vmm_suspend(const pages *mapped);
 banyan_status vmm_recreate(int device, const pages *suspended, int *fd);
 banyan_status vmm_remap_peer(int device, int fd, const pages *suspended);
 
+/* multicast.c. What a part must be whole multiples of for multicast; 1 where there is none. */
+banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit);
+banyan_status multicast_check(int device);
+banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
+                               device_multicast *made);
+banyan_status multicast_join(int device, int fd, device_multicast *made);
+banyan_status multicast_map(int device, int devices, const pages *part, size_t bytes,
+                            device_multicast *made);
+void multicast_leave(const device_multicast *old);
+
 /* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool: unlike
  * cuMemFree, giving it back waits for no kernel of another rank, which may be waiting for this one.
  */

@@ -110,4 +110,9 @@ const memory_device_ops cuda_memory_ops = {
     .attach = attach_begin,
     .attach_part = attach_part,
     .detach = attach_end,
+    .multicast_check = multicast_check,
+    .multicast_create = multicast_create,
+    .multicast_join = multicast_join,
+    .multicast_map = multicast_map,
+    .multicast_leave = multicast_leave,
 };

@@ -14,12 +14,12 @@ CUmemAllocationProp shareable_memory_of(int device)
     };
 }
 
-/* Whole granules, and no more than the device has: what the driver says to sizes near 2^64 is left
- * open. */
+/* Whole granules (of both kinds: they are powers of two), and no more than the device has: what the
+ * driver says to sizes near 2^64 is left open. */
 static banyan_status round_up(int device, size_t bytes, size_t *rounded)
 {
     CUmemAllocationProp what = shareable_memory_of(device);
-    size_t unit = 0, free_bytes = 0, all_bytes = 0;
+    size_t unit = 0, multicast = 1, free_bytes = 0, all_bytes = 0;
     banyan_status status = DRIVER(device, cuMemGetAllocationGranularity, &unit, &what,
                                   CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (status == BANYAN_OK)
@@ -28,6 +28,8 @@ static banyan_status round_up(int device, size_t bytes, size_t *rounded)
         return status;
     if (bytes > all_bytes)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: device %d is too small", device);
+    if (multicast_unit(device, 2, bytes, &multicast) == BANYAN_OK && multicast > unit)
+        unit = multicast;
     *rounded = (bytes + unit - 1) / unit * unit;
     return BANYAN_OK;
 }

@@ -1,0 +1,188 @@
+/* Multicast memory: one address for the same place in the memory of several devices. The driver's
+ * multicast functions are called here and nowhere else, and never unless BANYAN_MULTICAST is 1. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+
+/* What is missing; NULL: nothing. */
+static const char *find_missing(int device)
+{
+    const char *wanted = getenv("BANYAN_MULTICAST");
+    if (!wanted || strcmp(wanted, "1") != 0)
+        return "BANYAN_MULTICAST is not 1";
+    if (!driver.cuMulticastGetGranularity || !driver.cuMulticastCreate ||
+        !driver.cuMulticastAddDevice || !driver.cuMulticastBindMem)
+        return "the CUDA driver has no functions for multicast: it is older than CUDA 12.1";
+    if (!driver_attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device))
+        return "it has no multicast";
+    return NULL;
+}
+
+banyan_status multicast_check(int device)
+{
+    const char *missing = find_missing(device);
+    return missing
+               ? banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: device %d: %s", device, missing)
+               : BANYAN_OK;
+}
+
+static CUmulticastObjectProp object_of(int devices, size_t bytes)
+{
+    return (CUmulticastObjectProp){
+        .numDevices = (unsigned)devices,
+        .size = bytes,
+        .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    };
+}
+
+banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit)
+{
+    size_t found = 0;
+    CUmulticastObjectProp what = object_of(devices, bytes);
+    if (find_missing(device)) {
+        *unit = 1;
+        return BANYAN_OK;
+    }
+    banyan_status status =
+        DRIVER(device, cuMulticastGetGranularity, &found, &what, CU_MULTICAST_GRANULARITY_MINIMUM);
+    if (status == BANYAN_OK)
+        *unit = found;
+    return status;
+}
+
+/* ---- making ---- */
+
+static banyan_status create_here(int device, int devices, size_t bytes, int *fd,
+                                 device_multicast *made)
+{
+    size_t unit = 1;
+    int exported = -1;
+    CUmemGenericAllocationHandle object;
+    banyan_status status = multicast_unit(device, devices, bytes, &unit);
+    if (status != BANYAN_OK)
+        return status;
+    CUmulticastObjectProp what = object_of(devices, bytes / unit * unit);
+    status = DRIVER(device, cuMulticastCreate, &object, &what);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuMemExportToShareableHandle, &exported, object,
+                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (status != BANYAN_OK) {
+        driver.cuMemRelease(object);
+        return status;
+    }
+    fcntl(exported, F_SETFD, FD_CLOEXEC);
+    *fd = exported;
+    *made = (device_multicast){.object = object};
+    return BANYAN_OK;
+}
+
+banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
+                               device_multicast *made)
+{
+    banyan_status status = multicast_check(device);
+    if (status == BANYAN_OK)
+        status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = create_here(device, devices, bytes, fd, made);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* ---- joining ---- */
+
+static banyan_status join_here(int device, int fd, device_multicast *made)
+{
+    CUdevice joining;
+    banyan_status status = BANYAN_OK;
+    if (made->object == 0) {
+        CUmemGenericAllocationHandle object;
+        status = DRIVER(device, cuMemImportFromShareableHandle, &object, (void *)(intptr_t)fd,
+                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        if (status == BANYAN_OK)
+            made->object = object;
+    }
+    if (status == BANYAN_OK)
+        status = DRIVER(device, cuDeviceGet, &joining, device);
+    if (status == BANYAN_OK)
+        status = DRIVER(device, cuMulticastAddDevice, made->object, joining);
+    return status;
+}
+
+banyan_status multicast_join(int device, int fd, device_multicast *made)
+{
+    banyan_status status = multicast_check(device);
+    if (status == BANYAN_OK)
+        status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = join_here(device, fd, made);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* ---- binding and mapping ---- */
+
+static banyan_status bind(int device, const device_multicast *made, const pages *part, size_t bytes)
+{
+    CUmemGenericAllocationHandle memory;
+    banyan_status status = DRIVER(device, cuMemRetainAllocationHandle, &memory, part->address);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuMulticastBindMem, made->object, 0, memory, 0, bytes, 0);
+    driver.cuMemRelease(memory);
+    return status;
+}
+
+static banyan_status map(int device, device_multicast *made, size_t bytes, size_t unit)
+{
+    CUdeviceptr start = 0;
+    banyan_status status = DRIVER(device, cuMemAddressReserve, &start, bytes, unit, 0, 0);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuMemMap, start, bytes, 0, made->object, 0);
+    if (status != BANYAN_OK) {
+        driver.cuMemAddressFree(start, bytes);
+        return status;
+    }
+    made->mapped = (pages){(char *)(uintptr_t)start, bytes};
+    return vmm_allow(device, start, bytes);
+}
+
+banyan_status multicast_map(int device, int devices, const pages *part, size_t bytes,
+                            device_multicast *made)
+{
+    size_t unit = 1;
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = multicast_unit(device, devices, bytes, &unit);
+    bytes = bytes / unit * unit;
+    if (status == BANYAN_OK)
+        status = bind(device, made, part, bytes);
+    if (status == BANYAN_OK)
+        status = map(device, made, bytes, unit);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* Memory stays bound as long as the object is there: until the last rank leaves it, like memory
+ * that peers still map. To unbind it would take it from under those that are not done. */
+void multicast_leave(const device_multicast *old)
+{
+    if (old->mapped.address) {
+        driver.cuMemUnmap((CUdeviceptr)old->mapped.address, old->mapped.mapped_bytes);
+        driver.cuMemAddressFree((CUdeviceptr)old->mapped.address, old->mapped.mapped_bytes);
+    }
+    if (old->object != 0)
+        driver.cuMemRelease(old->object);
+}
