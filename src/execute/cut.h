@@ -28,8 +28,10 @@ typedef struct plan_cut {
     piece_words words;
     ARRAY(cut_span) spans; /* ascending, apart; when outputs of the plan may have to be copied */
     uint32_t flags;        /* that packets of a run use up */
-    void *uploaded;        /* as the device has it; NULL: not yet, or on the host */
-    bool captured;         /* graphs refer to what is uploaded: it stays */
+    /* As the device has it, without multicast and with it; NULL: not yet, or on the host. */
+    void *uploaded[2];
+    uint32_t multicast; /* the bases that the second uses, as a placement has them */
+    bool captured;      /* graphs refer to what is uploaded: it stays */
 } plan_cut;
 
 /* INVALID: the plan cannot run on such messages. */

@@ -7,6 +7,7 @@
 #include "core/deadline.h"
 #include "core/module.h"
 #include "execute/engine_fuse.h"
+#include "execute/multicast.h"
 #include "execute/placement.h"
 #include "execute/waits.h"
 #include "world/control.h"
@@ -122,15 +123,39 @@ void device_unload(banyan_loaded_plan *loaded)
 
 /* ---- runs ---- */
 
-static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut)
+static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut, uint32_t multicast)
 {
     engine_arrays arrays;
     engine_program program;
-    banyan_status status = engine_program_make(loaded, cut, &arrays, &program);
+    banyan_status status = engine_program_make(loaded, cut, multicast, &arrays, &program);
     if (status == BANYAN_OK)
-        status = loaded->executor->engine_ops->upload(loaded->on_device, &program, &cut->uploaded);
+        status = loaded->executor->engine_ops->upload(loaded->on_device, &program,
+                                                      &cut->uploaded[multicast != 0]);
     engine_arrays_free(&arrays);
     return status;
+}
+
+/* The program that runs with these bases: where some differ from what the one with multicast uses,
+ * the one without. */
+static banyan_status find_program(const banyan_loaded_plan *loaded, plan_cut *cut, void **found)
+{
+    uint32_t multicast = loaded->placements[0].multicast;
+    if (cut->uploaded[1] && cut->multicast != multicast)
+        multicast = 0;
+    if (!cut->uploaded[multicast != 0])
+        RETURN_IF_FAILED(upload(loaded, cut, multicast));
+    if (multicast != 0)
+        cut->multicast = multicast;
+    *found = cut->uploaded[multicast != 0];
+    return BANYAN_OK;
+}
+
+static banyan_status place(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
+                           void *output, placement *placed)
+{
+    RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
+    multicast_place(loaded, cut, placed);
+    return BANYAN_OK;
 }
 
 banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *input, void *output,
@@ -138,11 +163,12 @@ banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *
 {
     placement *placed = &loaded->placements[0];
     if (placed->cut != cut || placed->input != input || placed->output != output)
-        RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
-    if (!cut->uploaded)
-        RETURN_IF_FAILED(upload(loaded, cut));
+        RETURN_IF_FAILED(place(loaded, cut, input, output, placed));
+    void *program;
+    RETURN_IF_FAILED(find_program(loaded, cut, &program));
     engine_run run = {
         .bases = placed->bases,
+        .group_bases = placed->group_bases,
         .copy_in_to = placed->copy_in.to,
         .copy_in_from = placed->copy_in.from,
         .copy_in_bytes = placed->copy_in.bytes,
@@ -150,8 +176,8 @@ banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *
         .copy_out_from = placed->copy_out.from,
     };
     bool captured = false;
-    RETURN_IF_FAILED(loaded->executor->engine_ops->run(loaded->on_device, cut->uploaded, &run,
-                                                       stream, &captured));
+    RETURN_IF_FAILED(
+        loaded->executor->engine_ops->run(loaded->on_device, program, &run, stream, &captured));
     cut->captured |= captured;
     loaded->captured |= captured;
     return BANYAN_OK;
@@ -160,14 +186,16 @@ banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *
 void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut)
 {
     banyan_executor *executor = loaded->executor;
-    if (!cut->uploaded)
+    if (!cut->uploaded[0] && !cut->uploaded[1])
         return;
     executor->engine_ops->drain(loaded->on_device);
     device_status(loaded);
     if (executor->trace)
         device_trace_take(executor);
-    executor->engine_ops->discard(cut->uploaded);
-    cut->uploaded = NULL;
+    for (int i = 0; i < 2; i++) {
+        executor->engine_ops->discard(cut->uploaded[i]);
+        cut->uploaded[i] = NULL;
+    }
 }
 
 /* ---- how runs went ---- */
@@ -175,8 +203,9 @@ void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut)
 static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
 {
     for (size_t i = 0; i < loaded->cuts.count; i++) {
-        if (loaded->cuts.data[i]->uploaded == uploaded)
-            return loaded->cuts.data[i];
+        const plan_cut *cut = loaded->cuts.data[i];
+        if (cut->uploaded[0] == uploaded || cut->uploaded[1] == uploaded)
+            return cut;
     }
     return NULL;
 }

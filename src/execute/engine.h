@@ -18,7 +18,7 @@
 
 /* A step of a thread block. Indices are into the program's arrays. */
 typedef struct engine_step {
-    uint8_t kind;      /* step_kind */
+    uint8_t kind;      /* step_kind, or ENGINE_MULTICAST */
     uint8_t op;        /* COMBINE: banyan_reduce_op */
     uint8_t new_flags; /* every iteration's packets have a flag of their own */
     uint8_t in_loop;
@@ -39,6 +39,17 @@ typedef struct engine_step {
 
 /* An operand: base (step_base), and whether packets lie there. */
 #define ENGINE_PACKETS (UINT32_C(1) << 31)
+
+/* Groups of ranks that one multicast address stands for. Their bases lie behind those of the most
+ * ranks, three a group, as if each group were one more rank. */
+#define ENGINE_RANKS_MAX 16 /* a kernel holds its ranks in its arguments */
+#define ENGINE_GROUPS_MAX 2
+#define ENGINE_GROUP_BASES (ENGINE_RANKS_MAX * 3)
+
+/* The kind of a step that goes through multicast memory, behind those of step_kind: one source and
+ * one destination, either or both of a group. A group's source is the sum of what its ranks have,
+ * of f32, f16 or bf16. Bytes and offsets are multiples of 16, and so are the bases of the run. */
+#define ENGINE_MULTICAST (STEP_LOOP_END + 1)
 
 /* A piece: bytes, then an offset an operand, of packets as they lie. Bytes with this bit are a pad:
  * STEP_PAD of step.h. */
@@ -105,6 +116,7 @@ typedef struct engine_plan {
 /* One run. Bases are by step_base (rank × 3 + buffer), those of scratch are an even run's. */
 typedef struct engine_run {
     char *const *bases;
+    char *const *group_bases; /* ENGINE_GROUPS_MAX × 3, what no step uses NULL */
     char *copy_in_to; /* NULL: nothing is copied */
     const char *copy_in_from;
     uint64_t copy_in_bytes;
@@ -141,9 +153,6 @@ typedef struct engine_trace {
 } engine_trace;
 
 /* ---- the table ---- */
-
-/* A kernel holds its ranks in its arguments. */
-#define ENGINE_RANKS_MAX 16
 
 typedef struct execute_engine_ops {
     size_t size;      /* of this struct */

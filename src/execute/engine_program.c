@@ -4,6 +4,7 @@
 
 #include "execute/engine_fuse.h"
 #include "execute/engine_order.h"
+#include "execute/multicast.h"
 
 /* Iterations of a loop that are listed. */
 #define ITERATIONS_MOST (UINT64_C(1) << 20)
@@ -177,7 +178,8 @@ static banyan_status add_all(struct maker *maker)
 }
 
 banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_cut *cut,
-                                  engine_arrays *arrays, engine_program *program)
+                                  uint32_t multicast, engine_arrays *arrays,
+                                  engine_program *program)
 {
     *arrays = (engine_arrays){0};
     struct maker maker = {.loaded = loaded, .cut = cut, .to = arrays};
@@ -185,6 +187,7 @@ banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_c
     array_free(&maker.iteration);
     RETURN_IF_FAILED(status);
     engine_fuse(loaded, arrays);
+    multicast_use(loaded, cut, multicast, arrays);
     RETURN_IF_FAILED(engine_order(loaded, arrays));
     *program = (engine_program){
         .dtype = cut->dtype,

@@ -15,10 +15,12 @@ typedef struct engine_arrays {
     ARRAY(engine_span) spans;
 } engine_arrays;
 
-/* The i-th step of a block is the cut's i-th step of that block. `program` points into `arrays`,
- * which are to be freed in any case. INVALID for loops that are too long to be listed. */
+/* The i-th step of a block is the cut's i-th step of that block. `multicast`: the groups' bases
+ * that its runs have, a bit each. `program` points into `arrays`, which are to be freed in any
+ * case. INVALID for loops that are too long to be listed. */
 banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_cut *cut,
-                                  engine_arrays *arrays, engine_program *program);
+                                  uint32_t multicast, engine_arrays *arrays,
+                                  engine_program *program);
 void engine_arrays_free(engine_arrays *arrays);
 
 /* The place of a channel's end among engine_plan's. */

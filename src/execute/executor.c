@@ -7,6 +7,7 @@
 #include "core/options.h"
 #include "execute/device.h"
 #include "execute/shuffle.h"
+#include "memory/multicast.h"
 #include "world/control.h"
 
 /* Processors that the node's ranks may run on, together, when nobody has counted them yet. */
@@ -99,6 +100,9 @@ static banyan_status agree_on_device(banyan_executor *executor)
 static banyan_status open_together(banyan_executor *executor)
 {
     RETURN_IF_FAILED(agree_on_device(executor));
+    if (!executor_is_host(executor))
+        RETURN_IF_FAILED(
+            memory_multicast_agree(executor->world, executor->device, &executor->multicast));
     RETURN_IF_FAILED(count_processors(executor));
     RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(bell), &executor->bells));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);

@@ -28,6 +28,7 @@ struct banyan_executor {
     const execute_engine_ops *engine_ops; /* NULL: plans run on the host */
     void *engine;
     const memory_device_ops *device_memory;
+    bool multicast;                        /* switch channels may use it: on all ranks, or none */
     ARRAY(banyan_loaded_plan *) on_device; /* all that are loaded there */
 };
 

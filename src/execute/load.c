@@ -4,6 +4,7 @@
 #include "core/options.h"
 #include "execute/agree.h"
 #include "execute/device.h"
+#include "execute/multicast.h"
 #include "execute/placement.h"
 #include "execute/shuffle.h"
 #include "world/control.h"
@@ -38,25 +39,45 @@ static banyan_status check_arguments(const banyan_executor *executor, const bany
     return BANYAN_OK;
 }
 
+struct needs {
+    uint64_t counters;
+    bool scratch, staging[2];
+};
+
 static uint64_t counter_count(const plan_rank *rank)
 {
     return (uint64_t)rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
 }
 
+/* What a rank's part must hold. */
+static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *needs)
+{
+    uint64_t counters = counter_count(&loaded->plan->ranks[rank]);
+    needs->counters = counters > needs->counters ? counters : needs->counters;
+    needs->scratch |= loaded->reaches[step_base(rank, PLAN_SCRATCH)].used;
+    for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
+        needs->staging[buffer] |= placement_is_staged(loaded, rank, (plan_buffer)buffer);
+}
+
+/* A multicast address is one for all ranks' parts: then they are all laid out alike. */
 static void lay_out(banyan_loaded_plan *loaded, int rank)
 {
     block_layout *layout = &loaded->layouts[rank];
     uint64_t half = loaded->largest.scratch_half_bytes;
-    bool has_scratch = loaded->reaches[step_base(rank, PLAN_SCRATCH)].used;
-    uint64_t at = round_to(counter_count(&loaded->plan->ranks[rank]) * sizeof(counter), PAGE);
+    struct needs needs = {0};
+    for (int r = 0; r < loaded->executor->ranks; r++) {
+        if (r == rank || loaded->executor->multicast)
+            measure(loaded, r, &needs);
+    }
+    uint64_t at = round_to(needs.counters * sizeof(counter), PAGE);
     layout->scratch = at;
     layout->scratch_half = round_to(half, PAGE);
     layout->scratch_bytes =
-        has_scratch ? layout->scratch_half * (loaded->plan->double_scratch + 1) : 0;
+        needs.scratch ? layout->scratch_half * (loaded->plan->double_scratch + 1) : 0;
     at += layout->scratch_bytes;
     for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++) {
         layout->staging[buffer] = at;
-        if (placement_is_staged(loaded, rank, (plan_buffer)buffer))
+        if (needs.staging[buffer])
             at += round_to(loaded->largest.buffers[buffer].bytes, PAGE);
     }
     layout->bytes = at;
@@ -249,6 +270,8 @@ banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *pla
         status = load_agree(made);
     if (status == BANYAN_OK)
         status = take_block(made);
+    if (status == BANYAN_OK)
+        status = multicast_load(made);
     if (status == BANYAN_OK)
         status = control_agree(executor->world, connect(made));
     if (status != BANYAN_OK) {

@@ -37,7 +37,18 @@ typedef struct placement {
         char *to; /* NULL: nothing is copied; the cut has the spans */
         const char *from;
     } copy_out;
+    char *group_bases[ENGINE_GROUPS_MAX * PLAN_BUFFERS]; /* NULL: none */
+    uint32_t multicast;                                  /* which there are, a bit each */
 } placement;
+
+/* The ranks of switch channels, and the multicast addresses of what they have. */
+typedef struct plan_multicast {
+    uint32_t members; /* a bit a rank */
+    struct {
+        char *address; /* NULL: none */
+        size_t bytes;
+    } of[PLAN_BUFFERS]; /* the memories of input and output, the block */
+} plan_multicast;
 
 struct banyan_loaded_plan {
     banyan_executor *executor;
@@ -65,6 +76,8 @@ struct banyan_loaded_plan {
     uint32_t flag; /* of the next run's packets */
 
     /* On a device. Runs of both kinds share placements[0]: the device chooses their half. */
+    plan_multicast groups[ENGINE_GROUPS_MAX]; /* that this rank is in */
+    uint32_t group_count;
     void *on_device; /* as the engine knows it */
     bool captured;   /* graphs hold runs of it */
     struct {

@@ -149,7 +149,7 @@ static void check_case(banyan_world *world, void *context)
                              BANYAN_U8, NULL));
     engine_arrays arrays;
     engine_program program;
-    CHECK_OK(engine_program_make(loaded, loaded->cuts.data[0], &arrays, &program));
+    CHECK_OK(engine_program_make(loaded, loaded->cuts.data[0], 0, &arrays, &program));
     check_signals(c, &program);
     engine_arrays_free(&arrays);
     CHECK_OK(banyan_plan_unload(loaded));

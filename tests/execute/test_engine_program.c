@@ -81,7 +81,7 @@ static void check_all(banyan_world *world, void *context)
         const plan_cut *of = cut(loaded);
         engine_arrays arrays;
         engine_program program;
-        CHECK_OK(engine_program_make(loaded, of, &arrays, &program));
+        CHECK_OK(engine_program_make(loaded, of, 0, &arrays, &program));
         CHECK(program.block_count == of->block_count, "%u blocks", program.block_count);
         for (uint32_t b = 0; b < program.block_count; b++) {
             const engine_block *block = &program.blocks[b];
@@ -122,7 +122,7 @@ static void check_fused(banyan_world *world, void *context)
         load(executor, "allreduce_packets", banyan_world_size(world), INSTANCES);
     engine_arrays arrays;
     engine_program program;
-    CHECK_OK(engine_program_make(loaded, cut(loaded), &arrays, &program));
+    CHECK_OK(engine_program_make(loaded, cut(loaded), 0, &arrays, &program));
     CHECK(count_kind(&program, STEP_UNPACK) == 0, "unpacked first");
     uint32_t fused = 0;
     for (uint32_t i = 0; i < program.step_count; i++) {

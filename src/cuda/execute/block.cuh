@@ -7,8 +7,6 @@
 #include "cuda/device.cuh"
 #include "cuda/execute/kernel.h"
 
-#define KERNEL_BASES (ENGINE_RANKS_MAX * 3)
-
 /* In front of shared memory; the section lies behind it. What hardly changes is read from here,
  * so that registers are free for data on its way. */
 struct block_shared {
@@ -163,6 +161,10 @@ struct block_places {
     BANYAN_DEVICE_MEMBER bool is_packets(uint32_t i) const
     {
         return words[i] & KERNEL_PLACE_PACKETS;
+    }
+    BANYAN_DEVICE_MEMBER bool is_of_group(uint32_t i) const
+    {
+        return ((uint32_t)(words[i] >> KERNEL_PLACE_SHIFT) & 0x7fff) >= ENGINE_GROUP_BASES;
     }
 };
 

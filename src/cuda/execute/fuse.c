@@ -26,7 +26,8 @@ static bool is_of_loop(const engine_step *step)
 
 static bool has_operands(const engine_step *step)
 {
-    return step->kind >= STEP_COPY && step->kind <= STEP_POST_FORWARD;
+    return (step->kind >= STEP_COPY && step->kind <= STEP_POST_FORWARD) ||
+           step->kind == ENGINE_MULTICAST;
 }
 
 static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, uint32_t operand)

@@ -4,6 +4,7 @@
 
 #include "cuda/execute/begin.cuh"
 #include "cuda/execute/combine.cuh"
+#include "cuda/execute/multicast.cuh"
 #include "cuda/execute/sync.cuh"
 
 /* ---- copies before and after ---- */
@@ -103,6 +104,12 @@ BANYAN_DEVICE void interpret_step(const kernel_args *args, block_run *run)
         run->ended |= sync_flush_before(*run);
         block_meet(run);
         run->ended |= packets_step(*run);
+        block_meet(run);
+        break;
+    case ENGINE_MULTICAST:
+        block_meet(run);
+        if (!run->ended)
+            multicast_step<Element>(*run);
         block_meet(run);
         break;
     case STEP_BARRIER:

@@ -43,7 +43,7 @@ typedef struct kernel_end {
      (uint64_t)((operand) & ~ENGINE_PACKETS) << KERNEL_PLACE_SHIFT | (offset))
 
 /* A step that another one does; passed over. */
-#define KERNEL_PASS (STEP_LOOP_END + 1)
+#define KERNEL_PASS (ENGINE_MULTICAST + 1)
 
 /* Where an array lies: in the section, so many bytes from its start, or anywhere on the device. Of
  * the entry that the program counts as its first, so that a resident array, which is a part of the
@@ -128,8 +128,11 @@ typedef struct kernel_tracer {
 
 /* ---- launches ---- */
 
+#define KERNEL_BASES (ENGINE_GROUP_BASES + ENGINE_GROUPS_MAX * 3)
+
 typedef struct kernel_args {
-    char *bases[ENGINE_RANKS_MAX * 3]; /* as engine_run has them */
+    char *bases[KERNEL_BASES]; /* as engine_run has them, its group_bases from ENGINE_GROUP_BASES on
+                                */
     uint64_t scratch_half;
 
     const char *sections;

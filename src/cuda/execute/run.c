@@ -266,6 +266,8 @@ static void fill_args(const cuda_program *program, const engine_run *run, kernel
         .uploaded = (uint64_t)(uintptr_t)program,
     };
     memcpy(args->bases, run->bases, (size_t)plan->shape.ranks * 3 * sizeof *run->bases);
+    memcpy(args->bases + ENGINE_GROUP_BASES, run->group_bases,
+           ENGINE_GROUPS_MAX * 3 * sizeof *run->group_bases);
 }
 
 static CUfunction kernel_for(const cuda_program *program, const kernel_args *args)
