@@ -23,12 +23,25 @@ static void suspend(banyan_memory *memory)
     memory->is_suspended = true;
 }
 
+static banyan_status check_multicasts(banyan_world *world, memory_space **space)
+{
+    RETURN_IF_FAILED(memory_space_of(world, space));
+    for (size_t i = 0; i < (*space)->buffers.count; i++) {
+        if ((*space)->buffers.data[i]->multicasts)
+            return error_set(BANYAN_ERR_UNSUPPORTED,
+                             "rank %d: symmetric buffer %" PRIu64
+                             " has a multicast address, and cannot be suspended",
+                             (*space)->rank, (*space)->buffers.data[i]->id);
+    }
+    return BANYAN_OK;
+}
+
 /* Before anybody unmaps all have come, since whoever has not may still use it; and before anybody
  * goes on all have unmapped, since memory is free only then. */
 banyan_status memory_suspend_all(banyan_world *world)
 {
     memory_space *space;
-    RETURN_IF_FAILED(control_agree(world, memory_space_of(world, &space)));
+    RETURN_IF_FAILED(control_agree(world, check_multicasts(world, &space)));
     for (size_t i = 0; i < space->buffers.count; i++) {
         banyan_memory *memory = space->buffers.data[i];
         if (can_be_suspended(memory) && !memory->is_suspended)

@@ -178,7 +178,7 @@ BANYAN_DEVICE void banyan_device_multicast_store_word(void *to, uint4 v)
 
 BANYAN_DEVICE void banyan_device_multicast_fence(void)
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    emulated_release();
 }
 
 #endif
