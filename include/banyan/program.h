@@ -55,6 +55,9 @@ typedef struct banyan_collective {
     /* Custom only: name (NULL: "custom"), sizes in chunks, and, if the author likes, the result. */
     const char *name;
     uint64_t input_chunks, output_chunks;
+    /* So many of them are a block: all blocks have equally many bytes, of which a message that does
+     * not divide leaves the last chunks fewer. 0: 1, equal chunks. */
+    uint64_t block_chunks;
     const banyan_expected_chunk *expected;
     size_t expected_count;
     banyan_reduce_op expected_op;

@@ -101,6 +101,7 @@ uint64_t plan_fingerprint(const banyan_plan *plan)
         plan->double_scratch,
         plan->buffer_alignment,
         plan->reused_scratch_bytes,
+        plan->block_chunks,
         (uint64_t)plan->rank_count,
     };
     uint64_t seed = hash_bytes(words, sizeof words, 0);

@@ -25,6 +25,17 @@ static bool chunks_fit(const banyan_plan *plan, uint64_t input, uint64_t output)
     }
 }
 
+static banyan_status check_blocks(checker *check, const uint64_t *chunks)
+{
+    uint64_t block = check->plan->block_chunks;
+    if (chunks[PLAN_INPUT] % block == 0 && chunks[PLAN_OUTPUT] % block == 0)
+        return BANYAN_OK;
+    return json_path_fail(&check->path,
+                          "has %llu input and %llu output chunks, which are not whole blocks of "
+                          "%llu",
+                          ULL(chunks[PLAN_INPUT]), ULL(chunks[PLAN_OUTPUT]), ULL(block));
+}
+
 static banyan_status check_collective(checker *check, int r)
 {
     const banyan_plan *plan = check->plan;
@@ -33,7 +44,7 @@ static banyan_status check_collective(checker *check, int r)
         chunks[PLAN_SCRATCH] > INT64_MAX)
         return json_path_fail(&check->path, "has more chunks than can be counted");
     if (plan->collective == BANYAN_CUSTOM)
-        return BANYAN_OK;
+        return check_blocks(check, chunks);
     if (chunks[PLAN_INPUT] != first[PLAN_INPUT] || chunks[PLAN_OUTPUT] != first[PLAN_OUTPUT])
         return json_path_fail(&check->path,
                               "has %llu input and %llu output chunks, and rank 0 has %llu and %llu",
@@ -48,6 +59,27 @@ static banyan_status check_collective(checker *check, int r)
     return BANYAN_OK;
 }
 
+/* Blocks come from whole blocks, chunk by chunk: how a block is cut is of no matter to its result.
+ */
+static banyan_status check_block_expected(checker *check, int rank, uint64_t chunk)
+{
+    const plan_expected *of = check->plan->expected[rank];
+    uint64_t within = chunk % check->plan->block_chunks;
+    const plan_expected *first = &of[chunk - within], *this = &of[chunk];
+    bool alike = first->count == this->count;
+    for (size_t i = 0; alike && i < this->count; i++) {
+        const plan_contribution *begin = &first->contributions[i], *from = &this->contributions[i];
+        alike = begin->chunk % check->plan->block_chunks == 0 && from->rank == begin->rank &&
+                from->chunk == begin->chunk + within;
+    }
+    if (alike)
+        return BANYAN_OK;
+    return json_path_fail(&check->path,
+                          "expects output chunk %llu of rank %d to come from elsewhere than the "
+                          "block of %llu chunks that it is in",
+                          ULL(chunk), rank, ULL(check->plan->block_chunks));
+}
+
 static banyan_status check_expected(checker *check)
 {
     const banyan_plan *plan = check->plan;
@@ -55,6 +87,7 @@ static banyan_status check_expected(checker *check)
         return json_path_fail(&check->path, "says what the result of %s is", plan->collective_name);
     for (int r = 0; plan->expected && r < plan->rank_count; r++) {
         for (uint64_t c = 0; plan->expected[r] && c < plan->ranks[r].chunks[PLAN_OUTPUT]; c++) {
+            RETURN_IF_FAILED(check_block_expected(check, r, c));
             const plan_expected *chunk = &plan->expected[r][c];
             for (size_t i = 0; i < chunk->count; i++) {
                 plan_contribution from = chunk->contributions[i];

@@ -323,6 +323,7 @@ static void compare_heads(differ *diff)
     if (a->reuse_resources && b->reuse_resources)
         note_number(diff, "bytes of reused scratch", a->reused_scratch_bytes,
                     b->reused_scratch_bytes);
+    note_number(diff, "chunks of a block", a->block_chunks, b->block_chunks);
     note_text(diff, "double scratch", truth(a->double_scratch), truth(b->double_scratch));
     note_number(diff, "threads per block", (uint64_t)a->threads_per_block,
                 (uint64_t)b->threads_per_block);

@@ -37,7 +37,7 @@ void plan_message_divide(const banyan_plan *plan, uint64_t *blocks, uint64_t *bl
     for (int buffer = PLAN_INPUT; buffer < PLAN_BUFFERS && chunks == 0; buffer++)
         chunks = most_chunks(plan, (plan_buffer)buffer);
     if (plan->collective == BANYAN_CUSTOM)
-        *blocks = chunks;
+        *blocks = chunks / plan->block_chunks;
     else
         *blocks = per_rank ? (uint64_t)plan->rank_count : 1;
     *block_chunks = *blocks > 0 ? chunks / *blocks : 0;

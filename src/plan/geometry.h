@@ -1,13 +1,13 @@
 /* Where chunks lie in bytes: how a plan that counts in chunks is laid over a message of any size.
  *
  * Input and output are made of blocks of equally many bytes B and chunks k: all-gather's output,
- * reduce-scatter's input and both of all-to-all have a block a rank; a custom collective's every
- * chunk is one; else there is one block in all. B and k are the same for both. The stride of a
- * chunk is S = ⌈B ÷ (k × alignment)⌉ × alignment; chunk i of a block starts at min(i × S, B) and is
- * clipped at the block's end. Scratch chunks are never clipped. A transfer carries what the
- * shortest of its operands has of each chunk, but to packets, for which others wait, goes all of
- * it: behind the data zeros (plan_geometry_pad). The format's own runtime refuses sizes that do not
- * divide by chunks × alignment; for those that do, this is the same.
+ * reduce-scatter's input and both of all-to-all have a block a rank; a custom collective's
+ * every chunk is one, or as many as it says; else there is one block in all. B and k are the same
+ * for both. The stride of a chunk is S = ⌈B ÷ (k × alignment)⌉ × alignment; chunk i of a block
+ * starts at min(i × S, B) and is clipped at the block's end. Scratch chunks are never clipped. A
+ * transfer carries what the shortest of its operands has of each chunk, but to packets, for which
+ * others wait, goes all of it: behind the data zeros (plan_geometry_pad). The format's own runtime
+ * refuses sizes that do not divide by chunks × alignment; for those that do, this is the same.
  *
  * docs/plans.md explains it with an example. */
 #ifndef PLAN_GEOMETRY_H

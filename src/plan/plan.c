@@ -65,6 +65,7 @@ banyan_plan *plan_create(int ranks)
         .buffer_alignment = 16,
         .max_message_bytes = UINT64_MAX,
         .reused_scratch_bytes = PLAN_REUSED_SCRATCH_BYTES,
+        .block_chunks = 1,
         .rank_count = ranks,
     };
     plan->ranks = plan_take(plan, (size_t)ranks, sizeof *plan->ranks);

@@ -157,6 +157,8 @@ struct banyan_plan {
     uint64_t buffer_alignment, min_message_bytes, max_message_bytes;
     uint64_t
         reused_scratch_bytes; /* with reuse_resources: a rank's scratch, whatever the message */
+    /* A custom collective's: chunks that make a block of its input and output. 1 for all others. */
+    uint64_t block_chunks;
     int rank_count;
     plan_rank *ranks;
     /* A custom collective's: expected[rank][output chunk], as many as the rank has; NULL when the

@@ -132,6 +132,9 @@ banyan_status read_extras(plan_reader *reader, const json_t *root)
     RETURN_IF_FAILED(read_u64_maybe(reader, extras, "shift", 0, last, &shift));
     RETURN_IF_FAILED(read_u64_maybe(reader, extras, "reused_scratch_bytes", 0, UINT64_MAX,
                                     &plan->reused_scratch_bytes));
+    if (plan->collective == BANYAN_CUSTOM)
+        RETURN_IF_FAILED(
+            read_u64_maybe(reader, extras, "block_chunks", 1, INT64_MAX, &plan->block_chunks));
     RETURN_IF_FAILED(read_expected_op(reader, extras));
     RETURN_IF_FAILED(read_expected(reader, extras));
     RETURN_IF_FAILED(read_tags(reader, extras));

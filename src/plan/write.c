@@ -286,6 +286,8 @@ static void add_extras(plan_writer *writer)
     if (plan->reuse_resources && plan->reused_scratch_bytes != PLAN_REUSED_SCRATCH_BYTES)
         text_print(text, "%s\"reused_scratch_bytes\": %llu", next_extra(&any),
                    ULL(plan->reused_scratch_bytes));
+    if (plan->block_chunks > 1)
+        text_print(text, "%s\"block_chunks\": %llu", next_extra(&any), ULL(plan->block_chunks));
     if (plan->expected) {
         text_add(text, next_extra(&any));
         add_expected(writer);

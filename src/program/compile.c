@@ -63,6 +63,8 @@ static void view_header(banyan_plan *view, const banyan_program *program)
     if (options->reuse_resources && options->reused_scratch_bytes > 0)
         view->reused_scratch_bytes = options->reused_scratch_bytes;
     view->double_scratch = options->double_scratch;
+    if (collective->kind == BANYAN_CUSTOM && collective->block_chunks > 0)
+        view->block_chunks = collective->block_chunks;
     view->threads_per_block = options->threads_per_block;
     view->buffer_alignment = options->buffer_alignment;
     view->min_message_bytes = options->min_message_bytes;

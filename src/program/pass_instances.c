@@ -160,6 +160,7 @@ static banyan_status check_counts(const banyan_plan *plan, int rank, uint64_t in
         all = all && fits(of->channel_count[type], instances, UINT32_MAX);
     for (int buffer = 0; buffer < PLAN_BUFFERS; buffer++)
         all = all && fits(of->chunks[buffer], instances, UINT64_MAX);
+    all = all && fits(plan->block_chunks, instances, UINT64_MAX);
     if (all)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
@@ -176,6 +177,8 @@ banyan_status pass_instances(const banyan_plan *plan, int instances, banyan_repl
     banyan_plan *clone;
     RETURN_IF_FAILED(plan_clone(plan, &clone));
     replica r = {clone, 0, (uint32_t)instances, policy == BANYAN_INTERLEAVED};
+    if (r.interleaved && clone->block_chunks > 1)
+        clone->block_chunks *= r.instances;
     banyan_status status = BANYAN_OK;
     for (int rank = 0; rank < clone->rank_count && status == BANYAN_OK; rank++) {
         uint64_t outputs = clone->ranks[rank].chunks[PLAN_OUTPUT];
