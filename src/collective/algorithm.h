@@ -10,7 +10,9 @@
 
 #include <banyan/collective.h>
 
-#define ALGORITHM_MESHES 3
+#include "core/arena.h"
+
+#define ALGORITHM_MESHES 4
 
 /* Pipelines: how many units a rank's filling thread block may be ahead of its emptying one, and how
  * many units each reused scratch chunk then holds. */
@@ -32,6 +34,9 @@ typedef struct algorithm {
     banyan_chunk *parts;                              /* room for twice a chunk a rank */
     int *everyone;                                    /* 0, 1, … */
 } algorithm;
+
+/* Room for the channels and lists of a->ranks ranks, from `memory`. */
+banyan_status algorithm_take_tables(algorithm *a, arena *memory);
 
 static inline int algorithm_rank(const algorithm *a, int rank)
 {

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "core/arena.h"
 #include "core/error.h"
 #include "core/options.h"
 
@@ -135,8 +134,7 @@ static void keep_all(algorithm *a)
         local_keep(a, output_range(a, rank, 0, (int)a->input_chunks), input_all(a, rank), 0);
 }
 
-/* Room for the algorithm's channels and lists, from `memory`. */
-static banyan_status tables_take(algorithm *a, arena *memory)
+banyan_status algorithm_take_tables(algorithm *a, arena *memory)
 {
     size_t ranks = (size_t)a->ranks, pairs = ranks * ranks;
     for (int mesh = 0; mesh < ALGORITHM_MESHES; mesh++) {
@@ -179,7 +177,7 @@ static banyan_status write_program(const algorithm_entry *entry,
                    .input_chunks = input_chunks_of(&collective, params->ranks),
                    .unit_bytes = unit_for(entry, params)};
     a.shift = algorithm_rank(&a, params->shift);
-    RETURN_IF_FAILED(tables_take(&a, memory));
+    RETURN_IF_FAILED(algorithm_take_tables(&a, memory));
     RETURN_IF_FAILED(
         banyan_program_create(entry->info.name, &collective, a.ranks, &options, program));
     a.program = *program;

@@ -1,14 +1,37 @@
 #include "mixed/host.h"
 
+#include <banyan/execute.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "mixed/fused.h"
+#include "mixed/modes.h"
+#include "world/control.h"
+
+/* Up to so many bytes of b rows packets are faster than signals. Measured. */
+#define PACKETS_MOST (UINT64_C(8) << 10)
+/* What programs of units are loaded for at least: their scratch hardly depends on it. */
+#define UNITS_LEAST (UINT64_C(4) << 20)
+
+enum { FORM_UNITS, FORM_PACKETS, FORMS };
+enum { APART, IN_PLACE, PLACES };
+#define FUSED_MODES (BANYAN_MIXED_FEWEST_BYTES - BANYAN_MIXED_FEWEST_WAITS + 1)
+
+/* A program that is loaded when it is first needed, and again when a message is too long for it. */
+typedef struct ready {
+    banyan_loaded_plan *loaded;
+    uint64_t most_bytes; /* of b rows */
+} ready;
 
 typedef struct host_engine {
     const mixed_engine_setup *setup;
+    banyan_executor *executor; /* NULL: the ranks are on several machines */
+    ready ready[BANYAN_MIXED_OPS][FUSED_MODES][FORMS][PLACES];
 } host_engine;
+
+/* ---- opening ---- */
 
 static banyan_status host_open(const mixed_engine_setup *setup, void **engine)
 {
@@ -20,41 +43,120 @@ static banyan_status host_open(const mixed_engine_setup *setup, void **engine)
     return BANYAN_OK;
 }
 
-static void host_close(void *engine)
+static void unload_all(host_engine *engine)
 {
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
+        for (int mode = 0; mode < FUSED_MODES; mode++) {
+            for (int i = 0; i < FORMS * PLACES; i++) {
+                ready *of = &engine->ready[op][mode][i / PLACES][i % PLACES];
+                (void)banyan_plan_unload(of->loaded);
+                *of = (ready){NULL, 0};
+            }
+        }
+    }
+}
+
+static void host_close(void *given)
+{
+    host_engine *engine = given;
+    if (!engine)
+        return;
+    unload_all(engine);
+    banyan_executor_close(engine->executor);
     free(engine);
 }
 
+/* Programs bring their own. */
 static uint64_t host_room(const void *engine)
 {
     (void)engine;
     return 0;
 }
 
-static banyan_status host_use(void *engine, char *const *parts)
+static bool is_near(const host_engine *engine)
 {
-    (void)engine;
-    (void)parts;
-    return BANYAN_OK;
+    return banyan_world_node_count(engine->setup->worlds[MIXED_WORLD]) == 1;
 }
 
-static bool host_has(const void *engine, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
+static banyan_status host_use(void *given, char *const *parts)
+{
+    host_engine *engine = given;
+    (void)parts;
+    if (!is_near(engine))
+        return BANYAN_OK;
+    return banyan_executor_open(engine->setup->worlds[MIXED_WORLD], NULL, &engine->executor);
+}
+
+static bool host_has(const void *given, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
                      size_t reason_bytes)
 {
-    (void)engine;
+    const host_engine *engine = given;
     (void)op;
-    (void)mode;
-    snprintf(reason, reason_bytes, "the host has no fused modes");
+    if (mode_is_multicast(mode))
+        snprintf(reason, reason_bytes, "the host has no multicast");
+    else if (!is_near(engine))
+        snprintf(reason, reason_bytes, "the host's programs are of one machine");
+    else
+        return true;
     return false;
 }
 
-static banyan_status host_run(void *engine, const mixed_call *call, void *stream)
+/* ---- running ---- */
+
+static uint64_t power_of_two(uint64_t least, uint64_t bytes)
 {
-    (void)engine;
-    (void)stream;
-    return error_set(BANYAN_ERR_UNSUPPORTED, "mode %d", (int)call->mode);
+    while (least < bytes)
+        least *= 2;
+    return least;
 }
 
+/* The longest input of a rank for so many bytes of b rows. */
+static uint64_t message_of(const host_engine *engine, banyan_mixed_op op, uint64_t bytes)
+{
+    return mixed_input_elems(op, bytes, engine->setup->grid.dp);
+}
+
+static banyan_status load(host_engine *engine, const fused_kind *kind, uint64_t most_bytes,
+                          banyan_loaded_plan **loaded)
+{
+    banyan_plan *plan = NULL;
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    RETURN_IF_FAILED(control_agree(world, fused_compile(&engine->setup->grid, kind, &plan)));
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = message_of(engine, kind->op, most_bytes);
+    banyan_status status = banyan_plan_load(engine->executor, plan, &options, loaded);
+    banyan_plan_destroy(plan);
+    return status;
+}
+
+static banyan_status prepare(host_engine *engine, const fused_kind *kind, uint64_t bytes, ready *of)
+{
+    if (bytes <= of->most_bytes)
+        return BANYAN_OK;
+    uint64_t most = kind->packets ? PACKETS_MOST : power_of_two(UNITS_LEAST, bytes);
+    banyan_loaded_plan *loaded, *before = of->loaded;
+    RETURN_IF_FAILED(load(engine, kind, most, &loaded));
+    *of = (ready){loaded, most};
+    return banyan_plan_unload(before);
+}
+
+static banyan_status host_run(void *given, const mixed_call *call, void *stream)
+{
+    host_engine *engine = given;
+    uint64_t bytes = call->elems * banyan_dtype_bytes(engine->setup->dtype);
+    fused_kind kind = {.op = call->op,
+                       .mode = call->mode,
+                       .packets = bytes <= PACKETS_MOST,
+                       .in_place = call->input == call->output};
+    ready *of =
+        &engine
+             ->ready[call->op][call->mode - BANYAN_MIXED_FEWEST_WAITS][kind.packets][kind.in_place];
+    RETURN_IF_FAILED(prepare(engine, &kind, bytes, of));
+    return banyan_plan_run(of->loaded, call->input, call->output,
+                           message_of(engine, call->op, bytes), engine->setup->dtype, stream);
+}
+
+/* Runs tell themselves. */
 static void host_check(void *engine, mixed_report *report)
 {
     (void)engine;

@@ -1,0 +1,109 @@
+/* The fused modes' programs, proved for every grid. */
+#include <banyan/check.h>
+
+#include "mixed/fused.h"
+#include "mixed/grids.h"
+
+static int no_node(void *context, int rank)
+{
+    (void)context;
+    (void)rank;
+    return 0;
+}
+
+static banyan_mixed_grid resolve(const grid_sizes *sizes, int ranks)
+{
+    banyan_mixed_grid grid;
+    banyan_mixed_options options = options_of(sizes, BANYAN_F32);
+    CHECK_OK(grid_resolve(&options, 0, ranks, no_node, NULL, &grid));
+    return grid;
+}
+
+static void check_proof(const banyan_mixed_grid *grid, const fused_kind *kind,
+                        const banyan_plan *plan)
+{
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_check_report *report;
+    options.max_findings = 2;
+    options.warnings = false;
+    CHECK_OK(banyan_plan_check(plan, &options, &report));
+    if (!banyan_check_report_is_sound(report)) {
+        char *text;
+        CHECK_OK(banyan_check_report_print(report, "plan", false, &text));
+        CHECK(false, "%s, %s, %s%s, tp %d × %d, dp %d × %d:\n%s", banyan_mixed_op_name(kind->op),
+              banyan_mixed_mode_name(kind->mode), kind->packets ? "packets" : "units",
+              kind->in_place ? " in place" : "", grid->local_tp, grid->inter_tp, grid->local_dp,
+              grid->inter_dp, text);
+    }
+    CHECK(strlen(banyan_check_report_limits(report)) == 0, "%s",
+          banyan_check_report_limits(report));
+    banyan_check_report_destroy(report);
+}
+
+static void prove(const banyan_mixed_grid *grid, fused_kind kind)
+{
+    banyan_plan *plan;
+    bool there = (kind.mode != BANYAN_MIXED_FEWEST_LOCAL_BYTES || grid->local_tp > 1) &&
+                 (kind.mode != BANYAN_MIXED_FEWEST_BYTES || grid->inter_tp > 1);
+    if (!there) {
+        CHECK_FAILS(fused_compile(grid, &kind, &plan), BANYAN_ERR_INVALID, "there is no program");
+        return;
+    }
+    CHECK_OK(fused_compile(grid, &kind, &plan));
+    check_proof(grid, &kind, plan);
+    banyan_plan_destroy(plan);
+}
+
+static void prove_grid(const grid_sizes *sizes, int ranks)
+{
+    banyan_mixed_grid grid = resolve(sizes, ranks);
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
+        if (!grid_allows(&grid, (banyan_mixed_op)op))
+            continue;
+        for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+            for (int form = 0; form < 4; form++) {
+                fused_kind kind = {(banyan_mixed_op)op, (banyan_mixed_mode)mode, form & 1,
+                                   form & 2};
+                if (!kind.in_place || op == BANYAN_MIXED_ALLREDUCE)
+                    prove(&grid, kind);
+            }
+        }
+    }
+}
+
+static void prove_all(int ranks)
+{
+    grid_sizes grids[32];
+    int count = grids_of(ranks, grids, 32);
+    for (int i = 0; i < count; i++)
+        prove_grid(&grids[i], ranks);
+}
+
+static void programs_of_up_to_four_ranks_are_sound(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        prove_all(ranks);
+}
+
+static void programs_of_six_ranks_are_sound(void **state)
+{
+    (void)state;
+    prove_all(6);
+}
+
+static void programs_of_eight_ranks_are_sound(void **state)
+{
+    (void)state;
+    prove_all(8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(programs_of_up_to_four_ranks_are_sound),
+        cmocka_unit_test(programs_of_six_ranks_are_sound),
+        cmocka_unit_test(programs_of_eight_ranks_are_sound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,83 @@
+"""banyan mixed: a grid's collectives are checked in every mode, timed, drawn, and tuned."""
+
+import json
+import sys
+import unittest
+import xml.dom.minidom
+
+from collective_case import CollectiveCase
+
+FUSED = {"fewest_waits", "fewest_local_bytes"}
+
+
+class Mixed(CollectiveCase):
+    def measure(self, *options):
+        return json.loads(self.succeed("mixed", "--json", "--max-bytes", "64K", *options))
+
+    def test_every_mode_of_a_mixed_grid_is_right_and_timed(self):
+        picture, table = self.folder / "mixed.svg", self.folder / "table.json"
+        report = self.measure("--local-tp", 2, "--local-dp", 2, "--rows", "1:4", "--hidden", 101,
+                              "--svg", picture, "--save-autotune", table)
+        self.assertEqual((report["ranks"], report["nodes"], report["dtype"]), (4, 1, "BF16"))
+        cells = report["measurements"]
+        self.assertEqual({cell["op"] for cell in cells},
+                         {"allreduce_allgather", "reducescatter_allreduce"})
+        self.assertEqual({cell["mode"] for cell in cells}, FUSED | {"world", "two"})
+        self.assertEqual({cell["rows"] for cell in cells}, {1, 2, 4})
+        for cell in cells:
+            outputs = 2 if cell["op"] == "allreduce_allgather" else 1
+            self.assertEqual(cell["checked_elements"], 4 * outputs * cell["rows"] * 101)
+            self.assertEqual(cell["wrong_elements"], 0)
+            self.assertEqual(cell["bytes"], cell["rows"] * 101 * 2)
+            self.assertGreater(cell["ns"], 0)
+        chosen = [(cell["op"], cell["rows"]) for cell in cells if cell["chosen"]]
+        self.assertEqual(len(chosen), 6)
+        xml.dom.minidom.parse(str(picture))
+        rows = json.loads(table.read_text())["rows"]
+        self.assertEqual(rows[0]["bytes"], 1024)
+
+        again = self.measure("--local-tp", 2, "--local-dp", 2, "--rows", "1:1", "--hidden", 512,
+                             "--autotune", table, "--mode", "auto")
+        best = min((row["ns"], row["mode"]) for row in rows
+                   if row["op"] == "allreduce_allgather" and row["bytes"] == 1024)[1]
+        used = [cell["mode"] for cell in again["measurements"]
+                if cell["op"] == "allreduce_allgather"]
+        self.assertEqual(used, [best])
+
+    def test_nodes_have_a_mode_of_their_own(self):
+        report = self.measure("--local-tp", 2, "--inter-tp", 2, "--rows", "3:3", "--hidden", 7,
+                              "--dtype", "f32", "--no-autotune")
+        cells = report["measurements"]
+        self.assertEqual({(cell["op"], cell["mode"]) for cell in cells},
+                         {("allreduce", mode) for mode in FUSED | {"fewest_bytes", "world"}})
+        self.assertEqual({cell["wrong_elements"] for cell in cells}, {0})
+        self.assertEqual(report["nodes"], 2)
+
+    def test_a_table_for_people_marks_what_is_chosen(self):
+        text = self.succeed("mixed", "--local-dp", 2, "--rows", "2:2", "--hidden", 64, "--dtype",
+                            "f16", "--no-autotune")
+        self.assertIn("allgather, µs", text)
+        self.assertIn("reducescatter, µs", text)
+        self.assertRegex(text, r"\d\*")
+        self.assertIn("output elements were checked: all are right", text)
+
+    def test_wrong_calls_are_refused(self):
+        table = self.folder / "table.json"
+        self.measure("--local-tp", 2, "--rows", "1:1", "--hidden", 64, "--save-autotune", table)
+        for words, part, code in [
+                (["--local-tp", 2, "--nodes", 3, "--inter-tp", 2], "--nodes 3 is not", 2),
+                (["--local-tp", 2, "--dtype", "f31"], "names no element type", 2),
+                (["--local-tp", 2, "--mode", "best"], 'no mode "best"', 2),
+                (["--local-tp", 2, "--op", "gather"], 'no mixed collective "gather"', 2),
+                (["--local-tp", 2, "--dtype", "i32"], "I32", 1),
+                (["--local-tp", 2, "--op", "allgather"], "allgather", 1),
+                (["--local-dp", 2, "--mode", "fewest_bytes"], "fewest_bytes", 1),
+                (["--local-tp", 3, "--autotune", table], "local_tp 2, and the grid has 3", 1),
+                (["--local-tp", 2, "--svg", "/nowhere/m.svg"], "cannot write /nowhere/m.svg", 1)]:
+            self.assert_refused(self.banyan("mixed", "--rows", "1:1", *words), "banyan mixed", part,
+                                code)
+
+
+if __name__ == "__main__":
+    done = unittest.main(argv=[sys.argv[0], "-v"], exit=False)
+    sys.exit(not done.result.wasSuccessful())
