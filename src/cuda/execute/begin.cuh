@@ -73,6 +73,8 @@ BANYAN_DEVICE void begin_keep_args(const kernel_args *args)
     shared->report = args->report;
     shared->uploaded = args->uploaded;
     shared->waited_ns = 0;
+    shared->traces = 0;
+    shared->ended = 0;
 }
 
 /* ---- once they have ---- */
@@ -80,7 +82,7 @@ BANYAN_DEVICE void begin_keep_args(const kernel_args *args)
 /* What a thread reads before its first step, all of it on its way at the same time. */
 struct begin_state {
     uint64_t runs, flags;
-    uint32_t broken;     /* thread 0 */
+    uint32_t broken;
     uint64_t trace_room; /* thread 0 */
 };
 
@@ -88,8 +90,7 @@ BANYAN_DEVICE begin_state begin_read(const kernel_args *args)
 {
     begin_state state = {};
     uint4 both = banyan_device_load<uint4>(&args->states[blockIdx.x]);
-    if (block_thread() == 0)
-        state.broken = banyan_device_load<uint32_t>(args->broken);
+    state.broken = banyan_device_load<uint32_t>(args->broken);
     if (block_thread() == 0 && args->tracer)
         state.trace_room = banyan_device_load_relaxed(&args->tracer->room);
     state.runs = begin_pair(both.x, both.y);

@@ -155,8 +155,7 @@ struct block_places {
     BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
     {
         uint64_t word = words[i];
-        uint32_t base = (uint32_t)(word >> KERNEL_PLACE_SHIFT) & 0x7fff;
-        return block_share()->bases[base] + (word & KERNEL_PLACE_OFFSET);
+        return block_share()->bases[KERNEL_PLACE_BASE(word)] + (word & KERNEL_PLACE_OFFSET);
     }
     BANYAN_DEVICE_MEMBER bool is_packets(uint32_t i) const
     {

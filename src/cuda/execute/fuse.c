@@ -167,6 +167,14 @@ static void write_iteration(struct fuser *fuser, const struct parts *of, uint32_
     (of->one_source ? write_one_source : write_in_turn)(fuser, of, iteration);
 }
 
+static uint32_t count_units(const struct fuser *fuser, const engine_step *made)
+{
+    uint64_t units = 0;
+    for (uint64_t at = made->words; at < fuser->word_count; at += part_stride(made))
+        units += ((fuser->to->words[at] & ~ENGINE_PAD) + 7) / 8;
+    return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
+}
+
 static void write_parts(struct fuser *fuser, const struct parts *of, engine_step *made)
 {
     for (uint32_t k = 1; of->one_source && k < of->count; k++)
@@ -176,6 +184,7 @@ static void write_parts(struct fuser *fuser, const struct parts *of, engine_step
         write_iteration(fuser, of, 0);
         made->piece_count = (fuser->word_count - made->words) / part_stride(made);
         made->barrier = of->one_source ? 0 : (uint32_t)of->first->piece_count;
+        KERNEL_STEP_UNITS(made) = count_units(fuser, made);
         return;
     }
     uint64_t *table = fuser->to->words + fuser->word_count;

@@ -33,13 +33,21 @@ typedef struct kernel_end {
  * many pieces each of the steps has that it does, itself first; 0: they are not told apart. */
 #define KERNEL_MEETS 1
 
-/* A word of a piece behind its bytes: where an operand lies, from a base on, and whether packets
- * lie there. Each piece of a step has bases of its own; which are packets is the same in all. */
+/* Of a step that moves bytes outside of loops: the units of 8 bytes of all its pieces, or the most
+ * that there can be. */
+#define KERNEL_STEP_UNITS(step) ((step)->barrier_members)
+
+/* A word of a piece behind its bytes: where an operand lies, from a base on, whether packets lie
+ * there, and whether in scratch. Each piece of a step has bases of its own; which are packets is
+ * the same in all. */
 #define KERNEL_PLACE_PACKETS (UINT64_C(1) << 63)
+#define KERNEL_PLACE_SCRATCH (UINT64_C(1) << 62)
 #define KERNEL_PLACE_SHIFT 48
 #define KERNEL_PLACE_OFFSET ((UINT64_C(1) << KERNEL_PLACE_SHIFT) - 1)
+#define KERNEL_PLACE_BASE(place) ((uint32_t)((place) >> KERNEL_PLACE_SHIFT) & 0x3fff)
 #define KERNEL_PLACE(operand, offset)                                                              \
     (((operand)&ENGINE_PACKETS ? KERNEL_PLACE_PACKETS : 0) |                                       \
+     (((operand) & ~ENGINE_PACKETS) % 3 == 2 ? KERNEL_PLACE_SCRATCH : 0) |                         \
      (uint64_t)((operand) & ~ENGINE_PACKETS) << KERNEL_PLACE_SHIFT | (offset))
 
 /* A step that another one does; passed over. */
@@ -179,6 +187,9 @@ typedef enum kernel_kind {
 } kernel_kind;
 
 #define KERNEL_ALIGNMENT 16
+
+/* Sources of a step of KERNEL_QUICK, and destinations, at most. */
+#define KERNEL_QUICK_OPERANDS 8
 
 /* The kernel for a type, as driver_kernel takes it; types that cannot be reduced have one too. */
 const void *execute_kernel(DLDataType dtype, kernel_kind kind);

@@ -61,7 +61,9 @@ static bool moves_or_adds_up(const engine_step *step)
 static bool is_quick(const engine_program *program, const engine_step *step)
 {
     return is_nothing(step) ||
-           (moves_or_adds_up(step) && is_aligned(program, step, 8, QUICK_BYTES_MOST));
+           (moves_or_adds_up(step) && step->source_count <= KERNEL_QUICK_OPERANDS &&
+            step->destination_count <= KERNEL_QUICK_OPERANDS &&
+            is_aligned(program, step, 8, QUICK_BYTES_MOST));
 }
 
 /* Short pieces are better moved side by side, which the whole kernel does. */
@@ -74,6 +76,24 @@ static bool is_direct(const engine_program *program, const engine_step *step)
            (step->piece_count < 2 || program->words[step->words] >= 8 * KERNEL_THREADS_MOST);
 }
 
+/* The first step's data is read before it is known which half of scratch is this run's. */
+static bool begins_in_scratch(const engine_program *program, const engine_block *block)
+{
+    for (uint32_t i = 0; i < block->step_count; i++) {
+        const engine_step *step = &program->steps[block->first_step + i];
+        const uint64_t *at = program->words + step->words;
+        uint32_t operands = (uint32_t)step->source_count + step->destination_count;
+        if (is_nothing(step) || step->piece_count == 0)
+            continue;
+        for (uint64_t k = 0; k < step->piece_count; k++, at += 1 + operands) {
+            if (!is_packets(at[1]) && (at[1] & KERNEL_PLACE_SCRATCH))
+                return true;
+        }
+        return false;
+    }
+    return false;
+}
+
 kernel_kind pack_kind(const engine_program *program)
 {
     bool quick = true, direct = true;
@@ -81,5 +101,7 @@ kernel_kind pack_kind(const engine_program *program)
         quick = quick && is_quick(program, &program->steps[i]);
         direct = direct && is_direct(program, &program->steps[i]);
     }
+    for (uint32_t i = 0; quick && i < program->block_count; i++)
+        quick = !begins_in_scratch(program, &program->blocks[i]);
     return quick ? KERNEL_QUICK : direct ? KERNEL_DIRECT : KERNEL_WHOLE;
 }

@@ -91,7 +91,7 @@ static uint32_t threads_for(const engine_program *from, uint32_t most)
         uint64_t mine = step_bytes(from, &from->steps[i]);
         bytes = mine > bytes ? mine : bytes;
     }
-    uint64_t threads = (bytes / UNIT_BYTES + WARP) / WARP * WARP;
+    uint64_t threads = (bytes / UNIT_BYTES + WARP - 1) / WARP * WARP;
     threads = threads > THREADS_LEAST ? threads : THREADS_LEAST;
     return threads < most ? (uint32_t)threads : most;
 }

@@ -88,6 +88,7 @@ static void parts_of_one_source_get_all_destinations(void **state)
     fused_program fused = fuse(&d);
     assert_int_equal(fused.steps[0].destination_count, 3);
     assert_int_equal(fused.steps[0].piece_count, 1);
+    assert_int_equal(KERNEL_STEP_UNITS(&fused.steps[0]), (BYTES + 7) / 8);
     assert_int_equal(fused.steps[0].jump, 3);
     assert_int_equal(fused.steps[1].kind, KERNEL_PASS);
     assert_int_equal(fused.program.word_count, 5);
@@ -107,6 +108,7 @@ static void parts_of_one_shape_become_pieces(void **state)
         add_move(&d, STEP_COPY, 0, BYTES, INPUT, BYTES * peer, 3 * peer + OUTPUT, 0);
     fused_program fused = fuse(&d);
     assert_int_equal(fused.steps[0].piece_count, 3);
+    assert_int_equal(KERNEL_STEP_UNITS(&fused.steps[0]), 3 * ((BYTES + 7) / 8));
     assert_int_equal(fused.steps[0].jump, 3);
     for (uint32_t peer = 1; peer <= 3; peer++) {
         assert_word(&fused, 3 * (peer - 1), BYTES);
@@ -239,7 +241,7 @@ static void data_and_signals_are_direct(void **state)
 static void the_rest_needs_the_whole_kernel(void **state)
 {
     (void)state;
-    for (int change = 0; change < 6; change++) {
+    for (int change = 0; change < 7; change++) {
         struct draft d = {0};
         engine_step *step =
             add_move(&d, STEP_PACK, 0, change == 0 ? 1020 : 1024, INPUT, change == 1 ? 4 : 8,
@@ -252,7 +254,24 @@ static void the_rest_needs_the_whole_kernel(void **state)
             step->kind = STEP_COMBINE;
             step->op = BANYAN_MAX;
         }
+        if (change == 6)
+            d.operands[step->operands] = SCRATCH; /* of which half is not known at first */
         assert_int_equal(kind_of(&d), KERNEL_WHOLE);
+    }
+}
+
+static void many_operands_need_the_whole_kernel(void **state)
+{
+    (void)state;
+    for (uint32_t sources = KERNEL_QUICK_OPERANDS; sources < KERNEL_QUICK_OPERANDS + 2; sources++) {
+        struct draft d = {0};
+        add(&d, STEP_COMBINE, 0, sources, 1);
+        d.words[d.block.word_count++] = 1024;
+        for (uint32_t i = 0; i < sources; i++)
+            add_place(&d, SCRATCH | ENGINE_PACKETS, 2048 * i);
+        add_place(&d, OUTPUT, 0);
+        assert_int_equal(kind_of(&d),
+                         sources == KERNEL_QUICK_OPERANDS ? KERNEL_QUICK : KERNEL_WHOLE);
     }
 }
 
@@ -312,6 +331,7 @@ int main(void)
         cmocka_unit_test(packets_and_short_copies_are_quick),
         cmocka_unit_test(data_and_signals_are_direct),
         cmocka_unit_test(the_rest_needs_the_whole_kernel),
+        cmocka_unit_test(many_operands_need_the_whole_kernel),
         cmocka_unit_test(arrays_lie_in_the_section_as_far_as_they_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
