@@ -6,6 +6,7 @@
 
 #include "core/deadline.h"
 #include "core/module.h"
+#include "execute/alike.h"
 #include "execute/engine_fuse.h"
 #include "execute/multicast.h"
 #include "execute/placement.h"
@@ -89,6 +90,7 @@ banyan_status device_load(banyan_loaded_plan *loaded)
         .cleared = banyan_memory_local(loaded->block),
         .cleared_bytes = layout->scratch + layout->scratch_bytes,
         .scratch_half = loaded->plan->double_scratch ? layout->scratch_half : 0,
+        .alike = plan_is_alike(loaded->plan),
     };
     banyan_status status = executor->engine_ops->load(executor->engine, &plan, &loaded->on_device);
     free(ends);

@@ -7,6 +7,7 @@
 #ifndef EXECUTE_ENGINE_H
 #define EXECUTE_ENGINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -111,6 +112,7 @@ typedef struct engine_plan {
     char *cleared; /* this rank's counters and scratch: zero before the first run */
     uint64_t cleared_bytes;
     uint64_t scratch_half; /* what odd runs add to bases of scratch; 0: nothing */
+    bool alike;            /* all thread blocks of all ranks do the same operations in order */
 } engine_plan;
 
 /* One run. Bases are by step_base (rank × 3 + buffer), those of scratch are an even run's. */

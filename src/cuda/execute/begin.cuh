@@ -138,7 +138,7 @@ BANYAN_DEVICE void begin_run(const kernel_args *args, block_run *run)
     if (block_thread() == 0)
         begin_share(&state);
     block_meet(run);
-    if (block_thread() == 0)
+    if (block_thread() == 0 && !args->goes_on)
         begin_count(args, &state);
 }
 

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "cuda/execute/staged.h"
+#include "cuda/execute/tell.h"
+
 /* How soon kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
 
@@ -136,7 +139,8 @@ static banyan_status load_kernels(cuda_engine *engine)
         RETURN_IF_FAILED(engine_room(engine, kernel, threads, execute_shared_bytes(0), &room));
         engine->room = room < engine->room ? room : engine->room;
     }
-    return BANYAN_OK;
+    CUfunction tell;
+    return driver_kernel(tell_kernel(), engine->device, &tell);
 }
 
 static banyan_status take_parts(cuda_engine *engine)
@@ -200,6 +204,11 @@ bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t 
            UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
 }
 
+bool engine_is_alone(const cuda_engine *engine)
+{
+    return atomic_load(&open_engines[engine->device]) == 1;
+}
+
 static void close_engine(void *opened)
 {
     cuda_engine *engine = opened;
@@ -212,6 +221,7 @@ static void close_engine(void *opened)
     if (engine->serves)
         pthread_join(engine->proxy, NULL);
     ports_end(engine);
+    staged_end(engine);
     trace_close(engine);
     if (engine->stream && driver_enter(engine->device) == BANYAN_OK) {
         driver.cuStreamDestroy(engine->stream);

@@ -58,9 +58,10 @@ struct cuda_plan {
     void *pinned; /* the report, then the ports' requests */
     kernel_report *report;
 
-    CUevent ended;    /* the latest run that `run` queued */
-    bool has_run;     /* `ended` was recorded */
-    bool is_captured; /* graphs hold runs of it */
+    CUevent ended;         /* the latest run that `run` queued */
+    bool has_run;          /* `ended` was recorded */
+    atomic_bool is_staged; /* its programs are stages: there is nothing for the proxy */
+    bool is_captured;      /* graphs hold runs of it */
 };
 
 typedef struct cuda_program {
@@ -70,8 +71,15 @@ typedef struct cuda_program {
     uint32_t threads, section_bytes, shared_bytes, flags, span_count;
     uint64_t room; /* such thread blocks that run at once */
     CUdeviceptr spans;
-    engine_span *host_spans; /* of ranks without thread blocks */
+    engine_span *host_spans;    /* of ranks without thread blocks */
+    struct cuda_staged *staged; /* NULL: one kernel does it all */
 } cuda_program;
+
+/* What a launch does of a run: steps [first_step, end_step) of every thread block. */
+typedef struct program_part {
+    uint32_t first_step, end_step;
+    bool is_first, is_last; /* of the run's */
+} program_part;
 
 /* ---- engines ---- */
 
@@ -79,6 +87,9 @@ typedef struct cuda_program {
 typedef struct cuda_clock {
     uint64_t device_ns, host_ns;
 } cuda_clock;
+
+/* Streams for copies between kernels. */
+#define ENGINE_LANES 3
 
 struct cuda_engine {
     banyan_world *world;
@@ -105,6 +116,10 @@ struct cuda_engine {
     atomic_uint visitors;
     cuda_plan *served;
     CUstream port_streams[ENGINE_RANKS_MAX]; /* by peer; NULL: not yet */
+
+    /* Of programs that are stages; NULL until there is one. */
+    CUstream lanes[ENGINE_LANES], teller;
+    CUevent lane_done[ENGINE_LANES], kernel_done;
 
     CUdeviceptr tracer, records;
     bool traces;
@@ -136,6 +151,8 @@ banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t
 /* May a launch of so many thread blocks, of which the device has room for `room`, begin while the
  * one before it in its stream still runs? */
 bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room);
+/* Does this process have no other engine on the device? */
+bool engine_is_alone(const cuda_engine *engine);
 /* A run was queued. */
 void engine_was_launched(cuda_engine *engine);
 
@@ -154,6 +171,12 @@ banyan_status program_upload(void *loaded, const engine_program *program, void *
 void program_discard(void *uploaded);
 banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, void *stream,
                           bool *captured);
+
+/* Queue a part of a run. The device is entered. */
+banyan_status program_launch(const cuda_program *program, const engine_run *run,
+                             const program_part *part, CUstream stream);
+/* What the plan's kernels set when they give up. */
+const uint32_t *program_broken(const cuda_program *program);
 
 /* ports.c: with the plan's memory in place; and before it goes. */
 banyan_status ports_open(cuda_plan *plan);

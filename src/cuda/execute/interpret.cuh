@@ -145,9 +145,10 @@ BANYAN_DEVICE void interpret_steps(const kernel_args *args, block_run *run)
 {
     const block_shared *shared = block_share();
     uint32_t count = block_section()->step_count;
+    uint32_t end = args->end_step < count ? args->end_step : count;
     bool traces = shared->traces && block_thread() == 0;
     BANYAN_DEVICE_LOOP
-    for (uint32_t at = 0; at < count;) {
+    for (uint32_t at = args->first_step; at < end;) {
         const engine_step *step = run->step = block_steps() + at;
         if (step->kind == STEP_LOOP) {
             run->iteration = 0;

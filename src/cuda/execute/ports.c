@@ -72,7 +72,7 @@ static bool serve_all(cuda_engine *engine)
     bool any = false;
     pthread_mutex_lock(&engine->ports_lock);
     for (cuda_plan *plan = engine->served; plan; plan = plan->next_served)
-        any |= serve_plan(engine, plan);
+        any |= !atomic_load(&plan->is_staged) && serve_plan(engine, plan);
     pthread_mutex_unlock(&engine->ports_lock);
     return any;
 }

@@ -6,6 +6,7 @@
 
 #include "cuda/execute/fuse.h"
 #include "cuda/execute/pack.h"
+#include "cuda/execute/staged.h"
 
 /* Sections of this size or less are not made smaller still. */
 #define SECTION_LEAST 1024
@@ -198,12 +199,17 @@ static banyan_status make(cuda_program *program, const engine_program *from)
     RETURN_IF_FAILED(fuse_program(from, &fused));
     program->threads = threads_for(&fused.program, program->plan->threads);
     banyan_status status = make_packed(program, &fused.program);
+    if (status == BANYAN_OK)
+        status = staged_make(program->plan, &fused.program, &program->staged);
+    if (program->staged)
+        atomic_store(&program->plan->is_staged, true);
     fuse_free(&fused);
     return status;
 }
 
 static void release(cuda_program *program)
 {
+    staged_free(program->plan, program->staged);
     engine_give_back(program->plan->engine, program->address);
     free(program->host_spans);
     free(program);
@@ -281,13 +287,34 @@ static CUfunction kernel_for(const cuda_program *program, const kernel_args *arg
                                                                 : program->kernel;
 }
 
+/* What is done once a run. */
+static void take_part(kernel_args *args, const program_part *part)
+{
+    args->first_step = part->first_step;
+    args->end_step = part->end_step;
+    args->goes_on = !part->is_last;
+    if (!part->is_first)
+        args->copy_in_to = NULL;
+    if (!part->is_last) {
+        args->copy_out_to = NULL;
+        args->semaphore_count = 0;
+    }
+}
+
+const uint32_t *program_broken(const cuda_program *program)
+{
+    return (const uint32_t *)at(program->plan, program->plan->layout.broken, 0);
+}
+
 /* The kernel may begin while the one before it in its stream still runs: it fetches its program,
  * then waits for it (begin_await_stream). */
-static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
+banyan_status program_launch(const cuda_program *program, const engine_run *run,
+                             const program_part *part, CUstream stream)
 {
     const cuda_plan *plan = program->plan;
     kernel_args args;
     fill_args(program, run, &args);
+    take_part(&args, part);
     void *params[] = {&args};
     CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                .value = {.programmaticStreamSerializationAllowed = 1}};
@@ -301,10 +328,19 @@ static banyan_status launch(const cuda_program *program, const engine_run *run, 
         .sharedMemBytes = program->shared_bytes,
         .hStream = stream,
         .attrs = &early,
-        .numAttrs = engine_launches_early(plan->engine, plan->shape.block_count, program->room),
+        .numAttrs = part->is_first &&
+                    engine_launches_early(plan->engine, plan->shape.block_count, program->room),
     };
     return DRIVER(plan->engine->device, cuLaunchKernelEx, &config, kernel_for(program, &args),
                   params, NULL);
+}
+
+static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
+{
+    const program_part all = {.end_step = UINT32_MAX, .is_first = true, .is_last = true};
+    if (program->staged)
+        return staged_queue(program, run, stream);
+    return program_launch(program, run, &all, stream);
 }
 
 static banyan_status copy_alone(const cuda_program *program, const engine_run *run, CUstream stream)

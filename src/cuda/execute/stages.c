@@ -1,0 +1,328 @@
+#include "cuda/execute/stages.h"
+
+#include <stdlib.h>
+
+#include "cuda/execute/kernel.h"
+#include "cuda/execute/parts.h"
+
+struct maker {
+    const engine_program *program;
+    const engine_plan *plan;
+    const engine_step *steps; /* of the first thread block, which speaks for all */
+    uint32_t step_count;
+    stages *to;
+    uint32_t *waits, *signals; /* so far, by end */
+};
+
+/* ---- steps ---- */
+
+static bool is_post(const engine_step *step)
+{
+    return step->kind == STEP_POST_COPY || step->kind == STEP_POST_SIGNAL;
+}
+
+static bool is_nothing(const engine_step *step)
+{
+    return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
+}
+
+static uint32_t end_of(const struct maker *maker, const engine_step *step, uint32_t i)
+{
+    return maker->program->ends[step->ends + i];
+}
+
+/* Is it for puts, or for signals behind puts, that the step waits? */
+static bool waits_for_copies(const struct maker *maker, const engine_step *step)
+{
+    bool waits = step->kind == STEP_FLUSH;
+    for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++)
+        waits |= maker->plan->ends[end_of(maker, step, i)].is_port != 0;
+    return waits;
+}
+
+/* What else thread blocks do together would have to stay in one kernel. */
+static bool is_possible(const engine_step *step)
+{
+    switch (step->kind) {
+    case STEP_POST_PACK:
+    case STEP_POST_FORWARD:
+    case STEP_ACQUIRE:
+    case STEP_RELEASE:
+    case STEP_BARRIER:
+    case STEP_LOOP:
+    case STEP_LOOP_END:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static bool are_possible(const engine_program *program, const engine_plan *plan)
+{
+    bool posts = false;
+    if (!plan->alike || plan->scratch_half != 0 || program->block_count == 0)
+        return false;
+    for (uint32_t i = 0; i < program->step_count; i++) {
+        if (!is_possible(&program->steps[i]))
+            return false;
+        posts |= program->steps[i].kind == STEP_POST_COPY;
+    }
+    for (uint32_t b = 1; b < program->block_count; b++) {
+        if (program->blocks[b].step_count != program->blocks[0].step_count)
+            return false;
+    }
+    return posts;
+}
+
+/* ---- kernels ---- */
+
+static stage *add_stage(struct maker *maker, bool is_kernel)
+{
+    stage *added = &maker->to->list[maker->to->count++];
+    *added = (stage){.is_kernel = is_kernel,
+                     .after = STAGE_NONE,
+                     .first_copy = maker->to->copy_count,
+                     .first_signal = maker->to->signal_count};
+    return added;
+}
+
+static uint32_t last_copies(const struct maker *maker)
+{
+    uint32_t i = maker->to->count;
+    while (i > 0 && maker->to->list[i - 1].is_kernel)
+        i--;
+    return i > 0 ? i - 1 : STAGE_NONE;
+}
+
+/* The stage of copies with the end's own signal of this number; the last one so far, when there was
+ * no such signal. */
+static uint32_t stage_of_signal(const struct maker *maker, uint32_t end, uint32_t number)
+{
+    uint32_t last = last_copies(maker);
+    if (maker->signals[end] < number)
+        return last;
+    for (uint32_t i = 0; i < maker->to->count; i++) {
+        const stage *s = &maker->to->list[i];
+        for (uint32_t k = 0; k < s->signal_count && !s->is_kernel; k++)
+            number -= maker->to->signals[s->first_signal + k] == end && number > 0;
+        if (number == 0)
+            return i;
+    }
+    return last;
+}
+
+static uint32_t later(uint32_t a, uint32_t b)
+{
+    return a == STAGE_NONE || (b != STAGE_NONE && b > a) ? b : a;
+}
+
+static uint32_t after_step(struct maker *maker, const engine_step *step, uint32_t after)
+{
+    if (step->kind == STEP_FLUSH)
+        return later(after, last_copies(maker));
+    for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++) {
+        uint32_t end = end_of(maker, step, i);
+        if (maker->plan->ends[end].is_port)
+            after = later(after, stage_of_signal(maker, end, ++maker->waits[end]));
+    }
+    return after;
+}
+
+/* Up to the next put, or the next wait for one that has something to do before it. */
+static uint32_t add_kernel(struct maker *maker, uint32_t at)
+{
+    stage *s = add_stage(maker, true);
+    uint32_t after = STAGE_NONE;
+    bool works = false;
+    s->first_step = at;
+    for (; at < maker->step_count && !is_post(&maker->steps[at]); at++) {
+        const engine_step *step = &maker->steps[at];
+        bool waits = waits_for_copies(maker, step);
+        if (waits && works)
+            break;
+        if (waits)
+            after = after_step(maker, step, after);
+        works |= !waits && !is_nothing(step);
+    }
+    s->end_step = at;
+    for (uint32_t i = 0; i + 1 < maker->to->count; i++) {
+        if (maker->to->list[i].is_kernel)
+            after = later(after, maker->to->list[i].after);
+    }
+    s->after = after;
+    return at;
+}
+
+/* ---- copies ---- */
+
+static int compare_copies(const void *a, const void *b)
+{
+    const stage_copy *one = a, *other = b;
+    if (one->from_base != other->from_base)
+        return one->from_base < other->from_base ? -1 : 1;
+    return one->from < other->from ? -1 : one->from > other->from;
+}
+
+static bool continues(const stage_copy *before, const stage_copy *next)
+{
+    return before->from_base == next->from_base && before->to_base == next->to_base &&
+           before->from + before->bytes == next->from && before->to + before->bytes == next->to;
+}
+
+/* The copies from `first` on, side by side where they lie so. */
+static void join(stages *to, uint32_t first)
+{
+    uint32_t kept = first;
+    qsort(to->copies + first, to->copy_count - first, sizeof *to->copies, compare_copies);
+    for (uint32_t i = first; i < to->copy_count; i++) {
+        if (kept > first && continues(&to->copies[kept - 1], &to->copies[i]))
+            to->copies[kept - 1].bytes += to->copies[i].bytes;
+        else
+            to->copies[kept++] = to->copies[i];
+    }
+    to->copy_count = kept;
+}
+
+static uint32_t base_of(uint64_t place)
+{
+    return (uint32_t)(place >> KERNEL_PLACE_SHIFT) & 0x7fff;
+}
+
+static void add_pieces(struct maker *maker, const engine_step *step)
+{
+    const uint64_t *at, *end;
+    part_find_pieces(maker->program, step, 0, &at, &end);
+    for (; at < end; at += part_stride(step)) {
+        if (at[0] == 0)
+            continue;
+        maker->to->copies[maker->to->copy_count++] = (stage_copy){
+            .from_base = base_of(at[1]),
+            .to_base = base_of(at[2]),
+            .from = at[1] & KERNEL_PLACE_OFFSET,
+            .to = at[2] & KERNEL_PLACE_OFFSET,
+            .bytes = at[0],
+        };
+    }
+}
+
+static const engine_step *step_of(const struct maker *maker, uint32_t block, uint32_t at)
+{
+    return &maker->program->steps[maker->program->blocks[block].first_step + at];
+}
+
+/* All thread blocks' puts of this place in the plan. */
+static void add_copies(struct maker *maker, uint32_t at)
+{
+    uint32_t first = maker->to->copy_count;
+    for (uint32_t b = 0; b < maker->program->block_count; b++)
+        add_pieces(maker, step_of(maker, b, at));
+    join(maker->to, first);
+}
+
+static void add_signals(struct maker *maker, uint32_t at)
+{
+    for (uint32_t b = 0; b < maker->program->block_count; b++) {
+        const engine_step *step = step_of(maker, b, at);
+        for (uint32_t i = 0; i < step->end_count; i++) {
+            uint32_t end = end_of(maker, step, i);
+            maker->to->signals[maker->to->signal_count++] = end;
+            maker->signals[end]++;
+        }
+    }
+}
+
+static bool is_signalled(const struct maker *maker, const stage *s, const engine_step *put)
+{
+    for (uint32_t i = s->first_signal; i < maker->to->signal_count; i++) {
+        if (maker->to->signals[i] == end_of(maker, put, 0))
+            return true;
+    }
+    return false;
+}
+
+/* Up to the next put through a channel that has been signalled in between. */
+static uint32_t add_posts(struct maker *maker, uint32_t at)
+{
+    stage *s = add_stage(maker, false);
+    for (; at < maker->step_count; at++) {
+        const engine_step *step = &maker->steps[at];
+        if (!is_post(step) && !is_nothing(step))
+            break;
+        if (step->kind == STEP_POST_COPY && is_signalled(maker, s, step))
+            break;
+        if (step->kind == STEP_POST_COPY)
+            add_copies(maker, at);
+        else if (step->kind == STEP_POST_SIGNAL)
+            add_signals(maker, at);
+    }
+    s->copy_count = maker->to->copy_count - s->first_copy;
+    s->signal_count = maker->to->signal_count - s->first_signal;
+    return at;
+}
+
+/* ---- the whole ---- */
+
+/* A run begins with a kernel, that says so, and ends with one, that counts it. */
+static void add_all(struct maker *maker)
+{
+    uint32_t at = add_kernel(maker, 0);
+    while (at < maker->step_count)
+        at = is_post(&maker->steps[at]) ? add_posts(maker, at) : add_kernel(maker, at);
+    if (!maker->to->list[maker->to->count - 1].is_kernel)
+        add_kernel(maker, at);
+    maker->to->list[maker->to->count - 1].after = last_copies(maker);
+}
+
+static uint64_t count_pieces(const engine_program *program)
+{
+    uint64_t pieces = 0;
+    for (uint32_t i = 0; i < program->step_count; i++)
+        pieces += program->steps[i].kind == STEP_POST_COPY ? program->steps[i].piece_count : 0;
+    return pieces;
+}
+
+static banyan_status take_room(struct maker *maker)
+{
+    const engine_program *program = maker->program;
+    stages *to = maker->to = calloc(1, sizeof *to);
+    maker->waits = calloc(2 * (size_t)maker->plan->end_count + 1, sizeof *maker->waits);
+    if (!to || !maker->waits)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
+    maker->signals = maker->waits + maker->plan->end_count;
+    to->list = calloc(2 * (size_t)maker->step_count + 2, sizeof *to->list);
+    to->copies = calloc(count_pieces(program) + 1, sizeof *to->copies);
+    to->signals = calloc((size_t)program->end_count + 1, sizeof *to->signals);
+    if (!to->list || !to->copies || !to->signals)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
+    return BANYAN_OK;
+}
+
+banyan_status stages_make(const engine_program *program, const engine_plan *plan, stages **made)
+{
+    *made = NULL;
+    if (!are_possible(program, plan))
+        return BANYAN_OK;
+    struct maker maker = {.program = program,
+                          .plan = plan,
+                          .steps = program->steps + program->blocks[0].first_step,
+                          .step_count = program->blocks[0].step_count};
+    banyan_status status = take_room(&maker);
+    if (status == BANYAN_OK) {
+        add_all(&maker);
+        *made = maker.to;
+    } else {
+        stages_free(maker.to);
+    }
+    free(maker.waits);
+    return status;
+}
+
+void stages_free(stages *old)
+{
+    if (!old)
+        return;
+    free(old->list);
+    free(old->copies);
+    free(old->signals);
+    free(old);
+}

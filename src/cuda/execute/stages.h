@@ -1,0 +1,51 @@
+/* Programs with port channels as stages that a stream's order drives, in place of a proxy: kernels
+ * with what thread blocks do between puts, and between them the puts, all thread blocks' at once.
+ *
+ * Puts that lie side by side become one copy, and all signals behind them one kernel. No kernel
+ * that runs waits for copies of its own rank: a stage that waits for a peer's signal comes after
+ * this rank's own signal of the same number. For plans whose thread blocks are all alike
+ * (engine_plan): then a rank may go through its stages one after the other, whatever the others
+ * do, and whatever the streams that they are in share. For let a rank stand still in a kernel that
+ * waits for signal n of a peer: its own signal n is given, and so are, on all ranks, those that
+ * came before. The peer's is behind copies, which wait for nobody, or behind a kernel that waits
+ * for an earlier signal than n. */
+#ifndef CUDA_EXECUTE_STAGES_H
+#define CUDA_EXECUTE_STAGES_H
+
+#include <banyan/core.h>
+
+#include "execute/engine.h"
+
+/* Bases are a run's, by step_base. */
+typedef struct stage_copy {
+    uint32_t from_base, to_base;
+    uint64_t from, to, bytes;
+} stage_copy;
+
+#define STAGE_NONE UINT32_MAX
+
+typedef struct stage {
+    bool is_kernel;
+    uint32_t first_step, end_step; /* a kernel's, of every thread block */
+    uint32_t after;                /* the stage of copies that a kernel begins after; STAGE_NONE */
+    uint32_t first_copy, copy_count;
+    uint32_t first_signal, signal_count;
+} stage;
+
+/* In the order in which they are queued: kernels one after the other, copies after the kernels
+ * before them. The first and the last are kernels, and all copies are before the last. */
+typedef struct stages {
+    stage *list;
+    uint32_t count;
+    stage_copy *copies;
+    uint32_t copy_count;
+    uint32_t *signals; /* ends to be signalled, by number */
+    uint32_t signal_count;
+} stages;
+
+/* Of a fused program (fuse.h). `*made` is NULL when it has no puts, or has to have a proxy: the
+ * same for all programs of a plan. */
+banyan_status stages_make(const engine_program *program, const engine_plan *plan, stages **made);
+void stages_free(stages *old);
+
+#endif
