@@ -88,9 +88,6 @@ typedef struct cuda_clock {
     uint64_t device_ns, host_ns;
 } cuda_clock;
 
-/* Streams for copies between kernels. */
-#define ENGINE_LANES 3
-
 struct cuda_engine {
     banyan_world *world;
     int device;
@@ -118,8 +115,8 @@ struct cuda_engine {
     CUstream port_streams[ENGINE_RANKS_MAX]; /* by peer; NULL: not yet */
 
     /* Of programs that are stages; NULL until there is one. */
-    CUstream lanes[ENGINE_LANES], teller;
-    CUevent lane_done[ENGINE_LANES], kernel_done;
+    CUstream copier, teller;
+    CUevent kernel_done, copies_done;
 
     CUdeviceptr tracer, records;
     bool traces;

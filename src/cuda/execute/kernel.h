@@ -25,7 +25,7 @@ typedef struct kernel_end {
     uint64_t *incoming;       /* of a semaphore: its value in even runs */
     uint64_t *outgoing;       /* of a semaphore: its value in odd runs */
     uint64_t *consumed;       /* signals that waits here have taken; zeroed */
-    banyan_port_queue *queue; /* PORT */
+    banyan_port_queue *queue; /* PORT that has a proxy; else others have copied what was put */
 } kernel_end;
 
 /* Of a step that moves bytes, in `relaxed`: it uses bytes that an earlier part of the same

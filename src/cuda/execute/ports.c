@@ -182,9 +182,15 @@ static banyan_status try_streams(const cuda_plan *plan)
     banyan_status status = engine_enter(engine, &before);
     if (status == BANYAN_OK) {
         const cuda_port *port = plan->ports;
+        bool tried[ENGINE_RANKS_MAX] = {false};
         for (uint32_t i = 0; i < plan->shape.end_count && status == BANYAN_OK; i++) {
-            if (plan->ends[i].is_port)
-                status = try_copies(port++, &plan->ends[i], engine->device, zeros);
+            const engine_end *end = &plan->ends[i];
+            if (!end->is_port)
+                continue;
+            if (!tried[end->peer])
+                status = try_copies(port, end, engine->device, zeros);
+            tried[end->peer] = true;
+            port++;
         }
         engine_leave(before);
     }

@@ -21,7 +21,7 @@ static char *at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
     return (char *)plan->block + offset + counter * KERNEL_COUNTER_BYTES;
 }
 
-static void fill_channels(const cuda_plan *plan, kernel_end *channels)
+static void fill_channels(const cuda_plan *plan, bool staged, kernel_end *channels)
 {
     uint32_t port = 0;
     for (uint32_t i = 0; i < plan->shape.end_count; i++) {
@@ -31,7 +31,7 @@ static void fill_channels(const cuda_plan *plan, kernel_end *channels)
             .outgoing = end->outgoing,
             .consumed = (uint64_t *)at(plan, plan->layout.consumed, i),
         };
-        if (end->is_port)
+        if (end->is_port && !staged)
             channels[i].queue = (kernel_queue *)at(plan, plan->layout.queues, port++);
     }
 }
@@ -160,7 +160,7 @@ static banyan_status send(cuda_program *program, const engine_program *from,
                              (unsigned long long)layout->bytes);
     } else {
         pack_ends with = {.channels = ends, .semaphores = ends + plan->shape.end_count};
-        fill_channels(plan, ends);
+        fill_channels(plan, program->staged, ends);
         fill_semaphores(plan, ends + plan->shape.end_count);
         pack_write(from, &with, layout, program->address, packed);
         status = engine_copy(plan->engine, program->address, (CUdeviceptr)packed, layout->bytes);
@@ -198,11 +198,11 @@ static banyan_status make(cuda_program *program, const engine_program *from)
     fused_program fused;
     RETURN_IF_FAILED(fuse_program(from, &fused));
     program->threads = threads_for(&fused.program, program->plan->threads);
-    banyan_status status = make_packed(program, &fused.program);
-    if (status == BANYAN_OK)
-        status = staged_make(program->plan, &fused.program, &program->staged);
+    banyan_status status = staged_make(program->plan, &fused.program, &program->staged);
     if (program->staged)
         atomic_store(&program->plan->is_staged, true);
+    if (status == BANYAN_OK)
+        status = make_packed(program, &fused.program);
     fuse_free(&fused);
     return status;
 }

@@ -31,24 +31,21 @@ static banyan_status send_counters(const cuda_plan *plan, cuda_staged *made)
     return status;
 }
 
-static banyan_status open_lanes(cuda_engine *engine)
+static banyan_status open_streams(cuda_engine *engine)
 {
     int device = engine->device;
-    if (engine->kernel_done)
+    if (engine->copies_done)
         return BANYAN_OK;
-    for (int i = 0; i < ENGINE_LANES; i++) {
-        RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &engine->lanes[i], CU_STREAM_NON_BLOCKING));
-        RETURN_IF_FAILED(
-            DRIVER(device, cuEventCreate, &engine->lane_done[i], CU_EVENT_DISABLE_TIMING));
-    }
+    RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &engine->copier, CU_STREAM_NON_BLOCKING));
     RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &engine->teller, CU_STREAM_NON_BLOCKING));
-    return DRIVER(device, cuEventCreate, &engine->kernel_done, CU_EVENT_DISABLE_TIMING);
+    RETURN_IF_FAILED(DRIVER(device, cuEventCreate, &engine->kernel_done, CU_EVENT_DISABLE_TIMING));
+    return DRIVER(device, cuEventCreate, &engine->copies_done, CU_EVENT_DISABLE_TIMING);
 }
 
 static banyan_status open_queue(const cuda_plan *plan, cuda_staged *made)
 {
     int device = plan->engine->device;
-    RETURN_IF_FAILED(open_lanes(plan->engine));
+    RETURN_IF_FAILED(open_streams(plan->engine));
     RETURN_IF_FAILED(driver_kernel(tell_kernel(), device, &made->tell));
     for (uint32_t i = 0; i < made->all->count; i++) {
         if (!made->all->list[i].is_kernel)
@@ -115,35 +112,41 @@ void staged_end(cuda_engine *engine)
     driver_capture before;
     if (engine_enter(engine, &before) != BANYAN_OK)
         return;
-    for (int i = 0; i < ENGINE_LANES; i++) {
-        if (engine->lanes[i])
-            driver.cuStreamDestroy(engine->lanes[i]);
-        if (engine->lane_done[i])
-            driver.cuEventDestroy(engine->lane_done[i]);
+    const CUstream streams[] = {engine->copier, engine->teller};
+    const CUevent events[] = {engine->kernel_done, engine->copies_done};
+    for (int i = 0; i < 2; i++) {
+        if (streams[i])
+            driver.cuStreamDestroy(streams[i]);
+        if (events[i])
+            driver.cuEventDestroy(events[i]);
     }
-    if (engine->teller)
-        driver.cuStreamDestroy(engine->teller);
-    if (engine->kernel_done)
-        driver.cuEventDestroy(engine->kernel_done);
     engine_leave(before);
 }
 
 /* ---- runs ---- */
 
-/* Copies go in lanes of their own, and what is told of them in another stream, so that no engine
- * stands still meanwhile. Ranks that share a device share its few queues, too: with the caller's
- * stream alone none stands in front of another. */
+/* Copies go in a stream of their own, and what is told of them in another, so that no copy engine
+ * stands still meanwhile. One stream for all peers: a device copies to its peers with one engine,
+ * and when two devices write to a third at once all get less. Ranks that share a device share its
+ * few queues, too: with the caller's stream alone none stands in front of another. */
 typedef struct queued {
     const cuda_program *program;
     const cuda_engine *engine;
     const cuda_staged *of;
     const engine_run *run;
-    CUstream stream, teller, lanes[ENGINE_LANES];
-    uint32_t lane_count;
-    uint32_t kernels;              /* so far */
-    uint32_t behind[ENGINE_LANES]; /* as many of them has the lane waited for */
-    uint32_t told;                 /* the latest stage that the caller's stream has waited for */
+    CUstream stream, copier, teller;
+    bool is_forked; /* the streams are three */
+    bool is_behind; /* the copier has waited for all kernels so far */
+    uint32_t told;  /* the latest stage that the caller's stream has waited for */
 } queued;
+
+static banyan_status wait_for_copies(queued *q, uint32_t after)
+{
+    if (!q->is_forked || after == STAGE_NONE || (q->told != STAGE_NONE && after <= q->told))
+        return BANYAN_OK;
+    q->told = after;
+    return DRIVER(q->engine->device, cuStreamWaitEvent, q->stream, q->of->told[after], 0);
+}
 
 static banyan_status queue_kernel(queued *q, uint32_t index)
 {
@@ -152,40 +155,34 @@ static banyan_status queue_kernel(queued *q, uint32_t index)
                          .end_step = s->end_step,
                          .is_first = index == 0,
                          .is_last = index + 1 == q->of->all->count};
-    if (s->after != STAGE_NONE && q->teller != q->stream &&
-        (q->told == STAGE_NONE || s->after > q->told)) {
-        RETURN_IF_FAILED(
-            DRIVER(q->engine->device, cuStreamWaitEvent, q->stream, q->of->told[s->after], 0));
-        q->told = s->after;
-    }
+    RETURN_IF_FAILED(wait_for_copies(q, s->after));
     RETURN_IF_FAILED(program_launch(q->program, q->run, &part, q->stream));
-    q->kernels++;
-    return q->teller == q->stream
-               ? BANYAN_OK
-               : DRIVER(q->engine->device, cuEventRecord, q->engine->kernel_done, q->stream);
+    q->is_behind = false;
+    return BANYAN_OK;
 }
 
-/* With the lane behind all kernels so far. */
-static banyan_status enter_lane(queued *q, uint32_t lane)
-{
-    if (q->lanes[lane] == q->stream || q->behind[lane] == q->kernels)
-        return BANYAN_OK;
-    q->behind[lane] = q->kernels;
-    return DRIVER(q->engine->device, cuStreamWaitEvent, q->lanes[lane], q->engine->kernel_done, 0);
-}
-
-static banyan_status leave_lane(const queued *q, uint32_t lane)
+static banyan_status follow_kernels(queued *q)
 {
     int device = q->engine->device;
-    if (q->lanes[lane] == q->stream)
+    if (!q->is_forked || q->is_behind)
         return BANYAN_OK;
-    RETURN_IF_FAILED(DRIVER(device, cuEventRecord, q->engine->lane_done[lane], q->lanes[lane]));
-    return DRIVER(device, cuStreamWaitEvent, q->teller, q->engine->lane_done[lane], 0);
+    q->is_behind = true;
+    RETURN_IF_FAILED(DRIVER(device, cuEventRecord, q->engine->kernel_done, q->stream));
+    return DRIVER(device, cuStreamWaitEvent, q->copier, q->engine->kernel_done, 0);
+}
+
+static banyan_status follow_copies(const queued *q)
+{
+    int device = q->engine->device;
+    if (!q->is_forked)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(DRIVER(device, cuEventRecord, q->engine->copies_done, q->copier));
+    return DRIVER(device, cuStreamWaitEvent, q->teller, q->engine->copies_done, 0);
 }
 
 static banyan_status tell(const queued *q, const stage *s)
 {
-    if (s->signal_count == 0)
+    if (s->signal_count == 0 || s->is_told)
         return BANYAN_OK;
     tell_args args = {
         .counters = (uint64_t *const *)q->of->counters + s->first_signal,
@@ -202,42 +199,31 @@ static banyan_status queue_copies(queued *q, uint32_t index)
 {
     const stage *s = &q->of->all->list[index];
     int device = q->engine->device;
+    RETURN_IF_FAILED(follow_kernels(q));
     for (uint32_t i = 0; i < s->copy_count; i++) {
         const stage_copy *copy = &q->of->all->copies[s->first_copy + i];
-        uint32_t lane = i % q->lane_count;
-        RETURN_IF_FAILED(enter_lane(q, lane));
-        RETURN_IF_FAILED(DRIVER(device, cuMemcpyAsync,
-                                (CUdeviceptr)(q->run->bases[copy->to_base] + copy->to),
-                                (CUdeviceptr)(q->run->bases[copy->from_base] + copy->from),
-                                copy->bytes, q->lanes[lane]));
+        RETURN_IF_FAILED(DRIVER(
+            device, cuMemcpyAsync, (CUdeviceptr)(q->run->bases[copy->to_base] + copy->to),
+            (CUdeviceptr)(q->run->bases[copy->from_base] + copy->from), copy->bytes, q->copier));
     }
-    if (s->copy_count == 0)
-        RETURN_IF_FAILED(enter_lane(q, 0));
-    for (uint32_t lane = 0; lane < q->lane_count && (lane == 0 || lane < s->copy_count); lane++)
-        RETURN_IF_FAILED(leave_lane(q, lane));
+    RETURN_IF_FAILED(follow_copies(q));
     RETURN_IF_FAILED(tell(q, s));
-    return q->teller == q->stream ? BANYAN_OK
-                                  : DRIVER(device, cuEventRecord, q->of->told[index], q->teller);
+    return q->is_forked ? DRIVER(device, cuEventRecord, q->of->told[index], q->teller) : BANYAN_OK;
 }
 
 banyan_status staged_queue(const cuda_program *program, const engine_run *run, CUstream stream)
 {
     const cuda_engine *engine = program->plan->engine;
+    bool forks = engine_is_alone(engine);
     queued q = {.program = program,
                 .engine = engine,
                 .of = program->staged,
                 .run = run,
                 .stream = stream,
-                .teller = stream,
-                .lanes = {stream},
-                .lane_count = 1,
+                .copier = forks ? engine->copier : stream,
+                .teller = forks ? engine->teller : stream,
+                .is_forked = forks,
                 .told = STAGE_NONE};
-    if (engine_is_alone(engine)) {
-        q.lane_count = ENGINE_LANES;
-        q.teller = engine->teller;
-        for (int i = 0; i < ENGINE_LANES; i++)
-            q.lanes[i] = engine->lanes[i];
-    }
     for (uint32_t i = 0; i < q.of->all->count; i++)
         RETURN_IF_FAILED((q.of->all->list[i].is_kernel ? queue_kernel : queue_copies)(&q, i));
     return BANYAN_OK;

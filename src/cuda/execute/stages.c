@@ -244,6 +244,7 @@ static bool is_signalled(const struct maker *maker, const stage *s, const engine
 static uint32_t add_posts(struct maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, false);
+    s->first_step = at;
     for (; at < maker->step_count; at++) {
         const engine_step *step = &maker->steps[at];
         if (!is_post(step) && !is_nothing(step))
@@ -257,6 +258,7 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
     }
     s->copy_count = maker->to->copy_count - s->first_copy;
     s->signal_count = maker->to->signal_count - s->first_signal;
+    s->end_step = at;
     return at;
 }
 
@@ -271,6 +273,12 @@ static void add_all(struct maker *maker)
     if (!maker->to->list[maker->to->count - 1].is_kernel)
         add_kernel(maker, at);
     maker->to->list[maker->to->count - 1].after = last_copies(maker);
+    for (uint32_t i = 1; i < maker->to->count; i++) {
+        stage *s = &maker->to->list[i];
+        s[-1].is_told = s->is_kernel && !s[-1].is_kernel && s->after == i - 1;
+        if (s[-1].is_told)
+            s->first_step = s[-1].first_step;
+    }
 }
 
 static uint64_t count_pieces(const engine_program *program)

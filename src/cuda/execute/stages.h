@@ -1,7 +1,8 @@
 /* Programs with port channels as stages that a stream's order drives, in place of a proxy: kernels
  * with what thread blocks do between puts, and between them the puts, all thread blocks' at once.
  *
- * Puts that lie side by side become one copy, and all signals behind them one kernel. No kernel
+ * Puts that lie side by side become one copy, and all signals behind them one kernel, or the
+ * beginning of the next. No kernel
  * that runs waits for copies of its own rank: a stage that waits for a peer's signal comes after
  * this rank's own signal of the same number. For plans whose thread blocks are all alike
  * (engine_plan): then a rank may go through its stages one after the other, whatever the others
@@ -26,7 +27,8 @@ typedef struct stage_copy {
 
 typedef struct stage {
     bool is_kernel;
-    uint32_t first_step, end_step; /* a kernel's, of every thread block */
+    bool is_told;                  /* copies': by the next stage, which is a kernel behind them */
+    uint32_t first_step, end_step; /* of every thread block */
     uint32_t after;                /* the stage of copies that a kernel begins after; STAGE_NONE */
     uint32_t first_copy, copy_count;
     uint32_t first_signal, signal_count;

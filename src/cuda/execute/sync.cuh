@@ -27,6 +27,8 @@ BANYAN_DEVICE void sync_take_signal(block_run *run, const kernel_end *end, uint3
 
 BANYAN_DEVICE void sync_flush(block_run *run, const kernel_end *end, uint32_t index)
 {
+    if (!end->queue)
+        return;
     uint64_t posted = banyan_device_load_relaxed(&end->queue->posted);
     sync_wait(run, end->queue->done, posted, index);
 }
@@ -47,6 +49,8 @@ BANYAN_DEVICE void sync_post(block_run *run, const kernel_end *end, kernel_reque
 
 BANYAN_DEVICE void sync_post_signal(block_run *run, const kernel_end *end, uint32_t index)
 {
+    if (!end->queue)
+        return banyan_device_add_release(end->outgoing, 1);
     kernel_request request = {};
     request.kind = KERNEL_SIGNAL;
     request.signal = end->outgoing;
@@ -57,7 +61,7 @@ BANYAN_DEVICE void sync_post_copies(block_run *run, const kernel_end *end)
 {
     block_pieces pieces = block_find_pieces(run);
     BANYAN_DEVICE_LOOP
-    for (; pieces.at < pieces.end && !run->ended; pieces.at += pieces.words) {
+    for (; end->queue && pieces.at < pieces.end && !run->ended; pieces.at += pieces.words) {
         block_places places = block_places_of(pieces.at, 0);
         kernel_request request = {};
         request.kind = KERNEL_PUT;

@@ -1,0 +1,158 @@
+/* Programs with puts become kernels, and copies between them. */
+#include "support/test.h"
+
+#include "cuda/execute/kernel.h"
+#include "cuda/execute/stages.h"
+
+#define BLOCKS 3
+#define STEPS_MOST 16
+#define BYTES 4096
+
+enum { FROM = 0, TO = 4 };
+
+/* A program of thread blocks that are alike, fused already: block b puts part b, through port b. */
+struct draft {
+    engine_step steps[BLOCKS][STEPS_MOST];
+    engine_block blocks[BLOCKS];
+    uint64_t words[256];
+    uint32_t ends[256];
+    uint64_t word_count;
+    uint32_t end_count, step_count;
+    engine_end channels[BLOCKS + 1]; /* ports, then a memory channel */
+    engine_program program;
+    engine_plan plan;
+};
+
+static void add(struct draft *d, step_kind kind, uint32_t channel, uint64_t at)
+{
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        engine_step *step = &d->steps[b][d->step_count];
+        *step = (engine_step){.kind = (uint8_t)kind, .ends = d->end_count, .end_count = 1};
+        d->ends[d->end_count++] = channel == BLOCKS ? BLOCKS : b;
+        if (kind != STEP_POST_COPY)
+            continue;
+        step->source_count = step->destination_count = 1;
+        step->words = d->word_count;
+        step->piece_count = 1;
+        d->words[d->word_count++] = BYTES;
+        d->words[d->word_count++] = KERNEL_PLACE(FROM, at + b * BYTES);
+        d->words[d->word_count++] = KERNEL_PLACE(TO, at + b * BYTES);
+    }
+    d->step_count++;
+}
+
+static void add_nop(struct draft *d)
+{
+    for (uint32_t b = 0; b < BLOCKS; b++)
+        d->steps[b][d->step_count] = (engine_step){.kind = STEP_NOP};
+    d->step_count++;
+}
+
+static void add_put(struct draft *d, uint64_t at)
+{
+    add(d, STEP_POST_COPY, 0, at);
+    add(d, STEP_POST_SIGNAL, 0, 0);
+}
+
+static stages *make(struct draft *d, bool alike)
+{
+    static engine_step all[BLOCKS * STEPS_MOST];
+    stages *made;
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        d->channels[b].is_port = 1;
+        d->blocks[b] = (engine_block){.first_step = b * d->step_count, .step_count = d->step_count};
+        memcpy(all + b * d->step_count, d->steps[b], d->step_count * sizeof *all);
+    }
+    d->program = (engine_program){.blocks = d->blocks,
+                                  .block_count = BLOCKS,
+                                  .steps = all,
+                                  .step_count = BLOCKS * d->step_count,
+                                  .ends = d->ends,
+                                  .end_count = d->end_count,
+                                  .words = d->words,
+                                  .word_count = d->word_count};
+    d->plan = (engine_plan){.ends = d->channels, .end_count = BLOCKS + 1, .alike = alike};
+    assert_int_equal(stages_make(&d->program, &d->plan, &made), BANYAN_OK);
+    return made;
+}
+
+static void assert_kernel(const stages *s, uint32_t i, uint32_t first, uint32_t end, uint32_t after)
+{
+    assert_true(i < s->count && s->list[i].is_kernel);
+    assert_int_equal(s->list[i].first_step, first);
+    assert_int_equal(s->list[i].end_step, end);
+    assert_int_equal(s->list[i].after, after);
+}
+
+static void puts_of_all_thread_blocks_are_one_copy(void **state)
+{
+    (void)state;
+    struct draft d = {0};
+    add(&d, STEP_SIGNAL, BLOCKS, 0);
+    add(&d, STEP_WAIT, BLOCKS, 0);
+    add_put(&d, 0);
+    add(&d, STEP_WAIT, 0, 0);
+    stages *s = make(&d, true);
+    assert_int_equal(s->count, 3);
+    assert_kernel(s, 0, 0, 2, STAGE_NONE);
+    assert_false(s->list[1].is_kernel);
+    assert_int_equal(s->list[1].copy_count, 1);
+    assert_int_equal(s->copies[0].from_base, FROM);
+    assert_int_equal(s->copies[0].to_base, TO);
+    assert_int_equal(s->copies[0].bytes, BLOCKS * BYTES);
+    assert_int_equal(s->list[1].signal_count, BLOCKS);
+    assert_true(s->list[1].is_told);
+    assert_kernel(s, 2, 2, 5, 1);
+    stages_free(s);
+}
+
+/* What is put second is on its way while what was put first is worked on. */
+static void a_kernel_waits_for_its_own_signal_of_the_same_number(void **state)
+{
+    (void)state;
+    struct draft d = {0};
+    add_nop(&d);
+    add_put(&d, 0);
+    add_put(&d, BLOCKS * BYTES);
+    add(&d, STEP_COPY, BLOCKS, 0);
+    add(&d, STEP_WAIT, 0, 0);
+    add(&d, STEP_COPY, BLOCKS, 0);
+    add(&d, STEP_WAIT, 0, 0);
+    stages *s = make(&d, true);
+    assert_int_equal(s->count, 6);
+    assert_kernel(s, 0, 0, 1, STAGE_NONE);
+    assert_int_equal(s->list[1].signal_count, BLOCKS);
+    assert_int_equal(s->list[2].signal_count, BLOCKS);
+    assert_kernel(s, 3, 5, 6, STAGE_NONE);
+    assert_kernel(s, 4, 6, 8, 1);
+    assert_kernel(s, 5, 8, 9, 2);
+    assert_false(s->list[1].is_told || s->list[2].is_told);
+    stages_free(s);
+}
+
+static void what_must_stay_in_one_kernel_has_a_proxy(void **state)
+{
+    (void)state;
+    struct draft d = {0};
+    add_put(&d, 0);
+    add(&d, STEP_WAIT, 0, 0);
+    assert_null(make(&d, false));
+    stages *s = make(&d, true);
+    assert_non_null(s);
+    stages_free(s);
+    add(&d, STEP_BARRIER, 0, 0);
+    assert_null(make(&d, true));
+    struct draft none = {0};
+    add(&none, STEP_SIGNAL, BLOCKS, 0);
+    assert_null(make(&none, true));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(puts_of_all_thread_blocks_are_one_copy),
+        cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_number),
+        cmocka_unit_test(what_must_stay_in_one_kernel_has_a_proxy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,224 @@
+/* Plans of port channels on GPUs, whose copies the order of streams drives, with kernels between.
+ */
+#include "execute/collective_check.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <banyan/collective.h>
+
+#include "core/deadline.h"
+#include "support/ranks.h"
+
+static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports"};
+#define NAMES (sizeof names / sizeof *names)
+
+#define BYTES 50000
+
+/* A plan, and what it runs with. */
+struct rig {
+    int rank;
+    banyan_world *world;
+    DLDevice device;
+    banyan_executor *executor;
+    void *stream;
+    banyan_plan *plan;
+    banyan_loaded_plan *loaded;
+    collective_case of;
+    case_buffers buffers[2];
+};
+
+static void set_up(struct rig *r, banyan_world *world, DLDevice device)
+{
+    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
+    *r = (struct rig){.world = world, .rank = banyan_world_rank(world), .device = device};
+    options.device = device;
+    CHECK_OK(banyan_executor_open(world, &options, &r->executor));
+    r->stream = gpu_stream_create(device);
+}
+
+static void take_down(struct rig *r)
+{
+    gpu_stream_destroy(r->device, r->stream);
+    banyan_executor_close(r->executor);
+}
+
+static uint64_t message_of(const struct rig *r, DLDataType dtype)
+{
+    uint64_t unit = banyan_dtype_bytes(dtype) * (uint64_t)banyan_world_size(r->world);
+    return BYTES / unit * unit;
+}
+
+static void load(struct rig *r, const char *name, int instances, bool in_place, DLDataType dtype)
+{
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    params.ranks = banyan_world_size(r->world);
+    params.instances = instances;
+    params.in_place = in_place;
+    CHECK_OK(banyan_algorithm_compile(name, &params, &r->plan));
+    r->of = (collective_case){.plan = r->plan,
+                              .dtype = dtype,
+                              .symmetric = true,
+                              .apart = !in_place,
+                              .device = r->device,
+                              .stream = r->stream,
+                              .message_bytes = message_of(r, dtype)};
+    for (int i = 0; i < 2; i++)
+        r->buffers[i] = case_take(&r->of, r->world);
+    options.max_message_bytes = r->of.message_bytes;
+    CHECK_OK(banyan_plan_load(r->executor, r->plan, &options, &r->loaded));
+}
+
+static void unload(struct rig *r)
+{
+    CHECK_OK(banyan_plan_unload(r->loaded));
+    for (int i = 0; i < 2; i++)
+        case_give_back(&r->of, &r->buffers[i]);
+    banyan_plan_destroy(r->plan);
+}
+
+static void queue(struct rig *r, int buffer)
+{
+    CHECK_OK(banyan_plan_run(r->loaded, r->buffers[buffer].input, r->buffers[buffer].output,
+                             r->of.message_bytes, r->of.dtype, r->stream));
+}
+
+static void fill(struct rig *r, int round)
+{
+    for (int i = 0; i < 2; i++)
+        case_fill(&r->of, &r->buffers[i], r->rank, 2 * round + i);
+}
+
+static void check(struct rig *r, int round)
+{
+    gpu_stream_wait(r->device, r->stream);
+    CHECK_OK(banyan_plan_status(r->loaded));
+    for (int i = 0; i < 2; i++)
+        case_check(&r->of, &r->buffers[i], r->rank, 2 * round + i);
+}
+
+/* Two runs in a graph, two without, and the graph again. */
+static void run_both_ways(struct rig *r)
+{
+    gpu_capture_begin(r->device, r->stream);
+    queue(r, 0);
+    queue(r, 1);
+    void *graph = gpu_capture_end(r->device, r->stream);
+    for (int round = 0; round < 4; round++) {
+        fill(r, round);
+        if (round == 1) {
+            queue(r, 0);
+            queue(r, 1);
+        } else {
+            gpu_graph_launch(r->device, graph, r->stream);
+        }
+        check(r, round);
+    }
+    gpu_graph_destroy(r->device, graph);
+}
+
+static void run_all(banyan_world *world, DLDevice device)
+{
+    struct rig r;
+    set_up(&r, world, device);
+    for (size_t i = 0; i < NAMES; i++) {
+        for (int instances = 1; instances <= 5; instances += 4) {
+            char seed[16];
+            snprintf(seed, sizeof seed, "%zu", 10 * i + (size_t)instances);
+            setenv("BANYAN_EMULATED_GRAPH_SEED", seed, 1); /* nodes one by one, in any order */
+            load(&r, names[i], instances, instances > 1, dtypes[(5 * i) % DTYPES]);
+            run_both_ways(&r);
+            unload(&r);
+        }
+    }
+    take_down(&r);
+}
+
+static void run_on_own_gpus(banyan_world *world, void *context)
+{
+    (void)context;
+    run_all(world, gpu_device_for(banyan_world_rank(world)));
+}
+
+static void run_on_one_gpu(banyan_world *world, void *context)
+{
+    (void)context;
+    run_all(world, gpu_device_for(0));
+}
+
+static void runs_are_right_with_and_without_graphs(void **state)
+{
+    (void)state;
+    ranks_run(gpu_count() >= 4 ? 4 : 2, run_on_own_gpus, NULL);
+}
+
+static void ranks_of_a_process_may_share_a_gpu(void **state)
+{
+    (void)state;
+    if (!gpu_worlds_are_cheap())
+        skip(); /* queues of the device are few */
+    ranks_run_threads(3, run_on_one_gpu, NULL);
+}
+
+/* ---- failures ---- */
+
+#define SHORT_NS NS_PER_S
+
+/* Rank 1 has not come when rank 0's deadline passes, and must not take what was not reduced for
+ * sums. */
+static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    struct rig r;
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, SHORT_NS);
+    set_up(&r, world, gpu_device_for(rank));
+    load(&r, "allreduce_ports", 2, false, BANYAN_F32);
+    fill(&r, 0);
+    queue(&r, 0);
+    queue(&r, 1);
+    check(&r, 0);
+    if (rank == 0) {
+        queue(&r, 0);
+        gpu_stream_wait(r.device, r.stream);
+        CHECK_FAILS(banyan_plan_status(r.loaded), BANYAN_ERR_TIMEOUT, "waited 1.0 s for rank 1");
+    }
+    if (rank == 1)
+        usleep((useconds_t)(SHORT_NS / 1000)); /* its own waits are as short */
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 0) {
+        usleep((useconds_t)(SHORT_NS / 1500));
+    } else {
+        queue(&r, 0);
+        gpu_stream_wait(r.device, r.stream);
+        CHECK(banyan_plan_status(r.loaded) != BANYAN_OK, "a run without rank 0 went well");
+    }
+    CHECK_OK(banyan_plan_reset(r.loaded));
+    fill(&r, 1);
+    queue(&r, 0);
+    queue(&r, 1);
+    check(&r, 1);
+    unload(&r);
+    take_down(&r);
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void nobody_is_told_of_copies_behind_a_failed_wait(void **state)
+{
+    (void)state;
+    int statuses[2];
+    ranks_fork(2, be_late, NULL, statuses);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(statuses[r], 0);
+}
+
+int main(void)
+{
+    gpu_count();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_are_right_with_and_without_graphs),
+        cmocka_unit_test(ranks_of_a_process_may_share_a_gpu),
+        cmocka_unit_test(nobody_is_told_of_copies_behind_a_failed_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
