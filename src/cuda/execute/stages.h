@@ -3,13 +3,14 @@
  *
  * Puts that lie side by side become one copy, and all signals behind them one kernel, or the
  * beginning of the next. No kernel
- * that runs waits for copies of its own rank: a stage that waits for a peer's signal comes after
- * this rank's own signal of the same number. For plans whose thread blocks are all alike
- * (engine_plan): then a rank may go through its stages one after the other, whatever the others
- * do, and whatever the streams that they are in share. For let a rank stand still in a kernel that
- * waits for signal n of a peer: its own signal n is given, and so are, on all ranks, those that
- * came before. The peer's is behind copies, which wait for nobody, or behind a kernel that waits
- * for an earlier signal than n. */
+ * that runs waits for copies of its own rank: one that waits for a peer's n-th signal comes after
+ * this rank's own n-th signal to that peer or, where that comes later in the plan, after all puts
+ * before it. For plans whose thread blocks are all alike (engine_plan): then a rank may go through
+ * its stages one after the other, in any order that these rules leave, whatever queues its streams
+ * share. For let a rank stand still in a kernel that waits for a signal: all ranks have told what
+ * comes before that in the plan, or are behind kernels that wait for less. The peer's signal is
+ * behind copies, which wait for nobody, or behind such a kernel.
+ */
 #ifndef CUDA_EXECUTE_STAGES_H
 #define CUDA_EXECUTE_STAGES_H
 
