@@ -10,6 +10,7 @@
 #include "cuda/driver.h"
 #include "cuda/execute/engine.h"
 #include "cuda/memory/memory.h"
+#include "cuda/mixed/engine.h"
 
 static const banyan_copy_backend *const device_backends[] = {&cuda_nccl_backend, NULL};
 
@@ -21,6 +22,7 @@ static const module_tables tables = {
     .courier = &cuda_courier_ops,
     .engine = &cuda_engine_ops,
     .device_copy_backends = device_backends,
+    .mixed = &cuda_mixed_ops,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,

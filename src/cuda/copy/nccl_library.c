@@ -47,7 +47,8 @@ static void load_once(void)
     if (FIND(ncclGetUniqueId) && FIND(ncclCommInitRankConfig) && FIND(ncclCommFinalize) &&
         FIND(ncclCommDestroy) && FIND(ncclCommAbort) && FIND(ncclCommGetAsyncError) &&
         FIND(ncclGetErrorString) && FIND(ncclGetLastError) && FIND(ncclGroupStart) &&
-        FIND(ncclGroupEnd) && FIND(ncclSend) && FIND(ncclRecv))
+        FIND(ncclGroupEnd) && FIND(ncclSend) && FIND(ncclRecv) && FIND(ncclAllReduce) &&
+        FIND(ncclAllGather) && FIND(ncclReduceScatter))
         missing[0] = '\0';
 #undef FIND
 }

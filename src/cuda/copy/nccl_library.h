@@ -22,7 +22,9 @@ typedef struct nccl_config {
 #define NCCL_CONFIG_VERSION 21400u
 
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
-enum { NCCL_BYTES = 1 }; /* ncclUint8 */
+/* ncclDataType_t */
+enum { NCCL_BYTES = 1, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_BF16 = 9 };
+enum { NCCL_SUM = 0 };
 
 typedef struct nccl_library {
     int (*ncclGetUniqueId)(nccl_unique_id *id);
@@ -38,6 +40,13 @@ typedef struct nccl_library {
     int (*ncclGroupEnd)(void);
     int (*ncclSend)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
     int (*ncclRecv)(void *to, size_t count, int type, int peer, void *comm, void *stream);
+    /* Counts are of elements: of all ranks' input, and of one rank's part. */
+    int (*ncclAllReduce)(const void *from, void *to, size_t count, int type, int op, void *comm,
+                         void *stream);
+    int (*ncclAllGather)(const void *from, void *to, size_t count, int type, void *comm,
+                         void *stream);
+    int (*ncclReduceScatter)(const void *from, void *to, size_t count, int type, int op, void *comm,
+                             void *stream);
 } nccl_library;
 
 extern nccl_library nccl;

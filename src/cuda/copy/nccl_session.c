@@ -53,11 +53,17 @@ static void stop_looking_at_exit(void)
     atexit(stop_looking);
 }
 
-static bool look_at_session(nccl_session *session)
+static banyan_status check_partners(const nccl_session *session)
 {
     banyan_status status = banyan_world_check(session->world);
-    if (status == BANYAN_OK)
+    if (status == BANYAN_OK && session->direct)
         status = banyan_copy_service_check(session->direct);
+    return status;
+}
+
+static bool look_at_session(nccl_session *session)
+{
+    banyan_status status = check_partners(session);
     pthread_mutex_lock(&session->lock);
     if (status == BANYAN_OK && session->comm) {
         int state = state_of(session);
@@ -81,9 +87,7 @@ static bool look(void *argument)
 
 banyan_status nccl_session_check(nccl_session *session)
 {
-    banyan_status status = banyan_world_check(session->world);
-    if (status == BANYAN_OK)
-        status = banyan_copy_service_check(session->direct);
+    banyan_status status = check_partners(session);
     if (status != BANYAN_OK)
         return status;
     pthread_mutex_lock(&session->lock);
@@ -221,19 +225,64 @@ static int queue_group(const nccl_session *session, const nccl_message *messages
     return result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? ended : result;
 }
 
-banyan_status nccl_session_group(nccl_session *session, const nccl_message *messages, size_t count,
-                                 void *stream)
+typedef int (*nccl_queue)(const nccl_session *session, const void *what, void *stream);
+
+/* Nothing else of the communicator's is under way meanwhile on the host. */
+static banyan_status queue_alone(nccl_session *session, nccl_queue queue, const void *what,
+                                 const char *name, void *stream)
 {
     uint64_t timeout_ns = banyan_world_timeout_ns(session->world);
-    banyan_status status = settle(session, "what came before a group", timeout_ns);
+    banyan_status status = settle(session, "what came before", timeout_ns);
     if (status != BANYAN_OK)
         return status;
     pthread_mutex_lock(&session->lock);
-    int result = session->comm ? queue_group(session, messages, count, stream) : NCCL_SUCCESS;
+    int result = session->comm ? queue(session, what, stream) : NCCL_SUCCESS;
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        status = nccl_failed(result, "a group of sends and receives", session->rank);
+        status = nccl_failed(result, name, session->rank);
     pthread_mutex_unlock(&session->lock);
     if (status != BANYAN_OK)
         return status;
-    return settle(session, "a group of sends and receives", timeout_ns);
+    return settle(session, name, timeout_ns);
+}
+
+typedef struct nccl_messages {
+    const nccl_message *first;
+    size_t count;
+} nccl_messages;
+
+static int queue_messages(const nccl_session *session, const void *what, void *stream)
+{
+    const nccl_messages *messages = what;
+    return queue_group(session, messages->first, messages->count, stream);
+}
+
+banyan_status nccl_session_group(nccl_session *session, const nccl_message *messages, size_t count,
+                                 void *stream)
+{
+    nccl_messages all = {messages, count};
+    return queue_alone(session, queue_messages, &all, "a group of sends and receives", stream);
+}
+
+/* ---- collectives ---- */
+
+static int queue_collective(const nccl_session *session, const void *argument, void *stream)
+{
+    const nccl_collective *what = argument;
+    switch (what->kind) {
+    case NCCL_ALLREDUCE:
+        return nccl.ncclAllReduce(what->from, what->to, what->count, what->type, NCCL_SUM,
+                                  session->comm, stream);
+    case NCCL_ALLGATHER:
+        return nccl.ncclAllGather(what->from, what->to, what->count, what->type, session->comm,
+                                  stream);
+    default:
+        return nccl.ncclReduceScatter(what->from, what->to, what->count, what->type, NCCL_SUM,
+                                      session->comm, stream);
+    }
+}
+
+banyan_status nccl_session_collective(nccl_session *session, const nccl_collective *what,
+                                      void *stream)
+{
+    return queue_alone(session, queue_collective, what, "a collective", stream);
 }

@@ -12,7 +12,7 @@
 typedef struct nccl_session {
     banyan_world *world;
     int rank, device;
-    banyan_copy_service *direct; /* through which partners meet */
+    banyan_copy_service *direct; /* through which partners meet; NULL: they do not */
     pthread_mutex_t lock;        /* of the communicator */
     void *comm;                  /* NULL: given up */
     char reason[512];            /* then: why */
@@ -36,6 +36,19 @@ void nccl_session_close(nccl_session *session);
 /* Queue all messages as one group; the device's context is entered. */
 banyan_status nccl_session_group(nccl_session *session, const nccl_message *messages, size_t count,
                                  void *stream);
+
+/* A collective of all ranks. */
+typedef struct nccl_collective {
+    enum nccl_collective_kind { NCCL_ALLREDUCE, NCCL_ALLGATHER, NCCL_REDUCESCATTER } kind;
+    const void *from;
+    void *to;
+    size_t count; /* elements: all-reduce's, all-gather's of a rank, reduce-scatter's of a rank */
+    int type;
+} nccl_collective;
+
+/* Queue it; the device's context is entered. */
+banyan_status nccl_session_collective(nccl_session *session, const nccl_collective *what,
+                                      void *stream);
 
 /* BANYAN_OK, or why the communicator was given up. */
 banyan_status nccl_session_check(nccl_session *session);

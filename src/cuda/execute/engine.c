@@ -8,6 +8,7 @@
 
 #include "cuda/execute/staged.h"
 #include "cuda/execute/tell.h"
+#include "cuda/replay.h"
 
 /* How soon kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
@@ -174,6 +175,13 @@ static banyan_status copy_in_stream(void *opened, void *to, const void *from, ui
     return status;
 }
 
+static banyan_status record(void *opened, banyan_status (*queue)(void *context, void *stream),
+                            void *context, uint32_t times, void **recorded)
+{
+    const cuda_engine *engine = opened;
+    return replay_record(engine->device, queue, context, times, recorded);
+}
+
 static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
 {
     const cuda_engine *engine = opened;
@@ -279,7 +287,7 @@ const execute_engine_ops cuda_engine_ops = {
     .discard = program_discard,
     .run = program_run,
     .copy = copy_in_stream,
-    .record = replay_record,
+    .record = record,
     .play = replay_play,
     .forget = replay_forget,
     .check = plan_check,

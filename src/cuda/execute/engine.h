@@ -10,13 +10,6 @@
 
 extern const execute_engine_ops cuda_engine_ops;
 
-#define RETURN_IF_FAILED(call)                                                                     \
-    do {                                                                                           \
-        banyan_status return_status_ = (call);                                                     \
-        if (return_status_ != BANYAN_OK)                                                           \
-            return return_status_;                                                                 \
-    } while (0)
-
 typedef struct cuda_engine cuda_engine;
 typedef struct cuda_plan cuda_plan;
 
@@ -185,12 +178,6 @@ banyan_status ports_drain(cuda_plan *plan);
 const char *ports_trouble(const cuda_plan *plan);
 /* After the plan's memory is as it was at first. */
 void ports_reset(cuda_plan *plan);
-
-/* replay.c */
-banyan_status replay_record(void *engine, banyan_status (*queue)(void *context, void *stream),
-                            void *context, uint32_t times, void **recorded);
-banyan_status replay_play(void *recorded, uint64_t *ns);
-void replay_forget(void *recorded);
 
 /* trace.c */
 banyan_status trace_begin(void *engine);

@@ -1,10 +1,11 @@
-/* Work that is recorded once and played again for a measurement, with nothing of the host in it. */
-#include "cuda/execute/engine.h"
+#include "cuda/replay.h"
 
 #include <stdlib.h>
 
+#include "cuda/driver.h"
+
 typedef struct recording {
-    cuda_engine *engine;
+    int device;
     CUstream stream;
     CUevent begin, end;
     CUgraphExec graph;
@@ -22,7 +23,7 @@ static banyan_status queue_all(recording *made, banyan_status (*queue)(void *, v
 static banyan_status capture(recording *made, banyan_status (*queue)(void *, void *), void *context,
                              uint32_t times)
 {
-    int device = made->engine->device;
+    int device = made->device;
     CUgraph graph = NULL;
     RETURN_IF_FAILED(
         DRIVER(device, cuStreamBeginCapture, made->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -40,7 +41,7 @@ static banyan_status capture(recording *made, banyan_status (*queue)(void *, voi
 static banyan_status prepare(recording *made, banyan_status (*queue)(void *, void *), void *context,
                              uint32_t times)
 {
-    int device = made->engine->device;
+    int device = made->device;
     RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &made->stream, CU_STREAM_NON_BLOCKING));
     RETURN_IF_FAILED(DRIVER(device, cuEventCreate, &made->begin, CU_EVENT_DEFAULT));
     RETURN_IF_FAILED(DRIVER(device, cuEventCreate, &made->end, CU_EVENT_DEFAULT));
@@ -52,7 +53,7 @@ void replay_forget(void *recorded)
     recording *old = recorded;
     if (!old)
         return;
-    if (driver_enter(old->engine->device) == BANYAN_OK) {
+    if (driver_enter(old->device) == BANYAN_OK) {
         if (old->graph)
             driver.cuGraphExecDestroy(old->graph);
         if (old->end)
@@ -66,14 +67,14 @@ void replay_forget(void *recorded)
     free(old);
 }
 
-banyan_status replay_record(void *engine, banyan_status (*queue)(void *context, void *stream),
+banyan_status replay_record(int device, banyan_status (*queue)(void *context, void *stream),
                             void *context, uint32_t times, void **recorded)
 {
     recording *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a recording");
-    made->engine = engine;
-    banyan_status status = driver_enter(made->engine->device);
+    made->device = device;
+    banyan_status status = driver_enter(made->device);
     if (status == BANYAN_OK) {
         status = prepare(made, queue, context, times);
         driver_leave();
@@ -88,7 +89,7 @@ banyan_status replay_record(void *engine, banyan_status (*queue)(void *context, 
 
 static banyan_status play(const recording *of, float *ms)
 {
-    int device = of->engine->device;
+    int device = of->device;
     RETURN_IF_FAILED(DRIVER(device, cuEventRecord, of->begin, of->stream));
     RETURN_IF_FAILED(DRIVER(device, cuGraphLaunch, of->graph, of->stream));
     RETURN_IF_FAILED(DRIVER(device, cuEventRecord, of->end, of->stream));
@@ -100,7 +101,7 @@ banyan_status replay_play(void *recorded, uint64_t *ns)
 {
     const recording *of = recorded;
     float ms = 0;
-    RETURN_IF_FAILED(driver_enter(of->engine->device));
+    RETURN_IF_FAILED(driver_enter(of->device));
     banyan_status status = play(of, &ms);
     driver_leave();
     *ns = (uint64_t)((double)ms * 1e6);

@@ -1,0 +1,134 @@
+/* Fewest bytes inside the node: every rank adds up a piece of the units and pushes the sums to all
+ * who need them. A thread goes through the pieces in rounds: it sends a unit to each rank that adds
+ * it up, adds up the unit of its piece that it sent others a round ago, and hands out the sums of
+ * two rounds ago, so that both directions of the links are busy all the time. */
+#ifndef CUDA_MIXED_BYTES_CUH
+#define CUDA_MIXED_BYTES_CUH
+
+#include "cuda/mixed/sums.cuh"
+
+template <typename Element, bool ANY>
+BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, const mixed_run *run, uint32_t first,
+                              uint64_t at)
+{
+    const mixed_send *sends = args->sends + first;
+    uint32_t count = args->send_count - first;
+    uint4 units[SUMS_BATCH] = {};
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+        if (k < count && at < sends[k].bytes)
+            units[k] = unit_load<ANY>(sends[k].from, at, sends[k].bytes);
+    }
+    if (run->broken)
+        return false;
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+        if (k < count && at < sends[k].bytes)
+            banyan_device_store_packets(sends[k].to + run->shift + at,
+                                        unit_settle<Element>(units[k]));
+    }
+    return true;
+}
+
+template <typename Element, bool ANY>
+BANYAN_DEVICE bool bytes_add_up(const mixed_bytes_args *args, const mixed_run *run, uint64_t at)
+{
+    sums_sources sources = {run->received, args->slot_bytes, args->source_count, args->own_source,
+                            args->source_ranks};
+    banyan_device_wide_sums<Element> sums = {};
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; first < sources.count; first += SUMS_BATCH) {
+        uint4 units[SUMS_BATCH] = {};
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+            if (first + k == sources.own)
+                units[k] = unit_load<ANY>(args->own, at, args->bytes);
+        }
+        if (!sums_take<Element>(&args->base, sources, first, at, units))
+            return false;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+            if (first + k == 0)
+                sums.begin(units[k]);
+            else if (first + k < sources.count)
+                sums.template add<BANYAN_DEVICE_SUM>(units[k]);
+        }
+    }
+    uint4 sum = unit_settle<Element>(sums.end());
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < args->share_count; i++)
+        banyan_device_store_packets(args->shares[i] + run->shift + at, sum);
+    unit_store<ANY>(args->output, at, args->bytes, sum);
+    return true;
+}
+
+template <typename Element, bool ANY>
+BANYAN_DEVICE bool bytes_hand_out(const mixed_bytes_args *args, const mixed_run *run,
+                                  uint32_t first, uint64_t at)
+{
+    const mixed_arrival *arrivals = args->arrivals + first;
+    uint32_t count = args->arrival_count - first;
+    uint4 units[SUMS_BATCH] = {};
+    banyan_device_wait wait = {};
+    for (;;) {
+        uint32_t missing = SUMS_BATCH;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+            if (k < count && at < arrivals[k].bytes)
+                units[k] = banyan_device_load_packets(run->received + arrivals[k].offset + at);
+        }
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+            if (!unit_has_come<Element>(units[k]))
+                missing = k;
+        }
+        if (missing == SUMS_BATCH)
+            break;
+        if (!run_wait_on(&args->base, &wait, arrivals[missing].rank))
+            return false;
+    }
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+        if (k < count && at < arrivals[k].bytes)
+            unit_store<ANY>(arrivals[k].to, at, arrivals[k].bytes, units[k]);
+    }
+    return true;
+}
+
+template <typename Element, bool ANY>
+BANYAN_DEVICE bool bytes_round(const mixed_bytes_args *args, mixed_run *run, uint64_t at,
+                               uint64_t end, uint64_t apart)
+{
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; at < end && first < args->send_count; first += SUMS_BATCH) {
+        if (!bytes_send<Element, ANY>(args, run, first, at))
+            return false;
+    }
+    if (run->broken)
+        return false;
+    run_put_back(&args->base, run);
+    at -= apart; /* in the first rounds: beyond any end */
+    if (at < args->bytes && !bytes_add_up<Element, ANY>(args, run, at))
+        return false;
+    at -= apart;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; at < end && first < args->arrival_count; first += SUMS_BATCH) {
+        if (!bytes_hand_out<Element, ANY>(args, run, first, at))
+            return false;
+    }
+    return true;
+}
+
+template <typename Element, bool ANY> BANYAN_DEVICE void bytes(const mixed_bytes_args *args)
+{
+    uint64_t end = (uint64_t)args->units * MIXED_UNIT, apart = run_threads() * MIXED_UNIT;
+    mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
+    BANYAN_DEVICE_LOOP
+    for (uint64_t at = run_thread() * MIXED_UNIT; at < end + 2 * apart; at += apart) {
+        if (!bytes_round<Element, ANY>(args, &run, at, end, apart))
+            return;
+    }
+    run_end(&args->base, &run);
+}
+
+#endif

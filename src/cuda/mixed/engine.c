@@ -1,0 +1,344 @@
+/* Opening and closing engines of mixed collectives, and what they do beside running. */
+#include "cuda/mixed/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+#include "cuda/replay.h"
+
+#define MOST_BYTES_DEFAULT (UINT64_C(64) << 20)
+#define MOST_BYTES (UINT64_C(4) << 30) /* units of all slots are counted by 32 bits */
+#define WARP 32
+#define PINNED_BYTES 256
+#define STOP_OFFSET 128
+#define EARLY_LAUNCH_VERSION 12030 /* captures keep it from there on */
+#define PLAYS 5
+
+/* ---- opening ---- */
+
+static const void *kernel_symbol(DLDataType dtype, mixed_kernel kernel)
+{
+    if (kernel >= MIXED_UNTYPED)
+        return mixed_kernel_untyped(kernel);
+    if (dtype.bits == 32)
+        return mixed_kernel_f32(kernel);
+    return dtype.code == kDLBfloat ? mixed_kernel_bf16(kernel) : mixed_kernel_f16(kernel);
+}
+
+/* All kernels are on the device before any runs: loading one later may wait for those that run, and
+ * they for whoever loads. */
+static banyan_status load_kernels(cuda_mixed *engine)
+{
+    for (int i = 0; i < MIXED_KERNELS; i++) {
+        int blocks = 0;
+        RETURN_IF_FAILED(driver_kernel(kernel_symbol(engine->setup->dtype, (mixed_kernel)i),
+                                       engine->device, &engine->kernels[i]));
+        RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+                                &blocks, engine->kernels[i], (int)engine->least_threads, 0));
+        engine->room[i] = (uint32_t)blocks * engine->least_threads;
+    }
+    return BANYAN_OK;
+}
+
+static uint32_t lower(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool can_launch_early(void)
+{
+    const char *wanted = getenv("BANYAN_EARLY_LAUNCH");
+    int version = 0;
+    return (!wanted || strcmp(wanted, "0") != 0) &&
+           driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_LAUNCH_VERSION;
+}
+
+/* As the options have it, within what the device does. */
+static void bound_launches(cuda_mixed *engine)
+{
+    const mixed_engine_setup *setup = engine->setup;
+    uint32_t most =
+        (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, engine->device);
+    most = lower(most, MIXED_THREADS_MAX);
+    engine->processors =
+        (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
+    engine->most_blocks = setup->grid_size > 0
+                              ? lower((uint32_t)setup->grid_size, engine->processors)
+                              : engine->processors;
+    engine->most_threads = setup->max_block_size > 0
+                               ? lower((uint32_t)setup->max_block_size / WARP * WARP, most)
+                               : most;
+    engine->most_threads = engine->most_threads > 0 ? engine->most_threads : WARP;
+    uint32_t least = ((uint32_t)setup->min_block_size + WARP - 1) / WARP * WARP;
+    engine->least_threads = lower(least > 0 ? least : WARP, engine->most_threads);
+    engine->launches_early = can_launch_early();
+}
+
+static banyan_status take_memory(cuda_mixed *engine)
+{
+    uint64_t states = (uint64_t)engine->most_blocks * sizeof(mixed_state);
+    void *block;
+    RETURN_IF_FAILED(cuda_memory_ops.alloc(engine->device, states + sizeof(uint32_t), &block));
+    engine->block = (CUdeviceptr)block;
+    engine->states = block;
+    engine->broken = (uint32_t *)((char *)block + states);
+    RETURN_IF_FAILED(DRIVER(engine->device, cuMemHostAlloc, &engine->pinned, PINNED_BYTES,
+                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(engine->pinned, 0, PINNED_BYTES);
+    engine->failure = engine->pinned;
+    engine->stop = (uint32_t *)((char *)engine->pinned + STOP_OFFSET);
+    return BANYAN_OK;
+}
+
+/* As before the first launch. */
+static banyan_status begin_anew(cuda_mixed *engine)
+{
+    uint64_t bytes = (uint64_t)engine->most_blocks * sizeof(mixed_state) + sizeof(uint32_t);
+    memset(engine->failure, 0, sizeof *engine->failure);
+    __atomic_store_n(engine->stop, 0, __ATOMIC_RELEASE);
+    RETURN_IF_FAILED(
+        DRIVER(engine->device, cuMemsetD8Async, engine->block, 0, bytes, engine->stream));
+    if (engine->has_parts)
+        RETURN_IF_FAILED(
+            mixed_clear(engine, engine->parts[engine->rank], MIXED_TURNS * engine->buffer_bytes));
+    return DRIVER(engine->device, cuStreamSynchronize, engine->stream);
+}
+
+static banyan_status watch_again(cuda_mixed *engine)
+{
+    watch_end(engine->watching);
+    engine->watching = NULL;
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    return engine->ranks > 1 && world ? watch_world(world, engine->stop, &engine->watching)
+                                      : BANYAN_OK;
+}
+
+static banyan_status take_parts(cuda_mixed *engine)
+{
+    bound_launches(engine);
+    RETURN_IF_FAILED(
+        DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING));
+    RETURN_IF_FAILED(load_kernels(engine));
+    RETURN_IF_FAILED(take_memory(engine));
+    engine->buffer_bytes = mixed_buffer_bytes(engine);
+    return begin_anew(engine);
+}
+
+static void close_engine(void *opened)
+{
+    cuda_mixed *engine = opened;
+    if (!engine)
+        return;
+    watch_end(engine->watching);
+    if (driver_enter(engine->device) == BANYAN_OK) {
+        mixed_nccl_close(engine);
+        if (engine->stream)
+            driver.cuStreamDestroy(engine->stream);
+        if (engine->block)
+            cuda_memory_ops.free(engine->device, (void *)engine->block);
+        if (engine->pinned)
+            driver.cuMemFreeHost(engine->pinned);
+        driver_leave();
+    }
+    if (engine->counted)
+        mixed_count(engine, -1);
+    free(engine);
+}
+
+static banyan_status open_engine(const mixed_engine_setup *setup, void **opened)
+{
+    RETURN_IF_FAILED(driver_open());
+    cuda_mixed *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for mixed collectives");
+    engine->setup = setup;
+    engine->device = setup->device.device_id;
+    engine->ranks = setup->grid.local_size;
+    engine->rank = setup->grid.local_rank;
+    engine->elem_bytes = setup->dtype.bits / 8u;
+    engine->nothing = setup->dtype.bits == 32 ? 0x80000000u : 0x80008000u;
+    engine->most_bytes = setup->max_bytes > 0 ? setup->max_bytes : MOST_BYTES_DEFAULT;
+    if (engine->most_bytes > MOST_BYTES)
+        engine->most_bytes = MOST_BYTES;
+    engine->most_bytes = (engine->most_bytes + MIXED_UNIT - 1) / MIXED_UNIT * MIXED_UNIT;
+    banyan_status status = driver_enter(engine->device);
+    if (status == BANYAN_OK) {
+        mixed_count(engine, 1);
+        engine->counted = true;
+        status = take_parts(engine);
+        driver_leave();
+    }
+    if (status == BANYAN_OK)
+        status = watch_again(engine);
+    if (status != BANYAN_OK) {
+        close_engine(engine);
+        return status;
+    }
+    *opened = engine;
+    return BANYAN_OK;
+}
+
+/* ---- symmetric memory ---- */
+
+static bool fits(const cuda_mixed *engine)
+{
+    return engine->setup->grid.nodes == 1 && engine->ranks <= MIXED_RANKS_MAX;
+}
+
+static uint64_t room(const void *opened)
+{
+    const cuda_mixed *engine = opened;
+    return fits(engine) ? MIXED_TURNS * engine->buffer_bytes : 0;
+}
+
+/* Peers write here as soon as they may run. */
+static banyan_status use(void *opened, char *const *parts)
+{
+    cuda_mixed *engine = opened;
+    engine->has_parts = room(engine) > 0;
+    if (engine->has_parts)
+        memcpy(engine->parts, parts, (size_t)engine->ranks * sizeof *parts);
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = begin_anew(engine);
+    driver_leave();
+    if (status == BANYAN_OK)
+        status = watch_again(engine);
+    banyan_world *node = engine->setup->worlds[MIXED_NODE];
+    if (status == BANYAN_OK && node)
+        status = banyan_world_barrier(node);
+    return status;
+}
+
+static banyan_status init_nvshmem(void *opened)
+{
+    const cuda_mixed *engine = opened;
+    return banyan_error_set(BANYAN_ERR_NVSHMEM,
+                            "cuda: mixed collectives on device %d do not go between nodes through "
+                            "NVSHMEM",
+                            engine->device);
+}
+
+/* ---- running ---- */
+
+static bool say(char *reason, size_t reason_bytes, const char *text)
+{
+    snprintf(reason, reason_bytes, "%s", text);
+    return false;
+}
+
+static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
+                size_t reason_bytes)
+{
+    const cuda_mixed *engine = opened;
+    const banyan_mixed_grid *grid = &engine->setup->grid;
+    (void)op;
+    if (grid->nodes > 1)
+        return say(reason, reason_bytes, "GPUs have it inside one node alone");
+    if (engine->ranks > MIXED_RANKS_MAX)
+        return say(reason, reason_bytes, "a node has more GPUs than its kernels address");
+    if (engine->ranks > 1 && !engine->has_parts)
+        return say(reason, reason_bytes, "its memory is not there yet");
+    if (mode == BANYAN_MIXED_FEWEST_WAITS)
+        return true;
+    if (mode != BANYAN_MIXED_FEWEST_LOCAL_BYTES)
+        return say(reason, reason_bytes, "GPUs do not have it");
+    return grid->local_tp > 1 ||
+           say(reason, reason_bytes, "there are no tensor-parallel ranks inside a node");
+}
+
+static void check(void *opened, mixed_report *report)
+{
+    const cuda_mixed *engine = opened;
+    const mixed_failure *failure = engine->failure;
+    uint32_t end = __atomic_load_n(&failure->end, __ATOMIC_ACQUIRE);
+    *report = (mixed_report){.verdict = MIXED_FINE};
+    if (end == 0)
+        return;
+    const banyan_mixed_grid *grid = &engine->setup->grid;
+    *report = (mixed_report){
+        .verdict = end == 1 ? MIXED_LATE : MIXED_STOPPED, /* as banyan_device_end */
+        .rank = (int)failure->rank + grid->node * grid->local_size,
+        .waited_ns = failure->waited_ns,
+        .op = (banyan_mixed_op)failure->op,
+        .mode = (banyan_mixed_mode)failure->mode,
+    };
+}
+
+static banyan_status copy(void *opened, void *to, const void *from, uint64_t bytes, void *stream)
+{
+    const cuda_mixed *engine = opened;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status =
+        DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from, bytes, stream);
+    driver_leave();
+    return status;
+}
+
+static banyan_status zero(void *opened, void *to, uint64_t bytes, void *stream)
+{
+    const cuda_mixed *engine = opened;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status =
+        DRIVER(engine->device, cuMemsetD8Async, (CUdeviceptr)to, 0, bytes, stream);
+    driver_leave();
+    return status;
+}
+
+/* ---- measuring ---- */
+
+static int compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* All ranks begin together each time; the first play is no measurement. */
+static banyan_status play(const cuda_mixed *engine, void *recorded, uint64_t *ns)
+{
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    uint64_t all[PLAYS], once = 0;
+    for (int i = 0; i <= PLAYS; i++) {
+        if (world)
+            RETURN_IF_FAILED(banyan_world_barrier(world));
+        RETURN_IF_FAILED(replay_play(recorded, &once));
+        all[i > 0 ? i - 1 : 0] = once;
+    }
+    qsort(all, PLAYS, sizeof *all, compare);
+    *ns = all[PLAYS / 2];
+    return BANYAN_OK;
+}
+
+static banyan_status measure(void *opened, banyan_status (*queue)(void *context, void *stream),
+                             void *context, uint32_t times, uint64_t *ns)
+{
+    const cuda_mixed *engine = opened;
+    void *recorded;
+    uint64_t all = 0;
+    RETURN_IF_FAILED(replay_record(engine->device, queue, context, times, &recorded));
+    banyan_status status = play(engine, recorded, &all);
+    replay_forget(recorded);
+    if (status == BANYAN_OK)
+        *ns = all / (times > 0 ? times : 1);
+    return status;
+}
+
+const mixed_engine_ops cuda_mixed_ops = {
+    .size = sizeof(mixed_engine_ops),
+    .name = "cuda",
+    .open = open_engine,
+    .close = close_engine,
+    .room = room,
+    .use = use,
+    .init_nvshmem = init_nvshmem,
+    .has = has,
+    .run = mixed_run,
+    .check = check,
+    .copy = copy,
+    .zero = zero,
+    .nccl_find = mixed_nccl_find,
+    .nccl_open = mixed_nccl_open,
+    .nccl_run = mixed_nccl_run,
+    .measure = measure,
+};

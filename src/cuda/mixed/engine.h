@@ -1,0 +1,57 @@
+/* Mixed collectives on a CUDA device: what the files of the engine share. */
+#ifndef CUDA_MIXED_ENGINE_H
+#define CUDA_MIXED_ENGINE_H
+
+#include "cuda/copy/nccl_session.h"
+#include "cuda/driver.h"
+#include "cuda/mixed/kernel.h"
+#include "cuda/watch.h"
+#include "mixed/engine.h"
+
+extern const mixed_engine_ops cuda_mixed_ops;
+
+typedef struct cuda_mixed {
+    const mixed_engine_setup *setup;
+    int device;
+    int ranks, rank; /* of the node */
+    uint32_t elem_bytes;
+    uint32_t nothing; /* as mixed_base has it */
+    uint64_t most_bytes;
+    uint64_t buffer_bytes;
+
+    uint32_t processors, most_blocks, least_threads, most_threads;
+    bool launches_early;
+    CUfunction kernels[MIXED_KERNELS];
+    uint32_t room[MIXED_KERNELS]; /* threads of it that a multiprocessor runs at once */
+    bool counted;                 /* among those of the device */
+
+    CUstream stream; /* for what no caller's stream is for */
+    CUdeviceptr block;
+    mixed_state *states;
+    uint32_t *broken;
+    void *pinned;
+    mixed_failure *failure;
+    uint32_t *stop;
+    watch *watching;
+    bool has_parts;
+    char *parts[MIXED_RANKS_MAX];
+
+    nccl_session *nccl[MIXED_GROUPS];
+} cuda_mixed;
+
+/* run.c: at least 1 element. */
+banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
+banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
+/* What a receive buffer needs for launches of `most_bytes`. */
+uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
+/* Engines of a device run side by side. */
+void mixed_count(const cuda_mixed *engine, int more);
+
+/* nccl.c */
+banyan_status mixed_nccl_find(void *engine);
+banyan_status mixed_nccl_open(void *engine, mixed_group group);
+banyan_status mixed_nccl_run(void *engine, mixed_group group, banyan_mixed_op op, const void *input,
+                             void *output, uint64_t elems, void *stream);
+void mixed_nccl_close(cuda_mixed *engine);
+
+#endif

@@ -1,0 +1,3 @@
+#include "cuda/mixed/kernels.cuh"
+
+MIXED_DEFINE_KERNELS(f16)

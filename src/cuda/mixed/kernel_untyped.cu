@@ -1,0 +1,34 @@
+#include "cuda/mixed/gather.cuh"
+
+static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
+    mixed_packets(const __grid_constant__ mixed_gather_args args)
+{
+    packets(&args);
+}
+
+static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
+    mixed_tiles(const __grid_constant__ mixed_gather_args args)
+{
+    tiles(&args);
+}
+
+static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
+    mixed_clear(const __grid_constant__ mixed_clear_args args)
+{
+    uint64_t apart = (uint64_t)run_threads() * MIXED_UNIT;
+    BANYAN_DEVICE_LOOP
+    for (uint64_t at = (uint64_t)run_thread() * MIXED_UNIT; at < args.bytes; at += apart)
+        unit_clear(args.at + at, args.nothing);
+}
+
+const void *mixed_kernel_untyped(mixed_kernel kernel)
+{
+    switch (kernel) {
+    case MIXED_PACKETS:
+        return DEVICE_KERNEL(mixed_packets, mixed_gather_args);
+    case MIXED_TILES:
+        return DEVICE_KERNEL(mixed_tiles, mixed_gather_args);
+    default:
+        return DEVICE_KERNEL(mixed_clear, mixed_clear_args);
+    }
+}

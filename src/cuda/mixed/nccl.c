@@ -1,0 +1,78 @@
+/* Two collectives, or one of the world, through NCCL: what the fused modes are compared with. */
+#include "cuda/mixed/engine.h"
+
+#include <stdlib.h>
+
+static int type_of(DLDataType dtype)
+{
+    if (dtype.bits == 32)
+        return NCCL_F32;
+    return dtype.code == kDLBfloat ? NCCL_BF16 : NCCL_F16;
+}
+
+static banyan_status open_session(cuda_mixed *engine, mixed_group group)
+{
+    nccl_session *session = calloc(1, sizeof *session);
+    if (!session)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: no memory for a communicator");
+    banyan_status status = driver_enter(engine->device);
+    if (status == BANYAN_OK) {
+        status = nccl_session_open(engine->setup->worlds[group], engine->device, NULL, session);
+        driver_leave();
+    }
+    if (status != BANYAN_OK) {
+        free(session);
+        return status;
+    }
+    engine->nccl[group] = session;
+    return BANYAN_OK;
+}
+
+banyan_status mixed_nccl_find(void *opened)
+{
+    (void)opened;
+    return nccl_load();
+}
+
+banyan_status mixed_nccl_open(void *opened, mixed_group group)
+{
+    cuda_mixed *engine = opened;
+    const banyan_world *world = engine->setup->worlds[group];
+    RETURN_IF_FAILED(nccl_load());
+    return world && banyan_world_size(world) > 1 ? open_session(engine, group) : BANYAN_OK;
+}
+
+static enum nccl_collective_kind kind_of(banyan_mixed_op op)
+{
+    return op == BANYAN_MIXED_ALLREDUCE   ? NCCL_ALLREDUCE
+           : op == BANYAN_MIXED_ALLGATHER ? NCCL_ALLGATHER
+                                          : NCCL_REDUCESCATTER;
+}
+
+banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op, const void *input,
+                             void *output, uint64_t elems, void *stream)
+{
+    cuda_mixed *engine = opened;
+    if (!engine->nccl[group]) /* of one rank */
+        return cuda_mixed_ops.copy(engine, output, input, elems * engine->elem_bytes, stream);
+    nccl_collective what = {
+        .kind = kind_of(op),
+        .from = input,
+        .to = output,
+        .count = elems,
+        .type = type_of(engine->setup->dtype),
+    };
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = nccl_session_collective(engine->nccl[group], &what, stream);
+    driver_leave();
+    return status;
+}
+
+void mixed_nccl_close(cuda_mixed *engine)
+{
+    for (int i = 0; i < MIXED_GROUPS; i++) {
+        if (engine->nccl[i])
+            nccl_session_close(engine->nccl[i]);
+        free(engine->nccl[i]);
+    }
+}

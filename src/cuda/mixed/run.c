@@ -1,0 +1,384 @@
+/* Launches of mixed collectives' kernels: who sends what to whom, and by how many threads. */
+#include <stdatomic.h>
+
+#include "cuda/mixed/engine.h"
+
+/* A rank's data up to here travels as packets in an all-gather. */
+#define PACKETS_MOST (UINT64_C(64) << 10)
+#define TILE_LEAST (UINT64_C(4) << 10)
+#define TILE_MOST (UINT64_C(64) << 10)
+#define TILES 128 /* as many as thread blocks, when they are not too small for it */
+#define FLAG_BYTES 8
+#define UNITS_MOST (UINT64_C(1) << 31)
+
+/* A part of a call, for one launch. */
+typedef struct part {
+    const cuda_mixed *engine;
+    const mixed_call *call;
+    const char *input;
+    char *output;
+    uint64_t whole_bytes; /* of the call's b rows */
+    uint64_t bytes;       /* of the part */
+    uint64_t units;
+    bool scatters; /* every slice of the input has ranks of its own */
+    bool any;      /* addresses or lengths are no multiples of units */
+    int ranks, rank, tp, t, d;
+} part;
+
+static uint64_t up(uint64_t value, uint64_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+static uint64_t units_of(uint64_t bytes)
+{
+    return (bytes + MIXED_UNIT - 1) / MIXED_UNIT;
+}
+
+/* ---- how much ---- */
+
+static bool saves_bytes(const mixed_call *call)
+{
+    return call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
+}
+
+/* Slots of a piece: for what is added up here, and for others' sums. */
+static uint64_t piece_slots(const cuda_mixed *engine)
+{
+    return (uint64_t)(engine->ranks + engine->setup->grid.local_tp - 2);
+}
+
+static uint64_t tile_bytes(uint64_t bytes)
+{
+    uint64_t tile = up(bytes / TILES, TILE_LEAST);
+    return tile < TILE_LEAST ? TILE_LEAST : tile > TILE_MOST ? TILE_MOST : tile;
+}
+
+static uint64_t tile_slot_bytes(uint64_t bytes)
+{
+    uint64_t tile = tile_bytes(bytes), tiles = (bytes + tile - 1) / tile;
+    return up(up(bytes, MIXED_UNIT) + tiles * FLAG_BYTES, MIXED_UNIT);
+}
+
+/* Launches with fewest waits are for short messages: where pieces can be added up, they carry less
+ * than the others. */
+uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
+{
+    uint64_t tp = (uint64_t)engine->setup->grid.local_tp, others = (uint64_t)engine->ranks - 1;
+    if (others == 0)
+        return 0;
+    uint64_t piece = up(units_of(engine->most_bytes), tp) / tp * MIXED_UNIT;
+    uint64_t bytes =
+        tp > 1 ? piece_slots(engine) * piece : others * tile_slot_bytes(engine->most_bytes);
+    uint64_t least = others * tile_slot_bytes(PACKETS_MOST) * 2;
+    return up(bytes > least ? bytes : least, 4096);
+}
+
+/* Bytes of b rows that a launch may carry. */
+static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
+{
+    uint64_t room = engine->buffer_bytes / MIXED_UNIT, tp = (uint64_t)engine->setup->grid.local_tp;
+    uint64_t units = UNITS_MOST, others = (uint64_t)engine->ranks - 1;
+    if (others > 0 && saves_bytes(call))
+        units = room / piece_slots(engine) * tp;
+    else if (others > 0)
+        units = room / others;
+    if (others > 0 && call->op == BANYAN_MIXED_ALLGATHER)
+        units -= units / 256; /* for flags */
+    uint64_t most = engine->most_bytes / MIXED_UNIT;
+    units = units < most ? units : most;
+    return (units < UNITS_MOST ? units : UNITS_MOST) * MIXED_UNIT;
+}
+
+/* ---- by how many threads ---- */
+
+#define DEVICES_MAX DRIVER_DEVICES_MAX
+static atomic_int open_engines[DEVICES_MAX];
+
+void mixed_count(const cuda_mixed *engine, int more)
+{
+    atomic_fetch_add(&open_engines[engine->device], more);
+}
+
+typedef struct shape {
+    uint32_t blocks, threads;
+    bool early;
+} shape;
+
+/* All thread blocks of all ranks that share a device have to run at once. */
+static uint32_t blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
+{
+    int engines = atomic_load(&open_engines[engine->device]);
+    uint32_t each = engine->room[kernel] / threads;
+    return (each > 0 ? each : 1) * engine->processors / (uint32_t)(engines > 1 ? engines : 1);
+}
+
+/* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
+ * added when each thread of it has min_num_steps of them; when there are no more, blocks grow. */
+static shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t units,
+                          uint64_t steps)
+{
+    uint32_t threads = engine->least_threads;
+    uint64_t least = (uint64_t)engine->setup->min_num_steps;
+    uint64_t blocks = (units + threads - 1) / threads;
+    uint64_t worth = units * steps / (threads * (least > 0 ? least : 1));
+    blocks = blocks < worth ? blocks : worth > 0 ? worth : 1;
+    uint32_t room = blocks_at_once(engine, kernel, threads);
+    uint32_t most = engine->most_blocks < room ? engine->most_blocks : room;
+    most = most > 0 ? most : 1;
+    if (blocks > most)
+        blocks = most;
+    while (blocks == most && blocks * threads < units && threads * 2 <= engine->most_threads &&
+           blocks_at_once(engine, kernel, threads * 2) >= blocks)
+        threads *= 2;
+    return (shape){(uint32_t)blocks, threads,
+                   engine->launches_early && 2 * blocks <= blocks_at_once(engine, kernel, threads)};
+}
+
+/* ---- launching ---- */
+
+/* A launch may begin while the one before it in its stream ends. */
+static banyan_status launch(const cuda_mixed *engine, mixed_kernel kernel, shape by, void *args,
+                            CUstream stream)
+{
+    void *params[] = {args};
+    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                               .value = {.programmaticStreamSerializationAllowed = 1}};
+    CUlaunchConfig config = {
+        .gridDimX = by.blocks,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = by.threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+        .attrs = &early,
+        .numAttrs = by.early,
+    };
+    return DRIVER(engine->device, cuLaunchKernelEx, &config, engine->kernels[kernel], params, NULL);
+}
+
+static mixed_base base_of(const part *p, uint64_t used)
+{
+    const cuda_mixed *engine = p->engine;
+    return (mixed_base){
+        .states = engine->states,
+        .state_count = engine->most_blocks,
+        .used = (uint32_t)used,
+        .received = engine->parts[engine->rank],
+        .buffer_bytes = engine->buffer_bytes,
+        .broken = engine->broken,
+        .stop = engine->stop,
+        .failure = engine->failure,
+        .timeout_ns = engine->setup->timeout_ns,
+        .op = p->call->op,
+        .mode = p->call->mode,
+        .nothing = engine->nothing,
+    };
+}
+
+/* Where the data of `from` lies among the slots of all but `at`. */
+static uint64_t slot(int from, int at)
+{
+    return (uint64_t)(from < at ? from : from - 1);
+}
+
+/* ---- fewest waits ---- */
+
+static banyan_status run_waits(const part *p, CUstream stream)
+{
+    uint64_t others = (uint64_t)p->ranks - 1;
+    mixed_waits_args args = {
+        .base = base_of(p, others * p->units),
+        .own = p->input + (p->scatters ? (uint64_t)p->d * p->whole_bytes : 0),
+        .output = p->output,
+        .bytes = p->bytes,
+        .apart_bytes = p->whole_bytes,
+        .units = (uint32_t)p->units,
+        .ranks = (uint16_t)p->ranks,
+        .rank = (uint16_t)p->rank,
+        .fold = (uint16_t)(p->scatters ? p->ranks : p->tp),
+        .send_count = (uint16_t)others,
+    };
+    for (int k = 1; k < p->ranks; k++) {
+        int peer = (p->rank + k) % p->ranks;
+        args.sends[k - 1] = (mixed_send){
+            .to = p->engine->parts[peer] + slot(p->rank, peer) * p->units * MIXED_UNIT,
+            .from = p->input + (p->scatters ? (uint64_t)(peer / p->tp) * p->whole_bytes : 0),
+            .bytes = p->bytes,
+        };
+    }
+    mixed_kernel kernel = p->any ? MIXED_WAITS_ANY : MIXED_WAITS;
+    shape by = choose_shape(p->engine, kernel, p->units, 2 * others + 1);
+    return launch(p->engine, kernel, by, &args, stream);
+}
+
+/* ---- fewest bytes inside the node ---- */
+
+/* A piece of the part for each tensor-parallel rank, the last ones shorter. */
+typedef struct pieces {
+    uint64_t bytes; /* of the longest one, in whole units */
+    uint64_t part_bytes;
+} pieces;
+
+static uint64_t piece_at(const pieces *of, int t)
+{
+    uint64_t at = (uint64_t)t * of->bytes;
+    return at < of->part_bytes ? at : of->part_bytes;
+}
+
+static uint64_t piece_bytes(const pieces *of, int t)
+{
+    return piece_at(of, t + 1) - piece_at(of, t);
+}
+
+static void fill_sends(const part *p, const pieces *of, mixed_bytes_args *args)
+{
+    int count = p->scatters ? p->ranks : p->tp, me = p->scatters ? p->rank : p->t;
+    for (int k = 1; k < count; k++) {
+        int member = (me + k) % count, peer = p->scatters ? member : member + p->d * p->tp;
+        int piece = peer % p->tp;
+        args->sends[args->send_count++] = (mixed_send){
+            .to = p->engine->parts[peer] + slot(me, member) * of->bytes,
+            .from = p->input + piece_at(of, piece) +
+                    (p->scatters ? (uint64_t)(peer / p->tp) * p->whole_bytes : 0),
+            .bytes = piece_bytes(of, piece),
+        };
+    }
+    args->source_count = (uint16_t)count;
+    args->own_source = (uint16_t)me;
+    for (int i = 0; i < count; i++)
+        args->source_ranks[i] = (uint16_t)(p->scatters ? i : i + p->d * p->tp);
+}
+
+/* Sums go to those whose output has them, into slots behind those of the pieces. */
+static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
+{
+    int count = p->scatters ? p->tp : p->ranks, me = p->scatters ? p->t : p->rank;
+    uint64_t behind = (uint64_t)(args->source_count - 1) * of->bytes;
+    for (int k = 1; k < count; k++) {
+        int to = (me + k) % count, from = (me + count - k) % count;
+        int to_rank = p->scatters ? to + p->d * p->tp : to;
+        int from_rank = p->scatters ? from + p->d * p->tp : from, piece = from_rank % p->tp;
+        args->shares[args->share_count++] =
+            p->engine->parts[to_rank] + behind + slot(me, to) * of->bytes;
+        args->arrivals[args->arrival_count++] = (mixed_arrival){
+            .offset = behind + slot(from, me) * of->bytes,
+            .to = p->output + piece_at(of, piece) +
+                  (p->scatters ? 0 : (uint64_t)(from_rank / p->tp) * p->whole_bytes),
+            .bytes = piece_bytes(of, piece),
+            .rank = (uint32_t)from_rank,
+        };
+    }
+}
+
+static banyan_status run_bytes(const part *p, CUstream stream)
+{
+    uint64_t tp = (uint64_t)p->tp, d = (uint64_t)p->d;
+    pieces of = {.bytes = up(p->units, tp) / tp * MIXED_UNIT, .part_bytes = p->bytes};
+    uint64_t units = of.bytes / MIXED_UNIT, slots = piece_slots(p->engine);
+    mixed_bytes_args args = {
+        .base = base_of(p, slots * units),
+        .own = p->input + piece_at(&of, p->t) + (p->scatters ? d * p->whole_bytes : 0),
+        .output = p->output + piece_at(&of, p->t) + (p->scatters ? 0 : d * p->whole_bytes),
+        .bytes = piece_bytes(&of, p->t),
+        .units = (uint32_t)units,
+        .slot_bytes = of.bytes,
+    };
+    fill_sends(p, &of, &args);
+    fill_shares(p, &of, &args);
+    mixed_kernel kernel = p->any ? MIXED_BYTES_ANY : MIXED_BYTES;
+    shape by = choose_shape(p->engine, kernel, units, 2 * slots + 1);
+    return launch(p->engine, kernel, by, &args, stream);
+}
+
+/* ---- all-gather ---- */
+
+static banyan_status run_gather(const part *p, CUstream stream)
+{
+    bool short_one = p->bytes <= PACKETS_MOST;
+    uint64_t slot_bytes = short_one ? up(2 * p->bytes, 2 * MIXED_UNIT) : tile_slot_bytes(p->bytes);
+    uint64_t others = (uint64_t)p->ranks - 1, tile = tile_bytes(p->bytes);
+    mixed_gather_args args = {
+        .base = base_of(p, others * slot_bytes / MIXED_UNIT),
+        .input = p->input,
+        .output = p->output,
+        .bytes = p->bytes,
+        .apart_bytes = p->whole_bytes,
+        .slot_bytes = slot_bytes,
+        .tile_bytes = tile,
+        .flags = up(p->bytes, MIXED_UNIT),
+        .tiles = (uint32_t)((p->bytes + tile - 1) / tile),
+        .ranks = (uint16_t)p->ranks,
+        .rank = (uint16_t)p->rank,
+        .send_count = (uint16_t)others,
+    };
+    for (int k = 1; k < p->ranks; k++) {
+        int peer = (p->rank + k) % p->ranks;
+        args.sends[k - 1] = p->engine->parts[peer] + slot(p->rank, peer) * slot_bytes;
+    }
+    mixed_kernel kernel = short_one ? MIXED_PACKETS : MIXED_TILES;
+    shape by = choose_shape(p->engine, kernel, (p->bytes + 7) / 8, 2 * others + 1);
+    return launch(p->engine, kernel, by, &args, stream);
+}
+
+/* ---- calls ---- */
+
+static bool is_any(const part *p)
+{
+    uint64_t together = (uintptr_t)p->input | (uintptr_t)p->output | p->bytes;
+    if (p->engine->setup->grid.local_dp > 1)
+        together |= p->whole_bytes;
+    return together % MIXED_UNIT != 0;
+}
+
+static banyan_status run_part(part *p, CUstream stream)
+{
+    p->units = units_of(p->bytes);
+    p->any = is_any(p);
+    if (p->call->op == BANYAN_MIXED_ALLGATHER)
+        return run_gather(p, stream);
+    return saves_bytes(p->call) ? run_bytes(p, stream) : run_waits(p, stream);
+}
+
+static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call, CUstream stream)
+{
+    const banyan_mixed_grid *grid = &engine->setup->grid;
+    uint64_t bytes = call->elems * engine->elem_bytes, most = launch_bytes(engine, call);
+    part p = {
+        .engine = engine,
+        .call = call,
+        .whole_bytes = bytes,
+        .scatters = call->op == BANYAN_MIXED_REDUCESCATTER ||
+                    call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE,
+        .ranks = engine->ranks,
+        .rank = engine->rank,
+        .tp = grid->local_tp,
+        .t = grid->local_tp_rank,
+        .d = grid->local_dp_rank,
+    };
+    for (uint64_t at = 0; at < bytes; at += p.bytes) {
+        p.bytes = bytes - at < most ? bytes - at : most;
+        p.input = (const char *)call->input + at;
+        p.output = (char *)call->output + at;
+        RETURN_IF_FAILED(run_part(&p, stream));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
+{
+    const cuda_mixed *engine = opened;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status = run_parts(engine, call, stream);
+    driver_leave();
+    return status;
+}
+
+banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes)
+{
+    mixed_clear_args args = {.at = at, .bytes = bytes, .nothing = engine->nothing};
+    shape by = choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
+    by.early = false;
+    return launch(engine, MIXED_CLEAR, by, &args, engine->stream);
+}
