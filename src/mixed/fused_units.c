@@ -2,11 +2,10 @@
  *
  * The steps of a mode are stages, a thread block each, so that one unit's waiting overlaps with
  * another's work. A unit goes from stage to stage of a rank by semaphores, and the first takes it
- * up only when the last has done with the unit PIPELINE_AHEAD before. So whatever a rank hears of
- * unit i tells that its peer has done with unit i - PIPELINE_AHEAD; and who has done with unit
- * i - PIPELINE_AHEAD itself, having heard of it from all whose scratch it writes or who read its
- * own, knows that they have done with unit i - 2 · PIPELINE_AHEAD, whose place unit i takes in the
- * ring. The same argument holds for consecutive runs and the halves of scratch. */
+ * up only when the last has done with the unit PIPELINE_AHEAD before. A result has something of
+ * every rank in it: who has done with unit i - PIPELINE_AHEAD knows that all ranks have taken it
+ * up, and so that all have done with unit i - 2 · PIPELINE_AHEAD, whose place in the ring unit i
+ * takes. The same holds for consecutive runs and the halves of scratch, packets' as well. */
 #include "mixed/fused_program.h"
 #include "mixed/grid.h"
 
@@ -159,8 +158,6 @@ static void scatter_at_once(fused *f)
 
 /* ---- inside the node, first ---- */
 
-/* Where other nodes write what all of the node read, they must hear of all of it: that is why all
- * of it are told. */
 static void put_parts(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -168,12 +165,11 @@ static void put_parts(fused *f)
     for (int share = 0; share < f->shares; share++)
         put(f, fused_local(f, tp, grid->local_dp_rank), f->at.first,
             grid->local_tp_rank * f->shares + share, fused_input(f, 0, tp, share));
-    circle who = f->two_shots ? IN_NODE : IN_TP;
-    tell(f, MESH_LOCAL_FIRST, who);
-    if ((who == IN_TP ? grid->local_tp : grid->local_size) == 1)
+    tell(f, MESH_LOCAL_FIRST, IN_TP);
+    if (grid->local_tp == 1)
         return;
     go_on(f);
-    hear(f, MESH_LOCAL_FIRST, who);
+    hear(f, MESH_LOCAL_FIRST, IN_TP);
 }
 
 /* The sum over the node's tensor-parallel ranks of one share of the rank's part. */
