@@ -30,6 +30,8 @@
 #define BANYAN_DEVICE_LOOP
 #endif
 
+#define BANYAN_DEVICE_WARP 32 /* threads */
+
 /* ---- data ----
  *
  * banyan_device_load<T> reads what lies there now: never an old value from this multiprocessor's

@@ -19,7 +19,6 @@
 
 /* ---- copies ---- */
 
-#define BANYAN_DEVICE_WARP 32
 
 template <typename T> BANYAN_DEVICE T banyan_device_load_word(const char *from)
 {

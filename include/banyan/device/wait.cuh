@@ -14,7 +14,7 @@
 #include <banyan/device/access.cuh>
 
 /* What ends the waits of a kernel. A word of `stops` that is not 0 does; NULL: there is none. Words
- * may lie in pinned host memory: they are looked at now and then. */
+ * may lie in pinned host memory: a warp looks at them for a millisecond of every 256. */
 typedef struct banyan_device_limits {
     uint64_t timeout_ns;
     const uint32_t *stops[2];
@@ -39,15 +39,29 @@ typedef struct banyan_device_wait {
 #define BANYAN_DEVICE_LOOKS 8
 #endif
 
-/* A look at the clock and the stops. */
+/* Is it this warp's turn to look at the stops? Every warp has a millisecond of 256. Reads of the
+ * host's memory by thousands of warps at once would hold up a kernel whose peer is late by as much
+ * again, and with it the peer. */
+BANYAN_DEVICE bool banyan_device_wait_turn(uint64_t now)
+{
+#ifdef __CUDACC__
+    uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / BANYAN_DEVICE_WARP;
+    return (((uint32_t)(now >> 20) ^ warp) & 255) == 0;
+#else
+    (void)now;
+    return true;
+#endif
+}
+
+/* A look at the clock, and now and then at the stops. */
 BANYAN_DEVICE uint64_t banyan_device_wait_look(uint64_t since, uint64_t timeout_ns,
                                                const uint32_t *stop, const uint32_t *other)
 {
     uint64_t now = banyan_device_time_ns();
     if (since == 0)
         since = now & ~(uint64_t)3;
-    if ((stop && banyan_device_load<uint32_t>(stop) != 0) ||
-        (other && banyan_device_load<uint32_t>(other) != 0))
+    if (banyan_device_wait_turn(now) && ((stop && banyan_device_load<uint32_t>(stop) != 0) ||
+                                         (other && banyan_device_load<uint32_t>(other) != 0)))
         return since | BANYAN_DEVICE_STOPPED;
     return since | (now - since > timeout_ns ? BANYAN_DEVICE_LATE : BANYAN_DEVICE_WAITING);
 }
