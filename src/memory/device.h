@@ -125,7 +125,9 @@ typedef struct memory_device_ops {
     banyan_status (*multicast_join)(int id, int fd, device_multicast *made);
     banyan_status (*multicast_map)(int id, int devices, const pages *part, size_t bytes,
                                    device_multicast *made);
-    void (*multicast_leave)(const device_multicast *old);
+    /* Leave it, and keep its address, where it is mapped when all this is done once more. */
+    void (*multicast_suspend)(device_multicast *made);
+    void (*multicast_leave)(device_multicast *old);
 } memory_device_ops;
 
 /* The table for a kind of device, its module loaded when need be. UNSUPPORTED says what this build

@@ -11,26 +11,26 @@
 #include "memory/device.h"
 #include "world/control.h"
 
+/* All ranks have as many, in the same order; of groups that this rank is not in it is empty. */
 struct memory_multicast {
     struct memory_multicast *next;
     device_multicast made;
     int count;
-    int ranks[];
+    int locals[]; /* the group's places among the node's ranks, ascending */
 };
 
 /* What ranks tell each other of their groups. */
 struct group_record {
     int32_t count, first; /* its lowest rank; -1: none */
-    uint64_t hash;        /* of its ranks */
+    uint64_t hash;        /* of its places */
 };
 
 /* Collective work on the way to an address. */
 struct multicast_work {
     banyan_memory *memory;
-    struct memory_multicast *entry; /* NULL: this rank is in no group */
-    struct group_record *records;   /* of all ranks */
-    size_t bytes;
-    int *fds; /* of this node's ranks; -1: none */
+    struct memory_multicast *entry;
+    struct group_record *records; /* of all ranks */
+    int *fds;                     /* of this node's ranks; -1: none */
     int own_fd;
 };
 
@@ -114,119 +114,134 @@ static banyan_status check_group(const banyan_memory *memory, const int *ranks, 
                            "rank %d is not in the group that it names for multicast", space->rank);
 }
 
+static bool is_of(const memory_space *space, const struct memory_multicast *entry, const int *ranks,
+                  int count)
+{
+    bool same = entry->count == count;
+    for (int i = 0; same && i < count; i++)
+        same = entry->locals[i] == memory_space_local(space, ranks[i]);
+    return same;
+}
+
 static struct memory_multicast *find_entry(const banyan_memory *memory, const int *ranks, int count)
 {
     struct memory_multicast *at = memory->multicasts;
-    while (at && (at->count != count || memcmp(at->ranks, ranks, (size_t)count * sizeof *ranks)))
+    while (at && !is_of(memory->space, at, ranks, count))
         at = at->next;
     return at;
 }
 
-/* The least that all of a group have mapped. */
-static size_t bytes_of(const banyan_memory *memory, const int *ranks, int count)
+/* Empty for a rank that is in none. */
+static banyan_status make_entry(const banyan_memory *memory, const int *ranks, int count,
+                                struct memory_multicast **entry)
 {
-    size_t least = SIZE_MAX;
-    for (int i = 0; i < count; i++) {
-        size_t bytes =
-            memory->parts[memory_space_local(memory->space, ranks[i])].mapped.mapped_bytes;
-        least = bytes < least ? bytes : least;
-    }
-    return least;
-}
-
-static banyan_status check_same_group(const struct multicast_work *work)
-{
-    const struct memory_multicast *entry = work->entry;
-    int rank = work->memory->space->rank;
-    for (int i = 0; entry && i < entry->count; i++) {
-        const struct group_record *mine = &work->records[rank],
-                                  *peer = &work->records[entry->ranks[i]];
-        if (memcmp(mine, peer, sizeof *mine) != 0)
-            return error_set(BANYAN_ERR_MISMATCH,
-                             "ranks %d and %d name different groups for multicast", rank,
-                             entry->ranks[i]);
-    }
+    size_t room = sizeof **entry + (size_t)count * sizeof *ranks;
+    RETURN_IF_FAILED(check_group(memory, ranks, count));
+    *entry = calloc(1, room);
+    if (!*entry)
+        return error_no_memory(room, "a group for multicast");
+    (*entry)->count = count;
+    for (int i = 0; i < count; i++)
+        (*entry)->locals[i] = memory_space_local(memory->space, ranks[i]);
     return BANYAN_OK;
 }
 
 /* ---- making ---- */
 
-static banyan_status take_room(struct multicast_work *work, const int *ranks, int count)
+/* The least that all of a group have mapped. */
+static size_t bytes_of(const struct multicast_work *work)
 {
-    size_t world_size = (size_t)banyan_world_size(work->memory->space->world);
-    size_t local = (size_t)work->memory->space->local_size;
-    RETURN_IF_FAILED(check_group(work->memory, ranks, count));
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < work->entry->count; i++) {
+        size_t bytes = work->memory->parts[work->entry->locals[i]].mapped.mapped_bytes;
+        least = bytes < least ? bytes : least;
+    }
+    return least;
+}
+
+static banyan_status take_room(struct multicast_work *work)
+{
+    const memory_space *space = work->memory->space;
+    size_t world_size = (size_t)banyan_world_size(space->world);
     work->records = calloc(world_size, sizeof *work->records);
-    work->fds = malloc(local * sizeof *work->fds);
+    work->fds = malloc((size_t)space->local_size * sizeof *work->fds);
     if (!work->records || !work->fds)
         return error_no_memory(world_size * sizeof *work->records, "groups for multicast");
-    for (size_t i = 0; i < local; i++)
+    for (int i = 0; i < space->local_size; i++)
         work->fds[i] = -1;
-    if (count == 0)
-        return BANYAN_OK;
-    size_t room = sizeof *work->entry + (size_t)count * sizeof *ranks;
-    work->entry = calloc(1, room);
-    if (!work->entry)
-        return error_no_memory(room, "a group for multicast");
-    work->entry->count = count;
-    memcpy(work->entry->ranks, ranks, (size_t)count * sizeof *ranks);
-    work->bytes = bytes_of(work->memory, ranks, count);
-    if (work->bytes == 0)
+    if (bytes_of(work) == 0)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: a rank of its group has no part of the buffer that is to have "
                          "a multicast address",
-                         work->memory->space->rank);
+                         space->rank);
     return BANYAN_OK;
 }
 
-static bool is_first(const struct multicast_work *work)
+static banyan_status check_same_group(const struct multicast_work *work)
 {
-    return work->entry && work->entry->ranks[0] == work->memory->space->rank;
+    const memory_space *space = work->memory->space;
+    for (int i = 0; i < work->entry->count; i++) {
+        int peer = space->local_ranks[work->entry->locals[i]];
+        if (memcmp(&work->records[space->rank], &work->records[peer], sizeof *work->records) != 0)
+            return error_set(BANYAN_ERR_MISMATCH,
+                             "ranks %d and %d name different groups for multicast", space->rank,
+                             peer);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status exchange_groups(struct multicast_work *work)
+{
+    const memory_space *space = work->memory->space;
+    const struct memory_multicast *entry = work->entry;
+    struct group_record mine = {.first = -1};
+    if (entry->count > 0)
+        mine = (struct group_record){
+            entry->count, space->local_ranks[entry->locals[0]],
+            hash_bytes(entry->locals, (size_t)entry->count * sizeof *entry->locals, 0)};
+    RETURN_IF_FAILED(banyan_world_allgather(space->world, &mine, sizeof mine, work->records));
+    return control_agree(space->world, check_same_group(work));
 }
 
 static banyan_status create(struct multicast_work *work)
 {
     const banyan_memory *memory = work->memory;
-    if (!is_first(work))
+    struct memory_multicast *entry = work->entry;
+    if (entry->count == 0 || entry->locals[0] != memory->own_part)
         return BANYAN_OK;
-    return memory->ops->multicast_create(memory->device.device_id, work->entry->count, work->bytes,
-                                         &work->own_fd, &work->entry->made);
+    return memory->ops->multicast_create(memory->device.device_id, entry->count, bytes_of(work),
+                                         &work->own_fd, &entry->made);
 }
 
 static banyan_status join(struct multicast_work *work)
 {
     const banyan_memory *memory = work->memory;
-    if (!work->entry)
+    struct memory_multicast *entry = work->entry;
+    if (entry->count == 0)
         return BANYAN_OK;
-    int fd = work->fds[memory_space_local(memory->space, work->entry->ranks[0])];
+    int fd = work->fds[entry->locals[0]];
     if (fd < 0)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d: rank %d gave no descriptor of a multicast object",
-                         memory->space->rank, work->entry->ranks[0]);
-    return memory->ops->multicast_join(memory->device.device_id, fd, &work->entry->made);
+                         memory->space->rank, memory->space->local_ranks[entry->locals[0]]);
+    return memory->ops->multicast_join(memory->device.device_id, fd, &entry->made);
 }
 
 static banyan_status bind(const struct multicast_work *work)
 {
     const banyan_memory *memory = work->memory;
-    if (!work->entry)
+    struct memory_multicast *entry = work->entry;
+    if (entry->count == 0)
         return BANYAN_OK;
-    return memory->ops->multicast_map(memory->device.device_id, work->entry->count,
-                                      &memory->parts[memory->space->local_rank].mapped, work->bytes,
-                                      &work->entry->made);
+    return memory->ops->multicast_map(memory->device.device_id, entry->count,
+                                      &memory->parts[memory->own_part].mapped, bytes_of(work),
+                                      &entry->made);
 }
 
 static banyan_status make_together(struct multicast_work *work)
 {
     const memory_space *space = work->memory->space;
-    const struct memory_multicast *entry = work->entry;
-    struct group_record mine = {.first = -1};
-    if (entry)
-        mine = (struct group_record){
-            entry->count, entry->ranks[0],
-            hash_bytes(entry->ranks, (size_t)entry->count * sizeof *entry->ranks, 0)};
-    RETURN_IF_FAILED(banyan_world_allgather(space->world, &mine, sizeof mine, work->records));
-    RETURN_IF_FAILED(control_agree(space->world, check_same_group(work)));
+    RETURN_IF_FAILED(exchange_groups(work));
     RETURN_IF_FAILED(control_agree(space->world, create(work)));
     banyan_status status = control_share_fd(space->world, work->own_fd, work->fds);
     if (status != BANYAN_OK) {
@@ -250,24 +265,32 @@ static void end_work(struct multicast_work *work)
     free(work->records);
 }
 
-static banyan_status make_entry(banyan_memory *memory, const int *ranks, int count)
+/* What has begun stays with the entry. */
+static banyan_status make_object(banyan_memory *memory, struct memory_multicast *entry)
 {
-    struct multicast_work work = {.memory = memory, .own_fd = -1};
-    banyan_world *world = memory->space->world;
-    banyan_status status = control_agree(world, take_room(&work, ranks, count));
+    struct multicast_work work = {.memory = memory, .entry = entry, .own_fd = -1};
+    banyan_status status = control_agree(memory->space->world, take_room(&work));
     if (status == BANYAN_OK)
         status = make_together(&work);
     end_work(&work);
+    return status;
+}
+
+static banyan_status add_entry(banyan_memory *memory, const int *ranks, int count)
+{
+    struct memory_multicast *entry = NULL;
+    banyan_status status =
+        control_agree(memory->space->world, make_entry(memory, ranks, count, &entry));
+    if (status == BANYAN_OK)
+        status = make_object(memory, entry);
     if (status != BANYAN_OK) {
-        if (work.entry)
-            memory->ops->multicast_leave(&work.entry->made);
-        free(work.entry);
+        if (entry)
+            memory->ops->multicast_leave(&entry->made);
+        free(entry);
         return status;
     }
-    if (work.entry) {
-        work.entry->next = memory->multicasts;
-        memory->multicasts = work.entry;
-    }
+    entry->next = memory->multicasts;
+    memory->multicasts = entry;
     return BANYAN_OK;
 }
 
@@ -278,10 +301,25 @@ banyan_status memory_multicast_make(banyan_memory *memory, const int *ranks, int
     RETURN_IF_FAILED(control_max(memory->space->world,
                                  count > 0 && !find_entry(memory, ranks, count), &missing));
     if (missing)
-        RETURN_IF_FAILED(make_entry(memory, ranks, count));
+        RETURN_IF_FAILED(add_entry(memory, ranks, count));
     const struct memory_multicast *entry = count > 0 ? find_entry(memory, ranks, count) : NULL;
     *address = entry ? entry->made.mapped.address : NULL;
     *bytes = entry ? entry->made.mapped.mapped_bytes : 0;
+    return BANYAN_OK;
+}
+
+/* ---- ending, for a while or for good ---- */
+
+void memory_multicasts_suspend(banyan_memory *memory)
+{
+    for (struct memory_multicast *at = memory->multicasts; at; at = at->next)
+        memory->ops->multicast_suspend(&at->made);
+}
+
+banyan_status memory_multicasts_resume(banyan_memory *memory)
+{
+    for (struct memory_multicast *at = memory->multicasts; at; at = at->next)
+        RETURN_IF_FAILED(make_object(memory, at));
     return BANYAN_OK;
 }
 

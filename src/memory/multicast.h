@@ -19,6 +19,11 @@ banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool 
 banyan_status memory_multicast_make(banyan_memory *memory, const int *ranks, int count,
                                     char **address, size_t *bytes);
 
+/* When a buffer's memory is given back for a while (suspend.h): before it goes, local; and once it
+ * is there again, at the same addresses, collective. After an error it can be suspended again. */
+void memory_multicasts_suspend(banyan_memory *memory);
+banyan_status memory_multicasts_resume(banyan_memory *memory);
+
 /* Local. */
 void memory_multicasts_free(banyan_memory *memory);
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "memory/device.h"
+#include "memory/multicast.h"
 #include "world/control.h"
 
 /* Memory that its owner has allocated is not ours to release. */
@@ -16,6 +17,7 @@ static bool can_be_suspended(const banyan_memory *memory)
 
 static void suspend(banyan_memory *memory)
 {
+    memory_multicasts_suspend(memory);
     for (int i = 0; i < memory->part_count; i++) {
         if (memory->parts[i].mapped.address)
             memory->ops->suspend(&memory->parts[i].mapped);
@@ -23,25 +25,12 @@ static void suspend(banyan_memory *memory)
     memory->is_suspended = true;
 }
 
-static banyan_status check_multicasts(banyan_world *world, memory_space **space)
-{
-    RETURN_IF_FAILED(memory_space_of(world, space));
-    for (size_t i = 0; i < (*space)->buffers.count; i++) {
-        if ((*space)->buffers.data[i]->multicasts)
-            return error_set(BANYAN_ERR_UNSUPPORTED,
-                             "rank %d: symmetric buffer %" PRIu64
-                             " has a multicast address, and cannot be suspended",
-                             (*space)->rank, (*space)->buffers.data[i]->id);
-    }
-    return BANYAN_OK;
-}
-
 /* Before anybody unmaps all have come, since whoever has not may still use it; and before anybody
  * goes on all have unmapped, since memory is free only then. */
 banyan_status memory_suspend_all(banyan_world *world)
 {
     memory_space *space;
-    RETURN_IF_FAILED(control_agree(world, check_multicasts(world, &space)));
+    RETURN_IF_FAILED(control_agree(world, memory_space_of(world, &space)));
     for (size_t i = 0; i < space->buffers.count; i++) {
         banyan_memory *memory = space->buffers.data[i];
         if (can_be_suspended(memory) && !memory->is_suspended)
@@ -179,6 +168,8 @@ banyan_status memory_resume_all(banyan_world *world)
     status = control_agree(world, status);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
         status = exchange(&work, i);
+    for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
+        status = memory_multicasts_resume(work.memories[i]);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
         work.memories[i]->is_suspended = false;
     if (status != BANYAN_OK && work.space)

@@ -9,8 +9,7 @@
 
 /* Of all buffers of this world that lie on devices and that Banyan has allocated: release this
  * rank's part and what it maps of its peers'. Nobody may use them any more. When it returns the
- * memory is free, at all ranks. Those that are suspended already stay so. Collective. UNSUPPORTED
- * when one has a multicast address (multicast.h). */
+ * memory is free, at all ranks. Those that are suspended already stay so. Collective. */
 banyan_status memory_suspend_all(banyan_world *world);
 
 /* Have zeroed memory at the same addresses again. Collective. When one rank cannot, all hear why,

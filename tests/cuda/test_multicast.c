@@ -5,6 +5,7 @@
 
 #include "execute/collective_check.h"
 #include "memory/multicast.h"
+#include "memory/suspend.h"
 #include "support/source.h"
 
 /* ---- what the emulated driver has counted, in this process ---- */
@@ -424,6 +425,54 @@ static void groups_apart_have_addresses_of_their_own(void **state)
         ranks_run(4, use_pairs, (void *)&all_have_it);
 }
 
+/* Both ranks' parts, through the address; then all is zeroed again. */
+static void use_address(banyan_world *world, const banyan_memory *memory, char *address)
+{
+    int rank = banyan_world_rank(world);
+    const char *own = banyan_memory_local(memory);
+    CHECK(own[256 + 16 * rank] == 0);
+    CHECK_OK(banyan_world_barrier(world));
+    for (unsigned i = 0; i < 2; i++)
+        member_of(address + 256 + 16 * rank, i)[0] = (char)('a' + rank);
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK(own[256] == 'a' && own[272] == 'b');
+}
+
+static void suspend_and_resume(banyan_world *world, void *context)
+{
+    begin(context);
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    const int both[] = {0, 1};
+    size_t bytes, free_bytes = gpu_free_bytes(world);
+    char *address, *again;
+    banyan_memory *memory;
+    CHECK_OK(banyan_memory_alloc_on(world, device, 4096, &memory));
+    CHECK_OK(memory_multicast_make(memory, both, 2, &address, &bytes));
+    use_address(world, memory, address);
+    for (int round = 0; round < 2; round++) {
+        CHECK_OK(memory_suspend_all(world));
+        CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
+        setenv("BANYAN_EMULATED_MULTICAST", "unbound", 1);
+        CHECK_FAILS(memory_resume_all(world), BANYAN_ERR_NO_MEMORY,
+                    "cuMulticastBindMem on device 1");
+        CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
+        setenv("BANYAN_EMULATED_MULTICAST", "1", 1);
+        CHECK_OK(memory_resume_all(world));
+        use_address(world, memory, address);
+        CHECK_OK(memory_multicast_make(memory, both, 2, &again, &bytes));
+        CHECK(again == address);
+    }
+    CHECK_OK(memory_suspend_all(world));
+    banyan_memory_free(memory);
+    CHECK(gpu_free_bytes(world) == free_bytes);
+}
+
+static void addresses_outlive_a_suspension(void **state)
+{
+    (void)state;
+    ranks_run(2, suspend_and_resume, (void *)&all_have_it);
+}
+
 static void make_wrongly(banyan_world *world, void *context)
 {
     begin(context);
@@ -526,6 +575,7 @@ int main(void)
         cmocka_unit_test(maxima_are_reduced_in_software),
         cmocka_unit_test(graphs_are_replayed_with_other_data),
         cmocka_unit_test(groups_apart_have_addresses_of_their_own),
+        cmocka_unit_test(addresses_outlive_a_suspension),
         cmocka_unit_test(what_has_no_address_says_so_on_all_ranks),
         cmocka_unit_test(a_failed_bind_is_all_ranks_sentence),
         cmocka_unit_test(the_module_itself_heeds_the_variable),

@@ -44,7 +44,8 @@ banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
 banyan_status multicast_join(int device, int fd, device_multicast *made);
 banyan_status multicast_map(int device, int devices, const pages *part, size_t bytes,
                             device_multicast *made);
-void multicast_leave(const device_multicast *old);
+void multicast_suspend(device_multicast *made);
+void multicast_leave(device_multicast *old);
 
 /* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool: unlike
  * cuMemFree, giving it back waits for no kernel of another rank, which may be waiting for this one.

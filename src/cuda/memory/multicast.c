@@ -75,7 +75,7 @@ static banyan_status create_here(int device, int devices, size_t bytes, int *fd,
     }
     fcntl(exported, F_SETFD, FD_CLOEXEC);
     *fd = exported;
-    *made = (device_multicast){.object = object};
+    made->object = object;
     return BANYAN_OK;
 }
 
@@ -141,19 +141,18 @@ static banyan_status bind(int device, const device_multicast *made, const pages 
     return status;
 }
 
+/* Where it was mapped before, or anywhere. */
 static banyan_status map(int device, device_multicast *made, size_t bytes, size_t unit)
 {
-    CUdeviceptr start = 0;
-    banyan_status status = DRIVER(device, cuMemAddressReserve, &start, bytes, unit, 0, 0);
+    CUdeviceptr start = (CUdeviceptr)made->mapped.address;
+    banyan_status status = BANYAN_OK;
+    if (start == 0)
+        status = DRIVER(device, cuMemAddressReserve, &start, bytes, unit, 0, 0);
     if (status != BANYAN_OK)
         return status;
-    status = DRIVER(device, cuMemMap, start, bytes, 0, made->object, 0);
-    if (status != BANYAN_OK) {
-        driver.cuMemAddressFree(start, bytes);
-        return status;
-    }
     made->mapped = (pages){(char *)(uintptr_t)start, bytes};
-    return vmm_allow(device, start, bytes);
+    status = DRIVER(device, cuMemMap, start, bytes, 0, made->object, 0);
+    return status == BANYAN_OK ? vmm_allow(device, start, bytes) : status;
 }
 
 banyan_status multicast_map(int device, int devices, const pages *part, size_t bytes,
@@ -177,12 +176,20 @@ banyan_status multicast_map(int device, int devices, const pages *part, size_t b
 
 /* Memory stays bound as long as the object is there: until the last rank leaves it, like memory
  * that peers still map. To unbind it would take it from under those that are not done. */
-void multicast_leave(const device_multicast *old)
+void multicast_suspend(device_multicast *made)
 {
-    if (old->mapped.address) {
-        driver.cuMemUnmap((CUdeviceptr)old->mapped.address, old->mapped.mapped_bytes);
-        driver.cuMemAddressFree((CUdeviceptr)old->mapped.address, old->mapped.mapped_bytes);
-    }
+    if (made->mapped.address)
+        driver.cuMemUnmap((CUdeviceptr)made->mapped.address, made->mapped.mapped_bytes);
+    if (made->object != 0)
+        driver.cuMemRelease(made->object);
+    made->object = 0;
+}
+
+void multicast_leave(device_multicast *old)
+{
     if (old->object != 0)
-        driver.cuMemRelease(old->object);
+        multicast_suspend(old);
+    if (old->mapped.address)
+        driver.cuMemAddressFree((CUdeviceptr)old->mapped.address, old->mapped.mapped_bytes);
+    *old = (device_multicast){0};
 }

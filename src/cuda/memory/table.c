@@ -114,5 +114,6 @@ const memory_device_ops cuda_memory_ops = {
     .multicast_create = multicast_create,
     .multicast_join = multicast_join,
     .multicast_map = multicast_map,
+    .multicast_suspend = multicast_suspend,
     .multicast_leave = multicast_leave,
 };
