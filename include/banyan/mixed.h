@@ -132,7 +132,7 @@ BANYAN_API banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed);
  * max_bytes, and agree on the table: the slowest rank's medians. Collective. */
 BANYAN_API banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed);
 
-/* End everything; ranks may come in any order. A context that is closed already, or never was open,
+/* End everything, after a failure too; ranks may come in any order. A context that is closed already, or never was open,
  * is INVALID. Nothing of it may be under way on a stream. Collective while the world is healthy. */
 BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
 

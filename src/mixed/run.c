@@ -251,6 +251,29 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
     return control_check(mixed->setup.worlds[MIXED_WORLD]);
 }
 
+/* A world of a group's ends for its members alone, and who waits for one of them elsewhere would
+ * do so until its deadline: they all end together. What all ranks were told of comes before what
+ * only passes it on. */
+static banyan_status stop_groups(banyan_mixed *mixed, banyan_status status)
+{
+    char sentence[768];
+    bool ended = false;
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (told != BANYAN_OK && status == BANYAN_ERR_ABORTED) {
+        status = told;
+        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    }
+    for (int group = 0; group < MIXED_GROUPS; group++)
+        ended = ended || control_check(mixed->setup.worlds[group]) != BANYAN_OK;
+    for (int group = 0; group < MIXED_GROUPS && ended; group++)
+        (void)banyan_world_abort(mixed->setup.worlds[group], sentence);
+    (void)error_set(status, "%s", sentence);
+    if (ended && mixed->failed.status == BANYAN_OK)
+        keep_failure(mixed, status);
+    return status;
+}
+
 /* ---- running ---- */
 
 static banyan_status check_state(banyan_mixed *mixed, const void *stream)
@@ -265,8 +288,8 @@ static banyan_status check_state(banyan_mixed *mixed, const void *stream)
     return banyan_mixed_status(mixed);
 }
 
-banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
-                               const DLTensor *output, banyan_mixed_mode mode, void *stream)
+static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                         const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
     side from = {mixed, op, "input", input}, to = {mixed, op, "output", output};
     mixed_call call = {.op = op, .mode = mode};
@@ -283,4 +306,17 @@ banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DL
     if (mode_is_fused(call.mode))
         return mixed->ops->run(mixed->engine, &call, stream);
     return through_collectives(mixed, &call, stream);
+}
+
+static bool is_of_waits(banyan_status status)
+{
+    return status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
+           status == BANYAN_ERR_ABORTED;
+}
+
+banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                               const DLTensor *output, banyan_mixed_mode mode, void *stream)
+{
+    banyan_status status = run(mixed, op, input, output, mode, stream);
+    return is_of_waits(status) ? stop_groups(mixed, status) : status;
 }

@@ -1,6 +1,9 @@
 #include "mixed/through_collectives.h"
 
+#include <stdio.h>
+
 #include "core/error.h"
+#include "mixed/grid.h"
 #include "mixed/modes.h"
 #include "world/control.h"
 
@@ -67,8 +70,8 @@ static banyan_status take_staging(banyan_mixed *mixed, uint64_t bytes, void **st
 
 /* ---- single collectives ---- */
 
-static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op op,
-                             const void *input, void *output, uint64_t elems)
+static banyan_status run_comm(const way *with, mixed_group group, banyan_mixed_op op,
+                              const void *input, void *output, uint64_t elems)
 {
     banyan_mixed *mixed = with->mixed;
     DLDataType dtype = mixed->setup.dtype;
@@ -82,6 +85,32 @@ static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op
     default:
         return banyan_reducescatter(comm, input, output, elems, dtype, BANYAN_SUM, with->stream);
     }
+}
+
+/* Ranks in its sentence are the group's. */
+static banyan_status explain(const way *with, mixed_group group, banyan_status status)
+{
+    const banyan_mixed_grid *grid = &with->mixed->setup.grid;
+    char cause[512], names[128] = "";
+    size_t at = 0;
+    bool tp = group == MIXED_TP;
+    snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    for (int i = 0; i < (tp ? grid->tp : grid->dp) && at < sizeof names; i++) {
+        int rank = grid_rank_at(grid, tp ? i : grid->tp_index, tp ? grid->dp_index : i);
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%d", i > 0 ? ", " : "", rank);
+    }
+    return error_set(status, "rank %d, %s (%s), among the ranks %s of its %s group: %s",
+                     with->mixed->rank, banyan_mixed_op_name(with->call->op),
+                     banyan_mixed_mode_name(with->call->mode), names, tp ? "tp" : "dp", cause);
+}
+
+static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op op,
+                             const void *input, void *output, uint64_t elems)
+{
+    banyan_status status = run_comm(with, group, op, input, output, elems);
+    bool waited = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
+                  status == BANYAN_ERR_ABORTED;
+    return waited && group != MIXED_WORLD ? explain(with, group, status) : status;
 }
 
 /* `elems` as nccl_run has them. */

@@ -1,0 +1,160 @@
+/* Peers that die, come late or abort end a mixed collective, with a sentence; nothing waits then.
+ */
+#include <signal.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "mixed/mixed_check.h"
+
+#define ELEMS_MOST 200000
+
+/* Which mode, with how many elements: packets, units, or communicators. */
+typedef struct failing {
+    banyan_mixed_mode mode;
+    uint64_t row_elems;
+} failing;
+
+static const failing cases[] = {
+    {BANYAN_MIXED_FEWEST_WAITS, 10},
+    {BANYAN_MIXED_FEWEST_LOCAL_BYTES, ELEMS_MOST},
+    {BANYAN_MIXED_TWO, 100},
+};
+#define CASES (sizeof cases / sizeof *cases)
+
+static mixed_one one_of(const failing *of)
+{
+    return (mixed_one){
+        BANYAN_MIXED_ALLREDUCE_ALLGATHER, of->mode, DATA_WHOLE, 1, of->row_elems, false};
+}
+
+static mixed_case open_case(int rank, int count, const banyan_unique_id *id, uint64_t timeout_ns)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    mixed_case c = {.world = ranks_open_world(rank, count, id, timeout_ns)};
+    case_open(&c, &options, ELEMS_MOST);
+    return c;
+}
+
+/* Runs until one fails: who waits for others than the one that failed hears of it later. */
+static banyan_status run_until_failure(mixed_case *c, const mixed_one *call)
+{
+    banyan_status status = BANYAN_OK;
+    case_fill(c, call);
+    for (int i = 0; i < 4 && status == BANYAN_OK; i++)
+        status = case_call(c, call);
+    return status;
+}
+
+/* What has failed stays so; closing ends all the same, and at once. */
+static void close_failed(mixed_case *c, const mixed_one *call, banyan_status failed)
+{
+    uint64_t began_ns = time_now_ns();
+    CHECK(case_call(c, call) == failed);
+    CHECK(banyan_mixed_status(c->mixed) == failed);
+    banyan_mixed *closed = c->mixed;
+    CHECK(banyan_mixed_close(c->mixed) != BANYAN_OK);
+    CHECK_FAILS(banyan_mixed_close(closed), BANYAN_ERR_INVALID, "closed already");
+    banyan_world_close(c->world);
+    CHECK(time_now_ns() - began_ns < 2 * NS_PER_S, "closing took too long");
+}
+
+static void check_statuses(const int *statuses, int count, int victim, int expected)
+{
+    for (int rank = 0; rank < count; rank++)
+        CHECK(statuses[rank] == (rank == victim ? expected : 0), "rank %d ended with %#x", rank,
+              (unsigned)statuses[rank]);
+}
+
+/* ---- death ---- */
+
+static void die(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_one call = one_of(context);
+    mixed_case c = open_case(rank, count, id, 60 * NS_PER_S);
+    for (int i = 0; i < 3; i++)
+        case_run(&c, &call);
+    if (rank == 3)
+        raise(SIGKILL);
+    CHECK_FAILS(run_until_failure(&c, &call), BANYAN_ERR_PEER_LOST, "rank 3 ");
+    close_failed(&c, &call, BANYAN_ERR_PEER_LOST);
+}
+
+static void a_death_ends_the_calls_of_all(void **state)
+{
+    (void)state;
+    int statuses[4];
+    for (size_t i = 0; i < CASES; i++) {
+        ranks_fork(4, die, (void *)&cases[i], statuses);
+        check_statuses(statuses, 4, 3, SIGKILL);
+    }
+}
+
+/* ---- lateness ---- */
+
+static void come_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_one call = one_of(context);
+    mixed_case c = open_case(rank, count, id, NS_PER_S / 2);
+    case_run(&c, &call);
+    if (rank == 1) {
+        usleep(1000000);
+        _exit(0);
+    }
+    uint64_t began_ns = time_now_ns();
+    banyan_status status = run_until_failure(&c, &call);
+    /* Who waits for one that has given up hears of that instead. */
+    CHECK(status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
+              status == BANYAN_ERR_ABORTED,
+          "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "waited"), "%s", banyan_last_error());
+    CHECK(time_now_ns() - began_ns < 3 * NS_PER_S, "lateness was noticed too late");
+    (void)banyan_mixed_close(c.mixed);
+    banyan_world_close(c.world);
+}
+
+static void a_late_peer_ends_the_calls_of_all(void **state)
+{
+    (void)state;
+    int statuses[4];
+    for (size_t i = 0; i < CASES; i++) {
+        ranks_fork(4, come_late, (void *)&cases[i], statuses);
+        check_statuses(statuses, 4, -1, 0);
+    }
+}
+
+/* ---- abort ---- */
+
+static void call_it_off(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_one call = one_of(context);
+    mixed_case c = open_case(rank, count, id, 60 * NS_PER_S);
+    case_run(&c, &call);
+    CHECK_OK(banyan_world_barrier(c.world));
+    if (rank == 2) {
+        usleep(100000);
+        CHECK_OK(banyan_world_abort(c.world, "a test says so"));
+    }
+    CHECK_FAILS(run_until_failure(&c, &call), BANYAN_ERR_ABORTED, "a test says so");
+    close_failed(&c, &call, BANYAN_ERR_ABORTED);
+}
+
+static void an_abort_of_the_callers_world_ends_the_calls_of_all(void **state)
+{
+    (void)state;
+    int statuses[4];
+    for (size_t i = 0; i < CASES; i++) {
+        ranks_fork(4, call_it_off, (void *)&cases[i], statuses);
+        check_statuses(statuses, 4, -1, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_death_ends_the_calls_of_all),
+        cmocka_unit_test(a_late_peer_ends_the_calls_of_all),
+        cmocka_unit_test(an_abort_of_the_callers_world_ends_the_calls_of_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
