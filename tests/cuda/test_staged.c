@@ -66,7 +66,8 @@ static void load(struct rig *r, const char *name, int instances, bool in_place, 
                               .message_bytes = message_of(r, dtype)};
     for (int i = 0; i < 2; i++)
         r->buffers[i] = case_take(&r->of, r->world);
-    options.max_message_bytes = r->of.message_bytes;
+    /* Scratch may be longer than the message. */
+    options.max_message_bytes = r->of.message_bytes * (instances > 1 ? 3 : 1);
     CHECK_OK(banyan_plan_load(r->executor, r->plan, &options, &r->loaded));
 }
 

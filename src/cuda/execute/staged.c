@@ -195,17 +195,32 @@ static banyan_status tell(const queued *q, const stage *s)
                   most < TELL_THREADS ? most : TELL_THREADS, 1, 1, 0, q->teller, params, NULL);
 }
 
+static banyan_status queue_copy(const queued *q, const stage_copy *copy)
+{
+    CUdeviceptr to = (CUdeviceptr)(q->run->bases[copy->to_base] + copy->to);
+    CUdeviceptr from = (CUdeviceptr)(q->run->bases[copy->from_base] + copy->from);
+    if (copy->rows == 1)
+        return DRIVER(q->engine->device, cuMemcpyAsync, to, from, copy->bytes, q->copier);
+    CUDA_MEMCPY2D rows = {
+        .srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .srcDevice = from,
+        .srcPitch = copy->from_pitch,
+        .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .dstDevice = to,
+        .dstPitch = copy->to_pitch,
+        .WidthInBytes = copy->bytes,
+        .Height = copy->rows,
+    };
+    return DRIVER(q->engine->device, cuMemcpy2DAsync, &rows, q->copier);
+}
+
 static banyan_status queue_copies(queued *q, uint32_t index)
 {
     const stage *s = &q->of->all->list[index];
     int device = q->engine->device;
     RETURN_IF_FAILED(follow_kernels(q));
-    for (uint32_t i = 0; i < s->copy_count; i++) {
-        const stage_copy *copy = &q->of->all->copies[s->first_copy + i];
-        RETURN_IF_FAILED(DRIVER(
-            device, cuMemcpyAsync, (CUdeviceptr)(q->run->bases[copy->to_base] + copy->to),
-            (CUdeviceptr)(q->run->bases[copy->from_base] + copy->from), copy->bytes, q->copier));
-    }
+    for (uint32_t i = 0; i < s->copy_count; i++)
+        RETURN_IF_FAILED(queue_copy(q, &q->of->all->copies[s->first_copy + i]));
     RETURN_IF_FAILED(follow_copies(q));
     RETURN_IF_FAILED(tell(q, s));
     return q->is_forked ? DRIVER(device, cuEventRecord, q->of->told[index], q->teller) : BANYAN_OK;

@@ -1,6 +1,7 @@
 #include "cuda/execute/stages.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
@@ -11,7 +12,8 @@ struct maker {
     const engine_step *steps; /* of the first thread block, which speaks for all */
     uint32_t step_count;
     stages *to;
-    uint32_t *waits, *signals; /* so far, by end */
+    uint32_t *waits;   /* so far, by end */
+    uint32_t *signals; /* likewise, while they are counted */
 };
 
 /* ---- steps ---- */
@@ -94,21 +96,20 @@ static uint32_t last_copies(const struct maker *maker)
     return i > 0 ? i - 1 : STAGE_NONE;
 }
 
-/* The stage of copies with the end's own signal of this number; the last one so far, when there was
- * no such signal. */
-static uint32_t stage_of_signal(const struct maker *maker, uint32_t end, uint32_t number)
+/* The last stage of copies so far in which a channel is signalled for the n-th time; the last of
+ * all, when none is. */
+static uint32_t stage_of_signal(struct maker *maker, uint32_t number)
 {
-    uint32_t last = last_copies(maker);
-    if (maker->signals[end] < number)
-        return last;
+    uint32_t found = STAGE_NONE;
+    memset(maker->signals, 0, maker->plan->end_count * sizeof *maker->signals);
     for (uint32_t i = 0; i < maker->to->count; i++) {
         const stage *s = &maker->to->list[i];
-        for (uint32_t k = 0; k < s->signal_count && !s->is_kernel; k++)
-            number -= maker->to->signals[s->first_signal + k] == end && number > 0;
-        if (number == 0)
-            return i;
+        for (uint32_t k = 0; k < s->signal_count && !s->is_kernel; k++) {
+            if (++maker->signals[maker->to->signals[s->first_signal + k]] == number)
+                found = i;
+        }
     }
-    return last;
+    return found == STAGE_NONE ? last_copies(maker) : found;
 }
 
 static uint32_t later(uint32_t a, uint32_t b)
@@ -123,7 +124,7 @@ static uint32_t after_step(struct maker *maker, const engine_step *step, uint32_
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++) {
         uint32_t end = end_of(maker, step, i);
         if (maker->plan->ends[end].is_port)
-            after = later(after, stage_of_signal(maker, end, ++maker->waits[end]));
+            after = later(after, stage_of_signal(maker, ++maker->waits[end]));
     }
     return after;
 }
@@ -169,12 +170,13 @@ static bool continues(const stage_copy *before, const stage_copy *next)
            before->from + before->bytes == next->from && before->to + before->bytes == next->to;
 }
 
-/* The copies from `first` on, side by side where they lie so. */
-static void join(stages *to, uint32_t first)
+/* The copies from `from` on, side by side where they lie so, and behind those of the stage before
+ * them. */
+static void join(stages *to, uint32_t first, uint32_t from)
 {
-    uint32_t kept = first;
-    qsort(to->copies + first, to->copy_count - first, sizeof *to->copies, compare_copies);
-    for (uint32_t i = first; i < to->copy_count; i++) {
+    uint32_t kept = from;
+    qsort(to->copies + from, to->copy_count - from, sizeof *to->copies, compare_copies);
+    for (uint32_t i = from; i < to->copy_count; i++) {
         if (kept > first && continues(&to->copies[kept - 1], &to->copies[i]))
             to->copies[kept - 1].bytes += to->copies[i].bytes;
         else
@@ -183,9 +185,37 @@ static void join(stages *to, uint32_t first)
     to->copy_count = kept;
 }
 
-static uint32_t base_of(uint64_t place)
+#define PITCH_MOST (UINT64_C(1) << 30) /* devices say 2^31 - 1 */
+
+/* Is the copy the next row of those before it? With one row so far it says how far apart they are.
+ */
+static bool is_next_row(const stage_copy *rows, const stage_copy *next)
 {
-    return (uint32_t)(place >> KERNEL_PLACE_SHIFT) & 0x7fff;
+    uint64_t from = next->from - rows->from, to = next->to - rows->to;
+    if (rows->from_base != next->from_base || rows->to_base != next->to_base ||
+        rows->bytes != next->bytes || from < rows->bytes || to < rows->bytes)
+        return false;
+    return rows->rows == 1
+               ? from <= PITCH_MOST && to <= PITCH_MOST
+               : from == rows->rows * rows->from_pitch && to == rows->rows * rows->to_pitch;
+}
+
+/* Scratch of a plan that is loaded for longer messages has gaps. */
+static void join_rows(stages *to, uint32_t first)
+{
+    uint32_t kept = first;
+    for (uint32_t i = first; i < to->copy_count; i++) {
+        stage_copy *last = &to->copies[kept - 1], next = to->copies[i];
+        if (kept == first || !is_next_row(last, &next)) {
+            to->copies[kept++] = next;
+            continue;
+        }
+        if (last->rows++ > 1)
+            continue;
+        last->from_pitch = next.from - last->from;
+        last->to_pitch = next.to - last->to;
+    }
+    to->copy_count = kept;
 }
 
 static void add_pieces(struct maker *maker, const engine_step *step)
@@ -196,11 +226,12 @@ static void add_pieces(struct maker *maker, const engine_step *step)
         if (at[0] == 0)
             continue;
         maker->to->copies[maker->to->copy_count++] = (stage_copy){
-            .from_base = base_of(at[1]),
-            .to_base = base_of(at[2]),
+            .from_base = KERNEL_PLACE_BASE(at[1]),
+            .to_base = KERNEL_PLACE_BASE(at[2]),
             .from = at[1] & KERNEL_PLACE_OFFSET,
             .to = at[2] & KERNEL_PLACE_OFFSET,
             .bytes = at[0],
+            .rows = 1,
         };
     }
 }
@@ -211,12 +242,12 @@ static const engine_step *step_of(const struct maker *maker, uint32_t block, uin
 }
 
 /* All thread blocks' puts of this place in the plan. */
-static void add_copies(struct maker *maker, uint32_t at)
+static void add_copies(struct maker *maker, const stage *s, uint32_t at)
 {
-    uint32_t first = maker->to->copy_count;
+    uint32_t from = maker->to->copy_count;
     for (uint32_t b = 0; b < maker->program->block_count; b++)
         add_pieces(maker, step_of(maker, b, at));
-    join(maker->to, first);
+    join(maker->to, s->first_copy, from);
 }
 
 static void add_signals(struct maker *maker, uint32_t at)
@@ -224,9 +255,7 @@ static void add_signals(struct maker *maker, uint32_t at)
     for (uint32_t b = 0; b < maker->program->block_count; b++) {
         const engine_step *step = step_of(maker, b, at);
         for (uint32_t i = 0; i < step->end_count; i++) {
-            uint32_t end = end_of(maker, step, i);
-            maker->to->signals[maker->to->signal_count++] = end;
-            maker->signals[end]++;
+            maker->to->signals[maker->to->signal_count++] = end_of(maker, step, i);
         }
     }
 }
@@ -252,10 +281,11 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
         if (step->kind == STEP_POST_COPY && is_signalled(maker, s, step))
             break;
         if (step->kind == STEP_POST_COPY)
-            add_copies(maker, at);
+            add_copies(maker, s, at);
         else if (step->kind == STEP_POST_SIGNAL)
             add_signals(maker, at);
     }
+    join_rows(maker->to, s->first_copy);
     s->copy_count = maker->to->copy_count - s->first_copy;
     s->signal_count = maker->to->signal_count - s->first_signal;
     s->end_step = at;

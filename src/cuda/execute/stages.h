@@ -4,12 +4,14 @@
  * Puts that lie side by side become one copy, and all signals behind them one kernel, or the
  * beginning of the next. No kernel
  * that runs waits for copies of its own rank: one that waits for a peer's n-th signal comes after
- * this rank's own n-th signal to that peer or, where that comes later in the plan, after all puts
- * before it. For plans whose thread blocks are all alike (engine_plan): then a rank may go through
- * its stages one after the other, in any order that these rules leave, whatever queues its streams
- * share. For let a rank stand still in a kernel that waits for a signal: all ranks have told what
- * comes before that in the plan, or are behind kernels that wait for less. The peer's signal is
- * behind copies, which wait for nobody, or behind such a kernel.
+ * this rank's own n-th signals to all, as far as the plan has them before it; after all puts before
+ * it, when there are none.
+ *
+ * For plans whose thread blocks are all alike (engine_plan): then a rank may go through its stages
+ * one after the other, in any order that these rules leave, whatever queues its streams share. For
+ * let a rank stand still in a kernel that waits for a signal. Its own signal of that place in the
+ * plan is given. The peer's is behind copies, which wait for nobody, or behind a kernel that waits
+ * for a signal of an earlier place; and nothing stands before the first.
  */
 #ifndef CUDA_EXECUTE_STAGES_H
 #define CUDA_EXECUTE_STAGES_H
@@ -18,10 +20,11 @@
 
 #include "execute/engine.h"
 
-/* Bases are a run's, by step_base. */
+/* Rows of so many bytes, the next so far from the one before. Bases are a run's, by step_base. */
 typedef struct stage_copy {
     uint32_t from_base, to_base;
     uint64_t from, to, bytes;
+    uint64_t rows, from_pitch, to_pitch; /* of one row: no pitches */
 } stage_copy;
 
 #define STAGE_NONE UINT32_MAX
