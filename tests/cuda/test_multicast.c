@@ -1,70 +1,10 @@
-/* Switch channels through multicast memory. No multicast object is ever made on real GPUs by these
- * tests: they are for emulated ones. */
+/* Switch channels through multicast memory, between emulated GPUs. */
 #include <fnmatch.h>
 #include <unistd.h>
 
+#include "cuda/gpu_multicast.h"
 #include "execute/collective_check.h"
-#include "memory/multicast.h"
-#include "memory/suspend.h"
 #include "support/source.h"
-
-/* ---- what the emulated driver has counted, in this process ---- */
-
-static uint64_t count_of(const char *name)
-{
-    uint64_t (*count)(void) = (uint64_t(*)(void))gpu_driver_function(name);
-    CHECK(count != NULL, "%s", name);
-    return count();
-}
-
-static uint64_t calls(void)
-{
-    return count_of("emulated_multicast_calls");
-}
-
-/* Of all ranks. */
-static uint64_t accesses(banyan_world *world)
-{
-    uint64_t mine = count_of("emulated_multicast_accesses"), sum = 0, all[8];
-    CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, all));
-    for (int i = 0; i < banyan_world_size(world); i++)
-        sum += all[i];
-    return sum;
-}
-
-/* What has been logged about multicast; the last line. */
-static char logged[1024];
-
-static void keep_line(banyan_log_level level, const char *message, void *context)
-{
-    (void)context;
-    if (level == BANYAN_LOG_INFO && strstr(message, "multicast"))
-        snprintf(logged, sizeof logged, "%s", message);
-}
-
-/* The environment of a rank, before it touches its GPU. NULL: not set. */
-struct setting {
-    const char *banyan, *emulated;
-};
-
-static void set(const char *name, const char *value)
-{
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
-}
-
-static void begin(const struct setting *setting)
-{
-    set("BANYAN_MULTICAST", setting->banyan);
-    set("BANYAN_EMULATED_MULTICAST", setting->emulated);
-    setenv("BANYAN_LOG", "info", 1);
-    banyan_log_set(keep_line, NULL);
-    logged[0] = '\0';
-}
-
-static const struct setting all_have_it = {"1", "1"};
 
 /* ---- plans ---- */
 
@@ -323,6 +263,70 @@ static void maxima_are_reduced_in_software(void **state)
     ranks_run(2, other_reductions_are_right, (void *)&all_have_it);
 }
 
+/* ---- loops ---- */
+
+static void meet(banyan_program *program)
+{
+    const int ranks[] = {0, 1};
+    banyan_memory_channel *channels[2];
+    for (int rank = 0; rank < 2; rank++)
+        channels[rank] = banyan_memory_channel_create(program, ranks[1 - rank], rank);
+    for (int rank = 0; rank < 2; rank++)
+        banyan_memory_signal(channels[rank], 0, BANYAN_SYNC_BOTH);
+    for (int rank = 0; rank < 2; rank++)
+        banyan_memory_wait(channels[rank], 0, BANYAN_SYNC_BOTH);
+}
+
+/* Each rank reduces and stores its half unit by unit. */
+static banyan_plan *write_loop(bool fuse)
+{
+    const int ranks[] = {0, 1};
+    banyan_collective collective = {.kind = BANYAN_ALLREDUCE};
+    banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+    banyan_program *program;
+    banyan_plan *plan;
+    options.fuse = fuse;
+    CHECK_OK(banyan_program_create("loop", &collective, 2, &options, &program));
+    banyan_switch_channel *inputs = banyan_switch_channel_create(program, ranks, 2, BANYAN_INPUT);
+    banyan_switch_channel *outputs = banyan_switch_channel_create(program, ranks, 2, BANYAN_OUTPUT);
+    meet(program);
+    banyan_loop_begin(program, 512, 1);
+    for (int rank = 0; rank < 2; rank++) {
+        banyan_chunk own = banyan_output(program, rank, (uint64_t)rank, (uint64_t)rank + 1);
+        banyan_switch_reduce(inputs, rank, (uint64_t)rank, 1, own, BANYAN_SUM, 0);
+        banyan_switch_broadcast(outputs, rank, own, (uint64_t)rank, 1, 0);
+    }
+    banyan_loop_end(program);
+    meet(program);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+static void run_loops(banyan_world *world, void *context)
+{
+    begin(context);
+    struct rig rig = set_up(world);
+    for (int fuse = 0; fuse < 2; fuse++) {
+        banyan_plan *plan = write_loop(fuse);
+        for (int turn = 0; turn < 4; turn++) {
+            uint64_t before = accesses(world);
+            run_case(&rig, plan, BANYAN_BF16, BANYAN_SUM, 2 * (uint64_t)(8 + 1111 * 8 * turn),
+                     turn);
+            CHECK(accesses(world) > before, "turn %d", turn);
+        }
+        run_case(&rig, plan, BANYAN_BF16, BANYAN_SUM, 1001, 0);
+        banyan_plan_destroy(plan);
+    }
+    take_down(&rig);
+}
+
+static void loops_go_through_multimem(void **state)
+{
+    (void)state;
+    ranks_run(2, run_loops, (void *)&all_have_it);
+}
+
 /* ---- graphs ---- */
 
 static void replay(banyan_world *world, void *context)
@@ -368,201 +372,9 @@ static void graphs_are_replayed_with_other_data(void **state)
     ranks_run(2, replay, (void *)&all_have_it);
 }
 
-/* ---- addresses of buffers ---- */
-
-/* Where an address stands for memory of the i-th device of its group. */
-static char *member_of(const char *address, unsigned i)
-{
-    char *(*member)(const void *, unsigned) =
-        (char *(*)(const void *, unsigned))gpu_driver_function("emulated_multicast_member");
-    CHECK(member != NULL);
-    return member(address, i);
-}
-
-static void use_pairs(banyan_world *world, void *context)
-{
-    begin(context);
-    int rank = banyan_world_rank(world), size = banyan_world_size(world);
-    int pair[] = {rank / 2 * 2, rank / 2 * 2 + 1}, count = rank < 4 ? 2 : 0;
-    bool usable;
-    size_t bytes, free_bytes = gpu_free_bytes(world);
-    char *address, *again;
-    banyan_memory *memory;
-    CHECK_OK(memory_multicast_agree(world, gpu_device_for(rank), &usable));
-    CHECK(usable, "%s", logged);
-    CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), 5000, &memory));
-    CHECK_OK(memory_multicast_make(memory, pair, count, &address, &bytes));
-    CHECK(count == 0 ? address == NULL : bytes >= 5000, "%zu bytes", bytes);
-    uint64_t before = calls();
-    CHECK_OK(memory_multicast_make(memory, pair, count, &again, &bytes));
-    CHECK(again == address && calls() == before, "it was made once more");
-    if (count > 0 && rank % 2 == 0) {
-        for (unsigned i = 0; i < 2; i++)
-            memset(member_of(address + 4096, i), 'a' + rank + (int)i, 16);
-        CHECK(member_of(address, 2) == NULL);
-    }
-    CHECK_OK(banyan_world_barrier(world));
-    const char *own = banyan_memory_local(memory);
-    for (int i = 0; i < 16 && count > 0; i++)
-        CHECK(own[4096 + i] == 'a' + rank, "byte %d is %d", i, own[4096 + i]);
-    /* One rank after the other: those that still have it use what others have freed. */
-    for (int turn = 0; turn < size; turn++) {
-        if (count > 0 && turn <= rank)
-            member_of(address, 0)[0] = member_of(address, 1)[0];
-        CHECK_OK(banyan_world_barrier(world));
-        if (turn == rank)
-            banyan_memory_free(memory);
-        CHECK_OK(banyan_world_barrier(world));
-    }
-    CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
-}
-
-static void groups_apart_have_addresses_of_their_own(void **state)
-{
-    (void)state;
-    ranks_run(2, use_pairs, (void *)&all_have_it);
-    if (gpu_count() >= 4)
-        ranks_run(4, use_pairs, (void *)&all_have_it);
-}
-
-/* Both ranks' parts, through the address; then all is zeroed again. */
-static void use_address(banyan_world *world, const banyan_memory *memory, char *address)
-{
-    int rank = banyan_world_rank(world);
-    const char *own = banyan_memory_local(memory);
-    CHECK(own[256 + 16 * rank] == 0);
-    CHECK_OK(banyan_world_barrier(world));
-    for (unsigned i = 0; i < 2; i++)
-        member_of(address + 256 + 16 * rank, i)[0] = (char)('a' + rank);
-    CHECK_OK(banyan_world_barrier(world));
-    CHECK(own[256] == 'a' && own[272] == 'b');
-}
-
-static void suspend_and_resume(banyan_world *world, void *context)
-{
-    begin(context);
-    DLDevice device = gpu_device_for(banyan_world_rank(world));
-    const int both[] = {0, 1};
-    size_t bytes, free_bytes = gpu_free_bytes(world);
-    char *address, *again;
-    banyan_memory *memory;
-    CHECK_OK(banyan_memory_alloc_on(world, device, 4096, &memory));
-    CHECK_OK(memory_multicast_make(memory, both, 2, &address, &bytes));
-    use_address(world, memory, address);
-    for (int round = 0; round < 2; round++) {
-        CHECK_OK(memory_suspend_all(world));
-        CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
-        setenv("BANYAN_EMULATED_MULTICAST", "unbound", 1);
-        CHECK_FAILS(memory_resume_all(world), BANYAN_ERR_NO_MEMORY,
-                    "cuMulticastBindMem on device 1");
-        CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
-        setenv("BANYAN_EMULATED_MULTICAST", "1", 1);
-        CHECK_OK(memory_resume_all(world));
-        use_address(world, memory, address);
-        CHECK_OK(memory_multicast_make(memory, both, 2, &again, &bytes));
-        CHECK(again == address);
-    }
-    CHECK_OK(memory_suspend_all(world));
-    banyan_memory_free(memory);
-    CHECK(gpu_free_bytes(world) == free_bytes);
-}
-
-static void addresses_outlive_a_suspension(void **state)
-{
-    (void)state;
-    ranks_run(2, suspend_and_resume, (void *)&all_have_it);
-}
-
-static void make_wrongly(banyan_world *world, void *context)
-{
-    begin(context);
-    int rank = banyan_world_rank(world);
-    DLDevice device = gpu_device_for(rank);
-    const int both[] = {0, 1}, other[] = {1, 0}, alone[] = {1};
-    size_t bytes;
-    char *address;
-    banyan_memory *memory, *adopted, *lopsided;
-    void *plain = gpu_plain_alloc(device, 4096);
-    CHECK_OK(banyan_memory_alloc_on(world, device, 4096, &memory));
-    CHECK_FAILS(memory_multicast_make(memory, rank == 0 ? both : alone, rank == 0 ? 2 : 1, &address,
-                                      &bytes),
-                BANYAN_ERR_MISMATCH, "ranks 0 and 1 name different groups for multicast");
-    CHECK_FAILS(memory_multicast_make(memory, other, 2, &address, &bytes), BANYAN_ERR_INVALID,
-                "they are ascending");
-    CHECK_FAILS(memory_multicast_make(memory, alone, 1, &address, &bytes), BANYAN_ERR_INVALID,
-                "rank 0 is not in the group");
-    CHECK_OK(banyan_memory_adopt(world, device, plain, 4096, &adopted));
-    CHECK_FAILS(memory_multicast_make(adopted, both, 2, &address, &bytes), BANYAN_ERR_UNSUPPORTED,
-                "only symmetric buffers that Banyan made");
-    CHECK_OK(banyan_memory_alloc_on(world, device, rank == 0 ? 4096 : 0, &lopsided));
-    CHECK_FAILS(memory_multicast_make(lopsided, both, 2, &address, &bytes), BANYAN_ERR_UNSUPPORTED,
-                "has no part");
-    CHECK_OK(memory_multicast_make(memory, both, 2, &address, &bytes));
-    banyan_memory_free(lopsided);
-    banyan_memory_free(adopted);
-    banyan_memory_free(memory);
-    gpu_plain_free(device, plain);
-}
-
-static void what_has_no_address_says_so_on_all_ranks(void **state)
-{
-    (void)state;
-    ranks_run(2, make_wrongly, (void *)&all_have_it);
-}
-
-static void fail_to_bind(banyan_world *world, void *context)
-{
-    begin(context);
-    int rank = banyan_world_rank(world);
-    const int both[] = {0, 1};
-    size_t bytes, free_bytes = gpu_free_bytes(world);
-    char *address;
-    banyan_memory *memory;
-    CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), 4096, &memory));
-    CHECK_FAILS(memory_multicast_make(memory, both, 2, &address, &bytes), BANYAN_ERR_NO_MEMORY,
-                "cuda: cuMulticastBindMem on device 1: out of memory");
-    banyan_memory_free(memory);
-    CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
-}
-
-static void a_failed_bind_is_all_ranks_sentence(void **state)
-{
-    (void)state;
-    ranks_run(2, fail_to_bind, &(struct setting){"1", "unbound"});
-}
-
-/* Whoever calls the module directly gets no further. */
-static void call_the_module(banyan_world *world, void *context)
-{
-    begin(context);
-    int fd = -1;
-    device_multicast made = {0};
-    CHECK_FAILS(gpu_memory()->multicast_create(0, 2, 1 << 21, &fd, &made), BANYAN_ERR_UNSUPPORTED,
-                "BANYAN_MULTICAST is not 1");
-    CHECK_FAILS(gpu_memory()->multicast_join(0, fd, &made), BANYAN_ERR_UNSUPPORTED,
-                "BANYAN_MULTICAST is not 1");
-    CHECK(calls() == 0 && fd == -1 && made.object == 0);
-    CHECK_OK(banyan_world_barrier(world));
-}
-
-static void the_module_itself_heeds_the_variable(void **state)
-{
-    (void)state;
-    ranks_run(1, call_the_module, &(struct setting){"0", "1"});
-}
-
 int main(void)
 {
-    unsetenv("BANYAN_MULTICAST");
-    gpu_count();
-    if (!gpu_is_emulated()) {
-        printf("skipped: multicast objects are made on emulated GPUs only\n");
-        return 77;
-    }
-    if (gpu_count() < 2) {
-        printf("skipped: multicast takes two GPUs\n");
-        return 77;
-    }
+    multicast_tests_begin();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_of_files_go_through_multimem),
         cmocka_unit_test(built_in_algorithms_go_through_multimem),
@@ -573,12 +385,8 @@ int main(void)
         cmocka_unit_test(ranks_that_share_a_device_keep_to_software),
         cmocka_unit_test(memory_that_cannot_be_bound_keeps_all_to_software),
         cmocka_unit_test(maxima_are_reduced_in_software),
+        cmocka_unit_test(loops_go_through_multimem),
         cmocka_unit_test(graphs_are_replayed_with_other_data),
-        cmocka_unit_test(groups_apart_have_addresses_of_their_own),
-        cmocka_unit_test(addresses_outlive_a_suspension),
-        cmocka_unit_test(what_has_no_address_says_so_on_all_ranks),
-        cmocka_unit_test(a_failed_bind_is_all_ranks_sentence),
-        cmocka_unit_test(the_module_itself_heeds_the_variable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
