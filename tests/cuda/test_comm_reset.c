@@ -113,8 +113,8 @@ static void wait_in_vain(struct caller *c, void *graph)
     CHECK_OK(reduce(c));
     gpu_graph_launch(c->device, graph, c->stream);
     gpu_stream_wait(c->device, c->stream);
-    CHECK_FAILS(banyan_comm_status(c->comm), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.0 s for rank 1");
-    CHECK_FAILS(reduce(c), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.0 s for rank 1");
+    CHECK_FAILS(banyan_comm_status(c->comm), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
+    CHECK_FAILS(reduce(c), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
 }
 
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)

@@ -19,7 +19,6 @@
 
 /* ---- copies ---- */
 
-
 template <typename T> BANYAN_DEVICE T banyan_device_load_word(const char *from)
 {
     return banyan_device_load<T>(from);
