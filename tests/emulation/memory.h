@@ -10,6 +10,8 @@
 #define GRANULE ((size_t)2 << 20)
 #define DEVICE_BYTES ((size_t)4 << 30)
 
+#pragma GCC visibility push(hidden)
+
 /* Of all that is declared here. */
 extern pthread_mutex_t memory_lock;
 
@@ -68,5 +70,7 @@ range *range_add(char *base, size_t bytes, physical *of);
 void range_remove(range *old);
 /* The memory of a context that goes. */
 void ranges_drop_plain(CUdevice device);
+
+#pragma GCC visibility pop
 
 #endif

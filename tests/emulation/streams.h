@@ -1,0 +1,93 @@
+/* Streams of the emulated driver, and the work that is queued in them. */
+#ifndef EMULATION_STREAMS_H
+#define EMULATION_STREAMS_H
+
+#include <time.h>
+
+#include "fibers.h"
+#include "frontier.h"
+#include "state.h"
+
+typedef enum work_kind {
+    WORK_COPY,
+    WORK_FILL,
+    WORK_KERNEL,
+    WORK_RECORD,
+    WORK_WAIT_EVENT,
+    WORK_WRITE,
+    WORK_WAIT_VALUE
+} work_kind;
+
+typedef struct work {
+    work_kind kind;
+    char *to;
+    const char *from;
+    size_t bytes, rows, to_pitch, from_pitch;
+    uint64_t value;
+    unsigned flags;
+    CUevent event;
+    uint64_t ticket; /* of the event */
+    const struct emulated_kernel *kernel;
+    void *argument; /* a copy of its own */
+    fiber_index grid, block;
+    size_t shared_bytes;
+    frontier needs; /* in a graph */
+    struct work *next;
+} work;
+
+/* What a stream is being captured into, or a finished capture. */
+struct emulated_graph {
+    work *first, **end;
+    size_t count;
+};
+
+struct emulated_stream {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    work *first, **end;
+    uint64_t queued, done;
+    bool closing;
+    CUgraph capture; /* NULL: none */
+    frontier last;   /* what the next captured work waits for */
+    bool is_origin;
+    CUcontext context;
+    struct emulated_stream *next;
+};
+
+struct emulated_event {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t recorded, reached; /* tickets */
+    struct timespec at;
+    CUgraph capture; /* that it was last recorded in */
+    frontier last;   /* and what it stands for there */
+    bool in_graph;   /* what it waits for is in a graph: nobody waits for it outside */
+};
+
+struct emulated_kernel {
+    void (*call)(const void *args);
+    size_t args_bytes;
+};
+
+#pragma GCC visibility push(hidden)
+
+/* All of the process. */
+extern pthread_mutex_t streams_lock;
+extern CUstream streams;
+
+/* Zeroed; ends the process when there is no memory. */
+void *emulated_take(size_t bytes);
+void work_free(work *old);
+
+/* NULL, and the other two names of the default streams, are the device's own. */
+CUresult stream_find(CUstream given, CUstream *stream);
+/* Queue a copy of it, or add it to what is captured. */
+CUresult stream_push(CUstream given, const work *wanted);
+
+void event_reach(CUevent event, uint64_t ticket);
+void event_wait(CUevent event, uint64_t ticket);
+
+#pragma GCC visibility pop
+
+#endif
