@@ -26,7 +26,20 @@ template <typename Element> struct banyan_device_multicast {
     enum { ADDS = 0 };
 };
 
-#ifdef __CUDACC__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+
+/* These GPUs have no multicast memory: nobody comes here. */
+BANYAN_DEVICE void banyan_device_multicast_store_word(void *, uint4)
+{
+    asm volatile("trap;");
+}
+
+BANYAN_DEVICE void banyan_device_multicast_fence(void)
+{
+    asm volatile("trap;");
+}
+
+#elif defined(__CUDACC__)
 
 template <> struct banyan_device_multicast<banyan_device_f32> {
     enum { ADDS = 1 };

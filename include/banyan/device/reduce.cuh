@@ -147,39 +147,7 @@ BANYAN_DEVICE uint32_t banyan_device_bf16_round(const float *from)
     return word;
 }
 
-/* NaN comes out as 0x7f, and what is too large as the largest value. */
-BANYAN_DEVICE uint32_t banyan_device_e4m3_round(const float *from)
-{
-    uint32_t word;
-    asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1;"
-        " cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
-        : "=r"(word)
-        : "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]));
-    return word;
-}
-
-BANYAN_DEVICE uint32_t banyan_device_e5m2_round(const float *from)
-{
-    uint32_t word;
-    asm("{ .reg .b16 l, h; cvt.rn.satfinite.e5m2x2.f32 l, %2, %1;"
-        " cvt.rn.satfinite.e5m2x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
-        : "=r"(word)
-        : "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]));
-    return word;
-}
-
-BANYAN_DEVICE void banyan_device_e4m3_widen(uint32_t word, float *to)
-{
-    uint32_t halves[2];
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l;"
-        " cvt.rn.f16x2.e4m3x2 %1, h; }"
-        : "=r"(halves[0]), "=r"(halves[1])
-        : "r"(word));
-    banyan_device_f16_widen(halves[0], to);
-    banyan_device_f16_widen(halves[1], to + 2);
-}
-
-#else
+#endif
 
 /* The value of a float with so many bits of exponent and mantissa, and no special ones. */
 BANYAN_DEVICE float banyan_device_small_value(uint32_t bits, int exponent_bits, int mantissa_bits)
@@ -221,6 +189,8 @@ BANYAN_DEVICE uint32_t banyan_device_small_round(float value, int exponent_bits,
     return sign | (bits > largest ? beyond : bits);
 }
 
+#ifndef __CUDACC__
+
 BANYAN_DEVICE float banyan_device_f16_value(uint32_t bits)
 {
     if ((bits & 0x7c00) != 0x7c00)
@@ -245,6 +215,45 @@ BANYAN_DEVICE uint32_t banyan_device_bf16_round(const float *from)
     return banyan_device_small_round(from[1], 8, 7, 0x7f7f, 0x7f80, 0x7fff) << 16 |
            banyan_device_small_round(from[0], 8, 7, 0x7f7f, 0x7f80, 0x7fff);
 }
+
+#endif
+
+/* In hardware since compute capability 8.9. */
+#if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890)
+
+/* NaN comes out as 0x7f, and what is too large as the largest value. */
+BANYAN_DEVICE uint32_t banyan_device_e4m3_round(const float *from)
+{
+    uint32_t word;
+    asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1;"
+        " cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
+        : "=r"(word)
+        : "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]));
+    return word;
+}
+
+BANYAN_DEVICE uint32_t banyan_device_e5m2_round(const float *from)
+{
+    uint32_t word;
+    asm("{ .reg .b16 l, h; cvt.rn.satfinite.e5m2x2.f32 l, %2, %1;"
+        " cvt.rn.satfinite.e5m2x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
+        : "=r"(word)
+        : "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]));
+    return word;
+}
+
+BANYAN_DEVICE void banyan_device_e4m3_widen(uint32_t word, float *to)
+{
+    uint32_t halves[2];
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l;"
+        " cvt.rn.f16x2.e4m3x2 %1, h; }"
+        : "=r"(halves[0]), "=r"(halves[1])
+        : "r"(word));
+    banyan_device_f16_widen(halves[0], to);
+    banyan_device_f16_widen(halves[1], to + 2);
+}
+
+#else
 
 BANYAN_DEVICE uint32_t banyan_device_e4m3_round(const float *from)
 {

@@ -5,12 +5,19 @@
 
 #include "cuda/execute/block.cuh"
 
+/* Compute capability 9.0. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define BEGIN_EARLY 1
+#else
+#define BEGIN_EARLY 0
+#endif
+
 /* A launch may begin while the one before it in its stream still runs, as far as
  * begin_await_stream; until then it reads nothing but its arguments and its program, which no
  * kernel writes. */
 BANYAN_DEVICE void begin_await_stream(void)
 {
-#ifdef __CUDACC__
+#if BEGIN_EARLY
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -20,7 +27,7 @@ BANYAN_DEVICE void begin_await_stream(void)
  * than two of a stream are on the device. */
 BANYAN_DEVICE void begin_next(void)
 {
-#ifdef __CUDACC__
+#if BEGIN_EARLY
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }

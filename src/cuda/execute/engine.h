@@ -88,7 +88,7 @@ struct cuda_engine {
     CUstream stream; /* for what no caller's stream is for */
     uint32_t *stop;  /* pinned: not 0 when kernels are to end */
     uint32_t most_threads;
-    bool launches_early; /* unless BANYAN_EARLY_LAUNCH=0, or the driver is too old */
+    bool launches_early; /* unless BANYAN_EARLY_LAUNCH=0, or driver or device are too old */
     struct cuda_pinned *pinned;
     uint64_t room; /* thread blocks of the largest size that run at once */
 
