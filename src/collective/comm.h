@@ -71,6 +71,9 @@ banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *cho
 /* Forget loaded plans, all of them or those that use `memory`. Collective. */
 banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory);
 
+/* Do graphs hold runs of its plans? */
+bool comm_is_captured(const banyan_comm *comm);
+
 /* BANYAN_CHECK_CALLS: do all ranks make this call? MISMATCH says what differs. Collective. */
 banyan_status comm_check_call(banyan_comm *comm, const call *mine);
 

@@ -179,6 +179,15 @@ banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory)
     return status;
 }
 
+bool comm_is_captured(const banyan_comm *comm)
+{
+    for (size_t i = 0; i < comm->ready.count; i++) {
+        if (comm->ready.data[i].loaded->captured)
+            return true;
+    }
+    return false;
+}
+
 /* What graphs hold is left to them: all ranks capture the same. */
 static bool find_oldest(const banyan_comm *comm, size_t *place)
 {

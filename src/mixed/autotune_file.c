@@ -63,6 +63,7 @@ banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
 {
     if (!mixed || !path)
         return error_set(BANYAN_ERR_INVALID, "a table is saved of no context, or nowhere");
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     banyan_status status = BANYAN_OK;
     if (banyan_world_rank(mixed->world) == 0)
@@ -201,6 +202,7 @@ banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path)
 {
     if (!mixed || !path)
         return error_set(BANYAN_ERR_INVALID, "a table is loaded for no context, or from nowhere");
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     timings rows = {0};
     banyan_status status = BANYAN_OK;

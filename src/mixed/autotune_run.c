@@ -136,6 +136,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
     if (!mixed || !mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID, "mixed collectives are tuned before their memory is "
                                              "there (banyan_mixed_init_virtual_memory)");
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     DLDevice device = mixed->setup.device;
     size_t bytes = mixed->setup.max_bytes * (uint64_t)mixed->setup.grid.dp;

@@ -58,6 +58,11 @@ typedef struct mixed_engine_ops {
     uint64_t (*room)(const void *engine);
     banyan_status (*use)(void *engine, char *const *parts);
 
+    /* The worlds in setup are about to be closed, and others may take their place: end what hangs
+     * on them; libraries' collectives are opened anew. Nothing is under way, and nothing runs until
+     * `use`. Collective while the worlds are healthy. NULL on the host. */
+    void (*leave_worlds)(void *engine);
+
     /* NVSHMEM, for nodes. Collective. Status NVSHMEM. */
     banyan_status (*init_nvshmem)(void *engine);
 

@@ -58,6 +58,7 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
     if (!mixed || !ns || !mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID, "a mixed collective is measured of no context, for "
                                              "nobody, or before its memory is there");
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     struct call call = {mixed, op, mode, input, output};
     uint64_t first, batches[BATCHES];

@@ -18,7 +18,7 @@ typedef struct mixed_choice {
 typedef ARRAY(mixed_choice) mixed_choices;
 
 struct banyan_mixed {
-    banyan_world *world;          /* the caller's */
+    banyan_world *world;          /* the caller's; NULL: suspended, and it has ended */
     banyan_mixed_options options; /* `autotune` is NULL: who opens reads it */
     mixed_engine_setup setup;     /* with the grid, and worlds of its own */
     int rank, ranks;
@@ -35,10 +35,10 @@ struct banyan_mixed {
     banyan_comm *comms[MIXED_GROUPS];
     bool has_nccl; /* its library is there, on all ranks */
     bool nccl_is_open[MIXED_GROUPS];
+    bool graphs_hold_comms; /* that ended with their world: there is no other for them */
     /* On the context's device, of the modes that go through collectives. The last is used; graphs
      * may hold the others. */
-    ARRAY(void *) staging;
-    uint64_t staging_bytes;
+    ARRAY(pages) staging;
 
     ARRAY(banyan_mixed_timing) timings; /* by operation, size and mode */
     mixed_choices choices[BANYAN_MIXED_OPS];
@@ -48,6 +48,12 @@ struct banyan_mixed {
         char sentence[768];
     } failed;
 };
+
+/* Tell the engine where its memory is, all of which is zero. Collective. */
+banyan_status mixed_use_memory(banyan_mixed *mixed);
+
+/* INVALID while they are suspended. */
+banyan_status mixed_check_awake(const banyan_mixed *mixed);
 
 static inline bool mixed_is_host(const banyan_mixed *mixed)
 {

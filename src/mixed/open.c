@@ -11,6 +11,8 @@
 #include "mixed/host.h"
 #include "mixed/live.h"
 #include "mixed/mixed.h"
+#include "mixed/staging.h"
+#include "mixed/suspend.h"
 #include "mixed/worlds.h"
 #include "world/control.h"
 
@@ -93,18 +95,13 @@ static banyan_status create_together(banyan_mixed *mixed)
 
 static void mixed_free(banyan_mixed *mixed)
 {
+    suspension_forget(mixed);
     for (int group = MIXED_GROUPS; group-- > 0;)
         (void)banyan_comm_destroy(mixed->comms[group]);
     if (mixed->ops)
         mixed->ops->close(mixed->engine);
     banyan_memory_free(mixed->memory);
-    for (size_t i = 0; i < mixed->staging.count; i++) {
-        if (mixed_is_host(mixed))
-            free(mixed->staging.data[i]);
-        else
-            mixed->device_memory->free(mixed->options.device.device_id, mixed->staging.data[i]);
-    }
-    array_free(&mixed->staging);
+    staging_free(mixed);
     autotune_free(mixed);
     worlds_close(mixed->setup.worlds);
     free(mixed);
@@ -154,11 +151,9 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
 
 /* ---- the other steps ---- */
 
-static banyan_status allocate(banyan_mixed *mixed, uint64_t bytes, char **parts)
+/* Where the node's ranks have theirs, by local rank. */
+static banyan_status find_parts(const banyan_mixed *mixed, char **parts)
 {
-    banyan_world *node = mixed->setup.worlds[MIXED_NODE];
-    RETURN_IF_FAILED(
-        banyan_memory_alloc_on(node, mixed->options.device, (size_t)bytes, &mixed->memory));
     for (int local = 0; local < mixed->setup.grid.local_size; local++) {
         void *part;
         size_t part_bytes;
@@ -168,37 +163,49 @@ static banyan_status allocate(banyan_mixed *mixed, uint64_t bytes, char **parts)
     return BANYAN_OK;
 }
 
-static banyan_status take_memory(banyan_mixed *mixed)
+banyan_status mixed_use_memory(banyan_mixed *mixed)
 {
-    uint64_t bytes = mixed->ops->room(mixed->engine);
-    if (bytes == 0)
-        return mixed->ops->use(mixed->engine, NULL);
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
+    if (!mixed->memory)
+        return control_agree(all, mixed->ops->use(mixed->engine, NULL));
     size_t list_bytes = (size_t)mixed->setup.grid.local_size * sizeof(char *);
     char **parts = malloc(list_bytes);
-    banyan_status status = control_agree(
-        mixed->world, parts ? BANYAN_OK : error_no_memory(list_bytes, "parts of peers"));
+    banyan_status status =
+        parts ? find_parts(mixed, parts) : error_no_memory(list_bytes, "parts of peers");
+    status = control_agree(all, status);
     if (status == BANYAN_OK)
-        status = control_agree(mixed->world, allocate(mixed, bytes, parts));
-    if (status == BANYAN_OK)
-        status = mixed->ops->use(mixed->engine, parts);
+        status = control_agree(all, mixed->ops->use(mixed->engine, parts));
     free(parts);
     return status;
 }
 
+static banyan_status take_memory(banyan_mixed *mixed)
+{
+    uint64_t bytes = mixed->ops->room(mixed->engine);
+    if (bytes > 0)
+        RETURN_IF_FAILED(
+            control_agree(mixed->world, banyan_memory_alloc_on(mixed->setup.worlds[MIXED_NODE],
+                                                               mixed->options.device, (size_t)bytes,
+                                                               &mixed->memory)));
+    return mixed_use_memory(mixed);
+}
+
 banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
 {
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     if (mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives have their virtual memory already",
                          mixed->rank);
-    banyan_status status = control_agree(mixed->world, take_memory(mixed));
+    banyan_status status = take_memory(mixed);
     mixed->has_memory = status == BANYAN_OK;
     return status;
 }
 
 banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
 {
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     if (mixed_is_host(mixed) || mixed->setup.grid.nodes == 1)
         return error_set(
@@ -262,7 +269,9 @@ banyan_status banyan_mixed_close(banyan_mixed *mixed)
                          (const void *)mixed);
     CONTROL_CALL(mixed->world, __func__);
     /* Nobody takes away what a peer still uses. */
-    banyan_status status = banyan_world_barrier(mixed->setup.worlds[MIXED_WORLD]);
+    banyan_status status = BANYAN_OK;
+    if (mixed->world)
+        status = banyan_world_barrier(mixed->setup.worlds[MIXED_WORLD]);
     mixed_free(mixed);
     return status;
 }

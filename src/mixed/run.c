@@ -248,7 +248,8 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
         if (mixed->comms[group])
             RETURN_IF_FAILED(banyan_comm_status(mixed->comms[group]));
     }
-    return control_check(mixed->setup.worlds[MIXED_WORLD]);
+    /* The world may have ended while they are suspended. */
+    return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
 }
 
 /* A world of a group's ends for its members alone, and who waits for one of them elsewhere would
@@ -278,11 +279,7 @@ static banyan_status stop_groups(banyan_mixed *mixed, banyan_status status)
 
 static banyan_status check_state(banyan_mixed *mixed, const void *stream)
 {
-    if (mixed->is_suspended)
-        return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: the mixed collectives are suspended; banyan_mixed_resume comes "
-                         "first",
-                         mixed->rank);
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
     if (mixed_is_host(mixed))
         RETURN_IF_FAILED(stream_check_none(stream, mixed->rank, "a mixed collective"));
     return banyan_mixed_status(mixed);

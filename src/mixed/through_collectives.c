@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "mixed/grid.h"
 #include "mixed/modes.h"
+#include "mixed/staging.h"
 #include "world/control.h"
 
 /* One call, and what it goes through. */
@@ -32,39 +33,6 @@ static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
         return BANYAN_OK;
     RETURN_IF_FAILED(mixed->ops->nccl_open(mixed->engine, group));
     mixed->nccl_is_open[group] = true;
-    return BANYAN_OK;
-}
-
-static banyan_status grow_staging(banyan_mixed *mixed, uint64_t bytes)
-{
-    void *taken = NULL;
-    if (!array_reserve(&mixed->staging, 1))
-        return BANYAN_ERR_NO_MEMORY;
-    if (mixed_is_host(mixed)) {
-        taken = malloc((size_t)bytes);
-        if (!taken)
-            return error_no_memory((size_t)bytes, "staging of mixed collectives");
-        /* No graph has the one before. */
-        if (mixed->staging.count > 0)
-            free(mixed->staging.data[--mixed->staging.count]);
-    } else {
-        RETURN_IF_FAILED(
-            mixed->device_memory->alloc(mixed->options.device.device_id, (size_t)bytes, &taken));
-    }
-    mixed->staging.data[mixed->staging.count++] = taken;
-    mixed->staging_bytes = bytes;
-    return BANYAN_OK;
-}
-
-/* At least twice as much as before, so that what graphs keep is never more than the last. */
-static banyan_status take_staging(banyan_mixed *mixed, uint64_t bytes, void **staging)
-{
-    if (bytes > mixed->staging_bytes) {
-        uint64_t twice = 2 * mixed->staging_bytes;
-        RETURN_IF_FAILED(control_agree(mixed->setup.worlds[MIXED_WORLD],
-                                       grow_staging(mixed, bytes > twice ? bytes : twice)));
-    }
-    *staging = mixed->staging.data[mixed->staging.count - 1];
     return BANYAN_OK;
 }
 
@@ -163,7 +131,7 @@ static banyan_status world_scatters(const way *with)
     uint64_t bytes = with->call->elems * with->elem_bytes;
     uint64_t dp = (uint64_t)mixed->setup.grid.dp;
     void *sums;
-    RETURN_IF_FAILED(take_staging(mixed, bytes * dp, &sums));
+    RETURN_IF_FAILED(staging_take(mixed, bytes * dp, &sums));
     RETURN_IF_FAILED(collective(with, MIXED_WORLD, BANYAN_MIXED_ALLREDUCE, with->call->input, sums,
                                 with->call->elems * dp));
     return mixed->ops->copy(mixed->engine, with->call->output,

@@ -211,6 +211,17 @@ static banyan_status use(void *opened, char *const *parts)
     return status;
 }
 
+static void leave_worlds(void *opened)
+{
+    cuda_mixed *engine = opened;
+    watch_end(engine->watching);
+    engine->watching = NULL;
+    if (driver_enter(engine->device) != BANYAN_OK)
+        return;
+    mixed_nccl_close(engine);
+    driver_leave();
+}
+
 static banyan_status init_nvshmem(void *opened)
 {
     const cuda_mixed *engine = opened;
@@ -331,6 +342,7 @@ const mixed_engine_ops cuda_mixed_ops = {
     .close = close_engine,
     .room = room,
     .use = use,
+    .leave_worlds = leave_worlds,
     .init_nvshmem = init_nvshmem,
     .has = has,
     .run = mixed_run,

@@ -74,5 +74,6 @@ void mixed_nccl_close(cuda_mixed *engine)
         if (engine->nccl[i])
             nccl_session_close(engine->nccl[i]);
         free(engine->nccl[i]);
+        engine->nccl[i] = NULL;
     }
 }
