@@ -15,6 +15,7 @@ typedef struct compared_case {
     int workers;
     int runs;
     uint64_t seed;
+    DLDevice device; /* where it runs; zeroed: the host */
 } compared_case;
 
 typedef struct compared_element {
@@ -86,8 +87,10 @@ static inline void compared_run(banyan_world *world, const compared_case *c)
     banyan_executor *executor;
     banyan_memory *memory;
     options.workers = c->workers;
+    options.device = c->device;
     CHECK_OK(banyan_executor_open(world, &options, &executor));
-    CHECK_OK(banyan_memory_alloc(world, input + output, &memory));
+    CHECK_OK(banyan_memory_alloc_on(world, c->device, input + output, &memory));
+    uint64_t *image = malloc(input + output + 1);
     banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
     load.max_message_bytes = input;
     load.input = load.output = memory;
@@ -95,13 +98,17 @@ static inline void compared_run(banyan_world *world, const compared_case *c)
         banyan_loaded_plan *loaded;
         CHECK_OK(banyan_plan_load(executor, c->plan, &load, &loaded));
         char *local = banyan_memory_local(memory);
-        compared_fill(c, (uint64_t *)local, rank, run);
+        compared_fill(c, image, rank, run);
+        CHECK_OK(banyan_memory_copy(local, image, input + output));
         CHECK_OK(banyan_world_barrier(world));
         CHECK_OK(banyan_plan_run(loaded, local, local + input, input, COMPARED_TYPE, NULL));
+        CHECK_OK(banyan_plan_wait(loaded));
         CHECK_OK(banyan_world_barrier(world));
-        compared_check(c, (uint64_t *)local, rank, run);
+        CHECK_OK(banyan_memory_copy(image, local, input + output));
+        compared_check(c, image, rank, run);
         CHECK_OK(banyan_plan_unload(loaded));
     }
+    free(image);
     banyan_memory_free(memory);
     banyan_executor_close(executor);
 }

@@ -1,0 +1,35 @@
+/* Every kind of operation does on GPUs what it does on the host (tests/execute/test_operations.c
+ * says that none is missing among them). */
+#include "execute/operation_programs.h"
+#include "support/gpu_stream.h"
+
+/* All of the programs for as many ranks, for a process takes long to begin with a GPU. */
+static void run_all(banyan_world *world, void *context)
+{
+    for (size_t i = 0; i < PROGRAMS; i++) {
+        for (int way = 0; way < WAYS && programs[i].ranks == banyan_world_size(world); way++) {
+            struct operation_run one = {i, way, 1, *(const uint64_t *)context,
+                                        gpu_device_for(banyan_world_rank(world))};
+            run_program(world, &one);
+        }
+    }
+}
+
+static void every_program_is_run_right(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed();
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        if (ranks <= gpu_count())
+            ranks_run(ranks, run_all, &seed);
+    }
+}
+
+int main(void)
+{
+    gpu_count();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_program_is_run_right),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
