@@ -4,10 +4,12 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "memory/device.h"
 #include "mixed/autotune.h"
 #include "mixed/grid.h"
 #include "mixed/modes.h"
+#include "mixed/through_collectives.h"
 #include "world/control.h"
 
 #define LEAST_BYTES (UINT64_C(1) << 10)
@@ -93,10 +95,24 @@ static banyan_status measure_op(const struct trial *trial, timings *made)
     return BANYAN_OK;
 }
 
+/* A library that is there and does not start has no valid modes; the others are measured. */
+static banyan_status try_nccl(banyan_mixed *mixed)
+{
+    if (!mixed->has_nccl)
+        return BANYAN_OK;
+    banyan_status status = collectives_open_nccl(mixed);
+    if (status == BANYAN_OK)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_WORLD]));
+    log_info("mixed collectives do without NCCL: %s", banyan_last_error());
+    mixed->has_nccl = false;
+    return BANYAN_OK;
+}
+
 static banyan_status measure_all(struct trial *trial)
 {
     timings made = {0};
-    banyan_status status = BANYAN_OK;
+    banyan_status status = try_nccl(trial->mixed);
     for (int op = 0; op < BANYAN_MIXED_OPS && status == BANYAN_OK; op++) {
         trial->op = (banyan_mixed_op)op;
         if (grid_allows(&trial->mixed->setup.grid, trial->op))

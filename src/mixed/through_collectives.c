@@ -36,6 +36,17 @@ static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
     return BANYAN_OK;
 }
 
+banyan_status collectives_open_nccl(banyan_mixed *mixed)
+{
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
+    RETURN_IF_FAILED(control_agree(world, open_nccl(mixed, MIXED_WORLD)));
+    if (grid->tp == 1 || grid->dp == 1)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(control_agree(world, open_nccl(mixed, MIXED_TP)));
+    return control_agree(world, open_nccl(mixed, MIXED_DP));
+}
+
 /* ---- single collectives ---- */
 
 static banyan_status run_comm(const way *with, mixed_group group, banyan_mixed_op op,

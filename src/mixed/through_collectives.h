@@ -8,4 +8,7 @@
  * are first needed: collective, as all of it. */
 banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *call, void *stream);
 
+/* Open NCCL's communicators of all groups that the grid's modes need. Collective. */
+banyan_status collectives_open_nccl(banyan_mixed *mixed);
+
 #endif

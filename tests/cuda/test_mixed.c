@@ -1,0 +1,217 @@
+/* Mixed collectives between GPUs, as a program calls them: every operation and mode of all grids of
+ * a node, call after call, and in graphs. Nodes: test_mixed_nodes.c. */
+#include <unistd.h>
+
+#include "mixed/mixed_check.h"
+#include "support/gpu.h"
+
+#define ELEMS_MOST 5000
+#define GRIDS_MOST 32
+
+typedef struct series {
+    uint64_t seed;
+    grid_sizes sizes;
+    int calls;
+} series;
+
+static void open_case(mixed_case *c, banyan_world *world, const grid_sizes *sizes, DLDataType dtype)
+{
+    banyan_mixed_options options = options_of(sizes, dtype);
+    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
+    options.device = c->device;
+    c->stream = gpu_stream_create(c->device);
+    case_open(c, &options, ELEMS_MOST);
+}
+
+static void close_case(mixed_case *c)
+{
+    void *stream = c->stream;
+    DLDevice device = c->device;
+    case_close(c);
+    gpu_stream_destroy(device, stream);
+}
+
+/* ---- all that is valid ---- */
+
+static void run_mode(mixed_case *c, random_state *random, banyan_mixed_op op,
+                     banyan_mixed_mode mode)
+{
+    static const data_kind kinds[] = {DATA_WHOLE, DATA_RANDOM};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        mixed_one call = {.op = op, .mode = mode, .kind = kinds[i]};
+        draw_size(random, ELEMS_MOST, &call);
+        case_run(c, &call);
+        case_check_bits(c, &call);
+    }
+}
+
+static void run_all_modes(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t op_count, mode_count;
+    mixed_case c;
+    open_case(&c, world, &of->sizes, draw_dtype(&random));
+    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &op_count));
+    for (size_t o = 0; o < op_count; o++) {
+        CHECK_OK(banyan_mixed_valid_modes(c.mixed, ops[o], modes, BANYAN_MIXED_MODES, &mode_count));
+        CHECK(mode_count >= 2 && modes[0] == BANYAN_MIXED_FEWEST_WAITS, "%zu modes", mode_count);
+        CHECK((modes[1] == BANYAN_MIXED_FEWEST_LOCAL_BYTES) ==
+                  (c.grid.local_tp > 1 && ops[o] != BANYAN_MIXED_ALLGATHER),
+              "mode %s of %s", banyan_mixed_mode_name(modes[1]), banyan_mixed_op_name(ops[o]));
+        for (size_t m = 0; m < mode_count; m++)
+            run_mode(&c, &random, ops[o], modes[m]);
+    }
+    close_case(&c);
+}
+
+static void all_grids_of_a_node(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed();
+    for (int ranks = 2; ranks <= 4 && ranks <= gpu_count(); ranks *= 2) {
+        grid_sizes grids[GRIDS_MOST];
+        int count = grids_of(ranks, grids, GRIDS_MOST);
+        for (int i = 0; i < count; i++) {
+            series of = {seed + (uint64_t)i, grids[i], 0};
+            if (grids[i].nodes == 1)
+                ranks_run(ranks, run_all_modes, &of);
+        }
+    }
+}
+
+/* ---- call after call ---- */
+
+static void run_series(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed), own = random_from(of->seed ^ UINT64_MAX);
+    mixed_case c;
+    open_case(&c, world, &of->sizes, draw_dtype(&random));
+    for (int i = 0; i < banyan_world_rank(world); i++)
+        (void)random_next(&own);
+    for (int i = 0; i < of->calls; i++) {
+        mixed_one call = draw_call(&c, &random, ELEMS_MOST / 4);
+        /* Ranks come when they come. */
+        if (random_between(&own, 0, 20) == 0)
+            usleep((useconds_t)random_between(&own, 0, 300));
+        case_run(&c, &call);
+    }
+    close_case(&c);
+}
+
+static void a_thousand_calls_change_operation_mode_and_size(void **state)
+{
+    (void)state;
+    bool four = gpu_count() >= 4;
+    /* What emulates GPUs takes its time. */
+    series of = {random_seed(), {1, 2, four ? 2 : 1, 1, 1}, gpu_is_emulated() ? 80 : 1000};
+    ranks_run(four ? 4 : 2, run_series, &of);
+}
+
+/* ---- graphs ---- */
+
+#define GRAPHS 4
+
+static void capture(mixed_case *c, const mixed_one *call, void **graph)
+{
+    case_run(c, call); /* what is opened when first needed is */
+    gpu_capture_begin(c->device, c->stream);
+    CHECK_OK(case_call(c, call));
+    *graph = gpu_capture_end(c->device, c->stream);
+}
+
+static void play(mixed_case *c, const mixed_one *call, void *graph)
+{
+    case_fill(c, call);
+    gpu_graph_launch(c->device, graph, c->stream);
+    gpu_stream_wait(c->device, c->stream);
+    CHECK_OK(banyan_mixed_status(c->mixed));
+    case_check(c, call);
+}
+
+static void run_graphs(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    mixed_one calls[GRAPHS];
+    void *graphs[GRAPHS];
+    mixed_case c;
+    open_case(&c, world, &of->sizes, BANYAN_BF16);
+    for (int i = 0; i < GRAPHS; i++) {
+        calls[i] = draw_call(&c, &random, ELEMS_MOST / 2);
+        capture(&c, &calls[i], &graphs[i]);
+    }
+    for (int i = 0; i < of->calls; i++) {
+        size_t drawn = (size_t)random_between(&random, 0, GRAPHS);
+        mixed_one call = draw_call(&c, &random, ELEMS_MOST / 2);
+        if (drawn < GRAPHS)
+            play(&c, &calls[drawn], graphs[drawn]);
+        else
+            case_run(&c, &call);
+    }
+    for (int i = 0; i < GRAPHS; i++)
+        gpu_graph_destroy(c.device, graphs[i]);
+    close_case(&c);
+}
+
+static void calls_in_graphs_are_played_again_among_others(void **state)
+{
+    (void)state;
+    bool four = gpu_count() >= 4;
+    series of = {random_seed(), {1, 2, four ? 2 : 1, 1, 1}, gpu_is_emulated() ? 20 : 300};
+    ranks_run(four ? 4 : 2, run_graphs, &of);
+}
+
+/* ---- autotuning ---- */
+
+static void run_autotuned(banyan_world *world, void *context)
+{
+    const series *of = context;
+    banyan_mixed_options options = options_of(&of->sizes, BANYAN_BF16);
+    random_state random = random_from(of->seed);
+    mixed_case c = {.world = world, .device = gpu_device_for(banyan_world_rank(world))};
+    options.device = c.device;
+    options.use_autotune = true;
+    options.max_bytes = 8192;
+    c.stream = gpu_stream_create(c.device);
+    case_open(&c, &options, ELEMS_MOST);
+    banyan_mixed_timing timing;
+    uint64_t mine = 0;
+    for (size_t i = 0; banyan_mixed_timing_at(c.mixed, i, &timing) == BANYAN_OK; i++)
+        mine = mine * 31 + timing.ns + (uint64_t)timing.mode;
+    CHECK(mine != 0, "nothing was measured");
+    uint64_t all[8];
+    CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, all));
+    for (int r = 0; r < banyan_world_size(world); r++)
+        CHECK(all[r] == mine, "rank %d has another table", r);
+    for (int i = 0; i < 10; i++) {
+        mixed_one call = draw_call(&c, &random, ELEMS_MOST); /* longer than measured, too */
+        call.mode = BANYAN_MIXED_AUTO;
+        case_run(&c, &call);
+    }
+    close_case(&c);
+}
+
+static void all_ranks_choose_by_the_same_measurements(void **state)
+{
+    (void)state;
+    series of = {random_seed(), {1, 2, 1, 1, 1}, 0};
+    ranks_run(2, run_autotuned, &of);
+}
+
+int main(void)
+{
+    gpu_count();
+    if (gpu_is_emulated())
+        setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_grids_of_a_node),
+        cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
+        cmocka_unit_test(calls_in_graphs_are_played_again_among_others),
+        cmocka_unit_test(all_ranks_choose_by_the_same_measurements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
