@@ -1,9 +1,14 @@
 /* Call after call with nothing in between: operations, modes, sizes and data change. */
 #include <unistd.h>
 
+#include "core/sanitizer.h"
 #include "mixed/mixed_check.h"
 
+#ifdef SANITIZER_THREAD
+#define CALLS 200
+#else
 #define CALLS 1000
+#endif
 #define ELEMS_MOST 3000
 #define LONG_ELEMS 700001
 
