@@ -7,18 +7,18 @@
 #include "cuda/execute/begin.cuh"
 #include "cuda/execute/sync.cuh"
 
-/* A copy's destinations, of which every thread block begins with another one: no peer gets what all
- * of them have at once. */
-struct direct_places {
-    block_places of;
-    uint32_t count, first;
-
-    BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
-    {
-        uint32_t at = i + first;
-        return of[at < count ? at : at - count];
+/* To one peer after the other: the thread blocks of all ranks turn to the next at about the same
+ * time, so that no two ranks write to the same one. What is read again is near by now. */
+BANYAN_DEVICE void direct_copy(block_places to, uint32_t places, const char *from, uint64_t words)
+{
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < places; i++) {
+        banyan_device_place place = {to[i]};
+        if (place.address != from)
+            banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(
+                place, 1, from, 0, words, block_thread(), block_threads());
     }
-};
+}
 
 /* Copies are long when every thread has more than one word of them. */
 template <typename Element>
@@ -28,10 +28,8 @@ BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
     uint32_t thread = block_thread(), threads = block_threads();
     uint64_t words = piece[0] / sizeof(uint4);
     block_places from = block_places_of(piece, 0), to = block_places_of(piece, sources);
-    direct_places turned = {to, places, blockIdx.x % places};
     if (step->kind == STEP_COPY && words > threads)
-        banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(turned, places, from[0], 0,
-                                                                   words, thread, threads);
+        direct_copy(to, places, from[0], words);
     else if (step->kind == STEP_COPY)
         banyan_device_copy_words<uint4, 1>(to, places, from[0], 0, words, thread, threads);
     else if (sources <= 2 && (int)Element::COUNT <= 4 && words > threads)
@@ -50,6 +48,7 @@ template <typename Element> BANYAN_DEVICE void direct_move(const block_run *run)
         direct_piece<Element>(run->step, pieces.at);
 }
 
+/* POST_SIGNAL: of puts that others have done (stages.h). */
 BANYAN_DEVICE void direct_sync(block_run *run)
 {
     const engine_step *step = run->step;
@@ -59,10 +58,12 @@ BANYAN_DEVICE void direct_sync(block_run *run)
     BANYAN_DEVICE_LOOP
     for (uint32_t i = lane; i < step->end_count && !run->ended; i += BANYAN_DEVICE_WARP) {
         const kernel_end *end = block_ends() + step->ends + i;
-        if (step->kind == STEP_SIGNAL)
+        if (step->kind == STEP_WAIT)
+            sync_take_signal(run, end, i);
+        else if (step->kind == STEP_SIGNAL)
             sync_signal(run, end);
         else
-            sync_take_signal(run, end, i);
+            banyan_device_add_release(end->outgoing, 1);
     }
     __syncwarp();
 }
@@ -72,11 +73,12 @@ template <typename Element> BANYAN_DEVICE void direct(const kernel_args *args)
     block_run run = {};
     begin_run(args, &run);
     uint32_t count = block_section()->step_count;
+    uint32_t end = args->end_step < count ? args->end_step : count;
     BANYAN_DEVICE_LOOP
-    for (uint32_t at = 0; at < count; at = run.step->jump) {
+    for (uint32_t at = args->first_step; at < end; at = run.step->jump) {
         run.step = block_steps() + at;
         uint32_t kind = run.step->kind;
-        if (kind == STEP_SIGNAL || kind == STEP_WAIT) {
+        if (kind == STEP_SIGNAL || kind == STEP_WAIT || kind == STEP_POST_SIGNAL) {
             direct_sync(&run);
             continue;
         }

@@ -175,7 +175,7 @@ typedef struct kernel_args {
     kernel_tracer *tracer; /* NULL: none */
     uint64_t loaded, uploaded;
 
-    /* Steps [first_step, end_step) of every thread block, by the whole kernel; the others do all.
+    /* Steps [first_step, end_step) of every thread block; the quick kernel does all.
      * `goes_on`: another launch ends the run, and counts it. */
     uint32_t first_step, end_step;
     uint32_t goes_on, unused_too;

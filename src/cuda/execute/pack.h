@@ -2,6 +2,8 @@
 #ifndef CUDA_EXECUTE_PACK_H
 #define CUDA_EXECUTE_PACK_H
 
+#include <stdbool.h>
+
 #include <banyan/core.h>
 
 #include "cuda/execute/kernel.h"
@@ -26,7 +28,7 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
 void pack_write(const engine_program *program, const pack_ends *ends, const pack_layout *layout,
                 uint64_t address, char *to);
 
-/* The smallest kernel that may run it. */
-kernel_kind pack_kind(const engine_program *program);
+/* The smallest kernel that may run it. `staged`: as stages, without its puts. */
+kernel_kind pack_kind(const engine_program *program, bool staged);
 
 #endif

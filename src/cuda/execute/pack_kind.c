@@ -66,10 +66,18 @@ static bool is_quick(const engine_program *program, const engine_step *step)
             is_aligned(program, step, 8, QUICK_BYTES_MOST));
 }
 
-/* Short pieces are better moved side by side, which the whole kernel does. */
-static bool is_direct(const engine_program *program, const engine_step *step)
+/* That copy engines do for the kernel. */
+static bool is_put(const engine_step *step)
 {
-    if (is_nothing(step) || step->kind == STEP_SIGNAL || step->kind == STEP_WAIT)
+    return step->kind == STEP_POST_COPY || step->kind == STEP_POST_SIGNAL ||
+           step->kind == STEP_FLUSH;
+}
+
+/* Short pieces are better moved side by side, which the whole kernel does. */
+static bool is_direct(const engine_program *program, const engine_step *step, bool staged)
+{
+    if (is_nothing(step) || (staged && is_put(step)) || step->kind == STEP_SIGNAL ||
+        step->kind == STEP_WAIT)
         return true;
     return moves_or_adds_up(step) && !has_packets(program, step) &&
            is_aligned(program, step, 16, UINT64_MAX) &&
@@ -94,12 +102,12 @@ static bool begins_in_scratch(const engine_program *program, const engine_block 
     return false;
 }
 
-kernel_kind pack_kind(const engine_program *program)
+kernel_kind pack_kind(const engine_program *program, bool staged)
 {
     bool quick = true, direct = true;
     for (uint32_t i = 0; i < program->step_count; i++) {
         quick = quick && is_quick(program, &program->steps[i]);
-        direct = direct && is_direct(program, &program->steps[i]);
+        direct = direct && is_direct(program, &program->steps[i], staged);
     }
     for (uint32_t i = 0; quick && i < program->block_count; i++)
         quick = !begins_in_scratch(program, &program->blocks[i]);

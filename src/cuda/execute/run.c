@@ -134,7 +134,7 @@ static banyan_status choose_kernel(cuda_program *program, const engine_program *
     const cuda_engine *engine = program->plan->engine;
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(engine, &before));
-    kernel_kind kind = pack_kind(from);
+    kernel_kind kind = pack_kind(from, program->staged != NULL);
     banyan_status status =
         driver_kernel(execute_kernel(from->dtype, KERNEL_WHOLE), engine->device, &program->kernel);
     if (status == BANYAN_OK && kind != KERNEL_WHOLE)

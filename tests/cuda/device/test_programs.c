@@ -211,7 +211,7 @@ static void loops_keep_their_iterations_apart(void **state)
 static kernel_kind kind_of(struct draft *d)
 {
     fused_program fused = fuse(d);
-    kernel_kind kind = pack_kind(&fused.program);
+    kernel_kind kind = pack_kind(&fused.program, false);
     fuse_free(&fused);
     return kind;
 }
