@@ -159,7 +159,7 @@ static void built_in_algorithms_go_through_multimem(void **state)
     (void)state;
     begin(&all_have_it); /* threads share it */
     ranks_run_threads(2, run_algorithms, NULL);
-    ranks_run(gpu_count() >= 4 ? 4 : 3, run_algorithms, (void *)&all_have_it);
+    ranks_run(gpu_count() >= 4 ? 4 : 2, run_algorithms, (void *)&all_have_it);
 }
 
 /* ---- software ---- */
