@@ -180,8 +180,55 @@ static __device__ void cast_tile(const tile &of, unsigned width, copy_cast cast,
     }
 }
 
+/* `lanes` lanes share a block: a step of the warp does 32 / lanes blocks, and as many steps as
+ * would make 32 are under way at once. Their scales are written together. */
+template <int lanes>
+static __device__ __noinline__ void quantize_shared(const tile &of, unsigned kind, unsigned lane)
+{
+    const unsigned blocks = COPY_WARP / lanes, block = lane / lanes, part = lane % lanes;
+    const bool scales = (kind & COPY_TO_SCALES) != 0;
+    for (unsigned first = 0; first < of.units; first += COPY_WARP) {
+        uint4 bits[lanes];
+        int64_t to[lanes], from;
+        uint32_t mine = 0;
+#pragma unroll
+        for (unsigned k = 0; k < lanes; k++) {
+            unsigned unit = first + k * blocks + block;
+            unit_place<-1>(of, of.inner, unit, &to[k], &from);
+            bits[k] = make_uint4(0, 0, 0, 0);
+            if (unit < of.units)
+                bits[k] = load_word((const uint4 *)(of.from + from) + part);
+        }
+#pragma unroll
+        for (unsigned k = 0; k < lanes; k++) {
+            uint32_t values[COPY_BLOCK / lanes];
+            bool is_easy;
+            unpack_values<lanes>(bits[k], (kind & COPY_FROM_F16) != 0, values);
+            uint32_t scale = shared_scale<lanes>(values, kind, &is_easy);
+            if (scales) {
+                uint32_t there = __shfl_sync(WHOLE_WARP, scale, (int)(lane % blocks * lanes));
+                mine = lane / blocks == k ? there : mine;
+            } else if (first + k * blocks + block < of.units) {
+                store_shared<lanes>(of.to + to[k] + part * (COPY_BLOCK / lanes), values,
+                                    (uint8_t)scale, is_easy);
+            }
+        }
+        if (!scales || first + lane >= of.units)
+            continue;
+        unit_place<-1>(of, of.inner, first + lane, &to[0], &from);
+        banyan_device_store<uint8_t>(of.to + to[0], (uint8_t)mine);
+    }
+}
+
 static __device__ void quantize_tile(const tile &of, const copy_move *move, unsigned lane)
 {
+    if (move->cast & COPY_SHARED) {
+        if (move->cast & COPY_FROM_F32)
+            quantize_shared<8>(of, move->cast, lane);
+        else
+            quantize_shared<4>(of, move->cast, lane);
+        return;
+    }
     for (unsigned unit = lane; unit < of.units; unit += COPY_WARP) {
         int64_t to, from;
         unit_place<-1>(of, of.inner, unit, &to, &from);

@@ -300,9 +300,24 @@ static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_mov
     return add_within_extents(layout, lane, &made);
 }
 
+/* Do all blocks lie so that threads can share them? */
+static bool is_shared(const box *of, bool to_scales)
+{
+    bool words = (of->cast & COPY_FROM_F32) != 0;
+    uint64_t to = (uintptr_t)of->to, from = (uintptr_t)of->from;
+    for (int i = 0; i < of->count; i++) {
+        to |= (uint64_t)of->dims[i].to;
+        from |= (uint64_t)of->dims[i].from;
+    }
+    bool writes = to_scales || (of->to_step == 1 && to % (words ? 4 : 8) == 0);
+    return writes && of->from_step == (words ? 4 : 2) && from % UNIT_BYTES_MAX == 0;
+}
+
 static banyan_status add_blocks(copy_layout *layout, size_t lane, const direct_move *of)
 {
-    box made = converting_box(of, strided_is_scales(of->to_format) ? 1 : STRIDED_BLOCK);
+    bool to_scales = strided_is_scales(of->to_format);
+    box made = converting_box(of, to_scales ? 1 : STRIDED_BLOCK);
+    made.cast |= is_shared(&made, to_scales) ? COPY_SHARED : 0;
     return add_within_extents(layout, lane, &made);
 }
 

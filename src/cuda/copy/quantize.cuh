@@ -1,6 +1,6 @@
-/* Quantizing a block on its way: a thread reads its 32 values, and writes its elements or its
- * scale.
- */
+/* Quantizing blocks on their way, to elements or to scales. A thread does a block alone, wherever
+ * its values are; where they lie together lanes next to each other share it, each with 16 bytes of
+ * its values, so that what a warp reads and writes at a time is contiguous. */
 #ifndef CUDA_COPY_QUANTIZE_CUH
 #define CUDA_COPY_QUANTIZE_CUH
 
@@ -91,6 +91,77 @@ static __device__ __noinline__ void quantize_block(char *to, const char *from, i
         words[i / 4] = i % 4 == 0 ? element : words[i / 4] | element << i % 4 * 8;
     }
     store_elements(to, to_step, words);
+}
+
+/* ---- shared blocks ---- */
+
+#define WHOLE_WARP 0xffffffffu
+
+/* The largest that a block's lanes have. */
+template <int lanes> static __device__ __forceinline__ uint32_t block_max(uint32_t value)
+{
+    int lane = (int)(threadIdx.x % COPY_WARP);
+    BANYAN_DEVICE_UNROLL
+    for (int apart = 1; apart < lanes; apart *= 2) {
+        uint32_t other = __shfl_sync(WHOLE_WARP, value, lane ^ apart);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+
+/* A lane's values of a block that `lanes` lanes share. */
+template <int lanes>
+static __device__ __forceinline__ void unpack_values(uint4 bits, bool f16, uint32_t *values)
+{
+    const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
+    BANYAN_DEVICE_UNROLL
+    for (int i = 0; i < COPY_BLOCK / lanes; i++)
+        values[i] = lanes == 8 ? words[i % 4] : widen(words[i / 2] >> i % 2 * 16 & 0xffff, f16);
+}
+
+/* As scale_of, and all lanes of the warp take part. */
+template <int lanes>
+static __device__ __forceinline__ uint8_t shared_scale(const uint32_t *values, unsigned kind,
+                                                       bool *is_easy)
+{
+    uint32_t largest = 0;
+    BANYAN_DEVICE_UNROLL
+    for (int i = 0; i < COPY_BLOCK / lanes; i++) {
+        uint32_t magnitude = values[i] & ~F32_SIGN;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    largest = block_max<lanes>(largest);
+    bool has_nan = largest > F32_INFINITY;
+    if (__any_sync(WHOLE_WARP, has_nan)) {
+        largest = 0;
+        BANYAN_DEVICE_UNROLL
+        for (int i = 0; i < COPY_BLOCK / lanes; i++) {
+            uint32_t magnitude = values[i] & ~F32_SIGN;
+            largest = magnitude <= F32_INFINITY && magnitude > largest ? magnitude : largest;
+        }
+        largest = block_max<lanes>(largest);
+    }
+    uint8_t scale = block_scale((kind & COPY_ROUND_UP) != 0, largest);
+    *is_easy = !has_nan && scale_is_easy(scale);
+    return scale;
+}
+
+template <int lanes>
+static __device__ __forceinline__ void store_shared(char *to, const uint32_t *values, uint8_t scale,
+                                                    bool is_easy)
+{
+    uint32_t words[2] = {0, 0};
+    float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
+    BANYAN_DEVICE_UNROLL
+    for (int i = 0; i < COPY_BLOCK / lanes; i++) {
+        uint32_t element =
+            is_easy ? easy_element(values[i], factor) : any_element(values[i], scale);
+        words[i / 4] |= element << i % 4 * 8;
+    }
+    if (lanes == 8)
+        banyan_device_store<uint32_t>(to, words[0]);
+    else
+        banyan_device_store<uint2>(to, make_uint2(words[0], words[1]));
 }
 
 #endif

@@ -51,12 +51,14 @@ typedef enum copy_cast {
     COPY_QUANTIZE = 0x80 /* and the bits below */
 } copy_cast;
 
-/* Of blocks: from f32, f16 or bf16 (as COPY_FROM_…); to scales, not to elements; by which rule. */
+/* Of blocks: from f32, f16 or bf16 (as COPY_FROM_…); to scales, not to elements; by which rule; in
+ * such places that several threads can share a block: values in 16 bytes, elements in 4 or 8. */
 #define COPY_BLOCK 32
 #define COPY_FROM_F32 0x01u
 #define COPY_FROM_F16 0x02u
 #define COPY_TO_SCALES 0x04u
 #define COPY_ROUND_UP 0x08u
+#define COPY_SHARED 0x10u
 
 #define COPY_WALK_DIMS 8
 
