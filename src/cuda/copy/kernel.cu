@@ -180,37 +180,46 @@ static __device__ void cast_tile(const tile &of, unsigned width, copy_cast cast,
     }
 }
 
-/* `lanes` lanes share a block: a step of the warp does 32 / lanes blocks, and as many steps as
- * would make 32 are under way at once. Their scales are written together. */
-template <int lanes>
-static __device__ __noinline__ void quantize_shared(const tile &of, unsigned kind, unsigned lane)
+/* A step of the warp does as many blocks as it has lanes for, and as many steps as make 32 blocks
+ * are under way at once. Their scales are written together. */
+template <unsigned kind, bool scales>
+static __device__ __noinline__ void quantize_shared(const tile &of, bool round_up, unsigned lane)
 {
+    const int lanes = sharing<kind>::lanes, values_each = sharing<kind>::values;
     const unsigned blocks = COPY_WARP / lanes, block = lane / lanes, part = lane % lanes;
-    const bool scales = (kind & COPY_TO_SCALES) != 0;
     for (unsigned first = 0; first < of.units; first += COPY_WARP) {
         uint4 bits[lanes];
         int64_t to[lanes], from;
         uint32_t mine = 0;
 #pragma unroll
-        for (unsigned k = 0; k < lanes; k++) {
-            unsigned unit = first + k * blocks + block;
+        for (int k = 0; k < lanes; k++) {
+            unsigned unit = first + (unsigned)k * blocks + block;
             unit_place<-1>(of, of.inner, unit, &to[k], &from);
             bits[k] = make_uint4(0, 0, 0, 0);
             if (unit < of.units)
                 bits[k] = load_word((const uint4 *)(of.from + from) + part);
         }
 #pragma unroll
-        for (unsigned k = 0; k < lanes; k++) {
-            uint32_t values[COPY_BLOCK / lanes];
+        for (int k = 0; k < lanes; k++) {
+            uint32_t values[values_each];
             bool is_easy;
-            unpack_values<lanes>(bits[k], (kind & COPY_FROM_F16) != 0, values);
-            uint32_t scale = shared_scale<lanes>(values, kind, &is_easy);
+            unsigned unit = first + (unsigned)k * blocks + block;
+            unpack<kind>(bits[k], values);
+            uint32_t scale = shared_scale<kind>(values, round_up, &is_easy);
             if (scales) {
-                uint32_t there = __shfl_sync(WHOLE_WARP, scale, (int)(lane % blocks * lanes));
-                mine = lane / blocks == k ? there : mine;
-            } else if (first + k * blocks + block < of.units) {
-                store_shared<lanes>(of.to + to[k] + part * (COPY_BLOCK / lanes), values,
-                                    (uint8_t)scale, is_easy);
+                uint32_t there = __shfl_sync(WHOLE_WARP, scale, (int)(lane % blocks) * lanes);
+                mine = lane / blocks == (unsigned)k ? there : mine;
+                continue;
+            }
+            if (unit >= of.units)
+                continue;
+            char *at = of.to + to[k] + part * values_each;
+            if (is_easy) {
+                store_shared<kind>(at, values, (uint8_t)scale);
+            } else {
+                unit_place<-1>(of, of.inner, unit, &to[k], &from);
+                quantize_hard(at, 1, of.from + from + 16 * part, sharing<kind>::bytes, values_each,
+                              kind, (uint8_t)scale);
             }
         }
         if (!scales || first + lane >= of.units)
@@ -220,20 +229,35 @@ static __device__ __noinline__ void quantize_shared(const tile &of, unsigned kin
     }
 }
 
-static __device__ void quantize_tile(const tile &of, const copy_move *move, unsigned lane)
+template <unsigned kind>
+static __device__ void quantize_any_shared(const tile &of, unsigned cast, unsigned lane)
 {
-    if (move->cast & COPY_SHARED) {
-        if (move->cast & COPY_FROM_F32)
-            quantize_shared<8>(of, move->cast, lane);
-        else
-            quantize_shared<4>(of, move->cast, lane);
-        return;
-    }
+    bool round_up = (cast & COPY_ROUND_UP) != 0;
+    if (cast & COPY_TO_SCALES)
+        quantize_shared<kind, true>(of, round_up, lane);
+    else
+        quantize_shared<kind, false>(of, round_up, lane);
+}
+
+static __device__ void quantize_alone(const tile &of, const copy_move *move, unsigned lane)
+{
     for (unsigned unit = lane; unit < of.units; unit += COPY_WARP) {
         int64_t to, from;
         unit_place<-1>(of, of.inner, unit, &to, &from);
         quantize_block(of.to + to, of.from + from, move->to_step, move->from_step, move->cast);
     }
+}
+
+static __device__ void quantize_tile(const tile &of, const copy_move *move, unsigned lane)
+{
+    if (!(move->cast & COPY_SHARED))
+        quantize_alone(of, move, lane);
+    else if (move->cast & COPY_FROM_F32)
+        quantize_any_shared<COPY_FROM_F32>(of, move->cast, lane);
+    else if (move->cast & COPY_FROM_F16)
+        quantize_any_shared<COPY_FROM_F16>(of, move->cast, lane);
+    else
+        quantize_any_shared<0>(of, move->cast, lane);
 }
 
 /* ---- walks ---- */
@@ -278,8 +302,8 @@ static __device__ void convert_walk_tile(const copy_args *run, const copy_move *
 
 /* ---- lanes ---- */
 
-static __device__ void convert_any(const copy_args *run, const copy_move *move, uint64_t number,
-                                   unsigned lane)
+static __device__ __noinline__ void convert_any(const copy_args *run, const copy_move *move,
+                                                uint64_t number, unsigned lane)
 {
     if (move->is_walk) {
         convert_walk_tile(run, move, number, lane);

@@ -2,8 +2,13 @@
 
 #include <stdlib.h>
 
-/* Of a rank's group, in both directions and with all partners. */
-#define WINDOW_MESSAGES 512
+/* NCCL spreads a message over channels, by its size, and runs a group as one kernel when all
+ * channels' parts are so many at most. A larger group becomes several kernels, which NCCL cuts at
+ * other places on other ranks: kernels may then wait for each other in a circle. */
+#define WINDOW_PARTS 216
+#define PARTS_MOST 32
+#define PART_BYTES ((uint64_t)64 << 10)
+#define PART_BYTES_MOST ((uint64_t)16 << 20)
 /* What staging memory a window may take: from and to one partner. */
 #define WINDOW_BYTES ((uint64_t)256 << 20)
 #define STAGING_ALIGNMENT 256
@@ -62,23 +67,35 @@ static bool same_lane(const nccl_task *a, const nccl_task *b)
     return a->is_send == b->is_send && a->op.peer == b->op.peer;
 }
 
-/* A window ends for two partners where so many tasks, or so many bytes, are in it. */
+static uint64_t parts_of(const nccl_task *task, int ranks)
+{
+    uint64_t parts = (task->bytes - 1) / PART_BYTES + 1, most = PARTS_MOST / (uint64_t)ranks;
+    if (parts > most)
+        parts = most > 0 ? most : 1;
+    while (parts < PARTS_MOST && task->bytes / parts > PART_BYTES_MOST)
+        parts *= 2;
+    return parts;
+}
+
+/* A window ends for two partners where so many parts, or so many bytes, are in it. */
 static void number_windows(nccl_plan *plan, int ranks)
 {
-    size_t most = WINDOW_MESSAGES / 2 / (size_t)ranks + 1, window = 0, count = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, parts = 0, most = WINDOW_PARTS / 2 / (uint64_t)(ranks > 1 ? ranks - 1 : 1);
+    if (getenv("BANYAN_NCCL_PARTS"))
+        most = strtoull(getenv("BANYAN_NCCL_PARTS"), NULL, 10);
+    size_t window = 0;
     for (size_t i = 0; i < plan->count; i++) {
         nccl_task *task = &plan->tasks[i];
+        uint64_t more = parts_of(task, ranks);
         if (i == 0 || !same_lane(task, task - 1)) {
-            window = count = 0;
-            bytes = 0;
-        } else if (count == most || bytes + task->bytes > WINDOW_BYTES) {
+            window = 0;
+            bytes = parts = 0;
+        } else if (parts + more > most || bytes + task->bytes > WINDOW_BYTES) {
             window++;
-            count = 0;
-            bytes = 0;
+            bytes = parts = 0;
         }
         task->window = window;
-        count++;
+        parts += more;
         bytes += task->bytes;
         if (window + 1 > plan->window_count)
             plan->window_count = window + 1;

@@ -1,11 +1,17 @@
-/* Quantizing blocks on their way, to elements or to scales. A thread does a block alone, wherever
- * its values are; where they lie together lanes next to each other share it, each with 16 bytes of
- * its values, so that what a warp reads and writes at a time is contiguous. */
+/* Quantizing blocks of 32 values on their way, to elements or to scales.
+ *
+ * Where a block's values lie together, lanes of a warp that are next to each other share it, each
+ * with 16 bytes of it: so what a warp reads and writes at a time is contiguous, and many loads are
+ * under way. Elsewhere a thread does a block alone, value by value. */
 #ifndef CUDA_COPY_QUANTIZE_CUH
 #define CUDA_COPY_QUANTIZE_CUH
 
 #include "core/mxfp8_bits.h"
 #include "cuda/copy/cast.cuh"
+
+#define WHOLE_WARP 0xffffffffu
+
+/* ---- values one by one ---- */
 
 static __device__ __forceinline__ uint32_t value_at(const char *from, unsigned kind)
 {
@@ -14,43 +20,14 @@ static __device__ __forceinline__ uint32_t value_at(const char *from, unsigned k
     return widen(load_word((const uint16_t *)from), (kind & COPY_FROM_F16) != 0);
 }
 
-static __device__ __forceinline__ void load_values(const char *from, int64_t step, unsigned kind,
-                                                   uint32_t *values)
-{
-    int64_t bytes = kind & COPY_FROM_F32 ? 4 : 2;
-    bool f16 = (kind & COPY_FROM_F16) != 0;
-    if (step != bytes || (uintptr_t)from % 16 != 0) {
-        BANYAN_DEVICE_UNROLL
-        for (int i = 0; i < COPY_BLOCK; i++)
-            values[i] = value_at(from + i * step, kind);
-    } else if (kind & COPY_FROM_F32) {
-        BANYAN_DEVICE_UNROLL
-        for (int i = 0; i < COPY_BLOCK; i += 4) {
-            uint4 four = load_word((const uint4 *)(from + 4 * i));
-            values[i] = four.x, values[i + 1] = four.y;
-            values[i + 2] = four.z, values[i + 3] = four.w;
-        }
-    } else {
-        BANYAN_DEVICE_UNROLL
-        for (int i = 0; i < COPY_BLOCK; i += 8) {
-            uint4 eight = load_word((const uint4 *)(from + 2 * i));
-            values[i] = widen(eight.x & 0xffff, f16), values[i + 1] = widen(eight.x >> 16, f16);
-            values[i + 2] = widen(eight.y & 0xffff, f16), values[i + 3] = widen(eight.y >> 16, f16);
-            values[i + 4] = widen(eight.z & 0xffff, f16), values[i + 5] = widen(eight.z >> 16, f16);
-            values[i + 6] = widen(eight.w & 0xffff, f16), values[i + 7] = widen(eight.w >> 16, f16);
-        }
-    }
-}
-
 /* NaN does not count for the scale, and makes the block one of the hard ones. */
-static __device__ __forceinline__ uint8_t scale_of(const uint32_t *values, unsigned kind,
-                                                   bool *is_easy)
+static __device__ __noinline__ uint8_t scale_at(const char *from, int64_t step, unsigned kind,
+                                                bool *is_easy)
 {
     uint32_t amax = 0;
     bool has_nan = false;
-    BANYAN_DEVICE_UNROLL
     for (int i = 0; i < COPY_BLOCK; i++) {
-        uint32_t magnitude = values[i] & ~F32_SIGN;
+        uint32_t magnitude = value_at(from + i * step, kind) & ~F32_SIGN;
         bool is_nan = magnitude > F32_INFINITY;
         has_nan |= is_nan;
         amax = !is_nan && magnitude > amax ? magnitude : amax;
@@ -60,42 +37,79 @@ static __device__ __forceinline__ uint8_t scale_of(const uint32_t *values, unsig
     return scale;
 }
 
-static __device__ __forceinline__ void store_elements(char *to, int64_t step, const uint32_t *words)
+static __device__ __noinline__ void quantize_hard(char *to, int64_t to_step, const char *from,
+                                                  int64_t from_step, int count, unsigned kind,
+                                                  uint8_t scale)
 {
-    if (step == 1 && (uintptr_t)to % 16 == 0) {
-        banyan_device_store<uint4>(to, make_uint4(words[0], words[1], words[2], words[3]));
-        banyan_device_store<uint4>(to + 16, make_uint4(words[4], words[5], words[6], words[7]));
-        return;
-    }
-    BANYAN_DEVICE_UNROLL
-    for (int i = 0; i < COPY_BLOCK; i++)
-        banyan_device_store<uint8_t>(to + i * step, (uint8_t)(words[i / 4] >> i % 4 * 8));
+    for (int i = 0; i < count; i++)
+        banyan_device_store<uint8_t>(to + i * to_step,
+                                     any_element(value_at(from + i * from_step, kind), scale));
 }
 
 static __device__ __noinline__ void quantize_block(char *to, const char *from, int64_t to_step,
                                                    int64_t from_step, unsigned kind)
 {
-    uint32_t values[COPY_BLOCK], words[COPY_BLOCK / 4];
     bool is_easy;
-    load_values(from, from_step, kind, values);
-    uint8_t scale = scale_of(values, kind, &is_easy);
+    uint8_t scale = scale_at(from, from_step, kind, &is_easy);
+    float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
     if (kind & COPY_TO_SCALES) {
         banyan_device_store<uint8_t>(to, scale);
         return;
     }
-    float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
-    BANYAN_DEVICE_UNROLL
-    for (int i = 0; i < COPY_BLOCK; i++) {
-        uint32_t element =
-            is_easy ? easy_element(values[i], factor) : any_element(values[i], scale);
-        words[i / 4] = i % 4 == 0 ? element : words[i / 4] | element << i % 4 * 8;
+    if (!is_easy) {
+        quantize_hard(to, to_step, from, from_step, COPY_BLOCK, kind, scale);
+        return;
     }
-    store_elements(to, to_step, words);
+    for (int i = 0; i < COPY_BLOCK; i++)
+        banyan_device_store<uint8_t>(to + i * to_step,
+                                     easy_element(value_at(from + i * from_step, kind), factor));
 }
 
 /* ---- shared blocks ---- */
 
-#define WHOLE_WARP 0xffffffffu
+/* Four values of an easy block; `values` are f32's bits. */
+static __device__ __forceinline__ uint32_t easy_four(const uint32_t *values, float factor)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(low)
+        : "f"(f32_of_bits(values[1]) * factor), "f"(f32_of_bits(values[0]) * factor));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(high)
+        : "f"(f32_of_bits(values[3]) * factor), "f"(f32_of_bits(values[2]) * factor));
+    return low | (uint32_t)high << 16;
+#else
+    uint32_t four = 0;
+    for (int i = 0; i < 4; i++)
+        four |= (uint32_t)easy_element(values[i], factor) << 8 * i;
+    return four;
+#endif
+}
+
+/* How a block of values of one kind is shared. */
+template <unsigned kind> struct sharing {
+    enum : int {
+        bytes = kind == COPY_FROM_F32 ? 4 : 2,
+        lanes = COPY_BLOCK * bytes / 16,
+        values = COPY_BLOCK / lanes
+    };
+};
+
+/* What a lane has of its block, as f32's bits; NaN stays one. */
+template <unsigned kind> static __device__ __forceinline__ void unpack(uint4 bits, uint32_t *values)
+{
+    const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
+    BANYAN_DEVICE_UNROLL
+    for (int i = 0; i < sharing<kind>::values; i++) {
+        if (kind == COPY_FROM_F32)
+            values[i] = words[i % 4];
+        else if (kind == COPY_FROM_F16)
+            values[i] = f32_of_f16((uint16_t)(words[i / 2] >> i % 2 * 16));
+        else
+            values[i] = i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u;
+    }
+}
 
 /* The largest that a block's lanes have. */
 template <int lanes> static __device__ __forceinline__ uint32_t block_max(uint32_t value)
@@ -109,59 +123,44 @@ template <int lanes> static __device__ __forceinline__ uint32_t block_max(uint32
     return value;
 }
 
-/* A lane's values of a block that `lanes` lanes share. */
-template <int lanes>
-static __device__ __forceinline__ void unpack_values(uint4 bits, bool f16, uint32_t *values)
-{
-    const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
-    BANYAN_DEVICE_UNROLL
-    for (int i = 0; i < COPY_BLOCK / lanes; i++)
-        values[i] = lanes == 8 ? words[i % 4] : widen(words[i / 2] >> i % 2 * 16 & 0xffff, f16);
-}
-
-/* As scale_of, and all lanes of the warp take part. */
-template <int lanes>
-static __device__ __forceinline__ uint8_t shared_scale(const uint32_t *values, unsigned kind,
+/* As scale_at; all lanes of the warp take part. */
+template <unsigned kind>
+static __device__ __forceinline__ uint8_t shared_scale(const uint32_t *values, bool round_up,
                                                        bool *is_easy)
 {
-    uint32_t largest = 0;
+    const int count = sharing<kind>::values, lanes = sharing<kind>::lanes;
+    uint32_t amax = 0;
     BANYAN_DEVICE_UNROLL
-    for (int i = 0; i < COPY_BLOCK / lanes; i++) {
+    for (int i = 0; i < count; i++) {
         uint32_t magnitude = values[i] & ~F32_SIGN;
-        largest = magnitude > largest ? magnitude : largest;
+        amax = magnitude > amax ? magnitude : amax;
     }
-    largest = block_max<lanes>(largest);
-    bool has_nan = largest > F32_INFINITY;
+    amax = block_max<lanes>(amax);
+    bool has_nan = amax > F32_INFINITY;
     if (__any_sync(WHOLE_WARP, has_nan)) {
-        largest = 0;
+        amax = 0;
         BANYAN_DEVICE_UNROLL
-        for (int i = 0; i < COPY_BLOCK / lanes; i++) {
+        for (int i = 0; i < count; i++) {
             uint32_t magnitude = values[i] & ~F32_SIGN;
-            largest = magnitude <= F32_INFINITY && magnitude > largest ? magnitude : largest;
+            amax = magnitude <= F32_INFINITY && magnitude > amax ? magnitude : amax;
         }
-        largest = block_max<lanes>(largest);
+        amax = block_max<lanes>(amax);
     }
-    uint8_t scale = block_scale((kind & COPY_ROUND_UP) != 0, largest);
+    uint8_t scale = block_scale(round_up, amax);
     *is_easy = !has_nan && scale_is_easy(scale);
     return scale;
 }
 
-template <int lanes>
-static __device__ __forceinline__ void store_shared(char *to, const uint32_t *values, uint8_t scale,
-                                                    bool is_easy)
+template <unsigned kind>
+static __device__ __forceinline__ void store_shared(char *to, const uint32_t *values, uint8_t scale)
 {
-    uint32_t words[2] = {0, 0};
     float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
-    BANYAN_DEVICE_UNROLL
-    for (int i = 0; i < COPY_BLOCK / lanes; i++) {
-        uint32_t element =
-            is_easy ? easy_element(values[i], factor) : any_element(values[i], scale);
-        words[i / 4] |= element << i % 4 * 8;
-    }
-    if (lanes == 8)
-        banyan_device_store<uint32_t>(to, words[0]);
+    uint32_t first = easy_four(values, factor);
+    if (kind == COPY_FROM_F32)
+        banyan_device_store<uint32_t>(to, first);
     else
-        banyan_device_store<uint2>(to, make_uint2(words[0], words[1]));
+        banyan_device_store<uint2>(
+            to, make_uint2(first, easy_four(values + sharing<kind>::values - 4, factor)));
 }
 
 #endif
