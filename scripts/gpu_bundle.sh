@@ -14,6 +14,7 @@ mkdir -p "$out/bin" "$out/lib" "$out/source" "$out/tests"
 
 programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$build"/bin/gpu_* "$build"/bin/example_*)
 cp "${programs[@]}" "$out/bin/"
+rm -f "$out"/bin/*.py # until programs have been stripped
 cp "$source"/tests/cuda/test_*.py "$out/tests/"
 cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$out/lib/"
 
@@ -25,6 +26,7 @@ find "$out/bin" "$out/lib" -type f -exec ldd {} + |
         cp "$library" "$out/lib/"
     done
 find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} +
+cp "$build"/bin/*.py "$out/bin/"
 
 # Tests of plans read those beside the sources, if there are any.
 plans=$source/../shared/plans
