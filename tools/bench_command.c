@@ -1,6 +1,7 @@
 /* banyan bench: figures with their limits and peers, from one run. */
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void figures_close(const figures *old)
 
 /* PyTorch in processes of its own, after ours. It says itself what it lacks; that it does not end,
  * or not well, is the launcher's sentence, and no failure of this run. */
-static void run_torch(int ranks, const char *figures)
+static void run_torch(int ranks, const char *path)
 {
     char script[PATH_MAX], store[PATH_MAX];
     const char *python = getenv("BANYAN_PYTHON");
@@ -62,13 +63,13 @@ static void run_torch(int ranks, const char *figures)
         return;
     setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1", 1);
     char *program[] = {(char *)(uintptr_t)(python && *python ? python : "python3"), script,
-                       (char *)(uintptr_t)figures, NULL};
+                       (char *)(uintptr_t)path, NULL};
     launch_job job = {.who = "banyan bench: PyTorch",
                       .count = ranks,
                       .program = program,
                       .timeout_s = TORCH_SECONDS};
     launch_run(&job);
-    if ((size_t)snprintf(store, sizeof store, "%s.store", figures) < sizeof store)
+    if ((size_t)snprintf(store, sizeof store, "%s.store", path) < sizeof store)
         unlink(store);
 }
 

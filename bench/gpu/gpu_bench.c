@@ -12,14 +12,15 @@
 #include "gpu.h"
 #include "hardware.h"
 #include "many.h"
+#include "memory.h"
 #include "mixed.h"
 #include "reshards.h"
 
-enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, RESHARD, MIXED, WHATS };
+enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, MEMORY, RESHARD, MIXED, WHATS };
 
-static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter",
-                                              "fixed",     "copies",    "casts",
-                                              "many",      "reshard",   "mixed"};
+static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter", "fixed",
+                                              "copies",    "casts",     "many",          "memory",
+                                              "reshard",   "mixed"};
 
 typedef struct request {
     uint64_t least, most; /* bytes of collectives */
@@ -134,6 +135,10 @@ static bool measure(const gpu *on, const request *of, FILE *json)
     if (of->wanted[MANY])
         right &= many_measure(on, &limit, of->way, json, &follows);
     end_list(json);
+    begin_list(json, "memory", &follows);
+    if (of->wanted[MEMORY])
+        right &= memory_measure(on, json, &follows);
+    end_list(json);
     begin_list(json, "reshards", &follows);
     if (of->wanted[RESHARD])
         right &= reshards_measure(on, json);
@@ -150,9 +155,12 @@ int main(int argc, char **argv)
     request wanted = {.least = 1 << 10, .most = UINT64_C(1) << 30};
     FILE *json = NULL;
     gpu on;
+    double begin = gpu_now_ms();
     if (!parse(argc, argv, &wanted))
         return refuse();
     gpu_open(&on);
+    if (wanted.wanted[MEMORY])
+        memory_measure_first(&on, begin);
     if (wanted.json && on.rank == 0 && !(json = fopen(wanted.json, "w"))) {
         perror(wanted.json);
         return 1;

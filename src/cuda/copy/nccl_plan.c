@@ -81,8 +81,6 @@ static uint64_t parts_of(const nccl_task *task, int ranks)
 static void number_windows(nccl_plan *plan, int ranks)
 {
     uint64_t bytes = 0, parts = 0, most = WINDOW_PARTS / 2 / (uint64_t)(ranks > 1 ? ranks - 1 : 1);
-    if (getenv("BANYAN_NCCL_PARTS"))
-        most = strtoull(getenv("BANYAN_NCCL_PARTS"), NULL, 10);
     size_t window = 0;
     for (size_t i = 0; i < plan->count; i++) {
         nccl_task *task = &plan->tasks[i];

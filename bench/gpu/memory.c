@@ -1,34 +1,22 @@
-/* What memory of GPUs costs: making symmetric buffers, and receiving into memory of other origins,
- * which is mapped at the sender's or staged.
- * usage: banyan launch -n RANKS -- gpu_memory_bench */
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "memory.h"
 
-#include "gpu.h"
+#include <stdlib.h>
 
 #define MIB ((size_t)1 << 20)
 #define TENSORS 10000
 #define TENSOR_BYTES ((size_t)64 << 10)
 #define ROUNDS 5
 
-static double now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
 /* ---- what the first of everything takes ---- */
 
 static double passed_ms(double *since)
 {
-    double now = now_ms(), passed = now - *since;
+    double now = gpu_now_ms(), passed = now - *since;
     *since = now;
     return passed;
 }
 
-static void measure_first(const gpu *on, double begin)
+void memory_measure_first(const gpu *on, double begin)
 {
     double since = begin, opened_ms = passed_ms(&since);
     banyan_memory *memory;
@@ -67,25 +55,30 @@ static void measure_first(const gpu *on, double begin)
 /* ---- symmetric buffers ---- */
 
 /* The fastest of some rounds: the first ones make what a process keeps. */
-static void measure_alloc(const gpu *on, size_t bytes)
+static void measure_alloc(const gpu *on, size_t bytes, FILE *json, bool *follows)
 {
     double made_ms = 1e9, freed_ms = 1e9;
     for (int round = 0; round < ROUNDS; round++) {
         banyan_memory *memory;
         need(banyan_world_barrier(on->world));
-        double begin = now_ms();
+        double begin = gpu_now_ms();
         need(banyan_memory_alloc_on(on->world, BANYAN_CUDA(on->device), bytes, &memory));
-        double made = now_ms();
+        double made = gpu_now_ms();
         need(banyan_world_barrier(on->world));
-        double ready = now_ms();
+        double ready = gpu_now_ms();
         banyan_memory_free(memory);
-        double freed = now_ms();
+        double freed = gpu_now_ms();
         made_ms = made - begin < made_ms ? made - begin : made_ms;
         freed_ms = freed - ready < freed_ms ? freed - ready : freed_ms;
     }
-    if (on->rank == 0)
-        printf("symmetric buffer of %6zu MiB a rank %9.2f ms, freed in %7.2f ms\n", bytes / MIB,
-               made_ms, freed_ms);
+    if (on->rank != 0)
+        return;
+    printf("symmetric buffer of %6zu MiB a rank %9.2f ms, freed in %7.2f ms\n", bytes / MIB,
+           made_ms, freed_ms);
+    if (json)
+        fprintf(json, "%s\n    {\"buffer_mib\": %zu, \"alloc_ms\": %.3f, \"free_ms\": %.3f}",
+                *follows ? "," : "", bytes / MIB, made_ms, freed_ms);
+    *follows = true;
 }
 
 /* ---- receiving ---- */
@@ -147,7 +140,8 @@ static void queue_schedule(void *schedule, cudaStream_t stream)
     need(banyan_copy_schedule_run(schedule, stream));
 }
 
-static void measure_receive(const gpu *on, origin from, void *sent, const void *expected)
+static bool measure_receive(const gpu *on, origin from, void *sent, const void *expected,
+                            FILE *json, bool *follows)
 {
     receiver at = {.from = from};
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
@@ -158,44 +152,50 @@ static void measure_receive(const gpu *on, origin from, void *sent, const void *
     need(banyan_copy_service_open(on->world, "direct", &options, &service));
     submit(on, service, sent, at.memory);
     need(banyan_world_barrier(on->world));
-    double begin = now_ms();
+    double begin = gpu_now_ms();
     need(banyan_copy_service_prepare(service, &schedule));
-    double prepared_ms = now_ms() - begin;
+    double prepared_ms = gpu_now_ms() - begin;
     double us = gpu_time_us(on, queue_schedule, schedule);
     need(banyan_copy_service_check(service));
     bool equal = gpu_equal(at.memory, expected, TENSORS * TENSOR_BYTES);
-    if (on->rank == 0)
-        printf("10,000 tensors of 64 KiB into %-26s prepared in %7.1f ms, run in %8.1f us, "
-               "%6.1f GB/s: %s\n",
-               origin_names[from], prepared_ms, us, (double)(TENSORS * TENSOR_BYTES) * 1e-3 / us,
-               equal ? "equal" : "NOT EQUAL");
+    double gbs = (double)(TENSORS * TENSOR_BYTES) * 1e-3 / us;
+    if (!equal)
+        fprintf(stderr, "rank %d: what came into %s is wrong\n", on->rank, origin_names[from]);
+    if (on->rank == 0) {
+        printf("10,000 tensors of 64 KiB into %-26s prepared in %7.1f ms, run in %8.1f µs, "
+               "%6.1f GB/s\n",
+               origin_names[from], prepared_ms, us, gbs);
+        if (json)
+            fprintf(
+                json,
+                "%s\n    {\"into\": \"%s\", \"prepare_ms\": %.2f, \"us\": %.2f, \"gb_s\": %.1f}",
+                *follows ? "," : "", origin_names[from], prepared_ms, us, gbs);
+        *follows = true;
+    }
     need(banyan_world_barrier(on->world));
     banyan_copy_schedule_free(schedule);
     banyan_copy_service_close(service);
     need(banyan_world_barrier(on->world));
     receiver_close(on, &at);
+    return equal;
 }
 
-int main(void)
+bool memory_measure(const gpu *on, FILE *json, bool *follows)
 {
-    gpu on;
     void *sent, *expected;
-    double begin = now_ms();
-    gpu_open(&on);
-    measure_first(&on, begin);
+    bool right = true;
     for (size_t mib = 2; mib <= 8192; mib *= 16)
-        measure_alloc(&on, mib * MIB);
+        measure_alloc(on, mib * MIB, json, follows);
     CUDA(cudaMalloc(&sent, TENSORS * TENSOR_BYTES));
     CUDA(cudaMalloc(&expected, TENSORS * TENSOR_BYTES));
-    gpu before = on; /* whose data arrives here */
-    before.rank = (on.rank + on.ranks - 1) % on.ranks;
-    gpu_fill(&on, sent, TENSORS * TENSOR_BYTES, 1);
+    gpu before = *on; /* whose data arrives here */
+    before.rank = (on->rank + on->ranks - 1) % on->ranks;
+    gpu_fill(on, sent, TENSORS * TENSOR_BYTES, 1);
     gpu_fill(&before, expected, TENSORS * TENSOR_BYTES, 1);
     for (origin from = SYMMETRIC; from < ORIGINS; from++)
-        measure_receive(&on, from, sent, expected);
-    need(banyan_world_barrier(on.world));
+        right &= measure_receive(on, from, sent, expected, json, follows);
+    need(banyan_world_barrier(on->world));
     CUDA(cudaFree(sent));
     CUDA(cudaFree(expected));
-    gpu_close(&on);
-    return 0;
+    return right;
 }
