@@ -10,6 +10,7 @@
 
 #include <banyan/pipeline.h>
 
+#include "copy/device_report.h"
 #include "copy/direct_moves.h"
 
 typedef struct courier_batch {
@@ -30,20 +31,6 @@ typedef struct courier_slots {
     char *send[BANYAN_PIPELINE_SLOTS], *recv[BANYAN_PIPELINE_SLOTS];
     size_t bytes; /* of each */
 } courier_slots;
-
-typedef enum courier_verdict {
-    COURIER_FINE,
-    COURIER_LATE,    /* a wait passed its deadline */
-    COURIER_STOPPED, /* a peer was lost or the world aborted: the world has the sentence */
-    COURIER_SPOILT   /* what came from the peer is not the batch: its run has failed */
-} courier_verdict;
-
-typedef struct courier_report {
-    courier_verdict verdict;
-    int peer;         /* that was waited for */
-    bool for_arrival; /* of its batch; else for its slot */
-    uint64_t waited_ns;
-} courier_report;
 
 typedef struct copy_courier_ops {
     size_t size;      /* of this struct */
@@ -67,9 +54,9 @@ typedef struct copy_courier_ops {
 
     /* Queue a run in the caller's stream. Runs of one courier are ordered by their streams. */
     banyan_status (*run)(void *work, void *stream);
-    /* How the courier's runs went that have ended so far. Does not wait. After anything but FINE
-     * runs move nothing to tensors. */
-    void (*check)(void *courier, courier_report *report);
+    /* How the courier's runs went that have ended so far: peers were waited for to grant a slot, or
+     * to send a batch. Does not wait. After anything but FINE runs move nothing to tensors. */
+    void (*check)(void *courier, device_report *report);
 } copy_courier_ops;
 
 #endif

@@ -356,12 +356,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         direct_plan_destroy(plan);
         status = error_no_memory(sizeof *schedule, "a schedule");
     }
-    status = copy_agree(state->world, status);
-    if (status == BANYAN_OK)
-        *planned = schedule;
-    else if (schedule)
-        release(argument, schedule);
-    return status;
+    return copy_keep_on_all(state->world, status, schedule, release, argument, planned);
 }
 
 const banyan_copy_backend copy_backend_direct = {

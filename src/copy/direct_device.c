@@ -1,12 +1,12 @@
 #include "copy/direct_device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "copy/direct_plan.h"
 #include "copy/match.h"
 #include "copy/mover.h"
-#include "core/deadline.h"
 #include "core/module.h"
 #include "memory/device.h"
 #include "world/control.h"
@@ -188,12 +188,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         direct_plan_destroy(plan);
         status = error_no_memory(sizeof *schedule, "a schedule");
     }
-    status = copy_agree(state->world, status);
-    if (status == BANYAN_OK)
-        *planned = schedule;
-    else if (schedule)
-        release(argument, schedule);
-    return status;
+    return copy_keep_on_all(state->world, status, schedule, release, argument, planned);
 }
 
 /* ---- runs ---- */
@@ -201,20 +196,12 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
 static banyan_status check(void *argument)
 {
     const device_state *state = argument;
-    mover_report report;
+    device_report report;
+    char lacks[80];
     state->ops->check(state->mover, &report);
-    if (report.verdict == MOVER_FINE)
-        return BANYAN_OK;
-    int rank = banyan_world_rank(state->world);
-    if (report.verdict == MOVER_LATE)
-        return error_set(BANYAN_ERR_TIMEOUT, "direct: rank %d waited %.1f s for rank %d to %s",
-                         rank, (double)report.waited_ns / (double)NS_PER_S, report.peer,
-                         report.finishing ? "finish its part of a run" : "enter the run");
-    RETURN_IF_FAILED(banyan_world_check(state->world));
-    return error_set(BANYAN_ERR_ABORTED,
-                     "direct: an earlier run on this service of rank %d ended "
-                     "in the middle",
-                     rank);
+    snprintf(lacks, sizeof lacks, "rank %d to %s", report.peer,
+             report.for_data ? "finish its part of a run" : "enter the run");
+    return device_report_status(state->world, "direct", &report, lacks);
 }
 
 static banyan_status execute(void *argument, void *planned, void *stream)

@@ -363,6 +363,18 @@ banyan_status copy_agree(banyan_world *world, banyan_status mine)
     return error_set(mine, "%s", sentence);
 }
 
+banyan_status copy_keep_on_all(banyan_world *world, banyan_status mine, void *made,
+                               void (*release)(void *context, void *made), void *context,
+                               void **kept)
+{
+    banyan_status status = copy_agree(world, mine);
+    if (status == BANYAN_OK)
+        *kept = made;
+    else if (made)
+        release(context, made);
+    return status;
+}
+
 banyan_status copy_alloc_on_all(banyan_world *world, size_t bytes, const char *what, void **memory)
 {
     void *made = calloc(1, bytes);

@@ -41,6 +41,12 @@ void copy_matches_free(copy_matches *matches);
 /* control_agree, but a rank that failed itself keeps its own status and sentence. Collective. */
 banyan_status copy_agree(banyan_world *world, banyan_status mine);
 
+/* Agree; what every rank has made is `*kept`, and what only some have is released (`made` may be
+ * NULL where `mine` is an error). Collective. */
+banyan_status copy_keep_on_all(banyan_world *world, banyan_status mine, void *made,
+                               void (*release)(void *context, void *made), void *context,
+                               void **kept);
+
 /* Zeroed memory, for free(), on every rank or on none; `what` is it for? Collective. */
 banyan_status copy_alloc_on_all(banyan_world *world, size_t bytes, const char *what, void **memory);
 

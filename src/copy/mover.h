@@ -9,6 +9,7 @@
 
 #include <banyan/world.h>
 
+#include "copy/device_report.h"
 #include "copy/direct_moves.h"
 
 #define MOVER_LANES_MAX 64
@@ -23,19 +24,6 @@ typedef struct mover_lane {
     uint64_t *my_entered, *their_entered;   /* the rank has come to this run in its stream */
     uint64_t *my_finished, *their_finished; /* all it had to move for this partner is there */
 } mover_lane;
-
-typedef enum mover_verdict {
-    MOVER_FINE,
-    MOVER_LATE,   /* a wait passed its deadline */
-    MOVER_STOPPED /* a peer was lost or the world aborted: the world has the sentence */
-} mover_verdict;
-
-typedef struct mover_report {
-    mover_verdict verdict;
-    int peer;       /* that was waited for */
-    bool finishing; /* to finish, not to enter */
-    uint64_t waited_ns;
-} mover_report;
 
 typedef struct copy_mover_ops {
     size_t size;      /* of this struct */
@@ -55,9 +43,9 @@ typedef struct copy_mover_ops {
 
     /* Queue a run in the caller's stream. Runs of one mover are ordered by their streams. */
     banyan_status (*run)(void *work, void *stream);
-    /* How the mover's runs went that have ended so far. Does not wait. After anything but FINE runs
-     * do nothing. */
-    void (*check)(void *mover, mover_report *report);
+    /* How the mover's runs went that have ended so far: peers were waited for to enter a run, or to
+     * finish their part of it. Does not wait. After anything but FINE runs do nothing. */
+    void (*check)(void *mover, device_report *report);
 } copy_mover_ops;
 
 #endif

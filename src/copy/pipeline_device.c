@@ -1,10 +1,10 @@
 #include "copy/pipeline_device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "copy/match.h"
 #include "copy/pipeline_steps.h"
-#include "core/deadline.h"
 #include "core/module.h"
 #include "memory/device.h"
 
@@ -65,6 +65,12 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
 
 /* ---- schedules ---- */
 
+static void release(void *argument, void *work)
+{
+    const device_state *state = argument;
+    state->ops->release(work);
+}
+
 static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **work)
 {
     const device_state *state = argument;
@@ -79,18 +85,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         return status;
     status = state->ops->prepare(state->courier, steps.list, steps.count, &steps.local, &made);
     courier_steps_free(&steps);
-    banyan_status agreed = copy_agree(state->world, status);
-    if (agreed == BANYAN_OK)
-        *work = made;
-    else if (status == BANYAN_OK)
-        state->ops->release(made);
-    return agreed;
-}
-
-static void release(void *argument, void *work)
-{
-    const device_state *state = argument;
-    state->ops->release(work);
+    return copy_keep_on_all(state->world, status, made, release, argument, work);
 }
 
 /* ---- runs ---- */
@@ -98,27 +93,12 @@ static void release(void *argument, void *work)
 static banyan_status check(void *argument)
 {
     const device_state *state = argument;
-    int rank = banyan_world_rank(state->world);
-    courier_report report;
+    device_report report;
+    char lacks[80];
     state->ops->check(state->courier, &report);
-    switch (report.verdict) {
-    case COURIER_FINE:
-        return BANYAN_OK;
-    case COURIER_LATE:
-        return error_set(BANYAN_ERR_TIMEOUT, "pipeline: rank %d waited %.1f s for a %s rank %d",
-                         rank, (double)report.waited_ns / (double)NS_PER_S,
-                         report.for_arrival ? "batch from" : "slot of", report.peer);
-    case COURIER_SPOILT:
-        return error_set(BANYAN_ERR_ABORTED,
-                         "pipeline: rank %d got no batch from rank %d, whose run has failed", rank,
-                         report.peer);
-    case COURIER_STOPPED:
-        break;
-    }
-    RETURN_IF_FAILED(banyan_world_check(state->world));
-    return error_set(BANYAN_ERR_ABORTED,
-                     "pipeline: an earlier run on this service of rank %d ended in the middle",
-                     rank);
+    snprintf(lacks, sizeof lacks, "a %s rank %d", report.for_data ? "batch from" : "slot of",
+             report.peer);
+    return device_report_status(state->world, "pipeline", &report, lacks);
 }
 
 static banyan_status execute(void *argument, void *work, void *stream)

@@ -30,7 +30,7 @@ LAYERS = list(BELOW)
 # headers that declare the tables which a device's module brings, and arithmetic that kernels share.
 ENGINES = ["pmix", "mpi", "cuda"]
 CONTRACT = {"core/module.h"}
-TABLES = CONTRACT | {"core/float_bits.h", "core/mxfp8_bits.h", "memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h", "copy/courier.h", "mixed/engine.h"}
+TABLES = CONTRACT | {"core/float_bits.h", "core/mxfp8_bits.h", "memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h", "copy/courier.h", "copy/device_report.h", "mixed/engine.h"}
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",

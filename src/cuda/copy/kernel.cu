@@ -3,51 +3,22 @@
 #include "cuda/copy/kernel.h"
 
 #include "cuda/copy/quantize.cuh"
+#include "cuda/copy/waiting.cuh"
 #include "cuda/device.cuh"
 
 #define UNITS_IN_FLIGHT 8
-#define STOP_CHECK_NS 500000
-
-/* As in mover.h. */
-#define VERDICT_LATE 1
-#define VERDICT_STOPPED 2
 
 /* ---- waiting ---- */
 
-static __device__ __noinline__ void fail(const copy_args *run, uint32_t verdict,
-                                         const copy_lane *lane, bool finishing, uint64_t waited_ns)
-{
-    copy_report *report = run->report;
-    if (banyan_device_claim(&run->shared->failed) != 0)
-        return;
-    report->peer = lane->peer;
-    report->finishing = finishing;
-    report->waited_ns = waited_ns;
-    banyan_device_publish(&report->verdict, verdict);
-}
-
-/* False when the run has failed, here or in another thread. */
-static __device__ __noinline__ bool wait_for(const copy_args *run, const copy_lane *lane,
-                                             bool finishing, uint64_t wanted)
+/* Most of the time the partner is there. */
+static __device__ __forceinline__ bool wait_for(const copy_args *run, const copy_lane *lane,
+                                                bool finishing, uint64_t wanted)
 {
     const uint64_t *counter = finishing ? lane->my_finished : lane->my_entered;
     if (banyan_device_load_acquire(counter) >= wanted)
         return true;
-    uint64_t begun = banyan_device_time_ns(), checked = begun;
-    while (banyan_device_load<uint32_t>(&run->shared->failed) == 0) {
-        rest();
-        if (banyan_device_load_acquire(counter) >= wanted)
-            return true;
-        uint64_t now = banyan_device_time_ns();
-        if (now - begun > run->timeout_ns)
-            fail(run, VERDICT_LATE, lane, finishing, now - begun);
-        if (now - checked > STOP_CHECK_NS) {
-            checked = now;
-            if (banyan_device_load<uint32_t>(&run->report->stop) != 0)
-                fail(run, VERDICT_STOPPED, lane, finishing, now - begun);
-        }
-    }
-    return false;
+    waiter of = {run->shared, run->report, run->timeout_ns, lane->peer, finishing};
+    return wait_for_count(&of, counter, wanted);
 }
 
 /* ---- boxes ---- */

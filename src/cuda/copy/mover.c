@@ -5,6 +5,7 @@
 
 #include "cuda/copy/image.h"
 #include "cuda/copy/kernel.h"
+#include "cuda/copy/report.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
 #include "cuda/watch.h"
@@ -66,24 +67,19 @@ static banyan_status open_streams(mover *made)
 
 static banyan_status open_memory(mover *made)
 {
-    CUdeviceptr report;
-    void *here, *shared;
+    void *here, *there, *shared;
     banyan_status status = bytes_alloc(made->device, sizeof *made->shared, &shared);
     if (status != BANYAN_OK)
         return status;
     made->shared = shared;
     status = bytes_fill(made->shared, 0, sizeof *made->shared);
     if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuMemHostAlloc, &here, sizeof *made->report,
-                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+        status = shared_words_open(made->device, sizeof *made->report, &here, &there);
     if (status != BANYAN_OK)
         return status;
     made->report = here;
-    memset(made->report, 0, sizeof *made->report);
-    status = DRIVER(made->device, cuMemHostGetDevicePointer, &report, here, 0);
-    if (status == BANYAN_OK)
-        made->device_report = (copy_report *)(uintptr_t)report;
-    return status;
+    made->device_report = there;
+    return BANYAN_OK;
 }
 
 /* How many of the kernel's thread blocks, of up to *threads, a multiprocessor holds at once. */
@@ -136,8 +132,7 @@ static void close_device(mover *closed)
     if (closed->fork)
         driver.cuEventDestroy(closed->fork);
     bytes_free(closed->device, closed->shared);
-    if (closed->report)
-        driver.cuMemFreeHost(closed->report);
+    shared_words_close(closed->report);
 }
 
 static void mover_close(void *argument)
@@ -455,16 +450,9 @@ static banyan_status mover_run(void *argument, void *stream)
     return status;
 }
 
-static void mover_check(void *argument, mover_report *report)
+static void mover_check(void *argument, device_report *report)
 {
-    const copy_report *seen = ((const mover *)argument)->report;
-    *report =
-        (mover_report){.verdict = (mover_verdict)__atomic_load_n(&seen->verdict, __ATOMIC_ACQUIRE)};
-    if (report->verdict == MOVER_FINE)
-        return;
-    report->peer = seen->peer;
-    report->finishing = seen->finishing != 0;
-    report->waited_ns = seen->waited_ns;
+    report_read(((const mover *)argument)->report, report);
 }
 
 const copy_mover_ops cuda_mover_ops = {

@@ -103,12 +103,17 @@ typedef struct copy_shared {
     uint64_t runs[COPY_RUNS_MAX];
 } copy_shared;
 
-/* A mover's, in memory of the host. */
+/* device_verdict of copy/device_report.h. */
+#define COPY_LATE 1
+#define COPY_STOPPED 2
+#define COPY_SPOILT 3
+
+/* device_report, in memory of the host. */
 typedef struct copy_report {
-    uint32_t verdict; /* enum mover_verdict, written last */
+    uint32_t verdict; /* written last */
     int32_t peer;
     uint64_t waited_ns;
-    uint32_t finishing;
+    uint32_t for_data;
     uint32_t stop; /* the host's word to whoever waits */
 } copy_report;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda/copy/kernel.h"
+#include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
 
 /* At the speed of NVLink a slot takes ten times as long as what is launched around it. */
@@ -194,9 +195,9 @@ static banyan_status open_streams(courier *made)
 
 static banyan_status open_memory(courier *made)
 {
-    CUdeviceptr shared, report;
+    CUdeviceptr shared;
     size_t bytes = sizeof *made->shared + (size_t)made->ranks * COUNTS * sizeof *made->counts;
-    void *here;
+    void *here, *there;
     banyan_status status = DRIVER(made->device, cuMemAlloc, &shared, bytes);
     if (status != BANYAN_OK)
         return status;
@@ -204,16 +205,12 @@ static banyan_status open_memory(courier *made)
     made->counts = (uint64_t *)(void *)(made->shared + 1);
     status = bytes_fill(made->shared, 0, bytes);
     if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuMemHostAlloc, &here, sizeof *made->report,
-                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+        status = shared_words_open(made->device, sizeof *made->report, &here, &there);
     if (status != BANYAN_OK)
         return status;
     made->report = here;
-    memset(made->report, 0, sizeof *made->report);
-    status = DRIVER(made->device, cuMemHostGetDevicePointer, &report, here, 0);
-    if (status == BANYAN_OK)
-        made->device_report = (copy_report *)(uintptr_t)report;
-    return status;
+    made->device_report = there;
+    return BANYAN_OK;
 }
 
 static banyan_status open_device(courier *made)
@@ -267,8 +264,7 @@ static void courier_close(void *argument)
         close_device(closed);
         /* Until here it tells the device of a lost peer. */
         watch_end(closed->watching);
-        if (closed->report)
-            driver.cuMemFreeHost(closed->report);
+        shared_words_close(closed->report);
         driver_leave();
     }
     if (closed->wire)
@@ -317,16 +313,9 @@ static banyan_status courier_open(banyan_world *world, int device, const char *t
     return BANYAN_OK;
 }
 
-static void courier_check(void *argument, courier_report *report)
+static void courier_check(void *argument, device_report *report)
 {
-    const copy_report *seen = ((const courier *)argument)->report;
-    uint32_t verdict = __atomic_load_n(&seen->verdict, __ATOMIC_ACQUIRE);
-    *report = (courier_report){.verdict = (courier_verdict)verdict};
-    if (report->verdict == COURIER_FINE)
-        return;
-    report->peer = seen->peer;
-    report->for_arrival = seen->finishing != 0;
-    report->waited_ns = seen->waited_ns;
+    report_read(((const courier *)argument)->report, report);
 }
 
 const copy_courier_ops cuda_courier_ops = {

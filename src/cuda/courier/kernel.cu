@@ -1,45 +1,19 @@
 #include "cuda/courier/kernel.h"
 
-#include "cuda/copy/memory.cuh"
+#include "cuda/copy/waiting.cuh"
 #include "cuda/device.cuh"
 
-#define STOP_CHECK_NS 500000
-
-static __device__ void fail(const courier_args *run, uint32_t verdict, uint64_t waited_ns)
+static __device__ waiter waiter_of(const courier_args *run)
 {
-    copy_report *report = run->report;
-    if (banyan_device_claim(&run->shared->failed) != 0)
-        return;
-    report->peer = run->peer;
-    report->finishing = run->task == COURIER_ACCEPT;
-    report->waited_ns = waited_ns;
-    banyan_device_publish(&report->verdict, verdict);
-}
-
-/* False when the run has failed, here or elsewhere on this device. */
-static __device__ bool wait_for(const courier_args *run, uint64_t wanted)
-{
-    uint64_t begun = banyan_device_time_ns(), checked = begun;
-    while (banyan_device_load<uint32_t>(&run->shared->failed) == 0) {
-        if (banyan_device_load_acquire(run->word) >= wanted)
-            return true;
-        rest();
-        uint64_t now = banyan_device_time_ns();
-        if (now - begun > run->timeout_ns)
-            fail(run, COURIER_VERDICT_LATE, now - begun);
-        if (now - checked > STOP_CHECK_NS) {
-            checked = now;
-            if (banyan_device_load<uint32_t>(&run->report->stop) != 0)
-                fail(run, COURIER_VERDICT_STOPPED, now - begun);
-        }
-    }
-    return false;
+    return waiter{run->shared, run->report, run->timeout_ns, run->peer,
+                  run->task == COURIER_ACCEPT};
 }
 
 static __device__ void seal(const courier_args *run)
 {
     uint64_t number = *run->count + 1;
-    bool granted = wait_for(run, number);
+    waiter of = waiter_of(run);
+    bool granted = wait_for_count(&of, run->word, number);
     if (granted)
         *run->count = number;
     run->seal->number = granted ? number : 0;
@@ -49,12 +23,13 @@ static __device__ void seal(const courier_args *run)
 static __device__ void accept(const courier_args *run)
 {
     uint64_t number = *run->count + 1;
-    if (!wait_for(run, number))
+    waiter of = waiter_of(run);
+    if (!wait_for_count(&of, run->word, number))
         return;
     *run->count = number;
     if (banyan_device_load_acquire(&run->seal->number) != number ||
         banyan_device_load_acquire(&run->seal->bytes) != run->bytes)
-        fail(run, COURIER_VERDICT_SPOILT, 0);
+        report_failure(&of, COPY_SPOILT, 0);
 }
 
 static __device__ void tell(const courier_args *run)

@@ -15,11 +15,6 @@ typedef struct courier_seal {
 
 #define COURIER_HEADER_BYTES 128
 
-/* copy_report.verdict, as in courier.h; `finishing` there means waiting for an arrival. */
-#define COURIER_VERDICT_LATE 1u
-#define COURIER_VERDICT_STOPPED 2u
-#define COURIER_VERDICT_SPOILT 3u
-
 typedef enum courier_task {
     COURIER_SEAL,   /* wait until the peer has granted a slot, and seal the one to be sent */
     COURIER_ACCEPT, /* wait for the peer's next batch, and look at its seal */
