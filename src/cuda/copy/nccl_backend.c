@@ -316,6 +316,18 @@ static banyan_status run_window(nccl_state *state, nccl_schedule *schedule, size
     return status;
 }
 
+/* What has begun ends, whatever happens between. */
+static banyan_status run_windows(nccl_state *state, nccl_schedule *schedule, void *stream)
+{
+    banyan_status status = nccl_session_mark(&state->session, stream);
+    if (status != BANYAN_OK)
+        return status;
+    for (size_t w = 0; w < schedule->plan.window_count && status == BANYAN_OK; w++)
+        status = run_window(state, schedule, w, stream);
+    banyan_status marked = nccl_session_mark(&state->session, stream);
+    return status == BANYAN_OK ? marked : status;
+}
+
 static banyan_status note_run(const nccl_state *state, nccl_schedule *schedule, void *stream)
 {
     CUstreamCaptureStatus capture;
@@ -333,8 +345,8 @@ static banyan_status check(void *argument)
     return nccl_session_check(&state->session);
 }
 
-/* Once partners have met, NCCL's kernels wait for nobody but the dead, and these the session's
- * watch sees. */
+/* Once partners have met, NCCL's kernels wait for nobody but the dead; these, and what does not end
+ * all the same, the session's watch sees. */
 static banyan_status execute(void *argument, void *planned, void *stream)
 {
     nccl_state *state = argument;
@@ -345,8 +357,8 @@ static banyan_status execute(void *argument, void *planned, void *stream)
     if (status != BANYAN_OK)
         return status;
     status = banyan_copy_schedule_run(schedule->meeting, stream);
-    for (size_t w = 0; w < schedule->plan.window_count && status == BANYAN_OK; w++)
-        status = run_window(state, schedule, w, stream);
+    if (status == BANYAN_OK)
+        status = run_windows(state, schedule, stream);
     if (status == BANYAN_OK)
         status = note_run(state, schedule, stream);
     driver_leave();

@@ -6,6 +6,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda/copy/report.h"
+#include "cuda/courier/kernel.h"
+#include "cuda/memory/memory.h"
+
 #define POLL_US 20
 #define POLLS_A_CHECK 50
 #define CLOSE_NS UINT64_C(5000000000)
@@ -53,6 +57,25 @@ static void stop_looking_at_exit(void)
     atexit(stop_looking);
 }
 
+static banyan_status too_late(const nccl_session *session, const char *call, uint64_t waited_ns)
+{
+    return banyan_error_set(BANYAN_ERR_TIMEOUT, "nccl: rank %d waited %.1f s for %s to end",
+                            session->rank, (double)waited_ns * 1e-9, call);
+}
+
+/* The watch's: has the device been between two marks for too long? */
+static banyan_status look_at_marks(nccl_session *session)
+{
+    uint64_t passed = __atomic_load_n(session->marks, __ATOMIC_ACQUIRE), now = now_ns();
+    if (passed != session->seen || passed % 2 == 0) {
+        session->seen = passed;
+        session->seen_ns = now;
+    }
+    if (now - session->seen_ns <= banyan_world_timeout_ns(session->world))
+        return BANYAN_OK;
+    return too_late(session, "NCCL's groups of a run", now - session->seen_ns);
+}
+
 static banyan_status check_partners(const nccl_session *session)
 {
     banyan_status status = banyan_world_check(session->world);
@@ -64,6 +87,8 @@ static banyan_status check_partners(const nccl_session *session)
 static bool look_at_session(nccl_session *session)
 {
     banyan_status status = check_partners(session);
+    if (status == BANYAN_OK)
+        status = look_at_marks(session);
     pthread_mutex_lock(&session->lock);
     if (status == BANYAN_OK && session->comm) {
         int state = state_of(session);
@@ -99,12 +124,6 @@ banyan_status nccl_session_check(nccl_session *session)
 }
 
 /* ---- calls that go on in the background ---- */
-
-static banyan_status too_late(const nccl_session *session, const char *call, uint64_t waited_ns)
-{
-    return banyan_error_set(BANYAN_ERR_TIMEOUT, "nccl: rank %d waited %.1f s for %s to end",
-                            session->rank, (double)waited_ns * 1e-9, call);
-}
 
 /* One look, under the lock: NCCL_IN_PROGRESS, or the call has ended with `*status`. */
 static int settled(nccl_session *session, const char *call, banyan_status *status)
@@ -168,13 +187,32 @@ static banyan_status connect_ranks(nccl_session *session)
     return settle(session, "ncclCommInitRankConfig", banyan_world_timeout_ns(session->world));
 }
 
+static banyan_status open_marks(nccl_session *session)
+{
+    void *here, *there, *passed;
+    banyan_status status = driver_kernel(courier_kernel_symbol(), session->device, &session->mark);
+    if (status == BANYAN_OK)
+        status = shared_words_open(session->device, sizeof *session->marks, &here, &there);
+    if (status != BANYAN_OK)
+        return status;
+    session->marks = here;
+    session->device_marks = there;
+    status = bytes_alloc(session->device, sizeof *session->passed, &passed);
+    if (status != BANYAN_OK)
+        return status;
+    session->passed = passed;
+    return bytes_fill(passed, 0, sizeof *session->passed);
+}
+
 banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_service *direct,
                                 nccl_session *session)
 {
     *session = (nccl_session){
         .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
     pthread_mutex_init(&session->lock, NULL);
-    banyan_status status = connect_ranks(session);
+    banyan_status status = open_marks(session);
+    if (status == BANYAN_OK)
+        status = connect_ranks(session);
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, stop_looking_at_exit);
     if (status == BANYAN_OK)
@@ -200,6 +238,8 @@ void nccl_session_close(nccl_session *session)
     if (session->comm)
         nccl.ncclCommAbort(session->comm);
     session->comm = NULL;
+    bytes_free(session->device, session->passed);
+    shared_words_close(session->marks);
     pthread_mutex_destroy(&session->lock);
 }
 
@@ -212,6 +252,15 @@ static int queue_message(const nccl_session *session, const nccl_message *messag
                              session->comm, stream);
     return nccl.ncclRecv(message->data, message->bytes, NCCL_BYTES, message->peer, session->comm,
                          stream);
+}
+
+banyan_status nccl_session_mark(nccl_session *session, void *stream)
+{
+    courier_args args = {
+        .task = COURIER_TELL, .their_word = session->device_marks, .count = session->passed};
+    void *params[] = {&args};
+    return DRIVER(session->device, cuLaunchKernel, session->mark, 1, 1, 1, 1, 1, 1, 0, stream,
+                  params, NULL);
 }
 
 /* A group that was begun is always ended: NCCL counts them a thread. */

@@ -1,4 +1,5 @@
-/* A world's NCCL communicator, which is given up when the world is not well. */
+/* A world's NCCL communicator, which is given up when the world is not well, or when what was
+ * queued with it does not end. */
 #ifndef CUDA_COPY_NCCL_SESSION_H
 #define CUDA_COPY_NCCL_SESSION_H
 
@@ -7,6 +8,7 @@
 #include <banyan/copy.h>
 
 #include "cuda/copy/nccl_library.h"
+#include "cuda/driver.h"
 #include "cuda/watch.h"
 
 typedef struct nccl_session {
@@ -16,6 +18,11 @@ typedef struct nccl_session {
     pthread_mutex_t lock;        /* of the communicator */
     void *comm;                  /* NULL: given up */
     char reason[512];            /* then: why */
+    uint64_t *marks;             /* how many the device has passed; odd: between begin and end */
+    uint64_t *device_marks;      /* the same, as the device knows it */
+    uint64_t *passed;            /* the device's own count */
+    CUfunction mark;
+    uint64_t seen, seen_ns; /* by the watch, and since when */
     watch *watching;
 } nccl_session;
 
@@ -49,6 +56,10 @@ typedef struct nccl_collective {
 /* Queue it; the device's context is entered. */
 banyan_status nccl_session_collective(nccl_session *session, const nccl_collective *what,
                                       void *stream);
+
+/* Groups go between two marks in a stream. From the first on the world's timeout counts: partners
+ * must have met before. The device's context is entered. */
+banyan_status nccl_session_mark(nccl_session *session, void *stream);
 
 /* BANYAN_OK, or why the communicator was given up. */
 banyan_status nccl_session_check(nccl_session *session);
