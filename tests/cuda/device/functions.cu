@@ -112,6 +112,56 @@ BANYAN_DEVICE void pass_signals(const kernel_call *k)
     }
 }
 
+BANYAN_DEVICE bool post_pieces(const kernel_call *k, function_ports *ports,
+                               const banyan_device_limits *limits)
+{
+    const function_call *call = &k->call;
+    char *from = k->memory + call->from[0], *to = k->memory + call->to[0];
+    for (uint32_t i = 0; i < call->places; i++) {
+        uint64_t at = i * call->bytes;
+        if (!banyan_device_post_put(&ports->queue, to + at, from + at, call->bytes, limits) ||
+            (i % 3 == 2 && !banyan_device_post_signal(&ports->queue, &ports->signals, limits)))
+            return false;
+    }
+    if (!banyan_device_flush(&ports->queue, limits))
+        return false;
+    for (uint64_t i = 0; i < call->places * call->bytes; i++)
+        banyan_device_store<uint8_t>(from + i, FUNCTION_OVER);
+    return true;
+}
+
+BANYAN_DEVICE bool serve_pieces(const kernel_call *k, function_ports *ports,
+                                const banyan_device_limits *limits)
+{
+    uint64_t all = k->call.places + k->call.places / 3;
+    for (uint64_t n = 0; n < all; n++) {
+        const banyan_port_request *request = &ports->requests[n % FUNCTION_PORT_ROOM];
+        banyan_device_wait wait = {};
+        while (banyan_device_load_acquire(&request->number) != n + 1) {
+            if (!banyan_device_wait_on(limits, &wait))
+                return false;
+        }
+        if (request->kind == BANYAN_PORT_PUT)
+            banyan_device_copy(request->destination, request->source, request->bytes, 0, 1);
+        else
+            banyan_device_add_release(request->signal, 1);
+        banyan_device_store_release(&ports->done, n + 1);
+    }
+    return true;
+}
+
+BANYAN_DEVICE void pass_ports(const kernel_call *k)
+{
+    banyan_device_limits limits = {TIMEOUT_NS, {NULL, NULL}};
+    function_ports *ports = (function_ports *)(k->memory + k->call.to[1]);
+    if (threadIdx.x == 0)
+        ports->queue = {0, FUNCTION_PORT_ROOM, ports->requests, &ports->done};
+    __syncthreads();
+    if ((threadIdx.x == 0 && !post_pieces(k, ports, &limits)) ||
+        (threadIdx.x == blockDim.x - 1 && !serve_pieces(k, ports, &limits)))
+        *k->failed = 1;
+}
+
 static __global__ void call_function(const __grid_constant__ kernel_call k)
 {
     offsets to = {k.memory, k.call.to};
@@ -123,6 +173,8 @@ static __global__ void call_function(const __grid_constant__ kernel_call k)
         return pass_packets(&k);
     case FUNCTION_SIGNALS:
         return pass_signals(&k);
+    case FUNCTION_PORTS:
+        return pass_ports(&k);
     default:
         return reduce_type(&k);
     }

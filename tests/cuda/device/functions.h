@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <banyan/device/port.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -17,8 +19,22 @@ typedef enum function_kind {
     FUNCTION_REDUCE,  /* all sources to all places */
     FUNCTION_GROUP,   /* all places, reduced, to all places */
     FUNCTION_PACKETS, /* from[0], as packets to to[0], and from there to to[1] */
-    FUNCTION_SIGNALS  /* the two halves of the threads tell each other `bytes` times */
+    FUNCTION_SIGNALS, /* the two halves of the threads tell each other `bytes` times */
+    /* `places` pieces of from[0] are posted to to[0], a signal behind every third, and written over
+     * with FUNCTION_OVER after a flush; another thread is the proxy. function_ports are at to[1].
+     */
+    FUNCTION_PORTS
 } function_kind;
+
+#define FUNCTION_OVER 0xEE
+#define FUNCTION_PORT_ROOM 4
+
+/* Zeroed. */
+typedef struct function_ports {
+    banyan_port_queue queue;
+    uint64_t done, signals;
+    banyan_port_request requests[FUNCTION_PORT_ROOM];
+} function_ports;
 
 /* Places are offsets into the memory of the call. */
 typedef struct function_call {

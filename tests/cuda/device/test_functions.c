@@ -303,6 +303,29 @@ static void signals_order_what_was_written_before_them(void **state)
     assert_int_equal(is, expected);
 }
 
+/* More requests than the queue holds. */
+static void a_flush_waits_for_all_that_was_posted(void **state)
+{
+    enum { PIECES = 11, BYTES = 200 };
+    struct fixture *f = *state;
+    function_call call = {.kind = FUNCTION_PORTS, .places = PIECES, .bytes = BYTES};
+    call.from[0] = place(0, 0);
+    call.to[0] = place(1, 0);
+    call.to[1] = place(2, 0);
+    memset(f->memory, 0, MEMORY_BYTES);
+    for (size_t i = 0; i < PIECES * BYTES; i++)
+        f->memory[call.from[0] + i] = (unsigned char)(1 + i % 199);
+    run(f, &call, 64);
+    for (size_t i = 0; i < PIECES * BYTES; i++) {
+        assert_int_equal(f->memory[call.to[0] + i], 1 + i % 199);
+        assert_int_equal(f->memory[call.from[0] + i], FUNCTION_OVER);
+    }
+    function_ports ports;
+    memcpy(&ports, f->memory + call.to[1], sizeof ports);
+    assert_int_equal(ports.signals, PIECES / 3);
+    assert_int_equal(ports.done, PIECES + PIECES / 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +338,7 @@ int main(void)
         cmocka_unit_test(groups_are_reduced_into_themselves),
         cmocka_unit_test(packets_bring_their_data),
         cmocka_unit_test(signals_order_what_was_written_before_them),
+        cmocka_unit_test(a_flush_waits_for_all_that_was_posted),
     };
     if (!functions_can_run()) {
         printf("there is no GPU to run this on\n");
