@@ -5,27 +5,43 @@
 #define CUDA_EXECUTE_DIRECT_CUH
 
 #include "cuda/execute/begin.cuh"
+#include "cuda/execute/short.cuh"
 #include "cuda/execute/sync.cuh"
 
-/* To one peer after the other: the thread blocks of all ranks turn to the next at about the same
- * time, so that no two ranks write to the same one. What is read again is near by now. */
+/* A copy's destinations from one on, and round to it again. */
+struct direct_places {
+    block_places of;
+    uint32_t count, first;
+
+    BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
+    {
+        uint32_t at = i + first;
+        return of[at < count ? at : at - count];
+    }
+};
+
+/* Bytes that take one trip to memory go to all peers at once, to another one first in every thread
+ * block. More go to one peer after the other: the thread blocks of all ranks turn to the next at
+ * about the same time, so that no two ranks write to the same one. What is read again is near by
+ * now. */
 BANYAN_DEVICE void direct_copy(block_places to, uint32_t places, const char *from, uint64_t words)
 {
+    bool once = words <= BANYAN_DEVICE_COPY_UNROLL * (uint64_t)block_threads();
+    uint32_t together = once ? places : 1;
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = 0; i < places; i++) {
-        banyan_device_place place = {to[i]};
-        if (place.address != from)
-            banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(
-                place, 1, from, 0, words, block_thread(), block_threads());
+    for (uint32_t i = 0; i < places; i += together) {
+        direct_places some = {to, places, once ? blockIdx.x % places : i};
+        banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(some, together, from, 0, words,
+                                                                   block_thread(), block_threads());
     }
 }
 
 /* Copies are long when every thread has more than one word of them. */
 template <typename Element>
-BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
+BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece, uint32_t thread,
+                                uint32_t threads)
 {
     uint32_t sources = step->source_count, places = step->destination_count;
-    uint32_t thread = block_thread(), threads = block_threads();
     uint64_t words = piece[0] / sizeof(uint4);
     block_places from = block_places_of(piece, 0), to = block_places_of(piece, sources);
     if (step->kind == STEP_COPY && words > threads)
@@ -42,10 +58,22 @@ BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece)
 
 template <typename Element> BANYAN_DEVICE void direct_move(const block_run *run)
 {
+    const engine_step *step = run->step;
     block_pieces pieces = block_find_pieces(run);
+    uint32_t thread = block_thread(), threads = block_threads();
+    bool are_short =
+        pieces.at + pieces.words < pieces.end && pieces.at[0] <= sizeof(uint4) * (uint64_t)threads;
+    if (are_short && step->kind == STEP_COPY)
+        return short_copy(pieces, step->destination_count);
+    short_words words = {pieces, are_short ? thread : 0};
     BANYAN_DEVICE_LOOP
-    for (; pieces.at < pieces.end; pieces.at += pieces.words)
-        direct_piece<Element>(run->step, pieces.at);
+    while (are_short ? words.find() : words.pieces.at < pieces.end) {
+        const uint64_t *piece = words.pieces.at;
+        direct_piece<Element>(step, piece, are_short ? (uint32_t)words.next : thread,
+                              are_short ? (uint32_t)words.count() : threads);
+        words.next += are_short ? threads : 0;
+        words.pieces.at += are_short ? 0 : pieces.words;
+    }
 }
 
 /* POST_SIGNAL: of puts that others have done (stages.h). */

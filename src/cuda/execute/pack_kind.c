@@ -73,15 +73,13 @@ static bool is_put(const engine_step *step)
            step->kind == STEP_FLUSH;
 }
 
-/* Short pieces are better moved side by side, which the whole kernel does. */
 static bool is_direct(const engine_program *program, const engine_step *step, bool staged)
 {
     if (is_nothing(step) || (staged && is_put(step)) || step->kind == STEP_SIGNAL ||
         step->kind == STEP_WAIT)
         return true;
     return moves_or_adds_up(step) && !has_packets(program, step) &&
-           is_aligned(program, step, 16, UINT64_MAX) &&
-           (step->piece_count < 2 || program->words[step->words] >= 8 * KERNEL_THREADS_MOST);
+           is_aligned(program, step, 16, UINT64_MAX);
 }
 
 /* The first step's data is read before it is known which half of scratch is this run's. */

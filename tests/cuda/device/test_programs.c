@@ -234,6 +234,8 @@ static void data_and_signals_are_direct(void **state)
     add(&d, STEP_SIGNAL, 0, 0, 0);
     add(&d, STEP_WAIT, 1, 0, 0);
     add_move(&d, STEP_COPY, 2, 1 << 20, INPUT, 16, PEER + OUTPUT, 32);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        add_move(&d, STEP_COPY, 3, 64, INPUT, 64 * peer, 3 * peer + OUTPUT, 0);
     assert_int_equal(kind_of(&d), KERNEL_DIRECT);
 }
 
