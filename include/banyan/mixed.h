@@ -128,8 +128,9 @@ BANYAN_API banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed);
  * size, and allocate what fused modes use between nodes. Collective, once, on GPUs with several
  * nodes alone; failing is BANYAN_ERR_NVSHMEM, after which modes that need it are not valid. */
 BANYAN_API banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed);
-/* Time every valid mode of every valid operation over powers of two of the bytes of b rows, up to
- * max_bytes, and agree on the table: the slowest rank's medians. Collective. */
+/* Time every valid mode of every valid operation over powers of two of the bytes of b rows, from
+ * 1 KiB to max_bytes (on the host to 4 MiB), and agree on the table: the slowest rank's medians.
+ * Collective. */
 BANYAN_API banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed);
 
 /* End everything, after a failure too; ranks may come in any order. A context that is closed already, or never was open,

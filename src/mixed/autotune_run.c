@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "memory/device.h"
@@ -13,10 +12,8 @@
 #include "world/control.h"
 
 #define LEAST_BYTES (UINT64_C(1) << 10)
-/* No larger size begins after so long with an operation. */
-#define GPU_OP_NS (2 * NS_PER_S)
-#define HOST_OP_NS (NS_PER_S / 2)
-#define HOPELESS 4 /* times as slow as the best; the mode is not tried for more bytes */
+/* On the host longer messages take their time, and the modes keep their order. */
+#define HOST_MOST_BYTES (UINT64_C(4) << 20)
 
 /* What is measured now. */
 struct trial {
@@ -49,49 +46,33 @@ static banyan_status measure(const struct trial *trial, uint64_t bytes, banyan_m
 
 typedef ARRAY(banyan_mixed_timing) timings;
 
-/* One size in all modes that are still worth it, `alive`. */
-static banyan_status measure_size(const struct trial *trial, uint64_t bytes, bool *alive,
-                                  timings *made)
+/* One size in all modes. */
+static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
 {
-    size_t begin = made->count;
-    uint64_t best = UINT64_MAX;
+    char reason[MODE_REASON_BYTES];
     for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
         uint64_t ns;
-        if (!alive[mode])
+        if (!mode_is_valid(trial->mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason))
             continue;
         RETURN_IF_FAILED(measure(trial, bytes, (banyan_mixed_mode)mode, &ns));
         if (!array_push(
                 made, (banyan_mixed_timing){trial->op, bytes, (banyan_mixed_mode)mode, ns, false}))
             return BANYAN_ERR_NO_MEMORY;
-        best = ns < best ? ns : best;
     }
-    for (size_t i = begin; i < made->count; i++)
-        alive[made->data[i].mode] = made->data[i].ns / HOPELESS < best;
     return BANYAN_OK;
 }
 
-/* Whether there is time for more is rank 0's to say, since all must agree. */
-static banyan_status has_time(banyan_world *world, uint64_t end_ns, bool *has)
+static uint64_t most_bytes(const banyan_mixed *mixed)
 {
-    uint64_t left = banyan_world_rank(world) == 0 && time_now_ns() < end_ns;
-    RETURN_IF_FAILED(control_max(world, left, &left));
-    *has = left;
-    return BANYAN_OK;
+    uint64_t most = mixed->setup.max_bytes;
+    return mixed_is_host(mixed) && most > HOST_MOST_BYTES ? HOST_MOST_BYTES : most;
 }
 
 static banyan_status measure_op(const struct trial *trial, timings *made)
 {
-    banyan_mixed *mixed = trial->mixed;
-    bool alive[BANYAN_MIXED_MODES] = {false}, more = true;
-    char reason[MODE_REASON_BYTES];
-    for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++)
-        alive[mode] =
-            mode_is_valid(mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason);
-    uint64_t end_ns = time_now_ns() + (mixed_is_host(mixed) ? HOST_OP_NS : GPU_OP_NS);
-    for (uint64_t bytes = LEAST_BYTES; bytes <= mixed->setup.max_bytes && more; bytes *= 2) {
-        RETURN_IF_FAILED(measure_size(trial, bytes, alive, made));
-        RETURN_IF_FAILED(has_time(mixed->world, end_ns, &more));
-    }
+    uint64_t most = most_bytes(trial->mixed);
+    for (uint64_t bytes = LEAST_BYTES; bytes <= most; bytes *= 2)
+        RETURN_IF_FAILED(measure_size(trial, bytes, made));
     return BANYAN_OK;
 }
 
@@ -155,7 +136,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     DLDevice device = mixed->setup.device;
-    size_t bytes = mixed->setup.max_bytes * (uint64_t)mixed->setup.grid.dp;
+    size_t bytes = most_bytes(mixed) * (uint64_t)mixed->setup.grid.dp;
     struct trial trial = {.mixed = mixed};
     banyan_status status = buffer_alloc(device, bytes, &trial.input);
     if (status == BANYAN_OK)

@@ -7,6 +7,7 @@
 
 /* The driver's functions, by the types that its interface has given them for good. */
 typedef struct driver_functions {
+    int (*cuInit)(unsigned flags);
     int (*cuDevicePrimaryCtxRetain)(void **context, int device);
     int (*cuCtxPushCurrent)(void *context);
     int (*cuCtxPopCurrent)(void **context);
@@ -50,6 +51,7 @@ static void open_driver(void)
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     CHECK(library, "%s", dlerror());
 #define FIND(function) find(library, #function, (void *)&driver.function)
+    FIND(cuInit);
     FIND(cuDevicePrimaryCtxRetain);
     FIND(cuCtxPushCurrent);
     FIND(cuCtxPopCurrent);
@@ -65,6 +67,7 @@ static void open_driver(void)
     FIND(cuGraphLaunch);
     FIND(cuGraphExecDestroy);
 #undef FIND
+    CHECK(driver.cuInit(0) == 0, "cuInit");
 }
 
 static void enter(DLDevice device)
