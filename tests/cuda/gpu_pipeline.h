@@ -7,87 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda/gpu_traffic.h"
-
-#define TASKS 40
-#define RUNS 3
-#define REPLAYS 6
-
-typedef struct plan_of_test {
-    uint64_t seed;
-    const char *transport;
-    size_t slot_bytes;
-    traffic_ids ids;
-    int64_t most_elems;
-    bool one_gpu; /* for all ranks */
-    bool graph;
-    bool optimal_rounds;
-} plan_of_test;
-
-static inline banyan_copy_service *open_on(banyan_world *world, DLDevice device,
-                                           const plan_of_test *test)
-{
-    banyan_copy_service *service;
-    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
-    options.device = device;
-    options.transport = test->transport;
-    options.slot_bytes = test->slot_bytes;
-    options.optimal_rounds = test->optimal_rounds;
-    CHECK_OK(banyan_copy_service_open(world, "pipeline", &options, &service));
-    return service;
-}
-
-static inline void run_eagerly(banyan_world *world, gpu_traffic *all, banyan_copy_service *service,
-                               banyan_copy_schedule *schedule)
-{
-    for (uint64_t run = 0; run < RUNS; run++) {
-        gpu_traffic_fill(all, run);
-        CHECK_OK(banyan_world_barrier(world)); /* the destinations are poisoned */
-        gpu_traffic_update(all);
-        CHECK_OK(banyan_copy_schedule_run(schedule, all->stream));
-        gpu_stream_wait(all->device, all->stream);
-        CHECK_OK(banyan_copy_service_check(service));
-        gpu_traffic_check(all, run);
-    }
-}
-
-static inline void run_as_graph(banyan_world *world, gpu_traffic *all, banyan_copy_service *service,
-                                banyan_copy_schedule *schedule)
-{
-    gpu_capture_begin(all->device, all->stream);
-    gpu_traffic_update(all);
-    CHECK_OK(banyan_copy_schedule_run(schedule, all->stream));
-    void *graph = gpu_capture_end(all->device, all->stream);
-    for (uint64_t run = 0; run < REPLAYS; run++) {
-        gpu_traffic_fill(all, run);
-        CHECK_OK(banyan_world_barrier(world));
-        gpu_graph_launch(all->device, graph, all->stream);
-        gpu_stream_wait(all->device, all->stream);
-        CHECK_OK(banyan_copy_service_check(service));
-        gpu_traffic_check(all, run);
-    }
-    gpu_graph_destroy(all->device, graph);
-}
-
-static inline void move_traffic(banyan_world *world, void *context)
-{
-    const plan_of_test *test = context;
-    DLDevice device = gpu_device_for(test->one_gpu ? 0 : banyan_world_rank(world));
-    banyan_copy_service *service = open_on(world, device, test);
-    CHECK(strcmp(banyan_copy_service_name(service), "pipeline") == 0);
-    gpu_traffic *all =
-        gpu_traffic_make(world, device, test->seed, TASKS, test->ids, test->most_elems);
-    banyan_copy_schedule *schedule;
-    gpu_traffic_submit(all, service);
-    CHECK_OK(banyan_copy_service_prepare(service, &schedule));
-    run_eagerly(world, all, service, schedule);
-    if (test->graph)
-        run_as_graph(world, all, service, schedule);
-    CHECK_OK(banyan_world_barrier(world));
-    banyan_copy_schedule_free(schedule);
-    banyan_copy_service_close(service);
-    gpu_traffic_free(all);
-}
+#include "cuda/gpu_copy.h"
 
 /* In main, first. Graphs of emulated GPUs run in any order that what is captured allows, as real
  * ones may. What hangs on a real one should say where before the test's time is over. */
@@ -127,7 +47,8 @@ static inline pair open_pair(banyan_world *world, const char *transport)
 {
     static int64_t shape[] = {PAIR_BYTES};
     int rank = banyan_world_rank(world), size = banyan_world_size(world);
-    plan_of_test test = {.transport = transport, .slot_bytes = PAIR_SLOT_BYTES};
+    plan_of_test test = {
+        .backend = "pipeline", .transport = transport, .slot_bytes = PAIR_SLOT_BYTES};
     pair made = {.device = gpu_device_for(rank)};
     CHECK_OK(banyan_memory_alloc_on(world, made.device, (size_t)size * PAIR_BYTES, &made.memory));
     gpu_poison(banyan_memory_local(made.memory), (size_t)size * PAIR_BYTES);
@@ -167,7 +88,7 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
         CHECK_OK(banyan_copy_service_check(both.service));
         gpu_stream_wait(both.device, both.stream);
         CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
-                    "rank 0 waited 1.5 s for a");
+                    "pipeline: rank 0 waited ");
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, both.stream), BANYAN_ERR_TIMEOUT,
                     "rank 1");
         for (int i = 0; i < 3000 && !__atomic_load_n(&test->rank_1_is_done, __ATOMIC_ACQUIRE); i++)

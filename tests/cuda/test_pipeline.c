@@ -14,6 +14,7 @@ static void move_in_many_ways(banyan_world *world, void *context)
     };
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
         tests[i].seed = seed + i;
+        tests[i].backend = "pipeline";
         move_traffic(world, &tests[i]);
     }
 }
@@ -30,7 +31,10 @@ static void every_element_arrives_the_newest_one(void **state)
 static void ranks_may_be_threads_and_share_a_gpu(void **state)
 {
     (void)state;
-    plan_of_test test = {.seed = random_seed() + 100, .slot_bytes = 10000, .most_elems = 5000};
+    plan_of_test test = {.seed = random_seed() + 100,
+                         .backend = "pipeline",
+                         .slot_bytes = 10000,
+                         .most_elems = 5000};
     if (gpu_is_emulated())
         ranks_run_threads(3, move_traffic, &test);
     test.one_gpu = true;

@@ -23,7 +23,7 @@ static int nvshmem_ranks(int most)
  * them had the next. */
 static void open_again_and_again(banyan_world *world, void *context)
 {
-    plan_of_test test = {.transport = nvshmem, .most_elems = 20000};
+    plan_of_test test = {.backend = "pipeline", .transport = nvshmem, .most_elems = 20000};
     DLDevice device = gpu_device_for(banyan_world_rank(world));
     for (uint64_t round = 0; round < 3; round++) {
         test.slot_bytes = round == 1 ? 30000 : 8192;
@@ -48,6 +48,7 @@ static void a_graph_puts_what_is_there_at_each_replay(void **state)
 {
     (void)state;
     plan_of_test test = {.seed = random_seed() + 50,
+                         .backend = "pipeline",
                          .transport = nvshmem,
                          .slot_bytes = 20000,
                          .most_elems = 5000,

@@ -10,7 +10,7 @@
 /* A tile is what a warp moves at a time: so many units at most, each one load and one store of 1 to
  * 16 bytes. */
 #define COPY_TILE_UNITS 512
-#define COPY_TILE_BLOCKS 64 /* of values that are quantized */
+#define COPY_TILE_BLOCKS 256 /* of values that are quantized */
 
 /* One dimension of a box, in units. */
 typedef struct copy_dim {
