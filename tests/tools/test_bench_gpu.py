@@ -1,0 +1,59 @@
+"""`banyan bench --gpu` without PyTorch: one sentence says so, and no figure is lost."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD", "build")).resolve()
+FIGURES = {"rows": [{"collective": "allreduce", "bytes": 1024, "registered_us": 5.0}]}
+# Stands for the program that needs GPUs; every rank is told where rank 0 writes.
+GPU_BENCH = """#!/bin/sh
+[ "$1" = --json ] || exit 3
+for path; do [ "$last" = --json ] && file=$path; last=$path; done
+[ "$BANYAN_RANK" = 0 ] && echo '{figures}' > "$file" && echo "a figure"
+exit {code}
+"""
+
+
+def bench(code, python, *arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        programs = pathlib.Path(folder) / "bin"
+        programs.mkdir()
+        shutil.copy(BUILD / "bin/banyan", programs / "banyan")
+        shutil.copy(ROOT / "bench/gpu/torch_symmetric.py", programs / "gpu_torch_symmetric.py")
+        (programs / "gpu_bench").write_text(GPU_BENCH.format(figures=json.dumps(FIGURES), code=code))
+        (programs / "gpu_bench").chmod(0o755)
+        # A Python that finds a torch which cannot be imported, whatever this machine has.
+        (pathlib.Path(folder) / "torch.py").write_text("raise ImportError('no PyTorch for this test')\n")
+        file = pathlib.Path(folder) / "figures.json"
+        environment = dict(os.environ, PYTHONPATH=folder, BANYAN_PYTHON=python,
+                           LD_LIBRARY_PATH=f"{BUILD}/lib:{os.environ.get('LD_LIBRARY_PATH', '')}")
+        command = [programs / "banyan", "bench", "--gpu", "-n", "2", *arguments]
+        if arguments:
+            command.append(file)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        return done, json.loads(file.read_text()) if file.exists() else None
+
+
+def check(right, what, done):
+    if not right:
+        sys.exit(f"test_bench_gpu: {what}\n{done.stdout}{done.stderr}")
+
+
+done, figures = bench(0, sys.executable, "--", "--json")
+check(done.returncode == 0, "a missing PyTorch is no failure", done)
+check("a figure" in done.stdout, "the figures are printed", done)
+check(done.stdout.count("was not measured: no PyTorch for this test") == 1, "one sentence says what is missing", done)
+check(figures == FIGURES, "the file keeps what it had", done)
+done, _ = bench(0, sys.executable)
+check(done.returncode == 0 and "was not measured" in done.stdout, "a file of its own does as well", done)
+done, _ = bench(0, "/nonexistent/python")
+check(done.returncode == 0 and "/nonexistent/python" in done.stderr, "a Python that is not there is named", done)
+done, _ = bench(5, sys.executable)
+check(done.returncode == 5 and "not measured" not in done.stdout, "after a failure nothing more is run", done)
+print("PyTorch may be missing")
