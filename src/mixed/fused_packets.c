@@ -109,11 +109,14 @@ static void scatter_at_once(fused *f)
 
 /* ---- inside the node ---- */
 
-/* The node's sum of one share of the rank's part over its tensor-parallel ranks. */
-static void sum_part(fused *f, int share, banyan_chunk destination)
+/* The sum over the node's tensor-parallel ranks of one share of the rank's part: where it is, which
+ * is `destination` if there is anything to add. */
+static banyan_chunk sum_part(fused *f, int share, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
     banyan_chunk own = fused_input(f, 0, grid->local_tp_rank, share);
+    if (grid->local_tp == 1)
+        return own;
     addends of = addends_of(f);
     for (int tp = 0; tp < grid->local_tp; tp++) {
         banyan_chunk slot = fused_slot(f, f->rank, f->at.first, tp * f->shares + share);
@@ -123,6 +126,7 @@ static void sum_part(fused *f, int share, banyan_chunk destination)
             add_slot(&of, slot);
     }
     sum(f, &of, destination);
+    return destination;
 }
 
 static void put_parts(fused *f)
@@ -140,20 +144,24 @@ static int row_of(const fused *f, int inter_dp, int share)
     return inter_dp * f->shares + share;
 }
 
-static void sum_rows(fused *f, int inter_dp, int share, banyan_chunk destination)
+static banyan_chunk sum_rows(fused *f, int inter_dp, int share, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int rows = grid->inter_dp * f->shares, row = row_of(f, inter_dp, share);
     int block = fused_block(f, grid->local_dp_rank, inter_dp);
+    banyan_chunk own = fused_input(f, block, grid->local_tp_rank, share);
+    if (grid->local_size == 1)
+        return own;
     addends of = addends_of(f);
     for (int local = 0; local < grid->local_size; local++) {
         banyan_chunk slot = fused_slot(f, f->rank, f->at.first, local * rows + row);
         if (local == grid->local_rank)
-            add_own(&of, fused_input(f, block, grid->local_tp_rank, share), slot);
+            add_own(&of, own, slot);
         else
             add_slot(&of, slot);
     }
     sum(f, &of, destination);
+    return destination;
 }
 
 static void put_rows(fused *f)
@@ -207,8 +215,7 @@ static banyan_chunk own_output(const fused *f, int inter_dp, int share)
 static void gather_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
-    banyan_chunk own = fused_slot(f, f->rank, f->at.partial, 0);
-    sum_part(f, 0, own);
+    banyan_chunk own = sum_part(f, 0, fused_slot(f, f->rank, f->at.partial, 0));
     EACH_OTHER(grid->nodes, grid->node, node)
     put(f, node * grid->local_size + grid->local_rank, f->at.inter, grid->node, own);
     for (int dp = 0; dp < grid->inter_dp; dp++) {
@@ -246,12 +253,11 @@ static void gather_in_shares(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own_dp = grid->inter_dp_rank, own_tp = grid->inter_tp_rank;
-    for (int share = 0; share < f->shares; share++)
-        sum_part(f, share, fused_slot(f, f->rank, f->at.partial, share));
     EACH_OTHER(grid->inter_tp, own_tp, tp)
     put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node,
-        fused_slot(f, f->rank, f->at.partial, tp));
-    sum_share(f, fused_slot(f, f->rank, f->at.partial, own_tp), own_output(f, own_dp, own_tp));
+        sum_part(f, tp, fused_slot(f, f->rank, f->at.partial, tp)));
+    banyan_chunk own = sum_part(f, own_tp, fused_slot(f, f->rank, f->at.partial, own_tp));
+    sum_share(f, own, own_output(f, own_dp, own_tp));
     EACH_OTHER(grid->nodes, grid->node, node)
     put(f, node * grid->local_size + grid->local_rank, f->at.across, grid->node,
         own_output(f, own_dp, own_tp));
@@ -272,7 +278,7 @@ static void gather_by_parts(fused *f)
     } else if (f->grid.nodes > 1) {
         gather_between_nodes(f);
     } else {
-        sum_part(f, 0, own_output(f, 0, 0));
+        (void)sum_part(f, 0, own_output(f, 0, 0));
         hand_out(f, 0, 0);
     }
     take_in(f);
@@ -295,21 +301,30 @@ static void sum_nodes(fused *f, banyan_chunk own, banyan_chunk destination)
     sum(f, &of, destination);
 }
 
-/* A node's sums go to the nodes whose rows they are: to all of them, or to each its share. */
+/* The node's sum of a row goes to the nodes whose it is: all of them, or the one whose share it is.
+ */
+static banyan_chunk send_row(fused *f, int row)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int dp = row / f->shares, share = row % f->shares;
+    banyan_chunk data = sum_rows(f, dp, share, fused_slot(f, f->rank, f->at.partial, row));
+    for (int tp = 0; tp < grid->inter_tp; tp++) {
+        int node = fused_node_number(f, tp, dp);
+        if (node != grid->node && (tp == share || !f->two_shots))
+            put(f, fused_node(f, tp, dp), f->at.inter, grid->node, data);
+    }
+    return data;
+}
+
 static void scatter_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
-    int rows = grid->inter_dp * f->shares, own_share = f->two_shots ? grid->inter_tp_rank : 0;
-    for (int row = 0; row < rows; row++)
-        sum_rows(f, row / f->shares, row % f->shares, fused_slot(f, f->rank, f->at.partial, row));
-    EACH_OTHER(grid->nodes, grid->node, node)
-    {
-        int share = f->two_shots ? node % grid->inter_tp : 0;
-        put(f, node * grid->local_size + grid->local_rank, f->at.inter, grid->node,
-            fused_slot(f, f->rank, f->at.partial, row_of(f, node / grid->inter_tp, share)));
-    }
+    int own_share = f->two_shots ? grid->inter_tp_rank : 0;
     int own_row = row_of(f, grid->inter_dp_rank, own_share);
-    sum_nodes(f, fused_slot(f, f->rank, f->at.partial, own_row), own_output(f, 0, own_share));
+    EACH_OTHER(grid->inter_dp * f->shares, own_row, row)
+    (void)send_row(f, row);
+    banyan_chunk own = send_row(f, own_row);
+    sum_nodes(f, own, own_output(f, 0, own_share));
 }
 
 static void share_between_nodes(fused *f)
@@ -341,7 +356,7 @@ static void scatter_by_parts(fused *f)
     if (f->grid.nodes > 1)
         scatter_between_nodes(f);
     else
-        sum_rows(f, 0, 0, own_output(f, 0, 0));
+        (void)sum_rows(f, 0, 0, own_output(f, 0, 0));
     if (f->two_shots)
         share_between_nodes(f);
     share_in_node(f);

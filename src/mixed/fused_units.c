@@ -172,14 +172,18 @@ static void put_parts(fused *f)
     hear(f, MESH_LOCAL_FIRST, IN_TP);
 }
 
-/* The sum over the node's tensor-parallel ranks of one share of the rank's part. */
-static void sum_part(fused *f, int share, banyan_chunk destination)
+/* The sum over the node's tensor-parallel ranks of one share of the rank's part: where it is, which
+ * is `destination` if there is anything to add. */
+static banyan_chunk sum_part(fused *f, int share, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
+    if (grid->local_tp == 1)
+        return fused_input(f, 0, 0, share);
     for (int tp = 0; tp < grid->local_tp; tp++)
         f->a.parts[tp] = mine(f, f->at.first, tp * f->shares + share);
     f->a.parts[grid->local_tp_rank] = fused_input(f, 0, grid->local_tp_rank, share);
     add_up(f, grid->local_tp, destination);
+    return destination;
 }
 
 static void put_rows(fused *f)
@@ -200,15 +204,18 @@ static void put_rows(fused *f)
     hear(f, MESH_LOCAL_FIRST, IN_NODE);
 }
 
-/* Over all ranks of the node, of a share of the rank's part of a block for nodes of `inter_dp`. */
-static void sum_rows(fused *f, int inter_dp, int share, banyan_chunk destination)
+/* The same over all ranks of the node, of a block for nodes of `inter_dp`. */
+static banyan_chunk sum_rows(fused *f, int inter_dp, int share, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int rows = grid->inter_dp * f->shares, block = fused_block(f, grid->local_dp_rank, inter_dp);
+    if (grid->local_size == 1)
+        return fused_input(f, block, 0, share);
     for (int local = 0; local < grid->local_size; local++)
         f->a.parts[local] = mine(f, f->at.first, local * rows + inter_dp * f->shares + share);
     f->a.parts[grid->local_rank] = fused_input(f, block, grid->local_tp_rank, share);
     add_up(f, grid->local_size, destination);
+    return destination;
 }
 
 /* ---- gathering ---- */
@@ -216,16 +223,17 @@ static void sum_rows(fused *f, int inter_dp, int share, banyan_chunk destination
 static void gather_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
-    banyan_chunk own = mine(f, f->at.inter, grid->node);
-    sum_part(f, 0, own);
+    banyan_chunk own = sum_part(f, 0, mine(f, f->at.partial, 0));
     EACH_OTHER(grid->nodes, grid->node, node)
     put(f, node * grid->local_size + grid->local_rank, f->at.inter, grid->node, own);
     tell(f, MESH_NODES_FIRST, AMONG_NODES);
     go_on(f);
     hear(f, MESH_NODES_FIRST, AMONG_NODES);
     for (int dp = 0; dp < grid->inter_dp; dp++) {
-        for (int tp = 0; tp < grid->inter_tp; tp++)
-            f->a.parts[tp] = mine(f, f->at.inter, fused_node_number(f, tp, dp));
+        for (int tp = 0; tp < grid->inter_tp; tp++) {
+            int node = fused_node_number(f, tp, dp);
+            f->a.parts[tp] = node == grid->node ? own : mine(f, f->at.inter, node);
+        }
         add_up(f, grid->inter_tp, mine(f, f->at.gathered, dp));
     }
 }
@@ -237,16 +245,15 @@ static void gather_in_shares(fused *f)
     int own_dp = grid->inter_dp_rank, own_tp = grid->inter_tp_rank;
     int shown = own_dp * f->shares + own_tp;
     EACH_OTHER(grid->inter_tp, own_tp, tp)
-    {
-        sum_part(f, tp, mine(f, f->at.partial, tp));
-        put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node, mine(f, f->at.partial, tp));
-    }
-    sum_part(f, own_tp, mine(f, f->at.inter, grid->node));
+    put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node,
+        sum_part(f, tp, mine(f, f->at.partial, tp)));
+    banyan_chunk own = sum_part(f, own_tp, mine(f, f->at.partial, own_tp));
     tell(f, MESH_NODES_FIRST, AMONG_TP_NODES);
     go_on(f);
     hear(f, MESH_NODES_FIRST, AMONG_TP_NODES);
     for (int tp = 0; tp < grid->inter_tp; tp++)
         f->a.parts[tp] = mine(f, f->at.inter, fused_node_number(f, tp, own_dp));
+    f->a.parts[own_tp] = own;
     add_up(f, grid->inter_tp, mine(f, f->at.gathered, shown));
     EACH_OTHER(grid->nodes, grid->node, node)
     put(f, node * grid->local_size + grid->local_rank, f->at.gathered, shown,
@@ -289,34 +296,41 @@ static void gather_by_parts(fused *f)
     else if (f->grid.nodes > 1)
         gather_between_nodes(f);
     else
-        sum_part(f, 0, mine(f, f->at.gathered, 0));
+        (void)sum_part(f, 0, mine(f, f->at.gathered, 0));
     gather_in_node(f);
 }
 
 /* ---- scattering ---- */
 
-/* A node's sums go to the nodes whose rows they are, all of them or their shares, and those add up
- * what all nodes have sent. */
+/* The node's sum of a row goes to the nodes whose it is: all of them, or the one whose share it is.
+ */
+static banyan_chunk send_row(fused *f, int row)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int dp = row / f->shares, share = row % f->shares;
+    banyan_chunk sum = sum_rows(f, dp, share, mine(f, f->at.partial, row));
+    for (int tp = 0; tp < grid->inter_tp; tp++) {
+        int node = fused_node_number(f, tp, dp);
+        if (node != grid->node && (tp == share || !f->two_shots))
+            put(f, fused_node(f, tp, dp), f->at.inter, grid->node, sum);
+    }
+    return sum;
+}
+
+/* Who gets a row from all nodes adds it up. */
 static void scatter_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own_share = f->two_shots ? grid->inter_tp_rank : 0;
     int own_row = grid->inter_dp_rank * f->shares + own_share;
-    for (int row = 0; row < grid->inter_dp * f->shares; row++)
-        sum_rows(f, row / f->shares, row % f->shares,
-                 row == own_row ? mine(f, f->at.inter, grid->node) : mine(f, f->at.partial, row));
-    EACH_OTHER(grid->nodes, grid->node, node)
-    {
-        int share = f->two_shots ? node % grid->inter_tp : 0;
-        int row = node / grid->inter_tp * f->shares + share;
-        put(f, node * grid->local_size + grid->local_rank, f->at.inter, grid->node,
-            row == own_row ? mine(f, f->at.inter, grid->node) : mine(f, f->at.partial, row));
-    }
+    EACH_OTHER(grid->inter_dp * f->shares, own_row, row)
+    (void)send_row(f, row);
+    banyan_chunk own = send_row(f, own_row);
     tell(f, MESH_NODES_FIRST, AMONG_NODES);
     go_on(f);
     hear(f, MESH_NODES_FIRST, AMONG_NODES);
     for (int node = 0; node < grid->nodes; node++)
-        f->a.parts[node] = mine(f, f->at.inter, node);
+        f->a.parts[node] = node == grid->node ? own : mine(f, f->at.inter, node);
     add_up(f, grid->nodes, mine(f, f->at.gathered, own_share));
 }
 
@@ -356,7 +370,7 @@ static void scatter_by_parts(fused *f)
     if (f->grid.nodes > 1)
         scatter_between_nodes(f);
     else
-        sum_rows(f, 0, 0, mine(f, f->at.gathered, 0));
+        (void)sum_rows(f, 0, 0, mine(f, f->at.gathered, 0));
     if (f->two_shots)
         share_between_nodes(f);
     share_in_node(f);
