@@ -6,7 +6,7 @@
 #include "mixed/grid.h"
 
 /* Measured: as for the communicator's pipelines. */
-#define UNIT_BYTES (UINT64_C(64) << 10)
+#define UNIT_BYTES (UINT64_C(128) << 10)
 
 /* ---- who is who ---- */
 

@@ -11,7 +11,7 @@
 #include "world/control.h"
 
 /* Up to so many bytes of b rows packets are faster than signals. Measured. */
-#define PACKETS_MOST (UINT64_C(8) << 10)
+#define PACKETS_MOST (UINT64_C(1) << 10)
 /* What programs of units are loaded for at least: their scratch hardly depends on it. */
 #define UNITS_LEAST (UINT64_C(4) << 20)
 
