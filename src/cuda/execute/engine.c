@@ -215,9 +215,35 @@ bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t 
            UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
 }
 
-bool engine_is_alone(const cuda_engine *engine)
+/* Whose engines a device has: threads stand for the ranks that they are. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_t first[DRIVER_DEVICES_MAX]; /* of the threads that have opened some */
+    atomic_bool shared[DRIVER_DEVICES_MAX];
+} openers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void count_open(int device)
 {
-    return atomic_load(&open_engines[engine->device]) == 1;
+    pthread_mutex_lock(&openers.lock);
+    if (atomic_fetch_add(&open_engines[device], 1) == 0) {
+        openers.first[device] = pthread_self();
+        atomic_store(&openers.shared[device], false);
+    } else if (!pthread_equal(openers.first[device], pthread_self())) {
+        atomic_store(&openers.shared[device], true);
+    }
+    pthread_mutex_unlock(&openers.lock);
+}
+
+static void count_closed(int device)
+{
+    pthread_mutex_lock(&openers.lock);
+    atomic_fetch_sub(&open_engines[device], 1);
+    pthread_mutex_unlock(&openers.lock);
+}
+
+bool engine_has_device(const cuda_engine *engine)
+{
+    return !atomic_load(&openers.shared[engine->device]);
 }
 
 static void close_engine(void *opened)
@@ -238,7 +264,7 @@ static void close_engine(void *opened)
         driver.cuStreamDestroy(engine->stream);
         driver_leave();
     }
-    atomic_fetch_sub(&open_engines[engine->device], 1);
+    count_closed(engine->device);
     engine_free_pinned(engine);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->ports_lock);
@@ -267,7 +293,7 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
     }
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ports_lock, NULL);
-    atomic_fetch_add(&open_engines[device], 1);
+    count_open(device);
     status = take_parts(engine);
     if (status != BANYAN_OK) {
         close_engine(engine);

@@ -141,8 +141,8 @@ banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t
 /* May a launch of so many thread blocks, of which the device has room for `room`, begin while the
  * one before it in its stream still runs? */
 bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room);
-/* Does this process have no other engine on the device? */
-bool engine_is_alone(const cuda_engine *engine);
+/* Are all engines that this process has on the device one rank's, as far as that can be seen? */
+bool engine_has_device(const cuda_engine *engine);
 /* A run was queued. */
 void engine_was_launched(cuda_engine *engine);
 

@@ -229,7 +229,7 @@ static banyan_status queue_copies(queued *q, uint32_t index)
 banyan_status staged_queue(const cuda_program *program, const engine_run *run, CUstream stream)
 {
     const cuda_engine *engine = program->plan->engine;
-    bool forks = engine_is_alone(engine);
+    bool forks = engine_has_device(engine);
     queued q = {.program = program,
                 .engine = engine,
                 .of = program->staged,
