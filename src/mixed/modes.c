@@ -245,5 +245,5 @@ banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, ui
         if (mode_is_valid(mixed, op, wanted[i], reason, sizeof reason))
             return wanted[i];
     }
-    return BANYAN_MIXED_WORLD_NCCL;
+    return BANYAN_MIXED_FEWEST_WAITS;
 }

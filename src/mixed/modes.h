@@ -25,7 +25,8 @@ bool mode_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_m
 /* INVALID says why not. */
 banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode);
 
-/* What serves so many bytes of b rows when nothing has been measured; docs/mixed.md has it. */
+/* What serves so many bytes of b rows when nothing has been measured; docs/mixed.md has it. Fewest
+ * waits when nothing is valid. */
 banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, uint64_t bytes);
 
 #endif

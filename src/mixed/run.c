@@ -297,9 +297,11 @@ static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor
     RETURN_IF_FAILED(check_call(&from, &to, &call));
     if (call.elems == 0)
         return BANYAN_OK;
-    if (mode == BANYAN_MIXED_AUTO)
+    if (mode == BANYAN_MIXED_AUTO) {
         RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(
             mixed, op, call.elems * banyan_dtype_bytes(mixed->setup.dtype), &call.mode));
+        RETURN_IF_FAILED(mode_check(mixed, op, call.mode));
+    }
     if (mode_is_fused(call.mode))
         return mixed->ops->run(mixed->engine, &call, stream);
     return through_collectives(mixed, &call, stream);

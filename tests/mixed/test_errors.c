@@ -337,6 +337,44 @@ static void single_collectives_have_modes_of_their_own(void **state)
     ranks_run(2, refuse_single, NULL);
 }
 
+/* ---- several machines ---- */
+
+static void meet_across_machines(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = rank;
+    options.world_size = count;
+    options.unique_id = id;
+    options.node = rank < 2 ? "here" : "there";
+    mixed_case c = {0};
+    banyan_mixed_options how = BANYAN_MIXED_OPTIONS_INIT;
+    banyan_mixed_mode mode;
+    size_t modes;
+    mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_AUTO, DATA_WHOLE, 2, 3, false};
+    CHECK_OK(banyan_world_open(&options, &c.world));
+    case_open(&c, &how, 100);
+    CHECK(c.grid.nodes == 2 && c.grid.local_tp == 2 && c.grid.inter_tp == 2);
+    CHECK(c.grid.node == rank / 2);
+    CHECK_OK(banyan_mixed_valid_modes(c.mixed, BANYAN_MIXED_ALLREDUCE, &mode, 1, &modes));
+    CHECK(modes == 0);
+    CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID, "the host's programs are of one machine");
+    call.mode = BANYAN_MIXED_WORLD;
+    CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID,
+                "communicators are of one machine, and its ranks are on 2");
+    case_close(&c);
+    CHECK_OK(banyan_world_close(c.world));
+}
+
+static void hosts_of_several_machines_have_no_modes(void **state)
+{
+    (void)state;
+    int statuses[4];
+    ranks_fork(4, meet_across_machines, NULL, statuses);
+    for (int rank = 0; rank < 4; rank++)
+        CHECK(statuses[rank] == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +385,7 @@ int main(void)
         cmocka_unit_test(closing_twice_is_an_error),
         cmocka_unit_test(wrong_calls_are_refused_before_anything_moves),
         cmocka_unit_test(single_collectives_have_modes_of_their_own),
+        cmocka_unit_test(hosts_of_several_machines_have_no_modes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
