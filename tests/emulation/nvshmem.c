@@ -121,6 +121,11 @@ int nvshmem_my_pe(void)
     return world.rank;
 }
 
+int nvshmem_n_pes(void)
+{
+    return world.ranks;
+}
+
 void *nvshmem_malloc(size_t bytes)
 {
     size_t at = world.used, wanted = (bytes + 4095) / 4096 * 4096;
@@ -142,9 +147,21 @@ static void add(const void *given)
     __atomic_add_fetch(made->word, made->value, __ATOMIC_SEQ_CST);
 }
 
+static void set(const void *given)
+{
+    const addition *made = given;
+    __atomic_store_n(made->word, made->value, __ATOMIC_SEQ_CST);
+}
+
 static void *at_rank(const void *here, int rank)
 {
     return heap_of(rank) + ((const char *)here - heap_of(world.rank));
+}
+
+/* All heaps are mapped. */
+void *nvshmem_ptr(const void *here, int pe)
+{
+    return at_rank(here, pe);
 }
 
 /* A call that fails here ends the process, as there is no status to return. */
@@ -156,12 +173,14 @@ static void check(CUresult result)
 
 void nvshmemx_signal_op_on_stream(uint64_t *word, uint64_t value, int how, int pe, CUstream stream)
 {
-    static const struct emulated_kernel kernel = {add, sizeof(addition)};
-    if (how != NVSHMEM_ADD)
+    static const struct emulated_kernel adds = {add, sizeof(addition)};
+    static const struct emulated_kernel sets = {set, sizeof(addition)};
+    if (how != NVSHMEM_ADD && how != NVSHMEM_SET)
         abort();
+    const struct emulated_kernel *kernel = how == NVSHMEM_ADD ? &adds : &sets;
     addition made = {at_rank(word, pe), value};
     void *params[] = {&made};
-    check(world.launch((CUfunction)(uintptr_t)&kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    check(world.launch((CUfunction)(uintptr_t)kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
 void nvshmemx_putmem_signal_on_stream(void *to, const void *from, size_t bytes, uint64_t *word,

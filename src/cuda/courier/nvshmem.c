@@ -47,7 +47,7 @@ static banyan_status find_functions(void *library, const char *name)
 #define FIND(result, function, arguments)                                                          \
     *(void **)&all->function = dlsym(library, #function);                                          \
     if (!all->function)                                                                            \
-        return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "pipeline: %s has no %s", name, #function);
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "nvshmem: %s has no %s", name, #function);
     NVSHMEM_FUNCTIONS(FIND)
 #undef FIND
     return BANYAN_OK;
@@ -63,7 +63,7 @@ static banyan_status load(void)
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "pipeline: there is no NVSHMEM 3 (%s); BANYAN_NVSHMEM says where "
+                                "nvshmem: there is no NVSHMEM 3 (%s); BANYAN_NVSHMEM says where "
                                 "its host library is",
                                 dlerror());
     banyan_status status = find_functions(library, name);
@@ -103,7 +103,7 @@ static banyan_status check_processes(banyan_world *world)
         for (int other = 0; other < rank && status == BANYAN_OK; other++)
             if (memcmp(&all[rank], &all[other], sizeof *all) == 0)
                 status = banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                          "pipeline: ranks %d and %d are one process, and NVSHMEM "
+                                          "nvshmem: ranks %d and %d are one process, and NVSHMEM "
                                           "wants one for each",
                                           other, rank);
     free(all);
@@ -143,23 +143,46 @@ static banyan_status tell_all(banyan_world *world, banyan_status mine, session_w
 
 /* ---- initialising ---- */
 
-static banyan_status check_own(int device)
+/* Somebody else's, for just these ranks. */
+static banyan_status adopt(banyan_world *world, int device)
+{
+    const nvshmem_functions *all = &session.functions;
+    if (all->nvshmemx_init_status() < NVSHMEM_STATUS_READY)
+        return banyan_error_set(BANYAN_ERR_NVSHMEM,
+                                "nvshmem: it is said to be initialised, and is not");
+    int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
+    int pe = all->nvshmem_my_pe(), pes = all->nvshmem_n_pes();
+    if (pe != rank || pes != ranks)
+        return banyan_error_set(BANYAN_ERR_NVSHMEM,
+                                "nvshmem: it has been initialised as rank %d of %d, and this is "
+                                "rank %d of %d",
+                                pe, pes, rank, ranks);
+    session.state = SESSION_READY;
+    session.device = device;
+    session.ranks = pes;
+    session.pe = pe;
+    return BANYAN_OK;
+}
+
+static banyan_status check_own(banyan_world *world, int device, const nvshmem_start *start)
 {
     if (session.state == SESSION_BROKEN)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "pipeline: an earlier call of NVSHMEM has not ended well in this "
+                                "nvshmem: an earlier call of NVSHMEM has not ended well in this "
                                 "process");
     if (session.state == SESSION_READY && session.device != device)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "pipeline: NVSHMEM has device %d in this process, and cannot have "
+                                "nvshmem: NVSHMEM has device %d in this process, and cannot have "
                                 "device %d, too",
                                 session.device, device);
     banyan_status status = load();
+    if (status == BANYAN_OK && start->is_there)
+        return adopt(world, device);
     if (status != BANYAN_OK || session.state == SESSION_READY)
         return status;
     if (session.functions.nvshmemx_init_status() >= NVSHMEM_STATUS_READY)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "pipeline: somebody else has initialised NVSHMEM in this process");
+                                "nvshmem: somebody else has initialised NVSHMEM in this process");
     return BANYAN_OK;
 }
 
@@ -169,7 +192,7 @@ static banyan_status check_all(const session_word *all, int ranks)
         bool is_ready = all[rank].state == SESSION_READY;
         if (all[rank].state != all[0].state || (is_ready && all[rank].ranks != ranks))
             return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                    "pipeline: NVSHMEM has been initialised for other ranks: rank "
+                                    "nvshmem: NVSHMEM has been initialised for other ranks: rank "
                                     "%d is one of %d, and this world has %d",
                                     rank, all[rank].ranks, ranks);
     }
@@ -197,9 +220,11 @@ static void call_init(void *argument)
 }
 
 /* On one machine no network is needed. */
-static void set_environment(const banyan_world *world)
+static void set_environment(const banyan_world *world, const nvshmem_start *start)
 {
     setenv("NVSHMEM_DISABLE_NVLS", "1", 1);
+    if (start->sets_ibgda)
+        setenv("NVSHMEM_IB_ENABLE_IBGDA", start->ibgda ? "1" : "0", 1);
     if (banyan_world_node_count(world) > 1)
         return;
     setenv("NVSHMEM_REMOTE_TRANSPORT", "none", 0);
@@ -226,9 +251,9 @@ static banyan_status share_id(banyan_world *world)
 }
 
 /* Collective, but for the end: ranks may differ in how it went. */
-static banyan_status initialise(banyan_world *world, int device)
+static banyan_status initialise(banyan_world *world, int device, const nvshmem_start *start)
 {
-    set_environment(world);
+    set_environment(world, start);
     banyan_status status = share_id(world);
     if (status != BANYAN_OK)
         return status;
@@ -272,7 +297,7 @@ static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
 {
     if (session.block_count == BLOCKS_MAX)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "pipeline: %d blocks of NVSHMEM's memory are in use", BLOCKS_MAX);
+                                "nvshmem: %d blocks of NVSHMEM's memory are in use", BLOCKS_MAX);
     *number = session.block_count++;
     session_block *block = &session.blocks[*number];
     block->bytes = bytes;
@@ -290,16 +315,16 @@ static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
 /* ---- both ---- */
 
 /* Collective: every step is agreed on before the next. */
-static banyan_status take(banyan_world *world, int device, size_t bytes, session_word *all,
-                          int *number)
+static banyan_status take(banyan_world *world, int device, const nvshmem_start *start, size_t bytes,
+                          session_word *all, int *number)
 {
     int ranks = banyan_world_size(world);
-    banyan_status status = tell_all(world, check_own(device), all);
+    banyan_status status = tell_all(world, check_own(world, device, start), all);
     if (status == BANYAN_OK)
         status = check_all(all, ranks);
     if (status != BANYAN_OK)
         return status;
-    status = session.state == SESSION_READY ? BANYAN_OK : initialise(world, device);
+    status = session.state == SESSION_READY ? BANYAN_OK : initialise(world, device, start);
     all[0].free_blocks = free_blocks(bytes);
     status = tell_all(world, status, all);
     if (status != BANYAN_OK)
@@ -313,11 +338,12 @@ static banyan_status take(banyan_world *world, int device, size_t bytes, session
     return BANYAN_OK;
 }
 
-static banyan_status take_locked(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                                 session_word *all, nvshmem_part *part)
+static banyan_status take_locked(banyan_world *world, int device, const nvshmem_start *start,
+                                 size_t bytes, size_t zero_bytes, session_word *all,
+                                 nvshmem_part *part)
 {
     int number = 0, ranks = banyan_world_size(world);
-    banyan_status status = take(world, device, bytes, all, &number);
+    banyan_status status = take(world, device, start, bytes, all, &number);
     if (status != BANYAN_OK)
         return status;
     session_block *block = &session.blocks[number];
@@ -334,8 +360,8 @@ static banyan_status take_locked(banyan_world *world, int device, size_t bytes, 
     return BANYAN_OK;
 }
 
-banyan_status nvshmem_take(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                           nvshmem_part *part)
+banyan_status nvshmem_take(banyan_world *world, int device, const nvshmem_start *start,
+                           size_t bytes, size_t zero_bytes, nvshmem_part *part)
 {
     size_t ranks = (size_t)banyan_world_size(world);
     session_word *all = calloc(ranks, sizeof *all);
@@ -348,7 +374,7 @@ banyan_status nvshmem_take(banyan_world *world, int device, size_t bytes, size_t
         status = check_processes(world);
     if (status == BANYAN_OK) {
         pthread_mutex_lock(&session.lock);
-        status = take_locked(world, device, bytes, zero_bytes, all, &made);
+        status = take_locked(world, device, start, bytes, zero_bytes, all, &made);
         pthread_mutex_unlock(&session.lock);
     }
     free(all);

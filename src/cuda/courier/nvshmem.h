@@ -35,6 +35,7 @@ _Static_assert(sizeof(nvshmem_id) == 128, "NVSHMEM's unique id");
 _Static_assert(sizeof(nvshmem_attributes) == 144, "NVSHMEM's attributes");
 
 #define NVSHMEM_WITH_ID (1u << 3)
+#define NVSHMEM_SET 9
 #define NVSHMEM_ADD 10
 #define NVSHMEM_STATUS_READY 2 /* this or more */
 
@@ -45,6 +46,8 @@ _Static_assert(sizeof(nvshmem_attributes) == 144, "NVSHMEM's attributes");
     X(int, nvshmemx_hostlib_init_attr, (unsigned flags, nvshmem_attributes *))                     \
     X(int, nvshmemx_init_status, (void))                                                           \
     X(int, nvshmem_my_pe, (void))                                                                  \
+    X(int, nvshmem_n_pes, (void))                                                                  \
+    X(void *, nvshmem_ptr, (const void *here, int pe))                                             \
     X(void *, nvshmem_malloc, (size_t bytes))                                                      \
     X(void, nvshmemx_putmem_signal_on_stream,                                                      \
       (void *to, const void *from, size_t bytes, uint64_t *word, uint64_t value, int how, int pe,  \
@@ -66,6 +69,12 @@ typedef struct nvshmem_part {
     int block;
 } nvshmem_part;
 
+/* How NVSHMEM starts in this process. */
+typedef struct nvshmem_start {
+    bool is_there; /* somebody else has initialised it, for the ranks of this world; else we do */
+    bool sets_ibgda, ibgda; /* NVSHMEM_IB_ENABLE_IBGDA, before we do */
+} nvshmem_start;
+
 /* At least `bytes` of symmetric memory, the first `zero_bytes` of it zero here. NVSHMEM is loaded
  * and initialised when the process first asks, over the world's control plane and without
  * multicast; it takes one set of ranks, each a process with a device of its own, until they end.
@@ -73,8 +82,8 @@ typedef struct nvshmem_part {
  * all ranks. Collective; ranks agree on the status afterwards. UNSUPPORTED says what is missing. A
  * call of NVSHMEM that waits for a rank ends with the world, or at its timeout, and NVSHMEM is not
  * used again. */
-banyan_status nvshmem_take(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                           nvshmem_part *part);
+banyan_status nvshmem_take(banyan_world *world, int device, const nvshmem_start *start,
+                           size_t bytes, size_t zero_bytes, nvshmem_part *part);
 /* Local. Zeroed is ignored. */
 void nvshmem_give_back(nvshmem_part *part);
 

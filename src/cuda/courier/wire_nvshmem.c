@@ -13,7 +13,8 @@ static banyan_status wire_open(banyan_world *world, int device, size_t bytes, si
     if (!part)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes",
                                 sizeof *part);
-    banyan_status status = nvshmem_take(world, device, bytes, zero_bytes, part);
+    banyan_status status =
+        nvshmem_take(world, device, &(nvshmem_start){0}, bytes, zero_bytes, part);
     if (status != BANYAN_OK) {
         free(part);
         return status;

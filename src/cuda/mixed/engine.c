@@ -100,7 +100,7 @@ static banyan_status begin_anew(cuda_mixed *engine)
     __atomic_store_n(engine->stop, 0, __ATOMIC_RELEASE);
     RETURN_IF_FAILED(
         DRIVER(engine->device, cuMemsetD8Async, engine->block, 0, bytes, engine->stream));
-    if (engine->has_parts)
+    if (engine->has_parts && engine->buffer_bytes > 0)
         RETURN_IF_FAILED(
             mixed_clear(engine, engine->parts[engine->rank], MIXED_TURNS * engine->buffer_bytes));
     return DRIVER(engine->device, cuStreamSynchronize, engine->stream);
@@ -111,8 +111,9 @@ static banyan_status watch_again(cuda_mixed *engine)
     watch_end(engine->watching);
     engine->watching = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    return engine->ranks > 1 && world ? watch_world(world, engine->stop, &engine->watching)
-                                      : BANYAN_OK;
+    return (engine->ranks > 1 || engine->setup->grid.nodes > 1) && world
+               ? watch_world(world, engine->stop, &engine->watching)
+               : BANYAN_OK;
 }
 
 static banyan_status take_parts(cuda_mixed *engine)
@@ -122,7 +123,10 @@ static banyan_status take_parts(cuda_mixed *engine)
         DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING));
     RETURN_IF_FAILED(load_kernels(engine));
     RETURN_IF_FAILED(take_memory(engine));
-    engine->buffer_bytes = mixed_buffer_bytes(engine);
+    if (engine->setup->grid.nodes > 1)
+        nodes_size(engine);
+    else
+        engine->buffer_bytes = mixed_buffer_bytes(engine);
     return begin_anew(engine);
 }
 
@@ -132,6 +136,7 @@ static void close_engine(void *opened)
     if (!engine)
         return;
     watch_end(engine->watching);
+    nodes_close(engine);
     if (driver_enter(engine->device) == BANYAN_OK) {
         mixed_nccl_close(engine);
         if (engine->stream)
@@ -182,15 +187,12 @@ static banyan_status open_engine(const mixed_engine_setup *setup, void **opened)
 
 /* ---- symmetric memory ---- */
 
-static bool fits(const cuda_mixed *engine)
-{
-    return engine->setup->grid.nodes == 1 && engine->ranks <= MIXED_RANKS_MAX;
-}
-
 static uint64_t room(const void *opened)
 {
     const cuda_mixed *engine = opened;
-    return fits(engine) ? MIXED_TURNS * engine->buffer_bytes : 0;
+    if (engine->setup->grid.nodes > 1)
+        return nodes_room(engine);
+    return engine->ranks <= MIXED_RANKS_MAX ? MIXED_TURNS * engine->buffer_bytes : 0;
 }
 
 /* Peers write here as soon as they may run. */
@@ -224,11 +226,7 @@ static void leave_worlds(void *opened)
 
 static banyan_status init_nvshmem(void *opened)
 {
-    const cuda_mixed *engine = opened;
-    return banyan_error_set(BANYAN_ERR_NVSHMEM,
-                            "cuda: mixed collectives on device %d do not go between nodes through "
-                            "NVSHMEM",
-                            engine->device);
+    return nodes_open(opened);
 }
 
 /* ---- running ---- */
@@ -246,7 +244,7 @@ static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, 
     const banyan_mixed_grid *grid = &engine->setup->grid;
     (void)op;
     if (grid->nodes > 1)
-        return say(reason, reason_bytes, "GPUs have it inside one node alone");
+        return nodes_have(engine, mode, reason, reason_bytes);
     if (engine->ranks > MIXED_RANKS_MAX)
         return say(reason, reason_bytes, "a node has more GPUs than its kernels address");
     if (engine->ranks > 1 && !engine->has_parts)
@@ -267,10 +265,9 @@ static void check(void *opened, mixed_report *report)
     *report = (mixed_report){.verdict = MIXED_FINE};
     if (end == 0)
         return;
-    const banyan_mixed_grid *grid = &engine->setup->grid;
     *report = (mixed_report){
         .verdict = end == 1 ? MIXED_LATE : MIXED_STOPPED, /* as banyan_device_end */
-        .rank = (int)failure->rank + grid->node * grid->local_size,
+        .rank = (int)failure->rank,
         .waited_ns = failure->waited_ns,
         .op = (banyan_mixed_op)failure->op,
         .mode = (banyan_mixed_mode)failure->mode,

@@ -5,6 +5,7 @@
 #include "cuda/copy/nccl_session.h"
 #include "cuda/driver.h"
 #include "cuda/mixed/kernel.h"
+#include "cuda/mixed/nodes.h"
 #include "cuda/watch.h"
 #include "mixed/engine.h"
 
@@ -37,6 +38,7 @@ typedef struct cuda_mixed {
     char *parts[MIXED_RANKS_MAX];
 
     nccl_session *nccl[MIXED_GROUPS];
+    cuda_nodes nodes;
 } cuda_mixed;
 
 /* run.c: at least 1 element. */

@@ -38,7 +38,7 @@ typedef struct mixed_state {
 /* Pinned; written by the first wait that fails. */
 typedef struct mixed_failure {
     uint32_t end;  /* enum banyan_device_end; 0: all is well. Written last */
-    uint32_t rank; /* of the node */
+    uint32_t rank; /* of the world */
     uint64_t waited_ns;
     uint32_t op, mode;
 } mixed_failure;
@@ -129,6 +129,8 @@ typedef enum mixed_kernel {
     MIXED_WAITS_ANY,
     MIXED_BYTES,
     MIXED_BYTES_ANY,
+    MIXED_NODES,
+    MIXED_NODES_ANY,
     MIXED_UNTYPED, /* those that follow */
     MIXED_PACKETS = MIXED_UNTYPED,
     MIXED_TILES,

@@ -3,6 +3,7 @@
 #define CUDA_MIXED_KERNELS_CUH
 
 #include "cuda/mixed/bytes.cuh"
+#include "cuda/mixed/nodes.cuh"
 #include "cuda/mixed/waits.cuh"
 
 #define MIXED_DEFINE_KERNEL(name, function, args_type, ...)                                        \
@@ -19,6 +20,8 @@
     MIXED_DEFINE_KERNEL(mixed_bytes_##type, bytes, mixed_bytes_args, banyan_device_##type, false)  \
     MIXED_DEFINE_KERNEL(mixed_bytes_any_##type, bytes, mixed_bytes_args, banyan_device_##type,     \
                         true)                                                                      \
+    MIXED_DEFINE_KERNEL(mixed_nodes_##type, nodes, nodes_args, banyan_device_##type, false)        \
+    MIXED_DEFINE_KERNEL(mixed_nodes_any_##type, nodes, nodes_args, banyan_device_##type, true)     \
                                                                                                    \
     const void *mixed_kernel_##type(mixed_kernel kernel)                                           \
     {                                                                                              \
@@ -29,6 +32,10 @@
             return DEVICE_KERNEL(mixed_waits_any_##type, mixed_waits_args);                        \
         case MIXED_BYTES:                                                                          \
             return DEVICE_KERNEL(mixed_bytes_##type, mixed_bytes_args);                            \
+        case MIXED_NODES:                                                                          \
+            return DEVICE_KERNEL(mixed_nodes_##type, nodes_args);                                  \
+        case MIXED_NODES_ANY:                                                                      \
+            return DEVICE_KERNEL(mixed_nodes_any_##type, nodes_args);                              \
         default:                                                                                   \
             return DEVICE_KERNEL(mixed_bytes_any_##type, mixed_bytes_args);                        \
         }                                                                                          \

@@ -370,7 +370,8 @@ banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
 {
     const cuda_mixed *engine = opened;
     RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status = run_parts(engine, call, stream);
+    banyan_status status = engine->setup->grid.nodes > 1 ? nodes_run(engine, call, stream)
+                                                         : run_parts(engine, call, stream);
     driver_leave();
     return status;
 }

@@ -1,0 +1,249 @@
+/* Memory for messages between nodes and inside them, and launches that carry them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/mixed/engine.h"
+
+#define TURNS 2
+#define TURN_MOST (UINT64_C(64) << 20) /* bytes of a turn's slots */
+#define SLOT_LEAST (UINT64_C(4) << 10)
+#define TILE_LEAST (UINT64_C(4) << 10)
+#define POSTED_TILES 8 /* of a message, when the host makes the puts */
+#define POSTED_LEAST (UINT64_C(64) << 10)
+#define TRIAL_BYTES 64
+
+static uint64_t up(uint64_t value, uint64_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* ---- how much ---- */
+
+static bool grid_has(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+{
+    return mode == BANYAN_MIXED_FEWEST_WAITS ||
+           (mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES && grid->local_tp > 1) ||
+           (mode == BANYAN_MIXED_FEWEST_BYTES && grid->inter_tp > 1);
+}
+
+void nodes_size(cuda_mixed *engine)
+{
+    const banyan_mixed_grid *grid = &engine->setup->grid;
+    cuda_nodes *nodes = &engine->nodes;
+    nodes->places = (nodes_places){
+        .grid = grid,
+        .rank = grid->node * grid->local_size + grid->local_rank,
+        .ranks = grid->nodes * grid->local_size,
+    };
+    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+        if (!grid_has(grid, (banyan_mixed_mode)mode))
+            continue;
+        int slots = 2 * nodes_slots(grid, (banyan_mixed_mode)mode); /* half of them staged */
+        uint64_t bytes =
+            (uint64_t)slots * nodes_cell_bytes(grid, (banyan_mixed_mode)mode, engine->most_bytes);
+        nodes->slots = slots > nodes->slots ? slots : nodes->slots;
+        nodes->slots_bytes = bytes > nodes->slots_bytes ? bytes : nodes->slots_bytes;
+    }
+    uint64_t least = (uint64_t)nodes->slots * SLOT_LEAST;
+    if (nodes->slots_bytes > TURN_MOST)
+        nodes->slots_bytes = TURN_MOST;
+    if (nodes->slots_bytes < least)
+        nodes->slots_bytes = least;
+    nodes->slots_at = up((uint64_t)nodes->slots * NODES_TILES * sizeof(uint64_t), MIXED_UNIT);
+    nodes->turn_bytes = up(nodes->slots_at + nodes->slots_bytes, 4096);
+}
+
+uint64_t nodes_room(const cuda_mixed *engine)
+{
+    return engine->nodes.places.ranks <= MIXED_RANKS_MAX
+               ? TURNS * engine->nodes.turn_bytes + TRIAL_BYTES
+               : 0;
+}
+
+/* ---- opening ---- */
+
+/* What is mapped is written to by kernels, unless everything is to be put. */
+static void find_places(cuda_mixed *engine)
+{
+    nodes_places *places = &engine->nodes.places;
+    const nvshmem_part *part = &engine->nodes.part;
+    const char *way = getenv("BANYAN_MIXED_NVSHMEM");
+    bool puts = way && strcmp(way, "proxy") == 0;
+    places->own = places->from_elsewhere = part->local;
+    places->from_node = engine->parts[engine->rank];
+    for (int rank = 0; rank < places->ranks; rank++) {
+        if (rank / engine->ranks == places->rank / engine->ranks)
+            places->mapped[rank] = engine->parts[rank % engine->ranks];
+        else
+            places->mapped[rank] =
+                puts ? NULL : part->functions->nvshmem_ptr(part->local, part->pes[rank]);
+    }
+}
+
+/* Does any rank put by its host? Tiles are longer then, on all ranks. Collective. */
+static banyan_status agree_on_proxy(cuda_mixed *engine)
+{
+    cuda_nodes *nodes = &engine->nodes;
+    unsigned char mine = 0, all[MIXED_RANKS_MAX];
+    for (int rank = 0; rank < nodes->places.ranks; rank++)
+        mine |= !nodes->places.mapped[rank];
+    RETURN_IF_FAILED(
+        banyan_world_allgather(engine->setup->worlds[MIXED_WORLD], &mine, sizeof mine, all));
+    for (int rank = 0; rank < nodes->places.ranks; rank++)
+        nodes->uses_proxy |= all[rank] != 0;
+    return BANYAN_OK;
+}
+
+static banyan_status start_proxy(cuda_mixed *engine)
+{
+    cuda_nodes *nodes = &engine->nodes;
+    if (!nodes->uses_proxy)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    banyan_status status =
+        nodes_proxy_start(engine->device, &nodes->part, nodes->places.ranks,
+                          nodes->part.local + TURNS * nodes->turn_bytes, &nodes->proxy);
+    driver_leave();
+    return status;
+}
+
+static banyan_status open_parts(cuda_mixed *engine)
+{
+    cuda_nodes *nodes = &engine->nodes;
+    const mixed_engine_setup *setup = engine->setup;
+    nvshmem_start start = {.is_there = !setup->should_init_nvshmem,
+                           .sets_ibgda = true,
+                           .ibgda = setup->ib_enable_ibgda};
+    uint64_t bytes = nodes_room(engine);
+    if (bytes == 0 || !engine->has_parts)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: mixed collectives between nodes take 2 to %d ranks and "
+                                "their virtual memory, and there are %d",
+                                MIXED_RANKS_MAX, nodes->places.ranks);
+    RETURN_IF_FAILED(nvshmem_take(setup->worlds[MIXED_WORLD], engine->device, &start, bytes, bytes,
+                                  &nodes->part));
+    find_places(engine);
+    RETURN_IF_FAILED(agree_on_proxy(engine));
+    return start_proxy(engine);
+}
+
+/* What ended the world stays what it is. */
+banyan_status nodes_open(cuda_mixed *engine)
+{
+    char sentence[512];
+    banyan_status status = open_parts(engine);
+    if (status == BANYAN_OK) {
+        engine->nodes.is_ready = true;
+        return BANYAN_OK;
+    }
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    nodes_close(engine);
+    if (banyan_world_check(engine->setup->worlds[MIXED_WORLD]) == BANYAN_OK)
+        status = BANYAN_ERR_NVSHMEM;
+    return banyan_error_set(status, "%s", sentence);
+}
+
+void nodes_close(cuda_mixed *engine)
+{
+    nodes_proxy_end(engine->nodes.proxy);
+    engine->nodes.proxy = NULL;
+    engine->nodes.is_ready = false;
+    nvshmem_give_back(&engine->nodes.part);
+}
+
+bool nodes_have(const cuda_mixed *engine, banyan_mixed_mode mode, char *reason, size_t reason_bytes)
+{
+    const char *why = NULL;
+    if (!grid_has(&engine->setup->grid, mode))
+        why = "GPUs do not have it";
+    else if (engine->nodes.places.ranks > MIXED_RANKS_MAX)
+        why = "there are more GPUs than its kernels address";
+    else if (!engine->nodes.is_ready)
+        why = "NVSHMEM is not there: banyan_mixed_init_nvshmem has not been called, or failed";
+    if (why)
+        snprintf(reason, reason_bytes, "%s", why);
+    return !why;
+}
+
+/* ---- launching ---- */
+
+/* All that there is, for what this mode may need. */
+static nodes_layout layout_of(const cuda_mixed *engine, banyan_mixed_mode mode)
+{
+    int received = nodes_slots(&engine->setup->grid, mode);
+    uint64_t slots = (uint64_t)received * (engine->nodes.uses_proxy ? 2 : 1);
+    return (nodes_layout){
+        .slots_at = engine->nodes.slots_at,
+        .slot_bytes = engine->nodes.slots_bytes / slots / MIXED_UNIT * MIXED_UNIT,
+        .received = received,
+    };
+}
+
+static uint64_t tile_bytes(const cuda_mixed *engine, uint64_t cell_bytes)
+{
+    bool posts = engine->nodes.uses_proxy;
+    uint64_t least = posts ? POSTED_LEAST : TILE_LEAST;
+    uint64_t tile = up(cell_bytes / (posts ? POSTED_TILES : NODES_TILES) + 1, MIXED_UNIT);
+    return tile > least ? tile : least;
+}
+
+static banyan_status launch(const cuda_mixed *engine, const nodes_call *call, nodes_args *args,
+                            uint64_t cell_bytes, CUstream stream)
+{
+    uint64_t together = (uintptr_t)call->input | (uintptr_t)call->output | call->bytes;
+    if (engine->setup->grid.dp > 1)
+        together |= call->whole_bytes;
+    mixed_kernel kernel = together % MIXED_UNIT ? MIXED_NODES_ANY : MIXED_NODES;
+    uint32_t threads = engine->least_threads, units = (uint32_t)(args->tile_bytes / MIXED_UNIT);
+    while (threads * 2 <= engine->most_threads && threads < units)
+        threads *= 2;
+    uint64_t each = engine->room[kernel] / threads > 0 ? engine->room[kernel] / threads : 1;
+    uint64_t most = each * engine->processors < engine->most_blocks ? each * engine->processors
+                                                                    : engine->most_blocks;
+    uint64_t blocks = (cell_bytes + args->tile_bytes - 1) / args->tile_bytes;
+    void *params[] = {args};
+    return DRIVER(engine->device, cuLaunchKernel, engine->kernels[kernel],
+                  (uint32_t)(blocks < most ? blocks : most), 1, 1, threads, 1, 1, 0, stream, params,
+                  NULL);
+}
+
+static banyan_status run_part(const cuda_mixed *engine, const nodes_call *call, CUstream stream)
+{
+    uint64_t cell = nodes_cell_bytes(&engine->setup->grid, call->mode, call->bytes);
+    nodes_layout layout = layout_of(engine, call->mode);
+    nodes_args args = {
+        .base =
+            {
+                .states = engine->states,
+                .state_count = engine->most_blocks,
+                .broken = engine->broken,
+                .stop = engine->stop,
+                .failure = engine->failure,
+                .timeout_ns = engine->setup->timeout_ns,
+                .op = call->op,
+                .mode = call->mode,
+            },
+        .turn_bytes = engine->nodes.turn_bytes,
+        .tile_bytes = tile_bytes(engine, cell),
+        .queues = engine->nodes.proxy ? nodes_proxy_queues(engine->nodes.proxy) : NULL,
+    };
+    RETURN_IF_FAILED(nodes_build(&engine->nodes.places, &layout, call, &args));
+    return launch(engine, call, &args, cell, stream);
+}
+
+banyan_status nodes_run(const cuda_mixed *engine, const mixed_call *call, CUstream stream)
+{
+    uint64_t bytes = call->elems * engine->elem_bytes;
+    uint64_t most = layout_of(engine, call->mode).slot_bytes *
+                    (uint64_t)nodes_cells(&engine->setup->grid, call->mode);
+    most = most < engine->most_bytes ? most : engine->most_bytes;
+    nodes_call part = {.op = call->op, .mode = call->mode, .whole_bytes = bytes};
+    for (uint64_t at = 0; at < bytes; at += part.bytes) {
+        part.bytes = bytes - at < most ? bytes - at : most;
+        part.input = (const char *)call->input + at;
+        part.output = (char *)call->output + at;
+        RETURN_IF_FAILED(run_part(engine, &part, stream));
+    }
+    return BANYAN_OK;
+}

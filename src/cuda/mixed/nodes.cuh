@@ -1,0 +1,174 @@
+/* Between nodes: steps of tiles, with flags. */
+#ifndef CUDA_MIXED_NODES_CUH
+#define CUDA_MIXED_NODES_CUH
+
+#include <banyan/device/channel.cuh>
+
+#include "cuda/mixed/nodes_kernel.h"
+#include "cuda/mixed/run.cuh"
+
+#define NODES_BATCH 4
+
+/* One tile of a step, in one launch. */
+struct nodes_tile {
+    const nodes_args *args;
+    const nodes_step *step;
+    uint64_t shift; /* of this launch's slots and flags from the first ones */
+    uint64_t flag;
+    uint64_t at, bytes; /* in messages */
+    uint32_t number;
+};
+
+template <typename T> BANYAN_DEVICE T *nodes_shifted(T *first, uint64_t shift)
+{
+    return (T *)((uintptr_t)first + shift);
+}
+
+/* ---- waiting ---- */
+
+/* A thread a source. */
+BANYAN_DEVICE bool nodes_await(const nodes_tile *tile)
+{
+    bool failed = false;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = threadIdx.x; i < tile->step->source_count; i += blockDim.x) {
+        const nodes_source *source = &tile->args->sources[tile->step->first_source + i];
+        if (!source->flags)
+            continue;
+        const uint64_t *flag = nodes_shifted(source->flags, tile->shift) + tile->number;
+        banyan_device_wait wait = {};
+        while (!failed && banyan_device_load_acquire(flag) != tile->flag)
+            failed = !run_wait_on(&tile->args->base, &wait, (uint32_t)source->rank);
+    }
+    return !__syncthreads_or(failed);
+}
+
+/* ---- moving ---- */
+
+template <bool ANY>
+BANYAN_DEVICE uint4 nodes_load(const nodes_tile *tile, const nodes_source *source, uint64_t at)
+{
+    const char *from = nodes_shifted(source->at, source->flags ? tile->shift : 0);
+    return unit_load<ANY>(from + tile->at, at, tile->bytes);
+}
+
+template <bool ANY> BANYAN_DEVICE void nodes_store(const nodes_tile *tile, uint64_t at, uint4 unit)
+{
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < tile->step->target_count; i++) {
+        const nodes_target *target = &tile->args->targets[tile->step->first_target + i];
+        if (target->way == NODES_POSTED)
+            continue;
+        char *to = nodes_shifted(target->to, target->way == NODES_OUTPUT ? 0 : tile->shift);
+        unit_store<ANY>(to + tile->at, at, tile->bytes, unit);
+    }
+}
+
+template <typename Element, bool ANY>
+BANYAN_DEVICE uint4 nodes_sum(const nodes_tile *tile, uint64_t at)
+{
+    const nodes_source *sources = &tile->args->sources[tile->step->first_source];
+    uint32_t count = tile->step->source_count;
+    banyan_device_wide_sums<Element> sums = {};
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; first < count; first += NODES_BATCH) {
+        uint4 units[NODES_BATCH] = {};
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < NODES_BATCH; k++) {
+            if (first + k < count)
+                units[k] = nodes_load<ANY>(tile, &sources[first + k], at);
+        }
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < NODES_BATCH; k++) {
+            if (first + k == 0)
+                sums.begin(units[k]);
+            else if (first + k < count)
+                sums.template add<BANYAN_DEVICE_SUM>(units[k]);
+        }
+    }
+    return sums.end();
+}
+
+/* The only source is handed on as it is: a sum would change some bits. */
+template <typename Element, bool ANY> BANYAN_DEVICE void nodes_move(const nodes_tile *tile)
+{
+    const nodes_source *only = &tile->args->sources[tile->step->first_source];
+    BANYAN_DEVICE_LOOP
+    for (uint64_t at = threadIdx.x * MIXED_UNIT; at < tile->bytes; at += blockDim.x * MIXED_UNIT)
+        nodes_store<ANY>(tile, at,
+                         tile->step->source_count == 1 ? nodes_load<ANY>(tile, only, at)
+                                                       : nodes_sum<Element, ANY>(tile, at));
+}
+
+/* ---- telling ---- */
+
+BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target)
+{
+    const mixed_base *base = &tile->args->base;
+    banyan_device_limits limits = {base->timeout_ns, {base->broken, base->stop}};
+    banyan_port_request request = {};
+    request.source = nodes_shifted(tile->step->staged, tile->shift) + tile->at;
+    request.destination = nodes_shifted(target->to, tile->shift) + tile->at;
+    request.bytes = tile->bytes;
+    request.signal = nodes_shifted(target->flags, tile->shift) + tile->number;
+    request.run = tile->flag;
+    return banyan_device_post(&tile->args->queues[target->queue], &request, &limits);
+}
+
+/* A thread a target, when all have stored. What cannot be posted, its receiver does not get, and
+ * says so. */
+BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
+{
+    __syncthreads();
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = threadIdx.x; i < tile->step->target_count; i += blockDim.x) {
+        const nodes_target *target = &tile->args->targets[tile->step->first_target + i];
+        if (target->way == NODES_STORED)
+            banyan_device_store_release(nodes_shifted(target->flags, tile->shift) + tile->number,
+                                        tile->flag);
+        else if (target->way == NODES_POSTED)
+            (void)nodes_post(tile, target);
+    }
+}
+
+/* ---- launches ---- */
+
+template <typename Element, bool ANY>
+BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, uint64_t launches)
+{
+    nodes_tile tile = {args, step, (launches & 1) * args->turn_bytes, launches + 1, 0, 0, 0};
+    BANYAN_DEVICE_LOOP
+    for (tile.number = blockIdx.x; tile.number * args->tile_bytes < step->bytes;
+         tile.number += gridDim.x) {
+        tile.at = tile.number * args->tile_bytes;
+        tile.bytes =
+            step->bytes - tile.at < args->tile_bytes ? step->bytes - tile.at : args->tile_bytes;
+        if (!nodes_await(&tile))
+            return false;
+        nodes_move<Element, ANY>(&tile);
+        nodes_tell(&tile);
+    }
+    return true;
+}
+
+template <typename Element, bool ANY> BANYAN_DEVICE void nodes(const nodes_args *args)
+{
+    uint4 state = banyan_device_load<uint4>(&args->base.states[blockIdx.x]);
+    uint64_t launches = (uint64_t)state.y << 32 | state.x;
+    if (state.z != 0)
+        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < args->step_count; i++) {
+        if (!nodes_take<Element, ANY>(args, &args->steps[i], launches))
+            return;
+    }
+    launches++;
+    __syncthreads(); /* all have read the state */
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = blockIdx.x + threadIdx.x * gridDim.x; i < args->base.state_count;
+         i += run_threads())
+        banyan_device_store<uint2>(&args->base.states[i],
+                                   make_uint2((uint32_t)launches, (uint32_t)(launches >> 32)));
+}
+
+#endif

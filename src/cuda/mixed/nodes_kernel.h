@@ -1,0 +1,58 @@
+/* What a launch between nodes is given: steps, which all thread blocks take one after the other.
+ *
+ * A step adds up its sources, or copies the only one, tile by tile, into its targets. Ranks hand
+ * each other messages, each into a slot of its own in the receiver's memory; behind every tile of
+ * one the sender sets that tile's flag to the launch's number, which is one more at every launch,
+ * alike on all ranks. Slots and flags are there twice, and launches take them in turn: who is in
+ * launch n + 2 has ended n + 1, for which it needed something of every rank, so that all have ended
+ * n. */
+#ifndef CUDA_MIXED_NODES_KERNEL_H
+#define CUDA_MIXED_NODES_KERNEL_H
+
+#include <banyan/device/port.h>
+
+#include "cuda/mixed/kernel.h"
+
+#define NODES_TILES 64 /* of a message, at most */
+#define NODES_STEPS 96
+#define NODES_SOURCES 256
+#define NODES_TARGETS 256
+
+typedef struct nodes_source {
+    const char *at;        /* a slot of the first turn's, or the caller's memory */
+    const uint64_t *flags; /* the slot's; NULL: the caller's memory */
+    uint64_t rank;         /* whose message it is */
+} nodes_source;
+
+typedef enum nodes_way {
+    NODES_OUTPUT, /* the caller's memory */
+    NODES_STORED, /* a slot that is mapped here: data, then its flag */
+    NODES_STAGED, /* a slot of this rank's, for the proxy to read */
+    NODES_POSTED  /* a slot that is not: the proxy puts what is staged, and sets the flag */
+} nodes_way;
+
+typedef struct nodes_target {
+    char *to;
+    uint64_t *flags;
+    uint32_t way;   /* enum nodes_way */
+    uint32_t queue; /* of what is posted */
+} nodes_target;
+
+typedef struct nodes_step {
+    uint64_t bytes;
+    const char *staged; /* what is posted */
+    uint16_t first_source, source_count, first_target, target_count;
+} nodes_step;
+
+typedef struct nodes_args {
+    mixed_base base; /* `turn` and `used` of its states are the number of launches */
+    uint64_t turn_bytes;
+    uint64_t tile_bytes;
+    banyan_port_queue *queues; /* by rank */
+    uint32_t step_count, unused;
+    nodes_step steps[NODES_STEPS];
+    nodes_source sources[NODES_SOURCES];
+    nodes_target targets[NODES_TARGETS];
+} nodes_args;
+
+#endif

@@ -1,0 +1,356 @@
+/* Mixed collectives between nodes: a machine that is split into several. Every grid of 4 ranks,
+ * every valid operation and mode, by stores and by puts of the host. */
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "mixed/mixed_check.h"
+
+#define MOST_ELEMS 20000
+#define MAX_BYTES (1 << 14) /* longer calls take several launches */
+
+static const char nvshmem_way[] = "BANYAN_MIXED_NVSHMEM";
+
+static bool has_nvshmem(void)
+{
+    const char *library = getenv("BANYAN_NVSHMEM");
+    return library && access(library, R_OK) == 0;
+}
+
+static banyan_mixed_options options_for(banyan_world *world, const grid_sizes *sizes,
+                                        DLDataType dtype)
+{
+    banyan_mixed_options options = options_of(sizes, dtype);
+    options.device = gpu_device_for(banyan_world_rank(world));
+    options.max_bytes = MAX_BYTES;
+    return options;
+}
+
+static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes, DLDataType dtype)
+{
+    banyan_mixed_options options = options_for(world, sizes, dtype);
+    *c = (mixed_case){.world = world, .device = options.device};
+    c->stream = gpu_stream_create(c->device);
+    case_open(c, &options, MOST_ELEMS);
+}
+
+static void leave(mixed_case *c)
+{
+    case_close(c);
+    gpu_stream_destroy(c->device, c->stream);
+}
+
+/* ---- right ---- */
+
+struct plan_of_test {
+    uint64_t seed;
+    int calls;
+};
+
+/* Modes that GPUs have between nodes: what the grid has a use for. */
+static void check_modes(const mixed_case *c, banyan_mixed_op op)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count;
+    bool has[BANYAN_MIXED_MODES] = {false};
+    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
+    for (size_t i = 0; i < count; i++)
+        has[modes[i]] = true;
+    CHECK(has[BANYAN_MIXED_FEWEST_WAITS]);
+    CHECK(has[BANYAN_MIXED_FEWEST_LOCAL_BYTES] == (c->grid.local_tp > 1));
+    CHECK(has[BANYAN_MIXED_FEWEST_BYTES] == (c->grid.inter_tp > 1));
+}
+
+/* Each fused mode of each operation at sizes that fill no unit, one, and several launches. */
+static void run_fused(mixed_case *c)
+{
+    static const uint64_t sizes[][2] = {{1, 1}, {1, 8}, {3, 7}, {5, 1000}, {16, 1024}, {7, 2801}};
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    size_t count;
+    CHECK_OK(banyan_mixed_valid_ops(c->mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t i = 0; i < count; i++) {
+        check_modes(c, ops[i]);
+        for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+            if ((mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES && c->grid.local_tp == 1) ||
+                (mode == BANYAN_MIXED_FEWEST_BYTES && c->grid.inter_tp == 1))
+                continue;
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+                mixed_one one = {.op = ops[i],
+                                 .mode = (banyan_mixed_mode)mode,
+                                 .kind = s % 2 ? DATA_RANDOM : DATA_WHOLE,
+                                 .rows = sizes[s][0],
+                                 .row_elems = sizes[s][1]};
+                case_run(c, &one);
+                case_check_bits(c, &one);
+            }
+        }
+    }
+}
+
+static void run_grids(banyan_world *world, void *context)
+{
+    const struct plan_of_test *test = context;
+    grid_sizes grids[32];
+    random_state random = random_from(test->seed);
+    int ranks = banyan_world_size(world), count = grids_of(ranks, grids, 32);
+    for (int i = 0; i < count; i++) {
+        mixed_case c;
+        if (grids[i].nodes == 1)
+            continue;
+        enter(&c, world, &grids[i], draw_dtype(&random));
+        run_fused(&c);
+        for (int n = 0; n < test->calls; n++) {
+            mixed_one one = draw_call(&c, &random, MOST_ELEMS);
+            case_run(&c, &one);
+        }
+        leave(&c);
+    }
+}
+
+static void run_all(const char *way, int ranks)
+{
+    struct plan_of_test test = {random_seed(), gpu_is_emulated() ? 12 : 40};
+    setenv(nvshmem_way, way, 1);
+    ranks_run(ranks, run_grids, &test);
+}
+
+static void stores_carry_every_operation_and_mode(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= (gpu_count() < 4 ? gpu_count() : 4); ranks += 2)
+        run_all("", ranks);
+}
+
+static void puts_of_the_host_carry_every_operation_and_mode(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= (gpu_count() < 4 ? gpu_count() : 4); ranks += 2)
+        run_all("proxy", ranks);
+}
+
+static void replay_graphs(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    mixed_case c;
+    (void)context;
+    enter(&c, world, &grid, BANYAN_BF16);
+    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode += 2) {
+        mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
+                         .mode = (banyan_mixed_mode)mode,
+                         .rows = 3,
+                         .row_elems = 5000};
+        gpu_capture_begin(c.device, c.stream);
+        CHECK_OK(case_call(&c, &one));
+        void *graph = gpu_capture_end(c.device, c.stream);
+        for (int round = 0; round < 5; round++) {
+            case_fill(&c, &one);
+            gpu_graph_launch(c.device, graph, c.stream);
+            gpu_stream_wait(c.device, c.stream);
+            CHECK_OK(banyan_mixed_status(c.mixed));
+            case_check(&c, &one);
+        }
+        gpu_graph_destroy(c.device, graph);
+    }
+    leave(&c);
+}
+
+static void graphs_may_hold_them(void **state)
+{
+    (void)state;
+    setenv(nvshmem_way, "", 1);
+    ranks_run(2, replay_graphs, NULL);
+    setenv(nvshmem_way, "proxy", 1);
+    ranks_run(2, replay_graphs, NULL);
+}
+
+/* ---- late and dead peers ---- */
+
+static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    mixed_case c;
+    mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
+                     .mode = BANYAN_MIXED_FEWEST_WAITS,
+                     .rows = 3,
+                     .row_elems = 50};
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
+    (void)context;
+    enter(&c, world, &grid, BANYAN_F32);
+    case_run(&c, &one);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1) {
+        usleep(3000000);
+        _exit(0);
+    }
+    case_fill(&c, &one);
+    CHECK_OK(case_call(&c, &one));
+    gpu_stream_wait(c.device, c.stream);
+    CHECK_FAILS(banyan_mixed_status(c.mixed), BANYAN_ERR_TIMEOUT, "for rank 1 in allreduce");
+    CHECK_FAILS(case_call(&c, &one), BANYAN_ERR_TIMEOUT, "(fewest_waits)");
+    banyan_mixed_close(c.mixed);
+    banyan_world_close(world);
+}
+
+static void die(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    mixed_case c;
+    mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
+                     .mode = BANYAN_MIXED_FEWEST_BYTES,
+                     .rows = 3,
+                     .row_elems = 50};
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(30000000000));
+    (void)context;
+    enter(&c, world, &grid, BANYAN_F32);
+    case_run(&c, &one);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1)
+        raise(SIGKILL);
+    case_fill(&c, &one);
+    banyan_status status = case_call(&c, &one);
+    gpu_stream_wait(c.device, c.stream);
+    if (status == BANYAN_OK)
+        status = banyan_mixed_status(c.mixed);
+    CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
+    banyan_mixed_close(c.mixed);
+    banyan_world_close(world);
+}
+
+static void a_late_or_dead_peer_is_named(void **state)
+{
+    int statuses[2];
+    (void)state;
+    for (int puts = 0; puts < 2; puts++) {
+        setenv(nvshmem_way, puts ? "proxy" : "", 1);
+        ranks_fork(2, be_late, NULL, statuses);
+        assert_int_equal(statuses[0], 0);
+        assert_int_equal(statuses[1], 0);
+        ranks_fork(2, die, NULL, statuses);
+        assert_int_equal(statuses[0], 0);
+    }
+}
+
+/* ---- NVSHMEM's start ---- */
+
+static void open_without_library(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    banyan_mixed_options options = options_for(world, &grid, BANYAN_BF16);
+    banyan_mixed *mixed;
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count;
+    (void)context;
+    CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM, "no NVSHMEM 3");
+    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
+    CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM, "no NVSHMEM 3");
+    CHECK_OK(
+        banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, modes, BANYAN_MIXED_MODES, &count));
+    for (size_t i = 0; i < count; i++)
+        CHECK(modes[i] > BANYAN_MIXED_FEWEST_BYTES_MULTICAST);
+    CHECK_OK(banyan_mixed_close(mixed));
+}
+
+static void without_nvshmem_its_modes_are_not_valid(void **state)
+{
+    (void)state;
+    char *before = strdup(getenv("BANYAN_NVSHMEM"));
+    setenv("BANYAN_NVSHMEM", "/nonexistent/libnvshmem_host.so.3", 1);
+    ranks_run(2, open_without_library, NULL);
+    setenv("BANYAN_NVSHMEM", before, 1);
+    free(before);
+}
+
+/* As a program would that uses NVSHMEM itself. */
+static void start_nvshmem(banyan_world *world, int rank, int ranks)
+{
+    struct {
+        int version;
+        char inside[124];
+    } id = {(1 << 16) + 128, {0}};
+    char attributes[144] = {0};
+    gpu_memory();
+    void *library = dlopen(getenv("BANYAN_NVSHMEM"), RTLD_NOW);
+    CHECK(library != NULL, "%s", dlerror());
+    int (*get)(void *) = (int (*)(void *))dlsym(library, "nvshmemx_get_uniqueid");
+    int (*set)(int, int, const void *, void *) =
+        (int (*)(int, int, const void *, void *))dlsym(library, "nvshmemx_set_attr_uniqueid_args");
+    int (*start)(unsigned, void *) =
+        (int (*)(unsigned, void *))dlsym(library, "nvshmemx_hostlib_init_attr");
+    CHECK(get && set && start);
+    if (banyan_world_rank(world) == 0)
+        CHECK(get(&id) == 0);
+    CHECK_OK(banyan_world_broadcast(world, &id, sizeof id, 0));
+    *(int *)(void *)attributes = (1 << 16) + 144;
+    setenv("NVSHMEM_DISABLE_NVLS", "1", 1);
+    int was_set = set(rank, ranks, &id, attributes), started = start(1u << 3, attributes);
+    CHECK(was_set == 0 && started == 0, "%d and %d", was_set, started);
+}
+
+static void find_it_started(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    int rank = banyan_world_rank(world), turned = *(const bool *)context;
+    banyan_mixed_options options = options_for(world, &grid, BANYAN_BF16);
+    mixed_case c = {.world = world, .device = options.device};
+    options.should_init_nvshmem = false;
+    CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,
+                "said to be initialised, and is not");
+    start_nvshmem(world, turned ? 1 - rank : rank, 2);
+    if (turned) {
+        CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,
+                    "as rank 1 of 2, and this is rank 0 of 2");
+        return;
+    }
+    c.stream = gpu_stream_create(c.device);
+    case_open(&c, &options, MOST_ELEMS);
+    run_fused(&c);
+    leave(&c);
+}
+
+static void an_nvshmem_that_is_there_is_verified(void **state)
+{
+    (void)state;
+    setenv(nvshmem_way, "", 1);
+    for (int turned = 0; turned < 2; turned++)
+        ranks_run(2, find_it_started, &(bool){turned != 0});
+}
+
+static void refuse_threads(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    banyan_mixed_options options = options_for(world, &grid, BANYAN_BF16);
+    banyan_mixed *mixed;
+    (void)context;
+    CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM, "are one process");
+}
+
+static void ranks_that_are_threads_are_refused(void **state)
+{
+    (void)state;
+    ranks_run_threads(2, refuse_threads, NULL);
+}
+
+int main(void)
+{
+    int count = gpu_count();
+    if (gpu_is_emulated()) {
+        setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+        setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    }
+    if (!has_nvshmem() || count < 2) {
+        printf("skipped: BANYAN_NVSHMEM names no library, or there is one GPU\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stores_carry_every_operation_and_mode),
+        cmocka_unit_test(puts_of_the_host_carry_every_operation_and_mode),
+        cmocka_unit_test(graphs_may_hold_them),
+        cmocka_unit_test(a_late_or_dead_peer_is_named),
+        cmocka_unit_test(without_nvshmem_its_modes_are_not_valid),
+        cmocka_unit_test(an_nvshmem_that_is_there_is_verified),
+        cmocka_unit_test(ranks_that_are_threads_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
