@@ -1,0 +1,84 @@
+/* Which plans' thread blocks all do the same. */
+#include "support/test.h"
+
+#include <banyan/collective.h>
+#include <banyan/program.h>
+
+#include "execute/alike.h"
+
+static bool is_alike(const char *name, int ranks, int instances)
+{
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_plan *plan;
+    params.ranks = ranks;
+    params.instances = instances;
+    assert_int_equal(banyan_algorithm_compile(name, &params, &plan), BANYAN_OK);
+    bool alike = plan_is_alike(plan);
+    banyan_plan_destroy(plan);
+    return alike;
+}
+
+static void algorithms_of_port_channels_are_alike(void **state)
+{
+    static const char *const names[] = {"allgather_ports", "reducescatter_ports",
+                                        "allreduce_ports"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        for (int ranks = 2; ranks <= 5; ranks++)
+            assert_true(is_alike(names[i], ranks, ranks));
+    }
+}
+
+static void ranks_and_thread_blocks_that_differ_are_told(void **state)
+{
+    (void)state;
+    assert_false(is_alike("broadcast_direct", 3, 1));
+    assert_false(is_alike("allreduce_pipelined", 3, 1));
+}
+
+/* Each rank puts twice through one port channel and once through another. */
+static banyan_plan *make_puts(bool turned)
+{
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 3, .output_chunks = 3};
+    banyan_program *program;
+    banyan_plan *plan;
+    assert_int_equal(banyan_program_create("puts", &collective, 2, NULL, &program), BANYAN_OK);
+    banyan_port_channel *ways[2][2];
+    for (int i = 0; i < 4; i++)
+        ways[i / 2][i % 2] = banyan_port_channel_create(program, 1 - i / 2, i / 2);
+    for (int rank = 0; rank < 2; rank++) {
+        int second = turned && rank == 1 ? 1 : 0;
+        const int order[] = {0, second, 1 - second};
+        for (int i = 0; i < 3; i++)
+            banyan_port_put_with_signal(
+                ways[rank][order[i]],
+                banyan_output(program, 1 - rank, (uint64_t)i, (uint64_t)i + 1),
+                banyan_input(program, rank, (uint64_t)i, (uint64_t)i + 1), 0);
+        for (int i = 0; i < 3; i++)
+            banyan_port_wait(ways[rank][i / 2], 0, BANYAN_SYNC_BOTH);
+    }
+    if (banyan_program_compile(program, &plan) != BANYAN_OK)
+        fail_msg("%s", banyan_last_error());
+    banyan_program_destroy(program);
+    return plan;
+}
+
+static void channels_in_another_order_are_told(void **state)
+{
+    (void)state;
+    for (int turned = 0; turned < 2; turned++) {
+        banyan_plan *plan = make_puts(turned);
+        assert_int_equal(plan_is_alike(plan), !turned);
+        banyan_plan_destroy(plan);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(algorithms_of_port_channels_are_alike),
+        cmocka_unit_test(ranks_and_thread_blocks_that_differ_are_told),
+        cmocka_unit_test(channels_in_another_order_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
