@@ -1,6 +1,6 @@
 /* The fused modes of mixed collectives beside NCCL's two collectives, on GPUs, through the module's
  * table: gpu_mixed_bench [TP DP [HIDDEN [ROWS…]]]. MIXED_SHAPES lists launches to compare, as
- * blocks/least threads/most threads/steps. */
+ * blocks/least threads/most threads/steps; every row is measured MIXED_REPEATS times. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct bench {
     void *engine;
     banyan_memory *memory;
     char *input, *output, *between, *reference;
-    bool has_nccl;
+    bool has_nccl, has_reference;
     mixed_call call; /* that is measured */
 } bench;
 
@@ -132,20 +132,32 @@ static banyan_status queue_fused(void *context, void *stream)
     return b->ops->run(b->engine, &b->call, stream);
 }
 
+static banyan_status queue_two(bench *b, const banyan_mixed_op *ops, const mixed_group *groups,
+                               void *stream)
+{
+    const mixed_call *call = &b->call;
+    banyan_status status = b->ops->nccl_run(b->engine, groups[0], ops[0], call->input, b->between,
+                                            call->elems, stream);
+    if (status != BANYAN_OK)
+        return status;
+    return b->ops->nccl_run(b->engine, groups[1], ops[1], b->between, call->output, call->elems,
+                            stream);
+}
+
 static banyan_status queue_nccl(void *context, void *stream)
 {
     bench *b = context;
     const mixed_call *call = &b->call;
-    bool gathers = call->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER;
-    banyan_status status =
-        b->ops->nccl_run(b->engine, gathers ? MIXED_TP : MIXED_DP,
-                         gathers ? BANYAN_MIXED_ALLREDUCE : BANYAN_MIXED_REDUCESCATTER, call->input,
-                         b->between, call->elems, stream);
-    if (status != BANYAN_OK)
-        return status;
-    return b->ops->nccl_run(b->engine, gathers ? MIXED_DP : MIXED_TP,
-                            gathers ? BANYAN_MIXED_ALLGATHER : BANYAN_MIXED_ALLREDUCE, b->between,
-                            call->output, call->elems, stream);
+    const banyan_mixed_op gather[] = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_ALLGATHER};
+    const banyan_mixed_op scatter[] = {BANYAN_MIXED_REDUCESCATTER, BANYAN_MIXED_ALLREDUCE};
+    const mixed_group gather_groups[] = {MIXED_TP, MIXED_DP},
+                      scatter_groups[] = {MIXED_DP, MIXED_TP};
+    if (call->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER)
+        return queue_two(b, gather, gather_groups, stream);
+    if (call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE)
+        return queue_two(b, scatter, scatter_groups, stream);
+    return b->ops->nccl_run(b->engine, call->op == BANYAN_MIXED_ALLREDUCE ? MIXED_TP : MIXED_DP,
+                            call->op, call->input, call->output, call->elems, stream);
 }
 
 static double slowest_us(const bench *b, uint64_t ns)
@@ -198,9 +210,14 @@ static double measure_mode(bench *b, banyan_mixed_mode mode)
     need(b->memory_ops->fill(b->output, 0xc9,
                              2 * mixed_output_elems(b->call.op, b->call.elems, b->setup.grid.dp)));
     double us = measure(b, queue_fused);
-    if (b->has_nccl && !is_right(b))
-        printf("rank %d: %s with %s differs from NCCL's\n", b->rank,
-               banyan_mixed_op_name(b->call.op), banyan_mixed_mode_name(mode));
+    if (!b->has_reference)
+        need(b->memory_ops->copy(
+            b->reference, b->output,
+            2 * mixed_output_elems(b->call.op, b->call.elems, b->setup.grid.dp)));
+    b->has_reference = true;
+    if (!is_right(b))
+        printf("rank %d: %s with %s differs\n", b->rank, banyan_mixed_op_name(b->call.op),
+               banyan_mixed_mode_name(mode));
     return us;
 }
 
@@ -208,6 +225,7 @@ static void measure_row(bench *b, banyan_mixed_op op, uint64_t elems)
 {
     b->call = (mixed_call){.op = op, .input = b->input, .output = b->reference, .elems = elems};
     double nccl = b->has_nccl ? measure(b, queue_nccl) : 0;
+    b->has_reference = b->has_nccl;
     double waits = measure_mode(b, BANYAN_MIXED_FEWEST_WAITS);
     double bytes = measure_mode(b, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
     if (b->rank == 0)
@@ -246,7 +264,8 @@ int main(int argc, char **argv)
     b.reference = take(&b, bytes);
     b.between = take(&b, bytes);
     fill(&b, bytes);
-    const char *shapes = getenv("MIXED_SHAPES");
+    const char *shapes = getenv("MIXED_SHAPES"), *repeated = getenv("MIXED_REPEATS");
+    int repeats = repeated ? atoi(repeated) : 1;
     shapes = shapes && *shapes ? shapes : "0/256/0/4";
     while (next_shape(&b, &shapes)) {
         open_engine(&b);
@@ -260,8 +279,11 @@ int main(int argc, char **argv)
                    "nccl");
         for (int i = 0; i < count; i++) {
             uint64_t elems = strtoull(sizes[i], NULL, 10) * hidden;
-            measure_row(&b, BANYAN_MIXED_ALLREDUCE_ALLGATHER, elems);
-            measure_row(&b, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, elems);
+            for (int turn = 0; turn < BANYAN_MIXED_OPS * repeats; turn++) {
+                int op = turn % BANYAN_MIXED_OPS;
+                if (grid_allows(&b.setup.grid, (banyan_mixed_op)op))
+                    measure_row(&b, (banyan_mixed_op)op, elems);
+            }
         }
         close_engine(&b);
     }

@@ -87,9 +87,11 @@ banyan_status replay_record(int device, banyan_status (*queue)(void *context, vo
     return BANYAN_OK;
 }
 
-static banyan_status play(const recording *of, float *ms)
+static banyan_status play(const recording *of, bool together, float *ms)
 {
     int device = of->device;
+    if (together)
+        RETURN_IF_FAILED(DRIVER(device, cuGraphLaunch, of->graph, of->stream));
     RETURN_IF_FAILED(DRIVER(device, cuEventRecord, of->begin, of->stream));
     RETURN_IF_FAILED(DRIVER(device, cuGraphLaunch, of->graph, of->stream));
     RETURN_IF_FAILED(DRIVER(device, cuEventRecord, of->end, of->stream));
@@ -97,13 +99,22 @@ static banyan_status play(const recording *of, float *ms)
     return DRIVER(device, cuEventElapsedTime, ms, of->begin, of->end);
 }
 
-banyan_status replay_play(void *recorded, uint64_t *ns)
+static banyan_status enter_and_play(const recording *of, bool together, uint64_t *ns)
 {
-    const recording *of = recorded;
     float ms = 0;
     RETURN_IF_FAILED(driver_enter(of->device));
-    banyan_status status = play(of, &ms);
+    banyan_status status = play(of, together, &ms);
     driver_leave();
     *ns = (uint64_t)((double)ms * 1e6);
     return status;
+}
+
+banyan_status replay_play(void *recorded, uint64_t *ns)
+{
+    return enter_and_play(recorded, false, ns);
+}
+
+banyan_status replay_play_together(void *recorded, uint64_t *ns)
+{
+    return enter_and_play(recorded, true, ns);
 }

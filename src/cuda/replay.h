@@ -9,6 +9,9 @@ banyan_status replay_record(int device, banyan_status (*queue)(void *context, vo
                             void *context, uint32_t times, void **recorded);
 /* Of the whole graph, by the device's clock. */
 banyan_status replay_play(void *recorded, uint64_t *ns);
+/* It is played once more before that, so that ranks that wait for each other in it begin together,
+ * however late some of them come. */
+banyan_status replay_play_together(void *recorded, uint64_t *ns);
 /* NULL is ignored. */
 void replay_forget(void *recorded);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cuda/begin.h"
 #include "cuda/execute/staged.h"
 #include "cuda/execute/tell.h"
 #include "cuda/replay.h"
@@ -189,20 +190,6 @@ static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
     return BANYAN_OK;
 }
 
-/* Until CUDA 12.3 graphs could not hold such launches. */
-#define EARLY_LAUNCH_VERSION 12030
-#define EARLY_LAUNCH_CAPABILITY 9
-
-static bool can_launch_early(int device)
-{
-    const char *wanted = getenv("BANYAN_EARLY_LAUNCH");
-    int version = 0;
-    return !(wanted && strcmp(wanted, "0") == 0) &&
-           driver_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) >=
-               EARLY_LAUNCH_CAPABILITY &&
-           driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_LAUNCH_VERSION;
-}
-
 /* Of this process, on each device. */
 static atomic_uint open_engines[DRIVER_DEVICES_MAX];
 
@@ -285,7 +272,7 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
     engine->world = world;
     engine->device = device;
     engine->timeout_ns = timeout_ns;
-    engine->launches_early = can_launch_early(engine->device);
+    engine->launches_early = begin_can_be_early(engine->device);
     banyan_status status = make_wake(engine);
     if (status != BANYAN_OK) {
         free(engine);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/begin.h"
 #include "cuda/memory/memory.h"
 #include "cuda/replay.h"
 
@@ -13,8 +14,7 @@
 #define WARP 32
 #define PINNED_BYTES 256
 #define STOP_OFFSET 128
-#define EARLY_LAUNCH_VERSION 12030 /* captures keep it from there on */
-#define PLAYS 5
+#define PLAYS 3
 
 /* ---- opening ---- */
 
@@ -47,14 +47,6 @@ static uint32_t lower(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static bool can_launch_early(void)
-{
-    const char *wanted = getenv("BANYAN_EARLY_LAUNCH");
-    int version = 0;
-    return (!wanted || strcmp(wanted, "0") != 0) &&
-           driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_LAUNCH_VERSION;
-}
-
 /* As the options have it, within what the device does. */
 static void bound_launches(cuda_mixed *engine)
 {
@@ -73,7 +65,7 @@ static void bound_launches(cuda_mixed *engine)
     engine->most_threads = engine->most_threads > 0 ? engine->most_threads : WARP;
     uint32_t least = ((uint32_t)setup->min_block_size + WARP - 1) / WARP * WARP;
     engine->least_threads = lower(least > 0 ? least : WARP, engine->most_threads);
-    engine->launches_early = can_launch_early();
+    engine->launches_early = begin_can_be_early(engine->device);
 }
 
 static banyan_status take_memory(cuda_mixed *engine)
@@ -302,16 +294,14 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* All ranks begin together each time; the first play is no measurement. */
 static banyan_status play(const cuda_mixed *engine, void *recorded, uint64_t *ns)
 {
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    uint64_t all[PLAYS], once = 0;
-    for (int i = 0; i <= PLAYS; i++) {
+    uint64_t all[PLAYS];
+    for (int i = 0; i < PLAYS; i++) {
         if (world)
             RETURN_IF_FAILED(banyan_world_barrier(world));
-        RETURN_IF_FAILED(replay_play(recorded, &once));
-        all[i > 0 ? i - 1 : 0] = once;
+        RETURN_IF_FAILED(replay_play_together(recorded, &all[i]));
     }
     qsort(all, PLAYS, sizeof *all, compare);
     *ns = all[PLAYS / 2];

@@ -1,5 +1,4 @@
-/* All-gather. Short messages go as packets; long ones in tiles, with a flag behind each, by thread
- * blocks that hand out the tiles of a round ago. */
+/* All-gather. Short messages go as packets; long ones in chunks, with a flag for each. */
 #ifndef CUDA_MIXED_GATHER_CUH
 #define CUDA_MIXED_GATHER_CUH
 
@@ -87,40 +86,56 @@ BANYAN_DEVICE void packets(const mixed_gather_args *args)
     run_end(&args->base, &run);
 }
 
-/* ---- tiles ---- */
+/* ---- chunks ----
+ *
+ * A warp moves a chunk to everybody and then says so; others of the thread block wait for chunks
+ * and write them out. Who sends waits for nobody. */
 
 /* This rank's slots, at one place. */
-struct tiles_places {
+struct chunks_places {
     char *const *sends;
     uint64_t offset;
     BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const { return sends[i] + offset; }
 };
 
-BANYAN_DEVICE uint64_t tiles_length(const mixed_gather_args *args, uint64_t at)
+struct chunks_warp {
+    uint32_t lane, first, apart; /* chunks */
+};
+
+/* Of thread blocks with so many such warps, this one is number `warp`. */
+BANYAN_DEVICE chunks_warp chunks_warp_of(uint32_t warp, uint32_t warps)
 {
-    return args->bytes - at < args->tile_bytes ? args->bytes - at : args->tile_bytes;
+    return {threadIdx.x % BANYAN_DEVICE_WARP, blockIdx.x * warps + warp, gridDim.x * warps};
 }
 
-BANYAN_DEVICE void tiles_send(const mixed_gather_args *args, const mixed_run *run, uint32_t tile)
+BANYAN_DEVICE uint64_t chunks_length(const mixed_gather_args *args, uint64_t at)
 {
-    uint64_t at = tile * args->tile_bytes, bytes = tiles_length(args, at);
-    tiles_places places = {args->sends, run->shift + at};
-    banyan_device_copy_each(places, args->send_count, args->input + at, bytes, threadIdx.x,
-                            blockDim.x);
-    __syncthreads();
-    if (threadIdx.x < args->send_count)
-        banyan_device_store_release((uint64_t *)(args->sends[threadIdx.x] + run->shift +
-                                                 args->flags + tile * sizeof(uint64_t)),
-                                    GATHER_FLAG);
-    banyan_device_copy(args->output + args->rank * args->apart_bytes + at, args->input + at, bytes,
-                       threadIdx.x, blockDim.x);
+    return args->bytes - at < args->chunk_bytes ? args->bytes - at : args->chunk_bytes;
 }
 
-BANYAN_DEVICE bool tiles_await(const mixed_gather_args *args, const mixed_run *run, uint32_t tile,
-                               uint32_t rank)
+BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *run,
+                               chunks_warp warp)
+{
+    BANYAN_DEVICE_LOOP
+    for (uint32_t chunk = warp.first; chunk < args->chunks; chunk += warp.apart) {
+        uint64_t at = chunk * args->chunk_bytes;
+        chunks_places places = {args->sends, run->shift + at};
+        banyan_device_copy_each(places, args->send_count, args->input + at, chunks_length(args, at),
+                                warp.lane, BANYAN_DEVICE_WARP);
+        __syncwarp();
+        if (warp.lane < args->send_count)
+            banyan_device_store_release((uint64_t *)(args->sends[warp.lane] + run->shift +
+                                                     args->flags + chunk * sizeof(uint64_t)),
+                                        GATHER_FLAG);
+    }
+}
+
+/* By a lane, for one peer. */
+BANYAN_DEVICE bool chunks_await(const mixed_gather_args *args, const mixed_run *run, uint32_t chunk,
+                                uint32_t rank)
 {
     const uint64_t *flag =
-        (const uint64_t *)(gather_slot(args, run, rank) + args->flags + tile * sizeof(uint64_t));
+        (const uint64_t *)(gather_slot(args, run, rank) + args->flags + chunk * sizeof(uint64_t));
     banyan_device_wait wait = {};
     while (banyan_device_load_acquire(flag) != GATHER_FLAG) {
         if (!run_wait_on(&args->base, &wait, rank))
@@ -129,37 +144,43 @@ BANYAN_DEVICE bool tiles_await(const mixed_gather_args *args, const mixed_run *r
     return true;
 }
 
-BANYAN_DEVICE bool tiles_hand_out(const mixed_gather_args *args, const mixed_run *run,
-                                  uint32_t tile)
+BANYAN_DEVICE bool chunks_hand_out(const mixed_gather_args *args, const mixed_run *run,
+                                   chunks_warp warp)
 {
-    uint64_t at = tile * args->tile_bytes, bytes = tiles_length(args, at);
-    bool failed = threadIdx.x < args->ranks && threadIdx.x != args->rank &&
-                  !tiles_await(args, run, tile, threadIdx.x);
-    if (__syncthreads_or(failed))
-        return false;
     BANYAN_DEVICE_LOOP
-    for (uint32_t rank = 0; rank < args->ranks; rank++) {
-        if (rank != args->rank)
-            banyan_device_copy(args->output + rank * args->apart_bytes + at,
-                               gather_slot(args, run, rank) + at, bytes, threadIdx.x, blockDim.x);
+    for (uint32_t chunk = warp.first; chunk < args->chunks; chunk += warp.apart) {
+        uint64_t at = chunk * args->chunk_bytes, bytes = chunks_length(args, at);
+        banyan_device_copy(args->output + args->rank * args->apart_bytes + at, args->input + at,
+                           bytes, warp.lane, BANYAN_DEVICE_WARP);
+        bool failed = warp.lane < args->ranks && warp.lane != args->rank &&
+                      !chunks_await(args, run, chunk, warp.lane);
+        if (__any_sync(0xffffffff, failed))
+            return false;
+        __syncwarp(); /* what one lane has acquired, all have */
+        BANYAN_DEVICE_LOOP
+        for (uint32_t rank = 0; rank < args->ranks; rank++) {
+            if (rank != args->rank)
+                banyan_device_copy(args->output + rank * args->apart_bytes + at,
+                                   gather_slot(args, run, rank) + at, bytes, warp.lane,
+                                   BANYAN_DEVICE_WARP);
+        }
     }
     return true;
 }
 
-BANYAN_DEVICE void tiles(const mixed_gather_args *args)
+/* Before anything arrives there is time to put back. */
+BANYAN_DEVICE void chunks(const mixed_gather_args *args)
 {
-    uint32_t rounds = (args->tiles + gridDim.x - 1) / gridDim.x;
-    mixed_run run = run_begin(&args->base, rounds);
+    uint32_t warp = threadIdx.x / BANYAN_DEVICE_WARP, warps = blockDim.x / BANYAN_DEVICE_WARP;
+    mixed_run run = run_begin(&args->base, 1);
     if (run.broken)
         return;
-    BANYAN_DEVICE_LOOP
-    for (uint32_t tile = blockIdx.x; tile < args->tiles + gridDim.x; tile += gridDim.x) {
-        if (tile < args->tiles)
-            tiles_send(args, &run, tile);
-        run_put_back(&args->base, &run);
-        if (tile - gridDim.x < args->tiles && !tiles_hand_out(args, &run, tile - gridDim.x))
-            return;
-    }
+    if (warps == 1 || warp < warps / 2)
+        chunks_send(args, &run, chunks_warp_of(warp, warps == 1 ? 1 : warps / 2));
+    run_put_back(&args->base, &run);
+    if ((warps == 1 || warp >= warps / 2) &&
+        !chunks_hand_out(args, &run, chunks_warp_of(warp - warps / 2, warps - warps / 2)))
+        return;
     run_end(&args->base, &run);
 }
 

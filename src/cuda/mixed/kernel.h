@@ -102,7 +102,7 @@ typedef struct mixed_bytes_args {
     mixed_arrival arrivals[MIXED_RANKS_MAX];
 } mixed_bytes_args;
 
-/* All-gather: packets, or tiles with a flag each. Slots are as with fewest waits. */
+/* All-gather: packets, or chunks with a flag each. Slots are as with fewest waits. */
 typedef struct mixed_gather_args {
     mixed_base base;
     const char *input;
@@ -110,9 +110,9 @@ typedef struct mixed_gather_args {
     uint64_t bytes; /* of a rank */
     uint64_t apart_bytes;
     uint64_t slot_bytes;
-    uint64_t tile_bytes; /* of tiles */
-    uint64_t flags;      /* of tiles: where in a slot they are, 8 bytes each */
-    uint32_t tiles;
+    uint64_t chunk_bytes;
+    uint64_t flags; /* of chunks: where in a slot they are, 8 bytes each */
+    uint32_t chunks;
     uint16_t ranks, rank, send_count;
     char *sends[MIXED_RANKS_MAX]; /* this rank's slots, beginning with another peer on every rank */
 } mixed_gather_args;
@@ -133,7 +133,7 @@ typedef enum mixed_kernel {
     MIXED_NODES_ANY,
     MIXED_UNTYPED, /* those that follow */
     MIXED_PACKETS = MIXED_UNTYPED,
-    MIXED_TILES,
+    MIXED_CHUNKS,
     MIXED_CLEAR,
     MIXED_KERNELS
 } mixed_kernel;

@@ -7,9 +7,9 @@ static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
 }
 
 static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
-    mixed_tiles(const __grid_constant__ mixed_gather_args args)
+    mixed_chunks(const __grid_constant__ mixed_gather_args args)
 {
-    tiles(&args);
+    chunks(&args);
 }
 
 static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
@@ -26,8 +26,8 @@ const void *mixed_kernel_untyped(mixed_kernel kernel)
     switch (kernel) {
     case MIXED_PACKETS:
         return DEVICE_KERNEL(mixed_packets, mixed_gather_args);
-    case MIXED_TILES:
-        return DEVICE_KERNEL(mixed_tiles, mixed_gather_args);
+    case MIXED_CHUNKS:
+        return DEVICE_KERNEL(mixed_chunks, mixed_gather_args);
     default:
         return DEVICE_KERNEL(mixed_clear, mixed_clear_args);
     }

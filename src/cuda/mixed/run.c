@@ -4,10 +4,11 @@
 #include "cuda/mixed/engine.h"
 
 /* A rank's data up to here travels as packets in an all-gather. */
-#define PACKETS_MOST (UINT64_C(64) << 10)
-#define TILE_LEAST (UINT64_C(4) << 10)
-#define TILE_MOST (UINT64_C(64) << 10)
-#define TILES 128 /* as many as thread blocks, when they are not too small for it */
+#define PACKETS_MOST (UINT64_C(512) << 10)
+/* In chunks beyond that: with small ones there is one for every warp. */
+#define CHUNK_SMALL UINT64_C(1024)
+#define CHUNK_SMALL_UP_TO (UINT64_C(4) << 20)
+#define CHUNK UINT64_C(4096)
 #define FLAG_BYTES 8
 #define UNITS_MOST (UINT64_C(1) << 31)
 
@@ -30,6 +31,11 @@ static uint64_t up(uint64_t value, uint64_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
+static uint32_t lower(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 static uint64_t units_of(uint64_t bytes)
 {
     return (bytes + MIXED_UNIT - 1) / MIXED_UNIT;
@@ -48,16 +54,20 @@ static uint64_t piece_slots(const cuda_mixed *engine)
     return (uint64_t)(engine->ranks + engine->setup->grid.local_tp - 2);
 }
 
-static uint64_t tile_bytes(uint64_t bytes)
+static uint64_t chunk_bytes(uint64_t bytes)
 {
-    uint64_t tile = up(bytes / TILES, TILE_LEAST);
-    return tile < TILE_LEAST ? TILE_LEAST : tile > TILE_MOST ? TILE_MOST : tile;
+    return bytes <= CHUNK_SMALL_UP_TO ? CHUNK_SMALL : CHUNK;
 }
 
-static uint64_t tile_slot_bytes(uint64_t bytes)
+static uint64_t chunks_of(uint64_t bytes)
 {
-    uint64_t tile = tile_bytes(bytes), tiles = (bytes + tile - 1) / tile;
-    return up(up(bytes, MIXED_UNIT) + tiles * FLAG_BYTES, MIXED_UNIT);
+    return (bytes + chunk_bytes(bytes) - 1) / chunk_bytes(bytes);
+}
+
+/* Of one rank's data in chunks, with its flags. */
+static uint64_t chunks_slot_bytes(uint64_t bytes)
+{
+    return up(up(bytes, MIXED_UNIT) + chunks_of(bytes) * FLAG_BYTES, MIXED_UNIT);
 }
 
 /* Launches with fewest waits are for short messages: where pieces can be added up, they carry less
@@ -69,8 +79,8 @@ uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
         return 0;
     uint64_t piece = up(units_of(engine->most_bytes), tp) / tp * MIXED_UNIT;
     uint64_t bytes =
-        tp > 1 ? piece_slots(engine) * piece : others * tile_slot_bytes(engine->most_bytes);
-    uint64_t least = others * tile_slot_bytes(PACKETS_MOST) * 2;
+        tp > 1 ? piece_slots(engine) * piece : others * chunks_slot_bytes(engine->most_bytes);
+    uint64_t least = others * chunks_slot_bytes(PACKETS_MOST) * 2;
     return up(bytes > least ? bytes : least, 4096);
 }
 
@@ -83,8 +93,9 @@ static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
         units = room / piece_slots(engine) * tp;
     else if (others > 0)
         units = room / others;
-    if (others > 0 && call->op == BANYAN_MIXED_ALLGATHER)
-        units -= units / 256; /* for flags */
+    if (others > 0 && call->op == BANYAN_MIXED_ALLGATHER &&
+        chunks_slot_bytes(engine->most_bytes) > units * MIXED_UNIT)
+        units -= units / (CHUNK_SMALL / FLAG_BYTES / 2); /* for flags */
     uint64_t most = engine->most_bytes / MIXED_UNIT;
     units = units < most ? units : most;
     return (units < UNITS_MOST ? units : UNITS_MOST) * MIXED_UNIT;
@@ -110,7 +121,9 @@ static uint32_t blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, ui
 {
     int engines = atomic_load(&open_engines[engine->device]);
     uint32_t each = engine->room[kernel] / threads;
-    return (each > 0 ? each : 1) * engine->processors / (uint32_t)(engines > 1 ? engines : 1);
+    uint32_t blocks =
+        (each > 0 ? each : 1) * engine->processors / (uint32_t)(engines > 1 ? engines : 1);
+    return blocks > 0 ? blocks : 1;
 }
 
 /* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
@@ -123,9 +136,7 @@ static shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_
     uint64_t blocks = (units + threads - 1) / threads;
     uint64_t worth = units * steps / (threads * (least > 0 ? least : 1));
     blocks = blocks < worth ? blocks : worth > 0 ? worth : 1;
-    uint32_t room = blocks_at_once(engine, kernel, threads);
-    uint32_t most = engine->most_blocks < room ? engine->most_blocks : room;
-    most = most > 0 ? most : 1;
+    uint32_t most = lower(engine->most_blocks, blocks_at_once(engine, kernel, threads));
     if (blocks > most)
         blocks = most;
     while (blocks == most && blocks * threads < units && threads * 2 <= engine->most_threads &&
@@ -297,8 +308,9 @@ static banyan_status run_bytes(const part *p, CUstream stream)
 static banyan_status run_gather(const part *p, CUstream stream)
 {
     bool short_one = p->bytes <= PACKETS_MOST;
-    uint64_t slot_bytes = short_one ? up(2 * p->bytes, 2 * MIXED_UNIT) : tile_slot_bytes(p->bytes);
-    uint64_t others = (uint64_t)p->ranks - 1, tile = tile_bytes(p->bytes);
+    uint64_t slot_bytes =
+        short_one ? up(2 * p->bytes, 2 * MIXED_UNIT) : chunks_slot_bytes(p->bytes);
+    uint64_t others = (uint64_t)p->ranks - 1;
     mixed_gather_args args = {
         .base = base_of(p, others * slot_bytes / MIXED_UNIT),
         .input = p->input,
@@ -306,9 +318,9 @@ static banyan_status run_gather(const part *p, CUstream stream)
         .bytes = p->bytes,
         .apart_bytes = p->whole_bytes,
         .slot_bytes = slot_bytes,
-        .tile_bytes = tile,
+        .chunk_bytes = chunk_bytes(p->bytes),
         .flags = up(p->bytes, MIXED_UNIT),
-        .tiles = (uint32_t)((p->bytes + tile - 1) / tile),
+        .chunks = (uint32_t)chunks_of(p->bytes),
         .ranks = (uint16_t)p->ranks,
         .rank = (uint16_t)p->rank,
         .send_count = (uint16_t)others,
@@ -317,7 +329,7 @@ static banyan_status run_gather(const part *p, CUstream stream)
         int peer = (p->rank + k) % p->ranks;
         args.sends[k - 1] = p->engine->parts[peer] + slot(p->rank, peer) * slot_bytes;
     }
-    mixed_kernel kernel = short_one ? MIXED_PACKETS : MIXED_TILES;
+    mixed_kernel kernel = short_one ? MIXED_PACKETS : MIXED_CHUNKS;
     shape by = choose_shape(p->engine, kernel, (p->bytes + 7) / 8, 2 * others + 1);
     return launch(p->engine, kernel, by, &args, stream);
 }

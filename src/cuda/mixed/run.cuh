@@ -4,6 +4,7 @@
 
 #include <banyan/device/wait.cuh>
 
+#include "cuda/begin.cuh"
 #include "cuda/device.cuh"
 #include "cuda/mixed/unit.cuh"
 
@@ -30,10 +31,8 @@ BANYAN_DEVICE uint32_t run_threads(void)
 /* The launch may begin while the one before it ends. `parts`: putting back is done in so many. */
 BANYAN_DEVICE mixed_run run_begin(const mixed_base *base, uint32_t parts)
 {
-#ifdef __CUDACC__
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
+    begin_await_stream();
+    begin_next();
     uint4 state = banyan_device_load<uint4>(&base->states[blockIdx.x]);
     uint64_t shift = state.x * base->buffer_bytes;
     return {base->received + shift, shift, state.x, state.z != 0, run_thread(), state.y,
