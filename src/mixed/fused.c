@@ -74,22 +74,30 @@ static uint64_t take(fused_layout *at, int chunks)
     return first;
 }
 
+/* A slot for each rank, or where nothing is summed one for the rank's own to be seen. */
+static int slots_at_once(const fused *f)
+{
+    int ranks = fused_ranks(f);
+    if (ranks == 1)
+        return 0;
+    return f->gathers && f->grid.tp == 1 && !f->kind.packets ? 1 : ranks;
+}
+
+/* A gathering rank has sums of all nodes to show, a scattering one takes part in those of all. */
 static void lay_out(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     fused_layout *at = &f->at;
-    int ranks = fused_ranks(f), shares = f->shares;
     if (f->kind.mode == BANYAN_MIXED_FEWEST_WAITS) {
-        at->first = take(at, ranks);
+        at->first = take(at, slots_at_once(f));
         return;
     }
-    /* A gathering rank has sums of all nodes to show, a scattering one takes part in those of all.
-     */
-    int rows = grid->inter_dp * shares;
-    int own_rows = f->gathers ? shares : rows, shown_rows = f->gathers ? rows : shares;
-    at->first = take(at, f->gathers ? grid->local_tp * shares : grid->local_size * rows);
-    at->partial = take(at, own_rows);
-    at->inter = take(at, grid->nodes);
+    int rows = grid->inter_dp * f->shares, adders = f->gathers ? grid->local_tp : grid->local_size;
+    int own_rows = f->gathers ? f->shares : rows, shown_rows = f->gathers ? rows : f->shares;
+    bool adds = adders > 1, has_nodes = grid->nodes > 1;
+    at->first = take(at, adds ? adders * own_rows : 0);
+    at->partial = take(at, adds && has_nodes ? own_rows : 0);
+    at->inter = take(at, has_nodes ? grid->nodes : 0);
     at->across = take(at, f->two_shots && f->kind.packets ? grid->nodes : 0);
     at->gathered = take(at, f->kind.packets ? grid->local_size * shown_rows : shown_rows);
 }
@@ -115,8 +123,9 @@ static banyan_status expect(fused *f, arena *memory, banyan_collective *collecti
 {
     int ranks = fused_ranks(f), outputs = (int)collective->output_chunks;
     size_t count = (size_t)ranks * (size_t)outputs;
+    size_t each = (size_t)(f->gathers ? f->grid.tp : ranks);
     banyan_expected_chunk *expected = arena_take(memory, count * sizeof *expected);
-    banyan_contribution *sources = arena_take(memory, count * (size_t)ranks * sizeof *sources);
+    banyan_contribution *sources = arena_take(memory, count * each * sizeof *sources);
     if (!expected || !sources)
         return BANYAN_ERR_NO_MEMORY;
     collective->expected = expected;

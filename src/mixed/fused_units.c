@@ -106,7 +106,7 @@ static void hear(fused *f, int mesh, circle who)
 /* Nothing is summed: blocks are read where their ranks show them. */
 static void gather_shown(fused *f)
 {
-    keep(f, mine(f, f->at.first, f->rank), fused_input(f, 0, 0, 0));
+    keep(f, mine(f, f->at.first, 0), fused_input(f, 0, 0, 0));
     tell(f, MESH_LOCAL_FIRST, IN_ALL);
     keep(f, fused_output(f, f->grid.dp_index, 0, 0), fused_input(f, 0, 0, 0));
     go_on(f);
@@ -115,7 +115,7 @@ static void gather_shown(fused *f)
     {
         int node = peer / f->grid.local_size, local = peer % f->grid.local_size;
         int block = fused_block(f, local / f->grid.local_tp, node / f->grid.inter_tp);
-        remote_get(&f->a, fused_output(f, block, 0, 0), fused_slot(f, peer, f->at.first, peer),
+        remote_get(&f->a, fused_output(f, block, 0, 0), fused_slot(f, peer, f->at.first, 0),
                    f->stage);
     }
 }
