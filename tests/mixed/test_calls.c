@@ -35,6 +35,8 @@ static void run_series(banyan_world *world, void *context)
         case_run(&c, &call);
     }
     CHECK_OK(banyan_mixed_status(c.mixed));
+    /* The last to come closes as well as the first. */
+    usleep((useconds_t)random_between(&own, 0, 3000));
     case_close(&c);
 }
 
