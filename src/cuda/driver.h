@@ -59,6 +59,8 @@
     X(cuMemcpy2DAsync)                                                                             \
     X(cuMemsetD8Async)                                                                             \
     X(cuStreamCreate)                                                                              \
+    X(cuStreamCreateWithPriority)                                                                  \
+    X(cuCtxGetStreamPriorityRange)                                                                 \
     X(cuStreamDestroy)                                                                             \
     X(cuStreamSynchronize)                                                                         \
     X(cuStreamQuery)                                                                               \

@@ -236,6 +236,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream);
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority);
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamQuery(CUstream stream);

@@ -163,6 +163,20 @@ static void stream_drain(CUstream stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
+/* Every stream has a thread of its own: none is behind another. */
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    (void)priority;
+    return cuStreamCreate(stream, flags);
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuStreamDestroy(CUstream stream)
 {
     pthread_mutex_lock(&stream->lock);

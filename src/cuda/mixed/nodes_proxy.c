@@ -106,6 +106,16 @@ static banyan_status take_memory(nodes_proxy *proxy)
     return status;
 }
 
+/* Of the highest priority, so that it shares no queue of the device with a caller's stream: a put
+ * behind a kernel that is queued there would wait for the one that waits for the put. */
+static banyan_status make_stream(nodes_proxy *proxy)
+{
+    int least = 0, greatest = 0;
+    RETURN_IF_FAILED(DRIVER(proxy->device, cuCtxGetStreamPriorityRange, &least, &greatest));
+    return DRIVER(proxy->device, cuStreamCreateWithPriority, &proxy->stream, CU_STREAM_NON_BLOCKING,
+                  greatest);
+}
+
 /* NVSHMEM and the driver may load what they need for a put, and wait for all kernels to end. */
 static banyan_status try_puts(const nodes_proxy *proxy, char *trial)
 {
@@ -141,7 +151,7 @@ banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks,
     made->part = part;
     banyan_status status = take_memory(made);
     if (status == BANYAN_OK)
-        status = DRIVER(device, cuStreamCreate, &made->stream, CU_STREAM_NON_BLOCKING);
+        status = make_stream(made);
     if (status == BANYAN_OK)
         status = try_puts(made, trial);
     if (status == BANYAN_OK)
