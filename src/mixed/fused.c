@@ -5,8 +5,11 @@
 #include "core/error.h"
 #include "mixed/grid.h"
 
-/* Measured: as for the communicator's pipelines. */
-#define UNIT_BYTES (UINT64_C(128) << 10)
+/* Measured: as for the communicator's pipelines. Many ranks have shorter ones, so that their rings
+ * of scratch, with both halves, stay below RINGS_MOST. */
+#define UNIT_MOST (UINT64_C(128) << 10)
+#define UNIT_LEAST (UINT64_C(4) << 10)
+#define RINGS_MOST (UINT64_C(64) << 20)
 
 /* ---- who is who ---- */
 
@@ -102,6 +105,20 @@ static void lay_out(fused *f)
     at->gathered = take(at, f->kind.packets ? grid->local_size * shown_rows : shown_rows);
 }
 
+/* Units of scratch. */
+static uint64_t rings_of(const fused *f)
+{
+    return f->at.chunks * PIPELINE_UNITS * 2;
+}
+
+static uint64_t unit_for(const fused *f)
+{
+    uint64_t unit = UNIT_MOST;
+    while (unit > UNIT_LEAST && rings_of(f) * unit > RINGS_MOST)
+        unit /= 2;
+    return unit;
+}
+
 /* ---- what comes out ---- */
 
 /* Output chunk `chunk` of the rank: who adds to it. */
@@ -145,6 +162,11 @@ static banyan_status expect(fused *f, arena *memory, banyan_collective *collecti
 
 static banyan_status set_up(const banyan_mixed_grid *grid, const fused_kind *kind, fused *f)
 {
+    int ranks = grid->nodes * grid->local_size;
+    if (ranks > FUSED_RANKS_MOST)
+        return error_set(BANYAN_ERR_INVALID,
+                         "programs of mixed collectives are for up to %d ranks, not %d",
+                         FUSED_RANKS_MOST, ranks);
     bool two_shots = kind->mode == BANYAN_MIXED_FEWEST_BYTES;
     bool local = kind->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
     if ((!two_shots && !local && kind->mode != BANYAN_MIXED_FEWEST_WAITS) ||
@@ -162,8 +184,8 @@ static banyan_status set_up(const banyan_mixed_grid *grid, const fused_kind *kin
     f->a.ranks = fused_ranks(f);
     f->a.in_place = kind->in_place;
     f->a.op = BANYAN_SUM;
-    f->a.unit_bytes = UNIT_BYTES;
     lay_out(f);
+    f->a.unit_bytes = unit_for(f);
     return BANYAN_OK;
 }
 
@@ -174,7 +196,7 @@ static banyan_program_options options_for(const fused *f)
     options.double_scratch = true;
     options.protocol = f->kind.packets ? BANYAN_LL : BANYAN_SIMPLE;
     options.reuse_resources = !f->kind.packets && f->at.chunks > 0;
-    options.reused_scratch_bytes = f->at.chunks * PIPELINE_UNITS * UNIT_BYTES * 2;
+    options.reused_scratch_bytes = rings_of(f) * f->a.unit_bytes;
     return options;
 }
 

@@ -9,6 +9,9 @@
 #include <banyan/mixed.h>
 #include <banyan/plan.h>
 
+/* Tables of channels grow with the square of the ranks. */
+#define FUSED_RANKS_MOST 1024
+
 typedef struct fused_kind {
     banyan_mixed_op op;
     banyan_mixed_mode mode; /* fused, without multicast */
@@ -16,7 +19,7 @@ typedef struct fused_kind {
     bool in_place; /* an all-reduce's */
 } fused_kind;
 
-/* INVALID for a mode that the grid does not have. */
+/* INVALID for a mode that the grid does not have, and for too many ranks. */
 banyan_status fused_compile(const banyan_mixed_grid *grid, const fused_kind *kind,
                             banyan_plan **plan);
 

@@ -96,6 +96,9 @@ static bool host_has(const void *given, banyan_mixed_op op, banyan_mixed_mode mo
         snprintf(reason, reason_bytes, "the host has no multicast");
     else if (!is_near(engine))
         snprintf(reason, reason_bytes, "the host's programs are of one machine");
+    else if (banyan_world_size(engine->setup->worlds[MIXED_WORLD]) > FUSED_RANKS_MOST)
+        snprintf(reason, reason_bytes, "the host's programs are of up to %d ranks",
+                 FUSED_RANKS_MOST);
     else
         return true;
     return false;

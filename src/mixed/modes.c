@@ -226,7 +226,7 @@ banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_m
 /* ---- without measurements ---- */
 
 /* Up to so many bytes of b rows one wait is worth more than the bytes it costs. */
-#define HOST_SHORT (UINT64_C(4) << 10)
+#define HOST_SHORT (UINT64_C(16) << 10)
 #define GPU_SHORT (UINT64_C(128) << 10)
 
 banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, uint64_t bytes)

@@ -2,7 +2,9 @@
 
 #include <stdio.h>
 
+#include "collective/comm.h"
 #include "core/error.h"
+#include "execute/executor.h"
 #include "mixed/grid.h"
 #include "mixed/modes.h"
 #include "mixed/staging.h"
@@ -18,13 +20,27 @@ typedef struct way {
 
 /* ---- what is needed first ---- */
 
+/* A group's communicator counts the group's ranks alone, but the others work beside it: they are
+ * waited for with all of them in mind. */
+static void mind_other_groups(const banyan_mixed *mixed, banyan_comm *comm)
+{
+    memory_space *space;
+    if (mixed_is_host(mixed) &&
+        memory_space_of(mixed->setup.worlds[MIXED_WORLD], &space) == BANYAN_OK &&
+        memory_space_is_crowded(space, comm->executor->worker_count))
+        comm->executor->crowded = true;
+}
+
 static banyan_status open_comm(banyan_mixed *mixed, mixed_group group)
 {
     if (mixed->comms[group])
         return BANYAN_OK;
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     options.device = mixed->setup.device;
-    return banyan_comm_create(mixed->setup.worlds[group], &options, &mixed->comms[group]);
+    RETURN_IF_FAILED(
+        banyan_comm_create(mixed->setup.worlds[group], &options, &mixed->comms[group]));
+    mind_other_groups(mixed, mixed->comms[group]);
+    return BANYAN_OK;
 }
 
 static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
@@ -166,21 +182,21 @@ static banyan_status by_world(const way *with)
 
 static banyan_status by_two(const way *with)
 {
-    const mixed_call *call = with->call;
-    if (call->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER) {
-        void *own = block_at(with, call->output, with->mixed->setup.grid.dp_index);
+    const mixed_call *asked = with->call;
+    if (asked->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER) {
+        void *own = block_at(with, asked->output, with->mixed->setup.grid.dp_index);
         RETURN_IF_FAILED(
-            collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, call->input, own, call->elems));
-        return collective(with, MIXED_DP, BANYAN_MIXED_ALLGATHER, own, call->output, call->elems);
+            collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, asked->input, own, asked->elems));
+        return collective(with, MIXED_DP, BANYAN_MIXED_ALLGATHER, own, asked->output, asked->elems);
     }
-    RETURN_IF_FAILED(collective(with, MIXED_DP, BANYAN_MIXED_REDUCESCATTER, call->input,
-                                call->output, call->elems));
-    return collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, call->output, call->output,
-                      call->elems);
+    RETURN_IF_FAILED(collective(with, MIXED_DP, BANYAN_MIXED_REDUCESCATTER, asked->input,
+                                asked->output, asked->elems));
+    return collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, asked->output, asked->output,
+                      asked->elems);
 }
 
-banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *call, void *stream)
+banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *asked, void *stream)
 {
-    way with = {mixed, call, banyan_dtype_bytes(mixed->setup.dtype), stream};
-    return mode_is_two(call->mode) ? by_two(&with) : by_world(&with);
+    way with = {mixed, asked, banyan_dtype_bytes(mixed->setup.dtype), stream};
+    return mode_is_two(asked->mode) ? by_two(&with) : by_world(&with);
 }

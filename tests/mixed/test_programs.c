@@ -98,12 +98,44 @@ static void programs_of_eight_ranks_are_sound(void **state)
     prove_all(8);
 }
 
+static void more_ranks_than_tables_have_room_for_are_refused(void **state)
+{
+    (void)state;
+    banyan_plan *plan;
+    fused_kind kind = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_WAITS, true, false};
+    grid_sizes sizes = {1, 1025, 1, 1, 1};
+    banyan_mixed_grid grid = resolve(&sizes, 1025);
+    CHECK_FAILS(fused_compile(&grid, &kind, &plan), BANYAN_ERR_INVALID,
+                "up to 1024 ranks, not 1025");
+}
+
+/* The units of many ranks are shorter. */
+static void programs_of_thirty_two_ranks_compile(void **state)
+{
+    (void)state;
+    static const grid_sizes grids[] = {{1, 4, 8, 1, 1}, {4, 2, 4, 2, 2}, {32, 1, 1, 2, 16}};
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        banyan_mixed_grid grid = resolve(&grids[i], 32);
+        for (int op = BANYAN_MIXED_ALLREDUCE_ALLGATHER; op < BANYAN_MIXED_OPS; op++) {
+            fused_kind kind = {(banyan_mixed_op)op, BANYAN_MIXED_FEWEST_WAITS, false, false};
+            banyan_plan *plan;
+            uint64_t input, output;
+            CHECK_OK(fused_compile(&grid, &kind, &plan));
+            uint64_t message = (uint64_t)grid.dp * 1000000;
+            CHECK_OK(banyan_plan_sizes(plan, 31, message, &input, &output));
+            banyan_plan_destroy(plan);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(programs_of_up_to_four_ranks_are_sound),
         cmocka_unit_test(programs_of_six_ranks_are_sound),
         cmocka_unit_test(programs_of_eight_ranks_are_sound),
+        cmocka_unit_test(programs_of_thirty_two_ranks_compile),
+        cmocka_unit_test(more_ranks_than_tables_have_room_for_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
