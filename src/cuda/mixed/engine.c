@@ -308,14 +308,38 @@ static banyan_status play(const cuda_mixed *engine, void *recorded, uint64_t *ns
     return BANYAN_OK;
 }
 
+/* Nobody plays what another rank could not record: it would wait for that rank. */
+static banyan_status agree(const cuda_mixed *engine, banyan_status mine)
+{
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    int ranks = world ? banyan_world_size(world) : 1;
+    if (ranks == 1)
+        return mine;
+    int32_t here = mine, *all = calloc((size_t)ranks, sizeof *all);
+    if (!all)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a measurement");
+    banyan_status status = banyan_world_allgather(world, &here, sizeof here, all);
+    if (mine != BANYAN_OK)
+        status = mine;
+    for (int i = 0; i < ranks && status == BANYAN_OK; i++) {
+        if (all[i] != BANYAN_OK)
+            status = banyan_error_set((banyan_status)all[i],
+                                      "cuda: rank %d could not record what is measured", i);
+    }
+    free(all);
+    return status;
+}
+
 static banyan_status measure(void *opened, banyan_status (*queue)(void *context, void *stream),
                              void *context, uint32_t times, uint64_t *ns)
 {
     const cuda_mixed *engine = opened;
-    void *recorded;
+    void *recorded = NULL;
     uint64_t all = 0;
-    RETURN_IF_FAILED(replay_record(engine->device, queue, context, times, &recorded));
-    banyan_status status = play(engine, recorded, &all);
+    banyan_status status =
+        agree(engine, replay_record(engine->device, queue, context, times, &recorded));
+    if (status == BANYAN_OK)
+        status = play(engine, recorded, &all);
     replay_forget(recorded);
     if (status == BANYAN_OK)
         *ns = all / (times > 0 ? times : 1);
