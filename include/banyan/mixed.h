@@ -133,8 +133,9 @@ BANYAN_API banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed);
  * Collective. */
 BANYAN_API banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed);
 
-/* End everything, after a failure too; ranks may come in any order. A context that is closed already, or never was open,
- * is INVALID. Nothing of it may be under way on a stream. Collective while the world is healthy. */
+/* End everything, after a failure too; ranks may come in any order. A context that is closed
+ * already, or never was open, is INVALID. Nothing of it may be under way on a stream. Collective
+ * while the world is healthy. */
 BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
 
 /* ---- what the grid allows ---- */
@@ -214,11 +215,15 @@ BANYAN_API banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const c
 
 /* Release the physical memory on the GPU, the peers' mappings of it too, and keep the addresses, so
  * that graphs of fused modes stay valid. Nothing may be under way. Until banyan_mixed_resume runs
- * are INVALID. UNSUPPORTED between nodes and on the host. Collective. */
+ * are INVALID, and the world may be closed. UNSUPPORTED between nodes and on the host. Collective.
+ */
 BANYAN_API banyan_status banyan_mixed_suspend(banyan_mixed *mixed);
 /* Bring it back, at the same addresses, zeroed: all ranks begin anew. `world` is the one that it
  * was opened with or a new one of the same shape (NULL: the same); graphs of runs through
- * communicators or NCCL are valid after it in the same world alone. Collective over `world`. */
+ * communicators or NCCL are valid after it in the same world alone. Collective over `world`.
+ * Errors, after which it can be tried again: NO_MEMORY, which all hear of; INVALID for contexts
+ * that are not suspended and for worlds of another size or in which this rank has another number;
+ * UNSUPPORTED for another world where graphs hold runs through communicators. */
 BANYAN_API banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world);
 
 #ifdef __cplusplus

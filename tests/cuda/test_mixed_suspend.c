@@ -122,6 +122,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
     }
     gpu_graph_destroy(c.device, fused_graph);
     gpu_graph_destroy(c.device, comm_graph);
+    CHECK_OK(banyan_mixed_suspend(c.mixed));
     leave(&c);
 }
 
