@@ -414,6 +414,19 @@ static void calls_and_graphs_follow_each_other_on_every_grid(void **state)
     }
 }
 
+/* More ranks than a thread awaits at a time; on hardware they would take turns on GPUs. */
+static void ranks_may_be_many(void **state)
+{
+    (void)state;
+    static const int many[][2] = {{5, 1}, {3, 2}, {2, 3}, {1, 6}, {4, 2}};
+    if (!gpu_worlds_are_cheap())
+        skip();
+    for (size_t g = 0; g < sizeof many / sizeof *many; g++) {
+        struct case_of of = {.tp = many[g][0], .dp = many[g][1], .dtype = dtypes[g % 3]};
+        ranks_run(of.tp * of.dp, run_case, &of);
+    }
+}
+
 static void ranks_may_be_threads(void **state)
 {
     (void)state;
@@ -616,6 +629,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_late_peer_ends_runs_until_the_memory_is_used_anew),
         cmocka_unit_test(a_dead_peer_ends_runs),
         cmocka_unit_test(ranks_may_be_threads),
+        cmocka_unit_test(ranks_may_be_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
