@@ -6,6 +6,8 @@
 #ifndef MEMORY_DEVICE_H
 #define MEMORY_DEVICE_H
 
+#include <unistd.h>
+
 #include <banyan/memory.h>
 
 #include "memory/pages.h"
@@ -39,6 +41,20 @@ typedef struct device_part {
     unsigned char name[DEVICE_NAME_BYTES];
 } device_part;
 
+/* How peers get at a part of a symmetric buffer: by a descriptor, where one can be passed on, or by
+ * a name. There is one of them at least. */
+typedef struct device_handles {
+    int fd; /* -1: none; to be closed once peers have mapped it */
+    bool has_name;
+    unsigned char name[DEVICE_NAME_BYTES];
+} device_handles;
+
+static inline void device_handles_close(const device_handles *handles)
+{
+    if (handles->fd >= 0)
+        close(handles->fd);
+}
+
 /* A peer's share, mapped here. */
 typedef struct device_attachment {
     char *base;            /* where share->base lies */
@@ -65,18 +81,18 @@ typedef struct memory_device_ops {
     banyan_status (*reach)(int id, const unsigned char uuid[DEVICE_UUID_BYTES]);
 
     /* `bytes` > 0 zeroed bytes on the device, rounded up to what it maps, that other processes can
-     * map; `*fd` is to be closed once they have. */
-    banyan_status (*create)(int id, size_t bytes, int *fd, pages *made);
+     * map. */
+    banyan_status (*create)(int id, size_t bytes, device_handles *handles, pages *made);
     /* Map what a rank made on another device or this one, for use by this one. */
-    banyan_status (*map)(int id, int fd, size_t mapped_bytes, pages *made);
+    banyan_status (*map)(int id, const device_handles *handles, size_t mapped_bytes, pages *made);
     void (*release)(pages *mapped);
 
     /* Unmap what create or map has made; its address stays reserved, until release. Memory that is
      * mapped nowhere any more is free. */
     void (*suspend)(const pages *mapped);
     /* The same as create and map, at the address of what is suspended. */
-    banyan_status (*recreate)(int id, const pages *suspended, int *fd);
-    banyan_status (*remap)(int id, int fd, const pages *suspended);
+    banyan_status (*recreate)(int id, const pages *suspended, device_handles *handles);
+    banyan_status (*remap)(int id, const device_handles *handles, const pages *suspended);
 
     /* What is free on the device now, of how much. */
     banyan_status (*room)(int id, size_t *free_bytes, size_t *all_bytes);

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -44,12 +45,14 @@ banyan_status memory_suspend_all(banyan_world *world)
 /* What ranks tell each other about a part. */
 struct part_record {
     uint64_t bytes, mapped_bytes, address;
+    uint32_t has_name, unused;
+    unsigned char name[DEVICE_NAME_BYTES]; /* as device_handles has it */
 };
 
 struct resumption {
     memory_space *space;
     banyan_memory **memories;
-    int *own_fds; /* -1: none */
+    device_handles *own;
     size_t count;
     struct part_record *records; /* of all ranks */
     int *fds;                    /* of this node's */
@@ -60,16 +63,16 @@ static banyan_status find_suspended(struct resumption *work, banyan_world *world
     RETURN_IF_FAILED(memory_space_of(world, &work->space));
     size_t most = work->space->buffers.count + 1;
     work->memories = calloc(most, sizeof(banyan_memory *));
-    work->own_fds = calloc(most, sizeof *work->own_fds);
+    work->own = calloc(most, sizeof *work->own);
     work->records = calloc((size_t)banyan_world_size(world), sizeof *work->records);
     work->fds = calloc((size_t)work->space->local_size, sizeof *work->fds);
-    if (!work->memories || !work->own_fds || !work->records || !work->fds)
+    if (!work->memories || !work->own || !work->records || !work->fds)
         return error_no_memory(most * sizeof(banyan_memory *), "buffers to resume");
     for (size_t i = 0; i + 1 < most; i++) {
         banyan_memory *memory = work->space->buffers.data[i];
         if (!memory->is_suspended)
             continue;
-        work->own_fds[work->count] = -1;
+        work->own[work->count].fd = -1;
         work->memories[work->count++] = memory;
     }
     return BANYAN_OK;
@@ -83,7 +86,7 @@ static banyan_status recreate_own(struct resumption *work)
         if (own->bytes == 0)
             continue;
         banyan_status status =
-            memory->ops->recreate(memory->device.device_id, &own->mapped, &work->own_fds[i]);
+            memory->ops->recreate(memory->device.device_id, &own->mapped, &work->own[i]);
         if (status != BANYAN_OK)
             return memory_explain_device(memory, own->bytes, status);
     }
@@ -102,12 +105,13 @@ static banyan_status remap_peer(struct resumption *work, const banyan_memory *me
     part->owner_address = record->address;
     if (part->bytes == 0)
         return BANYAN_OK;
-    if (work->fds[local] < 0)
+    device_handles handles = {.fd = work->fds[local], .has_name = record->has_name};
+    memcpy(handles.name, record->name, sizeof handles.name);
+    if (handles.fd < 0 && !handles.has_name)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d: rank %d gave no descriptor for its part of %" PRIu64 " bytes",
                          work->space->rank, peer, record->bytes);
-    banyan_status status =
-        memory->ops->remap(memory->device.device_id, work->fds[local], &part->mapped);
+    banyan_status status = memory->ops->remap(memory->device.device_id, &handles, &part->mapped);
     if (status != BANYAN_OK)
         return error_set(status, "rank %d cannot map %zu bytes of rank %d's again: %s",
                          work->space->rank, part->bytes, peer, banyan_last_error());
@@ -128,9 +132,13 @@ static banyan_status exchange(struct resumption *work, size_t i)
     banyan_world *world = work->space->world;
     const banyan_memory *memory = work->memories[i];
     const memory_part *own = &memory->parts[memory->own_part];
-    struct part_record mine = {own->bytes, own->mapped.mapped_bytes, own->owner_address};
+    struct part_record mine = {.bytes = own->bytes,
+                               .mapped_bytes = own->mapped.mapped_bytes,
+                               .address = own->owner_address,
+                               .has_name = work->own[i].has_name};
+    memcpy(mine.name, work->own[i].name, sizeof mine.name);
     RETURN_IF_FAILED(banyan_world_allgather(world, &mine, sizeof mine, work->records));
-    RETURN_IF_FAILED(control_share_fd(world, work->own_fds[i], work->fds));
+    RETURN_IF_FAILED(control_share_fd(world, work->own[i].fd, work->fds));
     banyan_status status = remap_peers(work, memory);
     for (int local = 0; local < work->space->local_size; local++) {
         if (work->fds[local] >= 0)
@@ -141,12 +149,10 @@ static banyan_status exchange(struct resumption *work, size_t i)
 
 static void resumption_end(struct resumption *work)
 {
-    for (size_t i = 0; i < work->count; i++) {
-        if (work->own_fds[i] >= 0)
-            close(work->own_fds[i]);
-    }
+    for (size_t i = 0; i < work->count; i++)
+        device_handles_close(&work->own[i]);
     free(work->memories);
-    free(work->own_fds);
+    free(work->own);
     free(work->records);
     free(work->fds);
 }

@@ -17,6 +17,8 @@ struct part_record {
     uint64_t bytes, mapped_bytes, address;
     int32_t device_type, device;
     unsigned char uuid[DEVICE_UUID_BYTES];
+    uint32_t has_name;
+    unsigned char name[DEVICE_NAME_BYTES]; /* as device_handles has it */
 };
 
 /* Collective work on the way to a buffer. */
@@ -25,7 +27,7 @@ struct allocation {
     struct part_record *records; /* of all ranks */
     unsigned char uuid[DEVICE_UUID_BYTES];
     int *fds; /* of this node's ranks; -1: none */
-    int own_fd;
+    device_handles own;
 };
 
 static void part_release(const banyan_memory *memory, memory_part *part)
@@ -88,8 +90,8 @@ static banyan_status create_own(struct allocation *work, size_t bytes, bool spar
     banyan_memory *memory = work->memory;
     pages *own = &memory->parts[memory->space->local_rank].mapped;
     if (!memory->ops)
-        return pages_create(bytes, sparse, &work->own_fd, own);
-    banyan_status status = memory->ops->create(memory->device.device_id, bytes, &work->own_fd, own);
+        return pages_create(bytes, sparse, &work->own.fd, own);
+    banyan_status status = memory->ops->create(memory->device.device_id, bytes, &work->own, own);
     return status == BANYAN_OK ? BANYAN_OK : memory_explain_device(memory, bytes, status);
 }
 
@@ -152,10 +154,11 @@ static banyan_status map_on_device(const struct allocation *work, int local)
     const banyan_memory *memory = work->memory;
     int id = memory->device.device_id, rank = memory->space->local_ranks[local];
     const struct part_record *record = &work->records[rank];
+    device_handles handles = {.fd = work->fds[local], .has_name = record->has_name};
+    memcpy(handles.name, record->name, sizeof handles.name);
     banyan_status status = memory->ops->reach(id, record->uuid);
     if (status == BANYAN_OK)
-        status = memory->ops->map(id, work->fds[local], record->mapped_bytes,
-                                  &memory->parts[local].mapped);
+        status = memory->ops->map(id, &handles, record->mapped_bytes, &memory->parts[local].mapped);
     if (status != BANYAN_OK)
         return error_set(status,
                          "rank %d cannot map on device %d what rank %d has on its device %d: %s",
@@ -176,7 +179,7 @@ static banyan_status map_peer(struct allocation *work, int local)
         return BANYAN_OK;
     if (!work->memory->ops && control_pid(space->world, rank) == getpid())
         return pages_share((void *)(uintptr_t)record->address, record->mapped_bytes, &part->mapped);
-    if (work->fds[local] < 0)
+    if (work->fds[local] < 0 && !record->has_name)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d: rank %d gave no descriptor for its part of %" PRIu64 " bytes",
                          space->rank, rank, record->bytes);
@@ -207,9 +210,11 @@ static banyan_status allocation_exchange(struct allocation *work)
         .device = work->memory->device.device_id,
     };
     memcpy(mine.uuid, work->uuid, sizeof mine.uuid);
+    mine.has_name = work->own.has_name;
+    memcpy(mine.name, work->own.name, sizeof mine.name);
     RETURN_IF_FAILED(banyan_world_allgather(space->world, &mine, sizeof mine, work->records));
     RETURN_IF_FAILED(check_device_types(work));
-    banyan_status status = control_share_fd(space->world, work->own_fd, work->fds);
+    banyan_status status = control_share_fd(space->world, work->own.fd, work->fds);
     if (status != BANYAN_OK) {
         forget_fds(work);
         return status;
@@ -235,8 +240,7 @@ static void allocation_end(struct allocation *work, const memory_space *space)
         if (work->fds[i] >= 0)
             close(work->fds[i]);
     }
-    if (work->own_fd >= 0)
-        close(work->own_fd);
+    device_handles_close(&work->own);
     free(work->fds);
     free(work->records);
 }
@@ -246,7 +250,7 @@ static banyan_status allocate(banyan_world *world, DLDevice device, size_t bytes
 {
     memory_space *space;
     RETURN_IF_FAILED(memory_space_of(world, &space));
-    struct allocation work = {.own_fd = -1};
+    struct allocation work = {.own = {.fd = -1}};
     banyan_status status = allocation_begin(&work, space, device, bytes, sparse);
     if (status == BANYAN_OK)
         allocation_commit(&work, &status);

@@ -1,7 +1,6 @@
 #include "mixed/staging.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "world/control.h"
@@ -17,15 +16,15 @@ static void drop_last(banyan_mixed *mixed)
 
 static banyan_status make(const banyan_mixed *mixed, uint64_t bytes, pages *made)
 {
-    int fd = -1;
+    device_handles handles;
     if (mixed_is_host(mixed)) {
         *made = (pages){malloc((size_t)bytes), (size_t)bytes};
         return made->address ? BANYAN_OK
                              : error_no_memory((size_t)bytes, "staging of mixed collectives");
     }
-    RETURN_IF_FAILED(
-        mixed->device_memory->create(mixed->options.device.device_id, (size_t)bytes, &fd, made));
-    close(fd);
+    RETURN_IF_FAILED(mixed->device_memory->create(mixed->options.device.device_id, (size_t)bytes,
+                                                  &handles, made));
+    device_handles_close(&handles);
     return BANYAN_OK;
 }
 
@@ -62,15 +61,15 @@ void staging_suspend(const banyan_mixed *mixed)
 banyan_status staging_resume(const banyan_mixed *mixed)
 {
     for (size_t i = 0; i < mixed->staging.count; i++) {
-        int fd;
+        device_handles handles;
         banyan_status status = mixed->device_memory->recreate(mixed->options.device.device_id,
-                                                              &mixed->staging.data[i], &fd);
+                                                              &mixed->staging.data[i], &handles);
         if (status != BANYAN_OK) {
             staging_suspend(mixed);
             return error_set(status, "rank %d could not have its staging of %zu bytes again: %s",
                              mixed->rank, mixed->staging.data[i].mapped_bytes, banyan_last_error());
         }
-        close(fd);
+        device_handles_close(&handles);
     }
     return BANYAN_OK;
 }

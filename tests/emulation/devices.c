@@ -73,6 +73,14 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* BANYAN_EMULATED_FABRIC: "none", or "refused" where devices have fabric handles, and their machine
+ * does not. */
+bool emulated_fabric_is(const char *what)
+{
+    const char *set = getenv("BANYAN_EMULATED_FABRIC");
+    return set && strcmp(set, what) == 0;
+}
+
 /* Small, since every thread of a kernel is a fiber. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
@@ -96,6 +104,9 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
         *value = 227 << 10;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+        *value = !emulated_fabric_is("none");
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
         *value = emulated_multicast() != NULL;

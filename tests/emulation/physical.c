@@ -74,6 +74,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     (void)flags;
     if (bytes == 0 || bytes % GRANULE != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) &&
+        (emulated_fabric_is("none") || emulated_fabric_is("refused")))
+        return CUDA_ERROR_NOT_SUPPORTED;
     physical *made;
     pthread_mutex_lock(&memory_lock);
     CUresult result = physical_make(prop->location.id, bytes, prop->requestedHandleTypes, &made);

@@ -19,6 +19,7 @@ struct emulated_context {
 };
 
 int emulated_device_count(void);
+bool emulated_fabric_is(const char *what);
 
 /* Multicast is there when BANYAN_EMULATED_MULTICAST says so: "1"; "old": devices have it, and the
  * driver has no functions for it; "unbound": they have it, and device 1 cannot bind memory. */

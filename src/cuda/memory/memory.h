@@ -20,8 +20,14 @@ bool mappings_remove(uintptr_t start);
 /* False when the address is in none. Any thread. */
 bool mappings_find(const void *address, mapping *found);
 
-/* What cuMemCreate takes for memory of a device that other processes can map. */
-CUmemAllocationProp shareable_memory_of(int device);
+/* handles.c. Memory of a device that other processes can map, and what they map it by: descriptors,
+ * and fabric handles where device and driver make them (BANYAN_GPU_HANDLES: "descriptors" or
+ * "fabric" alone). */
+banyan_status handles_granularity(int device, size_t *unit);
+banyan_status handles_create(int device, size_t bytes, CUmemGenericAllocationHandle *memory,
+                             device_handles *handles);
+banyan_status handles_import(int device, const device_handles *handles,
+                             CUmemGenericAllocationHandle *memory);
 
 /* Let a device use what is mapped at [start, start + bytes). */
 banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes);
@@ -29,12 +35,13 @@ banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes);
 banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES]);
 
 /* Of the table: vmm.c. */
-banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made);
-banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made);
+banyan_status vmm_create(int device, size_t bytes, device_handles *handles, pages *made);
+banyan_status vmm_map_peer(int device, const device_handles *handles, size_t mapped_bytes,
+                           pages *made);
 void vmm_release(pages *mapped);
 void vmm_suspend(const pages *mapped);
-banyan_status vmm_recreate(int device, const pages *suspended, int *fd);
-banyan_status vmm_remap_peer(int device, int fd, const pages *suspended);
+banyan_status vmm_recreate(int device, const pages *suspended, device_handles *handles);
+banyan_status vmm_remap_peer(int device, const device_handles *handles, const pages *suspended);
 
 /* multicast.c. What a part must be whole multiples of for multicast; 1 where there is none. */
 banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit);

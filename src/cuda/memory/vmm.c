@@ -1,27 +1,13 @@
 /* Memory that is made, shared and mapped through CUDA's virtual memory management. A mapping keeps
  * what is mapped; its handle and descriptor need not stay. */
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "cuda/memory/memory.h"
-
-CUmemAllocationProp shareable_memory_of(int device)
-{
-    return (CUmemAllocationProp){
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-    };
-}
 
 /* Whole granules (of both kinds: they are powers of two), and no more than the device has: what the
  * driver says to sizes near 2^64 is left open. */
 static banyan_status round_up(int device, size_t bytes, size_t *rounded)
 {
-    CUmemAllocationProp what = shareable_memory_of(device);
     size_t unit = 0, multicast = 1, free_bytes = 0, all_bytes = 0;
-    banyan_status status = DRIVER(device, cuMemGetAllocationGranularity, &unit, &what,
-                                  CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    banyan_status status = handles_granularity(device, &unit);
     if (status == BANYAN_OK)
         status = DRIVER(device, cuMemGetInfo, &free_bytes, &all_bytes);
     if (status != BANYAN_OK)
@@ -112,73 +98,60 @@ static banyan_status map_made(int device, CUmemGenericAllocationHandle memory, s
     return status;
 }
 
-static banyan_status export_and_map(int device, CUmemGenericAllocationHandle memory, size_t bytes,
-                                    int *fd, pages *made)
-{
-    int exported = -1;
-    banyan_status status = DRIVER(device, cuMemExportToShareableHandle, &exported, memory,
-                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (status != BANYAN_OK)
-        return status;
-    fcntl(exported, F_SETFD, FD_CLOEXEC);
-    status = map_made(device, memory, bytes, made);
-    if (status != BANYAN_OK) {
-        close(exported);
-        return status;
-    }
-    *fd = exported;
-    return BANYAN_OK;
-}
-
-static banyan_status create_here(int device, size_t bytes, int *fd, pages *made)
+static banyan_status create_here(int device, size_t bytes, device_handles *handles, pages *made)
 {
     size_t rounded = 0;
     CUmemGenericAllocationHandle memory;
-    CUmemAllocationProp what = shareable_memory_of(device);
+    device_handles new;
     banyan_status status = round_up(device, bytes, &rounded);
     if (status == BANYAN_OK)
-        status = DRIVER(device, cuMemCreate, &memory, rounded, &what, 0);
+        status = handles_create(device, rounded, &memory, &new);
     if (status != BANYAN_OK)
         return status;
-    status = export_and_map(device, memory, rounded, fd, made);
+    status = map_made(device, memory, rounded, made);
     driver.cuMemRelease(memory);
+    if (status == BANYAN_OK)
+        *handles = new;
+    else
+        device_handles_close(&new);
     return status;
 }
 
-static banyan_status create_in_context(int device, size_t bytes, int *fd, pages *made)
+static banyan_status create_in_context(int device, size_t bytes, device_handles *handles,
+                                       pages *made)
 {
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = create_here(device, bytes, fd, made);
+    status = create_here(device, bytes, handles, made);
     driver_capture_restore(before);
     driver_leave();
     return status;
 }
 
-banyan_status vmm_create(int device, size_t bytes, int *fd, pages *made)
+banyan_status vmm_create(int device, size_t bytes, device_handles *handles, pages *made)
 {
     pages new = {0};
-    banyan_status status = create_in_context(device, bytes, fd, &new);
+    banyan_status status = create_in_context(device, bytes, handles, &new);
     if (status == BANYAN_OK)
         *made = new;
     return status;
 }
 
-banyan_status vmm_recreate(int device, const pages *suspended, int *fd)
+banyan_status vmm_recreate(int device, const pages *suspended, device_handles *handles)
 {
     pages at = *suspended;
-    return create_in_context(device, at.mapped_bytes, fd, &at);
+    return create_in_context(device, at.mapped_bytes, handles, &at);
 }
 
 /* ---- what a peer has made ---- */
 
-static banyan_status map_here(int device, int fd, size_t mapped_bytes, pages *made)
+static banyan_status map_here(int device, const device_handles *handles, size_t mapped_bytes,
+                              pages *made)
 {
     CUmemGenericAllocationHandle memory;
-    banyan_status status = DRIVER(device, cuMemImportFromShareableHandle, &memory,
-                                  (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    banyan_status status = handles_import(device, handles, &memory);
     if (status != BANYAN_OK)
         return status;
     status = made->address ? map_at(device, memory, made) : map(device, memory, mapped_bytes, made);
@@ -186,29 +159,31 @@ static banyan_status map_here(int device, int fd, size_t mapped_bytes, pages *ma
     return status;
 }
 
-static banyan_status map_in_context(int device, int fd, size_t mapped_bytes, pages *made)
+static banyan_status map_in_context(int device, const device_handles *handles, size_t mapped_bytes,
+                                    pages *made)
 {
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = map_here(device, fd, mapped_bytes, made);
+    status = map_here(device, handles, mapped_bytes, made);
     driver_capture_restore(before);
     driver_leave();
     return status;
 }
 
-banyan_status vmm_map_peer(int device, int fd, size_t mapped_bytes, pages *made)
+banyan_status vmm_map_peer(int device, const device_handles *handles, size_t mapped_bytes,
+                           pages *made)
 {
     pages new = {0};
-    banyan_status status = map_in_context(device, fd, mapped_bytes, &new);
+    banyan_status status = map_in_context(device, handles, mapped_bytes, &new);
     if (status == BANYAN_OK)
         *made = new;
     return status;
 }
 
-banyan_status vmm_remap_peer(int device, int fd, const pages *suspended)
+banyan_status vmm_remap_peer(int device, const device_handles *handles, const pages *suspended)
 {
     pages at = *suspended;
-    return map_in_context(device, fd, at.mapped_bytes, &at);
+    return map_in_context(device, handles, at.mapped_bytes, &at);
 }
