@@ -1,7 +1,11 @@
 /* Fewest bytes inside the node: every rank adds up a piece of the units and pushes the sums to all
  * who need them. A thread goes through the pieces in rounds: it sends a unit to each rank that adds
  * it up, adds up the unit of its piece that it sent others a round ago, and hands out the sums of
- * two rounds ago, so that both directions of the links are busy all the time. */
+ * two rounds ago, so that both directions of the links are busy all the time.
+ *
+ * Peers may go through the units with more threads, or fewer. That is safe because a thread pushes
+ * a sum before it awaits anything of its next unit: one that took several units together could
+ * wait for a unit that a peer sends behind a sum of these. */
 #ifndef CUDA_MIXED_BYTES_CUH
 #define CUDA_MIXED_BYTES_CUH
 

@@ -187,6 +187,28 @@ static uint64_t room(const void *opened)
     return engine->ranks <= MIXED_RANKS_MAX ? MIXED_TURNS * engine->buffer_bytes : 0;
 }
 
+/* All fail when one does, which others would wait for. Nobody returns before all have come. */
+static banyan_status agree(const cuda_mixed *engine, banyan_status mine, const char *to_do)
+{
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    int ranks = world ? banyan_world_size(world) : 1;
+    if (ranks == 1)
+        return mine;
+    int32_t here = mine, *all = calloc((size_t)ranks, sizeof *all);
+    if (!all)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for mixed collectives");
+    banyan_status status = banyan_world_allgather(world, &here, sizeof here, all);
+    if (mine != BANYAN_OK)
+        status = mine;
+    for (int i = 0; i < ranks && status == BANYAN_OK; i++) {
+        if (all[i] != BANYAN_OK)
+            status =
+                banyan_error_set((banyan_status)all[i], "cuda: rank %d could not %s", i, to_do);
+    }
+    free(all);
+    return status;
+}
+
 /* Peers write here as soon as they may run. */
 static banyan_status use(void *opened, char *const *parts)
 {
@@ -194,15 +216,14 @@ static banyan_status use(void *opened, char *const *parts)
     engine->has_parts = room(engine) > 0;
     if (engine->has_parts)
         memcpy(engine->parts, parts, (size_t)engine->ranks * sizeof *parts);
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status = begin_anew(engine);
-    driver_leave();
+    banyan_status status = driver_enter(engine->device);
+    if (status == BANYAN_OK) {
+        status = begin_anew(engine);
+        driver_leave();
+    }
     if (status == BANYAN_OK)
         status = watch_again(engine);
-    banyan_world *node = engine->setup->worlds[MIXED_NODE];
-    if (status == BANYAN_OK && node)
-        status = banyan_world_barrier(node);
-    return status;
+    return agree(engine, status, "make its memory ready");
 }
 
 static void leave_worlds(void *opened)
@@ -308,28 +329,6 @@ static banyan_status play(const cuda_mixed *engine, void *recorded, uint64_t *ns
     return BANYAN_OK;
 }
 
-/* Nobody plays what another rank could not record: it would wait for that rank. */
-static banyan_status agree(const cuda_mixed *engine, banyan_status mine)
-{
-    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    int ranks = world ? banyan_world_size(world) : 1;
-    if (ranks == 1)
-        return mine;
-    int32_t here = mine, *all = calloc((size_t)ranks, sizeof *all);
-    if (!all)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a measurement");
-    banyan_status status = banyan_world_allgather(world, &here, sizeof here, all);
-    if (mine != BANYAN_OK)
-        status = mine;
-    for (int i = 0; i < ranks && status == BANYAN_OK; i++) {
-        if (all[i] != BANYAN_OK)
-            status = banyan_error_set((banyan_status)all[i],
-                                      "cuda: rank %d could not record what is measured", i);
-    }
-    free(all);
-    return status;
-}
-
 static banyan_status measure(void *opened, banyan_status (*queue)(void *context, void *stream),
                              void *context, uint32_t times, uint64_t *ns)
 {
@@ -337,7 +336,8 @@ static banyan_status measure(void *opened, banyan_status (*queue)(void *context,
     void *recorded = NULL;
     uint64_t all = 0;
     banyan_status status =
-        agree(engine, replay_record(engine->device, queue, context, times, &recorded));
+        agree(engine, replay_record(engine->device, queue, context, times, &recorded),
+              "record what is measured");
     if (status == BANYAN_OK)
         status = play(engine, recorded, &all);
     replay_forget(recorded);
