@@ -101,8 +101,8 @@ static banyan_status open_together(banyan_executor *executor)
 {
     RETURN_IF_FAILED(agree_on_device(executor));
     if (!executor_is_host(executor))
-        RETURN_IF_FAILED(
-            memory_multicast_agree(executor->world, executor->device, &executor->multicast));
+        RETURN_IF_FAILED(memory_multicast_agree(executor->world, executor->device,
+                                                &executor->multicast, NULL, 0));
     RETURN_IF_FAILED(count_processors(executor));
     RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(bell), &executor->bells));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);

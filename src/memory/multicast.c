@@ -1,6 +1,7 @@
 #include "memory/multicast.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -71,18 +72,22 @@ static banyan_status check_apart(banyan_world *world, const unsigned char *uuid)
     return status;
 }
 
-banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool *usable)
+banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool *usable,
+                                     char *why_not, size_t why_not_bytes)
 {
     unsigned char uuid[DEVICE_UUID_BYTES] = {0};
     uint64_t wanted;
     *usable = false;
     RETURN_IF_FAILED(control_max(world, is_wanted(), &wanted));
-    if (!wanted)
+    if (!wanted) {
+        snprintf(why_not, why_not_bytes, "BANYAN_MULTICAST is not 1");
         return BANYAN_OK;
+    }
     banyan_status status = control_agree(world, check_own(device, uuid));
     if (status == BANYAN_OK)
         status = check_apart(world, uuid);
     if (status == BANYAN_ERR_UNSUPPORTED) {
+        snprintf(why_not, why_not_bytes, "%s", banyan_last_error());
         log_info("rank %d: no multicast: %s", banyan_world_rank(world), banyan_last_error());
         return BANYAN_OK;
     }

@@ -6,9 +6,11 @@
 #include "memory/space.h"
 
 /* May the world's ranks use multicast on their devices? When all have BANYAN_MULTICAST=1, a device
- * each, and what it takes there. When only some have, or lack something, the log says at level info
- * what and where. Errors are those of the world. Collective. */
-banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool *usable);
+ * each, and what it takes there; else `why_not` (NULL: none is asked for) says what is missing, as
+ * part of a sentence. When only some have it, or lack something, the log says so at level info.
+ * Errors are those of the world. Collective. */
+banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool *usable,
+                                     char *why_not, size_t why_not_bytes);
 
 /* An address for the first `*bytes` of a buffer in the parts of `ranks`, ascending, this rank among
  * them; every rank of the world names those of its own group, or none (`count` 0: `*address` is

@@ -11,6 +11,15 @@
 /* Whose ranks a collective of a library's goes over. */
 typedef enum mixed_group { MIXED_WORLD, MIXED_NODE, MIXED_TP, MIXED_DP, MIXED_GROUPS } mixed_group;
 
+/* NVLink's multicast (memory/multicast.h), inside a node. */
+typedef struct mixed_multicast {
+    bool is_expected; /* before `open`: unless making addresses fails, there will be some */
+    /* Before `use`: what stands for the parts of all ranks of the node, and for those of this
+     * rank's tensor-parallel group alone. NULL: there is none. */
+    char *node, *tp;
+    char why_not[256]; /* as part of a sentence */
+} mixed_multicast;
+
 typedef struct mixed_engine_setup {
     /* Worlds of the context's own, by group: this rank's. In a group's world ranks have the order
      * of world ranks, so that a rank is its tp index in its TP's, and its dp index in its DP's. */
@@ -22,6 +31,7 @@ typedef struct mixed_engine_setup {
     uint64_t max_bytes; /* of b rows, that one launch carries */
     uint64_t timeout_ns;
     bool ib_enable_ibgda, should_init_nvshmem;
+    mixed_multicast multicast;
 } mixed_engine_setup;
 
 typedef struct mixed_call {

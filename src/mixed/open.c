@@ -11,6 +11,7 @@
 #include "mixed/host.h"
 #include "mixed/live.h"
 #include "mixed/mixed.h"
+#include "mixed/multicast.h"
 #include "mixed/staging.h"
 #include "mixed/suspend.h"
 #include "mixed/worlds.h"
@@ -72,12 +73,10 @@ static int node_of(void *world, int rank)
 
 static banyan_status open_engine(banyan_mixed *mixed)
 {
-    banyan_status status = find_engine(mixed);
-    if (status == BANYAN_OK) {
-        fill_setup(mixed);
-        status = mixed->ops->open(&mixed->setup, &mixed->engine);
-    }
-    RETURN_IF_FAILED(control_agree(mixed->world, status));
+    RETURN_IF_FAILED(control_agree(mixed->world, find_engine(mixed)));
+    fill_setup(mixed);
+    RETURN_IF_FAILED(multicast_agree(mixed));
+    RETURN_IF_FAILED(control_agree(mixed->world, mixed->ops->open(&mixed->setup, &mixed->engine)));
     return find_nccl(mixed);
 }
 
@@ -173,6 +172,8 @@ banyan_status mixed_use_memory(banyan_mixed *mixed)
     banyan_status status =
         parts ? find_parts(mixed, parts) : error_no_memory(list_bytes, "parts of peers");
     status = control_agree(all, status);
+    if (status == BANYAN_OK)
+        status = multicast_make(mixed);
     if (status == BANYAN_OK)
         status = control_agree(all, mixed->ops->use(mixed->engine, parts));
     free(parts);

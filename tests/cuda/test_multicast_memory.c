@@ -21,7 +21,7 @@ static void use_pairs(banyan_world *world, void *context)
     size_t bytes, free_bytes = gpu_free_bytes(world);
     char *address, *again;
     banyan_memory *memory;
-    CHECK_OK(memory_multicast_agree(world, gpu_device_for(rank), &usable));
+    CHECK_OK(memory_multicast_agree(world, gpu_device_for(rank), &usable, NULL, 0));
     CHECK(usable, "%s", logged);
     CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), 5000, &memory));
     CHECK_OK(memory_multicast_make(memory, pair, count, &address, &bytes));
