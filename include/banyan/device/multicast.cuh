@@ -34,6 +34,11 @@ BANYAN_DEVICE void banyan_device_multicast_store_word(void *, uint4)
     asm volatile("trap;");
 }
 
+BANYAN_DEVICE void banyan_device_multicast_store_packets(void *, uint4)
+{
+    asm volatile("trap;");
+}
+
 BANYAN_DEVICE void banyan_device_multicast_fence(void)
 {
     asm volatile("trap;");
@@ -116,6 +121,12 @@ BANYAN_DEVICE void banyan_device_multicast_store_word(void *to, uint4 v)
                  : "memory");
 }
 
+/* The same for whoever looks for what is stored: it becomes visible without a release. */
+BANYAN_DEVICE void banyan_device_multicast_store_packets(void *to, uint4 v)
+{
+    banyan_device_multicast_store_word(to, v);
+}
+
 /* Accesses of this thread before it, by either kind of address, come before those behind it by the
  * other kind. */
 BANYAN_DEVICE void banyan_device_multicast_fence(void)
@@ -187,6 +198,13 @@ BANYAN_DEVICE void banyan_device_multicast_store_word(void *to, uint4 v)
     char *member;
     for (unsigned i = 0; (member = emulated_multicast_member(to, i)) != NULL; i++)
         banyan_device_store<uint4>(member, v);
+}
+
+BANYAN_DEVICE void banyan_device_multicast_store_packets(void *to, uint4 v)
+{
+    char *member;
+    for (unsigned i = 0; (member = emulated_multicast_member(to, i)) != NULL; i++)
+        banyan_device_store_packets(member, v);
 }
 
 BANYAN_DEVICE void banyan_device_multicast_fence(void)

@@ -34,7 +34,8 @@ BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, const mixed_run *run
     return true;
 }
 
-template <typename Element, bool ANY>
+/* By multicast the sums come back here too, and are handed out with the others. */
+template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool bytes_add_up(const mixed_bytes_args *args, const mixed_run *run, uint64_t at)
 {
     sums_sources sources = {run->received, args->slot_bytes, args->source_count, args->own_source,
@@ -61,8 +62,9 @@ BANYAN_DEVICE bool bytes_add_up(const mixed_bytes_args *args, const mixed_run *r
     uint4 sum = unit_settle<Element>(sums.end());
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < args->share_count; i++)
-        banyan_device_store_packets(args->shares[i] + run->shift + at, sum);
-    unit_store<ANY>(args->output, at, args->bytes, sum);
+        unit_push<MULTICAST>(args->shares[i] + run->shift + at, sum);
+    if (!MULTICAST)
+        unit_store<ANY>(args->output, at, args->bytes, sum);
     return true;
 }
 
@@ -99,7 +101,7 @@ BANYAN_DEVICE bool bytes_hand_out(const mixed_bytes_args *args, const mixed_run 
     return true;
 }
 
-template <typename Element, bool ANY>
+template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool bytes_round(const mixed_bytes_args *args, mixed_run *run, uint64_t at,
                                uint64_t end, uint64_t apart)
 {
@@ -112,7 +114,7 @@ BANYAN_DEVICE bool bytes_round(const mixed_bytes_args *args, mixed_run *run, uin
         return false;
     run_put_back(&args->base, run);
     at -= apart; /* in the first rounds: beyond any end */
-    if (at < args->bytes && !bytes_add_up<Element, ANY>(args, run, at))
+    if (at < args->bytes && !bytes_add_up<Element, ANY, MULTICAST>(args, run, at))
         return false;
     at -= apart;
     BANYAN_DEVICE_LOOP
@@ -123,13 +125,14 @@ BANYAN_DEVICE bool bytes_round(const mixed_bytes_args *args, mixed_run *run, uin
     return true;
 }
 
-template <typename Element, bool ANY> BANYAN_DEVICE void bytes(const mixed_bytes_args *args)
+template <typename Element, bool ANY, bool MULTICAST>
+BANYAN_DEVICE void bytes(const mixed_bytes_args *args)
 {
     uint64_t end = (uint64_t)args->units * MIXED_UNIT, apart = run_threads() * MIXED_UNIT;
     mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
     BANYAN_DEVICE_LOOP
     for (uint64_t at = run_thread() * MIXED_UNIT; at < end + 2 * apart; at += apart) {
-        if (!bytes_round<Element, ANY>(args, &run, at, end, apart))
+        if (!bytes_round<Element, ANY, MULTICAST>(args, &run, at, end, apart))
             return;
     }
     run_end(&args->base, &run);

@@ -33,6 +33,8 @@ static banyan_status load_kernels(cuda_mixed *engine)
 {
     for (int i = 0; i < MIXED_KERNELS; i++) {
         int blocks = 0;
+        if (mixed_kernel_is_multicast((mixed_kernel)i) && !engine->setup->multicast.is_expected)
+            continue;
         RETURN_IF_FAILED(driver_kernel(kernel_symbol(engine->setup->dtype, (mixed_kernel)i),
                                        engine->device, &engine->kernels[i]));
         RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor,
@@ -250,24 +252,38 @@ static bool say(char *reason, size_t reason_bytes, const char *text)
     return false;
 }
 
+static bool has_multicast(const cuda_mixed *engine, banyan_mixed_op op, banyan_mixed_mode mode,
+                          char *reason, size_t reason_bytes)
+{
+    const mixed_multicast *multicast = &engine->setup->multicast;
+    bool scatters = op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+    if (!multicast->node)
+        return say(reason, reason_bytes, multicast->why_not);
+    return mode != BANYAN_MIXED_FEWEST_WAITS_MULTICAST || !scatters ||
+           say(reason, reason_bytes, "it sends every data-parallel rank something else");
+}
+
 static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
                 size_t reason_bytes)
 {
     const cuda_mixed *engine = opened;
     const banyan_mixed_grid *grid = &engine->setup->grid;
-    (void)op;
+    bool waits = mode == BANYAN_MIXED_FEWEST_WAITS || mode == BANYAN_MIXED_FEWEST_WAITS_MULTICAST;
+    bool bytes = mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
+                 mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
     if (grid->nodes > 1)
-        return nodes_have(engine, mode, reason, reason_bytes);
+        return mixed_is_multicast(mode)
+                   ? say(reason, reason_bytes, engine->setup->multicast.why_not)
+                   : nodes_have(engine, mode, reason, reason_bytes);
     if (engine->ranks > MIXED_RANKS_MAX)
         return say(reason, reason_bytes, "a node has more GPUs than its kernels address");
     if (engine->ranks > 1 && !engine->has_parts)
         return say(reason, reason_bytes, "its memory is not there yet");
-    if (mode == BANYAN_MIXED_FEWEST_WAITS)
-        return true;
-    if (mode != BANYAN_MIXED_FEWEST_LOCAL_BYTES)
+    if (!waits && !bytes)
         return say(reason, reason_bytes, "GPUs do not have it");
-    return grid->local_tp > 1 ||
-           say(reason, reason_bytes, "there are no tensor-parallel ranks inside a node");
+    if (bytes && grid->local_tp == 1)
+        return say(reason, reason_bytes, "there are no tensor-parallel ranks inside a node");
+    return !mixed_is_multicast(mode) || has_multicast(engine, op, mode, reason, reason_bytes);
 }
 
 static void check(void *opened, mixed_report *report)

@@ -1,4 +1,5 @@
-/* All-gather. Short messages go as packets; long ones in chunks, with a flag for each. */
+/* All-gather. Short messages go as packets; long ones in chunks, with a flag for each. By multicast
+ * this rank's own data comes back to it, and is written out with the others'. */
 #ifndef CUDA_MIXED_GATHER_CUH
 #define CUDA_MIXED_GATHER_CUH
 
@@ -20,6 +21,7 @@ BANYAN_DEVICE const char *gather_slot(const mixed_gather_args *args, const mixed
 
 /* ---- packets ---- */
 
+template <bool MULTICAST>
 BANYAN_DEVICE bool packets_send(const mixed_gather_args *args, const mixed_run *run, uint64_t at)
 {
     uint64_t left = args->bytes - at;
@@ -27,10 +29,15 @@ BANYAN_DEVICE bool packets_send(const mixed_gather_args *args, const mixed_run *
     uint2 data = banyan_device_load_unit(args->input + at, bytes);
     if (run->broken)
         return false;
-    BANYAN_DEVICE_LOOP
-    for (uint32_t i = 0; i < args->send_count; i++)
-        banyan_device_packet16_write(args->sends[i] + run->shift + 2 * at, data, GATHER_FLAG);
-    banyan_device_store_unit(args->output + args->rank * args->apart_bytes + at, data, bytes);
+    uint4 packets = make_uint4(data.x, GATHER_FLAG, data.y, GATHER_FLAG);
+    if (MULTICAST) {
+        unit_push<true>(args->all + run->shift + 2 * at, packets);
+    } else {
+        BANYAN_DEVICE_LOOP
+        for (uint32_t i = 0; i < args->send_count; i++)
+            unit_push<false>(args->sends[i] + run->shift + 2 * at, packets);
+        banyan_device_store_unit(args->output + args->rank * args->apart_bytes + at, data, bytes);
+    }
     return true;
 }
 
@@ -65,13 +72,13 @@ BANYAN_DEVICE bool packets_receive(const mixed_gather_args *args, const mixed_ru
     return true;
 }
 
-BANYAN_DEVICE void packets(const mixed_gather_args *args)
+template <bool MULTICAST> BANYAN_DEVICE void packets(const mixed_gather_args *args)
 {
     uint64_t end = args->bytes, apart = run_threads() * GATHER_PACKET;
     mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
     BANYAN_DEVICE_LOOP
     for (uint64_t at = run_thread() * GATHER_PACKET; at < end + apart; at += apart) {
-        if (at < end && !packets_send(args, &run, at))
+        if (at < end && !packets_send<MULTICAST>(args, &run, at))
             return;
         if (run.broken)
             return;
@@ -113,15 +120,30 @@ BANYAN_DEVICE uint64_t chunks_length(const mixed_gather_args *args, uint64_t at)
     return args->bytes - at < args->chunk_bytes ? args->bytes - at : args->chunk_bytes;
 }
 
+/* By a warp, to all. */
+BANYAN_DEVICE void chunks_store(char *to, const char *from, uint64_t bytes, uint32_t lane)
+{
+    uint64_t whole = (uintptr_t)from % MIXED_UNIT == 0 ? bytes / MIXED_UNIT * MIXED_UNIT : 0;
+    banyan_device_multicast_store(to, from, whole, lane, BANYAN_DEVICE_WARP);
+    BANYAN_DEVICE_LOOP
+    for (uint64_t at = whole + lane * MIXED_UNIT; at < bytes; at += BANYAN_DEVICE_WARP * MIXED_UNIT)
+        banyan_device_multicast_store_word(to + at, unit_load<true>(from, at, bytes));
+    banyan_device_multicast_fence();
+}
+
+template <bool MULTICAST>
 BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *run,
                                chunks_warp warp)
 {
     BANYAN_DEVICE_LOOP
     for (uint32_t chunk = warp.first; chunk < args->chunks; chunk += warp.apart) {
-        uint64_t at = chunk * args->chunk_bytes;
+        uint64_t at = chunk * args->chunk_bytes, bytes = chunks_length(args, at);
         chunks_places places = {args->sends, run->shift + at};
-        banyan_device_copy_each(places, args->send_count, args->input + at, chunks_length(args, at),
-                                warp.lane, BANYAN_DEVICE_WARP);
+        if (MULTICAST)
+            chunks_store(args->all + run->shift + at, args->input + at, bytes, warp.lane);
+        else
+            banyan_device_copy_each(places, args->send_count, args->input + at, bytes, warp.lane,
+                                    BANYAN_DEVICE_WARP);
         __syncwarp();
         if (warp.lane < args->send_count)
             banyan_device_store_release((uint64_t *)(args->sends[warp.lane] + run->shift +
@@ -144,14 +166,16 @@ BANYAN_DEVICE bool chunks_await(const mixed_gather_args *args, const mixed_run *
     return true;
 }
 
+template <bool MULTICAST>
 BANYAN_DEVICE bool chunks_hand_out(const mixed_gather_args *args, const mixed_run *run,
                                    chunks_warp warp)
 {
     BANYAN_DEVICE_LOOP
     for (uint32_t chunk = warp.first; chunk < args->chunks; chunk += warp.apart) {
         uint64_t at = chunk * args->chunk_bytes, bytes = chunks_length(args, at);
-        banyan_device_copy(args->output + args->rank * args->apart_bytes + at, args->input + at,
-                           bytes, warp.lane, BANYAN_DEVICE_WARP);
+        if (!MULTICAST)
+            banyan_device_copy(args->output + args->rank * args->apart_bytes + at, args->input + at,
+                               bytes, warp.lane, BANYAN_DEVICE_WARP);
         bool failed = warp.lane < args->ranks && warp.lane != args->rank &&
                       !chunks_await(args, run, chunk, warp.lane);
         if (__any_sync(0xffffffff, failed))
@@ -169,17 +193,18 @@ BANYAN_DEVICE bool chunks_hand_out(const mixed_gather_args *args, const mixed_ru
 }
 
 /* Before anything arrives there is time to put back. */
-BANYAN_DEVICE void chunks(const mixed_gather_args *args)
+template <bool MULTICAST> BANYAN_DEVICE void chunks(const mixed_gather_args *args)
 {
     uint32_t warp = threadIdx.x / BANYAN_DEVICE_WARP, warps = blockDim.x / BANYAN_DEVICE_WARP;
     mixed_run run = run_begin(&args->base, 1);
     if (run.broken)
         return;
     if (warps == 1 || warp < warps / 2)
-        chunks_send(args, &run, chunks_warp_of(warp, warps == 1 ? 1 : warps / 2));
+        chunks_send<MULTICAST>(args, &run, chunks_warp_of(warp, warps == 1 ? 1 : warps / 2));
     run_put_back(&args->base, &run);
     if ((warps == 1 || warp >= warps / 2) &&
-        !chunks_hand_out(args, &run, chunks_warp_of(warp - warps / 2, warps - warps / 2)))
+        !chunks_hand_out<MULTICAST>(args, &run,
+                                    chunks_warp_of(warp - warps / 2, warps - warps / 2)))
         return;
     run_end(&args->base, &run);
 }

@@ -10,10 +10,15 @@
  * before it. Peers write to that one in the launch after the next, which they begin when they have
  * ended the next, and with it have had what this rank sends there: after this launch has ended. So
  * a launch needs no barrier at either end. The turn, and how much of the last buffer is to be put
- * back, lie in the device's memory and are changed by the kernels alone. */
+ * back, lie in the device's memory and are changed by the kernels alone.
+ *
+ * With multicast one store goes to all, at the same place of each one's buffer, the sender's too:
+ * its slot is one more there, whose units are awaited, used and put back like the others. What a
+ * launch stores by multicast it reads by the buffers' own addresses only to see it arrive. */
 #ifndef CUDA_MIXED_KERNEL_H
 #define CUDA_MIXED_KERNEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <banyan/core.h>
@@ -26,6 +31,7 @@ extern "C" {
 #define MIXED_TURNS 3
 #define MIXED_UNIT 16 /* bytes */
 #define MIXED_THREADS_MAX 1024
+#define MIXED_NO_RANK UINT16_MAX
 
 /* What stays from launch to launch; one a thread block that the largest launch has, all alike. */
 typedef struct mixed_state {
@@ -58,7 +64,7 @@ typedef struct mixed_base {
     uint32_t nothing; /* two elements of -0, or one */
 } mixed_base;
 
-/* Bytes to a peer: `to` is in its first receive buffer. */
+/* Bytes to a peer, or by multicast to several: `to` is in the first receive buffer. */
 typedef struct mixed_send {
     char *to;
     const char *from;
@@ -66,8 +72,9 @@ typedef struct mixed_send {
 } mixed_send;
 
 /* Fewest waits. Ranks are those of the node; the slots of all others lie side by side in the
- * receive buffer, in the order of ranks. `fold` ranks in a row make a sum, and sums lie
- * `apart_bytes` apart in the output. */
+ * receive buffer, in the order of ranks. With multicast this rank is one of the others: `rank` is
+ * MIXED_NO_RANK then. `fold` ranks in a row make a sum, and sums lie `apart_bytes` apart in the
+ * output. */
 typedef struct mixed_waits_args {
     mixed_base base;
     const char *own; /* this rank's input to the sums */
@@ -87,7 +94,8 @@ typedef struct mixed_arrival {
     uint32_t rank;
 } mixed_arrival;
 
-/* Fewest bytes inside the node: this rank adds up a piece, whose sums go to all who need them. */
+/* Fewest bytes inside the node: this rank adds up a piece, whose sums go to all who need them. With
+ * multicast that is one share, and this rank's is among the arrivals, not its output. */
 typedef struct mixed_bytes_args {
     mixed_base base;
     const char *own; /* this rank's input to its piece */
@@ -115,6 +123,7 @@ typedef struct mixed_gather_args {
     uint32_t chunks;
     uint16_t ranks, rank, send_count;
     char *sends[MIXED_RANKS_MAX]; /* this rank's slots, beginning with another peer on every rank */
+    char *all;                    /* with multicast: all of them */
 } mixed_gather_args;
 
 /* Make all of [at, at + bytes) -0. */
@@ -124,19 +133,33 @@ typedef struct mixed_clear_args {
     uint32_t nothing;
 } mixed_clear_args;
 
+/* ANY: addresses and lengths need not be multiples of MIXED_UNIT. */
 typedef enum mixed_kernel {
-    MIXED_WAITS, /* all addresses and lengths are multiples of MIXED_UNIT */
+    MIXED_WAITS,
     MIXED_WAITS_ANY,
+    MIXED_WAITS_MULTICAST,
+    MIXED_WAITS_MULTICAST_ANY,
     MIXED_BYTES,
     MIXED_BYTES_ANY,
+    MIXED_BYTES_MULTICAST,
+    MIXED_BYTES_MULTICAST_ANY,
     MIXED_NODES,
     MIXED_NODES_ANY,
     MIXED_UNTYPED, /* those that follow */
     MIXED_PACKETS = MIXED_UNTYPED,
+    MIXED_PACKETS_MULTICAST,
     MIXED_CHUNKS,
+    MIXED_CHUNKS_MULTICAST,
     MIXED_CLEAR,
     MIXED_KERNELS
 } mixed_kernel;
+
+static inline bool mixed_kernel_is_multicast(mixed_kernel kernel)
+{
+    return kernel == MIXED_WAITS_MULTICAST || kernel == MIXED_WAITS_MULTICAST_ANY ||
+           kernel == MIXED_BYTES_MULTICAST || kernel == MIXED_BYTES_MULTICAST_ANY ||
+           kernel == MIXED_PACKETS_MULTICAST || kernel == MIXED_CHUNKS_MULTICAST;
+}
 
 /* For driver_kernel. */
 

@@ -3,13 +3,25 @@
 static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
     mixed_packets(const __grid_constant__ mixed_gather_args args)
 {
-    packets(&args);
+    packets<false>(&args);
+}
+
+static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
+    mixed_packets_multicast(const __grid_constant__ mixed_gather_args args)
+{
+    packets<true>(&args);
 }
 
 static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
     mixed_chunks(const __grid_constant__ mixed_gather_args args)
 {
-    chunks(&args);
+    chunks<false>(&args);
+}
+
+static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
+    mixed_chunks_multicast(const __grid_constant__ mixed_gather_args args)
+{
+    chunks<true>(&args);
 }
 
 static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
@@ -26,8 +38,12 @@ const void *mixed_kernel_untyped(mixed_kernel kernel)
     switch (kernel) {
     case MIXED_PACKETS:
         return DEVICE_KERNEL(mixed_packets, mixed_gather_args);
+    case MIXED_PACKETS_MULTICAST:
+        return DEVICE_KERNEL(mixed_packets_multicast, mixed_gather_args);
     case MIXED_CHUNKS:
         return DEVICE_KERNEL(mixed_chunks, mixed_gather_args);
+    case MIXED_CHUNKS_MULTICAST:
+        return DEVICE_KERNEL(mixed_chunks_multicast, mixed_gather_args);
     default:
         return DEVICE_KERNEL(mixed_clear, mixed_clear_args);
     }

@@ -13,13 +13,18 @@
         function<__VA_ARGS__>(&args);                                                              \
     }
 
+/* Waits and bytes, with these flags. */
+#define MIXED_DEFINE_PAIR(type, suffix, any, multicast)                                            \
+    MIXED_DEFINE_KERNEL(mixed_waits_##suffix##type, waits, mixed_waits_args, banyan_device_##type, \
+                        any, multicast)                                                            \
+    MIXED_DEFINE_KERNEL(mixed_bytes_##suffix##type, bytes, mixed_bytes_args, banyan_device_##type, \
+                        any, multicast)
+
 #define MIXED_DEFINE_KERNELS(type)                                                                 \
-    MIXED_DEFINE_KERNEL(mixed_waits_##type, waits, mixed_waits_args, banyan_device_##type, false)  \
-    MIXED_DEFINE_KERNEL(mixed_waits_any_##type, waits, mixed_waits_args, banyan_device_##type,     \
-                        true)                                                                      \
-    MIXED_DEFINE_KERNEL(mixed_bytes_##type, bytes, mixed_bytes_args, banyan_device_##type, false)  \
-    MIXED_DEFINE_KERNEL(mixed_bytes_any_##type, bytes, mixed_bytes_args, banyan_device_##type,     \
-                        true)                                                                      \
+    MIXED_DEFINE_PAIR(type, , false, false)                                                        \
+    MIXED_DEFINE_PAIR(type, any_, true, false)                                                     \
+    MIXED_DEFINE_PAIR(type, multicast_, false, true)                                               \
+    MIXED_DEFINE_PAIR(type, multicast_any_, true, true)                                            \
     MIXED_DEFINE_KERNEL(mixed_nodes_##type, nodes, nodes_args, banyan_device_##type, false)        \
     MIXED_DEFINE_KERNEL(mixed_nodes_any_##type, nodes, nodes_args, banyan_device_##type, true)     \
                                                                                                    \
@@ -30,14 +35,22 @@
             return DEVICE_KERNEL(mixed_waits_##type, mixed_waits_args);                            \
         case MIXED_WAITS_ANY:                                                                      \
             return DEVICE_KERNEL(mixed_waits_any_##type, mixed_waits_args);                        \
+        case MIXED_WAITS_MULTICAST:                                                                \
+            return DEVICE_KERNEL(mixed_waits_multicast_##type, mixed_waits_args);                  \
+        case MIXED_WAITS_MULTICAST_ANY:                                                            \
+            return DEVICE_KERNEL(mixed_waits_multicast_any_##type, mixed_waits_args);              \
         case MIXED_BYTES:                                                                          \
             return DEVICE_KERNEL(mixed_bytes_##type, mixed_bytes_args);                            \
+        case MIXED_BYTES_ANY:                                                                      \
+            return DEVICE_KERNEL(mixed_bytes_any_##type, mixed_bytes_args);                        \
+        case MIXED_BYTES_MULTICAST:                                                                \
+            return DEVICE_KERNEL(mixed_bytes_multicast_##type, mixed_bytes_args);                  \
+        case MIXED_BYTES_MULTICAST_ANY:                                                            \
+            return DEVICE_KERNEL(mixed_bytes_multicast_any_##type, mixed_bytes_args);              \
         case MIXED_NODES:                                                                          \
             return DEVICE_KERNEL(mixed_nodes_##type, nodes_args);                                  \
-        case MIXED_NODES_ANY:                                                                      \
-            return DEVICE_KERNEL(mixed_nodes_any_##type, nodes_args);                              \
         default:                                                                                   \
-            return DEVICE_KERNEL(mixed_bytes_any_##type, mixed_bytes_args);                        \
+            return DEVICE_KERNEL(mixed_nodes_any_##type, nodes_args);                              \
         }                                                                                          \
     }
 

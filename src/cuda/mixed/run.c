@@ -23,6 +23,7 @@ typedef struct part {
     uint64_t units;
     bool scatters; /* every slice of the input has ranks of its own */
     bool any;      /* addresses or lengths are no multiples of units */
+    bool multicast;
     int ranks, rank, tp, t, d;
 } part;
 
@@ -45,13 +46,27 @@ static uint64_t units_of(uint64_t bytes)
 
 static bool saves_bytes(const mixed_call *call)
 {
-    return call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
+    return call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
+           call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
+}
+
+bool mixed_is_multicast(banyan_mixed_mode mode)
+{
+    return mode == BANYAN_MIXED_FEWEST_WAITS_MULTICAST ||
+           mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST ||
+           mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+}
+
+/* Of those that all receive from each other: of all but its own, or with multicast of all. */
+static uint64_t slots_of(const cuda_mixed *engine, bool multicast)
+{
+    return (uint64_t)engine->ranks - (multicast ? 0 : 1);
 }
 
 /* Slots of a piece: for what is added up here, and for others' sums. */
-static uint64_t piece_slots(const cuda_mixed *engine)
+static uint64_t piece_slots(const cuda_mixed *engine, bool multicast)
 {
-    return (uint64_t)(engine->ranks + engine->setup->grid.local_tp - 2);
+    return slots_of(engine, multicast) + (uint64_t)engine->setup->grid.local_tp - 1;
 }
 
 static uint64_t chunk_bytes(uint64_t bytes)
@@ -74,13 +89,14 @@ static uint64_t chunks_slot_bytes(uint64_t bytes)
  * than the others. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
 {
-    uint64_t tp = (uint64_t)engine->setup->grid.local_tp, others = (uint64_t)engine->ranks - 1;
-    if (others == 0)
+    bool multicast = engine->setup->multicast.is_expected;
+    uint64_t tp = (uint64_t)engine->setup->grid.local_tp, slots = slots_of(engine, multicast);
+    if (slots == 0)
         return 0;
     uint64_t piece = up(units_of(engine->most_bytes), tp) / tp * MIXED_UNIT;
-    uint64_t bytes =
-        tp > 1 ? piece_slots(engine) * piece : others * chunks_slot_bytes(engine->most_bytes);
-    uint64_t least = others * chunks_slot_bytes(PACKETS_MOST) * 2;
+    uint64_t bytes = tp > 1 ? piece_slots(engine, multicast) * piece
+                            : slots * chunks_slot_bytes(engine->most_bytes);
+    uint64_t least = slots * chunks_slot_bytes(PACKETS_MOST) * 2;
     return up(bytes > least ? bytes : least, 4096);
 }
 
@@ -88,12 +104,12 @@ uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
 static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
 {
     uint64_t room = engine->buffer_bytes / MIXED_UNIT, tp = (uint64_t)engine->setup->grid.local_tp;
-    uint64_t units = UNITS_MOST, others = (uint64_t)engine->ranks - 1;
-    if (others > 0 && saves_bytes(call))
-        units = room / piece_slots(engine) * tp;
-    else if (others > 0)
-        units = room / others;
-    if (others > 0 && call->op == BANYAN_MIXED_ALLGATHER &&
+    uint64_t units = UNITS_MOST, slots = slots_of(engine, mixed_is_multicast(call->mode));
+    if (slots > 0 && saves_bytes(call))
+        units = room / piece_slots(engine, mixed_is_multicast(call->mode)) * tp;
+    else if (slots > 0)
+        units = room / slots;
+    if (slots > 0 && call->op == BANYAN_MIXED_ALLGATHER &&
         chunks_slot_bytes(engine->most_bytes) > units * MIXED_UNIT)
         units -= units / (CHUNK_SMALL / FLAG_BYTES / 2); /* for flags */
     uint64_t most = engine->most_bytes / MIXED_UNIT;
@@ -194,33 +210,53 @@ static uint64_t slot(int from, int at)
     return (uint64_t)(from < at ? from : from - 1);
 }
 
+/* Of four in a row. */
+static mixed_kernel variant(const part *p, mixed_kernel first)
+{
+    return (mixed_kernel)((int)first + (p->any ? 1 : 0) + (p->multicast ? 2 : 0));
+}
+
 /* ---- fewest waits ---- */
+
+static void fill_waits_sends(const part *p, mixed_waits_args *args)
+{
+    uint64_t slot_bytes = p->units * MIXED_UNIT;
+    if (p->multicast) {
+        args->sends[0] = (mixed_send){
+            .to = p->engine->setup->multicast.node + (uint64_t)p->rank * slot_bytes,
+            .from = p->input,
+            .bytes = p->bytes,
+        };
+        args->send_count = 1;
+        return;
+    }
+    for (int k = 1; k < p->ranks; k++) {
+        int peer = (p->rank + k) % p->ranks;
+        args->sends[args->send_count++] = (mixed_send){
+            .to = p->engine->parts[peer] + slot(p->rank, peer) * slot_bytes,
+            .from = p->input + (p->scatters ? (uint64_t)(peer / p->tp) * p->whole_bytes : 0),
+            .bytes = p->bytes,
+        };
+    }
+}
 
 static banyan_status run_waits(const part *p, CUstream stream)
 {
-    uint64_t others = (uint64_t)p->ranks - 1;
+    uint64_t slots = slots_of(p->engine, p->multicast);
     mixed_waits_args args = {
-        .base = base_of(p, others * p->units),
+        .base = base_of(p, slots * p->units),
         .own = p->input + (p->scatters ? (uint64_t)p->d * p->whole_bytes : 0),
         .output = p->output,
         .bytes = p->bytes,
         .apart_bytes = p->whole_bytes,
         .units = (uint32_t)p->units,
         .ranks = (uint16_t)p->ranks,
-        .rank = (uint16_t)p->rank,
+        .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
         .fold = (uint16_t)(p->scatters ? p->ranks : p->tp),
-        .send_count = (uint16_t)others,
     };
-    for (int k = 1; k < p->ranks; k++) {
-        int peer = (p->rank + k) % p->ranks;
-        args.sends[k - 1] = (mixed_send){
-            .to = p->engine->parts[peer] + slot(p->rank, peer) * p->units * MIXED_UNIT,
-            .from = p->input + (p->scatters ? (uint64_t)(peer / p->tp) * p->whole_bytes : 0),
-            .bytes = p->bytes,
-        };
-    }
-    mixed_kernel kernel = p->any ? MIXED_WAITS_ANY : MIXED_WAITS;
-    shape by = choose_shape(p->engine, kernel, p->units, 2 * others + 1);
+    fill_waits_sends(p, &args);
+    mixed_kernel kernel = variant(p, MIXED_WAITS);
+    shape by = choose_shape(p->engine, kernel, p->units, args.send_count + slots + 1);
     return launch(p->engine, kernel, by, &args, stream);
 }
 
@@ -267,14 +303,21 @@ static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
 {
     int count = p->scatters ? p->tp : p->ranks, me = p->scatters ? p->t : p->rank;
     uint64_t behind = (uint64_t)(args->source_count - 1) * of->bytes;
-    for (int k = 1; k < count; k++) {
-        int to = (me + k) % count, from = (me + count - k) % count;
-        int to_rank = p->scatters ? to + p->d * p->tp : to;
-        int from_rank = p->scatters ? from + p->d * p->tp : from, piece = from_rank % p->tp;
+    for (int k = 1; k < count && !p->multicast; k++) {
+        int to = (me + k) % count, to_rank = p->scatters ? to + p->d * p->tp : to;
         args->shares[args->share_count++] =
             p->engine->parts[to_rank] + behind + slot(me, to) * of->bytes;
+    }
+    if (p->multicast) {
+        const mixed_multicast *all = &p->engine->setup->multicast;
+        args->shares[args->share_count++] =
+            (p->scatters ? all->tp : all->node) + behind + (uint64_t)me * of->bytes;
+    }
+    for (int k = p->multicast ? 0 : 1; k < count; k++) {
+        int from = (me + count - k) % count, from_rank = p->scatters ? from + p->d * p->tp : from;
+        int piece = from_rank % p->tp;
         args->arrivals[args->arrival_count++] = (mixed_arrival){
-            .offset = behind + slot(from, me) * of->bytes,
+            .offset = behind + (p->multicast ? (uint64_t)from : slot(from, me)) * of->bytes,
             .to = p->output + piece_at(of, piece) +
                   (p->scatters ? 0 : (uint64_t)(from_rank / p->tp) * p->whole_bytes),
             .bytes = piece_bytes(of, piece),
@@ -287,7 +330,7 @@ static banyan_status run_bytes(const part *p, CUstream stream)
 {
     uint64_t tp = (uint64_t)p->tp, d = (uint64_t)p->d;
     pieces of = {.bytes = up(p->units, tp) / tp * MIXED_UNIT, .part_bytes = p->bytes};
-    uint64_t units = of.bytes / MIXED_UNIT, slots = piece_slots(p->engine);
+    uint64_t units = of.bytes / MIXED_UNIT, slots = piece_slots(p->engine, p->multicast);
     mixed_bytes_args args = {
         .base = base_of(p, slots * units),
         .own = p->input + piece_at(&of, p->t) + (p->scatters ? d * p->whole_bytes : 0),
@@ -298,21 +341,37 @@ static banyan_status run_bytes(const part *p, CUstream stream)
     };
     fill_sends(p, &of, &args);
     fill_shares(p, &of, &args);
-    mixed_kernel kernel = p->any ? MIXED_BYTES_ANY : MIXED_BYTES;
-    shape by = choose_shape(p->engine, kernel, units, 2 * slots + 1);
+    mixed_kernel kernel = variant(p, MIXED_BYTES);
+    shape by = choose_shape(p->engine, kernel, units,
+                            (uint64_t)args.send_count + args.source_count + args.share_count +
+                                args.arrival_count);
     return launch(p->engine, kernel, by, &args, stream);
 }
 
 /* ---- all-gather ---- */
+
+/* By multicast all receive where this rank receives from itself; only the chunks' flags go to each.
+ */
+static void fill_gather_sends(const part *p, mixed_gather_args *args)
+{
+    uint64_t own = (uint64_t)p->rank * args->slot_bytes;
+    if (p->multicast)
+        args->all = p->engine->setup->multicast.node + own;
+    for (int k = p->multicast ? 0 : 1; k < p->ranks; k++) {
+        int peer = (p->rank + k) % p->ranks;
+        args->sends[args->send_count++] =
+            p->engine->parts[peer] + (p->multicast ? own : slot(p->rank, peer) * args->slot_bytes);
+    }
+}
 
 static banyan_status run_gather(const part *p, CUstream stream)
 {
     bool short_one = p->bytes <= PACKETS_MOST;
     uint64_t slot_bytes =
         short_one ? up(2 * p->bytes, 2 * MIXED_UNIT) : chunks_slot_bytes(p->bytes);
-    uint64_t others = (uint64_t)p->ranks - 1;
+    uint64_t slots = slots_of(p->engine, p->multicast);
     mixed_gather_args args = {
-        .base = base_of(p, others * slot_bytes / MIXED_UNIT),
+        .base = base_of(p, slots * slot_bytes / MIXED_UNIT),
         .input = p->input,
         .output = p->output,
         .bytes = p->bytes,
@@ -322,15 +381,13 @@ static banyan_status run_gather(const part *p, CUstream stream)
         .flags = up(p->bytes, MIXED_UNIT),
         .chunks = (uint32_t)chunks_of(p->bytes),
         .ranks = (uint16_t)p->ranks,
-        .rank = (uint16_t)p->rank,
-        .send_count = (uint16_t)others,
+        .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
     };
-    for (int k = 1; k < p->ranks; k++) {
-        int peer = (p->rank + k) % p->ranks;
-        args.sends[k - 1] = p->engine->parts[peer] + slot(p->rank, peer) * slot_bytes;
-    }
-    mixed_kernel kernel = short_one ? MIXED_PACKETS : MIXED_CHUNKS;
-    shape by = choose_shape(p->engine, kernel, (p->bytes + 7) / 8, 2 * others + 1);
+    fill_gather_sends(p, &args);
+    mixed_kernel kernel =
+        (mixed_kernel)((int)(short_one ? MIXED_PACKETS : MIXED_CHUNKS) + (p->multicast ? 1 : 0));
+    uint64_t steps = (p->multicast ? 1 : args.send_count) + slots + 1;
+    shape by = choose_shape(p->engine, kernel, (p->bytes + 7) / 8, steps);
     return launch(p->engine, kernel, by, &args, stream);
 }
 
@@ -363,6 +420,7 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
         .whole_bytes = bytes,
         .scatters = call->op == BANYAN_MIXED_REDUCESCATTER ||
                     call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE,
+        .multicast = mixed_is_multicast(call->mode),
         .ranks = engine->ranks,
         .rank = engine->rank,
         .tp = grid->local_tp,

@@ -3,6 +3,7 @@
 #define CUDA_MIXED_UNIT_CUH
 
 #include <banyan/device/move.cuh>
+#include <banyan/device/multicast.cuh>
 
 #include "cuda/mixed/kernel.h"
 
@@ -34,6 +35,17 @@ template <typename Element> BANYAN_DEVICE uint4 unit_settle(uint4 unit)
 {
     return make_uint4(unit.x ^ unit_marks<Element>(unit.x), unit.y ^ unit_marks<Element>(unit.y),
                       unit.z ^ unit_marks<Element>(unit.z), unit.w ^ unit_marks<Element>(unit.w));
+}
+
+/* ---- on the way ---- */
+
+/* Into a receive buffer, or into those of all ranks that a multicast address stands for. */
+template <bool MULTICAST> BANYAN_DEVICE void unit_push(char *to, uint4 unit)
+{
+    if (MULTICAST)
+        banyan_device_multicast_store_packets(to, unit);
+    else
+        banyan_device_store_packets(to, unit);
 }
 
 /* ---- the caller's memory: aligned and whole units, or any ---- */

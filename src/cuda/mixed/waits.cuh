@@ -6,7 +6,7 @@
 #include "cuda/mixed/sums.cuh"
 
 /* This thread's unit, to some peers: those that take the same data stand side by side. */
-template <typename Element, bool ANY>
+template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, const mixed_run *run, uint32_t first,
                               uint64_t at)
 {
@@ -25,8 +25,7 @@ BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, const mixed_run *run
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
         if (k < count)
-            banyan_device_store_packets(sends[k].to + run->shift + at,
-                                        unit_settle<Element>(units[k]));
+            unit_push<MULTICAST>(sends[k].to + run->shift + at, unit_settle<Element>(units[k]));
     }
     return true;
 }
@@ -68,7 +67,8 @@ BANYAN_DEVICE bool waits_receive(const mixed_waits_args *args, const mixed_run *
     return true;
 }
 
-template <typename Element, bool ANY> BANYAN_DEVICE void waits(const mixed_waits_args *args)
+template <typename Element, bool ANY, bool MULTICAST>
+BANYAN_DEVICE void waits(const mixed_waits_args *args)
 {
     uint64_t end = (uint64_t)args->units * MIXED_UNIT, apart = run_threads() * MIXED_UNIT;
     mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
@@ -76,7 +76,7 @@ template <typename Element, bool ANY> BANYAN_DEVICE void waits(const mixed_waits
     for (uint64_t at = run_thread() * MIXED_UNIT; at < end + apart; at += apart) {
         BANYAN_DEVICE_LOOP
         for (uint32_t first = 0; at < end && first < args->send_count; first += SUMS_BATCH) {
-            if (!waits_send<Element, ANY>(args, &run, first, at))
+            if (!waits_send<Element, ANY, MULTICAST>(args, &run, first, at))
                 return;
         }
         if (run.broken)

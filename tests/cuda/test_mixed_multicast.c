@@ -1,0 +1,379 @@
+/* Mixed collectives by multicast, between emulated GPUs: every operation that has it in all grids
+ * of a node, the bits of the unicast modes, call after call with others, in graphs, suspended, and
+ * what there is instead when multicast is not. */
+#include "cuda/gpu_multicast.h"
+#include "mixed/mixed_check.h"
+#include "mixed/modes.h"
+
+#define ELEMS_MOST 6000
+#define GRIDS_MOST 32
+#define MOST_BYTES 8192 /* longer calls take several launches */
+
+typedef struct series {
+    uint64_t seed;
+    grid_sizes sizes;
+    int calls;
+    bool threads;                   /* share an environment, that is set already */
+    uint64_t elems_most, max_bytes; /* 0: as above */
+} series;
+
+static void open_case(mixed_case *c, banyan_world *world, const series *of, DLDataType dtype)
+{
+    banyan_mixed_options options = options_of(&of->sizes, dtype);
+    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
+    options.device = c->device;
+    options.max_bytes = of->max_bytes ? of->max_bytes : MOST_BYTES;
+    c->stream = gpu_stream_create(c->device);
+    case_open(c, &options, of->elems_most ? of->elems_most : ELEMS_MOST);
+}
+
+static void close_case(mixed_case *c)
+{
+    void *stream = c->stream;
+    DLDevice device = c->device;
+    case_close(c);
+    gpu_stream_destroy(device, stream);
+}
+
+static bool is_valid(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode mode)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count, i = 0;
+    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
+    while (i < count && modes[i] != mode)
+        i++;
+    return i < count;
+}
+
+/* ---- all grids ---- */
+
+static void wait_and_check(mixed_case *c, const mixed_one *call)
+{
+    gpu_stream_wait(c->device, c->stream);
+    CHECK_OK(banyan_mixed_status(c->mixed));
+    case_check(c, call);
+}
+
+/* The same call in both ways, on the same data. */
+static void compare(mixed_case *c, mixed_one call, banyan_mixed_mode multicast)
+{
+    size_t bytes = (size_t)(output_elems(c, &call) * banyan_dtype_bytes(c->dtype));
+    char *by_unicast = malloc(bytes);
+    CHECK(by_unicast != NULL);
+    case_fill(c, &call);
+    CHECK_OK(case_call(c, &call));
+    wait_and_check(c, &call);
+    memcpy(by_unicast, case_fetch(c, &call) + GUARD, bytes);
+    gpu_fill(c->output, POISON, bytes + 2 * GUARD);
+    call.mode = multicast;
+    uint64_t before = accesses(c->world);
+    CHECK_OK(case_call(c, &call));
+    wait_and_check(c, &call);
+    CHECK(accesses(c->world) > before, "%s, %s: no multimem access", banyan_mixed_op_name(call.op),
+          banyan_mixed_mode_name(multicast));
+    CHECK(memcmp(by_unicast, case_fetch(c, &call) + GUARD, bytes) == 0,
+          "%s, %s: other bits than by unicast", banyan_mixed_op_name(call.op),
+          banyan_mixed_mode_name(multicast));
+    case_check_bits(c, &call);
+    free(by_unicast);
+}
+
+static bool scatters(banyan_mixed_op op)
+{
+    return op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+}
+
+static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
+{
+    static const struct {
+        banyan_mixed_mode unicast, multicast;
+    } pairs[] = {
+        {BANYAN_MIXED_FEWEST_WAITS, BANYAN_MIXED_FEWEST_WAITS_MULTICAST},
+        {BANYAN_MIXED_FEWEST_LOCAL_BYTES, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST},
+    };
+    CHECK(is_valid(c, op, pairs[0].multicast) == !scatters(op), "%s", banyan_mixed_op_name(op));
+    CHECK(is_valid(c, op, pairs[1].multicast) == (c->grid.local_tp > 1), "%s",
+          banyan_mixed_op_name(op));
+    CHECK(!is_valid(c, op, BANYAN_MIXED_FEWEST_BYTES_MULTICAST), "between one node");
+    for (int i = 0; i < 8; i++) {
+        mixed_one call = {.op = op, .kind = i % 4 < 2 ? DATA_WHOLE : DATA_RANDOM};
+        draw_size(random, ELEMS_MOST, &call);
+        call.mode = pairs[i % 2].unicast;
+        if (is_valid(c, op, pairs[i % 2].multicast))
+            compare(c, call, pairs[i % 2].multicast);
+    }
+}
+
+static void run_all_ops(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    size_t count;
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, of, draw_dtype(&random));
+    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t i = 0; i < count; i++)
+        run_op(&c, &random, ops[i]);
+    close_case(&c);
+    CHECK(logged[0] == '\0', "%s", logged);
+}
+
+static void all_grids_of_a_node_have_the_bits_of_unicast(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed();
+    for (int ranks = 2; ranks <= 4 && ranks <= gpu_count(); ranks *= 2) {
+        grid_sizes grids[GRIDS_MOST];
+        int count = grids_of(ranks, grids, GRIDS_MOST);
+        for (int i = 0; i < count; i++) {
+            series of = {.seed = seed + (uint64_t)i, .sizes = grids[i]};
+            if (grids[i].nodes == 1)
+                ranks_run(ranks, run_all_ops, &of);
+        }
+    }
+}
+
+/* In chunks, at any address. */
+static void gather_much(banyan_world *world, void *context)
+{
+    static const uint64_t elems[] = {280000, 270001, 262145, 90};
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, context, BANYAN_F16);
+    for (size_t i = 0; i < sizeof elems / sizeof *elems; i++) {
+        mixed_one call = {.op = BANYAN_MIXED_ALLGATHER, .rows = 1, .row_elems = elems[i]};
+        compare(&c, call, BANYAN_MIXED_FEWEST_WAITS_MULTICAST);
+    }
+    close_case(&c);
+}
+
+static void long_messages_are_gathered_in_chunks(void **state)
+{
+    (void)state;
+    series of = {.sizes = {1, 1, 2, 1, 1}, .elems_most = 280000, .max_bytes = 1 << 20};
+    ranks_run(2, gather_much, &of);
+}
+
+/* ---- call after call ---- */
+
+static void run_series(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    int by_multicast = 0, others = 0;
+    mixed_case c;
+    if (!of->threads)
+        begin(&all_have_it);
+    open_case(&c, world, of, draw_dtype(&random));
+    for (int i = 0; i < of->calls; i++) {
+        mixed_one call = draw_call(&c, &random, ELEMS_MOST / 4);
+        case_run(&c, &call);
+        by_multicast += mode_is_multicast(call.mode);
+        others +=
+            call.mode == BANYAN_MIXED_FEWEST_WAITS || call.mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
+    }
+    CHECK(by_multicast > 0 && others > 0, "%d by multicast, %d by unicast", by_multicast, others);
+    close_case(&c);
+}
+
+static void calls_change_operation_mode_and_size(void **state)
+{
+    (void)state;
+    bool four = gpu_count() >= 4;
+    series of = {.seed = random_seed(), .sizes = {1, four ? 2 : 1, 2, 1, 1}, .calls = 100};
+    ranks_run(four ? 4 : 2, run_series, &of);
+    begin(&all_have_it);
+    of.threads = true;
+    of.sizes = (grid_sizes){1, 2, 1, 1, 1};
+    ranks_run_threads(2, run_series, &of);
+}
+
+/* ---- graphs, and giving memory back ---- */
+
+#define GRAPHS 4
+
+static void capture(mixed_case *c, const mixed_one *call, void **graph)
+{
+    case_run(c, call);
+    gpu_capture_begin(c->device, c->stream);
+    CHECK_OK(case_call(c, call));
+    *graph = gpu_capture_end(c->device, c->stream);
+}
+
+static void play(mixed_case *c, const mixed_one *call, void *graph)
+{
+    case_fill(c, call);
+    gpu_graph_launch(c->device, graph, c->stream);
+    wait_and_check(c, call);
+}
+
+static void run_some(mixed_case *c, random_state *random, const mixed_one *calls, void **graphs)
+{
+    for (int i = 0; i < 20; i++) {
+        size_t drawn = (size_t)random_between(random, 0, GRAPHS);
+        mixed_one call = draw_call(c, random, ELEMS_MOST / 4);
+        if (drawn < GRAPHS)
+            play(c, &calls[drawn], graphs[drawn]);
+        else
+            case_run(c, &call);
+    }
+}
+
+/* Pairs of operations by multicast in both modes, and by unicast. */
+static void run_graphs(banyan_world *world, void *context)
+{
+    const series *of = context;
+    static const banyan_mixed_op ops[GRAPHS] = {
+        BANYAN_MIXED_ALLREDUCE_ALLGATHER, BANYAN_MIXED_ALLREDUCE_ALLGATHER,
+        BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE};
+    static const banyan_mixed_mode modes[GRAPHS] = {
+        BANYAN_MIXED_FEWEST_WAITS_MULTICAST, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST,
+        BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST, BANYAN_MIXED_FEWEST_WAITS};
+    random_state random = random_from(of->seed);
+    mixed_one calls[GRAPHS];
+    void *graphs[GRAPHS];
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, of, BANYAN_BF16);
+    for (int i = 0; i < GRAPHS; i++) {
+        calls[i] = (mixed_one){.op = ops[i], .mode = modes[i], .kind = DATA_RANDOM};
+        draw_size(&random, ELEMS_MOST / 4, &calls[i]);
+        capture(&c, &calls[i], &graphs[i]);
+    }
+    for (int round = 0; round < 3; round++) {
+        uint64_t before = accesses(world);
+        run_some(&c, &random, calls, graphs);
+        CHECK(accesses(world) > before, "round %d", round);
+        CHECK_OK(banyan_mixed_suspend(c.mixed));
+        CHECK(!is_valid(&c, ops[0], modes[0]), "they are suspended");
+        CHECK_OK(banyan_mixed_resume(c.mixed, NULL));
+        run_some(&c, &random, calls, graphs);
+    }
+    for (int i = 0; i < GRAPHS; i++)
+        gpu_graph_destroy(c.device, graphs[i]);
+    close_case(&c);
+}
+
+static void graphs_stay_valid_when_memory_was_given_back(void **state)
+{
+    (void)state;
+    series of = {.seed = random_seed(), .sizes = {1, 2, 2, 1, 1}};
+    if (gpu_count() < 4)
+        skip();
+    ranks_run(4, run_graphs, &of);
+}
+
+static banyan_world *world_like(banyan_world *world)
+{
+    int ranks = banyan_world_size(world), all[8];
+    banyan_world *made;
+    for (int r = 0; r < ranks; r++)
+        all[r] = r;
+    CHECK_OK(banyan_world_split(world, all, ranks, &made));
+    return made;
+}
+
+static void resume_elsewhere(banyan_world *world, void *context)
+{
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE, .rows = 3, .row_elems = 700};
+    banyan_world *now = world_like(world);
+    void *graph;
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, now, context, BANYAN_F32);
+    call.mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
+    capture(&c, &call, &graph);
+    for (int round = 0; round < 2; round++) {
+        CHECK_OK(banyan_mixed_suspend(c.mixed));
+        CHECK_OK(banyan_world_close(now));
+        c.world = now = world_like(world);
+        CHECK_OK(banyan_mixed_resume(c.mixed, now));
+        play(&c, &call, graph);
+        compare(&c, (mixed_one){call.op, BANYAN_MIXED_FEWEST_WAITS, DATA_RANDOM, 7, 300, false},
+                BANYAN_MIXED_FEWEST_WAITS_MULTICAST);
+    }
+    gpu_graph_destroy(c.device, graph);
+    close_case(&c);
+    CHECK_OK(banyan_world_close(now));
+}
+
+static void another_world_keeps_the_addresses(void **state)
+{
+    (void)state;
+    series of = {.sizes = {1, 2, 1, 1, 1}};
+    ranks_run(2, resume_elsewhere, &of);
+}
+
+/* ---- without multicast ---- */
+
+struct without {
+    struct setting settings[2]; /* of all ranks but 1, and of rank 1 */
+    bool share;                 /* one GPU for all */
+    const char *why;
+    bool calls; /* some ranks ask the driver for something */
+};
+
+static void run_without(banyan_world *world, void *context)
+{
+    const struct without *of = context;
+    int rank = banyan_world_rank(world);
+    begin(&of->settings[rank == 1]);
+    grid_sizes sizes = {1, 2, 1, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_BF16);
+    mixed_case c = {.world = world, .device = gpu_device_for(of->share ? 0 : rank)};
+    options.device = c.device;
+    options.max_bytes = MOST_BYTES;
+    c.stream = gpu_stream_create(c.device);
+    case_open(&c, &options, ELEMS_MOST);
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE, .rows = 2, .row_elems = 99};
+    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode < BANYAN_MIXED_WORLD; mode++) {
+        call.mode = (banyan_mixed_mode)mode;
+        if (is_valid(&c, call.op, call.mode)) {
+            CHECK(!mode_is_multicast(call.mode), "%s", banyan_mixed_mode_name(call.mode));
+            case_run(&c, &call);
+        } else {
+            CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID,
+                        mode == BANYAN_MIXED_FEWEST_BYTES ||
+                                mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST
+                            ? "inter_tp is 1"
+                            : of->why);
+        }
+    }
+    close_case(&c);
+    CHECK(accesses(world) == 0);
+    CHECK(of->calls || calls() == 0, "%llu calls", (unsigned long long)calls());
+    CHECK(of->settings[rank == 1].banyan || calls() == 0, "asked for on rank %d", rank);
+}
+
+static void without_multicast_its_modes_are_refused_with_the_reason(void **state)
+{
+    (void)state;
+    static const struct without cases[] = {
+        {{{NULL, "1"}, {NULL, "1"}}, false, "BANYAN_MULTICAST is not 1", false},
+        {{{"0", "1"}, {"yes", "1"}}, false, "BANYAN_MULTICAST is not 1", false},
+        {{{"1", "1"}, {NULL, "1"}}, false, "device 1: BANYAN_MULTICAST is not 1", true},
+        {{{"1", "1"}, {"1", NULL}}, false, "device 1: it has no multicast", true},
+        {{{"1", "old"}, {"1", "old"}}, false, "older than CUDA 12.1", false},
+        {{{"1", "1"}, {"1", "1"}}, true, "ranks 0 and 1 share a device", true},
+        {{{"1", "unbound"}, {"1", "unbound"}}, false, "cuMulticastBindMem on device 1", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ranks_run(2, run_without, (void *)&cases[i]);
+}
+
+int main(void)
+{
+    multicast_tests_begin();
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_grids_of_a_node_have_the_bits_of_unicast),
+        cmocka_unit_test(long_messages_are_gathered_in_chunks),
+        cmocka_unit_test(calls_change_operation_mode_and_size),
+        cmocka_unit_test(graphs_stay_valid_when_memory_was_given_back),
+        cmocka_unit_test(another_world_keeps_the_addresses),
+        cmocka_unit_test(without_multicast_its_modes_are_refused_with_the_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
