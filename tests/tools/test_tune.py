@@ -19,7 +19,7 @@ class Tune(CollectiveCase):
 
     def rows(self, ranks):
         rows = json.loads(self.path.read_text())["rows"]
-        return [row for row in rows if row["ranks"] == ranks]
+        return [row for row in rows if row["ranks"] == ranks and row["device"] == "host"]
 
     def tune(self, ranks, *options):
         return self.succeed("tune", "-n", ranks, "--size", "64:256", "-o", self.path, *options)
