@@ -143,6 +143,17 @@ static banyan_status prepare(host_engine *engine, const fused_kind *kind, uint64
     return banyan_plan_unload(before);
 }
 
+/* What the executor says is about the program: of which call it is. */
+static banyan_status name_call(const mixed_call *call, banyan_status status)
+{
+    char sentence[512];
+    if (status == BANYAN_OK)
+        return BANYAN_OK;
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    return error_set(status, "%s, in %s (%s)", sentence, banyan_mixed_op_name(call->op),
+                     banyan_mixed_mode_name(call->mode));
+}
+
 static banyan_status host_run(void *given, const mixed_call *call, void *stream)
 {
     host_engine *engine = given;
@@ -154,9 +165,11 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
     ready *of =
         &engine
              ->ready[call->op][call->mode - BANYAN_MIXED_FEWEST_WAITS][kind.packets][kind.in_place];
-    RETURN_IF_FAILED(prepare(engine, &kind, bytes, of));
-    return banyan_plan_run(of->loaded, call->input, call->output,
-                           message_of(engine, call->op, bytes), engine->setup->dtype, stream);
+    banyan_status status = prepare(engine, &kind, bytes, of);
+    if (status == BANYAN_OK)
+        status = banyan_plan_run(of->loaded, call->input, call->output,
+                                 message_of(engine, call->op, bytes), engine->setup->dtype, stream);
+    return name_call(call, status);
 }
 
 /* Runs tell themselves. */

@@ -108,6 +108,7 @@ static void come_late(int rank, int count, const banyan_unique_id *id, void *con
               status == BANYAN_ERR_ABORTED,
           "%s", banyan_last_error());
     CHECK(strstr(banyan_last_error(), "waited"), "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "allreduce_allgather ("), "%s", banyan_last_error());
     CHECK(time_now_ns() - began_ns < 3 * NS_PER_S, "lateness was noticed too late");
     (void)banyan_mixed_close(c.mixed);
     banyan_world_close(c.world);
