@@ -1,6 +1,8 @@
 /* Mixed collectives by multicast, between emulated GPUs: every operation that has it in all grids
  * of a node, the bits of the unicast modes, call after call with others, in graphs, suspended, and
  * what there is instead when multicast is not. */
+#include <unistd.h>
+
 #include "cuda/gpu_multicast.h"
 #include "mixed/mixed_check.h"
 #include "mixed/modes.h"
@@ -132,6 +134,19 @@ static void all_grids_of_a_node_have_the_bits_of_unicast(void **state)
             if (grids[i].nodes == 1)
                 ranks_run(ranks, run_all_ops, &of);
         }
+    }
+}
+
+static void more_ranks_than_a_thread_awaits_at_a_time(void **state)
+{
+    (void)state;
+    static const grid_sizes many[] = {{1, 6, 1, 1, 1}, {1, 3, 2, 1, 1}, {1, 1, 5, 1, 1}};
+    uint64_t seed = random_seed();
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
+        int ranks = many[i].local_tp * many[i].local_dp;
+        series of = {.seed = seed + i, .sizes = many[i]};
+        if (ranks <= gpu_count())
+            ranks_run(ranks, run_all_ops, &of);
     }
 }
 
@@ -306,6 +321,49 @@ static void another_world_keeps_the_addresses(void **state)
     ranks_run(2, resume_elsewhere, &of);
 }
 
+/* ---- a late peer ---- */
+
+static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_one *call = context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
+    series of = {.sizes = {1, call->op == BANYAN_MIXED_ALLGATHER ? 1 : 2, 1, 1, 1}};
+    of.sizes.local_dp = 2 / of.sizes.local_tp;
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, &of, BANYAN_BF16);
+    case_run(&c, call);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1) {
+        usleep(3000000);
+        _exit(0);
+    }
+    CHECK_OK(case_call(&c, call));
+    gpu_stream_wait(c.device, c.stream);
+    CHECK_FAILS(banyan_mixed_status(c.mixed), BANYAN_ERR_TIMEOUT, "for rank 1 in ");
+    CHECK_FAILS(case_call(&c, call), BANYAN_ERR_TIMEOUT, banyan_mixed_mode_name(call->mode));
+    banyan_mixed_close(c.mixed);
+    banyan_world_close(world);
+}
+
+static void a_late_peer_is_named(void **state)
+{
+    (void)state;
+    mixed_one calls[] = {
+        {.op = BANYAN_MIXED_ALLREDUCE, .mode = BANYAN_MIXED_FEWEST_WAITS_MULTICAST},
+        {.op = BANYAN_MIXED_ALLREDUCE, .mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST},
+        {.op = BANYAN_MIXED_ALLGATHER, .mode = BANYAN_MIXED_FEWEST_WAITS_MULTICAST},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        int statuses[2];
+        calls[i].rows = 3;
+        calls[i].row_elems = 50;
+        ranks_fork(2, be_late, &calls[i], statuses);
+        assert_int_equal(statuses[0], 0);
+        assert_int_equal(statuses[1], 0);
+    }
+}
+
 /* ---- without multicast ---- */
 
 struct without {
@@ -365,14 +423,17 @@ static void without_multicast_its_modes_are_refused_with_the_reason(void **state
 
 int main(void)
 {
+    setenv("BANYAN_EMULATED_DEVICES", "6", 1);
     multicast_tests_begin();
     setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_grids_of_a_node_have_the_bits_of_unicast),
+        cmocka_unit_test(more_ranks_than_a_thread_awaits_at_a_time),
         cmocka_unit_test(long_messages_are_gathered_in_chunks),
         cmocka_unit_test(calls_change_operation_mode_and_size),
         cmocka_unit_test(graphs_stay_valid_when_memory_was_given_back),
         cmocka_unit_test(another_world_keeps_the_addresses),
+        cmocka_unit_test(a_late_peer_is_named),
         cmocka_unit_test(without_multicast_its_modes_are_refused_with_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
