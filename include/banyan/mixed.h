@@ -61,7 +61,8 @@ typedef enum banyan_mixed_mode {
     BANYAN_MIXED_FEWEST_LOCAL_BYTES,
     /* The same inside the node, and between nodes too. inter_tp > 1. */
     BANYAN_MIXED_FEWEST_BYTES,
-    /* The same three with NVLink's multicast, where BANYAN_MULTICAST=1 enables it. */
+    /* The same with NVLink's multicast inside one node, where BANYAN_MULTICAST=1 enables it; never
+     * run on hardware. The third, which is for nodes, is not valid yet. */
     BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
     BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST,
     BANYAN_MIXED_FEWEST_BYTES_MULTICAST,

@@ -421,6 +421,30 @@ static void without_multicast_its_modes_are_refused_with_the_reason(void **state
         ranks_run(2, run_without, (void *)&cases[i]);
 }
 
+/* Before NVSHMEM is there. */
+static void refuse_between_nodes(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {2, 1, 1, 2, 1};
+    mixed_case c = {.world = world, .device = gpu_device_for(banyan_world_rank(world))};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_BF16);
+    options.device = c.device;
+    begin(context);
+    CHECK_OK(banyan_mixed_create(world, &options, &c.mixed));
+    CHECK_OK(banyan_mixed_init_virtual_memory(c.mixed));
+    char reason[MODE_REASON_BYTES];
+    CHECK(!mode_is_valid(c.mixed, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_BYTES_MULTICAST,
+                         reason, sizeof reason));
+    CHECK(strcmp(reason, "multicast does not go between nodes") == 0, "%s", reason);
+    CHECK(accesses(world) == 0);
+    CHECK_OK(banyan_mixed_close(c.mixed));
+}
+
+static void multicast_does_not_go_between_nodes(void **state)
+{
+    (void)state;
+    ranks_run(2, refuse_between_nodes, (void *)&all_have_it);
+}
+
 int main(void)
 {
     setenv("BANYAN_EMULATED_DEVICES", "6", 1);
@@ -435,6 +459,7 @@ int main(void)
         cmocka_unit_test(another_world_keeps_the_addresses),
         cmocka_unit_test(a_late_peer_is_named),
         cmocka_unit_test(without_multicast_its_modes_are_refused_with_the_reason),
+        cmocka_unit_test(multicast_does_not_go_between_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
