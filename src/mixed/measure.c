@@ -2,7 +2,8 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "mixed/mixed.h"
+#include "mixed/modes.h"
+#include "mixed/through_collectives.h"
 #include "world/control.h"
 
 #define BATCHES 3 /* on the host, the median of so many is taken; a device repeats by itself */
@@ -62,6 +63,8 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
     CONTROL_CALL(mixed->world, __func__);
     struct call call = {mixed, op, mode, input, output};
     uint64_t first, batches[BATCHES];
+    if (mixed->has_nccl && mode_is_nccl(mode))
+        RETURN_IF_FAILED(collectives_open_nccl(mixed)); /* what is captured opens nothing */
     int count = mixed->ops->measure ? 1 : BATCHES;
     RETURN_IF_FAILED(batch(&call, 1, &first));
     uint64_t times = first > 0 ? BATCH_NS / first : TIMES_MOST;

@@ -43,6 +43,8 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, range_kind kind)
 
 CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
 {
+    if (emulated_capture_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return allocate(address, bytes, RANGE_PLAIN);
 }
 
@@ -105,6 +107,8 @@ CUresult cuMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
     (void)flags;
+    if (emulated_capture_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     *address = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (!*address)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -8,6 +8,26 @@ static __thread CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL
 
 /* ---- capture ---- */
 
+/* Of captures that are no RELAXED ones: this thread's, and all threads' that are GLOBAL. */
+static __thread int own_captures;
+static int global_captures;
+
+bool emulated_capture_forbids(void)
+{
+    if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return false;
+    return own_captures > 0 || (capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                __atomic_load_n(&global_captures, __ATOMIC_RELAXED) > 0);
+}
+
+static void count_capture(CUstreamCaptureMode mode, int more)
+{
+    if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+        own_captures += more;
+    if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
+        __atomic_fetch_add(&global_captures, more, __ATOMIC_RELAXED);
+}
+
 CUresult cuStreamIsCapturing(CUstream given, CUstreamCaptureStatus *status)
 {
     CUstream stream;
@@ -28,12 +48,13 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 /* The default stream cannot be captured. */
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
 {
-    (void)mode;
     if ((uintptr_t)stream <= 2 || stream->capture)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->capture = emulated_take(sizeof *stream->capture);
     stream->capture->end = &stream->capture->first;
     stream->is_origin = true;
+    stream->capture_mode = mode;
+    count_capture(mode, 1);
     return CUDA_SUCCESS;
 }
 
@@ -43,6 +64,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     *graph = stream->capture;
     stream->is_origin = false;
+    count_capture(stream->capture_mode, -1);
     pthread_mutex_lock(&streams_lock);
     for (CUstream at = streams; at; at = at->next)
         if (at->capture == *graph) {

@@ -28,6 +28,9 @@ const char *emulated_multicast(void);
 /* The thread's current context; NULL: none. */
 CUcontext emulated_current(void);
 
+/* Must this thread not ask for what a capture that is under way does not allow? */
+bool emulated_capture_forbids(void);
+
 /* May streams write values there? Not to memory of a pool, or that is mapped piece by piece. */
 bool emulated_takes_values(CUdeviceptr address);
 

@@ -51,6 +51,7 @@ struct emulated_stream {
     CUgraph capture; /* NULL: none */
     frontier last;   /* what the next captured work waits for */
     bool is_origin;
+    CUstreamCaptureMode capture_mode; /* of an origin */
     CUcontext context;
     struct emulated_stream *next;
 };

@@ -223,10 +223,11 @@ static void call_init(void *argument)
 static void set_environment(const banyan_world *world, const nvshmem_start *start)
 {
     setenv("NVSHMEM_DISABLE_NVLS", "1", 1);
-    if (start->sets_ibgda)
-        setenv("NVSHMEM_IB_ENABLE_IBGDA", start->ibgda ? "1" : "0", 1);
-    if (banyan_world_node_count(world) > 1)
+    if (banyan_world_node_count(world) > 1) {
+        if (start->sets_ibgda)
+            setenv("NVSHMEM_IB_ENABLE_IBGDA", start->ibgda ? "1" : "0", 1);
         return;
+    }
     setenv("NVSHMEM_REMOTE_TRANSPORT", "none", 0);
     setenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "lo", 0);
 }

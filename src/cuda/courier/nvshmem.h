@@ -72,7 +72,7 @@ typedef struct nvshmem_part {
 /* How NVSHMEM starts in this process. */
 typedef struct nvshmem_start {
     bool is_there; /* somebody else has initialised it, for the ranks of this world; else we do */
-    bool sets_ibgda, ibgda; /* NVSHMEM_IB_ENABLE_IBGDA, before we do */
+    bool sets_ibgda, ibgda; /* NVSHMEM_IB_ENABLE_IBGDA, before we do, between machines */
 } nvshmem_start;
 
 /* At least `bytes` of symmetric memory, the first `zero_bytes` of it zero here. NVSHMEM is loaded

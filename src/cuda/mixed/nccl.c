@@ -17,7 +17,9 @@ static banyan_status open_session(cuda_mixed *engine, mixed_group group)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: no memory for a communicator");
     banyan_status status = driver_enter(engine->device);
     if (status == BANYAN_OK) {
+        driver_capture before = driver_capture_relax(); /* the first call may be captured */
         status = nccl_session_open(engine->setup->worlds[group], engine->device, NULL, session);
+        driver_capture_restore(before);
         driver_leave();
     }
     if (status != BANYAN_OK) {
