@@ -185,13 +185,13 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
                      .mode = BANYAN_MIXED_FEWEST_WAITS,
                      .rows = 3,
                      .row_elems = 50};
-    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(3000000000));
     (void)context;
     enter(&c, world, &grid, BANYAN_F32);
     case_run(&c, &one);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1) {
-        usleep(3000000);
+        usleep(5000000);
         _exit(0);
     }
     case_fill(&c, &one);
