@@ -171,6 +171,81 @@ static void long_messages_are_gathered_in_chunks(void **state)
     ranks_run(2, gather_much, &of);
 }
 
+/* ---- every bit ---- */
+
+static void run_halves(mixed_case *c, const mixed_one *call, const uint16_t *input)
+{
+    gpu_copy(c->input + GUARD, input, input_elems(c, call) * sizeof *input);
+    gpu_fill(c->output, POISON, c->room);
+    CHECK_OK(case_call(c, call));
+    gpu_stream_wait(c->device, c->stream);
+    CHECK_OK(banyan_mixed_status(c->mixed));
+}
+
+/* All patterns of an element, NaNs too; negative zero is what a buffer holds that nobody uses. */
+static uint16_t half_of(int rank, uint64_t i)
+{
+    return (uint16_t)(i * 3 + (uint64_t)rank + (i >> 16));
+}
+
+static void gather_bits(banyan_world *world, void *context)
+{
+    static const uint64_t elems[] = {70000, 270000};
+    int rank = banyan_world_rank(world);
+    uint16_t *input = malloc(elems[1] * sizeof *input);
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, context, BANYAN_BF16);
+    for (uint64_t i = 0; i < elems[1]; i++)
+        input[i] = half_of(rank, i);
+    for (int turn = 0; turn < 8; turn++) {
+        uint64_t count = elems[turn / 4];
+        mixed_one call = {.op = BANYAN_MIXED_ALLGATHER,
+                          .mode = BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
+                          .rows = 1,
+                          .row_elems = count};
+        run_halves(&c, &call, input);
+        const uint16_t *got = (const uint16_t *)(const void *)(case_fetch(&c, &call) + GUARD);
+        for (uint64_t i = 0; i < 2 * count; i++)
+            CHECK(got[i] == half_of((int)(i / count), i % count), "turn %d, element %llu: %#x",
+                  turn, (unsigned long long)i, got[i]);
+    }
+    free(input);
+    close_case(&c);
+}
+
+static void sum_negative_zeros(banyan_world *world, void *context)
+{
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
+                                              BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST};
+    uint16_t input[999];
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, context, BANYAN_F16);
+    for (size_t i = 0; i < sizeof input / sizeof *input; i++)
+        input[i] = 0x8000;
+    for (int turn = 0; turn < 8; turn++) {
+        mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE,
+                          .mode = modes[turn % 2],
+                          .rows = 1,
+                          .row_elems = sizeof input / sizeof *input};
+        run_halves(&c, &call, input);
+        const uint16_t *got = (const uint16_t *)(const void *)(case_fetch(&c, &call) + GUARD);
+        for (uint64_t i = 0; i < call.row_elems; i++)
+            CHECK(got[i] == 0, "turn %d, element %llu: %#x", turn, (unsigned long long)i, got[i]);
+    }
+    close_case(&c);
+}
+
+static void negative_zeros_are_gathered_and_count_as_zero_in_sums(void **state)
+{
+    (void)state;
+    series of = {.sizes = {1, 1, 2, 1, 1}, .elems_most = 280000, .max_bytes = 1 << 20};
+    ranks_run(2, gather_bits, &of);
+    of = (series){.sizes = {1, 2, 1, 1, 1}};
+    ranks_run(2, sum_negative_zeros, &of);
+}
+
 /* ---- call after call ---- */
 
 static void run_series(banyan_world *world, void *context)
@@ -454,6 +529,7 @@ int main(void)
         cmocka_unit_test(all_grids_of_a_node_have_the_bits_of_unicast),
         cmocka_unit_test(more_ranks_than_a_thread_awaits_at_a_time),
         cmocka_unit_test(long_messages_are_gathered_in_chunks),
+        cmocka_unit_test(negative_zeros_are_gathered_and_count_as_zero_in_sums),
         cmocka_unit_test(calls_change_operation_mode_and_size),
         cmocka_unit_test(graphs_stay_valid_when_memory_was_given_back),
         cmocka_unit_test(another_world_keeps_the_addresses),

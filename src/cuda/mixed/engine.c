@@ -10,7 +10,7 @@
 #include "cuda/replay.h"
 
 #define MOST_BYTES_DEFAULT (UINT64_C(64) << 20)
-#define MOST_BYTES (UINT64_C(4) << 30) /* units of all slots are counted by 32 bits */
+#define MOST_BYTES (UINT64_C(3) << 30) /* units of all slots are counted by 32 bits */
 #define WARP 32
 #define PINNED_BYTES 256
 #define STOP_OFFSET 128
