@@ -1,5 +1,5 @@
-/* All-gather. Short messages go as packets; long ones in chunks, with a flag for each. By multicast
- * this rank's own data comes back to it, and is written out with the others'. */
+/* All-gather, which hands on every bit. Short messages go as packets, long ones in chunks. By
+ * multicast this rank's own data comes back to it, and is written out with the others'. */
 #ifndef CUDA_MIXED_GATHER_CUH
 #define CUDA_MIXED_GATHER_CUH
 
@@ -95,117 +95,183 @@ template <bool MULTICAST> BANYAN_DEVICE void packets(const mixed_gather_args *ar
 
 /* ---- chunks ----
  *
- * A warp moves a chunk to everybody and then says so; others of the thread block wait for chunks
- * and write them out. Who sends waits for nobody. */
+ * Units say themselves that they have come, as in sums, although any bits may be in them. The words
+ * of a chunk are sent with some bits turned over, by a key that makes none of them look like
+ * nothing: of more keys than a chunk has words one does, mostly the first. The key travels beside
+ * the chunk. */
 
-/* This rank's slots, at one place. */
-struct chunks_places {
-    char *const *sends;
-    uint64_t offset;
-    BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const { return sends[i] + offset; }
-};
+#define CHUNKS_PEERS 3 /* that are awaited at a time */
+#define CHUNKS_UNITS (MIXED_CHUNK / MIXED_UNIT / BANYAN_DEVICE_WARP) /* of a lane, in a chunk */
 
-struct chunks_warp {
-    uint32_t lane, first, apart; /* chunks */
-};
-
-/* Of thread blocks with so many such warps, this one is number `warp`. */
-BANYAN_DEVICE chunks_warp chunks_warp_of(uint32_t warp, uint32_t warps)
+BANYAN_DEVICE uint4 chunks_turn(uint4 unit, uint32_t key)
 {
-    return {threadIdx.x % BANYAN_DEVICE_WARP, blockIdx.x * warps + warp, gridDim.x * warps};
+    return make_uint4(unit.x ^ key, unit.y ^ key, unit.z ^ key, unit.w ^ key);
 }
 
-BANYAN_DEVICE uint64_t chunks_length(const mixed_gather_args *args, uint64_t at)
+BANYAN_DEVICE bool chunks_has(uint4 unit, uint32_t word)
 {
-    return args->bytes - at < args->chunk_bytes ? args->bytes - at : args->chunk_bytes;
+    return unit.x == word || unit.y == word || unit.z == word || unit.w == word;
 }
 
-/* By a warp, to all. */
-BANYAN_DEVICE void chunks_store(char *to, const char *from, uint64_t bytes, uint32_t lane)
+/* A lane's first byte. */
+BANYAN_DEVICE uint64_t chunks_at(uint32_t chunk)
 {
-    uint64_t whole = (uintptr_t)from % MIXED_UNIT == 0 ? bytes / MIXED_UNIT * MIXED_UNIT : 0;
-    banyan_device_multicast_store(to, from, whole, lane, BANYAN_DEVICE_WARP);
-    BANYAN_DEVICE_LOOP
-    for (uint64_t at = whole + lane * MIXED_UNIT; at < bytes; at += BANYAN_DEVICE_WARP * MIXED_UNIT)
-        banyan_device_multicast_store_word(to + at, unit_load<true>(from, at, bytes));
-    banyan_device_multicast_fence();
+    return ((uint64_t)chunk * CHUNKS_UNITS * BANYAN_DEVICE_WARP +
+            threadIdx.x % BANYAN_DEVICE_WARP) *
+           MIXED_UNIT;
 }
 
-template <bool MULTICAST>
-BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *run,
-                               chunks_warp warp)
+#define CHUNKS_APART (BANYAN_DEVICE_WARP * MIXED_UNIT)
+
+/* By a whole warp. */
+BANYAN_DEVICE uint32_t chunks_find_key(const uint4 *units, uint32_t nothing)
 {
-    BANYAN_DEVICE_LOOP
-    for (uint32_t chunk = warp.first; chunk < args->chunks; chunk += warp.apart) {
-        uint64_t at = chunk * args->chunk_bytes, bytes = chunks_length(args, at);
-        chunks_places places = {args->sends, run->shift + at};
-        if (MULTICAST)
-            chunks_store(args->all + run->shift + at, args->input + at, bytes, warp.lane);
-        else
-            banyan_device_copy_each(places, args->send_count, args->input + at, bytes, warp.lane,
-                                    BANYAN_DEVICE_WARP);
-        __syncwarp();
-        if (warp.lane < args->send_count)
-            banyan_device_store_release((uint64_t *)(args->sends[warp.lane] + run->shift +
-                                                     args->flags + chunk * sizeof(uint64_t)),
-                                        GATHER_FLAG);
+    for (uint32_t key = 0;; key++) {
+        bool bad = false;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t u = 0; u < CHUNKS_UNITS; u++)
+            bad |= chunks_has(units[u], nothing ^ key);
+        if (!__any_sync(0xffffffff, bad))
+            return key;
     }
 }
 
-/* By a lane, for one peer. */
-BANYAN_DEVICE bool chunks_await(const mixed_gather_args *args, const mixed_run *run, uint32_t chunk,
-                                uint32_t rank)
+/* A lane's units, and lane 0's key, behind them. */
+template <bool MULTICAST>
+BANYAN_DEVICE void chunks_push(const mixed_gather_args *args, char *to, uint32_t chunk,
+                               const uint4 *units, uint32_t key)
 {
-    const uint64_t *flag =
-        (const uint64_t *)(gather_slot(args, run, rank) + args->flags + chunk * sizeof(uint64_t));
+    uint64_t at = chunks_at(chunk);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
+        if (at + u * CHUNKS_APART < args->bytes)
+            unit_push<MULTICAST>(to + at + u * CHUNKS_APART, chunks_turn(units[u], key));
+    }
+    if (threadIdx.x % BANYAN_DEVICE_WARP == 0)
+        unit_push<MULTICAST>(to + args->keys + chunk * MIXED_UNIT, make_uint4(key, key, key, key));
+}
+
+template <bool ANY, bool MULTICAST>
+BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *run, uint32_t chunk)
+{
+    uint64_t at = chunks_at(chunk);
+    uint4 units[CHUNKS_UNITS] = {};
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
+        if (at + u * CHUNKS_APART < args->bytes)
+            units[u] = unit_load<ANY>(args->input, at + u * CHUNKS_APART, args->bytes);
+    }
+    uint32_t key = chunks_find_key(units, args->base.nothing);
+    if (MULTICAST)
+        return chunks_push<true>(args, args->all + run->shift, chunk, units, key);
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < args->send_count; i++)
+        chunks_push<false>(args, args->sends[i] + run->shift, chunk, units, key);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
+        if (at + u * CHUNKS_APART < args->bytes)
+            unit_store<ANY>(args->output + args->rank * args->apart_bytes, at + u * CHUNKS_APART,
+                            args->bytes, units[u]);
+    }
+}
+
+/* A lane's units of one peer. */
+struct chunks_arrival {
+    uint32_t key;
+    uint4 units[CHUNKS_UNITS];
+
+    BANYAN_DEVICE_MEMBER void look(const mixed_gather_args *args, const char *slot, uint32_t chunk)
+    {
+        key = banyan_device_load_packet(slot + args->keys + chunk * MIXED_UNIT).x;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
+            if (chunks_at(chunk) + u * CHUNKS_APART < args->bytes)
+                units[u] = banyan_device_load_packets(slot + chunks_at(chunk) + u * CHUNKS_APART);
+        }
+    }
+    BANYAN_DEVICE_MEMBER bool has_come(uint32_t nothing) const
+    {
+        bool all = key != nothing;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t u = 0; u < CHUNKS_UNITS; u++)
+            all &= !chunks_has(units[u], nothing);
+        return all;
+    }
+};
+
+/* Slots lie in the order of the ranks that send here. */
+BANYAN_DEVICE uint32_t chunks_slots(const mixed_gather_args *args)
+{
+    return args->rank == MIXED_NO_RANK ? args->ranks : args->ranks - 1;
+}
+
+BANYAN_DEVICE uint32_t chunks_rank(const mixed_gather_args *args, uint32_t peer)
+{
+    return peer < args->rank ? peer : peer + 1;
+}
+
+/* From slots [first, first + CHUNKS_PEERS). */
+template <bool ANY>
+BANYAN_DEVICE bool chunks_receive(const mixed_gather_args *args, const mixed_run *run,
+                                  uint32_t first, uint32_t chunk)
+{
+    const char *slots = run->received + first * args->slot_bytes;
+    uint32_t peers = chunks_slots(args) - first;
+    chunks_arrival arrivals[CHUNKS_PEERS] = {};
     banyan_device_wait wait = {};
-    while (banyan_device_load_acquire(flag) != GATHER_FLAG) {
-        if (!run_wait_on(&args->base, &wait, rank))
+    for (;;) {
+        uint32_t missing = CHUNKS_PEERS;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < CHUNKS_PEERS; k++) {
+            if (k < peers)
+                arrivals[k].look(args, slots + k * args->slot_bytes, chunk);
+        }
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < CHUNKS_PEERS; k++) {
+            if (k < peers && !arrivals[k].has_come(args->base.nothing))
+                missing = k;
+        }
+        if (missing == CHUNKS_PEERS)
+            break;
+        if (!run_wait_on(&args->base, &wait, chunks_rank(args, first + missing)))
             return false;
     }
-    return true;
-}
-
-template <bool MULTICAST>
-BANYAN_DEVICE bool chunks_hand_out(const mixed_gather_args *args, const mixed_run *run,
-                                   chunks_warp warp)
-{
-    BANYAN_DEVICE_LOOP
-    for (uint32_t chunk = warp.first; chunk < args->chunks; chunk += warp.apart) {
-        uint64_t at = chunk * args->chunk_bytes, bytes = chunks_length(args, at);
-        if (!MULTICAST)
-            banyan_device_copy(args->output + args->rank * args->apart_bytes + at, args->input + at,
-                               bytes, warp.lane, BANYAN_DEVICE_WARP);
-        bool failed = warp.lane < args->ranks && warp.lane != args->rank &&
-                      !chunks_await(args, run, chunk, warp.lane);
-        if (__any_sync(0xffffffff, failed))
-            return false;
-        __syncwarp(); /* what one lane has acquired, all have */
-        BANYAN_DEVICE_LOOP
-        for (uint32_t rank = 0; rank < args->ranks; rank++) {
-            if (rank != args->rank)
-                banyan_device_copy(args->output + rank * args->apart_bytes + at,
-                                   gather_slot(args, run, rank) + at, bytes, warp.lane,
-                                   BANYAN_DEVICE_WARP);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < CHUNKS_PEERS; k++) {
+        char *to = args->output + chunks_rank(args, first + k) * args->apart_bytes;
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
+            uint64_t at = chunks_at(chunk) + u * CHUNKS_APART;
+            if (k < peers && at < args->bytes)
+                unit_store<ANY>(to, at, args->bytes,
+                                chunks_turn(arrivals[k].units[u], arrivals[k].key));
         }
     }
     return true;
 }
 
-/* Before anything arrives there is time to put back. */
-template <bool MULTICAST> BANYAN_DEVICE void chunks(const mixed_gather_args *args)
+/* A warp that sends a chunk awaits the same one of the others, a round later. */
+template <bool ANY, bool MULTICAST> BANYAN_DEVICE void chunks(const mixed_gather_args *args)
 {
-    uint32_t warp = threadIdx.x / BANYAN_DEVICE_WARP, warps = blockDim.x / BANYAN_DEVICE_WARP;
-    mixed_run run = run_begin(&args->base, 1);
+    uint32_t apart = run_threads() / BANYAN_DEVICE_WARP;
+    mixed_run run = run_begin(&args->base, (args->chunks + apart - 1) / apart);
     if (run.broken)
         return;
-    if (warps == 1 || warp < warps / 2)
-        chunks_send<MULTICAST>(args, &run, chunks_warp_of(warp, warps == 1 ? 1 : warps / 2));
-    run_put_back(&args->base, &run);
-    if ((warps == 1 || warp >= warps / 2) &&
-        !chunks_hand_out<MULTICAST>(args, &run,
-                                    chunks_warp_of(warp - warps / 2, warps - warps / 2)))
-        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t chunk = run_thread() / BANYAN_DEVICE_WARP; chunk < args->chunks + apart;
+         chunk += apart) {
+        if (chunk < args->chunks)
+            chunks_send<ANY, MULTICAST>(args, &run, chunk);
+        run_put_back(&args->base, &run);
+        uint32_t before = chunk - apart; /* in the first round: beyond the last one */
+        bool failed = false;
+        BANYAN_DEVICE_LOOP
+        for (uint32_t first = 0; before < args->chunks && first < chunks_slots(args) && !failed;
+             first += CHUNKS_PEERS)
+            failed = !chunks_receive<ANY>(args, &run, first, before);
+        if (__any_sync(0xffffffff, failed))
+            return;
+    }
     run_end(&args->base, &run);
 }
 

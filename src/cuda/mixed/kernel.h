@@ -4,7 +4,7 @@
  * that nobody uses holds negative zeros of the type everywhere, in units of 16 bytes. Senders turn
  * what they send into something else, so that a unit has come when none of its elements is -0 any
  * more; nothing but the data travels. All-gather, which has to hand on every bit, sends packets
- * (banyan/device/packet.cuh) or units with a flag behind many of them.
+ * (banyan/device/packet.cuh) or chunks with a key each (gather.cuh).
  *
  * A launch takes the turn's buffer, and puts negative zeros back into the buffer of the launch
  * before it. Peers write to that one in the launch after the next, which they begin when they have
@@ -31,6 +31,7 @@ extern "C" {
 #define MIXED_TURNS 3
 #define MIXED_UNIT 16 /* bytes */
 #define MIXED_THREADS_MAX 1024
+#define MIXED_CHUNK 1024 /* bytes that a warp gathers at a time */
 #define MIXED_NO_RANK UINT16_MAX
 
 /* What stays from launch to launch; one a thread block that the largest launch has, all alike. */
@@ -110,7 +111,7 @@ typedef struct mixed_bytes_args {
     mixed_arrival arrivals[MIXED_RANKS_MAX];
 } mixed_bytes_args;
 
-/* All-gather: packets, or chunks with a flag each. Slots are as with fewest waits. */
+/* All-gather: packets, or chunks. Slots are as with fewest waits. */
 typedef struct mixed_gather_args {
     mixed_base base;
     const char *input;
@@ -118,8 +119,7 @@ typedef struct mixed_gather_args {
     uint64_t bytes; /* of a rank */
     uint64_t apart_bytes;
     uint64_t slot_bytes;
-    uint64_t chunk_bytes;
-    uint64_t flags; /* of chunks: where in a slot they are, 8 bytes each */
+    uint64_t keys; /* of chunks: where in a slot they are, a unit each */
     uint32_t chunks;
     uint16_t ranks, rank, send_count;
     char *sends[MIXED_RANKS_MAX]; /* this rank's slots, beginning with another peer on every rank */
@@ -150,6 +150,8 @@ typedef enum mixed_kernel {
     MIXED_PACKETS_MULTICAST,
     MIXED_CHUNKS,
     MIXED_CHUNKS_MULTICAST,
+    MIXED_CHUNKS_ANY,
+    MIXED_CHUNKS_MULTICAST_ANY,
     MIXED_CLEAR,
     MIXED_KERNELS
 } mixed_kernel;
@@ -158,7 +160,8 @@ static inline bool mixed_kernel_is_multicast(mixed_kernel kernel)
 {
     return kernel == MIXED_WAITS_MULTICAST || kernel == MIXED_WAITS_MULTICAST_ANY ||
            kernel == MIXED_BYTES_MULTICAST || kernel == MIXED_BYTES_MULTICAST_ANY ||
-           kernel == MIXED_PACKETS_MULTICAST || kernel == MIXED_CHUNKS_MULTICAST;
+           kernel == MIXED_PACKETS_MULTICAST || kernel == MIXED_CHUNKS_MULTICAST ||
+           kernel == MIXED_CHUNKS_MULTICAST_ANY;
 }
 
 /* For driver_kernel. */

@@ -1,28 +1,18 @@
 #include "cuda/mixed/gather.cuh"
 
-static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
-    mixed_packets(const __grid_constant__ mixed_gather_args args)
-{
-    packets<false>(&args);
-}
+#define GATHER_DEFINE_KERNEL(name, ...)                                                            \
+    static __global__ void __launch_bounds__(MIXED_THREADS_MAX)                                    \
+        name(const __grid_constant__ mixed_gather_args args)                                       \
+    {                                                                                              \
+        __VA_ARGS__(&args);                                                                        \
+    }
 
-static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
-    mixed_packets_multicast(const __grid_constant__ mixed_gather_args args)
-{
-    packets<true>(&args);
-}
-
-static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
-    mixed_chunks(const __grid_constant__ mixed_gather_args args)
-{
-    chunks<false>(&args);
-}
-
-static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
-    mixed_chunks_multicast(const __grid_constant__ mixed_gather_args args)
-{
-    chunks<true>(&args);
-}
+GATHER_DEFINE_KERNEL(mixed_packets, packets<false>)
+GATHER_DEFINE_KERNEL(mixed_packets_multicast, packets<true>)
+GATHER_DEFINE_KERNEL(mixed_chunks, chunks<false, false>)
+GATHER_DEFINE_KERNEL(mixed_chunks_multicast, chunks<false, true>)
+GATHER_DEFINE_KERNEL(mixed_chunks_any, chunks<true, false>)
+GATHER_DEFINE_KERNEL(mixed_chunks_multicast_any, chunks<true, true>)
 
 static __global__ void __launch_bounds__(MIXED_THREADS_MAX)
     mixed_clear(const __grid_constant__ mixed_clear_args args)
@@ -44,6 +34,10 @@ const void *mixed_kernel_untyped(mixed_kernel kernel)
         return DEVICE_KERNEL(mixed_chunks, mixed_gather_args);
     case MIXED_CHUNKS_MULTICAST:
         return DEVICE_KERNEL(mixed_chunks_multicast, mixed_gather_args);
+    case MIXED_CHUNKS_ANY:
+        return DEVICE_KERNEL(mixed_chunks_any, mixed_gather_args);
+    case MIXED_CHUNKS_MULTICAST_ANY:
+        return DEVICE_KERNEL(mixed_chunks_multicast_any, mixed_gather_args);
     default:
         return DEVICE_KERNEL(mixed_clear, mixed_clear_args);
     }

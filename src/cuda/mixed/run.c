@@ -4,12 +4,9 @@
 #include "cuda/mixed/engine.h"
 
 /* A rank's data up to here travels as packets in an all-gather. */
-#define PACKETS_MOST (UINT64_C(512) << 10)
-/* In chunks beyond that: with small ones there is one for every warp. */
-#define CHUNK_SMALL UINT64_C(1024)
-#define CHUNK_SMALL_UP_TO (UINT64_C(4) << 20)
-#define CHUNK UINT64_C(4096)
-#define FLAG_BYTES 8
+#define PACKETS_MOST (UINT64_C(128) << 10)
+#define PACKET_BYTES 8 /* of data */
+#define WARP 32
 #define UNITS_MOST (UINT64_C(1) << 31)
 
 /* A part of a call, for one launch. */
@@ -69,20 +66,15 @@ static uint64_t piece_slots(const cuda_mixed *engine, bool multicast)
     return slots_of(engine, multicast) + (uint64_t)engine->setup->grid.local_tp - 1;
 }
 
-static uint64_t chunk_bytes(uint64_t bytes)
-{
-    return bytes <= CHUNK_SMALL_UP_TO ? CHUNK_SMALL : CHUNK;
-}
-
 static uint64_t chunks_of(uint64_t bytes)
 {
-    return (bytes + chunk_bytes(bytes) - 1) / chunk_bytes(bytes);
+    return (bytes + MIXED_CHUNK - 1) / MIXED_CHUNK;
 }
 
-/* Of one rank's data in chunks, with its flags. */
+/* Of one rank's data in chunks, with their keys. */
 static uint64_t chunks_slot_bytes(uint64_t bytes)
 {
-    return up(up(bytes, MIXED_UNIT) + chunks_of(bytes) * FLAG_BYTES, MIXED_UNIT);
+    return up(bytes, MIXED_UNIT) + chunks_of(bytes) * MIXED_UNIT;
 }
 
 /* Launches with fewest waits are for short messages: where pieces can be added up, they carry less
@@ -111,7 +103,7 @@ static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
         units = room / slots;
     if (slots > 0 && call->op == BANYAN_MIXED_ALLGATHER &&
         chunks_slot_bytes(engine->most_bytes) > units * MIXED_UNIT)
-        units -= units / (CHUNK_SMALL / FLAG_BYTES / 2); /* for flags */
+        units -= units / (MIXED_CHUNK / MIXED_UNIT / 2); /* for keys */
     uint64_t most = engine->most_bytes / MIXED_UNIT;
     units = units < most ? units : most;
     return (units < UNITS_MOST ? units : UNITS_MOST) * MIXED_UNIT;
@@ -350,17 +342,15 @@ static banyan_status run_bytes(const part *p, CUstream stream)
 
 /* ---- all-gather ---- */
 
-/* By multicast all receive where this rank receives from itself; only the chunks' flags go to each.
- */
+/* By multicast all receive where this rank receives from itself. */
 static void fill_gather_sends(const part *p, mixed_gather_args *args)
 {
-    uint64_t own = (uint64_t)p->rank * args->slot_bytes;
     if (p->multicast)
-        args->all = p->engine->setup->multicast.node + own;
-    for (int k = p->multicast ? 0 : 1; k < p->ranks; k++) {
+        args->all = p->engine->setup->multicast.node + (uint64_t)p->rank * args->slot_bytes;
+    for (int k = 1; k < p->ranks && !p->multicast; k++) {
         int peer = (p->rank + k) % p->ranks;
         args->sends[args->send_count++] =
-            p->engine->parts[peer] + (p->multicast ? own : slot(p->rank, peer) * args->slot_bytes);
+            p->engine->parts[peer] + slot(p->rank, peer) * args->slot_bytes;
     }
 }
 
@@ -377,17 +367,18 @@ static banyan_status run_gather(const part *p, CUstream stream)
         .bytes = p->bytes,
         .apart_bytes = p->whole_bytes,
         .slot_bytes = slot_bytes,
-        .chunk_bytes = chunk_bytes(p->bytes),
-        .flags = up(p->bytes, MIXED_UNIT),
+        .keys = up(p->bytes, MIXED_UNIT),
         .chunks = (uint32_t)chunks_of(p->bytes),
         .ranks = (uint16_t)p->ranks,
         .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
     };
     fill_gather_sends(p, &args);
-    mixed_kernel kernel =
-        (mixed_kernel)((int)(short_one ? MIXED_PACKETS : MIXED_CHUNKS) + (p->multicast ? 1 : 0));
+    mixed_kernel kernel = short_one ? MIXED_PACKETS : p->any ? MIXED_CHUNKS_ANY : MIXED_CHUNKS;
+    kernel = (mixed_kernel)((int)kernel + (p->multicast ? 1 : 0));
+    uint64_t lanes =
+        short_one ? (p->bytes + PACKET_BYTES - 1) / PACKET_BYTES : chunks_of(p->bytes) * WARP;
     uint64_t steps = (p->multicast ? 1 : args.send_count) + slots + 1;
-    shape by = choose_shape(p->engine, kernel, (p->bytes + 7) / 8, steps);
+    shape by = choose_shape(p->engine, kernel, lanes, steps);
     return launch(p->engine, kernel, by, &args, stream);
 }
 
