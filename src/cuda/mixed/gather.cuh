@@ -136,6 +136,20 @@ BANYAN_DEVICE uint32_t chunks_find_key(const uint4 *units, uint32_t nothing)
     }
 }
 
+/* A lane's units of a rank's data. */
+template <bool ANY>
+BANYAN_DEVICE void chunks_store(const mixed_gather_args *args, uint32_t rank, uint32_t chunk,
+                                const uint4 *units)
+{
+    char *to = args->output + rank * args->apart_bytes;
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
+        uint64_t at = chunks_at(chunk) + u * CHUNKS_APART;
+        if (at < args->bytes)
+            unit_store<ANY>(to, at, args->bytes, units[u]);
+    }
+}
+
 /* A lane's units, and lane 0's key, behind them. */
 template <bool MULTICAST>
 BANYAN_DEVICE void chunks_push(const mixed_gather_args *args, char *to, uint32_t chunk,
@@ -162,16 +176,13 @@ BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *r
             units[u] = unit_load<ANY>(args->input, at + u * CHUNKS_APART, args->bytes);
     }
     uint32_t key = chunks_find_key(units, args->base.nothing);
-    if (MULTICAST)
-        return chunks_push<true>(args, args->all + run->shift, chunk, units, key);
-    BANYAN_DEVICE_LOOP
-    for (uint32_t i = 0; i < args->send_count; i++)
-        chunks_push<false>(args, args->sends[i] + run->shift, chunk, units, key);
-    BANYAN_DEVICE_UNROLL
-    for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
-        if (at + u * CHUNKS_APART < args->bytes)
-            unit_store<ANY>(args->output + args->rank * args->apart_bytes, at + u * CHUNKS_APART,
-                            args->bytes, units[u]);
+    if (MULTICAST) {
+        chunks_push<true>(args, args->all + run->shift, chunk, units, key);
+    } else {
+        BANYAN_DEVICE_LOOP
+        for (uint32_t i = 0; i < args->send_count; i++)
+            chunks_push<false>(args, args->sends[i] + run->shift, chunk, units, key);
+        chunks_store<ANY>(args, args->rank, chunk, units);
     }
 }
 
