@@ -131,7 +131,7 @@ BANYAN_API banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed);
  * nodes alone; failing is BANYAN_ERR_NVSHMEM, after which modes that need it are not valid. */
 BANYAN_API banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed);
 /* Time every valid mode of every valid operation over powers of two of the bytes of b rows, from
- * 1 KiB to max_bytes (on the host to 4 MiB), and agree on the table: the slowest rank's medians.
+ * 1 KiB to max_bytes (on the host to 4 MiB), and agree on the table: the slowest rank's times.
  * Collective. */
 BANYAN_API banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed);
 
@@ -180,8 +180,9 @@ BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op o
 /* How the runs went that have ended, as banyan_comm_status. Local; does not wait. */
 BANYAN_API banyan_status banyan_mixed_status(banyan_mixed *mixed);
 
-/* Time of one such call: the median of several batches on the slowest rank, on a GPU by the device,
- * in a graph of calls. It waits, and leaves the result in the output. Collective. */
+/* Time of one such call on the slowest rank: the fastest of several batches, on a GPU the median of
+ * several plays of a graph of calls, by the device. It waits, and leaves the result in the output.
+ * Collective. */
 BANYAN_API banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op,
                                               const DLTensor *input, const DLTensor *output,
                                               banyan_mixed_mode mode, uint64_t *ns);
