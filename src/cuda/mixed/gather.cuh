@@ -249,14 +249,11 @@ BANYAN_DEVICE bool chunks_receive(const mixed_gather_args *args, const mixed_run
     }
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < CHUNKS_PEERS; k++) {
-        char *to = args->output + chunks_rank(args, first + k) * args->apart_bytes;
         BANYAN_DEVICE_UNROLL
-        for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
-            uint64_t at = chunks_at(chunk) + u * CHUNKS_APART;
-            if (k < peers && at < args->bytes)
-                unit_store<ANY>(to, at, args->bytes,
-                                chunks_turn(arrivals[k].units[u], arrivals[k].key));
-        }
+        for (uint32_t u = 0; u < CHUNKS_UNITS; u++)
+            arrivals[k].units[u] = chunks_turn(arrivals[k].units[u], arrivals[k].key);
+        if (k < peers)
+            chunks_store<ANY>(args, chunks_rank(args, first + k), chunk, arrivals[k].units);
     }
     return true;
 }
