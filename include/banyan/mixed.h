@@ -95,7 +95,7 @@ typedef struct banyan_mixed_options {
     int min_block_size; /* and at least, a multiple of 32 */
     int min_num_steps;  /* a thread block is added when each has so many units to move */
     /* Bytes of b rows that one launch on a GPU carries; longer messages take several. Autotuning
-     * goes up to it. 0: 64 MiB. */
+     * goes up to it. 0: 64 MiB; at most 4 GiB. */
     uint64_t max_bytes;
     bool ib_enable_ibgda;     /* let NVSHMEM put from the GPU over InfiniBand */
     bool should_init_nvshmem; /* false: it is initialised already, for the ranks of this world */

@@ -8,6 +8,8 @@
 #include "world/control.h"
 
 #define WARP 32
+/* Buffers and tables of sizes are computed from it without a check. */
+#define MAX_BYTES_MOST (UINT64_C(4) << 30)
 
 static banyan_status check_kernels(const banyan_mixed_options *options, int rank)
 {
@@ -46,6 +48,11 @@ banyan_status options_check(const banyan_mixed_options *options, int rank)
                          "rank %d: mixed collectives run on the host and on CUDA devices, not on "
                          "devices of DLPack's type %d",
                          rank, (int)options->device.device_type);
+    if (options->max_bytes > MAX_BYTES_MOST)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: mixed collectives with max_bytes of %" PRIu64
+                         ", more than the %" PRIu64 " that a launch carries",
+                         rank, options->max_bytes, MAX_BYTES_MOST);
     return check_kernels(options, rank);
 }
 

@@ -34,7 +34,8 @@ banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed, banya
 /* ---- measurements ---- */
 
 /* Of one operation and size: [begin, end). Those that are not valid here are passed over. */
-static void choose(banyan_mixed *mixed, banyan_mixed_timing *timings, size_t begin, size_t end)
+static void choose_of_size(banyan_mixed *mixed, banyan_mixed_timing *timings, size_t begin,
+                           size_t end)
 {
     banyan_mixed_timing *best = NULL;
     char reason[MODE_REASON_BYTES];
@@ -61,6 +62,18 @@ static size_t end_of_size(const banyan_mixed_timing *timings, size_t begin, size
     return end;
 }
 
+void autotune_choose(banyan_mixed *mixed)
+{
+    banyan_mixed_timing *timings = mixed->timings.data;
+    size_t count = mixed->timings.count;
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++)
+        mixed->choices[op].count = 0;
+    for (size_t i = 0, end; i < count; i = end) {
+        end = end_of_size(timings, i, count);
+        choose_of_size(mixed, timings, i, end);
+    }
+}
+
 banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count)
 {
     autotune_free(mixed);
@@ -74,10 +87,7 @@ banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timi
     if (count > 0)
         memcpy(mixed->timings.data, timings, count * sizeof *timings);
     mixed->timings.count = count;
-    for (size_t i = 0, end; i < count; i = end) {
-        end = end_of_size(timings, i, count);
-        choose(mixed, mixed->timings.data, i, end);
-    }
+    autotune_choose(mixed);
     return BANYAN_OK;
 }
 

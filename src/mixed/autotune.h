@@ -8,6 +8,9 @@
  * those modes that are valid here is chosen for each size. */
 banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count);
 
+/* Choose anew among the measurements: other modes are valid now. */
+void autotune_choose(banyan_mixed *mixed);
+
 void autotune_free(banyan_mixed *mixed);
 
 #endif

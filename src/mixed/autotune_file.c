@@ -124,11 +124,13 @@ static banyan_status read_row(const banyan_mixed *mixed, json_path *path, const 
     RETURN_IF_FAILED(json_member_string(path, object, "mode", &mode));
     RETURN_IF_FAILED(json_member_int(path, object, "bytes", 1, INT64_MAX, &bytes));
     RETURN_IF_FAILED(json_member_int(path, object, "ns", 1, INT64_MAX, &ns));
+    RETURN_IF_FAILED(json_path_check_text(path, "op", op));
+    RETURN_IF_FAILED(json_path_check_text(path, "mode", mode));
     if (banyan_mixed_op_parse(op, &row->op) != BANYAN_OK ||
         !grid_allows(&mixed->setup.grid, row->op))
-        return json_path_fail(path, "op is none of the grid's");
+        return json_path_fail(path, "op is \"%s\", none of the grid's", op);
     if (banyan_mixed_mode_parse(mode, &row->mode) != BANYAN_OK || row->mode == BANYAN_MIXED_AUTO)
-        return json_path_fail(path, "mode is none");
+        return json_path_fail(path, "mode is \"%s\", which names none", mode);
     row->bytes = (uint64_t)bytes;
     row->ns = (uint64_t)ns;
     return BANYAN_OK;

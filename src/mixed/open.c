@@ -1,4 +1,5 @@
 /* Opening and closing, step by step. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,7 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
     if (status == BANYAN_OK)
         status = control_agree(world, live_add(made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
     if (status != BANYAN_OK) {
+        (void)live_remove(made);
         if (made)
             mixed_free(made);
         return status;
@@ -201,6 +203,7 @@ banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
                          mixed->rank);
     banyan_status status = take_memory(mixed);
     mixed->has_memory = status == BANYAN_OK;
+    autotune_choose(mixed);
     return status;
 }
 
@@ -218,6 +221,7 @@ banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
                          mixed->rank);
     RETURN_IF_FAILED(control_agree(mixed->world, mixed->ops->init_nvshmem(mixed->engine)));
     mixed->has_nvshmem = true;
+    autotune_choose(mixed);
     return BANYAN_OK;
 }
 
@@ -229,6 +233,13 @@ static banyan_status open_table(banyan_mixed *mixed, const char *path)
     if (has_path)
         return banyan_mixed_load_autotune(mixed, path ? path : "");
     return mixed->options.use_autotune ? banyan_mixed_run_autotune(mixed) : BANYAN_OK;
+}
+
+/* Options of an older program may end before it. */
+static const char *table_of(const banyan_mixed_options *options)
+{
+    size_t end = offsetof(banyan_mixed_options, autotune) + sizeof options->autotune;
+    return options && options->size >= end ? options->autotune : NULL;
 }
 
 static banyan_status open_steps(banyan_mixed *mixed, const char *autotune)
@@ -245,7 +256,7 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
     CONTROL_CALL(world, __func__);
     banyan_mixed *made;
     RETURN_IF_FAILED(banyan_mixed_create(world, options, &made));
-    banyan_status status = open_steps(made, options ? options->autotune : NULL);
+    banyan_status status = open_steps(made, table_of(options));
     if (status != BANYAN_OK) {
         (void)live_remove(made);
         mixed_free(made);

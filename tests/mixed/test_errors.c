@@ -57,6 +57,9 @@ static void refuse_values(banyan_world *world, void *context)
     options.min_num_steps = 0;
     refuse_options(world, options, BANYAN_ERR_INVALID, "min_num_steps of 0");
     options.min_num_steps = 4;
+    options.max_bytes = (UINT64_C(4) << 30) + 1;
+    refuse_options(world, options, BANYAN_ERR_INVALID, "max_bytes of 4294967297");
+    options.max_bytes = UINT64_C(4) << 30;
     options.size = 0;
     refuse_options(world, options, BANYAN_ERR_INVALID, "BANYAN_MIXED_OPTIONS_INIT");
 }
