@@ -138,8 +138,9 @@ int mixed_command(int argc, char **argv)
         WHO, "--local-tp N --local-dp N [options]",
         "Run the collectives of a tensor-parallel by data-parallel grid between processes of this\n"
         "machine, or its GPUs, check every element of every output, and time them: by operation,\n"
-        "mode and number of rows, with the mode marked that autotuning chose. Inputs are whole\n"
-        "numbers of rank and place whose sums are exact; outputs are poisoned before.\n",
+        "mode and number of rows, with the mode marked that autotuning chose, or the default\n"
+        "without it. Inputs are whole numbers of rank and place whose sums are exact; outputs\n"
+        "are poisoned before.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

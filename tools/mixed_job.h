@@ -42,6 +42,9 @@ typedef struct mixed_job {
 /* Bytes of b rows. */
 uint64_t mixed_job_bytes(const mixed_job *job, const mixed_size *size);
 
+/* Modes are chosen by a table, not by default. */
+bool mixed_job_is_tuned(const mixed_job *job);
+
 /* A rank's part; `job` is a mixed_job. Returns the rank's exit code. */
 int mixed_rank(int rank, void *job);
 

@@ -89,7 +89,10 @@ static void draw_grid(FILE *to, const mixed_job *job, const struct axes *axes)
     svg_text(to, 10, axes->y0 + 34, TEXT_STYLE, "rows");
 }
 
-/* A mode's line; what autotuning chose has a mark. */
+#define POINT 2.0 /* radius; alone it is all that there is of a mode */
+#define CHOSEN_POINT 4.5
+
+/* A mode's line; what calls that force no mode take has larger points. */
 static bool draw_mode(FILE *to, const mixed_job *job, const struct axes *axes, int op, int mode)
 {
     char style[64];
@@ -104,9 +107,9 @@ static bool draw_mode(FILE *to, const mixed_job *job, const struct axes *axes, i
         double y = y_of(axes, us_of(cell));
         if (drawn)
             svg_line(to, last_x, last_y, x, y, style);
-        if ((int)job->sizes[s].chosen[op] == mode)
-            fprintf(to, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" fill=\"%s\"/>\n", x, y,
-                    colours[mode]);
+        bool chosen = (int)job->sizes[s].chosen[op] == mode;
+        fprintf(to, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" fill=\"%s\"/>\n", x, y,
+                chosen ? CHOSEN_POINT : POINT, colours[mode]);
         last_x = x;
         last_y = y;
         drawn = true;
@@ -130,7 +133,8 @@ static void draw_panel(FILE *to, const mixed_job *job, const struct axes *axes, 
                  banyan_mixed_mode_name((banyan_mixed_mode)mode));
         legend_y += 20;
     }
-    svg_text(to, legend_x, legend_y + 8, TEXT_STYLE, "● chosen by autotuning");
+    svg_text(to, legend_x, legend_y + 8, TEXT_STYLE,
+             mixed_job_is_tuned(job) ? "● chosen by autotuning" : "● chosen by default");
 }
 
 static void draw(FILE *to, const mixed_job *job)

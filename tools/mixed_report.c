@@ -12,6 +12,11 @@ uint64_t mixed_job_bytes(const mixed_job *job, const mixed_size *size)
     return size->rows * job->hidden * banyan_dtype_bytes(job->options.dtype);
 }
 
+bool mixed_job_is_tuned(const mixed_job *job)
+{
+    return job->options.use_autotune || job->options.autotune;
+}
+
 static bool is_run(const mixed_job *job, banyan_mixed_op op, banyan_mixed_mode mode)
 {
     for (size_t s = 0; s < job->size_count; s++) {
@@ -93,7 +98,7 @@ void mixed_report(const mixed_job *job)
         if (op_is_run(job, (banyan_mixed_op)op))
             print_op(job, (banyan_mixed_op)op);
     }
-    printf("\n*: what autotuning chose\n");
+    printf("\n*: what %s chose\n", mixed_job_is_tuned(job) ? "autotuning" : "the default");
     if (!mixed_report_wrong(job, text))
         printf("%s output elements were checked: all are right\n",
                text_count(sum_of_checked(job), count));

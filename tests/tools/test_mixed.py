@@ -59,7 +59,15 @@ class Mixed(CollectiveCase):
         self.assertIn("allgather, µs", text)
         self.assertIn("reducescatter, µs", text)
         self.assertRegex(text, r"\d\*")
+        self.assertIn("*: what the default chose", text)
         self.assertIn("output elements were checked: all are right", text)
+
+    def test_a_picture_shows_every_mode_of_a_single_size(self):
+        picture = self.folder / "mixed.svg"
+        cells = self.measure("--local-tp", 2, "--local-dp", 2, "--rows", "2:2", "--hidden", 64,
+                             "--no-autotune", "--svg", picture)["measurements"]
+        self.assertEqual(picture.read_text().count("<circle"), len(cells))
+        self.assertIn("chosen by default", picture.read_text())
 
     def test_wrong_calls_are_refused(self):
         table = self.folder / "table.json"
