@@ -1,5 +1,6 @@
 /* banyan mixed: the collectives of a tensor-parallel by data-parallel grid, checked and timed. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 #define WHO "banyan mixed"
 #define RANKS_MOST 64
 #define HIDDEN_MOST (1 << 24)
+#define BUFFER_MOST (UINT64_C(1) << 40) /* bytes */
 
 /* ---- sizes ---- */
 
@@ -73,6 +75,20 @@ static int run(mixed_job *job)
 
 /* ---- the command ---- */
 
+/* The longer one of input and output. */
+static int check_buffers(const option_table *table, const mixed_job *job)
+{
+    const banyan_mixed_options *options = &job->options;
+    uint64_t ranks = (uint64_t)options->local_dp * (uint64_t)options->inter_dp;
+    uint64_t row_bytes = job->hidden * banyan_dtype_bytes(options->dtype) * ranks;
+    if (row_bytes == 0 || job->rows[1] <= BUFFER_MOST / row_bytes)
+        return 0;
+    return options_refuse(table,
+                          "%" PRIu64 " rows of %" PRIu64 " elements for each of %" PRIu64
+                          " data-parallel ranks are more than 1 TiB",
+                          job->rows[1], job->hidden, ranks);
+}
+
 /* What is not given takes 1; nodes, when they are given alone, are tensor-parallel. */
 static int resolve(const option_table *table, mixed_job *job, const char *dtype)
 {
@@ -97,7 +113,7 @@ static int resolve(const option_table *table, mixed_job *job, const char *dtype)
         (job->op_name && banyan_mixed_op_parse(job->op_name, &job->op) != BANYAN_OK) ||
         (job->mode_name && banyan_mixed_mode_parse(job->mode_name, &job->mode) != BANYAN_OK))
         return options_refuse(table, "%s", banyan_last_error());
-    return 0;
+    return check_buffers(table, job);
 }
 
 int mixed_command(int argc, char **argv)

@@ -77,6 +77,8 @@ class Mixed(CollectiveCase):
                 (["--local-tp", 2, "--dtype", "f31"], "names no element type", 2),
                 (["--local-tp", 2, "--mode", "best"], 'no mode "best"', 2),
                 (["--local-tp", 2, "--op", "gather"], 'no mixed collective "gather"', 2),
+                (["--local-tp", 2, "--rows", "256G:256G", "--hidden", 1 << 24, "--dtype", "f32"],
+                 "more than 1 TiB", 2),
                 (["--local-tp", 2, "--dtype", "i32"], "I32", 1),
                 (["--local-tp", 2, "--op", "allgather"], "allgather", 1),
                 (["--local-dp", 2, "--mode", "fewest_bytes"], "fewest_bytes", 1),
