@@ -21,7 +21,9 @@
  * mode allows it: all tensor-parallel ranks have the same bits.
  *
  * "Collective" means as in world.h. Calls of banyan_mixed_run are collective: the same operations,
- * sizes and modes in the same order on all ranks. One thread at a time drives a context.
+ * sizes and modes in the same order on all ranks; that is not checked, unless BANYAN_CHECK_CALLS=1
+ * was set when the context was created (MISMATCH names what differs). One thread at a time drives a
+ * context.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -147,7 +149,8 @@ BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
  * ones. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops,
                                                 size_t room, size_t *count);
-/* The modes that can run the operation now, without AUTO. Local. */
+/* The modes that can run the operation now, without AUTO. NCCL's are among them where its library
+ * was found, until it fails to start. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_op op,
                                                   banyan_mixed_mode *modes, size_t room,
                                                   size_t *count);

@@ -55,9 +55,10 @@ static banyan_status measure_size(const struct trial *trial, uint64_t bytes, tim
         if (!mode_is_valid(trial->mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason))
             continue;
         RETURN_IF_FAILED(measure(trial, bytes, (banyan_mixed_mode)mode, &ns));
-        if (!array_push(
-                made, (banyan_mixed_timing){trial->op, bytes, (banyan_mixed_mode)mode, ns, false}))
-            return BANYAN_ERR_NO_MEMORY;
+        bool kept = array_push(
+            made, (banyan_mixed_timing){trial->op, bytes, (banyan_mixed_mode)mode, ns, false});
+        RETURN_IF_FAILED(
+            control_agree(trial->mixed->world, kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY));
     }
     return BANYAN_OK;
 }

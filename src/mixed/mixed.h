@@ -30,6 +30,7 @@ struct banyan_mixed {
     const memory_device_ops *device_memory; /* NULL: the host */
     banyan_memory *memory;                  /* that `room` asked for */
     bool has_memory, has_nvshmem, is_suspended;
+    bool checks_calls; /* BANYAN_CHECK_CALLS */
 
     /* Communicators and NCCL's, by group; opened when first needed. */
     banyan_comm *comms[MIXED_GROUPS];

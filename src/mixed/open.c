@@ -8,6 +8,7 @@
 #include "core/options.h"
 #include "mixed/agree.h"
 #include "mixed/autotune.h"
+#include "mixed/check_calls.h"
 #include "mixed/grid.h"
 #include "mixed/host.h"
 #include "mixed/live.h"
@@ -85,6 +86,7 @@ static banyan_status create_together(banyan_mixed *mixed)
 {
     banyan_world *world = mixed->world;
     RETURN_IF_FAILED(options_agree(world, &mixed->options));
+    RETURN_IF_FAILED(check_calls_begin(mixed));
     RETURN_IF_FAILED(grid_resolve(&mixed->options, mixed->rank, mixed->ranks, node_of, world,
                                   &mixed->setup.grid));
     for (int group = 0; group < MIXED_GROUPS; group++)

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/stream.h"
+#include "mixed/check_calls.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"
 #include "world/control.h"
@@ -295,6 +296,8 @@ static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor
     if (mode != BANYAN_MIXED_AUTO)
         RETURN_IF_FAILED(mode_check(mixed, op, mode));
     RETURN_IF_FAILED(check_call(&from, &to, &call));
+    if (mixed->checks_calls)
+        RETURN_IF_FAILED(check_call_of_all(mixed, &call));
     if (call.elems == 0)
         return BANYAN_OK;
     if (mode == BANYAN_MIXED_AUTO) {

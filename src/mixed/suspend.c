@@ -1,5 +1,6 @@
 #include "mixed/suspend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "collective/comm.h"
@@ -228,8 +229,10 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     if (status == BANYAN_OK)
         status = begin_anew(mixed);
     if (status != BANYAN_OK) {
+        char sentence[768];
+        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
         (void)release(mixed);
-        return status;
+        return error_set(status, "%s", sentence);
     }
     suspension_forget(mixed);
     mixed->is_suspended = false;

@@ -305,6 +305,39 @@ static void wrong_calls_are_refused_before_anything_moves(void **state)
     ranks_run(4, refuse_calls, NULL);
 }
 
+/* ---- calls that differ ---- */
+
+static void differ(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_mixed_options options = sized(1, 2, 1, 0, 0);
+    banyan_mixed *mixed;
+    tensors t;
+    setenv("BANYAN_CHECK_CALLS", banyan_world_rank(world) == 0 ? "1" : "0", 1);
+    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    make_right(&t, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE);
+    t.out_shape[0] = ROWS;
+    CHECK_OK(banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
+                              BANYAN_MIXED_FEWEST_WAITS, NULL));
+    t.in_shape[0] = t.out_shape[0] = ROWS - banyan_world_rank(world);
+    CHECK_FAILS(
+        banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL),
+        BANYAN_ERR_MISMATCH,
+        "rank 0 calls allreduce (auto) of 24 elements of F32 in b rows, but rank 1 calls "
+        "allreduce (auto) of 18 elements");
+    make_right(&t, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE);
+    t.out_shape[0] = ROWS;
+    CHECK_OK(
+        banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL));
+    CHECK_OK(banyan_mixed_close(mixed));
+}
+
+static void calls_that_differ_are_named_when_asked_for(void **state)
+{
+    (void)state;
+    ranks_run(2, differ, NULL);
+}
+
 static void refuse_single(banyan_world *world, void *context)
 {
     (void)context;
@@ -387,6 +420,7 @@ int main(void)
         cmocka_unit_test(the_steps_of_opening_can_be_taken_one_by_one),
         cmocka_unit_test(closing_twice_is_an_error),
         cmocka_unit_test(wrong_calls_are_refused_before_anything_moves),
+        cmocka_unit_test(calls_that_differ_are_named_when_asked_for),
         cmocka_unit_test(single_collectives_have_modes_of_their_own),
         cmocka_unit_test(hosts_of_several_machines_have_no_modes),
     };

@@ -1,0 +1,62 @@
+#include "mixed/check_calls.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "world/control.h"
+
+/* A call as it travels. */
+typedef struct signature {
+    uint64_t elems;
+    uint32_t op, mode;
+} signature;
+
+banyan_status check_calls_begin(banyan_mixed *mixed)
+{
+    const char *said = getenv("BANYAN_CHECK_CALLS");
+    uint8_t checks = said && strcmp(said, "1") == 0;
+    RETURN_IF_FAILED(banyan_world_broadcast(mixed->world, &checks, sizeof checks, 0));
+    mixed->checks_calls = checks;
+    return BANYAN_OK;
+}
+
+static void describe(const banyan_mixed *mixed, const signature *of, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s (%s) of %" PRIu64 " elements of %s in b rows",
+             banyan_mixed_op_name((banyan_mixed_op)of->op),
+             banyan_mixed_mode_name((banyan_mixed_mode)of->mode), of->elems,
+             banyan_dtype_name(mixed->setup.dtype));
+}
+
+static banyan_status compare(const banyan_mixed *mixed, const signature *all)
+{
+    char first[192], other[192];
+    for (int rank = 1; rank < mixed->ranks; rank++) {
+        if (memcmp(&all[rank], &all[0], sizeof *all) == 0)
+            continue;
+        describe(mixed, &all[0], first, sizeof first);
+        describe(mixed, &all[rank], other, sizeof other);
+        return error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s", first, rank,
+                         other);
+    }
+    return BANYAN_OK;
+}
+
+banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine)
+{
+    banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
+    signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode};
+    size_t bytes = (size_t)mixed->ranks * sizeof own;
+    signature *all = malloc(bytes);
+    banyan_status status =
+        control_agree(world, all ? BANYAN_OK : error_no_memory(bytes, "a comparison of calls"));
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, &own, sizeof own, all);
+    if (status == BANYAN_OK)
+        status = compare(mixed, all);
+    free(all);
+    return status;
+}
