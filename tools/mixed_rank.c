@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/float_bits.h"
 #include "mixed_job.h"
 #include "try.h"
 
@@ -38,37 +39,24 @@ static int value(int rank, uint64_t index)
 
 static void store(DLDataType dtype, char *to, uint64_t index, double number)
 {
-    float wide = (float)number;
-    uint32_t bits;
-    memcpy(&bits, &wide, sizeof bits);
-    if (dtype.bits == 32) {
+    uint32_t bits = f32_bits((float)number);
+    uint16_t half = dtype.code == kDLBfloat ? bf16_of_f32(bits) : f16_of_f32(bits);
+    if (dtype.bits == 32)
         memcpy(to + 4 * index, &bits, 4);
-        return;
-    }
-    _Float16 half = (_Float16)wide;
-    uint16_t brain = (uint16_t)(bits >> 16);
-    if (dtype.code == kDLBfloat)
-        memcpy(to + 2 * index, &brain, 2);
     else
         memcpy(to + 2 * index, &half, 2);
 }
 
 static double load(DLDataType dtype, const char *from, uint64_t index)
 {
-    float wide;
-    _Float16 half;
-    uint32_t bits = 0;
+    uint32_t bits;
+    uint16_t half;
     if (dtype.bits == 32) {
-        memcpy(&wide, from + 4 * index, 4);
-        return wide;
+        memcpy(&bits, from + 4 * index, 4);
+        return (double)f32_of_bits(bits);
     }
-    if (dtype.code != kDLBfloat) {
-        memcpy(&half, from + 2 * index, 2);
-        return half;
-    }
-    memcpy((char *)&bits + 2, from + 2 * index, 2);
-    memcpy(&wide, &bits, sizeof wide);
-    return wide;
+    memcpy(&half, from + 2 * index, 2);
+    return (double)f32_of_bits(dtype.code == kDLBfloat ? f32_of_bf16(half) : f32_of_f16(half));
 }
 
 /* ---- what outputs must hold ---- */
