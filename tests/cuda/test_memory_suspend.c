@@ -20,22 +20,6 @@ static size_t part_bytes(uint64_t seed, int buffer, int rank)
     }
 }
 
-/* What this process has mapped of emulated GPUs' memory, its own and its peers'. */
-static size_t mapped_here(void)
-{
-    char line[512];
-    size_t bytes = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps != NULL);
-    while (fgets(line, sizeof line, maps)) {
-        unsigned long start, end;
-        if (strstr(line, "memfd:emulated") && sscanf(line, "%lx-%lx", &start, &end) == 2)
-            bytes += end - start;
-    }
-    fclose(maps);
-    return bytes;
-}
-
 static uint8_t mark_of(int writer, int owner, int round)
 {
     return (uint8_t)(1 + writer + 8 * owner + 64 * round);
@@ -109,7 +93,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
     memset(banyan_memory_local(on_host), 7, 5000);
     gpu_memory();
     CHECK_OK(gpu_memory()->open(gpu_device_for(rank).device_id));
-    size_t mapped_before = mapped_here(), free_before = gpu_free_bytes(world);
+    size_t mapped_before = gpu_mapped_here(), free_before = gpu_free_bytes(world);
     for (int i = 0; i < BUFFERS; i++) {
         CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), part_bytes(seed, i, rank),
                                         &buffers[i]));
@@ -125,8 +109,8 @@ static void suspend_and_resume(banyan_world *world, void *context)
               free_suspended - free_there, own);
         if (gpu_is_emulated()) {
             CHECK(free_suspended == free_before);
-            CHECK(mapped_here() == mapped_before, "%zu bytes are still mapped",
-                  mapped_here() - mapped_before);
+            CHECK(gpu_mapped_here() == mapped_before, "%zu bytes are still mapped",
+                  gpu_mapped_here() - mapped_before);
         }
         CHECK_OK(banyan_world_barrier(world));
         CHECK_OK(memory_resume_all(world));

@@ -25,22 +25,6 @@ static void leave(mixed_case *c)
     gpu_stream_destroy(c->device, c->stream);
 }
 
-/* What this process has mapped of emulated GPUs' memory, its own and its peers'. */
-static size_t mapped_here(void)
-{
-    char line[512];
-    size_t bytes = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps != NULL);
-    while (fgets(line, sizeof line, maps)) {
-        unsigned long start, end;
-        if (strstr(line, "memfd:emulated") && sscanf(line, "%lx-%lx", &start, &end) == 2)
-            bytes += end - start;
-    }
-    fclose(maps);
-    return bytes;
-}
-
 /* Every operation and mode that is valid now, twice. */
 static int run_all(mixed_case *c)
 {
@@ -105,12 +89,12 @@ static void suspend_and_resume(banyan_world *world, void *context)
     void *fused_graph = capture(&c, &fused), *comm_graph = capture(&c, &by_comm);
     for (int round = 0; round < 3; round++) {
         replay(&c, &fused, fused_graph);
-        size_t free_before = gpu_free_bytes(world), mapped_before = mapped_here();
+        size_t free_before = gpu_free_bytes(world), mapped_before = gpu_mapped_here();
         CHECK_OK(banyan_mixed_suspend(c.mixed));
         size_t freed = gpu_free_bytes(world) - free_before;
         CHECK(freed >= bytes_of(&c), "%zu bytes were freed of %zu", freed, bytes_of(&c));
         if (gpu_is_emulated())
-            CHECK(mapped_before - mapped_here() >=
+            CHECK(mapped_before - gpu_mapped_here() >=
                       (size_t)c.grid.local_size * banyan_memory_bytes(c.mixed->memory),
                   "peers' memory is still mapped");
         CHECK_OK(banyan_mixed_status(c.mixed));

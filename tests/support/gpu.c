@@ -179,6 +179,21 @@ void *gpu_read(const void *from, size_t bytes)
     return here;
 }
 
+size_t gpu_mapped_here(void)
+{
+    char line[512];
+    size_t bytes = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long start, end;
+        if (strstr(line, "memfd:emulated") && sscanf(line, "%lx-%lx", &start, &end) == 2)
+            bytes += end - start;
+    }
+    fclose(maps);
+    return bytes;
+}
+
 size_t gpu_free_bytes(banyan_world *world)
 {
     size_t free_bytes, all_bytes;

@@ -46,6 +46,9 @@ void gpu_poison(void *to, size_t bytes);
 /* A copy on the host of what lies at the address; to be freed. */
 void *gpu_read(const void *from, size_t bytes);
 
+/* What this process has mapped of emulated GPUs' memory, its own and its peers'. */
+size_t gpu_mapped_here(void);
+
 /* Free on this rank's GPU while no rank allocates: all ranks call it. */
 size_t gpu_free_bytes(banyan_world *world);
 

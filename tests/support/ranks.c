@@ -63,6 +63,14 @@ void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
     free(children);
 }
 
+void ranks_fork_and_lose_one(ranks_raw_fn fn, void *context)
+{
+    int statuses[2];
+    ranks_fork(2, fn, context, statuses);
+    assert_int_equal(statuses[0], 0);
+    assert_true(WIFSIGNALED(statuses[1]));
+}
+
 struct world_run {
     ranks_fn fn;
     void *context;

@@ -17,6 +17,8 @@ void ranks_run_threads(int count, ranks_fn fn, void *context);
  * statuses[i] receives what waitpid gave for rank i. */
 typedef void (*ranks_raw_fn)(int rank, int count, const banyan_unique_id *id, void *context);
 void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses);
+/* Two such ranks: rank 0 must end well, and rank 1 by a signal. */
+void ranks_fork_and_lose_one(ranks_raw_fn fn, void *context);
 
 /* The world that such a rank opens; timeout_ns as in banyan_world_options. */
 banyan_world *ranks_open_world(int rank, int count, const banyan_unique_id *id,
