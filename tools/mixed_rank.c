@@ -14,7 +14,6 @@ struct rank_run {
     banyan_world *world;
     banyan_mixed *mixed;
     banyan_mixed_grid grid;
-    banyan_transport *transport;    /* to the GPU's memory and back */
     banyan_memory *input, *output;  /* on GPUs */
     char *host_input, *host_output; /* on the host, the tensors themselves */
     struct found *all_found;        /* of every rank */
@@ -126,26 +125,6 @@ static void make_tensors(const struct rank_run *run, banyan_mixed_op op, uint64_
     made->output.shape = made->output_shape;
 }
 
-/* The first bytes of this rank's part, from or to ordinary memory. */
-static banyan_status put(const struct rank_run *run, banyan_memory *to, const char *from,
-                         uint64_t bytes)
-{
-    banyan_remote remote = {.offset = 0};
-    if (!to)
-        return BANYAN_OK;
-    TRY(banyan_memory_find(run->world, banyan_memory_local(to), bytes, &remote.handle));
-    return banyan_put(run->transport, &remote, from, bytes);
-}
-
-static banyan_status get(const struct rank_run *run, char *to, banyan_memory *from, uint64_t bytes)
-{
-    banyan_remote remote = {.offset = 0};
-    if (!from)
-        return BANYAN_OK;
-    TRY(banyan_memory_find(run->world, banyan_memory_local(from), bytes, &remote.handle));
-    return banyan_get(run->transport, to, &remote, bytes);
-}
-
 static banyan_status fill(const struct rank_run *run, const struct tensors *with)
 {
     DLDataType dtype = run->job->options.dtype;
@@ -153,8 +132,10 @@ static banyan_status fill(const struct rank_run *run, const struct tensors *with
     for (uint64_t i = 0; i < with->input_elems; i++)
         store(dtype, run->host_input, i, value(run->rank, i));
     memset(run->host_output, POISON, with->output_elems * elem);
-    TRY(put(run, run->input, run->host_input, with->input_elems * elem));
-    return put(run, run->output, run->host_output, with->output_elems * elem);
+    if (!run->job->on_gpus)
+        return BANYAN_OK;
+    TRY(banyan_memory_copy(with->input.data, run->host_input, with->input_elems * elem));
+    return banyan_memory_copy(with->output.data, run->host_output, with->output_elems * elem);
 }
 
 static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uint64_t elems,
@@ -162,7 +143,9 @@ static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uin
 {
     DLDataType dtype = run->job->options.dtype;
     *found = (struct found){.checked = with->output_elems};
-    TRY(get(run, run->host_output, run->output, with->output_elems * banyan_dtype_bytes(dtype)));
+    if (run->job->on_gpus)
+        TRY(banyan_memory_copy(run->host_output, with->output.data,
+                               with->output_elems * banyan_dtype_bytes(dtype)));
     for (uint64_t i = 0; i < with->output_elems; i++) {
         double right = expected(&run->grid, op, elems, i);
         double got = load(dtype, run->host_output, i);
@@ -266,7 +249,6 @@ static banyan_status take_buffers(struct rank_run *run)
                                 (unsigned long long)bytes);
     if (!job->on_gpus)
         return BANYAN_OK;
-    TRY(banyan_transport_open(run->world, NULL, &run->transport));
     TRY(banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->input));
     return banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->output);
 }
@@ -276,8 +258,6 @@ static banyan_status give_buffers_back(struct rank_run *run)
     TRY(banyan_world_barrier(run->world));
     banyan_memory_free(run->output);
     banyan_memory_free(run->input);
-    if (run->transport)
-        banyan_transport_close(run->transport);
     free(run->host_output);
     free(run->host_input);
     free(run->all_found);
