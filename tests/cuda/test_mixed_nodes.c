@@ -275,6 +275,36 @@ static void without_nvshmem_its_modes_are_not_valid(void **state)
     free(before);
 }
 
+/* What the first opening took of NVSHMEM's serves the second one: of its threads, only the one that
+ * makes puts enters the device. */
+static void shut_thread_out(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    banyan_mixed_options options = options_for(world, &grid, BANYAN_BF16);
+    mixed_case c;
+    banyan_mixed *mixed;
+    (void)context;
+    enter(&c, world, &grid, BANYAN_BF16);
+    leave(&c);
+    if (banyan_world_rank(world) == 1)
+        setenv("BANYAN_EMULATED_ENTRY", "main", 1);
+    CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM,
+                "a thread for NVSHMEM's puts: cuda: cuCtxPushCurrent");
+    unsetenv("BANYAN_EMULATED_ENTRY");
+    enter(&c, world, &grid, BANYAN_BF16);
+    run_fused(&c);
+    leave(&c);
+}
+
+static void a_proxy_that_cannot_enter_its_device_says_so(void **state)
+{
+    (void)state;
+    if (!gpu_is_emulated())
+        skip(); /* a real device lets every thread in */
+    setenv(nvshmem_way, "proxy", 1);
+    ranks_run(2, shut_thread_out, NULL);
+}
+
 /* As a program would that uses NVSHMEM itself. */
 static void start_nvshmem(banyan_world *world, int rank, int ranks)
 {
@@ -365,6 +395,7 @@ int main(void)
         cmocka_unit_test(graphs_may_hold_them),
         cmocka_unit_test(a_late_or_dead_peer_is_named),
         cmocka_unit_test(without_nvshmem_its_modes_are_not_valid),
+        cmocka_unit_test(a_proxy_that_cannot_enter_its_device_says_so),
         cmocka_unit_test(an_nvshmem_that_is_there_is_verified),
         cmocka_unit_test(ranks_that_are_threads_are_refused),
     };

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory.h"
 
@@ -145,9 +146,16 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
     return used ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+/* BANYAN_EMULATED_ENTRY=main: other threads than the process's first cannot. */
+static bool may_enter(void)
+{
+    const char *who = getenv("BANYAN_EMULATED_ENTRY");
+    return !who || strcmp(who, "main") != 0 || gettid() == getpid();
+}
+
 CUresult cuCtxPushCurrent(CUcontext context)
 {
-    if (depth == 16)
+    if (depth == 16 || !may_enter())
         return CUDA_ERROR_INVALID_CONTEXT;
     stack[depth++] = context;
     return CUDA_SUCCESS;

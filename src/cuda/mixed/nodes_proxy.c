@@ -1,8 +1,10 @@
 #include "cuda/mixed/nodes_proxy.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,6 +27,11 @@ struct nodes_proxy {
     atomic_bool ends;
     bool has_thread;
     pthread_t thread;
+    struct {
+        sem_t told;
+        banyan_status status; /* of entering the device */
+        char reason[256];
+    } entered;
 };
 
 #define DONE_APART (64 / sizeof(uint64_t))
@@ -57,10 +64,20 @@ static bool serve_all(nodes_proxy *proxy)
     return any;
 }
 
+static bool enter_and_tell(nodes_proxy *proxy)
+{
+    banyan_status status = driver_enter(proxy->device);
+    if (status != BANYAN_OK)
+        snprintf(proxy->entered.reason, sizeof proxy->entered.reason, "%s", banyan_last_error());
+    proxy->entered.status = status;
+    sem_post(&proxy->entered.told);
+    return status == BANYAN_OK;
+}
+
 static void *serve_main(void *argument)
 {
     nodes_proxy *proxy = argument;
-    if (driver_enter(proxy->device) != BANYAN_OK)
+    if (!enter_and_tell(proxy))
         return NULL;
     driver_capture_relax();
     for (uint32_t idle = 0; !atomic_load(&proxy->ends);) {
@@ -135,9 +152,15 @@ static banyan_status start_thread(nodes_proxy *proxy)
     int failed = pthread_create(&proxy->thread, NULL, serve_main, proxy);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     proxy->has_thread = failed == 0;
-    return failed ? banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: a thread for NVSHMEM's puts: %s",
-                                     strerror(failed))
-                  : BANYAN_OK;
+    if (failed)
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: a thread for NVSHMEM's puts: %s",
+                                strerror(failed));
+    while (sem_wait(&proxy->entered.told) != 0)
+        ; /* a signal came */
+    return proxy->entered.status == BANYAN_OK
+               ? BANYAN_OK
+               : banyan_error_set(proxy->entered.status, "a thread for NVSHMEM's puts: %s",
+                                  proxy->entered.reason);
 }
 
 banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks, char *trial,
@@ -149,6 +172,7 @@ banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks,
     made->device = device;
     made->ranks = ranks;
     made->part = part;
+    sem_init(&made->entered.told, 0, 0);
     banyan_status status = take_memory(made);
     if (status == BANYAN_OK)
         status = make_stream(made);
@@ -186,5 +210,6 @@ void nodes_proxy_end(nodes_proxy *proxy)
             driver.cuMemFreeHost(proxy->pinned);
         driver_leave();
     }
+    sem_destroy(&proxy->entered.told);
     free(proxy);
 }
