@@ -36,7 +36,7 @@ static void close_case(mixed_case *c)
 static void run_mode(mixed_case *c, random_state *random, banyan_mixed_op op,
                      banyan_mixed_mode mode)
 {
-    static const data_kind kinds[] = {DATA_WHOLE, DATA_RANDOM};
+    static const data_kind kinds[] = {DATA_WHOLE, DATA_RANDOM, DATA_SPECIAL};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         mixed_one call = {.op = op, .mode = mode, .kind = kinds[i]};
         draw_size(random, ELEMS_MOST, &call);

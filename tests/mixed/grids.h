@@ -47,8 +47,9 @@ static inline banyan_mixed_options options_of(const grid_sizes *grid, DLDataType
 /* ---- data ---- */
 
 typedef enum data_kind {
-    DATA_WHOLE, /* small whole numbers, whose sums are exact in every type and order */
-    DATA_RANDOM /* of [-1, 1) */
+    DATA_WHOLE,  /* small whole numbers, whose sums are exact in every type and order */
+    DATA_RANDOM, /* of [-1, 1) */
+    DATA_SPECIAL /* zeros of both signs, subnormals, infinities and NaNs, whose sums are exact */
 } data_kind;
 
 static inline double f16_or_so(DLDataType dtype, double value, uint32_t *bits)
@@ -66,6 +67,28 @@ static inline double f16_or_so(DLDataType dtype, double value, uint32_t *bits)
     return (double)f32_of_bits(wide);
 }
 
+/* Every rank's element at one index is of one of four sorts: zeros; subnormals; whole numbers; and
+ * these among infinities and NaNs of any payload. */
+static inline double special_of(DLDataType dtype, uint64_t sort, uint64_t drawn, uint32_t *bits)
+{
+    bool is_bf16 = banyan_dtype_equal(dtype, BANYAN_BF16), is_f32 = dtype.bits == 32;
+    double least = ldexp(1, is_f32 ? -149 : is_bf16 ? -133 : -24);
+    uint32_t mantissa = is_f32 ? 0x7fffff : is_bf16 ? 0x7f : 0x3ff;
+    double whole = (double)(drawn % 15) - 7;
+    uint32_t payload = (uint32_t)(drawn >> 32) & mantissa;
+    if (sort == 0)
+        return f16_or_so(dtype, drawn & 1 ? 0.0 : -0.0, bits);
+    if (sort == 1)
+        return f16_or_so(dtype, whole * least, bits);
+    if (sort == 2 || drawn >> 61 > 2)
+        return f16_or_so(dtype, whole, bits);
+    double far = f16_or_so(dtype, drawn & 1 ? HUGE_VAL : -HUGE_VAL, bits);
+    if (drawn >> 61 > 0)
+        return far;
+    *bits |= payload ? payload : 1;
+    return (double)NAN;
+}
+
 /* Element `index` of the rank's input in call `salt`, and its bits. */
 static inline double element_of(data_kind kind, DLDataType dtype, int rank, uint64_t index,
                                 uint64_t salt, uint32_t *bits)
@@ -73,6 +96,8 @@ static inline double element_of(data_kind kind, DLDataType dtype, int rank, uint
     random_state random =
         random_from(salt * UINT64_C(0x9e3779b97f4a7c15) + index * 1000003 + (uint64_t)rank);
     uint64_t drawn = random_next(&random);
+    if (kind == DATA_SPECIAL)
+        return special_of(dtype, (salt + index * UINT64_C(0x9e3779b97f4a7c15)) >> 62, drawn, bits);
     double value = kind == DATA_WHOLE ? (double)(drawn % 15) - 7
                                       : (double)(drawn >> 11) / (double)(UINT64_C(1) << 52) - 1;
     return f16_or_so(dtype, value, bits);
