@@ -252,22 +252,12 @@ static bool say(char *reason, size_t reason_bytes, const char *text)
     return false;
 }
 
-static bool has_multicast(const cuda_mixed *engine, banyan_mixed_op op, banyan_mixed_mode mode,
-                          char *reason, size_t reason_bytes)
-{
-    const mixed_multicast *multicast = &engine->setup->multicast;
-    bool scatters = op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-    if (!multicast->node)
-        return say(reason, reason_bytes, multicast->why_not);
-    return mode != BANYAN_MIXED_FEWEST_WAITS_MULTICAST || !scatters ||
-           say(reason, reason_bytes, "it sends every data-parallel rank something else");
-}
-
 static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
                 size_t reason_bytes)
 {
     const cuda_mixed *engine = opened;
     const banyan_mixed_grid *grid = &engine->setup->grid;
+    (void)op;
     bool waits = mode == BANYAN_MIXED_FEWEST_WAITS || mode == BANYAN_MIXED_FEWEST_WAITS_MULTICAST;
     bool bytes = mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
                  mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
@@ -283,7 +273,8 @@ static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, 
         return say(reason, reason_bytes, "GPUs do not have it");
     if (bytes && grid->local_tp == 1)
         return say(reason, reason_bytes, "there are no tensor-parallel ranks inside a node");
-    return !mixed_is_multicast(mode) || has_multicast(engine, op, mode, reason, reason_bytes);
+    return !mixed_is_multicast(mode) || engine->setup->multicast.node ||
+           say(reason, reason_bytes, engine->setup->multicast.why_not);
 }
 
 static void check(void *opened, mixed_report *report)

@@ -74,8 +74,8 @@ typedef struct mixed_send {
 
 /* Fewest waits. Ranks are those of the node; the slots of all others lie side by side in the
  * receive buffer, in the order of ranks. With multicast this rank is one of the others: `rank` is
- * MIXED_NO_RANK then. `fold` ranks in a row make a sum, and sums lie `apart_bytes` apart in the
- * output. */
+ * MIXED_NO_RANK then, and the first of the sends goes to several. `fold` ranks in a row make a sum,
+ * and sums lie `apart_bytes` apart in the output. */
 typedef struct mixed_waits_args {
     mixed_base base;
     const char *own; /* this rank's input to the sums */

@@ -210,23 +210,38 @@ static mixed_kernel variant(const part *p, mixed_kernel first)
 
 /* ---- fewest waits ---- */
 
+/* What data-parallel rank d takes of this rank's input. */
+static const char *taken_by(const part *p, int d)
+{
+    return p->input + (p->scatters ? (uint64_t)d * p->whole_bytes : 0);
+}
+
+/* Does a multicast reach the peer? What is scattered is the same for a tensor-parallel group alone,
+ * and only its members may use its address: the ranks of other groups are sent theirs one by one.
+ * To cast everything to the whole node would bring each rank dp times what it needs. */
+static bool is_cast_to(const part *p, int peer)
+{
+    return p->multicast && (!p->scatters || peer / p->tp == p->d);
+}
+
 static void fill_waits_sends(const part *p, mixed_waits_args *args)
 {
+    const mixed_multicast *all = &p->engine->setup->multicast;
     uint64_t slot_bytes = p->units * MIXED_UNIT;
-    if (p->multicast) {
-        args->sends[0] = (mixed_send){
-            .to = p->engine->setup->multicast.node + (uint64_t)p->rank * slot_bytes,
-            .from = p->input,
+    if (p->multicast)
+        args->sends[args->send_count++] = (mixed_send){
+            .to = (p->scatters ? all->tp : all->node) + (uint64_t)p->rank * slot_bytes,
+            .from = taken_by(p, p->d),
             .bytes = p->bytes,
         };
-        args->send_count = 1;
-        return;
-    }
     for (int k = 1; k < p->ranks; k++) {
         int peer = (p->rank + k) % p->ranks;
+        uint64_t place = p->multicast ? (uint64_t)p->rank : slot(p->rank, peer);
+        if (is_cast_to(p, peer))
+            continue;
         args->sends[args->send_count++] = (mixed_send){
-            .to = p->engine->parts[peer] + slot(p->rank, peer) * slot_bytes,
-            .from = p->input + (p->scatters ? (uint64_t)(peer / p->tp) * p->whole_bytes : 0),
+            .to = p->engine->parts[peer] + place * slot_bytes,
+            .from = taken_by(p, peer / p->tp),
             .bytes = p->bytes,
         };
     }
@@ -237,7 +252,7 @@ static banyan_status run_waits(const part *p, CUstream stream)
     uint64_t slots = slots_of(p->engine, p->multicast);
     mixed_waits_args args = {
         .base = base_of(p, slots * p->units),
-        .own = p->input + (p->scatters ? (uint64_t)p->d * p->whole_bytes : 0),
+        .own = taken_by(p, p->d),
         .output = p->output,
         .bytes = p->bytes,
         .apart_bytes = p->whole_bytes,
@@ -411,13 +426,14 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
         .whole_bytes = bytes,
         .scatters = call->op == BANYAN_MIXED_REDUCESCATTER ||
                     call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE,
-        .multicast = mixed_is_multicast(call->mode),
         .ranks = engine->ranks,
         .rank = engine->rank,
         .tp = grid->local_tp,
         .t = grid->local_tp_rank,
         .d = grid->local_dp_rank,
     };
+    /* What is scattered among groups of one has nobody to be cast to. */
+    p.multicast = mixed_is_multicast(call->mode) && (!p.scatters || p.tp > 1);
     for (uint64_t at = 0; at < bytes; at += p.bytes) {
         p.bytes = bytes - at < most ? bytes - at : most;
         p.input = (const char *)call->input + at;

@@ -5,7 +5,8 @@
 
 #include "cuda/mixed/sums.cuh"
 
-/* This thread's unit, to some peers: those that take the same data stand side by side. */
+/* This thread's unit, to some peers: those that take the same data stand side by side. By multicast
+ * goes what is sent first, and to peers alone what else there is. */
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, const mixed_run *run, uint32_t first,
                               uint64_t at)
@@ -24,8 +25,13 @@ BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, const mixed_run *run
         return false;
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-        if (k < count)
-            unit_push<MULTICAST>(sends[k].to + run->shift + at, unit_settle<Element>(units[k]));
+        if (k >= count)
+            break;
+        char *to = sends[k].to + run->shift + at;
+        if (MULTICAST && first + k == 0)
+            unit_push<true>(to, unit_settle<Element>(units[k]));
+        else
+            unit_push<false>(to, unit_settle<Element>(units[k]));
     }
     return true;
 }
