@@ -155,7 +155,7 @@ BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, ban
                                                   banyan_mixed_mode *modes, size_t room,
                                                   size_t *count);
 
-/* The resolved grid. Any thread. */
+/* The resolved grid; of NULL all zeros. Any thread. */
 typedef struct banyan_mixed_grid {
     int local_tp, local_dp, inter_tp, inter_dp;
     int nodes, local_size, tp, dp;
@@ -165,7 +165,7 @@ typedef struct banyan_mixed_grid {
 } banyan_mixed_grid;
 BANYAN_API banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed);
 
-/* The world rank with these indices in its groups. Any thread. */
+/* The world rank with these indices in its groups; -1 where there is none. Any thread. */
 BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index);
 
 /* ---- running ---- */

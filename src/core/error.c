@@ -73,3 +73,8 @@ banyan_status error_no_memory(size_t bytes, const char *what)
 {
     return error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes for %s", bytes, what);
 }
+
+banyan_status error_null(const char *call, const char *argument)
+{
+    return error_set(BANYAN_ERR_INVALID, "%s: %s is NULL", call, argument);
+}

@@ -25,6 +25,8 @@ static banyan_mixed_mode nearest(const mixed_choices *choices, uint64_t bytes)
 banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed, banyan_mixed_op op,
                                                 uint64_t bytes, banyan_mixed_mode *mode)
 {
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(mode);
     RETURN_IF_FAILED(op_check(mixed, op));
     const mixed_choices *choices = &mixed->choices[op];
     *mode = choices->count > 0 ? nearest(choices, bytes) : mode_default(mixed, op, bytes);
@@ -101,8 +103,8 @@ void autotune_free(banyan_mixed *mixed)
 banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_t index,
                                      banyan_mixed_timing *timing)
 {
-    if (!mixed || !timing)
-        return error_set(BANYAN_ERR_INVALID, "a timing is asked of no context, or for nobody");
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(timing);
     if (index >= mixed->timings.count)
         return error_set(BANYAN_ERR_NOT_FOUND, "there are %zu timings, and none has the number %zu",
                          mixed->timings.count, index);
@@ -152,8 +154,8 @@ static void print_cell(const banyan_mixed_timing *row, size_t count, banyan_mixe
 
 banyan_status banyan_mixed_print_autotune(const banyan_mixed *mixed, FILE *file)
 {
-    if (!mixed || !file)
-        return error_set(BANYAN_ERR_INVALID, "a table is printed of no context, or into no file");
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(file);
     size_t count = mixed->timings.count;
     if (count > 0)
         print_head(mixed, file);

@@ -61,8 +61,8 @@ static banyan_status write_table(const banyan_mixed *mixed, const char *path)
 
 banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
 {
-    if (!mixed || !path)
-        return error_set(BANYAN_ERR_INVALID, "a table is saved of no context, or nowhere");
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(path);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     banyan_status status = BANYAN_OK;
@@ -202,8 +202,8 @@ static banyan_status share(const banyan_mixed *mixed, timings *rows)
 
 banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path)
 {
-    if (!mixed || !path)
-        return error_set(BANYAN_ERR_INVALID, "a table is loaded for no context, or from nowhere");
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(path);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     timings rows = {0};

@@ -131,9 +131,12 @@ static void buffer_free(DLDevice device, void *buffer)
 
 banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
 {
-    if (!mixed || !mixed->has_memory)
-        return error_set(BANYAN_ERR_INVALID, "mixed collectives are tuned before their memory is "
-                                             "there (banyan_mixed_init_virtual_memory)");
+    RETURN_IF_NULL(mixed);
+    if (!mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: mixed collectives are tuned before their memory is there "
+                         "(banyan_mixed_init_virtual_memory)",
+                         mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     DLDevice device = mixed->setup.device;

@@ -96,6 +96,8 @@ banyan_mixed_grid grid_of_rank(const banyan_mixed_grid *grid, int rank)
 
 int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index)
 {
+    if (!grid || tp_index < 0 || tp_index >= grid->tp || dp_index < 0 || dp_index >= grid->dp)
+        return -1;
     int local = tp_index % grid->local_tp + dp_index % grid->local_dp * grid->local_tp;
     int node = tp_index / grid->local_tp + dp_index / grid->local_dp * grid->inter_tp;
     return local + node * grid->local_size;

@@ -50,9 +50,13 @@ static banyan_status batch(struct call *call, uint32_t times, uint64_t *ns)
 banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                                    const DLTensor *output, banyan_mixed_mode mode, uint64_t *ns)
 {
-    if (!mixed || !ns || !mixed->has_memory)
-        return error_set(BANYAN_ERR_INVALID, "a mixed collective is measured of no context, for "
-                                             "nobody, or before its memory is there");
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(ns);
+    if (!mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: a mixed collective is measured before its memory is there "
+                         "(banyan_mixed_init_virtual_memory)",
+                         mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     struct call call = {mixed, op, mode, input, output};

@@ -53,6 +53,7 @@ banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op)
     if (found == BANYAN_MIXED_OPS)
         return error_set(BANYAN_ERR_NOT_FOUND, "there is no mixed collective \"%s\"",
                          name ? name : "");
+    RETURN_IF_NULL(op);
     *op = (banyan_mixed_op)found;
     return BANYAN_OK;
 }
@@ -63,6 +64,7 @@ banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode)
     if (found == BANYAN_MIXED_MODES)
         return error_set(BANYAN_ERR_NOT_FOUND, "mixed collectives have no mode \"%s\"",
                          name ? name : "");
+    RETURN_IF_NULL(mode);
     *mode = (banyan_mixed_mode)found;
     return BANYAN_OK;
 }
@@ -170,6 +172,10 @@ banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op 
                                      size_t *count)
 {
     size_t found = 0;
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(count);
+    if (room > 0)
+        RETURN_IF_NULL(ops);
     for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
         if (!grid_allows(&mixed->setup.grid, (banyan_mixed_op)op))
             continue;
@@ -186,6 +192,10 @@ banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_o
 {
     char reason[MODE_REASON_BYTES];
     size_t found = 0;
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(count);
+    if (room > 0)
+        RETURN_IF_NULL(modes);
     RETURN_IF_FAILED(op_check(mixed, op));
     for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
         if (!mode_is_valid(mixed, op, (banyan_mixed_mode)mode, reason, sizeof reason))

@@ -135,9 +135,12 @@ static banyan_status create_alone(banyan_world *world, const banyan_mixed_option
 banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_options *options,
                                   banyan_mixed **mixed)
 {
+    RETURN_IF_NULL(world);
     CONTROL_CALL(world, __func__);
     banyan_mixed *made = NULL;
-    banyan_status status = control_agree(world, create_alone(world, options, &made));
+    banyan_status status =
+        mixed ? create_alone(world, options, &made) : error_null(__func__, "mixed");
+    status = control_agree(world, status);
     if (status == BANYAN_OK)
         status = create_together(made);
     if (status == BANYAN_OK)
@@ -197,6 +200,7 @@ static banyan_status take_memory(banyan_mixed *mixed)
 
 banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
 {
+    RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     if (mixed->has_memory)
@@ -211,6 +215,7 @@ banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
 
 banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
 {
+    RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     if (mixed_is_host(mixed) || mixed->setup.grid.nodes == 1)
@@ -257,7 +262,7 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
 {
     CONTROL_CALL(world, __func__);
     banyan_mixed *made;
-    RETURN_IF_FAILED(banyan_mixed_create(world, options, &made));
+    RETURN_IF_FAILED(banyan_mixed_create(world, options, mixed ? &made : NULL));
     banyan_status status = open_steps(made, table_of(options));
     if (status != BANYAN_OK) {
         (void)live_remove(made);
@@ -270,7 +275,7 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
 
 banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed)
 {
-    return mixed->setup.grid;
+    return mixed ? mixed->setup.grid : (banyan_mixed_grid){0};
 }
 
 /* ---- close ---- */

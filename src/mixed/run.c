@@ -116,6 +116,8 @@ static banyan_status check_shape(const side *of, uint64_t *row_elems)
                          "%s has %d dimensions; it must have two or more, of which the first "
                          "counts rows",
                          subject_of(of).text, tensor->ndim);
+    if (!tensor->shape)
+        return error_set(BANYAN_ERR_INVALID, "%s has no shape", subject_of(of).text);
     uint64_t elems = 1, bytes = banyan_dtype_bytes(of->mixed->setup.dtype);
     for (int i = 0; i < tensor->ndim; i++) {
         if (tensor->shape[i] < (i == 0 ? 1 : 0))
@@ -241,6 +243,7 @@ static void take_report(banyan_mixed *mixed)
 
 banyan_status banyan_mixed_status(banyan_mixed *mixed)
 {
+    RETURN_IF_NULL(mixed);
     if (mixed->failed.status == BANYAN_OK)
         take_report(mixed);
     if (mixed->failed.status != BANYAN_OK)
@@ -319,6 +322,7 @@ static bool is_of_waits(banyan_status status)
 banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                                const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
+    RETURN_IF_NULL(mixed);
     banyan_status status = run(mixed, op, input, output, mode, stream);
     return is_of_waits(status) ? stop_groups(mixed, status) : status;
 }

@@ -103,6 +103,7 @@ static banyan_status check_can_suspend(const banyan_mixed *mixed)
 
 banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
 {
+    RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_suspend(mixed));
     CONTROL_CALL(mixed->world, __func__);
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
@@ -220,6 +221,7 @@ static banyan_status check_can_resume(const banyan_mixed *mixed, const banyan_wo
 
 banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
 {
+    RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_resume(mixed, world));
     world = world ? world : mixed->world;
     CONTROL_CALL(world, __func__);

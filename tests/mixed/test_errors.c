@@ -160,6 +160,88 @@ static void closing_twice_is_an_error(void **state)
     ranks_run_threads(2, close_in_any_order, NULL);
 }
 
+/* ---- NULL ---- */
+
+#define CHECK_NULL(call, argument) CHECK_FAILS((call), BANYAN_ERR_INVALID, #argument " is NULL")
+
+static void calls_without_a_context_are_refused(void **state)
+{
+    banyan_mixed_op op;
+    banyan_mixed_mode mode;
+    banyan_mixed_timing timing;
+    banyan_mixed *mixed = NULL;
+    DLTensor tensor = {0};
+    uint64_t ns;
+    size_t count;
+    (void)state;
+    CHECK_NULL(banyan_mixed_open(NULL, NULL, &mixed), world);
+    CHECK_NULL(banyan_mixed_create(NULL, NULL, &mixed), world);
+    CHECK_NULL(banyan_mixed_init_virtual_memory(NULL), mixed);
+    CHECK_NULL(banyan_mixed_init_nvshmem(NULL), mixed);
+    CHECK_NULL(banyan_mixed_run_autotune(NULL), mixed);
+    CHECK_NULL(banyan_mixed_valid_ops(NULL, &op, 1, &count), mixed);
+    CHECK_NULL(banyan_mixed_valid_modes(NULL, BANYAN_MIXED_ALLREDUCE, &mode, 1, &count), mixed);
+    CHECK_NULL(
+        banyan_mixed_run(NULL, BANYAN_MIXED_ALLREDUCE, &tensor, &tensor, BANYAN_MIXED_AUTO, NULL),
+        mixed);
+    CHECK_NULL(banyan_mixed_status(NULL), mixed);
+    CHECK_NULL(banyan_mixed_measure(NULL, BANYAN_MIXED_ALLREDUCE, &tensor, &tensor,
+                                    BANYAN_MIXED_AUTO, &ns),
+               mixed);
+    CHECK_NULL(banyan_mixed_select_autotune_mode(NULL, BANYAN_MIXED_ALLREDUCE, 1, &mode), mixed);
+    CHECK_NULL(banyan_mixed_timing_at(NULL, 0, &timing), mixed);
+    CHECK_NULL(banyan_mixed_print_autotune(NULL, stdout), mixed);
+    CHECK_NULL(banyan_mixed_save_autotune(NULL, "table"), mixed);
+    CHECK_NULL(banyan_mixed_load_autotune(NULL, "table"), mixed);
+    CHECK_NULL(banyan_mixed_suspend(NULL), mixed);
+    CHECK_NULL(banyan_mixed_resume(NULL, NULL), mixed);
+    CHECK(banyan_mixed_describe(NULL).tp == 0);
+    CHECK(banyan_mixed_rank_at(NULL, 0, 0) == -1);
+}
+
+static void pass_no_outputs(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_mixed_options options = sized(1, 2, 1, 0, 0);
+    banyan_mixed *mixed;
+    banyan_mixed_mode mode;
+    DLTensor tensor = {.device = BANYAN_HOST, .ndim = 2, .dtype = BANYAN_F32};
+    size_t count;
+    bool odd = banyan_world_rank(world) == 1;
+    CHECK_NULL(banyan_mixed_open(world, &options, odd ? NULL : &mixed), mixed);
+    CHECK_NULL(banyan_mixed_create(world, &options, odd ? NULL : &mixed), mixed);
+    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    CHECK_NULL(banyan_mixed_valid_ops(mixed, NULL, 0, NULL), count);
+    CHECK_NULL(banyan_mixed_valid_ops(mixed, NULL, 1, &count), ops);
+    CHECK_OK(banyan_mixed_valid_ops(mixed, NULL, 0, &count));
+    CHECK_NULL(banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, &mode, 1, NULL), count);
+    CHECK_NULL(banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, NULL, 1, &count), modes);
+    CHECK_OK(banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, NULL, 0, &count));
+    CHECK_FAILS(
+        banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &tensor, &tensor, BANYAN_MIXED_AUTO, NULL),
+        BANYAN_ERR_INVALID, "input has no shape");
+    CHECK_NULL(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &tensor, &tensor,
+                                    BANYAN_MIXED_AUTO, NULL),
+               ns);
+    CHECK_NULL(banyan_mixed_select_autotune_mode(mixed, BANYAN_MIXED_ALLREDUCE, 1, NULL), mode);
+    CHECK_NULL(banyan_mixed_timing_at(mixed, 0, NULL), timing);
+    CHECK_NULL(banyan_mixed_print_autotune(mixed, NULL), file);
+    CHECK_NULL(banyan_mixed_save_autotune(mixed, NULL), path);
+    CHECK_NULL(banyan_mixed_load_autotune(mixed, NULL), path);
+    banyan_mixed_grid grid = banyan_mixed_describe(mixed);
+    CHECK(banyan_mixed_rank_at(&grid, 1, 0) == 1 && banyan_mixed_rank_at(&grid, 2, 0) == -1);
+    CHECK(banyan_mixed_rank_at(&grid, -1, 0) == -1 && banyan_mixed_rank_at(&grid, 0, 1) == -1);
+    CHECK_NULL(banyan_mixed_op_parse("allreduce", NULL), op);
+    CHECK_NULL(banyan_mixed_mode_parse("world", NULL), mode);
+    CHECK_OK(banyan_mixed_close(mixed));
+}
+
+static void calls_without_an_output_are_refused(void **state)
+{
+    (void)state;
+    ranks_run(2, pass_no_outputs, NULL);
+}
+
 /* ---- tensors ---- */
 
 /* A pair of tensors that is right, to be spoilt. */
@@ -419,6 +501,8 @@ int main(void)
         cmocka_unit_test(ranks_that_disagree_are_told_in_what),
         cmocka_unit_test(the_steps_of_opening_can_be_taken_one_by_one),
         cmocka_unit_test(closing_twice_is_an_error),
+        cmocka_unit_test(calls_without_a_context_are_refused),
+        cmocka_unit_test(calls_without_an_output_are_refused),
         cmocka_unit_test(wrong_calls_are_refused_before_anything_moves),
         cmocka_unit_test(calls_that_differ_are_named_when_asked_for),
         cmocka_unit_test(single_collectives_have_modes_of_their_own),
