@@ -135,7 +135,7 @@ int mixed_command(int argc, char **argv)
         {"nodes", '\0', OPTION_COUNT, &options->nodes, "N",
          "that this machine is taken for (inter-tp × inter-dp)", 1, RANKS_MOST},
         {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "between GPUs, one a rank", 0, 0},
-        {"rows", '\0', OPTION_RANGE, job.rows, "LOW:HIGH", "by powers of two (1:1024)", 0, 0},
+        {"rows", '\0', OPTION_ROWS_RANGE, job.rows, "LOW:HIGH", "by powers of two (1:1024)", 0, 0},
         {"hidden", '\0', OPTION_COUNT, &hidden, "N", "elements of a row (8192)", 1, HIDDEN_MOST},
         {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE", "f16, bf16 or f32 (bf16)", 0, 0},
         {"op", '\0', OPTION_TEXT, &job.op_name, "NAME", "this operation (all of the grid's)", 0, 0},

@@ -90,8 +90,9 @@ static bool set_range(const option_table *table, const option_entry *entry, cons
     uint64_t *range = entry->value;
     if (sizes_parse_range(text, &range[0], &range[1]))
         return true;
-    options_refuse(table, "--%s wants bytes, more than 0, such as 1K:64M or 1000, not \"%s\"",
-                   entry->name, text);
+    options_refuse(table, "--%s wants %s, more than 0 and ascending, such as %s, not \"%s\"",
+                   entry->name, entry->kind == OPTION_BYTES_RANGE ? "bytes" : "rows",
+                   entry->kind == OPTION_BYTES_RANGE ? "1K:64M or 1000" : "1:4096 or 64", text);
     return false;
 }
 
@@ -107,7 +108,8 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
         return set_seconds(table, entry, text);
     case OPTION_BYTES:
         return set_bytes(table, entry, text);
-    case OPTION_RANGE:
+    case OPTION_BYTES_RANGE:
+    case OPTION_ROWS_RANGE:
         return set_range(table, entry, text);
     case OPTION_CHOICE:
         if (!is_choice(entry->argument, text)) {

@@ -9,13 +9,14 @@
 #define EXIT_USAGE 2
 
 typedef enum option_kind {
-    OPTION_FLAG,    /* bool; takes no value */
-    OPTION_TEXT,    /* const char * */
-    OPTION_COUNT,   /* int, low ≤ value ≤ high */
-    OPTION_SECONDS, /* double, more than 0 */
-    OPTION_BYTES,   /* uint64_t, more than 0; "64K" */
-    OPTION_RANGE,   /* two uint64_t, more than 0 and ascending; "1K:64M", or one for both */
-    OPTION_CHOICE   /* const char *, one of `argument`: "direct|pipeline" */
+    OPTION_FLAG,        /* bool; takes no value */
+    OPTION_TEXT,        /* const char * */
+    OPTION_COUNT,       /* int, low ≤ value ≤ high */
+    OPTION_SECONDS,     /* double, more than 0 */
+    OPTION_BYTES,       /* uint64_t, more than 0; "64K" */
+    OPTION_BYTES_RANGE, /* two of them, ascending; "1K:64M", or one for both */
+    OPTION_ROWS_RANGE,  /* the same of rows: "1:4096" */
+    OPTION_CHOICE       /* const char *, one of `argument`: "direct|pipeline" */
 } option_kind;
 
 typedef struct option_entry {

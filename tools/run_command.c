@@ -143,7 +143,7 @@ int run_command(int argc, char **argv)
                               .step_factor = 2};
     run_job *job = &given.job;
     const option_entry entries[] = {
-        {"size", 's', OPTION_RANGE, given.range, "LOW:HIGH",
+        {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
          "from one size to the next (2)", 2, 1 << 20},

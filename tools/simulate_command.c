@@ -111,7 +111,7 @@ int simulate_command(int argc, char **argv)
          "no file but this built-in algorithm, for all processors of the machine", 0, 0},
         {"instances", '\0', OPTION_COUNT, &given.instances, "N",
          "how often it is replicated (the algorithm's default)", 1, 1024},
-        {"size", 's', OPTION_RANGE, given.range, "LOW:HIGH",
+        {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
          "from one size to the next (2)", 2, 1 << 20},

@@ -143,7 +143,7 @@ int tune_command(int argc, char **argv)
     const option_entry entries[] = {
         {"ranks", 'n', OPTION_COUNT, &job.ranks, "N", "between how many ranks", 2,
          BANYAN_MAX_RANKS},
-        {"size", 's', OPTION_RANGE, range, "LOW:HIGH",
+        {"size", 's', OPTION_BYTES_RANGE, range, "LOW:HIGH",
          "bytes of the longer of input and output (8:64M)", 0, 0},
         {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE",
          "of the elements; rows then serve it alone (f32, rows for all)", 0, 0},

@@ -74,6 +74,9 @@ class Mixed(CollectiveCase):
         self.measure("--local-tp", 2, "--rows", "1:1", "--hidden", 64, "--save-autotune", table)
         for words, part, code in [
                 (["--local-tp", 2, "--nodes", 3, "--inter-tp", 2], "--nodes 3 is not", 2),
+                (["--local-tp", 2, "--rows", "0:4"],
+                 '--rows wants rows, more than 0 and ascending, such as 1:4096 or 64, not "0:4"', 2),
+                (["--local-tp", 2, "--rows", "4:1"], "--rows wants rows", 2),
                 (["--local-tp", 2, "--dtype", "f31"], "names no element type", 2),
                 (["--local-tp", 2, "--mode", "best"], 'no mode "best"', 2),
                 (["--local-tp", 2, "--op", "gather"], 'no mixed collective "gather"', 2),
