@@ -1,7 +1,8 @@
 /* Random programs in which all ranks meet between rounds: nothing is found between thread blocks.
  *
  * What a program does to the memory of others in one round it may do with two operations after each
- * other, which only the threads of one block race for; and it may read what nobody has written. */
+ * other: the compiler keeps those apart, but for what is posted on a port, which goes its own time.
+ * And it may read what nobody has written. */
 #include "core/sanitizer.h"
 #include "program/random_program.h"
 
@@ -14,10 +15,10 @@
 
 static bool is_expected(const banyan_finding *one)
 {
-    const banyan_place *places = one->places;
-    bool own = one->rule == BANYAN_RULE_RACE && places[0].rank == places[1].rank &&
-               places[0].thread_block == places[1].thread_block;
-    return own || one->caller_only || banyan_rule_is_warning(one->rule) ||
+    bool by_port = one->rule == BANYAN_RULE_RACE && strstr(one->message, "port channel") &&
+                   one->places[0].rank == one->places[1].rank &&
+                   one->places[0].thread_block == one->places[1].thread_block;
+    return by_port || one->caller_only || banyan_rule_is_warning(one->rule) ||
            one->rule == BANYAN_RULE_UNINITIALISED || one->rule == BANYAN_RULE_INPUT_WRITTEN;
 }
 

@@ -121,7 +121,7 @@ typedef struct pass_case {
 
 static inline void check_pass_case(const pass_case *of, ops_rewrite pass)
 {
-    banyan_plan *plan = plan_written(2, 8, of->write), *made, *again;
+    banyan_plan *plan = plan_written(3, 8, of->write), *made, *again;
     if (of->before)
         check_block(plan, 0, 0, of->before);
     char *before = block_text(plan, 0, 0);

@@ -85,6 +85,27 @@ static void gets_and_puts(banyan_program *program)
     banyan_memory_get(channel, OUT(0, 1, 2), OUT(1, 1, 2), BANYAN_TB(0));
 }
 
+/* What one operation writes at a peer and another reads or writes there. */
+static void peers(banyan_program *program)
+{
+    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_put(channel, OUT(1, 0, 2), IN(0, 0, 2), BANYAN_TB(0));
+    banyan_memory_put(channel, OUT(1, 1, 2), IN(0, 2, 3), BANYAN_TB(0));
+    banyan_memory_reduce(channel, OUT(0, 0, 1), CHUNKS(OUT(1, 1, 2)), 1, BANYAN_IN_SOURCE,
+                         BANYAN_SUM, BANYAN_TB(0));
+}
+
+static void other_peers(banyan_program *program)
+{
+    banyan_memory_channel *first = banyan_memory_channel_create(program, 1, 0);
+    banyan_memory_channel *second = banyan_memory_channel_create(program, 2, 0);
+    banyan_memory_put(first, OUT(1, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_memory_put(second, OUT(2, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_memory_get(first, OUT(0, 0, 1), OUT(1, 1, 2), BANYAN_TB(0));
+    banyan_memory_get(second, OUT(0, 1, 2), IN(2, 0, 1), BANYAN_TB(0));
+    banyan_memory_get(second, OUT(0, 2, 3), OUT(2, 0, 1), BANYAN_TB(0));
+}
+
 /* Packets' readers wait for their flags; the data that they become does not. */
 static void packets(banyan_program *program)
 {
@@ -105,6 +126,15 @@ static void groups_of_ranks(banyan_program *program)
     banyan_switch_reduce(all, 0, 0, 1, OUT(0, 0, 1), BANYAN_SUM, 0);
     banyan_switch_broadcast(all, 0, OUT(0, 0, 1), 1, 1, 0);
     copy(program, 1, 1, 1);
+}
+
+static void groups_and_peers(banyan_program *program)
+{
+    banyan_switch_channel *all =
+        banyan_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_OUTPUT);
+    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
+    banyan_switch_broadcast(all, 0, IN(0, 0, 1), 0, 1, 0);
+    banyan_memory_get(channel, IN(0, 1, 2), OUT(1, 0, 1), BANYAN_TB(0));
 }
 
 static void in_loop(banyan_program *program)
@@ -149,15 +179,25 @@ static pass_case cases[] = {
      "copy i[0] -> o[0]\nbarrier 0 of 2 thread blocks\ncopy o[0] -> i[0]"},
     {"one nop is enough for all that follows", one_nop_for_all, NULL,
      "copy i[0] -> o[0]\ncopy i[1] -> o[1]\nnop\ncopy o[0] -> i[0]\ncopy o[1] -> i[1]"},
-    {"peers' memory does not count", gets_and_puts, NULL,
-     "get memory o[0]@1 -> i[0] by channel 0 to 1\nnop\nput memory i[0] -> o[1]@1\n"
+    {"gets and puts", gets_and_puts, NULL,
+     "get memory o[0]@1 -> i[0] by channel 0 to 1\nnop\nput memory i[0] -> o[1]@1\nnop\n"
      "get memory o[1]@1 -> o[1] by channel 0 to 1"},
+    {"a peer's memory counts", peers, NULL,
+     "put memory i[0..2) -> o[0..2)@1\nnop\nput memory i[2] -> o[1]@1\nnop\n"
+     "rre memory sum o[0], o[1]@1 -> o[0]"},
+    {"each peer and buffer for itself", other_peers, NULL,
+     "put memory i[0] -> o[0]@1\nput memory i[0] -> o[0]@2\n"
+     "get memory o[1]@1 -> o[0] by channel 0 to 1\nget memory i[0]@2 -> o[1] by channel 1 to 2\n"
+     "nop\nget memory o[0]@2 -> o[2] by channel 1 to 2"},
     {"packets do not count", packets, NULL,
      "cpkt i[0] -> s[0]\nrppkt memory s[0] -> s[0]@1\nupkt s[0] -> o[0]\nnop\n"
      "repkt sum o[0], s[1] -> o[1]"},
     {"a group's region is the rank's own as well", groups_of_ranks, NULL,
      "glre sum i[0]@{0,1} by switch channel 0 -> o[0]\nnop\n"
      "gstore o[0] -> i[1]@{0,1} by switch channel 0\nnop\ncopy i[1] -> o[1]"},
+    {"a group's region is each member's as well", groups_and_peers, NULL,
+     "gstore i[0] -> o[0]@{0,1} by switch channel 0\nnop\n"
+     "get memory o[0]@1 -> i[1] by channel 0 to 1"},
     {"inside of a loop", in_loop, NULL,
      "pipeline over 1 chunk in units of 64 bytes {\ncopy i[0] -> o[0]\nnop\ncopy o[0] -> i[1]\n}"},
     {"before and after a loop", around_loop, NULL,

@@ -188,18 +188,23 @@ static void every_instance_does_what_the_program_does(void **state)
 
 /* ---- nops stand where they are needed, and nowhere else ---- */
 
-/* Chunk by chunk, what the rank's own memory is used for. */
+enum { BUFFERS = RANKS * PLAN_BUFFERS };
+
+/* Chunk by chunk, what all ranks' memory is used for. */
 typedef struct footprint {
-    bool read[PLAN_BUFFERS][4096], written[PLAN_BUFFERS][4096];
+    bool read[BUFFERS][1024], written[BUFFERS][1024];
 } footprint;
 
 static void mark(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                 const plan_op *op, const plan_operand *operand, bool marks[][4096])
+                 const plan_op *op, const plan_operand *operand, bool marks[][1024])
 {
     plan_buffer buffer = plan_operand_where(plan, rank, block, op, operand).buffer;
-    for (uint64_t i = 0; operand->place != PLAN_REMOTE && i < operand->size; i++) {
-        CHECK(operand->index + i < 4096, "chunk %" PRIu64, operand->index + i);
-        marks[buffer][operand->index + i] = true;
+    const int *ranks;
+    int room, count = plan_operand_ranks(plan, rank, block, op, operand, &ranks, &room);
+    CHECK(operand->index + operand->size <= 1024, "chunk %" PRIu64, operand->index);
+    for (int r = 0; r < count; r++) {
+        for (uint64_t i = 0; i < operand->size; i++)
+            marks[ranks[r] * PLAN_BUFFERS + buffer][operand->index + i] = true;
     }
 }
 
@@ -221,8 +226,8 @@ static void add_footprint(const banyan_plan *plan, int rank, const plan_thread_b
 
 static bool depend(const footprint *before, const footprint *after)
 {
-    for (int b = 0; b < PLAN_BUFFERS; b++) {
-        for (int c = 0; c < 4096; c++) {
+    for (int b = 0; b < BUFFERS; b++) {
+        for (int c = 0; c < 1024; c++) {
             bool used = before->read[b][c] || before->written[b][c];
             if ((before->written[b][c] && after->read[b][c]) || (used && after->written[b][c]))
                 return true;
