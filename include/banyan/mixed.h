@@ -21,9 +21,10 @@
  * mode allows it: all tensor-parallel ranks have the same bits.
  *
  * "Collective" means as in world.h. Calls of banyan_mixed_run are collective: the same operations,
- * sizes and modes in the same order on all ranks; that is not checked, unless BANYAN_CHECK_CALLS=1
- * was set when the context was created (MISMATCH names what differs). One thread at a time drives a
- * context.
+ * sizes and modes in the same order on all ranks, and in place on all or on none; that is not
+ * checked, unless BANYAN_CHECK_CALLS=1 was set for rank 0 when the context was created: then all
+ * hear of one whose arguments are wrong, and MISMATCH names what differs. One thread at a time
+ * drives a context.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -94,7 +95,7 @@ typedef struct banyan_mixed_options {
     /* Of the fused modes' kernels. */
     int grid_size;      /* thread blocks at most; 0, and at most: the device's multiprocessors */
     int max_block_size; /* threads of a block at most; 0: no bound but the device's */
-    int min_block_size; /* and at least, a multiple of 32 */
+    int min_block_size; /* and at least, a multiple of 32 up to 1,024 */
     int min_num_steps;  /* a thread block is added when each has so many units to move */
     /* Bytes of b rows that one launch on a GPU carries; longer messages take several. Autotuning
      * goes up to it. 0: 64 MiB; at most 4 GiB. */
@@ -172,10 +173,11 @@ BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index,
 
 /* Errors, before anything moves: INVALID for an operation or mode that the grid does not allow, for
  * tensors of fewer than two dimensions, of another type or device than the context's, that are not
- * dense, rows that dp does not divide, an output of the wrong shape, memory that overlaps. Input
- * and output may not overlap but for an all-reduce in place. On a GPU the call returns when the
- * work is queued, one launch in the fused modes, and may be captured in a graph; what fails later
- * is told by banyan_mixed_status and the next call. Collective. */
+ * dense or not aligned to their elements, rows that dp does not divide, an output of the wrong
+ * shape, memory that overlaps. Input and output may not overlap but for an all-reduce in place. On
+ * a GPU the call returns when the work is queued, one launch in the fused modes, and may be
+ * captured in a graph; what fails later is told by banyan_mixed_status and the next call.
+ * Collective. */
 BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op,
                                           const DLTensor *input, const DLTensor *output,
                                           banyan_mixed_mode mode, void *stream);
@@ -212,8 +214,8 @@ BANYAN_API banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_
 
 /* For people: a line an operation and size, a column a mode, in µs. Local. */
 BANYAN_API banyan_status banyan_mixed_print_autotune(const banyan_mixed *mixed, FILE *file);
-/* JSON; rank 0 writes, or reads for all: MISMATCH for a table of another grid, type or kind of
- * device, FORMAT for one that is malformed. Collective. */
+/* JSON; rank 0 writes, or reads for all: INVALID when nothing was measured, MISMATCH for a table of
+ * another grid, type or kind of device, FORMAT for one that is malformed. Collective. */
 BANYAN_API banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path);
 BANYAN_API banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path);
 

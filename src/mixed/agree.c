@@ -8,6 +8,7 @@
 #include "world/control.h"
 
 #define WARP 32
+#define BLOCK_MOST 1024 /* threads, on every device */
 /* Buffers and tables of sizes are computed from it without a check. */
 #define MAX_BYTES_MOST (UINT64_C(4) << 30)
 
@@ -17,11 +18,12 @@ static banyan_status check_kernels(const banyan_mixed_options *options, int rank
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives with a grid_size of %d thread blocks", rank,
                          options->grid_size);
-    if (options->min_block_size < WARP || options->min_block_size % WARP != 0)
+    if (options->min_block_size < WARP || options->min_block_size > BLOCK_MOST ||
+        options->min_block_size % WARP != 0)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives with a min_block_size of %d threads, which is "
-                         "no multiple of %d",
-                         rank, options->min_block_size, WARP);
+                         "no multiple of %d up to %d",
+                         rank, options->min_block_size, WARP, BLOCK_MOST);
     if (options->max_block_size < 0 ||
         (options->max_block_size > 0 && options->max_block_size < options->min_block_size))
         return error_set(BANYAN_ERR_INVALID,

@@ -11,7 +11,8 @@
 /* A call as it travels. */
 typedef struct signature {
     uint64_t elems;
-    uint32_t op, mode;
+    uint32_t op, mode, in_place;
+    uint32_t unused; /* no bytes between that nobody sets */
 } signature;
 
 banyan_status check_calls_begin(banyan_mixed *mixed)
@@ -25,10 +26,10 @@ banyan_status check_calls_begin(banyan_mixed *mixed)
 
 static void describe(const banyan_mixed *mixed, const signature *of, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "%s (%s) of %" PRIu64 " elements of %s in b rows",
+    snprintf(text, bytes, "%s (%s) of %" PRIu64 " elements of %s in b rows%s",
              banyan_mixed_op_name((banyan_mixed_op)of->op),
              banyan_mixed_mode_name((banyan_mixed_mode)of->mode), of->elems,
-             banyan_dtype_name(mixed->setup.dtype));
+             banyan_dtype_name(mixed->setup.dtype), of->in_place ? ", in place" : "");
 }
 
 static banyan_status compare(const banyan_mixed *mixed, const signature *all)
@@ -45,14 +46,16 @@ static banyan_status compare(const banyan_mixed *mixed, const signature *all)
     return BANYAN_OK;
 }
 
-banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine)
+banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine, banyan_status checked)
 {
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
-    signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode};
+    signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
+                     mine->input == mine->output, 0};
     size_t bytes = (size_t)mixed->ranks * sizeof own;
     signature *all = malloc(bytes);
-    banyan_status status =
-        control_agree(world, all ? BANYAN_OK : error_no_memory(bytes, "a comparison of calls"));
+    if (checked == BANYAN_OK && !all)
+        checked = error_no_memory(bytes, "a comparison of calls");
+    banyan_status status = control_agree(world, checked);
     if (status == BANYAN_OK)
         status = banyan_world_allgather(world, &own, sizeof own, all);
     if (status == BANYAN_OK)

@@ -60,6 +60,9 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     struct call call = {mixed, op, mode, input, output};
+    mixed_call checked;
+    RETURN_IF_FAILED(
+        control_agree(mixed->world, mixed_check_call(mixed, op, input, output, mode, &checked)));
     uint64_t first, best = UINT64_MAX;
     if (mixed->has_nccl && mode_is_nccl(mode))
         RETURN_IF_FAILED(collectives_open_nccl(mixed)); /* what is captured opens nothing */

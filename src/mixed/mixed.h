@@ -53,6 +53,10 @@ struct banyan_mixed {
 /* Tell the engine where its memory is, all of which is zero. Collective. */
 banyan_status mixed_use_memory(banyan_mixed *mixed);
 
+/* Are the arguments of a run right? Makes a call of them; local. */
+banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                               const DLTensor *output, banyan_mixed_mode mode, mixed_call *call);
+
 /* INVALID while they are suspended. */
 banyan_status mixed_check_awake(const banyan_mixed *mixed);
 

@@ -133,14 +133,33 @@ static banyan_status check_shape(const side *of, uint64_t *row_elems)
     return BANYAN_OK;
 }
 
+static char *start_of(const DLTensor *tensor)
+{
+    return (char *)tensor->data + tensor->byte_offset;
+}
+
+/* Of its own type's size: a device faults on others. */
+static banyan_status check_aligned(const side *of)
+{
+    size_t elem_bytes = banyan_dtype_bytes(of->mixed->setup.dtype);
+    if ((uintptr_t)start_of(of->tensor) % elem_bytes == 0)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "%s begins at %p, which is no multiple of the %zu bytes of an element",
+                     subject_of(of).text, (void *)start_of(of->tensor), elem_bytes);
+}
+
 static banyan_status check_side(const side *of, uint64_t *row_elems)
 {
     if (!of->tensor)
         return error_set(BANYAN_ERR_INVALID, "%s is NULL", subject_of(of).text);
     RETURN_IF_FAILED(check_shape(of, row_elems));
     RETURN_IF_FAILED(check_type(of));
+    if (*row_elems == 0)
+        return BANYAN_OK; /* nothing lies anywhere */
     RETURN_IF_FAILED(check_dense(of));
-    return *row_elems > 0 ? check_device(of) : BANYAN_OK;
+    RETURN_IF_FAILED(check_device(of));
+    return check_aligned(of);
 }
 
 /* ---- the two together ---- */
@@ -178,11 +197,6 @@ static banyan_status check_alike(const side *input, const side *output)
     return BANYAN_OK;
 }
 
-static char *start_of(const DLTensor *tensor)
-{
-    return (char *)tensor->data + tensor->byte_offset;
-}
-
 static banyan_status check_overlap(const side *output, const mixed_call *call)
 {
     const banyan_mixed *mixed = output->mixed;
@@ -200,7 +214,7 @@ static banyan_status check_overlap(const side *output, const mixed_call *call)
         call->op == BANYAN_MIXED_ALLREDUCE ? ", but is not the same memory" : "");
 }
 
-static banyan_status check_call(const side *input, const side *output, mixed_call *call)
+static banyan_status check_tensors(const side *input, const side *output, mixed_call *call)
 {
     uint64_t row_elems, output_row_elems, rows = 0;
     RETURN_IF_FAILED(check_side(input, &row_elems));
@@ -211,6 +225,17 @@ static banyan_status check_call(const side *input, const side *output, mixed_cal
     call->input = start_of(input->tensor);
     call->output = start_of(output->tensor);
     return call->elems > 0 ? check_overlap(output, call) : BANYAN_OK;
+}
+
+banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                               const DLTensor *output, banyan_mixed_mode mode, mixed_call *call)
+{
+    side from = {mixed, op, "input", input}, to = {mixed, op, "output", output};
+    *call = (mixed_call){.op = op, .mode = mode};
+    RETURN_IF_FAILED(op_check(mixed, op));
+    if (mode != BANYAN_MIXED_AUTO)
+        RETURN_IF_FAILED(mode_check(mixed, op, mode));
+    return check_tensors(&from, &to, call);
 }
 
 /* ---- how runs went ---- */
@@ -292,15 +317,12 @@ static banyan_status check_state(banyan_mixed *mixed, const void *stream)
 static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                          const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
-    side from = {mixed, op, "input", input}, to = {mixed, op, "output", output};
-    mixed_call call = {.op = op, .mode = mode};
+    mixed_call call;
     RETURN_IF_FAILED(check_state(mixed, stream));
-    RETURN_IF_FAILED(op_check(mixed, op));
-    if (mode != BANYAN_MIXED_AUTO)
-        RETURN_IF_FAILED(mode_check(mixed, op, mode));
-    RETURN_IF_FAILED(check_call(&from, &to, &call));
+    banyan_status checked = mixed_check_call(mixed, op, input, output, mode, &call);
     if (mixed->checks_calls)
-        RETURN_IF_FAILED(check_call_of_all(mixed, &call));
+        checked = check_call_of_all(mixed, &call, checked);
+    RETURN_IF_FAILED(checked);
     if (call.elems == 0)
         return BANYAN_OK;
     if (mode == BANYAN_MIXED_AUTO) {

@@ -47,7 +47,16 @@ static void refuse_values(banyan_world *world, void *context)
     options = sized(1, 0, 0, 0, 0);
     options.min_block_size = 100;
     refuse_options(world, options, BANYAN_ERR_INVALID, "min_block_size of 100 threads");
+    options.min_block_size = 0;
+    refuse_options(world, options, BANYAN_ERR_INVALID, "min_block_size of 0 threads");
+    options.min_block_size = -32;
+    refuse_options(world, options, BANYAN_ERR_INVALID, "min_block_size of -32 threads");
+    options.min_block_size = 1056;
+    refuse_options(world, options, BANYAN_ERR_INVALID,
+                   "min_block_size of 1056 threads, which is no multiple of 32 up to 1024");
     options.min_block_size = 256;
+    options.max_block_size = -1;
+    refuse_options(world, options, BANYAN_ERR_INVALID, "max_block_size of -1 threads");
     options.max_block_size = 128;
     refuse_options(world, options, BANYAN_ERR_INVALID, "max_block_size of 128 threads");
     options.max_block_size = 0;
@@ -331,6 +340,9 @@ static void refuse_memory(banyan_mixed *mixed)
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO,
                 "not dense: dimension 0 has stride 7 instead of 6");
     make_right(&t, GATHER);
+    t.out.byte_offset = 2;
+    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "no multiple of the 4 bytes of an element");
+    make_right(&t, GATHER);
     t.out.data = t.in_data;
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "overlaps the input");
     t.out.data = t.in_data + ROWS * ROW - 1;
@@ -389,6 +401,33 @@ static void wrong_calls_are_refused_before_anything_moves(void **state)
 
 /* ---- calls that differ ---- */
 
+/* Nobody waits for the one whose arguments are wrong. */
+static void measure_wrongly(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_mixed_options options = sized(1, 2, 1, 0, 0);
+    banyan_mixed *mixed;
+    tensors t;
+    uint64_t ns = 0;
+    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    make_right(&t, GATHER);
+    t.out_shape[0] = ROWS + banyan_world_rank(world);
+    CHECK_FAILS(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
+                                     BANYAN_MIXED_FEWEST_WAITS, &ns),
+                BANYAN_ERR_INVALID, "rank 1: allreduce's output has 5 rows");
+    t.out_shape[0] = ROWS;
+    CHECK_OK(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
+                                  BANYAN_MIXED_FEWEST_WAITS, &ns));
+    CHECK(ns > 0);
+    CHECK_OK(banyan_mixed_close(mixed));
+}
+
+static void all_hear_of_one_that_measures_wrongly(void **state)
+{
+    (void)state;
+    ranks_run(2, measure_wrongly, NULL);
+}
+
 static void differ(banyan_world *world, void *context)
 {
     (void)context;
@@ -407,6 +446,16 @@ static void differ(banyan_world *world, void *context)
         BANYAN_ERR_MISMATCH,
         "rank 0 calls allreduce (auto) of 24 elements of F32 in b rows, but rank 1 calls "
         "allreduce (auto) of 18 elements");
+    t.in_shape[0] = t.out_shape[0] = ROWS;
+    if (banyan_world_rank(world) == 1)
+        t.out.data = t.in.data;
+    CHECK_FAILS(
+        banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL),
+        BANYAN_ERR_MISMATCH, "allreduce (auto) of 24 elements of F32 in b rows, in place");
+    t.in.ndim = banyan_world_rank(world) + 1;
+    CHECK_FAILS(
+        banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL),
+        BANYAN_ERR_INVALID, "rank 0: allreduce's input has 1 dimensions");
     make_right(&t, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE);
     t.out_shape[0] = ROWS;
     CHECK_OK(
@@ -434,15 +483,16 @@ static void refuse_single(banyan_world *world, void *context)
     refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_TWO, "a single collective");
     t.out.data = t.in_data + 1;
     refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_AUTO, "overlaps the input");
-    /* Rows of nothing are nothing to do; strides of extents of 1 mean nothing. */
+    /* Rows of nothing are nothing to do; strides of them and of extents of 1 mean nothing. */
     make_right(&t, GATHER);
     t.in_shape[1] = t.out_shape[1] = 0;
     t.out_shape[0] = ROWS;
+    t.in.strides = t.strides;
+    t.strides[0] = 1;
     CHECK_OK(
         banyan_mixed_run(c.mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL));
     t.in_shape[0] = t.out_shape[0] = 1;
     t.in_shape[1] = t.out_shape[1] = ROW;
-    t.in.strides = t.strides;
     t.strides[0] = 1000;
     CHECK_OK(
         banyan_mixed_run(c.mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL));
@@ -505,6 +555,7 @@ int main(void)
         cmocka_unit_test(calls_without_an_output_are_refused),
         cmocka_unit_test(wrong_calls_are_refused_before_anything_moves),
         cmocka_unit_test(calls_that_differ_are_named_when_asked_for),
+        cmocka_unit_test(all_hear_of_one_that_measures_wrongly),
         cmocka_unit_test(single_collectives_have_modes_of_their_own),
         cmocka_unit_test(hosts_of_several_machines_have_no_modes),
     };
