@@ -51,14 +51,21 @@ static int run_ranks(mixed_job *job)
     return code == 0 ? report(job) : code;
 }
 
+/* Before anything is measured. NULL: nothing is to be written. */
+static bool is_writable(const char *path)
+{
+    if (!path || out_file_possible(path))
+        return true;
+    fprintf(stderr, WHO ": cannot write %s: %s\n", path, strerror(errno));
+    return false;
+}
+
 static int run(mixed_job *job)
 {
     size_t bytes = MIXED_SIZES_MOST * sizeof *job->sizes;
     int code = 1;
-    if (job->svg_path && !out_file_possible(job->svg_path)) {
-        fprintf(stderr, WHO ": cannot write %s: %s\n", job->svg_path, strerror(errno));
+    if (!is_writable(job->svg_path) || !is_writable(job->save_path))
         return 1;
-    }
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     job->failed = failure_create();
     if (shared != MAP_FAILED && job->failed) {
@@ -163,6 +170,8 @@ int mixed_command(int argc, char **argv)
         return options_exit_code(result);
     job.hidden = (uint64_t)hidden;
     options->use_autotune = !untuned;
+    if (untuned && job.save_path && !options->autotune)
+        return options_refuse(&table, "--save-autotune has nothing to write with --no-autotune");
     int refused = resolve(&table, &job, dtype);
     return refused ? refused : run(&job);
 }

@@ -20,8 +20,9 @@ typedef struct mixed_cell {
 } mixed_cell;
 
 typedef struct mixed_size {
-    uint64_t rows;                              /* b */
-    banyan_mixed_mode chosen[BANYAN_MIXED_OPS]; /* by autotuning */
+    uint64_t rows; /* b */
+    bool is_tuned; /* modes are chosen by a table that has measurements */
+    banyan_mixed_mode chosen[BANYAN_MIXED_OPS];
     mixed_cell cells[BANYAN_MIXED_OPS][BANYAN_MIXED_MODES];
 } mixed_size;
 
@@ -42,7 +43,7 @@ typedef struct mixed_job {
 /* Bytes of b rows. */
 uint64_t mixed_job_bytes(const mixed_job *job, const mixed_size *size);
 
-/* Modes are chosen by a table, not by default. */
+/* Modes were chosen by a table, not by default. */
 bool mixed_job_is_tuned(const mixed_job *job);
 
 /* A rank's part; `job` is a mixed_job. Returns the rank's exit code. */

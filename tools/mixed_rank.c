@@ -26,14 +26,14 @@ struct found {
 
 /* ---- elements ---- */
 
-/* Whole numbers whose sums over 32 ranks every type holds exactly, different at every place. */
+/* Whole numbers whose sums over 64 ranks every type holds exactly, different at every place. */
 static int value(int rank, uint64_t index)
 {
     uint64_t x =
         (index + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)rank * UINT64_C(0xd1b54a32d192ed03);
     x ^= x >> 29;
     x *= UINT64_C(0xbf58476d1ce4e5b9);
-    return (int)(x >> 60) - 8;
+    return (int)(x >> 61) - 4;
 }
 
 static void store(DLDataType dtype, char *to, uint64_t index, double number)
@@ -208,8 +208,11 @@ static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan
     size_t count;
     TRY(banyan_mixed_valid_modes(run->mixed, op, modes, BANYAN_MIXED_MODES, &count));
     TRY(banyan_mixed_select_autotune_mode(run->mixed, op, mixed_job_bytes(job, size), &chosen));
-    if (run->rank == 0)
+    if (run->rank == 0) {
+        banyan_mixed_timing any;
         size->chosen[op] = chosen;
+        size->is_tuned = banyan_mixed_timing_at(run->mixed, 0, &any) == BANYAN_OK;
+    }
     if (job->mode_name)
         return run_cell(run, size, op, job->mode == BANYAN_MIXED_AUTO ? chosen : job->mode);
     for (size_t i = 0; i < count; i++)

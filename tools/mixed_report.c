@@ -14,7 +14,7 @@ uint64_t mixed_job_bytes(const mixed_job *job, const mixed_size *size)
 
 bool mixed_job_is_tuned(const mixed_job *job)
 {
-    return job->options.use_autotune || job->options.autotune;
+    return job->sizes[0].is_tuned;
 }
 
 static bool is_run(const mixed_job *job, banyan_mixed_op op, banyan_mixed_mode mode)

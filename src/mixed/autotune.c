@@ -114,6 +114,8 @@ banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_t index,
 
 /* ---- for people ---- */
 
+#define COLUMN_LEAST 12
+
 static bool is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
 {
     for (size_t i = 0; i < mixed->timings.count; i++) {
@@ -123,9 +125,11 @@ static bool is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
     return false;
 }
 
+/* Room for the name, and for seconds. */
 static int column_width(banyan_mixed_mode mode)
 {
-    return (int)strlen(banyan_mixed_mode_name(mode)) + 2;
+    int width = (int)strlen(banyan_mixed_mode_name(mode)) + 2;
+    return width < COLUMN_LEAST ? COLUMN_LEAST : width;
 }
 
 static void print_head(const banyan_mixed *mixed, FILE *file)

@@ -64,6 +64,10 @@ banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
     RETURN_IF_NULL(mixed);
     RETURN_IF_NULL(path);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
+    if (mixed->timings.count == 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: there is no autotuned table to save in %s: nothing was measured",
+                         mixed->rank, path);
     CONTROL_CALL(mixed->world, __func__);
     banyan_status status = BANYAN_OK;
     if (banyan_world_rank(mixed->world) == 0)

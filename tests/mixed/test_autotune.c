@@ -105,6 +105,35 @@ static void options_that_end_before_the_table_have_none(void **state)
     ranks_run(2, open_with_short_options, NULL);
 }
 
+/* ---- for people ---- */
+
+#define WIDE_TABLE                                                                                 \
+    HEAD ROW(1024, "fewest_waits", 1999999000) "," ROW(1024, "fewest_local_bytes", 7) "," ROW(     \
+        1024, "world", 99999900) "," ROW(2048, "world", 100) "]}"
+
+static const char printed_table[] =
+    "µs                            bytes  fewest_waits  fewest_local_bytes       world\n"
+    "allreduce                      1024     1999999.0                0.0*     99999.9\n"
+    "allreduce                      2048             -                   -        0.1*\n";
+
+static void print(banyan_world *world, void *context)
+{
+    banyan_mixed_options options = in_one_node();
+    banyan_mixed *mixed;
+    char text[1024] = "";
+    FILE *file = fmemopen(text, sizeof text, "w");
+    options.autotune = context;
+    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_print_autotune(mixed, file));
+    CHECK(fclose(file) == 0 && strcmp(text, printed_table) == 0, "\n%s", text);
+    CHECK_OK(banyan_mixed_close(mixed));
+}
+
+static void columns_of_the_printed_table_keep_apart(void **state)
+{
+    with_table(state, WIDE_TABLE, print);
+}
+
 /* ---- files ---- */
 
 static void save_and_load(banyan_world *world, void *context)
@@ -169,6 +198,8 @@ static void load_bad_tables(banyan_world *world, void *context)
     }
     CHECK_FAILS(banyan_mixed_load_autotune(mixed, "/nowhere/table.json"), BANYAN_ERR_NOT_FOUND,
                 "/nowhere/table.json");
+    CHECK_FAILS(banyan_mixed_save_autotune(mixed, context), BANYAN_ERR_INVALID,
+                "nothing was measured");
     check_choice(mixed, 1024, BANYAN_MIXED_FEWEST_WAITS);
     CHECK_OK(banyan_mixed_close(mixed));
 }
@@ -184,6 +215,7 @@ int main(void)
         cmocka_unit_test(the_fastest_mode_of_the_nearest_size_is_chosen),
         cmocka_unit_test(modes_that_become_valid_later_are_chosen_then),
         cmocka_unit_test(options_that_end_before_the_table_have_none),
+        cmocka_unit_test(columns_of_the_printed_table_keep_apart),
         cmocka_unit_test(a_saved_table_is_the_same_when_it_is_loaded),
         cmocka_unit_test(tables_that_do_not_fit_are_refused_by_all),
     };

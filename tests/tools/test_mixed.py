@@ -62,6 +62,11 @@ class Mixed(CollectiveCase):
         self.assertIn("*: what the default chose", text)
         self.assertIn("output elements were checked: all are right", text)
 
+    def test_nothing_is_tuned_below_the_least_size(self):
+        text = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
+                            "--max-bytes", 512)
+        self.assertIn("*: what the default chose", text)
+
     def test_a_picture_shows_every_mode_of_a_single_size(self):
         picture = self.folder / "mixed.svg"
         cells = self.measure("--local-tp", 2, "--local-dp", 2, "--rows", "2:2", "--hidden", 64,
@@ -86,6 +91,10 @@ class Mixed(CollectiveCase):
                 (["--local-tp", 2, "--op", "allgather"], "allgather", 1),
                 (["--local-dp", 2, "--mode", "fewest_bytes"], "fewest_bytes", 1),
                 (["--local-tp", 3, "--autotune", table], "local_tp 2, and the grid has 3", 1),
+                (["--local-tp", 2, "--no-autotune", "--save-autotune", table],
+                 "nothing to write with --no-autotune", 2),
+                (["--local-tp", 2, "--save-autotune", "/nowhere/t.json"],
+                 "cannot write /nowhere/t.json", 1),
                 (["--local-tp", 2, "--svg", "/nowhere/m.svg"], "cannot write /nowhere/m.svg", 1)]:
             self.assert_refused(self.banyan("mixed", "--rows", "1:1", *words), "banyan mixed", part,
                                 code)
