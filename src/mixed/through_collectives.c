@@ -82,21 +82,29 @@ static banyan_status run_comm(const way *with, mixed_group group, banyan_mixed_o
     }
 }
 
-/* Ranks in its sentence are the group's. */
-static banyan_status explain(const way *with, mixed_group group, banyan_status status)
+/* ", among the ranks 0, 2 of its dp group": those that a group's sentence counts. */
+static void name_members(const way *with, mixed_group group, char *names, size_t bytes)
 {
     const banyan_mixed_grid *grid = &with->mixed->setup.grid;
-    char cause[512], names[128] = "";
-    size_t at = 0;
     bool tp = group == MIXED_TP;
-    snprintf(cause, sizeof cause, "%s", banyan_last_error());
-    for (int i = 0; i < (tp ? grid->tp : grid->dp) && at < sizeof names; i++) {
+    size_t at = (size_t)snprintf(names, bytes, ", among the ranks ");
+    for (int i = 0; i < (tp ? grid->tp : grid->dp) && at < bytes; i++) {
         int rank = grid_rank_at(grid, tp ? i : grid->tp_index, tp ? grid->dp_index : i);
-        at += (size_t)snprintf(names + at, sizeof names - at, "%s%d", i > 0 ? ", " : "", rank);
+        at += (size_t)snprintf(names + at, bytes - at, "%s%d", i > 0 ? ", " : "", rank);
     }
-    return error_set(status, "rank %d, %s (%s), among the ranks %s of its %s group: %s",
-                     with->mixed->rank, banyan_mixed_op_name(with->call->op),
-                     banyan_mixed_mode_name(with->call->mode), names, tp ? "tp" : "dp", cause);
+    if (at < bytes)
+        snprintf(names + at, bytes - at, " of its %s group", tp ? "tp" : "dp");
+}
+
+static banyan_status explain(const way *with, mixed_group group, banyan_status status)
+{
+    char cause[512], names[160] = "";
+    snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    if (group != MIXED_WORLD)
+        name_members(with, group, names, sizeof names);
+    return error_set(status, "rank %d, %s (%s)%s: %s", with->mixed->rank,
+                     banyan_mixed_op_name(with->call->op), banyan_mixed_mode_name(with->call->mode),
+                     names, cause);
 }
 
 static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op op,
@@ -105,7 +113,7 @@ static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op
     banyan_status status = run_comm(with, group, op, input, output, elems);
     bool waited = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
                   status == BANYAN_ERR_ABORTED;
-    return waited && group != MIXED_WORLD ? explain(with, group, status) : status;
+    return waited ? explain(with, group, status) : status;
 }
 
 /* `elems` as nccl_run has them. */

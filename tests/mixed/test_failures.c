@@ -10,27 +10,36 @@
 
 /* Which mode, with how many elements: packets, units, or communicators. */
 typedef struct failing {
+    banyan_mixed_op op;
     banyan_mixed_mode mode;
     uint64_t row_elems;
+    grid_sizes sizes;
 } failing;
 
+#define GATHER BANYAN_MIXED_ALLREDUCE_ALLGATHER
+#define SCATTER BANYAN_MIXED_REDUCESCATTER_ALLREDUCE
+
 static const failing cases[] = {
-    {BANYAN_MIXED_FEWEST_WAITS, 10},
-    {BANYAN_MIXED_FEWEST_LOCAL_BYTES, ELEMS_MOST},
-    {BANYAN_MIXED_TWO, 100},
+    {GATHER, BANYAN_MIXED_FEWEST_WAITS, 10, {1, 2, 2, 1, 1}},
+    {SCATTER, BANYAN_MIXED_FEWEST_WAITS, ELEMS_MOST, {1, 2, 2, 1, 1}},
+    {GATHER, BANYAN_MIXED_FEWEST_LOCAL_BYTES, ELEMS_MOST, {1, 2, 2, 1, 1}},
+    {SCATTER, BANYAN_MIXED_FEWEST_BYTES, 10, {2, 1, 2, 2, 1}},
+    {GATHER, BANYAN_MIXED_FEWEST_BYTES, ELEMS_MOST, {2, 1, 2, 2, 1}},
+    {SCATTER, BANYAN_MIXED_WORLD, 100, {1, 2, 2, 1, 1}},
+    {GATHER, BANYAN_MIXED_TWO, 100, {1, 2, 2, 1, 1}},
+    {SCATTER, BANYAN_MIXED_TWO, ELEMS_MOST, {1, 2, 2, 1, 1}},
 };
 #define CASES (sizeof cases / sizeof *cases)
 
 static mixed_one one_of(const failing *of)
 {
-    return (mixed_one){
-        BANYAN_MIXED_ALLREDUCE_ALLGATHER, of->mode, DATA_WHOLE, 1, of->row_elems, false};
+    return (mixed_one){of->op, of->mode, DATA_WHOLE, 1, of->row_elems, false};
 }
 
-static mixed_case open_case(int rank, int count, const banyan_unique_id *id, uint64_t timeout_ns)
+static mixed_case open_case(int rank, int count, const banyan_unique_id *id, const failing *of,
+                            uint64_t timeout_ns)
 {
-    static const grid_sizes sizes = {1, 2, 2, 1, 1};
-    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    banyan_mixed_options options = options_of(&of->sizes, BANYAN_F32);
     mixed_case c = {.world = ranks_open_world(rank, count, id, timeout_ns)};
     case_open(&c, &options, ELEMS_MOST);
     return c;
@@ -71,7 +80,7 @@ static void check_statuses(const int *statuses, int count, int victim, int expec
 static void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = one_of(context);
-    mixed_case c = open_case(rank, count, id, 60 * NS_PER_S);
+    mixed_case c = open_case(rank, count, id, context, 60 * NS_PER_S);
     for (int i = 0; i < 3; i++)
         case_run(&c, &call);
     if (rank == 3)
@@ -95,7 +104,7 @@ static void a_death_ends_the_calls_of_all(void **state)
 static void come_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = one_of(context);
-    mixed_case c = open_case(rank, count, id, NS_PER_S / 2);
+    mixed_case c = open_case(rank, count, id, context, NS_PER_S / 2);
     case_run(&c, &call);
     if (rank == 1) {
         usleep(1000000);
@@ -108,7 +117,10 @@ static void come_late(int rank, int count, const banyan_unique_id *id, void *con
               status == BANYAN_ERR_ABORTED,
           "%s", banyan_last_error());
     CHECK(strstr(banyan_last_error(), "waited"), "%s", banyan_last_error());
-    CHECK(strstr(banyan_last_error(), "allreduce_allgather ("), "%s", banyan_last_error());
+    char name[64];
+    snprintf(name, sizeof name, "%s (%s)", banyan_mixed_op_name(call.op),
+             banyan_mixed_mode_name(call.mode));
+    CHECK(strstr(banyan_last_error(), name), "\"%s\" is not in: %s", name, banyan_last_error());
     CHECK(time_now_ns() - began_ns < 3 * NS_PER_S, "lateness was noticed too late");
     (void)banyan_mixed_close(c.mixed);
     banyan_world_close(c.world);
@@ -129,7 +141,7 @@ static void a_late_peer_ends_the_calls_of_all(void **state)
 static void call_it_off(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = one_of(context);
-    mixed_case c = open_case(rank, count, id, 60 * NS_PER_S);
+    mixed_case c = open_case(rank, count, id, context, 60 * NS_PER_S);
     case_run(&c, &call);
     CHECK_OK(banyan_world_barrier(c.world));
     if (rank == 2) {
