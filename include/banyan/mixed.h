@@ -64,8 +64,8 @@ typedef enum banyan_mixed_mode {
     BANYAN_MIXED_FEWEST_LOCAL_BYTES,
     /* The same inside the node, and between nodes too. inter_tp > 1. */
     BANYAN_MIXED_FEWEST_BYTES,
-    /* The same with NVLink's multicast inside one node, where BANYAN_MULTICAST=1 enables it; never
-     * run on hardware. The third, which is for nodes, is not valid yet. */
+    /* The same with NVLink's multicast inside the nodes, where BANYAN_MULTICAST=1 enables it; never
+     * run on hardware. */
     BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
     BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST,
     BANYAN_MIXED_FEWEST_BYTES_MULTICAST,

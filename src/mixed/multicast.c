@@ -15,18 +15,33 @@ static banyan_status refuse(banyan_mixed *mixed, const char *why_not)
     return BANYAN_OK;
 }
 
+/* It is there where all nodes have it. */
+static banyan_status agree_of_nodes(banyan_mixed *mixed)
+{
+    mixed_multicast *multicast = &mixed->setup.multicast;
+    uint64_t lacking; /* a node's number and 1 */
+    RETURN_IF_FAILED(control_max(mixed->setup.worlds[MIXED_WORLD],
+                                 multicast->is_expected ? 0 : (uint64_t)mixed->setup.grid.node + 1,
+                                 &lacking));
+    if (multicast->is_expected && lacking > 0)
+        snprintf(multicast->why_not, sizeof multicast->why_not, "node %d has no multicast",
+                 (int)lacking - 1);
+    multicast->is_expected = lacking == 0;
+    return BANYAN_OK;
+}
+
 banyan_status multicast_agree(banyan_mixed *mixed)
 {
     mixed_multicast *multicast = &mixed->setup.multicast;
     if (mixed_is_host(mixed))
         return refuse(mixed, "the host has no multicast");
-    if (mixed->setup.grid.nodes > 1)
-        return refuse(mixed, "multicast does not go between nodes");
     if (mixed->setup.grid.local_size == 1)
-        return refuse(mixed, "there is one rank");
-    return memory_multicast_agree(mixed->setup.worlds[MIXED_NODE], mixed->setup.device,
-                                  &multicast->is_expected, multicast->why_not,
-                                  sizeof multicast->why_not);
+        return refuse(mixed, mixed->setup.grid.nodes > 1 ? "there is one rank a node"
+                                                         : "there is one rank");
+    RETURN_IF_FAILED(memory_multicast_agree(mixed->setup.worlds[MIXED_NODE], mixed->setup.device,
+                                            &multicast->is_expected, multicast->why_not,
+                                            sizeof multicast->why_not));
+    return agree_of_nodes(mixed);
 }
 
 /* `ranks`: room for those of the node. */
@@ -60,17 +75,18 @@ static banyan_status make_together(const banyan_mixed *mixed, char **node, char 
 banyan_status multicast_make(banyan_mixed *mixed)
 {
     mixed_multicast *multicast = &mixed->setup.multicast;
-    char *node, *tp;
+    char *node = NULL, *tp = NULL;
     if (!multicast->is_expected || !mixed->memory)
         return BANYAN_OK;
-    if (make_together(mixed, &node, &tp) == BANYAN_OK) {
-        multicast->node = node;
-        multicast->tp = tp;
-        return BANYAN_OK;
+    if (make_together(mixed, &node, &tp) != BANYAN_OK) {
+        log_info("rank %d: mixed collectives go without multicast: %s", mixed->rank,
+                 banyan_last_error());
+        multicast->is_expected = false;
+        (void)refuse(mixed, banyan_last_error());
+        RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_NODE]));
     }
-    log_info("rank %d: mixed collectives go without multicast: %s", mixed->rank,
-             banyan_last_error());
-    multicast->is_expected = false;
-    (void)refuse(mixed, banyan_last_error());
-    return control_check(mixed->setup.worlds[MIXED_NODE]);
+    RETURN_IF_FAILED(agree_of_nodes(mixed));
+    multicast->node = multicast->is_expected ? node : NULL;
+    multicast->tp = multicast->is_expected ? tp : NULL;
+    return BANYAN_OK;
 }

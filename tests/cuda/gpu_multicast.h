@@ -33,7 +33,7 @@ static inline uint64_t calls(void)
 /* Of all ranks. */
 static inline uint64_t accesses(banyan_world *world)
 {
-    uint64_t mine = count_of("emulated_multicast_accesses"), sum = 0, all[8];
+    uint64_t mine = count_of("emulated_multicast_accesses"), sum = 0, all[16];
     CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, all));
     for (int i = 0; i < banyan_world_size(world); i++)
         sum += all[i];

@@ -3,112 +3,24 @@
  * what there is instead when multicast is not. */
 #include <unistd.h>
 
-#include "cuda/gpu_multicast.h"
-#include "mixed/mixed_check.h"
-#include "mixed/modes.h"
+#include "cuda/mixed_multicast.h"
 
-#define ELEMS_MOST 6000
 #define GRIDS_MOST 32
-#define MOST_BYTES 8192 /* longer calls take several launches */
-
-typedef struct series {
-    uint64_t seed;
-    grid_sizes sizes;
-    int calls;
-    bool threads;                   /* share an environment, that is set already */
-    uint64_t elems_most, max_bytes; /* 0: as above */
-} series;
-
-static void open_case(mixed_case *c, banyan_world *world, const series *of, DLDataType dtype)
-{
-    banyan_mixed_options options = options_of(&of->sizes, dtype);
-    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    options.device = c->device;
-    options.max_bytes = of->max_bytes ? of->max_bytes : MOST_BYTES;
-    c->stream = gpu_stream_create(c->device);
-    case_open(c, &options, of->elems_most ? of->elems_most : ELEMS_MOST);
-}
-
-static void close_case(mixed_case *c)
-{
-    void *stream = c->stream;
-    DLDevice device = c->device;
-    case_close(c);
-    gpu_stream_destroy(device, stream);
-}
-
-static bool is_valid(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode mode)
-{
-    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
-    size_t count, i = 0;
-    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
-    while (i < count && modes[i] != mode)
-        i++;
-    return i < count;
-}
-
-/* ---- all grids ---- */
-
-static void wait_and_check(mixed_case *c, const mixed_one *call)
-{
-    gpu_stream_wait(c->device, c->stream);
-    CHECK_OK(banyan_mixed_status(c->mixed));
-    case_check(c, call);
-}
-
-static bool scatters(banyan_mixed_op op)
-{
-    return op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-}
-
-/* Does anything go to several ranks of the node? */
-static bool is_cast(const mixed_case *c, banyan_mixed_op op)
-{
-    return !scatters(op) || c->grid.local_tp > 1;
-}
-
-/* The same call in both ways, on the same data. */
-static void compare(mixed_case *c, mixed_one call, banyan_mixed_mode multicast)
-{
-    size_t bytes = (size_t)(output_elems(c, &call) * banyan_dtype_bytes(c->dtype));
-    char *by_unicast = malloc(bytes);
-    CHECK(by_unicast != NULL);
-    case_fill(c, &call);
-    CHECK_OK(case_call(c, &call));
-    wait_and_check(c, &call);
-    memcpy(by_unicast, case_fetch(c, &call) + GUARD, bytes);
-    gpu_fill(c->output, POISON, bytes + 2 * GUARD);
-    call.mode = multicast;
-    uint64_t before = accesses(c->world);
-    CHECK_OK(case_call(c, &call));
-    wait_and_check(c, &call);
-    CHECK((accesses(c->world) > before) == is_cast(c, call.op), "%s, %s",
-          banyan_mixed_op_name(call.op), banyan_mixed_mode_name(multicast));
-    CHECK(memcmp(by_unicast, case_fetch(c, &call) + GUARD, bytes) == 0,
-          "%s, %s: other bits than by unicast", banyan_mixed_op_name(call.op),
-          banyan_mixed_mode_name(multicast));
-    case_check_bits(c, &call);
-    free(by_unicast);
-}
 
 static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
-    static const struct {
-        banyan_mixed_mode unicast, multicast;
-    } pairs[] = {
-        {BANYAN_MIXED_FEWEST_WAITS, BANYAN_MIXED_FEWEST_WAITS_MULTICAST},
-        {BANYAN_MIXED_FEWEST_LOCAL_BYTES, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST},
-    };
-    CHECK(is_valid(c, op, pairs[0].multicast), "%s", banyan_mixed_op_name(op));
-    CHECK(is_valid(c, op, pairs[1].multicast) == (c->grid.local_tp > 1), "%s",
-          banyan_mixed_op_name(op));
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_FEWEST_WAITS,
+                                              BANYAN_MIXED_FEWEST_LOCAL_BYTES};
+    CHECK(is_valid(c, op, BANYAN_MIXED_FEWEST_WAITS_MULTICAST), "%s", banyan_mixed_op_name(op));
+    CHECK(is_valid(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST) == (c->grid.local_tp > 1),
+          "%s", banyan_mixed_op_name(op));
     CHECK(!is_valid(c, op, BANYAN_MIXED_FEWEST_BYTES_MULTICAST), "inter_tp is 1");
     for (int i = 0; i < 8; i++) {
-        mixed_one call = {.op = op, .kind = i % 4 < 2 ? DATA_WHOLE : DATA_RANDOM};
+        mixed_one call = {
+            .op = op, .mode = modes[i % 2], .kind = i % 4 < 2 ? DATA_WHOLE : DATA_RANDOM};
         draw_size(random, ELEMS_MOST, &call);
-        call.mode = pairs[i % 2].unicast;
-        if (is_valid(c, op, pairs[i % 2].multicast))
-            compare(c, call, pairs[i % 2].multicast);
+        if (is_valid(c, op, call.mode))
+            compare(c, call);
     }
 }
 
@@ -164,8 +76,11 @@ static void gather_much(banyan_world *world, void *context)
     begin(&all_have_it);
     open_case(&c, world, context, BANYAN_F16);
     for (size_t i = 0; i < sizeof elems / sizeof *elems; i++) {
-        mixed_one call = {.op = BANYAN_MIXED_ALLGATHER, .rows = 1, .row_elems = elems[i]};
-        compare(&c, call, BANYAN_MIXED_FEWEST_WAITS_MULTICAST);
+        mixed_one call = {.op = BANYAN_MIXED_ALLGATHER,
+                          .mode = BANYAN_MIXED_FEWEST_WAITS,
+                          .rows = 1,
+                          .row_elems = elems[i]};
+        compare(&c, call);
     }
     close_case(&c);
 }
@@ -254,26 +169,6 @@ static void negative_zeros_are_gathered_and_count_as_zero_in_sums(void **state)
 
 /* ---- call after call ---- */
 
-static void run_series(banyan_world *world, void *context)
-{
-    const series *of = context;
-    random_state random = random_from(of->seed);
-    int by_multicast = 0, others = 0;
-    mixed_case c;
-    if (!of->threads)
-        begin(&all_have_it);
-    open_case(&c, world, of, draw_dtype(&random));
-    for (int i = 0; i < of->calls; i++) {
-        mixed_one call = draw_call(&c, &random, ELEMS_MOST / 4);
-        case_run(&c, &call);
-        by_multicast += mode_is_multicast(call.mode);
-        others +=
-            call.mode == BANYAN_MIXED_FEWEST_WAITS || call.mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
-    }
-    CHECK(by_multicast > 0 && others > 0, "%d by multicast, %d by unicast", by_multicast, others);
-    close_case(&c);
-}
-
 static void calls_change_operation_mode_and_size(void **state)
 {
     (void)state;
@@ -289,21 +184,6 @@ static void calls_change_operation_mode_and_size(void **state)
 /* ---- graphs, and giving memory back ---- */
 
 #define GRAPHS 4
-
-static void capture(mixed_case *c, const mixed_one *call, void **graph)
-{
-    case_run(c, call);
-    gpu_capture_begin(c->device, c->stream);
-    CHECK_OK(case_call(c, call));
-    *graph = gpu_capture_end(c->device, c->stream);
-}
-
-static void play(mixed_case *c, const mixed_one *call, void *graph)
-{
-    case_fill(c, call);
-    gpu_graph_launch(c->device, graph, c->stream);
-    wait_and_check(c, call);
-}
 
 static void run_some(mixed_case *c, random_state *random, const mixed_one *calls, void **graphs)
 {
@@ -387,8 +267,7 @@ static void resume_elsewhere(banyan_world *world, void *context)
         c.world = now = world_like(world);
         CHECK_OK(banyan_mixed_resume(c.mixed, now));
         play(&c, &call, graph);
-        compare(&c, (mixed_one){call.op, BANYAN_MIXED_FEWEST_WAITS, DATA_RANDOM, 7, 300, false},
-                BANYAN_MIXED_FEWEST_WAITS_MULTICAST);
+        compare(&c, (mixed_one){call.op, BANYAN_MIXED_FEWEST_WAITS, DATA_RANDOM, 7, 300, false});
     }
     gpu_graph_destroy(c.device, graph);
     close_case(&c);
@@ -404,41 +283,19 @@ static void another_world_keeps_the_addresses(void **state)
 
 /* ---- a late peer ---- */
 
-static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
-{
-    mixed_one *call = context;
-    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(2500000000));
-    series of = {.sizes = {1, call->op == BANYAN_MIXED_ALLGATHER ? 1 : 2, 1, 1, 1}};
-    of.sizes.local_dp = 2 / of.sizes.local_tp;
-    mixed_case c;
-    begin(&all_have_it);
-    open_case(&c, world, &of, BANYAN_BF16);
-    case_run(&c, call);
-    CHECK_OK(banyan_world_barrier(world));
-    if (rank == 1) {
-        usleep(4000000);
-        _exit(0);
-    }
-    CHECK_OK(case_call(&c, call));
-    gpu_stream_wait(c.device, c.stream);
-    CHECK_FAILS(banyan_mixed_status(c.mixed), BANYAN_ERR_TIMEOUT, "for rank 1 in ");
-    CHECK_FAILS(case_call(&c, call), BANYAN_ERR_TIMEOUT, banyan_mixed_mode_name(call->mode));
-    banyan_mixed_close(c.mixed);
-    banyan_world_close(world);
-}
-
 static void a_late_peer_is_named(void **state)
 {
     (void)state;
-    mixed_one calls[] = {
-        {.op = BANYAN_MIXED_ALLREDUCE, .mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST},
-        {.op = BANYAN_MIXED_ALLGATHER, .mode = BANYAN_MIXED_FEWEST_WAITS_MULTICAST},
+    late_case cases[] = {
+        {{.sizes = {1, 2, 1, 1, 1}},
+         {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST, DATA_WHOLE, 3, 50,
+          false}},
+        {{.sizes = {1, 1, 2, 1, 1}},
+         {BANYAN_MIXED_ALLGATHER, BANYAN_MIXED_FEWEST_WAITS_MULTICAST, DATA_WHOLE, 3, 50, false}},
     };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int statuses[2];
-        calls[i].rows = 3;
-        calls[i].row_elems = 50;
-        ranks_fork(2, be_late, &calls[i], statuses);
+        ranks_fork(2, be_late, &cases[i], statuses);
         assert_int_equal(statuses[0], 0);
         assert_int_equal(statuses[1], 0);
     }
@@ -501,30 +358,6 @@ static void without_multicast_its_modes_are_refused_with_the_reason(void **state
         ranks_run(2, run_without, (void *)&cases[i]);
 }
 
-/* Before NVSHMEM is there. */
-static void refuse_between_nodes(banyan_world *world, void *context)
-{
-    static const grid_sizes sizes = {2, 1, 1, 2, 1};
-    mixed_case c = {.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    banyan_mixed_options options = options_of(&sizes, BANYAN_BF16);
-    options.device = c.device;
-    begin(context);
-    CHECK_OK(banyan_mixed_create(world, &options, &c.mixed));
-    CHECK_OK(banyan_mixed_init_virtual_memory(c.mixed));
-    char reason[MODE_REASON_BYTES];
-    CHECK(!mode_is_valid(c.mixed, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_BYTES_MULTICAST,
-                         reason, sizeof reason));
-    CHECK(strcmp(reason, "multicast does not go between nodes") == 0, "%s", reason);
-    CHECK(accesses(world) == 0);
-    CHECK_OK(banyan_mixed_close(c.mixed));
-}
-
-static void multicast_does_not_go_between_nodes(void **state)
-{
-    (void)state;
-    ranks_run(2, refuse_between_nodes, (void *)&all_have_it);
-}
-
 int main(void)
 {
     setenv("BANYAN_EMULATED_DEVICES", "6", 1);
@@ -540,7 +373,6 @@ int main(void)
         cmocka_unit_test(another_world_keeps_the_addresses),
         cmocka_unit_test(a_late_peer_is_named),
         cmocka_unit_test(without_multicast_its_modes_are_refused_with_the_reason),
-        cmocka_unit_test(multicast_does_not_go_between_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

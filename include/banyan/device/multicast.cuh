@@ -39,6 +39,11 @@ BANYAN_DEVICE void banyan_device_multicast_store_packets(void *, uint4)
     asm volatile("trap;");
 }
 
+BANYAN_DEVICE void banyan_device_multicast_store_release(uint64_t *, uint64_t)
+{
+    asm volatile("trap;");
+}
+
 BANYAN_DEVICE void banyan_device_multicast_fence(void)
 {
     asm volatile("trap;");
@@ -127,6 +132,12 @@ BANYAN_DEVICE void banyan_device_multicast_store_packets(void *to, uint4 v)
     banyan_device_multicast_store_word(to, v);
 }
 
+/* The same 8 bytes, aligned to 8, to all, as banyan_device_store_release has it. */
+BANYAN_DEVICE void banyan_device_multicast_store_release(uint64_t *to, uint64_t value)
+{
+    asm volatile("multimem.st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 /* Accesses of this thread before it, by either kind of address, come before those behind it by the
  * other kind. */
 BANYAN_DEVICE void banyan_device_multicast_fence(void)
@@ -205,6 +216,14 @@ BANYAN_DEVICE void banyan_device_multicast_store_packets(void *to, uint4 v)
     char *member;
     for (unsigned i = 0; (member = emulated_multicast_member(to, i)) != NULL; i++)
         banyan_device_store_packets(member, v);
+}
+
+BANYAN_DEVICE void banyan_device_multicast_store_release(uint64_t *to, uint64_t value)
+{
+    uintptr_t within = (uintptr_t)to % sizeof(uint4);
+    const char *word = (const char *)to - within, *member;
+    for (unsigned i = 0; (member = emulated_multicast_member(word, i)) != NULL; i++)
+        banyan_device_store_release((uint64_t *)(void *)(member + within), value);
 }
 
 BANYAN_DEVICE void banyan_device_multicast_fence(void)

@@ -252,29 +252,33 @@ static bool say(char *reason, size_t reason_bytes, const char *text)
     return false;
 }
 
-static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
-                size_t reason_bytes)
+static bool node_has(const cuda_mixed *engine, banyan_mixed_mode mode, char *reason,
+                     size_t reason_bytes)
 {
-    const cuda_mixed *engine = opened;
-    const banyan_mixed_grid *grid = &engine->setup->grid;
-    (void)op;
-    bool waits = mode == BANYAN_MIXED_FEWEST_WAITS || mode == BANYAN_MIXED_FEWEST_WAITS_MULTICAST;
-    bool bytes = mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
-                 mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
-    if (grid->nodes > 1)
-        return mixed_is_multicast(mode)
-                   ? say(reason, reason_bytes, engine->setup->multicast.why_not)
-                   : nodes_have(engine, mode, reason, reason_bytes);
+    bool waits = mixed_unicast(mode) == BANYAN_MIXED_FEWEST_WAITS;
+    bool bytes = mixed_unicast(mode) == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
     if (engine->ranks > MIXED_RANKS_MAX)
         return say(reason, reason_bytes, "a node has more GPUs than its kernels address");
     if (engine->ranks > 1 && !engine->has_parts)
         return say(reason, reason_bytes, "its memory is not there yet");
     if (!waits && !bytes)
         return say(reason, reason_bytes, "GPUs do not have it");
-    if (bytes && grid->local_tp == 1)
+    if (bytes && engine->setup->grid.local_tp == 1)
         return say(reason, reason_bytes, "there are no tensor-parallel ranks inside a node");
-    return !mixed_is_multicast(mode) || engine->setup->multicast.node ||
-           say(reason, reason_bytes, engine->setup->multicast.why_not);
+    return true;
+}
+
+static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
+                size_t reason_bytes)
+{
+    const cuda_mixed *engine = opened;
+    const mixed_multicast *multicast = &engine->setup->multicast;
+    (void)op;
+    bool there = engine->setup->grid.nodes > 1 ? nodes_have(engine, mode, reason, reason_bytes)
+                                               : node_has(engine, mode, reason, reason_bytes);
+    if (there && mixed_is_multicast(mode) && !multicast->node)
+        return say(reason, reason_bytes, multicast->why_not);
+    return there;
 }
 
 static void check(void *opened, mixed_report *report)

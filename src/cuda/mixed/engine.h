@@ -46,6 +46,8 @@ banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
 /* A mode that needs setup->multicast? */
 bool mixed_is_multicast(banyan_mixed_mode mode);
+/* What moves the same without. */
+banyan_mixed_mode mixed_unicast(banyan_mixed_mode mode);
 /* What a receive buffer needs for launches of `most_bytes`. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
 /* Engines of a device run side by side. */

@@ -145,6 +145,8 @@ typedef enum mixed_kernel {
     MIXED_BYTES_MULTICAST_ANY,
     MIXED_NODES,
     MIXED_NODES_ANY,
+    MIXED_NODES_MULTICAST,
+    MIXED_NODES_MULTICAST_ANY,
     MIXED_UNTYPED, /* those that follow */
     MIXED_PACKETS = MIXED_UNTYPED,
     MIXED_PACKETS_MULTICAST,
@@ -160,6 +162,7 @@ static inline bool mixed_kernel_is_multicast(mixed_kernel kernel)
 {
     return kernel == MIXED_WAITS_MULTICAST || kernel == MIXED_WAITS_MULTICAST_ANY ||
            kernel == MIXED_BYTES_MULTICAST || kernel == MIXED_BYTES_MULTICAST_ANY ||
+           kernel == MIXED_NODES_MULTICAST || kernel == MIXED_NODES_MULTICAST_ANY ||
            kernel == MIXED_PACKETS_MULTICAST || kernel == MIXED_CHUNKS_MULTICAST ||
            kernel == MIXED_CHUNKS_MULTICAST_ANY;
 }

@@ -13,20 +13,20 @@
         function<__VA_ARGS__>(&args);                                                              \
     }
 
-/* Waits and bytes, with these flags. */
-#define MIXED_DEFINE_PAIR(type, suffix, any, multicast)                                            \
+/* With these flags. */
+#define MIXED_DEFINE_THREE(type, suffix, any, multicast)                                           \
     MIXED_DEFINE_KERNEL(mixed_waits_##suffix##type, waits, mixed_waits_args, banyan_device_##type, \
                         any, multicast)                                                            \
     MIXED_DEFINE_KERNEL(mixed_bytes_##suffix##type, bytes, mixed_bytes_args, banyan_device_##type, \
-                        any, multicast)
+                        any, multicast)                                                            \
+    MIXED_DEFINE_KERNEL(mixed_nodes_##suffix##type, nodes, nodes_args, banyan_device_##type, any,  \
+                        multicast)
 
 #define MIXED_DEFINE_KERNELS(type)                                                                 \
-    MIXED_DEFINE_PAIR(type, , false, false)                                                        \
-    MIXED_DEFINE_PAIR(type, any_, true, false)                                                     \
-    MIXED_DEFINE_PAIR(type, multicast_, false, true)                                               \
-    MIXED_DEFINE_PAIR(type, multicast_any_, true, true)                                            \
-    MIXED_DEFINE_KERNEL(mixed_nodes_##type, nodes, nodes_args, banyan_device_##type, false)        \
-    MIXED_DEFINE_KERNEL(mixed_nodes_any_##type, nodes, nodes_args, banyan_device_##type, true)     \
+    MIXED_DEFINE_THREE(type, , false, false)                                                       \
+    MIXED_DEFINE_THREE(type, any_, true, false)                                                    \
+    MIXED_DEFINE_THREE(type, multicast_, false, true)                                              \
+    MIXED_DEFINE_THREE(type, multicast_any_, true, true)                                           \
                                                                                                    \
     const void *mixed_kernel_##type(mixed_kernel kernel)                                           \
     {                                                                                              \
@@ -49,8 +49,12 @@
             return DEVICE_KERNEL(mixed_bytes_multicast_any_##type, mixed_bytes_args);              \
         case MIXED_NODES:                                                                          \
             return DEVICE_KERNEL(mixed_nodes_##type, nodes_args);                                  \
-        default:                                                                                   \
+        case MIXED_NODES_ANY:                                                                      \
             return DEVICE_KERNEL(mixed_nodes_any_##type, nodes_args);                              \
+        case MIXED_NODES_MULTICAST:                                                                \
+            return DEVICE_KERNEL(mixed_nodes_multicast_##type, nodes_args);                        \
+        default:                                                                                   \
+            return DEVICE_KERNEL(mixed_nodes_multicast_any_##type, nodes_args);                    \
         }                                                                                          \
     }
 

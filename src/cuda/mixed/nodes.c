@@ -72,6 +72,8 @@ static void find_places(cuda_mixed *engine)
     bool puts = way && strcmp(way, "proxy") == 0;
     places->own = places->from_elsewhere = part->local;
     places->from_node = engine->parts[engine->rank];
+    places->cast_node = engine->setup->multicast.node;
+    places->cast_tp = engine->setup->multicast.tp;
     for (int rank = 0; rank < places->ranks; rank++) {
         if (rank / engine->ranks == places->rank / engine->ranks)
             places->mapped[rank] = engine->parts[rank % engine->ranks];
@@ -155,7 +157,7 @@ void nodes_close(cuda_mixed *engine)
 bool nodes_have(const cuda_mixed *engine, banyan_mixed_mode mode, char *reason, size_t reason_bytes)
 {
     const char *why = NULL;
-    if (!grid_has(&engine->setup->grid, mode))
+    if (!grid_has(&engine->setup->grid, mixed_unicast(mode)))
         why = "GPUs do not have it";
     else if (engine->nodes.places.ranks > MIXED_RANKS_MAX)
         why = "there are more GPUs than its kernels address";
@@ -194,7 +196,8 @@ static banyan_status launch(const cuda_mixed *engine, const nodes_call *call, no
     uint64_t together = (uintptr_t)call->input | (uintptr_t)call->output | call->bytes;
     if (engine->setup->grid.dp > 1)
         together |= call->whole_bytes;
-    mixed_kernel kernel = together % MIXED_UNIT ? MIXED_NODES_ANY : MIXED_NODES;
+    mixed_kernel kernel = (mixed_kernel)((int)MIXED_NODES + (together % MIXED_UNIT ? 1 : 0) +
+                                         (mixed_is_multicast(call->mode) ? 2 : 0));
     uint32_t threads = engine->least_threads, units = (uint32_t)(args->tile_bytes / MIXED_UNIT);
     while (threads * 2 <= engine->most_threads && threads < units)
         threads *= 2;

@@ -52,7 +52,8 @@ BANYAN_DEVICE uint4 nodes_load(const nodes_tile *tile, const nodes_source *sourc
     return unit_load<ANY>(from + tile->at, at, tile->bytes);
 }
 
-template <bool ANY> BANYAN_DEVICE void nodes_store(const nodes_tile *tile, uint64_t at, uint4 unit)
+template <bool ANY, bool MULTICAST>
+BANYAN_DEVICE void nodes_store(const nodes_tile *tile, uint64_t at, uint4 unit)
 {
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < tile->step->target_count; i++) {
@@ -60,7 +61,10 @@ template <bool ANY> BANYAN_DEVICE void nodes_store(const nodes_tile *tile, uint6
         if (target->way == NODES_POSTED)
             continue;
         char *to = nodes_shifted(target->to, target->way == NODES_OUTPUT ? 0 : tile->shift);
-        unit_store<ANY>(to + tile->at, at, tile->bytes, unit);
+        if (MULTICAST && target->way == NODES_CAST)
+            banyan_device_multicast_store_word(to + tile->at + at, unit);
+        else
+            unit_store<ANY>(to + tile->at, at, tile->bytes, unit);
     }
 }
 
@@ -90,14 +94,16 @@ BANYAN_DEVICE uint4 nodes_sum(const nodes_tile *tile, uint64_t at)
 }
 
 /* The only source is handed on as it is: a sum would change some bits. */
-template <typename Element, bool ANY> BANYAN_DEVICE void nodes_move(const nodes_tile *tile)
+template <typename Element, bool ANY, bool MULTICAST>
+BANYAN_DEVICE void nodes_move(const nodes_tile *tile)
 {
     const nodes_source *only = &tile->args->sources[tile->step->first_source];
     BANYAN_DEVICE_LOOP
     for (uint64_t at = threadIdx.x * MIXED_UNIT; at < tile->bytes; at += blockDim.x * MIXED_UNIT)
-        nodes_store<ANY>(tile, at,
-                         tile->step->source_count == 1 ? nodes_load<ANY>(tile, only, at)
-                                                       : nodes_sum<Element, ANY>(tile, at));
+        nodes_store<ANY, MULTICAST>(tile, at,
+                                    tile->step->source_count == 1
+                                        ? nodes_load<ANY>(tile, only, at)
+                                        : nodes_sum<Element, ANY>(tile, at));
 }
 
 /* ---- telling ---- */
@@ -117,7 +123,7 @@ BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target
 
 /* A thread a target, when all have stored. What cannot be posted, its receiver does not get, and
  * says so. */
-BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
+template <bool MULTICAST> BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
 {
     __syncthreads();
     BANYAN_DEVICE_LOOP
@@ -128,12 +134,17 @@ BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
                                         tile->flag);
         else if (target->way == NODES_POSTED)
             (void)nodes_post(tile, target);
+        else if (MULTICAST && target->way == NODES_CAST)
+            banyan_device_multicast_store_release(
+                nodes_shifted(target->flags, tile->shift) + tile->number, tile->flag);
     }
 }
 
 /* ---- launches ---- */
 
-template <typename Element, bool ANY>
+/* Slots and flags that are stored to by multicast are read by their own addresses: a fence stands
+ * between accesses of either kind. */
+template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, uint64_t launches)
 {
     nodes_tile tile = {args, step, (launches & 1) * args->turn_bytes, launches + 1, 0, 0, 0};
@@ -145,13 +156,20 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, ui
             step->bytes - tile.at < args->tile_bytes ? step->bytes - tile.at : args->tile_bytes;
         if (!nodes_await(&tile))
             return false;
-        nodes_move<Element, ANY>(&tile);
-        nodes_tell(&tile);
+        if (MULTICAST)
+            banyan_device_multicast_fence();
+        nodes_move<Element, ANY, MULTICAST>(&tile);
+        if (MULTICAST)
+            banyan_device_multicast_fence();
+        nodes_tell<MULTICAST>(&tile);
+        if (MULTICAST)
+            banyan_device_multicast_fence();
     }
     return true;
 }
 
-template <typename Element, bool ANY> BANYAN_DEVICE void nodes(const nodes_args *args)
+template <typename Element, bool ANY, bool MULTICAST>
+BANYAN_DEVICE void nodes(const nodes_args *args)
 {
     uint4 state = banyan_device_load<uint4>(&args->base.states[blockIdx.x]);
     uint64_t launches = (uint64_t)state.y << 32 | state.x;
@@ -159,7 +177,7 @@ template <typename Element, bool ANY> BANYAN_DEVICE void nodes(const nodes_args 
         return;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < args->step_count; i++) {
-        if (!nodes_take<Element, ANY>(args, &args->steps[i], launches))
+        if (!nodes_take<Element, ANY, MULTICAST>(args, &args->steps[i], launches))
             return;
     }
     launches++;

@@ -8,8 +8,6 @@
 #include "cuda/mixed/nodes_proxy.h"
 #include "mixed/engine.h"
 
-#define NODES_MODES 3 /* fewest waits, fewest local bytes, fewest bytes */
-
 /* ---- programs ---- */
 
 /* Where things lie, alike on all ranks: two turns of flags by slot, then slots, and behind those
@@ -36,6 +34,9 @@ typedef struct nodes_places {
     char *own;                        /* symmetric memory of NVSHMEM's */
     char *mapped[MIXED_RANKS_MAX];    /* by rank; inside the node its part; NULL: not mapped */
     char *from_node, *from_elsewhere; /* this rank's memory that others write to */
+    /* What stands by multicast for the parts of all ranks of the node, and for those of this rank's
+     * tensor-parallel group there; NULL: there is none. */
+    char *cast_node, *cast_tp;
 } nodes_places;
 
 /* Bytes of the pieces that a call of so many bytes is moved in. */
@@ -68,6 +69,7 @@ uint64_t nodes_room(const struct cuda_mixed *engine);
 void nodes_size(struct cuda_mixed *engine);
 banyan_status nodes_open(struct cuda_mixed *engine);
 void nodes_close(struct cuda_mixed *engine);
+/* Multicast apart. */
 bool nodes_have(const struct cuda_mixed *engine, banyan_mixed_mode mode, char *reason,
                 size_t reason_bytes);
 banyan_status nodes_run(const struct cuda_mixed *engine, const mixed_call *call, CUstream stream);

@@ -27,6 +27,7 @@ typedef struct nodes_source {
 typedef enum nodes_way {
     NODES_OUTPUT, /* the caller's memory */
     NODES_STORED, /* a slot that is mapped here: data, then its flag */
+    NODES_CAST,   /* a multicast address of a slot that several have: the same, once for all */
     NODES_STAGED, /* a slot of this rank's, for the proxy to read */
     NODES_POSTED  /* a slot that is not: the proxy puts what is staged, and sets the flag */
 } nodes_way;

@@ -12,20 +12,31 @@ typedef struct builder {
     const nodes_call *call;
     nodes_args *args;
     int local_size, nodes, parts; /* parts: cells of a tensor-parallel rank's */
+    char *cast; /* what stands for all ranks of the node that take the same; NULL: one by one */
     int staged, source_count, target_count;
     bool is_full;
 } builder;
 
 /* ---- sizes ---- */
 
+static bool is_waits(banyan_mixed_mode mode)
+{
+    return mixed_unicast(mode) == BANYAN_MIXED_FEWEST_WAITS;
+}
+
+static bool saves_all_bytes(banyan_mixed_mode mode)
+{
+    return mixed_unicast(mode) == BANYAN_MIXED_FEWEST_BYTES;
+}
+
 static int parts_of(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    return mode == BANYAN_MIXED_FEWEST_BYTES ? grid->inter_tp : 1;
+    return saves_all_bytes(mode) ? grid->inter_tp : 1;
 }
 
 int nodes_cells(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    return mode == BANYAN_MIXED_FEWEST_WAITS ? 1 : grid->local_tp * parts_of(grid, mode);
+    return is_waits(mode) ? 1 : grid->local_tp * parts_of(grid, mode);
 }
 
 uint64_t nodes_cell_bytes(const banyan_mixed_grid *grid, banyan_mixed_mode mode, uint64_t bytes)
@@ -43,7 +54,7 @@ static int local_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 
 int nodes_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    if (mode == BANYAN_MIXED_FEWEST_WAITS)
+    if (is_waits(mode))
         return grid->local_size * grid->nodes;
     return 2 * local_slots(grid, mode) + 2 * grid->nodes;
 }
@@ -204,21 +215,62 @@ static void to_slot(builder *b, int slot, int rank)
     add_target(b, target);
 }
 
+/* ---- multicast ---- */
+
+/* Of what is scattered the tensor-parallel ranks of a node take the same, and only they may use
+ * their address. */
+static char *find_cast(const builder *b)
+{
+    const nodes_places *places = b->places;
+    if (!mixed_is_multicast(b->call->mode))
+        return NULL;
+    if (scatters(b))
+        return places->grid->local_tp > 1 ? places->cast_tp : NULL;
+    return places->cast_node;
+}
+
+static bool is_cast_to(const builder *b, int rank)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    return b->cast && rank / b->local_size == grid->node &&
+           (!scatters(b) || rank % b->local_size / grid->local_tp == grid->local_dp_rank);
+}
+
+/* Into the slot of all that it reaches, this rank among them, which takes it from there. */
+static void cast(builder *b, int slot)
+{
+    add_target(b, (nodes_target){.to = b->cast + slot_at(b, slot),
+                                 .flags = (uint64_t *)(void *)(b->cast + flags_at(slot)),
+                                 .way = NODES_CAST});
+}
+
 /* ---- fewest waits ---- */
+
+/* What this rank takes of its own input. */
+static uint64_t own_rows(const builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    return scatters(b) ? rows_at(b, grid->local_dp_rank, grid->inter_dp_rank) : 0;
+}
 
 static void waits_send(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = b->places->rank, ranks = b->places->ranks;
-    if (!scatters(b)) {
+    if (b->cast || !scatters(b)) {
         step_begin(b, b->call->bytes);
-        from_input(b, 0);
-        for (int k = 1; k < ranks; k++)
-            to_slot(b, me, (me + k) % ranks);
-        return;
+        from_input(b, own_rows(b));
     }
+    if (b->cast)
+        cast(b, me);
     for (int k = 1; k < ranks; k++) {
         int to = (me + k) % ranks, local = to % b->local_size, node = to / b->local_size;
+        if (is_cast_to(b, to))
+            continue;
+        if (!scatters(b)) {
+            to_slot(b, me, to);
+            continue;
+        }
         step_begin(b, b->call->bytes);
         from_input(b, rows_at(b, local / grid->local_tp, node / grid->inter_tp));
         to_slot(b, me, to);
@@ -234,11 +286,10 @@ static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, in
     for (int d = dp_from; d < dp_to; d++) {
         for (int t = first_tp; t < first_tp + tp_count; t++) {
             int rank = rank_of(grid, t, d);
-            if (rank != b->places->rank)
+            if (rank != b->places->rank || b->cast)
                 from_slot(b, rank, rank);
             else
-                from_input(b,
-                           scatters(b) ? rows_at(b, grid->local_dp_rank, grid->inter_dp_rank) : 0);
+                from_input(b, own_rows(b));
         }
     }
     to_output(b, output);
@@ -302,7 +353,7 @@ static void local_add_up(builder *b, int e, int part)
     for (int k = 0; k < b->nodes; k++) {
         int node = (grid->node + k) % b->nodes;
         int i = node % grid->inter_tp, its_e = node / grid->inter_tp;
-        bool adds = b->call->mode == BANYAN_MIXED_FEWEST_BYTES
+        bool adds = saves_all_bytes(b->call->mode)
                         ? i == part && its_e == (scatters(b) ? e : grid->inter_dp_rank)
                         : !scatters(b) || its_e == e;
         if (adds)
@@ -315,6 +366,8 @@ static void hand_out(builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = grid->local_rank;
+    if (b->cast)
+        return cast(b, slot_handed(b, me, e, part));
     to_output(b, cell_at(b, grid->local_tp_rank, part) +
                      (scatters(b) ? 0 : rows_at(b, grid->local_dp_rank, e)));
     for (int k = 1; k < b->local_size; k++) {
@@ -324,10 +377,11 @@ static void hand_out(builder *b, int e, int part)
     }
 }
 
+/* This rank's own last, which are there when they were cast. */
 static void take_handed(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
-    for (int k = 1; k < b->local_size; k++) {
+    for (int k = 1; k < b->local_size + (b->cast ? 1 : 0); k++) {
         int local = (grid->local_rank + b->local_size - k) % b->local_size;
         int t = local % grid->local_tp, d = local / grid->local_tp;
         if (scatters(b) && d != grid->local_dp_rank)
@@ -399,7 +453,7 @@ static void build_bytes(builder *b)
         for (int part = 0; part < b->parts; part++)
             local_add_up(b, e, part);
     }
-    if (b->call->mode == BANYAN_MIXED_FEWEST_BYTES)
+    if (saves_all_bytes(b->call->mode))
         nodes_add_up_once(b);
     else
         nodes_add_up_everywhere(b);
@@ -418,8 +472,9 @@ banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout
         .nodes = places->grid->nodes,
         .parts = parts_of(places->grid, call->mode),
     };
+    b.cast = find_cast(&b);
     args->step_count = 0;
-    if (call->mode == BANYAN_MIXED_FEWEST_WAITS)
+    if (is_waits(call->mode))
         build_waits(&b);
     else
         build_bytes(&b);

@@ -8,6 +8,10 @@ template <typename Element> BANYAN_DEVICE void call_type(const multicast_call *c
 {
     uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
     switch (call->kind) {
+    case MULTICAST_STORE_RELEASE:
+        if (thread == 0)
+            banyan_device_multicast_store_release((uint64_t *)(void *)call->to, call->word);
+        return;
     case MULTICAST_STORE:
         return banyan_device_multicast_store(call->to, call->from, call->bytes, thread, threads);
     case MULTICAST_LOAD:

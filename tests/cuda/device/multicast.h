@@ -10,6 +10,7 @@ extern "C" {
 
 typedef enum multicast_kind {
     MULTICAST_STORE,
+    MULTICAST_STORE_RELEASE,
     MULTICAST_LOAD,
     MULTICAST_LOAD_STORE,
     MULTICAST_ADD
@@ -21,6 +22,7 @@ typedef struct multicast_call {
     char *to;
     const char *from;
     uint64_t bytes;
+    uint64_t word; /* that is stored with release */
 } multicast_call;
 
 /* By `threads` threads of each of two blocks, which both add, or share the rest out. */

@@ -114,6 +114,22 @@ static void stores_go_to_all(void **state)
     run_kind(MULTICAST_STORE, "store");
 }
 
+static void words_go_to_all(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int turn = 0; turn < 60; turn++) {
+        size_t at = 8 * (size_t)random_between(&random, 0, BYTES / 8 - 1);
+        multicast_call call = {
+            .kind = MULTICAST_STORE_RELEASE, .to = address + at, .word = random_next(&random)};
+        fill(&random);
+        for (int m = 0; m < MEMBERS; m++)
+            memcpy(expected[m] + GUARD + at, &call.word, sizeof call.word);
+        multicast_run(&call, 32);
+        compare("store with release");
+    }
+}
+
 static void loads_add_up(void **state)
 {
     (void)state;
@@ -138,9 +154,8 @@ int main(void)
     if (address == MAP_FAILED)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stores_go_to_all),
-        cmocka_unit_test(loads_add_up),
-        cmocka_unit_test(sums_go_to_all),
+        cmocka_unit_test(stores_go_to_all),    cmocka_unit_test(words_go_to_all),
+        cmocka_unit_test(loads_add_up),        cmocka_unit_test(sums_go_to_all),
         cmocka_unit_test(additions_reach_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,166 @@
+/* What tests of mixed collectives by multicast share, inside a node and between nodes. */
+#ifndef TESTS_CUDA_MIXED_MULTICAST_H
+#define TESTS_CUDA_MIXED_MULTICAST_H
+
+#include <unistd.h>
+
+#include "cuda/gpu_multicast.h"
+#include "mixed/mixed_check.h"
+#include "mixed/modes.h"
+
+#define ELEMS_MOST 6000
+#define MOST_BYTES 8192 /* longer calls take several launches */
+
+typedef struct series {
+    uint64_t seed;
+    grid_sizes sizes;
+    int calls;
+    bool threads;                   /* share an environment, that is set already */
+    uint64_t elems_most, max_bytes; /* 0: as above */
+    int block_size;                 /* threads at most; 0: the default */
+} series;
+
+static inline void open_case(mixed_case *c, banyan_world *world, const series *of, DLDataType dtype)
+{
+    banyan_mixed_options options = options_of(&of->sizes, dtype);
+    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
+    options.device = c->device;
+    options.max_bytes = of->max_bytes ? of->max_bytes : MOST_BYTES;
+    options.max_block_size = of->block_size;
+    if (of->block_size)
+        options.min_block_size = of->block_size;
+    c->stream = gpu_stream_create(c->device);
+    case_open(c, &options, of->elems_most ? of->elems_most : ELEMS_MOST);
+}
+
+static inline void close_case(mixed_case *c)
+{
+    void *stream = c->stream;
+    DLDevice device = c->device;
+    case_close(c);
+    gpu_stream_destroy(device, stream);
+}
+
+static inline bool is_valid(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode mode)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count, i = 0;
+    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
+    while (i < count && modes[i] != mode)
+        i++;
+    return i < count;
+}
+
+static inline void wait_and_check(mixed_case *c, const mixed_one *call)
+{
+    gpu_stream_wait(c->device, c->stream);
+    CHECK_OK(banyan_mixed_status(c->mixed));
+    case_check(c, call);
+}
+
+/* ---- in both ways ---- */
+
+static inline banyan_mixed_mode by_multicast(banyan_mixed_mode mode)
+{
+    return (banyan_mixed_mode)((int)mode + BANYAN_MIXED_FEWEST_WAITS_MULTICAST -
+                               BANYAN_MIXED_FEWEST_WAITS);
+}
+
+/* Does anything go to several ranks of the node? */
+static inline bool is_cast(const mixed_case *c, banyan_mixed_op op)
+{
+    bool scatters = op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+    return !scatters || c->grid.local_tp > 1;
+}
+
+/* The call by unicast and by multicast, on the same data: the same bits, also on all ranks. */
+static inline void compare(mixed_case *c, mixed_one call)
+{
+    size_t bytes = (size_t)(output_elems(c, &call) * banyan_dtype_bytes(c->dtype));
+    char *by_unicast = malloc(bytes);
+    CHECK(by_unicast != NULL);
+    case_fill(c, &call);
+    CHECK_OK(case_call(c, &call));
+    wait_and_check(c, &call);
+    memcpy(by_unicast, case_fetch(c, &call) + GUARD, bytes);
+    gpu_fill(c->output, POISON, bytes + 2 * GUARD);
+    call.mode = by_multicast(call.mode);
+    uint64_t before = accesses(c->world);
+    CHECK_OK(case_call(c, &call));
+    wait_and_check(c, &call);
+    CHECK((accesses(c->world) > before) == is_cast(c, call.op), "%s, %s",
+          banyan_mixed_op_name(call.op), banyan_mixed_mode_name(call.mode));
+    CHECK(memcmp(by_unicast, case_fetch(c, &call) + GUARD, bytes) == 0,
+          "%s, %s: other bits than by unicast", banyan_mixed_op_name(call.op),
+          banyan_mixed_mode_name(call.mode));
+    case_check_bits(c, &call);
+    free(by_unicast);
+}
+
+/* ---- call after call ---- */
+
+static inline void run_series(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    int cast = 0, others = 0;
+    mixed_case c;
+    if (!of->threads)
+        begin(&all_have_it);
+    open_case(&c, world, of, draw_dtype(&random));
+    for (int i = 0; i < of->calls; i++) {
+        mixed_one call = draw_call(&c, &random, (of->elems_most ? of->elems_most : ELEMS_MOST) / 4);
+        case_run(&c, &call);
+        cast += mode_is_multicast(call.mode);
+        others += mode_is_fused(call.mode) && !mode_is_multicast(call.mode);
+    }
+    CHECK(cast > 0 && others > 0, "%d by multicast, %d by unicast", cast, others);
+    close_case(&c);
+}
+
+static inline void capture(mixed_case *c, const mixed_one *call, void **graph)
+{
+    case_run(c, call);
+    gpu_capture_begin(c->device, c->stream);
+    CHECK_OK(case_call(c, call));
+    *graph = gpu_capture_end(c->device, c->stream);
+}
+
+static inline void play(mixed_case *c, const mixed_one *call, void *graph)
+{
+    case_fill(c, call);
+    gpu_graph_launch(c->device, graph, c->stream);
+    wait_and_check(c, call);
+}
+
+/* ---- late ---- */
+
+typedef struct late_case {
+    series of;
+    mixed_one call;
+} late_case;
+
+/* Rank 1 of two or more does not come to the second call. */
+static inline void be_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    late_case *late = context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(2500000000));
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, &late->of, BANYAN_BF16);
+    case_run(&c, &late->call);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1) {
+        usleep(4000000);
+        _exit(0);
+    }
+    CHECK_OK(case_call(&c, &late->call));
+    gpu_stream_wait(c.device, c.stream);
+    CHECK_FAILS(banyan_mixed_status(c.mixed), BANYAN_ERR_TIMEOUT, "for rank 1 in ");
+    CHECK_FAILS(case_call(&c, &late->call), BANYAN_ERR_TIMEOUT,
+                banyan_mixed_mode_name(late->call.mode));
+    banyan_mixed_close(c.mixed);
+    banyan_world_close(world);
+}
+
+#endif

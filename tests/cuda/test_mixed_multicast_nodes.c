@@ -1,0 +1,232 @@
+/* Mixed collectives by multicast in grids of several nodes, between emulated GPUs: the bits of the
+ * unicast modes, call after call with others, in graphs, peers that are late or dead, and what
+ * there is instead where a node has no multicast. */
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "cuda/mixed_multicast.h"
+
+#define GRIDS_MOST 32
+
+static const char nvshmem_way[] = "BANYAN_MIXED_NVSHMEM";
+
+/* ---- all grids ---- */
+
+/* The modes that the grid has a use for, at sizes that fill no unit, one, and several launches. */
+static void compare_op(mixed_case *c, random_state *random, banyan_mixed_op op)
+{
+    for (int i = 0; i < 6; i++) {
+        banyan_mixed_mode mode = (banyan_mixed_mode)(BANYAN_MIXED_FEWEST_WAITS + i % 3);
+        mixed_one call = {.op = op, .mode = mode, .kind = i < 3 ? DATA_WHOLE : DATA_RANDOM};
+        draw_size(random, ELEMS_MOST, &call);
+        CHECK(is_valid(c, op, by_multicast(mode)) == is_valid(c, op, mode), "%s",
+              banyan_mixed_mode_name(mode));
+        if (is_valid(c, op, mode))
+            compare(c, call);
+    }
+}
+
+static void compare_grid(banyan_world *world, const series *of)
+{
+    random_state random = random_from(of->seed);
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    size_t count;
+    mixed_case c;
+    open_case(&c, world, of, draw_dtype(&random));
+    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t i = 0; i < count; i++)
+        compare_op(&c, &random, ops[i]);
+    close_case(&c);
+}
+
+/* Of many ranks some, by `calls` of 8. */
+static void compare_grids(banyan_world *world, void *context)
+{
+    series of = *(const series *)context;
+    random_state random = random_from(of.seed);
+    grid_sizes grids[GRIDS_MOST];
+    int ranks = banyan_world_size(world), count = grids_of(ranks, grids, GRIDS_MOST);
+    begin(&all_have_it);
+    for (int i = 0; i < count; i++) {
+        bool drawn = random_between(&random, 1, 8) <= of.calls;
+        of.sizes = grids[i];
+        of.seed++;
+        if (grids[i].nodes > 1 && grids[i].nodes < ranks && drawn)
+            compare_grid(world, &of);
+    }
+    CHECK(logged[0] == '\0', "%s", logged);
+}
+
+static void grids_of_several_nodes_have_the_bits_of_unicast(void **state)
+{
+    (void)state;
+    series of = {.seed = random_seed(), .calls = 8, .block_size = 64};
+    setenv(nvshmem_way, "", 1);
+    ranks_run(4, compare_grids, &of);
+    of.calls = 2;
+    ranks_run(8, compare_grids, &of);
+    setenv(nvshmem_way, "proxy", 1);
+    of.calls = 4;
+    ranks_run(4, compare_grids, &of);
+}
+
+/* ---- call after call ---- */
+
+static void a_thousand_calls_change_operation_mode_and_size(void **state)
+{
+    (void)state;
+    series of = {.seed = random_seed(),
+                 .sizes = {2, 2, 1, 2, 1},
+                 .calls = 1000,
+                 .elems_most = 2000,
+                 .max_bytes = 2048,
+                 .block_size = 32};
+    setenv(nvshmem_way, "", 1);
+    ranks_run(4, run_series, &of);
+    of.sizes = (grid_sizes){2, 2, 2, 1, 2};
+    of.calls = 60;
+    ranks_run(8, run_series, &of);
+}
+
+/* ---- graphs ---- */
+
+#define GRAPHS 3
+
+static void run_graphs(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    mixed_one calls[GRAPHS];
+    void *graphs[GRAPHS];
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, of, BANYAN_F16);
+    for (int i = 0; i < GRAPHS; i++) {
+        calls[i] = (mixed_one){.op = BANYAN_MIXED_ALLREDUCE,
+                               .mode = by_multicast(BANYAN_MIXED_FEWEST_WAITS + i),
+                               .kind = DATA_RANDOM};
+        draw_size(&random, ELEMS_MOST, &calls[i]);
+        capture(&c, &calls[i], &graphs[i]);
+    }
+    for (int i = 0; i < of->calls; i++) {
+        size_t drawn = (size_t)random_between(&random, 0, GRAPHS);
+        mixed_one call = draw_call(&c, &random, ELEMS_MOST);
+        if (drawn < GRAPHS)
+            play(&c, &calls[drawn], graphs[drawn]);
+        else
+            case_run(&c, &call);
+    }
+    for (int i = 0; i < GRAPHS; i++)
+        gpu_graph_destroy(c.device, graphs[i]);
+    close_case(&c);
+}
+
+static void graphs_are_played_among_other_calls(void **state)
+{
+    (void)state;
+    series of = {.seed = random_seed(), .sizes = {2, 2, 1, 2, 1}, .calls = 30, .block_size = 64};
+    setenv(nvshmem_way, "", 1);
+    ranks_run(4, run_graphs, &of);
+}
+
+/* ---- late and dead peers ---- */
+
+static void die(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    late_case *late = context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(30000000000));
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, &late->of, BANYAN_F32);
+    case_run(&c, &late->call);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1)
+        raise(SIGKILL);
+    case_fill(&c, &late->call);
+    banyan_status status = case_call(&c, &late->call);
+    gpu_stream_wait(c.device, c.stream);
+    if (status == BANYAN_OK)
+        status = banyan_mixed_status(c.mixed);
+    CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
+    banyan_mixed_close(c.mixed);
+    banyan_world_close(world);
+}
+
+static void a_late_or_dead_peer_is_named(void **state)
+{
+    int statuses[4];
+    late_case late = {{.sizes = {2, 2, 1, 1, 2}},
+                      {BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
+                       DATA_WHOLE, 3, 50, false}};
+    (void)state;
+    setenv(nvshmem_way, "", 1);
+    ranks_fork(4, be_late, &late, statuses);
+    for (int r = 0; r < 4; r++)
+        assert_int_equal(statuses[r], 0);
+    late.of.sizes = (grid_sizes){2, 2, 1, 2, 1};
+    late.call.op = BANYAN_MIXED_ALLREDUCE;
+    late.call.mode = BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    ranks_fork(4, die, &late, statuses);
+    for (int r = 0; r < 4; r++)
+        assert_true(WIFSIGNALED(statuses[r]) == (r == 1) && (r == 1 || statuses[r] == 0));
+}
+
+/* ---- without multicast ---- */
+
+struct without {
+    grid_sizes sizes;
+    int lacking;            /* rank */
+    struct setting setting; /* its own */
+    const char *why[2];     /* by node */
+};
+
+static void run_without(banyan_world *world, void *context)
+{
+    const struct without *of = context;
+    int rank = banyan_world_rank(world);
+    series of_calls = {.sizes = of->sizes};
+    mixed_case c;
+    begin(rank == of->lacking ? &of->setting : &all_have_it);
+    open_case(&c, world, &of_calls, BANYAN_BF16);
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE, .rows = 2, .row_elems = 99};
+    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+        call.mode = (banyan_mixed_mode)mode;
+        if (!is_valid(&c, call.op, call.mode))
+            continue;
+        case_run(&c, &call);
+        call.mode = by_multicast(call.mode);
+        CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID, of->why[c.grid.node]);
+    }
+    CHECK(accesses(world) == 0);
+    close_case(&c);
+}
+
+static void where_a_node_has_none_all_nodes_say_why(void **state)
+{
+    (void)state;
+    static const char none[] = "node 1 has no multicast";
+    static const struct without cases[] = {
+        {{2, 2, 1, 2, 1}, 2, {NULL, "1"}, {none, "BANYAN_MULTICAST is not 1"}},
+        {{2, 2, 1, 2, 1}, 3, {"1", NULL}, {none, "it has no multicast"}},
+        {{2, 1, 1, 2, 1}, -1, {NULL, NULL}, {"one rank a node", "one rank a node"}},
+    };
+    setenv(nvshmem_way, "", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ranks_run(2 * cases[i].sizes.local_tp, run_without, (void *)&cases[i]);
+}
+
+int main(void)
+{
+    setenv("BANYAN_EMULATED_DEVICES", "8", 1);
+    multicast_tests_begin();
+    setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grids_of_several_nodes_have_the_bits_of_unicast),
+        cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
+        cmocka_unit_test(graphs_are_played_among_other_calls),
+        cmocka_unit_test(a_late_or_dead_peer_is_named),
+        cmocka_unit_test(where_a_node_has_none_all_nodes_say_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
