@@ -5,6 +5,7 @@
 #include "cuda/copy/nccl_session.h"
 #include "cuda/driver.h"
 #include "cuda/mixed/kernel.h"
+#include "cuda/mixed/modes.h"
 #include "cuda/mixed/nodes.h"
 #include "cuda/watch.h"
 #include "mixed/engine.h"
@@ -44,10 +45,6 @@ typedef struct cuda_mixed {
 /* run.c: at least 1 element. */
 banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
-/* A mode that needs setup->multicast? */
-bool mixed_is_multicast(banyan_mixed_mode mode);
-/* What moves the same without. */
-banyan_mixed_mode mixed_unicast(banyan_mixed_mode mode);
 /* What a receive buffer needs for launches of `most_bytes`. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
 /* Engines of a device run side by side. */

@@ -14,9 +14,10 @@
 #include "cuda/mixed/kernel.h"
 
 #define NODES_TILES 64 /* of a message, at most */
-#define NODES_STEPS 96
-#define NODES_SOURCES 256
-#define NODES_TARGETS 256
+/* No grid takes more: the tests build all of them. */
+#define NODES_STEPS (3 * MIXED_RANKS_MAX)
+#define NODES_SOURCES (4 * MIXED_RANKS_MAX)
+#define NODES_TARGETS (4 * MIXED_RANKS_MAX)
 
 typedef struct nodes_source {
     const char *at;        /* a slot of the first turn's, or the caller's memory */

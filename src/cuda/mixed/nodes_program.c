@@ -4,7 +4,8 @@
  * with fewest local bytes, whose local rank with that number adds it up inside the node; and those
  * again in one for each tensor-parallel node with fewest bytes, which add it up between nodes. The
  * sums go the same way back. Phases have slots of their own, of sizes that the grid decides. */
-#include "cuda/mixed/engine.h"
+#include "cuda/mixed/modes.h"
+#include "cuda/mixed/nodes.h"
 
 typedef struct builder {
     const nodes_places *places;

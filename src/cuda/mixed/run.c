@@ -47,19 +47,6 @@ static bool saves_bytes(const mixed_call *call)
            call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
 }
 
-bool mixed_is_multicast(banyan_mixed_mode mode)
-{
-    return mode == BANYAN_MIXED_FEWEST_WAITS_MULTICAST ||
-           mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST ||
-           mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
-}
-
-banyan_mixed_mode mixed_unicast(banyan_mixed_mode mode)
-{
-    int apart = BANYAN_MIXED_FEWEST_WAITS_MULTICAST - BANYAN_MIXED_FEWEST_WAITS;
-    return mixed_is_multicast(mode) ? (banyan_mixed_mode)((int)mode - apart) : mode;
-}
-
 /* Of those that all receive from each other: of all but its own, or with multicast of all. */
 static uint64_t slots_of(const cuda_mixed *engine, bool multicast)
 {

@@ -1,0 +1,21 @@
+/* The fused modes that have a twin by multicast, and those twins. */
+#ifndef CUDA_MIXED_MODES_H
+#define CUDA_MIXED_MODES_H
+
+#include <banyan/mixed.h>
+
+/* Does it need setup->multicast? */
+static inline bool mixed_is_multicast(banyan_mixed_mode mode)
+{
+    return mode >= BANYAN_MIXED_FEWEST_WAITS_MULTICAST &&
+           mode <= BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+}
+
+/* What moves the same without. */
+static inline banyan_mixed_mode mixed_unicast(banyan_mixed_mode mode)
+{
+    int apart = BANYAN_MIXED_FEWEST_WAITS_MULTICAST - BANYAN_MIXED_FEWEST_WAITS;
+    return mixed_is_multicast(mode) ? (banyan_mixed_mode)((int)mode - apart) : mode;
+}
+
+#endif

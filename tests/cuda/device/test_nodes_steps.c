@@ -1,0 +1,250 @@
+/* Steps of mixed collectives between nodes, of all grids of up to as many ranks as kernels address:
+ * a launch has room for them, each message that a rank sends is awaited by each rank that it
+ * reaches, once, and nobody awaits another. Nothing runs. */
+#include "cuda/mixed/nodes.h"
+#include "mixed/grids.h"
+
+#define GRIDS_MOST 128
+#define SLOTS_MOST 256
+#define SLOT_BYTES (UINT64_C(1) << 16)
+#define SLOTS_AT ((uint64_t)SLOTS_MOST * NODES_TILES * sizeof(uint64_t))
+
+/* Kinds of memory; addresses have kind and owner in their upper half. */
+enum kind { INPUT, OUTPUT, NEAR, FAR, CAST_NODE, CAST_TP };
+
+static char *memory_of(enum kind kind, int owner)
+{
+    return (char *)((uintptr_t)(1 + (unsigned)kind * 64 + (unsigned)owner) << 32);
+}
+
+typedef struct place {
+    enum kind kind;
+    int owner, slot;
+} place;
+
+/* Where a slot is, whose flags are there too. */
+static place place_of(const void *address, const uint64_t *flags)
+{
+    uintptr_t at = (uintptr_t)address, base = at >> 32 << 32;
+    unsigned number = (unsigned)(at >> 32) - 1;
+    uint64_t slot = (at - base - SLOTS_AT) / SLOT_BYTES;
+    CHECK((at - base - SLOTS_AT) % SLOT_BYTES == 0 && slot < SLOTS_MOST);
+    CHECK(!flags || (uintptr_t)flags == base + slot * NODES_TILES * sizeof(uint64_t));
+    return (place){(enum kind)(number / 64), (int)(number % 64), (int)slot};
+}
+
+/* What has been sent to a rank's slot, and what it takes from there. */
+typedef struct message {
+    int sent, taken, sender, awaited;
+    uint64_t sent_bytes, taken_bytes;
+} message;
+
+typedef struct setting {
+    banyan_mixed_grid grid; /* of the rank that is looked at */
+    banyan_mixed_op op;
+    banyan_mixed_mode mode;
+    bool puts; /* to other nodes */
+    int rank, ranks;
+    message near[MIXED_RANKS_MAX][SLOTS_MOST], far[MIXED_RANKS_MAX][SLOTS_MOST];
+} setting;
+
+static nodes_places places_of(const setting *s)
+{
+    const banyan_mixed_grid *grid = &s->grid;
+    nodes_places places = {
+        .grid = grid,
+        .rank = s->rank,
+        .ranks = s->ranks,
+        .own = memory_of(FAR, s->rank),
+        .from_node = memory_of(NEAR, s->rank),
+        .from_elsewhere = memory_of(FAR, s->rank),
+        .cast_node = memory_of(CAST_NODE, grid->node),
+        .cast_tp = memory_of(CAST_TP, grid->node * grid->local_dp + grid->local_dp_rank),
+    };
+    for (int rank = 0; rank < s->ranks; rank++) {
+        bool near = rank / grid->local_size == grid->node;
+        places.mapped[rank] = near ? memory_of(NEAR, rank) : s->puts ? NULL : memory_of(FAR, rank);
+    }
+    return places;
+}
+
+/* ---- who gets what ---- */
+
+static void deliver(setting *s, enum kind kind, int to, int slot, uint64_t bytes)
+{
+    message *one = kind == NEAR ? &s->near[to][slot] : &s->far[to][slot];
+    bool is_near = to / s->grid.local_size == s->grid.node;
+    CHECK(is_near == (kind == NEAR), "from %d to %d", s->rank, to);
+    one->sent++;
+    one->sender = s->rank;
+    one->sent_bytes = bytes;
+}
+
+static void deliver_to_many(setting *s, place at, uint64_t bytes)
+{
+    int local_size = s->grid.local_size, tp = s->grid.local_tp;
+    int count = at.kind == CAST_NODE ? local_size : tp;
+    int own = s->rank / count; /* group */
+    CHECK(count > 1 && at.owner == own, "rank %d casts to group %d", s->rank, at.owner);
+    for (int i = 0; i < count; i++)
+        deliver(s, NEAR, own * count + i, at.slot, bytes);
+}
+
+static void send(setting *s, const nodes_target *target, uint64_t bytes)
+{
+    if (target->way == NODES_OUTPUT || target->way == NODES_STAGED)
+        return;
+    place at = place_of(target->to, target->flags);
+    if (target->way == NODES_CAST)
+        deliver_to_many(s, at, bytes);
+    else if (target->way == NODES_POSTED)
+        deliver(s, at.kind, (int)target->queue, at.slot, bytes);
+    else
+        deliver(s, at.kind, at.owner, at.slot, bytes);
+}
+
+static void take(setting *s, const nodes_source *source, uint64_t bytes)
+{
+    if (!source->flags)
+        return;
+    place at = place_of(source->at, source->flags);
+    CHECK(at.owner == s->rank && (at.kind == NEAR || at.kind == FAR));
+    message *one = at.kind == NEAR ? &s->near[s->rank][at.slot] : &s->far[s->rank][at.slot];
+    one->taken++;
+    one->awaited = (int)source->rank;
+    one->taken_bytes = bytes;
+}
+
+/* What is put is staged by the same step, in a slot that nothing else uses. */
+static void check_staged(const setting *s, const nodes_args *args, const nodes_step *step,
+                         const nodes_layout *layout, bool *used)
+{
+    const nodes_target *targets = &args->targets[step->first_target];
+    int posted = 0, staged = 0;
+    for (int i = 0; i < step->target_count; i++) {
+        posted += targets[i].way == NODES_POSTED;
+        if (targets[i].way != NODES_STAGED)
+            continue;
+        place at = place_of(targets[i].to, NULL);
+        CHECK(targets[i].to == step->staged && at.kind == FAR && at.owner == s->rank);
+        CHECK(at.slot >= layout->received && at.slot < 2 * layout->received && !used[at.slot]);
+        used[at.slot] = true;
+        staged++;
+    }
+    CHECK(staged == (posted > 0), "%d staged, %d posted", staged, posted);
+}
+
+static void walk(setting *s)
+{
+    static nodes_args args;
+    bool used[SLOTS_MOST] = {false};
+    nodes_places places = places_of(s);
+    nodes_layout layout = {SLOTS_AT, SLOT_BYTES, nodes_slots(&s->grid, s->mode)};
+    nodes_call call = {.op = s->op,
+                       .mode = s->mode,
+                       .input = memory_of(INPUT, s->rank),
+                       .output = memory_of(OUTPUT, s->rank),
+                       .whole_bytes = 40000,
+                       .bytes = 3001};
+    CHECK(2 * layout.received <= SLOTS_MOST, "%d slots", layout.received);
+    CHECK_OK(nodes_build(&places, &layout, &call, &args));
+    for (uint32_t i = 0; i < args.step_count; i++) {
+        const nodes_step *step = &args.steps[i];
+        CHECK(step->source_count > 0 && step->target_count > 0, "step %u does nothing", i);
+        for (int k = 0; k < step->source_count; k++)
+            take(s, &args.sources[step->first_source + k], step->bytes);
+        for (int k = 0; k < step->target_count; k++)
+            send(s, &args.targets[step->first_target + k], step->bytes);
+        check_staged(s, &args, step, &layout, used);
+    }
+}
+
+/* ---- all grids ---- */
+
+static void check_messages(const setting *s, const message *of, int rank)
+{
+    for (int slot = 0; slot < SLOTS_MOST; slot++)
+        CHECK(of[slot].sent == of[slot].taken && of[slot].sent <= 1 &&
+                  of[slot].sender == of[slot].awaited &&
+                  of[slot].sent_bytes == of[slot].taken_bytes,
+              "tp %d × %d, dp %d × %d, %s, %s: slot %d of rank %d: %d sent by %d, %d taken from %d",
+              s->grid.local_tp, s->grid.inter_tp, s->grid.local_dp, s->grid.inter_dp,
+              banyan_mixed_op_name(s->op), banyan_mixed_mode_name(s->mode), slot, rank,
+              of[slot].sent, of[slot].sender, of[slot].taken, of[slot].awaited);
+}
+
+static void check_call(setting *s)
+{
+    memset(s->near, 0, sizeof s->near);
+    memset(s->far, 0, sizeof s->far);
+    for (s->rank = 0; s->rank < s->ranks; s->rank++) {
+        s->grid = grid_of_rank(&s->grid, s->rank);
+        walk(s);
+    }
+    for (int rank = 0; rank < s->ranks; rank++) {
+        check_messages(s, s->near[rank], rank);
+        check_messages(s, s->far[rank], rank);
+    }
+}
+
+static bool has_mode(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+{
+    if (mode >= BANYAN_MIXED_FEWEST_WAITS_MULTICAST && grid->local_size == 1)
+        return false;
+    if (mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
+        mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST)
+        return grid->local_tp > 1;
+    if (mode == BANYAN_MIXED_FEWEST_BYTES || mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST)
+        return grid->inter_tp > 1;
+    return true;
+}
+
+static void check_grid(setting *s)
+{
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
+        if (!grid_allows(&s->grid, (banyan_mixed_op)op))
+            continue;
+        for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode < BANYAN_MIXED_WORLD; mode++) {
+            if (!has_mode(&s->grid, (banyan_mixed_mode)mode))
+                continue;
+            s->op = (banyan_mixed_op)op;
+            s->mode = (banyan_mixed_mode)mode;
+            for (int puts = 0; puts < 2; puts++) {
+                s->puts = puts;
+                check_call(s);
+            }
+        }
+    }
+}
+
+static int apart(void *context, int rank)
+{
+    (void)context;
+    return rank;
+}
+
+static void each_message_is_awaited_once_by_all_that_get_it(void **state)
+{
+    static setting s;
+    (void)state;
+    for (int ranks = 2; ranks <= MIXED_RANKS_MAX; ranks++) {
+        grid_sizes grids[GRIDS_MOST];
+        int count = grids_of(ranks, grids, GRIDS_MOST);
+        s.ranks = ranks;
+        for (int i = 0; i < count; i++) {
+            banyan_mixed_options options = options_of(&grids[i], BANYAN_BF16);
+            if (grids[i].nodes == 1)
+                continue;
+            CHECK_OK(grid_resolve(&options, 0, ranks, apart, NULL, &s.grid));
+            check_grid(&s);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_message_is_awaited_once_by_all_that_get_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

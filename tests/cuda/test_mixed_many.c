@@ -1,0 +1,87 @@
+/* Mixed collectives of more GPUs than a machine has: 9 to 16 emulated ones, in one node and in
+ * several, every operation and fused mode, by unicast and by multicast. */
+#include "cuda/mixed_multicast.h"
+
+static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
+{
+    for (int m = BANYAN_MIXED_FEWEST_WAITS; m <= BANYAN_MIXED_FEWEST_BYTES; m++) {
+        mixed_one call = {.op = op, .mode = (banyan_mixed_mode)m, .kind = DATA_RANDOM};
+        draw_size(random, ELEMS_MOST / 4, &call);
+        if (is_valid(c, op, by_multicast(call.mode)))
+            compare(c, call);
+        else if (is_valid(c, op, call.mode))
+            case_run(c, &call);
+    }
+}
+
+/* All that the grid allows, and nothing less when the ranks are many. */
+static void check_modes(const mixed_case *c, banyan_mixed_op op)
+{
+    bool local = c->grid.local_tp > 1, multicast = c->grid.local_size > 1;
+    bool nodes = c->grid.nodes > 1;
+    CHECK(is_valid(c, op, BANYAN_MIXED_FEWEST_WAITS));
+    CHECK(is_valid(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES) == local);
+    CHECK(is_valid(c, op, BANYAN_MIXED_FEWEST_BYTES) == (nodes && c->grid.inter_tp > 1));
+    for (int m = BANYAN_MIXED_FEWEST_WAITS; m <= BANYAN_MIXED_FEWEST_BYTES; m++)
+        CHECK(is_valid(c, op, by_multicast((banyan_mixed_mode)m)) ==
+                  (multicast && is_valid(c, op, (banyan_mixed_mode)m)),
+              "%s", banyan_mixed_mode_name((banyan_mixed_mode)m));
+}
+
+static void run_grid(banyan_world *world, void *context)
+{
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    size_t count;
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, of, draw_dtype(&random));
+    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t i = 0; i < count; i++) {
+        check_modes(&c, ops[i]);
+        run_op(&c, &random, ops[i]);
+    }
+    close_case(&c);
+}
+
+static void run_grids(const grid_sizes *grids, size_t count)
+{
+    series of = {.seed = random_seed(), .block_size = 32};
+    for (size_t i = 0; i < count; i++) {
+        of.sizes = grids[i];
+        of.seed++;
+        ranks_run(grids[i].nodes * grids[i].local_tp * grids[i].local_dp, run_grid, &of);
+    }
+}
+
+static void nodes_of_up_to_16_ranks_in_all(void **state)
+{
+    static const grid_sizes grids[] = {{4, 4, 1, 4, 1}, {4, 2, 2, 2, 2},  {2, 8, 1, 1, 2},
+                                       {2, 2, 4, 2, 1}, {8, 2, 1, 4, 2},  {8, 1, 2, 8, 1},
+                                       {3, 2, 2, 3, 1}, {3, 3, 1, 1, 3},  {2, 5, 1, 2, 1},
+                                       {5, 1, 3, 1, 5}, {16, 1, 1, 4, 4}, {16, 1, 1, 16, 1}};
+    (void)state;
+    run_grids(grids, sizeof grids / sizeof *grids);
+}
+
+static void one_node_of_up_to_16_ranks(void **state)
+{
+    static const grid_sizes grids[] = {
+        {1, 16, 1, 1, 1}, {1, 4, 4, 1, 1}, {1, 1, 12, 1, 1}, {1, 3, 3, 1, 1}};
+    (void)state;
+    run_grids(grids, sizeof grids / sizeof *grids);
+}
+
+int main(void)
+{
+    setenv("BANYAN_EMULATED_DEVICES", "16", 1);
+    multicast_tests_begin();
+    setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nodes_of_up_to_16_ranks_in_all),
+        cmocka_unit_test(one_node_of_up_to_16_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
