@@ -2,6 +2,7 @@
 #ifndef TESTS_CUDA_MIXED_MULTICAST_H
 #define TESTS_CUDA_MIXED_MULTICAST_H
 
+#include <signal.h>
 #include <unistd.h>
 
 #include "cuda/gpu_multicast.h"
@@ -99,10 +100,25 @@ static inline void compare(mixed_case *c, mixed_one call)
 
 /* ---- call after call ---- */
 
+/* Now and then at addresses that are no multiples of 16, which may differ between ranks. */
+static inline void run_anywhere(mixed_case *c, random_state *own, const mixed_one *call)
+{
+    uint64_t elem = banyan_dtype_bytes(c->dtype);
+    bool moved = random_between(own, 0, 3) == 0;
+    uint64_t in = moved ? elem * (uint64_t)random_between(own, 0, 7) : 0;
+    uint64_t out = moved ? elem * (uint64_t)random_between(own, 0, 7) : 0;
+    c->input += in;
+    c->output += out;
+    case_run(c, call);
+    c->input -= in;
+    c->output -= out;
+}
+
 static inline void run_series(banyan_world *world, void *context)
 {
     const series *of = context;
     random_state random = random_from(of->seed);
+    random_state own = random_from(of->seed + 1 + (uint64_t)banyan_world_rank(world));
     int cast = 0, others = 0;
     mixed_case c;
     if (!of->threads)
@@ -110,7 +126,7 @@ static inline void run_series(banyan_world *world, void *context)
     open_case(&c, world, of, draw_dtype(&random));
     for (int i = 0; i < of->calls; i++) {
         mixed_one call = draw_call(&c, &random, (of->elems_most ? of->elems_most : ELEMS_MOST) / 4);
-        case_run(&c, &call);
+        run_anywhere(&c, &own, &call);
         cast += mode_is_multicast(call.mode);
         others += mode_is_fused(call.mode) && !mode_is_multicast(call.mode);
     }
@@ -133,7 +149,7 @@ static inline void play(mixed_case *c, const mixed_one *call, void *graph)
     wait_and_check(c, call);
 }
 
-/* ---- late ---- */
+/* ---- late and dead peers ---- */
 
 typedef struct late_case {
     series of;
@@ -159,6 +175,28 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
     CHECK_FAILS(banyan_mixed_status(c.mixed), BANYAN_ERR_TIMEOUT, "for rank 1 in ");
     CHECK_FAILS(case_call(&c, &late->call), BANYAN_ERR_TIMEOUT,
                 banyan_mixed_mode_name(late->call.mode));
+    banyan_mixed_close(c.mixed);
+    banyan_world_close(world);
+}
+
+/* Rank 1 dies before it. */
+static inline void die(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    late_case *late = context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(30000000000));
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, &late->of, BANYAN_F32);
+    case_run(&c, &late->call);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 1)
+        raise(SIGKILL);
+    case_fill(&c, &late->call);
+    banyan_status status = case_call(&c, &late->call);
+    gpu_stream_wait(c.device, c.stream);
+    if (status == BANYAN_OK)
+        status = banyan_mixed_status(c.mixed);
+    CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
     banyan_mixed_close(c.mixed);
     banyan_world_close(world);
 }
