@@ -7,6 +7,7 @@
 #include "memory/device.h"
 #include "mixed/autotune.h"
 #include "mixed/grid.h"
+#include "mixed/measure.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"
 #include "world/control.h"
@@ -15,6 +16,9 @@
 /* On the host longer messages take their time, and the modes keep their order. */
 #define HOST_MOST_BYTES (UINT64_C(4) << 20)
 
+/* Of all bytes: an ordinary number in every type, in pages that are really there. */
+#define FILLING 0x3c
+
 /* What is measured now. */
 struct trial {
     banyan_mixed *mixed;
@@ -22,45 +26,86 @@ struct trial {
     void *input, *output;
 };
 
-/* With b rows of `bytes` in all. */
-static banyan_status measure(const struct trial *trial, uint64_t bytes, banyan_mixed_mode mode,
-                             uint64_t *ns)
-{
-    const mixed_engine_setup *setup = &trial->mixed->setup;
-    uint64_t elems = bytes / banyan_dtype_bytes(setup->dtype);
-    int dp = setup->grid.dp;
-    int64_t in[] = {(int64_t)mixed_input_elems(trial->op, 1, dp), (int64_t)elems};
-    int64_t out[] = {(int64_t)mixed_output_elems(trial->op, 1, dp), (int64_t)elems};
-    DLTensor input = {.data = trial->input,
-                      .device = setup->device,
-                      .ndim = 2,
-                      .dtype = setup->dtype,
-                      .shape = in};
-    DLTensor output = input;
-    output.data = trial->output;
-    output.shape = out;
-    return banyan_mixed_measure(trial->mixed, trial->op, &input, &output, mode, ns);
-}
+typedef ARRAY(banyan_mixed_timing) timings;
 
 /* ---- sizes ---- */
 
-typedef ARRAY(banyan_mixed_timing) timings;
+/* The tensors of one size, and what is measured with them: each valid mode. */
+struct size_trial {
+    int64_t in[2], out[2];
+    DLTensor input, output;
+    measurement of[BANYAN_MIXED_MODES];
+    int count;
+};
 
-/* One size in all modes. */
-static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
+/* With b rows of `bytes` in all. */
+static void make_tensors(const struct trial *trial, uint64_t bytes, struct size_trial *size)
+{
+    const mixed_engine_setup *setup = &trial->mixed->setup;
+    int64_t elems = (int64_t)(bytes / banyan_dtype_bytes(setup->dtype));
+    size->in[0] = (int64_t)mixed_input_elems(trial->op, 1, setup->grid.dp);
+    size->out[0] = (int64_t)mixed_output_elems(trial->op, 1, setup->grid.dp);
+    size->in[1] = size->out[1] = elems;
+    size->input = (DLTensor){.data = trial->input,
+                             .device = setup->device,
+                             .ndim = 2,
+                             .dtype = setup->dtype,
+                             .shape = size->in};
+    size->output = size->input;
+    size->output.data = trial->output;
+    size->output.shape = size->out;
+}
+
+static banyan_status begin_modes(const struct trial *trial, struct size_trial *size)
 {
     char reason[MODE_REASON_BYTES];
+    size->count = 0;
     for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
-        uint64_t ns;
         if (!mode_is_valid(trial->mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason))
             continue;
-        RETURN_IF_FAILED(measure(trial, bytes, (banyan_mixed_mode)mode, &ns));
-        bool kept = array_push(
-            made, (banyan_mixed_timing){trial->op, bytes, (banyan_mixed_mode)mode, ns, false});
-        RETURN_IF_FAILED(
-            control_agree(trial->mixed->world, kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY));
+        measurement *of = &size->of[size->count++];
+        *of = (measurement){.mixed = trial->mixed,
+                            .op = trial->op,
+                            .mode = (banyan_mixed_mode)mode,
+                            .input = &size->input,
+                            .output = &size->output};
+        RETURN_IF_FAILED(measure_begin(of));
     }
     return BANYAN_OK;
+}
+
+static banyan_status keep_times(const struct size_trial *size, uint64_t bytes, timings *made)
+{
+    for (int i = 0; i < size->count; i++) {
+        const measurement *of = &size->of[i];
+        if (!array_push(made, (banyan_mixed_timing){of->op, bytes, of->mode, of->least_ns, false}))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static int most_batches(const struct size_trial *size)
+{
+    int most = 0;
+    for (int i = 0; i < size->count; i++)
+        most = size->of[i].batches > most ? size->of[i].batches : most;
+    return most;
+}
+
+/* One size in all modes, by turns. */
+static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
+{
+    struct size_trial size;
+    make_tensors(trial, bytes, &size);
+    RETURN_IF_FAILED(begin_modes(trial, &size));
+    int batches = most_batches(&size);
+    for (int batch = 0; batch < batches; batch++) {
+        for (int i = 0; i < size.count; i++) {
+            if (batch < size.of[i].batches)
+                RETURN_IF_FAILED(measure_batch(&size.of[i]));
+        }
+    }
+    return control_agree(trial->mixed->world, keep_times(&size, bytes, made));
 }
 
 static uint64_t most_bytes(const banyan_mixed *mixed)
@@ -112,12 +157,15 @@ static banyan_status buffer_alloc(DLDevice device, size_t bytes, void **buffer)
 {
     const memory_device_ops *ops;
     if (device_is_host(device)) {
-        *buffer = calloc(1, bytes);
-        return *buffer ? BANYAN_OK : error_no_memory(bytes, "what autotuning runs with");
+        *buffer = malloc(bytes);
+        if (!*buffer)
+            return error_no_memory(bytes, "what autotuning runs with");
+        memset(*buffer, FILLING, bytes);
+        return BANYAN_OK;
     }
     RETURN_IF_FAILED(memory_device_find(device.device_type, &ops));
     RETURN_IF_FAILED(ops->alloc(device.device_id, bytes, buffer));
-    return ops->fill(*buffer, 0, bytes);
+    return ops->fill(*buffer, FILLING, bytes);
 }
 
 static void buffer_free(DLDevice device, void *buffer)

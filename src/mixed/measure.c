@@ -1,50 +1,92 @@
+#include "mixed/measure.h"
+
 #include "core/deadline.h"
 #include "core/error.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"
 #include "world/control.h"
 
-/* On the host the fastest of so many is taken, since what else a machine does only adds; a device
- * repeats by itself, and takes the median. */
-#define BATCHES 5
-#define BATCH_NS 1000000 /* of so long, about */
-#define TIMES_MOST 40    /* calls a batch */
-
-/* What is measured. */
-struct call {
-    banyan_mixed *mixed;
-    banyan_mixed_op op;
-    banyan_mixed_mode mode;
-    const DLTensor *input, *output;
-};
+/* On the host the fastest of several batches counts, since what else a machine does only adds, and
+ * short ones often fit in between; a device repeats by itself, and takes the median. */
+#define BATCH_NS 500000 /* of so long, about */
+#define TIMES_MOST 40   /* calls a batch */
+#define BATCHES_LEAST 8
+#define BATCHES_MOST 15
+#define ALL_NS 20000000 /* of all batches, where that is more than the least */
 
 static banyan_status queue(void *context, void *stream)
 {
-    const struct call *call = context;
-    return banyan_mixed_run(call->mixed, call->op, call->input, call->output, call->mode, stream);
+    const measurement *of = context;
+    return banyan_mixed_run(of->mixed, of->op, of->input, of->output, of->mode, stream);
 }
 
 /* Where calls are done when they return. */
-static banyan_status measure_here(struct call *call, uint32_t times, uint64_t *ns)
+static banyan_status measure_here(measurement *of, uint32_t times, uint64_t *ns)
 {
-    RETURN_IF_FAILED(queue(call, NULL));
+    RETURN_IF_FAILED(queue(of, NULL));
     uint64_t began_ns = time_now_ns();
     for (uint32_t i = 0; i < times; i++)
-        RETURN_IF_FAILED(queue(call, NULL));
+        RETURN_IF_FAILED(queue(of, NULL));
     *ns = (time_now_ns() - began_ns) / times;
     return BANYAN_OK;
 }
 
 /* Of the slowest rank. */
-static banyan_status batch(struct call *call, uint32_t times, uint64_t *ns)
+static banyan_status time_batch(measurement *of, uint32_t times, uint64_t *ns)
 {
-    banyan_mixed *mixed = call->mixed;
+    banyan_mixed *mixed = of->mixed;
     uint64_t mine = 0;
     banyan_status status = mixed->ops->measure
-                               ? mixed->ops->measure(mixed->engine, queue, call, times, &mine)
-                               : measure_here(call, times, &mine);
+                               ? mixed->ops->measure(mixed->engine, queue, of, times, &mine)
+                               : measure_here(of, times, &mine);
     RETURN_IF_FAILED(control_agree(mixed->world, status));
     return control_max(mixed->world, mine, ns);
+}
+
+static uint64_t between(uint64_t number, uint64_t least, uint64_t most)
+{
+    return number < least ? least : number > most ? most : number;
+}
+
+/* Nothing takes no time. */
+static void take_time(measurement *of, uint64_t ns)
+{
+    of->least_ns = between(ns, 1, of->least_ns);
+    of->times = (uint32_t)between(BATCH_NS / of->least_ns, 1, TIMES_MOST);
+}
+
+static int batches_for(const measurement *of)
+{
+    if (of->mixed->ops->measure)
+        return 1;
+    return (int)between(ALL_NS / ((of->times + 1) * of->least_ns), BATCHES_LEAST, BATCHES_MOST);
+}
+
+banyan_status measure_batch(measurement *of)
+{
+    uint64_t ns;
+    RETURN_IF_FAILED(time_batch(of, of->times, &ns));
+    take_time(of, ns);
+    return BANYAN_OK;
+}
+
+banyan_status measure_begin(measurement *of)
+{
+    banyan_mixed *mixed = of->mixed;
+    mixed_call checked;
+    RETURN_IF_FAILED(control_agree(
+        mixed->world, mixed_check_call(mixed, of->op, of->input, of->output, of->mode, &checked)));
+    if (mixed->has_nccl && mode_is_nccl(of->mode))
+        RETURN_IF_FAILED(collectives_open_nccl(mixed)); /* what is captured opens nothing */
+    /* The first calls open and load things and find peers asleep: a second look says how long one
+     * takes. */
+    of->times = 1;
+    of->least_ns = UINT64_MAX;
+    for (int i = 0; i < (mixed->ops->measure ? 1 : 2); i++)
+        RETURN_IF_FAILED(measure_batch(of));
+    of->batches = batches_for(of);
+    of->least_ns = UINT64_MAX;
+    return BANYAN_OK;
 }
 
 banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
@@ -59,22 +101,10 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
-    struct call call = {mixed, op, mode, input, output};
-    mixed_call checked;
-    RETURN_IF_FAILED(
-        control_agree(mixed->world, mixed_check_call(mixed, op, input, output, mode, &checked)));
-    uint64_t first, best = UINT64_MAX;
-    if (mixed->has_nccl && mode_is_nccl(mode))
-        RETURN_IF_FAILED(collectives_open_nccl(mixed)); /* what is captured opens nothing */
-    int count = mixed->ops->measure ? 1 : BATCHES;
-    RETURN_IF_FAILED(batch(&call, 1, &first));
-    uint64_t times = first > 0 ? BATCH_NS / first : TIMES_MOST;
-    times = times < 1 ? 1 : times > TIMES_MOST ? TIMES_MOST : times;
-    for (int i = 0; i < count; i++) {
-        uint64_t one;
-        RETURN_IF_FAILED(batch(&call, (uint32_t)times, &one));
-        best = one < best ? one : best;
-    }
-    *ns = best;
+    measurement of = {.mixed = mixed, .op = op, .mode = mode, .input = input, .output = output};
+    RETURN_IF_FAILED(measure_begin(&of));
+    for (int i = 0; i < of.batches; i++)
+        RETURN_IF_FAILED(measure_batch(&of));
+    *ns = of.least_ns;
     return BANYAN_OK;
 }
