@@ -98,6 +98,45 @@ static inline void compare(mixed_case *c, mixed_one call)
     free(by_unicast);
 }
 
+/* ---- what is chosen ---- */
+
+/* Without a table. */
+static inline void check_defaults(const mixed_case *c, banyan_mixed_op op)
+{
+    for (uint64_t bytes = 1; bytes < UINT64_C(1) << 32; bytes *= 2) {
+        banyan_mixed_mode mode;
+        CHECK_OK(banyan_mixed_select_autotune_mode(c->mixed, op, bytes, &mode));
+        CHECK(!mode_is_multicast(mode), "%s", banyan_mixed_mode_name(mode));
+    }
+}
+
+/* Autotuning measures what is valid, and the choice runs. */
+static inline void run_autotuned(banyan_world *world, void *context)
+{
+    const series *of = context;
+    banyan_mixed_timing timing;
+    size_t valid, measured = 0, cast = 0, count, expected = 0;
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    mixed_case c;
+    begin(&all_have_it);
+    open_case(&c, world, of, BANYAN_BF16);
+    CHECK_OK(banyan_mixed_run_autotune(c.mixed));
+    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t i = 0; i < count; i++) {
+        CHECK_OK(banyan_mixed_valid_modes(c.mixed, ops[i], NULL, 0, &valid));
+        expected += valid * 2; /* 1 KiB and 2 KiB */
+    }
+    for (; banyan_mixed_timing_at(c.mixed, measured, &timing) == BANYAN_OK; measured++)
+        cast += mode_is_multicast(timing.mode);
+    CHECK(measured == expected && cast > 0, "%zu measurements of %zu, %zu by multicast", measured,
+          expected, cast);
+    for (size_t i = 0; i < count; i++) {
+        mixed_one call = {.op = ops[i], .mode = BANYAN_MIXED_AUTO, .rows = 5, .row_elems = 101};
+        case_run(&c, &call);
+    }
+    close_case(&c);
+}
+
 /* ---- call after call ---- */
 
 /* Now and then at addresses that are no multiples of 16, which may differ between ranks. */

@@ -15,6 +15,7 @@ static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
     CHECK(is_valid(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST) == (c->grid.local_tp > 1),
           "%s", banyan_mixed_op_name(op));
     CHECK(!is_valid(c, op, BANYAN_MIXED_FEWEST_BYTES_MULTICAST), "inter_tp is 1");
+    check_defaults(c, op);
     for (int i = 0; i < 8; i++) {
         mixed_one call = {
             .op = op, .mode = modes[i % 2], .kind = i % 4 < 2 ? DATA_WHOLE : DATA_RANDOM};
@@ -181,6 +182,13 @@ static void a_thousand_calls_change_operation_mode_and_size(void **state)
     of = (series){.seed = of.seed, .sizes = {1, 2, 1, 1, 1}, .calls = 60, .threads = true};
     begin(&all_have_it);
     ranks_run_threads(2, run_series, &of);
+}
+
+static void autotuning_measures_its_modes(void **state)
+{
+    (void)state;
+    series of = {.sizes = {1, 2, 2, 1, 1}, .max_bytes = 2048, .block_size = 32};
+    ranks_run(4, run_autotuned, &of);
 }
 
 /* ---- graphs, and giving memory back ---- */
@@ -370,6 +378,7 @@ int main(void)
         cmocka_unit_test(long_messages_are_gathered_in_chunks),
         cmocka_unit_test(negative_zeros_are_gathered_and_count_as_zero_in_sums),
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
+        cmocka_unit_test(autotuning_measures_its_modes),
         cmocka_unit_test(graphs_stay_valid_when_memory_was_given_back),
         cmocka_unit_test(another_world_keeps_the_addresses),
         cmocka_unit_test(a_late_or_dead_peer_is_named),

@@ -14,6 +14,7 @@ static const char nvshmem_way[] = "BANYAN_MIXED_NVSHMEM";
 /* The modes that the grid has a use for, at sizes that fill no unit, one, and several launches. */
 static void compare_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
+    check_defaults(c, op);
     for (int i = 0; i < 6; i++) {
         banyan_mixed_mode mode = (banyan_mixed_mode)(BANYAN_MIXED_FEWEST_WAITS + i % 3);
         mixed_one call = {.op = op, .mode = mode, .kind = i < 3 ? DATA_WHOLE : DATA_RANDOM};
@@ -86,6 +87,14 @@ static void a_thousand_calls_change_operation_mode_and_size(void **state)
     of.sizes = (grid_sizes){2, 2, 2, 1, 2};
     of.calls = 60;
     ranks_run(8, run_series, &of);
+}
+
+static void autotuning_measures_its_modes(void **state)
+{
+    (void)state;
+    series of = {.sizes = {2, 2, 1, 2, 1}, .max_bytes = 2048, .block_size = 32};
+    setenv(nvshmem_way, "", 1);
+    ranks_run(4, run_autotuned, &of);
 }
 
 /* ---- graphs ---- */
@@ -203,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grids_of_several_nodes_have_the_bits_of_unicast),
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
+        cmocka_unit_test(autotuning_measures_its_modes),
         cmocka_unit_test(graphs_are_played_among_other_calls),
         cmocka_unit_test(a_late_or_dead_peer_is_named),
         cmocka_unit_test(where_a_node_has_none_all_nodes_say_why),
