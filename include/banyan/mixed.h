@@ -150,8 +150,9 @@ BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
  * ones. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops,
                                                 size_t room, size_t *count);
-/* The modes that can run the operation now, without AUTO. NCCL's are among them where its library
- * was found, until it fails to start. Local. */
+/* The modes that can run the operation now, without AUTO. NCCL's are among them where all ranks
+ * found its library. It is started by autotuning, else by the first run of one of them; when it
+ * fails to start they are not valid any more. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_op op,
                                                   banyan_mixed_mode *modes, size_t room,
                                                   size_t *count);
@@ -176,8 +177,9 @@ BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index,
  * dense or not aligned to their elements, rows that dp does not divide, an output of the wrong
  * shape, memory that overlaps. Input and output may not overlap but for an all-reduce in place. On
  * a GPU the call returns when the work is queued, one launch in the fused modes, and may be
- * captured in a graph; what fails later is told by banyan_mixed_status and the next call.
- * Collective. */
+ * captured in a graph; what fails later is told by banyan_mixed_status and the next call. SYSTEM,
+ * on all ranks, with NCCL's words: it does not start, and `mode` is one of its; AUTO then chooses
+ * among the others. Collective. */
 BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op,
                                           const DLTensor *input, const DLTensor *output,
                                           banyan_mixed_mode mode, void *stream);

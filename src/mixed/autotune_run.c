@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "memory/device.h"
 #include "mixed/autotune.h"
 #include "mixed/grid.h"
@@ -125,15 +124,13 @@ static banyan_status measure_op(const struct trial *trial, timings *made)
 /* A library that is there and does not start has no valid modes; the others are measured. */
 static banyan_status try_nccl(banyan_mixed *mixed)
 {
-    if (!mixed->has_nccl)
-        return BANYAN_OK;
-    banyan_status status = collectives_open_nccl(mixed);
-    if (status == BANYAN_OK)
-        return BANYAN_OK;
-    RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_WORLD]));
-    log_info("mixed collectives do without NCCL: %s", banyan_last_error());
-    mixed->has_nccl = false;
-    return BANYAN_OK;
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    banyan_status status = BANYAN_OK;
+    if (mixed->has_nccl)
+        status = collectives_start_nccl(mixed, BANYAN_MIXED_WORLD_NCCL);
+    if (mixed->has_nccl && grid->tp > 1 && grid->dp > 1)
+        status = collectives_start_nccl(mixed, BANYAN_MIXED_TWO_NCCL);
+    return status == BANYAN_OK ? BANYAN_OK : control_check(mixed->setup.worlds[MIXED_WORLD]);
 }
 
 static banyan_status measure_all(struct trial *trial)

@@ -76,8 +76,8 @@ banyan_status measure_begin(measurement *of)
     mixed_call checked;
     RETURN_IF_FAILED(control_agree(
         mixed->world, mixed_check_call(mixed, of->op, of->input, of->output, of->mode, &checked)));
-    if (mixed->has_nccl && mode_is_nccl(of->mode))
-        RETURN_IF_FAILED(collectives_open_nccl(mixed)); /* what is captured opens nothing */
+    if (mode_is_nccl(of->mode)) /* what is captured opens nothing */
+        RETURN_IF_FAILED(collectives_start_nccl(mixed, of->mode));
     /* The first calls open and load things and find peers asleep: a second look says how long one
      * takes. */
     of->times = 1;

@@ -34,7 +34,8 @@ struct banyan_mixed {
 
     /* Communicators and NCCL's, by group; opened when first needed. */
     banyan_comm *comms[MIXED_GROUPS];
-    bool has_nccl; /* its library is there, on all ranks */
+    bool has_nccl;        /* its library is there, on all ranks, and has not failed to start */
+    char nccl_lacks[600]; /* else why not */
     bool nccl_is_open[MIXED_GROUPS];
     bool graphs_hold_comms; /* that ended with their world: there is no other for them */
     /* On the context's device, of the modes that go through collectives. The last is used; graphs

@@ -149,8 +149,7 @@ static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
         return refuse(reason, "communicators are of one machine, and its ranks are on %d",
                       banyan_world_node_count(mixed->world));
     if (mode_is_nccl(mode) && !mixed->has_nccl)
-        return refuse(reason, mixed_is_host(mixed) ? "NCCL is for GPUs"
-                                                   : "NCCL is not there on every rank");
+        return refuse(reason, "%s", mixed->nccl_lacks);
     return true;
 }
 
@@ -242,11 +241,13 @@ banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_m
 banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, uint64_t bytes)
 {
     static const banyan_mixed_mode brief[] = {BANYAN_MIXED_FEWEST_WAITS, BANYAN_MIXED_TWO,
-                                              BANYAN_MIXED_WORLD, BANYAN_MIXED_TWO_NCCL};
+                                              BANYAN_MIXED_WORLD, BANYAN_MIXED_TWO_NCCL,
+                                              BANYAN_MIXED_WORLD_NCCL};
     static const banyan_mixed_mode lengthy[] = {
         BANYAN_MIXED_FEWEST_BYTES, BANYAN_MIXED_FEWEST_LOCAL_BYTES,
         BANYAN_MIXED_TWO,          BANYAN_MIXED_FEWEST_WAITS,
-        BANYAN_MIXED_WORLD,        BANYAN_MIXED_TWO_NCCL};
+        BANYAN_MIXED_WORLD,        BANYAN_MIXED_TWO_NCCL,
+        BANYAN_MIXED_WORLD_NCCL};
     char reason[MODE_REASON_BYTES];
     bool is_short = bytes <= (mixed_is_host(mixed) ? HOST_SHORT : GPU_SHORT);
     const banyan_mixed_mode *wanted = is_short ? brief : lengthy;

@@ -4,7 +4,7 @@
 
 #include "mixed/mixed.h"
 
-#define MODE_REASON_BYTES 256
+#define MODE_REASON_BYTES 640
 
 /* One launch of ours, by the engine. */
 bool mode_is_fused(banyan_mixed_mode mode);

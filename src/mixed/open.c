@@ -1,5 +1,6 @@
 /* Opening and closing, step by step. */
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,9 @@ static banyan_status find_nccl(banyan_mixed *mixed)
         lacks = mixed->ops->nccl_find(mixed->engine) != BANYAN_OK;
     RETURN_IF_FAILED(control_max(mixed->world, lacks, &somebody_lacks));
     mixed->has_nccl = somebody_lacks == 0;
+    if (!mixed->has_nccl)
+        snprintf(mixed->nccl_lacks, sizeof mixed->nccl_lacks,
+                 mixed_is_host(mixed) ? "NCCL is for GPUs" : "NCCL is not there on every rank");
     return BANYAN_OK;
 }
 

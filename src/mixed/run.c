@@ -314,6 +314,18 @@ static banyan_status check_state(banyan_mixed *mixed, const void *stream)
     return banyan_mixed_status(mixed);
 }
 
+/* For AUTO. An NCCL that does not start leaves the choice to the others. */
+static banyan_status choose_mode(banyan_mixed *mixed, mixed_call *call)
+{
+    uint64_t bytes = call->elems * banyan_dtype_bytes(mixed->setup.dtype);
+    RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(mixed, call->op, bytes, &call->mode));
+    if (mode_is_nccl(call->mode) && collectives_start_nccl(mixed, call->mode) != BANYAN_OK) {
+        RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_WORLD]));
+        RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(mixed, call->op, bytes, &call->mode));
+    }
+    return mode_check(mixed, call->op, call->mode);
+}
+
 static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                          const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
@@ -325,11 +337,10 @@ static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor
     RETURN_IF_FAILED(checked);
     if (call.elems == 0)
         return BANYAN_OK;
-    if (mode == BANYAN_MIXED_AUTO) {
-        RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(
-            mixed, op, call.elems * banyan_dtype_bytes(mixed->setup.dtype), &call.mode));
-        RETURN_IF_FAILED(mode_check(mixed, op, call.mode));
-    }
+    if (mode == BANYAN_MIXED_AUTO)
+        RETURN_IF_FAILED(choose_mode(mixed, &call));
+    else if (mode_is_nccl(mode))
+        RETURN_IF_FAILED(collectives_start_nccl(mixed, mode));
     if (mode_is_fused(call.mode))
         return mixed->ops->run(mixed->engine, &call, stream);
     return through_collectives(mixed, &call, stream);

@@ -4,7 +4,9 @@
 
 #include "collective/comm.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "execute/executor.h"
+#include "mixed/autotune.h"
 #include "mixed/grid.h"
 #include "mixed/modes.h"
 #include "mixed/staging.h"
@@ -43,24 +45,37 @@ static banyan_status open_comm(banyan_mixed *mixed, mixed_group group)
     return BANYAN_OK;
 }
 
+/* Ranks agree, so that it is open on all of them or on none. */
 static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
 {
     if (mixed->nccl_is_open[group])
         return BANYAN_OK;
-    RETURN_IF_FAILED(mixed->ops->nccl_open(mixed->engine, group));
+    RETURN_IF_FAILED(control_agree(mixed->setup.worlds[MIXED_WORLD],
+                                   mixed->ops->nccl_open(mixed->engine, group)));
     mixed->nccl_is_open[group] = true;
     return BANYAN_OK;
 }
 
-banyan_status collectives_open_nccl(banyan_mixed *mixed)
+static banyan_status open_nccl_of(banyan_mixed *mixed, banyan_mixed_mode mode)
 {
-    const banyan_mixed_grid *grid = &mixed->setup.grid;
-    banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
-    RETURN_IF_FAILED(control_agree(world, open_nccl(mixed, MIXED_WORLD)));
-    if (grid->tp == 1 || grid->dp == 1)
+    if (!mode_is_two(mode))
+        return open_nccl(mixed, MIXED_WORLD);
+    RETURN_IF_FAILED(open_nccl(mixed, MIXED_TP));
+    return open_nccl(mixed, MIXED_DP);
+}
+
+banyan_status collectives_start_nccl(banyan_mixed *mixed, banyan_mixed_mode mode)
+{
+    banyan_status status = open_nccl_of(mixed, mode);
+    if (status == BANYAN_OK)
         return BANYAN_OK;
-    RETURN_IF_FAILED(control_agree(world, open_nccl(mixed, MIXED_TP)));
-    return control_agree(world, open_nccl(mixed, MIXED_DP));
+    snprintf(mixed->nccl_lacks, sizeof mixed->nccl_lacks, "NCCL does not start: %s",
+             banyan_last_error());
+    RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_WORLD]));
+    log_info("mixed collectives do without NCCL: %s", mixed->nccl_lacks);
+    mixed->has_nccl = false;
+    autotune_choose(mixed);
+    return error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", mixed->rank, mixed->nccl_lacks);
 }
 
 /* ---- single collectives ---- */
@@ -123,7 +138,6 @@ static banyan_status collective(const way *with, mixed_group group, banyan_mixed
     banyan_mixed *mixed = with->mixed;
     if (!mode_is_nccl(with->call->mode))
         return by_comm(with, group, op, input, output, elems);
-    RETURN_IF_FAILED(open_nccl(mixed, group));
     return mixed->ops->nccl_run(mixed->engine, group, op, input, output, elems, with->stream);
 }
 

@@ -8,7 +8,9 @@
  * are first needed: collective, as all of it. */
 banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *asked, void *stream);
 
-/* Open NCCL's communicators of all groups that the grid's modes need. Collective. */
-banyan_status collectives_open_nccl(banyan_mixed *mixed);
+/* Start NCCL among the groups of one of its modes that is valid, if it has not been. When it fails
+ * all are told so (SYSTEM, with NCCL's words), and from then on none of its modes is valid.
+ * Collective. */
+banyan_status collectives_start_nccl(banyan_mixed *mixed, banyan_mixed_mode mode);
 
 #endif

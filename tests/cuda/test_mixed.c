@@ -2,11 +2,11 @@
  * a node, call after call, and in graphs. Nodes: test_mixed_nodes.c. */
 #include <unistd.h>
 
-#include "mixed/mixed_check.h"
-#include "support/gpu.h"
+#include "cuda/gpu_mixed.h"
 
 #define ELEMS_MOST 5000
 #define GRIDS_MOST 32
+#define MAX_BYTES (1 << 20) /* little memory: emulated GPUs take their time to clear it */
 
 typedef struct series {
     uint64_t seed;
@@ -14,21 +14,11 @@ typedef struct series {
     int calls;
 } series;
 
-static void open_case(mixed_case *c, banyan_world *world, const grid_sizes *sizes, DLDataType dtype)
+static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes, DLDataType dtype)
 {
     banyan_mixed_options options = options_of(sizes, dtype);
-    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    options.device = c->device;
-    c->stream = gpu_stream_create(c->device);
-    case_open(c, &options, ELEMS_MOST);
-}
-
-static void close_case(mixed_case *c)
-{
-    void *stream = c->stream;
-    DLDevice device = c->device;
-    case_close(c);
-    gpu_stream_destroy(device, stream);
+    options.max_bytes = MAX_BYTES;
+    gpu_case_open(c, world, options, ELEMS_MOST);
 }
 
 /* ---- all that is valid ---- */
@@ -53,7 +43,7 @@ static void run_all_modes(banyan_world *world, void *context)
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t op_count, mode_count;
     mixed_case c;
-    open_case(&c, world, &of->sizes, draw_dtype(&random));
+    enter(&c, world, &of->sizes, draw_dtype(&random));
     CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &op_count));
     for (size_t o = 0; o < op_count; o++) {
         CHECK_OK(banyan_mixed_valid_modes(c.mixed, ops[o], modes, BANYAN_MIXED_MODES, &mode_count));
@@ -64,7 +54,7 @@ static void run_all_modes(banyan_world *world, void *context)
         for (size_t m = 0; m < mode_count; m++)
             run_mode(&c, &random, ops[o], modes[m]);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void all_grids_of_a_node(void **state)
@@ -89,7 +79,7 @@ static void run_series(banyan_world *world, void *context)
     const series *of = context;
     random_state random = random_from(of->seed), own = random_from(of->seed ^ UINT64_MAX);
     mixed_case c;
-    open_case(&c, world, &of->sizes, draw_dtype(&random));
+    enter(&c, world, &of->sizes, draw_dtype(&random));
     for (int i = 0; i < banyan_world_rank(world); i++)
         (void)random_next(&own);
     for (int i = 0; i < of->calls; i++) {
@@ -99,7 +89,7 @@ static void run_series(banyan_world *world, void *context)
             usleep((useconds_t)random_between(&own, 0, 300));
         case_run(&c, &call);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void a_thousand_calls_change_operation_mode_and_size(void **state)
@@ -115,23 +105,6 @@ static void a_thousand_calls_change_operation_mode_and_size(void **state)
 
 #define GRAPHS 4
 
-static void capture(mixed_case *c, const mixed_one *call, void **graph)
-{
-    case_run(c, call); /* what is opened when first needed is */
-    gpu_capture_begin(c->device, c->stream);
-    CHECK_OK(case_call(c, call));
-    *graph = gpu_capture_end(c->device, c->stream);
-}
-
-static void play(mixed_case *c, const mixed_one *call, void *graph)
-{
-    case_fill(c, call);
-    gpu_graph_launch(c->device, graph, c->stream);
-    gpu_stream_wait(c->device, c->stream);
-    CHECK_OK(banyan_mixed_status(c->mixed));
-    case_check(c, call);
-}
-
 static void run_graphs(banyan_world *world, void *context)
 {
     const series *of = context;
@@ -139,22 +112,23 @@ static void run_graphs(banyan_world *world, void *context)
     mixed_one calls[GRAPHS];
     void *graphs[GRAPHS];
     mixed_case c;
-    open_case(&c, world, &of->sizes, BANYAN_BF16);
+    enter(&c, world, &of->sizes, BANYAN_BF16);
     for (int i = 0; i < GRAPHS; i++) {
         calls[i] = draw_call(&c, &random, ELEMS_MOST / 2);
-        capture(&c, &calls[i], &graphs[i]);
+        case_run(&c, &calls[i]); /* what is opened when first needed is */
+        graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
     for (int i = 0; i < of->calls; i++) {
         size_t drawn = (size_t)random_between(&random, 0, GRAPHS);
         mixed_one call = draw_call(&c, &random, ELEMS_MOST / 2);
         if (drawn < GRAPHS)
-            play(&c, &calls[drawn], graphs[drawn]);
+            gpu_case_replay(&c, &calls[drawn], graphs[drawn]);
         else
             case_run(&c, &call);
     }
     for (int i = 0; i < GRAPHS; i++)
         gpu_graph_destroy(c.device, graphs[i]);
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void calls_in_graphs_are_played_again_among_others(void **state)
@@ -172,12 +146,10 @@ static void run_autotuned(banyan_world *world, void *context)
     const series *of = context;
     banyan_mixed_options options = options_of(&of->sizes, BANYAN_BF16);
     random_state random = random_from(of->seed);
-    mixed_case c = {.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    options.device = c.device;
+    mixed_case c;
     options.use_autotune = true;
     options.max_bytes = 8192;
-    c.stream = gpu_stream_create(c.device);
-    case_open(&c, &options, ELEMS_MOST);
+    gpu_case_open(&c, world, options, ELEMS_MOST);
     banyan_mixed_timing timing;
     uint64_t mine = 0;
     for (size_t i = 0; banyan_mixed_timing_at(c.mixed, i, &timing) == BANYAN_OK; i++)
@@ -192,7 +164,7 @@ static void run_autotuned(banyan_world *world, void *context)
         call.mode = BANYAN_MIXED_AUTO;
         case_run(&c, &call);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void all_ranks_choose_by_the_same_measurements(void **state)
@@ -204,9 +176,7 @@ static void all_ranks_choose_by_the_same_measurements(void **state)
 
 int main(void)
 {
-    gpu_count();
-    if (gpu_is_emulated())
-        setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    gpu_mixed_begin();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_grids_of_a_node),
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),

@@ -1,7 +1,7 @@
 /* Suspended mixed collectives: the GPUs' memory is free and comes back, graphs stay valid, and what
  * cannot be is refused. */
+#include "cuda/gpu_mixed.h"
 #include "mixed/mixed.h"
-#include "mixed/mixed_check.h"
 
 #define ELEMS 5000
 #define MOST_BYTES (1 << 17)
@@ -11,18 +11,8 @@ static const grid_sizes grids[] = {{1, 2, 2, 1, 1}, {1, 4, 1, 1, 1}, {1, 1, 2, 1
 static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes)
 {
     banyan_mixed_options options = options_of(sizes, BANYAN_BF16);
-    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    options.device = c->device;
     options.max_bytes = MOST_BYTES;
-    options.use_autotune = false;
-    c->stream = gpu_stream_create(c->device);
-    case_open(c, &options, ELEMS);
-}
-
-static void leave(mixed_case *c)
-{
-    case_close(c);
-    gpu_stream_destroy(c->device, c->stream);
+    gpu_case_open(c, world, options, ELEMS);
 }
 
 /* Every operation and mode that is valid now, twice. */
@@ -55,18 +45,7 @@ static mixed_one first_op(const mixed_case *c, banyan_mixed_mode mode)
 static void *capture(mixed_case *c, const mixed_one *one)
 {
     case_run(c, one); /* communicators load their plans */
-    gpu_capture_begin(c->device, c->stream);
-    CHECK_OK(case_call(c, one));
-    return gpu_capture_end(c->device, c->stream);
-}
-
-static void replay(mixed_case *c, const mixed_one *one, void *graph)
-{
-    case_fill(c, one);
-    gpu_graph_launch(c->device, graph, c->stream);
-    gpu_stream_wait(c->device, c->stream);
-    CHECK_OK(banyan_mixed_status(c->mixed));
-    case_check(c, one);
+    return gpu_case_capture(c, one);
 }
 
 /* ---- in the same world ---- */
@@ -88,7 +67,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
     CHECK(run_all(&c) > 2);
     void *fused_graph = capture(&c, &fused), *comm_graph = capture(&c, &by_comm);
     for (int round = 0; round < 3; round++) {
-        replay(&c, &fused, fused_graph);
+        gpu_case_replay(&c, &fused, fused_graph);
         size_t free_before = gpu_free_bytes(world), mapped_before = gpu_mapped_here();
         CHECK_OK(banyan_mixed_suspend(c.mixed));
         size_t freed = gpu_free_bytes(world) - free_before;
@@ -100,14 +79,14 @@ static void suspend_and_resume(banyan_world *world, void *context)
         CHECK_OK(banyan_mixed_status(c.mixed));
         CHECK_OK(banyan_mixed_resume(c.mixed, round % 2 ? world : NULL));
         CHECK(gpu_free_bytes(world) == free_before);
-        replay(&c, &fused, fused_graph);
-        replay(&c, &by_comm, comm_graph);
+        gpu_case_replay(&c, &fused, fused_graph);
+        gpu_case_replay(&c, &by_comm, comm_graph);
         run_all(&c);
     }
     gpu_graph_destroy(c.device, fused_graph);
     gpu_graph_destroy(c.device, comm_graph);
     CHECK_OK(banyan_mixed_suspend(c.mixed));
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void memory_is_freed_and_graphs_stay_valid(void **state)
@@ -131,7 +110,7 @@ static void suspend_as_threads(banyan_world *world, void *context)
         CHECK_OK(banyan_mixed_resume(c.mixed, NULL));
     }
     run_all(&c);
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void ranks_may_be_threads(void **state)
@@ -177,12 +156,12 @@ static void resume_elsewhere(banyan_world *world, void *context)
         if (!closes_first)
             CHECK_OK(banyan_world_close(now));
         c.world = now = next;
-        replay(&c, &fused, graph);
+        gpu_case_replay(&c, &fused, graph);
         run_all(&c);
-        replay(&c, &fused, graph);
+        gpu_case_replay(&c, &fused, graph);
     }
     gpu_graph_destroy(c.device, graph);
-    leave(&c);
+    gpu_case_close(&c);
     CHECK_OK(banyan_world_close(now));
 }
 
@@ -215,12 +194,12 @@ static void refuse_worlds(banyan_world *world, void *context)
     other = world_like(world);
     CHECK_FAILS(banyan_mixed_resume(c.mixed, other), BANYAN_ERR_UNSUPPORTED, "graphs hold");
     CHECK_OK(banyan_mixed_resume(c.mixed, now));
-    replay(&c, &by_comm, graph);
+    gpu_case_replay(&c, &by_comm, graph);
     CHECK_OK(banyan_mixed_suspend(c.mixed));
     CHECK_OK(banyan_world_close(now));
     CHECK_FAILS(banyan_mixed_resume(c.mixed, other), BANYAN_ERR_UNSUPPORTED, "graphs hold");
     gpu_graph_destroy(c.device, graph);
-    leave(&c);
+    gpu_case_close(&c);
     CHECK_OK(banyan_world_close(other));
 }
 
@@ -250,9 +229,8 @@ static void refuse_calls(banyan_world *world, void *context)
     CHECK_FAILS(banyan_mixed_save_autotune(c.mixed, "/tmp"), BANYAN_ERR_INVALID, "are suspended");
     CHECK_OK(banyan_mixed_valid_modes(c.mixed, one.op, &mode, 1, &count));
     CHECK(count == 0, "%zu modes are valid", count);
-    leave(&c);
+    gpu_case_close(&c);
     banyan_mixed_options options = options_of(context, BANYAN_F32);
-    options.use_autotune = false;
     CHECK_OK(banyan_mixed_open(world, &options, &c.mixed));
     CHECK_FAILS(banyan_mixed_suspend(c.mixed), BANYAN_ERR_UNSUPPORTED, "on the host");
     CHECK_OK(banyan_mixed_close(c.mixed));
@@ -295,7 +273,7 @@ static void resume_without_room(banyan_world *world, void *context)
     CHECK_OK(banyan_world_barrier(world));
     CHECK_OK(banyan_mixed_resume(c.mixed, NULL));
     run_all(&c);
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
@@ -308,9 +286,7 @@ static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
 
 int main(void)
 {
-    gpu_count();
-    if (gpu_is_emulated())
-        setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    gpu_mixed_begin();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_freed_and_graphs_stay_valid),
         cmocka_unit_test(ranks_may_be_threads),

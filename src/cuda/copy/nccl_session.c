@@ -139,13 +139,20 @@ static int settled(nccl_session *session, const char *call, banyan_status *statu
     return state;
 }
 
+static banyan_status check_worlds(const nccl_session *session)
+{
+    banyan_status status = banyan_world_check(session->world);
+    return status == BANYAN_OK && session->starting ? banyan_world_check(session->starting)
+                                                    : status;
+}
+
 static banyan_status settle(nccl_session *session, const char *call, uint64_t timeout_ns)
 {
     uint64_t begun = now_ns();
     banyan_status status = BANYAN_OK;
     for (unsigned polls = 1; settled(session, call, &status) == NCCL_IN_PROGRESS; polls++) {
         if (polls % POLLS_A_CHECK == 0) {
-            status = banyan_world_check(session->world);
+            status = check_worlds(session);
             if (status != BANYAN_OK)
                 return status;
             if (now_ns() - begun > timeout_ns)
@@ -166,7 +173,7 @@ static banyan_status share_id(nccl_session *session, nccl_unique_id *id)
     } told = {0};
     if (session->rank == 0)
         told.result = nccl.ncclGetUniqueId(&told.id);
-    banyan_status status = banyan_world_broadcast(session->world, &told, sizeof told, 0);
+    banyan_status status = banyan_world_broadcast(session->starting, &told, sizeof told, 0);
     if (status == BANYAN_OK && told.result != NCCL_SUCCESS)
         status = nccl_failed(told.result, "ncclGetUniqueId", 0);
     *id = told.id;
@@ -204,15 +211,45 @@ static banyan_status open_marks(nccl_session *session)
     return bytes_fill(passed, 0, sizeof *session->passed);
 }
 
+/* All of a world's ranks, in a world that may end without it. Collective. */
+static banyan_status split_all(banyan_world *world, banyan_world **all)
+{
+    int count = banyan_world_size(world);
+    int *ranks = calloc((size_t)count, sizeof *ranks);
+    if (!ranks)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory: %d ranks", count);
+    for (int rank = 0; rank < count; rank++)
+        ranks[rank] = rank;
+    banyan_status status = banyan_world_split(world, ranks, count, all);
+    free(ranks);
+    return status;
+}
+
+static banyan_status start(nccl_session *session)
+{
+    banyan_status status = split_all(session->world, &session->starting);
+    if (status == BANYAN_OK)
+        status = open_marks(session);
+    if (status == BANYAN_OK)
+        status = connect_ranks(session);
+    if (status != BANYAN_OK && session->starting) {
+        char sentence[512];
+        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+        (void)banyan_world_abort(session->starting, sentence);
+        status = banyan_error_set(status, "%s", sentence);
+    }
+    (void)banyan_world_close(session->starting);
+    session->starting = NULL;
+    return status;
+}
+
 banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_service *direct,
                                 nccl_session *session)
 {
     *session = (nccl_session){
         .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
     pthread_mutex_init(&session->lock, NULL);
-    banyan_status status = open_marks(session);
-    if (status == BANYAN_OK)
-        status = connect_ranks(session);
+    banyan_status status = start(session);
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, stop_looking_at_exit);
     if (status == BANYAN_OK)

@@ -13,6 +13,7 @@
 
 typedef struct nccl_session {
     banyan_world *world;
+    banyan_world *starting; /* the same ranks, until all are connected: who fails ends it */
     int rank, device;
     banyan_copy_service *direct; /* through which partners meet; NULL: they do not */
     pthread_mutex_t lock;        /* of the communicator */
@@ -34,8 +35,8 @@ typedef struct nccl_message {
     bool is_send;
 } nccl_message;
 
-/* Collective; the device's context is entered. A failure on one rank ends the others' waits by
- * their deadline. */
+/* Collective; the device's context is entered. What fails on one rank fails on those that wait for
+ * it at once, and they tell its sentence. */
 banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_service *direct,
                                 nccl_session *session);
 void nccl_session_close(nccl_session *session);

@@ -1,0 +1,48 @@
+/* Cases of mixed collectives on GPUs: each rank's is on its own, with a stream. */
+#ifndef TESTS_CUDA_GPU_MIXED_H
+#define TESTS_CUDA_GPU_MIXED_H
+
+#include "mixed/mixed_check.h"
+
+/* Called first, in main. The machine's own NCCL wants a real driver. */
+static inline void gpu_mixed_begin(void)
+{
+    gpu_count();
+    if (gpu_is_emulated())
+        setenv("BANYAN_NCCL", BANYAN_EMULATED_MODULES "/libnccl.so.2", 1);
+}
+
+static inline void gpu_case_open(mixed_case *c, banyan_world *world, banyan_mixed_options options,
+                                 uint64_t elems_most)
+{
+    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
+    options.device = c->device;
+    c->stream = gpu_stream_create(c->device);
+    case_open(c, &options, elems_most);
+}
+
+static inline void gpu_case_close(mixed_case *c)
+{
+    case_close(c);
+    gpu_stream_destroy(c->device, c->stream);
+}
+
+/* ---- graphs ---- */
+
+static inline void *gpu_case_capture(mixed_case *c, const mixed_one *call)
+{
+    gpu_capture_begin(c->device, c->stream);
+    CHECK_OK(case_call(c, call));
+    return gpu_capture_end(c->device, c->stream);
+}
+
+static inline void gpu_case_replay(mixed_case *c, const mixed_one *call, void *graph)
+{
+    case_fill(c, call);
+    gpu_graph_launch(c->device, graph, c->stream);
+    gpu_stream_wait(c->device, c->stream);
+    CHECK_OK(banyan_mixed_status(c->mixed));
+    case_check(c, call);
+}
+
+#endif

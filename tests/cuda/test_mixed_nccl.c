@@ -1,0 +1,175 @@
+/* NCCL behind mixed collectives: started by autotuning or by the first run that wants it, and when
+ * it does not start, its modes are not valid any more, on all ranks alike. */
+#include <time.h>
+
+#include "cuda/gpu_mixed.h"
+#include "support/text_file.h"
+
+#define ELEMS 2000
+#define OP BANYAN_MIXED_ALLREDUCE_ALLGATHER
+/* Of the world's deadline: nobody waits for it. */
+#define SECONDS_MOST 20
+
+static const char failing_rank[] = "EMULATED_NCCL_FAILS"; /* of each communicator */
+
+static const char prefers_nccl[] =
+    "{\"format\": \"banyan mixed tuning\", \"version\": 1, \"local_tp\": 2, \"local_dp\": 2, "
+    "\"inter_tp\": 1, \"inter_dp\": 1, \"dtype\": \"F32\", \"device\": \"cuda\", \"rows\": ["
+    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"fewest_waits\", \"ns\": 9},"
+    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"world\", \"ns\": 5},"
+    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"two_nccl\", \"ns\": 4}]}";
+
+static banyan_mixed_options two_by_two(void)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    options.max_bytes = 1024;
+    return options;
+}
+
+static bool has_nccl_modes(const mixed_case *c)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count;
+    bool world = false, two = false;
+    CHECK_OK(banyan_mixed_valid_modes(c->mixed, OP, modes, BANYAN_MIXED_MODES, &count));
+    for (size_t i = 0; i < count; i++) {
+        world |= modes[i] == BANYAN_MIXED_WORLD_NCCL;
+        two |= modes[i] == BANYAN_MIXED_TWO_NCCL;
+    }
+    CHECK(world == two);
+    return world;
+}
+
+static mixed_one call_of(banyan_mixed_mode mode)
+{
+    return (mixed_one){.op = OP, .mode = mode, .rows = 4, .row_elems = 64};
+}
+
+static void check_choice(const mixed_case *c, banyan_mixed_mode expected)
+{
+    banyan_mixed_mode mode;
+    CHECK_OK(banyan_mixed_select_autotune_mode(c->mixed, OP, 1024, &mode));
+    CHECK(mode == expected, "%s is chosen", banyan_mixed_mode_name(mode));
+}
+
+/* ---- one that does not start ---- */
+
+/* Every other mode is as good as before. */
+static void check_without(mixed_case *c)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count;
+    mixed_one call = call_of(BANYAN_MIXED_TWO_NCCL);
+    CHECK(!has_nccl_modes(c));
+    CHECK_FAILS(case_call(c, &call), BANYAN_ERR_INVALID, "NCCL does not start");
+    CHECK_OK(banyan_mixed_valid_modes(c->mixed, OP, modes, BANYAN_MIXED_MODES, &count));
+    CHECK(count == 4, "%zu modes", count);
+    modes[count] = BANYAN_MIXED_AUTO;
+    for (size_t i = 0; i <= count; i++) {
+        call = call_of(modes[i]);
+        case_run(c, &call);
+    }
+}
+
+static void fail_when_named(banyan_world *world, void *context)
+{
+    mixed_one call = call_of(*(const banyan_mixed_mode *)context);
+    mixed_case c;
+    gpu_case_open(&c, world, two_by_two(), ELEMS);
+    CHECK(has_nccl_modes(&c));
+    CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_SYSTEM, "NCCL does not start");
+    CHECK(strstr(banyan_last_error(), "the emulated network"), "%s", banyan_last_error());
+    check_without(&c);
+    gpu_case_close(&c);
+}
+
+static void fail_when_chosen(banyan_world *world, void *context)
+{
+    mixed_one call = call_of(BANYAN_MIXED_AUTO);
+    banyan_mixed_options options = two_by_two();
+    mixed_case c;
+    options.autotune = context;
+    gpu_case_open(&c, world, options, ELEMS);
+    check_choice(&c, BANYAN_MIXED_TWO_NCCL);
+    case_run(&c, &call);
+    check_choice(&c, BANYAN_MIXED_WORLD);
+    check_without(&c);
+    gpu_case_close(&c);
+}
+
+static void fail_when_tuned(banyan_world *world, void *context)
+{
+    banyan_mixed_options options = two_by_two();
+    banyan_mixed_timing timing;
+    mixed_case c;
+    (void)context;
+    options.use_autotune = true;
+    gpu_case_open(&c, world, options, ELEMS);
+    for (size_t i = 0; banyan_mixed_timing_at(c.mixed, i, &timing) == BANYAN_OK; i++)
+        CHECK(timing.mode < BANYAN_MIXED_WORLD_NCCL);
+    check_without(&c);
+    gpu_case_close(&c);
+}
+
+static void one_that_does_not_start_costs_its_modes_alone(void **state)
+{
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD_NCCL, BANYAN_MIXED_TWO_NCCL};
+    time_t begun = time(NULL);
+    (void)state;
+    if (!gpu_is_emulated())
+        skip(); /* the real one starts */
+    text_file table = text_file_of(prefers_nccl);
+    for (int rank = 0; rank < 2; rank++) {
+        setenv(failing_rank, rank ? "1" : "0", 1);
+        for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+            ranks_run(4, fail_when_named, (void *)&modes[i]);
+        ranks_run(4, fail_when_chosen, table.path);
+        ranks_run(4, fail_when_tuned, NULL);
+    }
+    unsetenv(failing_rank);
+    text_file_remove(&table);
+    CHECK(time(NULL) - begun < SECONDS_MOST, "the others waited for who could not start");
+}
+
+/* ---- one that does ---- */
+
+static void start_when_chosen(banyan_world *world, void *context)
+{
+    mixed_one call = call_of(BANYAN_MIXED_AUTO);
+    banyan_mixed_options options = two_by_two();
+    mixed_case c;
+    options.autotune = context;
+    gpu_case_open(&c, world, options, ELEMS);
+    if (has_nccl_modes(&c)) {
+        void *graph = gpu_case_capture(&c, &call); /* it starts while a graph is captured */
+        check_choice(&c, BANYAN_MIXED_TWO_NCCL);
+        for (int i = 0; i < 3; i++)
+            gpu_case_replay(&c, &call, graph);
+        case_run(&c, &call);
+        gpu_graph_destroy(c.device, graph);
+    }
+    gpu_case_close(&c);
+}
+
+static void the_first_run_that_wants_it_starts_it(void **state)
+{
+    (void)state;
+    text_file table = text_file_of(prefers_nccl);
+    ranks_run(4, start_when_chosen, table.path);
+    text_file_remove(&table);
+}
+
+int main(void)
+{
+    gpu_mixed_begin();
+    if (gpu_count() < 4) {
+        printf("skipped: there are fewer than four GPUs\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_that_does_not_start_costs_its_modes_alone),
+        cmocka_unit_test(the_first_run_that_wants_it_starts_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,297 @@
+/* NCCL for emulated devices: collectives, no sends and receives. A communicator is a memory file
+ * that its ranks map, with a slot for each; a collective is a kernel of emulated streams, which
+ * waits for the others' as real ones do, until its communicator is aborted. EMULATED_NCCL_FAILS=n:
+ * the process's rank n cannot start it, and the others, as those of the real one may, wait. */
+#include "cuda/copy/nccl_library.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/float_bits.h"
+#include "cuda.h"
+
+#define RANKS_MAX 16
+#define SLOT_BYTES ((size_t)64 << 10)
+#define HEADER_BYTES ((size_t)4096)
+#define FILE_BYTES (HEADER_BYTES + RANKS_MAX * SLOT_BYTES)
+
+enum { SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_USAGE = 5 };
+
+/* Of the emulated driver. */
+struct emulated_kernel {
+    void (*call)(const void *args);
+    size_t args_bytes;
+};
+
+typedef struct emulated_comm {
+    char *file;
+    int rank, ranks;
+    uint64_t barriers;
+    atomic_bool aborted;
+    bool fails;
+} emulated_comm;
+
+static CUresult (*launch)(CUfunction kernel, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          unsigned, unsigned, CUstream stream, void **params, void **extra);
+static const char *last_error = "";
+
+/* ---- ranks ---- */
+
+/* How many have come: to the communicator, and to its barriers. */
+static atomic_ullong *arrivals(const emulated_comm *comm, int which)
+{
+    return (atomic_ullong *)(void *)comm->file + which;
+}
+
+static char *slot_of(const emulated_comm *comm, int rank)
+{
+    return comm->file + HEADER_BYTES + (size_t)rank * SLOT_BYTES;
+}
+
+/* False: given up. */
+static bool barrier(emulated_comm *comm)
+{
+    uint64_t all = ++comm->barriers * (uint64_t)comm->ranks;
+    atomic_fetch_add(arrivals(comm, 1), 1);
+    while (atomic_load(arrivals(comm, 1)) < all) {
+        if (atomic_load(&comm->aborted))
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
+/* ---- communicators ---- */
+
+int ncclGetUniqueId(nccl_unique_id *id)
+{
+    int fd = memfd_create("nccl", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)FILE_BYTES) != 0)
+        return SYSTEM_ERROR;
+    snprintf(id->bytes, sizeof id->bytes, "/proc/%d/fd/%d", (int)getpid(), fd);
+    return NCCL_SUCCESS;
+}
+
+static bool must_fail(int rank)
+{
+    const char *failing = getenv("EMULATED_NCCL_FAILS");
+    return failing && atoi(failing) == rank;
+}
+
+static bool find_driver(void)
+{
+    void *library = dlopen(EMULATED_DRIVER, RTLD_NOW | RTLD_NOLOAD);
+    if (library)
+        *(void **)&launch = dlsym(library, "cuLaunchKernel");
+    return launch != NULL;
+}
+
+/* Never waits. */
+int ncclCommInitRankConfig(void **made, int ranks, nccl_unique_id id, int rank, nccl_config *config)
+{
+    emulated_comm *comm = calloc(1, sizeof *comm);
+    int fd = open(id.bytes, O_RDWR | O_CLOEXEC);
+    if (!comm || fd < 0 || config->blocking || ranks > RANKS_MAX || !find_driver())
+        return SYSTEM_ERROR;
+    comm->file = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (comm->file == MAP_FAILED)
+        return SYSTEM_ERROR;
+    comm->rank = rank;
+    comm->ranks = ranks;
+    comm->fails = must_fail(rank);
+    if (comm->fails)
+        last_error = "the emulated network of this rank is down";
+    else
+        atomic_fetch_add(arrivals(comm, 0), 1);
+    *made = comm;
+    return NCCL_IN_PROGRESS;
+}
+
+int ncclCommGetAsyncError(void *given, int *error)
+{
+    const emulated_comm *comm = given;
+    bool all = atomic_load(arrivals(comm, 0)) == (uint64_t)comm->ranks;
+    *error = comm->fails ? SYSTEM_ERROR : all ? NCCL_SUCCESS : NCCL_IN_PROGRESS;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommFinalize(void *comm)
+{
+    (void)comm;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommDestroy(void *given)
+{
+    emulated_comm *comm = given;
+    munmap(comm->file, FILE_BYTES);
+    free(comm);
+    return NCCL_SUCCESS;
+}
+
+/* What is under way still looks at it. */
+int ncclCommAbort(void *given)
+{
+    emulated_comm *comm = given;
+    atomic_store(&comm->aborted, true);
+    return NCCL_SUCCESS;
+}
+
+const char *ncclGetErrorString(int error)
+{
+    return error == SYSTEM_ERROR ? "unhandled system error" : "invalid usage";
+}
+
+const char *ncclGetLastError(void *comm)
+{
+    (void)comm;
+    return last_error;
+}
+
+/* ---- collectives ---- */
+
+typedef enum { ALLREDUCE, ALLGATHER, REDUCESCATTER } collective_kind;
+
+typedef struct collective {
+    emulated_comm *comm;
+    collective_kind kind;
+    int type;
+    const char *from;
+    char *to;
+    size_t count; /* elements, as NCCL counts them */
+} collective;
+
+static size_t bytes_of(int type)
+{
+    return type == NCCL_F32 ? 4 : 2;
+}
+
+static float load(int type, const char *from, size_t i)
+{
+    uint32_t wide;
+    uint16_t half;
+    if (type == NCCL_F32) {
+        memcpy(&wide, from + i * 4, sizeof wide);
+        return f32_of_bits(wide);
+    }
+    memcpy(&half, from + i * 2, sizeof half);
+    return f32_of_bits(type == NCCL_BF16 ? f32_of_bf16(half) : f32_of_f16(half));
+}
+
+static void store(int type, char *to, size_t i, float value)
+{
+    uint32_t wide = f32_bits(value);
+    uint16_t half = (uint16_t)(type == NCCL_BF16 ? bf16_of_f32(wide) : f16_of_f32(wide));
+    if (type == NCCL_F32)
+        memcpy(to + i * 4, &wide, sizeof wide);
+    else
+        memcpy(to + i * 2, &half, sizeof half);
+}
+
+/* All ranks' slots, element by element in rank order. */
+static void add_up(const collective *of, char *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        float sum = load(of->type, slot_of(of->comm, 0), i);
+        for (int rank = 1; rank < of->comm->ranks; rank++)
+            sum += load(of->type, slot_of(of->comm, rank), i);
+        store(of->type, to, i, sum);
+    }
+}
+
+/* `count` elements of everybody's from `from` on: as many as a slot holds. False: given up. */
+static bool exchange(const collective *of, const char *from, char *to, size_t count, bool adds)
+{
+    size_t bytes = count * bytes_of(of->type), whole = of->count * bytes_of(of->type);
+    memcpy(slot_of(of->comm, of->comm->rank), from, bytes);
+    if (!barrier(of->comm))
+        return false;
+    if (to && adds)
+        add_up(of, to, count);
+    for (int rank = 0; to && !adds && rank < of->comm->ranks; rank++)
+        memcpy(to + (size_t)rank * whole, slot_of(of->comm, rank), bytes);
+    return barrier(of->comm);
+}
+
+static void run_collective(const void *given)
+{
+    const collective *of = given;
+    size_t elem = bytes_of(of->type), most = SLOT_BYTES / elem;
+    int parts = of->kind == REDUCESCATTER ? of->comm->ranks : 1;
+    for (int part = 0; part < parts; part++) {
+        bool is_mine = of->kind != REDUCESCATTER || part == of->comm->rank;
+        for (size_t at = 0; at < of->count; at += most) {
+            size_t count = of->count - at < most ? of->count - at : most;
+            const char *from = of->from + ((size_t)part * of->count + at) * elem;
+            if (!exchange(of, from, is_mine ? of->to + at * elem : NULL, count,
+                          of->kind != ALLGATHER))
+                return;
+        }
+    }
+}
+
+static int queue(collective what, void *stream)
+{
+    static const struct emulated_kernel kernel = {run_collective, sizeof(collective)};
+    void *params[] = {&what};
+    CUresult result =
+        launch((CUfunction)(uintptr_t)&kernel, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL);
+    return result == CUDA_SUCCESS ? NCCL_SUCCESS : INTERNAL_ERROR;
+}
+
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *comm,
+                  void *stream)
+{
+    return op == NCCL_SUM ? queue((collective){comm, ALLREDUCE, type, from, to, count}, stream)
+                          : INVALID_USAGE;
+}
+
+int ncclAllGather(const void *from, void *to, size_t count, int type, void *comm, void *stream)
+{
+    return queue((collective){comm, ALLGATHER, type, from, to, count}, stream);
+}
+
+int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, void *comm,
+                      void *stream)
+{
+    return op == NCCL_SUM ? queue((collective){comm, REDUCESCATTER, type, from, to, count}, stream)
+                          : INVALID_USAGE;
+}
+
+/* ---- what there is not ---- */
+
+static int refuse(void)
+{
+    last_error = "emulated devices have no sends and receives of NCCL's";
+    return INVALID_USAGE;
+}
+
+int ncclGroupStart(void)
+{
+    return refuse();
+}
+
+int ncclGroupEnd(void)
+{
+    return refuse();
+}
+
+int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream)
+{
+    (void)from, (void)count, (void)type, (void)peer, (void)comm, (void)stream;
+    return refuse();
+}
+
+int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *stream)
+{
+    (void)to, (void)count, (void)type, (void)peer, (void)comm, (void)stream;
+    return refuse();
+}
