@@ -26,12 +26,13 @@ BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, const mixed_run *run
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
         if (k >= count)
-            break;
+            continue;
         char *to = sends[k].to + run->shift + at;
+        uint4 unit = unit_settle<Element>(units[k]);
         if (MULTICAST && first + k == 0)
-            unit_push<true>(to, unit_settle<Element>(units[k]));
+            unit_push<true>(to, unit);
         else
-            unit_push<false>(to, unit_settle<Element>(units[k]));
+            unit_push<false>(to, unit);
     }
     return true;
 }
