@@ -36,14 +36,24 @@ int fused_node_number(const fused *f, int inter_tp, int inter_dp)
     return inter_tp + inter_dp * f->grid.inter_tp;
 }
 
+int fused_rank_on(const fused *f, int node)
+{
+    return node * f->grid.local_size + f->grid.local_rank;
+}
+
 int fused_node(const fused *f, int inter_tp, int inter_dp)
 {
-    return fused_node_number(f, inter_tp, inter_dp) * f->grid.local_size + f->grid.local_rank;
+    return fused_rank_on(f, fused_node_number(f, inter_tp, inter_dp));
 }
 
 int fused_block(const fused *f, int local_dp, int inter_dp)
 {
     return local_dp + inter_dp * f->grid.local_dp;
+}
+
+int fused_rows(const fused *f)
+{
+    return f->grid.inter_dp * f->shares;
 }
 
 /* ---- chunks ---- */
@@ -95,7 +105,7 @@ static void lay_out(fused *f)
         at->first = take(at, slots_at_once(f));
         return;
     }
-    int rows = grid->inter_dp * f->shares, adders = f->gathers ? grid->local_tp : grid->local_size;
+    int rows = fused_rows(f), adders = f->gathers ? grid->local_tp : grid->local_size;
     int own_rows = f->gathers ? f->shares : rows, shown_rows = f->gathers ? rows : f->shares;
     bool adds = adders > 1, has_nodes = grid->nodes > 1;
     at->first = take(at, adds ? adders * own_rows : 0);
