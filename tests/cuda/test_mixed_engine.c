@@ -1,356 +1,34 @@
-/* The fused modes of mixed collectives on GPUs, through the module's table. */
-#include <math.h>
+/* The fused modes of mixed collectives on GPUs: call after call, in graphs, long ones, and
+ * failures. */
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/module.h"
-#include "mixed/engine.h"
-#include "mixed/grid.h"
-#include "support/float_reference.h"
-#include "support/gpu_stream.h"
-#include "support/test.h"
-
-#define GUARD 64 /* bytes before and behind every output */
-#define POISON 0xC9
-
-struct case_of {
-    int tp, dp;
-    DLDataType dtype;
-    uint64_t max_bytes;
-    uint64_t timeout_ns;
-    int grid_size, min_num_steps;
-};
-
-struct player {
-    banyan_world *world;
-    int rank, ranks;
-    mixed_engine_setup setup;
-    const mixed_engine_ops *ops;
-    void *engine;
-    banyan_memory *memory;
-    char *parts[16];
-    void *stream;
-    random_state random; /* the same on all ranks */
-    uint64_t more_elems; /* than a call would have */
-};
-
-/* ---- players ---- */
-
-static int node_zero(void *context, int rank)
-{
-    (void)context;
-    (void)rank;
-    return 0;
-}
-
-static void fill_setup(struct player *p, const struct case_of *of)
-{
-    banyan_mixed_options options = BANYAN_MIXED_OPTIONS_INIT;
-    options.local_tp = of->tp;
-    options.local_dp = of->dp;
-    p->setup = (mixed_engine_setup){
-        .dtype = of->dtype,
-        .device = gpu_device_for(p->rank),
-        .grid_size = of->grid_size,
-        .min_block_size = options.min_block_size,
-        .min_num_steps = of->min_num_steps ? of->min_num_steps : options.min_num_steps,
-        .max_bytes = of->max_bytes ? of->max_bytes : 1 << 16,
-        .timeout_ns = of->timeout_ns ? of->timeout_ns : banyan_world_timeout_ns(p->world),
-    };
-    if (p->ranks > 1)
-        p->setup.worlds[MIXED_WORLD] = p->setup.worlds[MIXED_NODE] = p->world;
-    CHECK_OK(grid_resolve(&options, p->rank, p->ranks, node_zero, NULL, &p->setup.grid));
-}
-
-static void use(struct player *p)
-{
-    CHECK_OK(p->ops->use(p->engine, p->parts));
-}
-
-static void enter(struct player *p, banyan_world *world, const struct case_of *of)
-{
-    const module_tables *tables;
-    *p = (struct player){
-        .world = world, .rank = banyan_world_rank(world), .ranks = banyan_world_size(world)};
-    CHECK_OK(module_load("cuda", &tables));
-    p->ops = tables->mixed;
-    fill_setup(p, of);
-    CHECK_OK(p->ops->open(&p->setup, &p->engine));
-    uint64_t room = p->ops->room(p->engine);
-    CHECK((room > 0) == (p->ranks > 1), "%llu bytes", (unsigned long long)room);
-    if (room > 0) {
-        CHECK_OK(banyan_memory_alloc_on(world, p->setup.device, room, &p->memory));
-        for (int i = 0; i < p->ranks; i++) {
-            size_t bytes;
-            CHECK_OK(banyan_memory_peer(p->memory, i, (void **)&p->parts[i], &bytes));
-        }
-    }
-    use(p);
-    p->stream = gpu_stream_create(p->setup.device);
-    p->random = random_from(random_seed() + (uint64_t)of->tp * 64 + (uint64_t)of->dp);
-}
-
-static void leave(struct player *p)
-{
-    gpu_stream_wait(p->setup.device, p->stream);
-    CHECK_OK(banyan_world_barrier(p->world));
-    gpu_stream_destroy(p->setup.device, p->stream);
-    p->ops->close(p->engine);
-    banyan_memory_free(p->memory);
-}
-
-static void check_fine(struct player *p)
-{
-    mixed_report report;
-    p->ops->check(p->engine, &report);
-    CHECK(report.verdict == MIXED_FINE, "rank %d: verdict %d, for rank %d after %.3f s", p->rank,
-          (int)report.verdict, report.rank, (double)report.waited_ns * 1e-9);
-}
-
-/* ---- data ---- */
-
-static float_format format_of(DLDataType dtype)
-{
-    return dtype.bits == 32 ? format_f32 : dtype.code == kDLBfloat ? format_bf16 : format_f16;
-}
-
-/* A rank's element: numbers of like size, and now and then -0, infinities and NaNs. */
-static uint32_t element(DLDataType dtype, int rank, uint64_t seed, uint64_t index)
-{
-    random_state random = random_from(seed * 977 + (uint64_t)rank * 0x9E3779B97F4A7C15u + index);
-    uint64_t word = random_next(&random);
-    float_format format = format_of(dtype);
-    uint32_t sign = (uint32_t)1 << (format.exponent_bits + format.mantissa_bits);
-    uint32_t infinity = ((1u << format.exponent_bits) - 1) << format.mantissa_bits;
-    unsigned kind = word >> 56;
-    if (seed % 7 == 3 || kind < 16)
-        return sign;   /* -0 */
-    if (seed % 7 == 5) /* words that differ little from two -0, or one */
-        return dtype.bits == 32 || index % 2 == 0 ? sign ^ (uint32_t)(index / 2 % 300) : sign;
-    if (kind < 18)
-        return infinity | (kind & 1 ? sign : 0);
-    if (kind < 19)
-        return infinity | 1 | (word & 1 ? sign : 0);
-    double value = ((double)(word & 0xffff) - 32768) / 4096;
-    return format_encode(format, value);
-}
-
-static void put(DLDataType dtype, void *to, uint64_t index, uint32_t bits)
-{
-    if (dtype.bits == 32)
-        ((uint32_t *)to)[index] = bits;
-    else
-        ((uint16_t *)to)[index] = (uint16_t)bits;
-}
-
-static uint32_t get(DLDataType dtype, const void *from, uint64_t index)
-{
-    return dtype.bits == 32 ? ((const uint32_t *)from)[index] : ((const uint16_t *)from)[index];
-}
-
-/* ---- calls ---- */
-
-struct one_call {
-    mixed_call call;
-    uint64_t seed;
-    uint64_t input_bytes, output_bytes;
-    char *input_memory, *output_memory;
-};
-
-static uint64_t skew(struct player *p)
-{
-    return random_between(&p->random, 0, 2) == 0
-               ? (uint64_t)random_between(&p->random, 0, 7) * p->setup.dtype.bits / 8
-               : 0;
-}
-
-static banyan_mixed_op choose_op(struct player *p)
-{
-    const banyan_mixed_grid *grid = &p->setup.grid;
-    bool second = random_between(&p->random, 0, 1) == 1;
-    if (grid->dp == 1)
-        return BANYAN_MIXED_ALLREDUCE;
-    if (grid->tp == 1)
-        return second ? BANYAN_MIXED_ALLGATHER : BANYAN_MIXED_REDUCESCATTER;
-    return second ? BANYAN_MIXED_ALLREDUCE_ALLGATHER : BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-}
-
-static void fill_input(const struct player *p, const struct one_call *c)
-{
-    uint64_t elems = mixed_input_elems(c->call.op, c->call.elems, p->setup.grid.dp);
-    char *values = malloc(c->input_bytes);
-    CHECK(values);
-    for (uint64_t i = 0; i < elems; i++)
-        put(p->setup.dtype, values, i, element(p->setup.dtype, p->rank, c->seed, i));
-    gpu_copy((void *)c->call.input, values, c->input_bytes);
-    free(values);
-}
-
-/* The same on all ranks, but for where input and output lie. */
-static void make_call(struct player *p, uint64_t most_elems, struct one_call *c)
-{
-    int dp = p->setup.grid.dp;
-    uint64_t elem_bytes = p->setup.dtype.bits / 8u;
-    char reason[128];
-    *c = (struct one_call){.seed = random_next(&p->random) >> 20};
-    c->call.op = choose_op(p);
-    bool small = random_between(&p->random, 0, 2) == 0;
-    c->call.elems = (uint64_t)random_between(&p->random, 1, small ? 40 : (int64_t)most_elems);
-    c->call.elems += p->more_elems;
-    if (random_between(&p->random, 0, 1) == 0)
-        c->call.elems = (c->call.elems + 15) / 16 * 16;
-    c->call.mode = BANYAN_MIXED_FEWEST_WAITS;
-    if (random_between(&p->random, 0, 1) == 1 &&
-        p->ops->has(p->engine, c->call.op, BANYAN_MIXED_FEWEST_LOCAL_BYTES, reason, sizeof reason))
-        c->call.mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES;
-    c->input_bytes = mixed_input_elems(c->call.op, c->call.elems, dp) * elem_bytes;
-    c->output_bytes = mixed_output_elems(c->call.op, c->call.elems, dp) * elem_bytes;
-    CHECK_OK(gpu_memory()->alloc(p->setup.device.device_id, c->input_bytes + GUARD,
-                                 (void **)&c->input_memory));
-    CHECK_OK(gpu_memory()->alloc(p->setup.device.device_id, c->output_bytes + 3 * GUARD,
-                                 (void **)&c->output_memory));
-    c->call.input = c->input_memory + skew(p) * (uint64_t)(p->rank % 2 + 1) % GUARD;
-    c->call.output = c->output_memory + GUARD + skew(p) * (uint64_t)(p->rank % 3 + 1) % GUARD;
-    fill_input(p, c);
-    gpu_fill(c->output_memory, POISON, c->output_bytes + 3 * GUARD);
-}
-
-static void free_call(const struct player *p, const struct one_call *c)
-{
-    gpu_memory()->free(p->setup.device.device_id, c->input_memory);
-    gpu_memory()->free(p->setup.device.device_id, c->output_memory);
-}
-
-static banyan_status run(struct player *p, const struct one_call *c)
-{
-    return p->ops->run(p->engine, &c->call, p->stream);
-}
-
-/* ---- what must come out ---- */
-
-struct expected {
-    double sum, magnitude;
-};
-
-static struct expected sum_over(const struct player *p, const struct one_call *c, int first,
-                                int count, uint64_t index)
-{
-    struct expected of = {0};
-    for (int r = first; r < first + count; r++) {
-        double value =
-            format_decode(format_of(p->setup.dtype), element(p->setup.dtype, r, c->seed, index));
-        of.sum += value;
-        of.magnitude += fabs(value);
-    }
-    return of;
-}
-
-/* Of an output's element: the sum that it must be. Ranks of one tensor-parallel group stand side by
- * side. */
-static struct expected expect(const struct player *p, const struct one_call *c, uint64_t index)
-{
-    const banyan_mixed_grid *grid = &p->setup.grid;
-    uint64_t elems = c->call.elems;
-    switch (c->call.op) {
-    case BANYAN_MIXED_REDUCESCATTER:
-    case BANYAN_MIXED_REDUCESCATTER_ALLREDUCE:
-        return sum_over(p, c, 0, p->ranks, (uint64_t)grid->dp_index * elems + index);
-    default:
-        return sum_over(p, c, (int)(index / elems) * grid->tp, grid->tp, index % elems);
-    }
-}
-
-static void check_sum(const struct player *p, const struct one_call *c, uint64_t index,
-                      uint32_t bits)
-{
-    float_format format = format_of(p->setup.dtype);
-    struct expected of = expect(p, c, index);
-    double got = format_decode(format, bits);
-    double most = ldexp(fabs(of.sum), -format.mantissa_bits) + ldexp(of.magnitude, -20) +
-                  (format.mantissa_bits == 10 ? ldexp(1, -24) : 0);
-    bool right = isnan(of.sum)   ? isnan(got)
-                 : isinf(of.sum) ? got == of.sum
-                                 : fabs(got - of.sum) <= most;
-    CHECK(right, "rank %d: %s, %s, %llu elements: element %llu is %g (%#x), not %g", p->rank,
-          banyan_mixed_op_name(c->call.op), banyan_mixed_mode_name(c->call.mode),
-          (unsigned long long)c->call.elems, (unsigned long long)index, got, bits, of.sum);
-}
-
-static void check_gathered(const struct player *p, const struct one_call *c, uint64_t index,
-                           uint32_t bits)
-{
-    uint64_t elems = c->call.elems;
-    uint32_t wanted = element(p->setup.dtype, (int)(index / elems), c->seed, index % elems);
-    CHECK(bits == wanted, "rank %d: allgather of %llu elements: element %llu is %#x, not %#x",
-          p->rank, (unsigned long long)elems, (unsigned long long)index, bits, wanted);
-}
-
-static void check_guards(const struct player *p, const struct one_call *c, const char *memory)
-{
-    uint64_t begin = (uint64_t)((char *)c->call.output - c->output_memory);
-    uint64_t end = begin + c->output_bytes, all = c->output_bytes + 3 * GUARD;
-    for (uint64_t i = 0; i < all; i++) {
-        if (i == begin)
-            i = end;
-        CHECK((unsigned char)memory[i] == POISON,
-              "rank %d: %s, %s, %llu elements: byte %lld of the output was written", p->rank,
-              banyan_mixed_op_name(c->call.op), banyan_mixed_mode_name(c->call.mode),
-              (unsigned long long)c->call.elems, (long long)i - (long long)begin);
-    }
-}
-
-static uint64_t digest(const char *bytes, uint64_t count)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (uint64_t i = 0; i < count; i++)
-        hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
-    return hash;
-}
-
-/* Whoever has the same output has the same bits. */
-static void check_equal(const struct player *p, const struct one_call *c, uint64_t mine)
-{
-    const banyan_mixed_grid *grid = &p->setup.grid;
-    bool by_dp = c->call.op == BANYAN_MIXED_REDUCESCATTER ||
-                 c->call.op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-    uint64_t all[16];
-    CHECK_OK(banyan_world_allgather(p->world, &mine, sizeof mine, all));
-    for (int r = 0; r < p->ranks; r++) {
-        if (!by_dp || r / grid->tp == grid->dp_index)
-            CHECK(all[r] == mine, "ranks %d and %d differ after %s, %s of %llu elements", p->rank,
-                  r, banyan_mixed_op_name(c->call.op), banyan_mixed_mode_name(c->call.mode),
-                  (unsigned long long)c->call.elems);
-    }
-}
-
-static void check_call(const struct player *p, const struct one_call *c)
-{
-    DLDataType dtype = p->setup.dtype;
-    uint64_t elems = mixed_output_elems(c->call.op, c->call.elems, p->setup.grid.dp);
-    char *memory = gpu_read(c->output_memory, c->output_bytes + 3 * GUARD);
-    char *values = malloc(c->output_bytes);
-    CHECK(values);
-    memcpy(values, memory + ((char *)c->call.output - c->output_memory), c->output_bytes);
-    for (uint64_t i = 0; i < elems; i++)
-        (c->call.op == BANYAN_MIXED_ALLGATHER ? check_gathered : check_sum)(p, c, i,
-                                                                            get(dtype, values, i));
-    check_guards(p, c, memory);
-    check_equal(p, c, digest(values, c->output_bytes));
-    free(values);
-    free(memory);
-}
-
-/* ---- one after another ---- */
+#include "core/array.h"
+#include "cuda/mixed_player.h"
 
 #define CALLS 12
 #define GRAPHS 3
+#define RANKS_MOST 8
+
+/* ---- one after another ---- */
+
+/* What is added up goes where it comes from. */
+static void put_in_place(struct one_call *c)
+{
+    char *copy = gpu_read(c->call.input, c->input_bytes);
+    gpu_copy(c->call.output, copy, c->input_bytes);
+    c->call.input = c->call.output;
+    free(copy);
+}
 
 static void run_calls(struct player *p, uint64_t most_elems)
 {
     struct one_call calls[CALLS];
-    for (int i = 0; i < CALLS; i++)
+    for (int i = 0; i < CALLS; i++) {
         make_call(p, most_elems, &calls[i]);
+        if (calls[i].call.op == BANYAN_MIXED_ALLREDUCE && i % 3 == 0)
+            put_in_place(&calls[i]);
+    }
     for (int i = 0; i < CALLS; i++)
         CHECK_OK(run(p, &calls[i]));
     gpu_stream_wait(p->setup.device, p->stream);
@@ -391,197 +69,204 @@ static void run_graphs(struct player *p, uint64_t most_elems)
         free_call(p, &calls[i]);
 }
 
-static void run_case(banyan_world *world, void *context)
+static void run_calls_and_graphs(struct player *p)
 {
-    struct player p;
-    enter(&p, world, context);
-    run_calls(&p, 3000);
-    run_graphs(&p, 3000);
-    leave(&p);
+    run_calls(p, 3000);
+    run_graphs(p, 3000);
+}
+
+/* ---- cases ---- */
+
+/* Those of as many ranks share a world, which takes real GPUs long to open. */
+typedef struct stage {
+    struct case_of of;
+    void (*play)(struct player *p);
+} stage;
+typedef ARRAY(stage) stage_list;
+
+static void run_stages(banyan_world *world, void *context)
+{
+    const stage_list *stages = context;
+    for (size_t i = 0; i < stages->count; i++) {
+        const stage *at = &stages->data[i];
+        struct player p;
+        if (at->of.tp * at->of.dp != banyan_world_size(world))
+            continue;
+        enter(&p, world, &at->of);
+        at->play(&p);
+        leave(&p);
+    }
+}
+
+/* And frees them. */
+static void run_all(stage_list *stages)
+{
+    for (int ranks = 1; ranks <= RANKS_MOST; ranks++) {
+        bool any = false;
+        for (size_t i = 0; i < stages->count; i++)
+            any |= stages->data[i].of.tp * stages->data[i].of.dp == ranks;
+        if (any)
+            ranks_run(ranks, run_stages, stages);
+    }
+    array_free(stages);
+}
+
+static void add(stage_list *stages, struct case_of of, void (*play)(struct player *p))
+{
+    CHECK(array_push(stages, (stage){of, play}));
 }
 
 static const DLDataType dtypes[] = {{kDLBfloat, 16, 1}, {kDLFloat, 16, 1}, {kDLFloat, 32, 1}};
 static const int grids[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 4}};
 
+static struct case_of case_on(const int *grid, size_t dtype)
+{
+    return (struct case_of){.tp = grid[0], .dp = grid[1], .dtype = dtypes[dtype % 3]};
+}
+
 static void calls_and_graphs_follow_each_other_on_every_grid(void **state)
 {
+    stage_list stages = {0};
     (void)state;
-    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
-        for (int d = 0; d < 3; d++) {
-            if (d != (int)g % 3 && !gpu_worlds_are_cheap())
-                continue;
-            struct case_of of = {.tp = grids[g][0], .dp = grids[g][1], .dtype = dtypes[d]};
-            ranks_run(of.tp * of.dp, run_case, &of);
-        }
-    }
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++)
+        for (size_t d = 0; d < 3; d++)
+            add(&stages, case_on(grids[g], d), run_calls_and_graphs);
+    run_all(&stages);
 }
 
 /* More ranks than a thread awaits at a time; on hardware they would take turns on GPUs. */
 static void ranks_may_be_many(void **state)
 {
-    (void)state;
     static const int many[][2] = {{5, 1}, {3, 2}, {2, 3}, {1, 6}, {4, 2}};
+    stage_list stages = {0};
+    (void)state;
     if (!gpu_worlds_are_cheap())
         skip();
-    for (size_t g = 0; g < sizeof many / sizeof *many; g++) {
-        struct case_of of = {.tp = many[g][0], .dp = many[g][1], .dtype = dtypes[g % 3]};
-        ranks_run(of.tp * of.dp, run_case, &of);
-    }
+    for (size_t g = 0; g < sizeof many / sizeof *many; g++)
+        add(&stages, case_on(many[g], g), run_calls_and_graphs);
+    run_all(&stages);
 }
 
 static void ranks_may_be_threads(void **state)
 {
+    stage_list stages = {0};
     (void)state;
-    struct case_of of = {.tp = 2, .dp = 2, .dtype = dtypes[0]};
-    ranks_run_threads(4, run_case, &of);
+    add(&stages, (struct case_of){.tp = 2, .dp = 2, .dtype = dtypes[0]}, run_calls_and_graphs);
+    ranks_run_threads(4, run_stages, &stages);
+    array_free(&stages);
 }
 
 /* ---- sizes ---- */
 
-static void run_long(banyan_world *world, void *context)
+static void run_long(struct player *p)
 {
-    struct player p;
-    enter(&p, world, context);
-    run_calls(&p, gpu_is_emulated() ? 20000 : 400000);
-    leave(&p);
-}
-
-static void long_messages_take_several_launches(void **state)
-{
-    (void)state;
-    struct case_of mixed = {.tp = 2, .dp = 2, .dtype = dtypes[0], .max_bytes = 4096};
-    struct case_of data = {.tp = 1, .dp = 3, .dtype = dtypes[2], .max_bytes = 4096};
-    ranks_run(4, run_long, &mixed);
-    ranks_run(3, run_long, &data);
-}
-
-static void all_thread_blocks_take_part_in_long_messages(void **state)
-{
-    (void)state;
-    struct case_of mixed = {.tp = 2, .dp = 2, .dtype = dtypes[0], .max_bytes = 1 << 22};
-    struct case_of data = {.tp = 1, .dp = 2, .dtype = dtypes[0], .max_bytes = 1 << 22};
-    mixed.min_num_steps = data.min_num_steps = 1;
-    ranks_run(4, run_long, &mixed);
-    data.grid_size = 3;
-    ranks_run(2, run_long, &data);
-}
-
-/* Each thread goes through many rounds. */
-static void few_threads_carry_long_messages(void **state)
-{
-    (void)state;
-    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
-        struct case_of of = {.tp = grids[g][0], .dp = grids[g][1], .dtype = dtypes[g % 3]};
-        of.max_bytes = 1 << 20;
-        of.grid_size = 1;
-        if (of.tp > 1 && (of.dp > 1 || gpu_worlds_are_cheap()))
-            ranks_run(of.tp * of.dp, run_long, &of);
-    }
-}
-
-static void run_in_place(banyan_world *world, void *context)
-{
-    struct player p;
-    enter(&p, world, context);
-    for (int turn = 0; turn < 8; turn++) {
-        struct one_call c;
-        make_call(&p, 2000, &c);
-        char *copy = gpu_read(c.call.input, c.input_bytes);
-        gpu_copy(c.call.output, copy, c.input_bytes);
-        c.call.input = c.call.output;
-        CHECK_OK(run(&p, &c));
-        gpu_stream_wait(p.setup.device, p.stream);
-        check_fine(&p);
-        check_call(&p, &c);
-        free(copy);
-        free_call(&p, &c);
-    }
-    leave(&p);
+    run_calls(p, gpu_is_emulated() ? 20000 : 400000);
 }
 
 /* More than packets are for. */
-static void run_gathers(banyan_world *world, void *context)
+static void run_gathers(struct player *p)
 {
-    struct player p;
-    enter(&p, world, context);
-    p.more_elems = (130 << 10) / (p.setup.dtype.bits / 8u);
+    p->more_elems = (130 << 10) / (p->setup.dtype.bits / 8u);
     for (int i = 0; i < 3; i++) {
         struct one_call c;
         do
-            make_call(&p, 3000, &c);
-        while (c.call.op != BANYAN_MIXED_ALLGATHER && (free_call(&p, &c), true));
+            make_call(p, 3000, &c);
+        while (c.call.op != BANYAN_MIXED_ALLGATHER && (free_call(p, &c), true));
         c.seed = c.seed / 7 * 7 + (uint64_t)(5 - 2 * i); /* as element has it: 5, 3, 1 */
-        fill_input(&p, &c);
+        fill_input(p, &c);
         for (int turn = 0; turn < 2; turn++)
-            CHECK_OK(run(&p, &c));
-        gpu_stream_wait(p.setup.device, p.stream);
-        check_fine(&p);
-        check_call(&p, &c);
-        free_call(&p, &c);
+            CHECK_OK(run(p, &c));
+        gpu_stream_wait(p->setup.device, p->stream);
+        check_fine(p);
+        check_call(p, &c);
+        free_call(p, &c);
     }
-    leave(&p);
 }
 
-static void long_messages_are_gathered_bit_by_bit(void **state)
+static void add_few_threads(stage_list *stages)
 {
-    (void)state;
-    struct case_of of = {.tp = 1, .dp = 3, .dtype = dtypes[2], .max_bytes = 1 << 20};
-    ranks_run(3, run_gathers, &of);
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        struct case_of of = case_on(grids[g], g);
+        of.max_bytes = 1 << 20;
+        of.grid_size = 1; /* each thread goes through many rounds */
+        if (of.tp > 1)
+            add(stages, of, run_long);
+    }
 }
 
-static void an_all_reduce_may_be_in_place(void **state)
+static void long_messages_are_right_whatever_carries_them(void **state)
 {
+    struct case_of cut = {.tp = 2, .dp = 2, .dtype = dtypes[0], .max_bytes = 4096};
+    struct case_of cut_data = {.tp = 1, .dp = 3, .dtype = dtypes[2], .max_bytes = 4096};
+    struct case_of wide = {
+        .tp = 2, .dp = 2, .dtype = dtypes[0], .max_bytes = 1 << 22, .min_num_steps = 1};
+    struct case_of three_blocks = {.tp = 1,
+                                   .dp = 2,
+                                   .dtype = dtypes[0],
+                                   .max_bytes = 1 << 22,
+                                   .min_num_steps = 1,
+                                   .grid_size = 3};
+    struct case_of gathered = {.tp = 1, .dp = 3, .dtype = dtypes[2], .max_bytes = 1 << 20};
+    stage_list stages = {0};
     (void)state;
-    struct case_of of = {.tp = 4, .dp = 1, .dtype = dtypes[1]};
-    ranks_run(4, run_in_place, &of);
+    add(&stages, cut, run_long);
+    add(&stages, cut_data, run_long);
+    add(&stages, wide, run_long);
+    add(&stages, three_blocks, run_long);
+    add_few_threads(&stages);
+    add(&stages, gathered, run_gathers);
+    run_all(&stages);
 }
 
 /* ---- failures ---- */
 
-static void run_late(banyan_world *world, void *context)
+/* The others' runs end, and later ones do nothing. */
+static void run_without_rank_two(struct player *p, const struct one_call *c)
 {
-    struct player p;
-    enter(&p, world, context);
+    mixed_report report;
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(run(p, c));
+    gpu_stream_wait(p->setup.device, p->stream);
+    p->ops->check(p->engine, &report);
+    CHECK(report.verdict == MIXED_LATE, "verdict %d", (int)report.verdict);
+    CHECK(report.op == c->call.op && report.mode == c->call.mode);
+    CHECK(report.waited_ns >= 900000000 && report.waited_ns < 20000000000, "waited %llu ns",
+          (unsigned long long)report.waited_ns);
+    CHECK(report.rank >= 0 && report.rank < p->ranks && report.rank != p->rank, "for rank %d",
+          report.rank);
+    if (c->call.mode == BANYAN_MIXED_FEWEST_WAITS)
+        CHECK(report.rank == 2, "for rank %d", report.rank);
+    gpu_fill(c->output_memory, POISON, c->output_bytes + 3 * GUARD);
+    CHECK_OK(run(p, c));
+    gpu_stream_wait(p->setup.device, p->stream);
+    char *memory = gpu_read(c->output_memory, c->output_bytes + 3 * GUARD);
+    for (uint64_t i = 0; i < c->output_bytes + 3 * GUARD; i++)
+        CHECK((unsigned char)memory[i] == POISON, "byte %llu", (unsigned long long)i);
+    free(memory);
+}
+
+static void run_late(struct player *p)
+{
     struct one_call c;
-    make_call(&p, 500, &c);
-    if (p.rank != 2) {
-        mixed_report report;
-        for (int i = 0; i < 3; i++)
-            CHECK_OK(run(&p, &c));
-        gpu_stream_wait(p.setup.device, p.stream);
-        p.ops->check(p.engine, &report);
-        CHECK(report.verdict == MIXED_LATE, "verdict %d", (int)report.verdict);
-        CHECK(report.op == c.call.op && report.mode == c.call.mode);
-        CHECK(report.waited_ns >= 900000000 && report.waited_ns < 20000000000, "waited %llu ns",
-              (unsigned long long)report.waited_ns);
-        CHECK(report.rank >= 0 && report.rank < p.ranks && report.rank != p.rank, "for rank %d",
-              report.rank);
-        if (c.call.mode == BANYAN_MIXED_FEWEST_WAITS)
-            CHECK(report.rank == 2, "for rank %d", report.rank);
-        gpu_fill(c.output_memory, POISON, c.output_bytes + 3 * GUARD);
-        CHECK_OK(run(&p, &c)); /* does nothing */
-        gpu_stream_wait(p.setup.device, p.stream);
-        char *memory = gpu_read(c.output_memory, c.output_bytes + 3 * GUARD);
-        for (uint64_t i = 0; i < c.output_bytes + 3 * GUARD; i++)
-            CHECK((unsigned char)memory[i] == POISON, "byte %llu", (unsigned long long)i);
-        free(memory);
-    }
-    CHECK_OK(banyan_world_barrier(world));
-    p.setup.timeout_ns = banyan_world_timeout_ns(world);
-    use(&p);
-    free_call(&p, &c);
-    run_calls(&p, 500);
-    leave(&p);
+    make_call(p, 500, &c);
+    if (p->rank != 2)
+        run_without_rank_two(p, &c);
+    CHECK_OK(banyan_world_barrier(p->world));
+    p->setup.timeout_ns = banyan_world_timeout_ns(p->world);
+    use(p);
+    free_call(p, &c);
+    run_calls(p, 500);
 }
 
 static void a_late_peer_ends_runs_until_the_memory_is_used_anew(void **state)
 {
+    stage_list stages = {0};
     (void)state;
-    struct case_of of = {.tp = 2, .dp = 2, .dtype = dtypes[0], .timeout_ns = 1000000000};
-    ranks_run(4, run_late, &of);
-    struct case_of data = {.tp = 1, .dp = 4, .dtype = dtypes[0], .timeout_ns = 1000000000};
-    if (gpu_worlds_are_cheap())
-        ranks_run(4, run_late, &data);
+    for (int tp = 2; tp >= 1; tp--)
+        add(&stages,
+            (struct case_of){.tp = tp, .dp = 4 / tp, .dtype = dtypes[0], .timeout_ns = 1000000000},
+            run_late);
+    run_all(&stages);
 }
 
 /* Rank 1 dies while rank 0's kernel waits for it. */
@@ -611,10 +296,7 @@ static void a_dead_peer_ends_runs(void **state)
 {
     (void)state;
     struct case_of of = {.tp = 2, .dp = 1, .dtype = dtypes[0]};
-    int statuses[2];
-    ranks_fork(2, die, &of, statuses);
-    assert_int_equal(statuses[0], 0);
-    assert_true(WIFSIGNALED(statuses[1]));
+    ranks_fork_and_lose_one(die, &of);
 }
 
 /* A name, or a part of it with *, runs those alone. */
@@ -626,11 +308,7 @@ int main(int argc, char **argv)
     random_seed(); /* one for all ranks */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_and_graphs_follow_each_other_on_every_grid),
-        cmocka_unit_test(long_messages_take_several_launches),
-        cmocka_unit_test(all_thread_blocks_take_part_in_long_messages),
-        cmocka_unit_test(few_threads_carry_long_messages),
-        cmocka_unit_test(long_messages_are_gathered_bit_by_bit),
-        cmocka_unit_test(an_all_reduce_may_be_in_place),
+        cmocka_unit_test(long_messages_are_right_whatever_carries_them),
         cmocka_unit_test(a_late_peer_ends_runs_until_the_memory_is_used_anew),
         cmocka_unit_test(a_dead_peer_ends_runs),
         cmocka_unit_test(ranks_may_be_threads),
