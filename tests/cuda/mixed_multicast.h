@@ -5,8 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "cuda/gpu_mixed.h"
 #include "cuda/gpu_multicast.h"
-#include "mixed/mixed_check.h"
 #include "mixed/modes.h"
 
 #define ELEMS_MOST 6000
@@ -21,25 +21,14 @@ typedef struct series {
     int block_size;                 /* threads at most; 0: the default */
 } series;
 
-static inline void open_case(mixed_case *c, banyan_world *world, const series *of, DLDataType dtype)
+static inline void enter(mixed_case *c, banyan_world *world, const series *of, DLDataType dtype)
 {
     banyan_mixed_options options = options_of(&of->sizes, dtype);
-    *c = (mixed_case){.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    options.device = c->device;
     options.max_bytes = of->max_bytes ? of->max_bytes : MOST_BYTES;
     options.max_block_size = of->block_size;
     if (of->block_size)
         options.min_block_size = of->block_size;
-    c->stream = gpu_stream_create(c->device);
-    case_open(c, &options, of->elems_most ? of->elems_most : ELEMS_MOST);
-}
-
-static inline void close_case(mixed_case *c)
-{
-    void *stream = c->stream;
-    DLDevice device = c->device;
-    case_close(c);
-    gpu_stream_destroy(device, stream);
+    gpu_case_open(c, world, options, of->elems_most ? of->elems_most : ELEMS_MOST);
 }
 
 static inline bool is_valid(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode mode)
@@ -60,6 +49,9 @@ static inline void wait_and_check(mixed_case *c, const mixed_one *call)
 }
 
 /* ---- in both ways ---- */
+
+#define KINDS 3
+static const data_kind kinds[KINDS] = {DATA_WHOLE, DATA_RANDOM, DATA_SPECIAL};
 
 static inline banyan_mixed_mode by_multicast(banyan_mixed_mode mode)
 {
@@ -119,7 +111,7 @@ static inline void run_autotuned(banyan_world *world, void *context)
     banyan_mixed_op ops[BANYAN_MIXED_OPS];
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, of, BANYAN_BF16);
+    enter(&c, world, of, BANYAN_BF16);
     CHECK_OK(banyan_mixed_run_autotune(c.mixed));
     CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t i = 0; i < count; i++) {
@@ -134,7 +126,7 @@ static inline void run_autotuned(banyan_world *world, void *context)
         mixed_one call = {.op = ops[i], .mode = BANYAN_MIXED_AUTO, .rows = 5, .row_elems = 101};
         case_run(&c, &call);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 /* ---- call after call ---- */
@@ -162,7 +154,7 @@ static inline void run_series(banyan_world *world, void *context)
     mixed_case c;
     if (!of->threads)
         begin(&all_have_it);
-    open_case(&c, world, of, draw_dtype(&random));
+    enter(&c, world, of, draw_dtype(&random));
     for (int i = 0; i < of->calls; i++) {
         mixed_one call = draw_call(&c, &random, (of->elems_most ? of->elems_most : ELEMS_MOST) / 4);
         run_anywhere(&c, &own, &call);
@@ -170,22 +162,7 @@ static inline void run_series(banyan_world *world, void *context)
         others += mode_is_fused(call.mode) && !mode_is_multicast(call.mode);
     }
     CHECK(cast > 0 && others > 0, "%d by multicast, %d by unicast", cast, others);
-    close_case(&c);
-}
-
-static inline void capture(mixed_case *c, const mixed_one *call, void **graph)
-{
-    case_run(c, call);
-    gpu_capture_begin(c->device, c->stream);
-    CHECK_OK(case_call(c, call));
-    *graph = gpu_capture_end(c->device, c->stream);
-}
-
-static inline void play(mixed_case *c, const mixed_one *call, void *graph)
-{
-    case_fill(c, call);
-    gpu_graph_launch(c->device, graph, c->stream);
-    wait_and_check(c, call);
+    gpu_case_close(&c);
 }
 
 /* ---- late and dead peers ---- */
@@ -202,7 +179,7 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(2500000000));
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, &late->of, BANYAN_BF16);
+    enter(&c, world, &late->of, BANYAN_BF16);
     case_run(&c, &late->call);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1) {
@@ -225,7 +202,7 @@ static inline void die(int rank, int count, const banyan_unique_id *id, void *co
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(30000000000));
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, &late->of, BANYAN_F32);
+    enter(&c, world, &late->of, BANYAN_F32);
     case_run(&c, &late->call);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1)

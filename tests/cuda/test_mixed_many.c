@@ -36,13 +36,13 @@ static void run_grid(banyan_world *world, void *context)
     size_t count;
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, of, draw_dtype(&random));
+    enter(&c, world, of, draw_dtype(&random));
     CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t i = 0; i < count; i++) {
         check_modes(&c, ops[i]);
         run_op(&c, &random, ops[i]);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void run_grids(const grid_sizes *grids, size_t count)

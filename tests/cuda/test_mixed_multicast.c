@@ -16,9 +16,8 @@ static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
           "%s", banyan_mixed_op_name(op));
     CHECK(!is_valid(c, op, BANYAN_MIXED_FEWEST_BYTES_MULTICAST), "inter_tp is 1");
     check_defaults(c, op);
-    for (int i = 0; i < 8; i++) {
-        mixed_one call = {
-            .op = op, .mode = modes[i % 2], .kind = i % 4 < 2 ? DATA_WHOLE : DATA_RANDOM};
+    for (int i = 0; i < 2 * KINDS; i++) {
+        mixed_one call = {.op = op, .mode = modes[i % 2], .kind = kinds[i / 2]};
         draw_size(random, ELEMS_MOST, &call);
         if (is_valid(c, op, call.mode))
             compare(c, call);
@@ -33,11 +32,11 @@ static void run_all_ops(banyan_world *world, void *context)
     size_t count;
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, of, draw_dtype(&random));
+    enter(&c, world, of, draw_dtype(&random));
     CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t i = 0; i < count; i++)
         run_op(&c, &random, ops[i]);
-    close_case(&c);
+    gpu_case_close(&c);
     CHECK(logged[0] == '\0', "%s", logged);
 }
 
@@ -74,7 +73,7 @@ static void gather_much(banyan_world *world, void *context)
     static const uint64_t elems[] = {280000, 270001, 262145, 90};
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, context, BANYAN_F16);
+    enter(&c, world, context, BANYAN_F16);
     for (size_t i = 0; i < sizeof elems / sizeof *elems; i++) {
         mixed_one call = {.op = BANYAN_MIXED_ALLGATHER,
                           .mode = BANYAN_MIXED_FEWEST_WAITS,
@@ -82,7 +81,7 @@ static void gather_much(banyan_world *world, void *context)
                           .row_elems = elems[i]};
         compare(&c, call);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void long_messages_are_gathered_in_chunks(void **state)
@@ -116,7 +115,7 @@ static void gather_bits(banyan_world *world, void *context)
     uint16_t *input = malloc(elems[1] * sizeof *input);
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, context, BANYAN_BF16);
+    enter(&c, world, context, BANYAN_BF16);
     for (uint64_t i = 0; i < elems[1]; i++)
         input[i] = half_of(rank, i);
     for (int turn = 0; turn < 8; turn++) {
@@ -132,7 +131,7 @@ static void gather_bits(banyan_world *world, void *context)
                   turn, (unsigned long long)i, got[i]);
     }
     free(input);
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void sum_negative_zeros(banyan_world *world, void *context)
@@ -142,7 +141,7 @@ static void sum_negative_zeros(banyan_world *world, void *context)
     uint16_t input[999];
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, context, BANYAN_F16);
+    enter(&c, world, context, BANYAN_F16);
     for (size_t i = 0; i < sizeof input / sizeof *input; i++)
         input[i] = 0x8000;
     for (int turn = 0; turn < 8; turn++) {
@@ -155,7 +154,7 @@ static void sum_negative_zeros(banyan_world *world, void *context)
         for (uint64_t i = 0; i < call.row_elems; i++)
             CHECK(got[i] == 0, "turn %d, element %llu: %#x", turn, (unsigned long long)i, got[i]);
     }
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void negative_zeros_are_gathered_and_count_as_zero_in_sums(void **state)
@@ -201,7 +200,7 @@ static void run_some(mixed_case *c, random_state *random, const mixed_one *calls
         size_t drawn = (size_t)random_between(random, 0, GRAPHS);
         mixed_one call = draw_call(c, random, ELEMS_MOST / 4);
         if (drawn < GRAPHS)
-            play(c, &calls[drawn], graphs[drawn]);
+            gpu_case_replay(c, &calls[drawn], graphs[drawn]);
         else
             case_run(c, &call);
     }
@@ -222,11 +221,12 @@ static void run_graphs(banyan_world *world, void *context)
     void *graphs[GRAPHS];
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, of, BANYAN_BF16);
+    enter(&c, world, of, BANYAN_BF16);
     for (int i = 0; i < GRAPHS; i++) {
         calls[i] = (mixed_one){.op = ops[i], .mode = modes[i], .kind = DATA_RANDOM};
         draw_size(&random, ELEMS_MOST / 4, &calls[i]);
-        capture(&c, &calls[i], &graphs[i]);
+        case_run(&c, &calls[i]);
+        graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
     for (int round = 0; round < 3; round++) {
         uint64_t before = accesses(world);
@@ -239,7 +239,7 @@ static void run_graphs(banyan_world *world, void *context)
     }
     for (int i = 0; i < GRAPHS; i++)
         gpu_graph_destroy(c.device, graphs[i]);
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void graphs_stay_valid_when_memory_was_given_back(void **state)
@@ -266,19 +266,20 @@ static void resume_elsewhere(banyan_world *world, void *context)
     void *graph;
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, now, context, BANYAN_F32);
+    enter(&c, now, context, BANYAN_F32);
     call.mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
-    capture(&c, &call, &graph);
+    case_run(&c, &call);
+    graph = gpu_case_capture(&c, &call);
     for (int round = 0; round < 2; round++) {
         CHECK_OK(banyan_mixed_suspend(c.mixed));
         CHECK_OK(banyan_world_close(now));
         c.world = now = world_like(world);
         CHECK_OK(banyan_mixed_resume(c.mixed, now));
-        play(&c, &call, graph);
+        gpu_case_replay(&c, &call, graph);
         compare(&c, (mixed_one){call.op, BANYAN_MIXED_FEWEST_WAITS, DATA_RANDOM, 7, 300, false});
     }
     gpu_graph_destroy(c.device, graph);
-    close_case(&c);
+    gpu_case_close(&c);
     CHECK_OK(banyan_world_close(now));
 }
 
@@ -345,7 +346,7 @@ static void run_without(banyan_world *world, void *context)
                             : of->why);
         }
     }
-    close_case(&c);
+    gpu_case_close(&c);
     CHECK(accesses(world) == 0);
     CHECK(of->calls || calls() == 0, "%llu calls", (unsigned long long)calls());
     CHECK(of->settings[rank == 1].banyan || calls() == 0, "asked for on rank %d", rank);

@@ -15,9 +15,9 @@ static const char nvshmem_way[] = "BANYAN_MIXED_NVSHMEM";
 static void compare_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
     check_defaults(c, op);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 3 * KINDS; i++) {
         banyan_mixed_mode mode = (banyan_mixed_mode)(BANYAN_MIXED_FEWEST_WAITS + i % 3);
-        mixed_one call = {.op = op, .mode = mode, .kind = i < 3 ? DATA_WHOLE : DATA_RANDOM};
+        mixed_one call = {.op = op, .mode = mode, .kind = kinds[i / 3]};
         draw_size(random, ELEMS_MOST, &call);
         CHECK(is_valid(c, op, by_multicast(mode)) == is_valid(c, op, mode), "%s",
               banyan_mixed_mode_name(mode));
@@ -32,11 +32,11 @@ static void compare_grid(banyan_world *world, const series *of)
     banyan_mixed_op ops[BANYAN_MIXED_OPS];
     size_t count;
     mixed_case c;
-    open_case(&c, world, of, draw_dtype(&random));
+    enter(&c, world, of, draw_dtype(&random));
     CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t i = 0; i < count; i++)
         compare_op(&c, &random, ops[i]);
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 /* Of many ranks some, by `calls` of 8. */
@@ -109,25 +109,26 @@ static void run_graphs(banyan_world *world, void *context)
     void *graphs[GRAPHS];
     mixed_case c;
     begin(&all_have_it);
-    open_case(&c, world, of, BANYAN_F16);
+    enter(&c, world, of, BANYAN_F16);
     for (int i = 0; i < GRAPHS; i++) {
         calls[i] = (mixed_one){.op = BANYAN_MIXED_ALLREDUCE,
                                .mode = by_multicast(BANYAN_MIXED_FEWEST_WAITS + i),
                                .kind = DATA_RANDOM};
         draw_size(&random, ELEMS_MOST, &calls[i]);
-        capture(&c, &calls[i], &graphs[i]);
+        case_run(&c, &calls[i]);
+        graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
     for (int i = 0; i < of->calls; i++) {
         size_t drawn = (size_t)random_between(&random, 0, GRAPHS);
         mixed_one call = draw_call(&c, &random, ELEMS_MOST);
         if (drawn < GRAPHS)
-            play(&c, &calls[drawn], graphs[drawn]);
+            gpu_case_replay(&c, &calls[drawn], graphs[drawn]);
         else
             case_run(&c, &call);
     }
     for (int i = 0; i < GRAPHS; i++)
         gpu_graph_destroy(c.device, graphs[i]);
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void graphs_are_played_among_other_calls(void **state)
@@ -175,7 +176,7 @@ static void run_without(banyan_world *world, void *context)
     series of_calls = {.sizes = of->sizes};
     mixed_case c;
     begin(rank == of->lacking ? &of->setting : &all_have_it);
-    open_case(&c, world, &of_calls, BANYAN_BF16);
+    enter(&c, world, &of_calls, BANYAN_BF16);
     mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE, .rows = 2, .row_elems = 99};
     for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
         call.mode = (banyan_mixed_mode)mode;
@@ -186,7 +187,7 @@ static void run_without(banyan_world *world, void *context)
         CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID, of->why[c.grid.node]);
     }
     CHECK(accesses(world) == 0);
-    close_case(&c);
+    gpu_case_close(&c);
 }
 
 static void where_a_node_has_none_all_nodes_say_why(void **state)
