@@ -197,6 +197,10 @@ static void where_a_node_has_none_all_nodes_say_why(void **state)
     static const struct without cases[] = {
         {{2, 2, 1, 2, 1}, 2, {NULL, "1"}, {none, "BANYAN_MULTICAST is not 1"}},
         {{2, 2, 1, 2, 1}, 3, {"1", NULL}, {none, "it has no multicast"}},
+        {{2, 2, 1, 2, 1},
+         1,
+         {"1", "unbound"},
+         {"cuMulticastBindMem on device 1", "node 0 has no multicast"}},
         {{2, 1, 1, 2, 1}, -1, {NULL, NULL}, {"one rank a node", "one rank a node"}},
     };
     setenv(nvshmem_way, "", 1);
