@@ -65,6 +65,15 @@ static void nodes_of_up_to_16_ranks_in_all(void **state)
     run_grids(grids, sizeof grids / sizeof *grids);
 }
 
+static void puts_of_the_host_reach_all_nodes(void **state)
+{
+    static const grid_sizes grids[] = {{4, 2, 2, 2, 2}, {3, 3, 1, 3, 1}};
+    (void)state;
+    setenv("BANYAN_MIXED_NVSHMEM", "proxy", 1);
+    run_grids(grids, sizeof grids / sizeof *grids);
+    unsetenv("BANYAN_MIXED_NVSHMEM");
+}
+
 static void one_node_of_up_to_16_ranks(void **state)
 {
     static const grid_sizes grids[] = {
@@ -81,6 +90,7 @@ int main(void)
     setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_of_up_to_16_ranks_in_all),
+        cmocka_unit_test(puts_of_the_host_reach_all_nodes),
         cmocka_unit_test(one_node_of_up_to_16_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
