@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/log.h"
 
 #define MODULE_MAX 16
 
@@ -104,4 +105,9 @@ banyan_status module_load(const char *name, const module_tables **tables)
     }
     pthread_mutex_unlock(&modules_lock);
     return status;
+}
+
+void banyan_module_log(banyan_log_level level, const char *line)
+{
+    log_line(level, "%s", line);
 }

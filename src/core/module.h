@@ -54,6 +54,9 @@ typedef struct module_tables {
 typedef bool (*module_entry_fn)(uint32_t abi_version, const module_tables **tables, char *reason,
                                 size_t reason_bytes);
 
+/* For modules: a line of the log. */
+BANYAN_API void banyan_module_log(banyan_log_level level, const char *line);
+
 /* Is there a file where module_load looks? */
 bool module_is_there(const char *name);
 

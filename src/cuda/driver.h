@@ -81,6 +81,9 @@
     X(cuGraphLaunch)                                                                               \
     X(cuGraphExecDestroy)                                                                          \
     X(cuGraphDestroy)                                                                              \
+    X(cuModuleLoadData)                                                                            \
+    X(cuModuleUnload)                                                                              \
+    X(cuModuleGetFunction)                                                                         \
     X(cuFuncGetAttribute)                                                                          \
     X(cuFuncSetAttribute)                                                                          \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                 \

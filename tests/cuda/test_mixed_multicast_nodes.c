@@ -64,6 +64,8 @@ static void grids_of_several_nodes_have_the_bits_of_unicast(void **state)
     setenv(nvshmem_way, "", 1);
     ranks_run(4, compare_grids, &of);
     ranks_run(8, compare_grids, &of);
+    setenv(nvshmem_way, "device", 1);
+    ranks_run(4, compare_grids, &of);
     setenv(nvshmem_way, "proxy", 1);
     of.seed++;
     ranks_run(4, compare_grids, &of);

@@ -1,5 +1,5 @@
 /* Mixed collectives between nodes: a machine that is split into several. Every grid of 4 ranks,
- * every valid operation and mode, by stores and by puts of the host. */
+ * every valid operation and mode, by stores, by puts of kernels and by puts of the host. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -135,6 +135,70 @@ static void puts_of_the_host_carry_every_operation_and_mode(void **state)
     run_worlds("proxy");
 }
 
+/* ---- puts of kernels ---- */
+
+static const grid_sizes two_nodes = {2, 1, 1, 2, 1};
+
+static void open_by_puts(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
+    banyan_mixed_options options = options_for(world, &two_nodes, BANYAN_F32);
+    banyan_mixed *mixed;
+    (void)context;
+    if (banyan_mixed_open(world, &options, &mixed) != BANYAN_OK) {
+        fprintf(stderr, "%s\n", banyan_last_error());
+        _exit(77);
+    }
+    banyan_mixed_close(mixed);
+    banyan_world_close(world);
+}
+
+/* A module that was built without NVSHMEM's device library has none. */
+static bool has_device_puts(void)
+{
+    static int answer = -1;
+    int statuses[2];
+    if (answer < 0) {
+        setenv(nvshmem_way, "device", 1);
+        ranks_fork(2, open_by_puts, NULL, statuses);
+        answer = statuses[0] == 0;
+        assert_true(answer || !gpu_is_emulated());
+    }
+    return answer;
+}
+
+static void puts_of_kernels_carry_every_operation_and_mode(void **state)
+{
+    (void)state;
+    if (!has_device_puts())
+        skip();
+    run_worlds("device");
+}
+
+static void run_calls(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 2, 1, 1, 2};
+    const struct plan_of_test *test = context;
+    random_state random = random_from(test->seed);
+    mixed_case c;
+    enter(&c, world, &grid, BANYAN_BF16);
+    for (int n = 0; n < test->calls; n++) {
+        mixed_one one = draw_call(&c, &random, 2000);
+        case_run(&c, &one);
+    }
+    leave(&c);
+}
+
+static void a_thousand_puts_of_kernels_follow_each_other(void **state)
+{
+    struct plan_of_test test = {random_seed(), 1000};
+    (void)state;
+    if (gpu_count() < 4 || !has_device_puts())
+        skip();
+    setenv(nvshmem_way, "device", 1);
+    ranks_run(4, run_calls, &test);
+}
+
 /* The first call of a mode is captured, and with it whatever is made when it is needed. */
 static void replay_graphs(banyan_world *world, void *context)
 {
@@ -173,6 +237,10 @@ static void graphs_may_hold_them(void **state)
         ranks_run(2, replay_graphs, NULL);
     setenv(nvshmem_way, "proxy", 1);
     ranks_run(2, replay_graphs, NULL);
+    if (has_device_puts()) {
+        setenv(nvshmem_way, "device", 1);
+        ranks_run(2, replay_graphs, NULL);
+    }
 }
 
 /* ---- late and dead peers ---- */
@@ -230,10 +298,11 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
 
 static void a_late_or_dead_peer_is_named(void **state)
 {
+    static const char *const ways[] = {"proxy", "device", ""};
     int statuses[2];
     (void)state;
-    for (int puts = gpu_worlds_are_cheap() ? 0 : 1; puts < 2; puts++) {
-        setenv(nvshmem_way, puts ? "proxy" : "", 1);
+    for (int way = 0; way < (gpu_worlds_are_cheap() ? 3 : has_device_puts() ? 2 : 1); way++) {
+        setenv(nvshmem_way, ways[way], 1);
         if (gpu_worlds_are_cheap()) { /* real ones take longer to open than its deadline */
             ranks_fork(2, be_late, NULL, statuses);
             assert_int_equal(statuses[0], 0);
@@ -391,6 +460,8 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stores_carry_every_operation_and_mode),
+        cmocka_unit_test(puts_of_kernels_carry_every_operation_and_mode),
+        cmocka_unit_test(a_thousand_puts_of_kernels_follow_each_other),
         cmocka_unit_test(puts_of_the_host_carry_every_operation_and_mode),
         cmocka_unit_test(graphs_may_hold_them),
         cmocka_unit_test(a_late_or_dead_peer_is_named),

@@ -15,6 +15,7 @@ typedef enum CUresult {
     CUDA_ERROR_INVALID_DEVICE,
     CUDA_ERROR_INVALID_CONTEXT,
     CUDA_ERROR_INVALID_HANDLE,
+    CUDA_ERROR_NOT_FOUND,
     CUDA_ERROR_NOT_READY,
     CUDA_ERROR_NOT_SUPPORTED,
     CUDA_ERROR_NOT_PERMITTED,
@@ -32,6 +33,7 @@ typedef struct emulated_stream *CUstream;
 typedef struct emulated_event *CUevent;
 typedef struct emulated_graph *CUgraph, *CUgraphExec;
 typedef struct emulated_kernel *CUfunction;
+typedef struct emulated_image *CUmodule;
 
 typedef struct CUuuid {
     char bytes[16];
@@ -260,6 +262,9 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetFunction(CUfunction *kernel, CUmodule module, const char *name);
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction kernel);
 CUresult cuFuncSetAttribute(CUfunction kernel, CUfunction_attribute attribute, int value);
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction kernel, int threads,

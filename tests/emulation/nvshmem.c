@@ -1,7 +1,9 @@
 /* NVSHMEM's host library for emulated devices: one memory file for the heaps of all ranks, which
  * every rank maps; puts and signals are work of emulated streams. As the real one it knows no
  * deadlines: who waits for a rank that does not come waits for ever. It starts only without
- * multicast. EMULATED_NVSHMEM_ABSENT=n: rank n never comes. */
+ * multicast. What kernels put goes by the emulated network. EMULATED_NVSHMEM_ABSENT=n: rank n never
+ * comes. EMULATED_NVSHMEM, any of: apart (no rank's heap is mapped), old (than any device library),
+ * closed (to all of them). */
 #include "cuda/courier/nvshmem.h"
 
 #include <dlfcn.h>
@@ -12,6 +14,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "image.h"
+#include "network.h"
 
 #define HEAP_BYTES ((size_t)512 << 20)
 #define HEADER_BYTES ((size_t)4096)
@@ -35,6 +40,12 @@ static struct {
     CUresult (*launch)(CUfunction kernel, unsigned, unsigned, unsigned, unsigned, unsigned,
                        unsigned, unsigned, CUstream stream, void **params, void **extra);
 } world;
+
+/* In the file's first page, behind what barriers count. */
+static uint32_t *unplaced_of(int rank)
+{
+    return (uint32_t *)(void *)(world.file + 64) + rank;
+}
 
 static char *heap_of(int rank)
 {
@@ -158,10 +169,15 @@ static void *at_rank(const void *here, int rank)
     return heap_of(rank) + ((const char *)here - heap_of(world.rank));
 }
 
-/* All heaps are mapped. */
+static bool is(const char *what)
+{
+    const char *given = getenv("EMULATED_NVSHMEM");
+    return given && strstr(given, what);
+}
+
 void *nvshmem_ptr(const void *here, int pe)
 {
-    return at_rank(here, pe);
+    return pe != world.rank && is("apart") ? NULL : at_rank(here, pe);
 }
 
 /* A call that fails here ends the process, as there is no status to return. */
@@ -189,4 +205,31 @@ void nvshmemx_putmem_signal_on_stream(void *to, const void *from, size_t bytes, 
     check(world.copy((CUdeviceptr)(uintptr_t)at_rank(to, pe), (CUdeviceptr)(uintptr_t)from, bytes,
                      stream));
     nvshmemx_signal_op_on_stream(word, value, how, pe, stream);
+}
+
+/* ---- for device code ---- */
+
+void nvshmemx_vendor_get_version_info(int *major, int *minor, int *patch)
+{
+    *major = 3;
+    *minor = is("old") ? 0 : 8;
+    *patch = 0;
+}
+
+static void put(void *to, const void *from, size_t bytes, uint64_t *word, uint64_t value, int pe)
+{
+    network_take(&(network_put){.to = at_rank(to, pe),
+                                .from = from,
+                                .bytes = bytes,
+                                .word = at_rank(word, pe),
+                                .value = value,
+                                .unplaced = unplaced_of(pe)});
+}
+
+int nvshmemx_cumodule_init(CUmodule module)
+{
+    if (!world.is_ready || is("closed"))
+        return INVALID_USE;
+    *module->nvshmem = (emulated_nvshmem_state){.put = put, .unplaced = unplaced_of(world.rank)};
+    return 0;
 }

@@ -50,6 +50,9 @@ static banyan_status find_functions(void *library, const char *name)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "nvshmem: %s has no %s", name, #function);
     NVSHMEM_FUNCTIONS(FIND)
 #undef FIND
+#define LOOK_FOR(result, function, arguments) *(void **)&all->function = dlsym(library, #function);
+    NVSHMEM_DEVICE_FUNCTIONS(LOOK_FOR)
+#undef LOOK_FOR
     return BANYAN_OK;
 }
 

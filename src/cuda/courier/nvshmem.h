@@ -1,5 +1,5 @@
 /* The part of NVSHMEM's host interface that Banyan uses, found at run time, and the symmetric
- * memory that it gives to all ranks of a world. Device code of NVSHMEM is not used. */
+ * memory that it gives to all ranks of a world. */
 #ifndef CUDA_COURIER_NVSHMEM_H
 #define CUDA_COURIER_NVSHMEM_H
 
@@ -55,9 +55,15 @@ _Static_assert(sizeof(nvshmem_attributes) == 144, "NVSHMEM's attributes");
     X(void, nvshmemx_signal_op_on_stream,                                                          \
       (uint64_t * word, uint64_t value, int how, int pe, CUstream))
 
+/* For device code of NVSHMEM's. NULL: the library has none. */
+#define NVSHMEM_DEVICE_FUNCTIONS(X)                                                                \
+    X(void, nvshmemx_vendor_get_version_info, (int *major, int *minor, int *patch))                \
+    X(int, nvshmemx_cumodule_init, (CUmodule))
+
 #define NVSHMEM_MEMBER(result, name, arguments) result(*name) arguments;
 typedef struct nvshmem_functions {
     NVSHMEM_FUNCTIONS(NVSHMEM_MEMBER)
+    NVSHMEM_DEVICE_FUNCTIONS(NVSHMEM_MEMBER)
 } nvshmem_functions;
 #undef NVSHMEM_MEMBER
 

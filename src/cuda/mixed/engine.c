@@ -31,7 +31,7 @@ static const void *kernel_symbol(DLDataType dtype, mixed_kernel kernel)
  * they for whoever loads. */
 static banyan_status load_kernels(cuda_mixed *engine)
 {
-    for (int i = 0; i < MIXED_KERNELS; i++) {
+    for (int i = 0; i < MIXED_LOADED; i++) {
         int blocks = 0;
         if (mixed_kernel_is_multicast((mixed_kernel)i) && !engine->setup->multicast.is_expected)
             continue;

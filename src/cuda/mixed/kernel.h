@@ -155,6 +155,11 @@ typedef enum mixed_kernel {
     MIXED_CHUNKS_ANY,
     MIXED_CHUNKS_MULTICAST_ANY,
     MIXED_CLEAR,
+    MIXED_LOADED, /* those that follow: nodes_puts.h has them */
+    MIXED_NODES_PUTS = MIXED_LOADED,
+    MIXED_NODES_PUTS_ANY,
+    MIXED_NODES_PUTS_MULTICAST,
+    MIXED_NODES_PUTS_MULTICAST_ANY,
     MIXED_KERNELS
 } mixed_kernel;
 
@@ -163,6 +168,7 @@ static inline bool mixed_kernel_is_multicast(mixed_kernel kernel)
     return kernel == MIXED_WAITS_MULTICAST || kernel == MIXED_WAITS_MULTICAST_ANY ||
            kernel == MIXED_BYTES_MULTICAST || kernel == MIXED_BYTES_MULTICAST_ANY ||
            kernel == MIXED_NODES_MULTICAST || kernel == MIXED_NODES_MULTICAST_ANY ||
+           kernel == MIXED_NODES_PUTS_MULTICAST || kernel == MIXED_NODES_PUTS_MULTICAST_ANY ||
            kernel == MIXED_PACKETS_MULTICAST || kernel == MIXED_CHUNKS_MULTICAST ||
            kernel == MIXED_CHUNKS_MULTICAST_ANY;
 }

@@ -20,7 +20,7 @@
     MIXED_DEFINE_KERNEL(mixed_bytes_##suffix##type, bytes, mixed_bytes_args, banyan_device_##type, \
                         any, multicast)                                                            \
     MIXED_DEFINE_KERNEL(mixed_nodes_##suffix##type, nodes, nodes_args, banyan_device_##type, any,  \
-                        multicast)
+                        multicast, nodes_no_puts)
 
 #define MIXED_DEFINE_KERNELS(type)                                                                 \
     MIXED_DEFINE_THREE(type, , false, false)                                                       \

@@ -1,7 +1,5 @@
 /* Memory for messages between nodes and inside them, and launches that carry them. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cuda/mixed/engine.h"
 
@@ -11,6 +9,7 @@
 #define TILE_LEAST (UINT64_C(4) << 10)
 #define POSTED_TILES 8 /* of a message, when the host makes the puts */
 #define POSTED_LEAST (UINT64_C(64) << 10)
+#define PUT_LEAST (UINT64_C(16) << 10) /* when kernels do */
 #define TRIAL_BYTES 64
 
 static uint64_t up(uint64_t value, uint64_t multiple)
@@ -63,44 +62,10 @@ uint64_t nodes_room(const cuda_mixed *engine)
 
 /* ---- opening ---- */
 
-/* What is mapped is written to by kernels, unless everything is to be put. */
-static void find_places(cuda_mixed *engine)
-{
-    nodes_places *places = &engine->nodes.places;
-    const nvshmem_part *part = &engine->nodes.part;
-    const char *way = getenv("BANYAN_MIXED_NVSHMEM");
-    bool puts = way && strcmp(way, "proxy") == 0;
-    places->own = places->from_elsewhere = part->local;
-    places->from_node = engine->parts[engine->rank];
-    places->cast_node = engine->setup->multicast.node;
-    places->cast_tp = engine->setup->multicast.tp;
-    for (int rank = 0; rank < places->ranks; rank++) {
-        if (rank / engine->ranks == places->rank / engine->ranks)
-            places->mapped[rank] = engine->parts[rank % engine->ranks];
-        else
-            places->mapped[rank] =
-                puts ? NULL : part->functions->nvshmem_ptr(part->local, part->pes[rank]);
-    }
-}
-
-/* Does any rank put by its host? Tiles are longer then, on all ranks. Collective. */
-static banyan_status agree_on_proxy(cuda_mixed *engine)
-{
-    cuda_nodes *nodes = &engine->nodes;
-    unsigned char mine = 0, all[MIXED_RANKS_MAX];
-    for (int rank = 0; rank < nodes->places.ranks; rank++)
-        mine |= !nodes->places.mapped[rank];
-    RETURN_IF_FAILED(
-        banyan_world_allgather(engine->setup->worlds[MIXED_WORLD], &mine, sizeof mine, all));
-    for (int rank = 0; rank < nodes->places.ranks; rank++)
-        nodes->uses_proxy |= all[rank] != 0;
-    return BANYAN_OK;
-}
-
 static banyan_status start_proxy(cuda_mixed *engine)
 {
     cuda_nodes *nodes = &engine->nodes;
-    if (!nodes->uses_proxy)
+    if (nodes->by != NODES_BY_PROXY)
         return BANYAN_OK;
     RETURN_IF_FAILED(driver_enter(engine->device));
     banyan_status status =
@@ -125,8 +90,7 @@ static banyan_status open_parts(cuda_mixed *engine)
                                 MIXED_RANKS_MAX, nodes->places.ranks);
     RETURN_IF_FAILED(nvshmem_take(setup->worlds[MIXED_WORLD], engine->device, &start, bytes, bytes,
                                   &nodes->part));
-    find_places(engine);
-    RETURN_IF_FAILED(agree_on_proxy(engine));
+    RETURN_IF_FAILED(nodes_reach(engine));
     return start_proxy(engine);
 }
 
@@ -174,7 +138,7 @@ bool nodes_have(const cuda_mixed *engine, banyan_mixed_mode mode, char *reason, 
 static nodes_layout layout_of(const cuda_mixed *engine, banyan_mixed_mode mode)
 {
     int received = nodes_slots(&engine->setup->grid, mode);
-    uint64_t slots = (uint64_t)received * (engine->nodes.uses_proxy ? 2 : 1);
+    uint64_t slots = (uint64_t)received * (engine->nodes.by == NODES_BY_STORES ? 1 : 2);
     return (nodes_layout){
         .slots_at = engine->nodes.slots_at,
         .slot_bytes = engine->nodes.slots_bytes / slots / MIXED_UNIT * MIXED_UNIT,
@@ -184,9 +148,12 @@ static nodes_layout layout_of(const cuda_mixed *engine, banyan_mixed_mode mode)
 
 static uint64_t tile_bytes(const cuda_mixed *engine, uint64_t cell_bytes)
 {
-    bool posts = engine->nodes.uses_proxy;
-    uint64_t least = posts ? POSTED_LEAST : TILE_LEAST;
-    uint64_t tile = up(cell_bytes / (posts ? POSTED_TILES : NODES_TILES) + 1, MIXED_UNIT);
+    static const uint64_t leasts[] = {[NODES_BY_STORES] = TILE_LEAST,
+                                      [NODES_BY_PUTS] = PUT_LEAST,
+                                      [NODES_BY_PROXY] = POSTED_LEAST};
+    uint64_t least = leasts[engine->nodes.by];
+    uint64_t tiles = engine->nodes.by == NODES_BY_PROXY ? POSTED_TILES : NODES_TILES;
+    uint64_t tile = up(cell_bytes / tiles + 1, MIXED_UNIT);
     return tile > least ? tile : least;
 }
 
@@ -196,7 +163,8 @@ static banyan_status launch(const cuda_mixed *engine, const nodes_call *call, no
     uint64_t together = (uintptr_t)call->input | (uintptr_t)call->output | call->bytes;
     if (engine->setup->grid.dp > 1)
         together |= call->whole_bytes;
-    mixed_kernel kernel = (mixed_kernel)((int)MIXED_NODES + (together % MIXED_UNIT ? 1 : 0) +
+    mixed_kernel first = engine->nodes.by == NODES_BY_PUTS ? MIXED_NODES_PUTS : MIXED_NODES;
+    mixed_kernel kernel = (mixed_kernel)((int)first + (together % MIXED_UNIT ? 1 : 0) +
                                          (mixed_is_multicast(call->mode) ? 2 : 0));
     uint32_t threads = engine->least_threads, units = (uint32_t)(args->tile_bytes / MIXED_UNIT);
     while (threads * 2 <= engine->most_threads && threads < units)

@@ -8,6 +8,7 @@
 #include "cuda/mixed/run.cuh"
 
 #define NODES_BATCH 4
+#define NODES_WARP_BYTES (16 << 10)
 
 /* One tile of a step, in one launch. */
 struct nodes_tile {
@@ -24,10 +25,22 @@ template <typename T> BANYAN_DEVICE T *nodes_shifted(T *first, uint64_t shift)
     return (T *)((uintptr_t)first + shift);
 }
 
+/* How a kernel puts by itself: this one does not. */
+struct nodes_no_puts {
+    static const bool ARE_THERE = false;
+    /* `bytes`, and behind them the flag's value: all threads of the block or of a warp. */
+    BANYAN_DEVICE_MEMBER static void put(bool, char *, const char *, uint64_t, uint64_t *, uint64_t,
+                                         uint32_t)
+    {
+    }
+    /* The thread that has seen the flag: what came before it can be read. */
+    BANYAN_DEVICE_MEMBER static void settle(uint64_t *, uint64_t) {}
+};
+
 /* ---- waiting ---- */
 
 /* A thread a source. */
-BANYAN_DEVICE bool nodes_await(const nodes_tile *tile)
+template <typename Puts> BANYAN_DEVICE bool nodes_await(const nodes_tile *tile)
 {
     bool failed = false;
     BANYAN_DEVICE_LOOP
@@ -38,7 +51,9 @@ BANYAN_DEVICE bool nodes_await(const nodes_tile *tile)
         const uint64_t *flag = nodes_shifted(source->flags, tile->shift) + tile->number;
         banyan_device_wait wait = {};
         while (!failed && banyan_device_load_acquire(flag) != tile->flag)
-            failed = !run_wait_on(&tile->args->base, &wait, (uint32_t)source->rank);
+            failed = !run_wait_on(&tile->args->base, &wait, source->rank);
+        if (source->is_far && !failed)
+            Puts::settle((uint64_t *)flag, tile->flag);
     }
     return !__syncthreads_or(failed);
 }
@@ -58,7 +73,7 @@ BANYAN_DEVICE void nodes_store(const nodes_tile *tile, uint64_t at, uint4 unit)
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < tile->step->target_count; i++) {
         const nodes_target *target = &tile->args->targets[tile->step->first_target + i];
-        if (target->way == NODES_POSTED)
+        if (target->way == NODES_POSTED || target->way == NODES_PUT)
             continue;
         char *to = nodes_shifted(target->to, target->way == NODES_OUTPUT ? 0 : tile->shift);
         if (MULTICAST && target->way == NODES_CAST)
@@ -118,12 +133,30 @@ BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target
     request.bytes = tile->bytes;
     request.signal = nodes_shifted(target->flags, tile->shift) + tile->number;
     request.run = tile->flag;
-    return banyan_device_post(&tile->args->queues[target->queue], &request, &limits);
+    return banyan_device_post(&tile->args->queues[target->peer], &request, &limits);
+}
+
+/* A short tile goes to several targets at once, by a warp each. Of a long one all threads have a
+ * share, if it is they who copy. */
+template <typename Puts> BANYAN_DEVICE void nodes_put(const nodes_tile *tile)
+{
+    bool by_warp = tile->bytes <= NODES_WARP_BYTES;
+    uint32_t first = by_warp ? threadIdx.x / BANYAN_DEVICE_WARP : 0;
+    uint32_t apart = by_warp ? blockDim.x / BANYAN_DEVICE_WARP : 1;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = first; i < tile->step->target_count; i += apart) {
+        const nodes_target *target = &tile->args->targets[tile->step->first_target + i];
+        if (target->way == NODES_PUT)
+            Puts::put(by_warp, nodes_shifted(target->to, tile->shift) + tile->at,
+                      nodes_shifted(tile->step->staged, tile->shift) + tile->at, tile->bytes,
+                      nodes_shifted(target->flags, tile->shift) + tile->number, tile->flag,
+                      target->peer);
+    }
 }
 
 /* A thread a target, when all have stored. What cannot be posted, its receiver does not get, and
  * says so. */
-template <bool MULTICAST> BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
+template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
 {
     __syncthreads();
     BANYAN_DEVICE_LOOP
@@ -138,13 +171,15 @@ template <bool MULTICAST> BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
             banyan_device_multicast_store_release(
                 nodes_shifted(target->flags, tile->shift) + tile->number, tile->flag);
     }
+    if (Puts::ARE_THERE)
+        nodes_put<Puts>(tile);
 }
 
 /* ---- launches ---- */
 
 /* Slots and flags that are stored to by multicast are read by their own addresses: a fence stands
  * between accesses of either kind. */
-template <typename Element, bool ANY, bool MULTICAST>
+template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, uint64_t launches)
 {
     nodes_tile tile = {args, step, (launches & 1) * args->turn_bytes, launches + 1, 0, 0, 0};
@@ -154,21 +189,21 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, ui
         tile.at = tile.number * args->tile_bytes;
         tile.bytes =
             step->bytes - tile.at < args->tile_bytes ? step->bytes - tile.at : args->tile_bytes;
-        if (!nodes_await(&tile))
+        if (!nodes_await<Puts>(&tile))
             return false;
         if (MULTICAST)
             banyan_device_multicast_fence();
         nodes_move<Element, ANY, MULTICAST>(&tile);
         if (MULTICAST)
             banyan_device_multicast_fence();
-        nodes_tell<MULTICAST>(&tile);
+        nodes_tell<MULTICAST, Puts>(&tile);
         if (MULTICAST)
             banyan_device_multicast_fence();
     }
     return true;
 }
 
-template <typename Element, bool ANY, bool MULTICAST>
+template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE void nodes(const nodes_args *args)
 {
     uint4 state = banyan_device_load<uint4>(&args->base.states[blockIdx.x]);
@@ -177,7 +212,7 @@ BANYAN_DEVICE void nodes(const nodes_args *args)
         return;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < args->step_count; i++) {
-        if (!nodes_take<Element, ANY, MULTICAST>(args, &args->steps[i], launches))
+        if (!nodes_take<Element, ANY, MULTICAST, Puts>(args, &args->steps[i], launches))
             return;
     }
     launches++;

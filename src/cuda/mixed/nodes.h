@@ -6,6 +6,7 @@
 #include "cuda/courier/nvshmem.h"
 #include "cuda/mixed/nodes_kernel.h"
 #include "cuda/mixed/nodes_proxy.h"
+#include "cuda/mixed/nodes_puts.h"
 #include "mixed/engine.h"
 
 /* ---- programs ---- */
@@ -37,6 +38,7 @@ typedef struct nodes_places {
     /* What stands by multicast for the parts of all ranks of the node, and for those of this rank's
      * tensor-parallel group there; NULL: there is none. */
     char *cast_node, *cast_tp;
+    const int *pes; /* NVSHMEM's numbers of ranks that kernels put to; NULL: they post */
 } nodes_places;
 
 /* Bytes of the pieces that a call of so many bytes is moved in. */
@@ -54,9 +56,12 @@ banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout
 
 struct cuda_mixed;
 
+/* How any rank reaches those of other nodes, alike on all ranks: what is not mapped is put. */
+typedef enum nodes_by { NODES_BY_STORES, NODES_BY_PUTS, NODES_BY_PROXY } nodes_by;
+
 typedef struct cuda_nodes {
     bool is_ready; /* NVSHMEM is there */
-    bool uses_proxy;
+    nodes_by by;
     nodes_places places;
     nvshmem_part part;
     nodes_proxy *proxy;
@@ -69,6 +74,8 @@ uint64_t nodes_room(const struct cuda_mixed *engine);
 void nodes_size(struct cuda_mixed *engine);
 banyan_status nodes_open(struct cuda_mixed *engine);
 void nodes_close(struct cuda_mixed *engine);
+/* Where slots of other ranks are, and by what they are written to. Collective. */
+banyan_status nodes_reach(struct cuda_mixed *engine);
 /* Multicast apart. */
 bool nodes_have(const struct cuda_mixed *engine, banyan_mixed_mode mode, char *reason,
                 size_t reason_bytes);

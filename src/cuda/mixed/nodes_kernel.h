@@ -5,7 +5,11 @@
  * one the sender sets that tile's flag to the launch's number, which is one more at every launch,
  * alike on all ranks. Slots and flags are there twice, and launches take them in turn: who is in
  * launch n + 2 has ended n + 1, for which it needed something of every rank, so that all have ended
- * n. */
+ * n.
+ *
+ * Staged slots are taken in turn, too, and that is all that puts need which nobody waits for here:
+ * a rank has ended n when the flags of all messages to it in n are set, each behind its data, so
+ * that what was put in n has been read when n + 2 writes there again. */
 #ifndef CUDA_MIXED_NODES_KERNEL_H
 #define CUDA_MIXED_NODES_KERNEL_H
 
@@ -22,27 +26,29 @@
 typedef struct nodes_source {
     const char *at;        /* a slot of the first turn's, or the caller's memory */
     const uint64_t *flags; /* the slot's; NULL: the caller's memory */
-    uint64_t rank;         /* whose message it is */
+    uint32_t rank;         /* whose message it is */
+    uint32_t is_far;       /* it comes from another node */
 } nodes_source;
 
 typedef enum nodes_way {
     NODES_OUTPUT, /* the caller's memory */
     NODES_STORED, /* a slot that is mapped here: data, then its flag */
     NODES_CAST,   /* a multicast address of a slot that several have: the same, once for all */
-    NODES_STAGED, /* a slot of this rank's, for the proxy to read */
-    NODES_POSTED  /* a slot that is not: the proxy puts what is staged, and sets the flag */
+    NODES_STAGED, /* a slot of this rank's, for what follows to read */
+    NODES_POSTED, /* a slot that is not mapped: the proxy puts what is staged, and sets the flag */
+    NODES_PUT     /* so do the threads themselves, by NVSHMEM's device library */
 } nodes_way;
 
 typedef struct nodes_target {
     char *to;
     uint64_t *flags;
-    uint32_t way;   /* enum nodes_way */
-    uint32_t queue; /* of what is posted */
+    uint32_t way;  /* enum nodes_way */
+    uint32_t peer; /* its queue, of what is posted; NVSHMEM's number for it, of what is put */
 } nodes_target;
 
 typedef struct nodes_step {
     uint64_t bytes;
-    const char *staged; /* what is posted */
+    const char *staged; /* what is posted or put */
     uint16_t first_source, source_count, first_target, target_count;
 } nodes_step;
 

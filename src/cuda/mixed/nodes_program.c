@@ -190,10 +190,11 @@ static void from_slot(builder *b, int slot, int rank)
     char *base = near ? places->from_node : places->from_elsewhere;
     add_source(b, (nodes_source){.at = base + slot_at(b, slot),
                                  .flags = (uint64_t *)(void *)(base + flags_at(slot)),
-                                 .rank = (uint64_t)rank});
+                                 .rank = (uint32_t)rank,
+                                 .is_far = !near});
 }
 
-/* One copy for the proxy serves all ranks that a step posts to. */
+/* One copy serves all ranks that a step puts to. */
 static void stage(builder *b)
 {
     nodes_step *step = &b->args->steps[b->args->step_count - 1];
@@ -209,7 +210,11 @@ static void to_slot(builder *b, int slot, int rank)
     char *base = b->places->mapped[rank];
     if (!base && !b->is_full)
         stage(b);
-    nodes_target target = {.way = base ? NODES_STORED : NODES_POSTED, .queue = (uint32_t)rank};
+    const int *pes = b->places->pes;
+    nodes_target target = {.way = base  ? NODES_STORED
+                                  : pes ? NODES_PUT
+                                        : NODES_POSTED,
+                           .peer = (uint32_t)(pes ? pes[rank] : rank)};
     base = base ? base : b->places->own;
     target.to = base + slot_at(b, slot);
     target.flags = (uint64_t *)(void *)(base + flags_at(slot));

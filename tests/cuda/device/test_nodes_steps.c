@@ -43,7 +43,8 @@ typedef struct setting {
     banyan_mixed_grid grid; /* of the rank that is looked at */
     banyan_mixed_op op;
     banyan_mixed_mode mode;
-    bool puts; /* to other nodes */
+    nodes_by by;
+    int pes[MIXED_RANKS_MAX]; /* some order that is not the ranks' */
     int rank, ranks;
     message near[MIXED_RANKS_MAX][SLOTS_MOST], far[MIXED_RANKS_MAX][SLOTS_MOST];
 } setting;
@@ -60,10 +61,12 @@ static nodes_places places_of(const setting *s)
         .from_elsewhere = memory_of(FAR, s->rank),
         .cast_node = memory_of(CAST_NODE, grid->node),
         .cast_tp = memory_of(CAST_TP, grid->node * grid->local_dp + grid->local_dp_rank),
+        .pes = s->by == NODES_BY_PUTS ? s->pes : NULL,
     };
     for (int rank = 0; rank < s->ranks; rank++) {
         bool near = rank / grid->local_size == grid->node;
-        places.mapped[rank] = near ? memory_of(NEAR, rank) : s->puts ? NULL : memory_of(FAR, rank);
+        bool mapped = near || s->by == NODES_BY_STORES;
+        places.mapped[rank] = mapped ? memory_of(near ? NEAR : FAR, rank) : NULL;
     }
     return places;
 }
@@ -90,6 +93,15 @@ static void deliver_to_many(setting *s, place at, uint64_t bytes)
         deliver(s, NEAR, own * count + i, at.slot, bytes);
 }
 
+static int rank_of_pe(const setting *s, int pe)
+{
+    int rank = 0;
+    while (rank < s->ranks && s->pes[rank] != pe)
+        rank++;
+    CHECK(rank < s->ranks, "there is no PE %d", pe);
+    return rank;
+}
+
 static void send(setting *s, const nodes_target *target, uint64_t bytes)
 {
     if (target->way == NODES_OUTPUT || target->way == NODES_STAGED)
@@ -98,7 +110,9 @@ static void send(setting *s, const nodes_target *target, uint64_t bytes)
     if (target->way == NODES_CAST)
         deliver_to_many(s, at, bytes);
     else if (target->way == NODES_POSTED)
-        deliver(s, at.kind, (int)target->queue, at.slot, bytes);
+        deliver(s, at.kind, (int)target->peer, at.slot, bytes);
+    else if (target->way == NODES_PUT)
+        deliver(s, at.kind, rank_of_pe(s, (int)target->peer), at.slot, bytes);
     else
         deliver(s, at.kind, at.owner, at.slot, bytes);
 }
@@ -109,6 +123,7 @@ static void take(setting *s, const nodes_source *source, uint64_t bytes)
         return;
     place at = place_of(source->at, source->flags);
     CHECK(at.owner == s->rank && (at.kind == NEAR || at.kind == FAR));
+    CHECK((source->is_far != 0) == (at.kind == FAR));
     message *one = at.kind == NEAR ? &s->near[s->rank][at.slot] : &s->far[s->rank][at.slot];
     one->taken++;
     one->awaited = (int)source->rank;
@@ -120,9 +135,10 @@ static void check_staged(const setting *s, const nodes_args *args, const nodes_s
                          const nodes_layout *layout, bool *used)
 {
     const nodes_target *targets = &args->targets[step->first_target];
-    int posted = 0, staged = 0;
+    nodes_way way = s->by == NODES_BY_PUTS ? NODES_PUT : NODES_POSTED;
+    int put = 0, staged = 0;
     for (int i = 0; i < step->target_count; i++) {
-        posted += targets[i].way == NODES_POSTED;
+        put += targets[i].way == (uint32_t)way;
         if (targets[i].way != NODES_STAGED)
             continue;
         place at = place_of(targets[i].to, NULL);
@@ -131,7 +147,7 @@ static void check_staged(const setting *s, const nodes_args *args, const nodes_s
         used[at.slot] = true;
         staged++;
     }
-    CHECK(staged == (posted > 0), "%d staged, %d posted", staged, posted);
+    CHECK(staged == (put > 0), "%d staged, %d put", staged, put);
 }
 
 static void walk(setting *s)
@@ -209,8 +225,8 @@ static void check_grid(setting *s)
                 continue;
             s->op = (banyan_mixed_op)op;
             s->mode = (banyan_mixed_mode)mode;
-            for (int puts = 0; puts < 2; puts++) {
-                s->puts = puts;
+            for (int by = NODES_BY_STORES; by <= NODES_BY_PROXY; by++) {
+                s->by = (nodes_by)by;
                 check_call(s);
             }
         }
@@ -231,6 +247,8 @@ static void each_message_is_awaited_once_by_all_that_get_it(void **state)
         grid_sizes grids[GRIDS_MOST];
         int count = grids_of(ranks, grids, GRIDS_MOST);
         s.ranks = ranks;
+        for (int rank = 0; rank < ranks; rank++)
+            s.pes[rank] = ranks - 1 - rank;
         for (int i = 0; i < count; i++) {
             banyan_mixed_options options = options_of(&grids[i], BANYAN_BF16);
             if (grids[i].nodes == 1)

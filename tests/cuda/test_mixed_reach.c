@@ -1,0 +1,99 @@
+/* What carries messages of mixed collectives to ranks of other nodes, and that all ranks take the
+ * same. Between emulated GPUs, whose NVSHMEM can be told what it lacks. */
+#include "mixed/mixed_check.h"
+
+#define RANKS 2
+#define LONG_ROW 100000 /* tiles of it are put by whole thread blocks */
+
+typedef struct reach_case {
+    const char *nvshmem; /* what EMULATED_NVSHMEM is on rank 1 */
+    const char *wishes[RANKS];
+    const char *line;  /* that every rank logs; NULL: none can open */
+    const char *words; /* another line has, or the error; NULL: no other line */
+} reach_case;
+
+static const char by_stores[] = "kernels store to ranks";
+static const char by_kernels[] = "kernels put to ranks";
+static const char by_host[] = "the host puts to ranks";
+
+static const reach_case cases[] = {
+    {"", {"", ""}, by_stores, NULL},
+    {"", {"device", "device"}, by_kernels, NULL},
+    {"", {"proxy", "proxy"}, by_host, NULL},
+    {"apart", {"", ""}, by_kernels, NULL},
+    {"apart,old",
+     {"", ""},
+     by_host,
+     "rank 1: cuda: Banyan was built with NVSHMEM's device library "},
+    {"apart,closed", {"", ""}, by_host, "rank 1: cuda: nvshmemx_cumodule_init gave 7 on device 1"},
+    {"old", {"device", "device"}, NULL, "the host library is 3.0.0"},
+    {"closed", {"device", "device"}, NULL, "rank 1: cuda: nvshmemx_cumodule_init gave 7"},
+    {"", {"", "device"}, NULL, "is nothing on rank 0, and device on rank 1"},
+    {"", {"device", "proxy"}, NULL, "is device on rank 0, and proxy on rank 1"},
+    {"", {"", "stores"}, NULL, "rank 1: BANYAN_MIXED_NVSHMEM is neither device nor proxy"},
+};
+
+static char logged[4096];
+
+static void keep_line(banyan_log_level level, const char *message, void *context)
+{
+    size_t used = strlen(logged);
+    (void)level, (void)context;
+    snprintf(logged + used, sizeof logged - used, "%s\n", message);
+}
+
+static void run_once(mixed_case *c, const banyan_mixed_options *options)
+{
+    c->stream = gpu_stream_create(c->device);
+    case_open(c, options, 3 * LONG_ROW);
+    for (int i = 0; i < 3; i++) {
+        mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
+                         .mode = i % 2 ? BANYAN_MIXED_FEWEST_BYTES : BANYAN_MIXED_FEWEST_WAITS,
+                         .rows = 3,
+                         .row_elems = i < 2 ? 5000 : LONG_ROW};
+        case_run(c, &one);
+    }
+    case_close(c);
+    gpu_stream_destroy(c->device, c->stream);
+}
+
+static void reach(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    const reach_case *wanted = context;
+    int rank = banyan_world_rank(world);
+    banyan_mixed_options options = options_of(&grid, BANYAN_F32);
+    mixed_case c = {.world = world, .device = gpu_device_for(rank)};
+    options.device = c.device;
+    setenv("EMULATED_NVSHMEM", rank == 1 ? wanted->nvshmem : "", 1);
+    setenv("BANYAN_MIXED_NVSHMEM", wanted->wishes[rank], 1);
+    banyan_log_set(keep_line, NULL);
+    if (!wanted->line) {
+        CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,
+                    wanted->words);
+        return;
+    }
+    run_once(&c, &options);
+    CHECK(strstr(logged, wanted->line), "%s", logged);
+    CHECK(!wanted->words || strstr(logged, wanted->words), "%s", logged);
+}
+
+static void ranks_agree_on_what_carries_messages(void **state)
+{
+    (void)state;
+    setenv("BANYAN_LOG", "info", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ranks_run(RANKS, reach, (void *)(uintptr_t)&cases[i]);
+}
+
+int main(void)
+{
+    if (gpu_count() < RANKS || !gpu_is_emulated()) {
+        printf("skipped: what NVSHMEM lacks is told to the emulated one\n");
+        return 77;
+    }
+    setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_agree_on_what_carries_messages)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
