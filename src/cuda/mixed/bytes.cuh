@@ -44,12 +44,7 @@ BANYAN_DEVICE bool bytes_add_up(const mixed_bytes_args *args, const mixed_run *r
     BANYAN_DEVICE_LOOP
     for (uint32_t first = 0; first < sources.count; first += SUMS_BATCH) {
         uint4 units[SUMS_BATCH] = {};
-        BANYAN_DEVICE_UNROLL
-        for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-            if (first + k == sources.own)
-                units[k] = unit_load<ANY>(args->own, at, args->bytes);
-        }
-        if (!sums_take<Element>(&args->base, sources, first, at, units))
+        if (!sums_take<Element, ANY>(args, sources, first, at, units))
             return false;
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 0; k < SUMS_BATCH; k++) {

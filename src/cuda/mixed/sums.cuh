@@ -19,12 +19,17 @@ struct sums_sources {
     }
 };
 
-/* Units at byte `at` of sources [first, first + SUMS_BATCH); this rank's own is there already.
- * False: the wait gave up. */
-template <typename Element>
-BANYAN_DEVICE bool sums_take(const mixed_base *base, sums_sources sources, uint32_t first,
-                             uint64_t at, uint4 *units)
+/* Units at byte `at` of sources [first, first + SUMS_BATCH), all zero before. False: the wait gave
+ * up. */
+template <typename Element, bool ANY, typename Args>
+BANYAN_DEVICE bool sums_take(const Args *args, sums_sources sources, uint32_t first, uint64_t at,
+                             uint4 *units)
 {
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+        if (first + k == sources.own)
+            units[k] = unit_load<ANY>(args->own, at, args->bytes);
+    }
     banyan_device_wait wait = {};
     for (;;) {
         uint32_t missing = SUMS_BATCH;
@@ -42,7 +47,7 @@ BANYAN_DEVICE bool sums_take(const mixed_base *base, sums_sources sources, uint3
         if (missing == SUMS_BATCH)
             return true;
         missing += first;
-        if (!run_wait_on(base, &wait, sources.ranks ? sources.ranks[missing] : missing))
+        if (!run_wait_on(&args->base, &wait, sources.ranks ? sources.ranks[missing] : missing))
             return false;
     }
 }

@@ -49,12 +49,7 @@ BANYAN_DEVICE bool waits_receive(const mixed_waits_args *args, const mixed_run *
     BANYAN_DEVICE_LOOP
     for (uint32_t first = 0; first < sources.count; first += SUMS_BATCH) {
         uint4 units[SUMS_BATCH] = {};
-        BANYAN_DEVICE_UNROLL
-        for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-            if (first + k == sources.own)
-                units[k] = unit_load<ANY>(args->own, at, args->bytes);
-        }
-        if (!sums_take<Element>(&args->base, sources, first, at, units))
+        if (!sums_take<Element, ANY>(args, sources, first, at, units))
             return false;
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 0; k < SUMS_BATCH; k++) {
