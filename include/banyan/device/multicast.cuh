@@ -74,47 +74,32 @@ template <> struct banyan_device_multicast<banyan_device_f32> {
     }
 };
 
-template <> struct banyan_device_multicast<banyan_device_f16> {
-    enum { ADDS = 1 };
-    static BANYAN_DEVICE_MEMBER uint4 load(const void *from)
-    {
-        uint4 v;
-        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.f16x2"
-                     " {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "l"(from)
-                     : "memory");
-        return v;
-    }
-    static BANYAN_DEVICE_MEMBER void add(void *to, uint4 v)
-    {
-        asm volatile(
-            "multimem.red.relaxed.sys.global.add.v4.f16x2 [%0], {%1, %2, %3, %4};" ::"l"(to),
-            "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-            : "memory");
-    }
-};
+/* Two elements a word, of a `type` of PTX's. */
+#define BANYAN_DEVICE_MULTICAST_PAIRS(element, type)                                               \
+    template <> struct banyan_device_multicast<element> {                                          \
+        enum { ADDS = 1 };                                                                         \
+        static BANYAN_DEVICE_MEMBER uint4 load(const void *from)                                   \
+        {                                                                                          \
+            uint4 v;                                                                               \
+            asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4." type             \
+                         " {%0, %1, %2, %3}, [%4];"                                                \
+                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)                              \
+                         : "l"(from)                                                               \
+                         : "memory");                                                              \
+            return v;                                                                              \
+        }                                                                                          \
+        static BANYAN_DEVICE_MEMBER void add(void *to, uint4 v)                                    \
+        {                                                                                          \
+            asm volatile("multimem.red.relaxed.sys.global.add.v4." type                            \
+                         " [%0], {%1, %2, %3, %4};" ::"l"(to),                                     \
+                         "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)                                    \
+                         : "memory");                                                              \
+        }                                                                                          \
+    };
 
-template <> struct banyan_device_multicast<banyan_device_bf16> {
-    enum { ADDS = 1 };
-    static BANYAN_DEVICE_MEMBER uint4 load(const void *from)
-    {
-        uint4 v;
-        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2"
-                     " {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "l"(from)
-                     : "memory");
-        return v;
-    }
-    static BANYAN_DEVICE_MEMBER void add(void *to, uint4 v)
-    {
-        asm volatile(
-            "multimem.red.relaxed.sys.global.add.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to),
-            "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-            : "memory");
-    }
-};
+BANYAN_DEVICE_MULTICAST_PAIRS(banyan_device_f16, "f16x2")
+BANYAN_DEVICE_MULTICAST_PAIRS(banyan_device_bf16, "bf16x2")
+#undef BANYAN_DEVICE_MULTICAST_PAIRS
 
 /* The same 16 bytes, of any type, to all. */
 BANYAN_DEVICE void banyan_device_multicast_store_word(void *to, uint4 v)
