@@ -273,10 +273,7 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
         take_report(mixed);
     if (mixed->failed.status != BANYAN_OK)
         return error_set(mixed->failed.status, "%s", mixed->failed.sentence);
-    for (int group = 0; group < MIXED_GROUPS; group++) {
-        if (mixed->comms[group])
-            RETURN_IF_FAILED(banyan_comm_status(mixed->comms[group]));
-    }
+    RETURN_IF_FAILED(collectives_status(mixed));
     /* The world may have ended while they are suspended. */
     return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
 }

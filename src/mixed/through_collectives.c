@@ -98,9 +98,9 @@ static banyan_status run_comm(const way *with, mixed_group group, banyan_mixed_o
 }
 
 /* ", among the ranks 0, 2 of its dp group": those that a group's sentence counts. */
-static void name_members(const way *with, mixed_group group, char *names, size_t bytes)
+static void name_members(const banyan_mixed *mixed, mixed_group group, char *names, size_t bytes)
 {
-    const banyan_mixed_grid *grid = &with->mixed->setup.grid;
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
     bool tp = group == MIXED_TP;
     size_t at = (size_t)snprintf(names, bytes, ", among the ranks ");
     for (int i = 0; i < (tp ? grid->tp : grid->dp) && at < bytes; i++) {
@@ -111,24 +111,47 @@ static void name_members(const way *with, mixed_group group, char *names, size_t
         snprintf(names + at, bytes - at, " of its %s group", tp ? "tp" : "dp");
 }
 
-static banyan_status explain(const way *with, mixed_group group, banyan_status status)
+/* What the world knows of a peer's end counts: there ranks have their own numbers, and it is no
+ * echo of a group's. */
+static banyan_status explain(const banyan_mixed *mixed, mixed_group group, const char *what,
+                             banyan_status status)
 {
     char cause[512], names[160] = "";
     snprintf(cause, sizeof cause, "%s", banyan_last_error());
-    if (group != MIXED_WORLD)
-        name_members(with, group, names, sizeof names);
-    return error_set(status, "rank %d, %s (%s)%s: %s", with->mixed->rank,
-                     banyan_mixed_op_name(with->call->op), banyan_mixed_mode_name(with->call->mode),
-                     names, cause);
+    banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (told != BANYAN_OK && group != MIXED_WORLD && status != BANYAN_ERR_TIMEOUT) {
+        status = told;
+        snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    } else if (group != MIXED_WORLD) {
+        name_members(mixed, group, names, sizeof names);
+    }
+    return error_set(status, "rank %d, %s%s: %s", mixed->rank, what, names, cause);
 }
 
 static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op op,
                              const void *input, void *output, uint64_t elems)
 {
     banyan_status status = run_comm(with, group, op, input, output, elems);
-    bool waited = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
-                  status == BANYAN_ERR_ABORTED;
-    return waited ? explain(with, group, status) : status;
+    if (status != BANYAN_ERR_TIMEOUT && status != BANYAN_ERR_PEER_LOST &&
+        status != BANYAN_ERR_ABORTED)
+        return status;
+    char what[96];
+    snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
+             banyan_mixed_mode_name(with->call->mode));
+    return explain(with->mixed, group, what, status);
+}
+
+banyan_status collectives_status(const banyan_mixed *mixed)
+{
+    for (int group = 0; group < MIXED_GROUPS; group++) {
+        banyan_status status =
+            mixed->comms[group] ? banyan_comm_status(mixed->comms[group]) : BANYAN_OK;
+        if (status != BANYAN_OK)
+            return explain(mixed, (mixed_group)group,
+                           group == MIXED_WORLD ? "a call in mode world" : "a call in mode two",
+                           status);
+    }
+    return BANYAN_OK;
 }
 
 /* `elems` as nccl_run has them. */
