@@ -183,7 +183,7 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
     case_run(&c, &late->call);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1) {
-        usleep(4000000);
+        usleep(3500000);
         _exit(0);
     }
     CHECK_OK(case_call(&c, &late->call));

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "mixed/mixed_check.h"
+#include "cuda/gpu_mixed.h"
 
 #define MOST_ELEMS 20000
 #define MAX_BYTES (1 << 14) /* longer calls take several launches */
@@ -29,16 +29,7 @@ static banyan_mixed_options options_for(banyan_world *world, const grid_sizes *s
 
 static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes, DLDataType dtype)
 {
-    banyan_mixed_options options = options_for(world, sizes, dtype);
-    *c = (mixed_case){.world = world, .device = options.device};
-    c->stream = gpu_stream_create(c->device);
-    case_open(c, &options, MOST_ELEMS);
-}
-
-static void leave(mixed_case *c)
-{
-    case_close(c);
-    gpu_stream_destroy(c->device, c->stream);
+    gpu_case_open(c, world, options_for(world, sizes, dtype), MOST_ELEMS);
 }
 
 /* ---- right ---- */
@@ -105,7 +96,7 @@ static void run_grids(banyan_world *world, void *context)
             mixed_one one = draw_call(&c, &random, MOST_ELEMS);
             case_run(&c, &one);
         }
-        leave(&c);
+        gpu_case_close(&c);
     }
 }
 
@@ -186,7 +177,7 @@ static void run_calls(banyan_world *world, void *context)
         mixed_one one = draw_call(&c, &random, 2000);
         case_run(&c, &one);
     }
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void a_thousand_puts_of_kernels_follow_each_other(void **state)
@@ -214,19 +205,12 @@ static void replay_graphs(banyan_world *world, void *context)
     for (size_t i = 0; i < count; i++) {
         mixed_one one = {
             .op = BANYAN_MIXED_ALLREDUCE, .mode = modes[i], .rows = 3, .row_elems = 5000};
-        gpu_capture_begin(c.device, c.stream);
-        CHECK_OK(case_call(&c, &one));
-        void *graph = gpu_capture_end(c.device, c.stream);
-        for (int round = 0; round < 5; round++) {
-            case_fill(&c, &one);
-            gpu_graph_launch(c.device, graph, c.stream);
-            gpu_stream_wait(c.device, c.stream);
-            CHECK_OK(banyan_mixed_status(c.mixed));
-            case_check(&c, &one);
-        }
+        void *graph = gpu_case_capture(&c, &one);
+        for (int round = 0; round < 5; round++)
+            gpu_case_replay(&c, &one, graph);
         gpu_graph_destroy(c.device, graph);
     }
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void graphs_may_hold_them(void **state)
@@ -253,13 +237,13 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
                      .mode = BANYAN_MIXED_FEWEST_WAITS,
                      .rows = 3,
                      .row_elems = 50};
-    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(3000000000));
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(2500000000));
     (void)context;
     enter(&c, world, &grid, BANYAN_F32);
     case_run(&c, &one);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1) {
-        usleep(5000000);
+        usleep(3500000);
         _exit(0);
     }
     case_fill(&c, &one);
@@ -354,7 +338,7 @@ static void shut_thread_out(banyan_world *world, void *context)
     banyan_mixed *mixed;
     (void)context;
     enter(&c, world, &grid, BANYAN_BF16);
-    leave(&c);
+    gpu_case_close(&c);
     if (banyan_world_rank(world) == 1)
         setenv("BANYAN_EMULATED_ENTRY", "main", 1);
     CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM,
@@ -362,7 +346,7 @@ static void shut_thread_out(banyan_world *world, void *context)
     unsetenv("BANYAN_EMULATED_ENTRY");
     enter(&c, world, &grid, BANYAN_BF16);
     run_fused(&c);
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void a_proxy_that_cannot_enter_its_device_says_so(void **state)
@@ -418,7 +402,7 @@ static void find_it_started(banyan_world *world, void *context)
     c.stream = gpu_stream_create(c.device);
     case_open(&c, &options, MOST_ELEMS);
     run_fused(&c);
-    leave(&c);
+    gpu_case_close(&c);
 }
 
 static void an_nvshmem_that_is_there_is_verified(void **state)
