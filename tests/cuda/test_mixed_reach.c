@@ -86,6 +86,30 @@ static void ranks_agree_on_what_carries_messages(void **state)
         ranks_run(RANKS, reach, (void *)(uintptr_t)&cases[i]);
 }
 
+static void open_stuck(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(2000000000));
+    banyan_mixed_options options = options_of(&grid, BANYAN_F32);
+    banyan_mixed *mixed;
+    (void)context;
+    options.device = gpu_device_for(rank);
+    setenv("EMULATED_NVSHMEM", rank == 1 ? "stuck" : "", 1);
+    setenv("BANYAN_MIXED_NVSHMEM", "device", 1);
+    CHECK(banyan_mixed_open(world, &options, &mixed) != BANYAN_OK);
+    CHECK(rank != 0 || strstr(banyan_last_error(), "rank 1"), "%s", banyan_last_error());
+    _exit(0);
+}
+
+static void a_start_that_does_not_come_back_has_a_deadline(void **state)
+{
+    int statuses[RANKS];
+    (void)state;
+    ranks_fork(RANKS, open_stuck, NULL, statuses);
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_int_equal(statuses[rank], 0);
+}
+
 int main(void)
 {
     if (gpu_count() < RANKS || !gpu_is_emulated()) {
@@ -94,6 +118,9 @@ int main(void)
     }
     setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
     setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_agree_on_what_carries_messages)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_agree_on_what_carries_messages),
+        cmocka_unit_test(a_start_that_does_not_come_back_has_a_deadline),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

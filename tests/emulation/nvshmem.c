@@ -3,7 +3,7 @@
  * deadlines: who waits for a rank that does not come waits for ever. It starts only without
  * multicast. What kernels put goes by the emulated network. EMULATED_NVSHMEM_ABSENT=n: rank n never
  * comes. EMULATED_NVSHMEM, any of: apart (no rank's heap is mapped), old (than any device library),
- * closed (to all of them). */
+ * closed (to all of them), stuck (when one comes). */
 #include "cuda/courier/nvshmem.h"
 
 #include <dlfcn.h>
@@ -228,6 +228,8 @@ static void put(void *to, const void *from, size_t bytes, uint64_t *word, uint64
 
 int nvshmemx_cumodule_init(CUmodule module)
 {
+    while (is("stuck"))
+        usleep(100000);
     if (!world.is_ready || is("closed"))
         return INVALID_USE;
     *module->nvshmem = (emulated_nvshmem_state){.put = put, .unplaced = unplaced_of(world.rank)};

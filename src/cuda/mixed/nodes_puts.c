@@ -3,12 +3,16 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "cuda/courier/patience.h"
 #include "cuda/mixed/engine.h"
 
 /* NVSHMEM has one device in a process and is not finalised: what has its state once keeps it. */
 static struct {
     pthread_mutex_t lock;
     CUmodule module;
+    bool is_ready, is_stuck;
+    const nvshmem_functions *functions;
+    int result;
 } image = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the image ---- */
@@ -28,9 +32,11 @@ static banyan_status check_version(const nvshmem_functions *functions)
                             device[0], device[1], device[2], host[0], host[1], host[2]);
 }
 
-static banyan_status load_image(int device, const nvshmem_functions *functions)
+static banyan_status check_built(const nvshmem_functions *functions)
 {
-    CUmodule module;
+    if (image.is_stuck)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: an earlier nvshmemx_cumodule_init has not come back");
     if (!nodes_puts_image)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: Banyan was built without NVSHMEM's device library");
@@ -39,16 +45,39 @@ static banyan_status load_image(int device, const nvshmem_functions *functions)
                                 functions->nvshmemx_cumodule_init
                                     ? "nvshmemx_vendor_get_version_info"
                                     : "nvshmemx_cumodule_init");
-    RETURN_IF_FAILED(check_version(functions));
-    RETURN_IF_FAILED(DRIVER(device, cuModuleLoadData, &module, nodes_puts_image));
-    int result = functions->nvshmemx_cumodule_init(module);
-    if (result == 0) {
-        image.module = module;
+    return check_version(functions);
+}
+
+static void call_init(void *unused)
+{
+    (void)unused;
+    image.result = image.functions->nvshmemx_cumodule_init(image.module);
+}
+
+/* NVSHMEM waits for all that runs on the device. */
+static banyan_status give_state(banyan_world *world, int device)
+{
+    image.is_stuck = true;
+    RETURN_IF_FAILED(patience_call(world, device, "nvshmemx_cumodule_init", call_init, NULL));
+    image.is_stuck = false;
+    image.is_ready = image.result == 0;
+    if (image.is_ready)
         return BANYAN_OK;
-    }
-    driver.cuModuleUnload(module);
+    driver.cuModuleUnload(image.module);
     return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                            "cuda: nvshmemx_cumodule_init gave %d on device %d", result, device);
+                            "cuda: nvshmemx_cumodule_init gave %d on device %d", image.result,
+                            device);
+}
+
+static banyan_status load_image(const cuda_mixed *engine)
+{
+    int device = engine->device;
+    if (image.is_ready)
+        return BANYAN_OK;
+    image.functions = engine->nodes.part.functions;
+    RETURN_IF_FAILED(check_built(image.functions));
+    RETURN_IF_FAILED(DRIVER(device, cuModuleLoadData, &image.module, nodes_puts_image));
+    return give_state(engine->setup->worlds[MIXED_WORLD], device);
 }
 
 /* ---- kernels ---- */
@@ -99,8 +128,7 @@ static banyan_status try_kernel(const cuda_mixed *engine, mixed_kernel kernel)
 banyan_status nodes_puts_load(cuda_mixed *engine)
 {
     pthread_mutex_lock(&image.lock);
-    banyan_status status =
-        image.module ? BANYAN_OK : load_image(engine->device, engine->nodes.part.functions);
+    banyan_status status = load_image(engine);
     pthread_mutex_unlock(&image.lock);
     for (int i = MIXED_LOADED; i < MIXED_KERNELS && status == BANYAN_OK; i++) {
         if (mixed_kernel_is_multicast((mixed_kernel)i) && !engine->setup->multicast.is_expected)
