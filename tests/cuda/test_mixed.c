@@ -139,6 +139,47 @@ static void calls_in_graphs_are_played_again_among_others(void **state)
     ranks_run(four ? 4 : 2, run_graphs, &of);
 }
 
+/* ---- launches of any shape ---- */
+
+typedef struct launch_bounds {
+    int grid_size, max_block_size, min_block_size, min_num_steps;
+} launch_bounds;
+
+static const launch_bounds all_bounds[] = {
+    {1, 32, 32, 1}, {1 << 30, 0, 1024, 1}, {3, 300, 96, INT32_MAX}, {0, 1 << 30, 512, 1000}};
+
+static void run_with_bounds(banyan_world *world, const launch_bounds *bounds, random_state *random)
+{
+    static const grid_sizes sizes = {1, 2, 1, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, draw_dtype(random));
+    mixed_case c;
+    options.max_bytes = MAX_BYTES;
+    options.grid_size = bounds->grid_size;
+    options.max_block_size = bounds->max_block_size;
+    options.min_block_size = bounds->min_block_size;
+    options.min_num_steps = bounds->min_num_steps;
+    gpu_case_open(&c, world, options, ELEMS_MOST);
+    for (int i = 0; i < 8; i++) {
+        mixed_one call = draw_call(&c, random, ELEMS_MOST);
+        case_run(&c, &call);
+    }
+    gpu_case_close(&c);
+}
+
+static void run_all_bounds(banyan_world *world, void *context)
+{
+    random_state random = random_from(*(const uint64_t *)context);
+    for (size_t i = 0; i < sizeof all_bounds / sizeof *all_bounds; i++)
+        run_with_bounds(world, &all_bounds[i], &random);
+}
+
+static void launches_are_bounded_by_options_and_device(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed();
+    ranks_run(2, run_all_bounds, &seed);
+}
+
 /* ---- autotuning ---- */
 
 static void run_autotuned(banyan_world *world, void *context)
@@ -181,6 +222,7 @@ int main(void)
         cmocka_unit_test(all_grids_of_a_node),
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
         cmocka_unit_test(calls_in_graphs_are_played_again_among_others),
+        cmocka_unit_test(launches_are_bounded_by_options_and_device),
         cmocka_unit_test(all_ranks_choose_by_the_same_measurements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

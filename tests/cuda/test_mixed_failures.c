@@ -4,8 +4,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "mixed/mixed_check.h"
-#include "support/gpu.h"
+#include "cuda/gpu_mixed.h"
 
 #define ELEMS_MOST 20000
 
@@ -35,11 +34,9 @@ static mixed_case open_case(int rank, int count, const banyan_unique_id *id, uin
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
     banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
-    mixed_case c = {.world = ranks_open_world(rank, count, id, timeout_ns),
-                    .device = gpu_device_for(rank)};
-    options.device = c.device;
-    c.stream = gpu_stream_create(c.device);
-    case_open(&c, &options, ELEMS_MOST);
+    mixed_case c;
+    options.max_bytes = 1 << 20;
+    gpu_case_open(&c, ranks_open_world(rank, count, id, timeout_ns), options, ELEMS_MOST);
     return c;
 }
 
@@ -138,17 +135,17 @@ static void a_late_peer_of_communicators_is_told(void **state)
 {
     (void)state;
     if (!gpu_worlds_are_cheap())
-        skip();                                /* real ones take longer to open than its deadline */
-    for (size_t i = CASES - 2; i < CASES; i++) /* others: test_mixed_engine.c */
+        skip(); /* real ones take longer to open than its deadline */
+    /* Fused modes: test_mixed_engine.c. */
+    for (size_t i = CASES - 2; i < CASES; i++)
         fork_four(come_late, &cases[i], 1, 0);
 }
 
 int main(void)
 {
+    gpu_mixed_begin();
     if (gpu_count() < 4)
         return 77;
-    if (gpu_is_emulated())
-        setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_death_is_told_in_every_mode),
         cmocka_unit_test(a_late_peer_of_communicators_is_told),
