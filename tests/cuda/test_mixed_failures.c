@@ -1,5 +1,5 @@
 /* Peers that die or come late end mixed collectives between GPUs of a node, with a sentence that
- * names them and the mode. */
+ * names them, and what was waiting. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -82,14 +82,15 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     mixed_case c = open_case(rank, count, id, 60 * NS_PER_S);
     case_run(&c, &call);
     CHECK_OK(banyan_world_barrier(c.world));
-    if (rank == 3)
+    if (rank == 3) {
+        usleep(200000); /* the others leave the barrier */
         raise(SIGKILL);
+    }
     banyan_status status = run_until_failure(&c, &call);
     /* A peer that knows sooner passes it on. */
     CHECK(status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_ABORTED, "%s: %s",
           banyan_status_name(status), banyan_last_error());
     CHECK(strstr(banyan_last_error(), "rank 3 (pid"), "%s", banyan_last_error());
-    check_sentence(&call);
     close_failed(&c, &call);
 }
 
