@@ -7,8 +7,8 @@
 #include "channel/packet.h"
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/thread.h"
 #include "memory/stream.h"
-#include "world/thread.h"
 
 /* Of a queue; a power of two. */
 #define REQUESTS 128

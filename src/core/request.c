@@ -1,11 +1,11 @@
 #include "core/request.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/thread.h"
 
 struct banyan_request {
     pthread_t thread;
@@ -34,11 +34,10 @@ banyan_status request_start(banyan_status (*work)(void *context), void *context,
         return error_no_memory(sizeof *started, "a request");
     started->work = work;
     started->context = context;
-    int error = pthread_create(&started->thread, NULL, request_main, started);
-    if (error != 0) {
+    banyan_status status = thread_start(&started->thread, request_main, started, false);
+    if (status != BANYAN_OK) {
         free(started);
-        return error_set(BANYAN_ERR_SYSTEM, "cannot start a thread for a request: %s",
-                         strerror(error));
+        return status;
     }
     *request = started;
     return BANYAN_OK;

@@ -1,9 +1,10 @@
 #include "cuda/watch.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "cuda/thread.h"
 
 #define PERIOD_NS 10000000
 
@@ -40,17 +41,6 @@ static void *watch_main(void *argument)
     return NULL;
 }
 
-/* Signals are the program's own threads' to take. */
-static int start_thread(watch *of)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = pthread_create(&of->thread, NULL, watch_main, of);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return result;
-}
-
 static banyan_status make(bool (*look)(void *context), void *context, watch **made)
 {
     watch *of = calloc(1, sizeof *of);
@@ -70,9 +60,10 @@ static banyan_status make(bool (*look)(void *context), void *context, watch **ma
 
 static banyan_status start(watch *of, watch **started)
 {
-    if (start_thread(of) != 0) {
+    banyan_status status = module_thread_start(&of->thread, watch_main, of, "watching the world");
+    if (status != BANYAN_OK) {
         free(of);
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: no thread that watches the world");
+        return status;
     }
     *started = of;
     return BANYAN_OK;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "memory/bell.h"
-#include "world/thread.h"
 
 struct worker_pool;
 

@@ -1,7 +1,6 @@
 /* The owner's side of staging: threads that serve what peers ask for. */
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/sanitizer.h"
+#include "core/thread.h"
 #include "memory/staging.h"
 #include "memory/stream.h"
 #include "world/control.h"
@@ -229,19 +229,11 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* The program's signals are for its own threads. */
 static banyan_status start_helper(staging_service *service, board_desk *desk)
 {
     helper *self = &service->helpers[service->helper_count];
     *self = (helper){.service = service, .desk = desk, .processor = -1};
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&self->thread, NULL, serve, self);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return error_set(BANYAN_ERR_SYSTEM, "rank %d cannot start a staging thread: %s",
-                         service->space->rank, strerror(error));
+    RETURN_IF_FAILED(thread_start(&self->thread, serve, self, false));
     service->helper_count++;
     return BANYAN_OK;
 }

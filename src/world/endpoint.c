@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/map.h"
-#include "world/thread.h"
+#include "core/thread.h"
 
 /* What a rank said last is on its way for so long at most. */
 #define FAREWELL_NS (2 * NS_PER_S)

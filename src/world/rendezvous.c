@@ -9,9 +9,9 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "world/member.h"
 #include "world/reactor.h"
-#include "world/thread.h"
 
 /* What was handed out is on its way for so long at most. */
 #define FAREWELL_NS (10 * NS_PER_S)

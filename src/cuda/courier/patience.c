@@ -1,12 +1,12 @@
 #include "cuda/courier/patience.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "cuda/driver.h"
+#include "cuda/thread.h"
 
 #define PERIOD_NS 10000000
 #define NS_IN_S 1000000000u
@@ -49,20 +49,6 @@ static void *call_main(void *given)
     if (abandoned)
         call_free(made);
     return NULL;
-}
-
-/* Signals are the program's own threads' to take. */
-static int start_thread(patient_call *made)
-{
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = pthread_create(&thread, NULL, call_main, made);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (result == 0)
-        pthread_detach(thread);
-    return result;
 }
 
 static uint64_t now_ns(void)
@@ -110,12 +96,15 @@ banyan_status patience_call(banyan_world *world, int device, const char *name,
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (start_thread(made) != 0) {
+    pthread_t thread;
+    banyan_status status = module_thread_start(&thread, call_main, made, name);
+    if (status != BANYAN_OK) {
         call_free(made);
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: no thread for %s", name);
+        return status;
     }
+    pthread_detach(thread);
     pthread_mutex_lock(&made->lock);
-    banyan_status status = wait_until_done(made, world, name);
+    status = wait_until_done(made, world, name);
     bool done = made->done;
     made->abandoned = !done;
     pthread_mutex_unlock(&made->lock);

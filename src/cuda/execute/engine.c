@@ -1,7 +1,6 @@
 /* Opening and closing engines, and watching over what runs on them. */
 #include "cuda/execute/engine.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,24 +9,12 @@
 #include "cuda/execute/staged.h"
 #include "cuda/execute/tell.h"
 #include "cuda/replay.h"
+#include "cuda/thread.h"
 
 /* How soon kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
 
-/* ---- threads ---- */
-
-banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(thread, NULL, run, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed)
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: a thread for device %d: %s",
-                                engine->device, strerror(failed));
-    return BANYAN_OK;
-}
+/* ---- watching ---- */
 
 bool engine_is_idle(cuda_engine *engine)
 {
@@ -160,7 +147,7 @@ static banyan_status take_parts(cuda_engine *engine)
         status = load_kernels(engine);
     engine_leave(before);
     RETURN_IF_FAILED(status);
-    RETURN_IF_FAILED(engine_start_thread(engine, watch, &engine->watcher));
+    RETURN_IF_FAILED(module_thread_start(&engine->watcher, watch, engine, "watching over plans"));
     engine->watches = true;
     return BANYAN_OK;
 }

@@ -131,8 +131,6 @@ banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **tak
 void engine_give_back_pinned(cuda_engine *engine, const void *taken);
 void engine_free_pinned(cuda_engine *engine);
 
-/* A thread of the engine's that no signal is delivered to. */
-banyan_status engine_start_thread(cuda_engine *engine, void *(*run)(void *), pthread_t *thread);
 /* With the lock held: has every run of `run`'s ended, and can graphs bring no others? */
 bool engine_is_idle(cuda_engine *engine);
 /* How many thread blocks of `threads` run at once. The device is entered. */

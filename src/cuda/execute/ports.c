@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "cuda/thread.h"
+
 /* Looks in vain before the thread naps between them, and how long it naps. */
 #define LOOKS 4000
 #define NAP_NS 20000L
@@ -206,7 +208,7 @@ banyan_status ports_open(cuda_plan *plan)
     RETURN_IF_FAILED(find_streams(plan));
     RETURN_IF_FAILED(try_streams(plan));
     if (!engine->serves)
-        RETURN_IF_FAILED(engine_start_thread(engine, serve, &engine->proxy));
+        RETURN_IF_FAILED(module_thread_start(&engine->proxy, serve, engine, "port channels"));
     engine->serves = true;
     visit(engine);
     plan->next_served = engine->served;

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <time.h>
 
 #include "cuda/memory/memory.h"
+#include "cuda/thread.h"
 
 #define ROOM 1024 /* requests to a rank that are not made yet */
 /* Looks in vain before the thread naps between them, and how long it naps. */
@@ -143,18 +143,10 @@ static banyan_status try_puts(const nodes_proxy *proxy, char *trial)
     return DRIVER(proxy->device, cuStreamSynchronize, proxy->stream);
 }
 
-/* Signals are the program's own threads' to take. */
 static banyan_status start_thread(nodes_proxy *proxy)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&proxy->thread, NULL, serve_main, proxy);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    proxy->has_thread = failed == 0;
-    if (failed)
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: a thread for NVSHMEM's puts: %s",
-                                strerror(failed));
+    RETURN_IF_FAILED(module_thread_start(&proxy->thread, serve_main, proxy, "NVSHMEM's puts"));
+    proxy->has_thread = true;
     while (sem_wait(&proxy->entered.told) != 0)
         ; /* a signal came */
     return proxy->entered.status == BANYAN_OK

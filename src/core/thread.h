@@ -1,6 +1,6 @@
 /* Threads of the library. */
-#ifndef WORLD_THREAD_H
-#define WORLD_THREAD_H
+#ifndef CORE_THREAD_H
+#define CORE_THREAD_H
 
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-#include "world/thread.h"
+#include "core/thread.h"
 
 #include <signal.h>
 #include <string.h>

@@ -1,0 +1,55 @@
+/* Threads of the library's: a program's signals are delivered to its own ones alone. */
+#include <signal.h>
+
+#include "core/request.h"
+#include "core/thread.h"
+#include "support/test.h"
+
+static bool takes_signals(void)
+{
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    return !sigismember(&blocked, SIGINT) || !sigismember(&blocked, SIGUSR1);
+}
+
+static void *look(void *argument)
+{
+    *(bool *)argument = takes_signals();
+    return NULL;
+}
+
+static banyan_status look_on_request(void *context)
+{
+    (void)look(context);
+    return BANYAN_OK;
+}
+
+static void threads_take_no_signals(void **state)
+{
+    pthread_t thread;
+    bool takes = true;
+    (void)state;
+    CHECK_OK(thread_start(&thread, look, &takes, false));
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(!takes);
+    CHECK(takes_signals(), "the caller's own thread does not any more");
+}
+
+static void requests_take_no_signals(void **state)
+{
+    banyan_request *request;
+    bool takes = true;
+    (void)state;
+    CHECK_OK(request_start(look_on_request, &takes, &request));
+    CHECK_OK(banyan_request_wait(request));
+    CHECK(!takes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_take_no_signals),
+        cmocka_unit_test(requests_take_no_signals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
