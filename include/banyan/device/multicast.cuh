@@ -5,11 +5,11 @@
  *
  * Not proven: these functions have run between emulated GPUs only.
  *
- * Memory is accessed 16 bytes at a time, aligned to 16. Sums of f16 and bf16 are accumulated in f32
- * and rounded once; in which order the switch adds up is not said. Memory that has a multicast
- * address has others too: the functions for ranges keep accesses of their thread by either kind of
- * address in order; whoever uses single ones does that with banyan_device_multicast_fence. As for
- * other memory, ranks meet by signals.
+ * Memory is accessed 16 bytes at a time, aligned to 16, but for flags of 8 that are stored with
+ * release. Sums of f16 and bf16 are accumulated in f32 and rounded once; in which order the switch
+ * adds up is not said. Memory that has a multicast address has others too: the functions for ranges
+ * keep accesses of their thread by either kind of address in order; whoever uses single ones does
+ * that with banyan_device_multicast_fence. As for other memory, ranks meet by signals.
  *
  * Idea: the PTX ISA's multimem instructions and proxy fences.
  *
