@@ -45,4 +45,30 @@ static inline void gpu_case_replay(mixed_case *c, const mixed_one *call, void *g
     case_check(c, call);
 }
 
+/* `plays` times one of the graphs, or another call of up to `elems_most` elements. */
+static inline void gpu_case_play(mixed_case *c, random_state *random, const mixed_one *calls,
+                                 void *const *graphs, size_t count, int plays, uint64_t elems_most)
+{
+    for (int i = 0; i < plays; i++) {
+        size_t drawn = (size_t)random_between(random, 0, (int64_t)count);
+        mixed_one call = draw_call(c, random, elems_most);
+        if (drawn < count)
+            gpu_case_replay(c, &calls[drawn], graphs[drawn]);
+        else
+            case_run(c, &call);
+    }
+}
+
+/* ---- other worlds ---- */
+
+static inline banyan_world *world_like(banyan_world *world)
+{
+    int ranks = banyan_world_size(world), all[8];
+    banyan_world *made;
+    for (int r = 0; r < ranks; r++)
+        all[r] = r;
+    CHECK_OK(banyan_world_split(world, all, ranks, &made));
+    return made;
+}
+
 #endif

@@ -102,6 +102,20 @@ static inline void check_defaults(const mixed_case *c, banyan_mixed_op op)
     }
 }
 
+static inline void run_each_op(banyan_world *world, const series *of,
+                               void (*run)(mixed_case *c, random_state *random, banyan_mixed_op op))
+{
+    random_state random = random_from(of->seed);
+    banyan_mixed_op ops[BANYAN_MIXED_OPS];
+    size_t count;
+    mixed_case c;
+    enter(&c, world, of, draw_dtype(&random));
+    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
+    for (size_t i = 0; i < count; i++)
+        run(&c, &random, ops[i]);
+    gpu_case_close(&c);
+}
+
 /* Autotuning measures what is valid, and the choice runs. */
 static inline void run_autotuned(banyan_world *world, void *context)
 {

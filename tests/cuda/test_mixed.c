@@ -118,14 +118,7 @@ static void run_graphs(banyan_world *world, void *context)
         case_run(&c, &calls[i]); /* what is opened when first needed is */
         graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
-    for (int i = 0; i < of->calls; i++) {
-        size_t drawn = (size_t)random_between(&random, 0, GRAPHS);
-        mixed_one call = draw_call(&c, &random, ELEMS_MOST / 2);
-        if (drawn < GRAPHS)
-            gpu_case_replay(&c, &calls[drawn], graphs[drawn]);
-        else
-            case_run(&c, &call);
-    }
+    gpu_case_play(&c, &random, calls, graphs, GRAPHS, of->calls, ELEMS_MOST / 2);
     for (int i = 0; i < GRAPHS; i++)
         gpu_graph_destroy(c.device, graphs[i]);
     gpu_case_close(&c);

@@ -2,18 +2,6 @@
  * several, every operation and fused mode, by unicast and by multicast. */
 #include "cuda/mixed_multicast.h"
 
-static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
-{
-    for (int m = BANYAN_MIXED_FEWEST_WAITS; m <= BANYAN_MIXED_FEWEST_BYTES; m++) {
-        mixed_one call = {.op = op, .mode = (banyan_mixed_mode)m, .kind = DATA_RANDOM};
-        draw_size(random, ELEMS_MOST / 4, &call);
-        if (is_valid(c, op, by_multicast(call.mode)))
-            compare(c, call);
-        else if (is_valid(c, op, call.mode))
-            case_run(c, &call);
-    }
-}
-
 /* All that the grid allows, and nothing less when the ranks are many. */
 static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
@@ -28,21 +16,23 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
               "%s", banyan_mixed_mode_name((banyan_mixed_mode)m));
 }
 
+static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
+{
+    check_modes(c, op);
+    for (int m = BANYAN_MIXED_FEWEST_WAITS; m <= BANYAN_MIXED_FEWEST_BYTES; m++) {
+        mixed_one call = {.op = op, .mode = (banyan_mixed_mode)m, .kind = DATA_RANDOM};
+        draw_size(random, ELEMS_MOST / 4, &call);
+        if (is_valid(c, op, by_multicast(call.mode)))
+            compare(c, call);
+        else if (is_valid(c, op, call.mode))
+            case_run(c, &call);
+    }
+}
+
 static void run_grid(banyan_world *world, void *context)
 {
-    const series *of = context;
-    random_state random = random_from(of->seed);
-    banyan_mixed_op ops[BANYAN_MIXED_OPS];
-    size_t count;
-    mixed_case c;
     begin(&all_have_it);
-    enter(&c, world, of, draw_dtype(&random));
-    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
-    for (size_t i = 0; i < count; i++) {
-        check_modes(&c, ops[i]);
-        run_op(&c, &random, ops[i]);
-    }
-    gpu_case_close(&c);
+    run_each_op(world, context, run_op);
 }
 
 static void run_grids(const grid_sizes *grids, size_t count)

@@ -26,17 +26,8 @@ static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 
 static void run_all_ops(banyan_world *world, void *context)
 {
-    const series *of = context;
-    random_state random = random_from(of->seed);
-    banyan_mixed_op ops[BANYAN_MIXED_OPS];
-    size_t count;
-    mixed_case c;
     begin(&all_have_it);
-    enter(&c, world, of, draw_dtype(&random));
-    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
-    for (size_t i = 0; i < count; i++)
-        run_op(&c, &random, ops[i]);
-    gpu_case_close(&c);
+    run_each_op(world, context, run_op);
     CHECK(logged[0] == '\0', "%s", logged);
 }
 
@@ -194,18 +185,6 @@ static void autotuning_measures_its_modes(void **state)
 
 #define GRAPHS 4
 
-static void run_some(mixed_case *c, random_state *random, const mixed_one *calls, void **graphs)
-{
-    for (int i = 0; i < 20; i++) {
-        size_t drawn = (size_t)random_between(random, 0, GRAPHS);
-        mixed_one call = draw_call(c, random, ELEMS_MOST / 4);
-        if (drawn < GRAPHS)
-            gpu_case_replay(c, &calls[drawn], graphs[drawn]);
-        else
-            case_run(c, &call);
-    }
-}
-
 /* Pairs of operations by multicast in both modes, among calls of any mode. */
 static void run_graphs(banyan_world *world, void *context)
 {
@@ -230,12 +209,12 @@ static void run_graphs(banyan_world *world, void *context)
     }
     for (int round = 0; round < 3; round++) {
         uint64_t before = accesses(world);
-        run_some(&c, &random, calls, graphs);
+        gpu_case_play(&c, &random, calls, graphs, GRAPHS, 20, ELEMS_MOST / 4);
         CHECK(accesses(world) > before, "round %d", round);
         CHECK_OK(banyan_mixed_suspend(c.mixed));
         CHECK(!is_valid(&c, ops[0], modes[0]), "they are suspended");
         CHECK_OK(banyan_mixed_resume(c.mixed, NULL));
-        run_some(&c, &random, calls, graphs);
+        gpu_case_play(&c, &random, calls, graphs, GRAPHS, 20, ELEMS_MOST / 4);
     }
     for (int i = 0; i < GRAPHS; i++)
         gpu_graph_destroy(c.device, graphs[i]);
@@ -247,16 +226,6 @@ static void graphs_stay_valid_when_memory_was_given_back(void **state)
     (void)state;
     series of = {.seed = random_seed(), .sizes = {1, 2, 2, 1, 1}};
     ranks_run(4, run_graphs, &of);
-}
-
-static banyan_world *world_like(banyan_world *world)
-{
-    int ranks = banyan_world_size(world), all[8];
-    banyan_world *made;
-    for (int r = 0; r < ranks; r++)
-        all[r] = r;
-    CHECK_OK(banyan_world_split(world, all, ranks, &made));
-    return made;
 }
 
 static void resume_elsewhere(banyan_world *world, void *context)

@@ -28,15 +28,7 @@ static void compare_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 
 static void compare_grid(banyan_world *world, const series *of)
 {
-    random_state random = random_from(of->seed);
-    banyan_mixed_op ops[BANYAN_MIXED_OPS];
-    size_t count;
-    mixed_case c;
-    enter(&c, world, of, draw_dtype(&random));
-    CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &count));
-    for (size_t i = 0; i < count; i++)
-        compare_op(&c, &random, ops[i]);
-    gpu_case_close(&c);
+    run_each_op(world, of, compare_op);
 }
 
 /* Of many ranks some, by `calls` of 8. */
@@ -120,14 +112,7 @@ static void run_graphs(banyan_world *world, void *context)
         case_run(&c, &calls[i]);
         graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
-    for (int i = 0; i < of->calls; i++) {
-        size_t drawn = (size_t)random_between(&random, 0, GRAPHS);
-        mixed_one call = draw_call(&c, &random, ELEMS_MOST);
-        if (drawn < GRAPHS)
-            gpu_case_replay(&c, &calls[drawn], graphs[drawn]);
-        else
-            case_run(&c, &call);
-    }
+    gpu_case_play(&c, &random, calls, graphs, GRAPHS, of->calls, ELEMS_MOST);
     for (int i = 0; i < GRAPHS; i++)
         gpu_graph_destroy(c.device, graphs[i]);
     gpu_case_close(&c);

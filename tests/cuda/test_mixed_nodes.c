@@ -389,7 +389,7 @@ static void find_it_started(banyan_world *world, void *context)
     static const grid_sizes grid = {2, 1, 1, 2, 1};
     int rank = banyan_world_rank(world), turned = *(const bool *)context;
     banyan_mixed_options options = options_for(world, &grid, BANYAN_BF16);
-    mixed_case c = {.world = world, .device = options.device};
+    mixed_case c;
     options.should_init_nvshmem = false;
     CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,
                 "said to be initialised, and is not");
@@ -399,8 +399,7 @@ static void find_it_started(banyan_world *world, void *context)
                     "as rank 1 of 2, and this is rank 0 of 2");
         return;
     }
-    c.stream = gpu_stream_create(c.device);
-    case_open(&c, &options, MOST_ELEMS);
+    gpu_case_open(&c, world, options, MOST_ELEMS);
     run_fused(&c);
     gpu_case_close(&c);
 }

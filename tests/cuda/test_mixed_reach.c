@@ -1,6 +1,6 @@
 /* What carries messages of mixed collectives to ranks of other nodes, and that all ranks take the
  * same. Between emulated GPUs, whose NVSHMEM can be told what it lacks. */
-#include "mixed/mixed_check.h"
+#include "cuda/gpu_mixed.h"
 
 #define RANKS 2
 #define LONG_ROW 100000 /* tiles of it are put by whole thread blocks */
@@ -42,19 +42,18 @@ static void keep_line(banyan_log_level level, const char *message, void *context
     snprintf(logged + used, sizeof logged - used, "%s\n", message);
 }
 
-static void run_once(mixed_case *c, const banyan_mixed_options *options)
+static void run_once(banyan_world *world, banyan_mixed_options options)
 {
-    c->stream = gpu_stream_create(c->device);
-    case_open(c, options, 3 * LONG_ROW);
+    mixed_case c;
+    gpu_case_open(&c, world, options, 3 * LONG_ROW);
     for (int i = 0; i < 3; i++) {
         mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
                          .mode = i % 2 ? BANYAN_MIXED_FEWEST_BYTES : BANYAN_MIXED_FEWEST_WAITS,
                          .rows = 3,
                          .row_elems = i < 2 ? 5000 : LONG_ROW};
-        case_run(c, &one);
+        case_run(&c, &one);
     }
-    case_close(c);
-    gpu_stream_destroy(c->device, c->stream);
+    gpu_case_close(&c);
 }
 
 static void reach(banyan_world *world, void *context)
@@ -63,17 +62,16 @@ static void reach(banyan_world *world, void *context)
     const reach_case *wanted = context;
     int rank = banyan_world_rank(world);
     banyan_mixed_options options = options_of(&grid, BANYAN_F32);
-    mixed_case c = {.world = world, .device = gpu_device_for(rank)};
-    options.device = c.device;
+    banyan_mixed *mixed;
+    options.device = gpu_device_for(rank);
     setenv("EMULATED_NVSHMEM", rank == 1 ? wanted->nvshmem : "", 1);
     setenv("BANYAN_MIXED_NVSHMEM", wanted->wishes[rank], 1);
     banyan_log_set(keep_line, NULL);
     if (!wanted->line) {
-        CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,
-                    wanted->words);
+        CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM, wanted->words);
         return;
     }
-    run_once(&c, &options);
+    run_once(world, options);
     CHECK(strstr(logged, wanted->line), "%s", logged);
     CHECK(!wanted->words || strstr(logged, wanted->words), "%s", logged);
 }

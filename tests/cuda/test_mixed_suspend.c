@@ -124,16 +124,6 @@ static void ranks_may_be_threads(void **state)
 
 /* ---- in another world ---- */
 
-static banyan_world *world_like(banyan_world *world)
-{
-    int ranks = banyan_world_size(world), all[8];
-    banyan_world *made;
-    for (int r = 0; r < ranks; r++)
-        all[r] = r;
-    CHECK_OK(banyan_world_split(world, all, ranks, &made));
-    return made;
-}
-
 static void resume_elsewhere(banyan_world *world, void *context)
 {
     mixed_case c;
