@@ -201,22 +201,60 @@ static banyan_status run_cell(const struct rank_run *run, mixed_size *size, bany
 
 /* ---- all of them ---- */
 
-static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+static bool is_valid(const struct rank_run *run, banyan_mixed_op op, banyan_mixed_mode mode)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count = 0, i = 0;
+    (void)banyan_mixed_valid_modes(run->mixed, op, modes, BANYAN_MIXED_MODES, &count);
+    while (i < count && modes[i] != mode)
+        i++;
+    return i < count;
+}
+
+/* NCCL's modes are valid until it does not start: that leaves them out. */
+static banyan_status try_cell(const struct rank_run *run, mixed_size *size, banyan_mixed_op op,
+                              banyan_mixed_mode mode)
+{
+    bool was_valid = is_valid(run, op, mode);
+    banyan_status status = run_cell(run, size, op, mode);
+    return status != BANYAN_OK && was_valid && !is_valid(run, op, mode) ? BANYAN_OK : status;
+}
+
+static banyan_status run_chosen(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+{
+    banyan_mixed_mode chosen;
+    uint64_t bytes = mixed_job_bytes(run->job, size);
+    do {
+        TRY(banyan_mixed_select_autotune_mode(run->mixed, op, bytes, &chosen));
+        TRY(try_cell(run, size, op, chosen));
+    } while (!is_valid(run, op, chosen));
+    return BANYAN_OK;
+}
+
+static banyan_status run_modes(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
 {
     const mixed_job *job = run->job;
-    banyan_mixed_mode modes[BANYAN_MIXED_MODES], chosen;
-    size_t count;
-    TRY(banyan_mixed_valid_modes(run->mixed, op, modes, BANYAN_MIXED_MODES, &count));
-    TRY(banyan_mixed_select_autotune_mode(run->mixed, op, mixed_job_bytes(job, size), &chosen));
+    if (job->mode_name)
+        return job->mode == BANYAN_MIXED_AUTO ? run_chosen(run, size, op)
+                                              : run_cell(run, size, op, job->mode);
+    for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
+        if (is_valid(run, op, (banyan_mixed_mode)mode))
+            TRY(try_cell(run, size, op, (banyan_mixed_mode)mode));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+{
+    banyan_mixed_mode chosen;
+    banyan_mixed_timing any;
+    uint64_t bytes = mixed_job_bytes(run->job, size);
+    TRY(run_modes(run, size, op));
+    TRY(banyan_mixed_select_autotune_mode(run->mixed, op, bytes, &chosen));
     if (run->rank == 0) {
-        banyan_mixed_timing any;
         size->chosen[op] = chosen;
         size->is_tuned = banyan_mixed_timing_at(run->mixed, 0, &any) == BANYAN_OK;
     }
-    if (job->mode_name)
-        return run_cell(run, size, op, job->mode == BANYAN_MIXED_AUTO ? chosen : job->mode);
-    for (size_t i = 0; i < count; i++)
-        TRY(run_cell(run, size, op, modes[i]));
     return BANYAN_OK;
 }
 

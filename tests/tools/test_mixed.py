@@ -1,11 +1,12 @@
 """banyan mixed: a grid's collectives are checked in every mode, timed, drawn, and tuned."""
 
 import json
+import os
 import sys
 import unittest
 import xml.dom.minidom
 
-from collective_case import CollectiveCase
+from collective_case import BANYAN, CollectiveCase
 
 FUSED = {"fewest_waits", "fewest_local_bytes"}
 
@@ -73,6 +74,33 @@ class Mixed(CollectiveCase):
                              "--no-autotune", "--svg", picture)["measurements"]
         self.assertEqual(picture.read_text().count("<circle"), len(cells))
         self.assertIn("chosen by default", picture.read_text())
+
+    def test_an_nccl_that_does_not_start_is_left_out(self):
+        emulated = BANYAN.parents[1] / "emulated"
+        if not emulated.is_dir():
+            self.skipTest("this build has no emulated GPUs")
+        gpus = {**os.environ, "BANYAN_MODULE_PATH": str(emulated),
+                "BANYAN_NCCL": str(emulated / "libnccl.so.2")}
+        words = ["mixed", "--gpu", "--local-tp", 2, "--local-dp", 2, "--rows", "1:1", "--hidden", 64,
+                 "--max-bytes", "64K", "--no-autotune", "--json"]
+        for failing, expected in [({}, FUSED | {"world", "two", "world_nccl", "two_nccl"}),
+                                  ({"EMULATED_NCCL_FAILS": "1"}, FUSED | {"world", "two"})]:
+            report = json.loads(self.succeed(*words, env={**gpus, **failing}))
+            self.assertEqual({cell["mode"] for cell in report["measurements"]}, expected)
+            self.assertEqual({cell["wrong_elements"] for cell in report["measurements"]}, {0})
+        gpus["EMULATED_NCCL_FAILS"] = "1"
+        named = self.banyan(*words, "--mode", "two_nccl", env=gpus)
+        self.assert_refused(named, "banyan mixed", "NCCL does not start")
+        times = {"fewest_waits": 9, "world": 5, "two_nccl": 4}
+        rows = [{"op": "allreduce_allgather", "bytes": 1024, "mode": mode, "ns": ns}
+                for mode, ns in times.items()]
+        table = self.write({"format": "banyan mixed tuning", "version": 1, "local_tp": 2,
+                            "local_dp": 2, "inter_tp": 1, "inter_dp": 1, "dtype": "BF16",
+                            "device": "cuda", "rows": rows}, "table.json")
+        report = json.loads(self.succeed(*words, "--autotune", table, "--mode", "auto", "--op",
+                                         "allreduce_allgather", env=gpus))
+        self.assertEqual([(cell["mode"], cell["chosen"]) for cell in report["measurements"]],
+                         [("world", True)])
 
     def test_wrong_calls_are_refused(self):
         table = self.folder / "table.json"
