@@ -197,7 +197,9 @@ void sendrecv_port(algorithm *a);
 
 int factor_ports(int ranks);
 void allreduce_ports(algorithm *a);
+void allreduce_ports_scratch(algorithm *a);
 void allgather_ports(algorithm *a);
+void allgather_ports_scratch(algorithm *a);
 void reducescatter_ports(algorithm *a);
 
 void allreduce_switch(algorithm *a);

@@ -1,22 +1,28 @@
 /* By port channels: proxies carry the bytes, on GPUs the copy engines, which do it faster than
- * thread blocks and leave these alone. For messages of many megabytes; for memory that peers reach.
+ * thread blocks and leave these alone. For messages of many megabytes.
  *
  * All puts of a channel go in order, so that the k-th signal says that its k-th put is there. Every
  * rank says first that it has begun: then its scratch and its output may be written. It ends when
  * what it has put has left. */
 #include "collective/algorithm.h"
 
-enum { MESH_BEGUN };
+enum { MESH_BEGUN, MESH_REDUCED };
 
 /* Blocks have so many chunks; instances have channels of their own, and divide every chunk. */
 #define CHUNKS 4
 
 /* Each rank turns to one peer after the other, as rarely as may be: when two write to a third at
  * once, which happens whenever one of them is late, all get much less. Only the block of the last
- * peer is put in parts, so many chunks each: what has come of it is reduced while the rest is under
- * way, and sums leave for that peer first. */
-static const int part_chunks[] = {2, 1, 1};
-#define PARTS ((int)(sizeof part_chunks / sizeof *part_chunks))
+ * peer is put in parts, of so many chunks each: what has come is reduced, or copied to where it
+ * belongs, while the rest is under way. */
+typedef struct part {
+    int begin, end;
+} part;
+
+static const part parts[] = {{0, 2}, {2, 3}, {3, 4}};
+#define PARTS ((int)(sizeof parts / sizeof *parts))
+
+#define EACH_PART(of) for (const part *of = parts; of < parts + PARTS; of++)
 
 int factor_ports(int ranks)
 {
@@ -32,15 +38,15 @@ static void begin(algorithm *a, int rank)
     mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
 }
 
-static void put(algorithm *a, int rank, int peer, banyan_chunk remote, banyan_chunk local)
+static void wait(algorithm *a, int rank, int peer)
 {
-    banyan_port_put_with_signal(port_between(a, rank, peer), remote, local, 0);
+    banyan_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
 }
 
 static void wait_for_all(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
-    banyan_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+    wait(a, rank, peer);
 }
 
 static void end(algorithm *a, int rank)
@@ -54,14 +60,61 @@ void allgather_ports(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         begin(a, rank);
         EACH_PEER(a, rank, peer)
-        put(a, rank, peer, output_at(a, peer, rank), input_at(a, rank, 0));
+        banyan_port_put_with_signal(port_between(a, rank, peer), output_at(a, peer, rank),
+                                    input_at(a, rank, 0), 0);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
         wait_for_all(a, rank);
         end(a, rank);
     }
 }
 
-/* ---- reductions ---- */
+/* ---- blocks, named by their first chunks ---- */
+
+static banyan_chunk further(banyan_chunk first, int chunks)
+{
+    first.index += (uint64_t)chunks;
+    return first;
+}
+
+static banyan_chunk output_block(const algorithm *a, int rank, int block)
+{
+    return output_at(a, rank, block * CHUNKS);
+}
+
+/* What a rank has for a peer. */
+static banyan_chunk input_block(const algorithm *a, int rank, int peer)
+{
+    return input_at(a, rank, a->collective == BANYAN_ALLGATHER ? 0 : peer * CHUNKS);
+}
+
+/* Where it comes to in the scratch of the peer. */
+static banyan_chunk arrived(const algorithm *a, int owner, uint64_t slots, int peer)
+{
+    int place = algorithm_rank(a, peer - owner - 1);
+    return slot_at(a, owner, slots + (uint64_t)(place * CHUNKS));
+}
+
+static const part whole = {0, CHUNKS};
+
+/* With a signal behind the last chunk. */
+static void put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+{
+    banyan_port_channel *channel = port_between(a, from.rank, to.rank);
+    for (int chunk = of->begin; chunk < of->end; chunk++) {
+        if (chunk + 1 < of->end)
+            banyan_port_put(channel, further(to, chunk), further(from, chunk), 0);
+        else
+            banyan_port_put_with_signal(channel, further(to, chunk), further(from, chunk), 0);
+    }
+}
+
+static void copy(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+{
+    for (int chunk = of->begin; chunk < of->end; chunk++)
+        local_copy(a, further(to, chunk), further(from, chunk), 0);
+}
+
+/* ---- all ranks' blocks to all others' scratch ---- */
 
 static int last_peer(const algorithm *a, int rank)
 {
@@ -74,63 +127,60 @@ static int last_source(const algorithm *a, int rank)
     return algorithm_rank(a, rank + 1);
 }
 
-/* Where a chunk of a peer's lies in the scratch of its owner. */
-static banyan_chunk arrived(const algorithm *a, int owner, uint64_t slots, int peer, int chunk)
-{
-    int place = algorithm_rank(a, peer - owner - 1);
-    return slot_at(a, owner, slots + (uint64_t)(place * CHUNKS + chunk));
-}
-
-/* With a signal behind the last. */
-static void put_input(algorithm *a, int rank, int peer, uint64_t slots, int chunk, int end)
-{
-    for (; chunk < end; chunk++) {
-        banyan_chunk to = arrived(a, peer, slots, rank, chunk);
-        banyan_chunk from = input_at(a, rank, peer * CHUNKS + chunk);
-        banyan_port_channel *channel = port_between(a, rank, peer);
-        if (chunk + 1 < end)
-            banyan_port_put(channel, to, from, 0);
-        else
-            banyan_port_put_with_signal(channel, to, from, 0);
-    }
-}
-
-static void put_sums(algorithm *a, int rank, int peer, int chunk, int end)
-{
-    for (; chunk < end; chunk++) {
-        banyan_chunk to = output_at(a, peer, rank * CHUNKS + chunk);
-        banyan_chunk from = output_at(a, rank, rank * CHUNKS + chunk);
-        banyan_port_channel *channel = port_between(a, rank, peer);
-        if (chunk + 1 < end)
-            banyan_port_put(channel, to, from, 0);
-        else
-            banyan_port_put_with_signal(channel, to, from, 0);
-    }
-}
-
 static void put_inputs(algorithm *a, int rank, uint64_t slots)
 {
+    int last = last_peer(a, rank);
     EACH_PEER(a, rank, peer)
     {
-        if (peer != last_peer(a, rank))
-            put_input(a, rank, peer, slots, 0, CHUNKS);
+        if (peer != last)
+            put(a, arrived(a, peer, slots, rank), input_block(a, rank, peer), &whole);
     }
-    for (int part = 0, chunk = 0; part < PARTS; chunk += part_chunks[part++])
-        put_input(a, rank, last_peer(a, rank), slots, chunk, chunk + part_chunks[part]);
+    EACH_PART(of)
+    put(a, arrived(a, last, slots, rank), input_block(a, rank, last), of);
 }
 
-/* Its chunks from `chunk` on, into the output from `first` on. */
-static void reduce_part(algorithm *a, int rank, uint64_t slots, int part, int chunk, int first)
+/* With the first part of the last source's block come the others'. */
+static void wait_for_inputs(algorithm *a, int rank, const part *of)
 {
-    if (part == 0)
+    if (of == parts)
         wait_for_all(a, rank);
     else
-        banyan_port_wait(port_between(a, rank, last_source(a, rank)), 0, BANYAN_SYNC_BOTH);
-    for (int end = chunk + part_chunks[part]; chunk < end; chunk++) {
+        wait(a, rank, last_source(a, rank));
+}
+
+void allgather_ports_scratch(algorithm *a)
+{
+    uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        int last = last_source(a, rank);
+        begin(a, rank);
+        put_inputs(a, rank, slots);
+        if (!a->in_place)
+            copy(a, output_block(a, rank, rank), input_block(a, rank, rank), &whole);
+        EACH_PART(of)
+        {
+            wait_for_inputs(a, rank, of);
+            EACH_PEER(a, rank, peer)
+            {
+                if (peer == last || of == parts)
+                    copy(a, output_block(a, rank, peer), arrived(a, rank, slots, peer),
+                         peer == last ? of : &whole);
+            }
+        }
+        end(a, rank);
+    }
+}
+
+/* ---- reductions ---- */
+
+static void reduce_part(algorithm *a, int rank, uint64_t slots, const part *of, banyan_chunk output)
+{
+    wait_for_inputs(a, rank, of);
+    for (int chunk = of->begin; chunk < of->end; chunk++) {
         EACH_PEER(a, rank, peer)
-        a->parts[peer] = arrived(a, rank, slots, peer, chunk);
-        a->parts[rank] = input_at(a, rank, rank * CHUNKS + chunk);
-        local_reduce_parts(a, a->ranks, output_at(a, rank, first + chunk), 0);
+        a->parts[peer] = further(arrived(a, rank, slots, peer), chunk);
+        a->parts[rank] = further(input_block(a, rank, rank), chunk);
+        local_reduce_parts(a, a->ranks, further(output, chunk), 0);
     }
 }
 
@@ -140,8 +190,8 @@ void reducescatter_ports(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         begin(a, rank);
         put_inputs(a, rank, slots);
-        for (int part = 0, chunk = 0; part < PARTS; chunk += part_chunks[part++])
-            reduce_part(a, rank, slots, part, chunk, 0);
+        EACH_PART(of)
+        reduce_part(a, rank, slots, of, output_at(a, rank, 0));
         end(a, rank);
     }
 }
@@ -153,17 +203,105 @@ void allreduce_ports(algorithm *a)
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
         int last = last_peer(a, rank);
+        banyan_chunk sums = output_block(a, rank, rank);
         begin(a, rank);
         put_inputs(a, rank, slots);
-        for (int part = 0, chunk = 0; part < PARTS; chunk += part_chunks[part++]) {
-            reduce_part(a, rank, slots, part, chunk, rank * CHUNKS);
-            put_sums(a, rank, last, chunk, chunk + part_chunks[part]);
+        EACH_PART(of)
+        {
+            reduce_part(a, rank, slots, of, sums);
+            put(a, output_block(a, last, rank), sums, of);
         }
-        for (int step = a->ranks - 2; step > 0; step--)
-            put_sums(a, rank, algorithm_rank(a, rank + step), 0, CHUNKS);
+        for (int step = a->ranks - 2; step > 0; step--) {
+            int peer = algorithm_rank(a, rank + step);
+            put(a, output_block(a, peer, rank), sums, &whole);
+        }
         wait_for_all(a, rank);
-        for (int part = 1; part < PARTS; part++)
-            banyan_port_wait(port_between(a, rank, last_source(a, rank)), 0, BANYAN_SYNC_BOTH);
+        for (int more = 1; more < PARTS; more++)
+            wait(a, rank, last_source(a, rank));
+        end(a, rank);
+    }
+}
+
+/* ---- all-reduce by way of scratch alone ---- */
+
+/* Sums leave for the last peer as soon as they are made, for room of their own; for the others when
+ * these have reduced everything, to where the input came that they are of. */
+static banyan_chunk sums_arrived(const algorithm *a, int owner, uint64_t slots, int peer)
+{
+    if (peer == last_source(a, owner))
+        return slot_at(a, owner, slots + (uint64_t)((a->ranks - 1) * CHUNKS));
+    return arrived(a, owner, slots, peer);
+}
+
+static void put_sums(algorithm *a, int rank, int peer, uint64_t slots, const part *of)
+{
+    put(a, sums_arrived(a, peer, slots, rank), output_block(a, rank, rank), of);
+}
+
+static void take_sums(algorithm *a, int rank, int peer, uint64_t slots, const part *of)
+{
+    wait(a, rank, peer);
+    copy(a, output_block(a, rank, peer), sums_arrived(a, rank, slots, peer), of);
+}
+
+static void let_others_write(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    {
+        if (peer != last_source(a, rank))
+            mesh_signal(a, MESH_REDUCED, rank, peer, 0);
+    }
+}
+
+static void wait_for_others_room(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    {
+        if (peer != last_peer(a, rank))
+            mesh_wait(a, MESH_REDUCED, rank, peer, 0);
+    }
+}
+
+/* To and from all but the last peer, and source, the next one in parts. */
+static void exchange_sums(algorithm *a, int rank, uint64_t slots)
+{
+    int last = last_source(a, rank), next = algorithm_rank(a, rank + 1),
+        before = algorithm_rank(a, rank - 1);
+    wait_for_others_room(a, rank);
+    for (int step = a->ranks - 2; step > 1; step--)
+        put_sums(a, rank, algorithm_rank(a, rank + step), slots, &whole);
+    put_sums(a, rank, next, slots, &parts[0]);
+    EACH_PART(of)
+    take_sums(a, rank, last, slots, of);
+    EACH_PART(of)
+    {
+        if (of != parts)
+            put_sums(a, rank, next, slots, of);
+    }
+    for (int step = a->ranks - 2; step > 1; step--)
+        take_sums(a, rank, algorithm_rank(a, rank - step), slots, &whole);
+    EACH_PART(of)
+    take_sums(a, rank, before, slots, of);
+}
+
+void allreduce_ports_scratch(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks * CHUNKS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        begin(a, rank);
+        put_inputs(a, rank, slots);
+        EACH_PART(of)
+        {
+            reduce_part(a, rank, slots, of, output_block(a, rank, rank));
+            if (of + 1 == parts + PARTS)
+                let_others_write(a, rank);
+            put_sums(a, rank, last_peer(a, rank), slots, of);
+        }
+        if (a->ranks > 2)
+            exchange_sums(a, rank, slots);
+        else
+            EACH_PART(of)
+        take_sums(a, rank, last_source(a, rank), slots, of);
         end(a, rank);
     }
 }
