@@ -10,7 +10,8 @@
 #include "core/deadline.h"
 #include "support/ranks.h"
 
-static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports"};
+static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports",
+                                    "allgather_ports_scratch", "allreduce_ports_scratch"};
 #define NAMES (sizeof names / sizeof *names)
 
 #define BYTES 50000
