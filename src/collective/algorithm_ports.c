@@ -22,6 +22,7 @@ typedef struct part {
 static const part parts[] = {{0, 2}, {2, 3}, {3, 4}};
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
+#define LAST_PART (parts + PARTS - 1)
 #define EACH_PART(of) for (const part *of = parts; of < parts + PARTS; of++)
 
 int factor_ports(int ranks)
@@ -49,6 +50,7 @@ static void wait_for_all(algorithm *a, int rank)
     wait(a, rank, peer);
 }
 
+/* Comes with the last wait, so that no kernel is left to do nothing but this. */
 static void end(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
@@ -160,6 +162,8 @@ void allgather_ports_scratch(algorithm *a)
         EACH_PART(of)
         {
             wait_for_inputs(a, rank, of);
+            if (of == LAST_PART)
+                end(a, rank);
             EACH_PEER(a, rank, peer)
             {
                 if (peer == last || of == parts)
@@ -167,7 +171,6 @@ void allgather_ports_scratch(algorithm *a)
                          peer == last ? of : &whole);
             }
         }
-        end(a, rank);
     }
 }
 
@@ -175,7 +178,6 @@ void allgather_ports_scratch(algorithm *a)
 
 static void reduce_part(algorithm *a, int rank, uint64_t slots, const part *of, banyan_chunk output)
 {
-    wait_for_inputs(a, rank, of);
     for (int chunk = of->begin; chunk < of->end; chunk++) {
         EACH_PEER(a, rank, peer)
         a->parts[peer] = further(arrived(a, rank, slots, peer), chunk);
@@ -191,8 +193,12 @@ void reducescatter_ports(algorithm *a)
         begin(a, rank);
         put_inputs(a, rank, slots);
         EACH_PART(of)
-        reduce_part(a, rank, slots, of, output_at(a, rank, 0));
-        end(a, rank);
+        {
+            wait_for_inputs(a, rank, of);
+            if (of == LAST_PART)
+                end(a, rank);
+            reduce_part(a, rank, slots, of, output_at(a, rank, 0));
+        }
     }
 }
 
@@ -208,6 +214,7 @@ void allreduce_ports(algorithm *a)
         put_inputs(a, rank, slots);
         EACH_PART(of)
         {
+            wait_for_inputs(a, rank, of);
             reduce_part(a, rank, slots, of, sums);
             put(a, output_block(a, last, rank), sums, of);
         }
@@ -244,6 +251,18 @@ static void take_sums(algorithm *a, int rank, int peer, uint64_t slots, const pa
     copy(a, output_block(a, rank, peer), sums_arrived(a, rank, slots, peer), of);
 }
 
+/* The end. */
+static void take_last_sums(algorithm *a, int rank, int peer, uint64_t slots)
+{
+    EACH_PART(of)
+    {
+        wait(a, rank, peer);
+        if (of == LAST_PART)
+            end(a, rank);
+        copy(a, output_block(a, rank, peer), sums_arrived(a, rank, slots, peer), of);
+    }
+}
+
 static void let_others_write(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
@@ -262,26 +281,20 @@ static void wait_for_others_room(algorithm *a, int rank)
     }
 }
 
-/* To and from all but the last peer, and source, the next one in parts. */
+/* To and from all but the last peer, and source; the next one's in parts. */
 static void exchange_sums(algorithm *a, int rank, uint64_t slots)
 {
-    int last = last_source(a, rank), next = algorithm_rank(a, rank + 1),
-        before = algorithm_rank(a, rank - 1);
+    int next = algorithm_rank(a, rank + 1);
     wait_for_others_room(a, rank);
     for (int step = a->ranks - 2; step > 1; step--)
         put_sums(a, rank, algorithm_rank(a, rank + step), slots, &whole);
-    put_sums(a, rank, next, slots, &parts[0]);
+    put_sums(a, rank, next, slots, parts);
     EACH_PART(of)
-    take_sums(a, rank, last, slots, of);
-    EACH_PART(of)
-    {
-        if (of != parts)
-            put_sums(a, rank, next, slots, of);
-    }
+    take_sums(a, rank, last_source(a, rank), slots, of);
+    for (const part *of = parts + 1; of <= LAST_PART; of++)
+        put_sums(a, rank, next, slots, of);
     for (int step = a->ranks - 2; step > 1; step--)
         take_sums(a, rank, algorithm_rank(a, rank - step), slots, &whole);
-    EACH_PART(of)
-    take_sums(a, rank, before, slots, of);
 }
 
 void allreduce_ports_scratch(algorithm *a)
@@ -292,16 +305,14 @@ void allreduce_ports_scratch(algorithm *a)
         put_inputs(a, rank, slots);
         EACH_PART(of)
         {
+            wait_for_inputs(a, rank, of);
             reduce_part(a, rank, slots, of, output_block(a, rank, rank));
-            if (of + 1 == parts + PARTS)
+            if (of == LAST_PART)
                 let_others_write(a, rank);
             put_sums(a, rank, last_peer(a, rank), slots, of);
         }
         if (a->ranks > 2)
             exchange_sums(a, rank, slots);
-        else
-            EACH_PART(of)
-        take_sums(a, rank, last_source(a, rank), slots, of);
-        end(a, rank);
+        take_last_sums(a, rank, algorithm_rank(a, rank - 1), slots);
     }
 }
