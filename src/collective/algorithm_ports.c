@@ -50,7 +50,6 @@ static void wait_for_all(algorithm *a, int rank)
     wait(a, rank, peer);
 }
 
-/* Comes with the last wait, so that no kernel is left to do nothing but this. */
 static void end(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
@@ -116,6 +115,24 @@ static void copy(algorithm *a, banyan_chunk to, banyan_chunk from, const part *o
         local_copy(a, further(to, chunk), further(from, chunk), 0);
 }
 
+/* What the peer puts next has come to `slot`. */
+static void take(algorithm *a, int rank, int peer, banyan_chunk slot, const part *of)
+{
+    wait(a, rank, peer);
+    copy(a, output_block(a, rank, peer), slot, of);
+}
+
+/* Which is the last that comes: with it the rank's own puts have left, so that no kernel is left to
+ * wait for nothing but these. */
+static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot)
+{
+    for (const part *of = parts; of < LAST_PART; of++)
+        take(a, rank, peer, slot, of);
+    wait(a, rank, peer);
+    end(a, rank);
+    copy(a, output_block(a, rank, peer), slot, LAST_PART);
+}
+
 /* ---- all ranks' blocks to all others' scratch ---- */
 
 static int last_peer(const algorithm *a, int rank)
@@ -150,6 +167,7 @@ static void wait_for_inputs(algorithm *a, int rank, const part *of)
         wait(a, rank, last_source(a, rank));
 }
 
+/* Blocks are taken as they come, each while the next ones are under way. */
 void allgather_ports_scratch(algorithm *a)
 {
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
@@ -159,18 +177,11 @@ void allgather_ports_scratch(algorithm *a)
         put_inputs(a, rank, slots);
         if (!a->in_place)
             copy(a, output_block(a, rank, rank), input_block(a, rank, rank), &whole);
-        EACH_PART(of)
-        {
-            wait_for_inputs(a, rank, of);
-            if (of == LAST_PART)
-                end(a, rank);
-            EACH_PEER(a, rank, peer)
-            {
-                if (peer == last || of == parts)
-                    copy(a, output_block(a, rank, peer), arrived(a, rank, slots, peer),
-                         peer == last ? of : &whole);
-            }
+        for (int step = 1; step < a->ranks - 1; step++) {
+            int peer = algorithm_rank(a, rank - step);
+            take(a, rank, peer, arrived(a, rank, slots, peer), &whole);
         }
+        take_last(a, rank, last, arrived(a, rank, slots, last));
     }
 }
 
@@ -245,24 +256,6 @@ static void put_sums(algorithm *a, int rank, int peer, uint64_t slots, const par
     put(a, sums_arrived(a, peer, slots, rank), output_block(a, rank, rank), of);
 }
 
-static void take_sums(algorithm *a, int rank, int peer, uint64_t slots, const part *of)
-{
-    wait(a, rank, peer);
-    copy(a, output_block(a, rank, peer), sums_arrived(a, rank, slots, peer), of);
-}
-
-/* The end. */
-static void take_last_sums(algorithm *a, int rank, int peer, uint64_t slots)
-{
-    EACH_PART(of)
-    {
-        wait(a, rank, peer);
-        if (of == LAST_PART)
-            end(a, rank);
-        copy(a, output_block(a, rank, peer), sums_arrived(a, rank, slots, peer), of);
-    }
-}
-
 static void let_others_write(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
@@ -281,20 +274,29 @@ static void wait_for_others_room(algorithm *a, int rank)
     }
 }
 
-/* To and from all but the last peer, and source; the next one's in parts. */
-static void exchange_sums(algorithm *a, int rank, uint64_t slots)
+/* To all but the last peer, to the next one in parts. */
+static void put_to_others(algorithm *a, int rank, uint64_t slots)
 {
-    int next = algorithm_rank(a, rank + 1);
     wait_for_others_room(a, rank);
     for (int step = a->ranks - 2; step > 1; step--)
         put_sums(a, rank, algorithm_rank(a, rank + step), slots, &whole);
-    put_sums(a, rank, next, slots, parts);
     EACH_PART(of)
-    take_sums(a, rank, last_source(a, rank), slots, of);
-    for (const part *of = parts + 1; of <= LAST_PART; of++)
-        put_sums(a, rank, next, slots, of);
-    for (int step = a->ranks - 2; step > 1; step--)
-        take_sums(a, rank, algorithm_rank(a, rank - step), slots, &whole);
+    put_sums(a, rank, algorithm_rank(a, rank + 1), slots, of);
+}
+
+/* In the order in which they come. */
+static void take_sums(algorithm *a, int rank, uint64_t slots)
+{
+    int first = last_source(a, rank), last = algorithm_rank(a, rank - 1);
+    if (first != last) {
+        EACH_PART(of)
+        take(a, rank, first, sums_arrived(a, rank, slots, first), of);
+    }
+    for (int step = a->ranks - 2; step > 1; step--) {
+        int peer = algorithm_rank(a, rank - step);
+        take(a, rank, peer, sums_arrived(a, rank, slots, peer), &whole);
+    }
+    take_last(a, rank, last, sums_arrived(a, rank, slots, last));
 }
 
 void allreduce_ports_scratch(algorithm *a)
@@ -312,7 +314,7 @@ void allreduce_ports_scratch(algorithm *a)
             put_sums(a, rank, last_peer(a, rank), slots, of);
         }
         if (a->ranks > 2)
-            exchange_sums(a, rank, slots);
-        take_last_sums(a, rank, algorithm_rank(a, rank - 1), slots);
+            put_to_others(a, rank, slots);
+        take_sums(a, rank, slots);
     }
 }

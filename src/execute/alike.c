@@ -67,3 +67,52 @@ bool plan_is_alike(const banyan_plan *plan)
     }
     return true;
 }
+
+/* The number of a port channel in a thread block that puts through it. */
+static bool find_number(const plan_thread_block *block, uint32_t channel, uint32_t *number)
+{
+    for (uint32_t i = 0; i < block->channel_count[PLAN_PORT]; i++) {
+        *number = i;
+        if (block->channels[PLAN_PORT][i] == channel)
+            return first_use(block, i).op < block->op_count;
+    }
+    return false;
+}
+
+static uint32_t count_blocks(const plan_rank *rank, uint32_t channel)
+{
+    uint32_t count = 0, number;
+    for (uint32_t b = 0; b < rank->block_count; b++)
+        count += find_number(&rank->blocks[b], channel, &number);
+    return count;
+}
+
+/* The channel that a thread block uses first where its counterpart uses one first. */
+static uint32_t counterpart(const plan_thread_block *block, const plan_thread_block *of,
+                            uint32_t number)
+{
+    place first = first_use(of, number);
+    const plan_op *op = &block->ops[first.op];
+    return plan_channel_of(block, op, op->channels[first.channel]);
+}
+
+bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *twin)
+{
+    int peer;
+    uint32_t other, number, found = 0, blocks = 0;
+    if (!plan_channel_pair(plan, rank, PLAN_PORT, channel, &peer, &other))
+        return false;
+    const plan_rank *here = &plan->ranks[rank], *there = &plan->ranks[peer];
+    for (uint32_t b = 0; b < here->block_count; b++) {
+        if (!find_number(&there->blocks[b], other, &number))
+            continue;
+        uint32_t now = counterpart(&here->blocks[b], &there->blocks[b], number);
+        if (blocks++ > 0 && now != found)
+            return false;
+        found = now;
+    }
+    if (blocks == 0 || count_blocks(here, found) != blocks)
+        return false;
+    *twin = found;
+    return true;
+}

@@ -9,4 +9,8 @@
  * put, and signal, through port channels they do in the same order of channels, too. */
 bool plan_is_alike(const banyan_plan *plan);
 
+/* Of such a plan: the port channel through which the rank puts and signals at the very places where
+ * the peer does so through the other end of `channel`. False: there is none. */
+bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *twin);
+
 #endif

@@ -53,6 +53,17 @@ void device_close(banyan_executor *executor)
 
 /* ---- loading ---- */
 
+static void find_twins(const banyan_loaded_plan *loaded, engine_end *ends)
+{
+    int rank = loaded->executor->rank;
+    const uint32_t *counts = loaded->plan->ranks[rank].channel_count;
+    for (uint32_t i = 0; i < counts[PLAN_PORT]; i++) {
+        uint32_t twin;
+        if (plan_twin(loaded->plan, rank, i, &twin))
+            ends[counts[PLAN_MEMORY] + i].twin = counts[PLAN_MEMORY] + twin;
+    }
+}
+
 static void fill_ends(const banyan_loaded_plan *loaded, engine_end *ends)
 {
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
@@ -62,7 +73,8 @@ static void fill_ends(const banyan_loaded_plan *loaded, engine_end *ends)
             *ends++ = (engine_end){.incoming = (uint64_t *)end->incoming,
                                    .outgoing = (uint64_t *)end->outgoing,
                                    .peer = end->peer,
-                                   .is_port = type == PLAN_PORT};
+                                   .is_port = type == PLAN_PORT,
+                                   .twin = ENGINE_NO_TWIN};
         }
     }
 }
@@ -76,7 +88,10 @@ banyan_status device_load(banyan_loaded_plan *loaded)
     engine_end *ends = calloc(end_count + 1, sizeof *ends);
     if (!ends)
         return error_no_memory((end_count + 1) * sizeof *ends, "a plan's channels");
+    bool alike = plan_is_alike(loaded->plan);
     fill_ends(loaded, ends);
+    if (alike)
+        find_twins(loaded, ends);
     engine_plan plan = {
         .rank = executor->rank,
         .ranks = executor->ranks,
@@ -90,7 +105,7 @@ banyan_status device_load(banyan_loaded_plan *loaded)
         .cleared = banyan_memory_local(loaded->block),
         .cleared_bytes = layout->scratch + layout->scratch_bytes,
         .scratch_half = loaded->plan->double_scratch ? layout->scratch_half : 0,
-        .alike = plan_is_alike(loaded->plan),
+        .alike = alike,
     };
     banyan_status status = executor->engine_ops->load(executor->engine, &plan, &loaded->on_device);
     free(ends);

@@ -92,11 +92,13 @@ typedef struct engine_program {
 
 /* This rank's end of a channel. Counters are 64-bit, a cache line each, in symmetric memory of the
  * device; the peer adds to `incoming`, whose waits take one each, and this rank adds to `outgoing`.
- */
+ * In a plan that is alike the peer signals for a port where this rank signals through its twin. */
+#define ENGINE_NO_TWIN UINT32_MAX
 typedef struct engine_end {
     uint64_t *incoming, *outgoing;
     int32_t peer;
     uint32_t is_port;
+    uint32_t twin; /* by number */
 } engine_end;
 
 /* What stays the same from cut to cut. */
@@ -119,7 +121,7 @@ typedef struct engine_plan {
 typedef struct engine_run {
     char *const *bases;
     char *const *group_bases; /* ENGINE_GROUPS_MAX × 3, what no step uses NULL */
-    char *copy_in_to; /* NULL: nothing is copied */
+    char *copy_in_to;         /* NULL: nothing is copied */
     const char *copy_in_from;
     uint64_t copy_in_bytes;
     char *copy_out_to; /* NULL: nothing is copied; else the program's spans */

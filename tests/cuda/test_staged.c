@@ -10,9 +10,17 @@
 #include "core/deadline.h"
 #include "support/ranks.h"
 
-static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports",
-                                    "allgather_ports_scratch", "allreduce_ports_scratch"};
-#define NAMES (sizeof names / sizeof *names)
+/* What is tried, in which memory; what peers reach of the ordinary kind would be staged. */
+static const struct trial {
+    const char *name;
+    bool symmetric;
+} trials[] = {
+    {"allgather_ports", true},         {"reducescatter_ports", true},
+    {"reducescatter_ports", false},    {"allreduce_ports", true},
+    {"allgather_ports_scratch", true}, {"allgather_ports_scratch", false},
+    {"allreduce_ports_scratch", true}, {"allreduce_ports_scratch", false},
+};
+#define TRIALS (sizeof trials / sizeof *trials)
 
 #define BYTES 50000
 #define ALIGNED_BYTES 131072 /* for the kernel that moves 16 bytes at a time */
@@ -51,18 +59,18 @@ static uint64_t message_of(const struct rig *r, DLDataType dtype, uint64_t bytes
     return bytes / unit * unit;
 }
 
-static void load(struct rig *r, const char *name, int instances, bool in_place, DLDataType dtype,
-                 uint64_t bytes)
+static void load(struct rig *r, const struct trial *tried, int instances, bool in_place,
+                 DLDataType dtype, uint64_t bytes)
 {
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
     params.ranks = banyan_world_size(r->world);
     params.instances = instances;
     params.in_place = in_place;
-    CHECK_OK(banyan_algorithm_compile(name, &params, &r->plan));
+    CHECK_OK(banyan_algorithm_compile(tried->name, &params, &r->plan));
     r->of = (collective_case){.plan = r->plan,
                               .dtype = dtype,
-                              .symmetric = true,
+                              .symmetric = tried->symmetric,
                               .apart = !in_place,
                               .device = r->device,
                               .stream = r->stream,
@@ -122,12 +130,13 @@ static void run_both_ways(struct rig *r)
     gpu_graph_destroy(r->device, graph);
 }
 
-static void run_one(struct rig *r, const char *name, int instances, uint64_t bytes, int number)
+static void run_one(struct rig *r, const struct trial *tried, int instances, uint64_t bytes,
+                    int number)
 {
     char seed[16];
     snprintf(seed, sizeof seed, "%d", number + 1);
     setenv("BANYAN_EMULATED_GRAPH_SEED", seed, 1); /* nodes one by one, in any order */
-    load(r, name, instances, instances > 1, dtypes[(size_t)number % DTYPES], bytes);
+    load(r, tried, instances, instances > 1, dtypes[(size_t)number % DTYPES], bytes);
     run_both_ways(r);
     unload(r);
 }
@@ -137,10 +146,10 @@ static void run_all(banyan_world *world, DLDevice device)
     struct rig r;
     int number = 0;
     set_up(&r, world, device);
-    for (size_t i = 0; i < NAMES; i++) {
-        run_one(&r, names[i], 1, BYTES, number++);
-        run_one(&r, names[i], 5, BYTES, number++);
-        run_one(&r, names[i], 2, ALIGNED_BYTES, number++);
+    for (size_t i = 0; i < TRIALS; i++) {
+        run_one(&r, &trials[i], 1, BYTES, number++);
+        run_one(&r, &trials[i], 5, BYTES, number++);
+        run_one(&r, &trials[i], 2, ALIGNED_BYTES, number++);
     }
     take_down(&r);
 }
@@ -183,7 +192,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     (void)context;
     banyan_world *world = ranks_open_world(rank, count, id, SHORT_NS);
     set_up(&r, world, gpu_device_for(rank));
-    load(&r, "allreduce_ports", 2, false, BANYAN_F32, BYTES);
+    load(&r, &(struct trial){"allreduce_ports", true}, 2, false, BANYAN_F32, BYTES);
     fill(&r, 0);
     queue(&r, 0);
     queue(&r, 1);

@@ -20,9 +20,8 @@ static bool is_alike(const char *name, int ranks, int instances)
 
 static void algorithms_of_port_channels_are_alike(void **state)
 {
-    static const char *const names[] = {"allgather_ports", "reducescatter_ports",
-                                        "allreduce_ports", "allgather_ports_scratch",
-                                        "allreduce_ports_scratch"};
+    static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports",
+                                        "allgather_ports_scratch", "allreduce_ports_scratch"};
     (void)state;
     for (int i = 0; i < 5; i++) {
         for (int ranks = 2; ranks <= 5; ranks++)
@@ -74,11 +73,57 @@ static void channels_in_another_order_are_told(void **state)
     }
 }
 
+/* Of three ranks each puts to the next one and then to the one after: what comes from a rank comes
+ * where this one puts to the other. */
+static void a_channel_has_its_twin_where_the_peer_puts(void **state)
+{
+    (void)state;
+    for (int instances = 1; instances <= 2; instances++) {
+        banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+        banyan_plan *plan;
+        params.ranks = 3;
+        params.instances = instances;
+        assert_int_equal(banyan_algorithm_compile("allgather_ports_scratch", &params, &plan),
+                         BANYAN_OK);
+        for (int rank = 0; rank < 3; rank++) {
+            const plan_rank *of = &plan->ranks[rank];
+            for (uint32_t i = 0; i < of->channel_count[PLAN_PORT]; i++) {
+                uint32_t twin, back;
+                assert_true(plan_twin(plan, rank, i, &twin));
+                assert_true(plan_twin(plan, rank, twin, &back));
+                assert_int_not_equal(of->peers[PLAN_PORT][twin], of->peers[PLAN_PORT][i]);
+                assert_int_equal(back, i);
+            }
+        }
+        banyan_plan_destroy(plan);
+    }
+}
+
+static void a_channel_that_nothing_comes_through_has_no_twin(void **state)
+{
+    (void)state;
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
+    banyan_program *program;
+    banyan_plan *plan;
+    uint32_t twin;
+    assert_int_equal(banyan_program_create("none", &collective, 2, NULL, &program), BANYAN_OK);
+    for (int rank = 0; rank < 2; rank++)
+        (void)banyan_port_channel_create(program, 1 - rank, rank);
+    if (banyan_program_compile(program, &plan) != BANYAN_OK)
+        fail_msg("%s", banyan_last_error());
+    banyan_program_destroy(program);
+    for (uint32_t i = 0; i < plan->ranks[0].channel_count[PLAN_PORT]; i++)
+        assert_false(plan_twin(plan, 0, i, &twin));
+    banyan_plan_destroy(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(algorithms_of_port_channels_are_alike),
         cmocka_unit_test(ranks_and_thread_blocks_that_differ_are_told),
+        cmocka_unit_test(a_channel_has_its_twin_where_the_peer_puts),
+        cmocka_unit_test(a_channel_that_nothing_comes_through_has_no_twin),
         cmocka_unit_test(channels_in_another_order_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,8 +12,7 @@ struct maker {
     const engine_step *steps; /* of the first thread block, which speaks for all */
     uint32_t step_count;
     stages *to;
-    uint32_t *waits;   /* so far, by end */
-    uint32_t *signals; /* likewise, while they are counted */
+    uint32_t *waits; /* so far, by end */
 };
 
 /* ---- steps ---- */
@@ -96,20 +95,25 @@ static uint32_t last_copies(const struct maker *maker)
     return i > 0 ? i - 1 : STAGE_NONE;
 }
 
-/* The last stage of copies so far in which a channel is signalled for the n-th time; the last of
- * all, when none is. */
-static uint32_t stage_of_signal(struct maker *maker, uint32_t number)
+static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_t end)
 {
-    uint32_t found = STAGE_NONE;
-    memset(maker->signals, 0, maker->plan->end_count * sizeof *maker->signals);
-    for (uint32_t i = 0; i < maker->to->count; i++) {
-        const stage *s = &maker->to->list[i];
-        for (uint32_t k = 0; k < s->signal_count && !s->is_kernel; k++) {
-            if (++maker->signals[maker->to->signals[s->first_signal + k]] == number)
-                found = i;
-        }
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->signal_count && !s->is_kernel; i++)
+        count += maker->to->signals[s->first_signal + i] == end;
+    return count;
+}
+
+/* Where this rank signals what it is signalled with its next wait on `end`: behind all copies so
+ * far, when that is not known. */
+static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
+{
+    uint32_t twin = maker->plan->ends[end].twin, number = ++maker->waits[end], signals = 0;
+    for (uint32_t i = 0; i < maker->to->count && twin != ENGINE_NO_TWIN; i++) {
+        signals += count_signals(maker, &maker->to->list[i], twin);
+        if (signals >= number)
+            return i;
     }
-    return found == STAGE_NONE ? last_copies(maker) : found;
+    return last_copies(maker);
 }
 
 static uint32_t later(uint32_t a, uint32_t b)
@@ -124,7 +128,7 @@ static uint32_t after_step(struct maker *maker, const engine_step *step, uint32_
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++) {
         uint32_t end = end_of(maker, step, i);
         if (maker->plan->ends[end].is_port)
-            after = later(after, stage_of_signal(maker, ++maker->waits[end]));
+            after = later(after, stage_of_wait(maker, end));
     }
     return after;
 }
@@ -260,16 +264,7 @@ static void add_signals(struct maker *maker, uint32_t at)
     }
 }
 
-static bool is_signalled(const struct maker *maker, const stage *s, const engine_step *put)
-{
-    for (uint32_t i = s->first_signal; i < maker->to->signal_count; i++) {
-        if (maker->to->signals[i] == end_of(maker, put, 0))
-            return true;
-    }
-    return false;
-}
-
-/* Up to the next put through a channel that has been signalled in between. */
+/* Up to the next put behind signals, so that these are given while it is under way. */
 static uint32_t add_posts(struct maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, false);
@@ -278,7 +273,7 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
         const engine_step *step = &maker->steps[at];
         if (!is_post(step) && !is_nothing(step))
             break;
-        if (step->kind == STEP_POST_COPY && is_signalled(maker, s, step))
+        if (step->kind == STEP_POST_COPY && maker->to->signal_count > s->first_signal)
             break;
         if (step->kind == STEP_POST_COPY)
             add_copies(maker, s, at);
@@ -323,10 +318,9 @@ static banyan_status take_room(struct maker *maker)
 {
     const engine_program *program = maker->program;
     stages *to = maker->to = calloc(1, sizeof *to);
-    maker->waits = calloc(2 * (size_t)maker->plan->end_count + 1, sizeof *maker->waits);
+    maker->waits = calloc((size_t)maker->plan->end_count + 1, sizeof *maker->waits);
     if (!to || !maker->waits)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
-    maker->signals = maker->waits + maker->plan->end_count;
     to->list = calloc(2 * (size_t)maker->step_count + 2, sizeof *to->list);
     to->copies = calloc(count_pieces(program) + 1, sizeof *to->copies);
     to->signals = calloc((size_t)program->end_count + 1, sizeof *to->signals);

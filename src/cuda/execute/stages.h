@@ -2,10 +2,9 @@
  * with what thread blocks do between puts, and between them the puts, all thread blocks' at once.
  *
  * Puts that lie side by side become one copy, and all signals behind them one kernel, or the
- * beginning of the next. No kernel
- * that runs waits for copies of its own rank: one that waits for a peer's n-th signal comes after
- * this rank's own n-th signals to all, as far as the plan has them before it; after all puts before
- * it, when there are none.
+ * beginning of the next. No kernel that runs waits for copies of its own rank: one that waits for
+ * a peer's signal comes after this rank's own signal of the same place in the plan (engine_end's
+ * twin), when the plan has it before the wait; after all puts before it otherwise.
  *
  * For plans whose thread blocks are all alike (engine_plan): then a rank may go through its stages
  * one after the other, in any order that these rules leave, whatever queues its streams share. For

@@ -10,15 +10,23 @@
 
 enum { FROM = 0, TO = 4 };
 
-/* A program of thread blocks that are alike, fused already: block b puts part b, through port b. */
+/* A program of thread blocks that are alike, fused already: block b puts part b, through port b, or
+ * through port BLOCKS + b to another peer. */
+#define PORTS (2 * BLOCKS)
+enum { ONE = 0, OTHER = BLOCKS, NO_PORT = PORTS };
+
+/* Which port's twin a port is: its own, that of the other peer, or nobody knows. */
+typedef enum twins { SAME, CROSSED, UNKNOWN } twins;
+
 struct draft {
+    twins twins;
     engine_step steps[BLOCKS][STEPS_MOST];
     engine_block blocks[BLOCKS];
     uint64_t words[256];
     uint32_t ends[256];
     uint64_t word_count;
     uint32_t end_count, step_count;
-    engine_end channels[BLOCKS + 1]; /* ports, then a memory channel */
+    engine_end channels[PORTS + 1]; /* ports, then a memory channel */
     engine_program program;
     engine_plan plan;
 };
@@ -28,7 +36,7 @@ static void add(struct draft *d, step_kind kind, uint32_t channel, uint64_t at)
     for (uint32_t b = 0; b < BLOCKS; b++) {
         engine_step *step = &d->steps[b][d->step_count];
         *step = (engine_step){.kind = (uint8_t)kind, .ends = d->end_count, .end_count = 1};
-        d->ends[d->end_count++] = channel == BLOCKS ? BLOCKS : b;
+        d->ends[d->end_count++] = channel == NO_PORT ? NO_PORT : channel + b;
         if (kind != STEP_POST_COPY)
             continue;
         step->source_count = step->destination_count = 1;
@@ -48,18 +56,26 @@ static void add_nop(struct draft *d)
     d->step_count++;
 }
 
-static void add_put(struct draft *d, uint64_t at)
+static void add_put(struct draft *d, uint32_t port, uint64_t at)
 {
-    add(d, STEP_POST_COPY, 0, at);
-    add(d, STEP_POST_SIGNAL, 0, 0);
+    add(d, STEP_POST_COPY, port, at);
+    add(d, STEP_POST_SIGNAL, port, 0);
+}
+
+static uint32_t twin_of(const struct draft *d, uint32_t port)
+{
+    if (d->twins == UNKNOWN)
+        return ENGINE_NO_TWIN;
+    return d->twins == SAME ? port : (port + BLOCKS) % PORTS;
 }
 
 static stages *make(struct draft *d, bool alike)
 {
     static engine_step all[BLOCKS * STEPS_MOST];
     stages *made;
+    for (uint32_t i = 0; i < PORTS; i++)
+        d->channels[i] = (engine_end){.is_port = 1, .twin = twin_of(d, i)};
     for (uint32_t b = 0; b < BLOCKS; b++) {
-        d->channels[b].is_port = 1;
         d->blocks[b] = (engine_block){.first_step = b * d->step_count, .step_count = d->step_count};
         memcpy(all + b * d->step_count, d->steps[b], d->step_count * sizeof *all);
     }
@@ -71,7 +87,7 @@ static stages *make(struct draft *d, bool alike)
                                   .end_count = d->end_count,
                                   .words = d->words,
                                   .word_count = d->word_count};
-    d->plan = (engine_plan){.ends = d->channels, .end_count = BLOCKS + 1, .alike = alike};
+    d->plan = (engine_plan){.ends = d->channels, .end_count = PORTS + 1, .alike = alike};
     assert_int_equal(stages_make(&d->program, &d->plan, &made), BANYAN_OK);
     return made;
 }
@@ -88,10 +104,10 @@ static void puts_of_all_thread_blocks_are_one_copy(void **state)
 {
     (void)state;
     struct draft d = {0};
-    add(&d, STEP_SIGNAL, BLOCKS, 0);
-    add(&d, STEP_WAIT, BLOCKS, 0);
-    add_put(&d, 0);
-    add(&d, STEP_WAIT, 0, 0);
+    add(&d, STEP_SIGNAL, NO_PORT, 0);
+    add(&d, STEP_WAIT, NO_PORT, 0);
+    add_put(&d, ONE, 0);
+    add(&d, STEP_WAIT, ONE, 0);
     stages *s = make(&d, true);
     assert_int_equal(s->count, 3);
     assert_kernel(s, 0, 0, 2, STAGE_NONE);
@@ -112,12 +128,12 @@ static void a_kernel_waits_for_its_own_signal_of_the_same_number(void **state)
     (void)state;
     struct draft d = {0};
     add_nop(&d);
-    add_put(&d, 0);
-    add_put(&d, BLOCKS * BYTES);
-    add(&d, STEP_COPY, BLOCKS, 0);
-    add(&d, STEP_WAIT, 0, 0);
-    add(&d, STEP_COPY, BLOCKS, 0);
-    add(&d, STEP_WAIT, 0, 0);
+    add_put(&d, ONE, 0);
+    add_put(&d, ONE, BLOCKS * BYTES);
+    add(&d, STEP_COPY, NO_PORT, 0);
+    add(&d, STEP_WAIT, ONE, 0);
+    add(&d, STEP_COPY, NO_PORT, 0);
+    add(&d, STEP_WAIT, ONE, 0);
     stages *s = make(&d, true);
     assert_int_equal(s->count, 6);
     assert_kernel(s, 0, 0, 1, STAGE_NONE);
@@ -130,12 +146,39 @@ static void a_kernel_waits_for_its_own_signal_of_the_same_number(void **state)
     stages_free(s);
 }
 
+/* A rank puts to one peer and then to the other; the first that comes is of the latter. */
+static stages *make_exchange(twins known)
+{
+    struct draft d = {.twins = known};
+    add_put(&d, ONE, 0);
+    add_put(&d, OTHER, BLOCKS * BYTES);
+    add(&d, STEP_WAIT, OTHER, 0);
+    add(&d, STEP_COPY, NO_PORT, 0);
+    add(&d, STEP_WAIT, ONE, 0);
+    return make(&d, true);
+}
+
+static void a_kernel_waits_for_its_own_signal_of_the_same_place(void **state)
+{
+    (void)state;
+    stages *s = make_exchange(CROSSED);
+    assert_int_equal(s->count, 5);
+    assert_int_equal(s->list[1].signal_count, BLOCKS);
+    assert_int_equal(s->list[2].signal_count, BLOCKS);
+    assert_kernel(s, 3, 4, 6, 1);
+    assert_kernel(s, 4, 6, 7, 2);
+    stages_free(s);
+    s = make_exchange(UNKNOWN);
+    assert_int_equal(s->list[3].after, 2);
+    stages_free(s);
+}
+
 static void what_must_stay_in_one_kernel_has_a_proxy(void **state)
 {
     (void)state;
     struct draft d = {0};
-    add_put(&d, 0);
-    add(&d, STEP_WAIT, 0, 0);
+    add_put(&d, ONE, 0);
+    add(&d, STEP_WAIT, ONE, 0);
     assert_null(make(&d, false));
     stages *s = make(&d, true);
     assert_non_null(s);
@@ -143,7 +186,7 @@ static void what_must_stay_in_one_kernel_has_a_proxy(void **state)
     add(&d, STEP_BARRIER, 0, 0);
     assert_null(make(&d, true));
     struct draft none = {0};
-    add(&none, STEP_SIGNAL, BLOCKS, 0);
+    add(&none, STEP_SIGNAL, NO_PORT, 0);
     assert_null(make(&none, true));
 }
 
@@ -152,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_of_all_thread_blocks_are_one_copy),
         cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_number),
+        cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_place),
         cmocka_unit_test(what_must_stay_in_one_kernel_has_a_proxy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
