@@ -9,21 +9,33 @@
 enum { MESH_BEGUN, MESH_REDUCED };
 
 /* Blocks have so many chunks; instances have channels of their own, and divide every chunk. */
-#define CHUNKS 4
+#define CHUNKS 8
 
 /* Each rank turns to one peer after the other, as rarely as may be: when two write to a third at
  * once, which happens whenever one of them is late, all get much less. Only the block of the last
- * peer is put in parts, of so many chunks each: what has come is reduced, or copied to where it
- * belongs, while the rest is under way. */
+ * peer is put in parts: what has come is reduced, or copied to where it belongs, while the rest is
+ * under way. What is done when all has come should be little, so that the last part of what is
+ * copied is small; what is reduced is put on its way once more, and takes longer. */
 typedef struct part {
     int begin, end;
 } part;
 
-static const part parts[] = {{0, 2}, {2, 3}, {3, 4}};
-#define PARTS ((int)(sizeof parts / sizeof *parts))
+#define PARTS 3
+#define EACH_PART(of, parts) for (const part *of = (parts); of < (parts) + PARTS; of++)
 
-#define LAST_PART (parts + PARTS - 1)
-#define EACH_PART(of) for (const part *of = parts; of < parts + PARTS; of++)
+static const part to_reduce[PARTS] = {{0, 4}, {4, 6}, {6, 8}};
+static const part to_copy[PARTS] = {{0, 4}, {4, 7}, {7, 8}};
+static const part whole = {0, CHUNKS};
+
+static bool is_first(const part *of)
+{
+    return of->begin == 0;
+}
+
+static bool is_last(const part *of)
+{
+    return of->end == CHUNKS;
+}
 
 int factor_ports(int ranks)
 {
@@ -95,8 +107,6 @@ static banyan_chunk arrived(const algorithm *a, int owner, uint64_t slots, int p
     return slot_at(a, owner, slots + (uint64_t)(place * CHUNKS));
 }
 
-static const part whole = {0, CHUNKS};
-
 /* With a signal behind the last chunk. */
 static void put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
 {
@@ -122,15 +132,17 @@ static void take(algorithm *a, int rank, int peer, banyan_chunk slot, const part
     copy(a, output_block(a, rank, peer), slot, of);
 }
 
-/* Which is the last that comes: with it the rank's own puts have left, so that no kernel is left to
- * wait for nothing but these. */
-static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot)
+/* The block that comes last. With its end the rank's own puts have left, so that no kernel is left
+ * to wait for nothing but these. */
+static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const part *parts)
 {
-    for (const part *of = parts; of < LAST_PART; of++)
-        take(a, rank, peer, slot, of);
-    wait(a, rank, peer);
-    end(a, rank);
-    copy(a, output_block(a, rank, peer), slot, LAST_PART);
+    EACH_PART(of, parts)
+    {
+        wait(a, rank, peer);
+        if (is_last(of))
+            end(a, rank);
+        copy(a, output_block(a, rank, peer), slot, of);
+    }
 }
 
 /* ---- all ranks' blocks to all others' scratch ---- */
@@ -146,7 +158,7 @@ static int last_source(const algorithm *a, int rank)
     return algorithm_rank(a, rank + 1);
 }
 
-static void put_inputs(algorithm *a, int rank, uint64_t slots)
+static void put_inputs(algorithm *a, int rank, uint64_t slots, const part *parts)
 {
     int last = last_peer(a, rank);
     EACH_PEER(a, rank, peer)
@@ -154,14 +166,14 @@ static void put_inputs(algorithm *a, int rank, uint64_t slots)
         if (peer != last)
             put(a, arrived(a, peer, slots, rank), input_block(a, rank, peer), &whole);
     }
-    EACH_PART(of)
+    EACH_PART(of, parts)
     put(a, arrived(a, last, slots, rank), input_block(a, rank, last), of);
 }
 
 /* With the first part of the last source's block come the others'. */
 static void wait_for_inputs(algorithm *a, int rank, const part *of)
 {
-    if (of == parts)
+    if (is_first(of))
         wait_for_all(a, rank);
     else
         wait(a, rank, last_source(a, rank));
@@ -174,14 +186,14 @@ void allgather_ports_scratch(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         int last = last_source(a, rank);
         begin(a, rank);
-        put_inputs(a, rank, slots);
+        put_inputs(a, rank, slots, to_copy);
         if (!a->in_place)
             copy(a, output_block(a, rank, rank), input_block(a, rank, rank), &whole);
         for (int step = 1; step < a->ranks - 1; step++) {
             int peer = algorithm_rank(a, rank - step);
             take(a, rank, peer, arrived(a, rank, slots, peer), &whole);
         }
-        take_last(a, rank, last, arrived(a, rank, slots, last));
+        take_last(a, rank, last, arrived(a, rank, slots, last), to_copy);
     }
 }
 
@@ -202,11 +214,11 @@ void reducescatter_ports(algorithm *a)
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
         begin(a, rank);
-        put_inputs(a, rank, slots);
-        EACH_PART(of)
+        put_inputs(a, rank, slots, to_reduce);
+        EACH_PART(of, to_reduce)
         {
             wait_for_inputs(a, rank, of);
-            if (of == LAST_PART)
+            if (is_last(of))
                 end(a, rank);
             reduce_part(a, rank, slots, of, output_at(a, rank, 0));
         }
@@ -222,8 +234,8 @@ void allreduce_ports(algorithm *a)
         int last = last_peer(a, rank);
         banyan_chunk sums = output_block(a, rank, rank);
         begin(a, rank);
-        put_inputs(a, rank, slots);
-        EACH_PART(of)
+        put_inputs(a, rank, slots, to_reduce);
+        EACH_PART(of, to_reduce)
         {
             wait_for_inputs(a, rank, of);
             reduce_part(a, rank, slots, of, sums);
@@ -280,7 +292,7 @@ static void put_to_others(algorithm *a, int rank, uint64_t slots)
     wait_for_others_room(a, rank);
     for (int step = a->ranks - 2; step > 1; step--)
         put_sums(a, rank, algorithm_rank(a, rank + step), slots, &whole);
-    EACH_PART(of)
+    EACH_PART(of, to_copy)
     put_sums(a, rank, algorithm_rank(a, rank + 1), slots, of);
 }
 
@@ -288,15 +300,17 @@ static void put_to_others(algorithm *a, int rank, uint64_t slots)
 static void take_sums(algorithm *a, int rank, uint64_t slots)
 {
     int first = last_source(a, rank), last = algorithm_rank(a, rank - 1);
-    if (first != last) {
-        EACH_PART(of)
-        take(a, rank, first, sums_arrived(a, rank, slots, first), of);
+    if (first == last) {
+        take_last(a, rank, first, sums_arrived(a, rank, slots, first), to_reduce);
+        return;
     }
+    EACH_PART(of, to_reduce)
+    take(a, rank, first, sums_arrived(a, rank, slots, first), of);
     for (int step = a->ranks - 2; step > 1; step--) {
         int peer = algorithm_rank(a, rank - step);
         take(a, rank, peer, sums_arrived(a, rank, slots, peer), &whole);
     }
-    take_last(a, rank, last, sums_arrived(a, rank, slots, last));
+    take_last(a, rank, last, sums_arrived(a, rank, slots, last), to_copy);
 }
 
 void allreduce_ports_scratch(algorithm *a)
@@ -304,12 +318,12 @@ void allreduce_ports_scratch(algorithm *a)
     uint64_t slots = slots_take(a, a->ranks * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
         begin(a, rank);
-        put_inputs(a, rank, slots);
-        EACH_PART(of)
+        put_inputs(a, rank, slots, to_reduce);
+        EACH_PART(of, to_reduce)
         {
             wait_for_inputs(a, rank, of);
             reduce_part(a, rank, slots, of, output_block(a, rank, rank));
-            if (of == LAST_PART)
+            if (is_last(of))
                 let_others_write(a, rank);
             put_sums(a, rank, last_peer(a, rank), slots, of);
         }
