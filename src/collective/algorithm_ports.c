@@ -14,8 +14,8 @@ enum { MESH_BEGUN, MESH_REDUCED };
 /* Each rank turns to one peer after the other, as rarely as may be: when two write to a third at
  * once, which happens whenever one of them is late, all get much less. Only the block of the last
  * peer is put in parts: what has come is reduced, or copied to where it belongs, while the rest is
- * under way. What is done when all has come should be little, so that the last part of what is
- * copied is small; what is reduced is put on its way once more, and takes longer. */
+ * under way. Little should be left to do when all has come, so that the last part of what is copied
+ * is small; what is reduced takes longer, and must not pile up before it. */
 typedef struct part {
     int begin, end;
 } part;

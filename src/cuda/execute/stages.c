@@ -1,7 +1,6 @@
 #include "cuda/execute/stages.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
