@@ -58,6 +58,8 @@ extern "C" {
 extern __thread const emulated_place *emulated_here;
 /* Let the launch's other fibers run. */
 void emulated_yield(void);
+/* The same, now and then: between two stores that others may see one without the other. */
+void emulated_dawdle(void);
 /* Wait for all fibers of the block, or of the warp, that have not ended. */
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);

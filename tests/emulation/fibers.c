@@ -51,12 +51,14 @@ typedef struct launch {
     const void *argument;
     uint64_t random;
     unsigned turns; /* since the processor was last offered to others */
+    unsigned dawdles;
 } launch;
 
 static __thread launch *running;
 __thread const place *emulated_here;
 
 void emulated_yield(void);
+void emulated_dawdle(void);
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
 uint64_t emulated_warp_exchange(uint64_t word, unsigned from);
@@ -100,6 +102,12 @@ void emulated_yield(void)
     of->current = to;
     emulated_here = &of->fibers[to].at;
     context_switch(&from->context, &of->fibers[to].context);
+}
+
+void emulated_dawdle(void)
+{
+    if (running && ++running->dawdles % 5 == 0)
+        emulated_yield();
 }
 
 /* ---- barriers ---- */

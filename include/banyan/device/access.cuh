@@ -205,6 +205,7 @@ BANYAN_DEVICE void banyan_device_store_packet(void *to, uint2 v)
 BANYAN_DEVICE void banyan_device_store_packets(void *to, uint4 v)
 {
     banyan_device_store_packet(to, make_uint2(v.x, v.y));
+    emulated_dawdle();
     banyan_device_store_packet((char *)to + 8, make_uint2(v.z, v.w));
 }
 
