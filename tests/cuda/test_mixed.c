@@ -132,6 +132,33 @@ static void calls_in_graphs_are_played_again_among_others(void **state)
     ranks_run(four ? 4 : 2, run_graphs, &of);
 }
 
+/* ---- several contexts ---- */
+
+static void take_turns(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes[] = {{1, 2, 1, 1, 1}, {1, 1, 2, 1, 1}, {1, 2, 1, 1, 1}};
+    const series *of = context;
+    random_state random = random_from(of->seed);
+    mixed_case cases[3];
+    for (int i = 0; i < 3; i++)
+        enter(&cases[i], world, &sizes[i], draw_dtype(&random));
+    for (int i = 0; i < of->calls; i++) {
+        mixed_case *c = &cases[random_between(&random, 0, 2)];
+        mixed_one call = draw_call(c, &random, ELEMS_MOST / 4);
+        case_run(c, &call);
+    }
+    static const int order[] = {1, 0, 2};
+    for (int i = 0; i < 3; i++)
+        gpu_case_close(&cases[order[i]]);
+}
+
+static void contexts_of_one_world_are_used_in_turn(void **state)
+{
+    (void)state;
+    series of = {random_seed(), {0}, gpu_is_emulated() ? 30 : 300};
+    ranks_run(2, take_turns, &of);
+}
+
 /* ---- launches of any shape ---- */
 
 typedef struct launch_bounds {
@@ -215,6 +242,7 @@ int main(void)
         cmocka_unit_test(all_grids_of_a_node),
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
         cmocka_unit_test(calls_in_graphs_are_played_again_among_others),
+        cmocka_unit_test(contexts_of_one_world_are_used_in_turn),
         cmocka_unit_test(launches_are_bounded_by_options_and_device),
         cmocka_unit_test(all_ranks_choose_by_the_same_measurements),
     };

@@ -200,7 +200,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     if (rank == 0) {
         queue(&r, 0);
         gpu_stream_wait(r.device, r.stream);
-        CHECK_FAILS(banyan_plan_status(r.loaded), BANYAN_ERR_TIMEOUT, "waited 1.0 s for rank 1");
+        CHECK_FAILS(banyan_plan_status(r.loaded), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
     }
     if (rank == 1)
         usleep((useconds_t)(SHORT_NS / 1000)); /* its own waits are as short */
