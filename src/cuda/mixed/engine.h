@@ -45,6 +45,15 @@ typedef struct cuda_mixed {
 /* run.c: at least 1 element. */
 banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
+/* Thread blocks of a kernel that run at once, beside those of other engines of the device. */
+uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads);
+/* Early: a launch may begin while the one before it in its stream ends. */
+typedef struct mixed_shape {
+    uint32_t blocks, threads;
+    bool early;
+} mixed_shape;
+banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
+                           void *args, CUstream stream);
 /* What a receive buffer needs for launches of `most_bytes`. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
 /* Engines of a device run side by side. */

@@ -157,26 +157,29 @@ static uint64_t tile_bytes(const cuda_mixed *engine, uint64_t cell_bytes)
     return tile > least ? tile : least;
 }
 
-static banyan_status launch(const cuda_mixed *engine, const nodes_call *call, nodes_args *args,
-                            uint64_t cell_bytes, CUstream stream)
+static mixed_kernel choose_kernel(const cuda_mixed *engine, const nodes_call *call)
 {
     uint64_t together = (uintptr_t)call->input | (uintptr_t)call->output | call->bytes;
     if (engine->setup->grid.dp > 1)
         together |= call->whole_bytes;
     mixed_kernel first = engine->nodes.by == NODES_BY_PUTS ? MIXED_NODES_PUTS : MIXED_NODES;
-    mixed_kernel kernel = (mixed_kernel)((int)first + (together % MIXED_UNIT ? 1 : 0) +
-                                         (mixed_is_multicast(call->mode) ? 2 : 0));
-    uint32_t threads = engine->least_threads, units = (uint32_t)(args->tile_bytes / MIXED_UNIT);
+    return (mixed_kernel)((int)first + (together % MIXED_UNIT ? 1 : 0) +
+                          (mixed_is_multicast(call->mode) ? 2 : 0));
+}
+
+/* A thread block a tile, as far as they run at once. What the host puts finds room beside two
+ * launches: they have few tiles. */
+static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t cell_bytes,
+                                uint64_t tile_bytes)
+{
+    uint32_t threads = engine->least_threads, units = (uint32_t)(tile_bytes / MIXED_UNIT);
     while (threads * 2 <= engine->most_threads && threads < units)
         threads *= 2;
-    uint64_t each = engine->room[kernel] / threads > 0 ? engine->room[kernel] / threads : 1;
-    uint64_t most = each * engine->processors < engine->most_blocks ? each * engine->processors
-                                                                    : engine->most_blocks;
-    uint64_t blocks = (cell_bytes + args->tile_bytes - 1) / args->tile_bytes;
-    void *params[] = {args};
-    return DRIVER(engine->device, cuLaunchKernel, engine->kernels[kernel],
-                  (uint32_t)(blocks < most ? blocks : most), 1, 1, threads, 1, 1, 0, stream, params,
-                  NULL);
+    uint32_t at_once = mixed_blocks_at_once(engine, kernel, threads);
+    uint32_t most = at_once < engine->most_blocks ? at_once : engine->most_blocks;
+    uint64_t tiles = (cell_bytes + tile_bytes - 1) / tile_bytes;
+    uint32_t blocks = tiles < most ? (uint32_t)tiles : most;
+    return (mixed_shape){blocks, threads, engine->launches_early && 2 * blocks <= at_once};
 }
 
 static banyan_status run_part(const cuda_mixed *engine, const nodes_call *call, CUstream stream)
@@ -200,7 +203,9 @@ static banyan_status run_part(const cuda_mixed *engine, const nodes_call *call, 
         .queues = engine->nodes.proxy ? nodes_proxy_queues(engine->nodes.proxy) : NULL,
     };
     RETURN_IF_FAILED(nodes_build(&engine->nodes.places, &layout, call, &args));
-    return launch(engine, call, &args, cell, stream);
+    mixed_kernel kernel = choose_kernel(engine, call);
+    mixed_shape by = choose_shape(engine, kernel, cell, args.tile_bytes);
+    return mixed_launch(engine, kernel, by, &args, stream);
 }
 
 banyan_status nodes_run(const cuda_mixed *engine, const mixed_call *call, CUstream stream)

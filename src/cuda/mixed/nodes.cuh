@@ -10,15 +10,28 @@
 #define NODES_BATCH 4
 #define NODES_WARP_BYTES (16 << 10)
 
-/* One tile of a step, in one launch. */
+/* One tile of all steps of a phase, in one launch; and of one of them. */
 struct nodes_tile {
     const nodes_args *args;
-    const nodes_step *step;
+    const nodes_phase *phase;
     uint64_t shift; /* of this launch's slots and flags from the first ones */
     uint64_t flag;
-    uint64_t at, bytes; /* in messages */
+    uint64_t at; /* in messages */
     uint32_t number;
+    const nodes_step *step;
+    uint64_t bytes;
 };
+
+/* Look at its part of a step, which may be too short to have one. */
+BANYAN_DEVICE bool nodes_enter(nodes_tile *tile, uint32_t step)
+{
+    tile->step = &tile->args->steps[step];
+    if (tile->at >= tile->step->bytes)
+        return false;
+    uint64_t left = tile->step->bytes - tile->at;
+    tile->bytes = left < tile->args->tile_bytes ? left : tile->args->tile_bytes;
+    return true;
+}
 
 template <typename T> BANYAN_DEVICE T *nodes_shifted(T *first, uint64_t shift)
 {
@@ -40,13 +53,15 @@ struct nodes_no_puts {
 /* ---- waiting ---- */
 
 /* A thread a source. */
-template <typename Puts> BANYAN_DEVICE bool nodes_await(const nodes_tile *tile)
+template <typename Puts> BANYAN_DEVICE bool nodes_await(nodes_tile *tile)
 {
     bool failed = false;
+    if (tile->phase->awaited == 0)
+        return true;
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = threadIdx.x; i < tile->step->source_count; i += blockDim.x) {
-        const nodes_source *source = &tile->args->sources[tile->step->first_source + i];
-        if (!source->flags)
+    for (uint32_t i = threadIdx.x; i < tile->phase->source_count; i += blockDim.x) {
+        const nodes_source *source = &tile->args->sources[tile->phase->first_source + i];
+        if (!source->flags || !nodes_enter(tile, source->step))
             continue;
         const uint64_t *flag = nodes_shifted(source->flags, tile->shift) + tile->number;
         banyan_device_wait wait = {};
@@ -136,17 +151,18 @@ BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target
     return banyan_device_post(&tile->args->queues[target->peer], &request, &limits);
 }
 
-/* A short tile goes to several targets at once, by a warp each. Of a long one all threads have a
+/* Short tiles go to several targets at once, by a warp each. Of a long one all threads have a
  * share, if it is they who copy. */
-template <typename Puts> BANYAN_DEVICE void nodes_put(const nodes_tile *tile)
+template <typename Puts> BANYAN_DEVICE void nodes_put(nodes_tile *tile)
 {
-    bool by_warp = tile->bytes <= NODES_WARP_BYTES;
+    const nodes_phase *phase = tile->phase;
+    bool by_warp = phase->put > 1 && tile->args->tile_bytes <= NODES_WARP_BYTES;
     uint32_t first = by_warp ? threadIdx.x / BANYAN_DEVICE_WARP : 0;
     uint32_t apart = by_warp ? blockDim.x / BANYAN_DEVICE_WARP : 1;
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = first; i < tile->step->target_count; i += apart) {
-        const nodes_target *target = &tile->args->targets[tile->step->first_target + i];
-        if (target->way == NODES_PUT)
+    for (uint32_t i = first; i < phase->target_count; i += apart) {
+        const nodes_target *target = &tile->args->targets[phase->first_target + i];
+        if (target->way == NODES_PUT && nodes_enter(tile, target->step))
             Puts::put(by_warp, nodes_shifted(target->to, tile->shift) + tile->at,
                       nodes_shifted(tile->step->staged, tile->shift) + tile->at, tile->bytes,
                       nodes_shifted(target->flags, tile->shift) + tile->number, tile->flag,
@@ -156,12 +172,14 @@ template <typename Puts> BANYAN_DEVICE void nodes_put(const nodes_tile *tile)
 
 /* A thread a target, when all have stored. What cannot be posted, its receiver does not get, and
  * says so. */
-template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(const nodes_tile *tile)
+template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(nodes_tile *tile)
 {
     __syncthreads();
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = threadIdx.x; i < tile->step->target_count; i += blockDim.x) {
-        const nodes_target *target = &tile->args->targets[tile->step->first_target + i];
+    for (uint32_t i = threadIdx.x; i < tile->phase->target_count; i += blockDim.x) {
+        const nodes_target *target = &tile->args->targets[tile->phase->first_target + i];
+        if (!nodes_enter(tile, target->step))
+            continue;
         if (target->way == NODES_STORED)
             banyan_device_store_release(nodes_shifted(target->flags, tile->shift) + tile->number,
                                         tile->flag);
@@ -180,20 +198,22 @@ template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(const nod
 /* Slots and flags that are stored to by multicast are read by their own addresses: a fence stands
  * between accesses of either kind. */
 template <typename Element, bool ANY, bool MULTICAST, typename Puts>
-BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, uint64_t launches)
+BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, uint64_t launches)
 {
-    nodes_tile tile = {args, step, (launches & 1) * args->turn_bytes, launches + 1, 0, 0, 0};
+    nodes_tile tile = {args, phase, (launches & 1) * args->turn_bytes, launches + 1, 0, 0, NULL, 0};
     BANYAN_DEVICE_LOOP
-    for (tile.number = blockIdx.x; tile.number * args->tile_bytes < step->bytes;
+    for (tile.number = blockIdx.x; tile.number * args->tile_bytes < phase->bytes;
          tile.number += gridDim.x) {
         tile.at = tile.number * args->tile_bytes;
-        tile.bytes =
-            step->bytes - tile.at < args->tile_bytes ? step->bytes - tile.at : args->tile_bytes;
         if (!nodes_await<Puts>(&tile))
             return false;
         if (MULTICAST)
             banyan_device_multicast_fence();
-        nodes_move<Element, ANY, MULTICAST>(&tile);
+        BANYAN_DEVICE_LOOP
+        for (uint32_t i = 0; i < phase->step_count; i++) {
+            if (nodes_enter(&tile, phase->first_step + i))
+                nodes_move<Element, ANY, MULTICAST>(&tile);
+        }
         if (MULTICAST)
             banyan_device_multicast_fence();
         nodes_tell<MULTICAST, Puts>(&tile);
@@ -203,16 +223,20 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_step *step, ui
     return true;
 }
 
+/* The launch may begin while the one before it in its stream ends, of which it sees nothing until
+ * then: neither states nor slots. */
 template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE void nodes(const nodes_args *args)
 {
+    begin_await_stream();
+    begin_next();
     uint4 state = banyan_device_load<uint4>(&args->base.states[blockIdx.x]);
     uint64_t launches = (uint64_t)state.y << 32 | state.x;
     if (state.z != 0)
         return;
     BANYAN_DEVICE_LOOP
-    for (uint32_t i = 0; i < args->step_count; i++) {
-        if (!nodes_take<Element, ANY, MULTICAST, Puts>(args, &args->steps[i], launches))
+    for (uint32_t i = 0; i < args->phase_count; i++) {
+        if (!nodes_take<Element, ANY, MULTICAST, Puts>(args, &args->phases[i], launches))
             return;
     }
     launches++;

@@ -1,6 +1,9 @@
-/* What a launch between nodes is given: steps, which all thread blocks take one after the other.
+/* What a launch between nodes is given: steps, in phases, which all thread blocks take one after
+ * the other.
  *
- * A step adds up its sources, or copies the only one, tile by tile, into its targets. Ranks hand
+ * A step adds up its sources, or copies the only one, tile by tile, into its targets. Of a phase
+ * all steps are awaited, moved and told together, with one fence: none awaits what the phase itself
+ * tells, here or on another rank, where phases have the same meaning. Ranks hand
  * each other messages, each into a slot of its own in the receiver's memory; behind every tile of
  * one the sender sets that tile's flag to the launch's number, which is one more at every launch,
  * alike on all ranks. Slots and flags are there twice, and launches take them in turn: who is in
@@ -18,6 +21,7 @@
 #include "cuda/mixed/kernel.h"
 
 #define NODES_TILES 64 /* of a message, at most */
+#define NODES_PHASES 5
 /* No grid takes more: the tests build all of them. */
 #define NODES_STEPS (3 * MIXED_RANKS_MAX)
 #define NODES_SOURCES (4 * MIXED_RANKS_MAX)
@@ -27,7 +31,8 @@ typedef struct nodes_source {
     const char *at;        /* a slot of the first turn's, or the caller's memory */
     const uint64_t *flags; /* the slot's; NULL: the caller's memory */
     uint32_t rank;         /* whose message it is */
-    uint32_t is_far;       /* it comes from another node */
+    uint16_t is_far;       /* it comes from another node */
+    uint16_t step;
 } nodes_source;
 
 typedef enum nodes_way {
@@ -42,7 +47,8 @@ typedef enum nodes_way {
 typedef struct nodes_target {
     char *to;
     uint64_t *flags;
-    uint32_t way;  /* enum nodes_way */
+    uint16_t way; /* enum nodes_way */
+    uint16_t step;
     uint32_t peer; /* its queue, of what is posted; NVSHMEM's number for it, of what is put */
 } nodes_target;
 
@@ -52,12 +58,20 @@ typedef struct nodes_step {
     uint16_t first_source, source_count, first_target, target_count;
 } nodes_step;
 
+/* All that its steps have. */
+typedef struct nodes_phase {
+    uint64_t bytes; /* of the longest step */
+    uint16_t first_step, step_count, first_source, source_count, first_target, target_count;
+    uint16_t awaited, put; /* sources with flags, and targets that are put */
+} nodes_phase;
+
 typedef struct nodes_args {
     mixed_base base; /* `turn` and `used` of its states are the number of launches */
     uint64_t turn_bytes;
     uint64_t tile_bytes;
     banyan_port_queue *queues; /* by rank */
-    uint32_t step_count, unused;
+    uint32_t step_count, phase_count;
+    nodes_phase phases[NODES_PHASES];
     nodes_step steps[NODES_STEPS];
     nodes_source sources[NODES_SOURCES];
     nodes_target targets[NODES_TARGETS];

@@ -140,12 +140,33 @@ static bool scatters(const builder *b)
 
 /* ---- steps ---- */
 
-static void step_begin(builder *b, uint64_t bytes)
+static void phase_begin(builder *b)
 {
-    if (b->args->step_count == NODES_STEPS) {
+    if (b->args->phase_count == NODES_PHASES) {
         b->is_full = true;
         return;
     }
+    b->args->phases[b->args->phase_count++] = (nodes_phase){
+        .first_step = (uint16_t)b->args->step_count,
+        .first_source = (uint16_t)b->source_count,
+        .first_target = (uint16_t)b->target_count,
+    };
+}
+
+static nodes_phase *phase_of(const builder *b)
+{
+    return &b->args->phases[b->args->phase_count - 1];
+}
+
+static void step_begin(builder *b, uint64_t bytes)
+{
+    if (b->args->step_count == NODES_STEPS || b->is_full) {
+        b->is_full = true;
+        return;
+    }
+    nodes_phase *phase = phase_of(b);
+    phase->step_count++;
+    phase->bytes = bytes > phase->bytes ? bytes : phase->bytes;
     b->args->steps[b->args->step_count++] = (nodes_step){
         .bytes = bytes,
         .first_source = (uint16_t)b->source_count,
@@ -159,8 +180,12 @@ static void add_source(builder *b, nodes_source source)
         b->is_full = true;
         return;
     }
+    nodes_phase *phase = phase_of(b);
+    source.step = (uint16_t)(b->args->step_count - 1);
     b->args->sources[b->source_count++] = source;
-    b->args->steps[b->args->step_count - 1].source_count++;
+    b->args->steps[source.step].source_count++;
+    phase->source_count++;
+    phase->awaited = (uint16_t)(phase->awaited + (source.flags ? 1 : 0));
 }
 
 static void add_target(builder *b, nodes_target target)
@@ -169,8 +194,12 @@ static void add_target(builder *b, nodes_target target)
         b->is_full = true;
         return;
     }
+    nodes_phase *phase = phase_of(b);
+    target.step = (uint16_t)(b->args->step_count - 1);
     b->args->targets[b->target_count++] = target;
-    b->args->steps[b->args->step_count - 1].target_count++;
+    b->args->steps[target.step].target_count++;
+    phase->target_count++;
+    phase->put = (uint16_t)(phase->put + (target.way == NODES_PUT ? 1 : 0));
 }
 
 static void from_input(builder *b, uint64_t at)
@@ -304,7 +333,9 @@ static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, in
 static void build_waits(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
+    phase_begin(b);
     waits_send(b);
+    phase_begin(b);
     if (scatters(b)) {
         waits_add_up(b, 0, grid->tp, 0, grid->dp, 0);
         return;
@@ -440,6 +471,7 @@ static void nodes_add_up_once(builder *b)
         if (!scatters(b) || node / grid->inter_tp == e)
             to_slot(b, slot_of_node(b, true, grid->node), rank_at(b, node, grid->local_rank));
     }
+    phase_begin(b);
     for (int k = 0; k < b->nodes; k++) {
         int node = (grid->node + b->nodes - k) % b->nodes;
         int part = node % grid->inter_tp, its_e = node / grid->inter_tp;
@@ -454,15 +486,19 @@ static void nodes_add_up_once(builder *b)
 static void build_bytes(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
+    phase_begin(b);
     local_send(b);
+    phase_begin(b);
     for (int e = 0; e < (scatters(b) ? grid->inter_dp : 1); e++) {
         for (int part = 0; part < b->parts; part++)
             local_add_up(b, e, part);
     }
+    phase_begin(b);
     if (saves_all_bytes(b->call->mode))
         nodes_add_up_once(b);
     else
         nodes_add_up_everywhere(b);
+    phase_begin(b);
     take_handed(b);
 }
 
@@ -479,7 +515,7 @@ banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout
         .parts = parts_of(places->grid, call->mode),
     };
     b.cast = find_cast(&b);
-    args->step_count = 0;
+    args->step_count = args->phase_count = 0;
     if (is_waits(call->mode))
         build_waits(&b);
     else

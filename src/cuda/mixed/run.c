@@ -112,13 +112,8 @@ void mixed_count(const cuda_mixed *engine, int more)
     atomic_fetch_add(&open_engines[engine->device], more);
 }
 
-typedef struct shape {
-    uint32_t blocks, threads;
-    bool early;
-} shape;
-
 /* All thread blocks of all ranks that share a device have to run at once. */
-static uint32_t blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
+uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
 {
     int engines = atomic_load(&open_engines[engine->device]);
     uint32_t each = engine->room[kernel] / threads;
@@ -129,29 +124,29 @@ static uint32_t blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, ui
 
 /* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
  * added when each thread of it has min_num_steps of them; when there are no more, blocks grow. */
-static shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t units,
-                          uint64_t steps)
+static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t units,
+                                uint64_t steps)
 {
     uint32_t threads = engine->least_threads;
     uint64_t least = (uint64_t)engine->setup->min_num_steps;
     uint64_t blocks = (units + threads - 1) / threads;
     uint64_t worth = units * steps / (threads * (least > 0 ? least : 1));
     blocks = blocks < worth ? blocks : worth > 0 ? worth : 1;
-    uint32_t most = lower(engine->most_blocks, blocks_at_once(engine, kernel, threads));
+    uint32_t most = lower(engine->most_blocks, mixed_blocks_at_once(engine, kernel, threads));
     if (blocks > most)
         blocks = most;
     while (blocks == most && blocks * threads < units && threads * 2 <= engine->most_threads &&
-           blocks_at_once(engine, kernel, threads * 2) >= blocks)
+           mixed_blocks_at_once(engine, kernel, threads * 2) >= blocks)
         threads *= 2;
-    return (shape){(uint32_t)blocks, threads,
-                   engine->launches_early && 2 * blocks <= blocks_at_once(engine, kernel, threads)};
+    return (mixed_shape){(uint32_t)blocks, threads,
+                         engine->launches_early &&
+                             2 * blocks <= mixed_blocks_at_once(engine, kernel, threads)};
 }
 
 /* ---- launching ---- */
 
-/* A launch may begin while the one before it in its stream ends. */
-static banyan_status launch(const cuda_mixed *engine, mixed_kernel kernel, shape by, void *args,
-                            CUstream stream)
+banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
+                           void *args, CUstream stream)
 {
     void *params[] = {args};
     CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -256,8 +251,8 @@ static banyan_status run_waits(const part *p, CUstream stream)
     };
     fill_waits_sends(p, &args);
     mixed_kernel kernel = variant(p, MIXED_WAITS);
-    shape by = choose_shape(p->engine, kernel, p->units, args.send_count + slots + 1);
-    return launch(p->engine, kernel, by, &args, stream);
+    mixed_shape by = choose_shape(p->engine, kernel, p->units, args.send_count + slots + 1);
+    return mixed_launch(p->engine, kernel, by, &args, stream);
 }
 
 /* ---- fewest bytes inside the node ---- */
@@ -342,10 +337,10 @@ static banyan_status run_bytes(const part *p, CUstream stream)
     fill_sends(p, &of, &args);
     fill_shares(p, &of, &args);
     mixed_kernel kernel = variant(p, MIXED_BYTES);
-    shape by = choose_shape(p->engine, kernel, units,
-                            (uint64_t)args.send_count + args.source_count + args.share_count +
-                                args.arrival_count);
-    return launch(p->engine, kernel, by, &args, stream);
+    mixed_shape by = choose_shape(p->engine, kernel, units,
+                                  (uint64_t)args.send_count + args.source_count + args.share_count +
+                                      args.arrival_count);
+    return mixed_launch(p->engine, kernel, by, &args, stream);
 }
 
 /* ---- all-gather ---- */
@@ -386,8 +381,8 @@ static banyan_status run_gather(const part *p, CUstream stream)
     uint64_t lanes =
         short_one ? (p->bytes + PACKET_BYTES - 1) / PACKET_BYTES : chunks_of(p->bytes) * WARP;
     uint64_t steps = (p->multicast ? 1 : args.send_count) + slots + 1;
-    shape by = choose_shape(p->engine, kernel, lanes, steps);
-    return launch(p->engine, kernel, by, &args, stream);
+    mixed_shape by = choose_shape(p->engine, kernel, lanes, steps);
+    return mixed_launch(p->engine, kernel, by, &args, stream);
 }
 
 /* ---- calls ---- */
@@ -449,7 +444,7 @@ banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes)
 {
     mixed_clear_args args = {.at = at, .bytes = bytes, .nothing = engine->nothing};
-    shape by = choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
+    mixed_shape by = choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
     by.early = false;
-    return launch(engine, MIXED_CLEAR, by, &args, engine->stream);
+    return mixed_launch(engine, MIXED_CLEAR, by, &args, engine->stream);
 }

@@ -1,6 +1,6 @@
 /* Steps of mixed collectives between nodes, of all grids of up to as many ranks as kernels address:
  * a launch has room for them, each message that a rank sends is awaited by each rank that it
- * reaches, once, and nobody awaits another. Nothing runs. */
+ * reaches, once, in a later phase, and nobody awaits another. Nothing runs. */
 #include "cuda/mixed/nodes.h"
 #include "mixed/grids.h"
 
@@ -36,6 +36,7 @@ static place place_of(const void *address, const uint64_t *flags)
 /* What has been sent to a rank's slot, and what it takes from there. */
 typedef struct message {
     int sent, taken, sender, awaited;
+    int sent_phase, taken_phase;
     uint64_t sent_bytes, taken_bytes;
 } message;
 
@@ -45,7 +46,7 @@ typedef struct setting {
     banyan_mixed_mode mode;
     nodes_by by;
     int pes[MIXED_RANKS_MAX]; /* some order that is not the ranks' */
-    int rank, ranks;
+    int rank, ranks, phase;
     message near[MIXED_RANKS_MAX][SLOTS_MOST], far[MIXED_RANKS_MAX][SLOTS_MOST];
 } setting;
 
@@ -80,6 +81,7 @@ static void deliver(setting *s, enum kind kind, int to, int slot, uint64_t bytes
     CHECK(is_near == (kind == NEAR), "from %d to %d", s->rank, to);
     one->sent++;
     one->sender = s->rank;
+    one->sent_phase = s->phase;
     one->sent_bytes = bytes;
 }
 
@@ -127,6 +129,7 @@ static void take(setting *s, const nodes_source *source, uint64_t bytes)
     message *one = at.kind == NEAR ? &s->near[s->rank][at.slot] : &s->far[s->rank][at.slot];
     one->taken++;
     one->awaited = (int)source->rank;
+    one->taken_phase = s->phase;
     one->taken_bytes = bytes;
 }
 
@@ -150,8 +153,42 @@ static void check_staged(const setting *s, const nodes_args *args, const nodes_s
     CHECK(staged == (put > 0), "%d staged, %d put", staged, put);
 }
 
+/* What a phase says of its steps, which follow those of the phase before it. */
+static void check_phase(const nodes_args *args, const nodes_phase *phase, nodes_phase *all)
+{
+    nodes_phase own = {.first_step = (uint16_t)(all->first_step + all->step_count),
+                       .first_source = (uint16_t)(all->first_source + all->source_count),
+                       .first_target = (uint16_t)(all->first_target + all->target_count),
+                       .step_count = phase->step_count};
+    for (unsigned i = own.first_step; i < (unsigned)own.first_step + own.step_count; i++) {
+        const nodes_step *step = &args->steps[i];
+        own.bytes = step->bytes > own.bytes ? step->bytes : own.bytes;
+        for (int k = 0; k < step->source_count; k++, own.source_count++) {
+            CHECK(args->sources[step->first_source + k].step == i);
+            own.awaited = (uint16_t)(own.awaited + !!args->sources[step->first_source + k].flags);
+        }
+        for (int k = 0; k < step->target_count; k++, own.target_count++) {
+            CHECK(args->targets[step->first_target + k].step == i);
+            own.put =
+                (uint16_t)(own.put + (args->targets[step->first_target + k].way == NODES_PUT));
+        }
+    }
+    CHECK(memcmp(&own, phase, sizeof own) == 0, "a phase from step %d on", own.first_step);
+    *all = own;
+}
+
+static void walk_step(setting *s, const nodes_args *args, const nodes_step *step)
+{
+    CHECK(step->source_count > 0 && step->target_count > 0, "a step does nothing");
+    for (int k = 0; k < step->source_count; k++)
+        take(s, &args->sources[step->first_source + k], step->bytes);
+    for (int k = 0; k < step->target_count; k++)
+        send(s, &args->targets[step->first_target + k], step->bytes);
+}
+
 static void walk(setting *s)
 {
+    nodes_phase last = {0};
     static nodes_args args;
     bool used[SLOTS_MOST] = {false};
     nodes_places places = places_of(s);
@@ -164,15 +201,16 @@ static void walk(setting *s)
                        .bytes = 3001};
     CHECK(2 * layout.received <= SLOTS_MOST, "%d slots", layout.received);
     CHECK_OK(nodes_build(&places, &layout, &call, &args));
-    for (uint32_t i = 0; i < args.step_count; i++) {
-        const nodes_step *step = &args.steps[i];
-        CHECK(step->source_count > 0 && step->target_count > 0, "step %u does nothing", i);
-        for (int k = 0; k < step->source_count; k++)
-            take(s, &args.sources[step->first_source + k], step->bytes);
-        for (int k = 0; k < step->target_count; k++)
-            send(s, &args.targets[step->first_target + k], step->bytes);
-        check_staged(s, &args, step, &layout, used);
+    for (s->phase = 0; s->phase < (int)args.phase_count; s->phase++) {
+        const nodes_phase *phase = &args.phases[s->phase];
+        check_phase(&args, phase, &last);
+        for (int i = 0; i < phase->step_count; i++) {
+            const nodes_step *step = &args.steps[phase->first_step + i];
+            walk_step(s, &args, step);
+            check_staged(s, &args, step, &layout, used);
+        }
     }
+    CHECK((uint32_t)last.first_step + last.step_count == args.step_count);
 }
 
 /* ---- all grids ---- */
@@ -182,6 +220,7 @@ static void check_messages(const setting *s, const message *of, int rank)
     for (int slot = 0; slot < SLOTS_MOST; slot++)
         CHECK(of[slot].sent == of[slot].taken && of[slot].sent <= 1 &&
                   of[slot].sender == of[slot].awaited &&
+                  (of[slot].sent == 0 || of[slot].sent_phase < of[slot].taken_phase) &&
                   of[slot].sent_bytes == of[slot].taken_bytes,
               "tp %d × %d, dp %d × %d, %s, %s: slot %d of rank %d: %d sent by %d, %d taken from %d",
               s->grid.local_tp, s->grid.inter_tp, s->grid.local_dp, s->grid.inter_dp,
