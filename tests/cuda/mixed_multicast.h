@@ -219,8 +219,10 @@ static inline void die(int rank, int count, const banyan_unique_id *id, void *co
     enter(&c, world, &late->of, BANYAN_F32);
     case_run(&c, &late->call);
     CHECK_OK(banyan_world_barrier(world));
-    if (rank == 1)
+    if (rank == 1) {
+        usleep(200000); /* the others leave the barrier */
         raise(SIGKILL);
+    }
     case_fill(&c, &late->call);
     banyan_status status = case_call(&c, &late->call);
     gpu_stream_wait(c.device, c.stream);
