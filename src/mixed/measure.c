@@ -10,9 +10,9 @@
  * short ones often fit in between; a device repeats by itself, and takes the median. */
 #define BATCH_NS 500000 /* of so long, about */
 #define TIMES_MOST 40   /* calls a batch */
-#define BATCHES_LEAST 8
-#define BATCHES_MOST 15
-#define ALL_NS 20000000 /* of all batches, where that is more than the least */
+#define BATCHES_LEAST 5
+#define BATCHES_MOST 10
+#define ALL_NS 10000000 /* of all batches, where that is more than the least */
 
 static banyan_status queue(void *context, void *stream)
 {

@@ -194,7 +194,7 @@ banyan_status mixed_use_memory(banyan_mixed *mixed)
 static banyan_status take_memory(banyan_mixed *mixed)
 {
     uint64_t bytes = mixed->ops->room(mixed->engine);
-    if (bytes > 0)
+    if (bytes > 0 && !mixed->memory)
         RETURN_IF_FAILED(
             control_agree(mixed->world, banyan_memory_alloc_on(mixed->setup.worlds[MIXED_NODE],
                                                                mixed->options.device, (size_t)bytes,
