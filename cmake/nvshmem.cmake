@@ -2,8 +2,8 @@
 # library is found at run time. Sets BANYAN_NVSHMEM_VERSION where they are found.
 set(BANYAN_NVSHMEM_HOME AUTO CACHE STRING
     "Folder with NVSHMEM 3's include and lib; AUTO: where they may be found; OFF: build without")
-set(BANYAN_NVSHMEM_INCLUDE "" CACHE INTERNAL "")
-set(BANYAN_NVSHMEM_DEVICE "" CACHE INTERNAL "")
+unset(BANYAN_NVSHMEM_INCLUDE CACHE)
+unset(BANYAN_NVSHMEM_DEVICE CACHE)
 if(NOT BANYAN_HAS_CUDA OR NOT BANYAN_NVSHMEM_HOME)
   return()
 endif()
@@ -19,12 +19,11 @@ function(banyan_look_for_nvshmem)
     list(APPEND folders ${wheel})
   endif()
   set(cuda ${CUDAToolkit_VERSION_MAJOR})
-  find_path(include nvshmem.h HINTS ${folders}
-            PATH_SUFFIXES include nvshmem_${cuda} nvshmem NO_CACHE ${only_here})
-  find_library(device libnvshmem_device.a HINTS ${folders}
-               PATH_SUFFIXES lib lib64 nvshmem/${cuda} NO_CACHE ${only_here})
-  set(BANYAN_NVSHMEM_INCLUDE ${include} CACHE INTERNAL "")
-  set(BANYAN_NVSHMEM_DEVICE ${device} CACHE INTERNAL "")
+  find_path(BANYAN_NVSHMEM_INCLUDE nvshmem.h HINTS ${folders}
+            PATH_SUFFIXES include nvshmem_${cuda} nvshmem ${only_here})
+  find_library(BANYAN_NVSHMEM_DEVICE libnvshmem_device.a HINTS ${folders}
+               PATH_SUFFIXES lib lib64 nvshmem/${cuda} ${only_here})
+  mark_as_advanced(BANYAN_NVSHMEM_INCLUDE BANYAN_NVSHMEM_DEVICE)
 endfunction()
 
 function(banyan_read_nvshmem_version)
@@ -62,7 +61,7 @@ if(NOT missing)
   message(STATUS "NVSHMEM ${BANYAN_NVSHMEM_VERSION}'s device library: ${BANYAN_NVSHMEM_DEVICE}")
 elseif(BANYAN_NVSHMEM_HOME STREQUAL "AUTO")
   set(BANYAN_NVSHMEM_VERSION "")
-  set(BANYAN_NVSHMEM_DEVICE "" CACHE INTERNAL "")
+  unset(BANYAN_NVSHMEM_DEVICE CACHE)
   message(STATUS "Built without NVSHMEM's device library: ${missing}")
 else()
   message(FATAL_ERROR "BANYAN_NVSHMEM_HOME=${BANYAN_NVSHMEM_HOME}: ${missing}")
