@@ -59,12 +59,10 @@ static void describe(const signature *of, char *text, size_t bytes)
 banyan_status comm_check_call(banyan_comm *comm, const call *mine)
 {
     signature own = signature_of(comm, mine);
-    signature *all = calloc((size_t)comm->ranks, sizeof *all);
-    banyan_status status =
-        all ? BANYAN_OK : error_no_memory((size_t)comm->ranks * sizeof *all, "a comparison");
-    status = control_agree(comm->world, status);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(comm->world, &own, sizeof own, all);
+    void *gathered;
+    banyan_status status = control_gather(comm->world, BANYAN_OK, &own, sizeof own,
+                                          "a comparison of calls", &gathered);
+    const signature *all = gathered;
     for (int rank = 1; rank < comm->ranks && status == BANYAN_OK; rank++) {
         if (memcmp(&all[rank], &all[0], sizeof own) == 0)
             continue;
@@ -74,6 +72,6 @@ banyan_status comm_check_call(banyan_comm *comm, const call *mine)
         status = error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s", first,
                            rank, other);
     }
-    free(all);
+    free(gathered);
     return status;
 }

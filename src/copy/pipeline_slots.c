@@ -243,12 +243,10 @@ static banyan_status open_shared(slot_buffers *buffers)
     char *slots = banyan_memory_local(buffers->memory);
     for (int slot = 0; slot < SLOTS; slot++)
         buffers->table.recv_slot[slot] = slots + (size_t)slot * buffers->stride;
-    banyan_memory_handle mine = {0}, *all = calloc(ranks, sizeof *all);
-    banyan_status status = all ? banyan_memory_find(world, slots, SLOTS * buffers->stride, &mine)
-                               : error_no_memory(ranks * sizeof *all, "handles of slots");
-    status = control_agree(world, status);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(world, &mine, sizeof mine, all);
+    banyan_memory_handle mine = {0};
+    void *all;
+    banyan_status status = banyan_memory_find(world, slots, SLOTS * buffers->stride, &mine);
+    status = control_gather(world, status, &mine, sizeof mine, "handles of slots", &all);
     if (status == BANYAN_OK)
         status = find_peers(buffers, all);
     free(all);

@@ -89,12 +89,9 @@ banyan_status load_agree(banyan_loaded_plan *loaded)
                                .max_message_bytes = loaded->max_message_bytes};
     for (int i = 0; i < 2; i++)
         mine.memories[i] = loaded->memories[i] ? loaded->memories[i]->id + 1 : 0;
-    size_t bytes = (size_t)executor->ranks * sizeof mine;
-    struct load_record *all = malloc(bytes);
+    void *all;
     banyan_status status =
-        control_agree(executor->world, all ? BANYAN_OK : error_no_memory(bytes, "what ranks load"));
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(executor->world, &mine, sizeof mine, all);
+        control_gather(executor->world, BANYAN_OK, &mine, sizeof mine, "what ranks load", &all);
     if (status == BANYAN_OK)
         status = compare_records(loaded, all);
     free(all);

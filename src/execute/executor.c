@@ -79,13 +79,11 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
 /* A plan runs on the host on all ranks, or on their devices. */
 static banyan_status agree_on_device(banyan_executor *executor)
 {
-    int32_t mine = executor->device.device_type,
-            *all = calloc((size_t)executor->ranks, sizeof mine);
-    banyan_status status = control_agree(
-        executor->world,
-        all ? BANYAN_OK : error_no_memory((size_t)executor->ranks * sizeof mine, "devices"));
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(executor->world, &mine, sizeof mine, all);
+    int32_t mine = executor->device.device_type;
+    void *gathered;
+    banyan_status status =
+        control_gather(executor->world, BANYAN_OK, &mine, sizeof mine, "devices", &gathered);
+    const int32_t *all = gathered;
     for (int r = 1; r < executor->ranks && status == BANYAN_OK; r++) {
         if (all[r] != all[0])
             status =
@@ -93,7 +91,7 @@ static banyan_status agree_on_device(banyan_executor *executor)
                           all[0] == kDLCPU ? "the host" : "a device", r,
                           all[r] == kDLCPU ? "the host" : "a device");
     }
-    free(all);
+    free(gathered);
     return status;
 }
 

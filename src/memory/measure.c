@@ -37,16 +37,13 @@ static banyan_status sample_open(struct sample *sample)
 
 static banyan_status share_handles(memory_space *space, struct sample *sample)
 {
-    size_t count = (size_t)banyan_world_size(space->world);
-    banyan_memory_handle *all = calloc(count, sizeof *all);
-    if (!all)
-        return error_no_memory(count * sizeof *all, "the ranks' handles");
-    banyan_status status =
-        banyan_world_allgather(space->world, &sample->mine, sizeof sample->mine, all);
-    if (status == BANYAN_OK)
-        sample->next = all[space->local_ranks[(space->local_rank + 1) % space->local_size]];
-    free(all);
-    return status;
+    void *gathered;
+    RETURN_IF_FAILED(control_gather(space->world, BANYAN_OK, &sample->mine, sizeof sample->mine,
+                                    "the ranks' handles", &gathered));
+    const banyan_memory_handle *all = gathered;
+    sample->next = all[space->local_ranks[(space->local_rank + 1) % space->local_size]];
+    free(gathered);
+    return BANYAN_OK;
 }
 
 /* Weights come from memory, not from a cache: writing past the caches leaves nothing in them. */
@@ -106,17 +103,13 @@ static banyan_status measure_all(memory_space *space, user_memory *user, unsigne
 }
 
 /* By the sum of the node's times, so that all of its ranks come to the same. */
-static banyan_status compare(memory_space *space, unsigned ways, const uint64_t *mine_ns,
-                             user_memory_way *best)
+static user_memory_way fastest(const memory_space *space, unsigned ways,
+                               const uint64_t (*all_ns)[USER_MEMORY_WAYS])
 {
-    size_t count = (size_t)banyan_world_size(space->world);
-    uint64_t(*all_ns)[USER_MEMORY_WAYS] = calloc(count, sizeof *all_ns);
-    if (!all_ns)
-        return error_no_memory(count * sizeof *all_ns, "the ranks' times");
-    banyan_status status = banyan_world_allgather(space->world, mine_ns, sizeof *all_ns, all_ns);
+    user_memory_way best = 0;
     double best_ns = 0;
     bool found = false;
-    for (int way = 0; status == BANYAN_OK && way < USER_MEMORY_WAYS; way++) {
+    for (int way = 0; way < USER_MEMORY_WAYS; way++) {
         double sum_ns = 0;
         if (!(ways >> way & 1))
             continue;
@@ -127,12 +120,11 @@ static banyan_status compare(memory_space *space, unsigned ways, const uint64_t 
                   speed);
         if (!found || sum_ns < best_ns * WORTH_CHANGING) {
             best_ns = sum_ns;
-            *best = (user_memory_way)way;
+            best = (user_memory_way)way;
             found = true;
         }
     }
-    free(all_ns);
-    return status;
+    return best;
 }
 
 static banyan_status measure(memory_space *space, user_memory *user, unsigned ways,
@@ -140,9 +132,13 @@ static banyan_status measure(memory_space *space, user_memory *user, unsigned wa
 {
     RETURN_IF_FAILED(share_handles(space, sample));
     uint64_t shortest_ns[USER_MEMORY_WAYS];
+    void *all_ns;
     banyan_status status = measure_all(space, user, ways, sample, shortest_ns);
-    RETURN_IF_FAILED(control_agree(space->world, status));
-    return compare(space, ways, shortest_ns, best);
+    RETURN_IF_FAILED(control_gather(space->world, status, shortest_ns, sizeof shortest_ns,
+                                    "the ranks' times", &all_ns));
+    *best = fastest(space, ways, all_ns);
+    free(all_ns);
+    return BANYAN_OK;
 }
 
 banyan_status measure_ways(memory_space *space, user_memory *user, unsigned ways,

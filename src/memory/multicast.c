@@ -56,11 +56,10 @@ static banyan_status check_own(DLDevice device, unsigned char *uuid)
 static banyan_status check_apart(banyan_world *world, const unsigned char *uuid)
 {
     int ranks = banyan_world_size(world);
-    unsigned char *all = calloc((size_t)ranks, DEVICE_UUID_BYTES);
-    banyan_status status = control_agree(
-        world, all ? BANYAN_OK : error_no_memory((size_t)ranks * DEVICE_UUID_BYTES, "devices"));
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(world, uuid, DEVICE_UUID_BYTES, all);
+    void *gathered;
+    banyan_status status =
+        control_gather(world, BANYAN_OK, uuid, DEVICE_UUID_BYTES, "devices", &gathered);
+    const unsigned char *all = gathered;
     for (int b = 0; b < ranks && status == BANYAN_OK; b++) {
         for (int a = 0; a < b && status == BANYAN_OK; a++) {
             if (memcmp(all + (size_t)a * DEVICE_UUID_BYTES, all + (size_t)b * DEVICE_UUID_BYTES,
@@ -68,7 +67,7 @@ static banyan_status check_apart(banyan_world *world, const unsigned char *uuid)
                 status = error_set(BANYAN_ERR_UNSUPPORTED, "ranks %d and %d share a device", a, b);
         }
     }
-    free(all);
+    free(gathered);
     return status;
 }
 

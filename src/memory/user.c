@@ -155,12 +155,11 @@ static banyan_status forced_path(const memory_space *space, uint32_t *path)
 /* The ranks of a node must ask for the same. */
 static banyan_status agree_on_forced(memory_space *space, uint32_t *path)
 {
-    RETURN_IF_FAILED(control_agree(space->world, forced_path(space, path)));
-    size_t count = (size_t)banyan_world_size(space->world);
-    uint32_t *all = calloc(count, sizeof *all);
-    if (!all)
-        return error_no_memory(count * sizeof *all, "the ranks' paths to user memory");
-    banyan_status status = banyan_world_allgather(space->world, path, sizeof *path, all);
+    void *gathered;
+    banyan_status status = forced_path(space, path);
+    status = control_gather(space->world, status, path, sizeof *path,
+                            "the ranks' paths to user memory", &gathered);
+    const uint32_t *all = gathered;
     for (int i = 0; status == BANYAN_OK && i < space->local_size; i++) {
         int rank = space->local_ranks[i];
         if (all[rank] != *path)
@@ -168,7 +167,7 @@ static banyan_status agree_on_forced(memory_space *space, uint32_t *path)
                                "BANYAN_USER_MEMORY is not the same at ranks %d and %d of one node",
                                space->rank, rank);
     }
-    free(all);
+    free(gathered);
     return control_agree(space->world, status);
 }
 

@@ -152,15 +152,12 @@ static banyan_status compare(const option_values *all, int ranks)
 
 banyan_status options_agree(banyan_world *world, const banyan_mixed_options *options)
 {
-    int ranks = banyan_world_size(world);
-    size_t bytes = (size_t)ranks * sizeof(option_values);
-    option_values mine = values_of(options), *all = malloc(bytes);
+    option_values mine = values_of(options);
+    void *all;
     banyan_status status =
-        control_agree(world, all ? BANYAN_OK : error_no_memory(bytes, "options of ranks"));
+        control_gather(world, BANYAN_OK, &mine, sizeof mine, "options of ranks", &all);
     if (status == BANYAN_OK)
-        status = banyan_world_allgather(world, &mine, sizeof mine, all);
-    if (status == BANYAN_OK)
-        status = compare(all, ranks);
+        status = compare(all, banyan_world_size(world));
     free(all);
     return status;
 }

@@ -51,13 +51,9 @@ banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine, ban
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
     signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
                      mine->input == mine->output, 0};
-    size_t bytes = (size_t)mixed->ranks * sizeof own;
-    signature *all = malloc(bytes);
-    if (checked == BANYAN_OK && !all)
-        checked = error_no_memory(bytes, "a comparison of calls");
-    banyan_status status = control_agree(world, checked);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(world, &own, sizeof own, all);
+    void *all;
+    banyan_status status =
+        control_gather(world, checked, &own, sizeof own, "a comparison of calls", &all);
     if (status == BANYAN_OK)
         status = compare(mixed, all);
     free(all);

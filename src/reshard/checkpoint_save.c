@@ -98,19 +98,19 @@ static banyan_status write_file(struct save *save)
     return status;
 }
 
-/* Ranks with a file are counted from 0. Collective. */
-static banyan_status number_file(struct save *save)
+/* Ranks with a file are counted from 0, when all have succeeded so far. Collective. */
+static banyan_status number_file(struct save *save, banyan_status status)
 {
-    int size = banyan_world_size(save->world), before = 0;
-    unsigned char mine = save->count > 0, *all = malloc((size_t)size);
-    if (!all)
-        return error_no_memory((size_t)size, "a list of ranks");
-    banyan_status status = banyan_world_allgather(save->world, &mine, 1, all);
-    for (int rank = 0; rank < banyan_world_rank(save->world) && status == BANYAN_OK; rank++)
+    unsigned char mine = save->count > 0;
+    void *gathered;
+    int before = 0;
+    RETURN_IF_FAILED(control_gather(save->world, status, &mine, 1, "a list of ranks", &gathered));
+    const unsigned char *all = gathered;
+    for (int rank = 0; rank < banyan_world_rank(save->world); rank++)
         before += all[rank];
     snprintf(save->rank_name, sizeof save->rank_name, "rank-%05d", before);
-    free(all);
-    return status;
+    free(gathered);
+    return BANYAN_OK;
 }
 
 /* ---- the folder ---- */
@@ -220,8 +220,7 @@ static banyan_status finish_folder(struct save *save)
 
 static banyan_status save_all(struct save *save)
 {
-    RETURN_IF_FAILED(control_agree(save->world, check_arguments(save)));
-    RETURN_IF_FAILED(number_file(save));
+    RETURN_IF_FAILED(number_file(save, check_arguments(save)));
     RETURN_IF_FAILED(control_agree(save->world, write_file(save)));
     banyan_status status = make_folder(save);
     if (status == BANYAN_OK)

@@ -131,6 +131,24 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     return status;
 }
 
+banyan_status control_gather(banyan_world *world, banyan_status status, const void *mine,
+                             size_t bytes, const char *what, void **all)
+{
+    size_t all_bytes = (size_t)world->size * bytes;
+    void *made = status == BANYAN_OK ? malloc(all_bytes) : NULL;
+    *all = NULL;
+    if (status == BANYAN_OK && !made)
+        status = error_no_memory(all_bytes, what);
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, mine, bytes, made);
+    if (status == BANYAN_OK)
+        *all = made;
+    else
+        free(made);
+    return status;
+}
+
 /* ---- broadcast, along a binomial tree ---- */
 
 static banyan_status pass_on(banyan_world *world, uint64_t tag, int root, int reach,

@@ -33,6 +33,12 @@ void control_messages_free(control_message *messages, size_t count);
  * others hear the same, not of its end. Collective. */
 banyan_status control_agree(banyan_world *world, banyan_status mine);
 
+/* When all ranks have succeeded so far, `bytes` from each of them, in rank order, to be freed.
+ * `what` they are is for whoever has no memory for them. Else, or when that fails somewhere,
+ * `*all` is NULL, and it is as control_agree has it. Collective. */
+banyan_status control_gather(banyan_world *world, banyan_status status, const void *mine,
+                             size_t bytes, const char *what, void **all);
+
 /* Largest of all ranks' values. Collective. */
 banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max);
 

@@ -159,6 +159,24 @@ static void agree_and_max(banyan_world *world)
     CHECK_OK(control_agree(world, BANYAN_OK));
 }
 
+/* What all have, unless one of them has failed. */
+static void gather(banyan_world *world)
+{
+    int rank = banyan_world_rank(world), size = banyan_world_size(world);
+    uint64_t mine = element(rank, 1, 4);
+    void *all;
+    CHECK_OK(control_gather(world, BANYAN_OK, &mine, sizeof mine, "elements", &all));
+    for (int other = 0; other < size; other++)
+        CHECK(((const uint64_t *)all)[other] == element(other, 1, 4), "rank %d's", other);
+    free(all);
+    banyan_status status = BANYAN_OK;
+    if (rank == size - 1)
+        status = banyan_error_set(BANYAN_ERR_FORMAT, "the last tensor is bad");
+    CHECK_FAILS(control_gather(world, status, &mine, sizeof mine, "elements", &all),
+                BANYAN_ERR_FORMAT, "the last tensor is bad");
+    CHECK(!all);
+}
+
 static void point_to_point(banyan_world *world)
 {
     int rank = banyan_world_rank(world), size = banyan_world_size(world);
@@ -195,6 +213,7 @@ static void everything(banyan_world *world, void *context)
     allgatherv_rounds(world);
     exchange_rounds(world);
     agree_and_max(world);
+    gather(world);
     point_to_point(world);
 }
 
