@@ -4,14 +4,6 @@
 
 #include "mixed/mixed_check.h"
 
-/* Called first, in main. The machine's own NCCL wants a real driver. */
-static inline void gpu_mixed_begin(void)
-{
-    gpu_count();
-    if (gpu_is_emulated())
-        setenv("BANYAN_NCCL", BANYAN_EMULATED_MODULES "/libnccl.so.2", 1);
-}
-
 static inline void gpu_case_open(mixed_case *c, banyan_world *world, banyan_mixed_options options,
                                  uint64_t elems_most)
 {

@@ -140,8 +140,6 @@ static void move_through_nccl(banyan_world *world, void *context)
 static void nccl_moves_the_same(void **state)
 {
     (void)state;
-    if (gpu_is_emulated())
-        skip();
     uint64_t seed = random_seed() + 40;
     plans_of_tests all = {.tests = {{.seed = seed, .backend = "nccl", .most_elems = 20000},
                                     {.seed = seed + 1,

@@ -178,7 +178,7 @@ static void thousands_of_transfers_arrive_by_every_way(void **state)
                       .ways = {{"direct", NULL, 0, false},
                                {"pipeline", "peer", 64 << 10, false},
                                {"nccl", NULL, 0, true}},
-                      .way_count = gpu_is_emulated() ? 2 : 3};
+                      .way_count = 3};
     ranks_run(RANKS, move_many, &test);
 }
 

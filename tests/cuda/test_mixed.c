@@ -237,7 +237,7 @@ static void all_ranks_choose_by_the_same_measurements(void **state)
 
 int main(void)
 {
-    gpu_mixed_begin();
+    gpu_count();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_grids_of_a_node),
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),

@@ -76,7 +76,7 @@ static void fused_modes_go_between_machines(void **state)
 
 int main(void)
 {
-    gpu_mixed_begin();
+    gpu_count();
     if (!gpu_is_emulated()) {
         printf("skipped: the GPUs of one machine are no several machines\n");
         return 77;

@@ -162,7 +162,6 @@ static void the_first_run_that_wants_it_starts_it(void **state)
 
 int main(void)
 {
-    gpu_mixed_begin();
     if (gpu_count() < 4) {
         printf("skipped: there are fewer than four GPUs\n");
         return 77;

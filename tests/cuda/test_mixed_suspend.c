@@ -276,7 +276,7 @@ static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
 
 int main(void)
 {
-    gpu_mixed_begin();
+    gpu_count();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_freed_and_graphs_stay_valid),
         cmocka_unit_test(ranks_may_be_threads),

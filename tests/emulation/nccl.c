@@ -1,7 +1,8 @@
-/* NCCL for emulated devices: collectives, no sends and receives. A communicator is a memory file
- * that its ranks map, with a slot for each; a collective is a kernel of emulated streams, which
- * waits for the others' as real ones do, until its communicator is aborted. EMULATED_NCCL_FAILS=n:
- * the process's rank n cannot start it, and the others, as those of the real one may, wait. */
+/* NCCL for emulated devices. A communicator is a memory file that its ranks map, with a slot for
+ * each and a mailbox for each two; a collective, or a group of sends and receives, is a kernel of
+ * emulated streams, which waits for the others' as real ones do, until its communicator is aborted.
+ * EMULATED_NCCL_FAILS=n: rank n of each cannot start it, and the others, as those of the real one
+ * may, wait. */
 #include "cuda/copy/nccl_library.h"
 
 #include <dlfcn.h>
@@ -20,7 +21,9 @@
 #define RANKS_MAX 16
 #define SLOT_BYTES ((size_t)64 << 10)
 #define HEADER_BYTES ((size_t)4096)
-#define FILE_BYTES (HEADER_BYTES + RANKS_MAX * SLOT_BYTES)
+#define MAIL_BYTES ((size_t)16 << 10)
+#define MAIL_AT (HEADER_BYTES + RANKS_MAX * SLOT_BYTES)
+#define FILE_BYTES (MAIL_AT + RANKS_MAX * RANKS_MAX * sizeof(mailbox))
 
 enum { SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_USAGE = 5 };
 
@@ -30,13 +33,37 @@ struct emulated_kernel {
     size_t args_bytes;
 };
 
+/* From one rank to another: full when more has been written than read. */
+typedef struct mailbox {
+    atomic_ullong written, read;
+    size_t bytes;
+    char data[MAIL_BYTES];
+} mailbox;
+
 typedef struct emulated_comm {
     char *file;
     int rank, ranks;
     uint64_t barriers;
     atomic_bool aborted;
     bool fails;
+    struct group *groups; /* that were queued, and may be in graphs */
 } emulated_comm;
+
+typedef struct message {
+    char *data;
+    size_t bytes;
+    int peer;
+    bool is_send;
+} message;
+
+/* All are under way at once; of those to one peer, or from it, the first. */
+typedef struct group {
+    struct group *next;
+    emulated_comm *comm;
+    void *stream;
+    size_t count;
+    message messages[];
+} group;
 
 static CUresult (*launch)(CUfunction kernel, unsigned, unsigned, unsigned, unsigned, unsigned,
                           unsigned, unsigned, CUstream stream, void **params, void **extra);
@@ -66,6 +93,15 @@ static bool barrier(emulated_comm *comm)
         sched_yield();
     }
     return true;
+}
+
+/* By one thread. */
+static int launch_one(const struct emulated_kernel *kernel, void *args, void *stream)
+{
+    void *params[] = {args};
+    CUresult result =
+        launch((CUfunction)(uintptr_t)kernel, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL);
+    return result == CUDA_SUCCESS ? NCCL_SUCCESS : INTERNAL_ERROR;
 }
 
 /* ---- communicators ---- */
@@ -129,10 +165,19 @@ int ncclCommFinalize(void *comm)
     return NCCL_SUCCESS;
 }
 
+static void free_groups(emulated_comm *comm)
+{
+    for (group *at = comm->groups, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
+}
+
 int ncclCommDestroy(void *given)
 {
     emulated_comm *comm = given;
     munmap(comm->file, FILE_BYTES);
+    free_groups(comm);
     free(comm);
     return NCCL_SUCCESS;
 }
@@ -241,10 +286,7 @@ static void run_collective(const void *given)
 static int queue(collective what, void *stream)
 {
     static const struct emulated_kernel kernel = {run_collective, sizeof(collective)};
-    void *params[] = {&what};
-    CUresult result =
-        launch((CUfunction)(uintptr_t)&kernel, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL);
-    return result == CUDA_SUCCESS ? NCCL_SUCCESS : INTERNAL_ERROR;
+    return launch_one(&kernel, &what, stream);
 }
 
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *comm,
@@ -266,32 +308,113 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op
                           : INVALID_USAGE;
 }
 
-/* ---- what there is not ---- */
+/* ---- sends and receives ---- */
 
-static int refuse(void)
+/* What this thread is collecting. */
+static _Thread_local int depth;
+static _Thread_local group *collected;
+
+/* One mailbox full; false: not yet. */
+static bool advance(const emulated_comm *comm, const message *of, size_t *done)
 {
-    last_error = "emulated devices have no sends and receives of NCCL's";
-    return INVALID_USAGE;
+    int from = of->is_send ? comm->rank : of->peer, to = of->is_send ? of->peer : comm->rank;
+    mailbox *mail = (mailbox *)(void *)(comm->file + MAIL_AT) + from * RANKS_MAX + to;
+    bool is_full = atomic_load(&mail->written) > atomic_load(&mail->read);
+    if (is_full == of->is_send)
+        return false;
+    if (of->is_send) {
+        size_t left = of->bytes - *done;
+        mail->bytes = left < MAIL_BYTES ? left : MAIL_BYTES;
+        memcpy(mail->data, of->data + *done, mail->bytes);
+        *done += mail->bytes;
+        atomic_fetch_add(&mail->written, 1);
+    } else {
+        if (mail->bytes > of->bytes - *done)
+            abort(); /* sender and receiver mean different messages */
+        memcpy(of->data + *done, mail->data, mail->bytes);
+        *done += mail->bytes;
+        atomic_fetch_add(&mail->read, 1);
+    }
+    return true;
+}
+
+/* How many have not ended. */
+static size_t advance_all(const group *of, size_t *done, bool *any)
+{
+    bool taken[2][RANKS_MAX] = {{false}};
+    size_t left = 0;
+    *any = false;
+    for (size_t i = 0; i < of->count; i++) {
+        const message *at = &of->messages[i];
+        if (done[i] == at->bytes)
+            continue;
+        if (!taken[at->is_send][at->peer])
+            *any |= advance(of->comm, at, &done[i]);
+        taken[at->is_send][at->peer] = true;
+        left += done[i] < at->bytes;
+    }
+    return left;
+}
+
+static void run_group(const void *given)
+{
+    const group *of = *(group *const *)given;
+    size_t *done = calloc(of->count, sizeof *done);
+    bool any;
+    while (advance_all(of, done, &any) > 0 && !atomic_load(&of->comm->aborted)) {
+        if (!any)
+            sched_yield();
+    }
+    free(done);
 }
 
 int ncclGroupStart(void)
 {
-    return refuse();
+    depth++;
+    return NCCL_SUCCESS;
 }
 
 int ncclGroupEnd(void)
 {
-    return refuse();
+    static const struct emulated_kernel kernel = {run_group, sizeof(group *)};
+    group *made = collected;
+    if (--depth > 0 || !made)
+        return NCCL_SUCCESS;
+    collected = NULL;
+    made->next = made->comm->groups;
+    made->comm->groups = made;
+    return launch_one(&kernel, &made, made->stream);
+}
+
+static int collect(message what, void *comm, void *stream)
+{
+    size_t count = collected ? collected->count : 0;
+    group *grown = realloc(collected, sizeof *grown + (count + 1) * sizeof what);
+    if (!grown)
+        return SYSTEM_ERROR;
+    collected = grown;
+    if (count == 0)
+        *grown = (group){.comm = comm, .stream = stream};
+    grown->messages[grown->count++] = what;
+    return NCCL_SUCCESS;
+}
+
+static int add_message(message what, void *comm, void *stream)
+{
+    ncclGroupStart();
+    int result = collect(what, comm, stream);
+    int ended = ncclGroupEnd();
+    return result == NCCL_SUCCESS ? ended : result;
 }
 
 int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream)
 {
-    (void)from, (void)count, (void)type, (void)peer, (void)comm, (void)stream;
-    return refuse();
+    message what = {(char *)(uintptr_t)from, count, peer, true};
+    return type == NCCL_BYTES ? add_message(what, comm, stream) : INVALID_USAGE;
 }
 
 int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *stream)
 {
-    (void)to, (void)count, (void)type, (void)peer, (void)comm, (void)stream;
-    return refuse();
+    message what = {to, count, peer, false};
+    return type == NCCL_BYTES ? add_message(what, comm, stream) : INVALID_USAGE;
 }

@@ -80,9 +80,8 @@ int gpu_count(void)
     }
     emulated = strcmp(getenv("BANYAN_MODULE_PATH"), BANYAN_EMULATED_MODULES) == 0;
     if (emulated)
-        printf("on %d emulated GPUs\n", devices);
-    else
-        printf("on %d GPUs\n", devices);
+        setenv("BANYAN_NCCL", BANYAN_EMULATED_MODULES "/libnccl.so.2", 1);
+    printf("on %d%s GPUs\n", devices, emulated ? " emulated" : "");
     return devices;
 }
 

@@ -8,8 +8,8 @@
 #include "memory/device.h"
 
 /* How many there are; chooses the module for this process and those it forks (BANYAN_MODULE_PATH,
- * unless it is set). Called first, in main. With none it prints what is missing and ends the
- * program as skipped. */
+ * unless it is set), and for emulated ones their own NCCL (BANYAN_NCCL). Called first, in main.
+ * With none it prints what is missing and ends the program as skipped. */
 int gpu_count(void);
 bool gpu_is_emulated(void);
 
