@@ -18,6 +18,7 @@ static const collective collectives[COLLECTIVES] = {
     {"allreduce", BANYAN_ALLREDUCE},
     {"allgather", BANYAN_ALLGATHER},
     {"reducescatter", BANYAN_REDUCESCATTER},
+    {"alltoall", BANYAN_ALLTOALL},
 };
 
 typedef struct bench {
@@ -55,6 +56,9 @@ static void run_banyan(const job *j, cudaStream_t stream)
     case BANYAN_ALLGATHER:
         need(banyan_allgather(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
         break;
+    case BANYAN_ALLTOALL:
+        need(banyan_alltoall(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
+        break;
     default:
         need(banyan_reducescatter(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM, stream));
     }
@@ -68,6 +72,9 @@ static void run_nccl(const job *j, cudaStream_t stream)
         break;
     case BANYAN_ALLGATHER:
         nccl_allgather(j->of->peer, j->in, j->out, j->count, stream);
+        break;
+    case BANYAN_ALLTOALL:
+        nccl_alltoall(j->of->peer, j->in, j->out, j->count, stream);
         break;
     default:
         nccl_reducescatter(j->of->peer, j->in, j->out, j->count, stream);
@@ -120,7 +127,8 @@ static bool can(const bench *b, const job *j, enum column column)
 
 static size_t blocks_out(const bench *b, banyan_collective_kind kind)
 {
-    return kind == BANYAN_ALLGATHER ? (size_t)b->on->ranks : 1;
+    bool whole = kind == BANYAN_ALLGATHER || kind == BANYAN_ALLTOALL;
+    return whole ? (size_t)b->on->ranks : 1;
 }
 
 /* The same bytes as NCCL's, or as the first that was measured. */

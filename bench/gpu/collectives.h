@@ -7,8 +7,8 @@
 
 #include "gpu.h"
 
-/* All-reduce, all-gather, reduce-scatter. */
-#define COLLECTIVES 3
+/* All-reduce, all-gather, reduce-scatter, all-to-all. */
+#define COLLECTIVES 4
 
 /* A line a size; into `json`, an object's members, each behind a comma: NCCL's version and the
  * rows. False when two bring different bytes. Collective. */

@@ -18,9 +18,9 @@
 
 enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, MEMORY, RESHARD, MIXED, WHATS };
 
-static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter", "fixed",
-                                              "copies",    "casts",     "many",          "memory",
-                                              "reshard",   "mixed"};
+static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter", "alltoall",
+                                              "fixed",     "copies",    "casts",         "many",
+                                              "memory",    "reshard",   "mixed"};
 
 typedef struct request {
     uint64_t least, most; /* bytes of collectives */
@@ -125,7 +125,7 @@ static bool measure(const gpu *on, const request *of, FILE *json)
     print_head(on, &limit, json);
     if (of->wanted[FIXED])
         fixed_measure(on);
-    if (of->wanted[0] || of->wanted[1] || of->wanted[2])
+    if (of->wanted[0] || of->wanted[1] || of->wanted[2] || of->wanted[3])
         right &= collectives_measure(on, of->least, of->most, of->wanted, json);
     begin_list(json, "copies", &follows);
     if (of->wanted[COPIES])

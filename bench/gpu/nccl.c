@@ -9,6 +9,7 @@ typedef struct {
     char bytes[128];
 } unique_id;
 enum { BF16 = 9, SUM = 0 };
+#define BF16_BYTES 2
 
 #define FUNCTIONS(X)                                                                               \
     X(ncclGetVersion, int, (int *version))                                                         \
@@ -111,6 +112,18 @@ void nccl_allgather(nccl *of, const void *in, void *out, size_t count, cudaStrea
 void nccl_reducescatter(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream)
 {
     NCCL(ncclReduceScatter(in, out, count, BF16, SUM, of->comm, stream));
+}
+
+void nccl_alltoall(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream)
+{
+    const size_t block_bytes = count * BF16_BYTES;
+    NCCL(ncclGroupStart());
+    for (int peer = 0; peer < of->ranks; peer++) {
+        const size_t at = (size_t)peer * block_bytes;
+        NCCL(ncclSend((const char *)in + at, count, BF16, peer, of->comm, stream));
+        NCCL(ncclRecv((char *)out + at, count, BF16, peer, of->comm, stream));
+    }
+    NCCL(ncclGroupEnd());
 }
 
 void nccl_shift(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream)

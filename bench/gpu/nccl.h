@@ -17,6 +17,7 @@ const char *nccl_version(const nccl *of);
 void nccl_allreduce(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 void nccl_allgather(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 void nccl_reducescatter(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
+void nccl_alltoall(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 /* One to the next rank, one from the one before, at once. */
 void nccl_shift(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 

@@ -201,6 +201,8 @@ void allreduce_ports_scratch(algorithm *a);
 void allgather_ports(algorithm *a);
 void allgather_ports_scratch(algorithm *a);
 void reducescatter_ports(algorithm *a);
+void alltoall_ports(algorithm *a);
+void alltoall_ports_scratch(algorithm *a);
 
 void allreduce_switch(algorithm *a);
 void allreduce_switch_direct(algorithm *a);

@@ -68,17 +68,33 @@ static void end(algorithm *a, int rank)
     banyan_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
 }
 
-void allgather_ports(algorithm *a)
+/* What a rank has for a peer, or for itself. */
+static int block_for(const algorithm *a, int peer)
+{
+    return a->collective == BANYAN_ALLGATHER ? 0 : peer;
+}
+
+static void put_into_outputs(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
         begin(a, rank);
         EACH_PEER(a, rank, peer)
         banyan_port_put_with_signal(port_between(a, rank, peer), output_at(a, peer, rank),
-                                    input_at(a, rank, 0), 0);
-        local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
+                                    input_at(a, rank, block_for(a, peer)), 0);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, block_for(a, rank)), 0);
         wait_for_all(a, rank);
         end(a, rank);
     }
+}
+
+void allgather_ports(algorithm *a)
+{
+    put_into_outputs(a);
+}
+
+void alltoall_ports(algorithm *a)
+{
+    put_into_outputs(a);
 }
 
 /* ---- blocks, named by their first chunks ---- */
@@ -94,10 +110,9 @@ static banyan_chunk output_block(const algorithm *a, int rank, int block)
     return output_at(a, rank, block * CHUNKS);
 }
 
-/* What a rank has for a peer. */
 static banyan_chunk input_block(const algorithm *a, int rank, int peer)
 {
-    return input_at(a, rank, a->collective == BANYAN_ALLGATHER ? 0 : peer * CHUNKS);
+    return input_at(a, rank, block_for(a, peer) * CHUNKS);
 }
 
 /* Where it comes to in the scratch of the peer. */
@@ -179,8 +194,9 @@ static void wait_for_inputs(algorithm *a, int rank, const part *of)
         wait(a, rank, last_source(a, rank));
 }
 
-/* Blocks are taken as they come, each while the next ones are under way. */
-void allgather_ports_scratch(algorithm *a)
+/* Blocks are taken as they come, each while the next ones are under way: in an all-to-all in place
+ * when what they lie over has left. */
+static void put_into_scratch(algorithm *a)
 {
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
@@ -189,12 +205,24 @@ void allgather_ports_scratch(algorithm *a)
         put_inputs(a, rank, slots, to_copy);
         if (!a->in_place)
             copy(a, output_block(a, rank, rank), input_block(a, rank, rank), &whole);
+        else if (a->collective == BANYAN_ALLTOALL)
+            end(a, rank);
         for (int step = 1; step < a->ranks - 1; step++) {
             int peer = algorithm_rank(a, rank - step);
             take(a, rank, peer, arrived(a, rank, slots, peer), &whole);
         }
         take_last(a, rank, last, arrived(a, rank, slots, last), to_copy);
     }
+}
+
+void allgather_ports_scratch(algorithm *a)
+{
+    put_into_scratch(a);
+}
+
+void alltoall_ports_scratch(algorithm *a)
+{
+    put_into_scratch(a);
 }
 
 /* ---- reductions ---- */

@@ -14,11 +14,14 @@
 static const struct trial {
     const char *name;
     bool symmetric;
+    bool apart; /* never in place */
 } trials[] = {
-    {"allgather_ports", true},         {"reducescatter_ports", true},
-    {"reducescatter_ports", false},    {"allreduce_ports", true},
-    {"allgather_ports_scratch", true}, {"allgather_ports_scratch", false},
-    {"allreduce_ports_scratch", true}, {"allreduce_ports_scratch", false},
+    {"allgather_ports", true, false},         {"reducescatter_ports", true, false},
+    {"reducescatter_ports", false, false},    {"allreduce_ports", true, false},
+    {"allgather_ports_scratch", true, false}, {"allgather_ports_scratch", false, false},
+    {"allreduce_ports_scratch", true, false}, {"allreduce_ports_scratch", false, false},
+    {"alltoall_ports", true, true},           {"alltoall_ports_scratch", true, false},
+    {"alltoall_ports_scratch", false, false},
 };
 #define TRIALS (sizeof trials / sizeof *trials)
 
@@ -136,7 +139,8 @@ static void run_one(struct rig *r, const struct trial *tried, int instances, uin
     char seed[16];
     snprintf(seed, sizeof seed, "%d", number + 1);
     setenv("BANYAN_EMULATED_GRAPH_SEED", seed, 1); /* nodes one by one, in any order */
-    load(r, tried, instances, instances > 1, dtypes[(size_t)number % DTYPES], bytes);
+    load(r, tried, instances, instances > 1 && !tried->apart, dtypes[(size_t)number % DTYPES],
+         bytes);
     run_both_ways(r);
     unload(r);
 }
@@ -192,7 +196,8 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     (void)context;
     banyan_world *world = ranks_open_world(rank, count, id, SHORT_NS);
     set_up(&r, world, gpu_device_for(rank));
-    load(&r, &(struct trial){"allreduce_ports", true}, 2, false, BANYAN_F32, BYTES);
+    load(&r, &(struct trial){.name = "allreduce_ports", .symmetric = true}, 2, false, BANYAN_F32,
+         BYTES);
     fill(&r, 0);
     queue(&r, 0);
     queue(&r, 1);

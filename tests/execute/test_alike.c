@@ -20,10 +20,12 @@ static bool is_alike(const char *name, int ranks, int instances)
 
 static void algorithms_of_port_channels_are_alike(void **state)
 {
-    static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports",
-                                        "allgather_ports_scratch", "allreduce_ports_scratch"};
+    static const char *const names[] = {"allgather_ports",         "reducescatter_ports",
+                                        "allreduce_ports",         "allgather_ports_scratch",
+                                        "allreduce_ports_scratch", "alltoall_ports",
+                                        "alltoall_ports_scratch"};
     (void)state;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         for (int ranks = 2; ranks <= 5; ranks++)
             assert_true(is_alike(names[i], ranks, ranks));
     }
