@@ -72,8 +72,8 @@ static const struct entry entries[] = {
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
 };
 
-/* On GPUs of one machine: all-reduce, all-gather and reduce-scatter as measured on four H200, all
- * joined by NVLink; the others by what their plans do. An instance is one thread block of most
+/* On GPUs of one machine: all-reduce, all-gather, reduce-scatter and all-to-all as measured on four
+ * H200, all joined by NVLink; the others by what their plans do. An instance is one thread block of most
  * algorithms, and two or three of a pipeline; a device with less room takes fewer. */
 struct gpu_entry {
     banyan_collective_kind kind;
@@ -152,12 +152,16 @@ static const struct gpu_entry gpu_entries[] = {
     {BANYAN_ALLTOALL, 0, false, KIB(16), "alltoall_packets", 8, 0},
     {BANYAN_ALLTOALL, 0, false, KIB(64), "alltoall_packets", 32, 0},
     {BANYAN_ALLTOALL, 0, false, KIB(512), "alltoall_packets", 64, 0},
+    {BANYAN_ALLTOALL, 0, false, KIB(8192), "alltoall_allpairs", 64, 0},
+    {BANYAN_ALLTOALL, 0, false, KIB(65536), "alltoall_allpairs", 128, 0},
+    {BANYAN_ALLTOALL, 0, false, KIB(4194304), "alltoall_ports_scratch", 64, 0},
     {BANYAN_ALLTOALL, 0, false, ALL, "alltoall_pipelined", 32, KIB(64)},
     {BANYAN_ALLTOALL, 0, true, KIB(2), "alltoall_packets", 2, 0},
     {BANYAN_ALLTOALL, 0, true, KIB(16), "alltoall_packets", 8, 0},
     {BANYAN_ALLTOALL, 0, true, KIB(64), "alltoall_packets", 32, 0},
     {BANYAN_ALLTOALL, 0, true, KIB(256), "alltoall_packets", 64, 0},
-    {BANYAN_ALLTOALL, 0, true, ALL, "alltoall_direct", 64, 0},
+    {BANYAN_ALLTOALL, 0, true, KIB(65536), "alltoall_direct", 64, 0},
+    {BANYAN_ALLTOALL, 0, true, ALL, "alltoall_ports", 8, 0},
     {BANYAN_SENDRECV, 0, false, KIB(4), "sendrecv_packets", 2, 0},
     {BANYAN_SENDRECV, 0, false, KIB(256), "sendrecv_packets", 16, 0},
     {BANYAN_SENDRECV, 0, false, ALL, "sendrecv_pipelined", 32, KIB(64)},
