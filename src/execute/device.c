@@ -8,6 +8,7 @@
 #include "core/module.h"
 #include "execute/alike.h"
 #include "execute/engine_fuse.h"
+#include "execute/in_step.h"
 #include "execute/multicast.h"
 #include "execute/placement.h"
 #include "execute/waits.h"
@@ -85,10 +86,12 @@ banyan_status device_load(banyan_loaded_plan *loaded)
     const plan_rank *rank = &loaded->plan->ranks[executor->rank];
     const block_layout *layout = &loaded->layouts[executor->rank];
     uint32_t end_count = rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
+    bool alike = plan_is_alike(loaded->plan);
+    if (alike)
+        RETURN_IF_FAILED(plan_goes_in_step(loaded->plan, &alike));
     engine_end *ends = calloc(end_count + 1, sizeof *ends);
     if (!ends)
         return error_no_memory((end_count + 1) * sizeof *ends, "a plan's channels");
-    bool alike = plan_is_alike(loaded->plan);
     fill_ends(loaded, ends);
     if (alike)
         find_twins(loaded, ends);

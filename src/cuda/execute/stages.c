@@ -5,13 +5,19 @@
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
 
+/* Waits on an end so far, and signals through its twin in the stages before `next`: as many as the
+ * waits take, when there are so many. */
+struct awaited {
+    uint32_t waits, signals, next;
+};
+
 struct maker {
     const engine_program *program;
     const engine_plan *plan;
     const engine_step *steps; /* of the first thread block, which speaks for all */
     uint32_t step_count;
     stages *to;
-    uint32_t *waits; /* so far, by end */
+    struct awaited *awaited; /* by end */
 };
 
 /* ---- steps ---- */
@@ -24,6 +30,11 @@ static bool is_post(const engine_step *step)
 static bool is_nothing(const engine_step *step)
 {
     return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
+}
+
+static const engine_step *step_of(const struct maker *maker, uint32_t block, uint32_t at)
+{
+    return &maker->program->steps[maker->program->blocks[block].first_step + at];
 }
 
 static uint32_t end_of(const struct maker *maker, const engine_step *step, uint32_t i)
@@ -106,13 +117,12 @@ static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_
  * far, when that is not known. */
 static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
 {
-    uint32_t twin = maker->plan->ends[end].twin, number = ++maker->waits[end], signals = 0;
-    for (uint32_t i = 0; i < maker->to->count && twin != ENGINE_NO_TWIN; i++) {
-        signals += count_signals(maker, &maker->to->list[i], twin);
-        if (signals >= number)
-            return i;
-    }
-    return last_copies(maker);
+    struct awaited *of = &maker->awaited[end];
+    uint32_t twin = maker->plan->ends[end].twin;
+    of->waits++;
+    while (twin != ENGINE_NO_TWIN && of->signals < of->waits && of->next < maker->to->count)
+        of->signals += count_signals(maker, &maker->to->list[of->next++], twin);
+    return of->signals >= of->waits ? of->next - 1 : last_copies(maker);
 }
 
 static uint32_t later(uint32_t a, uint32_t b)
@@ -120,15 +130,23 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a == STAGE_NONE || (b != STAGE_NONE && b > a) ? b : a;
 }
 
-static uint32_t after_step(struct maker *maker, const engine_step *step, uint32_t after)
+static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_t after)
 {
-    if (step->kind == STEP_FLUSH)
-        return later(after, last_copies(maker));
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++) {
         uint32_t end = end_of(maker, step, i);
         if (maker->plan->ends[end].is_port)
             after = later(after, stage_of_wait(maker, end));
     }
+    return after;
+}
+
+/* Thread blocks may wait at one place for what is signalled at different ones. */
+static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
+{
+    if (maker->steps[at].kind == STEP_FLUSH)
+        return later(after, last_copies(maker));
+    for (uint32_t b = 0; b < maker->program->block_count; b++)
+        after = after_wait(maker, step_of(maker, b, at), after);
     return after;
 }
 
@@ -145,7 +163,7 @@ static uint32_t add_kernel(struct maker *maker, uint32_t at)
         if (waits && works)
             break;
         if (waits)
-            after = after_step(maker, step, after);
+            after = after_step(maker, at, after);
         works |= !waits && !is_nothing(step);
     }
     s->end_step = at;
@@ -239,11 +257,6 @@ static void add_pieces(struct maker *maker, const engine_step *step)
     }
 }
 
-static const engine_step *step_of(const struct maker *maker, uint32_t block, uint32_t at)
-{
-    return &maker->program->steps[maker->program->blocks[block].first_step + at];
-}
-
 /* All thread blocks' puts of this place in the plan. */
 static void add_copies(struct maker *maker, const stage *s, uint32_t at)
 {
@@ -317,8 +330,8 @@ static banyan_status take_room(struct maker *maker)
 {
     const engine_program *program = maker->program;
     stages *to = maker->to = calloc(1, sizeof *to);
-    maker->waits = calloc((size_t)maker->plan->end_count + 1, sizeof *maker->waits);
-    if (!to || !maker->waits)
+    maker->awaited = calloc((size_t)maker->plan->end_count + 1, sizeof *maker->awaited);
+    if (!to || !maker->awaited)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     to->list = calloc(2 * (size_t)maker->step_count + 2, sizeof *to->list);
     to->copies = calloc(count_pieces(program) + 1, sizeof *to->copies);
@@ -344,7 +357,7 @@ banyan_status stages_make(const engine_program *program, const engine_plan *plan
     } else {
         stages_free(maker.to);
     }
-    free(maker.waits);
+    free(maker.awaited);
     return status;
 }
 

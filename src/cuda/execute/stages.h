@@ -6,11 +6,12 @@
  * a peer's signal comes after this rank's own signal of the same place in the plan (engine_end's
  * twin), when the plan has it before the wait; after all puts before it otherwise.
  *
- * For plans whose thread blocks are all alike (engine_plan): then a rank may go through its stages
- * one after the other, in any order that these rules leave, whatever queues its streams share. For
- * let a rank stand still in a kernel that waits for a signal. Its own signal of that place in the
- * plan is given. The peer's is behind copies, which wait for nobody, or behind a kernel that waits
- * for a signal of an earlier place; and nothing stands before the first.
+ * For plans whose thread blocks are all alike, and wait for signals of earlier places alone
+ * (engine_plan): then a rank may go through its stages one after the other, in any order that these
+ * rules leave, whatever queues its streams share. For let all ranks stand still, and look at one
+ * whose kernel comes first in the plan. The signal that it waits for is of an earlier place. So is
+ * the peer's kernel, or the peer has come as far as this rank: then it has given that signal, as
+ * this rank has given its own of that place before the kernel began.
  */
 #ifndef CUDA_EXECUTE_STAGES_H
 #define CUDA_EXECUTE_STAGES_H

@@ -173,6 +173,49 @@ static void a_kernel_waits_for_its_own_signal_of_the_same_place(void **state)
     stages_free(s);
 }
 
+/* Through one port that all thread blocks share a place brings as many signals. */
+static void signals_that_thread_blocks_share_are_counted_together(void **state)
+{
+    (void)state;
+    struct draft d = {0};
+    for (uint64_t i = 0; i < 3; i++)
+        add_put(&d, ONE, i * BLOCKS * BYTES);
+    for (int i = 0; i < 3; i++) {
+        add(&d, STEP_COPY, NO_PORT, 0);
+        add(&d, STEP_WAIT, ONE, 0);
+    }
+    for (uint32_t i = 0; i < d.end_count; i++)
+        d.ends[i] = d.ends[i] == NO_PORT ? NO_PORT : ONE;
+    stages *s = make(&d, true);
+    assert_int_equal(s->count, 8);
+    assert_kernel(s, 5, 7, 9, 1);
+    assert_kernel(s, 6, 9, 11, 2);
+    assert_kernel(s, 7, 11, 12, 3);
+    stages_free(s);
+}
+
+/* One thread block waits first for what the others wait for last. */
+static void a_kernel_comes_after_what_any_thread_block_waits_for(void **state)
+{
+    (void)state;
+    struct draft d = {.twins = SAME};
+    add_put(&d, ONE, 0);
+    add_put(&d, OTHER, BLOCKS * BYTES);
+    add_put(&d, ONE, 2 * BLOCKS * BYTES);
+    for (int i = 0; i < 3; i++) {
+        add(&d, STEP_WAIT, i == 1 ? OTHER : ONE, 0);
+        add(&d, STEP_COPY, NO_PORT, 0);
+    }
+    d.ends[d.steps[1][6].ends] = OTHER + 1;
+    d.ends[d.steps[1][8].ends] = ONE + 1;
+    stages *s = make(&d, true);
+    assert_int_equal(s->count, 7);
+    assert_kernel(s, 4, 6, 8, 2);
+    assert_kernel(s, 5, 8, 10, 2);
+    assert_kernel(s, 6, 10, 12, 3);
+    stages_free(s);
+}
+
 static void what_must_stay_in_one_kernel_has_a_proxy(void **state)
 {
     (void)state;
@@ -196,6 +239,8 @@ int main(void)
         cmocka_unit_test(puts_of_all_thread_blocks_are_one_copy),
         cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_number),
         cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_place),
+        cmocka_unit_test(signals_that_thread_blocks_share_are_counted_together),
+        cmocka_unit_test(a_kernel_comes_after_what_any_thread_block_waits_for),
         cmocka_unit_test(what_must_stay_in_one_kernel_has_a_proxy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
