@@ -5,13 +5,17 @@
 #include "core/error.h"
 #include "world/control.h"
 
+static void drop(const banyan_mixed *mixed, pages *made)
+{
+    if (mixed_is_host(mixed))
+        free(made->address);
+    else
+        mixed->device_memory->release(made);
+}
+
 static void drop_last(banyan_mixed *mixed)
 {
-    pages *last = &mixed->staging.data[--mixed->staging.count];
-    if (mixed_is_host(mixed))
-        free(last->address);
-    else
-        mixed->device_memory->release(last);
+    drop(mixed, &mixed->staging.data[--mixed->staging.count]);
 }
 
 static banyan_status make(const banyan_mixed *mixed, uint64_t bytes, pages *made)
@@ -28,12 +32,22 @@ static banyan_status make(const banyan_mixed *mixed, uint64_t bytes, pages *made
     return BANYAN_OK;
 }
 
+/* On all ranks or on none: later calls grow on all of them together. Collective. */
 static banyan_status grow(banyan_mixed *mixed, uint64_t bytes)
 {
     pages made;
-    if (!array_reserve(&mixed->staging, 1))
-        return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(make(mixed, bytes, &made));
+    bool is_made = false;
+    banyan_status status = BANYAN_ERR_NO_MEMORY;
+    if (array_reserve(&mixed->staging, 1)) {
+        status = make(mixed, bytes, &made);
+        is_made = status == BANYAN_OK;
+    }
+    status = control_agree(mixed->setup.worlds[MIXED_WORLD], status);
+    if (status != BANYAN_OK) {
+        if (is_made)
+            drop(mixed, &made);
+        return status;
+    }
     if (mixed_is_host(mixed) && mixed->staging.count > 0)
         drop_last(mixed); /* no graph has it */
     mixed->staging.data[mixed->staging.count++] = made;
@@ -46,8 +60,7 @@ banyan_status staging_take(banyan_mixed *mixed, uint64_t bytes, void **staging)
     size_t count = mixed->staging.count;
     uint64_t last = count > 0 ? mixed->staging.data[count - 1].mapped_bytes : 0;
     if (bytes > last)
-        RETURN_IF_FAILED(control_agree(mixed->setup.worlds[MIXED_WORLD],
-                                       grow(mixed, bytes > 2 * last ? bytes : 2 * last)));
+        RETURN_IF_FAILED(grow(mixed, bytes > 2 * last ? bytes : 2 * last));
     *staging = mixed->staging.data[mixed->staging.count - 1].address;
     return BANYAN_OK;
 }

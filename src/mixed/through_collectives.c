@@ -33,19 +33,27 @@ static void mind_other_groups(const banyan_mixed *mixed, banyan_comm *comm)
         comm->executor->crowded = true;
 }
 
+/* Ranks agree, so that it is open on all of them or on none: in the groups of others, too. */
 static banyan_status open_comm(banyan_mixed *mixed, mixed_group group)
 {
     if (mixed->comms[group])
         return BANYAN_OK;
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+    banyan_comm *made = NULL;
     options.device = mixed->setup.device;
-    RETURN_IF_FAILED(
-        banyan_comm_create(mixed->setup.worlds[group], &options, &mixed->comms[group]));
-    mind_other_groups(mixed, mixed->comms[group]);
+    banyan_status status =
+        control_agree(mixed->setup.worlds[MIXED_WORLD],
+                      banyan_comm_create(mixed->setup.worlds[group], &options, &made));
+    if (status != BANYAN_OK) {
+        (void)banyan_comm_destroy(made);
+        return status;
+    }
+    mind_other_groups(mixed, made);
+    mixed->comms[group] = made;
     return BANYAN_OK;
 }
 
-/* Ranks agree, so that it is open on all of them or on none. */
+/* The same. */
 static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
 {
     if (mixed->nccl_is_open[group])
