@@ -299,22 +299,27 @@ static void a_late_or_dead_peer_is_named(void **state)
 
 /* ---- NVSHMEM's start ---- */
 
+static void check_no_fused_mode(const banyan_mixed *mixed)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count;
+    CHECK_OK(
+        banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, modes, BANYAN_MIXED_MODES, &count));
+    for (size_t i = 0; i < count; i++)
+        CHECK(modes[i] > BANYAN_MIXED_FEWEST_BYTES_MULTICAST);
+}
+
 static void open_without_library(banyan_world *world, void *context)
 {
     static const grid_sizes grid = {2, 1, 1, 2, 1};
     banyan_mixed_options options = options_for(world, &grid, BANYAN_BF16);
     banyan_mixed *mixed;
-    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
-    size_t count;
     (void)context;
     CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM, "no NVSHMEM 3");
     CHECK_OK(banyan_mixed_create(world, &options, &mixed));
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
     CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM, "no NVSHMEM 3");
-    CHECK_OK(
-        banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, modes, BANYAN_MIXED_MODES, &count));
-    for (size_t i = 0; i < count; i++)
-        CHECK(modes[i] > BANYAN_MIXED_FEWEST_BYTES_MULTICAST);
+    check_no_fused_mode(mixed);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -343,6 +348,12 @@ static void shut_thread_out(banyan_world *world, void *context)
         setenv("BANYAN_EMULATED_ENTRY", "main", 1);
     CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM,
                 "a thread for NVSHMEM's puts: cuda: cuCtxPushCurrent");
+    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
+    CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM,
+                "rank 1: a thread for NVSHMEM's puts");
+    check_no_fused_mode(mixed);
+    CHECK_OK(banyan_mixed_close(mixed));
     unsetenv("BANYAN_EMULATED_ENTRY");
     enter(&c, world, &grid, BANYAN_BF16);
     run_fused(&c);

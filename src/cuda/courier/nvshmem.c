@@ -318,23 +318,26 @@ static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
 
 /* ---- both ---- */
 
-/* Collective: every step is agreed on before the next. */
-static banyan_status take(banyan_world *world, int device, const nvshmem_start *start, size_t bytes,
-                          session_word *all, int *number)
+/* Initialised on all ranks, which have told of their free blocks. Collective. */
+static banyan_status get_ready(banyan_world *world, int device, const nvshmem_start *start,
+                               size_t bytes, session_word *all)
 {
-    int ranks = banyan_world_size(world);
     banyan_status status = tell_all(world, check_own(world, device, start), all);
     if (status == BANYAN_OK)
-        status = check_all(all, ranks);
+        status = check_all(all, banyan_world_size(world));
     if (status != BANYAN_OK)
         return status;
     status = session.state == SESSION_READY ? BANYAN_OK : initialise(world, device, start);
     all[0].free_blocks = free_blocks(bytes);
-    status = tell_all(world, status, all);
-    if (status != BANYAN_OK)
-        return status;
+    return tell_all(world, status, all);
+}
+
+/* A free block of so many bytes on all ranks: one that they have, or a new one. */
+static banyan_status find_block(banyan_world *world, size_t bytes, const session_word *all,
+                                int *number)
+{
     uint64_t common = UINT64_MAX;
-    for (int rank = 0; rank < ranks; rank++)
+    for (int rank = 0; rank < banyan_world_size(world); rank++)
         common &= all[rank].free_blocks;
     if (common == 0)
         return add_block(world, bytes, number);
@@ -342,17 +345,22 @@ static banyan_status take(banyan_world *world, int device, const nvshmem_start *
     return BANYAN_OK;
 }
 
+/* Collective: every step is agreed on. */
 static banyan_status take_locked(banyan_world *world, int device, const nvshmem_start *start,
                                  size_t bytes, size_t zero_bytes, session_word *all,
                                  nvshmem_part *part)
 {
     int number = 0, ranks = banyan_world_size(world);
-    banyan_status status = take(world, device, start, bytes, all, &number);
+    banyan_status status = get_ready(world, device, start, bytes, all);
     if (status != BANYAN_OK)
         return status;
+    status = find_block(world, bytes, all, &number);
     session_block *block = &session.blocks[number];
-    block->is_free = true;
-    status = bytes_fill(block->memory, 0, zero_bytes);
+    if (status == BANYAN_OK) {
+        block->is_free = true;
+        status = bytes_fill(block->memory, 0, zero_bytes);
+    }
+    status = tell_all(world, status, all);
     if (status != BANYAN_OK)
         return status;
     for (int rank = 0; rank < ranks; rank++)

@@ -91,7 +91,7 @@ static banyan_status open_parts(cuda_mixed *engine)
     RETURN_IF_FAILED(nvshmem_take(setup->worlds[MIXED_WORLD], engine->device, &start, bytes, bytes,
                                   &nodes->part));
     RETURN_IF_FAILED(nodes_reach(engine));
-    return start_proxy(engine);
+    return nodes_agree(engine, start_proxy(engine));
 }
 
 /* What ended the world stays what it is. */

@@ -69,19 +69,12 @@ static banyan_status agree_on_wish(cuda_mixed *engine, wish wanted, bool *any_pu
     return BANYAN_OK;
 }
 
-/* OK: every rank has kernels that put; else all have the same sentence. Collective. */
-static banyan_status load_everywhere(cuda_mixed *engine)
+banyan_status nodes_agree(const cuda_mixed *engine, banyan_status status)
 {
     struct {
         int32_t failed; /* banyan_status */
         char reason[252];
-    } mine = {0}, all[MIXED_RANKS_MAX];
-    banyan_status status = driver_enter(engine->device);
-    if (status == BANYAN_OK) {
-        status = nodes_puts_load(engine);
-        driver_leave();
-    }
-    mine.failed = (int32_t)status;
+    } mine = {.failed = (int32_t)status}, all[MIXED_RANKS_MAX];
     if (status != BANYAN_OK)
         snprintf(mine.reason, sizeof mine.reason, "%s", banyan_last_error());
     RETURN_IF_FAILED(
@@ -92,6 +85,17 @@ static banyan_status load_everywhere(cuda_mixed *engine)
                                     (int)sizeof all[rank].reason, all[rank].reason);
     }
     return BANYAN_OK;
+}
+
+/* OK: every rank has kernels that put. Collective. */
+static banyan_status load_everywhere(cuda_mixed *engine)
+{
+    banyan_status status = driver_enter(engine->device);
+    if (status == BANYAN_OK) {
+        status = nodes_puts_load(engine);
+        driver_leave();
+    }
+    return nodes_agree(engine, status);
 }
 
 /* By the device library if all ranks can, else by the host. Collective. */
