@@ -4,10 +4,11 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests build test demo bench clang asan tsan fuzz install format lint clean
+.PHONY: help setup setup-tests build test demo bench clang asan tsan fuzz install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
+	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
 	@echo 'make test     the same set-up and a browser, then every test'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
@@ -15,6 +16,8 @@ help:
 	@echo 'make clang    build everything with clang'
 	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
 	@echo 'make install  into PREFIX (/usr/local)'
+	@echo 'make format   lay out every C file with clang-format'
+	@echo 'make clean    remove the build folders'
 
 setup:
 	@scripts/setup packages.txt

@@ -4,7 +4,14 @@ set(BANYAN_NVSHMEM_HOME AUTO CACHE STRING
     "Folder with NVSHMEM 3's include and lib; AUTO: where they may be found; OFF: build without")
 unset(BANYAN_NVSHMEM_INCLUDE CACHE)
 unset(BANYAN_NVSHMEM_DEVICE CACHE)
-if(NOT BANYAN_HAS_CUDA OR NOT BANYAN_NVSHMEM_HOME)
+if(NOT BANYAN_NVSHMEM_HOME)
+  return()
+endif()
+if(NOT BANYAN_HAS_CUDA)
+  if(NOT BANYAN_NVSHMEM_HOME STREQUAL "AUTO")
+    message(WARNING "BANYAN_NVSHMEM_HOME=${BANYAN_NVSHMEM_HOME} is of no use: Banyan is built "
+                    "without libbanyan_cuda.so")
+  endif()
   return()
 endif()
 

@@ -66,7 +66,7 @@ static banyan_status load(const char *name, const module_tables **tables)
     if (path[0] == '\0')
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "module %s: there is no libbanyan_%s.so beside libbanyan or in "
-                         "BANYAN_MODULE_PATH; this build was made without it",
+                         "BANYAN_MODULE_PATH: it has not been built, or not installed",
                          name, name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)

@@ -47,12 +47,22 @@ static int find(const char *name, const char *const *names, int count)
     return i;
 }
 
+static banyan_status refuse_name(const char *what, const char *name, const char *const *names,
+                                 int count)
+{
+    char list[512];
+    size_t length = 0;
+    for (int i = 0; i < count && length < sizeof list; i++)
+        length +=
+            (size_t)snprintf(list + length, sizeof list - length, "%s%s", i ? ", " : "", names[i]);
+    return error_set(BANYAN_ERR_NOT_FOUND, "%s \"%s\"; there are %s", what, name ? name : "", list);
+}
+
 banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op)
 {
     int found = find(name, op_names, BANYAN_MIXED_OPS);
     if (found == BANYAN_MIXED_OPS)
-        return error_set(BANYAN_ERR_NOT_FOUND, "there is no mixed collective \"%s\"",
-                         name ? name : "");
+        return refuse_name("there is no mixed collective", name, op_names, BANYAN_MIXED_OPS);
     RETURN_IF_NULL(op);
     *op = (banyan_mixed_op)found;
     return BANYAN_OK;
@@ -62,8 +72,7 @@ banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode)
 {
     int found = find(name, mode_names, BANYAN_MIXED_MODES);
     if (found == BANYAN_MIXED_MODES)
-        return error_set(BANYAN_ERR_NOT_FOUND, "mixed collectives have no mode \"%s\"",
-                         name ? name : "");
+        return refuse_name("mixed collectives have no mode", name, mode_names, BANYAN_MIXED_MODES);
     RETURN_IF_NULL(mode);
     *mode = (banyan_mixed_mode)found;
     return BANYAN_OK;

@@ -10,7 +10,7 @@ read = set()
 for folder in ("src", "tools"):
     for path in (ROOT / folder).rglob("*.c"):
         text = path.read_text()
-        read |= set(re.findall(r'getenv\("(\w+)"\)', text))
+        read |= set(re.findall(r'(?:getenv|variable_or)\("(\w+)"', text))
         read |= set(re.findall(r'"(BANYAN_(?!ERR_|OK"|LOG_|\w+_INIT")[A-Z0-9_]+)"', text))
 listed = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/environment.md").read_text(), re.M))
 problems = [f"{name} is read but not in docs/environment.md" for name in sorted(read - listed)]

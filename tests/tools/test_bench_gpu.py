@@ -26,8 +26,9 @@ def bench(code, python, *arguments):
         programs.mkdir()
         shutil.copy(BUILD / "bin/banyan", programs / "banyan")
         shutil.copy(ROOT / "bench/gpu/torch_symmetric.py", programs / "gpu_torch_symmetric.py")
-        (programs / "gpu_bench").write_text(GPU_BENCH.format(figures=json.dumps(FIGURES), code=code))
-        (programs / "gpu_bench").chmod(0o755)
+        if code is not None:
+            (programs / "gpu_bench").write_text(GPU_BENCH.format(figures=json.dumps(FIGURES), code=code))
+            (programs / "gpu_bench").chmod(0o755)
         # A Python that finds a torch which cannot be imported, whatever this machine has.
         (pathlib.Path(folder) / "torch.py").write_text("raise ImportError('no PyTorch for this test')\n")
         file = pathlib.Path(folder) / "figures.json"
@@ -56,4 +57,7 @@ done, _ = bench(0, "/nonexistent/python")
 check(done.returncode == 0 and "/nonexistent/python" in done.stderr, "a Python that is not there is named", done)
 done, _ = bench(5, sys.executable)
 check(done.returncode == 5 and "not measured" not in done.stdout, "after a failure nothing more is run", done)
+done, _ = bench(None, sys.executable)
+check(done.returncode == 2 and "gpu_bench: it is built where nvcc is" in done.stderr,
+      "a benchmark that is not there is named", done)
 print("PyTorch may be missing")

@@ -27,9 +27,14 @@ for target in re.findall(r"\]\((docs/[^)#]+)\)", readme):
     if not (ROOT / target).exists():
         fail(f"README.md links to {target}, which does not exist")
 makefile = (ROOT / "Makefile").read_text()
+for target in re.search(r"^\.PHONY: (.*)", makefile, re.M).group(1).split():
+    if not re.search(rf"^{target}:", makefile, re.M):
+        fail(f"the Makefile has no rule for {target}, which it calls phony")
 for target in re.findall(r"^    make (\w+)", readme, re.M):
     if not re.search(rf"^{target}:", makefile, re.M):
         fail(f"README.md says make {target}, which the Makefile does not know")
+    if not re.search(rf"^\t@echo 'make {target} ", makefile, re.M):
+        fail(f"make help does not tell of make {target}, of which README.md does")
 
 for name, line in PRINTED.items():
     run = subprocess.run([BIN / "banyan", "launch", "-n", "4", "--", BIN / f"example_{name}"],
