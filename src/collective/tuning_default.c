@@ -73,8 +73,8 @@ static const struct entry entries[] = {
 };
 
 /* On GPUs of one machine: all-reduce, all-gather, reduce-scatter and all-to-all as measured on four
- * H200, all joined by NVLink; the others by what their plans do. An instance is one thread block of most
- * algorithms, and two or three of a pipeline; a device with less room takes fewer. */
+ * H200, all joined by NVLink; the others by what their plans do. An instance is one thread block of
+ * most algorithms, and two or three of a pipeline; a device with less room takes fewer. */
 struct gpu_entry {
     banyan_collective_kind kind;
     int ranks; /* as above */
