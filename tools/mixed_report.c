@@ -77,6 +77,18 @@ static void print_op(const mixed_job *job, banyan_mixed_op op)
         print_size(job, &job->sizes[s], op);
 }
 
+static bool any_is_marked(const mixed_job *job)
+{
+    for (size_t s = 0; s < job->size_count; s++) {
+        const mixed_size *size = &job->sizes[s];
+        for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
+            if (size->cells[op][size->chosen[op]].done)
+                return true;
+        }
+    }
+    return false;
+}
+
 static uint64_t sum_of_checked(const mixed_job *job)
 {
     uint64_t sum = 0;
@@ -98,7 +110,9 @@ void mixed_report(const mixed_job *job)
         if (op_is_run(job, (banyan_mixed_op)op))
             print_op(job, (banyan_mixed_op)op);
     }
-    printf("\n*: what %s chose\n", mixed_job_is_tuned(job) ? "autotuning" : "the default");
+    printf("\n");
+    if (any_is_marked(job))
+        printf("*: what %s chose\n", mixed_job_is_tuned(job) ? "autotuning" : "the default");
     if (!mixed_report_wrong(job, text))
         printf("%s output elements were checked: all are right\n",
                text_count(sum_of_checked(job), count));

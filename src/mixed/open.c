@@ -68,7 +68,9 @@ static banyan_status find_nccl(banyan_mixed *mixed)
     mixed->has_nccl = somebody_lacks == 0;
     if (!mixed->has_nccl)
         snprintf(mixed->nccl_lacks, sizeof mixed->nccl_lacks,
-                 mixed_is_host(mixed) ? "NCCL is for GPUs" : "NCCL is not there on every rank");
+                 mixed_is_host(mixed)
+                     ? "NCCL is for GPUs"
+                     : "not every rank has found NCCL's library, which BANYAN_NCCL names");
     return BANYAN_OK;
 }
 

@@ -62,6 +62,9 @@ class Mixed(CollectiveCase):
         self.assertRegex(text, r"\d\*")
         self.assertIn("*: what the default chose", text)
         self.assertIn("output elements were checked: all are right", text)
+        unmarked = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
+                                "--no-autotune", "--mode", "world")
+        self.assertNotIn("*", unmarked)
 
     def test_nothing_is_tuned_below_the_least_size(self):
         text = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
@@ -91,6 +94,10 @@ class Mixed(CollectiveCase):
         gpus["EMULATED_NCCL_FAILS"] = "1"
         named = self.banyan(*words, "--mode", "two_nccl", env=gpus)
         self.assert_refused(named, "banyan mixed", "NCCL does not start")
+        gpus["BANYAN_NCCL"] = "/nowhere/libnccl.so.2"
+        named = self.banyan(*words, "--mode", "two_nccl", env=gpus)
+        self.assert_refused(named, "banyan mixed", "not every rank has found NCCL's library")
+        gpus["BANYAN_NCCL"] = str(emulated / "libnccl.so.2")
         times = {"fewest_waits": 9, "world": 5, "two_nccl": 4}
         rows = [{"op": "allreduce_allgather", "bytes": 1024, "mode": mode, "ns": ns}
                 for mode, ns in times.items()]

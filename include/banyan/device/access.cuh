@@ -1,6 +1,6 @@
 /* Banyan in kernels: reading and writing memory that other GPUs use at the same time.
  *
- * The headers of this folder are for CUDA C++, compute capability 9.0 and later, and need nothing
+ * The headers of this folder are for CUDA C++, compute capability 8.0 and later, and need nothing
  * of Banyan's library. All addresses are of global memory: this GPU's, a peer's that is mapped
  * here, or the host's pinned one. Any thread may call any function; those that a whole thread block
  * shares say so.
