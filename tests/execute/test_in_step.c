@@ -18,10 +18,12 @@ static bool is_in_step(banyan_plan *plan)
 
 static void algorithms_of_port_channels_go_in_step(void **state)
 {
-    static const char *const names[] = {"allgather_ports", "reducescatter_ports", "allreduce_ports",
-                                        "allgather_ports_scratch", "allreduce_ports_scratch"};
+    static const char *const names[] = {"allgather_ports",         "reducescatter_ports",
+                                        "allreduce_ports",         "allgather_ports_scratch",
+                                        "allreduce_ports_scratch", "alltoall_ports",
+                                        "alltoall_ports_scratch"};
     (void)state;
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         for (int ranks = 2; ranks <= 5; ranks++) {
             banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
             banyan_plan *plan;
