@@ -78,13 +78,15 @@ banyan_status multicast_make(banyan_mixed *mixed)
     char *node = NULL, *tp = NULL;
     if (!multicast->is_expected || !mixed->memory)
         return BANYAN_OK;
-    if (make_together(mixed, &node, &tp) != BANYAN_OK) {
+    banyan_status status = make_together(mixed, &node, &tp);
+    if (status != BANYAN_OK) {
         log_info("rank %d: mixed collectives go without multicast: %s", mixed->rank,
                  banyan_last_error());
         multicast->is_expected = false;
         (void)refuse(mixed, banyan_last_error());
-        RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_NODE]));
+        status = control_check(mixed->setup.worlds[MIXED_NODE]);
     }
+    RETURN_IF_FAILED(control_agree(mixed->setup.worlds[MIXED_WORLD], status));
     RETURN_IF_FAILED(agree_of_nodes(mixed));
     multicast->node = multicast->is_expected ? node : NULL;
     multicast->tp = multicast->is_expected ? tp : NULL;
