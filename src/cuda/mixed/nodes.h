@@ -74,7 +74,7 @@ uint64_t nodes_room(const struct cuda_mixed *engine);
 void nodes_size(struct cuda_mixed *engine);
 banyan_status nodes_open(struct cuda_mixed *engine);
 void nodes_close(struct cuda_mixed *engine);
-/* When it failed on any rank all have the same error. Collective, of ranks that have room. */
+/* When it failed on any rank all have the same error. Collective, of MIXED_RANKS_MAX at most. */
 banyan_status nodes_agree(const struct cuda_mixed *engine, banyan_status status);
 /* Where slots of other ranks are, and by what they are written to. Collective. */
 banyan_status nodes_reach(struct cuda_mixed *engine);
