@@ -111,7 +111,12 @@ int bench_command(int argc, char **argv)
                                 "[WHAT …]]",
                                 "Measure, and print every figure beside the machine's limit and a "
                                 "peer's from the same run.\n"
-                                "What the host's processes reach: make bench.\n",
+                                "What the host's processes reach: make bench.\n"
+                                "WHAT is allreduce, allgather, reducescatter, alltoall, fixed, "
+                                "copies, casts, many,\n"
+                                "memory, reshard or mixed (all); WAY, of copies: direct, nccl, "
+                                "pipeline/peer or\n"
+                                "pipeline/nvshmem (all).\n",
                                 entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
     options_result result = options_parse(&table, argc, argv, &rest);

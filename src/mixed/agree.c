@@ -53,7 +53,7 @@ banyan_status options_check(const banyan_mixed_options *options, int rank)
     if (options->max_bytes > MAX_BYTES_MOST)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives with max_bytes of %" PRIu64
-                         ", more than the %" PRIu64 " that a launch carries",
+                         ", more than %" PRIu64,
                          rank, options->max_bytes, MAX_BYTES_MOST);
     return check_kernels(options, rank);
 }

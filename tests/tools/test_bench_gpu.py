@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -60,4 +61,7 @@ check(done.returncode == 5 and "not measured" not in done.stdout, "after a failu
 done, _ = bench(None, sys.executable)
 check(done.returncode == 2 and "gpu_bench: it is built where nvcc is" in done.stderr,
       "a benchmark that is not there is named", done)
+names = re.search(r"what_names\[WHATS\] = {(.*?)}", (ROOT / "bench/gpu/gpu_bench.c").read_text(), re.S).group(1)
+done, _ = bench(0, sys.executable, "--help")
+check(set(re.findall(r"\w+", names)) <= set(re.findall(r"\w+", done.stdout)), "help names what can be measured", done)
 print("PyTorch may be missing")
