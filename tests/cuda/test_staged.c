@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <banyan/collective.h>
+#include <banyan/program.h>
 
 #include "core/deadline.h"
 #include "support/ranks.h"
@@ -62,16 +63,12 @@ static uint64_t message_of(const struct rig *r, DLDataType dtype, uint64_t bytes
     return bytes / unit * unit;
 }
 
-static void load(struct rig *r, const struct trial *tried, int instances, bool in_place,
-                 DLDataType dtype, uint64_t bytes)
+static void load_plan(struct rig *r, banyan_plan *plan, const struct trial *tried, int instances,
+                      bool in_place, DLDataType dtype, uint64_t bytes)
 {
-    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
-    params.ranks = banyan_world_size(r->world);
-    params.instances = instances;
-    params.in_place = in_place;
-    CHECK_OK(banyan_algorithm_compile(tried->name, &params, &r->plan));
-    r->of = (collective_case){.plan = r->plan,
+    r->plan = plan;
+    r->of = (collective_case){.plan = plan,
                               .dtype = dtype,
                               .symmetric = tried->symmetric,
                               .apart = !in_place,
@@ -82,7 +79,19 @@ static void load(struct rig *r, const struct trial *tried, int instances, bool i
         r->buffers[i] = case_take(&r->of, r->world);
     /* Scratch may be longer than the message. */
     options.max_message_bytes = r->of.message_bytes * (instances > 1 ? 3 : 1);
-    CHECK_OK(banyan_plan_load(r->executor, r->plan, &options, &r->loaded));
+    CHECK_OK(banyan_plan_load(r->executor, plan, &options, &r->loaded));
+}
+
+static void load(struct rig *r, const struct trial *tried, int instances, bool in_place,
+                 DLDataType dtype, uint64_t bytes)
+{
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_plan *plan;
+    params.ranks = banyan_world_size(r->world);
+    params.instances = instances;
+    params.in_place = in_place;
+    CHECK_OK(banyan_algorithm_compile(tried->name, &params, &plan));
+    load_plan(r, plan, tried, instances, in_place, dtype, bytes);
 }
 
 static void unload(struct rig *r)
@@ -184,6 +193,56 @@ static void ranks_of_a_process_may_share_a_gpu(void **state)
     ranks_run_threads(3, run_on_one_gpu, NULL);
 }
 
+/* ---- what cannot be staged ---- */
+
+/* Two thread blocks put, wait, put and wait. The first waits for what the other one of the peer
+ * puts behind a wait of its own: as stages, in which both wait together, nobody would go on. */
+static banyan_plan *compile_crossed(void)
+{
+    static const int waits[2][2] = {{3, 1}, {2, 0}};
+    banyan_collective collective = {.kind = BANYAN_ALLGATHER, .chunk_factor = 4};
+    banyan_program *program;
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_create("crossed", &collective, 2, NULL, &program));
+    banyan_port_channel *ways[2][4];
+    for (int i = 0; i < 8; i++)
+        ways[i / 4][i % 4] = banyan_port_channel_create(program, 1 - i / 4, i / 4);
+    for (int i = 0; i < 8; i++) {
+        int rank = i / 4, block = i / 2 % 2, way = i % 4;
+        uint64_t from = (uint64_t)way, to = (uint64_t)i;
+        banyan_port_put_with_signal(ways[rank][way], banyan_output(program, 1 - rank, to, to + 1),
+                                    banyan_input(program, rank, from, from + 1), block);
+        banyan_port_wait(ways[rank][waits[block][i % 2]], block, BANYAN_SYNC_BOTH);
+        banyan_copy(program, rank, banyan_output(program, rank, to, to + 1),
+                    banyan_input(program, rank, from, from + 1), BANYAN_TB(block));
+    }
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+static void run_crossed(banyan_world *world, void *context)
+{
+    struct rig r;
+    (void)context;
+    set_up(&r, world, gpu_device_for(banyan_world_rank(world)));
+    load_plan(&r, compile_crossed(), &(struct trial){.symmetric = true}, 1, false, BANYAN_F32,
+              BYTES);
+    fill(&r, 0);
+    CHECK_OK(banyan_world_barrier(world));
+    queue(&r, 0);
+    queue(&r, 1);
+    check(&r, 0);
+    unload(&r);
+    take_down(&r);
+}
+
+static void thread_blocks_that_wait_for_later_puts_come_to_an_end(void **state)
+{
+    (void)state;
+    ranks_run(2, run_crossed, NULL);
+}
+
 /* ---- failures ---- */
 
 #define SHORT_NS NS_PER_S
@@ -242,6 +301,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_are_right_with_and_without_graphs),
         cmocka_unit_test(ranks_of_a_process_may_share_a_gpu),
+        cmocka_unit_test(thread_blocks_that_wait_for_later_puts_come_to_an_end),
         cmocka_unit_test(nobody_is_told_of_copies_behind_a_failed_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
