@@ -54,7 +54,7 @@ bool plan_is_alike(const banyan_plan *plan)
     const plan_thread_block *first = NULL;
     for (int r = 0; r < plan->rank_count; r++) {
         const plan_rank *rank = &plan->ranks[r];
-        if (rank->block_count == 0)
+        if (rank->block_count == 0 || rank->block_count != plan->ranks[0].block_count)
             return false;
         for (uint32_t b = 0; b < rank->block_count; b++) {
             const plan_thread_block *block = &rank->blocks[b];

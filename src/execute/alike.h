@@ -4,9 +4,9 @@
 
 #include "plan/plan.h"
 
-/* Do all thread blocks of all ranks have the same operations in the same order, but for where their
- * operands lie and whom their channels lead to? What they put, and signal, through port channels
- * they do in the same order of channels, too. */
+/* Have all ranks as many thread blocks, and all of these the same operations in the same order, but
+ * for where their operands lie and whom their channels lead to? What they put, and signal, through
+ * port channels they do in the same order of channels, too. */
 bool plan_is_alike(const banyan_plan *plan);
 
 /* Of such a plan: the port channel through which the rank puts and signals at the very places where

@@ -114,8 +114,8 @@ typedef struct engine_plan {
     char *cleared; /* this rank's counters and scratch: zero before the first run */
     uint64_t cleared_bytes;
     uint64_t scratch_half; /* what odd runs add to bases of scratch; 0: nothing */
-    /* All thread blocks of all ranks do the same operations in order, and may do so in step: every
-     * wait is for signals of operations before it. */
+    /* All thread blocks, of which ranks have equally many, do the same operations in order, and may
+     * do so in step: every wait is for signals of operations before it. */
     bool alike;
 } engine_plan;
 

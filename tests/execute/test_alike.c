@@ -38,6 +38,33 @@ static void ranks_and_thread_blocks_that_differ_are_told(void **state)
     assert_false(is_alike("allreduce_pipelined", 3, 1));
 }
 
+/* Rank 0 exchanges chunks with each of the others, by a thread block for each. */
+static void ranks_with_more_thread_blocks_are_told(void **state)
+{
+    (void)state;
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 2, .output_chunks = 2};
+    banyan_program *program;
+    banyan_plan *plan;
+    assert_int_equal(banyan_program_create("star", &collective, 3, NULL, &program), BANYAN_OK);
+    for (int peer = 1; peer < 3; peer++) {
+        for (int i = 0; i < 2; i++) {
+            int rank = i == 0 ? 0 : peer, to = i == 0 ? peer : 0, block = i == 0 ? peer - 1 : 0;
+            uint64_t chunk = (uint64_t)peer - 1;
+            banyan_port_channel *way = banyan_port_channel_create(program, to, rank);
+            banyan_port_put_with_signal(way, banyan_output(program, to, chunk, chunk + 1),
+                                        banyan_input(program, rank, chunk, chunk + 1), block);
+            banyan_port_wait(way, block, BANYAN_SYNC_BOTH);
+        }
+    }
+    if (banyan_program_compile(program, &plan) != BANYAN_OK)
+        fail_msg("%s", banyan_last_error());
+    banyan_program_destroy(program);
+    assert_int_equal(plan->ranks[0].block_count, 2);
+    assert_int_equal(plan->ranks[1].block_count, 1);
+    assert_false(plan_is_alike(plan));
+    banyan_plan_destroy(plan);
+}
+
 /* Each rank puts twice through one port channel and once through another. */
 static banyan_plan *make_puts(bool turned)
 {
@@ -124,6 +151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(algorithms_of_port_channels_are_alike),
         cmocka_unit_test(ranks_and_thread_blocks_that_differ_are_told),
+        cmocka_unit_test(ranks_with_more_thread_blocks_are_told),
         cmocka_unit_test(a_channel_has_its_twin_where_the_peer_puts),
         cmocka_unit_test(a_channel_that_nothing_comes_through_has_no_twin),
         cmocka_unit_test(channels_in_another_order_are_told),
