@@ -207,7 +207,7 @@ typedef struct banyan_mixed_timing {
     uint64_t bytes; /* of b rows */
     banyan_mixed_mode mode;
     uint64_t ns;
-    bool is_best; /* of this operation and size */
+    bool is_best; /* what is chosen for this operation and size */
 } banyan_mixed_timing;
 
 /* The index-th measurement; NOT_FOUND behind the last. Local. */

@@ -10,10 +10,11 @@
     "\"inter_tp\": 1, \"inter_dp\": 1, \"dtype\": \"F32\", \"device\": \"host\", \"rows\": ["
 #define ROW(bytes, mode, ns)                                                                       \
     "{\"op\": \"allreduce\", \"bytes\": " #bytes ", \"mode\": \"" mode "\", \"ns\": " #ns "}"
+#define AND_ROW(bytes, mode, ns) "," ROW(bytes, mode, ns)
 #define TABLE                                                                                      \
     HEAD ROW(1024, "fewest_waits", 10) "," ROW(1024, "world", 20) "," ROW(                         \
         4096, "fewest_waits", 50) "," ROW(4096, "world", 40) "," ROW(65536, "fewest_local_bytes",  \
-                                                                     90) "," ROW(65536, "world",   \
+                                                                     80) "," ROW(65536, "world",   \
                                                                                  95) "]}"
 
 static void write_table(const char *path, const char *text)
@@ -66,6 +67,30 @@ static void choose(banyan_world *world, void *context)
 static void the_fastest_mode_of_the_nearest_size_is_chosen(void **state)
 {
     with_table(state, TABLE, choose);
+}
+
+#define CLOSE_TABLE                                                                                \
+    HEAD ROW(1024, "fewest_waits", 8000) AND_ROW(1024, "world", 8999)                              \
+        AND_ROW(4096, "fewest_waits", 8000) AND_ROW(4096, "world", 9001)                           \
+            AND_ROW(16384, "fewest_waits", 8000) AND_ROW(16384, "fewest_local_bytes", 7999)        \
+                AND_ROW(65536, "fewest_waits", 2000000) AND_ROW(65536, "world", 2040001) "]}"
+
+static void choose_closely(banyan_world *world, void *context)
+{
+    banyan_mixed_options options = in_one_node();
+    banyan_mixed *mixed;
+    options.autotune = context;
+    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    check_choice(mixed, 1024, BANYAN_MIXED_WORLD);
+    check_choice(mixed, 4096, BANYAN_MIXED_FEWEST_WAITS);
+    check_choice(mixed, 16384, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
+    check_choice(mixed, 65536, BANYAN_MIXED_FEWEST_WAITS);
+    CHECK_OK(banyan_mixed_close(mixed));
+}
+
+static void collectives_are_left_for_what_is_faster_by_an_eighth(void **state)
+{
+    with_table(state, CLOSE_TABLE, choose_closely);
 }
 
 static void choose_by_steps(banyan_world *world, void *context)
@@ -213,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_mode_of_the_nearest_size_is_chosen),
+        cmocka_unit_test(collectives_are_left_for_what_is_faster_by_an_eighth),
         cmocka_unit_test(modes_that_become_valid_later_are_chosen_then),
         cmocka_unit_test(options_that_end_before_the_table_have_none),
         cmocka_unit_test(columns_of_the_printed_table_keep_apart),
