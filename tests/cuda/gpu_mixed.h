@@ -19,6 +19,17 @@ static inline void gpu_case_close(mixed_case *c)
     gpu_stream_destroy(c->device, c->stream);
 }
 
+/* A peer has died: the call says so, or what comes of it. */
+static inline void gpu_case_lose_peer(mixed_case *c, const mixed_one *call)
+{
+    case_fill(c, call);
+    banyan_status status = case_call(c, call);
+    gpu_stream_wait(c->device, c->stream);
+    if (status == BANYAN_OK)
+        status = banyan_mixed_status(c->mixed);
+    CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
+}
+
 /* ---- graphs ---- */
 
 static inline void *gpu_case_capture(mixed_case *c, const mixed_one *call)

@@ -31,14 +31,13 @@ static inline void enter(mixed_case *c, banyan_world *world, const series *of, D
     gpu_case_open(c, world, options, of->elems_most ? of->elems_most : ELEMS_MOST);
 }
 
-static inline bool is_valid(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode mode)
+/* First of all in a program of several nodes. */
+static inline void nodes_tests_begin(const char *devices)
 {
-    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
-    size_t count, i = 0;
-    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
-    while (i < count && modes[i] != mode)
-        i++;
-    return i < count;
+    setenv("BANYAN_EMULATED_DEVICES", devices, 1);
+    multicast_tests_begin();
+    setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
 }
 
 static inline void wait_and_check(mixed_case *c, const mixed_one *call)
@@ -223,12 +222,7 @@ static inline void die(int rank, int count, const banyan_unique_id *id, void *co
         usleep(200000); /* the others leave the barrier */
         raise(SIGKILL);
     }
-    case_fill(&c, &late->call);
-    banyan_status status = case_call(&c, &late->call);
-    gpu_stream_wait(c.device, c.stream);
-    if (status == BANYAN_OK)
-        status = banyan_mixed_status(c.mixed);
-    CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
+    gpu_case_lose_peer(&c, &late->call);
     banyan_mixed_close(c.mixed);
     banyan_world_close(world);
 }

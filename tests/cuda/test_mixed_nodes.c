@@ -270,12 +270,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1)
         raise(SIGKILL);
-    case_fill(&c, &one);
-    banyan_status status = case_call(&c, &one);
-    gpu_stream_wait(c.device, c.stream);
-    if (status == BANYAN_OK)
-        status = banyan_mixed_status(c.mixed);
-    CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
+    gpu_case_lose_peer(&c, &one);
     banyan_mixed_close(c.mixed);
     banyan_world_close(world);
 }

@@ -37,6 +37,16 @@ static inline bool case_is_host(const mixed_case *c)
     return device_is_host(c->device);
 }
 
+static inline bool case_has_mode(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode wanted)
+{
+    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
+    size_t count, at = 0;
+    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
+    while (at < count && modes[at] != wanted)
+        at++;
+    return at < count;
+}
+
 static inline char *case_alloc(const mixed_case *c)
 {
     void *taken = case_is_host(c) ? malloc(c->room) : NULL;

@@ -46,14 +46,20 @@ static void check_choice(const banyan_mixed *mixed, uint64_t bytes, banyan_mixed
           (unsigned long long)bytes);
 }
 
+static banyan_mixed *open_with(banyan_world *world, const char *table)
+{
+    banyan_mixed_options options = in_one_node();
+    banyan_mixed *mixed;
+    options.autotune = table;
+    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    return mixed;
+}
+
 /* ---- choices ---- */
 
 static void choose(banyan_world *world, void *context)
 {
-    banyan_mixed_options options = in_one_node();
-    banyan_mixed *mixed;
-    options.autotune = context;
-    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    banyan_mixed *mixed = open_with(world, context);
     check_choice(mixed, 1, BANYAN_MIXED_FEWEST_WAITS);
     check_choice(mixed, 1024, BANYAN_MIXED_FEWEST_WAITS);
     check_choice(mixed, 2047, BANYAN_MIXED_FEWEST_WAITS);
@@ -77,10 +83,7 @@ static void the_fastest_mode_of_the_nearest_size_is_chosen(void **state)
 
 static void choose_closely(banyan_world *world, void *context)
 {
-    banyan_mixed_options options = in_one_node();
-    banyan_mixed *mixed;
-    options.autotune = context;
-    CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+    banyan_mixed *mixed = open_with(world, context);
     check_choice(mixed, 1024, BANYAN_MIXED_WORLD);
     check_choice(mixed, 4096, BANYAN_MIXED_FEWEST_WAITS);
     check_choice(mixed, 16384, BANYAN_MIXED_FEWEST_LOCAL_BYTES);

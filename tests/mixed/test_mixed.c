@@ -21,27 +21,17 @@ static void run_modes(mixed_case *c, random_state *random, banyan_mixed_op op)
     }
 }
 
-static bool is_fused_mode_there(const mixed_case *c, banyan_mixed_op op, banyan_mixed_mode wanted)
-{
-    banyan_mixed_mode modes[BANYAN_MIXED_MODES];
-    size_t count, at = 0;
-    CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
-    while (at < count && modes[at] != wanted)
-        at++;
-    return at < count;
-}
-
 /* Which modes there are follows from the grid. */
 static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
     bool pair =
         op == BANYAN_MIXED_ALLREDUCE_ALLGATHER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-    CHECK(is_fused_mode_there(c, op, BANYAN_MIXED_FEWEST_WAITS));
-    CHECK(is_fused_mode_there(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES) == (c->grid.local_tp > 1));
-    CHECK(is_fused_mode_there(c, op, BANYAN_MIXED_FEWEST_BYTES) == (c->grid.inter_tp > 1));
-    CHECK(is_fused_mode_there(c, op, BANYAN_MIXED_WORLD));
-    CHECK(is_fused_mode_there(c, op, BANYAN_MIXED_TWO) == pair);
-    CHECK(!is_fused_mode_there(c, op, BANYAN_MIXED_TWO_NCCL));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_WAITS));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES) == (c->grid.local_tp > 1));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_BYTES) == (c->grid.inter_tp > 1));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_WORLD));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO) == pair);
+    CHECK(!case_has_mode(c, op, BANYAN_MIXED_TWO_NCCL));
 }
 
 static void check_ops(const mixed_case *c, const banyan_mixed_op *ops, size_t count)
