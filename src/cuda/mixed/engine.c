@@ -27,19 +27,27 @@ static const void *kernel_symbol(DLDataType dtype, mixed_kernel kernel)
     return dtype.code == kDLBfloat ? mixed_kernel_bf16(kernel) : mixed_kernel_f16(kernel);
 }
 
+banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunction function)
+{
+    int blocks = 0;
+    engine->kernels[kernel] = function;
+    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &blocks,
+                            function, (int)engine->least_threads, 0));
+    engine->room[kernel] = (uint32_t)blocks * engine->least_threads;
+    return BANYAN_OK;
+}
+
 /* All kernels are on the device before any runs: loading one later may wait for those that run, and
  * they for whoever loads. */
 static banyan_status load_kernels(cuda_mixed *engine)
 {
     for (int i = 0; i < MIXED_LOADED; i++) {
-        int blocks = 0;
+        CUfunction function;
         if (mixed_kernel_is_multicast((mixed_kernel)i) && !engine->setup->multicast.is_expected)
             continue;
         RETURN_IF_FAILED(driver_kernel(kernel_symbol(engine->setup->dtype, (mixed_kernel)i),
-                                       engine->device, &engine->kernels[i]));
-        RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor,
-                                &blocks, engine->kernels[i], (int)engine->least_threads, 0));
-        engine->room[i] = (uint32_t)blocks * engine->least_threads;
+                                       engine->device, &function));
+        RETURN_IF_FAILED(mixed_take_kernel(engine, (mixed_kernel)i, function));
     }
     return BANYAN_OK;
 }

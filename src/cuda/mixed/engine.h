@@ -45,6 +45,8 @@ typedef struct cuda_mixed {
 /* run.c: at least 1 element. */
 banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
+/* The kernel becomes this function, which is on the device. The device is entered. */
+banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunction function);
 /* Thread blocks of a kernel that run at once, beside those of other engines of the device. */
 uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads);
 /* Early: a launch may begin while the one before it in its stream ends. */

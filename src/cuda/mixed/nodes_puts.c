@@ -95,23 +95,20 @@ static bool is_any(mixed_kernel kernel)
 static banyan_status find_kernel(cuda_mixed *engine, mixed_kernel kernel)
 {
     char name[64];
-    int blocks = 0, threads = 0;
-    CUfunction *found = &engine->kernels[kernel];
+    int threads = 0;
+    CUfunction found;
     snprintf(name, sizeof name, "mixed_nodes_puts_%s%s%s",
              mixed_kernel_is_multicast(kernel) ? "multicast_" : "", is_any(kernel) ? "any_" : "",
              type_name(engine->setup->dtype));
-    RETURN_IF_FAILED(DRIVER(engine->device, cuModuleGetFunction, found, image.module, name));
+    RETURN_IF_FAILED(DRIVER(engine->device, cuModuleGetFunction, &found, image.module, name));
     RETURN_IF_FAILED(DRIVER(engine->device, cuFuncGetAttribute, &threads,
-                            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, *found));
+                            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, found));
     if ((uint32_t)threads < engine->most_threads)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: with NVSHMEM's device library %s has room for %d threads in "
                                 "a block, not %u",
                                 name, threads, engine->most_threads);
-    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &blocks,
-                            *found, (int)engine->least_threads, 0));
-    engine->room[kernel] = (uint32_t)blocks * engine->least_threads;
-    return BANYAN_OK;
+    return mixed_take_kernel(engine, kernel, found);
 }
 
 /* NVSHMEM's functions have a stack, for which the driver may take memory at the first launch and
