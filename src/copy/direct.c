@@ -2,7 +2,6 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "copy/direct_plan.h"
 #include "core/deadline.h"
@@ -177,14 +176,16 @@ static banyan_status read_lane(direct_reader *reader, const direct_lane *lane)
     return status;
 }
 
-/* What only this rank can move, and its share of what the partner sends. */
+/* What only this rank can move, and its share of what the partner sends. A partner that heard of a
+ * loss first may have left, and withdrawn the memory that is read here. */
 static banyan_status work_with(direct_state *state, const direct_meeting *meeting, bool streaming)
 {
     const direct_partner *partner = meeting->partner;
     run_all(&partner->out.own, streaming);
     run_all(&partner->in.own, streaming);
     run_shared(&partner->in.shared, meeting->in, streaming);
-    return read_lane(state->reader, &partner->in);
+    banyan_status status = read_lane(state->reader, &partner->in);
+    return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
 
 static banyan_status absent_too_long(const direct_state *state, const direct_schedule *schedule)
@@ -248,15 +249,12 @@ static banyan_status wait_finished(direct_state *state, const direct_meeting *me
     return BANYAN_OK;
 }
 
-/* The partner's failure, as this rank tells it. One that lost a rank cannot say which in a status,
- * but every rank of the world hears of the loss within a second. */
+/* The partner's failure, as this rank tells it. One that lost a rank cannot say which in a status.
+ */
 static banyan_status report_theirs(const direct_state *state, int peer, banyan_status theirs)
 {
-    uint64_t deadline = deadline_after(NS_PER_S);
-    while (theirs == BANYAN_ERR_PEER_LOST && deadline_left_ns(deadline) > 0) {
-        RETURN_IF_FAILED(control_check(state->world));
-        usleep(1000);
-    }
+    if (theirs == BANYAN_ERR_PEER_LOST)
+        RETURN_IF_FAILED(control_first_cause(state->world, BANYAN_OK));
     return error_set(theirs, "direct: rank %d could not move its part of a run (%s)", peer,
                      banyan_status_name(theirs));
 }

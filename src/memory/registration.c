@@ -60,6 +60,14 @@ bool registration_shown_covers(registration_entry *shown, const banyan_memory_ha
            atomic_load_explicit(&entry->id, memory_order_acquire) == handle->id;
 }
 
+banyan_status registration_missing(const memory_space *space, const banyan_memory_handle *handle)
+{
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d asked for %" PRIu64 " bytes at %#" PRIx64
+                     " of rank %d, which has not registered them (id %#" PRIx64 ")",
+                     space->rank, handle->bytes, handle->address, handle->rank, handle->id);
+}
+
 /* With the lock held: a free place, whose id is new. */
 static banyan_status take_place(memory_space *space, size_t *index)
 {

@@ -119,6 +119,9 @@ bool registration_covers(const memory_space *space, const banyan_memory_handle *
 /* At a peer, the same from what the owner shows. */
 bool registration_shown_covers(registration_entry *shown, const banyan_memory_handle *handle);
 
+/* The error of this rank, which asked for what the handle names in vain. */
+banyan_status registration_missing(const memory_space *space, const banyan_memory_handle *handle);
+
 void registrations_free(memory_space *space);
 
 #endif

@@ -138,15 +138,12 @@ static banyan_status wait_for_slot(const struct progress *work, board_slot *slot
 static banyan_status refusal(const struct progress *work, uint32_t verdict)
 {
     const banyan_memory_handle *handle = work->transfer->handle;
-    int rank = work->requester->space->rank;
+    const memory_space *space = work->requester->space;
     if (verdict == SLOT_NOT_REGISTERED)
-        return error_set(BANYAN_ERR_INVALID,
-                         "rank %d asked for %" PRIu64 " bytes at %#" PRIx64
-                         " of rank %d, which has not registered them (id %#" PRIx64 ")",
-                         rank, handle->bytes, handle->address, handle->rank, handle->id);
+        return registration_missing(space, handle);
     return error_set(BANYAN_ERR_INVALID,
                      "rank %d asked rank %d for memory outside the %" PRIu64 " bytes at %#" PRIx64,
-                     rank, handle->rank, handle->bytes, handle->address);
+                     space->rank, handle->rank, handle->bytes, handle->address);
 }
 
 /* Pieces of one size whose places lie equally far apart, from `first` on: how many? */

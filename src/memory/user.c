@@ -51,14 +51,6 @@ static banyan_status check_pieces(const user_memory *user, const banyan_memory_h
     return BANYAN_OK;
 }
 
-static banyan_status not_registered(const user_memory *user, const banyan_memory_handle *handle)
-{
-    return error_set(BANYAN_ERR_INVALID,
-                     "rank %d asked for %" PRIu64 " bytes at %#" PRIx64
-                     " of rank %d, which has not registered them (id %#" PRIx64 ")",
-                     user->space->rank, handle->bytes, handle->address, handle->rank, handle->id);
-}
-
 /* The owner is in this process, and so is its memory. */
 static void copy_here(const banyan_memory_handle *handle, const banyan_iovec *pieces, size_t count,
                       bool write, bool past_cache)
@@ -73,7 +65,7 @@ static banyan_status copy_own(user_memory *user, const banyan_memory_handle *han
     bool known = registration_covers(user->space, handle);
     pthread_rwlock_unlock(&user->space->lock);
     if (!known)
-        return not_registered(user, handle);
+        return registration_missing(user->space, handle);
     copy_here(handle, pieces, count, write, past_cache);
     return BANYAN_OK;
 }
@@ -84,7 +76,7 @@ static banyan_status cross_attach(user_memory *user, int local, const banyan_mem
 {
     memory_space *space = user->space;
     if (!registration_shown_covers(board_of(user, local)->registrations, handle))
-        return not_registered(user, handle);
+        return registration_missing(space, handle);
     RETURN_IF_FAILED(control_check(space->world));
     cma_peer peer = {space->rank, handle->rank, control_pid(space->world, handle->rank)};
     if (peer.pid == getpid()) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/deadline.h"
 #include "core/error.h"
 #include "world/world.h"
 
@@ -200,6 +201,16 @@ banyan_status control_check(banyan_world *world)
     error_set(status, "%s",
               world->context->sentence ? world->context->sentence : "the world ended");
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return status;
+}
+
+banyan_status control_first_cause(banyan_world *world, banyan_status status)
+{
+    uint64_t deadline = deadline_after(NS_PER_S);
+    do {
+        RETURN_IF_FAILED(control_check(world));
+        usleep(1000);
+    } while (deadline_left_ns(deadline) > 0);
     return status;
 }
 

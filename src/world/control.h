@@ -63,6 +63,11 @@ int control_pid(const banyan_world *world, int rank);
  * in shared memory call it between sleeps, at least every 100 ms. */
 banyan_status control_check(banyan_world *world);
 
+/* For a failure that may follow from a loss which others heard of first: the error that ends the
+ * world if it ends within a second, by when every rank has heard of a loss, or else `status`, whose
+ * sentence stays. */
+banyan_status control_first_cause(banyan_world *world, banyan_status status);
+
 /* A wait of an upper layer was in vain, so that this rank is out of step with the others: end the
  * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */
 void control_end(banyan_world *world, banyan_status status);

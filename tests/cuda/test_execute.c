@@ -5,6 +5,7 @@
 
 #include "core/deadline.h"
 #include "support/gpu_stream.h"
+#include "support/proof.h"
 #include "support/test.h"
 
 #define COUNT 512
@@ -261,6 +262,7 @@ static banyan_plan *small_puts(void)
     banyan_port_flush(to, 0, BANYAN_SYNC_BOTH);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
+    proof_demand(plan, "small_puts");
     return plan;
 }
 

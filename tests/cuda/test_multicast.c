@@ -4,6 +4,7 @@
 
 #include "cuda/gpu_multicast.h"
 #include "execute/collective_check.h"
+#include "support/proof.h"
 #include "support/source.h"
 
 /* ---- plans ---- */
@@ -301,6 +302,7 @@ static banyan_plan *write_loop(bool fuse)
     meet(program);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
+    proof_demand(plan, "loop");
     return plan;
 }
 

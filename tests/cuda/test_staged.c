@@ -9,6 +9,9 @@
 #include <banyan/program.h>
 
 #include "core/deadline.h"
+#include "execute/alike.h"
+#include "execute/in_step.h"
+#include "support/proof.h"
 #include "support/ranks.h"
 
 /* What is tried, in which memory; what peers reach of the ordinary kind would be staged. */
@@ -195,8 +198,9 @@ static void ranks_of_a_process_may_share_a_gpu(void **state)
 
 /* ---- what cannot be staged ---- */
 
-/* Two thread blocks put, wait, put and wait. The first waits for what the other one of the peer
- * puts behind a wait of its own: as stages, in which both wait together, nobody would go on. */
+/* Two thread blocks put, wait, put and wait, once the peer has begun its run. The first waits for
+ * what the other one of the peer puts behind a wait of its own: as stages, in which both wait
+ * together, nobody would go on. */
 static banyan_plan *compile_crossed(void)
 {
     static const int waits[2][2] = {{3, 1}, {2, 0}};
@@ -207,17 +211,28 @@ static banyan_plan *compile_crossed(void)
     banyan_port_channel *ways[2][4];
     for (int i = 0; i < 8; i++)
         ways[i / 4][i % 4] = banyan_port_channel_create(program, 1 - i / 4, i / 4);
+    for (int i = 0; i < 4; i++) {
+        int rank = i / 2, block = i % 2;
+        banyan_memory_channel *begun = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_memory_signal_relaxed(begun, block, BANYAN_SYNC_BOTH);
+        banyan_memory_wait_relaxed(begun, block, BANYAN_SYNC_BOTH);
+    }
     for (int i = 0; i < 8; i++) {
         int rank = i / 4, block = i / 2 % 2, way = i % 4;
         uint64_t from = (uint64_t)way, to = (uint64_t)i;
-        banyan_port_put_with_signal(ways[rank][way], banyan_output(program, 1 - rank, to, to + 1),
-                                    banyan_input(program, rank, from, from + 1), block);
+        banyan_port_put_with_signal_and_flush(ways[rank][way],
+                                              banyan_output(program, 1 - rank, to, to + 1),
+                                              banyan_input(program, rank, from, from + 1), block);
         banyan_port_wait(ways[rank][waits[block][i % 2]], block, BANYAN_SYNC_BOTH);
         banyan_copy(program, rank, banyan_output(program, rank, to, to + 1),
                     banyan_input(program, rank, from, from + 1), BANYAN_TB(block));
     }
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
+    proof_demand(plan, "crossed");
+    bool in_step;
+    CHECK_OK(plan_goes_in_step(plan, &in_step));
+    CHECK(plan_is_alike(plan) && !in_step, "its thread blocks would not be staged wrongly");
     return plan;
 }
 

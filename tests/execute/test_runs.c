@@ -4,6 +4,7 @@
 
 #include "core/deadline.h"
 #include "execute/loaded.h"
+#include "support/proof.h"
 
 /* ---- plans ---- */
 
@@ -18,11 +19,18 @@ static banyan_program *begin(banyan_collective_kind kind, int ranks, bool in_pla
     return program;
 }
 
-static banyan_plan *finish(banyan_program *program)
+static banyan_plan *compile(banyan_program *program)
 {
     banyan_plan *plan;
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
+    return plan;
+}
+
+static banyan_plan *finish(banyan_program *program)
+{
+    banyan_plan *plan = compile(program);
+    proof_demand(plan, "runs");
     return plan;
 }
 
@@ -352,7 +360,8 @@ static void custom_plans_of_uneven_buffers_and_long_loops_run(void **state)
 
 /* ---- ports ---- */
 
-/* Puts that nobody flushes: the peer is told last, and waits for it. */
+/* Puts that nobody flushes: the peer is told last, and waits for it. The checker demands a flush,
+ * which the end of a run on the host is. */
 static banyan_plan *port_plan(void)
 {
     banyan_program *program = begin(BANYAN_SENDRECV, 2, false, false);
@@ -364,7 +373,7 @@ static banyan_plan *port_plan(void)
         banyan_port_signal(to, 0, BANYAN_SYNC_BOTH);
         banyan_port_wait(to, 0, BANYAN_SYNC_BOTH);
     }
-    return finish(program);
+    return compile(program);
 }
 
 static void run_ports(banyan_world *world, void *context)

@@ -4,12 +4,12 @@
 #include <fnmatch.h>
 #include <unistd.h>
 
-#include <banyan/check.h>
 #include <banyan/collective.h>
 
 #include "core/sanitizer.h"
 #include "execute/shuffled.h"
 #include "plan/plan.h"
+#include "support/proof.h"
 
 /* A byte that has come back in a packet has been read by whoever sent it away, since its value is
  * in what he sent: no processor stores what it has not read. Packets are relaxed atomics, and the
@@ -22,18 +22,6 @@
 #endif
 
 #define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
-
-static bool is_sound(const banyan_plan *plan)
-{
-    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
-    banyan_check_report *report;
-    options.warnings = false;
-    options.max_findings = 1;
-    CHECK_OK(banyan_plan_check(plan, &options, &report));
-    bool sound = banyan_check_report_is_sound(report);
-    banyan_check_report_destroy(report);
-    return sound;
-}
 
 static uint64_t message_of(const banyan_plan *plan, uint64_t elems)
 {
@@ -122,7 +110,7 @@ static void sound_plans_from_elsewhere_are_right_in_any_order(void **state)
         if (fnmatch("*_node_*.json", names[i]->d_name, 0) == 0) {
             CHECK_OK(banyan_plan_read(path, &plan));
             banyan_plan_info info = banyan_plan_describe(plan);
-            if (info.collective != BANYAN_CUSTOM && info.ranks <= 8 && is_sound(plan)) {
+            if (info.collective != BANYAN_CUSTOM && info.ranks <= 8 && proof_holds(plan)) {
                 expect_right(plan, names[i]->d_name, 1);
                 sound++;
             }
@@ -174,7 +162,7 @@ static int expect_faults(const char *algorithm)
         plan_thread_block *block = &faulty->ranks[1].blocks[0];
         bool there = i < block->op_count;
         const char *what = there ? plant_fault(block, i) : NULL;
-        if (what && !is_sound(faulty)) {
+        if (what && !proof_holds(faulty)) {
             char name[128];
             snprintf(name, sizeof name, "%s, operation %u %s", algorithm, i, what);
             expect_wrong(faulty, name);
@@ -233,8 +221,8 @@ static void a_put_that_is_not_flushed_lands_too_late_in_some_order(void **state)
     skip();
 #endif
     banyan_plan *sound = put_and_tell(true), *faulty = put_and_tell(false);
-    CHECK(is_sound(sound));
-    CHECK(!is_sound(faulty));
+    CHECK(proof_holds(sound));
+    CHECK(!proof_holds(faulty));
     expect_right(sound, "a flushed put", 20);
     expect_wrong(faulty, "a put without a flush");
     banyan_plan_destroy(sound);
@@ -262,7 +250,7 @@ static void relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order(void **s
         banyan_plan *plan;
         snprintf(path, sizeof path, "%s/%s", PLANS, names[i]);
         CHECK_OK(banyan_plan_read(path, &plan));
-        CHECK(!is_sound(plan), "%s", names[i]);
+        CHECK(!proof_holds(plan), "%s", names[i]);
         expect_wrong(plan, names[i]);
         banyan_plan_destroy(plan);
     }
@@ -299,7 +287,7 @@ static void scratch_that_is_used_again_too_early_goes_wrong_in_some_order(void *
         skip();
     }
     banyan_plan *plan = round_and_round();
-    CHECK(!is_sound(plan));
+    CHECK(!proof_holds(plan));
     expect_wrong_at(plan, "allreduce_pipeline_2, 40 units a chunk", 2 * 40 * 4096);
     banyan_plan_destroy(plan);
 }
@@ -333,8 +321,8 @@ static void iterations_of_a_loop_overlap_in_some_order(void **state)
 {
     (void)state;
     banyan_plan *sound = through_one_unit(",{\"name\":\"nop\"}"), *faulty = through_one_unit("");
-    CHECK(is_sound(sound));
-    CHECK(!is_sound(faulty));
+    CHECK(proof_holds(sound));
+    CHECK(!proof_holds(faulty));
     expect_right(sound, "a loop with a nop at its end", 20);
     expect_wrong(faulty, "a loop without a nop at its end");
     banyan_plan_destroy(sound);

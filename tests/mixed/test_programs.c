@@ -1,8 +1,7 @@
 /* The fused modes' programs, proved for every grid. */
-#include <banyan/check.h>
-
 #include "mixed/fused.h"
 #include "mixed/grids.h"
+#include "support/proof.h"
 
 static int no_node(void *context, int rank)
 {
@@ -19,25 +18,14 @@ static banyan_mixed_grid resolve(const grid_sizes *sizes, int ranks)
     return grid;
 }
 
-static void check_proof(const banyan_mixed_grid *grid, const fused_kind *kind,
-                        const banyan_plan *plan)
+static void demand(const banyan_mixed_grid *grid, const fused_kind *kind, const banyan_plan *plan)
 {
-    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
-    banyan_check_report *report;
-    options.max_findings = 2;
-    options.warnings = false;
-    CHECK_OK(banyan_plan_check(plan, &options, &report));
-    if (!banyan_check_report_is_sound(report)) {
-        char *text;
-        CHECK_OK(banyan_check_report_print(report, "plan", false, &text));
-        CHECK(false, "%s, %s, %s%s, tp %d × %d, dp %d × %d:\n%s", banyan_mixed_op_name(kind->op),
-              banyan_mixed_mode_name(kind->mode), kind->packets ? "packets" : "units",
-              kind->in_place ? " in place" : "", grid->local_tp, grid->inter_tp, grid->local_dp,
-              grid->inter_dp, text);
-    }
-    CHECK(strlen(banyan_check_report_limits(report)) == 0, "%s",
-          banyan_check_report_limits(report));
-    banyan_check_report_destroy(report);
+    char name[200];
+    snprintf(name, sizeof name, "%s, %s, %s%s, tp %d × %d, dp %d × %d",
+             banyan_mixed_op_name(kind->op), banyan_mixed_mode_name(kind->mode),
+             kind->packets ? "packets" : "units", kind->in_place ? " in place" : "", grid->local_tp,
+             grid->inter_tp, grid->local_dp, grid->inter_dp);
+    proof_demand(plan, name);
 }
 
 static void prove(const banyan_mixed_grid *grid, fused_kind kind)
@@ -50,7 +38,7 @@ static void prove(const banyan_mixed_grid *grid, fused_kind kind)
         return;
     }
     CHECK_OK(fused_compile(grid, &kind, &plan));
-    check_proof(grid, &kind, plan);
+    demand(grid, &kind, plan);
     banyan_plan_destroy(plan);
 }
 

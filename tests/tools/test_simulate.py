@@ -184,7 +184,7 @@ class Topologies(Command):
         for rates in kind["block"]:
             self.assertGreater(rates["working_set_bytes"], touched)
             touched = rates["working_set_bytes"]
-            self.assertTrue(all(1e6 < rate <= 1e15 for key, rate in rates.items() if key != "working_set_bytes"), rates)
+            self.assertTrue(all(0 < rate <= 1e15 for key, rate in rates.items() if key != "working_set_bytes"), rates)
         plan = self.emit("allreduce_twoshot", 3)
         sizes = json.loads(self.printed("simulate", plan, "-t", path, "-s", "1K:1M", "--json"))["sizes"]
         self.assertTrue(all(size["seconds"] > 0 for size in sizes))

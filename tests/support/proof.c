@@ -1,0 +1,33 @@
+#include "support/proof.h"
+
+#include "support/test.h"
+
+static banyan_check_report *check(const banyan_plan *plan)
+{
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_check_report *report;
+    options.warnings = false;
+    options.max_findings = 2;
+    CHECK_OK(banyan_plan_check(plan, &options, &report));
+    return report;
+}
+
+bool proof_holds(const banyan_plan *plan)
+{
+    banyan_check_report *report = check(plan);
+    bool holds = banyan_check_report_is_sound(report);
+    banyan_check_report_destroy(report);
+    return holds;
+}
+
+void proof_demand(const banyan_plan *plan, const char *name)
+{
+    banyan_check_report *report = check(plan);
+    char *text;
+    CHECK_OK(banyan_check_report_print(report, name, false, &text));
+    CHECK(banyan_check_report_is_sound(report), "%s", text);
+    CHECK(strlen(banyan_check_report_limits(report)) == 0, "%s",
+          banyan_check_report_limits(report));
+    free(text);
+    banyan_check_report_destroy(report);
+}
