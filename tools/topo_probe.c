@@ -29,6 +29,7 @@
 #define MANY 33        /* copies in a row */
 #define ROUND_TRIPS 16 /* of signals */
 #define RANKS_MOST 1024
+#define STEADY 1.5 /* times the fastest signal, at most, takes the slowest */
 
 /* Bytes that a rank touches in a run: from what the first cache holds to what none does. */
 static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20,
@@ -303,9 +304,25 @@ static figures figures_of(const measurement *all)
     return of;
 }
 
+/* Seconds that a signal took at the times when it was looked at. They differ where a hypervisor
+ * moves processors, now next to each other, now behind different caches. */
+typedef struct signal_range {
+    double fastest, slowest;
+} signal_range;
+
+static banyan_status watch_signals(int ranks, double rounds_s, signal_range *seen)
+{
+    measurement now = {.build = call, .seconds = {INFINITY}};
+    TRY(take_measurement(ranks, rounds_s, &now));
+    double seconds = now.seconds[0] / (2 * ROUND_TRIPS);
+    seen->fastest = fmin(seen->fastest, seconds);
+    seen->slowest = fmax(seen->slowest, seconds);
+    return BANYAN_OK;
+}
+
 /* All of them in turn, again and again: what disturbs the machine for a while disturbs none of them
  * every time. */
-static banyan_status measure(int ranks, figures *found)
+static banyan_status measure(int ranks, figures *found, signal_range *signals)
 {
     measurement all[] = {
         [COPY] = {.build = copy_once, .touched = 2},
@@ -330,9 +347,21 @@ static banyan_status measure(int ranks, figures *found)
         /* As if all that are left had as many messages as any, of which few need all their time. */
         double share = fmax(1e-3, GENEROUS * time_left / (left * (SETS + 1)));
         TRY(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
+        TRY(watch_signals(ranks, share, signals));
     }
     *found = figures_of(all);
     return BANYAN_OK;
+}
+
+/* Ranks that share a processor wait for each other's turns, which say nothing. */
+static void warn_if_unsteady(int ranks, long cores, const signal_range *signals)
+{
+    if (ranks <= cores && signals->slowest > STEADY * signals->fastest)
+        fprintf(stderr,
+                WHO ": warning: a signal took %.0f ns at some times and %.0f ns at others: "
+                    "something, a hypervisor perhaps, moves the processors between caches, and "
+                    "what is predicted from these figures can be off by as much\n",
+                signals->fastest * 1e9, signals->slowest * 1e9);
 }
 
 static void print_rates(FILE *file, const figures *of)
@@ -422,6 +451,7 @@ int topo_probe_command(int argc, char **argv)
         "write a topology that predicts what plans take on it. Nothing else should run.\n",
         entries, sizeof entries / sizeof entries[0]};
     figures found;
+    signal_range signals = {.fastest = INFINITY};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
@@ -429,10 +459,11 @@ int topo_probe_command(int argc, char **argv)
         fprintf(stderr, WHO ": cannot write %s: %s\n", path, strerror(errno));
         return 1;
     }
-    if (measure(ranks, &found) != BANYAN_OK) {
+    if (measure(ranks, &found, &signals) != BANYAN_OK) {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         return 1;
     }
+    warn_if_unsteady(ranks, cores, &signals);
     found.port_takes_block = !bound_leaves_room(ranks);
     return write_topology(path, ranks, &found);
 }
