@@ -66,7 +66,7 @@ static uint64_t move_slice(const port_request *request, uint64_t moved, uint64_t
         if (stream_is_worthwhile(request->bytes))
             stream_past_cache(to + moved, from + moved, bytes);
         else
-            memcpy(to + moved, from + moved, bytes);
+            stream_copy(to + moved, from + moved, bytes);
     }
     return bytes;
 }

@@ -16,7 +16,7 @@ static void copy_block(char *to, const char *from, size_t bytes, spread_way way)
     else if (way == SPREAD_INTO_CACHE)
         stream_into_cache(to, from, bytes);
     else
-        memcpy(to, from, bytes);
+        stream_copy(to, from, bytes);
 }
 
 void spread_bytes(void *const *destinations, uint32_t count, const void *source, size_t bytes,

@@ -8,6 +8,7 @@
 #include "execute/device.h"
 #include "execute/shuffle.h"
 #include "memory/multicast.h"
+#include "memory/stream.h"
 #include "world/control.h"
 
 /* Processors that the node's ranks may run on, together, when nobody has counted them yet. */
@@ -149,7 +150,7 @@ banyan_status executor_copy(const banyan_executor *executor, void *to, const voi
 {
     if (!executor_is_host(executor))
         return executor->engine_ops->copy(executor->engine, to, from, bytes, stream);
-    memcpy(to, from, (size_t)bytes);
+    stream_copy(to, from, (size_t)bytes);
     return BANYAN_OK;
 }
 

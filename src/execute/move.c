@@ -210,7 +210,7 @@ static void spread(const plan_run *of, task *t, const step *s, uint32_t flag, co
         } else if (s->operands[i].past_cache) {
             stream_past_cache(to + t->done, reduced, bytes);
         } else {
-            memcpy(to + t->done, reduced, bytes);
+            stream_copy(to + t->done, reduced, bytes);
         }
     }
 }

@@ -345,7 +345,7 @@ static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cac
         stream_past_cache(to, from, bytes);
         stream_fence();
     } else {
-        memcpy(to, from, bytes);
+        stream_copy(to, from, bytes);
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/module.h"
+#include "memory/stream.h"
 
 #define CUDA_DRIVER "libcuda.so.1"
 
@@ -89,7 +90,6 @@ banyan_status banyan_memory_copy(void *to, const void *from, size_t bytes)
     const memory_device_ops *ops = memory_device_in_use(kDLCUDA);
     if (ops)
         return ops->copy(to, from, bytes);
-    if (bytes > 0)
-        memcpy(to, from, bytes);
+    stream_copy(to, from, bytes);
     return BANYAN_OK;
 }

@@ -13,8 +13,8 @@ void pieces_copy(char *there, const banyan_iovec *pieces, size_t count, bool wri
         const char *from = write ? pieces[i].local : remote;
         if (past_cache)
             stream_past_cache(to, from, pieces[i].bytes);
-        else if (pieces[i].bytes > 0)
-            memcpy(to, from, pieces[i].bytes);
+        else
+            stream_copy(to, from, pieces[i].bytes);
     }
     if (past_cache)
         stream_fence();

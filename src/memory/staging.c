@@ -58,7 +58,7 @@ static void copy_out(void *destination, const void *source, size_t bytes, bool p
     if (past_cache)
         stream_past_cache(destination, source, bytes);
     else
-        memcpy(destination, source, bytes);
+        stream_copy(destination, source, bytes);
 }
 
 /* Take the next pieces into the slot; for a write, their bytes too. Returns how many: peers can

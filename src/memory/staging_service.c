@@ -110,7 +110,7 @@ static void copy_rows(char *memory, char *data, const slot_rows *rows, bool writ
         stream_rows_past_cache(memory, pitch, data, dense, rows->count, rows->bytes);
     else
         for (uint32_t i = 0; i < rows->count; i++)
-            memcpy(memory + (ptrdiff_t)i * pitch, data + (ptrdiff_t)i * dense, rows->bytes);
+            stream_copy(memory + (ptrdiff_t)i * pitch, data + (ptrdiff_t)i * dense, rows->bytes);
 }
 
 /* Prefetchers do not know where the next piece lies. Asking for memory that is not there is

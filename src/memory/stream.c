@@ -11,11 +11,22 @@
 #define STREAM_PLAIN 1
 #endif
 
+/* From the end: a load waits for an earlier store to the same place in another page. */
+void stream_copy_trailing(void *destination, const void *source, size_t bytes)
+{
+    enum { PART_BYTES = 256 };
+    char *to = destination;
+    const char *from = source;
+    for (; bytes >= PART_BYTES; bytes -= PART_BYTES)
+        memcpy(to + bytes - PART_BYTES, from + bytes - PART_BYTES, PART_BYTES);
+    memcpy(to, from, bytes);
+}
+
 #ifdef STREAM_PLAIN
 
 void stream_past_cache(void *destination, const void *source, size_t bytes)
 {
-    memcpy(destination, source, bytes);
+    stream_copy(destination, source, bytes);
 }
 
 void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
@@ -24,12 +35,12 @@ void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, cons
     char *to = destination;
     const char *from = source;
     for (size_t row = 0; row < rows; row++, to += destination_pitch, from += source_pitch)
-        memcpy(to, from, bytes);
+        stream_copy(to, from, bytes);
 }
 
 void stream_into_cache(void *destination, const void *source, size_t bytes)
 {
-    memcpy(destination, source, bytes);
+    stream_copy(destination, source, bytes);
 }
 
 void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
@@ -214,7 +225,7 @@ void stream_into_cache(void *destination, const void *source, size_t bytes)
         i = copy_head(to, from);
         i += copy_abreast(to + i, from + i, bytes - i, wide ? rows_store_wide : rows_store);
     }
-    memcpy(to + i, from + i, bytes - i);
+    stream_copy(to + i, from + i, bytes - i);
 }
 
 void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, const void *source,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "memory/stream.h"
 #include "mixed/fused.h"
 #include "mixed/modes.h"
 #include "world/control.h"
@@ -184,7 +185,7 @@ static banyan_status host_copy(void *engine, void *to, const void *from, uint64_
 {
     (void)engine;
     (void)stream;
-    memcpy(to, from, (size_t)bytes);
+    stream_copy(to, from, (size_t)bytes);
     return BANYAN_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/float_bits.h"
+#include "memory/stream.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -116,7 +117,7 @@ static void convert_with(const struct casts *casts, void *to, DLDataType to_dtyp
     cast_fn widen = is_f16(from_dtype) ? casts->f32_of_f16 : casts->f32_of_bf16;
     cast_fn narrow = is_f16(to_dtype) ? casts->f16_of_f32 : casts->bf16_of_f32;
     if (banyan_dtype_equal(to_dtype, from_dtype)) {
-        memcpy(to, from, count * banyan_dtype_bytes(to_dtype));
+        stream_copy(to, from, count * banyan_dtype_bytes(to_dtype));
     } else if (is_f32(to_dtype)) {
         widen(to, from, count);
     } else if (is_f32(from_dtype)) {
