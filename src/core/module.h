@@ -7,6 +7,7 @@
 #define MODULE_ABI_VERSION 3
 #define MODULE_ENTRY "banyan_module_entry"
 
+struct banyan_world;
 struct banyan_copy_backend;
 struct banyan_transport_ops;
 struct memory_device_ops;
@@ -56,6 +57,9 @@ typedef bool (*module_entry_fn)(uint32_t abi_version, const module_tables **tabl
 
 /* For modules: a line of the log. */
 BANYAN_API void banyan_module_log(banyan_log_level level, const char *line);
+
+/* For modules: control_agree, before others wait for what this rank lacks. */
+BANYAN_API banyan_status banyan_module_agree(struct banyan_world *world, banyan_status mine);
 
 /* Is there a file where module_load looks? */
 bool module_is_there(const char *name);

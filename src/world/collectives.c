@@ -4,6 +4,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/module.h"
 #include "world/world.h"
 
 /* ---- dissemination: in log2(ranks) steps everybody has heard from everybody, if only through
@@ -129,6 +130,11 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     }
     free(word.data);
     return status;
+}
+
+banyan_status banyan_module_agree(banyan_world *world, banyan_status mine)
+{
+    return control_agree(world, mine);
 }
 
 banyan_status control_gather(banyan_world *world, banyan_status status, const void *mine,

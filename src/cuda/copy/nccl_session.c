@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/module.h"
 #include "cuda/copy/report.h"
 #include "cuda/courier/kernel.h"
 #include "cuda/memory/memory.h"
@@ -211,16 +212,27 @@ static banyan_status open_marks(nccl_session *session)
     return bytes_fill(passed, 0, sizeof *session->passed);
 }
 
-/* All of a world's ranks, in a world that may end without it. Collective. */
-static banyan_status split_all(banyan_world *world, banyan_world **all)
+static banyan_status list_all(const banyan_world *world, int **ranks)
 {
     int count = banyan_world_size(world);
-    int *ranks = calloc((size_t)count, sizeof *ranks);
-    if (!ranks)
+    int *made = calloc((size_t)count, sizeof *made);
+    if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory: %d ranks", count);
     for (int rank = 0; rank < count; rank++)
-        ranks[rank] = rank;
-    banyan_status status = banyan_world_split(world, ranks, count, all);
+        made[rank] = rank;
+    *ranks = made;
+    return BANYAN_OK;
+}
+
+/* All of a world's ranks, in a world that may end without it. Splits are counted: nobody makes one
+ * that another has no list for. Collective. */
+static banyan_status split_all(banyan_world *world, banyan_world **all)
+{
+    int *ranks = NULL;
+    banyan_status status = banyan_module_agree(world, list_all(world, &ranks));
+    if (status == BANYAN_OK)
+        status = banyan_module_agree(
+            world, banyan_world_split(world, ranks, banyan_world_size(world), all));
     free(ranks);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/module.h"
 #include "cuda/courier/patience.h"
 #include "cuda/memory/memory.h"
 
@@ -93,13 +94,11 @@ static void make_token(void)
         own_token = (process_token){{(uint64_t)getpid(), (uint64_t)time(NULL)}};
 }
 
-/* Ranks that are threads would wait for each other with the session's lock. Collective. */
-static banyan_status check_processes(banyan_world *world)
+/* Ranks that are threads would wait for each other with the session's lock. `all` has room for each
+ * rank's. Collective. */
+static banyan_status check_processes(banyan_world *world, process_token *all)
 {
     int ranks = banyan_world_size(world);
-    process_token *all = calloc((size_t)ranks, sizeof *all);
-    if (!all)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %d ranks", ranks);
     pthread_once(&token_made, make_token);
     banyan_status status = banyan_world_allgather(world, &own_token, sizeof own_token, all);
     for (int rank = 1; rank < ranks && status == BANYAN_OK; rank++)
@@ -109,7 +108,6 @@ static banyan_status check_processes(banyan_world *world)
                                           "nvshmem: ranks %d and %d are one process, and NVSHMEM "
                                           "wants one for each",
                                           other, rank);
-    free(all);
     return status;
 }
 
@@ -376,20 +374,23 @@ banyan_status nvshmem_take(banyan_world *world, int device, const nvshmem_start 
                            size_t bytes, size_t zero_bytes, nvshmem_part *part)
 {
     size_t ranks = (size_t)banyan_world_size(world);
+    process_token *tokens = calloc(ranks, sizeof *tokens);
     session_word *all = calloc(ranks, sizeof *all);
     nvshmem_part made = {.pes = calloc(ranks, sizeof *made.pes)};
     banyan_status status =
-        all && made.pes
+        tokens && all && made.pes
             ? BANYAN_OK
             : banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu ranks", ranks);
+    status = banyan_module_agree(world, status);
     if (status == BANYAN_OK)
-        status = check_processes(world);
+        status = check_processes(world, tokens);
     if (status == BANYAN_OK) {
         pthread_mutex_lock(&session.lock);
         status = take_locked(world, device, start, bytes, zero_bytes, all, &made);
         pthread_mutex_unlock(&session.lock);
     }
     free(all);
+    free(tokens);
     if (status == BANYAN_OK)
         *part = made;
     else

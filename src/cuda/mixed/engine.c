@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/module.h"
 #include "cuda/begin.h"
 #include "cuda/memory/memory.h"
 #include "cuda/replay.h"
@@ -197,26 +198,11 @@ static uint64_t room(const void *opened)
     return engine->ranks <= MIXED_RANKS_MAX ? MIXED_TURNS * engine->buffer_bytes : 0;
 }
 
-/* All fail when one does, which others would wait for. Nobody returns before all have come. */
-static banyan_status agree(const cuda_mixed *engine, banyan_status mine, const char *to_do)
+/* All fail when one does, which others would wait for. Nobody goes on before all have come. */
+static banyan_status agree(const cuda_mixed *engine, banyan_status mine)
 {
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    int ranks = world ? banyan_world_size(world) : 1;
-    if (ranks == 1)
-        return mine;
-    int32_t here = mine, *all = calloc((size_t)ranks, sizeof *all);
-    if (!all)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for mixed collectives");
-    banyan_status status = banyan_world_allgather(world, &here, sizeof here, all);
-    if (mine != BANYAN_OK)
-        status = mine;
-    for (int i = 0; i < ranks && status == BANYAN_OK; i++) {
-        if (all[i] != BANYAN_OK)
-            status =
-                banyan_error_set((banyan_status)all[i], "cuda: rank %d could not %s", i, to_do);
-    }
-    free(all);
-    return status;
+    return world ? banyan_module_agree(world, mine) : mine;
 }
 
 /* Peers write here as soon as they may run. */
@@ -233,7 +219,7 @@ static banyan_status use(void *opened, char *const *parts)
     }
     if (status == BANYAN_OK)
         status = watch_again(engine);
-    return agree(engine, status, "make its memory ready");
+    return agree(engine, status);
 }
 
 static void leave_worlds(void *opened)
@@ -355,8 +341,7 @@ static banyan_status measure(void *opened, banyan_status (*queue)(void *context,
     void *recorded = NULL;
     uint64_t all = 0;
     banyan_status status =
-        agree(engine, replay_record(engine->device, queue, context, times, &recorded),
-              "record what is measured");
+        agree(engine, replay_record(engine->device, queue, context, times, &recorded));
     if (status == BANYAN_OK)
         status = play(engine, recorded, &all);
     replay_forget(recorded);

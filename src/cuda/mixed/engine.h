@@ -38,7 +38,7 @@ typedef struct cuda_mixed {
     bool has_parts;
     char *parts[MIXED_RANKS_MAX];
 
-    nccl_session *nccl[MIXED_GROUPS];
+    nccl_session nccl[MIXED_GROUPS]; /* world is NULL: not open */
     cuda_nodes nodes;
 } cuda_mixed;
 

@@ -1,8 +1,6 @@
 /* Two collectives, or one of the world, through NCCL: what the fused modes are compared with. */
 #include "cuda/mixed/engine.h"
 
-#include <stdlib.h>
-
 static int type_of(DLDataType dtype)
 {
     if (dtype.bits == 32)
@@ -12,22 +10,16 @@ static int type_of(DLDataType dtype)
 
 static banyan_status open_session(cuda_mixed *engine, mixed_group group)
 {
-    nccl_session *session = calloc(1, sizeof *session);
-    if (!session)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: no memory for a communicator");
-    banyan_status status = driver_enter(engine->device);
-    if (status == BANYAN_OK) {
-        driver_capture before = driver_capture_relax(); /* the first call may be captured */
-        status = nccl_session_open(engine->setup->worlds[group], engine->device, NULL, session);
-        driver_capture_restore(before);
-        driver_leave();
-    }
-    if (status != BANYAN_OK) {
-        free(session);
-        return status;
-    }
-    engine->nccl[group] = session;
-    return BANYAN_OK;
+    banyan_world *world = engine->setup->worlds[group];
+    nccl_session *session = &engine->nccl[group];
+    RETURN_IF_FAILED(driver_enter(engine->device));
+    driver_capture before = driver_capture_relax(); /* the first call may be captured */
+    banyan_status status = nccl_session_open(world, engine->device, NULL, session);
+    driver_capture_restore(before);
+    driver_leave();
+    if (status != BANYAN_OK)
+        *session = (nccl_session){0};
+    return status;
 }
 
 banyan_status mixed_nccl_find(void *opened)
@@ -55,7 +47,7 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
                              void *output, uint64_t elems, void *stream)
 {
     cuda_mixed *engine = opened;
-    if (!engine->nccl[group]) /* of one rank */
+    if (!engine->nccl[group].world) /* of one rank */
         return cuda_mixed_ops.copy(engine, output, input, elems * engine->elem_bytes, stream);
     nccl_collective what = {
         .kind = kind_of(op),
@@ -65,7 +57,7 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
         .type = type_of(engine->setup->dtype),
     };
     RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status = nccl_session_collective(engine->nccl[group], &what, stream);
+    banyan_status status = nccl_session_collective(&engine->nccl[group], &what, stream);
     driver_leave();
     return status;
 }
@@ -73,9 +65,8 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
 void mixed_nccl_close(cuda_mixed *engine)
 {
     for (int i = 0; i < MIXED_GROUPS; i++) {
-        if (engine->nccl[i])
-            nccl_session_close(engine->nccl[i]);
-        free(engine->nccl[i]);
-        engine->nccl[i] = NULL;
+        if (engine->nccl[i].world)
+            nccl_session_close(&engine->nccl[i]);
+        engine->nccl[i] = (nccl_session){0};
     }
 }

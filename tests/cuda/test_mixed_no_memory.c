@@ -1,0 +1,181 @@
+/* What one rank has no memory for in the module, were it a few bytes, fails on all of them, at
+ * once, and can be tried again. */
+#include <dlfcn.h>
+
+#include "core/deadline.h"
+#include "cuda/gpu_mixed.h"
+
+#define ELEMS 2000
+#define LACKING 1 /* the rank */
+
+/* ---- what is lacked ---- */
+
+/* Of the arrays of so many elements that the module allocates in this thread, the n-th. */
+static _Thread_local struct {
+    bool is_looking, has_lacked;
+    size_t count;
+    int n;
+    uint64_t began_ns;
+} lack;
+
+extern void *__libc_calloc(size_t count, size_t bytes);
+
+static bool is_of_module(const void *caller)
+{
+    Dl_info found;
+    return dladdr(caller, &found) && strstr(found.dli_fname, "libbanyan_cuda");
+}
+
+/* The module's, too: it takes what this program exports. */
+BANYAN_API void *calloc(size_t count, size_t bytes)
+{
+    if (lack.is_looking && lack.count == count && is_of_module(__builtin_return_address(0)) &&
+        lack.n-- == 0) {
+        lack.has_lacked = true;
+        return NULL;
+    }
+    return __libc_calloc(count, bytes);
+}
+
+static void lack_begin(const banyan_world *world, size_t count, int n)
+{
+    lack.is_looking = banyan_world_rank(world) == LACKING;
+    lack.has_lacked = false;
+    lack.count = count;
+    lack.n = n;
+    lack.began_ns = time_now_ns();
+}
+
+/* Did a rank lack it? Then that is what all were told. */
+static bool lack_end(banyan_world *world, banyan_status status, banyan_status expected)
+{
+    uint64_t took_ns = time_now_ns() - lack.began_ns;
+    char sentence[512];
+    lack.is_looking = false;
+    snprintf(sentence, sizeof sentence, "%s", status == BANYAN_OK ? "" : banyan_last_error());
+    uint8_t any = lack.has_lacked;
+    CHECK_OK(banyan_world_broadcast(world, &any, sizeof any, LACKING));
+    CHECK(status == (any ? expected : BANYAN_OK), "%s: %s", banyan_status_name(status), sentence);
+    CHECK(!any || strstr(sentence, "memory"), "%s", sentence);
+    CHECK(took_ns < 5 * NS_PER_S, "the others waited");
+    return any;
+}
+
+/* ---- where ---- */
+
+static banyan_mixed_options options_for(const banyan_world *world, const grid_sizes *sizes)
+{
+    banyan_mixed_options options = options_of(sizes, BANYAN_F32);
+    options.device = gpu_device_for(banyan_world_rank(world));
+    options.max_bytes = 4096;
+    return options;
+}
+
+/* By the ranks of its groups. */
+static void start_nccl(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE_ALLGATHER,
+                      .mode = *(const banyan_mixed_mode *)context,
+                      .rows = 2,
+                      .row_elems = 9};
+    mixed_one other = call;
+    other.mode = BANYAN_MIXED_FEWEST_WAITS;
+    bool lacked = true;
+    for (int n = 0; lacked; n++) {
+        mixed_case c;
+        gpu_case_open(&c, world, options_for(world, &sizes), ELEMS);
+        lack_begin(world, call.mode == BANYAN_MIXED_WORLD_NCCL ? 4 : 2, n);
+        lacked = lack_end(world, case_call(&c, &call), BANYAN_ERR_SYSTEM);
+        CHECK(lacked || n > 0);
+        gpu_stream_wait(c.device, c.stream);
+        case_run(&c, lacked ? &other : &call);
+        gpu_case_close(&c);
+    }
+}
+
+static void an_nccl_without_its_ranks_fails_on_all(void **state)
+{
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD_NCCL, BANYAN_MIXED_TWO_NCCL};
+    (void)state;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        ranks_run(4, start_nccl, (void *)&modes[i]);
+}
+
+static void take_nvshmem(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {2, 2, 1, 2, 1};
+    banyan_mixed_options options = options_for(world, &sizes);
+    mixed_one call = {
+        .op = BANYAN_MIXED_ALLREDUCE, .mode = BANYAN_MIXED_FEWEST_BYTES, .rows = 2, .row_elems = 9};
+    banyan_mixed *mixed;
+    mixed_case c;
+    bool lacked = true;
+    (void)context;
+    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
+    for (int n = 0; lacked; n++) {
+        lack_begin(world, 4, n);
+        lacked = lack_end(world, banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM);
+        CHECK(lacked || n > 0);
+    }
+    CHECK_OK(banyan_mixed_close(mixed));
+    gpu_case_open(&c, world, options, ELEMS);
+    case_run(&c, &call);
+    gpu_case_close(&c);
+}
+
+static void an_nvshmem_without_its_ranks_fails_on_all(void **state)
+{
+    (void)state;
+    ranks_run(4, take_nvshmem, NULL);
+}
+
+/* They agree without an array; what is recorded is an allocation of its own. */
+static void use_and_measure(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    banyan_mixed_options options = options_for(world, &sizes);
+    int64_t shape[2] = {1, 100}, gathered[2] = {2, 100};
+    uint64_t ns;
+    mixed_case c;
+    (void)context;
+    lack_begin(world, 4, 0);
+    gpu_case_open(&c, world, options, ELEMS);
+    CHECK(!lack_end(world, BANYAN_OK, BANYAN_OK));
+    DLTensor input = {
+        .data = c.input, .device = c.device, .ndim = 2, .dtype = c.dtype, .shape = shape};
+    DLTensor output = input;
+    output.data = c.output;
+    output.shape = gathered;
+    for (int lacks = 1; lacks >= 0; lacks--) {
+        lack_begin(world, lacks ? 1 : 4, 0);
+        banyan_status status =
+            banyan_mixed_measure(c.mixed, BANYAN_MIXED_ALLREDUCE_ALLGATHER, &input, &output,
+                                 BANYAN_MIXED_FEWEST_WAITS, &ns);
+        CHECK(lack_end(world, status, BANYAN_ERR_NO_MEMORY) == lacks);
+    }
+    gpu_case_close(&c);
+}
+
+static void a_measurement_without_its_recording_fails_on_all(void **state)
+{
+    (void)state;
+    ranks_run(4, use_and_measure, NULL);
+}
+
+int main(void)
+{
+    gpu_count();
+    if (!gpu_is_emulated()) {
+        printf("skipped: it counts what the emulated driver allocates\n");
+        return 77;
+    }
+    setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_nccl_without_its_ranks_fails_on_all),
+        cmocka_unit_test(an_nvshmem_without_its_ranks_fails_on_all),
+        cmocka_unit_test(a_measurement_without_its_recording_fails_on_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
