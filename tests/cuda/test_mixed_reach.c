@@ -1,5 +1,9 @@
 /* What carries messages of mixed collectives to ranks of other nodes, and that all ranks take the
  * same. Between emulated GPUs, whose NVSHMEM can be told what it lacks. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+
 #include "cuda/gpu_mixed.h"
 
 #define RANKS 2
@@ -108,6 +112,45 @@ static void a_start_that_does_not_come_back_has_a_deadline(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
+static _Thread_local bool lacks_threads;
+
+/* The module's, too: it takes what this program exports. */
+BANYAN_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                              void *(*run)(void *), void *argument)
+{
+    __typeof__(&pthread_create) next;
+    *(void **)&next = dlsym(RTLD_NEXT, "pthread_create");
+    return lacks_threads ? EAGAIN : next(thread, attributes, run, argument);
+}
+
+/* NVSHMEM is there already, so that the thread lacks for the image alone. */
+static void start_without_thread(banyan_world *world, void *context)
+{
+    static const grid_sizes grid = {2, 1, 1, 2, 1};
+    banyan_mixed_options options = options_of(&grid, BANYAN_F32);
+    banyan_mixed *mixed;
+    (void)context;
+    options.device = gpu_device_for(banyan_world_rank(world));
+    setenv("BANYAN_MIXED_NVSHMEM", "proxy", 1);
+    run_once(world, options);
+    setenv("BANYAN_MIXED_NVSHMEM", "device", 1);
+    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
+    lacks_threads = banyan_world_rank(world) == 1;
+    CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM,
+                "rank 1: cuda: no thread for nvshmemx_cumodule_init");
+    lacks_threads = false;
+    CHECK_OK(banyan_mixed_init_nvshmem(mixed));
+    CHECK_OK(banyan_mixed_close(mixed));
+    run_once(world, options);
+}
+
+static void a_start_that_lacked_a_thread_is_tried_again(void **state)
+{
+    (void)state;
+    ranks_run(RANKS, start_without_thread, NULL);
+}
+
 int main(void)
 {
     if (gpu_count() < RANKS || !gpu_is_emulated()) {
@@ -119,6 +162,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_agree_on_what_carries_messages),
         cmocka_unit_test(a_start_that_does_not_come_back_has_a_deadline),
+        cmocka_unit_test(a_start_that_lacked_a_thread_is_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

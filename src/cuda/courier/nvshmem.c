@@ -262,7 +262,7 @@ static banyan_status initialise(banyan_world *world, int device, const nvshmem_s
     init.rank = banyan_world_rank(world);
     init.ranks = banyan_world_size(world);
     session.state = SESSION_BROKEN;
-    status = patience_call(world, device, "nvshmemx_hostlib_init_attr", call_init, &init);
+    status = patience_call(world, device, "nvshmemx_hostlib_init_attr", call_init, &init, NULL);
     if (status == BANYAN_OK && init.result != 0)
         status =
             banyan_error_set(BANYAN_ERR_SYSTEM, "nvshmemx_hostlib_init_attr gave %d", init.result);
@@ -304,7 +304,7 @@ static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
     session_block *block = &session.blocks[*number];
     block->bytes = bytes;
     banyan_status status =
-        patience_call(world, session.device, "nvshmem_malloc", call_malloc, block);
+        patience_call(world, session.device, "nvshmem_malloc", call_malloc, block, NULL);
     if (status != BANYAN_OK)
         session.state = SESSION_BROKEN;
     else if (!block->memory)

@@ -82,9 +82,11 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
 }
 
 banyan_status patience_call(banyan_world *world, int device, const char *name,
-                            void (*call)(void *argument), void *argument)
+                            void (*call)(void *argument), void *argument, bool *is_left)
 {
     patient_call *made = calloc(1, sizeof *made);
+    if (is_left)
+        *is_left = false;
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
     made->device = device;
@@ -110,5 +112,7 @@ banyan_status patience_call(banyan_world *world, int device, const char *name,
     pthread_mutex_unlock(&made->lock);
     if (done)
         call_free(made);
+    else if (is_left)
+        *is_left = true;
     return status;
 }

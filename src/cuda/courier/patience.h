@@ -6,8 +6,9 @@
 
 /* Run call(argument) in a thread of its own, with the device's context entered, and wait for it
  * until the world ends or its timeout is over: TIMEOUT or the world's error, with `name` of the
- * call. Then the thread is left where it is, and `argument` must stay for ever. */
+ * call. Then the thread is left where it is, which `*is_left` (or NULL) says, and `argument` must
+ * stay for ever. */
 banyan_status patience_call(banyan_world *world, int device, const char *name,
-                            void (*call)(void *argument), void *argument);
+                            void (*call)(void *argument), void *argument, bool *is_left);
 
 #endif

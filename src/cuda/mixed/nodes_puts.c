@@ -57,16 +57,16 @@ static void call_init(void *unused)
 /* NVSHMEM waits for all that runs on the device. */
 static banyan_status give_state(banyan_world *world, int device)
 {
-    image.is_stuck = true;
-    RETURN_IF_FAILED(patience_call(world, device, "nvshmemx_cumodule_init", call_init, NULL));
-    image.is_stuck = false;
-    image.is_ready = image.result == 0;
-    if (image.is_ready)
-        return BANYAN_OK;
-    driver.cuModuleUnload(image.module);
-    return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                            "cuda: nvshmemx_cumodule_init gave %d on device %d", image.result,
-                            device);
+    banyan_status status =
+        patience_call(world, device, "nvshmemx_cumodule_init", call_init, NULL, &image.is_stuck);
+    if (status == BANYAN_OK && image.result != 0)
+        status = banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                  "cuda: nvshmemx_cumodule_init gave %d on device %d", image.result,
+                                  device);
+    image.is_ready = status == BANYAN_OK;
+    if (!image.is_ready && !image.is_stuck)
+        driver.cuModuleUnload(image.module);
+    return status;
 }
 
 static banyan_status load_image(const cuda_mixed *engine)
