@@ -220,20 +220,20 @@ static bool player_sees(damage what)
            what != SWAP_OPERATIONS && what != CHANGE_OPERATOR;
 }
 
-/* Run it in random orders, as the host executor can. */
-static bool executor_finds(const banyan_plan *plan, random_state *random, uint64_t *seed)
+/* Run it in random orders, as the host executor can, with as many elements for each rank. */
+static bool executor_finds(const banyan_plan *plan, uint64_t elems, random_state *random,
+                           uint64_t *seed)
 {
     banyan_plan_info info = banyan_plan_describe(plan);
-    shuffled_case s = {
-        .c = {.plan = plan,
-              .message_bytes = (uint64_t)info.ranks * 4 * (uint64_t)random_between(random, 1, 300),
-              .dtype = {kDLInt, 32, 1},
-              .symmetric = true,
-              .apart = !info.in_place,
-              .runs = 3},
-        .first_seed = random_next(random) | 1,
-        .seeds = 4,
-        .stops = true};
+    shuffled_case s = {.c = {.plan = plan,
+                             .message_bytes = (uint64_t)info.ranks * 4 * elems,
+                             .dtype = {kDLInt, 32, 1},
+                             .symmetric = true,
+                             .apart = !info.in_place,
+                             .runs = 3},
+                       .first_seed = random_next(random) | 1,
+                       .seeds = 4,
+                       .stops = true};
     return shuffled_run(&s, seed) > 0;
 }
 
@@ -301,11 +301,14 @@ static void damage_is_found_or_does_no_harm(void **state)
             CHECK(!checker || player || !player_sees(what) || strstr(problem, "not played"),
                   "%s, %s", name, damage_names[what]);
             if (!checker || executor_sees(what)) {
-                uint64_t seed;
-                bool executor = executor_finds(plan, &random, &seed);
-                CHECK(checker || !executor, "%s, %s: wrong under seed %llu", name,
-                      damage_names[what], (unsigned long long)seed);
-                CHECK(executor || what != CHANGE_OPERATOR || !checker, "%s", name);
+                /* So that no thread block's share is empty, where the operator would not count. */
+                int64_t least = what == CHANGE_OPERATOR ? 100 : 1;
+                uint64_t elems = (uint64_t)random_between(&random, least, 300), seed;
+                bool executor = executor_finds(plan, elems, &random, &seed);
+                CHECK(checker || !executor, "%s, %s, %llu elements: wrong under seed %llu", name,
+                      damage_names[what], (unsigned long long)elems, (unsigned long long)seed);
+                CHECK(executor || what != CHANGE_OPERATOR || !checker, "%s, %llu elements", name,
+                      (unsigned long long)elems);
                 confirmed[what] += executor;
             }
             found[what] += checker;
