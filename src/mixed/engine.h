@@ -92,13 +92,15 @@ typedef struct mixed_engine_ops {
     banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);
     banyan_status (*zero)(void *engine, void *to, uint64_t bytes, void *stream);
 
-    /* A library's collectives (NCCL's); all three NULL on the host. Is the library here? Local;
+    /* A library's collectives (NCCL's); all four NULL on the host. Is the library here? Local;
      * UNSUPPORTED says what is missing. Opening is collective over the group, once a group, before
-     * its first run. `elems`: all-reduce's, all-gather's of a rank, reduce-scatter's of a rank. */
+     * its first run. `elems`: all-reduce's, all-gather's of a rank, reduce-scatter's of a rank.
+     * Checking says how the group's runs have gone so far; local, does not wait. */
     banyan_status (*nccl_find)(void *engine);
     banyan_status (*nccl_open)(void *engine, mixed_group group);
     banyan_status (*nccl_run)(void *engine, mixed_group group, banyan_mixed_op op,
                               const void *input, void *output, uint64_t elems, void *stream);
+    banyan_status (*nccl_check)(void *engine, mixed_group group);
 
     /* Time of one of `times` calls in a row, which `queue` queues in a stream: by the device, of a
      * graph that has been captured of them and warmed up. Collective. NULL on the host. */

@@ -37,7 +37,8 @@ struct banyan_mixed {
     bool has_nccl;        /* its library is there, on all ranks, and has not failed to start */
     char nccl_lacks[600]; /* else why not */
     bool nccl_is_open[MIXED_GROUPS];
-    bool graphs_hold_comms; /* that ended with their world: there is no other for them */
+    banyan_mixed_mode latest; /* of the calls; AUTO: there was none */
+    bool graphs_hold_comms;   /* that ended with their world: there is no other for them */
     /* On the context's device, of the modes that go through collectives. The last is used; graphs
      * may hold the others. */
     ARRAY(pages) staging;

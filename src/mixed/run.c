@@ -315,12 +315,13 @@ static banyan_status check_state(banyan_mixed *mixed, const void *stream)
 static banyan_status choose_mode(banyan_mixed *mixed, mixed_call *call)
 {
     uint64_t bytes = call->elems * banyan_dtype_bytes(mixed->setup.dtype);
-    RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(mixed, call->op, bytes, &call->mode));
-    if (mode_is_nccl(call->mode) && collectives_start_nccl(mixed, call->mode) != BANYAN_OK) {
-        RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_WORLD]));
-        RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(mixed, call->op, bytes, &call->mode));
+    banyan_status status = banyan_mixed_select_autotune_mode(mixed, call->op, bytes, &call->mode);
+    if (status == BANYAN_OK && mode_is_nccl(call->mode)) {
+        status = collectives_start_nccl(mixed, call->mode);
+        if (!mixed->has_nccl)
+            status = banyan_mixed_select_autotune_mode(mixed, call->op, bytes, &call->mode);
     }
-    return mode_check(mixed, call->op, call->mode);
+    return status == BANYAN_OK ? mode_check(mixed, call->op, call->mode) : status;
 }
 
 static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
@@ -338,6 +339,7 @@ static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor
         RETURN_IF_FAILED(choose_mode(mixed, &call));
     else if (mode_is_nccl(mode))
         RETURN_IF_FAILED(collectives_start_nccl(mixed, mode));
+    mixed->latest = call.mode;
     if (mode_is_fused(call.mode))
         return mixed->ops->run(mixed->engine, &call, stream);
     return through_collectives(mixed, &call, stream);

@@ -36,6 +36,7 @@ static void leave_world(banyan_mixed *mixed)
         memory_leave(mixed->memory);
     worlds_close(mixed->setup.worlds);
     mixed->world = NULL;
+    mixed->latest = BANYAN_MIXED_AUTO;
 }
 
 static void world_ends(void *attachment)

@@ -20,6 +20,47 @@ typedef struct way {
     void *stream;
 } way;
 
+/* ---- failures ---- */
+
+/* ", among the ranks 0, 2 of its dp group": those that a group's sentence counts. */
+static void name_members(const banyan_mixed *mixed, mixed_group group, char *names, size_t bytes)
+{
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    bool tp = group == MIXED_TP;
+    size_t at = (size_t)snprintf(names, bytes, ", among the ranks ");
+    for (int i = 0; i < (tp ? grid->tp : grid->dp) && at < bytes; i++) {
+        int rank = grid_rank_at(grid, tp ? i : grid->tp_index, tp ? grid->dp_index : i);
+        at += (size_t)snprintf(names + at, bytes - at, "%s%d", i > 0 ? ", " : "", rank);
+    }
+    if (at < bytes)
+        snprintf(names + at, bytes - at, " of its %s group", tp ? "tp" : "dp");
+}
+
+/* What the world knows of a peer's end counts: there ranks have their own numbers, and it is no
+ * echo of a group's. */
+static banyan_status explain(const banyan_mixed *mixed, mixed_group group, const char *what,
+                             banyan_status status)
+{
+    char cause[640], names[160] = "";
+    snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (told != BANYAN_OK && group != MIXED_WORLD && status != BANYAN_ERR_TIMEOUT) {
+        status = told;
+        snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    } else if (group != MIXED_WORLD) {
+        name_members(mixed, group, names, sizeof names);
+    }
+    return error_set(status, "rank %d, %s%s: %s", mixed->rank, what, names, cause);
+}
+
+static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
+                                  banyan_mixed_mode mode, banyan_status status)
+{
+    char what[96];
+    snprintf(what, sizeof what, "a call in mode %s", banyan_mixed_mode_name(mode));
+    return explain(mixed, group, what, status);
+}
+
 /* ---- what is needed first ---- */
 
 /* A group's communicator counts the group's ranks alone, but the others work beside it: they are
@@ -79,11 +120,14 @@ banyan_status collectives_start_nccl(banyan_mixed *mixed, banyan_mixed_mode mode
         return BANYAN_OK;
     snprintf(mixed->nccl_lacks, sizeof mixed->nccl_lacks, "NCCL does not start: %s",
              banyan_last_error());
-    RETURN_IF_FAILED(control_check(mixed->setup.worlds[MIXED_WORLD]));
+    status = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (status != BANYAN_OK)
+        return explain_mode(mixed, MIXED_WORLD, mode, status);
     log_info("mixed collectives do without NCCL: %s", mixed->nccl_lacks);
     mixed->has_nccl = false;
     autotune_choose(mixed);
-    return error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", mixed->rank, mixed->nccl_lacks);
+    (void)error_set(BANYAN_ERR_SYSTEM, "%s", mixed->nccl_lacks);
+    return explain_mode(mixed, MIXED_WORLD, mode, BANYAN_ERR_SYSTEM);
 }
 
 /* ---- single collectives ---- */
@@ -105,71 +149,60 @@ static banyan_status run_comm(const way *with, mixed_group group, banyan_mixed_o
     }
 }
 
-/* ", among the ranks 0, 2 of its dp group": those that a group's sentence counts. */
-static void name_members(const banyan_mixed *mixed, mixed_group group, char *names, size_t bytes)
-{
-    const banyan_mixed_grid *grid = &mixed->setup.grid;
-    bool tp = group == MIXED_TP;
-    size_t at = (size_t)snprintf(names, bytes, ", among the ranks ");
-    for (int i = 0; i < (tp ? grid->tp : grid->dp) && at < bytes; i++) {
-        int rank = grid_rank_at(grid, tp ? i : grid->tp_index, tp ? grid->dp_index : i);
-        at += (size_t)snprintf(names + at, bytes - at, "%s%d", i > 0 ? ", " : "", rank);
-    }
-    if (at < bytes)
-        snprintf(names + at, bytes - at, " of its %s group", tp ? "tp" : "dp");
-}
-
-/* What the world knows of a peer's end counts: there ranks have their own numbers, and it is no
- * echo of a group's. */
-static banyan_status explain(const banyan_mixed *mixed, mixed_group group, const char *what,
-                             banyan_status status)
-{
-    char cause[512], names[160] = "";
-    snprintf(cause, sizeof cause, "%s", banyan_last_error());
-    banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
-    if (told != BANYAN_OK && group != MIXED_WORLD && status != BANYAN_ERR_TIMEOUT) {
-        status = told;
-        snprintf(cause, sizeof cause, "%s", banyan_last_error());
-    } else if (group != MIXED_WORLD) {
-        name_members(mixed, group, names, sizeof names);
-    }
-    return error_set(status, "rank %d, %s%s: %s", mixed->rank, what, names, cause);
-}
-
-static banyan_status by_comm(const way *with, mixed_group group, banyan_mixed_op op,
-                             const void *input, void *output, uint64_t elems)
-{
-    banyan_status status = run_comm(with, group, op, input, output, elems);
-    if (status != BANYAN_ERR_TIMEOUT && status != BANYAN_ERR_PEER_LOST &&
-        status != BANYAN_ERR_ABORTED)
-        return status;
-    char what[96];
-    snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
-             banyan_mixed_mode_name(with->call->mode));
-    return explain(with->mixed, group, what, status);
-}
-
-banyan_status collectives_status(const banyan_mixed *mixed)
-{
-    for (int group = 0; group < MIXED_GROUPS; group++) {
-        banyan_status status =
-            mixed->comms[group] ? banyan_comm_status(mixed->comms[group]) : BANYAN_OK;
-        if (status != BANYAN_OK)
-            return explain(mixed, (mixed_group)group,
-                           group == MIXED_WORLD ? "a call in mode world" : "a call in mode two",
-                           status);
-    }
-    return BANYAN_OK;
-}
-
 /* `elems` as nccl_run has them. */
 static banyan_status collective(const way *with, mixed_group group, banyan_mixed_op op,
                                 const void *input, void *output, uint64_t elems)
 {
     banyan_mixed *mixed = with->mixed;
-    if (!mode_is_nccl(with->call->mode))
-        return by_comm(with, group, op, input, output, elems);
-    return mixed->ops->nccl_run(mixed->engine, group, op, input, output, elems, with->stream);
+    bool by_nccl = mode_is_nccl(with->call->mode);
+    banyan_status status =
+        by_nccl ? mixed->ops->nccl_run(mixed->engine, group, op, input, output, elems, with->stream)
+                : run_comm(with, group, op, input, output, elems);
+    if (status == BANYAN_OK || (!by_nccl && status != BANYAN_ERR_TIMEOUT &&
+                                status != BANYAN_ERR_PEER_LOST && status != BANYAN_ERR_ABORTED))
+        return status;
+    char what[96];
+    snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
+             banyan_mixed_mode_name(with->call->mode));
+    return explain(mixed, group, what, status);
+}
+
+/* ---- how runs went ---- */
+
+static banyan_status group_status(const banyan_mixed *mixed, mixed_group group, bool by_nccl)
+{
+    if (by_nccl)
+        return mixed->nccl_is_open[group] ? mixed->ops->nccl_check(mixed->engine, group)
+                                          : BANYAN_OK;
+    return mixed->comms[group] ? banyan_comm_status(mixed->comms[group]) : BANYAN_OK;
+}
+
+static banyan_status mode_status(const banyan_mixed *mixed, banyan_mixed_mode mode)
+{
+    for (int group = 0; group < MIXED_GROUPS; group++) {
+        if ((group == MIXED_WORLD) == mode_is_two(mode))
+            continue;
+        banyan_status status = group_status(mixed, (mixed_group)group, mode_is_nccl(mode));
+        if (status != BANYAN_OK)
+            return explain_mode(mixed, (mixed_group)group, mode, status);
+    }
+    return BANYAN_OK;
+}
+
+/* With a peer ends what is idle, too, and a group may do without it: the latest call counts. */
+banyan_status collectives_status(const banyan_mixed *mixed)
+{
+    if (mixed->latest >= BANYAN_MIXED_WORLD) {
+        RETURN_IF_FAILED(mode_status(mixed, mixed->latest));
+        banyan_status status = control_check(mixed->setup.worlds[MIXED_WORLD]);
+        if (status != BANYAN_OK)
+            return explain_mode(mixed, MIXED_WORLD, mixed->latest, status);
+    }
+    for (int mode = BANYAN_MIXED_WORLD; mode < BANYAN_MIXED_MODES; mode++) {
+        if (mode != (int)mixed->latest)
+            RETURN_IF_FAILED(mode_status(mixed, (banyan_mixed_mode)mode));
+    }
+    return BANYAN_OK;
 }
 
 /* ---- one for the world ---- */

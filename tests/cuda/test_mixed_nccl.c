@@ -1,6 +1,10 @@
 /* NCCL behind mixed collectives: started by autotuning or by the first run that wants it, and when
- * it does not start, its modes are not valid any more, on all ranks alike. */
+ * it does not start, its modes are not valid any more, on all ranks alike. What fails there is told
+ * with the mode. */
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cuda/gpu_mixed.h"
 #include "support/text_file.h"
@@ -53,6 +57,15 @@ static void check_choice(const mixed_case *c, banyan_mixed_mode expected)
     CHECK(mode == expected, "%s is chosen", banyan_mixed_mode_name(mode));
 }
 
+/* The latest error names the mode, and who tells it. */
+static void check_names(const banyan_world *world, banyan_mixed_mode mode)
+{
+    char rank[32];
+    const char *sentence = banyan_last_error(), *name = banyan_mixed_mode_name(mode);
+    snprintf(rank, sizeof rank, "rank %d, ", banyan_world_rank(world));
+    CHECK(strstr(sentence, rank) == sentence && strstr(sentence, name), "%s", sentence);
+}
+
 /* ---- one that does not start ---- */
 
 /* Every other mode is as good as before. */
@@ -80,6 +93,7 @@ static void fail_when_named(banyan_world *world, void *context)
     CHECK(has_nccl_modes(&c));
     CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_SYSTEM, "NCCL does not start");
     CHECK(strstr(banyan_last_error(), "the emulated network"), "%s", banyan_last_error());
+    check_names(world, call.mode);
     check_without(&c);
     gpu_case_close(&c);
 }
@@ -160,6 +174,54 @@ static void the_first_run_that_wants_it_starts_it(void **state)
     text_file_remove(&table);
 }
 
+/* ---- peers that die ---- */
+
+/* All four have queued a call but rank 3, which ends those of who does not wait for it, too. */
+static void die(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_one call = call_of(*(const banyan_mixed_mode *)context);
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
+    mixed_case c;
+    gpu_case_open(&c, world, two_by_two(), ELEMS);
+    if (!has_nccl_modes(&c))
+        _exit(77);
+    case_run(&c, &call);
+    case_fill(&c, &call);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 3) {
+        usleep(200000); /* the others are in it */
+        raise(SIGKILL);
+    }
+    CHECK_OK(case_call(&c, &call));
+    while (banyan_mixed_status(c.mixed) == BANYAN_OK)
+        usleep(1000);
+    for (int told = 0; told < 3; told++) {
+        banyan_status status = told < 2 ? banyan_mixed_status(c.mixed) : case_call(&c, &call);
+        CHECK(status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_ABORTED, "%s",
+              banyan_last_error());
+        CHECK(strstr(banyan_last_error(), "rank 3 (pid"), "%s", banyan_last_error());
+        check_names(world, call.mode);
+        gpu_stream_wait(c.device, c.stream);
+    }
+    CHECK(banyan_mixed_close(c.mixed) != BANYAN_OK);
+    banyan_world_close(world);
+}
+
+static void a_death_is_told_with_the_mode(void **state)
+{
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD_NCCL, BANYAN_MIXED_TWO_NCCL};
+    int statuses[4];
+    (void)state;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        ranks_fork(4, die, (void *)&modes[i], statuses);
+        if (WIFEXITED(statuses[3]) && WEXITSTATUS(statuses[3]) == 77)
+            skip(); /* there is no NCCL */
+        for (int rank = 0; rank < 4; rank++)
+            CHECK(statuses[rank] == (rank == 3 ? SIGKILL : 0), "%s: rank %d ended with %#x",
+                  banyan_mixed_mode_name(modes[i]), rank, (unsigned)statuses[rank]);
+    }
+}
+
 int main(void)
 {
     if (gpu_count() < 4) {
@@ -169,6 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_that_does_not_start_costs_its_modes_alone),
         cmocka_unit_test(the_first_run_that_wants_it_starts_it),
+        cmocka_unit_test(a_death_is_told_with_the_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

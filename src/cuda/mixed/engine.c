@@ -367,5 +367,6 @@ const mixed_engine_ops cuda_mixed_ops = {
     .nccl_find = mixed_nccl_find,
     .nccl_open = mixed_nccl_open,
     .nccl_run = mixed_nccl_run,
+    .nccl_check = mixed_nccl_check,
     .measure = measure,
 };

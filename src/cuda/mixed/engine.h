@@ -66,6 +66,7 @@ banyan_status mixed_nccl_find(void *engine);
 banyan_status mixed_nccl_open(void *engine, mixed_group group);
 banyan_status mixed_nccl_run(void *engine, mixed_group group, banyan_mixed_op op, const void *input,
                              void *output, uint64_t elems, void *stream);
+banyan_status mixed_nccl_check(void *engine, mixed_group group);
 /* Those that are open may be opened again. */
 void mixed_nccl_close(cuda_mixed *engine);
 

@@ -62,6 +62,12 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
     return status;
 }
 
+banyan_status mixed_nccl_check(void *opened, mixed_group group)
+{
+    cuda_mixed *engine = opened;
+    return engine->nccl[group].world ? nccl_session_check(&engine->nccl[group]) : BANYAN_OK;
+}
+
 void mixed_nccl_close(cuda_mixed *engine)
 {
     for (int i = 0; i < MIXED_GROUPS; i++) {
