@@ -67,10 +67,9 @@ typedef struct banyan_check_options {
 } banyan_check_options;
 
 #define BANYAN_CHECK_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        .size = sizeof(banyan_check_options), .max_findings = 100, .warnings = true,               \
-        .max_memory_bytes = UINT64_C(2) << 30                                                      \
-    }
+    BANYAN_INIT_WITH(banyan_check_options, BANYAN_MEMBER(max_findings, 100),                       \
+                     BANYAN_MEMBER(warnings, true),                                                \
+                     BANYAN_MEMBER(max_memory_bytes, UINT64_C(2) << 30))
 
 typedef struct banyan_check_report banyan_check_report;
 

@@ -25,10 +25,7 @@ typedef struct banyan_checkpoint_options {
     void *progress_context;
 } banyan_checkpoint_options;
 
-#define BANYAN_CHECKPOINT_OPTIONS_INIT                                                             \
-    {                                                                                              \
-        .size = sizeof(banyan_checkpoint_options)                                                  \
-    }
+#define BANYAN_CHECKPOINT_OPTIONS_INIT BANYAN_INIT(banyan_checkpoint_options)
 
 /* ---- reading ---- */
 

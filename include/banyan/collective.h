@@ -33,18 +33,15 @@ typedef struct banyan_comm_options {
     DLDevice device;    /* where all buffers of its calls lie; not named: the host */
 } banyan_comm_options;
 
-#define BANYAN_COMM_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        .size = sizeof(banyan_comm_options), .workers = 1                                          \
-    }
+#define BANYAN_COMM_OPTIONS_INIT BANYAN_INIT_WITH(banyan_comm_options, BANYAN_MEMBER(workers, 1))
 
 /* Collective. `options` NULL: the defaults. */
 BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                             banyan_comm **comm);
 /* How the calls went that have ended: on a GPU BANYAN_OK, or the error of the first that failed, a
  * peer lost or late; whoever has synchronised the stream has it of all that were queued there. What
- * has failed stays so, and so do later calls that use the same plan, until banyan_comm_reset. On the
- * host, the world's state. Local; does not wait. */
+ * has failed stays so, and so do later calls that use the same plan, until banyan_comm_reset. On
+ * the host, the world's state. Local; does not wait. */
 BANYAN_API banyan_status banyan_comm_status(banyan_comm *comm);
 
 /* Make all its plans as they were at first (banyan_plan_reset), after a call on GPUs whose deadline
@@ -106,9 +103,7 @@ typedef struct banyan_algorithm_params {
 } banyan_algorithm_params;
 
 #define BANYAN_ALGORITHM_PARAMS_INIT                                                               \
-    {                                                                                              \
-        .size = sizeof(banyan_algorithm_params), .ranks = 2                                        \
-    }
+    BANYAN_INIT_WITH(banyan_algorithm_params, BANYAN_MEMBER(ranks, 2))
 
 typedef struct banyan_algorithm_info {
     const char *name; /* "allreduce_ring" */
@@ -154,9 +149,8 @@ typedef struct banyan_tune_options {
 } banyan_tune_options;
 
 #define BANYAN_TUNE_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        .size = sizeof(banyan_tune_options), .min_bytes = 8, .max_bytes = 64 << 20, .seconds = 60  \
-    }
+    BANYAN_INIT_WITH(banyan_tune_options, BANYAN_MEMBER(min_bytes, 8),                             \
+                     BANYAN_MEMBER(max_bytes, 64 << 20), BANYAN_MEMBER(seconds, 60))
 
 BANYAN_API banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options);
 /* Collective; rank 0 writes. */

@@ -89,10 +89,7 @@ typedef struct banyan_copy_options {
     DLDevice device;       /* where all tensors of its tasks lie; not named: the host */
 } banyan_copy_options;
 
-#define BANYAN_COPY_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        .size = sizeof(banyan_copy_options)                                                        \
-    }
+#define BANYAN_COPY_OPTIONS_INIT BANYAN_INIT(banyan_copy_options)
 
 /* What a service runs as one batch, checked on this rank: ids are unique a direction and peer,
  * tensors are sane, and the moves to oneself are paired. `sends` and `recvs` hold those to oneself

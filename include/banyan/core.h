@@ -71,6 +71,39 @@ typedef void (*banyan_log_fn)(banyan_log_level level, const char *message, void 
  * thread; `fn` may be called from Banyan's own threads. */
 BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
+/* ---- structs as values ---- */
+
+/* Options begin with their size, and BANYAN_…_INIT are their defaults, in C from C99 and in C++
+ * from C++11 on:
+ *
+ *     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+ *     options.workers = 4;
+ *
+ * Members that an _INIT does not name are 0. C++ has no compound literals and, before C++20, no
+ * designators: there an _INIT is an expression, which sets the members one by one. */
+#ifdef __cplusplus
+#define BANYAN_VALUE(type) type
+#define BANYAN_MEMBER(name, ...) banyan_init.name = __VA_ARGS__
+#define BANYAN_INIT_WITH(type, ...)                                                                \
+    ([]() -> type {                                                                                \
+        type banyan_init = type();                                                                 \
+        banyan_init.size = sizeof(type), __VA_ARGS__;                                              \
+        return banyan_init;                                                                        \
+    }())
+#define BANYAN_INIT(type) BANYAN_INIT_WITH(type, (void)0)
+#else
+#define BANYAN_VALUE(type) (type)
+#define BANYAN_MEMBER(name, ...) .name = __VA_ARGS__
+#define BANYAN_INIT_WITH(type, ...)                                                                \
+    {                                                                                              \
+        .size = sizeof(type), __VA_ARGS__                                                          \
+    }
+#define BANYAN_INIT(type)                                                                          \
+    {                                                                                              \
+        .size = sizeof(type)                                                                       \
+    }
+#endif
+
 /* ---- element types ---- */
 
 /* DLPack 1.1's codes for the 8-bit floats, which older dlpack.h headers lack. */
@@ -78,16 +111,16 @@ BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 #define BANYAN_DL_FLOAT8_E5M2 12U
 #define BANYAN_DL_FLOAT8_E8M0FNU 14U
 
-#define BANYAN_F32 ((DLDataType){kDLFloat, 32, 1})
-#define BANYAN_F16 ((DLDataType){kDLFloat, 16, 1})
-#define BANYAN_BF16 ((DLDataType){kDLBfloat, 16, 1})
-#define BANYAN_F8_E4M3 ((DLDataType){BANYAN_DL_FLOAT8_E4M3FN, 8, 1})
-#define BANYAN_F8_E5M2 ((DLDataType){BANYAN_DL_FLOAT8_E5M2, 8, 1})
-#define BANYAN_F8_E8M0 ((DLDataType){BANYAN_DL_FLOAT8_E8M0FNU, 8, 1})
-#define BANYAN_I32 ((DLDataType){kDLInt, 32, 1})
-#define BANYAN_I64 ((DLDataType){kDLInt, 64, 1})
-#define BANYAN_U8 ((DLDataType){kDLUInt, 8, 1})
-#define BANYAN_U32 ((DLDataType){kDLUInt, 32, 1})
+#define BANYAN_F32 (BANYAN_VALUE(DLDataType){kDLFloat, 32, 1})
+#define BANYAN_F16 (BANYAN_VALUE(DLDataType){kDLFloat, 16, 1})
+#define BANYAN_BF16 (BANYAN_VALUE(DLDataType){kDLBfloat, 16, 1})
+#define BANYAN_F8_E4M3 (BANYAN_VALUE(DLDataType){BANYAN_DL_FLOAT8_E4M3FN, 8, 1})
+#define BANYAN_F8_E5M2 (BANYAN_VALUE(DLDataType){BANYAN_DL_FLOAT8_E5M2, 8, 1})
+#define BANYAN_F8_E8M0 (BANYAN_VALUE(DLDataType){BANYAN_DL_FLOAT8_E8M0FNU, 8, 1})
+#define BANYAN_I32 (BANYAN_VALUE(DLDataType){kDLInt, 32, 1})
+#define BANYAN_I64 (BANYAN_VALUE(DLDataType){kDLInt, 64, 1})
+#define BANYAN_U8 (BANYAN_VALUE(DLDataType){kDLUInt, 8, 1})
+#define BANYAN_U32 (BANYAN_VALUE(DLDataType){kDLUInt, 32, 1})
 
 /* Bytes of one element; 0 for a type that does not fill whole bytes. Any thread. */
 BANYAN_API size_t banyan_dtype_bytes(DLDataType dtype);
@@ -112,8 +145,8 @@ BANYAN_API banyan_status banyan_reduce_op_parse(const char *name, banyan_reduce_
 /* ---- devices and streams ---- */
 
 /* Where memory lies and work is done. A device that is not named (type 0) is the host. */
-#define BANYAN_HOST ((DLDevice){kDLCPU, 0})
-#define BANYAN_CUDA(id) ((DLDevice){kDLCUDA, (id)})
+#define BANYAN_HOST (BANYAN_VALUE(DLDevice){kDLCPU, 0})
+#define BANYAN_CUDA(id) (BANYAN_VALUE(DLDevice){kDLCUDA, (id)})
 
 /* Calls that run something take a stream. On the host it is NULL, and they return when this rank's
  * part is done. On a GPU it is a CUDA stream (cudaStream_t; NULL: the default one): the work begins

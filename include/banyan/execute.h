@@ -37,9 +37,7 @@ typedef struct banyan_executor_options {
 } banyan_executor_options;
 
 #define BANYAN_EXECUTOR_OPTIONS_INIT                                                               \
-    {                                                                                              \
-        .size = sizeof(banyan_executor_options), .workers = 1                                      \
-    }
+    BANYAN_INIT_WITH(banyan_executor_options, BANYAN_MEMBER(workers, 1))
 
 /* Collective. `options` NULL: the defaults. All ranks must be of one node (UNSUPPORTED). On GPUs at
  * most 16 ranks; UNSUPPORTED also says what this build or machine lacks for them. */
@@ -59,10 +57,7 @@ typedef struct banyan_load_options {
     const banyan_memory *input, *output;
 } banyan_load_options;
 
-#define BANYAN_LOAD_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        .size = sizeof(banyan_load_options)                                                        \
-    }
+#define BANYAN_LOAD_OPTIONS_INIT BANYAN_INIT(banyan_load_options)
 
 /* Make a plan ready to run: scratch and counters taken, peers' addresses found. Collective: the
  * same plan and sizes on every rank, or MISMATCH. The plan may be destroyed afterwards. Errors:

@@ -61,10 +61,7 @@ typedef struct banyan_forecast_options {
     bool steps; /* keep when each move began and ended: for the critical path and the trace */
 } banyan_forecast_options;
 
-#define BANYAN_FORECAST_OPTIONS_INIT                                                               \
-    {                                                                                              \
-        .size = sizeof(banyan_forecast_options)                                                    \
-    }
+#define BANYAN_FORECAST_OPTIONS_INIT BANYAN_INIT(banyan_forecast_options)
 
 typedef struct banyan_forecast {
     double seconds;

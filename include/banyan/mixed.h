@@ -107,11 +107,10 @@ typedef struct banyan_mixed_options {
 } banyan_mixed_options;
 
 #define BANYAN_MIXED_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        .size = sizeof(banyan_mixed_options), .dtype = BANYAN_BF16, .min_block_size = 256,         \
-        .min_num_steps = 4, .ib_enable_ibgda = true, .should_init_nvshmem = true,                  \
-        .use_autotune = true                                                                       \
-    }
+    BANYAN_INIT_WITH(banyan_mixed_options, BANYAN_MEMBER(dtype, {kDLBfloat, 16, 1}),               \
+                     BANYAN_MEMBER(min_block_size, 256), BANYAN_MEMBER(min_num_steps, 4),          \
+                     BANYAN_MEMBER(ib_enable_ibgda, true),                                         \
+                     BANYAN_MEMBER(should_init_nvshmem, true), BANYAN_MEMBER(use_autotune, true))
 
 /* ---- opening ---- */
 

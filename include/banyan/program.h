@@ -98,11 +98,11 @@ typedef struct banyan_program_options {
 } banyan_program_options;
 
 #define BANYAN_PROGRAM_OPTIONS_INIT                                                                \
-    {                                                                                              \
-        .size = sizeof(banyan_program_options), .instances = 1, .fuse = true,                      \
-        .requested_sync = true, .auto_sync = true, .threads_per_block = 1024,                      \
-        .buffer_alignment = 16, .max_message_bytes = UINT64_MAX                                    \
-    }
+    BANYAN_INIT_WITH(banyan_program_options, BANYAN_MEMBER(instances, 1),                          \
+                     BANYAN_MEMBER(fuse, true), BANYAN_MEMBER(requested_sync, true),               \
+                     BANYAN_MEMBER(auto_sync, true), BANYAN_MEMBER(threads_per_block, 1024),       \
+                     BANYAN_MEMBER(buffer_alignment, 16),                                          \
+                     BANYAN_MEMBER(max_message_bytes, UINT64_MAX))
 
 /* Begin a program of `ranks` ranks. `options` NULL: the defaults. Errors: INVALID, NO_MEMORY. */
 BANYAN_API banyan_status banyan_program_create(const char *name,
@@ -132,7 +132,7 @@ typedef struct banyan_chunk {
 } banyan_chunk;
 
 /* For a reduction without a destination of its own: its first local source is the destination. */
-#define BANYAN_IN_SOURCE ((banyan_chunk){.rank = -1})
+#define BANYAN_IN_SOURCE (BANYAN_VALUE(banyan_chunk){-1, BANYAN_INPUT, 0, 0})
 
 /* [start, stop) of a rank's input or output. */
 BANYAN_API banyan_chunk banyan_input(banyan_program *program, int rank, uint64_t start,
@@ -158,8 +158,8 @@ typedef struct banyan_by {
     const banyan_group *group;
 } banyan_by;
 
-#define BANYAN_TB(number) ((banyan_by){(number), NULL})
-#define BANYAN_TB_GROUP(group) ((banyan_by){-1, (group)})
+#define BANYAN_TB(number) (BANYAN_VALUE(banyan_by){(number), NULL})
+#define BANYAN_TB_GROUP(group) (BANYAN_VALUE(banyan_by){-1, (group)})
 
 /* Synchronisation of the threads of a thread block around an operation. */
 typedef enum banyan_sync {

@@ -43,10 +43,7 @@ typedef struct banyan_reshard_options {
     const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
 } banyan_reshard_options;
 
-#define BANYAN_RESHARD_OPTIONS_INIT                                                                \
-    {                                                                                              \
-        .size = sizeof(banyan_reshard_options)                                                     \
-    }
+#define BANYAN_RESHARD_OPTIONS_INIT BANYAN_INIT(banyan_reshard_options)
 
 typedef struct banyan_reshard_plan banyan_reshard_plan;
 

@@ -51,9 +51,8 @@ typedef struct banyan_simulate_options {
 } banyan_simulate_options;
 
 #define BANYAN_SIMULATE_OPTIONS_INIT                                                               \
-    {                                                                                              \
-        .size = sizeof(banyan_simulate_options), .message_bytes = 1 << 20, .elem_bytes = 4         \
-    }
+    BANYAN_INIT_WITH(banyan_simulate_options, BANYAN_MEMBER(message_bytes, 1 << 20),               \
+                     BANYAN_MEMBER(elem_bytes, 4))
 
 /* Run the plan once on the topology, rank i on processor i. `options` NULL: the defaults. The plan
  * and the topology must outlive the result. The same arguments give the same result. Errors:
@@ -140,10 +139,7 @@ typedef struct banyan_moves_options {
     double grain;
 } banyan_moves_options;
 
-#define BANYAN_MOVES_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        .size = sizeof(banyan_moves_options)                                                       \
-    }
+#define BANYAN_MOVES_OPTIONS_INIT BANYAN_INIT(banyan_moves_options)
 
 /* Simulate the moves on the topology, rank i on processor i: links, memories and thread blocks are
  * shared as for a plan. `what` is in the steps' place of an operation's name, the lane in that of

@@ -31,10 +31,7 @@ typedef struct banyan_cast_options {
     size_t name_count;          /* 0: all */
 } banyan_cast_options;
 
-#define BANYAN_CAST_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        .size = sizeof(banyan_cast_options)                                                        \
-    }
+#define BANYAN_CAST_OPTIONS_INIT BANYAN_INIT(banyan_cast_options)
 
 /* A transform that casts each tensor whose two types differ and are of the three: to nearest even,
  * infinities kept, NaN made quiet. `options` NULL: the defaults; they are copied. Local. */
@@ -80,10 +77,7 @@ typedef struct banyan_mxfp8_options {
     void *accepts_context;
 } banyan_mxfp8_options;
 
-#define BANYAN_MXFP8_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        .size = sizeof(banyan_mxfp8_options)                                                       \
-    }
+#define BANYAN_MXFP8_OPTIONS_INIT BANYAN_INIT(banyan_mxfp8_options)
 
 /* A transform that quantizes tensors on their way from a source in F32, F16 or BF16 to a
  * destination in F8_E4M3, and reads them back from F8_E4M3 into one of the three.

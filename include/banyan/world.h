@@ -41,9 +41,7 @@ typedef struct banyan_world_options {
 } banyan_world_options;
 
 #define BANYAN_WORLD_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        .size = sizeof(banyan_world_options), .rank = -1, .world_size = -1                         \
-    }
+    BANYAN_INIT_WITH(banyan_world_options, BANYAN_MEMBER(rank, -1), BANYAN_MEMBER(world_size, -1))
 
 /* Make an id for a new job. Every rank, in this process or others, then opens its world with it.
  * The calling process answers the ranks' first question, from a thread of its own, until all have
