@@ -150,8 +150,9 @@ BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
 BANYAN_API banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops,
                                                 size_t room, size_t *count);
 /* The modes that can run the operation now, without AUTO. NCCL's are among them where all ranks
- * found its library. It is started by autotuning, else by the first run of one of them; when it
- * fails to start they are not valid any more. Local. */
+ * found its library. Whether it starts is known when it is started, by autotuning, else by the
+ * first run of one of them: a context that was not tuned has them until then. When NCCL fails to
+ * start they are not valid any more. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_op op,
                                                   banyan_mixed_mode *modes, size_t room,
                                                   size_t *count);
