@@ -54,6 +54,8 @@ typedef struct mixed_shape {
     uint32_t blocks, threads;
     bool early;
 } mixed_shape;
+mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
+                           uint32_t threads);
 banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
                            void *args, CUstream stream);
 /* What a receive buffer needs for launches of `most_bytes`. */

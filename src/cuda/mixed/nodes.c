@@ -179,7 +179,7 @@ static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, u
     uint32_t most = at_once < engine->most_blocks ? at_once : engine->most_blocks;
     uint64_t tiles = (cell_bytes + tile_bytes - 1) / tile_bytes;
     uint32_t blocks = tiles < most ? (uint32_t)tiles : most;
-    return (mixed_shape){blocks, threads, engine->launches_early && 2 * blocks <= at_once};
+    return mixed_shape_of(engine, kernel, blocks, threads);
 }
 
 static banyan_status run_part(const cuda_mixed *engine, const nodes_call *call, CUstream stream)

@@ -122,6 +122,14 @@ uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uin
     return blocks > 0 ? blocks : 1;
 }
 
+/* Two launches that overlap have to run at once. */
+mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
+                           uint32_t threads)
+{
+    uint32_t at_once = mixed_blocks_at_once(engine, kernel, threads);
+    return (mixed_shape){blocks, threads, engine->launches_early && 2 * blocks <= at_once};
+}
+
 /* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
  * added when each thread of it has min_num_steps of them; when there are no more, blocks grow. */
 static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t units,
@@ -138,9 +146,7 @@ static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, u
     while (blocks == most && blocks * threads < units && threads * 2 <= engine->most_threads &&
            mixed_blocks_at_once(engine, kernel, threads * 2) >= blocks)
         threads *= 2;
-    return (mixed_shape){(uint32_t)blocks, threads,
-                         engine->launches_early &&
-                             2 * blocks <= mixed_blocks_at_once(engine, kernel, threads)};
+    return mixed_shape_of(engine, kernel, (uint32_t)blocks, threads);
 }
 
 /* ---- launching ---- */
