@@ -48,6 +48,22 @@ static inline void gpu_case_replay(mixed_case *c, const mixed_one *call, void *g
     case_check(c, call);
 }
 
+/* After a run of each: what is opened when first needed is. */
+static inline void gpu_case_capture_all(mixed_case *c, const mixed_one *calls, void **graphs,
+                                        size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        case_run(c, &calls[i]);
+        graphs[i] = gpu_case_capture(c, &calls[i]);
+    }
+}
+
+static inline void gpu_case_forget_all(const mixed_case *c, void *const *graphs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        gpu_graph_destroy(c->device, graphs[i]);
+}
+
 /* `plays` times one of the graphs, or another call of up to `elems_most` elements. */
 static inline void gpu_case_play(mixed_case *c, random_state *random, const mixed_one *calls,
                                  void *const *graphs, size_t count, int plays, uint64_t elems_most)

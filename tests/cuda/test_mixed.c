@@ -113,14 +113,11 @@ static void run_graphs(banyan_world *world, void *context)
     void *graphs[GRAPHS];
     mixed_case c;
     enter(&c, world, &of->sizes, BANYAN_BF16);
-    for (int i = 0; i < GRAPHS; i++) {
-        calls[i] = draw_call(&c, &random, ELEMS_MOST / 2);
-        case_run(&c, &calls[i]); /* what is opened when first needed is */
-        graphs[i] = gpu_case_capture(&c, &calls[i]);
-    }
-    gpu_case_play(&c, &random, calls, graphs, GRAPHS, of->calls, ELEMS_MOST / 2);
     for (int i = 0; i < GRAPHS; i++)
-        gpu_graph_destroy(c.device, graphs[i]);
+        calls[i] = draw_call(&c, &random, ELEMS_MOST / 2);
+    gpu_case_capture_all(&c, calls, graphs, GRAPHS);
+    gpu_case_play(&c, &random, calls, graphs, GRAPHS, of->calls, ELEMS_MOST / 2);
+    gpu_case_forget_all(&c, graphs, GRAPHS);
     gpu_case_close(&c);
 }
 

@@ -205,9 +205,8 @@ static void run_graphs(banyan_world *world, void *context)
     for (int i = 0; i < GRAPHS; i++) {
         calls[i] = (mixed_one){.op = ops[i], .mode = modes[i], .kind = DATA_RANDOM};
         draw_size(&random, ELEMS_MOST / 4, &calls[i]);
-        case_run(&c, &calls[i]);
-        graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
+    gpu_case_capture_all(&c, calls, graphs, GRAPHS);
     for (int round = 0; round < 3; round++) {
         uint64_t before = accesses(world);
         gpu_case_play(&c, &random, calls, graphs, GRAPHS, 20, ELEMS_MOST / 4);
@@ -217,8 +216,7 @@ static void run_graphs(banyan_world *world, void *context)
         CHECK_OK(banyan_mixed_resume(c.mixed, NULL));
         gpu_case_play(&c, &random, calls, graphs, GRAPHS, 20, ELEMS_MOST / 4);
     }
-    for (int i = 0; i < GRAPHS; i++)
-        gpu_graph_destroy(c.device, graphs[i]);
+    gpu_case_forget_all(&c, graphs, GRAPHS);
     gpu_case_close(&c);
 }
 

@@ -109,12 +109,10 @@ static void run_graphs(banyan_world *world, void *context)
                                .mode = by_multicast(BANYAN_MIXED_FEWEST_WAITS + i),
                                .kind = DATA_RANDOM};
         draw_size(&random, ELEMS_MOST, &calls[i]);
-        case_run(&c, &calls[i]);
-        graphs[i] = gpu_case_capture(&c, &calls[i]);
     }
+    gpu_case_capture_all(&c, calls, graphs, GRAPHS);
     gpu_case_play(&c, &random, calls, graphs, GRAPHS, of->calls, ELEMS_MOST);
-    for (int i = 0; i < GRAPHS; i++)
-        gpu_graph_destroy(c.device, graphs[i]);
+    gpu_case_forget_all(&c, graphs, GRAPHS);
     gpu_case_close(&c);
 }
 

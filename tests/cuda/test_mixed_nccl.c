@@ -23,12 +23,15 @@ static const char prefers_nccl[] =
     "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"world\", \"ns\": 5},"
     "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"two_nccl\", \"ns\": 4}]}";
 
-static banyan_mixed_options two_by_two(void)
+/* With a table, or none; or with one that is measured. */
+static void open_case(mixed_case *c, banyan_world *world, const char *table, bool tunes)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
     banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
     options.max_bytes = 1024;
-    return options;
+    options.autotune = table;
+    options.use_autotune = tunes;
+    gpu_case_open(c, world, options, ELEMS);
 }
 
 static bool has_nccl_modes(const mixed_case *c)
@@ -89,7 +92,7 @@ static void fail_when_named(banyan_world *world, void *context)
 {
     mixed_one call = call_of(*(const banyan_mixed_mode *)context);
     mixed_case c;
-    gpu_case_open(&c, world, two_by_two(), ELEMS);
+    open_case(&c, world, NULL, false);
     CHECK(has_nccl_modes(&c));
     CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_SYSTEM, "NCCL does not start");
     CHECK(strstr(banyan_last_error(), "the emulated network"), "%s", banyan_last_error());
@@ -101,10 +104,8 @@ static void fail_when_named(banyan_world *world, void *context)
 static void fail_when_chosen(banyan_world *world, void *context)
 {
     mixed_one call = call_of(BANYAN_MIXED_AUTO);
-    banyan_mixed_options options = two_by_two();
     mixed_case c;
-    options.autotune = context;
-    gpu_case_open(&c, world, options, ELEMS);
+    open_case(&c, world, context, false);
     check_choice(&c, BANYAN_MIXED_TWO_NCCL);
     case_run(&c, &call);
     check_choice(&c, BANYAN_MIXED_WORLD);
@@ -114,12 +115,10 @@ static void fail_when_chosen(banyan_world *world, void *context)
 
 static void fail_when_tuned(banyan_world *world, void *context)
 {
-    banyan_mixed_options options = two_by_two();
     banyan_mixed_timing timing;
     mixed_case c;
     (void)context;
-    options.use_autotune = true;
-    gpu_case_open(&c, world, options, ELEMS);
+    open_case(&c, world, NULL, true);
     for (size_t i = 0; banyan_mixed_timing_at(c.mixed, i, &timing) == BANYAN_OK; i++)
         CHECK(timing.mode < BANYAN_MIXED_WORLD_NCCL);
     check_without(&c);
@@ -151,10 +150,8 @@ static void one_that_does_not_start_costs_its_modes_alone(void **state)
 static void start_when_chosen(banyan_world *world, void *context)
 {
     mixed_one call = call_of(BANYAN_MIXED_AUTO);
-    banyan_mixed_options options = two_by_two();
     mixed_case c;
-    options.autotune = context;
-    gpu_case_open(&c, world, options, ELEMS);
+    open_case(&c, world, context, false);
     if (has_nccl_modes(&c)) {
         void *graph = gpu_case_capture(&c, &call); /* it starts while a graph is captured */
         check_choice(&c, BANYAN_MIXED_TWO_NCCL);
@@ -182,7 +179,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     mixed_one call = call_of(*(const banyan_mixed_mode *)context);
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
     mixed_case c;
-    gpu_case_open(&c, world, two_by_two(), ELEMS);
+    open_case(&c, world, NULL, false);
     if (!has_nccl_modes(&c))
         _exit(77);
     case_run(&c, &call);
