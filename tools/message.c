@@ -37,6 +37,22 @@ banyan_status message_fit(const banyan_plan *plan, size_t elem_bytes, uint64_t w
     return BANYAN_OK;
 }
 
+banyan_status message_fit_range(const banyan_plan *plan, size_t elem_bytes, uint64_t low,
+                                uint64_t high, int factor, message fitting[MESSAGES_MOST],
+                                size_t *count)
+{
+    size_t made = 0;
+    bool last = false;
+    for (uint64_t wanted = low; !last && made < MESSAGES_MOST; wanted *= (uint64_t)factor) {
+        TRY(message_fit(plan, elem_bytes, wanted, &fitting[made]));
+        bool again = made > 0 && fitting[made].message_bytes == fitting[made - 1].message_bytes;
+        made += again ? 0 : 1;
+        last = wanted > high / (uint64_t)factor;
+    }
+    *count = made;
+    return BANYAN_OK;
+}
+
 double message_bus_factor(const banyan_plan_info *info)
 {
     double ranks = info->ranks;

@@ -14,6 +14,15 @@ typedef struct message {
 banyan_status message_fit(const banyan_plan *plan, size_t elem_bytes, uint64_t wanted,
                           message *fitting);
 
+/* 2^0 to 2^50 in the smallest steps: more than anybody waits for. */
+#define MESSAGES_MOST 64
+
+/* From `low` to `high`, at least one, each `factor` times the one before, as message_fit makes
+ * them. Sizes that come to the same message are there once. */
+banyan_status message_fit_range(const banyan_plan *plan, size_t elem_bytes, uint64_t low,
+                                uint64_t high, int factor, message fitting[MESSAGES_MOST],
+                                size_t *count);
+
 /* Of the data that a collective must move, how much goes over a rank's link: what makes figures of
  * different collectives and numbers of ranks comparable with a link's bandwidth. */
 double message_bus_factor(const banyan_plan_info *info);

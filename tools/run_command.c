@@ -18,8 +18,6 @@
 
 #define WHO "banyan run"
 #define DTYPE_DEFAULT "f32"
-/* 2^0 to 2^50 in the smallest steps: more than anybody waits for. */
-#define SIZES_COUNT_MOST 64
 
 struct arguments {
     run_job job;
@@ -29,27 +27,17 @@ struct arguments {
     int step_factor;
 };
 
-/* ---- sizes ---- */
-
-/* Sizes that come to the same message are run once. */
 static banyan_status make_sizes(const struct arguments *given, run_job *job)
 {
-    for (uint64_t wanted = given->range[0];
-         wanted <= given->range[1] && job->size_count < SIZES_COUNT_MOST;
-         wanted *= (uint64_t)given->step_factor) {
-        run_size *size = &job->sizes[job->size_count];
-        message fitting;
-        TRY(message_fit(job->plan, job->data.elem_bytes, wanted, &fitting));
-        *size = (run_size){.message_bytes = fitting.message_bytes,
-                           .bytes = fitting.bytes,
-                           .in_bounds = fitting.in_bounds};
-        bool again = job->size_count > 0 && size->message_bytes == size[-1].message_bytes;
-        job->size_count += again ? 0 : 1;
-    }
+    message fitting[MESSAGES_MOST];
+    TRY(message_fit_range(job->plan, job->data.elem_bytes, given->range[0], given->range[1],
+                          given->step_factor, fitting, &job->size_count));
+    for (size_t i = 0; i < job->size_count; i++)
+        job->sizes[i] = (run_size){.message_bytes = fitting[i].message_bytes,
+                                   .bytes = fitting[i].bytes,
+                                   .in_bounds = fitting[i].in_bounds};
     return BANYAN_OK;
 }
-
-/* ---- running ---- */
 
 /* 1 when an element was wrong. */
 static int tell_wrong(const run_job *job)
@@ -87,7 +75,7 @@ static int run_with_memory(const struct arguments *given, run_job *job)
 
 static int run_with_failure(const struct arguments *given, run_job *job)
 {
-    size_t bytes = SIZES_COUNT_MOST * sizeof *job->sizes;
+    size_t bytes = MESSAGES_MOST * sizeof *job->sizes;
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int code = 1;
     job->failed = failure_create();

@@ -292,6 +292,19 @@ static banyan_status run_size_whole(const struct rank_run *run, run_size *size)
     return BANYAN_OK;
 }
 
+/* Whatever a run would be refused for is known before the first line is printed. The cuts of the
+ * shortest messages, whose turn is next, are made last. */
+static banyan_status try_sizes(const struct rank_run *run)
+{
+    for (size_t i = run->job->size_count; i-- > 0;) {
+        const run_size *size = &run->job->sizes[i];
+        struct buffers with;
+        TRY(find_buffers(run, size, &with));
+        TRY(run_once(run, size, &with));
+    }
+    return BANYAN_OK;
+}
+
 /* One more run of each size is recorded. */
 static banyan_status trace(const struct rank_run *run)
 {
@@ -310,6 +323,8 @@ static banyan_status run_all(struct rank_run *run)
 {
     const run_job *job = run->job;
     TRY(prepare(run));
+    if (!job->json)
+        TRY(try_sizes(run));
     if (run->rank == 0 && !job->json)
         run_report_head(job);
     for (size_t i = 0; i < job->size_count; i++)

@@ -28,41 +28,40 @@ struct arguments {
     bool json;
 };
 
-/* One size after another; the longest one's steps are kept, for the path and the trace. */
-static banyan_status simulate_sizes(const struct arguments *given, simulate_report *report)
+static banyan_status simulate_size(const simulate_report *report, size_t elem_bytes,
+                                   const message *size, bool steps, banyan_simulation **simulation)
 {
-    banyan_simulation *simulation = NULL;
-    DLDataType dtype;
-    TRY(banyan_dtype_parse(given->dtype_name, &dtype));
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
-    options.elem_bytes = banyan_dtype_bytes(dtype);
-    uint64_t before = UINT64_MAX;
-    for (uint64_t wanted = given->range[0]; wanted <= given->range[1];
-         wanted *= (uint64_t)given->step_factor) {
-        message size;
-        TRY(message_fit(report->plan, options.elem_bytes, wanted, &size));
-        if (size.message_bytes == before)
-            continue;
-        before = size.message_bytes;
-        options.message_bytes = size.message_bytes;
-        options.steps = wanted > given->range[1] / (uint64_t)given->step_factor;
-        TRY(banyan_plan_simulate(report->plan, report->topology, &options, &simulation));
-        simulate_report_size(report, &size, simulation);
-        if (options.steps) {
-            report->last = simulation;
-            return BANYAN_OK;
-        }
-        banyan_simulation_destroy(simulation);
-    }
-    return BANYAN_OK;
+    options.message_bytes = size->message_bytes;
+    options.elem_bytes = elem_bytes;
+    options.steps = steps;
+    return banyan_plan_simulate(report->plan, report->topology, &options, simulation);
 }
 
+/* What refuses a size refuses the longest: with its steps, which the path and the trace are of, it
+ * is simulated before the first line is printed. */
 static banyan_status simulate(const struct arguments *given, simulate_report *report)
 {
-    TRY(simulate_sizes(given, report));
-    simulate_report_end(report);
+    DLDataType dtype;
+    message sizes[MESSAGES_MOST];
+    size_t count;
+    TRY(banyan_dtype_parse(given->dtype_name, &dtype));
+    size_t elem_bytes = banyan_dtype_bytes(dtype);
+    TRY(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
+                          given->step_factor, sizes, &count));
+    const message *longest = &sizes[count - 1];
+    TRY(simulate_size(report, elem_bytes, longest, true, &report->last));
     if (given->trace_path)
         TRY(banyan_simulation_write_trace(report->last, given->trace_path));
+    simulate_report_begin(report);
+    for (const message *size = sizes; size < longest; size++) {
+        banyan_simulation *simulation;
+        TRY(simulate_size(report, elem_bytes, size, false, &simulation));
+        simulate_report_size(report, size, simulation);
+        banyan_simulation_destroy(simulation);
+    }
+    simulate_report_size(report, longest, report->last);
+    simulate_report_end(report);
     return BANYAN_OK;
 }
 
@@ -88,7 +87,6 @@ static int run(const struct arguments *given)
         status = compile_or_read(given, topology, &plan);
     if (status == BANYAN_OK) {
         simulate_report report = {.plan = plan, .topology = topology, .json = given->json};
-        simulate_report_begin(&report);
         status = simulate(given, &report);
         simulate_report_free(&report);
     }

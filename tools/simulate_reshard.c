@@ -18,13 +18,19 @@ static const char *const services[] = {
     [BANYAN_SERVICE_DIRECT] = "direct", [BANYAN_SERVICE_PIPELINE] = "pipeline"};
 #define SERVICES (sizeof services / sizeof services[0])
 
+/* What is known of a service before anything is printed. */
+typedef struct outcome {
+    banyan_forecast forecast;
+    banyan_simulation *simulation; /* NULL: not asked for */
+} outcome;
+
 typedef struct job {
     simulate_reshard_arguments *given;
     banyan_topology *topology;
     banyan_traffic *traffic;
     char title[JOB_SPEC_TITLE_BYTES];
     progress bar;
-    json_t *forecasts;
+    outcome outcomes[SERVICES];
 } job;
 
 const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
@@ -98,10 +104,10 @@ static void print_traffic(const job *of)
     printf(", receives up to %s\n", text_bytes(info.most_received, texts[4]));
 }
 
-static void print_forecast(const job *of, banyan_service_kind service,
-                           const banyan_forecast *forecast, const banyan_simulation *simulation)
+static void print_forecast(const job *of, size_t service)
 {
     banyan_traffic_info info = banyan_traffic_describe(of->traffic);
+    const banyan_forecast *forecast = &of->outcomes[service].forecast;
     char text[TEXT_NUMBER_BYTES], slots[TEXT_NUMBER_BYTES];
     double gb = (double)(info.bytes + info.local_bytes) / 1e9;
     printf("\n%-10s%s, %.1f GB/s of all ranks; rank %d is the last", services[service],
@@ -112,35 +118,51 @@ static void print_forecast(const job *of, banyan_service_kind service,
                text_count(forecast->batches, text), (size_t)forecast->rounds,
                text_bytes(forecast->slot_bytes, slots));
     printf("\n");
-    simulate_report_links(simulation);
-    simulate_report_path(simulation);
+    simulate_report_links(of->outcomes[service].simulation);
+    simulate_report_path(of->outcomes[service].simulation);
 }
 
-static banyan_status keep_forecast(job *of, banyan_service_kind service,
-                                   const banyan_forecast *forecast,
-                                   const banyan_simulation *simulation)
+static void print_table(const job *of)
 {
-    json_t *entry = json_pack(
-        "{s:s, s:f, s:i, s:I, s:I, s:I, s:o, s:o}", "service", services[service], "seconds",
-        forecast->seconds, "critical_rank", forecast->critical_rank, "batches",
-        (json_int_t)forecast->batches, "rounds", (json_int_t)forecast->rounds, "slot_bytes",
-        (json_int_t)forecast->slot_bytes, "links", simulate_report_links_json(simulation),
-        "critical_path", simulate_report_path_json(simulation));
-    if (entry && json_array_append_new(of->forecasts, entry) == 0)
-        return BANYAN_OK;
-    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for the report");
+    print_traffic(of);
+    for (size_t service = 0; service < SERVICES; service++) {
+        if (of->outcomes[service].simulation)
+            print_forecast(of, service);
+    }
+}
+
+static json_t *forecasts_json(const job *of)
+{
+    json_t *list = json_array();
+    for (size_t service = 0; service < SERVICES; service++) {
+        const banyan_forecast *forecast = &of->outcomes[service].forecast;
+        const banyan_simulation *simulation = of->outcomes[service].simulation;
+        if (!simulation)
+            continue;
+        json_t *entry = json_pack(
+            "{s:s, s:f, s:i, s:I, s:I, s:I, s:o, s:o}", "service", services[service], "seconds",
+            forecast->seconds, "critical_rank", forecast->critical_rank, "batches",
+            (json_int_t)forecast->batches, "rounds", (json_int_t)forecast->rounds, "slot_bytes",
+            (json_int_t)forecast->slot_bytes, "links", simulate_report_links_json(simulation),
+            "critical_path", simulate_report_path_json(simulation));
+        if (json_array_append_new(list, entry) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
 }
 
 static banyan_status print_json(const job *of)
 {
     banyan_traffic_info info = banyan_traffic_describe(of->traffic);
     json_t *object =
-        json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "title", of->title,
+        json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "title", of->title,
                   "topology", banyan_topology_describe(of->topology).name, "ranks", info.ranks,
                   "transfers", (json_int_t)info.transfers, "bytes", (json_int_t)info.bytes,
                   "local_bytes", (json_int_t)info.local_bytes, "pairs", (json_int_t)info.pairs,
                   "most_sent", (json_int_t)info.most_sent, "most_received",
-                  (json_int_t)info.most_received, "forecasts", of->forecasts);
+                  (json_int_t)info.most_received, "forecasts", forecasts_json(of));
     bool printed =
         object && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(object);
@@ -154,22 +176,15 @@ static banyan_status forecast_one(job *of, banyan_service_kind service)
 {
     const simulate_reshard_arguments *given = of->given;
     banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
-    banyan_simulation *simulation;
-    banyan_forecast forecast;
+    outcome *made = &of->outcomes[service];
     options.service = service;
     options.slot_bytes = given->slot_bytes;
     options.optimal_rounds = given->optimal_rounds;
     options.steps = true;
-    TRY(banyan_traffic_simulate(of->traffic, of->topology, &options, &forecast, &simulation));
-    banyan_status status = BANYAN_OK;
-    if (given->json)
-        status = keep_forecast(of, service, &forecast, simulation);
-    else
-        print_forecast(of, service, &forecast, simulation);
-    if (status == BANYAN_OK && given->trace_path)
-        status = banyan_simulation_write_trace(simulation, given->trace_path);
-    banyan_simulation_destroy(simulation);
-    return status;
+    TRY(banyan_traffic_simulate(of->traffic, of->topology, &options, &made->forecast,
+                                &made->simulation));
+    return given->trace_path ? banyan_simulation_write_trace(made->simulation, given->trace_path)
+                             : BANYAN_OK;
 }
 
 static banyan_status run(job *of)
@@ -177,15 +192,14 @@ static banyan_status run(job *of)
     const simulate_reshard_arguments *given = of->given;
     TRY(banyan_topology_read(given->topology_name, &of->topology));
     TRY(given->is_case ? plan_case(of) : plan_model(of));
-    if (given->json)
-        of->forecasts = json_array();
-    else
-        print_traffic(of);
     for (size_t service = 0; service < SERVICES; service++) {
         if (!given->service || strcmp(given->service, services[service]) == 0)
             TRY(forecast_one(of, (banyan_service_kind)service));
     }
-    return given->json ? print_json(of) : BANYAN_OK;
+    if (given->json)
+        return print_json(of);
+    print_table(of);
+    return BANYAN_OK;
 }
 
 int simulate_reshard(simulate_reshard_arguments *given)
@@ -198,7 +212,8 @@ int simulate_reshard(simulate_reshard_arguments *given)
     banyan_status status = run(&of);
     if (status != BANYAN_OK)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
-    json_decref(of.forecasts);
+    for (size_t service = 0; service < SERVICES; service++)
+        banyan_simulation_destroy(of.outcomes[service].simulation);
     banyan_traffic_destroy(of.traffic);
     banyan_topology_destroy(of.topology);
     job_spec_free(&given->spec);

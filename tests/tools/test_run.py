@@ -203,6 +203,15 @@ class Run(CollectiveCase):
                 ([broken], "gpus[1].threadblocks[0].ops[0]", 1),
                 ([path, "--dtype", "f64"], "F64", 1)]:
             self.assert_refused(self.banyan("run", *words, "--json"), "banyan run", part, code)
+            self.assert_refused(self.banyan("run", *words), "banyan run", part, code)
+
+    def test_a_plan_that_is_refused_at_some_sizes_is_refused_before_the_first(self):
+        plan = self.plan("allreduce_packets", 3) | {"buffer_alignment": 2}
+        path = self.write(plan)
+        self.assert_refused(self.banyan("run", path, "--size", "1K"), "banyan run", "aligns to 2 bytes")
+        fits, longer = ("run", path, "--dtype", "bf16", "--size", "13"), ("--size", "13:26")
+        self.assertRegex(self.succeed(*fits), r"\n +12 +6 ")
+        self.assert_refused(self.banyan(*fits, *longer), "banyan run", "its packets begin at byte")
 
     @unittest.skipUnless(PLANS.is_dir(), f"there is no {PLANS}")
     def test_every_whole_collective_of_the_formats_own_language_is_right(self):

@@ -32,7 +32,7 @@ class Command(unittest.TestCase):
 
     def refused(self, part, *arguments, code=1):
         done = run(*arguments)
-        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
         self.assertIn(part, done.stderr)
 
 
@@ -106,6 +106,31 @@ class Simulate(Command):
         wrong.write_text('{"name": "wrong", "kinds": {}, "processors": [{"name": "p", "kind": "k"}]}')
         self.refused(f"{wrong}: processors[0] is of a kind \"k\"", "simulate", plan, "-t", wrong)
         self.refused("cannot write /nowhere/trace", "simulate", plan, "-t", "h200x8", "--trace", "/nowhere/trace")
+        self.refused('"f4" names no element type', "simulate", plan, "-t", "h200x8", "--dtype", "f4")
+        self.refused("naming /dev/full", "simulate", plan, "-t", "h200x8", "--trace", "/dev/full")
+
+    def test_a_plan_that_is_refused_at_some_sizes_is_refused_before_the_first(self):
+        path = self.emit("allreduce_ring", 4)
+        plan = json.loads(path.read_text())
+        short = plan | {"buffer_alignment": 2}
+        path.write_text(json.dumps(short))
+        self.refused("aligns to 2 bytes", "simulate", path, "-t", "h200x4")
+        self.printed("simulate", path, "-t", "h200x4", "--dtype", "bf16")
+        plan["gpus"][1]["threadblocks"][0]["ops"] = [op for op in plan["gpus"][1]["threadblocks"][0]["ops"]
+                                                     if op["name"] != "signal"]
+        path.write_text(json.dumps(plan))
+        self.refused("hangs", "simulate", path, "-t", "h200x4")
+
+    def test_sizes_that_come_to_one_message_are_simulated_once(self):
+        plan = self.emit("allreduce_ring", 4)
+        sizes = [size["bytes"] for size in
+                 json.loads(self.printed("simulate", plan, "-t", "h200x4", "--size", "1:9", "--json"))["sizes"]]
+        self.assertEqual(sizes, [4, 8])
+        self.assertEqual(len(self.printed("simulate", plan, "-t", "h200x4", "--size", "1:2").splitlines()),
+                         len(self.printed("simulate", plan, "-t", "h200x4", "--size", "1").splitlines()))
+        far = json.loads(self.printed("simulate", plan, "-t", "h200x4", "--size", "16:16384G",
+                                      "--step-factor", 1 << 20, "--json"))["sizes"]
+        self.assertEqual([size["bytes"] for size in far], [1 << 4, 1 << 24, 1 << 44])
 
 
 class Reshard(Command):
