@@ -96,10 +96,20 @@ static int check_buffers(const option_table *table, const mixed_job *job)
                           job->rows[1], job->hidden, ranks);
 }
 
+/* One rank has nothing to send; who wants it all the same says so. */
+static bool has_grid(const banyan_mixed_options *options)
+{
+    return options->local_tp > 0 || options->local_dp > 0 || options->inter_tp > 0 ||
+           options->inter_dp > 0 || options->nodes > 1;
+}
+
 /* What is not given takes 1; nodes, when they are given alone, are tensor-parallel. */
 static int resolve(const option_table *table, mixed_job *job, const char *dtype)
 {
     banyan_mixed_options *options = &job->options;
+    if (!has_grid(options))
+        return options_refuse(table, "a grid is missing: --local-tp N or --local-dp N, or "
+                                     "--inter-tp N, --inter-dp N or --nodes N");
     options->local_tp += options->local_tp == 0;
     options->local_dp += options->local_dp == 0;
     options->inter_dp += options->inter_dp == 0;

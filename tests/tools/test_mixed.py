@@ -67,6 +67,11 @@ class Mixed(CollectiveCase):
                                 "--no-autotune", "--mode", "world")
         self.assertNotIn("*", unmarked)
 
+    def test_nodes_alone_are_tensor_parallel_and_one_rank_is_asked_for(self):
+        for words, ranks in [(["--nodes", 2], 2), (["--local-tp", 1], 1)]:
+            report = self.measure(*words, "--rows", "1:1", "--hidden", 64, "--no-autotune")
+            self.assertEqual(report["ranks"], ranks)
+
     def test_nothing_is_tuned_below_the_least_size(self):
         text = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
                             "--max-bytes", 512)
@@ -114,6 +119,8 @@ class Mixed(CollectiveCase):
         table = self.folder / "table.json"
         self.measure("--local-tp", 2, "--rows", "1:1", "--hidden", 64, "--save-autotune", table)
         for words, part, code in [
+                ([], "a grid is missing: --local-tp N or --local-dp N", 2),
+                (["--nodes", 1], "a grid is missing: --local-tp N or --local-dp N", 2),
                 (["--local-tp", 2, "--nodes", 3, "--inter-tp", 2], "--nodes 3 is not", 2),
                 (["--local-tp", 2, "--rows", "0:4"],
                  '--rows wants rows, more than 0 and ascending, such as 1:4096 or 64, not "0:4"', 2),
