@@ -28,8 +28,8 @@
 struct field {
     banyan_comm *comm;
     const banyan_tune_options *options;
-    int number, count; /* of all that are tuned */
-    uint64_t end_ns;
+    uint64_t begin_ns; /* of all that are tuned */
+    uint64_t end_ns;   /* of this one */
     banyan_collective_kind kind;
     DLDataType dtype;
     const banyan_memory *memory; /* NULL: ordinary */
@@ -207,10 +207,8 @@ static void tell(const struct field *field, uint64_t bytes)
     char what[128];
     snprintf(what, sizeof what, "%s of %" PRIu64 " bytes, %s memory",
              banyan_collective_name(field->kind), bytes, field->memory ? "registered" : "ordinary");
-    double left_s = (double)deadline_left_ns(field->end_ns) / (double)NS_PER_S;
-    double of_field = 1 - left_s / (field->options->seconds / field->count);
-    field->options->progress(field->options->context, what,
-                             (field->number + of_field) / field->count);
+    double passed_s = (double)(time_now_ns() - field->begin_ns) / (double)NS_PER_S;
+    field->options->progress(field->options->context, what, passed_s / field->options->seconds);
 }
 
 /* A rank's message when the longer of its buffers has `bytes`; 0: too few. */
@@ -222,6 +220,16 @@ static uint64_t message_for(const struct field *field, uint64_t bytes)
     if (field->kind == BANYAN_REDUCESCATTER || field->kind == BANYAN_ALLTOALL)
         return bytes / (ranks * elem) * ranks * elem;
     return bytes / elem * elem;
+}
+
+/* What the table says of sizes for which there was no time stays. */
+static void tell_of_lack_of_time(const struct field *field)
+{
+    if (field->comm->rank == 0)
+        log_line(field->rows.count == 0 ? BANYAN_LOG_WARN : BANYAN_LOG_INFO,
+                 "tuning: of all the %g s there was time for %zu sizes of %s in %s memory",
+                 field->options->seconds, field->rows.count, banyan_collective_name(field->kind),
+                 field->memory ? "registered" : "ordinary");
 }
 
 static banyan_status tune_field(struct field *field)
@@ -238,6 +246,8 @@ static banyan_status tune_field(struct field *field)
         if (whole && !array_push(&field->rows, best))
             return BANYAN_ERR_NO_MEMORY;
     }
+    if (!whole)
+        tell_of_lack_of_time(field);
     if (field->rows.count == 0)
         return BANYAN_OK;
     place_borders(field, whole);
@@ -267,9 +277,11 @@ static banyan_status check_options(const banyan_comm *comm, const banyan_tune_op
     return BANYAN_OK;
 }
 
-/* Every collective, on each kind of memory, has an equal share of the time. */
+/* Every collective, on each kind of memory, has an equal share of the time, and what those before
+ * it have left of theirs. */
 static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *options,
-                              const banyan_memory *memory, char *input, char *output)
+                              uint64_t begin_ns, const banyan_memory *memory, char *input,
+                              char *output)
 {
     bool one = options->kind != BANYAN_CUSTOM;
     int count = !one ? FIELDS : options->kind == BANYAN_REDUCE ? 1 : 2;
@@ -279,12 +291,13 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
             continue; /* is never served from registered memory */
         if (one && (int)options->kind != kind)
             continue;
+        int number = one ? memory != NULL : (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE;
+        double share = (double)(number + 1) / count;
         struct field field = {
             .comm = comm,
             .options = options,
-            .number = one ? memory != NULL : (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE,
-            .count = count,
-            .end_ns = deadline_after((uint64_t)(options->seconds / count * (double)NS_PER_S)),
+            .begin_ns = begin_ns,
+            .end_ns = begin_ns + (uint64_t)(options->seconds * share * (double)NS_PER_S),
             .kind = (banyan_collective_kind)kind,
             .dtype = options->dtype.bits ? options->dtype : BANYAN_F32,
             .memory = memory,
@@ -325,12 +338,13 @@ static void give_back_ordinary(const banyan_comm *comm, char *taken)
 static banyan_status tune_both(banyan_comm *comm, const banyan_tune_options *how, char *ordinary)
 {
     size_t bytes = (size_t)how->max_bytes;
+    uint64_t begin_ns = time_now_ns();
     banyan_memory *memory;
-    RETURN_IF_FAILED(tune_all(comm, how, NULL, ordinary, ordinary + bytes));
+    RETURN_IF_FAILED(tune_all(comm, how, begin_ns, NULL, ordinary, ordinary + bytes));
     RETURN_IF_FAILED(
         banyan_memory_alloc_on(comm->world, comm->executor->device, 2 * bytes, &memory));
     char *start = banyan_memory_local(memory);
-    banyan_status status = tune_all(comm, how, memory, start, start + bytes);
+    banyan_status status = tune_all(comm, how, begin_ns, memory, start, start + bytes);
     banyan_memory_free(memory);
     return status;
 }

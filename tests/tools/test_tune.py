@@ -37,13 +37,21 @@ class Tune(CollectiveCase):
             [[row["collective"], "registered" if row["registered"] else "ordinary",
               row["dtype"] or "any", "any" if row["up_to_bytes"] is None else f"{row['up_to_bytes']:,}", row["algorithm"]]
              for row in two])
-        self.tune(3, "--seconds", 1)
+        self.tune(3, "--seconds", 20)
         self.assertEqual(self.rows(2), two)
         self.assertNotEqual(self.rows(3), [])
-        text = self.tune(2, "--seconds", 1, "--dtype", "bf16")
+        text = self.tune(2, "--seconds", 20, "--dtype", "bf16")
         self.assertEqual([row for row in self.rows(2) if row["dtype"] is None], two)
         self.assertIn("BF16", {row["dtype"] for row in self.rows(2)})
         self.assertRegex(text, r"\n\w+ +(ordinary|registered) +BF16 ")
+
+    def test_too_little_time_is_told_and_changes_nothing(self):
+        self.tune(2, "--seconds", 20, "--collective", "allreduce")
+        two = self.rows(2)
+        done = self.banyan("tune", "-n", 2, "-s", "64:256", "-o", self.path, "--seconds", 1e-6)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("of all the 1e-06 s there was time for 0 sizes of allreduce in ordinary memory", done.stderr)
+        self.assertEqual(self.rows(2), two)
 
     def test_a_file_that_is_no_table_is_refused_and_kept(self):
         self.path.write_text('{"format": "something else"}')
