@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "options.h"
+#include "plan_file.h"
 
 #define WHO "banyan algo"
 #define LIST_WHO WHO " list"
@@ -82,7 +83,7 @@ static banyan_status print_plan(const banyan_plan *plan)
 static int compile_and_write(const struct emission *wanted)
 {
     banyan_plan *plan = NULL;
-    banyan_status status = banyan_algorithm_compile(wanted->name, &wanted->params, &plan);
+    banyan_status status = plan_file_compile(wanted->name, &wanted->params, &plan);
     if (status == BANYAN_OK)
         status = wanted->out ? banyan_plan_write(plan, wanted->out) : print_plan(plan);
     if (status != BANYAN_OK)

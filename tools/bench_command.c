@@ -78,8 +78,9 @@ static int run_on_gpus(const option_table *table, int ranks, char **rest, int co
     char path[PATH_MAX];
     figures file = {0};
     if (!find_beside("gpu_bench", path, sizeof path))
-        return options_refuse(table, "there is no %s: it is built where nvcc is, and not installed",
-                              path);
+        return options_refuse(
+            table, "there is no %s: `make build` makes it where nvcc is; it is not installed",
+            path);
     char **program = calloc((size_t)count + 4, sizeof *program);
     if (!program || !figures_open(&file, rest, count)) {
         free(program);

@@ -245,5 +245,8 @@ int plan_view_command(int argc, char **argv)
         return options_refuse(&table, "--trace and --topology are two sources of times: give one");
     if (!view.svg && (view.ranks || view.part || view.width > 0))
         return options_refuse(&table, "--ranks, --part and --width are for figures: add --svg");
+    const char *ending = strrchr(view.out, '.');
+    if (!view.svg && ending && strcmp(ending, ".svg") == 0)
+        return options_refuse(&table, "-o %s would be a page: add --svg for a figure", view.out);
     return run(&view);
 }

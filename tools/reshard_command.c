@@ -108,6 +108,8 @@ static int run(const option_table *table, struct arguments *given)
     const char *wrong = contradiction(given);
     if (wrong)
         return options_refuse(table, "%s", wrong);
+    if (!given->in && !given->spec.model_path)
+        return options_refuse(table, "--model FILE is missing, or --in DIR and --out DIR");
     const char *missing = !given->in            ? job_spec_missing(&given->spec)
                           : given->spec.to_text ? NULL
                                                 : "--to SPEC";

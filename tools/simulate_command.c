@@ -75,7 +75,7 @@ static banyan_status compile_or_read(const struct arguments *given, const banyan
     params.ranks = banyan_topology_describe(topology).processors;
     params.instances = given->instances;
     params.shift = 1;
-    return banyan_algorithm_compile(given->algorithm, &params, plan);
+    return plan_file_compile(given->algorithm, &params, plan);
 }
 
 static int run(const struct arguments *given)

@@ -59,7 +59,7 @@ check(done.returncode == 0 and "/nonexistent/python" in done.stderr, "a Python t
 done, _ = bench(5, sys.executable)
 check(done.returncode == 5 and "not measured" not in done.stdout, "after a failure nothing more is run", done)
 done, _ = bench(None, sys.executable)
-check(done.returncode == 2 and "gpu_bench: it is built where nvcc is" in done.stderr,
+check(done.returncode == 2 and "gpu_bench: `make build` makes it where nvcc is" in done.stderr,
       "a benchmark that is not there is named", done)
 names = re.search(r"what_names\[WHATS\] = {(.*?)}", (ROOT / "bench/gpu/gpu_bench.c").read_text(), re.S).group(1)
 done, _ = bench(0, sys.executable, "--help")

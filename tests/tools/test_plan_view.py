@@ -309,6 +309,7 @@ class View(unittest.TestCase):
                 ([], "say where to", 2),
                 (["-o", self.page, "--trace", "t.json", "-t", "h200x4"], "two sources of times", 2),
                 (["-o", self.page, "--ranks", "0"], "add --svg", 2),
+                (["-o", self.folder / "plan.svg"], "plan.svg would be a page: add --svg for a figure", 2),
                 (["-o", self.page, "--trace", "/nowhere"], "cannot read the trace /nowhere", 1),
                 (["-o", self.page, "--trace", self.folder / "empty.json"], "has no operations", 1),
                 (["-o", self.page, "--trace", trace], "is no trace of this plan", 1),

@@ -186,7 +186,7 @@ class Reshard(WithFolder):
         model = ["--model", self.path]
         specs = ["--from", "tp=2", "--to", "tp=4"]
         for arguments, part, code in [
-                ([], "--model FILE is missing", 2),
+                ([], "--model FILE is missing, or --in DIR and --out DIR", 2),
                 (model, "--from SPEC is missing", 2),
                 ([*model, "--from", "tp=2"], "--to SPEC is missing", 2),
                 ([*model, *specs, "extra"], "\"extra\"", 2),

@@ -71,7 +71,8 @@ class Simulate(Command):
                          self.printed("simulate", plan, *options))
         self.refused("--algo goes without a file", "simulate", plan, "--algo", "allgather_direct", *options, code=2)
         self.refused("--instances are those of --algo", "simulate", plan, "--instances", 2, *options, code=2)
-        self.refused("none", "simulate", "--algo", "none", *options)
+        self.refused("no built-in algorithm is called none; banyan algo list names them", "simulate", "--algo", "none",
+                     *options)
 
     def test_a_topology_may_be_a_file(self):
         plan = self.emit("sendrecv_port", 2)
