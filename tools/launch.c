@@ -181,6 +181,21 @@ static bool cannot_start(struct launch *launch, int rank, int error)
     return false;
 }
 
+/* A name without a slash is looked for as a shell does: not in this folder. */
+static bool cannot_run(struct launch *launch, int error)
+{
+    const char *program = launch->job->program[0];
+    launch->exit_code = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+    if (error != ENOENT || strchr(program, '/'))
+        say(launch, "cannot run %s: %s", program, strerror(error));
+    else if (access(program, F_OK) != 0)
+        say(launch, "cannot run %s: %s in the folders of PATH", program, strerror(error));
+    else
+        say(launch, "cannot run %s: %s in the folders of PATH; there is ./%s", program,
+            strerror(error), program);
+    return false;
+}
+
 static bool start_rank(struct launch *launch, int rank)
 {
     int output[2] = {-1, -1}, failure[2] = {-1, -1}, error = 0;
@@ -214,11 +229,8 @@ close_ends:
     }
     if (failure[0] >= 0)
         close(failure[0]);
-    if (pid > 0 && error != 0) {
-        say(launch, "cannot run %s: %s", launch->job->program[0], strerror(error));
-        launch->exit_code = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-        return false;
-    }
+    if (pid > 0 && error != 0)
+        return cannot_run(launch, error);
     return error == 0 || cannot_start(launch, rank, error);
 }
 

@@ -113,7 +113,16 @@ class ExitCodes(unittest.TestCase):
         done = launch("-n", 3, "no-such-program")
         self.assertEqual(done.returncode, 127)
         self.assertEqual(done.stderr.count("cannot run no-such-program: No such file"), 1)
+        self.assertTrue(done.stderr.endswith(" in the folders of PATH\n"), done.stderr)
         self.assertEqual(launch("-n", 3, "/etc/passwd").returncode, 126)
+        self.assertTrue(launch("-n", 3, "/no/program").stderr.endswith("cannot run /no/program: No such file or directory\n"))
+
+    def test_a_program_of_this_folder_is_told_of(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "mine").touch()
+            done = launch("-n", 2, "mine", cwd=folder)
+        self.assertEqual(done.returncode, 127)
+        self.assertIn(" in the folders of PATH; there is ./mine\n", done.stderr)
 
     def test_a_rank_that_ignores_sigterm_is_killed(self):
         mark = marker()
