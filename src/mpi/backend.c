@@ -190,24 +190,6 @@ static banyan_status schedule_fill(mpi_schedule *schedule, int rank, const banya
     return BANYAN_OK;
 }
 
-/* Every rank's status, so that a schedule is there on all ranks or on none. */
-static banyan_status agree(banyan_world *world, banyan_status mine)
-{
-    char sentence[512];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
-    int32_t own = (int32_t)mine, *all = calloc((size_t)banyan_world_size(world), sizeof *all);
-    if (!all)
-        return no_memory((size_t)banyan_world_size(world) * sizeof *all);
-    banyan_status status = banyan_world_allgather(world, &own, sizeof own, all);
-    for (int rank = 0; status == BANYAN_OK && rank < banyan_world_size(world); rank++)
-        if (all[rank] != BANYAN_OK)
-            status = banyan_error_set((banyan_status)all[rank],
-                                      "mpi: rank %d could not make its schedule (%s)", rank,
-                                      banyan_status_name((banyan_status)all[rank]));
-    free(all);
-    return mine == BANYAN_OK ? status : banyan_error_set(mine, "%s", sentence);
-}
-
 static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
 {
     mpi_state *state = argument;
@@ -218,7 +200,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
     mpi_schedule *schedule = calloc(1, sizeof *schedule);
     status = schedule ? schedule_fill(schedule, banyan_world_rank(world), batch)
                       : no_memory(sizeof *schedule);
-    status = agree(world, status);
+    status = banyan_module_agree(world, status);
     if (status == BANYAN_OK)
         *planned = schedule;
     else if (schedule)
@@ -438,9 +420,9 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
 {
     (void)options;
     mpi_state *state = calloc(1, sizeof *state);
-    if (!state)
-        return no_memory(sizeof *state);
-    banyan_status status = mpi_session_open(world, &state->session);
+    banyan_status status = banyan_module_agree(world, state ? BANYAN_OK : no_memory(sizeof *state));
+    if (status == BANYAN_OK)
+        status = mpi_session_open(world, &state->session);
     if (status == BANYAN_OK)
         *opened = state;
     else

@@ -6,11 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/module.h"
+
 #define JOB_BYTES 128
 
 /* How a rank of the world presents itself to the others. */
 typedef struct mpi_identity {
-    int32_t status; /* of finding this out */
     int32_t rank, size;
     char job[JOB_BYTES];
 } mpi_identity;
@@ -60,17 +61,16 @@ static banyan_status start_mpi(int rank)
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized)
-        return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "mpi: rank %d has finalized MPI already",
-                                rank);
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "rank %d has finalized MPI already", rank);
     if (initialized)
         return BANYAN_OK;
     if (!is_started_by_mpi())
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "mpi: rank %d was not started under MPI; start the program with "
+                                "rank %d was not started under MPI; start the program with "
                                 "mpirun or srun, or use another copy backend",
                                 rank);
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "mpi: rank %d: MPI_Init_thread failed", rank);
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "rank %d: MPI_Init_thread failed", rank);
     started_by = getpid();
     atexit(end_mpi);
     return BANYAN_OK;
@@ -86,12 +86,9 @@ static banyan_status start_once(int rank)
 
 /* ---- who is who ---- */
 
-static void identify(mpi_identity *own, banyan_status status)
+static void identify(mpi_identity *own)
 {
     memset(own, 0, sizeof *own);
-    own->status = (int32_t)status;
-    if (status != BANYAN_OK)
-        return;
     int rank, size;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -105,11 +102,6 @@ static banyan_status check_one_job(int world_rank, const mpi_identity *all, int 
 {
     const mpi_identity *own = &all[world_rank];
     for (int i = 0; i < count; i++) {
-        if (all[i].status != BANYAN_OK)
-            return banyan_error_set((banyan_status)all[i].status,
-                                    "mpi: rank %d has no MPI to work with (%s): was it started "
-                                    "with mpirun or srun?",
-                                    i, banyan_status_name((banyan_status)all[i].status));
         if (all[i].size != own->size || strncmp(all[i].job, own->job, sizeof own->job) != 0)
             return banyan_error_set(BANYAN_ERR_MISMATCH,
                                     "mpi: ranks %d and %d are not of one MPI job: theirs have %d "
@@ -119,13 +111,16 @@ static banyan_status check_one_job(int world_rank, const mpi_identity *all, int 
     return BANYAN_OK;
 }
 
+static banyan_status no_memory(int ranks)
+{
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", ranks);
+}
+
 static banyan_status check_distinct(const mpi_identity *all, int count)
 {
     int size = all[0].size;
     int *holders = calloc((size_t)size, sizeof *holders); /* world rank + 1, by MPI rank */
-    if (!holders)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", size);
-    banyan_status status = BANYAN_OK;
+    banyan_status status = holders ? BANYAN_OK : no_memory(size);
     for (int i = 0; i < count && status == BANYAN_OK; i++) {
         int *holder = &holders[all[i].rank];
         if (*holder > 0)
@@ -138,20 +133,15 @@ static banyan_status check_distinct(const mpi_identity *all, int count)
     return status;
 }
 
-static banyan_status make_communicator(mpi_session *session, const mpi_identity *all, int count)
+/* `ranks` of MPI_COMM_WORLD. Collective, without an end when one of them stays away. */
+static banyan_status make_communicator(mpi_session *session, const int *ranks, int count)
 {
     MPI_Group everyone, members;
-    int *ranks = malloc((size_t)count * sizeof *ranks);
-    if (!ranks)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", count);
-    for (int i = 0; i < count; i++)
-        ranks[i] = all[i].rank;
     MPI_Comm_group(MPI_COMM_WORLD, &everyone);
     MPI_Group_incl(everyone, count, ranks, &members);
     int error = MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &session->comm);
     MPI_Group_free(&members);
     MPI_Group_free(&everyone);
-    free(ranks);
     banyan_status status = mpi_check(session, error, "MPI_Comm_create_group");
     if (status != BANYAN_OK)
         return status;
@@ -162,27 +152,36 @@ static banyan_status make_communicator(mpi_session *session, const mpi_identity 
     return BANYAN_OK;
 }
 
-banyan_status mpi_session_open(banyan_world *world, mpi_session *session)
+/* Who is who, by world rank. Ranks fail alike. */
+static banyan_status introduce(banyan_world *world, mpi_identity *all, int *ranks)
 {
     int rank = banyan_world_rank(world), count = banyan_world_size(world);
-    mpi_session made = {.world = world, .comm = MPI_COMM_NULL};
-    mpi_identity own, *all = calloc((size_t)count, sizeof *all);
-    banyan_status started = start_once(rank);
-    if (!all)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", count);
-    identify(&own, started);
-    char sentence[512];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    mpi_identity own;
+    identify(&own);
     banyan_status status = banyan_world_allgather(world, &own, sizeof own, all);
-    if (status == BANYAN_OK && started != BANYAN_OK)
-        status = banyan_error_set(started, "%s", sentence);
     if (status == BANYAN_OK)
         status = check_one_job(rank, all, count);
     if (status == BANYAN_OK)
         status = check_distinct(all, count);
+    for (int i = 0; i < count && status == BANYAN_OK; i++)
+        ranks[i] = all[i].rank;
+    return banyan_module_agree(world, status);
+}
+
+banyan_status mpi_session_open(banyan_world *world, mpi_session *session)
+{
+    int count = banyan_world_size(world);
+    mpi_session made = {.world = world, .comm = MPI_COMM_NULL};
+    mpi_identity *all = calloc((size_t)count, sizeof *all);
+    int *ranks = calloc((size_t)count, sizeof *ranks);
+    banyan_status status = all && ranks ? start_once(banyan_world_rank(world)) : no_memory(count);
+    status = banyan_module_agree(world, status);
     if (status == BANYAN_OK)
-        status = make_communicator(&made, all, count);
+        status = introduce(world, all, ranks);
+    if (status == BANYAN_OK)
+        status = make_communicator(&made, ranks, count);
     free(all);
+    free(ranks);
     if (status == BANYAN_OK)
         *session = made;
     return status;

@@ -1,9 +1,9 @@
 #include "cuda/copy/nccl_backend.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/module.h"
 #include "cuda/copy/nccl_plan.h"
 #include "cuda/copy/nccl_session.h"
 #include "cuda/driver.h"
@@ -31,30 +31,14 @@ typedef struct nccl_schedule {
     bool has_run;
 } nccl_schedule;
 
-/* Every rank's status, so that what is made is there on all ranks or on none. */
-static banyan_status agree(banyan_world *world, banyan_status mine, const char *what)
-{
-    char sentence[512];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
-    int32_t own = (int32_t)mine, *all = calloc((size_t)banyan_world_size(world), sizeof *all);
-    if (!all)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory");
-    banyan_status status = banyan_world_allgather(world, &own, sizeof own, all);
-    for (int rank = 0; status == BANYAN_OK && rank < banyan_world_size(world); rank++)
-        if (all[rank] != BANYAN_OK)
-            status = banyan_error_set((banyan_status)all[rank], "nccl: rank %d could not %s (%s)",
-                                      rank, what, banyan_status_name((banyan_status)all[rank]));
-    free(all);
-    return mine == BANYAN_OK ? status : banyan_error_set(mine, "%s", sentence);
-}
-
 /* The largest of all ranks'. */
 static banyan_status largest(banyan_world *world, uint64_t mine, uint64_t *most)
 {
     uint64_t *all = calloc((size_t)banyan_world_size(world), sizeof *all);
-    if (!all)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory");
-    banyan_status status = banyan_world_allgather(world, &mine, sizeof mine, all);
+    banyan_status status = banyan_module_agree(
+        world, all ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"));
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, &mine, sizeof mine, all);
     *most = 0;
     for (int rank = 0; status == BANYAN_OK && rank < banyan_world_size(world); rank++)
         *most = all[rank] > *most ? all[rank] : *most;
@@ -92,24 +76,22 @@ static banyan_status open_shared(nccl_state *state)
 {
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.device = state->device;
-    banyan_status status = agree(state->world, nccl_load(), "load NCCL");
+    banyan_status status = banyan_module_agree(state->world, nccl_load());
     if (status == BANYAN_OK)
         status = banyan_copy_service_open(state->world, "direct", &options, &state->direct);
     size_t tokens = (size_t)banyan_world_size(state->world) + 1;
     if (status == BANYAN_OK)
         status = banyan_memory_alloc_on(state->world, state->device, tokens * TOKEN_BYTES,
                                         &state->tokens);
-    return status == BANYAN_OK ? agree(state->world, connect_state(state), "open a communicator")
-                               : status;
+    return status == BANYAN_OK ? banyan_module_agree(state->world, connect_state(state)) : status;
 }
 
 static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
                                 void **opened)
 {
     nccl_state *state = calloc(1, sizeof *state);
-    banyan_status status = agree(
-        world, state ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"),
-        "open a service");
+    banyan_status status = banyan_module_agree(
+        world, state ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"));
     if (status != BANYAN_OK) {
         free(state);
         return status;
@@ -176,7 +158,7 @@ static banyan_status prepare_meeting(nccl_state *state, nccl_schedule *schedule,
         mine = submit_pair(state, &batch->sends[batch->local[i].send].tensor,
                            &batch->recvs[batch->local[i].recv].tensor, i);
     banyan_status status = banyan_copy_service_prepare(state->direct, &schedule->meeting);
-    return agree(state->world, mine == BANYAN_OK ? status : mine, "prepare a meeting");
+    return banyan_module_agree(state->world, mine == BANYAN_OK ? status : mine);
 }
 
 static banyan_status prepare_packing(nccl_state *state, nccl_schedule *schedule, size_t number,
@@ -195,7 +177,7 @@ static banyan_status prepare_packing(nccl_state *state, nccl_schedule *schedule,
                      : submit_pair(state, &staged, &task->op.tensor, i);
     }
     banyan_status status = banyan_copy_service_prepare(state->direct, made);
-    return agree(state->world, mine == BANYAN_OK ? status : mine, "prepare its packing");
+    return banyan_module_agree(state->world, mine == BANYAN_OK ? status : mine);
 }
 
 static banyan_status alloc_staging(nccl_state *state, nccl_schedule *schedule)
@@ -238,16 +220,15 @@ static banyan_status fill_schedule(nccl_state *state, const banyan_copy_batch *b
                                    nccl_schedule *schedule)
 {
     banyan_world *world = state->world;
-    banyan_status status = agree(
-        world,
-        nccl_plan_make(batch, banyan_world_rank(world), banyan_world_size(world), &schedule->plan),
-        "plan its batch");
+    banyan_status status =
+        banyan_module_agree(world, nccl_plan_make(batch, banyan_world_rank(world),
+                                                  banyan_world_size(world), &schedule->plan));
     uint64_t mine = schedule->plan.staging_bytes > 0 ? schedule->plan.window_count : 0, most = 0;
     if (status == BANYAN_OK)
         status = largest(world, mine, &most);
     schedule->packed_windows = (size_t)most;
     if (status == BANYAN_OK)
-        status = agree(world, alloc_staging(state, schedule), "have its staging memory");
+        status = banyan_module_agree(world, alloc_staging(state, schedule));
     if (status == BANYAN_OK)
         status = prepare_meeting(state, schedule, batch);
     return status == BANYAN_OK ? prepare_windows(state, schedule) : status;
@@ -286,10 +267,9 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
     if (status != BANYAN_OK)
         return status;
     nccl_schedule *schedule = calloc(1, sizeof *schedule);
-    status =
-        agree(state->world,
-              schedule ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"),
-              "make a schedule");
+    status = banyan_module_agree(
+        state->world,
+        schedule ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"));
     if (status == BANYAN_OK)
         status = fill_schedule(state, batch, schedule);
     if (status == BANYAN_OK)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/module.h"
 #include "cuda/copy/kernel.h"
 #include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
@@ -65,8 +66,6 @@ typedef struct introduction {
     unsigned char uuid[DEVICE_UUID_BYTES];
     uint64_t slot_bytes;
     char wire[16];
-    int32_t failed; /* banyan_status */
-    char reason[200];
 } introduction;
 
 static const courier_wire_ops *const wires[] = {&courier_wire_peer, &courier_wire_nvshmem};
@@ -90,29 +89,16 @@ static banyan_status choose_wire(const banyan_world *world, const char *name,
                             name);
 }
 
-static void introduce(const courier *made, banyan_status mine, introduction *said)
+static banyan_status introduce(const courier *made, introduction *said)
 {
     memset(said, 0, sizeof *said);
-    if (mine == BANYAN_OK)
-        mine = device_identify(made->device, said->uuid);
     said->slot_bytes = made->slot_bytes;
-    said->failed = (int32_t)mine;
-    if (mine == BANYAN_OK)
-        snprintf(said->wire, sizeof said->wire, "%s", made->wire_ops->name);
-    else
-        snprintf(said->reason, sizeof said->reason, "%s", banyan_last_error());
+    snprintf(said->wire, sizeof said->wire, "%s", made->wire_ops->name);
+    return device_identify(made->device, said->uuid);
 }
 
-/* What is wrong comes to every rank; the first that failed is named. */
 static banyan_status compare(courier *made, const introduction *all)
 {
-    const introduction *mine = &all[made->rank];
-    if (mine->failed)
-        return banyan_error_set((banyan_status)mine->failed, "%s", mine->reason);
-    for (int rank = 0; rank < made->ranks; rank++)
-        if (all[rank].failed)
-            return banyan_error_set((banyan_status)all[rank].failed, "rank %d: %.*s", rank,
-                                    (int)sizeof all[rank].reason, all[rank].reason);
     for (int rank = 0; rank < made->ranks; rank++) {
         const introduction *other = &all[rank];
         if (other->slot_bytes != all[0].slot_bytes)
@@ -123,19 +109,22 @@ static banyan_status compare(courier *made, const introduction *all)
             return banyan_error_set(BANYAN_ERR_MISMATCH,
                                     "pipeline: rank %d opens transport %s, rank 0 %s", rank,
                                     other->wire, all[0].wire);
-        made->sharers += memcmp(other->uuid, mine->uuid, sizeof mine->uuid) == 0;
+        made->sharers += memcmp(other->uuid, all[made->rank].uuid, sizeof other->uuid) == 0;
     }
     return BANYAN_OK;
 }
 
-/* Collective. */
+/* What is wrong comes to every rank. Collective. */
 static banyan_status meet(courier *made, banyan_world *world, banyan_status mine)
 {
     introduction said, *all = calloc((size_t)made->ranks, sizeof *all);
-    if (!all)
-        return courier_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
-    introduce(made, mine, &said);
-    banyan_status status = banyan_world_allgather(world, &said, sizeof said, all);
+    if (mine == BANYAN_OK && !all)
+        mine = courier_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
+    if (mine == BANYAN_OK)
+        mine = introduce(made, &said);
+    banyan_status status = banyan_module_agree(world, mine);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, &said, sizeof said, all);
     if (status == BANYAN_OK)
         status = compare(made, all);
     free(all);
@@ -292,8 +281,8 @@ static banyan_status courier_open(banyan_world *world, int device, const char *t
                                   size_t slot_bytes, void **opened, courier_slots *slots)
 {
     courier *made = calloc(1, sizeof *made);
-    if (!made)
-        return courier_no_memory(sizeof *made, "a pipeline");
+    if (!made) /* which the others hear when they meet */
+        return banyan_module_agree(world, courier_no_memory(sizeof *made, "a pipeline"));
     made->device = device;
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);

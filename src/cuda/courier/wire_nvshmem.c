@@ -4,15 +4,17 @@
 
 #include <stdlib.h>
 
+#include "core/module.h"
 #include "cuda/courier/nvshmem.h"
 
 static banyan_status wire_open(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
                                void **opened, char **local)
 {
     nvshmem_part *part = calloc(1, sizeof *part);
-    if (!part)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes",
-                                sizeof *part);
+    if (!part) /* which nvshmem_take tells the others */
+        return banyan_module_agree(
+            world,
+            banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes", sizeof *part));
     banyan_status status =
         nvshmem_take(world, device, &(nvshmem_start){0}, bytes, zero_bytes, part);
     if (status != BANYAN_OK) {
