@@ -1,67 +1,9 @@
 /* What one rank has no memory for in the module, were it a few bytes, fails on all of them, at
  * once, and can be tried again. */
-#include <dlfcn.h>
-
-#include "core/deadline.h"
 #include "cuda/gpu_mixed.h"
+#include "cuda/lacking.h"
 
 #define ELEMS 2000
-#define LACKING 1 /* the rank */
-
-/* ---- what is lacked ---- */
-
-/* Of the arrays of so many elements that the module allocates in this thread, the n-th. */
-static _Thread_local struct {
-    bool is_looking, has_lacked;
-    size_t count;
-    int n;
-    uint64_t began_ns;
-} lack;
-
-extern void *__libc_calloc(size_t count, size_t bytes);
-
-static bool is_of_module(const void *caller)
-{
-    Dl_info found;
-    return dladdr(caller, &found) && strstr(found.dli_fname, "libbanyan_cuda");
-}
-
-/* The module's, too: it takes what this program exports. */
-BANYAN_API void *calloc(size_t count, size_t bytes)
-{
-    if (lack.is_looking && lack.count == count && is_of_module(__builtin_return_address(0)) &&
-        lack.n-- == 0) {
-        lack.has_lacked = true;
-        return NULL;
-    }
-    return __libc_calloc(count, bytes);
-}
-
-static void lack_begin(const banyan_world *world, size_t count, int n)
-{
-    lack.is_looking = banyan_world_rank(world) == LACKING;
-    lack.has_lacked = false;
-    lack.count = count;
-    lack.n = n;
-    lack.began_ns = time_now_ns();
-}
-
-/* Did a rank lack it? Then that is what all were told. */
-static bool lack_end(banyan_world *world, banyan_status status, banyan_status expected)
-{
-    uint64_t took_ns = time_now_ns() - lack.began_ns;
-    char sentence[512];
-    lack.is_looking = false;
-    snprintf(sentence, sizeof sentence, "%s", status == BANYAN_OK ? "" : banyan_last_error());
-    uint8_t any = lack.has_lacked;
-    CHECK_OK(banyan_world_broadcast(world, &any, sizeof any, LACKING));
-    CHECK(status == (any ? expected : BANYAN_OK), "%s: %s", banyan_status_name(status), sentence);
-    CHECK(!any || strstr(sentence, "memory"), "%s", sentence);
-    CHECK(took_ns < 5 * NS_PER_S, "the others waited");
-    return any;
-}
-
-/* ---- where ---- */
 
 static banyan_mixed_options options_for(const banyan_world *world, const grid_sizes *sizes)
 {

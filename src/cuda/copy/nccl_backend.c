@@ -1,5 +1,6 @@
 #include "cuda/copy/nccl_backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,7 +150,20 @@ static banyan_status submit_pair(const nccl_state *state, const DLTensor *from, 
                                : status;
 }
 
-/* Whatever was submitted is taken by prepare, which all ranks call. */
+/* What was submitted is taken by prepare, which all ranks call. If one could not submit all, that
+ * is what all are told, not that partners do not match then. */
+static banyan_status prepare_submitted(nccl_state *state, banyan_status submitted,
+                                       banyan_copy_schedule **made)
+{
+    char sentence[512];
+    submitted = banyan_module_agree(state->world, submitted);
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    banyan_status status = banyan_copy_service_prepare(state->direct, made);
+    if (submitted != BANYAN_OK)
+        return banyan_error_set(submitted, "%s", sentence);
+    return banyan_module_agree(state->world, status);
+}
+
 static banyan_status prepare_meeting(nccl_state *state, nccl_schedule *schedule,
                                      const banyan_copy_batch *batch)
 {
@@ -157,8 +171,7 @@ static banyan_status prepare_meeting(nccl_state *state, nccl_schedule *schedule,
     for (size_t i = 0; i < batch->local_count && mine == BANYAN_OK; i++)
         mine = submit_pair(state, &batch->sends[batch->local[i].send].tensor,
                            &batch->recvs[batch->local[i].recv].tensor, i);
-    banyan_status status = banyan_copy_service_prepare(state->direct, &schedule->meeting);
-    return banyan_module_agree(state->world, mine == BANYAN_OK ? status : mine);
+    return prepare_submitted(state, mine, &schedule->meeting);
 }
 
 static banyan_status prepare_packing(nccl_state *state, nccl_schedule *schedule, size_t number,
@@ -176,8 +189,7 @@ static banyan_status prepare_packing(nccl_state *state, nccl_schedule *schedule,
         mine = packs ? submit_pair(state, &task->op.tensor, &staged, i)
                      : submit_pair(state, &staged, &task->op.tensor, i);
     }
-    banyan_status status = banyan_copy_service_prepare(state->direct, made);
-    return banyan_module_agree(state->world, mine == BANYAN_OK ? status : mine);
+    return prepare_submitted(state, mine, made);
 }
 
 static banyan_status alloc_staging(nccl_state *state, nccl_schedule *schedule)

@@ -261,8 +261,12 @@ static banyan_status initialise(banyan_world *world, int device, const nvshmem_s
         return status;
     init.rank = banyan_world_rank(world);
     init.ranks = banyan_world_size(world);
+    patience_end end;
+    status =
+        patience_call_together(world, device, "nvshmemx_hostlib_init_attr", call_init, &init, &end);
+    if (end == PATIENCE_NOT_CALLED)
+        return status;
     session.state = SESSION_BROKEN;
-    status = patience_call(world, device, "nvshmemx_hostlib_init_attr", call_init, &init, NULL);
     if (status == BANYAN_OK && init.result != 0)
         status =
             banyan_error_set(BANYAN_ERR_SYSTEM, "nvshmemx_hostlib_init_attr gave %d", init.result);
@@ -300,11 +304,15 @@ static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
     if (session.block_count == BLOCKS_MAX)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "nvshmem: %d blocks of NVSHMEM's memory are in use", BLOCKS_MAX);
-    *number = session.block_count++;
+    *number = session.block_count;
     session_block *block = &session.blocks[*number];
     block->bytes = bytes;
+    patience_end end;
     banyan_status status =
-        patience_call(world, session.device, "nvshmem_malloc", call_malloc, block, NULL);
+        patience_call_together(world, session.device, "nvshmem_malloc", call_malloc, block, &end);
+    if (end == PATIENCE_NOT_CALLED)
+        return status;
+    session.block_count++;
     if (status != BANYAN_OK)
         session.state = SESSION_BROKEN;
     else if (!block->memory)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "core/module.h"
 #include "cuda/driver.h"
 #include "cuda/thread.h"
 
@@ -18,6 +19,7 @@ typedef struct patient_call {
     void *argument;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    enum { HELD, SENT, DROPPED } gate;
     bool done, abandoned;
     banyan_status status; /* of entering the device */
     char reason[256];
@@ -33,8 +35,13 @@ static void call_free(patient_call *old)
 static void *call_main(void *given)
 {
     patient_call *made = given;
-    banyan_status status = driver_enter(made->device);
-    if (status == BANYAN_OK) {
+    pthread_mutex_lock(&made->lock);
+    while (made->gate == HELD)
+        pthread_cond_wait(&made->changed, &made->lock);
+    bool dropped = made->gate == DROPPED;
+    pthread_mutex_unlock(&made->lock);
+    banyan_status status = dropped ? BANYAN_OK : driver_enter(made->device);
+    if (!dropped && status == BANYAN_OK) {
         made->call(made->argument);
         driver_leave();
     }
@@ -44,7 +51,7 @@ static void *call_main(void *given)
     if (status != BANYAN_OK)
         snprintf(made->reason, sizeof made->reason, "%s", banyan_last_error());
     bool abandoned = made->abandoned;
-    pthread_cond_signal(&made->changed);
+    pthread_cond_broadcast(&made->changed);
     pthread_mutex_unlock(&made->lock);
     if (abandoned)
         call_free(made);
@@ -81,12 +88,11 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
                                      : banyan_error_set(made->status, "%s", made->reason);
 }
 
-banyan_status patience_call(banyan_world *world, int device, const char *name,
-                            void (*call)(void *argument), void *argument, bool *is_left)
+/* Its thread waits at the gate. */
+static banyan_status begin(int device, const char *name, void (*call)(void *argument),
+                           void *argument, patient_call **begun)
 {
     patient_call *made = calloc(1, sizeof *made);
-    if (is_left)
-        *is_left = false;
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
     made->device = device;
@@ -105,14 +111,61 @@ banyan_status patience_call(banyan_world *world, int device, const char *name,
         return status;
     }
     pthread_detach(thread);
+    *begun = made;
+    return BANYAN_OK;
+}
+
+/* With the lock. */
+static void open_gate(patient_call *made, bool sent)
+{
+    made->gate = sent ? SENT : DROPPED;
+    pthread_cond_broadcast(&made->changed);
+}
+
+static void drop(patient_call *made)
+{
     pthread_mutex_lock(&made->lock);
-    status = wait_until_done(made, world, name);
+    open_gate(made, false);
+    while (!made->done)
+        pthread_cond_wait(&made->changed, &made->lock);
+    pthread_mutex_unlock(&made->lock);
+    call_free(made);
+}
+
+static banyan_status send(patient_call *made, banyan_world *world, const char *name,
+                          patience_end *end)
+{
+    pthread_mutex_lock(&made->lock);
+    open_gate(made, true);
+    banyan_status status = wait_until_done(made, world, name);
     bool done = made->done;
     made->abandoned = !done;
     pthread_mutex_unlock(&made->lock);
+    *end = done ? PATIENCE_CALLED : PATIENCE_LEFT;
     if (done)
         call_free(made);
-    else if (is_left)
-        *is_left = true;
+    return status;
+}
+
+banyan_status patience_call(banyan_world *world, int device, const char *name,
+                            void (*call)(void *argument), void *argument, patience_end *end)
+{
+    patient_call *made;
+    *end = PATIENCE_NOT_CALLED;
+    banyan_status status = begin(device, name, call, argument, &made);
+    return status == BANYAN_OK ? send(made, world, name, end) : status;
+}
+
+banyan_status patience_call_together(banyan_world *world, int device, const char *name,
+                                     void (*call)(void *argument), void *argument,
+                                     patience_end *end)
+{
+    patient_call *made = NULL;
+    *end = PATIENCE_NOT_CALLED;
+    banyan_status status = banyan_module_agree(world, begin(device, name, call, argument, &made));
+    if (status == BANYAN_OK)
+        return send(made, world, name, end);
+    if (made)
+        drop(made);
     return status;
 }
