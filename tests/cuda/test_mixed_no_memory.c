@@ -1,7 +1,7 @@
 /* What one rank has no memory for in the module, were it a few bytes, fails on all of them, at
  * once, and can be tried again. */
 #include "cuda/gpu_mixed.h"
-#include "cuda/lacking.h"
+#include "support/lacking.h"
 
 #define ELEMS 2000
 
@@ -114,6 +114,7 @@ int main(void)
         return 77;
     }
     setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
+    lack_library = "libbanyan_cuda";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_nccl_without_its_ranks_fails_on_all),
         cmocka_unit_test(an_nvshmem_without_its_ranks_fails_on_all),

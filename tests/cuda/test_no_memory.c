@@ -1,158 +1,12 @@
-/* What one rank has no memory for while GPU memory is taken or a plan is loaded fails on all ranks,
- * at once, and can be tried again. */
-#include <banyan/collective.h>
-#include <banyan/execute.h>
-
-#include "cuda/lacking.h"
-#include "support/gpu_stream.h"
-
-#define ELEMS 5000
-#define TRIES 500 /* more than there are allocations */
-
-typedef struct rig {
-    banyan_world *world;
-    DLDevice device;
-    void *stream;
-    banyan_memory *memory;
-    banyan_executor *executor;
-    banyan_plan *plan;
-    banyan_loaded_plan *loaded;
-    banyan_comm *comm;
-} rig;
-
-/* Every one is collective; what it makes is unmade, and made for those after it. */
-typedef struct step {
-    const char *name;
-    banyan_status (*make)(rig *r);
-    void (*unmake)(rig *r);
-} step;
-
-static banyan_status take_memory(rig *r)
-{
-    return banyan_memory_alloc_on(r->world, r->device, 2 * ELEMS * sizeof(float), &r->memory);
-}
-
-static void give_back_memory(rig *r)
-{
-    banyan_memory_free(r->memory);
-}
-
-static banyan_status open_executor(rig *r)
-{
-    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
-    options.device = r->device;
-    return banyan_executor_open(r->world, &options, &r->executor);
-}
-
-static void close_executor(rig *r)
-{
-    banyan_executor_close(r->executor);
-}
-
-static banyan_status load(rig *r)
-{
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
-    options.max_message_bytes = ELEMS * sizeof(float);
-    options.input = options.output = r->memory;
-    return banyan_plan_load(r->executor, r->plan, &options, &r->loaded);
-}
-
-static void unload(rig *r)
-{
-    CHECK_OK(banyan_plan_unload(r->loaded));
-}
-
-static banyan_status open_comm(rig *r)
-{
-    banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
-    options.device = r->device;
-    return banyan_comm_create(r->world, &options, &r->comm);
-}
-
-static void close_comm(rig *r)
-{
-    CHECK_OK(banyan_comm_destroy(r->comm));
-}
-
-static const step steps[] = {
-    {"memory", take_memory, give_back_memory},
-    {"an executor", open_executor, close_executor},
-    {"a plan", load, unload},
-    {"a communicator", open_comm, close_comm},
-};
-#define STEPS ((int)(sizeof steps / sizeof *steps))
-
-static void make_at_last(rig *r, const step *one)
-{
-    bool lacked = true;
-    for (int n = 0; lacked; n++) {
-        CHECK(n < TRIES, "%s: no end of allocations", one->name);
-        lack_begin(r->world, LACK_ANY, n);
-        lacked = lack_end(r->world, one->make(r), BANYAN_ERR_NO_MEMORY);
-    }
-    one->unmake(r);
-    CHECK_OK(one->make(r));
-}
-
-/* Sums of small whole numbers are exact. */
-static void check_sums(const rig *r, const char *what)
-{
-    static float sums[ELEMS];
-    int size = banyan_world_size(r->world);
-    gpu_copy(sums, (float *)banyan_memory_local(r->memory) + ELEMS, sizeof sums);
-    for (int i = 0; i < ELEMS; i++)
-        CHECK(sums[i] == (float)(size * (size + 1) / 2 + size * (i % 100)), "%s: %d is %g", what, i,
-              (double)sums[i]);
-}
-
-static void fill(const rig *r)
-{
-    static float values[ELEMS];
-    for (int i = 0; i < ELEMS; i++)
-        values[i] = (float)(banyan_world_rank(r->world) + 1 + i % 100);
-    gpu_copy(banyan_memory_local(r->memory), values, sizeof values);
-    gpu_poison((float *)banyan_memory_local(r->memory) + ELEMS, sizeof values);
-    CHECK_OK(banyan_world_barrier(r->world));
-}
-
-static void run_both(const rig *r)
-{
-    float *input = banyan_memory_local(r->memory), *output = input + ELEMS;
-    fill(r);
-    CHECK_OK(
-        banyan_plan_run(r->loaded, input, output, ELEMS * sizeof(float), BANYAN_F32, r->stream));
-    gpu_stream_wait(r->device, r->stream);
-    CHECK_OK(banyan_plan_status(r->loaded));
-    check_sums(r, "the plan");
-    fill(r);
-    CHECK_OK(banyan_comm_register(r->comm, r->memory));
-    CHECK_OK(banyan_allreduce(r->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, r->stream));
-    gpu_stream_wait(r->device, r->stream);
-    check_sums(r, "the communicator");
-}
-
-static void lack_all(banyan_world *world, void *context)
-{
-    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
-    rig r = {.world = world, .device = gpu_device_for(banyan_world_rank(world))};
-    params.ranks = banyan_world_size(world);
-    CHECK_OK(banyan_algorithm_compile(context, &params, &r.plan));
-    r.stream = gpu_stream_create(r.device);
-    for (int i = 0; i < STEPS; i++)
-        make_at_last(&r, &steps[i]);
-    run_both(&r);
-    for (int i = STEPS; i > 0; i--)
-        steps[i - 1].unmake(&r);
-    gpu_stream_destroy(r.device, r.stream);
-    banyan_plan_destroy(r.plan);
-}
+/* What one rank has no memory for in the module, were it a few bytes, fails on all ranks. */
+#include "execute/lacking_plans.h"
 
 static void one_rank_without_memory_fails_on_all(void **state)
 {
-    static const char *const algorithms[] = {"allreduce_packets", "allreduce_ports_scratch"};
+    static lacking_plans tests[] = {{true, "allreduce_packets"}, {true, "allreduce_ports_scratch"}};
     (void)state;
-    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++)
-        ranks_run(3, lack_all, (void *)algorithms[i]);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        ranks_run(3, lack_for_plans, &tests[i]);
 }
 
 int main(void)
@@ -162,6 +16,7 @@ int main(void)
         printf("skipped: it counts what the emulated driver's module allocates\n");
         return 77;
     }
+    lack_library = "libbanyan_cuda";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_without_memory_fails_on_all),
     };
