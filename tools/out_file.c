@@ -5,23 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool open_nameless(nameless *file, const char *path)
-{
-    char *folder = nameless_folder(path);
-    bool opened = folder && nameless_open(folder, file);
-    free(folder);
-    return opened;
-}
-
 /* The stream has a descriptor of its own: the nameless file's is needed to name it. */
 bool out_file_open(out_file *opened, const char *path)
 {
-    *opened = (out_file){.path = path, .whole = {.fd = -1}};
-    if (nameless_is_taken(path)) {
-        opened->file = fopen(path, "w");
-        return opened->file;
-    }
-    if (!open_nameless(&opened->whole, path))
+    *opened = (out_file){.path = path};
+    if (!nameless_open_for(path, &opened->whole))
         return false;
     int fd = dup(opened->whole.fd);
     opened->file = fd >= 0 ? fdopen(fd, "w") : NULL;
@@ -43,7 +31,7 @@ bool out_file_finish(out_file *opened)
         whole = false;
         error = errno;
     }
-    if (whole && opened->whole.fd >= 0 && !nameless_publish(&opened->whole, opened->path)) {
+    if (whole && !nameless_publish(&opened->whole, opened->path)) {
         whole = false;
         error = errno;
     }
@@ -62,7 +50,7 @@ bool out_file_possible(const char *path)
     }
     if (nameless_is_taken(path))
         return access(path, W_OK) == 0;
-    if (!open_nameless(&tried, path))
+    if (!nameless_open_for(path, &tried))
         return false;
     nameless_close(&tried);
     return true;

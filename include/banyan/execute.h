@@ -129,7 +129,8 @@ BANYAN_API banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const voi
  * waiting), until written: Chrome's trace JSON, which Perfetto reads; a process a rank, a thread a
  * thread block, times on the clock that all processes of the machine share. Costs time. Local. */
 BANYAN_API banyan_status banyan_trace_begin(banyan_executor *executor);
-/* Collective: rank 0 writes everybody's records to `path` and all end recording. */
+/* Collective: rank 0 writes everybody's records to `path` and all end recording. A file appears, or
+ * is replaced, when it is whole; a device, a pipe or a link is written to as it is. */
 BANYAN_API banyan_status banyan_trace_write(banyan_executor *executor, const char *path);
 
 #ifdef __cplusplus

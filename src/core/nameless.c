@@ -34,7 +34,7 @@ static char *hidden_name(const char *folder)
 
 bool nameless_open(const char *folder, nameless *file)
 {
-    nameless made = {open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, MODE), NULL};
+    nameless made = {.fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, MODE)};
     bool no_folder = made.fd < 0 && (errno == ENOENT || errno == ENOTDIR);
     if (made.fd < 0 && !no_folder) {
         made.name = hidden_name(folder);
@@ -49,6 +49,21 @@ bool nameless_open(const char *folder, nameless *file)
     }
     *file = made;
     return true;
+}
+
+bool nameless_open_for(const char *path, nameless *file)
+{
+    if (nameless_is_taken(path)) {
+        *file = (nameless){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, MODE),
+                           .is_named = true};
+        return file->fd >= 0;
+    }
+    char *folder = nameless_folder(path);
+    bool opened = folder && nameless_open(folder, file);
+    int error = errno;
+    free(folder);
+    errno = error;
+    return opened;
 }
 
 /* Give an unnamed file this name, which must be free. */
@@ -75,16 +90,17 @@ static bool link_hidden(nameless *file, const char *path)
     return true;
 }
 
-/* A file must not take the place of a device. */
+/* A file must not take the place of a device, nor of a link to one: /dev/stdout is such a link. */
 static bool is_replaceable(const char *path)
 {
     struct stat found;
-    return lstat(path, &found) != 0 || S_ISREG(found.st_mode) || S_ISLNK(found.st_mode) ||
-           S_ISDIR(found.st_mode);
+    return stat(path, &found) != 0 || S_ISREG(found.st_mode) || S_ISDIR(found.st_mode);
 }
 
 bool nameless_publish(nameless *file, const char *path)
 {
+    if (file->is_named)
+        return true;
     if (!is_replaceable(path)) {
         errno = EEXIST;
         return false;
@@ -107,7 +123,7 @@ void nameless_close(nameless *file)
     if (file->name)
         unlink(file->name);
     free(file->name);
-    *file = (nameless){-1, NULL};
+    *file = (nameless){.fd = -1};
 }
 
 char *nameless_folder(const char *path)

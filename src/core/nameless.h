@@ -11,14 +11,18 @@
 
 typedef struct nameless {
     int fd;
-    char *name; /* hidden; NULL for an unnamed one */
+    char *name;    /* hidden; NULL for an unnamed one */
+    bool is_named; /* it is no new file, but what nameless_is_taken found */
 } nameless;
 
 /* In the file system of `folder`. */
 bool nameless_open(const char *folder, nameless *file);
 
-/* Give it its name, in the file system that it was made in; a file or link that has the name is
- * replaced in one step, a device is not. */
+/* For what will have this path: in its folder, or what is there already when that is no file. */
+bool nameless_open_for(const char *path, nameless *file);
+
+/* Give it its name, in the file system that it was made in; a file that has the name is replaced in
+ * one step, and a link to one, a device or a link to one is not. */
 bool nameless_publish(nameless *file, const char *path);
 
 /* Close it, and let it vanish unless it was published. Once after every open. */

@@ -56,6 +56,15 @@ banyan_status new_file_open(const char *folder, const char *what, uint64_t size,
     return BANYAN_OK;
 }
 
+banyan_status new_file_open_for(const char *path, new_file *file)
+{
+    if (nameless_open_for(path, file))
+        return BANYAN_OK;
+    if (errno == ENOENT || errno == ENOTDIR)
+        return error_set(BANYAN_ERR_NOT_FOUND, "there is no folder for %s", path);
+    return error_set_errno("making %s", path);
+}
+
 banyan_status new_file_write(const new_file *file, const char *what, uint64_t offset,
                              const void *data, size_t bytes)
 {

@@ -15,6 +15,10 @@ typedef nameless new_file;
  * here and below, is for errors: the name it will have. */
 banyan_status new_file_open(const char *folder, const char *what, uint64_t size, new_file *file);
 
+/* The same for what will have this path; a device, a pipe or a link is written to as it is. Only as
+ * a stream. */
+banyan_status new_file_open_for(const char *path, new_file *file);
+
 /* Write all of `data`. */
 banyan_status new_file_write(const new_file *file, const char *what, uint64_t offset,
                              const void *data, size_t bytes);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/new_file.h"
-#include "core/path.h"
 #include "execute/device.h"
 #include "execute/executor.h"
 #include "plan/plan.h"
@@ -143,16 +142,6 @@ static banyan_status write_stream(const banyan_executor *executor, const new_fil
     return status;
 }
 
-static banyan_status open_file(const char *path, new_file *file)
-{
-    char *folder = path_parent(path);
-    if (!folder)
-        return BANYAN_ERR_NO_MEMORY;
-    banyan_status status = new_file_open(folder, path, 0, file);
-    free(folder);
-    return status;
-}
-
 /* Rank 0's part: the file has its name only when it is whole. */
 static banyan_status write_file(const banyan_executor *executor, const char *path, new_file *file,
                                 const trace_record *mine, uint64_t count)
@@ -168,7 +157,7 @@ static banyan_status write_together(const banyan_executor *executor, const char 
                                     const trace_record *records, uint64_t count)
 {
     new_file file;
-    banyan_status opened = executor->rank == 0 ? open_file(path, &file) : BANYAN_OK, status;
+    banyan_status opened = executor->rank == 0 ? new_file_open_for(path, &file) : BANYAN_OK, status;
     status = control_agree(executor->world, opened);
     if (status == BANYAN_OK && executor->rank == 0)
         status = write_file(executor, path, &file, records, count);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/new_file.h"
-#include "core/path.h"
 
 /* Some 600 MB of them. */
 #define STEPS_MOST ((size_t)1 << 23)
@@ -106,14 +105,8 @@ static banyan_status write_stream(const record *of, const new_file *to, const ch
 banyan_status record_write(const record *of, const char *path)
 {
     new_file file;
-    char *folder = path_parent(path);
-    if (!folder)
-        return BANYAN_ERR_NO_MEMORY;
-    banyan_status status = new_file_open(folder, path, 0, &file);
-    free(folder);
-    if (status != BANYAN_OK)
-        return status;
-    status = write_stream(of, &file, path);
+    RETURN_IF_FAILED(new_file_open_for(path, &file));
+    banyan_status status = write_stream(of, &file, path);
     if (status == BANYAN_OK)
         status = new_file_publish(&file, path);
     new_file_close(&file);

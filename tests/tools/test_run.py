@@ -178,6 +178,15 @@ class Run(CollectiveCase):
         report = self.measure(path, "--size", "4K")
         self.assertEqual((report["checked"], report["sizes"][0]["wrong_elements"]), (False, None))
 
+    def test_a_trace_may_go_through_a_pipe(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, read)
+        self.succeed("run", self.emit("allreduce_ring", 2), "--size", "1K", "--iters", 1, "--trace", pipe)
+        self.assertTrue(pipe.is_fifo())
+        self.assertTrue(json.loads(os.read(read, 1 << 16))["traceEvents"])
+
     def test_a_trace_shows_every_rank(self):
         trace = self.folder / "trace.json"
         self.succeed("run", self.emit("allreduce_ring", 3), "--size", "1K:2K", "--trace", trace)

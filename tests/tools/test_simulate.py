@@ -89,6 +89,20 @@ class Simulate(Command):
         self.assertGreater(slow["sizes"][0]["seconds"], 4 * fast["sizes"][0]["seconds"])
         self.assertTrue(any(step["proxy"] for step in slow["critical_path"]))
 
+    def test_a_trace_does_not_take_the_place_of_a_link(self):
+        plan = self.emit("allreduce_ring", 2)
+        link, path = self.folder / "link", self.folder / "trace.json"
+        link.symlink_to(path)
+        for before in ["", "x" * 100000]:
+            path.write_text(before)
+            self.printed("simulate", plan, "-t", "h200x4", "-s", "1K", "--trace", link)
+            self.assertTrue(link.is_symlink())
+            self.assertTrue(json.loads(path.read_text())["traceEvents"])
+        full = self.folder / "full"
+        full.symlink_to("/dev/full")
+        self.refused("cannot write the trace", "simulate", plan, "-t", "h200x4", "-s", "1K", "--trace", full)
+        self.assertTrue(full.is_symlink() and full.is_char_device())
+
     def test_a_trace_is_json_with_every_rank(self):
         plan = self.emit("allreduce_packets", 4)
         path = self.folder / "trace.json"
@@ -108,7 +122,7 @@ class Simulate(Command):
         self.refused(f"{wrong}: processors[0] is of a kind \"k\"", "simulate", plan, "-t", wrong)
         self.refused("cannot write /nowhere/trace", "simulate", plan, "-t", "h200x8", "--trace", "/nowhere/trace")
         self.refused('"f4" names no element type', "simulate", plan, "-t", "h200x8", "--dtype", "f4")
-        self.refused("naming /dev/full", "simulate", plan, "-t", "h200x8", "--trace", "/dev/full")
+        self.refused("cannot write the trace /dev/full", "simulate", plan, "-t", "h200x8", "--trace", "/dev/full")
 
     def test_a_plan_that_is_refused_at_some_sizes_is_refused_before_the_first(self):
         path = self.emit("allreduce_ring", 4)
