@@ -145,7 +145,7 @@ static banyan_status cut_shards(struct join *join)
         uint64_t bytes = tensor_bytes(&join->model.index.tensors.data[t]);
         join->progress.total += bytes;
         if (join->shards.count == 0 || bytes > most - used) {
-            struct shard shard = {.first = t, .file = {-1, NULL}};
+            struct shard shard = {.first = t, .file.fd = -1};
             if (!array_push(&join->shards, shard))
                 return BANYAN_ERR_NO_MEMORY;
             used = 0;
