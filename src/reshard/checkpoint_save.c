@@ -242,7 +242,7 @@ banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *la
                         .tensors = tensors,
                         .world = world,
                         .options = checkpoint_options_take(options),
-                        .file = {-1, NULL},
+                        .file.fd = -1,
                         .lock = -1};
     banyan_status status = save_all(&save);
     if (save.lock >= 0)
