@@ -8,6 +8,7 @@
 #include "collective/algorithms.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/json_kind.h"
 
 #define FORMAT_NAME "banyan tuning"
 #define FORMAT_VERSION 1
@@ -213,7 +214,7 @@ banyan_status tuning_parse(tuning *table, const char *name, const char *text, si
 {
     json_t *root = NULL;
     tuning parsed = {0};
-    RETURN_IF_FAILED(json_parse(name, text, bytes, &root));
+    RETURN_IF_FAILED(json_parse_as(JSON_TUNING, name, text, bytes, &root));
     banyan_status status = root_parse(name, root, &parsed);
     for (size_t i = 0, next; i < parsed.rows.count && status == BANYAN_OK; i = next) {
         for (next = i + 1;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/json_kind.h"
 #include "core/new_file.h"
 #include "mixed/autotune.h"
 #include "mixed/grid.h"
@@ -176,7 +177,7 @@ static banyan_status read_table(const banyan_mixed *mixed, const char *name, tim
     json_t *root = NULL, *array;
     json_path path = {.file = name};
     RETURN_IF_FAILED(file_read(name, FILE_BYTES_MOST, &text, &bytes));
-    banyan_status status = json_parse(name, text, bytes, &root);
+    banyan_status status = json_parse_as(JSON_MIXED_TUNING, name, text, bytes, &root);
     if (status == BANYAN_OK)
         status = check_head(mixed, &path, root);
     if (status == BANYAN_OK)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/json_kind.h"
 #include "plan/op.h"
 
 /* A file of this size has some ten million operations. */
@@ -198,7 +199,7 @@ banyan_status banyan_plan_parse(const char *text, size_t bytes, const char *name
                                 banyan_plan **plan)
 {
     json_t *root;
-    RETURN_IF_FAILED(json_parse_u64(name, text, bytes, &root));
+    RETURN_IF_FAILED(json_parse_as(JSON_PLAN, name, text, bytes, &root));
     plan_reader reader = {.path = {.file = name}};
     banyan_status status = json_is_object(root) ? read_root(&reader, root, plan)
                                                 : json_path_fail(&reader.path, "is no object");

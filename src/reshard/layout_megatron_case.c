@@ -5,6 +5,7 @@
 
 #include "core/array.h"
 #include "core/json.h"
+#include "core/json_kind.h"
 #include "core/map.h"
 #include "reshard/box.h"
 
@@ -322,7 +323,7 @@ banyan_status banyan_megatron_case_load(const char *path, banyan_megatron_case *
     size_t bytes;
     RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
     json_t *root;
-    banyan_status status = json_parse(path, text, bytes, &root);
+    banyan_status status = json_parse_as(JSON_CASE, path, text, bytes, &root);
     free(text);
     RETURN_IF_FAILED(status);
     banyan_megatron_case *created = calloc(1, sizeof *created);

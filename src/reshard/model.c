@@ -10,6 +10,7 @@
 
 #include "core/array.h"
 #include "core/json.h"
+#include "core/json_kind.h"
 #include "core/path.h"
 #include "reshard/box.h"
 #include "reshard/names.h"
@@ -131,7 +132,7 @@ static banyan_status load_json(const char *path, banyan_model *model)
     size_t bytes;
     RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
     json_t *root;
-    banyan_status status = json_parse(path, text, bytes, &root);
+    banyan_status status = json_parse_as(JSON_TENSORS, path, text, bytes, &root);
     if (status == BANYAN_OK) {
         status = read_model(path, text, root, model);
         json_decref(root);

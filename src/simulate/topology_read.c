@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/json.h"
+#include "core/json_kind.h"
 #include "core/map.h"
 #include "simulate/repeat.h"
 #include "simulate/topology.h"
@@ -414,7 +415,7 @@ banyan_status banyan_topology_parse(const char *text, size_t bytes, const char *
     reader from = {.topology = calloc(1, sizeof **topology), .path.file = name};
     if (!from.topology)
         return error_no_memory(sizeof **topology, name);
-    banyan_status status = json_parse(name, text, bytes, &from.topology->source);
+    banyan_status status = json_parse_as(JSON_TOPOLOGY, name, text, bytes, &from.topology->source);
     if (status == BANYAN_OK)
         status = read_topology(&from, from.topology->source);
     map_free(&from.names);
