@@ -21,6 +21,7 @@ struct case_of {
     uint64_t max_bytes;
     uint64_t timeout_ns;
     int grid_size, min_num_steps;
+    bool share; /* all ranks have the first device */
 };
 
 struct player {
@@ -52,7 +53,7 @@ static inline void fill_setup(struct player *p, const struct case_of *of)
     options.local_dp = of->dp;
     p->setup = (mixed_engine_setup){
         .dtype = of->dtype,
-        .device = gpu_device_for(p->rank),
+        .device = gpu_device_for(of->share ? 0 : p->rank),
         .grid_size = of->grid_size,
         .min_block_size = options.min_block_size,
         .min_num_steps = of->min_num_steps ? of->min_num_steps : options.min_num_steps,

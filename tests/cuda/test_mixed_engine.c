@@ -156,6 +156,46 @@ static void ranks_may_be_threads(void **state)
     array_free(&stages);
 }
 
+/* A call that takes its whole share of the device, and a short one behind it, which may begin
+ * early. The last rank comes when the others' have begun. */
+static void run_long_before_short(struct player *p)
+{
+    struct one_call calls[2];
+    for (int i = 0; i < 2; i++) {
+        p->more_elems = i == 0 ? 5000 : 0;
+        make_call(p, 500, &calls[i]);
+        calls[i].call.mode = BANYAN_MIXED_FEWEST_WAITS;
+    }
+    if (p->rank == p->ranks - 1) {
+        CHECK_OK(banyan_world_barrier(p->world));
+        usleep(100000);
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(run(p, &calls[i]));
+    if (p->rank != p->ranks - 1)
+        CHECK_OK(banyan_world_barrier(p->world));
+    gpu_stream_wait(p->setup.device, p->stream);
+    check_fine(p);
+    for (int i = 0; i < 2; i++) {
+        check_call(p, &calls[i]);
+        free_call(p, &calls[i]);
+    }
+}
+
+static void ranks_that_share_a_device_leave_each_other_room(void **state)
+{
+    stage_list stages = {0};
+    (void)state;
+    if (!gpu_worlds_are_cheap())
+        skip();
+    add(&stages,
+        (struct case_of){
+            .tp = 2, .dp = 2, .dtype = dtypes[0], .timeout_ns = 5000000000, .share = true},
+        run_long_before_short);
+    ranks_run_threads(4, run_stages, &stages);
+    array_free(&stages);
+}
+
 /* ---- sizes ---- */
 
 static void run_long(struct player *p)
@@ -312,6 +352,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_late_peer_ends_runs_until_the_memory_is_used_anew),
         cmocka_unit_test(a_dead_peer_ends_runs),
         cmocka_unit_test(ranks_may_be_threads),
+        cmocka_unit_test(ranks_that_share_a_device_leave_each_other_room),
         cmocka_unit_test(ranks_may_be_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,12 +86,10 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction ker
     return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                        CUstream stream, void **params, void **extra)
+static CUresult launch(CUstream stream, CUfunction kernel, fiber_index grid, fiber_index block,
+                       unsigned shared_bytes, bool early, void **params)
 {
-    (void)extra;
-    if (block_x * block_y * block_z > EMULATED_THREADS_MAX || grid_x * grid_y * grid_z == 0)
+    if (block.x * block.y * block.z > EMULATED_THREADS_MAX || grid.x * grid.y * grid.z == 0)
         return CUDA_ERROR_INVALID_VALUE;
     void *argument = aligned_alloc(64, (kernel->args_bytes + 63) / 64 * 64);
     if (!argument)
@@ -100,18 +98,34 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned grid_x, unsigned grid_y, uns
     CUresult result = stream_push(stream, &(work){.kind = WORK_KERNEL,
                                                   .kernel = kernel,
                                                   .argument = argument,
-                                                  .grid = {grid_x, grid_y, grid_z},
-                                                  .block = {block_x, block_y, block_z},
-                                                  .shared_bytes = shared_bytes});
+                                                  .grid = grid,
+                                                  .block = block,
+                                                  .shared_bytes = shared_bytes,
+                                                  .early = early});
     if (result != CUDA_SUCCESS)
         free(argument);
     return result;
 }
 
+CUresult cuLaunchKernel(CUfunction kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void **params, void **extra)
+{
+    (void)extra;
+    return launch(stream, kernel, (fiber_index){grid_x, grid_y, grid_z},
+                  (fiber_index){block_x, block_y, block_z}, shared_bytes, false, params);
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction kernel, void **params,
                           void **extra)
 {
-    return cuLaunchKernel(kernel, config->gridDimX, config->gridDimY, config->gridDimZ,
-                          config->blockDimX, config->blockDimY, config->blockDimZ,
-                          config->sharedMemBytes, config->hStream, params, extra);
+    bool early = false;
+    (void)extra;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        early |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                 config->attrs[i].value.programmaticStreamSerializationAllowed;
+    return launch(config->hStream, kernel,
+                  (fiber_index){config->gridDimX, config->gridDimY, config->gridDimZ},
+                  (fiber_index){config->blockDimX, config->blockDimY, config->blockDimZ},
+                  config->sharedMemBytes, early, params);
 }

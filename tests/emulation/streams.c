@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "room.h"
+
 pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 CUstream streams;
 
@@ -48,7 +50,37 @@ static void run_kernel(const work *of)
     fibers_run(of->grid, of->block, of->shared_bytes, of->kernel->call, of->argument, seed);
 }
 
-static void do_work(const work *of)
+static unsigned blocks_of(const work *of)
+{
+    return of->grid.x * of->grid.y * of->grid.z;
+}
+
+/* With the lock. Blocks of the next kernel, if it may begin early, come as soon as all of the one
+ * that runs are there, and wait for its end. */
+static void begin_next_early(CUstream stream)
+{
+    work *next = stream->first;
+    if (stream->runs_kernel && next && next->kind == WORK_KERNEL && next->early && !next->has_room)
+        next->has_room = room_try(stream->context->device, blocks_of(next));
+}
+
+static void do_kernel(CUstream stream, const work *of)
+{
+    int device = stream->context->device;
+    if (!of->has_room)
+        room_take(device, blocks_of(of));
+    pthread_mutex_lock(&stream->lock);
+    stream->runs_kernel = true;
+    begin_next_early(stream);
+    pthread_mutex_unlock(&stream->lock);
+    run_kernel(of);
+    pthread_mutex_lock(&stream->lock);
+    stream->runs_kernel = false;
+    pthread_mutex_unlock(&stream->lock);
+    room_give(device, blocks_of(of));
+}
+
+static void do_work(CUstream stream, const work *of)
 {
     switch (of->kind) {
     case WORK_COPY:
@@ -58,7 +90,7 @@ static void do_work(const work *of)
         memset(of->to, (int)of->value, of->bytes);
         break;
     case WORK_KERNEL:
-        run_kernel(of);
+        do_kernel(stream, of);
         break;
     case WORK_RECORD:
         event_reach(of->event, of->ticket);
@@ -97,7 +129,7 @@ static void *stream_main(void *argument)
         if (!stream->first)
             stream->end = &stream->first;
         pthread_mutex_unlock(&stream->lock);
-        do_work(next);
+        do_work(stream, next);
         work_free(next);
         pthread_mutex_lock(&stream->lock);
         stream->done++;
@@ -222,6 +254,7 @@ CUresult stream_push(CUstream given, const work *wanted)
         *stream->end = added;
         stream->end = &added->next;
         stream->queued++;
+        begin_next_early(stream);
         pthread_cond_broadcast(&stream->changed);
     }
     pthread_mutex_unlock(&stream->lock);

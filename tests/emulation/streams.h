@@ -31,7 +31,8 @@ typedef struct work {
     void *argument; /* a copy of its own */
     fiber_index grid, block;
     size_t shared_bytes;
-    frontier needs; /* in a graph */
+    bool early, has_room; /* early: while the kernel before it in its stream runs */
+    frontier needs;       /* in a graph */
     struct work *next;
 } work;
 
@@ -47,7 +48,7 @@ struct emulated_stream {
     pthread_cond_t changed;
     work *first, **end;
     uint64_t queued, done;
-    bool closing;
+    bool closing, runs_kernel;
     CUgraph capture; /* NULL: none */
     frontier last;   /* what the next captured work waits for */
     bool is_origin;

@@ -122,12 +122,16 @@ uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uin
     return blocks > 0 ? blocks : 1;
 }
 
-/* Two launches that overlap have to run at once. */
+/* Two launches that overlap have to run at once. On a device of several engines none begins early:
+ * the one before it may have all its engine's room, and another engine, for which that one waits,
+ * would lack what this one takes. */
 mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
                            uint32_t threads)
 {
     uint32_t at_once = mixed_blocks_at_once(engine, kernel, threads);
-    return (mixed_shape){blocks, threads, engine->launches_early && 2 * blocks <= at_once};
+    bool is_alone = atomic_load(&open_engines[engine->device]) <= 1;
+    return (mixed_shape){blocks, threads,
+                         engine->launches_early && is_alone && 2 * blocks <= at_once};
 }
 
 /* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
