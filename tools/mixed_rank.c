@@ -1,8 +1,11 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/float_bits.h"
 #include "mixed_job.h"
+#include "progress.h"
+#include "text.h"
 #include "try.h"
 
 /* What an output holds before a checked run. */
@@ -17,6 +20,7 @@ struct rank_run {
     banyan_memory *input, *output;  /* on GPUs */
     char *host_input, *host_output; /* on the host, the tensors themselves */
     struct found *all_found;        /* of every rank */
+    progress bar;                   /* of rank 0 */
 };
 
 struct found {
@@ -258,6 +262,14 @@ static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan
     return BANYAN_OK;
 }
 
+static void show_rows(const struct rank_run *run, size_t s)
+{
+    char rows[TEXT_NUMBER_BYTES], what[TEXT_NUMBER_BYTES + 8];
+    uint64_t count = run->job->sizes[s].rows;
+    snprintf(what, sizeof what, "%s row%s", text_count(count, rows), count == 1 ? "" : "s");
+    progress_show(&run->bar, what, (double)s / (double)run->job->size_count);
+}
+
 static banyan_status run_all(const struct rank_run *run)
 {
     const mixed_job *job = run->job;
@@ -265,6 +277,7 @@ static banyan_status run_all(const struct rank_run *run)
     size_t count;
     TRY(banyan_mixed_valid_ops(run->mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t s = 0; s < job->size_count; s++) {
+        show_rows(run, s);
         if (job->op_name) {
             TRY(run_op(run, &job->sizes[s], job->op));
             continue;
@@ -308,6 +321,7 @@ static banyan_status give_buffers_back(struct rank_run *run)
 static banyan_status run_job(struct rank_run *run)
 {
     TRY(banyan_world_open(NULL, &run->world));
+    progress_show(&run->bar, "opening", 0);
     TRY(banyan_mixed_open(run->world, &run->job->options, &run->mixed));
     run->grid = banyan_mixed_describe(run->mixed);
     TRY(take_buffers(run));
@@ -324,7 +338,9 @@ int mixed_rank(int rank, void *context)
     if (job.on_gpus)
         job.options.device = BANYAN_CUDA(rank);
     struct rank_run run = {.job = &job, .rank = rank};
+    progress_begin(&run.bar, rank == 0, "measuring", 1, false);
     banyan_status status = run_job(&run);
+    progress_end(&run.bar);
     if (status != BANYAN_OK)
         failure_note(job.failed, rank, status);
     return status == BANYAN_OK ? 0 : 1;

@@ -1,6 +1,8 @@
 #include "progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -8,6 +10,12 @@
 
 #define DRAW_SECONDS 0.1
 #define BAR_CELLS 30
+
+static bool wants_information(void)
+{
+    const char *level = getenv("BANYAN_LOG");
+    return level && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0);
+}
 
 void progress_begin(progress *bar, bool show, const char *what, uint64_t total, bool bytes)
 {
@@ -18,6 +26,8 @@ void progress_begin(progress *bar, bool show, const char *what, uint64_t total, 
                       .bytes = bytes,
                       .began = now,
                       .drawn = now};
+    if (show && total > 0 && !bar->shown && wants_information())
+        fprintf(stderr, "banyan: info: %s\n", what);
 }
 
 static const char *fill_cells(double part, char cells[BAR_CELLS + 1])
@@ -62,22 +72,27 @@ void progress_add(progress *bar, uint64_t done)
         draw(bar);
 }
 
-void progress_show(progress *bar, const char *what, double share)
+void progress_show(const progress *bar, const char *what, double share)
 {
     char cells[BAR_CELLS + 1];
     double part = share < 0 ? 0 : share > 1 ? 1 : share;
-    if (!is_time_to_draw(bar))
+    if (!bar->shown)
         return;
     fprintf(stderr, "\r%-12s [%s] %3.0f %%  %s\033[K", bar->what, fill_cells(part, cells),
             part * 100, what);
     fflush(stderr);
 }
 
-void progress_end(progress *bar)
+void progress_hide(const progress *bar)
 {
     if (!bar->shown)
         return;
     fputs("\r\033[K", stderr);
     fflush(stderr);
+}
+
+void progress_end(progress *bar)
+{
+    progress_hide(bar);
     bar->shown = false;
 }

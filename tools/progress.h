@@ -1,4 +1,5 @@
-/* A bar with rate and time left, on a terminal; nothing when stderr is none. */
+/* A bar with rate and time left, on a terminal; when stderr is none a line where BANYAN_LOG asks
+ * for information. */
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H
 
@@ -16,9 +17,10 @@ typedef struct progress {
 /* `show` false: on ranks that stay silent. */
 void progress_begin(progress *bar, bool show, const char *what, uint64_t total, bool bytes);
 void progress_add(progress *bar, uint64_t done);
-/* For what has no rate: `share` of it, 0 to 1, is done, and it is at `what` now. */
-void progress_show(progress *bar, const char *what, double share);
-/* Take the line away. */
+/* For what has no rate: `share` of it, 0 to 1, is done, and `what` comes now. */
+void progress_show(const progress *bar, const char *what, double share);
+/* Take the line away, before others are printed; for good. */
+void progress_hide(const progress *bar);
 void progress_end(progress *bar);
 
 #endif

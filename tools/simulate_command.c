@@ -13,8 +13,10 @@
 #include "options.h"
 #include "out_file.h"
 #include "plan_file.h"
+#include "progress.h"
 #include "simulate_report.h"
 #include "simulate_reshard.h"
+#include "text.h"
 #include "try.h"
 
 #define WHO "banyan simulate"
@@ -29,18 +31,25 @@ struct arguments {
 };
 
 static banyan_status simulate_size(const simulate_report *report, size_t elem_bytes,
-                                   const message *size, bool steps, banyan_simulation **simulation)
+                                   const message *size, bool steps, const progress *bar,
+                                   double share, banyan_simulation **simulation)
 {
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    char text[TEXT_NUMBER_BYTES];
+    progress_show(bar, text_bytes(size->bytes, text), share);
     options.message_bytes = size->message_bytes;
     options.elem_bytes = elem_bytes;
     options.steps = steps;
-    return banyan_plan_simulate(report->plan, report->topology, &options, simulation);
+    banyan_status status =
+        banyan_plan_simulate(report->plan, report->topology, &options, simulation);
+    progress_hide(bar);
+    return status;
 }
 
 /* What refuses a size refuses the longest: with its steps, which the path and the trace are of, it
  * is simulated before the first line is printed. */
-static banyan_status simulate(const struct arguments *given, simulate_report *report)
+static banyan_status simulate(const struct arguments *given, const progress *bar,
+                              simulate_report *report)
 {
     DLDataType dtype;
     message sizes[MESSAGES_MOST];
@@ -50,13 +59,14 @@ static banyan_status simulate(const struct arguments *given, simulate_report *re
     TRY(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
                           given->step_factor, sizes, &count));
     const message *longest = &sizes[count - 1];
-    TRY(simulate_size(report, elem_bytes, longest, true, &report->last));
+    TRY(simulate_size(report, elem_bytes, longest, true, bar, 0, &report->last));
     if (given->trace_path)
         TRY(banyan_simulation_write_trace(report->last, given->trace_path));
     simulate_report_begin(report);
     for (const message *size = sizes; size < longest; size++) {
         banyan_simulation *simulation;
-        TRY(simulate_size(report, elem_bytes, size, false, &simulation));
+        TRY(simulate_size(report, elem_bytes, size, false, bar,
+                          (double)(size - sizes + 1) / (double)count, &simulation));
         simulate_report_size(report, size, simulation);
         banyan_simulation_destroy(simulation);
     }
@@ -82,12 +92,16 @@ static int run(const struct arguments *given)
 {
     banyan_plan *plan = NULL;
     banyan_topology *topology = NULL;
+    progress bar;
+    progress_begin(&bar, true, "simulating", 1, false);
     banyan_status status = banyan_topology_read(given->topology_name, &topology);
+    progress_show(&bar, given->algorithm ? given->algorithm : given->path, 0);
     if (status == BANYAN_OK)
         status = compile_or_read(given, topology, &plan);
+    progress_hide(&bar);
     if (status == BANYAN_OK) {
         simulate_report report = {.plan = plan, .topology = topology, .json = given->json};
-        status = simulate(given, &report);
+        status = simulate(given, &bar, &report);
         simulate_report_free(&report);
     }
     if (status != BANYAN_OK)

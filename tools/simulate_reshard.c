@@ -187,15 +187,27 @@ static banyan_status forecast_one(job *of, banyan_service_kind service)
                              : BANYAN_OK;
 }
 
+static banyan_status forecast_all(job *of)
+{
+    const char *only = of->given->service;
+    banyan_status status = BANYAN_OK;
+    progress_begin(&of->bar, true, "simulating", 1, false);
+    for (size_t service = 0; service < SERVICES && status == BANYAN_OK; service++) {
+        if (only && strcmp(only, services[service]) != 0)
+            continue;
+        progress_show(&of->bar, services[service], only ? 0 : (double)service / SERVICES);
+        status = forecast_one(of, (banyan_service_kind)service);
+    }
+    progress_end(&of->bar);
+    return status;
+}
+
 static banyan_status run(job *of)
 {
     const simulate_reshard_arguments *given = of->given;
     TRY(banyan_topology_read(given->topology_name, &of->topology));
     TRY(given->is_case ? plan_case(of) : plan_model(of));
-    for (size_t service = 0; service < SERVICES; service++) {
-        if (!given->service || strcmp(given->service, services[service]) == 0)
-            TRY(forecast_one(of, (banyan_service_kind)service));
-    }
+    TRY(forecast_all(of));
     if (given->json)
         return print_json(of);
     print_table(of);

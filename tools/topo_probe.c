@@ -16,6 +16,7 @@
 #include "forked.h"
 #include "options.h"
 #include "out_file.h"
+#include "progress.h"
 #include "run_job.h"
 #include "try.h"
 
@@ -148,6 +149,7 @@ static void build_ranks(banyan_program *program, int ranks, probe_build build)
 /* What is measured: a plan with a message of SMALL_BYTES, and with those with which a rank touches
  * each of the working sets, or with a long one. */
 typedef struct measurement {
+    const char *name;
     probe_build build;
     int touched; /* bytes for each of the message; 0: not by working set */
     uint64_t long_bytes;
@@ -322,18 +324,18 @@ static banyan_status watch_signals(int ranks, double rounds_s, signal_range *see
 
 /* All of them in turn, again and again: what disturbs the machine for a while disturbs none of them
  * every time. */
-static banyan_status measure(int ranks, figures *found, signal_range *signals)
+static banyan_status measure(int ranks, const progress *bar, figures *found, signal_range *signals)
 {
     measurement all[] = {
-        [COPY] = {.build = copy_once, .touched = 2},
-        [COPIES] = {.build = copy_often},
-        [REDUCE] = {.build = reduce, .touched = 2},
-        [CALL] = {.build = call},
-        [MEET] = {.build = meet_once},
-        [PASS_ON] = {.build = pass_on, .touched = 4},
-        [PASS_SUMS] = {.build = pass_sums_on, .touched = 4},
-        [PACKETS] = {.build = send_packets, .touched = 10},
-        [PORT] = {.build = put_by_port, .long_bytes = PORT_BYTES},
+        [COPY] = {"copies", .build = copy_once, .touched = 2},
+        [COPIES] = {"copies in a row", .build = copy_often},
+        [REDUCE] = {"reductions", .build = reduce, .touched = 2},
+        [CALL] = {"signals", .build = call},
+        [MEET] = {"two ranks that meet", .build = meet_once},
+        [PASS_ON] = {"data", .build = pass_on, .touched = 4},
+        [PASS_SUMS] = {"sums", .build = pass_sums_on, .touched = 4},
+        [PACKETS] = {"packets", .build = send_packets, .touched = 10},
+        [PORT] = {"ports", .build = put_by_port, .long_bytes = PORT_BYTES},
     };
     for (int i = 0; i < MEASUREMENTS; i++) {
         for (int k = 0; k <= SETS; k++)
@@ -341,6 +343,8 @@ static banyan_status measure(int ranks, figures *found, signal_range *signals)
     }
     double end_s = clock_now_s() + PROBE_S;
     for (int left = PASSES * MEASUREMENTS; left > 0; left--) {
+        progress_show(bar, all[left % MEASUREMENTS].name,
+                      1 - left / (double)(PASSES * MEASUREMENTS));
         double time_left = end_s - clock_now_s();
         if (time_left < 0 && left <= (PASSES - 1) * MEASUREMENTS)
             break;
@@ -459,7 +463,11 @@ int topo_probe_command(int argc, char **argv)
         fprintf(stderr, WHO ": cannot write %s: %s\n", path, strerror(errno));
         return 1;
     }
-    if (measure(ranks, &found, &signals) != BANYAN_OK) {
+    progress bar;
+    progress_begin(&bar, true, "probing", 1, false);
+    banyan_status status = measure(ranks, &bar, &found, &signals);
+    progress_end(&bar);
+    if (status != BANYAN_OK) {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         return 1;
     }

@@ -1,15 +1,10 @@
 """banyan tune: measures, writes a table that communicators take, and adds to it."""
 
 import json
-import os
-import pty
-import re
-import subprocess
 import sys
-import time
 import unittest
 
-from collective_case import BANYAN, CollectiveCase
+from collective_case import CollectiveCase
 
 
 class Tune(CollectiveCase):
@@ -69,26 +64,6 @@ class Tune(CollectiveCase):
                 (["-n", 2, "-o", "/nowhere/t.json"], "cannot write /nowhere/t.json", 1)]:
             self.assert_refused(self.banyan("tune", *words), "banyan tune", part, code)
         self.assertFalse(self.path.exists())
-
-    def test_a_terminal_shows_what_is_measured(self):
-        master, terminal = pty.openpty()
-        started = subprocess.Popen(
-            [BANYAN, "tune", "-n", "2", "--size", "8:1K", "--seconds", "60", "-o", self.path],
-            stdout=subprocess.PIPE, stderr=terminal)
-        os.close(terminal)
-        bar = re.compile(rb"tuning +\[#*\.*\] +\d+ %  \w+ of \d+ bytes, \w+ memory")
-        seen = b""
-        end = time.monotonic() + 60
-        try:
-            while time.monotonic() < end and not bar.search(seen) and (
-                    part := os.read(master, 4096)):
-                seen += part
-        except OSError:
-            pass
-        started.terminate()
-        started.communicate(timeout=30)
-        os.close(master)
-        self.assertRegex(seen, bar)
 
 
 if __name__ == "__main__":
