@@ -76,14 +76,15 @@ static int tune_rank(int rank, void *context)
 
 static void print_row(const json_t *row)
 {
-    char text[TEXT_NUMBER_BYTES];
+    char text[TEXT_NUMBER_BYTES], nodes[TEXT_NUMBER_BYTES];
+    json_int_t on_node = json_integer_value(json_object_get(row, "ranks_per_node"));
     const char *dtype = json_string_value(json_object_get(row, "dtype"));
     const json_t *up_to = json_object_get(row, "up_to_bytes");
     bool bounded = json_is_integer(up_to);
     int instances = (int)json_integer_value(json_object_get(row, "instances"));
-    printf("%-15s%-12s%-10s%16s  %s", json_string_value(json_object_get(row, "collective")),
+    printf("%-15s%-12s%12s  %-10s%16s  %s", json_string_value(json_object_get(row, "collective")),
            json_is_true(json_object_get(row, "registered")) ? "registered" : "ordinary",
-           dtype ? dtype : "any",
+           on_node > 0 ? text_count((uint64_t)on_node, nodes) : "any", dtype ? dtype : "any",
            bounded ? text_count((uint64_t)json_integer_value(up_to), text) : "any",
            json_string_value(json_object_get(row, "algorithm")));
     if (instances > 1)
@@ -102,8 +103,8 @@ static int print_table(const struct tuning_job *job)
         return 1;
     }
     printf("%d %s, a rank's input\n\n", job->ranks, job->on_gpus ? "GPUs" : "ranks");
-    printf("%-15s%-12s%-10s%16s  %s\n", "collective", "memory", "dtype", "up to bytes",
-           "algorithm");
+    printf("%-15s%-12s%12s  %-10s%16s  %s\n", "collective", "memory", "ranks a node", "dtype",
+           "up to bytes", "algorithm");
     const char *where = job->on_gpus ? "cuda" : "host";
     json_array_foreach(json_object_get(root, "rows"), i, row)
     {

@@ -225,11 +225,15 @@ static uint64_t message_for(const struct field *field, uint64_t bytes)
 /* What the table says of sizes for which there was no time stays. */
 static void tell_of_lack_of_time(const struct field *field)
 {
-    if (field->comm->rank == 0)
-        log_line(field->rows.count == 0 ? BANYAN_LOG_WARN : BANYAN_LOG_INFO,
-                 "tuning: of all the %g s there was time for %zu sizes of %s in %s memory",
-                 field->options->seconds, field->rows.count, banyan_collective_name(field->kind),
-                 field->memory ? "registered" : "ordinary");
+    const char *kind = banyan_collective_name(field->kind);
+    const char *memory = field->memory ? "registered" : "ordinary";
+    if (field->comm->rank == 0 && field->rows.count == 0)
+        log_warn("tuning: no size of %s in %s memory was measured in its share of the %g s: they "
+                 "are too few",
+                 kind, memory, field->options->seconds);
+    else if (field->comm->rank == 0)
+        log_info("tuning: %zu sizes of %s in %s memory were measured in its share of the %g s",
+                 field->rows.count, kind, memory, field->options->seconds);
 }
 
 static banyan_status tune_field(struct field *field)
@@ -277,8 +281,16 @@ static banyan_status check_options(const banyan_comm *comm, const banyan_tune_op
     return BANYAN_OK;
 }
 
-/* Every collective, on each kind of memory, has an equal share of the time, and what those before
- * it have left of theirs. */
+/* When one ends of `left` that are still to come: what is left of the time is shared equally, so
+ * that one that took too long takes a little of all, and not everything of the next. */
+static uint64_t end_of_share(const banyan_tune_options *options, uint64_t begin_ns, int left)
+{
+    uint64_t now_ns = time_now_ns();
+    uint64_t end_ns = begin_ns + (uint64_t)(options->seconds * (double)NS_PER_S);
+    return now_ns < end_ns ? now_ns + (end_ns - now_ns) / (uint64_t)left : end_ns;
+}
+
+/* Every collective, on each kind of memory. */
 static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *options,
                               uint64_t begin_ns, const banyan_memory *memory, char *input,
                               char *output)
@@ -292,12 +304,11 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
         if (one && (int)options->kind != kind)
             continue;
         int number = one ? memory != NULL : (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE;
-        double share = (double)(number + 1) / count;
         struct field field = {
             .comm = comm,
             .options = options,
             .begin_ns = begin_ns,
-            .end_ns = begin_ns + (uint64_t)(options->seconds * share * (double)NS_PER_S),
+            .end_ns = end_of_share(options, begin_ns, count - number),
             .kind = (banyan_collective_kind)kind,
             .dtype = options->dtype.bits ? options->dtype : BANYAN_F32,
             .memory = memory,

@@ -19,6 +19,20 @@ class Tune(CollectiveCase):
     def tune(self, ranks, *options):
         return self.succeed("tune", "-n", ranks, "--size", "64:256", "-o", self.path, *options)
 
+    def assert_printed(self, text, rows):
+        self.assertEqual(
+            [line.split() for line in text.split("\n")[3:3 + len(rows)]],
+            [[row["collective"], "registered" if row["registered"] else "ordinary",
+              str(row["ranks_per_node"] or "any"), row["dtype"] or "any",
+              "any" if row["up_to_bytes"] is None else f"{row['up_to_bytes']:,}", row["algorithm"]]
+             for row in rows])
+
+    def test_rows_that_came_along_are_told_from_measured_ones(self):
+        text = self.tune(8, "--collective", "allreduce")
+        eight = self.rows(8)
+        self.assertEqual({row["ranks_per_node"] for row in eight}, {0, 8})
+        self.assert_printed(text, eight)
+
     def test_a_table_is_measured_printed_and_added_to(self):
         text = self.tune(2, "--seconds", 20)
         two = self.rows(2)
@@ -26,26 +40,21 @@ class Tune(CollectiveCase):
                          {(collective, registered) for registered in [False, True] for collective in
                           ["allreduce", "allgather", "reducescatter", "alltoall", "sendrecv",
                            "broadcast", "reduce"]} - {("reduce", True)})
-        printed = [line.split() for line in text.split("\n")[3:3 + len(two)]]
-        self.assertEqual(
-            printed,
-            [[row["collective"], "registered" if row["registered"] else "ordinary",
-              row["dtype"] or "any", "any" if row["up_to_bytes"] is None else f"{row['up_to_bytes']:,}", row["algorithm"]]
-             for row in two])
+        self.assert_printed(text, two)
         self.tune(3, "--seconds", 20)
         self.assertEqual(self.rows(2), two)
         self.assertNotEqual(self.rows(3), [])
         text = self.tune(2, "--seconds", 20, "--dtype", "bf16")
         self.assertEqual([row for row in self.rows(2) if row["dtype"] is None], two)
         self.assertIn("BF16", {row["dtype"] for row in self.rows(2)})
-        self.assertRegex(text, r"\n\w+ +(ordinary|registered) +BF16 ")
+        self.assertRegex(text, r"\n\w+ +(ordinary|registered) +2 +BF16 ")
 
     def test_too_little_time_is_told_and_changes_nothing(self):
         self.tune(2, "--seconds", 20, "--collective", "allreduce")
         two = self.rows(2)
         done = self.banyan("tune", "-n", 2, "-s", "64:256", "-o", self.path, "--seconds", 1e-6)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("of all the 1e-06 s there was time for 0 sizes of allreduce in ordinary memory", done.stderr)
+        self.assertIn("no size of allreduce in ordinary memory was measured in its share of the 1e-06 s", done.stderr)
         self.assertEqual(self.rows(2), two)
 
     def test_a_file_that_is_no_table_is_refused_and_kept(self):
