@@ -29,9 +29,21 @@ void cuda_need(cudaError_t result, const char *call)
     exit(1);
 }
 
+/* CUDA calls a driver that is not there insufficient. */
+static void need_driver(void)
+{
+    int version;
+    CUDA(cudaDriverGetVersion(&version));
+    if (version > 0)
+        return;
+    fprintf(stderr, "gpu_bench: this machine has no CUDA driver\n");
+    exit(1);
+}
+
 void gpu_open(gpu *made)
 {
     int devices;
+    need_driver();
     CUDA(cudaGetDeviceCount(&devices));
     need(banyan_world_open(NULL, &made->world));
     made->rank = banyan_world_rank(made->world);

@@ -17,8 +17,8 @@ int main(void)
     cudaStream_t stream;
     int gpus;
     float *gradient, *here = malloc(COUNT * sizeof *here);
-    OK(banyan_world_open(NULL, &world));
     CUDA(cudaGetDeviceCount(&gpus));
+    OK(banyan_world_open(NULL, &world));
     int rank = banyan_world_rank(world), gpu = banyan_world_local_rank(world) % gpus;
     CUDA(cudaSetDevice(gpu));
     CUDA(cudaStreamCreate(&stream));

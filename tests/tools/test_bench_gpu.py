@@ -1,5 +1,6 @@
 """`banyan bench --gpu` without PyTorch: one sentence says so, and no figure is lost."""
 
+import ctypes.util
 import json
 import os
 import pathlib
@@ -61,6 +62,11 @@ check(done.returncode == 5 and "not measured" not in done.stdout, "after a failu
 done, _ = bench(None, sys.executable)
 check(done.returncode == 2 and "gpu_bench: `make build` makes it where nvcc is" in done.stderr,
       "a benchmark that is not there is named", done)
+if (BUILD / "bin/gpu_bench").exists() and ctypes.util.find_library("cuda") is None:
+    done = subprocess.run([BUILD / "bin/banyan", "bench", "--gpu", "-n", "2"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 1, "no driver is a failure", done)
+    check("this machine has no CUDA driver" in done.stderr and "insufficient" not in done.stderr,
+          "a missing driver is told", done)
 names = re.search(r"what_names\[WHATS\] = {(.*?)}", (ROOT / "bench/gpu/gpu_bench.c").read_text(), re.S).group(1)
 done, _ = bench(0, sys.executable, "--help")
 check(set(re.findall(r"\w+", names)) <= set(re.findall(r"\w+", done.stdout)), "help names what can be measured", done)
