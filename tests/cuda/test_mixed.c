@@ -156,6 +156,54 @@ static void contexts_of_one_world_are_used_in_turn(void **state)
     ranks_run(2, take_turns, &of);
 }
 
+/* ---- ranks that share a GPU ---- */
+
+/* The last rank comes when the others' first launch has the room that it may have, and what follows
+ * it has begun where it may. */
+static void queue_before_the_last(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    static const mixed_one calls[] = {{.op = BANYAN_MIXED_ALLREDUCE_ALLGATHER,
+                                       .mode = BANYAN_MIXED_FEWEST_WAITS,
+                                       .rows = 4,
+                                       .row_elems = 1200},
+                                      {.op = BANYAN_MIXED_REDUCESCATTER_ALLREDUCE,
+                                       .mode = BANYAN_MIXED_WORLD,
+                                       .rows = 1,
+                                       .row_elems = 100}};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    mixed_case c = {.world = world, .device = gpu_device_for(0)};
+    bool is_last = banyan_world_rank(world) == banyan_world_size(world) - 1;
+    (void)context;
+    options.max_bytes = MAX_BYTES;
+    options.device = c.device;
+    c.stream = gpu_stream_create(c.device);
+    case_open(&c, &options, ELEMS_MOST);
+    for (int i = 0; i < 2; i++)
+        case_run(&c, &calls[i]);
+    CHECK_OK(banyan_world_barrier(world));
+    if (is_last) {
+        CHECK_OK(banyan_world_barrier(world));
+        usleep(100000);
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(case_call(&c, &calls[i]));
+    if (!is_last)
+        CHECK_OK(banyan_world_barrier(world));
+    gpu_stream_wait(c.device, c.stream);
+    CHECK_OK(banyan_mixed_status(c.mixed));
+    case_run(&c, &calls[0]);
+    gpu_case_close(&c);
+}
+
+static void launches_that_wait_take_no_room_from_other_ranks(void **state)
+{
+    (void)state;
+    if (!gpu_worlds_are_cheap())
+        skip();
+    ranks_run_threads(4, queue_before_the_last, NULL);
+}
+
 /* ---- launches of any shape ---- */
 
 typedef struct launch_bounds {
@@ -240,6 +288,7 @@ int main(void)
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
         cmocka_unit_test(calls_in_graphs_are_played_again_among_others),
         cmocka_unit_test(contexts_of_one_world_are_used_in_turn),
+        cmocka_unit_test(launches_that_wait_take_no_room_from_other_ranks),
         cmocka_unit_test(launches_are_bounded_by_options_and_device),
         cmocka_unit_test(all_ranks_choose_by_the_same_measurements),
     };

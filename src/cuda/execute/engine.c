@@ -180,15 +180,6 @@ static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
 /* Of this process, on each device. */
 static atomic_uint open_engines[DRIVER_DEVICES_MAX];
 
-/* A launch that waits for the one before it takes the room of its thread blocks from others: from
- * other ranks' or communicators' that the one before it, or a peer's, may wait for. So it does so
- * only when every engine of the device could have two of its size there. */
-bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
-{
-    return engine->launches_early &&
-           UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
-}
-
 /* Whose engines a device has: threads stand for the ranks that they are. */
 static struct {
     pthread_mutex_t lock;
@@ -218,6 +209,16 @@ static void count_closed(int device)
 bool engine_has_device(const cuda_engine *engine)
 {
     return !atomic_load(&openers.shared[engine->device]);
+}
+
+/* A launch that waits for the one before it takes the room of its thread blocks from others: from
+ * other ranks' or communicators' that the one before it, or a peer's, may wait for. So it does so
+ * only when every engine of the device could have two of its size there, and all are one rank's: of
+ * ranks that share a device the one before it may have taken all that it may. */
+bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
+{
+    return engine->launches_early && engine_has_device(engine) &&
+           UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
 }
 
 static void close_engine(void *opened)
