@@ -293,19 +293,23 @@ static void destroy_attachments(banyan_world *world)
     }
 }
 
+static void leave_sub(banyan_world *sub)
+{
+    pthread_mutex_lock(&sub->endpoint->reactor.lock);
+    endpoint_forget_context(sub->endpoint, sub->context);
+    pthread_mutex_unlock(&sub->endpoint->reactor.lock);
+}
+
 banyan_status banyan_world_close(banyan_world *world)
 {
     if (!world)
         return BANYAN_OK;
     banyan_status status = world_barrier(world, "closing the world");
     destroy_attachments(world);
-    if (!world->is_sub) {
+    if (world->is_sub)
+        leave_sub(world);
+    else
         endpoint_close(world->endpoint, status, banyan_last_error());
-    } else {
-        pthread_mutex_lock(&world->endpoint->reactor.lock);
-        endpoint_forget_context(world->endpoint, world->context);
-        pthread_mutex_unlock(&world->endpoint->reactor.lock);
-    }
     free_world(world);
     return status;
 }
@@ -323,9 +327,6 @@ banyan_status banyan_world_abort(banyan_world *world, const char *reason)
 
 static banyan_status check_list(const banyan_world *parent, const int *ranks, int count, int *mine)
 {
-    if (count < 1 || count > parent->size)
-        return error_set(BANYAN_ERR_INVALID, "rank %d splits %d ranks off a world of %d",
-                         parent->rank, count, parent->size);
     char *seen = calloc((size_t)parent->size, 1);
     if (!seen)
         return error_no_memory((size_t)parent->size, "a list of ranks");
@@ -351,7 +352,8 @@ static banyan_status check_list(const banyan_world *parent, const int *ranks, in
     return status;
 }
 
-/* How often before this call the list was split off the parent: all its members count alike. */
+/* How often before this call the list was split off the parent: all its members count alike,
+ * whatever fails then. */
 static banyan_status count_split(banyan_world *parent, uint64_t list_hash, uint64_t *count)
 {
     for (size_t i = 0; i < parent->splits.count; i++) {
@@ -365,19 +367,25 @@ static banyan_status count_split(banyan_world *parent, uint64_t list_hash, uint6
                                                                            : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status open_sub(banyan_world *parent, const int *ranks, banyan_world *sub)
+static banyan_status find_id(banyan_world *parent, const int *ranks, int count, uint64_t *id)
 {
-    uint64_t list_hash = hash_bytes(ranks, (size_t)sub->size * sizeof *ranks, 0);
+    uint64_t list_hash = hash_bytes(ranks, (size_t)count * sizeof *ranks, 0);
     uint64_t origin[3] = {parent->context->id, list_hash};
     RETURN_IF_FAILED(count_split(parent, list_hash, &origin[2]));
+    *id = hash_bytes(origin, sizeof origin, 1);
+    return BANYAN_OK;
+}
+
+static banyan_status open_sub(banyan_world *parent, const int *ranks, uint64_t id,
+                              banyan_world *sub)
+{
     int *job_ranks = calloc((size_t)sub->size, sizeof *job_ranks);
     if (!job_ranks)
         return error_no_memory((size_t)sub->size * sizeof *job_ranks, "a sub-world");
     for (int i = 0; i < sub->size; i++)
         job_ranks[i] = context_job_rank(parent->context, ranks[i]);
     pthread_mutex_lock(&sub->endpoint->reactor.lock);
-    banyan_status status =
-        open_context(sub, hash_bytes(origin, sizeof origin, 1), parent->context, job_ranks);
+    banyan_status status = open_context(sub, id, parent->context, job_ranks);
     if (status == BANYAN_OK)
         liveness_join(sub->endpoint, sub->context);
     pthread_mutex_unlock(&sub->endpoint->reactor.lock);
@@ -390,7 +398,12 @@ banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int cou
                                  banyan_world **sub)
 {
     int rank = -1;
+    uint64_t id;
     RETURN_IF_FAILED(control_check(parent));
+    if (count < 1 || count > parent->size)
+        return error_set(BANYAN_ERR_INVALID, "rank %d splits %d ranks off a world of %d",
+                         parent->rank, count, parent->size);
+    RETURN_IF_FAILED(find_id(parent, ranks, count, &id));
     RETURN_IF_FAILED(check_list(parent, ranks, count, &rank));
     banyan_world *split = calloc(1, sizeof *split);
     if (!split)
@@ -400,8 +413,9 @@ banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int cou
     split->rank = rank;
     split->size = count;
     split->timeout_ns = parent->timeout_ns;
-    banyan_status status = open_sub(parent, ranks, split);
+    banyan_status status = open_sub(parent, ranks, id, split);
     if (status != BANYAN_OK) {
+        leave_sub(split);
         free_world(split);
         return status;
     }
