@@ -1,5 +1,6 @@
 #include "mixed/worlds.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -35,11 +36,24 @@ static int member_at(const banyan_mixed_grid *grid, mixed_group group, int index
     }
 }
 
+/* Closing `half` would wait for members that do not have it. */
+static banyan_status give_up(banyan_world *worlds[MIXED_GROUPS], banyan_world *half,
+                             banyan_status status)
+{
+    char sentence[768];
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    if (half)
+        (void)banyan_world_abort(half, sentence);
+    worlds_close(worlds);
+    return error_set(status, "%s", sentence);
+}
+
 banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
                           banyan_world *worlds[MIXED_GROUPS])
 {
     size_t bytes = (size_t)banyan_world_size(world) * sizeof(int);
     int *ranks = malloc(bytes);
+    banyan_world *latest = NULL;
     for (int group = 0; group < MIXED_GROUPS; group++)
         worlds[group] = NULL;
     banyan_status status = control_agree(
@@ -49,12 +63,11 @@ banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
         for (int i = 0; i < count; i++)
             ranks[i] = member_at(grid, (mixed_group)group, i);
         banyan_world *parent = group == MIXED_WORLD ? world : worlds[MIXED_WORLD];
-        status = banyan_world_split(parent, ranks, count, &worlds[group]);
+        status = control_agree(world, banyan_world_split(parent, ranks, count, &worlds[group]));
+        latest = worlds[group];
     }
     free(ranks);
-    if (status != BANYAN_OK)
-        worlds_close(worlds);
-    return status;
+    return status == BANYAN_OK ? BANYAN_OK : give_up(worlds, latest, status);
 }
 
 void worlds_close(banyan_world *worlds[MIXED_GROUPS])

@@ -106,6 +106,38 @@ static void a_measurement_without_its_recording_fails_on_all(void **state)
     ranks_run(4, use_and_measure, NULL);
 }
 
+/* In the library itself: arrays of a world's ranks, of which the context's own has five. The n-th.
+ */
+static void open_groups(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    banyan_mixed_options options = options_for(world, &sizes);
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE_ALLGATHER, .rows = 2, .row_elems = 9};
+    mixed_case c;
+    (void)context;
+    call.mode = BANYAN_MIXED_FEWEST_WAITS;
+    gpu_case_open(&c, world, options, ELEMS);
+    for (int n = 0; n < 9; n++) {
+        banyan_world *next = world_like(world);
+        CHECK_OK(banyan_mixed_suspend(c.mixed));
+        lack_begin(world, 4, n);
+        CHECK(lack_end(world, banyan_mixed_resume(c.mixed, next), BANYAN_ERR_NO_MEMORY));
+        CHECK_OK(banyan_mixed_resume(c.mixed, next));
+        case_run(&c, &call);
+        CHECK_OK(banyan_mixed_suspend(c.mixed));
+        CHECK_OK(banyan_mixed_resume(c.mixed, world));
+        CHECK_OK(banyan_world_close(next));
+    }
+    gpu_case_close(&c);
+}
+
+static void groups_that_one_rank_has_no_memory_for_fail_on_all(void **state)
+{
+    (void)state;
+    lack_library = NULL;
+    ranks_run(4, open_groups, NULL);
+}
+
 int main(void)
 {
     gpu_count();
@@ -119,6 +151,7 @@ int main(void)
         cmocka_unit_test(an_nccl_without_its_ranks_fails_on_all),
         cmocka_unit_test(an_nvshmem_without_its_ranks_fails_on_all),
         cmocka_unit_test(a_measurement_without_its_recording_fails_on_all),
+        cmocka_unit_test(groups_that_one_rank_has_no_memory_for_fail_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
