@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "mixed/modes.h"
+#include "world/control.h"
 
 /* ---- choices ---- */
 
@@ -90,16 +91,18 @@ void autotune_choose(banyan_mixed *mixed)
     }
 }
 
-banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count)
+/* Beside what there is, which stays when memory runs out. */
+static banyan_status take_room(banyan_mixed *mixed, size_t count)
 {
-    autotune_free(mixed);
     bool fits = array_reserve(&mixed->timings, count);
     for (int op = 0; op < BANYAN_MIXED_OPS && fits; op++)
         fits = array_reserve(&mixed->choices[op], count);
-    if (!fits) {
-        autotune_free(mixed);
-        return BANYAN_ERR_NO_MEMORY;
-    }
+    return fits ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count)
+{
+    RETURN_IF_FAILED(control_agree(mixed->world, take_room(mixed, count)));
     if (count > 0)
         memcpy(mixed->timings.data, timings, count * sizeof *timings);
     mixed->timings.count = count;

@@ -219,7 +219,7 @@ banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path)
     if (status == BANYAN_OK)
         status = share(mixed, &rows);
     if (status == BANYAN_OK)
-        status = control_agree(mixed->world, autotune_take(mixed, rows.data, rows.count));
+        status = autotune_take(mixed, rows.data, rows.count);
     array_free(&rows);
     return status;
 }

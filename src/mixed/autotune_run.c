@@ -142,10 +142,11 @@ static banyan_status measure_all(struct trial *trial)
         if (grid_allows(&trial->mixed->setup.grid, trial->op))
             status = measure_op(trial, &made);
     }
+    status = control_agree(trial->mixed->world, status);
     if (status == BANYAN_OK)
         status = autotune_take(trial->mixed, made.data, made.count);
     array_free(&made);
-    return control_agree(trial->mixed->world, status);
+    return status;
 }
 
 /* ---- buffers ---- */

@@ -4,7 +4,10 @@
 
 #include "core/deadline.h"
 #include "core/sanitizer.h"
+#include "mixed/mixed.h"
 #include "mixed/mixed_check.h"
+#include "support/folder.h"
+#include "support/lacking.h"
 
 #define ELEMS (UINT64_C(1) << 20)
 
@@ -61,6 +64,61 @@ static void one_rank_without_a_communicator_fails_on_all(void **state)
     ranks_run(4, lack_memory, &mode);
 }
 
+/* ---- tables ---- */
+
+#define SIZES 200
+
+/* Of as many sizes, all with this mode. */
+static char *write_table(const char *folder, const char *mode, int sizes)
+{
+    char *path = folder_path(folder, mode);
+    FILE *file = fopen(path, "w");
+    CHECK(file);
+    fprintf(file, "{\"format\": \"banyan mixed tuning\", \"version\": 1, \"local_tp\": 2, "
+                  "\"local_dp\": 1, \"inter_tp\": 1, \"inter_dp\": 1, \"dtype\": \"F32\", "
+                  "\"device\": \"host\", \"rows\": [");
+    for (int i = 1; i <= sizes; i++)
+        fprintf(file, "{\"op\": \"allreduce\", \"bytes\": %d, \"mode\": \"%s\", \"ns\": 9}%s", i,
+                mode, i < sizes ? ", " : "]}");
+    CHECK(fclose(file) == 0);
+    return path;
+}
+
+static void check_choice(const banyan_mixed *mixed, banyan_mixed_mode expected)
+{
+    banyan_mixed_mode mode;
+    CHECK_OK(banyan_mixed_select_autotune_mode(mixed, BANYAN_MIXED_ALLREDUCE, 100, &mode));
+    CHECK(mode == expected, "%s is chosen", banyan_mixed_mode_name(mode));
+}
+
+static void load_tables(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 1, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    char **paths = context;
+    bool lacked = true;
+    lack_least_bytes = SIZES * sizeof(mixed_choice); /* of the longer table */
+    for (int n = 0; lacked; n++) {
+        banyan_mixed *mixed;
+        options.autotune = paths[0];
+        CHECK_OK(banyan_mixed_open(world, &options, &mixed));
+        check_choice(mixed, BANYAN_MIXED_WORLD);
+        lack_begin(world, LACK_ANY, n);
+        lacked = lack_end(world, banyan_mixed_load_autotune(mixed, paths[1]), BANYAN_ERR_NO_MEMORY);
+        CHECK(lacked || n > 2, "%d allocations", n);
+        check_choice(mixed, lacked ? BANYAN_MIXED_WORLD : BANYAN_MIXED_FEWEST_WAITS);
+        CHECK_OK(banyan_mixed_close(mixed));
+    }
+}
+
+static void a_table_that_one_rank_has_no_memory_for_is_nobodys(void **state)
+{
+    char *paths[] = {write_table(*state, "world", 1), write_table(*state, "fewest_waits", SIZES)};
+    ranks_run(2, load_tables, paths);
+    free(paths[0]);
+    free(paths[1]);
+}
+
 int main(void)
 {
 #if defined(SANITIZER_MEMORY) || defined(SANITIZER_THREAD)
@@ -70,6 +128,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_without_staging_fails_on_all),
         cmocka_unit_test(one_rank_without_a_communicator_fails_on_all),
+        cmocka_unit_test_setup_teardown(a_table_that_one_rank_has_no_memory_for_is_nobodys,
+                                        folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
