@@ -196,5 +196,5 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
         status = measure_all(&trial);
     buffer_free(device, trial.output);
     buffer_free(device, trial.input);
-    return status;
+    return status == BANYAN_OK ? BANYAN_OK : mixed_stop_groups(mixed, status);
 }

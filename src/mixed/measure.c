@@ -93,7 +93,6 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
                                    const DLTensor *output, banyan_mixed_mode mode, uint64_t *ns)
 {
     RETURN_IF_NULL(mixed);
-    RETURN_IF_NULL(ns);
     if (!mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: a mixed collective is measured before its memory is there "
@@ -102,9 +101,13 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     measurement of = {.mixed = mixed, .op = op, .mode = mode, .input = input, .output = output};
-    RETURN_IF_FAILED(measure_begin(&of));
-    for (int i = 0; i < of.batches; i++)
-        RETURN_IF_FAILED(measure_batch(&of));
+    banyan_status status = control_agree(mixed->world, ns ? BANYAN_OK : error_null(__func__, "ns"));
+    if (status == BANYAN_OK)
+        status = measure_begin(&of);
+    for (int i = 0; i < of.batches && status == BANYAN_OK; i++)
+        status = measure_batch(&of);
+    if (status != BANYAN_OK)
+        return mixed_stop_groups(mixed, status);
     *ns = of.least_ns;
     return BANYAN_OK;
 }

@@ -59,6 +59,10 @@ banyan_status mixed_use_memory(banyan_mixed *mixed);
 banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                                const DLTensor *output, banyan_mixed_mode mode, mixed_call *call);
 
+/* A call has failed with `status`, in which the world may have ended, or one of the context's own:
+ * all of these end with it, and no later run begins. Returns what to tell. */
+banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status);
+
 /* INVALID while they are suspended. */
 banyan_status mixed_check_awake(const banyan_mixed *mixed);
 

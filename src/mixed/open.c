@@ -104,6 +104,7 @@ static banyan_status create_together(banyan_mixed *mixed)
 static void mixed_free(banyan_mixed *mixed)
 {
     suspension_forget(mixed);
+    (void)worlds_end_together(mixed->world, mixed->setup.worlds, NULL);
     for (int group = MIXED_GROUPS; group-- > 0;)
         (void)banyan_comm_destroy(mixed->comms[group]);
     if (mixed->ops)
@@ -113,6 +114,17 @@ static void mixed_free(banyan_mixed *mixed)
     autotune_free(mixed);
     worlds_close(mixed->setup.worlds);
     free(mixed);
+}
+
+/* It is not open after all, for the latest reason. */
+static banyan_status give_up(banyan_mixed *mixed, banyan_status status)
+{
+    char sentence[768];
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    (void)live_remove(mixed);
+    if (mixed)
+        mixed_free(mixed);
+    return error_set(status, "%s", sentence);
 }
 
 static banyan_status create_alone(banyan_world *world, const banyan_mixed_options *options,
@@ -151,12 +163,8 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
         status = create_together(made);
     if (status == BANYAN_OK)
         status = control_agree(world, live_add(made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
-    if (status != BANYAN_OK) {
-        (void)live_remove(made);
-        if (made)
-            mixed_free(made);
-        return status;
-    }
+    if (status != BANYAN_OK)
+        return give_up(made, status);
     *mixed = made;
     return BANYAN_OK;
 }
@@ -270,11 +278,8 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
     banyan_mixed *made;
     RETURN_IF_FAILED(banyan_mixed_create(world, options, mixed ? &made : NULL));
     banyan_status status = open_steps(made, table_of(options));
-    if (status != BANYAN_OK) {
-        (void)live_remove(made);
-        mixed_free(made);
-        return status;
-    }
+    if (status != BANYAN_OK)
+        return give_up(made, status);
     *mixed = made;
     return BANYAN_OK;
 }

@@ -8,6 +8,7 @@
 #include "mixed/check_calls.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"
+#include "mixed/worlds.h"
 #include "world/control.h"
 
 /* No buffer is longer: sums and multiples of a few are computed without a check. */
@@ -278,23 +279,17 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
     return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
 }
 
-/* A world of a group's ends for its members alone, and who waits for one of them elsewhere would
- * do so until its deadline: they all end together. What all ranks were told of comes before what
- * only passes it on. */
-static banyan_status stop_groups(banyan_mixed *mixed, banyan_status status)
+/* What all ranks were told of comes before what only passes it on. */
+banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
 {
     char sentence[768];
-    bool ended = false;
     snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
     banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
     if (told != BANYAN_OK && status == BANYAN_ERR_ABORTED) {
         status = told;
         snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
     }
-    for (int group = 0; group < MIXED_GROUPS; group++)
-        ended = ended || control_check(mixed->setup.worlds[group]) != BANYAN_OK;
-    for (int group = 0; group < MIXED_GROUPS && ended; group++)
-        (void)banyan_world_abort(mixed->setup.worlds[group], sentence);
+    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, sentence);
     (void)error_set(status, "%s", sentence);
     if (ended && mixed->failed.status == BANYAN_OK)
         keep_failure(mixed, status);
@@ -340,9 +335,9 @@ static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor
     else if (mode_is_nccl(mode))
         RETURN_IF_FAILED(collectives_start_nccl(mixed, mode));
     mixed->latest = call.mode;
-    if (mode_is_fused(call.mode))
-        return mixed->ops->run(mixed->engine, &call, stream);
-    return through_collectives(mixed, &call, stream);
+    banyan_status status = mode_is_fused(call.mode) ? mixed->ops->run(mixed->engine, &call, stream)
+                                                    : through_collectives(mixed, &call, stream);
+    return status == BANYAN_OK ? BANYAN_OK : mixed_stop_groups(mixed, status);
 }
 
 static bool is_of_waits(banyan_status status)
@@ -356,5 +351,5 @@ banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DL
 {
     RETURN_IF_NULL(mixed);
     banyan_status status = run(mixed, op, input, output, mode, stream);
-    return is_of_waits(status) ? stop_groups(mixed, status) : status;
+    return is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }

@@ -70,6 +70,22 @@ banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
     return status == BANYAN_OK ? BANYAN_OK : give_up(worlds, latest, status);
 }
 
+bool worlds_end_together(banyan_world *parent, banyan_world *worlds[MIXED_GROUPS],
+                         const char *reason)
+{
+    char told[768] = "";
+    bool ended = parent && control_check(parent) != BANYAN_OK;
+    for (int group = 0; group < MIXED_GROUPS && !ended; group++)
+        ended = worlds[group] && control_check(worlds[group]) != BANYAN_OK;
+    if (ended)
+        snprintf(told, sizeof told, "%s", reason ? reason : banyan_last_error());
+    for (int group = 0; group < MIXED_GROUPS && ended; group++) {
+        if (worlds[group])
+            (void)banyan_world_abort(worlds[group], told);
+    }
+    return ended;
+}
+
 void worlds_close(banyan_world *worlds[MIXED_GROUPS])
 {
     for (int group = MIXED_GROUPS; group-- > 0;) {

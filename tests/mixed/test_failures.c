@@ -101,6 +101,78 @@ static void a_death_ends_the_calls_of_all(void **state)
     }
 }
 
+/* ---- death elsewhere ---- */
+
+static atomic_int *waiting, *told; /* ranks that are about to wait, and that have been told */
+
+static banyan_status measure_once(mixed_case *c, const mixed_one *call)
+{
+    int64_t shape[2] = {(int64_t)call->rows, (int64_t)call->row_elems};
+    int64_t gathered[2] = {shape[0] * c->grid.dp, shape[1]};
+    DLTensor input = {
+        .data = c->input, .device = BANYAN_HOST, .ndim = 2, .dtype = c->dtype, .shape = shape};
+    DLTensor output = input;
+    uint64_t ns;
+    output.data = c->output;
+    output.shape = gathered;
+    return banyan_mixed_measure(c->mixed, call->op, &input, &output, call->mode, &ns);
+}
+
+/* Rank 3 waits in its tp group for rank 2, which does not come, since rank 0 has died. */
+static void lose_one_of_another_group(int rank, int count, const banyan_unique_id *id,
+                                      void *context)
+{
+    bool closes = *(const bool *)context;
+    static const failing of = {GATHER, BANYAN_MIXED_TWO, 100, {1, 2, 2, 1, 1}};
+    mixed_one call = one_of(&of);
+    mixed_case c = open_case(rank, count, id, &of, 60 * NS_PER_S);
+    case_run(&c, &call);
+    CHECK_OK(banyan_world_barrier(c.world));
+    uint64_t began_ns = time_now_ns();
+    if (rank == 0) {
+        while (atomic_load(waiting) == 0)
+            usleep(1000);
+        usleep(200000);
+        raise(SIGKILL);
+    }
+    if (rank == 3) {
+        atomic_store(waiting, 1);
+        banyan_status status = case_call(&c, &call);
+        CHECK(status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_ABORTED, "%s",
+              banyan_last_error());
+        CHECK(strstr(banyan_last_error(), "rank 0 "), "%s", banyan_last_error());
+        atomic_store(told, 1);
+    } else {
+        while (banyan_world_check(c.world) == BANYAN_OK)
+            usleep(1000);
+        if (!closes)
+            CHECK_FAILS(measure_once(&c, &call), BANYAN_ERR_PEER_LOST, "rank 0 ");
+        while (!closes && atomic_load(told) == 0 && time_now_ns() - began_ns < 5 * NS_PER_S)
+            usleep(1000);
+    }
+    CHECK(banyan_mixed_close(c.mixed) != BANYAN_OK);
+    banyan_world_close(c.world);
+    CHECK(time_now_ns() - began_ns < 5 * NS_PER_S, "rank %d waited", rank);
+}
+
+static void nobody_waits_in_a_group_for_one_that_a_death_elsewhere_ended(void **state)
+{
+    (void)state;
+    int statuses[4];
+    waiting =
+        mmap(NULL, 2 * sizeof *waiting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(waiting != MAP_FAILED);
+    told = waiting + 1;
+    for (int i = 0; i < 2; i++) {
+        bool closes = i == 1;
+        atomic_store(waiting, 0);
+        atomic_store(told, 0);
+        ranks_fork(4, lose_one_of_another_group, &closes, statuses);
+        check_statuses(statuses, 4, 0, SIGKILL);
+    }
+    munmap(waiting, 2 * sizeof *waiting);
+}
+
 /* ---- lateness ---- */
 
 /* Opening and the first call have to do with it on a busy machine, too. */
@@ -180,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_death_ends_the_calls_of_all),
+        cmocka_unit_test(nobody_waits_in_a_group_for_one_that_a_death_elsewhere_ended),
         cmocka_unit_test(a_late_peer_ends_the_calls_of_all),
         cmocka_unit_test(an_abort_of_the_callers_world_ends_the_calls_of_all),
     };
