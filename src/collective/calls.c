@@ -140,6 +140,15 @@ static banyan_status call_check(const banyan_comm *comm, call *wanted, buffers *
     return BANYAN_OK;
 }
 
+banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind, const void *input,
+                           void *output, size_t count, DLDataType dtype, call *wanted)
+{
+    buffers given = {.input = input, .output = output};
+    *wanted = (call){.kind = kind, .op = BANYAN_SUM, .dtype = dtype};
+    return call_check(comm, wanted, &given, count, kind == BANYAN_REDUCESCATTER ? comm->ranks : 1,
+                      kind == BANYAN_ALLGATHER ? comm->ranks : 1);
+}
+
 static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
                               int input_blocks, int output_blocks, void *stream)
 {

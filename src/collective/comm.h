@@ -64,6 +64,17 @@ banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *c
 /* The loaded plan for the call: collective when it is not there yet. */
 banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded);
 
+/* Is it there? */
+bool comm_is_ready(const banyan_comm *comm, const call *wanted);
+
+/* Unload it again, where it is there. Collective. */
+banyan_status comm_unprepare(banyan_comm *comm, const call *wanted);
+
+/* The call, whose arguments are right, that a sum by banyan_allreduce or banyan_reducescatter or a
+ * banyan_allgather of these arguments makes, in ordinary memory. Local. */
+banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind, const void *input,
+                           void *output, size_t count, DLDataType dtype, call *wanted);
+
 /* Load what is chosen for messages up to the call's. Collective. */
 banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *chosen,
                         banyan_loaded_plan **loaded);

@@ -223,6 +223,42 @@ static bool same_call(const call *a, const call *b)
            a->output == b->output && a->kind == b->kind && banyan_dtype_equal(a->dtype, b->dtype);
 }
 
+static bool find_ready(const banyan_comm *comm, const call *wanted, size_t *place)
+{
+    choice chosen;
+    if (comm_choose(comm, wanted, &chosen) != BANYAN_OK)
+        return false;
+    for (size_t i = 0; i < comm->ready.count; i++) {
+        const ready *kept = &comm->ready.data[i];
+        if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, &chosen))
+            continue;
+        *place = i;
+        if (kept->for_call.message_bytes >= wanted->message_bytes)
+            return true;
+        if (!kept->loaded->captured)
+            return false; /* another will take its place */
+    }
+    return false;
+}
+
+static bool is_latest(const banyan_comm *comm, const call *wanted)
+{
+    return comm->latest[wanted->kind].ready > 0 &&
+           same_call(&comm->latest[wanted->kind].last, wanted);
+}
+
+bool comm_is_ready(const banyan_comm *comm, const call *wanted)
+{
+    size_t place;
+    return is_latest(comm, wanted) || find_ready(comm, wanted, &place);
+}
+
+banyan_status comm_unprepare(banyan_comm *comm, const call *wanted)
+{
+    size_t place;
+    return find_ready(comm, wanted, &place) ? drop(comm, place) : BANYAN_OK;
+}
+
 /* All ranks make the same calls, and so come to the same decisions here. */
 static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t *place)
 {
@@ -259,8 +295,8 @@ static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t 
 /* A call like the latest of its kind needs one comparison. */
 banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded)
 {
-    size_t place = comm->latest[wanted->kind].ready;
-    if (place-- == 0 || !same_call(&comm->latest[wanted->kind].last, wanted)) {
+    size_t place = comm->latest[wanted->kind].ready - 1;
+    if (!is_latest(comm, wanted)) {
         RETURN_IF_FAILED(find_or_load(comm, wanted, &place));
         comm->latest[wanted->kind].last = *wanted;
         comm->latest[wanted->kind].ready = place + 1;

@@ -132,39 +132,108 @@ banyan_status collectives_start_nccl(banyan_mixed *mixed, banyan_mixed_mode mode
 
 /* ---- single collectives ---- */
 
-static banyan_status run_comm(const way *with, mixed_group group, banyan_mixed_op op,
-                              const void *input, void *output, uint64_t elems)
+/* `elems` as nccl_run has them. */
+typedef struct single {
+    mixed_group group;
+    banyan_mixed_op op;
+    const void *input;
+    void *output;
+    uint64_t elems;
+} single;
+
+static banyan_collective_kind kind_of(banyan_mixed_op op)
 {
-    banyan_mixed *mixed = with->mixed;
-    DLDataType dtype = mixed->setup.dtype;
-    RETURN_IF_FAILED(open_comm(mixed, group));
-    banyan_comm *comm = mixed->comms[group];
-    switch (op) {
+    return op == BANYAN_MIXED_ALLREDUCE   ? BANYAN_ALLREDUCE
+           : op == BANYAN_MIXED_ALLGATHER ? BANYAN_ALLGATHER
+                                          : BANYAN_REDUCESCATTER;
+}
+
+/* What a call needs that is not there yet: on all ranks or on none, in the groups of others, too,
+ * so that all go on or none. They have made the same calls before, and lack the same. */
+static banyan_status prepare_comm(banyan_mixed *mixed, const single *of)
+{
+    call wanted;
+    banyan_loaded_plan *loaded;
+    RETURN_IF_FAILED(open_comm(mixed, of->group));
+    banyan_comm *comm = mixed->comms[of->group];
+    RETURN_IF_FAILED(comm_call_of(comm, kind_of(of->op), of->input, of->output, of->elems,
+                                  mixed->setup.dtype, &wanted));
+    if (comm->ranks == 1 || comm_is_ready(comm, &wanted))
+        return BANYAN_OK;
+    banyan_status mine = comm_prepare(comm, &wanted, &loaded);
+    banyan_status status = control_agree(mixed->setup.worlds[MIXED_WORLD], mine);
+    if (status == BANYAN_OK || mine != BANYAN_OK ||
+        control_check(mixed->setup.worlds[MIXED_WORLD]) != BANYAN_OK)
+        return status;
+    char sentence[768];
+    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    (void)comm_unprepare(comm, &wanted);
+    return error_set(status, "%s", sentence);
+}
+
+static banyan_status run_comm(const way *with, const single *of)
+{
+    DLDataType dtype = with->mixed->setup.dtype;
+    banyan_comm *comm = with->mixed->comms[of->group];
+    switch (of->op) {
     case BANYAN_MIXED_ALLREDUCE:
-        return banyan_allreduce(comm, input, output, elems, dtype, BANYAN_SUM, with->stream);
+        return banyan_allreduce(comm, of->input, of->output, of->elems, dtype, BANYAN_SUM,
+                                with->stream);
     case BANYAN_MIXED_ALLGATHER:
-        return banyan_allgather(comm, input, output, elems, dtype, with->stream);
+        return banyan_allgather(comm, of->input, of->output, of->elems, dtype, with->stream);
     default:
-        return banyan_reducescatter(comm, input, output, elems, dtype, BANYAN_SUM, with->stream);
+        return banyan_reducescatter(comm, of->input, of->output, of->elems, dtype, BANYAN_SUM,
+                                    with->stream);
     }
 }
 
-/* `elems` as nccl_run has them. */
-static banyan_status collective(const way *with, mixed_group group, banyan_mixed_op op,
-                                const void *input, void *output, uint64_t elems)
+static bool is_of_waits(banyan_status status)
 {
-    banyan_mixed *mixed = with->mixed;
-    bool by_nccl = mode_is_nccl(with->call->mode);
-    banyan_status status =
-        by_nccl ? mixed->ops->nccl_run(mixed->engine, group, op, input, output, elems, with->stream)
-                : run_comm(with, group, op, input, output, elems);
-    if (status == BANYAN_OK || (!by_nccl && status != BANYAN_ERR_TIMEOUT &&
-                                status != BANYAN_ERR_PEER_LOST && status != BANYAN_ERR_ABORTED))
+    return status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
+           status == BANYAN_ERR_ABORTED;
+}
+
+static banyan_status tell(const way *with, mixed_group group, banyan_status status)
+{
+    const banyan_mixed *mixed = with->mixed;
+    if (status == BANYAN_OK || (!mode_is_nccl(with->call->mode) && !is_of_waits(status)))
         return status;
     char what[96];
     snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
              banyan_mixed_mode_name(with->call->mode));
     return explain(mixed, group, what, status);
+}
+
+/* Of a device's communicator for all, all ranks hear what fails; other groups go on. */
+static banyan_status end_others(const way *with, mixed_group group, banyan_status status)
+{
+    const banyan_mixed *mixed = with->mixed;
+    if (status != BANYAN_OK && !is_of_waits(status) &&
+        (group != MIXED_WORLD || mixed_is_host(mixed)))
+        (void)banyan_world_abort(mixed->setup.worlds[MIXED_WORLD], banyan_last_error());
+    return status;
+}
+
+static banyan_status prepare(const way *with, const single *of)
+{
+    return mode_is_nccl(with->call->mode) ? BANYAN_OK
+                                          : tell(with, of->group, prepare_comm(with->mixed, of));
+}
+
+static banyan_status run(const way *with, const single *of)
+{
+    banyan_mixed *mixed = with->mixed;
+    banyan_status status = mode_is_nccl(with->call->mode)
+                               ? mixed->ops->nccl_run(mixed->engine, of->group, of->op, of->input,
+                                                      of->output, of->elems, with->stream)
+                               : end_others(with, of->group, run_comm(with, of));
+    return tell(with, of->group, status);
+}
+
+static banyan_status collective(const way *with, const single *of)
+{
+    RETURN_IF_FAILED(prepare(with, of));
+    return run(with, of);
 }
 
 /* ---- how runs went ---- */
@@ -234,8 +303,8 @@ static banyan_status world_gathers(const way *with)
 {
     void *output = with->call->output;
     RETURN_IF_FAILED(place_rows(with));
-    return collective(with, MIXED_WORLD, BANYAN_MIXED_ALLREDUCE, output, output,
-                      with->call->elems * (uint64_t)with->mixed->setup.grid.dp);
+    return collective(with, &(single){MIXED_WORLD, BANYAN_MIXED_ALLREDUCE, output, output,
+                                      with->call->elems * (uint64_t)with->mixed->setup.grid.dp});
 }
 
 static banyan_status world_scatters(const way *with)
@@ -245,40 +314,51 @@ static banyan_status world_scatters(const way *with)
     uint64_t dp = (uint64_t)mixed->setup.grid.dp;
     void *sums;
     RETURN_IF_FAILED(staging_take(mixed, bytes * dp, &sums));
-    RETURN_IF_FAILED(collective(with, MIXED_WORLD, BANYAN_MIXED_ALLREDUCE, with->call->input, sums,
-                                with->call->elems * dp));
+    RETURN_IF_FAILED(collective(with, &(single){MIXED_WORLD, BANYAN_MIXED_ALLREDUCE,
+                                                with->call->input, sums, with->call->elems * dp}));
     return mixed->ops->copy(mixed->engine, with->call->output,
                             block_at(with, sums, mixed->setup.grid.dp_index), bytes, with->stream);
 }
 
 static banyan_status by_world(const way *with)
 {
-    switch (with->call->op) {
+    const mixed_call *asked = with->call;
+    switch (asked->op) {
     case BANYAN_MIXED_ALLREDUCE_ALLGATHER:
         return world_gathers(with);
     case BANYAN_MIXED_REDUCESCATTER_ALLREDUCE:
         return world_scatters(with);
     default:
-        return collective(with, MIXED_WORLD, with->call->op, with->call->input, with->call->output,
-                          with->call->elems);
+        return collective(
+            with, &(single){MIXED_WORLD, asked->op, asked->input, asked->output, asked->elems});
     }
 }
 
 /* ---- two ---- */
 
+/* What either lacks is told before the first one moves anything. */
+static banyan_status one_by_one(const way *with, const single *first, const single *second)
+{
+    RETURN_IF_FAILED(prepare(with, first));
+    RETURN_IF_FAILED(prepare(with, second));
+    RETURN_IF_FAILED(run(with, first));
+    return run(with, second);
+}
+
 static banyan_status by_two(const way *with)
 {
     const mixed_call *asked = with->call;
+    void *output = asked->output;
+    uint64_t elems = asked->elems;
     if (asked->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER) {
-        void *own = block_at(with, asked->output, with->mixed->setup.grid.dp_index);
-        RETURN_IF_FAILED(
-            collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, asked->input, own, asked->elems));
-        return collective(with, MIXED_DP, BANYAN_MIXED_ALLGATHER, own, asked->output, asked->elems);
+        void *own = block_at(with, output, with->mixed->setup.grid.dp_index);
+        return one_by_one(with,
+                          &(single){MIXED_TP, BANYAN_MIXED_ALLREDUCE, asked->input, own, elems},
+                          &(single){MIXED_DP, BANYAN_MIXED_ALLGATHER, own, output, elems});
     }
-    RETURN_IF_FAILED(collective(with, MIXED_DP, BANYAN_MIXED_REDUCESCATTER, asked->input,
-                                asked->output, asked->elems));
-    return collective(with, MIXED_TP, BANYAN_MIXED_ALLREDUCE, asked->output, asked->output,
-                      asked->elems);
+    return one_by_one(with,
+                      &(single){MIXED_DP, BANYAN_MIXED_REDUCESCATTER, asked->input, output, elems},
+                      &(single){MIXED_TP, BANYAN_MIXED_ALLREDUCE, output, output, elems});
 }
 
 banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *asked, void *stream)

@@ -64,6 +64,33 @@ static void one_rank_without_a_communicator_fails_on_all(void **state)
     ranks_run(4, lack_memory, &mode);
 }
 
+/* Its communicators are there, and one of them lacks a longer call's plan. */
+static void lack_plan(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    mixed_one call = {.op = *(const banyan_mixed_op *)context,
+                      .mode = BANYAN_MIXED_TWO,
+                      .rows = 1,
+                      .row_elems = 4};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    mixed_case c = {.world = world};
+    case_open(&c, &options, ELEMS);
+    case_run(&c, &call);
+    call.row_elems = ELEMS;
+    run_without(&c, &call);
+    case_run(&c, &call);
+    case_close(&c);
+}
+
+static void one_rank_without_a_communicators_plan_fails_on_all(void **state)
+{
+    static const banyan_mixed_op ops[] = {BANYAN_MIXED_ALLREDUCE_ALLGATHER,
+                                          BANYAN_MIXED_REDUCESCATTER_ALLREDUCE};
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        ranks_run(4, lack_plan, (void *)&ops[i]);
+}
+
 /* ---- tables ---- */
 
 #define SIZES 200
@@ -128,6 +155,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_without_staging_fails_on_all),
         cmocka_unit_test(one_rank_without_a_communicator_fails_on_all),
+        cmocka_unit_test(one_rank_without_a_communicators_plan_fails_on_all),
         cmocka_unit_test_setup_teardown(a_table_that_one_rank_has_no_memory_for_is_nobodys,
                                         folder_setup, folder_teardown),
     };
