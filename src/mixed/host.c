@@ -125,10 +125,11 @@ static banyan_status load(host_engine *engine, const fused_kind *kind, uint64_t 
 {
     banyan_plan *plan = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    RETURN_IF_FAILED(control_agree(world, fused_compile(&engine->setup->grid, kind, &plan)));
+    banyan_status status = control_agree(world, fused_compile(&engine->setup->grid, kind, &plan));
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
     options.max_message_bytes = message_of(engine, kind->op, most_bytes);
-    banyan_status status = banyan_plan_load(engine->executor, plan, &options, loaded);
+    if (status == BANYAN_OK)
+        status = banyan_plan_load(engine->executor, plan, &options, loaded);
     banyan_plan_destroy(plan);
     return status;
 }
@@ -167,10 +168,14 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
         &engine
              ->ready[call->op][call->mode - BANYAN_MIXED_FEWEST_WAITS][kind.packets][kind.in_place];
     banyan_status status = prepare(engine, &kind, bytes, of);
-    if (status == BANYAN_OK)
-        status = banyan_plan_run(of->loaded, call->input, call->output,
-                                 message_of(engine, call->op, bytes), engine->setup->dtype, stream);
-    return name_call(call, status);
+    if (status != BANYAN_OK)
+        return name_call(call, status);
+    status = name_call(call, banyan_plan_run(of->loaded, call->input, call->output,
+                                             message_of(engine, call->op, bytes),
+                                             engine->setup->dtype, stream));
+    if (status != BANYAN_OK) /* the others go on, and are told */
+        (void)banyan_world_abort(engine->setup->worlds[MIXED_WORLD], banyan_last_error());
+    return status;
 }
 
 /* Runs tell themselves. */
