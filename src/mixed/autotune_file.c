@@ -63,15 +63,15 @@ static banyan_status write_table(const banyan_mixed *mixed, const char *path)
 banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
 {
     RETURN_IF_NULL(mixed);
-    RETURN_IF_NULL(path);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    if (mixed->timings.count == 0)
-        return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: there is no autotuned table to save in %s: nothing was measured",
-                         mixed->rank, path);
     CONTROL_CALL(mixed->world, __func__);
-    banyan_status status = BANYAN_OK;
-    if (banyan_world_rank(mixed->world) == 0)
+    banyan_status status = path ? BANYAN_OK : error_null(__func__, "path");
+    if (status == BANYAN_OK && mixed->timings.count == 0)
+        status = error_set(BANYAN_ERR_INVALID,
+                           "rank %d: there is no autotuned table to save in %s: nothing was "
+                           "measured",
+                           mixed->rank, path);
+    if (status == BANYAN_OK && mixed->rank == 0)
         status = write_table(mixed, path);
     return control_agree(mixed->world, status);
 }
@@ -208,12 +208,11 @@ static banyan_status share(const banyan_mixed *mixed, timings *rows)
 banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path)
 {
     RETURN_IF_NULL(mixed);
-    RETURN_IF_NULL(path);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     CONTROL_CALL(mixed->world, __func__);
     timings rows = {0};
-    banyan_status status = BANYAN_OK;
-    if (banyan_world_rank(mixed->world) == 0)
+    banyan_status status = path ? BANYAN_OK : error_null(__func__, "path");
+    if (status == BANYAN_OK && mixed->rank == 0)
         status = read_table(mixed, path, &rows);
     status = control_agree(mixed->world, status);
     if (status == BANYAN_OK)

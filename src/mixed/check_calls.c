@@ -50,7 +50,7 @@ banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine, ban
 {
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
     signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
-                     mine->input == mine->output, 0};
+                     mine->elems > 0 && mine->input == mine->output, 0};
     void *all;
     banyan_status status =
         control_gather(world, checked, &own, sizeof own, "a comparison of calls", &all);

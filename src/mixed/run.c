@@ -172,8 +172,11 @@ static banyan_status check_rows(const side *input, const side *output, uint64_t 
     if (mixed_input_elems(input->op, 1, dp) > 1 && in % (uint64_t)dp != 0)
         return error_set(BANYAN_ERR_INVALID, "%s has %" PRIu64 " rows, which dp %d does not divide",
                          subject_of(input).text, in, dp);
-    uint64_t b = in / mixed_input_elems(input->op, 1, dp);
-    uint64_t out = b * mixed_output_elems(input->op, 1, dp);
+    uint64_t b = in / mixed_input_elems(input->op, 1, dp), out;
+    if (__builtin_mul_overflow(b, mixed_output_elems(input->op, 1, dp), &out))
+        return error_set(BANYAN_ERR_INVALID,
+                         "%s has %" PRIu64 " rows, whose output for dp %d would have 2^64 or more",
+                         subject_of(input).text, in, dp);
     if ((uint64_t)output->tensor->shape[0] != out)
         return error_set(BANYAN_ERR_INVALID,
                          "%s has %" PRId64 " rows; for an input of %" PRIu64 " and dp %d it must "
@@ -298,11 +301,9 @@ banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
 
 /* ---- running ---- */
 
-static banyan_status check_state(banyan_mixed *mixed, const void *stream)
+static banyan_status check_state(banyan_mixed *mixed)
 {
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    if (mixed_is_host(mixed))
-        RETURN_IF_FAILED(stream_check_none(stream, mixed->rank, "a mixed collective"));
     return banyan_mixed_status(mixed);
 }
 
@@ -322,9 +323,13 @@ static banyan_status choose_mode(banyan_mixed *mixed, mixed_call *call)
 static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                          const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
-    mixed_call call;
-    RETURN_IF_FAILED(check_state(mixed, stream));
-    banyan_status checked = mixed_check_call(mixed, op, input, output, mode, &call);
+    mixed_call call = {.op = op, .mode = mode};
+    banyan_status checked = BANYAN_OK;
+    RETURN_IF_FAILED(check_state(mixed));
+    if (mixed_is_host(mixed))
+        checked = stream_check_none(stream, mixed->rank, "a mixed collective");
+    if (checked == BANYAN_OK)
+        checked = mixed_check_call(mixed, op, input, output, mode, &call);
     if (mixed->checks_calls)
         checked = check_call_of_all(mixed, &call, checked);
     RETURN_IF_FAILED(checked);

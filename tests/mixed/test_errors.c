@@ -1,4 +1,5 @@
 /* What is wrong is named before anything moves. */
+#include "mixed/mixed.h"
 #include "mixed/mixed_check.h"
 
 #define ROWS 4
@@ -419,6 +420,15 @@ static void measure_wrongly(banyan_world *world, void *context)
     CHECK_OK(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
                                   BANYAN_MIXED_FEWEST_WAITS, &ns));
     CHECK(ns > 0);
+    bool odd = banyan_world_rank(world) == 1;
+    CHECK_FAILS(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
+                                     BANYAN_MIXED_FEWEST_WAITS, odd ? NULL : &ns),
+                BANYAN_ERR_INVALID, "ns is NULL");
+    CHECK_NULL(banyan_mixed_load_autotune(mixed, odd ? "/nowhere/table.json" : NULL), path);
+    CHECK_FAILS(banyan_mixed_load_autotune(mixed, odd ? NULL : "/nowhere/table.json"),
+                BANYAN_ERR_NOT_FOUND, "/nowhere/table.json");
+    CHECK_FAILS(banyan_mixed_save_autotune(mixed, odd ? NULL : "/nowhere/table.json"),
+                BANYAN_ERR_INVALID, "rank 0: there is no autotuned table to save in /nowhere");
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -452,6 +462,21 @@ static void differ(banyan_world *world, void *context)
     CHECK_FAILS(
         banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL),
         BANYAN_ERR_MISMATCH, "allreduce (auto) of 24 elements of F32 in b rows, in place");
+    t.out.data = t.out_data;
+    bool odd = banyan_world_rank(world) == 1;
+    CHECK_FAILS(banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO,
+                                 odd ? &t : NULL),
+                BANYAN_ERR_INVALID, "rank 1: a mixed collective on the host takes no stream");
+    /* What has no elements lies nowhere, and so not in place. */
+    t.in_shape[1] = t.out_shape[1] = 0;
+    t.in.data = t.out.data = NULL;
+    if (odd)
+        t.in.data = t.in_data;
+    CHECK_OK(
+        banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL));
+    t.in_shape[1] = t.out_shape[1] = ROW;
+    t.in.data = t.in_data;
+    t.out.data = t.out_data;
     t.in.ndim = banyan_world_rank(world) + 1;
     CHECK_FAILS(
         banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL),
@@ -497,6 +522,32 @@ static void refuse_single(banyan_world *world, void *context)
     CHECK_OK(
         banyan_mixed_run(c.mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL));
     case_close(&c);
+}
+
+/* Nobody has so many rows, or so many ranks here: the arguments alone are looked at. */
+static void outputs_of_more_rows_than_can_be_counted_are_refused(void **state)
+{
+    (void)state;
+    banyan_mixed wide = {.setup = {.grid = {.local_tp = 1,
+                                            .local_dp = 64,
+                                            .inter_tp = 1,
+                                            .inter_dp = 1,
+                                            .nodes = 1,
+                                            .local_size = 64,
+                                            .tp = 1,
+                                            .dp = 64},
+                                   .dtype = BANYAN_F16,
+                                   .device = BANYAN_HOST}};
+    int64_t in_shape[2] = {(INT64_C(1) << 58) + 1, 1}, out_shape[2] = {64, 1};
+    float in_data[64], out_data[64];
+    DLTensor in = tensor_of(in_data, in_shape), out = tensor_of(out_data, out_shape);
+    mixed_call call;
+    in.dtype = out.dtype = BANYAN_F16;
+    CHECK_FAILS(
+        mixed_check_call(&wide, BANYAN_MIXED_ALLGATHER, &in, &out, BANYAN_MIXED_AUTO, &call),
+        BANYAN_ERR_INVALID, "allgather's input has 288230376151711745 rows");
+    in_shape[0] = 1;
+    CHECK_OK(mixed_check_call(&wide, BANYAN_MIXED_ALLGATHER, &in, &out, BANYAN_MIXED_AUTO, &call));
 }
 
 static void single_collectives_have_modes_of_their_own(void **state)
@@ -556,6 +607,7 @@ int main(void)
         cmocka_unit_test(wrong_calls_are_refused_before_anything_moves),
         cmocka_unit_test(calls_that_differ_are_named_when_asked_for),
         cmocka_unit_test(all_hear_of_one_that_measures_wrongly),
+        cmocka_unit_test(outputs_of_more_rows_than_can_be_counted_are_refused),
         cmocka_unit_test(single_collectives_have_modes_of_their_own),
         cmocka_unit_test(hosts_of_several_machines_have_no_modes),
     };
