@@ -85,6 +85,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     mixed_case c = open_case(rank, count, id, context, 60 * NS_PER_S);
     for (int i = 0; i < 3; i++)
         case_run(&c, &call);
+    CHECK_OK(banyan_world_barrier(c.world));
     if (rank == 3)
         raise(SIGKILL);
     CHECK_FAILS(run_until_failure(&c, &call), BANYAN_ERR_PEER_LOST, "rank 3 ");
