@@ -77,6 +77,29 @@ static void check_statuses(const int *statuses, int count, int victim, int expec
               (unsigned)statuses[rank]);
 }
 
+/* What ranks count together, whoever of them dies: how far they are in a case. */
+static atomic_int *counted;
+
+static void await_count(int count)
+{
+    for (int i = 0; i < 20000 && atomic_load(counted) < count; i++)
+        usleep(1000);
+}
+
+static int share_count(void **state)
+{
+    (void)state;
+    counted =
+        mmap(NULL, sizeof *counted, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return counted == MAP_FAILED;
+}
+
+static int unshare_count(void **state)
+{
+    (void)state;
+    return munmap(counted, sizeof *counted);
+}
+
 /* ---- death ---- */
 
 static void die(int rank, int count, const banyan_unique_id *id, void *context)
@@ -85,9 +108,11 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     mixed_case c = open_case(rank, count, id, context, 60 * NS_PER_S);
     for (int i = 0; i < 3; i++)
         case_run(&c, &call);
-    CHECK_OK(banyan_world_barrier(c.world));
-    if (rank == 3)
+    atomic_fetch_add(counted, 1);
+    if (rank == 3) {
+        await_count(count);
         raise(SIGKILL);
+    }
     CHECK_FAILS(run_until_failure(&c, &call), BANYAN_ERR_PEER_LOST, "rank 3 ");
     close_failed(&c, &call, BANYAN_ERR_PEER_LOST);
 }
@@ -97,14 +122,13 @@ static void a_death_ends_the_calls_of_all(void **state)
     (void)state;
     int statuses[4];
     for (size_t i = 0; i < CASES; i++) {
+        atomic_store(counted, 0);
         ranks_fork(4, die, (void *)&cases[i], statuses);
         check_statuses(statuses, 4, 3, SIGKILL);
     }
 }
 
 /* ---- death elsewhere ---- */
-
-static atomic_int *waiting, *told; /* ranks that are about to wait, and that have been told */
 
 static banyan_status measure_once(mixed_case *c, const mixed_one *call)
 {
@@ -128,28 +152,26 @@ static void lose_one_of_another_group(int rank, int count, const banyan_unique_i
     mixed_one call = one_of(&of);
     mixed_case c = open_case(rank, count, id, &of, 60 * NS_PER_S);
     case_run(&c, &call);
-    CHECK_OK(banyan_world_barrier(c.world));
     uint64_t began_ns = time_now_ns();
+    atomic_fetch_add(counted, 1);
     if (rank == 0) {
-        while (atomic_load(waiting) == 0)
-            usleep(1000);
+        await_count(count);
         usleep(200000);
         raise(SIGKILL);
     }
     if (rank == 3) {
-        atomic_store(waiting, 1);
         banyan_status status = case_call(&c, &call);
         CHECK(status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_ABORTED, "%s",
               banyan_last_error());
         CHECK(strstr(banyan_last_error(), "rank 0 "), "%s", banyan_last_error());
-        atomic_store(told, 1);
+        atomic_fetch_add(counted, 1);
     } else {
         while (banyan_world_check(c.world) == BANYAN_OK)
             usleep(1000);
         if (!closes)
             CHECK_FAILS(measure_once(&c, &call), BANYAN_ERR_PEER_LOST, "rank 0 ");
-        while (!closes && atomic_load(told) == 0 && time_now_ns() - began_ns < 5 * NS_PER_S)
-            usleep(1000);
+        if (!closes)
+            await_count(count + 1);
     }
     CHECK(banyan_mixed_close(c.mixed) != BANYAN_OK);
     banyan_world_close(c.world);
@@ -160,18 +182,12 @@ static void nobody_waits_in_a_group_for_one_that_a_death_elsewhere_ended(void **
 {
     (void)state;
     int statuses[4];
-    waiting =
-        mmap(NULL, 2 * sizeof *waiting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(waiting != MAP_FAILED);
-    told = waiting + 1;
     for (int i = 0; i < 2; i++) {
         bool closes = i == 1;
-        atomic_store(waiting, 0);
-        atomic_store(told, 0);
+        atomic_store(counted, 0);
         ranks_fork(4, lose_one_of_another_group, &closes, statuses);
         check_statuses(statuses, 4, 0, SIGKILL);
     }
-    munmap(waiting, 2 * sizeof *waiting);
 }
 
 /* ---- lateness ---- */
@@ -179,21 +195,18 @@ static void nobody_waits_in_a_group_for_one_that_a_death_elsewhere_ended(void **
 /* Opening and the first call have to do with it on a busy machine, too. */
 #define LATE_NS (3 * NS_PER_S / 2)
 
-static atomic_int *given_up; /* how many ranks have, of a case */
-
 static void come_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = one_of(context);
     mixed_case c = open_case(rank, count, id, context, LATE_NS);
     case_run(&c, &call);
     if (rank == 1) {
-        for (int i = 0; i < 2000 && atomic_load(given_up) < count - 1; i++)
-            usleep(10000);
+        await_count(count - 1);
         _exit(0);
     }
     uint64_t began_ns = time_now_ns();
     banyan_status status = run_until_failure(&c, &call);
-    atomic_fetch_add(given_up, 1);
+    atomic_fetch_add(counted, 1);
     /* Who waits for one that has given up hears of that instead. */
     CHECK(status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
               status == BANYAN_ERR_ABORTED,
@@ -212,15 +225,11 @@ static void a_late_peer_ends_the_calls_of_all(void **state)
 {
     (void)state;
     int statuses[4];
-    given_up =
-        mmap(NULL, sizeof *given_up, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(given_up != MAP_FAILED);
     for (size_t i = 0; i < CASES; i++) {
-        atomic_store(given_up, 0);
+        atomic_store(counted, 0);
         ranks_fork(4, come_late, (void *)&cases[i], statuses);
         check_statuses(statuses, 4, -1, 0);
     }
-    munmap(given_up, sizeof *given_up);
 }
 
 /* ---- abort ---- */
@@ -230,8 +239,9 @@ static void call_it_off(int rank, int count, const banyan_unique_id *id, void *c
     mixed_one call = one_of(context);
     mixed_case c = open_case(rank, count, id, context, 60 * NS_PER_S);
     case_run(&c, &call);
-    CHECK_OK(banyan_world_barrier(c.world));
+    atomic_fetch_add(counted, 1);
     if (rank == 2) {
+        await_count(count);
         usleep(100000);
         CHECK_OK(banyan_world_abort(c.world, "a test says so"));
     }
@@ -244,6 +254,7 @@ static void an_abort_of_the_callers_world_ends_the_calls_of_all(void **state)
     (void)state;
     int statuses[4];
     for (size_t i = 0; i < CASES; i++) {
+        atomic_store(counted, 0);
         ranks_fork(4, call_it_off, (void *)&cases[i], statuses);
         check_statuses(statuses, 4, -1, 0);
     }
@@ -257,5 +268,5 @@ int main(void)
         cmocka_unit_test(a_late_peer_ends_the_calls_of_all),
         cmocka_unit_test(an_abort_of_the_callers_world_ends_the_calls_of_all),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, share_count, unshare_count);
 }
