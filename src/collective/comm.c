@@ -80,7 +80,7 @@ static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *op
     how.workers = options->workers;
     how.device = options->device;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
-    RETURN_IF_FAILED(executor_blocks_most(comm->executor, &comm->blocks_most));
+    RETURN_IF_FAILED(executor_blocks_most(comm->executor, comm->world, &comm->blocks_most));
     return load_tuning(comm, options);
 }
 

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/options.h"
 #include "execute/device.h"
@@ -154,15 +155,38 @@ banyan_status executor_copy(const banyan_executor *executor, void *to, const voi
     return BANYAN_OK;
 }
 
-banyan_status executor_blocks_most(const banyan_executor *executor, uint32_t *blocks)
+/* What a rank tells of its device. */
+typedef struct room {
+    int32_t process, device;
+    uint32_t blocks; /* that run there at once */
+} room;
+
+/* A rank's part, when all that are threads of one process and share a device are to fit. */
+static uint32_t share_of(const banyan_world *world, const room *all, int rank)
 {
-    uint32_t mine = UINT32_MAX;
-    uint64_t fewest;
-    banyan_status status = BANYAN_OK;
-    if (!executor_is_host(executor))
-        status = executor->engine_ops->blocks_at_once(executor->engine, &mine);
-    RETURN_IF_FAILED(control_agree(executor->world, status));
-    RETURN_IF_FAILED(control_max(executor->world, UINT32_MAX - mine, &fewest));
-    *blocks = UINT32_MAX - (uint32_t)fewest;
+    uint32_t sharers = 0;
+    for (int r = 0; r < banyan_world_size(world); r++)
+        sharers += all[r].process == all[rank].process && all[r].device == all[rank].device &&
+                   banyan_world_node_of(world, r) == banyan_world_node_of(world, rank);
+    return all[rank].blocks / sharers;
+}
+
+banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world *world,
+                                   uint32_t *blocks)
+{
+    room mine = {.process = (int32_t)getpid(), .device = executor->device.device_id};
+    uint32_t least = UINT32_MAX;
+    void *all;
+    if (!executor_is_host(executor)) {
+        banyan_status status = executor->engine_ops->blocks_at_once(executor->engine, &mine.blocks);
+        RETURN_IF_FAILED(
+            control_gather(world, status, &mine, sizeof mine, "room on devices", &all));
+        for (int rank = 0; rank < banyan_world_size(world); rank++) {
+            uint32_t share = share_of(world, all, rank);
+            least = share < least ? share : least;
+        }
+        free(all);
+    }
+    *blocks = least > 0 ? least : 1;
     return BANYAN_OK;
 }

@@ -37,8 +37,11 @@ static inline bool executor_is_host(const banyan_executor *executor)
     return !executor->engine_ops;
 }
 
-/* Thread blocks that a rank's plan may have: the least of all ranks. Collective. */
-banyan_status executor_blocks_most(const banyan_executor *executor, uint32_t *blocks);
+/* Thread blocks that a rank's plan may have beside those of the world's other ranks that share its
+ * device: the least of all ranks. Collective over that world; executors are all on the host, or on
+ * devices. */
+banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world *world,
+                                   uint32_t *blocks);
 
 /* Copy inside the memory where plans run: at once on the host, in the stream on a device. */
 banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,

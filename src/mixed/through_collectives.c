@@ -64,14 +64,15 @@ static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
 /* ---- what is needed first ---- */
 
 /* A group's communicator counts the group's ranks alone, but the others work beside it: they are
- * waited for with all of them in mind. */
-static void mind_other_groups(const banyan_mixed *mixed, banyan_comm *comm)
+ * waited for with all of them in mind, and have their share of devices. Collective. */
+static banyan_status mind_other_groups(const banyan_mixed *mixed, banyan_comm *comm)
 {
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     memory_space *space;
-    if (mixed_is_host(mixed) &&
-        memory_space_of(mixed->setup.worlds[MIXED_WORLD], &space) == BANYAN_OK &&
+    if (mixed_is_host(mixed) && memory_space_of(all, &space) == BANYAN_OK &&
         memory_space_is_crowded(space, comm->executor->worker_count))
         comm->executor->crowded = true;
+    return executor_blocks_most(comm->executor, all, &comm->blocks_most);
 }
 
 /* Ranks agree, so that it is open on all of them or on none: in the groups of others, too. */
@@ -85,11 +86,12 @@ static banyan_status open_comm(banyan_mixed *mixed, mixed_group group)
     banyan_status status =
         control_agree(mixed->setup.worlds[MIXED_WORLD],
                       banyan_comm_create(mixed->setup.worlds[group], &options, &made));
+    if (status == BANYAN_OK)
+        status = mind_other_groups(mixed, made);
     if (status != BANYAN_OK) {
         (void)banyan_comm_destroy(made);
         return status;
     }
-    mind_other_groups(mixed, made);
     mixed->comms[group] = made;
     return BANYAN_OK;
 }

@@ -196,6 +196,36 @@ static void queue_before_the_last(banyan_world *world, void *context)
     gpu_case_close(&c);
 }
 
+static void run_communicators(banyan_world *world, void *context)
+{
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD, BANYAN_MIXED_TWO};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    mixed_case c = {.world = world, .device = gpu_device_for(0)};
+    (void)context;
+    options.max_bytes = MAX_BYTES;
+    options.device = c.device;
+    c.stream = gpu_stream_create(c.device);
+    case_open(&c, &options, 1 << 16);
+    for (int i = 0; i < 8; i++) {
+        mixed_one call = {.op = i % 2 ? BANYAN_MIXED_ALLREDUCE_ALLGATHER
+                                      : BANYAN_MIXED_REDUCESCATTER_ALLREDUCE,
+                          .mode = modes[i / 2 % 2],
+                          .rows = 1,
+                          .row_elems = i < 4 ? 8000 : 1 << 16};
+        case_run(&c, &call);
+    }
+    gpu_case_close(&c);
+}
+
+static void communicators_of_ranks_that_share_a_gpu_have_room_together(void **state)
+{
+    (void)state;
+    if (!gpu_worlds_are_cheap())
+        skip();
+    ranks_run_threads(4, run_communicators, NULL);
+}
+
 static void launches_that_wait_take_no_room_from_other_ranks(void **state)
 {
     (void)state;
@@ -288,6 +318,7 @@ int main(void)
         cmocka_unit_test(a_thousand_calls_change_operation_mode_and_size),
         cmocka_unit_test(calls_in_graphs_are_played_again_among_others),
         cmocka_unit_test(contexts_of_one_world_are_used_in_turn),
+        cmocka_unit_test(communicators_of_ranks_that_share_a_gpu_have_room_together),
         cmocka_unit_test(launches_that_wait_take_no_room_from_other_ranks),
         cmocka_unit_test(launches_are_bounded_by_options_and_device),
         cmocka_unit_test(all_ranks_choose_by_the_same_measurements),
