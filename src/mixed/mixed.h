@@ -66,6 +66,13 @@ banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status);
 /* INVALID while they are suspended. */
 banyan_status mixed_check_awake(const banyan_mixed *mixed);
 
+/* Is it what waits end with? */
+static inline bool mixed_is_of_waits(banyan_status status)
+{
+    return status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
+           status == BANYAN_ERR_ABORTED;
+}
+
 static inline bool mixed_is_host(const banyan_mixed *mixed)
 {
     return !mixed->device_memory;

@@ -345,16 +345,11 @@ static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor
     return status == BANYAN_OK ? BANYAN_OK : mixed_stop_groups(mixed, status);
 }
 
-static bool is_of_waits(banyan_status status)
-{
-    return status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
-           status == BANYAN_ERR_ABORTED;
-}
-
 banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
                                const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
     RETURN_IF_NULL(mixed);
+    CONTROL_CALL(mixed->setup.worlds[MIXED_WORLD], __func__);
     banyan_status status = run(mixed, op, input, output, mode, stream);
-    return is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
+    return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }

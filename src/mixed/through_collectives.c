@@ -61,6 +61,28 @@ static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
     return explain(mixed, group, what, status);
 }
 
+static banyan_status tell(const way *with, mixed_group group, banyan_status status)
+{
+    const banyan_mixed *mixed = with->mixed;
+    if (status == BANYAN_OK || (!mode_is_nccl(with->call->mode) && !mixed_is_of_waits(status)))
+        return status;
+    char what[96];
+    snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
+             banyan_mixed_mode_name(with->call->mode));
+    return explain(mixed, group, what, status);
+}
+
+/* Who waited in vain in its own group says so, and the others that they hear it. */
+static banyan_status agree(const way *with, banyan_status mine)
+{
+    char sentence[768];
+    snprintf(sentence, sizeof sentence, "%s", mine == BANYAN_OK ? "" : banyan_last_error());
+    banyan_status status = control_agree(with->mixed->setup.worlds[MIXED_WORLD], mine);
+    if (mine == BANYAN_OK)
+        return tell(with, MIXED_WORLD, status);
+    return mixed_is_of_waits(mine) ? error_set(mine, "%s", sentence) : status;
+}
+
 /* ---- what is needed first ---- */
 
 /* A group's communicator counts the group's ranks alone, but the others work beside it: they are
@@ -76,16 +98,16 @@ static banyan_status mind_other_groups(const banyan_mixed *mixed, banyan_comm *c
 }
 
 /* Ranks agree, so that it is open on all of them or on none: in the groups of others, too. */
-static banyan_status open_comm(banyan_mixed *mixed, mixed_group group)
+static banyan_status open_comm(const way *with, mixed_group group)
 {
+    banyan_mixed *mixed = with->mixed;
     if (mixed->comms[group])
         return BANYAN_OK;
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     banyan_comm *made = NULL;
     options.device = mixed->setup.device;
-    banyan_status status =
-        control_agree(mixed->setup.worlds[MIXED_WORLD],
-                      banyan_comm_create(mixed->setup.worlds[group], &options, &made));
+    banyan_status status = agree(
+        with, tell(with, group, banyan_comm_create(mixed->setup.worlds[group], &options, &made)));
     if (status == BANYAN_OK)
         status = mind_other_groups(mixed, made);
     if (status != BANYAN_OK) {
@@ -152,18 +174,21 @@ static banyan_collective_kind kind_of(banyan_mixed_op op)
 
 /* What a call needs that is not there yet: on all ranks or on none, in the groups of others, too,
  * so that all go on or none. They have made the same calls before, and lack the same. */
-static banyan_status prepare_comm(banyan_mixed *mixed, const single *of)
+static banyan_status prepare(const way *with, const single *of)
 {
+    banyan_mixed *mixed = with->mixed;
     call wanted;
     banyan_loaded_plan *loaded;
-    RETURN_IF_FAILED(open_comm(mixed, of->group));
+    if (mode_is_nccl(with->call->mode))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(open_comm(with, of->group));
     banyan_comm *comm = mixed->comms[of->group];
     RETURN_IF_FAILED(comm_call_of(comm, kind_of(of->op), of->input, of->output, of->elems,
                                   mixed->setup.dtype, &wanted));
     if (comm->ranks == 1 || comm_is_ready(comm, &wanted))
         return BANYAN_OK;
-    banyan_status mine = comm_prepare(comm, &wanted, &loaded);
-    banyan_status status = control_agree(mixed->setup.worlds[MIXED_WORLD], mine);
+    banyan_status mine = tell(with, of->group, comm_prepare(comm, &wanted, &loaded));
+    banyan_status status = agree(with, mine);
     if (status == BANYAN_OK || mine != BANYAN_OK ||
         control_check(mixed->setup.worlds[MIXED_WORLD]) != BANYAN_OK)
         return status;
@@ -189,37 +214,14 @@ static banyan_status run_comm(const way *with, const single *of)
     }
 }
 
-static bool is_of_waits(banyan_status status)
-{
-    return status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
-           status == BANYAN_ERR_ABORTED;
-}
-
-static banyan_status tell(const way *with, mixed_group group, banyan_status status)
-{
-    const banyan_mixed *mixed = with->mixed;
-    if (status == BANYAN_OK || (!mode_is_nccl(with->call->mode) && !is_of_waits(status)))
-        return status;
-    char what[96];
-    snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
-             banyan_mixed_mode_name(with->call->mode));
-    return explain(mixed, group, what, status);
-}
-
 /* Of a device's communicator for all, all ranks hear what fails; other groups go on. */
 static banyan_status end_others(const way *with, mixed_group group, banyan_status status)
 {
     const banyan_mixed *mixed = with->mixed;
-    if (status != BANYAN_OK && !is_of_waits(status) &&
+    if (status != BANYAN_OK && !mixed_is_of_waits(status) &&
         (group != MIXED_WORLD || mixed_is_host(mixed)))
         (void)banyan_world_abort(mixed->setup.worlds[MIXED_WORLD], banyan_last_error());
     return status;
-}
-
-static banyan_status prepare(const way *with, const single *of)
-{
-    return mode_is_nccl(with->call->mode) ? BANYAN_OK
-                                          : tell(with, of->group, prepare_comm(with->mixed, of));
 }
 
 static banyan_status run(const way *with, const single *of)

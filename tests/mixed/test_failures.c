@@ -232,6 +232,38 @@ static void a_late_peer_ends_the_calls_of_all(void **state)
     }
 }
 
+/* Rank 3 calls something else than rank 2, which waits for it in their group: whoever tells of
+ * that, it is ranks 2 and 3 that the sentence counts. */
+static void call_something_else(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_one call = one_of(context);
+    mixed_case c = open_case(rank, count, id, context, LATE_NS);
+    if (rank == 3)
+        call.mode = BANYAN_MIXED_FEWEST_WAITS;
+    if (rank != 2)
+        usleep(LATE_NS / 4000); /* so that rank 2 gives up first */
+    case_fill(&c, &call);
+    banyan_status status = case_call(&c, &call);
+    const char *sentence = banyan_last_error();
+    CHECK(status != BANYAN_OK);
+    CHECK(!strstr(sentence, "banyan_comm_create") ||
+              (strstr(sentence, "among the ranks 2, 3 of its tp group") &&
+               !strstr(sentence, "among the ranks 0, 1")),
+          "%s", sentence);
+    CHECK(rank == 3 || strstr(sentence, "allreduce_allgather (two)"), "%s", sentence);
+    (void)banyan_mixed_close(c.mixed);
+    banyan_world_close(c.world);
+}
+
+static void a_failure_in_a_group_counts_the_ranks_of_that_group(void **state)
+{
+    static const failing of = {GATHER, BANYAN_MIXED_TWO, 100, {1, 2, 2, 1, 1}};
+    (void)state;
+    int statuses[4];
+    ranks_fork(4, call_something_else, (void *)&of, statuses);
+    check_statuses(statuses, 4, -1, 0);
+}
+
 /* ---- abort ---- */
 
 static void call_it_off(int rank, int count, const banyan_unique_id *id, void *context)
@@ -266,6 +298,7 @@ int main(void)
         cmocka_unit_test(a_death_ends_the_calls_of_all),
         cmocka_unit_test(nobody_waits_in_a_group_for_one_that_a_death_elsewhere_ended),
         cmocka_unit_test(a_late_peer_ends_the_calls_of_all),
+        cmocka_unit_test(a_failure_in_a_group_counts_the_ranks_of_that_group),
         cmocka_unit_test(an_abort_of_the_callers_world_ends_the_calls_of_all),
     };
     return cmocka_run_group_tests(tests, share_count, unshare_count);
