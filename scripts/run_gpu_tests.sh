@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: run_tests.sh [PATTERN]
 # Run the GPU tests of a bundle, those whose names contain PATTERN, one after the other: a line each,
-# the first checks that failed, and the end of what the program said. BANYAN_TEST_SECONDS: how long one may take (60).
+# the first checks that failed, and the end of what the program said. BANYAN_TEST_SECONDS: how long one may take (180).
 set -uo pipefail
 shopt -s nullglob
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +16,7 @@ for program in "$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"
     began=$(date +%s.%N)
     run=("$program")
     [[ $program != *.py ]] || run=(python3 "$program")
-    timeout -k 5 "${BANYAN_TEST_SECONDS:-60}" "${run[@]}" >"$said" 2>&1 </dev/null
+    timeout -k 5 "${BANYAN_TEST_SECONDS:-180}" "${run[@]}" >"$said" 2>&1 </dev/null
     code=$?
     took=$(awk -v a="$began" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f s", b - a }')
     name=$(basename "$program")

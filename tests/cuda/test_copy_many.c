@@ -135,6 +135,10 @@ static void move_by(banyan_world *world, const many_layout *layout, const sides 
     options.device = of->device;
     options.transport = by->transport;
     options.slot_bytes = by->slot_bytes;
+    if (strcmp(by->backend, "nccl") == 0 && banyan_world_size(world) > gpu_count()) {
+        printf("without nccl, which wants a GPU for each rank\n");
+        return;
+    }
     banyan_status status = banyan_copy_service_open(world, by->backend, &options, &service);
     if (status == BANYAN_ERR_UNSUPPORTED && by->optional) {
         printf("without %s: %s\n", by->backend, banyan_last_error());
