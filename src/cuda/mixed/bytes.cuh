@@ -11,25 +11,37 @@
 
 #include "cuda/mixed/sums.cuh"
 
-template <typename Element, bool ANY>
-BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, const mixed_run *run, uint32_t first,
-                              uint64_t at)
+/* This thread's unit of pieces, to some of `count` ranks. BEGINS: as with fewest waits. */
+template <typename Element, bool ANY, bool BEGINS>
+BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, mixed_run *run, uint32_t first,
+                              uint32_t count, uint64_t at)
 {
     const mixed_send *sends = args->sends + first;
-    uint32_t count = args->send_count - first;
+    const char *from[SUMS_BATCH];
+    char *to[SUMS_BATCH];
     uint4 units[SUMS_BATCH] = {};
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-        if (k < count && at < sends[k].bytes)
-            units[k] = unit_load<ANY>(sends[k].from, at, sends[k].bytes);
+        from[k] = sends[k].from;
+        to[k] = sends[k].to + at;
+        if (BEGINS)
+            unit_keep(from[k], to[k]);
     }
+    if (BEGINS)
+        run_ask(&args->base, run);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+        if (first + k < count && at < sends[k].bytes)
+            units[k] = unit_load<ANY>(from[k], at, sends[k].bytes);
+    }
+    if (BEGINS)
+        run_begin_asked(&args->base, run);
     if (run->broken)
         return false;
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-        if (k < count && at < sends[k].bytes)
-            banyan_device_store_packets(sends[k].to + run->shift + at,
-                                        unit_settle<Element>(units[k]));
+        if (first + k < count && at < sends[k].bytes)
+            unit_push<false>(to[k] + run->shift, unit_settle<Element>(units[k]));
     }
     return true;
 }
@@ -96,13 +108,38 @@ BANYAN_DEVICE bool bytes_hand_out(const mixed_bytes_args *args, const mixed_run 
     return true;
 }
 
+/* One unit a thread at most: its data are asked for together with the state. */
+template <typename Element, bool ANY, bool MULTICAST>
+BANYAN_DEVICE void bytes_once(const mixed_bytes_args *args)
+{
+    mixed_run run = {};
+    uint64_t at = run_thread() * MIXED_UNIT;
+    bool moves = at < (uint64_t)args->units * MIXED_UNIT;
+    uint32_t count = moves ? args->send_count : 0;
+    if (!bytes_send<Element, ANY, true>(args, &run, 0, count, at))
+        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = SUMS_BATCH; first < count; first += SUMS_BATCH)
+        (void)bytes_send<Element, ANY, false>(args, &run, first, count, at);
+    run_count(&args->base, &run);
+    run_put_back_all(&args->base, &run);
+    if (at < args->bytes && !bytes_add_up<Element, ANY, MULTICAST>(args, &run, at))
+        return;
+    count = moves ? args->arrival_count : 0;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; first < count; first += SUMS_BATCH) {
+        if (!bytes_hand_out<Element, ANY>(args, &run, first, at))
+            return;
+    }
+}
+
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool bytes_round(const mixed_bytes_args *args, mixed_run *run, uint64_t at,
                                uint64_t end, uint64_t apart)
 {
     BANYAN_DEVICE_LOOP
     for (uint32_t first = 0; at < end && first < args->send_count; first += SUMS_BATCH) {
-        if (!bytes_send<Element, ANY>(args, run, first, at))
+        if (!bytes_send<Element, ANY, false>(args, run, first, args->send_count, at))
             return false;
     }
     if (run->broken)
@@ -124,13 +161,13 @@ template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE void bytes(const mixed_bytes_args *args)
 {
     uint64_t end = (uint64_t)args->units * MIXED_UNIT, apart = run_threads() * MIXED_UNIT;
-    mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
+    mixed_run run = run_begin(&args->base);
     BANYAN_DEVICE_LOOP
     for (uint64_t at = run_thread() * MIXED_UNIT; at < end + 2 * apart; at += apart) {
         if (!bytes_round<Element, ANY, MULTICAST>(args, &run, at, end, apart))
             return;
     }
-    run_end(&args->base, &run);
+    run_count(&args->base, &run);
 }
 
 #endif

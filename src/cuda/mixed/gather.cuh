@@ -21,14 +21,17 @@ BANYAN_DEVICE const char *gather_slot(const mixed_gather_args *args, const mixed
 
 /* ---- packets ---- */
 
-template <bool MULTICAST>
-BANYAN_DEVICE bool packets_send(const mixed_gather_args *args, const mixed_run *run, uint64_t at)
+/* Of the packet at `at`; none beyond the end. */
+BANYAN_DEVICE uint32_t packets_bytes(const mixed_gather_args *args, uint64_t at)
 {
-    uint64_t left = args->bytes - at;
-    uint32_t bytes = left < GATHER_PACKET ? (uint32_t)left : GATHER_PACKET;
-    uint2 data = banyan_device_load_unit(args->input + at, bytes);
-    if (run->broken)
-        return false;
+    uint64_t left = at < args->bytes ? args->bytes - at : 0;
+    return left < GATHER_PACKET ? (uint32_t)left : GATHER_PACKET;
+}
+
+template <bool MULTICAST>
+BANYAN_DEVICE void packets_send(const mixed_gather_args *args, const mixed_run *run, uint64_t at,
+                                uint2 data)
+{
     uint4 packets = make_uint4(data.x, GATHER_FLAG, data.y, GATHER_FLAG);
     if (MULTICAST) {
         unit_push<true>(args->all + run->shift + 2 * at, packets);
@@ -36,16 +39,15 @@ BANYAN_DEVICE bool packets_send(const mixed_gather_args *args, const mixed_run *
         BANYAN_DEVICE_LOOP
         for (uint32_t i = 0; i < args->send_count; i++)
             unit_push<false>(args->sends[i] + run->shift + 2 * at, packets);
-        banyan_device_store_unit(args->output + args->rank * args->apart_bytes + at, data, bytes);
+        banyan_device_store_unit(args->output + args->rank * args->apart_bytes + at, data,
+                                 packets_bytes(args, at));
     }
-    return true;
 }
 
 BANYAN_DEVICE bool packets_receive(const mixed_gather_args *args, const mixed_run *run,
                                    uint32_t first, uint64_t at)
 {
-    uint64_t left = args->bytes - at;
-    uint32_t bytes = left < GATHER_PACKET ? (uint32_t)left : GATHER_PACKET;
+    uint32_t bytes = packets_bytes(args, at);
     uint2 data[GATHER_BATCH] = {};
     banyan_device_wait wait = {};
     for (;;) {
@@ -72,25 +74,44 @@ BANYAN_DEVICE bool packets_receive(const mixed_gather_args *args, const mixed_ru
     return true;
 }
 
+/* From all. */
+BANYAN_DEVICE bool packets_receive_all(const mixed_gather_args *args, const mixed_run *run,
+                                       uint64_t at)
+{
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; first < args->ranks; first += GATHER_BATCH) {
+        if (!packets_receive(args, run, first, at))
+            return false;
+    }
+    return true;
+}
+
+/* Few rounds, mostly one: all is sent before anything is awaited. The first data are asked for
+ * together with the state. */
 template <bool MULTICAST> BANYAN_DEVICE void packets(const mixed_gather_args *args)
 {
-    uint64_t end = args->bytes, apart = run_threads() * GATHER_PACKET;
-    mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
+    mixed_run run = {};
+    uint64_t first = run_thread() * GATHER_PACKET, apart = run_threads() * GATHER_PACKET;
+    uint32_t bytes = packets_bytes(args, first);
+    run_ask(&args->base, &run);
+    uint2 data = banyan_device_load_unit(args->input + first, bytes);
+    run_begin_asked(&args->base, &run);
+    if (run.broken)
+        return;
+    if (bytes > 0)
+        packets_send<MULTICAST>(args, &run, first, data);
     BANYAN_DEVICE_LOOP
-    for (uint64_t at = run_thread() * GATHER_PACKET; at < end + apart; at += apart) {
-        if (at < end && !packets_send<MULTICAST>(args, &run, at))
-            return;
-        if (run.broken)
-            return;
-        run_put_back(&args->base, &run);
-        uint64_t before = at - apart; /* in the first round: beyond any end */
-        BANYAN_DEVICE_LOOP
-        for (uint32_t first = 0; before < end && first < args->ranks; first += GATHER_BATCH) {
-            if (!packets_receive(args, &run, first, before))
-                return;
-        }
+    for (uint64_t at = first + apart; at < args->bytes; at += apart) {
+        data = banyan_device_load_unit(args->input + at, packets_bytes(args, at));
+        packets_send<MULTICAST>(args, &run, at, data);
     }
-    run_end(&args->base, &run);
+    run_count(&args->base, &run);
+    run_put_back_all(&args->base, &run);
+    BANYAN_DEVICE_LOOP
+    for (uint64_t at = first; at < args->bytes; at += apart) {
+        if (!packets_receive_all(args, &run, at))
+            return;
+    }
 }
 
 /* ---- chunks ----
@@ -165,16 +186,21 @@ BANYAN_DEVICE void chunks_push(const mixed_gather_args *args, char *to, uint32_t
         unit_push<MULTICAST>(to + args->keys + chunk * MIXED_UNIT, make_uint4(key, key, key, key));
 }
 
-template <bool ANY, bool MULTICAST>
-BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *run, uint32_t chunk)
+template <bool ANY>
+BANYAN_DEVICE void chunks_load(const mixed_gather_args *args, uint32_t chunk, uint4 *units)
 {
     uint64_t at = chunks_at(chunk);
-    uint4 units[CHUNKS_UNITS] = {};
     BANYAN_DEVICE_UNROLL
     for (uint32_t u = 0; u < CHUNKS_UNITS; u++) {
         if (at + u * CHUNKS_APART < args->bytes)
             units[u] = unit_load<ANY>(args->input, at + u * CHUNKS_APART, args->bytes);
     }
+}
+
+template <bool ANY, bool MULTICAST>
+BANYAN_DEVICE void chunks_send(const mixed_gather_args *args, const mixed_run *run, uint32_t chunk,
+                               const uint4 *units)
+{
     uint32_t key = chunks_find_key(units, args->base.nothing);
     if (MULTICAST) {
         chunks_push<true>(args, args->all + run->shift, chunk, units, key);
@@ -258,29 +284,58 @@ BANYAN_DEVICE bool chunks_receive(const mixed_gather_args *args, const mixed_run
     return true;
 }
 
+/* By a whole warp, from all. */
+template <bool ANY>
+BANYAN_DEVICE bool chunks_receive_all(const mixed_gather_args *args, const mixed_run *run,
+                                      uint32_t chunk)
+{
+    bool came = true;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = 0; first < chunks_slots(args) && came; first += CHUNKS_PEERS)
+        came = chunks_receive<ANY>(args, run, first, chunk);
+    return !__any_sync(0xffffffff, !came);
+}
+
+/* One chunk a warp at most: its data are asked for together with the state. */
+template <bool ANY, bool MULTICAST> BANYAN_DEVICE void chunks_once(const mixed_gather_args *args)
+{
+    mixed_run run = {};
+    uint4 units[CHUNKS_UNITS] = {};
+    uint32_t chunk = run_thread() / BANYAN_DEVICE_WARP;
+    run_ask(&args->base, &run);
+    chunks_load<ANY>(args, chunk, units);
+    run_begin_asked(&args->base, &run);
+    if (run.broken)
+        return;
+    if (chunk < args->chunks)
+        chunks_send<ANY, MULTICAST>(args, &run, chunk, units);
+    run_count(&args->base, &run);
+    run_put_back_all(&args->base, &run);
+    if (chunk < args->chunks)
+        chunks_receive_all<ANY>(args, &run, chunk);
+}
+
 /* A warp that sends a chunk awaits the same one of the others, a round later. */
 template <bool ANY, bool MULTICAST> BANYAN_DEVICE void chunks(const mixed_gather_args *args)
 {
     uint32_t apart = run_threads() / BANYAN_DEVICE_WARP;
-    mixed_run run = run_begin(&args->base, (args->chunks + apart - 1) / apart);
+    mixed_run run = run_begin(&args->base);
     if (run.broken)
         return;
     BANYAN_DEVICE_LOOP
     for (uint32_t chunk = run_thread() / BANYAN_DEVICE_WARP; chunk < args->chunks + apart;
          chunk += apart) {
-        if (chunk < args->chunks)
-            chunks_send<ANY, MULTICAST>(args, &run, chunk);
+        if (chunk < args->chunks) {
+            uint4 units[CHUNKS_UNITS] = {};
+            chunks_load<ANY>(args, chunk, units);
+            chunks_send<ANY, MULTICAST>(args, &run, chunk, units);
+        }
         run_put_back(&args->base, &run);
         uint32_t before = chunk - apart; /* in the first round: beyond the last one */
-        bool failed = false;
-        BANYAN_DEVICE_LOOP
-        for (uint32_t first = 0; before < args->chunks && first < chunks_slots(args) && !failed;
-             first += CHUNKS_PEERS)
-            failed = !chunks_receive<ANY>(args, &run, first, before);
-        if (__any_sync(0xffffffff, failed))
+        if (before < args->chunks && !chunks_receive_all<ANY>(args, &run, before))
             return;
     }
-    run_end(&args->base, &run);
+    run_count(&args->base, &run);
 }
 
 #endif

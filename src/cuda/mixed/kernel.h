@@ -62,7 +62,9 @@ typedef struct mixed_base {
     mixed_failure *failure;
     uint64_t timeout_ns;
     uint32_t op, mode;
-    uint32_t nothing; /* two elements of -0, or one */
+    uint32_t nothing;  /* two elements of -0, or one */
+    uint32_t is_early; /* it may begin while the launch before it ends */
+    uint32_t share;    /* of what is put back, for each round: by 2^32, and rounded up */
 } mixed_base;
 
 /* Bytes to a peer, or by multicast to several: `to` is in the first receive buffer. */
@@ -84,6 +86,7 @@ typedef struct mixed_waits_args {
     uint64_t apart_bytes;
     uint32_t units; /* of `bytes` */
     uint16_t ranks, rank, fold, send_count;
+    uint32_t sends_alike;              /* all have the same data */
     mixed_send sends[MIXED_RANKS_MAX]; /* beginning with another peer on every rank */
 } mixed_waits_args;
 
@@ -133,16 +136,25 @@ typedef struct mixed_clear_args {
     uint32_t nothing;
 } mixed_clear_args;
 
-/* ANY: addresses and lengths need not be multiples of MIXED_UNIT. */
+/* ANY: addresses and lengths need not be multiples of MIXED_UNIT. ONCE: every thread has one unit
+ * at most. */
 typedef enum mixed_kernel {
     MIXED_WAITS,
     MIXED_WAITS_ANY,
     MIXED_WAITS_MULTICAST,
     MIXED_WAITS_MULTICAST_ANY,
+    MIXED_WAITS_ONCE,
+    MIXED_WAITS_ONCE_ANY,
+    MIXED_WAITS_ONCE_MULTICAST,
+    MIXED_WAITS_ONCE_MULTICAST_ANY,
     MIXED_BYTES,
     MIXED_BYTES_ANY,
     MIXED_BYTES_MULTICAST,
     MIXED_BYTES_MULTICAST_ANY,
+    MIXED_BYTES_ONCE,
+    MIXED_BYTES_ONCE_ANY,
+    MIXED_BYTES_ONCE_MULTICAST,
+    MIXED_BYTES_ONCE_MULTICAST_ANY,
     MIXED_NODES,
     MIXED_NODES_ANY,
     MIXED_NODES_MULTICAST,
@@ -151,9 +163,13 @@ typedef enum mixed_kernel {
     MIXED_PACKETS = MIXED_UNTYPED,
     MIXED_PACKETS_MULTICAST,
     MIXED_CHUNKS,
-    MIXED_CHUNKS_MULTICAST,
     MIXED_CHUNKS_ANY,
+    MIXED_CHUNKS_MULTICAST,
     MIXED_CHUNKS_MULTICAST_ANY,
+    MIXED_CHUNKS_ONCE,
+    MIXED_CHUNKS_ONCE_ANY,
+    MIXED_CHUNKS_ONCE_MULTICAST,
+    MIXED_CHUNKS_ONCE_MULTICAST_ANY,
     MIXED_CLEAR,
     MIXED_LOADED, /* those that follow: nodes_puts.h has them */
     MIXED_NODES_PUTS = MIXED_LOADED,
@@ -165,12 +181,28 @@ typedef enum mixed_kernel {
 
 static inline bool mixed_kernel_is_multicast(mixed_kernel kernel)
 {
-    return kernel == MIXED_WAITS_MULTICAST || kernel == MIXED_WAITS_MULTICAST_ANY ||
-           kernel == MIXED_BYTES_MULTICAST || kernel == MIXED_BYTES_MULTICAST_ANY ||
-           kernel == MIXED_NODES_MULTICAST || kernel == MIXED_NODES_MULTICAST_ANY ||
-           kernel == MIXED_NODES_PUTS_MULTICAST || kernel == MIXED_NODES_PUTS_MULTICAST_ANY ||
-           kernel == MIXED_PACKETS_MULTICAST || kernel == MIXED_CHUNKS_MULTICAST ||
-           kernel == MIXED_CHUNKS_MULTICAST_ANY;
+    switch (kernel) {
+    case MIXED_WAITS_MULTICAST:
+    case MIXED_WAITS_MULTICAST_ANY:
+    case MIXED_WAITS_ONCE_MULTICAST:
+    case MIXED_WAITS_ONCE_MULTICAST_ANY:
+    case MIXED_BYTES_MULTICAST:
+    case MIXED_BYTES_MULTICAST_ANY:
+    case MIXED_BYTES_ONCE_MULTICAST:
+    case MIXED_BYTES_ONCE_MULTICAST_ANY:
+    case MIXED_NODES_MULTICAST:
+    case MIXED_NODES_MULTICAST_ANY:
+    case MIXED_NODES_PUTS_MULTICAST:
+    case MIXED_NODES_PUTS_MULTICAST_ANY:
+    case MIXED_PACKETS_MULTICAST:
+    case MIXED_CHUNKS_MULTICAST:
+    case MIXED_CHUNKS_MULTICAST_ANY:
+    case MIXED_CHUNKS_ONCE_MULTICAST:
+    case MIXED_CHUNKS_ONCE_MULTICAST_ANY:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* For driver_kernel. */

@@ -14,47 +14,44 @@
     }
 
 /* With these flags. */
-#define MIXED_DEFINE_THREE(type, suffix, any, multicast)                                           \
+#define MIXED_DEFINE_FIVE(type, suffix, any, multicast)                                            \
     MIXED_DEFINE_KERNEL(mixed_waits_##suffix##type, waits, mixed_waits_args, banyan_device_##type, \
                         any, multicast)                                                            \
+    MIXED_DEFINE_KERNEL(mixed_waits_once_##suffix##type, waits_once, mixed_waits_args,             \
+                        banyan_device_##type, any, multicast)                                      \
     MIXED_DEFINE_KERNEL(mixed_bytes_##suffix##type, bytes, mixed_bytes_args, banyan_device_##type, \
                         any, multicast)                                                            \
+    MIXED_DEFINE_KERNEL(mixed_bytes_once_##suffix##type, bytes_once, mixed_bytes_args,             \
+                        banyan_device_##type, any, multicast)                                      \
     MIXED_DEFINE_KERNEL(mixed_nodes_##suffix##type, nodes, nodes_args, banyan_device_##type, any,  \
                         multicast, nodes_no_puts)
 
+#define MIXED_FOUR(name, type, args_type, KERNEL)                                                  \
+    case KERNEL:                                                                                   \
+        return DEVICE_KERNEL(name##_##type, args_type);                                            \
+    case KERNEL##_ANY:                                                                             \
+        return DEVICE_KERNEL(name##_any_##type, args_type);                                        \
+    case KERNEL##_MULTICAST:                                                                       \
+        return DEVICE_KERNEL(name##_multicast_##type, args_type);                                  \
+    case KERNEL##_MULTICAST_ANY:                                                                   \
+        return DEVICE_KERNEL(name##_multicast_any_##type, args_type);
+
 #define MIXED_DEFINE_KERNELS(type)                                                                 \
-    MIXED_DEFINE_THREE(type, , false, false)                                                       \
-    MIXED_DEFINE_THREE(type, any_, true, false)                                                    \
-    MIXED_DEFINE_THREE(type, multicast_, false, true)                                              \
-    MIXED_DEFINE_THREE(type, multicast_any_, true, true)                                           \
+    MIXED_DEFINE_FIVE(type, , false, false)                                                        \
+    MIXED_DEFINE_FIVE(type, any_, true, false)                                                     \
+    MIXED_DEFINE_FIVE(type, multicast_, false, true)                                               \
+    MIXED_DEFINE_FIVE(type, multicast_any_, true, true)                                            \
                                                                                                    \
     const void *mixed_kernel_##type(mixed_kernel kernel)                                           \
     {                                                                                              \
         switch (kernel) {                                                                          \
-        case MIXED_WAITS:                                                                          \
-            return DEVICE_KERNEL(mixed_waits_##type, mixed_waits_args);                            \
-        case MIXED_WAITS_ANY:                                                                      \
-            return DEVICE_KERNEL(mixed_waits_any_##type, mixed_waits_args);                        \
-        case MIXED_WAITS_MULTICAST:                                                                \
-            return DEVICE_KERNEL(mixed_waits_multicast_##type, mixed_waits_args);                  \
-        case MIXED_WAITS_MULTICAST_ANY:                                                            \
-            return DEVICE_KERNEL(mixed_waits_multicast_any_##type, mixed_waits_args);              \
-        case MIXED_BYTES:                                                                          \
-            return DEVICE_KERNEL(mixed_bytes_##type, mixed_bytes_args);                            \
-        case MIXED_BYTES_ANY:                                                                      \
-            return DEVICE_KERNEL(mixed_bytes_any_##type, mixed_bytes_args);                        \
-        case MIXED_BYTES_MULTICAST:                                                                \
-            return DEVICE_KERNEL(mixed_bytes_multicast_##type, mixed_bytes_args);                  \
-        case MIXED_BYTES_MULTICAST_ANY:                                                            \
-            return DEVICE_KERNEL(mixed_bytes_multicast_any_##type, mixed_bytes_args);              \
-        case MIXED_NODES:                                                                          \
-            return DEVICE_KERNEL(mixed_nodes_##type, nodes_args);                                  \
-        case MIXED_NODES_ANY:                                                                      \
-            return DEVICE_KERNEL(mixed_nodes_any_##type, nodes_args);                              \
-        case MIXED_NODES_MULTICAST:                                                                \
-            return DEVICE_KERNEL(mixed_nodes_multicast_##type, nodes_args);                        \
+            MIXED_FOUR(mixed_waits, type, mixed_waits_args, MIXED_WAITS)                           \
+            MIXED_FOUR(mixed_waits_once, type, mixed_waits_args, MIXED_WAITS_ONCE)                 \
+            MIXED_FOUR(mixed_bytes, type, mixed_bytes_args, MIXED_BYTES)                           \
+            MIXED_FOUR(mixed_bytes_once, type, mixed_bytes_args, MIXED_BYTES_ONCE)                 \
+            MIXED_FOUR(mixed_nodes, type, nodes_args, MIXED_NODES)                                 \
         default:                                                                                   \
-            return DEVICE_KERNEL(mixed_nodes_multicast_any_##type, nodes_args);                    \
+            return NULL;                                                                           \
         }                                                                                          \
     }
 

@@ -206,6 +206,29 @@ static mixed_kernel variant(const part *p, mixed_kernel first)
     return (mixed_kernel)((int)first + (p->any ? 1 : 0) + (p->multicast ? 2 : 0));
 }
 
+/* The threads go through `units` in rounds. */
+static banyan_status launch_rounds(const part *p, mixed_kernel kernel, mixed_shape by,
+                                   uint64_t units, mixed_base *args, CUstream stream)
+{
+    uint64_t threads = (uint64_t)by.blocks * by.threads, rounds = (units + threads - 1) / threads;
+    args->is_early = by.early;
+    args->share = rounds > 1 ? (uint32_t)((UINT64_C(1) << 32) / rounds) + 1 : UINT32_MAX;
+    return mixed_launch(p->engine, kernel, by, args, stream);
+}
+
+/* By `once` where there are threads enough. */
+static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel more,
+                                  uint64_t units, uint64_t steps, mixed_base *args, CUstream stream)
+{
+    mixed_kernel kernel = variant(p, once);
+    mixed_shape by = choose_shape(p->engine, kernel, units, steps);
+    if ((uint64_t)by.blocks * by.threads < units) {
+        kernel = variant(p, more);
+        by = choose_shape(p->engine, kernel, units, steps);
+    }
+    return launch_rounds(p, kernel, by, units, args, stream);
+}
+
 /* ---- fewest waits ---- */
 
 /* What data-parallel rank d takes of this rank's input. */
@@ -258,11 +281,13 @@ static banyan_status run_waits(const part *p, CUstream stream)
         .ranks = (uint16_t)p->ranks,
         .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
         .fold = (uint16_t)(p->scatters ? p->ranks : p->tp),
+        .sends_alike = !p->scatters,
     };
     fill_waits_sends(p, &args);
-    mixed_kernel kernel = variant(p, MIXED_WAITS);
-    mixed_shape by = choose_shape(p->engine, kernel, p->units, args.send_count + slots + 1);
-    return mixed_launch(p->engine, kernel, by, &args, stream);
+    uint64_t loads = (p->scatters ? args.send_count : 1) + 1 + slots;
+    uint64_t stores = args.send_count + (uint64_t)(p->ranks / args.fold);
+    return launch_units(p, MIXED_WAITS_ONCE, MIXED_WAITS, p->units, loads + stores, &args.base,
+                        stream);
 }
 
 /* ---- fewest bytes inside the node ---- */
@@ -346,11 +371,10 @@ static banyan_status run_bytes(const part *p, CUstream stream)
     };
     fill_sends(p, &of, &args);
     fill_shares(p, &of, &args);
-    mixed_kernel kernel = variant(p, MIXED_BYTES);
-    mixed_shape by = choose_shape(p->engine, kernel, units,
-                                  (uint64_t)args.send_count + args.source_count + args.share_count +
-                                      args.arrival_count);
-    return mixed_launch(p->engine, kernel, by, &args, stream);
+    uint64_t moved = (uint64_t)args.send_count + args.arrival_count;
+    uint64_t loads = moved + args.source_count, stores = moved + args.share_count + 1;
+    return launch_units(p, MIXED_BYTES_ONCE, MIXED_BYTES, units, loads + stores, &args.base,
+                        stream);
 }
 
 /* ---- all-gather ---- */
@@ -386,13 +410,14 @@ static banyan_status run_gather(const part *p, CUstream stream)
         .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
     };
     fill_gather_sends(p, &args);
-    mixed_kernel kernel = short_one ? MIXED_PACKETS : p->any ? MIXED_CHUNKS_ANY : MIXED_CHUNKS;
-    kernel = (mixed_kernel)((int)kernel + (p->multicast ? 1 : 0));
-    uint64_t lanes =
-        short_one ? (p->bytes + PACKET_BYTES - 1) / PACKET_BYTES : chunks_of(p->bytes) * WARP;
-    uint64_t steps = (p->multicast ? 1 : args.send_count) + slots + 1;
-    mixed_shape by = choose_shape(p->engine, kernel, lanes, steps);
-    return mixed_launch(p->engine, kernel, by, &args, stream);
+    uint64_t loads = 1 + slots, stores = slots + (p->multicast ? 1 : (uint64_t)args.send_count + 1);
+    if (!short_one)
+        return launch_units(p, MIXED_CHUNKS_ONCE, MIXED_CHUNKS, chunks_of(p->bytes) * WARP,
+                            loads + stores, &args.base, stream);
+    uint64_t packets = (p->bytes + PACKET_BYTES - 1) / PACKET_BYTES;
+    mixed_kernel kernel = p->multicast ? MIXED_PACKETS_MULTICAST : MIXED_PACKETS;
+    mixed_shape by = choose_shape(p->engine, kernel, packets, loads + stores);
+    return launch_rounds(p, kernel, by, packets, &args.base, stream);
 }
 
 /* ---- calls ---- */

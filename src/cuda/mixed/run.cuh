@@ -9,13 +9,12 @@
 #include "cuda/mixed/unit.cuh"
 
 struct mixed_run {
-    char *received; /* this turn's receive buffer */
+    uint4 state;    /* as it was read: mixed_state */
     uint64_t shift; /* of the turn's receive buffers from the first ones */
-    uint32_t turn;
+    char *received; /* this turn's receive buffer */
     bool broken;
-    /* Of putting back: the thread's next unit, of how many, and how many all threads do at a time.
-     */
-    uint32_t next, used, share;
+    /* Of putting back: the thread's next unit, and how many all threads do in a round. */
+    uint32_t next, share;
 };
 
 BANYAN_DEVICE uint32_t run_thread(void)
@@ -28,34 +27,58 @@ BANYAN_DEVICE uint32_t run_threads(void)
     return gridDim.x * blockDim.x;
 }
 
-/* The launch may begin while the one before it ends. `parts`: putting back is done in so many. */
-BANYAN_DEVICE mixed_run run_begin(const mixed_base *base, uint32_t parts)
+/* Await the launch before this one, and ask for the state, which is on its way until
+ * run_begin_asked: data can be asked for at the same time. What is worked out before the wait costs
+ * nothing, and stays there because the wait is in a branch: compilers move work past the plain
+ * instruction. */
+BANYAN_DEVICE void run_ask(const mixed_base *base, mixed_run *run)
 {
-    begin_await_stream();
+    if (base->is_early)
+        begin_await_stream();
     begin_next();
-    uint4 state = banyan_device_load<uint4>(&base->states[blockIdx.x]);
-    uint64_t shift = state.x * base->buffer_bytes;
-    return {base->received + shift, shift, state.x, state.z != 0, run_thread(), state.y,
-            state.y / parts + 1};
+    run->state = banyan_device_load<uint4>(&base->states[blockIdx.x]);
 }
 
-/* Units that the launch before this one received become nothing again. */
+BANYAN_DEVICE void run_begin_asked(const mixed_base *base, mixed_run *run)
+{
+    run->shift = run->state.x * base->buffer_bytes;
+    run->received = base->received + run->shift;
+    run->broken = run->state.z != 0;
+    run->next = run_thread();
+    run->share = (uint32_t)((uint64_t)run->state.y * base->share >> 32) + 1;
+}
+
+BANYAN_DEVICE mixed_run run_begin(const mixed_base *base)
+{
+    mixed_run run = {};
+    run_ask(base, &run);
+    run_begin_asked(base, &run);
+    return run;
+}
+
+/* A round's share of the units that the launch before this one received become nothing again. */
 BANYAN_DEVICE void run_put_back(const mixed_base *base, mixed_run *run)
 {
-    uint32_t last = run->turn == 0 ? MIXED_TURNS - 1 : run->turn - 1;
+    uint32_t last = run->state.x == 0 ? MIXED_TURNS - 1 : run->state.x - 1;
     char *at = base->received + last * base->buffer_bytes;
     uint64_t until = (uint64_t)run->next + run->share;
-    uint32_t end = until < run->used ? (uint32_t)until : run->used;
+    uint32_t end = until < run->state.y ? (uint32_t)until : run->state.y;
     BANYAN_DEVICE_LOOP
     for (; run->next < end; run->next += run_threads())
         unit_clear(at + (uint64_t)run->next * MIXED_UNIT, base->nothing);
 }
 
-/* All threads call it, when everything is put back. */
-BANYAN_DEVICE void run_end(const mixed_base *base, const mixed_run *run)
+BANYAN_DEVICE void run_put_back_all(const mixed_base *base, mixed_run *run)
 {
-    __syncthreads(); /* all have read the state */
-    uint32_t next = run->turn == MIXED_TURNS - 1 ? 0 : run->turn + 1;
+    run->share = run->state.y;
+    run_put_back(base, run);
+}
+
+/* What the next launch finds. All threads call it, when they have read the state. */
+BANYAN_DEVICE void run_count(const mixed_base *base, const mixed_run *run)
+{
+    __syncthreads();
+    uint32_t next = run->state.x == MIXED_TURNS - 1 ? 0 : run->state.x + 1;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = blockIdx.x + threadIdx.x * gridDim.x; i < base->state_count;
          i += run_threads())

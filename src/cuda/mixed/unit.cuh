@@ -39,6 +39,17 @@ template <typename Element> BANYAN_DEVICE uint4 unit_settle(uint4 unit)
 
 /* ---- on the way ---- */
 
+/* Addresses are worked out here, and not where they are used. */
+BANYAN_DEVICE void unit_keep(const char *&from, char *&to)
+{
+#ifdef __CUDACC__
+    asm volatile("" : "+l"(from), "+l"(to));
+#else
+    (void)from;
+    (void)to;
+#endif
+}
+
 /* Into a receive buffer, or into those of all ranks that a multicast address stands for. */
 template <bool MULTICAST> BANYAN_DEVICE void unit_push(char *to, uint4 unit)
 {

@@ -1,38 +1,47 @@
 /* Fewest waits: every unit goes to all who need it, and everybody adds up what it needs. A thread
- * that sends a unit awaits the same one of the others, a round later. */
+ * that sends a unit awaits the same one of the others, a round later, or in the only round. */
 #ifndef CUDA_MIXED_WAITS_CUH
 #define CUDA_MIXED_WAITS_CUH
 
 #include "cuda/mixed/sums.cuh"
 
-/* This thread's unit, to some peers: those that take the same data stand side by side. By multicast
- * goes what is sent first, and to peers alone what else there is. */
-template <typename Element, bool ANY, bool MULTICAST>
-BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, const mixed_run *run, uint32_t first,
-                              uint64_t at)
+/* This thread's unit, to some of `count` peers. By multicast goes what is sent first, and to peers
+ * alone what else there is. BEGINS: between finding the places and reading, the launch awaits the
+ * one before it. */
+template <typename Element, bool ANY, bool MULTICAST, bool BEGINS>
+BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, mixed_run *run, uint32_t first,
+                              uint32_t count, uint64_t at)
 {
-    const mixed_send *sends = args->sends + first;
-    uint32_t count = args->send_count - first;
+    const char *from[SUMS_BATCH];
+    char *to[SUMS_BATCH];
     uint4 units[SUMS_BATCH] = {};
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-        if (k < count && (k == 0 || sends[k].from != sends[k - 1].from))
-            units[k] = unit_load<ANY>(sends[k].from, at, args->bytes);
-        else if (k > 0)
-            units[k] = units[k - 1];
+        from[k] = args->sends[first + k].from;
+        to[k] = args->sends[first + k].to + at;
+        if (BEGINS)
+            unit_keep(from[k], to[k]);
     }
+    if (BEGINS)
+        run_ask(&args->base, run);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < SUMS_BATCH; k++) {
+        if (first + k < count && (k == 0 || !args->sends_alike))
+            units[k] = unit_load<ANY>(from[k], at, args->bytes);
+    }
+    if (BEGINS)
+        run_begin_asked(&args->base, run);
     if (run->broken)
         return false;
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-        if (k >= count)
+        if (first + k >= count)
             continue;
-        char *to = sends[k].to + run->shift + at;
-        uint4 unit = unit_settle<Element>(units[k]);
+        uint4 unit = unit_settle<Element>(args->sends_alike ? units[0] : units[k]);
         if (MULTICAST && first + k == 0)
-            unit_push<true>(to, unit);
+            unit_push<true>(to[k] + run->shift, unit);
         else
-            unit_push<false>(to, unit);
+            unit_push<false>(to[k] + run->shift, unit);
     }
     return true;
 }
@@ -69,16 +78,36 @@ BANYAN_DEVICE bool waits_receive(const mixed_waits_args *args, const mixed_run *
     return true;
 }
 
+/* One unit a thread at most: its data are asked for together with the state. */
+template <typename Element, bool ANY, bool MULTICAST>
+BANYAN_DEVICE void waits_once(const mixed_waits_args *args)
+{
+    mixed_run run = {};
+    uint64_t at = run_thread() * MIXED_UNIT;
+    bool moves = at < (uint64_t)args->units * MIXED_UNIT;
+    uint32_t count = moves ? args->send_count : 0;
+    if (!waits_send<Element, ANY, MULTICAST, true>(args, &run, 0, count, at))
+        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t first = SUMS_BATCH; first < count; first += SUMS_BATCH)
+        (void)waits_send<Element, ANY, MULTICAST, false>(args, &run, first, count, at);
+    run_count(&args->base, &run);
+    run_put_back_all(&args->base, &run);
+    if (moves)
+        waits_receive<Element, ANY>(args, &run, at);
+}
+
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE void waits(const mixed_waits_args *args)
 {
     uint64_t end = (uint64_t)args->units * MIXED_UNIT, apart = run_threads() * MIXED_UNIT;
-    mixed_run run = run_begin(&args->base, (uint32_t)((end + apart - 1) / apart));
+    mixed_run run = run_begin(&args->base);
     BANYAN_DEVICE_LOOP
     for (uint64_t at = run_thread() * MIXED_UNIT; at < end + apart; at += apart) {
         BANYAN_DEVICE_LOOP
         for (uint32_t first = 0; at < end && first < args->send_count; first += SUMS_BATCH) {
-            if (!waits_send<Element, ANY, MULTICAST>(args, &run, first, at))
+            if (!waits_send<Element, ANY, MULTICAST, false>(args, &run, first, args->send_count,
+                                                            at))
                 return;
         }
         if (run.broken)
@@ -87,7 +116,7 @@ BANYAN_DEVICE void waits(const mixed_waits_args *args)
         if (at - apart < end && !waits_receive<Element, ANY>(args, &run, at - apart))
             return;
     }
-    run_end(&args->base, &run);
+    run_count(&args->base, &run);
 }
 
 #endif
