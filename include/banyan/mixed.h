@@ -177,9 +177,10 @@ BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index,
  * dense or not aligned to their elements, rows that dp does not divide, an output of the wrong
  * shape, memory that overlaps. Input and output may not overlap but for an all-reduce in place. On
  * a GPU the call returns when the work is queued, one launch in the fused modes, and may be
- * captured in a graph; what fails later is told by banyan_mixed_status and the next call. SYSTEM,
- * on all ranks, with NCCL's words: it does not start, and `mode` is one of its; AUTO then chooses
- * among the others. Collective. */
+ * captured in a graph; what fails later is told by banyan_mixed_status and the next call. A rank
+ * that cannot begin a fused mode's run (NO_MEMORY, SYSTEM) ends the context for all, who hear of
+ * it. SYSTEM, on all ranks, with NCCL's words: it does not start, and `mode` is one of its; AUTO
+ * then chooses among the others. Collective. */
 BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op,
                                           const DLTensor *input, const DLTensor *output,
                                           banyan_mixed_mode mode, void *stream);

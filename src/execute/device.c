@@ -254,7 +254,7 @@ static void describe_wait(banyan_loaded_plan *loaded, const engine_report *repor
     wait_describe(&of, &t, text);
 }
 
-static void keep_failure(banyan_loaded_plan *loaded, banyan_status status)
+void device_fail(banyan_loaded_plan *loaded, banyan_status status)
 {
     loaded->failed.status = status;
     snprintf(loaded->failed.sentence, sizeof loaded->failed.sentence, "%s", banyan_last_error());
@@ -265,22 +265,22 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
     const banyan_executor *executor = loaded->executor;
     char text[WAIT_TEXT_BYTES], cause[512];
     if (report->verdict == ENGINE_BROKEN) {
-        keep_failure(loaded,
-                     error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
+        device_fail(loaded,
+                    error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
         return;
     }
     describe_wait(loaded, report, text);
     if (report->verdict == ENGINE_LATE) {
-        keep_failure(loaded,
-                     error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s", executor->rank,
-                               (double)report->waited_ns / (double)NS_PER_S, text));
+        device_fail(loaded,
+                    error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s", executor->rank,
+                              (double)report->waited_ns / (double)NS_PER_S, text));
         return;
     }
     banyan_status status = banyan_world_check(executor->world);
     snprintf(cause, sizeof cause, "%s",
              status == BANYAN_OK ? "a run was stopped" : banyan_last_error());
-    keep_failure(loaded, error_set(status == BANYAN_OK ? BANYAN_ERR_ABORTED : status,
-                                   "%s while rank %d waited %s", cause, executor->rank, text));
+    device_fail(loaded, error_set(status == BANYAN_OK ? BANYAN_ERR_ABORTED : status,
+                                  "%s while rank %d waited %s", cause, executor->rank, text));
 }
 
 banyan_status device_status(banyan_loaded_plan *loaded)

@@ -19,6 +19,8 @@ banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *
 /* The cut's program leaves the device, and what it has recorded is taken over. */
 void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut);
 
+/* Later runs fail with `status` and the sentence in banyan_last_error(), until device_reset. */
+void device_fail(banyan_loaded_plan *loaded, banyan_status status);
 /* BANYAN_OK, or the error of the first run that failed. */
 banyan_status device_status(banyan_loaded_plan *loaded);
 banyan_status device_drain(banyan_loaded_plan *loaded);

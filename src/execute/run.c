@@ -217,25 +217,56 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
     return BANYAN_OK;
 }
 
+/* On a device the run is queued then. No run at all without bytes: where data themselves tell of
+ * their arrival, it would have this rank go on to the other half of scratch without having heard
+ * from anybody. */
+static banyan_status begin(banyan_loaded_plan *loaded, const void *input, void *output,
+                           uint64_t message_bytes, DLDataType dtype, void *stream, plan_cut **cut)
+{
+    placement *placed = &loaded->placements[loaded->runs & 1];
+    RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, cut));
+    if (message_bytes == 0)
+        return BANYAN_OK;
+    if (!executor_is_host(loaded->executor))
+        return device_run(loaded, *cut, input, output, stream);
+    if (placed->cut == *cut && placed->input == input && placed->output == output)
+        return BANYAN_OK;
+    return placement_make(loaded, *cut, input, output, placed);
+}
+
+/* Others make a run that this rank has no memory for, or could not queue, and its next one would
+ * meet theirs of before. On the host, where they would end the world once they have waited long
+ * enough, it ends now; on a device this rank makes no more runs until they are reset. */
+static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status status)
+{
+    const banyan_executor *executor = loaded->executor;
+    if (status != BANYAN_ERR_NO_MEMORY && status != BANYAN_ERR_SYSTEM)
+        return status;
+    char what[640];
+    snprintf(what, sizeof what, "could not begin a run of plan \"%s\", which others make: %s",
+             loaded->plan->name, banyan_last_error());
+    if (executor_is_host(executor))
+        (void)banyan_world_abort(executor->world, what);
+    (void)error_set(status, "rank %d %s", executor->rank, what);
+    if (!executor_is_host(executor))
+        device_fail(loaded, status);
+    return status;
+}
+
 banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
                               uint64_t message_bytes, DLDataType dtype, void *stream)
 {
     bool on_host = executor_is_host(loaded->executor);
+    plan_cut *cut = NULL;
     if (on_host)
         RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
     RETURN_IF_FAILED(banyan_plan_status(loaded));
-    plan_cut *cut;
-    RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, &cut));
-    /* No run at all: where data themselves tell of their arrival, a run without any would have this
-     * rank go on to the other half of scratch without having heard from anybody. */
-    if (message_bytes == 0)
+    banyan_status status = begin(loaded, input, output, message_bytes, dtype, stream, &cut);
+    if (status != BANYAN_OK)
+        return fall_behind(loaded, status);
+    if (!on_host || message_bytes == 0)
         return BANYAN_OK;
-    if (!on_host)
-        return device_run(loaded, cut, input, output, stream);
-    placement *placed = &loaded->placements[loaded->runs & 1];
-    if (placed->cut != cut || placed->input != input || placed->output != output)
-        RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
-    loaded->runs++;
+    placement *placed = &loaded->placements[loaded->runs++ & 1];
     return execute(loaded, cut, placed);
 }
 

@@ -1,5 +1,7 @@
 /* What one rank has no memory for in the module, were it a few bytes, fails on all of them, at
  * once, and can be tried again. */
+#include <pthread.h>
+
 #include "cuda/gpu_mixed.h"
 #include "support/lacking.h"
 
@@ -138,6 +140,69 @@ static void groups_that_one_rank_has_no_memory_for_fail_on_all(void **state)
     ranks_run(4, open_groups, NULL);
 }
 
+struct thread_call {
+    mixed_case *c;
+    const mixed_one *call;
+    banyan_status status;
+    char sentence[512];
+};
+
+static void *call_in_thread(void *given)
+{
+    struct thread_call *of = given;
+    of->status = case_call(of->c, of->call);
+    snprintf(of->sentence, sizeof of->sentence, "%s", banyan_last_error());
+    return NULL;
+}
+
+/* One rank calls from a thread that its device does not let in. The others have queued their
+ * launch, and wait. */
+static void shut_a_call_out(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const grid_sizes *sizes = context;
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE,
+                      .mode = sizes->nodes > 1 ? BANYAN_MIXED_FEWEST_BYTES
+                                               : BANYAN_MIXED_FEWEST_LOCAL_BYTES,
+                      .rows = 2,
+                      .row_elems = 9};
+    banyan_world *world = ranks_open_world(rank, count, id, 60 * NS_PER_S);
+    mixed_case c;
+    gpu_case_open(&c, world, options_for(world, sizes), ELEMS);
+    case_run(&c, &call);
+    case_fill(&c, &call);
+    CHECK_OK(banyan_world_barrier(world)); /* which goes on when the context has ended */
+    struct thread_call of = {.c = &c, .call = &call};
+    pthread_t thread;
+    uint64_t began_ns = time_now_ns();
+    if (rank == LACKING)
+        setenv("BANYAN_EMULATED_ENTRY", "main", 1);
+    CHECK(pthread_create(&thread, NULL, call_in_thread, &of) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    unsetenv("BANYAN_EMULATED_ENTRY");
+    CHECK(rank != LACKING || (of.status == BANYAN_ERR_SYSTEM &&
+                              strstr(of.sentence, "rank 1 could not begin allreduce (")),
+          "%s", of.sentence);
+    gpu_stream_wait(c.device, c.stream);
+    CHECK(banyan_mixed_status(c.mixed) != BANYAN_OK);
+    CHECK(strstr(banyan_last_error(), "could not begin allreduce ("), "%s", banyan_last_error());
+    CHECK(case_call(&c, &call) != BANYAN_OK, "a rank that is behind went on");
+    CHECK(time_now_ns() - began_ns < 5 * NS_PER_S, "the others waited");
+    (void)banyan_mixed_close(c.mixed);
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void a_launch_that_one_rank_cannot_queue_ends_the_context_for_all(void **state)
+{
+    static const grid_sizes grids[] = {{1, 3, 1, 1, 1}, {3, 1, 1, 3, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        int statuses[3];
+        ranks_fork(3, shut_a_call_out, (void *)&grids[i], statuses);
+        for (int rank = 0; rank < 3; rank++)
+            assert_int_equal(statuses[rank], 0);
+    }
+}
+
 int main(void)
 {
     gpu_count();
@@ -151,6 +216,7 @@ int main(void)
         cmocka_unit_test(an_nccl_without_its_ranks_fails_on_all),
         cmocka_unit_test(an_nvshmem_without_its_ranks_fails_on_all),
         cmocka_unit_test(a_measurement_without_its_recording_fails_on_all),
+        cmocka_unit_test(a_launch_that_one_rank_cannot_queue_ends_the_context_for_all),
         cmocka_unit_test(groups_that_one_rank_has_no_memory_for_fail_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* Launches of mixed collectives' kernels: who sends what to whom, and by how many threads. */
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "cuda/mixed/engine.h"
 
@@ -466,14 +467,30 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
     return BANYAN_OK;
 }
 
-banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
+static banyan_status queue(const cuda_mixed *engine, const mixed_call *call, CUstream stream)
 {
-    const cuda_mixed *engine = opened;
     RETURN_IF_FAILED(driver_enter(engine->device));
     banyan_status status = engine->setup->grid.nodes > 1 ? nodes_run(engine, call, stream)
                                                          : run_parts(engine, call, stream);
     driver_leave();
     return status;
+}
+
+/* A rank that could not queue a launch would meet those of others one too late: it ends the context
+ * for all. */
+banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
+{
+    const cuda_mixed *engine = opened;
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    char sentence[512];
+    banyan_status status = queue(engine, call, stream);
+    if (status == BANYAN_OK || !world)
+        return status;
+    snprintf(sentence, sizeof sentence, "could not begin %s (%s), which others make: %s",
+             banyan_mixed_op_name(call->op), banyan_mixed_mode_name(call->mode),
+             banyan_last_error());
+    (void)banyan_world_abort(world, sentence);
+    return banyan_error_set(status, "rank %d %s", banyan_world_rank(world), sentence);
 }
 
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes)
