@@ -130,15 +130,16 @@ banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *cho
                         banyan_loaded_plan **loaded)
 {
     banyan_plan *compiled = NULL;
+    banyan_status status = BANYAN_OK;
     if (!chosen->added)
-        RETURN_IF_FAILED(
-            control_agree(comm->world, compile(comm, wanted, &chosen->row, &compiled)));
+        status = control_agree(comm->world, compile(comm, wanted, &chosen->row, &compiled));
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
     options.max_message_bytes = wanted->message_bytes;
     options.input = wanted->input;
     options.output = wanted->output;
-    banyan_status status = banyan_plan_load(
-        comm->executor, chosen->added ? chosen->added : compiled, &options, loaded);
+    if (status == BANYAN_OK)
+        status = banyan_plan_load(comm->executor, chosen->added ? chosen->added : compiled,
+                                  &options, loaded);
     banyan_plan_destroy(compiled);
     return status;
 }

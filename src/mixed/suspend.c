@@ -114,7 +114,8 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
         return status;
     }
     mixed->is_suspended = true;
-    return release(mixed);
+    status = release(mixed);
+    return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }
 
 banyan_status mixed_check_awake(const banyan_mixed *mixed)
@@ -233,6 +234,8 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
         status = begin_anew(mixed);
     if (status != BANYAN_OK) {
         char sentence[768];
+        if (mixed_is_of_waits(status)) /* nobody waits in a group for who has given up */
+            status = mixed_stop_groups(mixed, status);
         snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
         (void)release(mixed);
         return error_set(status, "%s", sentence);

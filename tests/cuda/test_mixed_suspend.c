@@ -1,5 +1,10 @@
 /* Suspended mixed collectives: the GPUs' memory is free and comes back, graphs stay valid, and what
  * cannot be is refused. */
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
 #include "cuda/gpu_mixed.h"
 #include "mixed/mixed.h"
 
@@ -274,6 +279,59 @@ static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
     ranks_run(2, resume_without_room, (void *)&grids[2]);
 }
 
+/* ---- death meanwhile ---- */
+
+#define DEATHS 8
+#define VICTIM 3
+
+static void *die_soon(void *delay_us)
+{
+    usleep(*(const useconds_t *)delay_us);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static void lose_one_meanwhile(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    mixed_case c;
+    pthread_t thread;
+    enter(&c, ranks_open_world(rank, count, id, 60 * NS_PER_S), &grids[0]);
+    mixed_one call = first_op(&c, BANYAN_MIXED_TWO);
+    case_run(&c, &call);
+    banyan_status status = BANYAN_OK;
+    for (int round = 0; status == BANYAN_OK; round++) {
+        status = banyan_mixed_suspend(c.mixed);
+        if (rank == VICTIM && round == 0) /* all have ended their call */
+            CHECK(pthread_create(&thread, NULL, die_soon, context) == 0);
+        if (status == BANYAN_OK)
+            status = banyan_mixed_resume(c.mixed, NULL);
+    }
+    uint64_t began_ns = time_now_ns();
+    CHECK(status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_ABORTED, "%s",
+          banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "rank 3 "), "%s", banyan_last_error());
+    (void)banyan_mixed_close(c.mixed);
+    banyan_world_close(c.world);
+    CHECK(time_now_ns() - began_ns < 5 * NS_PER_S, "closing took too long");
+}
+
+static void a_death_meanwhile_ends_it_for_all(void **state)
+{
+    (void)state;
+    if (gpu_count() < 4 || !gpu_worlds_are_cheap())
+        skip();
+    random_state random = random_from(random_seed());
+    uint64_t began_ns = time_now_ns();
+    for (int i = 0; i < DEATHS; i++) {
+        int statuses[4];
+        useconds_t delay_us = (useconds_t)random_between(&random, 0, 20000);
+        ranks_fork(4, lose_one_meanwhile, &delay_us, statuses);
+        for (int rank = 0; rank < 4; rank++)
+            assert_int_equal(statuses[rank], rank == VICTIM ? SIGKILL : 0);
+    }
+    assert_true(time_now_ns() - began_ns < 30 * NS_PER_S); /* nobody has waited for a deadline */
+}
+
 int main(void)
 {
     gpu_count();
@@ -284,6 +342,7 @@ int main(void)
         cmocka_unit_test(worlds_that_will_not_do_are_refused),
         cmocka_unit_test(wrong_calls_are_named),
         cmocka_unit_test(all_hear_of_a_rank_without_room_and_may_try_again),
+        cmocka_unit_test(a_death_meanwhile_ends_it_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
