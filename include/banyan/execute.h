@@ -84,9 +84,9 @@ BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
  * they are equal), or apart: then the input is copied first and stays as it is. Errors: those of a
  * world's waits; before anything moves INVALID for a message that is too long or that the plan or
  * type does not divide, for buffers that overlap in another way, or lie outside of the memory that
- * the plan was loaded with. NO_MEMORY and SYSTEM on a rank that cannot begin a run, which others may
- * be making: on the host that ends the world for all, on a GPU this rank makes no more runs of the
- * plan until it is reset.
+ * the plan was loaded with. NO_MEMORY and SYSTEM on a rank that cannot begin a run, which others
+ * may be making: on the host that ends the world for all, on a GPU this rank makes no more runs of
+ * the plan until it is reset.
  *
  * On a GPU both buffers lie in its memory, `stream` is a CUDA stream, and the call returns when the
  * run, one kernel, is queued there. Runs of one loaded plan must not overlap: the caller orders its

@@ -7,8 +7,8 @@
 #include "world/control.h"
 
 /* The fastest of several batches counts. On the host what else a machine does only adds, and short
- * ones often fit in between. A device repeats a batch by itself and takes the median, but a graph of
- * short calls may be slower than the next one of the same calls, by a tenth, as often as it is
+ * ones often fit in between. A device repeats a batch by itself and takes the median, but a graph
+ * of short calls may be slower than the next one of the same calls, by a tenth, as often as it is
  * played. */
 #define BATCH_NS 500000 /* of so long, about */
 #define TIMES_MOST 40   /* calls a batch */
