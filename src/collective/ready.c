@@ -224,22 +224,33 @@ static bool same_call(const call *a, const call *b)
            a->output == b->output && a->kind == b->kind && banyan_dtype_equal(a->dtype, b->dtype);
 }
 
+/* A plan that is kept for such calls: one that is long enough, or one in whose place a longer one
+ * comes. What graphs hold stays. */
+static bool find_kept(const banyan_comm *comm, const call *wanted, const choice *chosen,
+                      size_t *place)
+{
+    for (size_t i = 0; i < comm->ready.count; i++) {
+        const ready *kept = &comm->ready.data[i];
+        if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, chosen))
+            continue;
+        if (kept->for_call.message_bytes < wanted->message_bytes && kept->loaded->captured)
+            continue;
+        *place = i;
+        return true;
+    }
+    return false;
+}
+
+static bool is_long_enough(const banyan_comm *comm, size_t place, const call *wanted)
+{
+    return comm->ready.data[place].for_call.message_bytes >= wanted->message_bytes;
+}
+
 static bool find_ready(const banyan_comm *comm, const call *wanted, size_t *place)
 {
     choice chosen;
-    if (comm_choose(comm, wanted, &chosen) != BANYAN_OK)
-        return false;
-    for (size_t i = 0; i < comm->ready.count; i++) {
-        const ready *kept = &comm->ready.data[i];
-        if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, &chosen))
-            continue;
-        *place = i;
-        if (kept->for_call.message_bytes >= wanted->message_bytes)
-            return true;
-        if (!kept->loaded->captured)
-            return false; /* another will take its place */
-    }
-    return false;
+    return comm_choose(comm, wanted, &chosen) == BANYAN_OK &&
+           find_kept(comm, wanted, &chosen, place) && is_long_enough(comm, *place, wanted);
 }
 
 static bool is_latest(const banyan_comm *comm, const call *wanted)
@@ -265,18 +276,10 @@ static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t 
 {
     choice chosen;
     RETURN_IF_FAILED(comm_choose(comm, wanted, &chosen));
-    for (size_t i = 0; i < comm->ready.count; i++) {
-        ready *kept = &comm->ready.data[i];
-        if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, &chosen))
-            continue;
-        if (kept->for_call.message_bytes >= wanted->message_bytes) {
-            *place = i;
+    if (find_kept(comm, wanted, &chosen, place)) {
+        if (is_long_enough(comm, *place, wanted))
             return BANYAN_OK;
-        }
-        if (kept->loaded->captured)
-            continue;
-        RETURN_IF_FAILED(drop(comm, i));
-        break;
+        RETURN_IF_FAILED(drop(comm, *place));
     }
     size_t oldest = 0;
     if (comm->ready.count >= COMM_READY_MAX && find_oldest(comm, &oldest))

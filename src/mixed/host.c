@@ -168,14 +168,10 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
         &engine
              ->ready[call->op][call->mode - BANYAN_MIXED_FEWEST_WAITS][kind.packets][kind.in_place];
     banyan_status status = prepare(engine, &kind, bytes, of);
-    if (status != BANYAN_OK)
-        return name_call(call, status);
-    status = name_call(call, banyan_plan_run(of->loaded, call->input, call->output,
-                                             message_of(engine, call->op, bytes),
-                                             engine->setup->dtype, stream));
-    if (status != BANYAN_OK) /* the others go on, and are told */
-        (void)banyan_world_abort(engine->setup->worlds[MIXED_WORLD], banyan_last_error());
-    return status;
+    if (status == BANYAN_OK)
+        status = banyan_plan_run(of->loaded, call->input, call->output,
+                                 message_of(engine, call->op, bytes), engine->setup->dtype, stream);
+    return name_call(call, status);
 }
 
 /* Runs tell themselves. */
