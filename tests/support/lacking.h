@@ -48,7 +48,17 @@ static inline bool lacks(size_t count, size_t bytes, const void *caller)
     return lack.has_lacked;
 }
 
-/* Sanitizers have an allocator of their own. */
+/* In main: else the program is skipped, and has said so. */
+static inline bool lack_is_possible(void)
+{
+#if defined(SANITIZER_MEMORY) || defined(SANITIZER_THREAD)
+    printf("skipped: sanitizers have an allocator of their own\n");
+    return false;
+#else
+    return true;
+#endif
+}
+
 #if !defined(SANITIZER_MEMORY) && !defined(SANITIZER_THREAD)
 
 BANYAN_API void *calloc(size_t count, size_t bytes)
