@@ -33,8 +33,8 @@
 #define STEADY 1.5 /* times the fastest signal, at most, takes the slowest */
 
 /* Bytes that a rank touches in a run: from what the first cache holds to what none does. */
-static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20,
-                                      0x1p21, 0x1p22, 0x1p23, 0x1p24, 0x1p25};
+static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20, 0x1p21,
+                                      0x1p22, 0x1p23, 0x1p24, 0x1p25, 0x1p26, 0x1p27};
 enum { SETS = sizeof working_sets / sizeof working_sets[0] };
 
 /* ---- plans that do one thing, on all pairs of ranks at once ---- */

@@ -1,8 +1,12 @@
 #include "core/cpu.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "core/log.h"
 
@@ -42,4 +46,31 @@ cpu_level cpu_level_get(void)
         atomic_store_explicit(&known, level, memory_order_relaxed);
     }
     return (cpu_level)level;
+}
+
+#if defined(__x86_64__)
+static unsigned family_of_processor(void)
+{
+    unsigned signature, unused;
+    if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &signature, &unused, &unused, &unused))
+        return 0;
+    unsigned family = signature >> 8 & 0xf, extended = signature >> 20 & 0xff;
+    return family == 0xf ? family + extended : family;
+}
+#else
+static unsigned family_of_processor(void)
+{
+    return 0;
+}
+#endif
+
+unsigned cpu_amd_family(void)
+{
+    static _Atomic unsigned known = UINT_MAX;
+    unsigned family = atomic_load_explicit(&known, memory_order_relaxed);
+    if (family == UINT_MAX) {
+        family = family_of_processor();
+        atomic_store_explicit(&known, family, memory_order_relaxed);
+    }
+    return family;
 }

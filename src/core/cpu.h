@@ -1,4 +1,5 @@
-/* Which vector instructions loops may use that are compiled several times. */
+/* Which vector instructions loops may use that are compiled several times, and whose caches they
+ * meet. */
 #ifndef CORE_CPU_H
 #define CORE_CPU_H
 
@@ -12,5 +13,9 @@ typedef enum cpu_level { CPU_BASELINE, CPU_AVX2, CPU_AVX512, CPU_LEVELS } cpu_le
 
 /* The processor's, or a lower one that BANYAN_CPU asks for. Any thread. */
 cpu_level cpu_level_get(void);
+
+/* 0x17 is AMD's first two generations of EPYC, 0x19 the third and fourth, 0x1a the fifth; 0: it is
+ * not AMD's. Any thread. */
+unsigned cpu_amd_family(void);
 
 #endif

@@ -12,11 +12,6 @@
  * once and stores again, stays in the first-level cache. */
 #define BLOCK_BYTES 8192
 
-/* Input and output that are this long together are gone from the caches when they are used again,
- * whatever the size of the pieces that they are moved in: measured with 2, 4 and 8 ranks on cores
- * with 2 MiB of second-level cache each. */
-#define LARGE_BYTES (UINT64_C(4) << 20)
-
 struct builder {
     const banyan_loaded_plan *loaded;
     const banyan_plan *plan;
@@ -146,7 +141,8 @@ static bool is_large(const struct builder *build, const step_operand *operand)
     uint64_t input = geometry->buffers[PLAN_INPUT].bytes;
     uint64_t output = geometry->buffers[PLAN_OUTPUT].bytes;
     uint64_t longer = input > output ? input : output;
-    bool large = longer >= LARGE_BYTES || (!build->plan->in_place && input + output >= LARGE_BYTES);
+    uint64_t least = build->loaded->executor->large_bytes;
+    bool large = longer >= least || (!build->plan->in_place && input + output >= least);
     return large && operand->base % PLAN_BUFFERS != PLAN_SCRATCH;
 }
 

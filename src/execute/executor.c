@@ -1,16 +1,45 @@
 #include "execute/executor.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/cpu.h"
 #include "core/options.h"
 #include "execute/device.h"
 #include "execute/shuffle.h"
 #include "memory/multicast.h"
 #include "memory/stream.h"
 #include "world/control.h"
+
+/* Whatever the size of the pieces that they are moved in: measured with 2, 4 and 8 ranks, first on
+ * cores with 2 MiB of second-level cache each. AMD's share a third level of 32 MiB, up to eight of
+ * them, and reach each other's caches fastest with what memcpy does (docs/performance.md). */
+#define LARGE_BYTES (UINT64_C(4) << 20)
+#define LARGE_BYTES_AMD (UINT64_C(96) << 20) /* of all ranks that share caches */
+
+static uint64_t large_bytes_of(int ranks)
+{
+    int sharers = ranks < 2 ? 2 : ranks > 8 ? 8 : ranks;
+    return cpu_amd_family() > 0 ? LARGE_BYTES_AMD / (uint64_t)sharers : LARGE_BYTES;
+}
+
+static banyan_status find_large_bytes(int ranks, uint64_t *bytes)
+{
+    const char *text = getenv("BANYAN_PAST_CACHES");
+    *bytes = large_bytes_of(ranks);
+    if (!text || !*text)
+        return BANYAN_OK;
+    char *end;
+    errno = 0;
+    *bytes = strtoull(text, &end, 10);
+    if (errno != 0 || *end != 0 || *text < '0' || *text > '9')
+        return error_set(BANYAN_ERR_INVALID,
+                         "BANYAN_PAST_CACHES is \"%s\", and should be a number of bytes", text);
+    return BANYAN_OK;
+}
 
 /* Processors that the node's ranks may run on, together, when nobody has counted them yet. */
 static banyan_status count_processors(banyan_executor *executor)
@@ -55,9 +84,10 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: plans are shuffled on the host, not on a device",
                          banyan_world_rank(world));
-    uint64_t seed = 0;
+    uint64_t seed = 0, large_bytes;
     if (on_host)
         RETURN_IF_FAILED(shuffle_find_seed(options->shuffle_seed, &seed));
+    RETURN_IF_FAILED(find_large_bytes(banyan_world_size(world), &large_bytes));
     banyan_executor *executor = calloc(1, sizeof *executor);
     if (!executor)
         return error_no_memory(sizeof *executor, "an executor");
@@ -66,6 +96,7 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
     executor->ranks = banyan_world_size(world);
     executor->worker_count = threads;
     executor->shuffle_seed = seed;
+    executor->large_bytes = large_bytes;
     executor->device = on_host ? BANYAN_HOST : options->device;
     banyan_status status = memory_space_of(world, &executor->space);
     if (status == BANYAN_OK && !on_host)

@@ -22,6 +22,7 @@ struct banyan_executor {
     int worker_count;
     bool crowded;          /* ranks and their workers share processors */
     uint64_t shuffle_seed; /* 0: thread blocks run in their own order */
+    uint64_t large_bytes;  /* input and output together are gone from caches when used again */
     trace *trace;          /* NULL while nothing is recorded */
 
     DLDevice device;

@@ -11,14 +11,45 @@
 #define STREAM_PLAIN 1
 #endif
 
+/* On AMD's processors glibc copies by `rep movsb` up to the size of the second-level cache. That is
+ * two to three times as fast as vectors where another core has the destination's lines, which need
+ * not be fetched; from PAST_CACHE_BYTES on memcpy may know better, and go past the caches. */
+#define PIECE_BYTES ((size_t)256 << 10)
+#define PAST_CACHE_BYTES ((size_t)16 << 20)
+
 /* From the end: a load waits for an earlier store to the same place in another page. */
-void stream_copy_trailing(void *destination, const void *source, size_t bytes)
+static void copy_trailing(char *to, const char *from, size_t bytes)
 {
     enum { PART_BYTES = 256 };
-    char *to = destination;
-    const char *from = source;
     for (; bytes >= PART_BYTES; bytes -= PART_BYTES)
         memcpy(to + bytes - PART_BYTES, from + bytes - PART_BYTES, PART_BYTES);
+    memcpy(to, from, bytes);
+}
+
+/* With the fourth generation of EPYC `rep movsb` takes fifteen times as long if the destination
+ * lies 1 to 15 bytes behind the source in their pages, with the fifth as long as anywhere. */
+static bool trails(const char *to, const char *from)
+{
+    bool behind = ((uintptr_t)to - (uintptr_t)from - 1) % 4096 < 15;
+    return behind && cpu_amd_family() < 0x1a;
+}
+
+void stream_copy_long(void *destination, const void *source, size_t bytes)
+{
+    char *to = destination;
+    const char *from = source;
+    if (trails(to, from)) {
+        if (stream_is_worthwhile(bytes))
+            memcpy(to, from, bytes);
+        else
+            copy_trailing(to, from, bytes);
+        return;
+    }
+    for (; bytes > PIECE_BYTES && bytes < PAST_CACHE_BYTES; bytes -= PIECE_BYTES) {
+        memcpy(to, from, PIECE_BYTES);
+        to += PIECE_BYTES;
+        from += PIECE_BYTES;
+    }
     memcpy(to, from, bytes);
 }
 

@@ -17,17 +17,15 @@ static inline bool stream_is_worthwhile(size_t bytes)
     return bytes >= (size_t)1 << 20;
 }
 
-/* A copy whose destination lies a little behind the source in their pages. */
-void stream_copy_trailing(void *destination, const void *source, size_t bytes);
+/* stream_copy of what is longer than STREAM_SHORT_BYTES. */
+void stream_copy_long(void *destination, const void *source, size_t bytes);
+#define STREAM_SHORT_BYTES 2048 /* glibc takes vectors */
 
-/* memcpy of data, as fast wherever it lies. What is longer than some 2 KiB and no longer than the
- * second-level cache glibc copies by `rep movsb`, with which AMD's fourth generation takes fifteen
- * times as long if the destination lies 1 to 15 bytes behind the source in their pages. */
+/* memcpy of data, as fast wherever it lies and however long it is. */
 static inline void stream_copy(void *destination, const void *source, size_t bytes)
 {
-    bool trails = ((uintptr_t)destination - (uintptr_t)source - 1) % 4096 < 15;
-    if (trails && bytes >= 2048 && !stream_is_worthwhile(bytes))
-        stream_copy_trailing(destination, source, bytes);
+    if (bytes > STREAM_SHORT_BYTES)
+        stream_copy_long(destination, source, bytes);
     else if (bytes > 0)
         memcpy(destination, source, bytes);
 }

@@ -66,7 +66,12 @@ static banyan_status keep_place(caches *made, const chunk_key *key, uint64_t *pl
     return map_put(&made->chunks, kept, sizeof *kept, *place) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status touch(const maker *of, uint64_t place, uint64_t bytes)
+bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer)
+{
+    return buffer == PLAN_SCRATCH && geometry->scratch_stride < geometry->chunk_bytes;
+}
+
+static banyan_status touch(const maker *of, uint64_t place, plan_buffer buffer, uint64_t bytes)
 {
     caches *made = of->made;
     touch_key key = {place, (uint64_t)of->rank};
@@ -82,6 +87,8 @@ static banyan_status touch(const maker *of, uint64_t place, uint64_t bytes)
         return BANYAN_ERR_NO_MEMORY;
     *kept = key;
     made->working_sets[of->rank] += bytes;
+    if (caches_go_round(of->geometry, buffer))
+        made->rings[of->rank] += bytes;
     return map_put(&made->touched, kept, sizeof *kept, 0) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -96,7 +103,7 @@ static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
         add_user(&users->users, of->rank);
         if (written)
             add_user(&users->writers, of->rank);
-        RETURN_IF_FAILED(touch(of, place, bytes));
+        RETURN_IF_FAILED(touch(of, place, buffer, bytes));
     }
     return BANYAN_OK;
 }
@@ -133,10 +140,11 @@ banyan_status caches_make(const banyan_plan *plan, const plan_geometry *geometry
 {
     *made = (caches){.plan = plan};
     size_t bytes = (size_t)plan->rank_count * sizeof *made->working_sets;
-    made->working_sets = arena_take(&made->memory, bytes);
+    made->working_sets = arena_take(&made->memory, 2 * bytes);
     if (!made->working_sets)
         return BANYAN_ERR_NO_MEMORY;
-    memset(made->working_sets, 0, bytes);
+    memset(made->working_sets, 0, 2 * bytes);
+    made->rings = made->working_sets + plan->rank_count;
     for (int r = 0; r < plan->rank_count; r++) {
         maker of = {.made = made, .geometry = geometry, .rank = r};
         for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {

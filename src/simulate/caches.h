@@ -21,12 +21,17 @@ typedef struct caches {
     ARRAY(chunk_users) users;
     map touched;            /* by which rank */
     uint64_t *working_sets; /* bytes that each rank touches in a run */
+    uint64_t *rings;        /* those of them in scratch that is gone round in */
     arena memory;
 } caches;
 
 /* UNSUPPORTED: more chunks are used than are kept. */
 banyan_status caches_make(const banyan_plan *plan, const plan_geometry *geometry, caches *made);
 void caches_free(caches *old);
+
+/* Does what lies in the buffer stay in caches however long the message is, since loops come to the
+ * same places again and again? */
+bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer);
 
 /* Of the operand's chunks, the share that others write or, if it is written, touch. */
 double caches_share_of_others(const caches *all, int rank, const plan_thread_block *block,

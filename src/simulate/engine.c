@@ -1,5 +1,6 @@
 #include "simulate/engine.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "simulate/resources.h"
@@ -92,6 +93,9 @@ static banyan_status count_lanes(engine *all)
     return BANYAN_OK;
 }
 
+/* Between two uses of what lies in a ring as much passes of what lies elsewhere. */
+#define RING_SHARE 2
+
 /* How fast memory is may depend on how much of it a rank touches. */
 static banyan_status find_rates(engine *all)
 {
@@ -103,7 +107,9 @@ static banyan_status find_rates(engine *all)
     for (int r = 0; r < all->plan->rank_count; r++) {
         sim_rank *rank = &all->ranks[r];
         double working_set = cached ? (double)all->caches.working_sets[r] : 0;
+        double ring = cached ? (double)all->caches.rings[r] : 0;
         rank->rates = rates_for(rank->kind, working_set);
+        rank->ring_rates = rates_for(rank->kind, fmin(working_set, RING_SHARE * ring));
     }
     return BANYAN_OK;
 }

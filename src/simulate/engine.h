@@ -95,7 +95,6 @@ typedef struct port_lane {
     uint64_t posted, done;
     happening acked; /* when the last one that is done was known to be */
     uint64_t land_ps;
-    uint64_t moved_ps; /* when the last put was copied */
     uint32_t last_step;
     bool moves;
     waiters waiting; /* for `done` to grow */
@@ -104,6 +103,7 @@ typedef struct port_lane {
 typedef struct sim_rank {
     const processor_kind *kind;
     block_rates rates;                   /* for what it touches in this run */
+    block_rates ring_rates;              /* for what it touches in scratch that is gone round in */
     tokens *signals[PLAN_CHANNEL_TYPES]; /* of each channel */
     tokens *semaphores;
     uint32_t first_block, first_port; /* lanes */

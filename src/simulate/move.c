@@ -4,15 +4,20 @@
 #include "simulate/engine.h"
 #include "simulate/resources.h"
 
+/* Bytes that a thread block has to move, by its rates. */
+typedef struct work {
+    double local, loaded, stored, packed;
+    double summed; /* of what is stored, by the arithmetic itself */
+} work;
+
 /* What a flow is made of. */
 typedef struct load {
     engine *all;
     uint32_t lane;
     const sim_move *move;
     double data, packets; /* bytes of an operand that is the one or the other */
-    /* What the thread block has to do, by its rates. */
-    double local, loaded, stored, packed, reduced;
-    double summed; /* of what is stored, by the arithmetic itself */
+    work work, in_ring;   /* the latter in scratch that is gone round in */
+    double reduced;
     uint64_t land_ps;
 } load;
 
@@ -186,16 +191,16 @@ static banyan_status add_operand(load *to, const plan_operand *operand, bool in_
     const engine *all = to->all;
     double bytes = in_packets ? to->packets : to->data;
     double others = share_of_others(all, move, operand, in_packets, written);
+    plan_where where = plan_operand_where(all->plan, move->rank, move->block, move->op, operand);
+    work *sort = caches_go_round(&all->geometry, where.buffer) ? &to->in_ring : &to->work;
     if (in_packets)
-        to->packed += bytes;
-    *(written ? &to->stored : &to->loaded) += in_packets ? 0 : bytes * others;
-    to->local += in_packets ? 0 : bytes * (1 - others);
+        sort->packed += bytes;
+    *(written ? &sort->stored : &sort->loaded) += in_packets ? 0 : bytes * others;
+    sort->local += in_packets ? 0 : bytes * (1 - others);
     if (written && !in_packets && gets_sum(move->op, operand))
-        to->summed += bytes * others;
+        sort->summed += bytes * others;
     if (operand->place == PLAN_GROUP)
         return add_group(to, operand, written, bytes);
-    plan_where where =
-        plan_operand_where(to->all->plan, move->rank, move->block, move->op, operand);
     RETURN_IF_FAILED(add_memory(to, where.rank, bytes));
     if (where.rank == move->rank)
         return BANYAN_OK;
@@ -219,27 +224,35 @@ static banyan_status add_operands(load *to)
     return BANYAN_OK;
 }
 
+static double moved_on_core(const work *of, const block_rates *rates)
+{
+    return of->local / rates->local + of->loaded / rates->load +
+           (of->stored - of->summed) / rates->store + of->summed / rates->reduce_store +
+           of->packed / rates->packet;
+}
+
 /* A core fetches its lines one after the other, and adds meanwhile. A sum that is stored to lines
  * that others hold takes longer than what is copied there. */
-static double alone_on_core(const load *of, const block_rates *rates)
+static double alone_on_core(const load *of, const sim_rank *rank)
 {
-    double moved = of->local / rates->local + of->loaded / rates->load +
-                   (of->stored - of->summed) / rates->store + of->summed / rates->reduce_store +
-                   of->packed / rates->packet;
-    return fmax(moved, of->reduced / rates->reduce);
+    double moved =
+        moved_on_core(&of->work, &rank->rates) + moved_on_core(&of->in_ring, &rank->ring_rates);
+    return fmax(moved, of->reduced / rank->rates.reduce);
 }
 
 /* The many threads of a thread block read and write at the same time; but one that reduces has one
  * load in flight, and stores when it has them all. */
 static double alone_in_block(const load *of, const block_rates *rates)
 {
-    double moved = fmax(fmax(of->local / rates->local, of->loaded / rates->load),
-                        fmax(of->stored / rates->store, of->packed / rates->packet));
+    double loaded = of->work.loaded + of->in_ring.loaded;
+    double stored = of->work.stored + of->in_ring.stored;
+    double moved =
+        fmax(fmax((of->work.local + of->in_ring.local) / rates->local, loaded / rates->load),
+             fmax(stored / rates->store, (of->work.packed + of->in_ring.packed) / rates->packet));
     if (!plan_op_reduces(of->move->op->kind))
         return moved;
-    double own = of->reduced - of->loaded;
-    return fmax(moved,
-                own / rates->reduce + of->loaded / rates->reduce_load + of->stored / rates->store);
+    double own = of->reduced - loaded;
+    return fmax(moved, own / rates->reduce + loaded / rates->reduce_load + stored / rates->store);
 }
 
 /* Seconds that it takes at the rates of whoever moves it, when no link is in the way. */
@@ -248,8 +261,7 @@ static double alone(const load *of, double wire)
     const sim_rank *rank = &of->all->ranks[of->move->rank];
     if (of->move->by_port)
         return wire / rank->kind->port_bytes_per_s;
-    return rank->kind->shared_memory ? alone_on_core(of, &rank->rates)
-                                     : alone_in_block(of, &rank->rates);
+    return rank->kind->shared_memory ? alone_on_core(of, rank) : alone_in_block(of, &rank->rates);
 }
 
 /* Bytes on the link that carries most, or where there is none, in the memory. */

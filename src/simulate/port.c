@@ -2,10 +2,15 @@
 
 /* ---- posting ---- */
 
+static bool is_busy(const port_lane *port)
+{
+    return port->begun < port->requests.count || port->moves;
+}
+
 static bool push(engine *all, uint32_t lane, port_request *request)
 {
     port_lane *port = &all->ports[lane - all->block_count];
-    bool idle = port->begun == port->requests.count && !port->moves;
+    bool idle = !is_busy(port);
     if (idle)
         port->begun = port->requests.count = 0;
     if (!array_push(&port->requests, *request))
@@ -16,11 +21,15 @@ static bool push(engine *all, uint32_t lane, port_request *request)
     return true;
 }
 
-/* The proxy takes requests as they come, one after another. */
-static uint64_t pass_proxy(engine *all, int rank)
+/* The proxy takes requests as they come, one after another. One that shares its processor is woken,
+ * and then takes all that there are until it has nothing to do. */
+static uint64_t pass_proxy(engine *all, const port_lane *port)
 {
-    sim_rank *of = &all->ranks[rank];
+    sim_rank *of = &all->ranks[port->rank];
     uint64_t begin = of->proxy_free_ps > all->now_ps ? of->proxy_free_ps : all->now_ps;
+    bool comes_along = begin > all->now_ps || is_busy(port);
+    if (of->kind->port_takes_block && comes_along)
+        return begin;
     of->proxy_free_ps = begin + of->kind->request_ps;
     return of->proxy_free_ps;
 }
@@ -33,16 +42,16 @@ banyan_status requests_post(engine *all, const sim_block *block, const plan_op *
                    op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
     for (uint32_t i = 0; (puts || signals) && i < op->channel_count; i++) {
         uint32_t channel = plan_channel_of(block->block, op, op->channels[i]);
+        uint32_t lane = port_of(all, block->rank, channel);
         port_request request = {.block = block->block,
                                 .op = op,
                                 .loop = loop,
                                 .iteration = block->iteration,
                                 .pair = i,
-                                .ready_ps = pass_proxy(all, block->rank),
+                                .ready_ps = pass_proxy(all, &all->ports[lane - all->block_count]),
                                 .doing = block->doing};
         request.doing.after = step;
         request.doing.proxy = true;
-        uint32_t lane = port_of(all, block->rank, channel);
         if (puts && !push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
         request.signals = true;
@@ -107,16 +116,6 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     return BANYAN_OK;
 }
 
-/* A proxy that shares its processor copies by itself, and takes a request when it is done with the
- * one before. */
-static void delay_request(const engine *all, const port_lane *port, port_request *request)
-{
-    const processor_kind *kind = all->ranks[port->rank].kind;
-    uint64_t taken_ps = port->moved_ps + kind->request_ps;
-    if (kind->port_takes_block && !request->signals && taken_ps > request->ready_ps)
-        request->ready_ps = taken_ps;
-}
-
 static void begin_request(const engine *all, const port_lane *port, port_request *request)
 {
     /* Did it wait for the transfer before it? */
@@ -129,15 +128,12 @@ static void begin_request(const engine *all, const port_lane *port, port_request
 banyan_status port_advance(engine *all, uint32_t lane)
 {
     port_lane *port = &all->ports[lane - all->block_count];
-    while (port->moves || port->begun < port->requests.count) {
+    while (is_busy(port)) {
         port_request *request = &port->requests.data[port->begun];
         bool flows = false;
         uint64_t land_ps;
-        if (!port->moves)
-            delay_request(all, port, request);
         if (port->moves) {
             port->moves = false;
-            port->moved_ps = all->now_ps;
             if (!flow_end(&all->sharing, lane, all->now_ps))
                 return BANYAN_ERR_NO_MEMORY;
         } else if (request->ready_ps > all->now_ps) {

@@ -393,6 +393,21 @@ static void a_run_can_be_started_and_waited_for(void **state)
 
 /* ---- options ---- */
 
+static void open_with_wrong_threshold(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    setenv("BANYAN_PAST_CACHES", "4M", 1);
+    CHECK_FAILS(banyan_executor_open(world, NULL, &executor), BANYAN_ERR_INVALID,
+                "BANYAN_PAST_CACHES is \"4M\"");
+}
+
+static void a_threshold_that_is_no_number_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(2, open_with_wrong_threshold, NULL);
+}
+
 static void open_without_size(banyan_world *world, void *context)
 {
     (void)context;
@@ -424,6 +439,7 @@ static void options_without_a_size_are_refused_and_older_ones_taken(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_threshold_that_is_no_number_is_refused),
         cmocka_unit_test(options_without_a_size_are_refused_and_older_ones_taken),
         cmocka_unit_test(a_death_ends_the_run_of_all_with_the_operation_named),
         cmocka_unit_test(an_abort_ends_the_run_of_all),

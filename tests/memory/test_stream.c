@@ -100,9 +100,43 @@ static void runs_of_any_length_arrive_whole(void **state)
     free(expected);
 }
 
+/* Copies are cut where the processor's are fastest; what lies around them must stay. */
+static void long_copies_arrive_whole(void **state)
+{
+    (void)state;
+    const size_t piece = (size_t)256 << 10, large = (size_t)16 << 20, margin = 256;
+    const size_t sizes[] = {piece - 1,
+                            piece,
+                            piece + 1,
+                            3 * piece + 77,
+                            4 * piece + 1,
+                            large - 1,
+                            large + 2 * piece + 3};
+    random_state random = random_from(random_seed());
+    size_t room = large + 4 * piece;
+    unsigned char *from = aligned_alloc(4096, room), *to = aligned_alloc(4096, room);
+    for (size_t i = 0; i < room; i++)
+        from[i] = (unsigned char)random_next(&random);
+    for (size_t i = 0; i < 4 * sizeof sizes / sizeof *sizes; i++) {
+        size_t bytes = sizes[i / 4];
+        size_t source = (size_t)random_between(&random, 0, 100);
+        size_t there = source + margin / 2 + (i % 2 ? (size_t)random_between(&random, 0, 20) : 0);
+        memset(to, POISON, room);
+        stream_copy(to + there, from + source, bytes);
+        CHECK(memcmp(to + there, from + source, bytes) == 0, "%zu bytes are not what they were",
+              bytes);
+        for (size_t k = 0; k < margin / 2; k++)
+            CHECK(to[there - 1 - k] == POISON && to[there + bytes + k] == POISON,
+                  "beside %zu bytes something was written", bytes);
+    }
+    free(from);
+    free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_copies_arrive_whole),
         cmocka_unit_test(random_rows_arrive_and_nothing_else_is_touched),
         cmocka_unit_test(runs_of_any_length_arrive_whole),
     };
