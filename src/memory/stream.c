@@ -246,12 +246,18 @@ void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, cons
     }
 }
 
+/* Does memcpy do best what others read next? `rep movsb` leaves the lines where they fetch them. */
+static bool suits_memcpy(size_t bytes)
+{
+    return bytes > STREAM_SHORT_BYTES && cpu_amd_family() > 0;
+}
+
 void stream_into_cache(void *destination, const void *source, size_t bytes)
 {
     char *to = destination;
     const char *from = source;
     size_t i = 0;
-    if (bytes >= ABREAST * PART + LINE) {
+    if (bytes >= ABREAST * PART + LINE && !suits_memcpy(bytes)) {
         bool wide = cpu_level_get() >= CPU_AVX512;
         i = copy_head(to, from);
         i += copy_abreast(to + i, from + i, bytes - i, wide ? rows_store_wide : rows_store);
@@ -266,7 +272,8 @@ void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, cons
     const char *from = source;
     bool wide = cpu_level_get() >= CPU_AVX512;
     size_t row = 0, pairs = bytes / (2 * LINE) * (2 * LINE);
-    for (; pairs > 0 && bytes < BLOCK && rows - row >= ABREAST; row += ABREAST) {
+    bool abreast = pairs > 0 && bytes < BLOCK && !suits_memcpy(bytes);
+    for (; abreast && rows - row >= ABREAST; row += ABREAST) {
         (wide ? rows_store_wide : rows_store)(to, destination_pitch, from, source_pitch, pairs);
         for (int i = 0; i < ABREAST; i++, to += destination_pitch, from += source_pitch)
             memcpy(to + pairs, from + pairs, bytes - pairs);
