@@ -52,7 +52,8 @@ cpu_level cpu_level_get(void)
 static unsigned family_of_processor(void)
 {
     unsigned signature, unused;
-    if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &signature, &unused, &unused, &unused))
+    if (cpu_level_get() == CPU_BASELINE || !__builtin_cpu_is("amd") ||
+        !__get_cpuid(1, &signature, &unused, &unused, &unused))
         return 0;
     unsigned family = signature >> 8 & 0xf, extended = signature >> 20 & 0xff;
     return family == 0xf ? family + extended : family;

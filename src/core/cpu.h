@@ -15,7 +15,7 @@ typedef enum cpu_level { CPU_BASELINE, CPU_AVX2, CPU_AVX512, CPU_LEVELS } cpu_le
 cpu_level cpu_level_get(void);
 
 /* 0x17 is AMD's first two generations of EPYC, 0x19 the third and fourth, 0x1a the fifth; 0: it is
- * not AMD's. Any thread. */
+ * not AMD's, or is to be taken for any (BANYAN_CPU is baseline). Any thread. */
 unsigned cpu_amd_family(void);
 
 #endif

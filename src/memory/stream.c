@@ -16,6 +16,12 @@
  * not be fetched; from PAST_CACHE_BYTES on memcpy may know better, and go past the caches. */
 #define PIECE_BYTES ((size_t)256 << 10)
 #define PAST_CACHE_BYTES ((size_t)16 << 20)
+#define VECTORS_BYTES ((size_t)1 << 20) /* about the size of that cache */
+
+bool stream_is_worthwhile(size_t bytes)
+{
+    return bytes >= (cpu_amd_family() > 0 ? PAST_CACHE_BYTES : (size_t)1 << 20);
+}
 
 /* From the end: a load waits for an earlier store to the same place in another page. */
 static void copy_trailing(char *to, const char *from, size_t bytes)
@@ -39,7 +45,7 @@ void stream_copy_long(void *destination, const void *source, size_t bytes)
     char *to = destination;
     const char *from = source;
     if (trails(to, from)) {
-        if (stream_is_worthwhile(bytes))
+        if (bytes >= VECTORS_BYTES)
             memcpy(to, from, bytes);
         else
             copy_trailing(to, from, bytes);

@@ -12,10 +12,7 @@
 #include <string.h>
 
 /* Should pieces of a transfer of `bytes` in all go past the caches? */
-static inline bool stream_is_worthwhile(size_t bytes)
-{
-    return bytes >= (size_t)1 << 20;
-}
+bool stream_is_worthwhile(size_t bytes);
 
 /* stream_copy of what is longer than STREAM_SHORT_BYTES. */
 void stream_copy_long(void *destination, const void *source, size_t bytes);

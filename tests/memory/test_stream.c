@@ -2,6 +2,7 @@
 #include "support/test.h"
 
 #include "memory/stream.h"
+#include "support/levels.h"
 
 #define ROOM ((size_t)600000)
 #define POISON 0xa5
@@ -133,7 +134,7 @@ static void long_copies_arrive_whole(void **state)
     free(to);
 }
 
-int main(void)
+static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_copies_arrive_whole),
@@ -141,4 +142,9 @@ int main(void)
         cmocka_unit_test(runs_of_any_length_arrive_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(void)
+{
+    return levels_run(run_all);
 }
