@@ -107,17 +107,21 @@ static bool has_grid(const banyan_mixed_options *options)
 static int resolve(const option_table *table, mixed_job *job, const char *dtype)
 {
     banyan_mixed_options *options = &job->options;
+    bool nodes_left = options->inter_tp == 0;
     if (!has_grid(options))
         return options_refuse(table, "a grid is missing: --local-tp N or --local-dp N, or "
                                      "--inter-tp N, --inter-dp N or --nodes N");
     options->local_tp += options->local_tp == 0;
     options->local_dp += options->local_dp == 0;
     options->inter_dp += options->inter_dp == 0;
-    if (options->inter_tp == 0)
+    if (nodes_left)
         options->inter_tp =
             options->nodes > options->inter_dp ? options->nodes / options->inter_dp : 1;
     int64_t nodes = (int64_t)options->inter_tp * options->inter_dp;
     int64_t ranks = nodes * options->local_tp * options->local_dp;
+    if (options->nodes > 0 && options->nodes != nodes && nodes_left)
+        return options_refuse(table, "--nodes %d is no multiple of --inter-dp %d", options->nodes,
+                              options->inter_dp);
     if (options->nodes > 0 && options->nodes != nodes)
         return options_refuse(table, "--nodes %d is not --inter-tp %d × --inter-dp %d",
                               options->nodes, options->inter_tp, options->inter_dp);
@@ -173,15 +177,22 @@ int mixed_command(int argc, char **argv)
         "machine, or its GPUs, check every element of every output, and time them: by operation,\n"
         "mode and number of rows, with the mode marked that autotuning chose, or the default\n"
         "without it. Inputs are whole numbers of rank and place whose sums are exact; outputs\n"
-        "are poisoned before.\n",
+        "are poisoned before. Time is that of a call on the slowest rank, in the fastest of\n"
+        "several batches; on a GPU the median of several plays of a graph.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return options_exit_code(result);
     job.hidden = (uint64_t)hidden;
     options->use_autotune = !untuned;
-    if (untuned && job.save_path && !options->autotune)
+    if (untuned && options->autotune)
+        return options_refuse(&table,
+                              "--autotune %s has the choice that --no-autotune does without",
+                              options->autotune);
+    if (untuned && job.save_path)
         return options_refuse(&table, "--save-autotune has nothing to write with --no-autotune");
+    if (job.svg_path && job.save_path && strcmp(job.svg_path, job.save_path) == 0)
+        return options_refuse(&table, "--svg and --save-autotune both write %s", job.svg_path);
     int refused = resolve(&table, &job, dtype);
     return refused ? refused : run(&job);
 }

@@ -47,14 +47,21 @@ static int find(const char *name, const char *const *names, int count)
     return i;
 }
 
+#define NAMES_BYTES 512
+
+static void list_names(const char *const *names, int count, char *list)
+{
+    size_t length = 0;
+    for (int i = 0; i < count && length < NAMES_BYTES; i++)
+        length +=
+            (size_t)snprintf(list + length, NAMES_BYTES - length, "%s%s", i ? ", " : "", names[i]);
+}
+
 static banyan_status refuse_name(const char *what, const char *name, const char *const *names,
                                  int count)
 {
-    char list[512];
-    size_t length = 0;
-    for (int i = 0; i < count && length < sizeof list; i++)
-        length +=
-            (size_t)snprintf(list + length, sizeof list - length, "%s%s", i ? ", " : "", names[i]);
+    char list[NAMES_BYTES];
+    list_names(names, count, list);
     return error_set(BANYAN_ERR_NOT_FOUND, "%s \"%s\"; there are %s", what, name ? name : "", list);
 }
 
@@ -216,16 +223,29 @@ banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_o
     return BANYAN_OK;
 }
 
+static banyan_status refuse_op(const banyan_mixed *mixed, banyan_mixed_op op)
+{
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    const char *allowed[BANYAN_MIXED_OPS];
+    char list[NAMES_BYTES];
+    int count = 0;
+    for (int i = 0; i < BANYAN_MIXED_OPS; i++) {
+        if (grid_allows(grid, (banyan_mixed_op)i))
+            allowed[count++] = op_names[i];
+    }
+    list_names(allowed, count, list);
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: a grid of tp %d × dp %d does not allow %s, but %s", mixed->rank,
+                     grid->tp, grid->dp, banyan_mixed_op_name(op), list);
+}
+
 banyan_status op_check(const banyan_mixed *mixed, banyan_mixed_op op)
 {
     const banyan_mixed_grid *grid = &mixed->setup.grid;
     if ((unsigned)op >= BANYAN_MIXED_OPS)
         return error_set(BANYAN_ERR_INVALID, "rank %d: there is no mixed collective %d",
                          mixed->rank, (int)op);
-    if (!grid_allows(grid, op))
-        return error_set(BANYAN_ERR_INVALID, "rank %d: a grid of tp %d × dp %d does not allow %s",
-                         mixed->rank, grid->tp, grid->dp, banyan_mixed_op_name(op));
-    return BANYAN_OK;
+    return grid_allows(grid, op) ? BANYAN_OK : refuse_op(mixed, op);
 }
 
 banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode)

@@ -364,7 +364,8 @@ static void refuse_modes(banyan_mixed *mixed)
     tensors t;
     make_right(&t, GATHER);
     refuse_call(mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_AUTO,
-                "a grid of tp 2 × dp 2 does not allow allreduce");
+                "a grid of tp 2 × dp 2 does not allow allreduce, but allreduce_allgather, "
+                "reducescatter_allreduce");
     refuse_call(mixed, &t, BANYAN_MIXED_ALLGATHER, BANYAN_MIXED_AUTO, "does not allow allgather");
     refuse_call(mixed, &t, BANYAN_MIXED_OPS, BANYAN_MIXED_AUTO, "there is no mixed collective 5");
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_MODES, "there is no such mode");
