@@ -83,9 +83,10 @@ static banyan_status print_plan(const banyan_plan *plan)
 static int compile_and_write(const struct emission *wanted)
 {
     banyan_plan *plan = NULL;
+    bool to_stdout = !wanted->out || strcmp(wanted->out, "-") == 0;
     banyan_status status = plan_file_compile(wanted->name, &wanted->params, &plan);
     if (status == BANYAN_OK)
-        status = wanted->out ? banyan_plan_write(plan, wanted->out) : print_plan(plan);
+        status = to_stdout ? print_plan(plan) : banyan_plan_write(plan, wanted->out);
     if (status != BANYAN_OK)
         fprintf(stderr, EMIT_WHO ": %s\n", banyan_last_error());
     banyan_plan_destroy(plan);
@@ -114,7 +115,7 @@ static int emit(int argc, char **argv)
          "how often it is replicated (the algorithm's default)", 1, 1024},
         {"unit", '\0', OPTION_BYTES, &params->unit_bytes, "BYTES",
          "of pipelined loops (the algorithm's default)", 0, 0},
-        {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "write there, not to stdout", 0, 0},
+        {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "where to (-: stdout)", 0, 0},
     };
     const option_table table = {EMIT_WHO, "NAME -n RANKS [options]",
                                 "Compile a built-in algorithm and print its plan, which banyan run "

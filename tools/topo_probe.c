@@ -447,7 +447,7 @@ int topo_probe_command(int argc, char **argv)
     const char *path = NULL;
     const option_entry entries[] = {
         {"ranks", 'n', OPTION_COUNT, &ranks, "N", "processes (as many as cores)", 2, RANKS_MOST},
-        {"out", 'o', OPTION_TEXT, &path, "FILE", "where to (stdout)", 0, 0},
+        {"out", 'o', OPTION_TEXT, &path, "FILE", "where to (-: stdout)", 0, 0},
     };
     const option_table table = {
         WHO, "[-n N] [-o FILE]",
@@ -459,6 +459,8 @@ int topo_probe_command(int argc, char **argv)
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (path && strcmp(path, "-") == 0)
+        path = NULL;
     if (path && !out_file_possible(path)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", path, strerror(errno));
         return 1;

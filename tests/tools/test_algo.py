@@ -53,6 +53,12 @@ class Algo(CollectiveCase):
         self.assertNotEqual(self.plan("allreduce_hierarchical", 4, "--ranks-per-node", 2),
                             self.plan("allreduce_hierarchical", 4, "--ranks-per-node", 4))
 
+    def test_a_dash_is_stdout(self):
+        words = ["algo", "emit", "allreduce_ring", "-n", 2]
+        written = self.succeed(*words, "-o", "-", cwd=self.folder)
+        self.assertEqual(written, self.succeed(*words))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_what_cannot_be_emitted_is_refused(self):
         for words, part, code in [
                 (["allreduce_ring"], "--ranks N is missing", 2),
