@@ -119,6 +119,10 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
         }
         break;
     case OPTION_TEXT:
+        if (!*text) { /* "$name" of a shell that has no such variable */
+            options_refuse(table, "--%s wants a value: %s, not \"\"", entry->name, entry->argument);
+            return false;
+        }
         break;
     }
     *(const char **)entry->value = text;

@@ -144,6 +144,9 @@ class Mixed(CollectiveCase):
                  f"--autotune {table} has the choice that --no-autotune does without", 2),
                 (["--local-tp", 2, "--svg", "one", "--save-autotune", "one"],
                  "--svg and --save-autotune both write one", 2),
+                (["--local-tp", 2, "--svg", ""], '--svg wants a value: FILE, not ""', 2),
+                (["--local-tp", 2, "--save-autotune="],
+                 '--save-autotune wants a value: FILE, not ""', 2),
                 (["--local-tp", 2, "--save-autotune", "/nowhere/t.json"],
                  "cannot write /nowhere/t.json", 1),
                 (["--local-tp", 2, "--svg", "/nowhere/m.svg"], "cannot write /nowhere/m.svg", 1)]:
