@@ -107,6 +107,7 @@ typedef struct sim_rank {
     tokens *signals[PLAN_CHANNEL_TYPES]; /* of each channel */
     tokens *semaphores;
     uint32_t first_block, first_port; /* lanes */
+    uint64_t requests;                /* posted on its port channels and not done */
     uint64_t proxy_free_ps;
     uint32_t *switches; /* of each switch channel: the vertex that it goes by */
     waiters for_packets;

@@ -16,6 +16,7 @@ static bool push(engine *all, uint32_t lane, port_request *request)
     if (!array_push(&port->requests, *request))
         return false;
     port->posted++;
+    all->ranks[port->rank].requests++;
     if (idle)
         agenda_set(&all->agenda, lane, request->ready_ps);
     return true;
@@ -23,12 +24,11 @@ static bool push(engine *all, uint32_t lane, port_request *request)
 
 /* The proxy takes requests as they come, one after another. One that shares its processor is woken,
  * and then takes all that there are until it has nothing to do. */
-static uint64_t pass_proxy(engine *all, const port_lane *port)
+static uint64_t pass_proxy(engine *all, int rank)
 {
-    sim_rank *of = &all->ranks[port->rank];
+    sim_rank *of = &all->ranks[rank];
     uint64_t begin = of->proxy_free_ps > all->now_ps ? of->proxy_free_ps : all->now_ps;
-    bool comes_along = begin > all->now_ps || is_busy(port);
-    if (of->kind->port_takes_block && comes_along)
+    if (of->kind->port_takes_block && of->requests > 0)
         return begin;
     of->proxy_free_ps = begin + of->kind->request_ps;
     return of->proxy_free_ps;
@@ -42,16 +42,16 @@ banyan_status requests_post(engine *all, const sim_block *block, const plan_op *
                    op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
     for (uint32_t i = 0; (puts || signals) && i < op->channel_count; i++) {
         uint32_t channel = plan_channel_of(block->block, op, op->channels[i]);
-        uint32_t lane = port_of(all, block->rank, channel);
         port_request request = {.block = block->block,
                                 .op = op,
                                 .loop = loop,
                                 .iteration = block->iteration,
                                 .pair = i,
-                                .ready_ps = pass_proxy(all, &all->ports[lane - all->block_count]),
+                                .ready_ps = pass_proxy(all, block->rank),
                                 .doing = block->doing};
         request.doing.after = step;
         request.doing.proxy = true;
+        uint32_t lane = port_of(all, block->rank, channel);
         if (puts && !push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
         request.signals = true;
@@ -98,6 +98,7 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     port->last_step = step;
     port->acked = (happening){all->now_ps + there + back, step};
     port->done++;
+    all->ranks[port->rank].requests--;
     uint64_t arrived = all->now_ps + there;
     uint64_t *last = &all->ends_ps[port->rank];
     *last = arrived > *last ? arrived : *last;

@@ -93,14 +93,20 @@ static void two_shot_sends_all_blocks_but_the_own_twice(void **state)
 
 /* ---- plans that say what each figure of a topology does ---- */
 
-static banyan_program *begin(int ranks)
+static banyan_program *begin_with(int ranks, bool fuse)
 {
     const banyan_collective collective = {
         .kind = BANYAN_CUSTOM, .input_chunks = 4, .output_chunks = 4};
     banyan_program *program;
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+    options.fuse = fuse;
     CHECK_OK(banyan_program_create("small", &collective, ranks, &options, &program));
     return program;
+}
+
+static banyan_program *begin(int ranks)
+{
+    return begin_with(ranks, true);
 }
 
 static banyan_plan *end(banyan_program *program)
@@ -285,6 +291,38 @@ static void a_proxy_may_share_its_processor(void **state)
     banyan_plan_destroy(plan);
 }
 
+/* A rank has one proxy for all its channels: it is awake for what is posted on one while it copies
+ * for another, and again asleep when the thread block has waited for all that it posted. */
+static void a_proxy_is_woken_once_for_all_channels(void **state)
+{
+    (void)state;
+    for (int waits = 0; waits <= 1; waits++) {
+        banyan_program *program = begin_with(2, false);
+        for (uint64_t i = 0; i < 2; i++) {
+            banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
+            banyan_port_put(port, banyan_output(program, 1, i, i + 1),
+                            banyan_input(program, 0, i, i + 1), 0);
+            if (waits)
+                banyan_port_flush(port, 0, BANYAN_SYNC_NONE);
+        }
+        banyan_plan *plan = end(program);
+        const double operation = 1.9e-3, request = 1e-3, copied = CHUNK / 1e9;
+        star slow = {.processors = 2,
+                     .blocks_at_once = 1,
+                     .operation_ns = operation * 1e9,
+                     .request_ns = request * 1e9,
+                     .port = 1e9,
+                     .port_takes_block = true};
+        /* A flush begins while it waits. Without them the second put is posted shortly before the
+         * first is copied. */
+        double expected =
+            waits ? 2 * (operation + request + copied) : operation + request + 2 * copied;
+        check_near(waits ? "woken twice" : "woken once", 2, star_seconds(plan, &slow, 4 * CHUNK),
+                   expected);
+        banyan_plan_destroy(plan);
+    }
+}
+
 /* Twice the bytes on the wire, and no signal. */
 static void packets_come_without_a_signal(void **state)
 {
@@ -339,6 +377,7 @@ int main(void)
         cmocka_unit_test(thread_blocks_share_what_runs_them),
         cmocka_unit_test(a_port_channel_works_by_itself),
         cmocka_unit_test(a_proxy_may_share_its_processor),
+        cmocka_unit_test(a_proxy_is_woken_once_for_all_channels),
         cmocka_unit_test(packets_come_without_a_signal),
         cmocka_unit_test(a_switch_stores_to_all_at_once),
     };
