@@ -139,6 +139,66 @@ static void sums_wait_for_lines_that_others_hold(void **state)
                     2 * (BYTES / OTHERS + BYTES / OWN));
 }
 
+/* Copies are ten times as fast of as much as two rings than of more than twice that. */
+#define RING UINT64_C(65536)
+static const char cached[] =
+    "{\"name\": \"cached\", \"kinds\": {\"core\": {\"shared_memory\": true,"
+    " \"memory_bytes_per_s\": 1e18, \"blocks_at_once\": 1, \"launch_ns\": 0,"
+    " \"operation_ns\": 0, \"sync_ns\": 0, \"signal_ns\": 0, \"block\": ["
+    "{\"working_set_bytes\": 131072, \"local_bytes_per_s\": 1e10, \"load_bytes_per_s\": 1e10,"
+    " \"store_bytes_per_s\": 1e10, \"packet_bytes_per_s\": 1e10, \"reduce_bytes_per_s\": 1e10},"
+    "{\"working_set_bytes\": 262144, \"local_bytes_per_s\": 1e9, \"load_bytes_per_s\": 1e9,"
+    " \"store_bytes_per_s\": 1e9, \"packet_bytes_per_s\": 1e9, \"reduce_bytes_per_s\": 1e9}],"
+    " \"proxy\": {\"request_ns\": 0, \"bytes_per_s\": 1e18}}},"
+    " \"processors\": [{\"name\": \"p0\", \"kind\": \"core\"}], \"links\": []}";
+
+static double copied_through_scratch(uint64_t bytes, uint64_t scratch_bytes)
+{
+    const banyan_collective collective = {
+        .kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
+    banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+    banyan_program *program;
+    banyan_topology *topology;
+    banyan_plan *plan;
+    options.reuse_resources = true;
+    options.reused_scratch_bytes = scratch_bytes;
+    CHECK_OK(banyan_program_create("through", &collective, 1, &options, &program));
+    banyan_chunk scratch = banyan_scratch(program, 0, 1);
+    banyan_loop_begin(program, 4096, 1);
+    banyan_copy(program, 0, scratch, banyan_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_copy(program, 0, banyan_output(program, 0, 0, 1), scratch, BANYAN_TB(0));
+    banyan_loop_end(program);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    CHECK_OK(banyan_topology_parse(cached, sizeof cached - 1, "cached", &topology));
+    banyan_simulation *simulation = star_run(plan, topology, bytes);
+    double seconds = banyan_simulation_seconds(simulation);
+    banyan_simulation_destroy(simulation);
+    banyan_topology_destroy(topology);
+    banyan_plan_destroy(plan);
+    return seconds;
+}
+
+static void check_through_scratch(uint64_t bytes, uint64_t scratch_bytes, double seconds)
+{
+    double took = copied_through_scratch(bytes, scratch_bytes);
+    CHECK(fabs(took / seconds - 1) < 1e-3, "%llu bytes through %llu: %.9g s, not %.9g",
+          (unsigned long long)bytes, (unsigned long long)scratch_bytes, took, seconds);
+}
+
+/* Input and output are read and written once, scratch is written and read: in a ring as fast as
+ * what twice its bytes are, and where it holds all as fast as the rest. */
+static void scratch_that_is_gone_round_in_stays_in_caches(void **state)
+{
+    (void)state;
+    const uint64_t bytes = 64 * RING;
+    double moved = 2 * (double)bytes;
+    check_through_scratch(bytes, RING, moved / 1e9 + moved / 1e10);
+    check_through_scratch(bytes, 2 * RING, moved / 1e9 + moved / 1e9);
+    check_through_scratch(bytes, bytes, moved / 1e9 + moved / 1e9);
+    check_through_scratch(RING / 2, RING, 2 * (double)RING / 1e10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +208,7 @@ int main(void)
         cmocka_unit_test(a_part_may_be_anothers),
         cmocka_unit_test(what_was_read_is_there_to_be_written),
         cmocka_unit_test(sums_wait_for_lines_that_others_hold),
+        cmocka_unit_test(scratch_that_is_gone_round_in_stays_in_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
