@@ -51,7 +51,8 @@ void stream_copy_long(void *destination, const void *source, size_t bytes)
             copy_trailing(to, from, bytes);
         return;
     }
-    for (; bytes > PIECE_BYTES && bytes < PAST_CACHE_BYTES; bytes -= PIECE_BYTES) {
+    bool in_pieces = bytes < PAST_CACHE_BYTES && cpu_amd_family() > 0;
+    for (; in_pieces && bytes > PIECE_BYTES; bytes -= PIECE_BYTES) {
         memcpy(to, from, PIECE_BYTES);
         to += PIECE_BYTES;
         from += PIECE_BYTES;
