@@ -37,6 +37,19 @@ static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20, 0x
                                       0x1p22, 0x1p23, 0x1p24, 0x1p25, 0x1p26, 0x1p27};
 enum { SETS = sizeof working_sets / sizeof working_sets[0] };
 
+/* What many ranks touch together is in no cache any more long before each touches the most, and has
+ * to fit into memory more than twice. */
+#define ALWAYS_BYTES 0x1p25
+#define TOGETHER_BYTES 0x1p31
+
+static int sets_for(int ranks)
+{
+    int sets = SETS;
+    while (working_sets[sets - 1] > ALWAYS_BYTES && ranks * working_sets[sets - 1] > TOGETHER_BYTES)
+        sets--;
+    return sets;
+}
+
 /* ---- plans that do one thing, on all pairs of ranks at once ---- */
 
 typedef struct pair {
@@ -226,8 +239,8 @@ static banyan_status take_measurement(int ranks, double rounds_s, measurement *o
 {
     uint64_t messages[SETS + 1] = {SMALL_BYTES};
     double seconds[SETS + 1];
-    size_t count = 1;
-    for (; of->touched > 0 && count <= SETS; count++)
+    size_t count = 1, sets = (size_t)sets_for(ranks);
+    for (; of->touched > 0 && count <= sets; count++)
         messages[count] = message_for(working_sets[count - 1], of->touched);
     if (of->long_bytes > 0)
         messages[count++] = of->long_bytes;
@@ -250,6 +263,7 @@ typedef struct figures {
     double launch, operation, signal, latency, request; /* seconds */
     double port;
     bool port_takes_block;
+    int sets;
     rates of[SETS];
 } figures;
 
@@ -287,9 +301,9 @@ static rates rates_of(const measurement *all, int set)
     };
 }
 
-static figures figures_of(const measurement *all)
+static figures figures_of(const measurement *all, int ranks)
 {
-    figures of;
+    figures of = {.sets = sets_for(ranks)};
     double once = all[COPY].seconds[0];
     const double *ports = all[PORT].seconds;
     of.operation = fmax(0, (all[COPIES].seconds[0] - once) / (MANY - 1));
@@ -301,7 +315,7 @@ static figures figures_of(const measurement *all)
     of.signal = fmax(0, all[PASS_ON].seconds[0] - of.launch - 6 * of.operation - 2 * of.latency);
     of.request = fmax(0, ports[0] - of.launch - 2 * of.operation - 2 * of.latency);
     of.port = (double)(PORT_BYTES - SMALL_BYTES) * rate_of(ports[1] - ports[0]);
-    for (int i = 0; i < SETS; i++)
+    for (int i = 0; i < of.sets; i++)
         of.of[i] = rates_of(all, i);
     return of;
 }
@@ -349,11 +363,11 @@ static banyan_status measure(int ranks, const progress *bar, figures *found, sig
         if (time_left < 0 && left <= (PASSES - 1) * MEASUREMENTS)
             break;
         /* As if all that are left had as many messages as any, of which few need all their time. */
-        double share = fmax(1e-3, GENEROUS * time_left / (left * (SETS + 1)));
+        double share = fmax(1e-3, GENEROUS * time_left / (left * (sets_for(ranks) + 1)));
         TRY(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
         TRY(watch_signals(ranks, share, signals));
     }
-    *found = figures_of(all);
+    *found = figures_of(all, ranks);
     return BANYAN_OK;
 }
 
@@ -370,7 +384,7 @@ static void warn_if_unsteady(int ranks, long cores, const signal_range *signals)
 
 static void print_rates(FILE *file, const figures *of)
 {
-    for (int i = 0; i < SETS; i++) {
+    for (int i = 0; i < of->sets; i++) {
         const rates *one = &of->of[i];
         fprintf(file,
                 "%s        {\"working_set_bytes\": %.0f, \"local_bytes_per_s\": %.4g,\n"
