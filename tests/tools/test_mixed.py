@@ -91,17 +91,18 @@ class Mixed(CollectiveCase):
         gpus = {**os.environ, "BANYAN_MODULE_PATH": str(emulated),
                 "BANYAN_NCCL": str(emulated / "libnccl.so.2")}
         words = ["mixed", "--gpu", "--local-tp", 2, "--local-dp", 2, "--rows", "1:1", "--hidden", 64,
-                 "--max-bytes", "64K", "--no-autotune", "--json"]
+                 "--max-bytes", "64K", "--json"]
+        untuned = [*words, "--no-autotune"]
         for failing, expected in [({}, FUSED | {"world", "two", "world_nccl", "two_nccl"}),
                                   ({"EMULATED_NCCL_FAILS": "1"}, FUSED | {"world", "two"})]:
-            report = json.loads(self.succeed(*words, env={**gpus, **failing}))
+            report = json.loads(self.succeed(*untuned, env={**gpus, **failing}))
             self.assertEqual({cell["mode"] for cell in report["measurements"]}, expected)
             self.assertEqual({cell["wrong_elements"] for cell in report["measurements"]}, {0})
         gpus["EMULATED_NCCL_FAILS"] = "1"
-        named = self.banyan(*words, "--mode", "two_nccl", env=gpus)
+        named = self.banyan(*untuned, "--mode", "two_nccl", env=gpus)
         self.assert_refused(named, "banyan mixed", "NCCL does not start")
         gpus["BANYAN_NCCL"] = "/nowhere/libnccl.so.2"
-        named = self.banyan(*words, "--mode", "two_nccl", env=gpus)
+        named = self.banyan(*untuned, "--mode", "two_nccl", env=gpus)
         self.assert_refused(named, "banyan mixed", "not every rank has found NCCL's library")
         gpus["BANYAN_NCCL"] = str(emulated / "libnccl.so.2")
         times = {"fewest_waits": 9, "world": 5, "two_nccl": 4}
