@@ -167,9 +167,9 @@ int mixed_command(int argc, char **argv)
         {"no-autotune", '\0', OPTION_FLAG, &untuned, NULL, "choose modes by the default", 0, 0},
         {"autotune", '\0', OPTION_TEXT, &options->autotune, "FILE", "read the autotuned table", 0,
          0},
-        {"save-autotune", '\0', OPTION_TEXT, &job.save_path, "FILE", "write it", 0, 0},
+        {"save-autotune", '\0', OPTION_FILE, &job.save_path, "FILE", "write it", 0, 0},
         {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object, no table", 0, 0},
-        {"svg", '\0', OPTION_TEXT, &job.svg_path, "FILE", "draw time over size", 0, 0},
+        {"svg", '\0', OPTION_FILE, &job.svg_path, "FILE", "draw time over size", 0, 0},
     };
     const option_table table = {
         WHO, "--local-tp N --local-dp N [options]",

@@ -96,6 +96,21 @@ static bool set_range(const option_table *table, const option_entry *entry, cons
     return false;
 }
 
+static bool set_text(const option_table *table, const option_entry *entry, const char *text)
+{
+    if (!*text) { /* "$name" of a shell that has no such variable */
+        options_refuse(table, "--%s wants a value: %s, not \"\"", entry->name, entry->argument);
+        return false;
+    }
+    if (entry->kind == OPTION_FILE && strcmp(text, "-") == 0) {
+        options_refuse(table, "--%s wants a file's name, not \"-\": stdout has the report",
+                       entry->name);
+        return false;
+    }
+    *(const char **)entry->value = text;
+    return true;
+}
+
 static bool set_value(const option_table *table, const option_entry *entry, const char *text)
 {
     switch (entry->kind) {
@@ -119,11 +134,8 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
         }
         break;
     case OPTION_TEXT:
-        if (!*text) { /* "$name" of a shell that has no such variable */
-            options_refuse(table, "--%s wants a value: %s, not \"\"", entry->name, entry->argument);
-            return false;
-        }
-        break;
+    case OPTION_FILE:
+        return set_text(table, entry, text);
     }
     *(const char **)entry->value = text;
     return true;

@@ -11,6 +11,7 @@
 typedef enum option_kind {
     OPTION_FLAG,        /* bool; takes no value */
     OPTION_TEXT,        /* const char * */
+    OPTION_FILE,        /* const char *; a file written beside what goes to stdout: not "-" */
     OPTION_COUNT,       /* int, low ≤ value ≤ high */
     OPTION_SECONDS,     /* double, more than 0 */
     OPTION_BYTES,       /* uint64_t, more than 0; "64K" */

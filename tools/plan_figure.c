@@ -19,8 +19,7 @@
 #define BUFFERS_ROW 8.0
 #define RANK_GAP 6.0
 #define PROXY_LEAST 3.0 /* width: in steps it takes next to no time */
-#define SLANT_LEAST 8.0 /* of data's arrows, which would lie on each other if they stood upright   \
-                         */
+#define SLANT_LEAST 8.0 /* of data's arrows, which would lie on each other upright */
 #define CELL 11.0
 #define WIDTH_LEAST 320.0
 #define WIDTH_MOST 1440.0

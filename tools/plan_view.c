@@ -167,6 +167,10 @@ static banyan_status print(const struct view *view, char **text, size_t *bytes)
 static bool write_out(const char *path, const char *text, size_t bytes)
 {
     out_file out;
+    if (strcmp(path, "-") == 0) {
+        fwrite(text, 1, bytes, stdout);
+        return out_file_flush_stdout();
+    }
     if (!out_file_open(&out, path))
         return false;
     fwrite(text, 1, bytes, out.file);
@@ -207,7 +211,8 @@ int plan_view_command(int argc, char **argv)
 {
     struct view view = {.size = DEFAULT_SIZE};
     const option_entry entries[] = {
-        {"out", 'o', OPTION_TEXT, &view.out, "FILE", "the page or figure to write", 0, 0},
+        {"out", 'o', OPTION_TEXT, &view.out, "FILE", "the page or figure to write (-: stdout)", 0,
+         0},
         {"topology", 't', OPTION_TEXT, &view.topology_name, "FILE|NAME",
          "to time, as simulated on one of `banyan topo list`, or a file", 0, 0},
         {"size", 's', OPTION_BYTES, &view.size, "BYTES",

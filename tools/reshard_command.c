@@ -146,7 +146,7 @@ int reshard_command(int argc, char **argv)
         {"transform", '\0', OPTION_CHOICE, &given.transform, "none|mxfp8|mxfp8-at-sender",
          "matrices arrive in another format (none)", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
-        {"svg", '\0', OPTION_TEXT, &given.svg_path, "FILE", "draw who sends how much to whom", 0,
+        {"svg", '\0', OPTION_FILE, &given.svg_path, "FILE", "draw who sends how much to whom", 0,
          0},
         {"in", '\0', OPTION_TEXT, &given.in, "DIR",
          "read this Hugging Face folder, or what --out wrote (then --from is optional)", 0, 0},

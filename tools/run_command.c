@@ -152,7 +152,7 @@ int run_command(int argc, char **argv)
          "threads of a rank that run thread blocks (1)", 1, 1024},
         {"shuffle", '\0', OPTION_COUNT, &job->shuffle, "SEED",
          "run in a random order that the memory model of docs/check.md allows", 1, INT_MAX},
-        {"trace", '\0', OPTION_TEXT, &job->trace_path, "FILE",
+        {"trace", '\0', OPTION_FILE, &job->trace_path, "FILE",
          "record one more run of each size, for Perfetto and banyan plan view", 0, 0},
         {"no-check", '\0', OPTION_FLAG, &given.no_check, NULL,
          "run a plan that banyan check finds fault with", 0, 0},

@@ -128,7 +128,7 @@ int simulate_command(int argc, char **argv)
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
          "from one size to the next (2)", 2, 1 << 20},
         {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "of an element (f32)", 0, 0},
-        {"trace", '\0', OPTION_TEXT, &given.trace_path, "FILE",
+        {"trace", '\0', OPTION_FILE, &given.trace_path, "FILE",
          "write what every thread block does at the longest size, for Perfetto and plan view", 0,
          0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard.is_case, NULL,

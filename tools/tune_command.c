@@ -153,7 +153,7 @@ int tune_command(int argc, char **argv)
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
          "threads of a rank that run thread blocks (1)", 1, 1024},
         {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "between GPUs, one a rank", 0, 0},
-        {"out", 'o', OPTION_TEXT, &job.path, "FILE", "the table; added to when it is there", 0, 0},
+        {"out", 'o', OPTION_FILE, &job.path, "FILE", "the table; added to when it is there", 0, 0},
     };
     const option_table table = {
         WHO, "-n RANKS -o FILE [options]",

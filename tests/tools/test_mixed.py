@@ -148,6 +148,7 @@ class Mixed(CollectiveCase):
                 (["--local-tp", 2, "--svg", ""], '--svg wants a value: FILE, not ""', 2),
                 (["--local-tp", 2, "--save-autotune="],
                  '--save-autotune wants a value: FILE, not ""', 2),
+                (["--local-tp", 2, "--svg", "-"], '--svg wants a file\'s name, not "-"', 2),
                 (["--local-tp", 2, "--save-autotune", "/nowhere/t.json"],
                  "cannot write /nowhere/t.json", 1),
                 (["--local-tp", 2, "--svg", "/nowhere/m.svg"], "cannot write /nowhere/m.svg", 1)]:

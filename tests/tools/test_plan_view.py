@@ -57,6 +57,16 @@ class View(unittest.TestCase):
         self.assertEqual(links, set())
         self.assertNotRegex(page, r"<(link|img|script) [^>]*(src|href)")
 
+    def test_a_dash_is_stdout(self):
+        plan = self.emit("allreduce_ring")
+        for kind in [[], ["--svg"]]:
+            page = self.view(plan, *kind)
+            done = subprocess.run([BANYAN, "plan", "view", plan, *kind, "-o", "-"], capture_output=True, text=True,
+                                  timeout=120, cwd=self.folder)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(done.stdout, page)
+        self.assertFalse((self.folder / "-").exists())
+
     def test_a_topology_gives_times(self):
         plan = self.emit("allreduce_ring")
         data = self.data_of(self.view(plan, "-t", "h200x4", "--size", "4M"))
