@@ -94,27 +94,27 @@ static inline uint64_t reduce_values(banyan_reduce_op op, uint64_t a, uint64_t b
     return op == BANYAN_SUM ? a + b : op == BANYAN_MIN ? (a < b ? a : b) : (a > b ? a : b);
 }
 
-/* What element `index` of a rank's output must be. `elems` of the input, `out` of the output. */
-static inline uint64_t case_output(const collective_case *c, int rank, uint64_t index, int run,
-                                   uint64_t elems, uint64_t out)
+/* What element `index` of a rank's output must be. `info` of the plan, `elems` of the input, `out`
+ * of the output. */
+static inline uint64_t case_output(const collective_case *c, const banyan_plan_info *info, int rank,
+                                   uint64_t index, int run, uint64_t elems, uint64_t out)
 {
-    banyan_plan_info info = banyan_plan_describe(c->plan);
-    uint64_t ranks = (uint64_t)info.ranks, block = elems / ranks;
+    uint64_t ranks = (uint64_t)info->ranks, block = elems / ranks;
     uint64_t value = 0;
-    switch (info.collective) {
+    switch (info->collective) {
     case BANYAN_ALLGATHER:
         return case_input(c, (int)(index / elems), index % elems, run);
     case BANYAN_ALLTOALL:
         return case_input(c, (int)(index / block), (uint64_t)rank * block + index % block, run);
     case BANYAN_BROADCAST:
-        return case_input(c, info.root, index, run);
+        return case_input(c, info->root, index, run);
     case BANYAN_SENDRECV:
-        return case_input(c, (rank + info.ranks - info.shift) % info.ranks, index, run);
+        return case_input(c, (rank + info->ranks - info->shift) % info->ranks, index, run);
     default:
         break;
     }
-    uint64_t at = info.collective == BANYAN_REDUCESCATTER ? (uint64_t)rank * out + index : index;
-    for (int r = 0; r < info.ranks; r++) {
+    uint64_t at = info->collective == BANYAN_REDUCESCATTER ? (uint64_t)rank * out + index : index;
+    for (int r = 0; r < info->ranks; r++) {
         uint64_t one = case_input(c, r, at, run);
         value = r == 0 ? one : reduce_values(c->op, value, one);
     }
@@ -202,7 +202,8 @@ static inline void case_check_host(const collective_case *c, const case_buffers 
     banyan_plan_info info = banyan_plan_describe(c->plan);
     bool has_output = info.collective != BANYAN_REDUCE || rank == info.root;
     for (uint64_t i = 0; has_output && i < out; i++) {
-        uint64_t bits = element_bits(c->dtype, case_output(c, rank, i, run, elems, out)), got = 0;
+        uint64_t bits = element_bits(c->dtype, case_output(c, &info, rank, i, run, elems, out)),
+                 got = 0;
         memcpy(&got, case_host(b, b->output) + i * elem, elem);
         CHECK(got == bits,
               "rank %d, run %d, %s of %llu bytes of %s: output element %llu is %#llx, not %#llx",

@@ -26,7 +26,8 @@ static inline uint64_t shuffled_count_wrong(const collective_case *c, const case
     if (info.collective == BANYAN_REDUCE && rank != info.root)
         return 0;
     for (uint64_t i = 0; i < out; i++) {
-        uint64_t bits = element_bits(c->dtype, case_output(c, rank, i, run, elems, out)), got = 0;
+        uint64_t bits = element_bits(c->dtype, case_output(c, &info, rank, i, run, elems, out)),
+                 got = 0;
         memcpy(&got, b->output + i * elem, elem);
         wrong += got != bits;
     }
