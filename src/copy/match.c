@@ -355,12 +355,9 @@ static banyan_status match_peers(const matcher *match)
 
 banyan_status copy_agree(banyan_world *world, banyan_status mine)
 {
-    char sentence[2048];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(mine);
     banyan_status status = control_agree(world, mine);
-    if (status == BANYAN_OK || mine == BANYAN_OK)
-        return status;
-    return error_set(mine, "%s", sentence);
+    return status == BANYAN_OK || mine == BANYAN_OK ? status : error_again(&kept);
 }
 
 banyan_status copy_keep_on_all(banyan_world *world, banyan_status mine, void *made,

@@ -379,11 +379,10 @@ static banyan_status submit_batch(banyan_copy_service *service, const copy_queue
     banyan_status status = copy_agree(service->world, mine);
     if (status == BANYAN_OK)
         return BANYAN_OK;
-    char sentence[1024];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     close_state(service);
     RETURN_IF_FAILED(open_state(service));
-    return error_set(status, "%s", sentence);
+    return error_again(&kept);
 }
 
 static banyan_status run_by_submitting(banyan_copy_schedule *schedule, void *stream)

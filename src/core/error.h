@@ -4,6 +4,8 @@
 
 #include <banyan/core.h>
 
+#include "core/status.h"
+
 /* `return error_set(BANYAN_ERR_INVALID, "rank %d …", …)`. */
 #define error_set banyan_error_set
 
@@ -14,14 +16,6 @@ banyan_status error_no_memory(size_t bytes, const char *what) __attribute__((col
 
 /* INVALID: "banyan_comm_create: comm is NULL". */
 banyan_status error_null(const char *call, const char *argument) __attribute__((cold));
-
-/* Return the status of a failing call at once. For functions with nothing to undo. */
-#define RETURN_IF_FAILED(call)                                                                     \
-    do {                                                                                           \
-        banyan_status return_status_ = (call);                                                     \
-        if (return_status_ != BANYAN_OK)                                                           \
-            return return_status_;                                                                 \
-    } while (0)
 
 /* Refuse a public call that lacks an argument, by the argument's name. */
 #define RETURN_IF_NULL(argument)                                                                   \

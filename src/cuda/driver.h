@@ -12,6 +12,8 @@
 
 #include <banyan/core.h>
 
+#include "core/status.h"
+
 /* cuda.h turns some of these names into others, with a version behind them. */
 #define DRIVER_FUNCTIONS(X)                                                                        \
     X(cuInit)                                                                                      \
@@ -121,13 +123,6 @@ banyan_status driver_check(CUresult result, const char *call, int device);
 /* `return DRIVER(device, cuMemAlloc, &address, bytes);` */
 #define DRIVER(device, function, ...)                                                              \
     driver_check(driver.function(__VA_ARGS__), #function, (device))
-
-#define RETURN_IF_FAILED(call)                                                                     \
-    do {                                                                                           \
-        banyan_status return_status_ = (call);                                                     \
-        if (return_status_ != BANYAN_OK)                                                           \
-            return return_status_;                                                                 \
-    } while (0)
 
 /* Make a device's primary context the thread's until driver_leave. It is retained once a device
  * and kept until the process ends, as the CUDA runtime keeps it. */

@@ -256,14 +256,13 @@ static void describe_wait(banyan_loaded_plan *loaded, const engine_report *repor
 
 void device_fail(banyan_loaded_plan *loaded, banyan_status status)
 {
-    loaded->failed.status = status;
-    snprintf(loaded->failed.sentence, sizeof loaded->failed.sentence, "%s", banyan_last_error());
+    loaded->failed = error_keep(status);
 }
 
 static void explain(banyan_loaded_plan *loaded, const engine_report *report)
 {
     const banyan_executor *executor = loaded->executor;
-    char text[WAIT_TEXT_BYTES], cause[512];
+    char text[WAIT_TEXT_BYTES];
     if (report->verdict == ENGINE_BROKEN) {
         device_fail(loaded,
                     error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
@@ -277,10 +276,10 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
         return;
     }
     banyan_status status = banyan_world_check(executor->world);
-    snprintf(cause, sizeof cause, "%s",
-             status == BANYAN_OK ? "a run was stopped" : banyan_last_error());
-    device_fail(loaded, error_set(status == BANYAN_OK ? BANYAN_ERR_ABORTED : status,
-                                  "%s while rank %d waited %s", cause, executor->rank, text));
+    if (status == BANYAN_OK)
+        status = error_set(BANYAN_ERR_ABORTED, "a run was stopped");
+    device_fail(loaded, error_set(status, "%s while rank %d waited %s", banyan_last_error(),
+                                  executor->rank, text));
 }
 
 banyan_status device_status(banyan_loaded_plan *loaded)
@@ -292,7 +291,7 @@ banyan_status device_status(banyan_loaded_plan *loaded)
             return BANYAN_OK;
         explain(loaded, &report);
     }
-    return error_set(loaded->failed.status, "%s", loaded->failed.sentence);
+    return error_again(&loaded->failed);
 }
 
 banyan_status device_drain(banyan_loaded_plan *loaded)

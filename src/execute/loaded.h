@@ -2,6 +2,7 @@
 #ifndef EXECUTE_LOADED_H
 #define EXECUTE_LOADED_H
 
+#include "core/error.h"
 #include "core/map.h"
 #include "execute/cut.h"
 #include "execute/executor.h"
@@ -78,12 +79,9 @@ struct banyan_loaded_plan {
     /* On a device. Runs of both kinds share placements[0]: the device chooses their half. */
     plan_multicast groups[ENGINE_GROUPS_MAX]; /* that this rank is in */
     uint32_t group_count;
-    void *on_device; /* as the engine knows it */
-    bool captured;   /* graphs hold runs of it */
-    struct {
-        banyan_status status; /* of the first run that failed */
-        char sentence[768];
-    } failed;
+    void *on_device;   /* as the engine knows it */
+    bool captured;     /* graphs hold runs of it */
+    error_kept failed; /* the first run that did */
 };
 
 #endif

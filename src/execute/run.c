@@ -133,8 +133,7 @@ static void begin_tasks(banyan_loaded_plan *loaded, const plan_run *of)
 
 struct shared_run {
     plan_run *of;
-    banyan_status status; /* of the worker that failed first */
-    char sentence[768];
+    error_kept failed; /* the worker that did first */
 };
 
 static trace_ring *ring_of(const banyan_executor *executor, int worker)
@@ -150,8 +149,7 @@ static void work(void *context, int worker)
         shared->of, (uint32_t)worker, (uint32_t)executor->worker_count, ring_of(executor, worker));
     if (status == BANYAN_OK || atomic_exchange(&shared->of->stopped, true))
         return;
-    shared->status = status;
-    snprintf(shared->sentence, sizeof shared->sentence, "%s", banyan_last_error());
+    shared->failed = error_keep(status);
     bell_ring(executor_bell(executor, executor->rank));
 }
 
@@ -161,11 +159,9 @@ static banyan_status run_tasks(plan_run *of)
     if (!executor->pool || of->loaded->task_count < 2)
         return scheduler_run(of, 0, 1, ring_of(executor, 0));
     of->shared = true;
-    struct shared_run shared = {.of = of, .status = BANYAN_OK};
+    struct shared_run shared = {.of = of};
     workers_run(executor->pool, work, &shared);
-    if (shared.status != BANYAN_OK)
-        return error_set(shared.status, "%s", shared.sentence);
-    return BANYAN_OK;
+    return error_again(&shared.failed);
 }
 
 /* The proxy goes on by itself: what it still reads is the caller's input, and scratch of the next

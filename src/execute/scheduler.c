@@ -1,7 +1,6 @@
 #include "execute/scheduler.h"
 
 #include <sched.h>
-#include <stdio.h>
 
 #include "core/deadline.h"
 #include "execute/loaded.h"
@@ -64,11 +63,10 @@ static const task *find_waiting(const struct turn *turn)
 
 static banyan_status explain_end(const struct turn *turn, banyan_status status)
 {
-    char text[WAIT_TEXT_BYTES], cause[512];
+    char text[WAIT_TEXT_BYTES];
     wait_describe(turn->of, find_waiting(turn), text);
-    snprintf(cause, sizeof cause, "%s", banyan_last_error());
-    return error_set(status, "%s while rank %d waited %s", cause, turn->of->loaded->executor->rank,
-                     text);
+    return error_set(status, "%s while rank %d waited %s", banyan_last_error(),
+                     turn->of->loaded->executor->rank, text);
 }
 
 /* A rank that waited in vain is out of step with the others. */

@@ -75,14 +75,14 @@ static banyan_status open_device(struct allocation *work)
 
 banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes, banyan_status status)
 {
-    char sentence[512], room[80] = "";
+    char room[80] = "";
     size_t free_bytes, all_bytes;
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     if (status == BANYAN_ERR_NO_MEMORY &&
         memory->ops->room(memory->device.device_id, &free_bytes, &all_bytes) == BANYAN_OK)
         snprintf(room, sizeof room, "; %zu of %zu bytes are free", free_bytes, all_bytes);
     return error_set(status, "rank %d could not have %zu bytes: %s%s", memory->space->rank, bytes,
-                     sentence, room);
+                     kept.sentence, room);
 }
 
 static banyan_status create_own(struct allocation *work, size_t bytes, bool sparse)

@@ -148,11 +148,9 @@ static banyan_status prepare(host_engine *engine, const fused_kind *kind, uint64
 /* What the executor says is about the program: of which call it is. */
 static banyan_status name_call(const mixed_call *call, banyan_status status)
 {
-    char sentence[512];
     if (status == BANYAN_OK)
         return BANYAN_OK;
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
-    return error_set(status, "%s, in %s (%s)", sentence, banyan_mixed_op_name(call->op),
+    return error_set(status, "%s, in %s (%s)", banyan_last_error(), banyan_mixed_op_name(call->op),
                      banyan_mixed_mode_name(call->mode));
 }
 

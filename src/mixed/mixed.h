@@ -7,6 +7,7 @@
 #include <banyan/mixed.h>
 
 #include "core/array.h"
+#include "core/error.h"
 #include "memory/device.h"
 #include "mixed/engine.h"
 
@@ -45,11 +46,7 @@ struct banyan_mixed {
 
     ARRAY(banyan_mixed_timing) timings; /* by operation, size and mode */
     mixed_choices choices[BANYAN_MIXED_OPS];
-    /* The first run that failed, until a resume. */
-    struct {
-        banyan_status status;
-        char sentence[768];
-    } failed;
+    error_kept failed; /* the first run that did, until a resume */
 };
 
 /* Tell the engine where its memory is, all of which is zero. Collective. */

@@ -119,12 +119,11 @@ static void mixed_free(banyan_mixed *mixed)
 /* It is not open after all, for the latest reason. */
 static banyan_status give_up(banyan_mixed *mixed, banyan_status status)
 {
-    char sentence[768];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     (void)live_remove(mixed);
     if (mixed)
         mixed_free(mixed);
-    return error_set(status, "%s", sentence);
+    return error_again(&kept);
 }
 
 static banyan_status create_alone(banyan_world *world, const banyan_mixed_options *options,

@@ -244,12 +244,6 @@ banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DL
 
 /* ---- how runs went ---- */
 
-static void keep_failure(banyan_mixed *mixed, banyan_status status)
-{
-    mixed->failed.status = status;
-    snprintf(mixed->failed.sentence, sizeof mixed->failed.sentence, "%s", banyan_last_error());
-}
-
 static void take_report(banyan_mixed *mixed)
 {
     mixed_report report = {.verdict = MIXED_FINE};
@@ -267,7 +261,7 @@ static void take_report(banyan_mixed *mixed)
         status = error_set(report.verdict == MIXED_LATE ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_ABORTED,
                            "rank %d waited %.1f s for rank %d in %s (%s)", mixed->rank,
                            (double)report.waited_ns / 1e9, report.rank, op, mode);
-    keep_failure(mixed, status);
+    mixed->failed = error_keep(status);
 }
 
 banyan_status banyan_mixed_status(banyan_mixed *mixed)
@@ -276,7 +270,7 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
     if (mixed->failed.status == BANYAN_OK)
         take_report(mixed);
     if (mixed->failed.status != BANYAN_OK)
-        return error_set(mixed->failed.status, "%s", mixed->failed.sentence);
+        return error_again(&mixed->failed);
     RETURN_IF_FAILED(collectives_status(mixed));
     /* The world may have ended while they are suspended. */
     return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
@@ -285,18 +279,14 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
 /* What all ranks were told of comes before what only passes it on. */
 banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
 {
-    char sentence[768];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
-    if (told != BANYAN_OK && status == BANYAN_ERR_ABORTED) {
-        status = told;
-        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
-    }
-    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, sentence);
-    (void)error_set(status, "%s", sentence);
+    if (told != BANYAN_OK && status == BANYAN_ERR_ABORTED)
+        kept = error_keep(told);
+    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, kept.sentence);
     if (ended && mixed->failed.status == BANYAN_OK)
-        keep_failure(mixed, status);
-    return status;
+        mixed->failed = kept;
+    return error_again(&kept);
 }
 
 /* ---- running ---- */

@@ -1,6 +1,5 @@
 #include "mixed/suspend.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "collective/comm.h"
@@ -233,12 +232,11 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     if (status == BANYAN_OK)
         status = begin_anew(mixed);
     if (status != BANYAN_OK) {
-        char sentence[768];
         if (mixed_is_of_waits(status)) /* nobody waits in a group for who has given up */
             status = mixed_stop_groups(mixed, status);
-        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+        error_kept kept = error_keep(status);
         (void)release(mixed);
-        return error_set(status, "%s", sentence);
+        return error_again(&kept);
     }
     suspension_forget(mixed);
     mixed->is_suspended = false;

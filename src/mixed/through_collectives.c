@@ -41,16 +41,15 @@ static void name_members(const banyan_mixed *mixed, mixed_group group, char *nam
 static banyan_status explain(const banyan_mixed *mixed, mixed_group group, const char *what,
                              banyan_status status)
 {
-    char cause[640], names[160] = "";
-    snprintf(cause, sizeof cause, "%s", banyan_last_error());
+    char names[160] = "";
+    error_kept cause = error_keep(status);
     banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
     if (told != BANYAN_OK && group != MIXED_WORLD && status != BANYAN_ERR_TIMEOUT) {
-        status = told;
-        snprintf(cause, sizeof cause, "%s", banyan_last_error());
+        cause = error_keep(told);
     } else if (group != MIXED_WORLD) {
         name_members(mixed, group, names, sizeof names);
     }
-    return error_set(status, "rank %d, %s%s: %s", mixed->rank, what, names, cause);
+    return error_set(cause.status, "rank %d, %s%s: %s", mixed->rank, what, names, cause.sentence);
 }
 
 static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
@@ -75,12 +74,11 @@ static banyan_status tell(const way *with, mixed_group group, banyan_status stat
 /* Who waited in vain in its own group says so, and the others that they hear it. */
 static banyan_status agree(const way *with, banyan_status mine)
 {
-    char sentence[768];
-    snprintf(sentence, sizeof sentence, "%s", mine == BANYAN_OK ? "" : banyan_last_error());
+    error_kept kept = error_keep(mine);
     banyan_status status = control_agree(with->mixed->setup.worlds[MIXED_WORLD], mine);
     if (mine == BANYAN_OK)
         return tell(with, MIXED_WORLD, status);
-    return mixed_is_of_waits(mine) ? error_set(mine, "%s", sentence) : status;
+    return mixed_is_of_waits(mine) ? error_again(&kept) : status;
 }
 
 /* ---- what is needed first ---- */
@@ -192,10 +190,9 @@ static banyan_status prepare(const way *with, const single *of)
     if (status == BANYAN_OK || mine != BANYAN_OK ||
         control_check(mixed->setup.worlds[MIXED_WORLD]) != BANYAN_OK)
         return status;
-    char sentence[768];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     (void)comm_unprepare(comm, &wanted);
-    return error_set(status, "%s", sentence);
+    return error_again(&kept);
 }
 
 static banyan_status run_comm(const way *with, const single *of)

@@ -40,12 +40,11 @@ static int member_at(const banyan_mixed_grid *grid, mixed_group group, int index
 static banyan_status give_up(banyan_world *worlds[MIXED_GROUPS], banyan_world *half,
                              banyan_status status)
 {
-    char sentence[768];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     if (half)
-        (void)banyan_world_abort(half, sentence);
+        (void)banyan_world_abort(half, kept.sentence);
     worlds_close(worlds);
-    return error_set(status, "%s", sentence);
+    return error_again(&kept);
 }
 
 banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,

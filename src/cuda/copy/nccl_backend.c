@@ -1,6 +1,5 @@
 #include "cuda/copy/nccl_backend.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -155,12 +154,10 @@ static banyan_status submit_pair(const nccl_state *state, const DLTensor *from, 
 static banyan_status prepare_submitted(nccl_state *state, banyan_status submitted,
                                        banyan_copy_schedule **made)
 {
-    char sentence[512];
-    submitted = banyan_module_agree(state->world, submitted);
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(banyan_module_agree(state->world, submitted));
     banyan_status status = banyan_copy_service_prepare(state->direct, made);
-    if (submitted != BANYAN_OK)
-        return banyan_error_set(submitted, "%s", sentence);
+    if (kept.status != BANYAN_OK)
+        return error_again(&kept);
     return banyan_module_agree(state->world, status);
 }
 

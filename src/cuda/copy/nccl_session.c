@@ -245,10 +245,9 @@ static banyan_status start(nccl_session *session)
     if (status == BANYAN_OK)
         status = connect_ranks(session);
     if (status != BANYAN_OK && session->starting) {
-        char sentence[512];
-        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
-        (void)banyan_world_abort(session->starting, sentence);
-        status = banyan_error_set(status, "%s", sentence);
+        error_kept kept = error_keep(status);
+        (void)banyan_world_abort(session->starting, kept.sentence);
+        (void)error_again(&kept);
     }
     (void)banyan_world_close(session->starting);
     session->starting = NULL;

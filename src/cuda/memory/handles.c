@@ -59,12 +59,10 @@ static banyan_status create(int device, size_t bytes, CUmemGenericAllocationHand
     banyan_status status = DRIVER(device, cuMemCreate, memory, bytes, &what, 0);
     if (status == BANYAN_OK || status == BANYAN_ERR_NO_MEMORY || *types != FABRIC)
         return status;
-    char sentence[256];
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
     return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                             "%s: device %d makes no memory with fabric handles, which "
                             "BANYAN_GPU_HANDLES=fabric asks for",
-                            sentence, device);
+                            banyan_last_error(), device);
 }
 
 static banyan_status export(int device, CUmemGenericAllocationHandle memory, unsigned types,

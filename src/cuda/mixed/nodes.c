@@ -97,17 +97,16 @@ static banyan_status open_parts(cuda_mixed *engine)
 /* What ended the world stays what it is. */
 banyan_status nodes_open(cuda_mixed *engine)
 {
-    char sentence[512];
     banyan_status status = open_parts(engine);
     if (status == BANYAN_OK) {
         engine->nodes.is_ready = true;
         return BANYAN_OK;
     }
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    error_kept kept = error_keep(status);
     nodes_close(engine);
     if (banyan_world_check(engine->setup->worlds[MIXED_WORLD]) == BANYAN_OK)
-        status = BANYAN_ERR_NVSHMEM;
-    return banyan_error_set(status, "%s", sentence);
+        kept.status = BANYAN_ERR_NVSHMEM;
+    return error_again(&kept);
 }
 
 void nodes_close(cuda_mixed *engine)

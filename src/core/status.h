@@ -1,0 +1,38 @@
+/* What to do with a status that was returned: by the public API alone, for modules, too. */
+#ifndef CORE_STATUS_H
+#define CORE_STATUS_H
+
+#include <stdio.h>
+
+#include <banyan/core.h>
+
+/* Return the status of a failing call at once. For functions with nothing to undo. */
+#define RETURN_IF_FAILED(call)                                                                     \
+    do {                                                                                           \
+        banyan_status return_status_ = (call);                                                     \
+        if (return_status_ != BANYAN_OK)                                                           \
+            return return_status_;                                                                 \
+    } while (0)
+
+/* A status and its sentence, kept while what follows may set others. */
+typedef struct error_kept {
+    banyan_status status;
+    char sentence[2048];
+} error_kept;
+
+static inline error_kept error_keep(banyan_status status)
+{
+    error_kept kept = {.status = status};
+    if (status != BANYAN_OK)
+        snprintf(kept.sentence, sizeof kept.sentence, "%s", banyan_last_error());
+    return kept;
+}
+
+/* `return error_again(&kept)`: the last error once more; BANYAN_OK when there was none. */
+static inline banyan_status error_again(const error_kept *kept)
+{
+    return kept->status == BANYAN_OK ? BANYAN_OK
+                                     : banyan_error_set(kept->status, "%s", kept->sentence);
+}
+
+#endif
