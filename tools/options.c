@@ -96,8 +96,12 @@ static bool set_range(const option_table *table, const option_entry *entry, cons
     return false;
 }
 
-static bool set_text(const option_table *table, const option_entry *entry, const char *text)
+static bool check_text(const option_table *table, const option_entry *entry, const char *text)
 {
+    if (entry->kind == OPTION_CHOICE && !is_choice(entry->argument, text)) {
+        options_refuse(table, "--%s is one of %s, not \"%s\"", entry->name, entry->argument, text);
+        return false;
+    }
     if (!*text) { /* "$name" of a shell that has no such variable */
         options_refuse(table, "--%s wants a value: %s, not \"\"", entry->name, entry->argument);
         return false;
@@ -107,7 +111,6 @@ static bool set_text(const option_table *table, const option_entry *entry, const
                        entry->name);
         return false;
     }
-    *(const char **)entry->value = text;
     return true;
 }
 
@@ -127,16 +130,12 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
     case OPTION_ROWS_RANGE:
         return set_range(table, entry, text);
     case OPTION_CHOICE:
-        if (!is_choice(entry->argument, text)) {
-            options_refuse(table, "--%s is one of %s, not \"%s\"", entry->name, entry->argument,
-                           text);
-            return false;
-        }
-        break;
     case OPTION_TEXT:
     case OPTION_FILE:
-        return set_text(table, entry, text);
+        break;
     }
+    if (!check_text(table, entry, text))
+        return false;
     *(const char **)entry->value = text;
     return true;
 }

@@ -247,7 +247,7 @@ static banyan_status start(nccl_session *session)
     if (status != BANYAN_OK && session->starting) {
         error_kept kept = error_keep(status);
         (void)banyan_world_abort(session->starting, kept.sentence);
-        (void)error_again(&kept);
+        status = error_again(&kept);
     }
     (void)banyan_world_close(session->starting);
     session->starting = NULL;
