@@ -2,13 +2,23 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static bool is_stdout(const char *path)
+{
+    return strcmp(path, "-") == 0;
+}
 
 /* The stream has a descriptor of its own: the nameless file's is needed to name it. */
 bool out_file_open(out_file *opened, const char *path)
 {
     *opened = (out_file){.path = path};
+    if (is_stdout(path)) {
+        opened->file = stdout;
+        return true;
+    }
     if (!nameless_open_for(path, &opened->whole))
         return false;
     int fd = dup(opened->whole.fd);
@@ -25,6 +35,8 @@ bool out_file_open(out_file *opened, const char *path)
 
 bool out_file_finish(out_file *opened)
 {
+    if (opened->file == stdout)
+        return true; /* main sees to all that is printed */
     bool whole = !ferror(opened->file) && fflush(opened->file) == 0;
     int error = errno;
     if (fclose(opened->file) != 0 && whole) {
@@ -44,6 +56,8 @@ bool out_file_possible(const char *path)
 {
     nameless tried;
     struct stat found;
+    if (is_stdout(path))
+        return true;
     if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
         errno = EISDIR;
         return false;

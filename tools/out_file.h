@@ -13,7 +13,7 @@ typedef struct out_file {
     FILE *file;
 } out_file;
 
-/* False with errno. */
+/* Of "-": stdout. False with errno. */
 bool out_file_open(out_file *opened, const char *path);
 /* Give it its name. False with errno: a full disk, say; nothing is left behind. */
 bool out_file_finish(out_file *opened);
