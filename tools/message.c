@@ -1,6 +1,6 @@
 #include "message.h"
 
-#include "try.h"
+#include "core/status.h"
 
 /* Bytes of the longest buffer of any rank. */
 static banyan_status longest_of(const banyan_plan *plan, int ranks, uint64_t message_bytes,
@@ -9,7 +9,7 @@ static banyan_status longest_of(const banyan_plan *plan, int ranks, uint64_t mes
     uint64_t most = 0;
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t input, output;
-        TRY(banyan_plan_sizes(plan, rank, message_bytes, &input, &output));
+        RETURN_IF_FAILED(banyan_plan_sizes(plan, rank, message_bytes, &input, &output));
         most = input > most ? input : most;
         most = output > most ? output : most;
     }
@@ -29,7 +29,7 @@ banyan_status message_fit(const banyan_plan *plan, size_t elem_bytes, uint64_t w
 {
     banyan_plan_info info = banyan_plan_describe(plan);
     uint64_t least = info.message_parts * elem_bytes, longest;
-    TRY(longest_of(plan, info.ranks, least, &longest));
+    RETURN_IF_FAILED(longest_of(plan, info.ranks, least, &longest));
     uint64_t unit = longest > 0 ? longest : least;
     uint64_t units = unit == 0 ? 0 : wanted > unit ? wanted / unit : 1;
     *fitting = (message){.message_bytes = units * least, .bytes = units * longest};
@@ -44,7 +44,7 @@ banyan_status message_fit_range(const banyan_plan *plan, size_t elem_bytes, uint
     size_t made = 0;
     bool last = false;
     for (uint64_t wanted = low; !last && made < MESSAGES_MOST; wanted *= (uint64_t)factor) {
-        TRY(message_fit(plan, elem_bytes, wanted, &fitting[made]));
+        RETURN_IF_FAILED(message_fit(plan, elem_bytes, wanted, &fitting[made]));
         bool again = made > 0 && fitting[made].message_bytes == fitting[made - 1].message_bytes;
         made += again ? 0 : 1;
         last = wanted > high / (uint64_t)factor;

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "core/float_bits.h"
+#include "core/status.h"
 #include "mixed_job.h"
 #include "progress.h"
 #include "text.h"
-#include "try.h"
 
 /* What an output holds before a checked run. */
 #define POISON 0xa5
@@ -138,7 +138,8 @@ static banyan_status fill(const struct rank_run *run, const struct tensors *with
     memset(run->host_output, POISON, with->output_elems * elem);
     if (!run->job->on_gpus)
         return BANYAN_OK;
-    TRY(banyan_memory_copy(with->input.data, run->host_input, with->input_elems * elem));
+    RETURN_IF_FAILED(
+        banyan_memory_copy(with->input.data, run->host_input, with->input_elems * elem));
     return banyan_memory_copy(with->output.data, run->host_output, with->output_elems * elem);
 }
 
@@ -148,8 +149,8 @@ static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uin
     DLDataType dtype = run->job->options.dtype;
     *found = (struct found){.checked = with->output_elems};
     if (run->job->on_gpus)
-        TRY(banyan_memory_copy(run->host_output, with->output.data,
-                               with->output_elems * banyan_dtype_bytes(dtype)));
+        RETURN_IF_FAILED(banyan_memory_copy(run->host_output, with->output.data,
+                                            with->output_elems * banyan_dtype_bytes(dtype)));
     for (uint64_t i = 0; i < with->output_elems; i++) {
         double right = expected(&run->grid, op, elems, i);
         double got = load(dtype, run->host_output, i);
@@ -167,7 +168,7 @@ static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uin
 /* What all ranks found becomes the cell's. */
 static banyan_status gather(const struct rank_run *run, const struct found *mine, mixed_cell *cell)
 {
-    TRY(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
+    RETURN_IF_FAILED(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
     for (int r = 0; r < run->job->ranks && run->rank == 0; r++) {
         const struct found *one = &run->all_found[r];
         if (cell->wrong == 0 && one->wrong > 0) {
@@ -190,12 +191,12 @@ static banyan_status run_cell(const struct rank_run *run, mixed_size *size, bany
     struct found found;
     uint64_t ns;
     make_tensors(run, op, size->rows, &with);
-    TRY(fill(run, &with));
-    TRY(banyan_world_barrier(run->world));
-    TRY(banyan_mixed_measure(run->mixed, op, &with.input, &with.output, mode, &ns));
-    TRY(banyan_world_barrier(run->world));
-    TRY(compare(run, op, size->rows * run->job->hidden, &with, &found));
-    TRY(gather(run, &found, cell));
+    RETURN_IF_FAILED(fill(run, &with));
+    RETURN_IF_FAILED(banyan_world_barrier(run->world));
+    RETURN_IF_FAILED(banyan_mixed_measure(run->mixed, op, &with.input, &with.output, mode, &ns));
+    RETURN_IF_FAILED(banyan_world_barrier(run->world));
+    RETURN_IF_FAILED(compare(run, op, size->rows * run->job->hidden, &with, &found));
+    RETURN_IF_FAILED(gather(run, &found, cell));
     if (run->rank == 0) {
         cell->ns = ns;
         cell->done = true;
@@ -229,8 +230,8 @@ static banyan_status run_chosen(const struct rank_run *run, mixed_size *size, ba
     banyan_mixed_mode chosen;
     uint64_t bytes = mixed_job_bytes(run->job, size);
     do {
-        TRY(banyan_mixed_select_autotune_mode(run->mixed, op, bytes, &chosen));
-        TRY(try_cell(run, size, op, chosen));
+        RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(run->mixed, op, bytes, &chosen));
+        RETURN_IF_FAILED(try_cell(run, size, op, chosen));
     } while (!is_valid(run, op, chosen));
     return BANYAN_OK;
 }
@@ -243,7 +244,7 @@ static banyan_status run_modes(const struct rank_run *run, mixed_size *size, ban
                                               : run_cell(run, size, op, job->mode);
     for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
         if (is_valid(run, op, (banyan_mixed_mode)mode))
-            TRY(try_cell(run, size, op, (banyan_mixed_mode)mode));
+            RETURN_IF_FAILED(try_cell(run, size, op, (banyan_mixed_mode)mode));
     }
     return BANYAN_OK;
 }
@@ -253,8 +254,8 @@ static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan
     banyan_mixed_mode chosen;
     banyan_mixed_timing any;
     uint64_t bytes = mixed_job_bytes(run->job, size);
-    TRY(run_modes(run, size, op));
-    TRY(banyan_mixed_select_autotune_mode(run->mixed, op, bytes, &chosen));
+    RETURN_IF_FAILED(run_modes(run, size, op));
+    RETURN_IF_FAILED(banyan_mixed_select_autotune_mode(run->mixed, op, bytes, &chosen));
     if (run->rank == 0) {
         size->chosen[op] = chosen;
         size->is_tuned = banyan_mixed_timing_at(run->mixed, 0, &any) == BANYAN_OK;
@@ -275,15 +276,15 @@ static banyan_status run_all(const struct rank_run *run)
     const mixed_job *job = run->job;
     banyan_mixed_op ops[BANYAN_MIXED_OPS];
     size_t count;
-    TRY(banyan_mixed_valid_ops(run->mixed, ops, BANYAN_MIXED_OPS, &count));
+    RETURN_IF_FAILED(banyan_mixed_valid_ops(run->mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t s = 0; s < job->size_count; s++) {
         show_rows(run, s);
         if (job->op_name) {
-            TRY(run_op(run, &job->sizes[s], job->op));
+            RETURN_IF_FAILED(run_op(run, &job->sizes[s], job->op));
             continue;
         }
         for (size_t i = 0; i < count; i++)
-            TRY(run_op(run, &job->sizes[s], ops[i]));
+            RETURN_IF_FAILED(run_op(run, &job->sizes[s], ops[i]));
     }
     return job->save_path ? banyan_mixed_save_autotune(run->mixed, job->save_path) : BANYAN_OK;
 }
@@ -303,13 +304,13 @@ static banyan_status take_buffers(struct rank_run *run)
                                 (unsigned long long)bytes);
     if (!job->on_gpus)
         return BANYAN_OK;
-    TRY(banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->input));
+    RETURN_IF_FAILED(banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->input));
     return banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->output);
 }
 
 static banyan_status give_buffers_back(struct rank_run *run)
 {
-    TRY(banyan_world_barrier(run->world));
+    RETURN_IF_FAILED(banyan_world_barrier(run->world));
     banyan_memory_free(run->output);
     banyan_memory_free(run->input);
     free(run->host_output);
@@ -320,14 +321,14 @@ static banyan_status give_buffers_back(struct rank_run *run)
 
 static banyan_status run_job(struct rank_run *run)
 {
-    TRY(banyan_world_open(NULL, &run->world));
+    RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     progress_show(&run->bar, "opening", 0);
-    TRY(banyan_mixed_open(run->world, &run->job->options, &run->mixed));
+    RETURN_IF_FAILED(banyan_mixed_open(run->world, &run->job->options, &run->mixed));
     run->grid = banyan_mixed_describe(run->mixed);
-    TRY(take_buffers(run));
-    TRY(run_all(run));
-    TRY(give_buffers_back(run));
-    TRY(banyan_mixed_close(run->mixed));
+    RETURN_IF_FAILED(take_buffers(run));
+    RETURN_IF_FAILED(run_all(run));
+    RETURN_IF_FAILED(give_buffers_back(run));
+    RETURN_IF_FAILED(banyan_mixed_close(run->mixed));
     return banyan_world_close(run->world);
 }
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "clock.h"
+#include "core/status.h"
 #include "span.h"
-#include "try.h"
 
 uint64_t move_tensor_bytes(const DLTensor *tensor)
 {
@@ -16,14 +16,14 @@ uint64_t move_tensor_bytes(const DLTensor *tensor)
 
 static banyan_status make_layouts(const job_spec *spec, const char *transform, move *made)
 {
-    TRY(banyan_layout_create(&made->source));
-    TRY(banyan_layout_create(&made->plain));
+    RETURN_IF_FAILED(banyan_layout_create(&made->source));
+    RETURN_IF_FAILED(banyan_layout_create(&made->plain));
     job_spec_layouts(spec, made->rank, made->source, made->plain);
     made->destination = made->plain;
     if (!transform)
         return BANYAN_OK;
     bool at_sender = strcmp(transform, "mxfp8-at-sender") == 0;
-    TRY(mxfp8_target_create(made->plain, at_sender, &made->target));
+    RETURN_IF_FAILED(mxfp8_target_create(made->plain, at_sender, &made->target));
     made->destination = made->target.layout;
     return BANYAN_OK;
 }
@@ -33,10 +33,10 @@ static banyan_status make_plan(bool checksums, move *made)
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.checksums = checksums;
     options.transform = made->target.transform;
-    TRY(banyan_world_barrier(made->world));
+    RETURN_IF_FAILED(banyan_world_barrier(made->world));
     span planning = {.began = clock_now_s()};
-    TRY(banyan_reshard_plan_create(made->source, made->destination, made->world, &options,
-                                   &made->plan));
+    RETURN_IF_FAILED(banyan_reshard_plan_create(made->source, made->destination, made->world,
+                                                &options, &made->plan));
     planning.ended = clock_now_s();
     return span_of_all(made->world, &planning, 1, &made->plan_s);
 }
@@ -44,12 +44,12 @@ static banyan_status make_plan(bool checksums, move *made)
 banyan_status move_prepare(const job_spec *spec, const move_options *options, int rank, move *made)
 {
     *made = (move){.rank = rank};
-    TRY(banyan_world_open(NULL, &made->world));
-    TRY(make_layouts(spec, options->transform, made));
-    TRY(make_plan(options->checksums, made));
-    TRY(banyan_copy_service_open(made->world, options->backend, NULL, &made->service));
+    RETURN_IF_FAILED(banyan_world_open(NULL, &made->world));
+    RETURN_IF_FAILED(make_layouts(spec, options->transform, made));
+    RETURN_IF_FAILED(make_plan(options->checksums, made));
+    RETURN_IF_FAILED(banyan_copy_service_open(made->world, options->backend, NULL, &made->service));
     banyan_world *shared = options->ordinary_memory ? NULL : made->world;
-    TRY(banyan_tensors_alloc(made->source, shared, &made->source_tensors));
+    RETURN_IF_FAILED(banyan_tensors_alloc(made->source, shared, &made->source_tensors));
     return banyan_tensors_alloc_planned(made->plan, shared, &made->destination_tensors);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "try.h"
+#include "core/status.h"
 
 #define BLOCK 32
 #define E4M3_LARGEST 448.0f
@@ -29,7 +29,7 @@ static banyan_status no_memory(uint64_t bytes)
 
 static banyan_status make_layout(const banyan_layout *plain, banyan_layout **made)
 {
-    TRY(banyan_layout_create(made));
+    RETURN_IF_FAILED(banyan_layout_create(made));
     for (size_t i = 0; i < banyan_layout_tensor_count(plain); i++) {
         const banyan_local_tensor *tensor = banyan_layout_tensor(plain, i);
         banyan_layout_add_tensor(*made, tensor->name,
@@ -51,7 +51,8 @@ static banyan_status make_scales(const banyan_local_tensor *tensor, DLTensor *sc
 {
     int ndim;
     int64_t shape[BANYAN_MAX_DIMS];
-    TRY(banyan_mxfp8_scales_shape(BANYAN_MXFP8_PLAIN, tensor->ndim, tensor->shape, &ndim, shape));
+    RETURN_IF_FAILED(
+        banyan_mxfp8_scales_shape(BANYAN_MXFP8_PLAIN, tensor->ndim, tensor->shape, &ndim, shape));
     size_t bytes = 1;
     for (int k = 0; k < ndim; k++)
         bytes *= (size_t)shape[k];
@@ -77,8 +78,9 @@ static banyan_status bind_all(const banyan_layout *plain, mxfp8_target *target)
         const banyan_local_tensor *tensor = banyan_layout_tensor(plain, i);
         if (!is_matrix(tensor))
             continue;
-        TRY(make_scales(tensor, &target->scales[i]));
-        TRY(banyan_mxfp8_bind_scales(target->transform, tensor->name, &target->scales[i]));
+        RETURN_IF_FAILED(make_scales(tensor, &target->scales[i]));
+        RETURN_IF_FAILED(
+            banyan_mxfp8_bind_scales(target->transform, tensor->name, &target->scales[i]));
     }
     return BANYAN_OK;
 }

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "picture_op.h"
-#include "try.h"
 
 static banyan_status out_of_memory(void)
 {
@@ -17,7 +17,7 @@ banyan_status picture_begin(picture *of, const banyan_plan *plan)
     size_t bytes;
     json_error_t error;
     of->ranks = banyan_plan_describe(plan).ranks;
-    TRY(banyan_plan_print(plan, &text, &bytes));
+    RETURN_IF_FAILED(banyan_plan_print(plan, &text, &bytes));
     /* Bounds of messages may be more than jansson's integers hold. */
     of->root = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL, &error);
     free(text);
@@ -54,7 +54,8 @@ banyan_status picture_add_step(picture *of, const picture_step *step)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "there are more than %d steps: a picture has one to that many",
                                 PICTURE_STEPS_MOST);
-    TRY(picture_grow((void **)&of->steps, &of->step_room, of->step_count, sizeof *of->steps));
+    RETURN_IF_FAILED(
+        picture_grow((void **)&of->steps, &of->step_room, of->step_count, sizeof *of->steps));
     of->has_proxies |= step->proxy;
     of->steps[of->step_count++] = *step;
     return BANYAN_OK;
@@ -73,7 +74,7 @@ banyan_status picture_take_simulation(picture *of, const banyan_simulation *simu
                               .began_s = step.began_s,
                               .ended_s = step.ended_s,
                               .after = step.after};
-        TRY(picture_add_step(of, &taken));
+        RETURN_IF_FAILED(picture_add_step(of, &taken));
     }
     return BANYAN_OK;
 }
@@ -93,7 +94,7 @@ static banyan_status take_block(picture *of, int rank, int number, const json_t 
                                  .began_s = (double)at * 1e-9,
                                  .ended_s = (double)(at + 1) * 1e-9,
                                  .after = PICTURE_NONE};
-            TRY(picture_add_step(of, &step));
+            RETURN_IF_FAILED(picture_add_step(of, &step));
         }
     }
     return BANYAN_OK;
@@ -107,7 +108,7 @@ banyan_status picture_take_order(picture *of)
     json_array_foreach(json_object_get(of->root, "gpus"), r, rank)
     {
         json_array_foreach(json_object_get(rank, "threadblocks"), b, block)
-            TRY(take_block(of, (int)r, (int)b, block));
+            RETURN_IF_FAILED(take_block(of, (int)r, (int)b, block));
     }
     return BANYAN_OK;
 }
@@ -187,6 +188,6 @@ banyan_status picture_finish(picture *of)
     if (of->step_count == 0)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "the plan makes no steps: there is nothing to draw");
-    TRY(make_lanes(of));
+    RETURN_IF_FAILED(make_lanes(of));
     return picture_add_arrows(of);
 }

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "picture_op.h"
-#include "try.h"
 
 /* More scratch than this is not looked into for packets. */
 #define CHUNKS_MOST (UINT64_C(1) << 24)
@@ -15,7 +15,8 @@ static banyan_status out_of_memory(void)
 
 static banyan_status add_arrow(picture *of, picture_arrow_kind kind, size_t from, size_t to)
 {
-    TRY(picture_grow((void **)&of->arrows, &of->arrow_room, of->arrow_count, sizeof *of->arrows));
+    RETURN_IF_FAILED(
+        picture_grow((void **)&of->arrows, &of->arrow_room, of->arrow_count, sizeof *of->arrows));
     of->arrows[of->arrow_count++] = (picture_arrow){.kind = kind, .from = from, .to = to};
     return BANYAN_OK;
 }
@@ -94,7 +95,7 @@ enum { MEMORY, PORT, SEMAPHORE };
 
 static banyan_status add_message(struct messages *all, const struct message *added)
 {
-    TRY(picture_grow((void **)&all->data, &all->room, all->count, sizeof *all->data));
+    RETURN_IF_FAILED(picture_grow((void **)&all->data, &all->room, all->count, sizeof *all->data));
     all->data[all->count++] = *added;
     return BANYAN_OK;
 }
@@ -130,7 +131,7 @@ static banyan_status add_channels(const picture *of, size_t i, bool waits, struc
             told.number = other_end(of, step->rank, type, told.number, peer);
             told.rank = peer;
         }
-        TRY(add_message(all, &told));
+        RETURN_IF_FAILED(add_message(all, &told));
     }
     return BANYAN_OK;
 }
@@ -148,7 +149,7 @@ static banyan_status add_semaphores(const picture *of, size_t i, bool waits, str
                                .waits = waits,
                                .at_s = waits ? step->ended_s : step->began_s,
                                .step = i};
-        TRY(add_message(all, &told));
+        RETURN_IF_FAILED(add_message(all, &told));
     }
     return BANYAN_OK;
 }
@@ -210,7 +211,7 @@ static banyan_status join_messages(picture *of, const struct message *first,
         return BANYAN_OK;
     for (wait += skipped; wait < end && told < told_end; wait++, told++) {
         if (of->steps[told->step].lane != of->steps[wait->step].lane)
-            TRY(add_arrow(of, PICTURE_SIGNAL, told->step, wait->step));
+            RETURN_IF_FAILED(add_arrow(of, PICTURE_SIGNAL, told->step, wait->step));
     }
     return BANYAN_OK;
 }
@@ -301,7 +302,7 @@ static banyan_status read_packets(picture *of, const struct packets *all, size_t
             size_t writer = all->writer[all->first[from.rank] + from.index + c];
             if (writer != PICTURE_NONE && of->steps[writer].lane != step->lane &&
                 !has_arrow_since(of, first, writer))
-                TRY(add_arrow(of, PICTURE_PACKETS, writer, i));
+                RETURN_IF_FAILED(add_arrow(of, PICTURE_PACKETS, writer, i));
         }
     }
     return BANYAN_OK;
@@ -387,9 +388,9 @@ static banyan_status add_data(picture *of, size_t i, const size_t *lanes, bool g
         if (operand.packets)
             continue;
         if (!operand.ranks)
-            TRY(add_data_of(of, i, lanes, operand.rank, gets, first));
+            RETURN_IF_FAILED(add_data_of(of, i, lanes, operand.rank, gets, first));
         json_array_foreach(operand.ranks, k, rank)
-            TRY(add_data_of(of, i, lanes, (int)picture_number(rank), gets, first));
+            RETURN_IF_FAILED(add_data_of(of, i, lanes, (int)picture_number(rank), gets, first));
     }
     return BANYAN_OK;
 }

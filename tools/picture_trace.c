@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "picture_op.h"
-#include "try.h"
 
 /* Traces of simulations have proxies' lanes behind those of the thread blocks. */
 #define PROXY_LANE 100000
@@ -86,7 +86,7 @@ static banyan_status take_event(picture *of, const char *path, const json_t *eve
                          .after = PICTURE_NONE};
     step.proxy = step.thread_block >= PROXY_LANE;
     step.thread_block -= step.proxy ? PROXY_LANE : 0;
-    TRY(check_step(of, path, event, &step));
+    RETURN_IF_FAILED(check_step(of, path, event, &step));
     return picture_add_step(of, &step);
 }
 
@@ -152,7 +152,7 @@ static banyan_status take_events(picture *of, const char *path, const json_t *ev
     json_array_foreach(events, i, event)
     {
         if (is_step(event) && run_of(event) == run)
-            TRY(take_event(of, path, event));
+            RETURN_IF_FAILED(take_event(of, path, event));
     }
     if (of->step_count == 0)
         return banyan_error_set(BANYAN_ERR_FORMAT,

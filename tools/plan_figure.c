@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "picture_label.h"
 #include "picture_op.h"
 #include "plan_view.h"
 #include "svg_draw.h"
 #include "text.h"
-#include "try.h"
 
 #define FONT 6.5
 #define SMALL 5.5

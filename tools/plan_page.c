@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "pages.h"
 #include "picture_op.h"
 #include "plan_view.h"
-#include "try.h"
 
 /* Where the page has its data. */
 #define MARK "/*DATA*/null"
@@ -181,7 +181,7 @@ static banyan_status write_data(FILE *file, const plan_view *view)
     char *plan;
     size_t bytes;
     const picture *of = &view->picture;
-    TRY(banyan_plan_print(view->plan, &plan, &bytes));
+    RETURN_IF_FAILED(banyan_plan_print(view->plan, &plan, &bytes));
     fprintf(file, "{\"message_bytes\": %" PRIu64 ", \"topology\": ", view->message_bytes);
     write_text(file, view->topology);
     fprintf(file, ", \"trace\": ");
@@ -198,7 +198,7 @@ static banyan_status write_data(FILE *file, const plan_view *view)
     fprintf(file, "],\n\"lanes\": [");
     write_lanes(file, of);
     fprintf(file, "],\n\"operations\": {");
-    TRY(write_operations(file, of));
+    RETURN_IF_FAILED(write_operations(file, of));
     fprintf(file, "},\n\"arrows\": [");
     write_arrows(file, of);
     fprintf(file, "],\n\"steps\": [");
@@ -211,7 +211,7 @@ banyan_status plan_page_print(FILE *to, const plan_view *view)
 {
     const char *html = pages[0].text, *mark = strstr(html, MARK);
     fwrite(html, 1, (size_t)(mark - html), to);
-    TRY(write_data(to, view));
+    RETURN_IF_FAILED(write_data(to, view));
     fputs(mark + strlen(MARK), to);
     return BANYAN_OK;
 }

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "message.h"
 #include "options.h"
 #include "out_file.h"
 #include "plan_file.h"
-#include "try.h"
 #include <banyan/check.h>
 
 #define WHO "banyan plan view"
@@ -57,8 +57,8 @@ static banyan_status simulate(struct view *view)
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
     banyan_simulation *simulation;
     message size;
-    TRY(read_topology(view));
-    TRY(message_fit(view->plan, options.elem_bytes, view->size, &size));
+    RETURN_IF_FAILED(read_topology(view));
+    RETURN_IF_FAILED(message_fit(view->plan, options.elem_bytes, view->size, &size));
     options.message_bytes = view->shown.message_bytes = size.message_bytes;
     options.steps = true;
     banyan_status status = banyan_plan_simulate(view->plan, view->topology, &options, &simulation);
@@ -68,7 +68,7 @@ static banyan_status simulate(struct view *view)
             return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
         return picture_take_order(&view->shown.picture);
     }
-    TRY(status);
+    RETURN_IF_FAILED(status);
     if (view->topology_name)
         view->shown.topology = banyan_topology_describe(view->topology).name;
     status = picture_take_simulation(&view->shown.picture, simulation);
@@ -78,14 +78,15 @@ static banyan_status simulate(struct view *view)
 
 static banyan_status gather(struct view *view)
 {
-    TRY(plan_file_read(view->path, &view->plan));
+    RETURN_IF_FAILED(plan_file_read(view->path, &view->plan));
     view->shown.plan = view->plan;
     view->shown.trace = view->trace;
-    TRY(picture_begin(&view->shown.picture, view->plan));
-    TRY(view->trace ? picture_take_trace(&view->shown.picture, view->trace) : simulate(view));
-    TRY(picture_finish(&view->shown.picture));
+    RETURN_IF_FAILED(picture_begin(&view->shown.picture, view->plan));
+    RETURN_IF_FAILED(view->trace ? picture_take_trace(&view->shown.picture, view->trace)
+                                 : simulate(view));
+    RETURN_IF_FAILED(picture_finish(&view->shown.picture));
     if (view->check)
-        TRY(banyan_plan_check(view->plan, NULL, &view->report));
+        RETURN_IF_FAILED(banyan_plan_check(view->plan, NULL, &view->report));
     view->shown.report = view->report;
     return BANYAN_OK;
 }
@@ -131,7 +132,7 @@ static banyan_status print_figure(FILE *to, const struct view *view)
     int count = view->shown.picture.ranks;
     plan_figure figure = {.width = view->width, .from = 0, .to = 1};
     if (view->part)
-        TRY(read_part(view->part, &figure));
+        RETURN_IF_FAILED(read_part(view->part, &figure));
     bool *ranks = calloc((size_t)count, sizeof *ranks);
     if (!ranks)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
@@ -167,10 +168,6 @@ static banyan_status print(const struct view *view, char **text, size_t *bytes)
 static bool write_out(const char *path, const char *text, size_t bytes)
 {
     out_file out;
-    if (strcmp(path, "-") == 0) {
-        fwrite(text, 1, bytes, stdout);
-        return out_file_flush_stdout();
-    }
     if (!out_file_open(&out, path))
         return false;
     fwrite(text, 1, bytes, out.file);
@@ -181,8 +178,8 @@ static banyan_status draw(struct view *view)
 {
     char *text;
     size_t bytes;
-    TRY(gather(view));
-    TRY(print(view, &text, &bytes));
+    RETURN_IF_FAILED(gather(view));
+    RETURN_IF_FAILED(print(view, &text, &bytes));
     bool written = write_out(view->out, text, bytes);
     int error = errno;
     free(text);

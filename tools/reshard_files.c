@@ -7,12 +7,12 @@
 #include <sys/stat.h>
 
 #include "clock.h"
+#include "core/status.h"
 #include "forked.h"
 #include "options.h"
 #include "progress.h"
 #include "span.h"
 #include "text.h"
-#include "try.h"
 #include "work_folder.h"
 
 /* ---- a rank ---- */
@@ -80,9 +80,9 @@ static banyan_status report(const files_job *job, const move *moved, const span 
     double seconds[STAGES];
     uint64_t read_bytes, written_bytes;
     char title[JOB_SPEC_TITLE_BYTES], texts[5][TEXT_NUMBER_BYTES];
-    TRY(span_of_all(moved->world, stages, STAGES, seconds));
-    TRY(sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
-    TRY(sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
+    RETURN_IF_FAILED(span_of_all(moved->world, stages, STAGES, seconds));
+    RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
+    RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
     if (moved->rank == 0)
         printf("%s (%s)\nread %s in %s, moved it in %s, wrote %s in %s\n",
                job_spec_title(&job->spec, title), banyan_copy_service_name(moved->service),
@@ -97,11 +97,11 @@ static banyan_status move_files(const files_job *job, int rank, move *moved)
     static banyan_status (*const work[STAGES])(const files_job *job, move *moved) = {
         [READING] = read_in, [WRITING] = write_out};
     span stages[STAGES];
-    TRY(move_prepare(&job->spec, &job->how, rank, moved));
+    RETURN_IF_FAILED(move_prepare(&job->spec, &job->how, rank, moved));
     for (int i = 0; i < STAGES; i++) {
-        TRY(banyan_world_barrier(moved->world));
+        RETURN_IF_FAILED(banyan_world_barrier(moved->world));
         stages[i].began = clock_now_s();
-        TRY(work[i] ? work[i](job, moved) : move_execute(moved));
+        RETURN_IF_FAILED(work[i] ? work[i](job, moved) : move_execute(moved));
         stages[i].ended = clock_now_s();
     }
     return report(job, moved, stages);

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "clock.h"
+#include "core/status.h"
 #include "memcpy_limit.h"
 #include "pattern.h"
 #include "progress.h"
 #include "span.h"
-#include "try.h"
 
 /* What each rank copies to measure memcpy's speed: as much as it has to receive, within these. */
 #define MEMCPY_LEAST ((uint64_t)4 << 20)
@@ -116,7 +116,8 @@ static banyan_status verify_transformed(struct run *run, progress *bar)
         pattern_result result;
         if (!is_transformed(run, i))
             continue;
-        TRY(mxfp8_target_check(&run->move.target, run->move.plain, received, i, &result));
+        RETURN_IF_FAILED(
+            mxfp8_target_check(&run->move.target, run->move.plain, received, i, &result));
         if (result.wrong > 0)
             return wrong(run, "blocks of ", banyan_layout_tensor(run->move.plain, i)->name,
                          &result);
@@ -169,8 +170,8 @@ static banyan_status iterate(struct run *run)
         progress_add(&bar, 1);
     }
     progress_end(&bar);
-    TRY(status);
-    TRY(span_of_all(run->move.world, run->spans, iters, run->seconds));
+    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(span_of_all(run->move.world, run->spans, iters, run->seconds));
     double *sorted = run->seconds + iters;
     memcpy(sorted, run->seconds, iters * sizeof *sorted);
     qsort(sorted, iters, sizeof *sorted, ascending);
@@ -273,17 +274,17 @@ static size_t memcpy_bytes(const reshard_job *job)
 
 static banyan_status run_all(struct run *run, int rank)
 {
-    TRY(move_prepare(&run->job->spec, &run->job->how, rank, &run->move));
+    RETURN_IF_FAILED(move_prepare(&run->job->spec, &run->job->how, rank, &run->move));
     run->result.backend = banyan_copy_service_name(run->move.service);
     run->result.plan_s = run->move.plan_s;
     fill_source(run);
     poison_destination(run);
-    TRY(memcpy_limit_measure(run->move.world, memcpy_bytes(run->job),
-                             &run->result.memcpy_bytes_per_s));
-    TRY(iterate(run));
-    TRY(verify(run));
-    TRY(gather(run, rank));
-    TRY(rank == 0 ? reshard_report(&run->result) : BANYAN_OK);
+    RETURN_IF_FAILED(memcpy_limit_measure(run->move.world, memcpy_bytes(run->job),
+                                          &run->result.memcpy_bytes_per_s));
+    RETURN_IF_FAILED(iterate(run));
+    RETURN_IF_FAILED(verify(run));
+    RETURN_IF_FAILED(gather(run, rank));
+    RETURN_IF_FAILED(rank == 0 ? reshard_report(&run->result) : BANYAN_OK);
     return banyan_world_barrier(run->move.world);
 }
 

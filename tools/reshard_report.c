@@ -6,10 +6,10 @@
 
 #include <jansson.h>
 
+#include "core/status.h"
 #include "out_file.h"
 #include "svg.h"
 #include "text.h"
-#include "try.h"
 
 static double gigabytes_per_s(const reshard_result *result)
 {
@@ -117,9 +117,9 @@ static banyan_status write_picture(const reshard_result *result)
 banyan_status reshard_report(const reshard_result *result)
 {
     if (result->job->svg_path)
-        TRY(write_picture(result));
+        RETURN_IF_FAILED(write_picture(result));
     if (result->job->json)
-        TRY(print_json(result));
+        RETURN_IF_FAILED(print_json(result));
     else
         print_table(result);
     if (!out_file_flush_stdout())

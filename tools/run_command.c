@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/status.h"
 #include "forked.h"
 #include "message.h"
 #include "options.h"
@@ -14,7 +15,6 @@
 #include "run_check.h"
 #include "run_job.h"
 #include "sizes.h"
-#include "try.h"
 
 #define WHO "banyan run"
 #define DTYPE_DEFAULT "f32"
@@ -30,8 +30,9 @@ struct arguments {
 static banyan_status make_sizes(const struct arguments *given, run_job *job)
 {
     message fitting[MESSAGES_MOST];
-    TRY(message_fit_range(job->plan, job->data.elem_bytes, given->range[0], given->range[1],
-                          given->step_factor, fitting, &job->size_count));
+    RETURN_IF_FAILED(message_fit_range(job->plan, job->data.elem_bytes, given->range[0],
+                                       given->range[1], given->step_factor, fitting,
+                                       &job->size_count));
     for (size_t i = 0; i < job->size_count; i++)
         job->sizes[i] = (run_size){.message_bytes = fitting[i].message_bytes,
                                    .bytes = fitting[i].bytes,
@@ -95,9 +96,9 @@ static int run_with_failure(const struct arguments *given, run_job *job)
 static banyan_status read_plan(run_job *job, banyan_plan **plan)
 {
     DLDataType dtype;
-    TRY(banyan_dtype_parse(job->dtype_name, &dtype));
-    TRY(plan_file_read(job->path, plan));
-    TRY(run_data_make(*plan, dtype, &job->data));
+    RETURN_IF_FAILED(banyan_dtype_parse(job->dtype_name, &dtype));
+    RETURN_IF_FAILED(plan_file_read(job->path, plan));
+    RETURN_IF_FAILED(run_data_make(*plan, dtype, &job->data));
     job->plan = *plan;
     job->info = banyan_plan_describe(*plan);
     return BANYAN_OK;

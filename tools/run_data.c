@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "try.h"
+#include "core/status.h"
 
 /* Values are made and compared so many at a time; always as many, so that compilers make vector
  * code of it. */
@@ -241,7 +241,8 @@ static banyan_status find_terms(const banyan_plan *plan, const banyan_plan_info 
         banyan_plan_result *parts;
         size_t count;
         banyan_reduce_op its_op;
-        TRY(banyan_plan_expected(plan, rank, info->message_parts, &parts, &count, &its_op));
+        RETURN_IF_FAILED(
+            banyan_plan_expected(plan, rank, info->message_parts, &parts, &count, &its_op));
         for (size_t i = 0; i < count; i++)
             *terms = parts[i].source_count > *terms ? parts[i].source_count : *terms;
         if (count > 0)
@@ -284,11 +285,11 @@ banyan_status run_data_make(const banyan_plan *plan, DLDataType dtype, run_data 
                      .ranks = info.ranks,
                      .active = info.ranks};
     size_t terms = 0;
-    TRY(find_terms(plan, &info, &terms, &data.op));
+    RETURN_IF_FAILED(find_terms(plan, &info, &terms, &data.op));
     data.said = terms > 0;
     data.bits = terms == 1 && info.collective != BANYAN_CUSTOM;
     if (is_float(dtype) && !data.bits)
-        TRY(choose_floats(&info, data.said ? terms : (size_t)info.ranks, &data));
+        RETURN_IF_FAILED(choose_floats(&info, data.said ? terms : (size_t)info.ranks, &data));
     *made = data;
     return BANYAN_OK;
 }

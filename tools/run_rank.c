@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "bound.h"
+#include "core/status.h"
 #include "run_job.h"
-#include "try.h"
 
 /* Without --iters a size is run for about so long, and not less or more often than this. */
 #define TIME_SECONDS 0.05
@@ -56,11 +56,12 @@ static banyan_status take_memory(struct rank_run *run, int which, uint64_t bytes
 {
     bool on_gpus = run->job->on_gpus;
     if (on_gpus || run->job->ordinary_memory)
-        TRY(take_ordinary(run, which, bytes));
+        RETURN_IF_FAILED(take_ordinary(run, which, bytes));
     *start = run->ordinary[which];
     if (!on_gpus && run->job->ordinary_memory)
         return BANYAN_OK;
-    TRY(banyan_memory_alloc_on(run->world, run->device, (size_t)bytes, &run->memories[which]));
+    RETURN_IF_FAILED(
+        banyan_memory_alloc_on(run->world, run->device, (size_t)bytes, &run->memories[which]));
     *start = banyan_memory_local(run->memories[which]);
     return BANYAN_OK;
 }
@@ -69,10 +70,10 @@ static banyan_status take_buffers(struct rank_run *run)
 {
     const run_job *job = run->job;
     uint64_t longest = job->sizes[job->size_count - 1].bytes;
-    TRY(take_memory(run, 0, longest, &run->input));
+    RETURN_IF_FAILED(take_memory(run, 0, longest, &run->input));
     run->output = run->input;
     if (!job->in_place)
-        TRY(take_memory(run, 1, longest, &run->output));
+        RETURN_IF_FAILED(take_memory(run, 1, longest, &run->output));
     return BANYAN_OK;
 }
 
@@ -87,8 +88,8 @@ static banyan_status find_buffers(const struct rank_run *run, const run_size *si
 {
     const run_job *job = run->job;
     *found = (struct buffers){.input = run->input, .output = run->output};
-    TRY(banyan_plan_sizes(job->plan, run->rank, size->message_bytes, &found->input_bytes,
-                          &found->output_bytes));
+    RETURN_IF_FAILED(banyan_plan_sizes(job->plan, run->rank, size->message_bytes,
+                                       &found->input_bytes, &found->output_bytes));
     if (job->in_place && job->info.collective == BANYAN_ALLGATHER)
         found->input += (uint64_t)run->rank * found->input_bytes;
     if (job->in_place && job->info.collective == BANYAN_REDUCESCATTER)
@@ -105,7 +106,7 @@ static banyan_status load(struct rank_run *run)
     how.workers = job->workers;
     how.device = run->device;
     how.shuffle_seed = (uint64_t)job->shuffle;
-    TRY(banyan_executor_open(run->world, &how, &run->executor));
+    RETURN_IF_FAILED(banyan_executor_open(run->world, &how, &run->executor));
     banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
     options.max_message_bytes = job->sizes[job->size_count - 1].message_bytes;
     if (!job->ordinary_memory) {
@@ -117,19 +118,19 @@ static banyan_status load(struct rank_run *run)
 
 static banyan_status prepare(struct rank_run *run)
 {
-    TRY(banyan_world_open(NULL, &run->world));
+    RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     run->ranks = banyan_world_size(run->world);
     run->device = run->job->on_gpus ? BANYAN_CUDA(run->rank) : BANYAN_HOST;
     run->all_found = calloc((size_t)run->ranks, sizeof *run->all_found);
     run->all_seconds = calloc((size_t)run->ranks, sizeof *run->all_seconds);
     if (!run->all_found || !run->all_seconds)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
-    TRY(take_buffers(run));
+    RETURN_IF_FAILED(take_buffers(run));
     /* The threads that serve this one begin while the plan is loaded, where it is then. */
     bool elsewhere = bound_leaves_room(run->ranks);
     if (run->job->bound && !elsewhere)
         bound_to_processor(run->rank, run->ranks);
-    TRY(load(run));
+    RETURN_IF_FAILED(load(run));
     if (run->job->bound && elsewhere)
         bound_to_processor(run->rank, run->ranks);
     return BANYAN_OK;
@@ -138,8 +139,8 @@ static banyan_status prepare(struct rank_run *run)
 static banyan_status run_once(const struct rank_run *run, const run_size *size,
                               const struct buffers *with)
 {
-    TRY(banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
-                        run->job->data.dtype, NULL));
+    RETURN_IF_FAILED(banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
+                                     run->job->data.dtype, NULL));
     return banyan_plan_wait(run->loaded);
 }
 
@@ -166,7 +167,7 @@ static banyan_status fill(const struct rank_run *run, const struct buffers *with
     const run_data *data = &run->job->data;
     if (with->output_bytes > 0)
         memset(image_of(run, with->output), poisons[turn], with->output_bytes);
-    TRY(bring(run, with->output, with->output_bytes));
+    RETURN_IF_FAILED(bring(run, with->output, with->output_bytes));
     run_data_fill(data, run->rank, turn, image_of(run, with->input),
                   with->input_bytes / data->elem_bytes);
     return bring(run, with->input, with->input_bytes);
@@ -180,8 +181,9 @@ static banyan_status compare(const struct rank_run *run, const run_size *size,
     banyan_reduce_op op;
     char *output = image_of(run, with->output);
     if (run->job->on_gpus)
-        TRY(banyan_memory_copy(output, with->output, (size_t)with->output_bytes));
-    TRY(banyan_plan_expected(run->job->plan, run->rank, size->message_bytes, &parts, &count, &op));
+        RETURN_IF_FAILED(banyan_memory_copy(output, with->output, (size_t)with->output_bytes));
+    RETURN_IF_FAILED(
+        banyan_plan_expected(run->job->plan, run->rank, size->message_bytes, &parts, &count, &op));
     run_data_check(&run->job->data, turn, parts, count, output, &found->wrong, &found->checked);
     free(parts);
     return BANYAN_OK;
@@ -191,7 +193,7 @@ static banyan_status compare(const struct rank_run *run, const run_size *size,
 static banyan_status gather_found(const struct rank_run *run, run_size *size, unsigned turn,
                                   const struct found *mine)
 {
-    TRY(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
+    RETURN_IF_FAILED(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
     for (int r = 0; r < run->ranks && run->rank == 0; r++) {
         const struct found *its = &run->all_found[r];
         if (size->wrong == 0 && its->wrong.count > 0) {
@@ -209,14 +211,14 @@ static banyan_status gather_found(const struct rank_run *run, run_size *size, un
 static banyan_status check_turn(const struct rank_run *run, run_size *size,
                                 const struct buffers *with, unsigned turn)
 {
-    TRY(banyan_world_barrier(run->world));
-    TRY(fill(run, with, turn));
-    TRY(banyan_world_barrier(run->world));
-    TRY(run_once(run, size, with));
+    RETURN_IF_FAILED(banyan_world_barrier(run->world));
+    RETURN_IF_FAILED(fill(run, with, turn));
+    RETURN_IF_FAILED(banyan_world_barrier(run->world));
+    RETURN_IF_FAILED(run_once(run, size, with));
     if (!run->job->data.said)
         return BANYAN_OK;
     struct found found = {0};
-    TRY(compare(run, size, with, turn, &found));
+    RETURN_IF_FAILED(compare(run, size, with, turn, &found));
     return gather_found(run, size, turn, &found);
 }
 
@@ -227,10 +229,10 @@ static banyan_status time_runs(const struct rank_run *run, const run_size *size,
                                const struct buffers *with, int iters, double *seconds)
 {
     uint64_t ns;
-    TRY(banyan_plan_time(run->loaded, with->input, with->output, size->message_bytes,
-                         run->job->data.dtype, (uint32_t)iters, &ns));
+    RETURN_IF_FAILED(banyan_plan_time(run->loaded, with->input, with->output, size->message_bytes,
+                                      run->job->data.dtype, (uint32_t)iters, &ns));
     double mine = (double)ns / 1e9 / iters;
-    TRY(banyan_world_allgather(run->world, &mine, sizeof mine, run->all_seconds));
+    RETURN_IF_FAILED(banyan_world_allgather(run->world, &mine, sizeof mine, run->all_seconds));
     *seconds = 0;
     for (int r = 0; r < run->ranks; r++)
         *seconds = run->all_seconds[r] > *seconds ? run->all_seconds[r] : *seconds;
@@ -258,12 +260,12 @@ static banyan_status time_size(const struct rank_run *run, run_size *size,
     int iters = job->iters > 0 ? job->iters : ITERS_FIRST, close = 0;
     double seconds = INFINITY, fastest = INFINITY, spent = 0;
     if (job->iters == 0)
-        TRY(time_runs(run, size, with, iters, &seconds));
+        RETURN_IF_FAILED(time_runs(run, size, with, iters, &seconds));
     /* All ranks know the same times, and go on and end together. */
     for (int i = 0; i < job->rounds && !is_enough(job, spent, close); i++) {
         if (job->iters == 0)
             iters = iters_for(fmin(fastest, seconds), job->rounds);
-        TRY(time_runs(run, size, with, iters, &seconds));
+        RETURN_IF_FAILED(time_runs(run, size, with, iters, &seconds));
         close = seconds < fastest / CLOSE ? 1 : close + (seconds < fastest * CLOSE);
         fastest = fmin(fastest, seconds);
         spent += iters * seconds;
@@ -280,12 +282,12 @@ static banyan_status time_size(const struct rank_run *run, run_size *size,
 static banyan_status run_size_whole(const struct rank_run *run, run_size *size)
 {
     struct buffers with;
-    TRY(find_buffers(run, size, &with));
+    RETURN_IF_FAILED(find_buffers(run, size, &with));
     unsigned turns = run->job->data.said ? RUN_TURNS : 1;
     for (unsigned turn = 0; turn < turns; turn++) {
-        TRY(check_turn(run, size, &with, turn));
+        RETURN_IF_FAILED(check_turn(run, size, &with, turn));
         if (turn == 0)
-            TRY(time_size(run, size, &with));
+            RETURN_IF_FAILED(time_size(run, size, &with));
     }
     if (run->rank == 0 && !run->job->json)
         run_report_size(run->job, size);
@@ -299,8 +301,8 @@ static banyan_status try_sizes(const struct rank_run *run)
     for (size_t i = run->job->size_count; i-- > 0;) {
         const run_size *size = &run->job->sizes[i];
         struct buffers with;
-        TRY(find_buffers(run, size, &with));
-        TRY(run_once(run, size, &with));
+        RETURN_IF_FAILED(find_buffers(run, size, &with));
+        RETURN_IF_FAILED(run_once(run, size, &with));
     }
     return BANYAN_OK;
 }
@@ -308,13 +310,13 @@ static banyan_status try_sizes(const struct rank_run *run)
 /* One more run of each size is recorded. */
 static banyan_status trace(const struct rank_run *run)
 {
-    TRY(banyan_trace_begin(run->executor));
+    RETURN_IF_FAILED(banyan_trace_begin(run->executor));
     for (size_t i = 0; i < run->job->size_count; i++) {
         const run_size *size = &run->job->sizes[i];
         struct buffers with;
-        TRY(find_buffers(run, size, &with));
-        TRY(banyan_world_barrier(run->world));
-        TRY(run_once(run, size, &with));
+        RETURN_IF_FAILED(find_buffers(run, size, &with));
+        RETURN_IF_FAILED(banyan_world_barrier(run->world));
+        RETURN_IF_FAILED(run_once(run, size, &with));
     }
     return banyan_trace_write(run->executor, run->job->trace_path);
 }
@@ -322,20 +324,20 @@ static banyan_status trace(const struct rank_run *run)
 static banyan_status run_all(struct rank_run *run)
 {
     const run_job *job = run->job;
-    TRY(prepare(run));
+    RETURN_IF_FAILED(prepare(run));
     if (!job->json)
-        TRY(try_sizes(run));
+        RETURN_IF_FAILED(try_sizes(run));
     if (run->rank == 0 && !job->json)
         run_report_head(job);
     for (size_t i = 0; i < job->size_count; i++)
-        TRY(run_size_whole(run, &job->sizes[i]));
+        RETURN_IF_FAILED(run_size_whole(run, &job->sizes[i]));
     return job->trace_path ? trace(run) : BANYAN_OK;
 }
 
 /* Collective. After a failure the process ends and leaves what takes all ranks to give back. */
 static banyan_status close_all(struct rank_run *run)
 {
-    TRY(banyan_plan_unload(run->loaded));
+    RETURN_IF_FAILED(banyan_plan_unload(run->loaded));
     banyan_executor_close(run->executor);
     for (int i = 0; i < 2; i++) {
         banyan_memory_free(run->memories[i]);

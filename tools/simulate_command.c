@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "commands.h"
+#include "core/status.h"
 #include "message.h"
 #include "options.h"
 #include "out_file.h"
@@ -17,7 +18,6 @@
 #include "simulate_report.h"
 #include "simulate_reshard.h"
 #include "text.h"
-#include "try.h"
 
 #define WHO "banyan simulate"
 
@@ -54,19 +54,19 @@ static banyan_status simulate(const struct arguments *given, const progress *bar
     DLDataType dtype;
     message sizes[MESSAGES_MOST];
     size_t count;
-    TRY(banyan_dtype_parse(given->dtype_name, &dtype));
+    RETURN_IF_FAILED(banyan_dtype_parse(given->dtype_name, &dtype));
     size_t elem_bytes = banyan_dtype_bytes(dtype);
-    TRY(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
-                          given->step_factor, sizes, &count));
+    RETURN_IF_FAILED(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
+                                       given->step_factor, sizes, &count));
     const message *longest = &sizes[count - 1];
-    TRY(simulate_size(report, elem_bytes, longest, true, bar, 0, &report->last));
+    RETURN_IF_FAILED(simulate_size(report, elem_bytes, longest, true, bar, 0, &report->last));
     if (given->trace_path)
-        TRY(banyan_simulation_write_trace(report->last, given->trace_path));
+        RETURN_IF_FAILED(banyan_simulation_write_trace(report->last, given->trace_path));
     simulate_report_begin(report);
     for (const message *size = sizes; size < longest; size++) {
         banyan_simulation *simulation;
-        TRY(simulate_size(report, elem_bytes, size, false, bar,
-                          (double)(size - sizes + 1) / (double)count, &simulation));
+        RETURN_IF_FAILED(simulate_size(report, elem_bytes, size, false, bar,
+                                       (double)(size - sizes + 1) / (double)count, &simulation));
         simulate_report_size(report, size, simulation);
         banyan_simulation_destroy(simulation);
     }

@@ -7,10 +7,10 @@
 #include <banyan/forecast.h>
 #include <jansson.h>
 
+#include "core/status.h"
 #include "progress.h"
 #include "simulate_report.h"
 #include "text.h"
-#include "try.h"
 
 #define WHO "banyan simulate"
 
@@ -70,7 +70,7 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
 static banyan_status plan_case(job *of)
 {
     banyan_megatron_case *loaded;
-    TRY(banyan_megatron_case_load(of->given->case_path, &loaded));
+    RETURN_IF_FAILED(banyan_megatron_case_load(of->given->case_path, &loaded));
     snprintf(of->title, sizeof of->title, "%s: %d ranks", banyan_megatron_case_name(loaded),
              banyan_megatron_case_world_size(loaded));
     banyan_status status = banyan_traffic_plan_case(loaded, NULL, &of->traffic);
@@ -181,8 +181,8 @@ static banyan_status forecast_one(job *of, banyan_service_kind service)
     options.slot_bytes = given->slot_bytes;
     options.optimal_rounds = given->optimal_rounds;
     options.steps = true;
-    TRY(banyan_traffic_simulate(of->traffic, of->topology, &options, &made->forecast,
-                                &made->simulation));
+    RETURN_IF_FAILED(banyan_traffic_simulate(of->traffic, of->topology, &options, &made->forecast,
+                                             &made->simulation));
     return given->trace_path ? banyan_simulation_write_trace(made->simulation, given->trace_path)
                              : BANYAN_OK;
 }
@@ -205,9 +205,9 @@ static banyan_status forecast_all(job *of)
 static banyan_status run(job *of)
 {
     const simulate_reshard_arguments *given = of->given;
-    TRY(banyan_topology_read(given->topology_name, &of->topology));
-    TRY(given->is_case ? plan_case(of) : plan_model(of));
-    TRY(forecast_all(of));
+    RETURN_IF_FAILED(banyan_topology_read(given->topology_name, &of->topology));
+    RETURN_IF_FAILED(given->is_case ? plan_case(of) : plan_model(of));
+    RETURN_IF_FAILED(forecast_all(of));
     if (given->json)
         return print_json(of);
     print_table(of);

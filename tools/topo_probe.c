@@ -13,12 +13,12 @@
 
 #include "bound.h"
 #include "clock.h"
+#include "core/status.h"
 #include "forked.h"
 #include "options.h"
 #include "out_file.h"
 #include "progress.h"
 #include "run_job.h"
-#include "try.h"
 
 #define WHO "banyan topo probe"
 #define SMALL_BYTES 64
@@ -178,7 +178,7 @@ static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     banyan_program *program;
     options.double_scratch = build == send_packets; /* nothing ends its runs */
-    TRY(banyan_program_create("probe", &collective, ranks, &options, &program));
+    RETURN_IF_FAILED(banyan_program_create("probe", &collective, ranks, &options, &program));
     build_ranks(program, ranks, build);
     banyan_status status = banyan_program_compile(program, plan);
     banyan_program_destroy(program);
@@ -215,7 +215,7 @@ static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages,
                    .rounds_s = rounds_s,
                    .bound = true,
                    .workers = 1};
-    TRY(run_data_make(plan, BANYAN_F32, &job.data));
+    RETURN_IF_FAILED(run_data_make(plan, BANYAN_F32, &job.data));
     job.failed = failure_create();
     if (!job.failed)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
@@ -245,7 +245,7 @@ static banyan_status take_measurement(int ranks, double rounds_s, measurement *o
     if (of->long_bytes > 0)
         messages[count++] = of->long_bytes;
     banyan_plan *plan;
-    TRY(build_plan(ranks, of->build, &plan));
+    RETURN_IF_FAILED(build_plan(ranks, of->build, &plan));
     banyan_status status = run_plan(plan, messages, count, rounds_s, seconds);
     banyan_plan_destroy(plan);
     for (size_t i = 0; status == BANYAN_OK && i < count; i++)
@@ -329,7 +329,7 @@ typedef struct signal_range {
 static banyan_status watch_signals(int ranks, double rounds_s, signal_range *seen)
 {
     measurement now = {.build = call, .seconds = {INFINITY}};
-    TRY(take_measurement(ranks, rounds_s, &now));
+    RETURN_IF_FAILED(take_measurement(ranks, rounds_s, &now));
     double seconds = now.seconds[0] / (2 * ROUND_TRIPS);
     seen->fastest = fmin(seen->fastest, seconds);
     seen->slowest = fmax(seen->slowest, seconds);
@@ -364,8 +364,8 @@ static banyan_status measure(int ranks, const progress *bar, figures *found, sig
             break;
         /* As if all that are left had as many messages as any, of which few need all their time. */
         double share = fmax(1e-3, GENEROUS * time_left / (left * (sets_for(ranks) + 1)));
-        TRY(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
-        TRY(watch_signals(ranks, share, signals));
+        RETURN_IF_FAILED(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
+        RETURN_IF_FAILED(watch_signals(ranks, share, signals));
     }
     *found = figures_of(all, ranks);
     return BANYAN_OK;
@@ -439,10 +439,6 @@ static int write_topology(const char *path, int ranks, const figures *of)
     char host[64];
     out_file out;
     name_host(host);
-    if (!path) {
-        print_topology(stdout, host, ranks, of);
-        return 0;
-    }
     if (!out_file_open(&out, path)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", path, strerror(errno));
         return 1;
@@ -458,7 +454,7 @@ int topo_probe_command(int argc, char **argv)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int ranks = cores < 2 ? 2 : cores < RANKS_MOST ? (int)cores : RANKS_MOST;
-    const char *path = NULL;
+    const char *path = "-";
     const option_entry entries[] = {
         {"ranks", 'n', OPTION_COUNT, &ranks, "N", "processes (as many as cores)", 2, RANKS_MOST},
         {"out", 'o', OPTION_TEXT, &path, "FILE", "where to (-: stdout)", 0, 0},
@@ -473,9 +469,7 @@ int topo_probe_command(int argc, char **argv)
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (path && strcmp(path, "-") == 0)
-        path = NULL;
-    if (path && !out_file_possible(path)) {
+    if (!out_file_possible(path)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", path, strerror(errno));
         return 1;
     }

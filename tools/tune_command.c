@@ -9,12 +9,12 @@
 #include <banyan/banyan.h>
 #include <jansson.h>
 
+#include "core/status.h"
 #include "forked.h"
 #include "options.h"
 #include "out_file.h"
 #include "progress.h"
 #include "text.h"
-#include "try.h"
 
 #define WHO "banyan tune"
 
@@ -43,7 +43,7 @@ static banyan_status measure(const struct tuning_job *job, banyan_comm *comm, in
     how.context = &bar;
     banyan_status status = banyan_comm_tune(comm, &how);
     progress_end(&bar);
-    TRY(status);
+    RETURN_IF_FAILED(status);
     return banyan_comm_save_tuning(comm, job->path);
 }
 
@@ -56,10 +56,10 @@ static banyan_status tune(const struct tuning_job *job, int rank)
     options.workers = job->workers;
     if (job->on_gpus)
         options.device = BANYAN_CUDA(rank);
-    TRY(banyan_world_open(NULL, &world));
-    TRY(banyan_comm_create(world, &options, &comm));
-    TRY(measure(job, comm, rank));
-    TRY(banyan_comm_destroy(comm));
+    RETURN_IF_FAILED(banyan_world_open(NULL, &world));
+    RETURN_IF_FAILED(banyan_comm_create(world, &options, &comm));
+    RETURN_IF_FAILED(measure(job, comm, rank));
+    RETURN_IF_FAILED(banyan_comm_destroy(comm));
     return banyan_world_close(world);
 }
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/status.h"
 #include "pattern.h"
-#include "try.h"
 
 /* What a destination holds before the run: nothing that could be right. */
 #define POISON 0xa5
@@ -44,9 +44,9 @@ static banyan_status make_sender(struct verify *verify, int rank, banyan_world *
     struct side *sender = &verify->senders[rank];
     if (sender->tensors)
         return BANYAN_OK;
-    TRY(banyan_layout_create(&sender->layout));
-    TRY(add_tensors(verify->job, rank, BANYAN_SOURCE, sender->layout));
-    TRY(banyan_tensors_alloc(sender->layout, shared, &sender->tensors));
+    RETURN_IF_FAILED(banyan_layout_create(&sender->layout));
+    RETURN_IF_FAILED(add_tensors(verify->job, rank, BANYAN_SOURCE, sender->layout));
+    RETURN_IF_FAILED(banyan_tensors_alloc(sender->layout, shared, &sender->tensors));
     for (size_t i = 0; i < banyan_layout_piece_count(sender->layout); i++) {
         const banyan_piece *piece = banyan_layout_piece(sender->layout, i);
         pattern_fill(piece, banyan_tensors_get(sender->tensors, (size_t)piece->tensor));
@@ -64,19 +64,21 @@ static uint64_t elems_of(const DLTensor *tensor)
 
 static banyan_status execute(struct verify *verify)
 {
-    TRY(make_sender(verify, verify->rank, verify->world));
-    TRY(banyan_layout_create(&verify->destination));
-    TRY(add_tensors(verify->job, verify->rank, BANYAN_DESTINATION, verify->destination));
+    RETURN_IF_FAILED(make_sender(verify, verify->rank, verify->world));
+    RETURN_IF_FAILED(banyan_layout_create(&verify->destination));
+    RETURN_IF_FAILED(
+        add_tensors(verify->job, verify->rank, BANYAN_DESTINATION, verify->destination));
     struct side *mine = &verify->senders[verify->rank];
-    TRY(banyan_reshard_plan_create(mine->layout, verify->destination, verify->world, NULL,
-                                   &verify->plan));
-    TRY(banyan_tensors_alloc_planned(verify->plan, verify->world, &verify->received));
+    RETURN_IF_FAILED(banyan_reshard_plan_create(mine->layout, verify->destination, verify->world,
+                                                NULL, &verify->plan));
+    RETURN_IF_FAILED(banyan_tensors_alloc_planned(verify->plan, verify->world, &verify->received));
     for (size_t i = 0; i < banyan_tensors_count(verify->received); i++) {
         const DLTensor *tensor = banyan_tensors_get(verify->received, i);
         memset((char *)tensor->data + tensor->byte_offset, POISON,
                elems_of(tensor) * banyan_dtype_bytes(tensor->dtype));
     }
-    TRY(banyan_copy_service_open(verify->world, verify->job->backend, NULL, &verify->service));
+    RETURN_IF_FAILED(
+        banyan_copy_service_open(verify->world, verify->job->backend, NULL, &verify->service));
     return banyan_reshard_execute(verify->plan, mine->tensors, verify->received, verify->service,
                                   verify->world, NULL, NULL);
 }
@@ -110,7 +112,7 @@ static const unsigned char *element_at(const DLTensor *tensor, const banyan_box 
 static banyan_status compare_transfer(struct verify *verify,
                                       const banyan_megatron_transfer *transfer)
 {
-    TRY(make_sender(verify, transfer->source_rank, NULL));
+    RETURN_IF_FAILED(make_sender(verify, transfer->source_rank, NULL));
     const struct side *sender = &verify->senders[transfer->source_rank];
     const DLTensor *sent = tensor_named(sender->layout, sender->tensors, transfer->source_name);
     const DLTensor *received =
@@ -144,7 +146,7 @@ static banyan_status compare(struct verify *verify)
         const banyan_megatron_transfer *transfer =
             banyan_megatron_case_transfer(verify->job->loaded, i);
         if (transfer->destination_rank == verify->rank)
-            TRY(compare_transfer(verify, transfer));
+            RETURN_IF_FAILED(compare_transfer(verify, transfer));
     }
     for (size_t i = 0; i < banyan_tensors_count(verify->received); i++)
         held += elems_of(banyan_tensors_get(verify->received, i));
@@ -159,13 +161,13 @@ static banyan_status compare(struct verify *verify)
 
 static banyan_status verify_all(struct verify *verify)
 {
-    TRY(banyan_world_open(NULL, &verify->world));
+    RETURN_IF_FAILED(banyan_world_open(NULL, &verify->world));
     size_t ranks = (size_t)banyan_world_size(verify->world);
     verify->senders = calloc(ranks, sizeof *verify->senders);
     if (!verify->senders)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %zu ranks", ranks);
-    TRY(execute(verify));
-    TRY(compare(verify));
+    RETURN_IF_FAILED(execute(verify));
+    RETURN_IF_FAILED(compare(verify));
     verify->job->elems[verify->rank] = verify->elems;
     return banyan_world_barrier(verify->world);
 }
