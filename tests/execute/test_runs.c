@@ -2,6 +2,9 @@
  * around flags, be worked on by several threads, and be many on few processors. */
 #include "execute/collective_check.h"
 
+#include <inttypes.h>
+#include <unistd.h>
+
 #include "core/deadline.h"
 #include "execute/loaded.h"
 #include "support/proof.h"
@@ -403,6 +406,53 @@ static void inputs_may_be_written_after_puts_that_nobody_flushed(void **state)
         ranks_run_threads(2, run_ports, &threads);
 }
 
+/* ---- measurements ---- */
+
+/* Rank 1 comes late, and only the runs count. No machine copies a terabyte in a second. */
+static void measure(banyan_world *world, void *context)
+{
+    (void)context;
+    enum { RUNS = 20, BYTES = 1 << 22, LATE_NS = 50 * 1000 * 1000 };
+    int rank = banyan_world_rank(world);
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    collective_case c = {.plan = packet_plan(2), .dtype = BANYAN_F32, .message_bytes = BYTES};
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = BYTES;
+    CHECK_OK(banyan_plan_load(executor, c.plan, &options, &loaded));
+    case_buffers b = case_take(&c, world);
+    for (uint32_t runs = 1; runs <= RUNS; runs += RUNS - 1) {
+        uint64_t ns = 0, began_ns = time_now_ns(), made = loaded->runs;
+        case_fill(&c, &b, rank, 0);
+        CHECK_OK(banyan_world_barrier(world));
+        if (rank == 1)
+            usleep(LATE_NS / 1000);
+        CHECK_OK(banyan_plan_time(loaded, b.input, b.output, BYTES, c.dtype, runs, &ns));
+        uint64_t most_ns = time_now_ns() - began_ns - LATE_NS;
+        uint64_t least_ns = (uint64_t)runs * BYTES / 1000;
+        CHECK(ns >= least_ns && ns <= most_ns, "%" PRIu64 " ns, not %" PRIu64 " to %" PRIu64, ns,
+              least_ns, most_ns);
+        CHECK(loaded->runs == made + runs, "%u runs are %" PRIu64, runs, loaded->runs - made);
+        if (runs == 1)
+            case_check(&c, &b, rank, 0);
+    }
+    uint64_t ns = 7;
+    CHECK_FAILS(banyan_plan_time(loaded, b.input, b.output, 2 * BYTES, c.dtype, 1, &ns),
+                BANYAN_ERR_INVALID, "8388608");
+    CHECK(ns == 7);
+    case_give_back(&c, &b);
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_plan_destroy((banyan_plan *)c.plan);
+    banyan_executor_close(executor);
+}
+
+static void a_measurement_counts_the_runs_alone(void **state)
+{
+    (void)state;
+    ranks_run(2, measure, NULL);
+}
+
 /* ---- flags ---- */
 
 static void wrap_flags(banyan_world *world, void *context)
@@ -472,6 +522,7 @@ int main(void)
         cmocka_unit_test(who_is_not_the_root_may_leave_out_what_it_has_no_use_for),
         cmocka_unit_test(custom_plans_of_uneven_buffers_and_long_loops_run),
         cmocka_unit_test(inputs_may_be_written_after_puts_that_nobody_flushed),
+        cmocka_unit_test(a_measurement_counts_the_runs_alone),
         cmocka_unit_test(flags_begin_anew_when_they_are_used_up),
         cmocka_unit_test(eight_ranks_of_32_thread_blocks_finish_promptly),
     };

@@ -539,14 +539,48 @@ static void no_program_is_no_harm(void **state)
     banyan_program_destroy(NULL);
 }
 
+/* The error of a call that notes no place itself begins with the place that was noted last and is
+ * not yet taken; NULL: with none. */
+static void check_taken_place(const char *expected)
+{
+    banyan_program *program;
+    banyan_plan *plan;
+    banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 4, .output_chunks = 4};
+    CHECK_OK(banyan_program_create("places", &collective, 4, NULL, &program));
+    (banyan_input)(program, 77, 0, 1);
+    CHECK_FAILS(banyan_program_compile(program, &plan), BANYAN_ERR_INVALID,
+                expected ? expected : "program \"places\": input");
+    banyan_program_destroy(program);
+}
+
+static void a_call_is_given_the_place_noted_last(void **state)
+{
+    (void)state;
+    enum { KEPT = 16, NOTED = 40 };
+    char place[64];
+    for (int i = 0; i < 2 * KEPT; i++)
+        (banyan_input)(NULL, 0, 0, 1);
+    check_taken_place(NULL);
+    for (int noted = 1; noted <= NOTED; noted++) {
+        for (int i = 1; i <= noted; i++)
+            banyan_here("nested.c", i);
+        for (int i = noted; i > 0 && i > noted - KEPT; i--) {
+            snprintf(place, sizeof place, "program \"places\": nested.c:%d: input", i);
+            check_taken_place(place);
+        }
+        check_taken_place(NULL);
+    }
+}
+
 int main(void)
 {
     enum { CASES = sizeof cases / sizeof cases[0] };
-    struct CMUnitTest tests[CASES + 1];
+    struct CMUnitTest tests[CASES + 2];
     for (size_t i = 0; i < CASES; i++)
         tests[i] = (struct CMUnitTest){.name = cases[i].name,
                                        .test_func = the_first_error_is_kept,
                                        .initial_state = &cases[i]};
     tests[CASES] = (struct CMUnitTest)cmocka_unit_test(no_program_is_no_harm);
+    tests[CASES + 1] = (struct CMUnitTest)cmocka_unit_test(a_call_is_given_the_place_noted_last);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

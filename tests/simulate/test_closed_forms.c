@@ -241,6 +241,38 @@ static void thread_blocks_share_what_runs_them(void **state)
     banyan_plan_destroy(plan);
 }
 
+/* Between barriers, the thread block with the most chunks decides. */
+static void a_barrier_opens_when_its_last_thread_block_has_come(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 3, PHASES = 3 };
+    static const uint64_t chunks[PHASES][BLOCKS] = {{1, 3, 0}, {2, 0, 1}, {0, 1, 1}};
+    static const int all[BLOCKS] = {0, 1, 2};
+    for (int members = 2; members <= BLOCKS; members++) {
+        banyan_program *program = begin(1);
+        uint64_t longest = 0;
+        for (int phase = 0; phase < PHASES; phase++) {
+            uint64_t most = 0;
+            if (phase > 0)
+                banyan_barrier(program, 0, all, members);
+            for (int block = 0; block < members; block++) {
+                uint64_t count = chunks[phase][block];
+                if (count > 0)
+                    banyan_copy(program, 0, banyan_output(program, 0, 0, count),
+                                banyan_input(program, 0, 0, count), BANYAN_TB(block));
+                most = count > most ? count : most;
+            }
+            longest += most;
+        }
+        banyan_plan *plan = end(program);
+        star rates = plain;
+        rates.local = 1e9;
+        check_near("barriers", members, star_seconds(plan, &rates, 4 * CHUNK),
+                   (double)longest * 2 * CHUNK / rates.local);
+        banyan_plan_destroy(plan);
+    }
+}
+
 /* The proxy takes two requests one after the other, and the thread block waits until the data of
  * the second is known to be there. */
 static void a_port_channel_works_by_itself(void **state)
@@ -375,6 +407,7 @@ int main(void)
         cmocka_unit_test(a_reduction_reads_its_sources_one_by_one),
         cmocka_unit_test(headers_take_room_on_links),
         cmocka_unit_test(thread_blocks_share_what_runs_them),
+        cmocka_unit_test(a_barrier_opens_when_its_last_thread_block_has_come),
         cmocka_unit_test(a_port_channel_works_by_itself),
         cmocka_unit_test(a_proxy_may_share_its_processor),
         cmocka_unit_test(a_proxy_is_woken_once_for_all_channels),
