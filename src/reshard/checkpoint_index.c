@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "reshard/box.h"
+#include "reshard/layout.h"
 
 #define FORMAT_NAME "banyan.checkpoint"
 #define VERSION 1
@@ -162,6 +163,18 @@ static banyan_status read_file(json_path *path, const json_t *member, checkpoint
     return BANYAN_OK;
 }
 
+/* Folders that were saved before there were facts have none. */
+static banyan_status read_facts(json_path *path, const json_t *root, checkpoint_index *index)
+{
+    const json_t *object = json_object_get(root, "facts");
+    if (!object)
+        return BANYAN_OK;
+    size_t mark = json_path_key(path, "facts");
+    RETURN_IF_FAILED(facts_from_json(&index->facts, path, object));
+    json_path_pop(path, mark);
+    return BANYAN_OK;
+}
+
 static banyan_status read_index(json_path *path, const json_t *root, checkpoint_index *index)
 {
     const char *format;
@@ -172,6 +185,7 @@ static banyan_status read_index(json_path *path, const json_t *root, checkpoint_
         return json_path_fail(path, "has format \"%s\", not \"%s\"", format, FORMAT_NAME);
     RETURN_IF_FAILED(json_member_int(path, root, "version", VERSION, VERSION, &version));
     RETURN_IF_FAILED(read_tensors(path, root, index));
+    RETURN_IF_FAILED(read_facts(path, root, index));
     RETURN_IF_FAILED(json_member(path, root, "files", JSON_ARRAY, &files));
     json_path_key(path, "files");
     if (json_array_size(files) > BANYAN_MAX_RANKS)
@@ -208,6 +222,7 @@ void checkpoint_index_free(checkpoint_index *index)
     array_free(&index->files);
     array_free(&index->pieces);
     map_free(&index->by_name);
+    facts_free(&index->facts);
     names_free(&index->names);
 }
 
@@ -257,7 +272,8 @@ json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
             return NULL;
         }
     }
-    json_t *part = json_pack("{s:s, s:o, s:o}", "file", file, "pieces", pieces, "tensors", global);
+    json_t *part = json_pack("{s:s, s:o, s:o, s:o}", "file", file, "pieces", pieces, "tensors",
+                             global, "facts", facts_to_json(layout_facts(layout)));
     if (!part)
         error_no_memory(banyan_layout_piece_count(layout) * sizeof(banyan_piece), "an index");
     return part;
@@ -265,8 +281,8 @@ json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
 
 json_t *checkpoint_index_begin(void)
 {
-    json_t *whole = json_pack("{s:s, s:i, s:{}, s:[]}", "format", FORMAT_NAME, "version", VERSION,
-                              "tensors", "files");
+    json_t *whole = json_pack("{s:s, s:i, s:{}, s:{}, s:[]}", "format", FORMAT_NAME, "version",
+                              VERSION, "facts", "tensors", "files");
     if (!whole)
         error_no_memory(sizeof(json_t *), "an index");
     return whole;
@@ -288,13 +304,42 @@ static banyan_status merge_tensors(json_t *all, json_t *tensors)
     return BANYAN_OK;
 }
 
+static banyan_status mismatched_fact(const char *key, const json_t *first, const json_t *second)
+{
+    char *one = json_dumps(first, JSON_ENCODE_ANY), *other = json_dumps(second, JSON_ENCODE_ANY);
+    banyan_status status =
+        error_set(BANYAN_ERR_MISMATCH, "ranks save layouts of a model whose %s is %s, and is %s",
+                  key, one ? one : "?", other ? other : "?");
+    free(one);
+    free(other);
+    return status;
+}
+
+static banyan_status merge_facts(json_t *all, json_t *more)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(more, key, value)
+    {
+        json_t *known = json_object_get(all, key);
+        if (known && !json_equal(known, value))
+            return mismatched_fact(key, known, value);
+        if (!known && json_object_set(all, key, value) != 0)
+            return error_no_memory(strlen(key), "an index");
+    }
+    return BANYAN_OK;
+}
+
 banyan_status checkpoint_index_merge(json_t *whole, const char *text, size_t bytes)
 {
     json_t *part;
     RETURN_IF_FAILED(json_parse("a rank's part of the index", text, bytes, &part));
     json_t *tensors = json_object_get(part, "tensors");
     banyan_status status = merge_tensors(json_object_get(whole, "tensors"), tensors);
+    if (status == BANYAN_OK)
+        status = merge_facts(json_object_get(whole, "facts"), json_object_get(part, "facts"));
     json_object_del(part, "tensors");
+    json_object_del(part, "facts");
     if (status == BANYAN_OK && json_array_append(json_object_get(whole, "files"), part) != 0)
         status = error_no_memory(bytes, "an index");
     json_decref(part);

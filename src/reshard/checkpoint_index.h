@@ -7,6 +7,7 @@
 #include <banyan/reshard.h>
 
 #include "core/array.h"
+#include "reshard/facts.h"
 #include "reshard/names.h"
 
 #define CHECKPOINT_INDEX_NAME "banyan.index.json"
@@ -24,6 +25,7 @@ typedef struct checkpoint_index {
     ARRAY(banyan_local_tensor) tensors; /* global */
     ARRAY(const char *) files;          /* relative to the index's folder */
     ARRAY(index_piece) pieces;
+    facts facts; /* of the layout that was saved; none in older folders */
     names names;
     map by_name;
 } checkpoint_index;
@@ -39,7 +41,8 @@ void checkpoint_index_free(checkpoint_index *index);
 json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
                               const banyan_tensors *tensors);
 
-/* Put a part that a rank sent into a whole. MISMATCH when ranks disagree about a tensor. */
+/* Put a part that a rank sent into a whole. MISMATCH when ranks disagree about a tensor
+ * or a fact. */
 json_t *checkpoint_index_begin(void);
 banyan_status checkpoint_index_merge(json_t *whole, const char *text, size_t bytes);
 

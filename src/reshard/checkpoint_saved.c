@@ -188,6 +188,9 @@ void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout
         const banyan_local_tensor *tensor = banyan_checkpoint_tensor(tensors, i);
         banyan_layout_add_tensor(layout, tensor->name, tensor->dtype, tensor->ndim, tensor->shape);
     }
+    for (size_t i = 0; i < saved->index.facts.list.count; i++)
+        layout_keep_fact(layout, saved->index.facts.list.data[i].key,
+                         saved->index.facts.list.data[i].text);
     for (size_t i = 0; i < saved->index.pieces.count; i++) {
         if (saved->index.pieces.data[i].file != file)
             continue;

@@ -6,6 +6,7 @@
 
 #include "core/array.h"
 #include "reshard/box.h"
+#include "reshard/facts.h"
 #include "reshard/names.h"
 
 struct padding {
@@ -19,6 +20,7 @@ struct banyan_layout {
     ARRAY(struct padding) paddings;
     names names;
     map tensor_by_name;
+    facts facts;
     uint64_t bytes;
     banyan_status status;
     char *error; /* NULL while there is none, or when there was no memory to keep it */
@@ -42,6 +44,7 @@ void banyan_layout_destroy(banyan_layout *layout)
     array_free(&layout->paddings);
     names_free(&layout->names);
     map_free(&layout->tensor_by_name);
+    facts_free(&layout->facts);
     free(layout->error);
     free(layout);
 }
@@ -74,6 +77,23 @@ banyan_status layout_error(const banyan_layout *layout)
 static bool fail_no_memory(banyan_layout *layout)
 {
     return layout_fail(layout, BANYAN_ERR_NO_MEMORY, "%s", banyan_last_error());
+}
+
+bool layout_keep_fact(banyan_layout *layout, const char *key, const char *text)
+{
+    if (layout_failed(layout))
+        return false;
+    const char *known = facts_find(&layout->facts, key);
+    if (known && !facts_equal(known, text))
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "a layout of a model whose %s is %s, and of one whose %s is %s", key,
+                           known, key, text);
+    return known || facts_put(&layout->facts, key, text) == BANYAN_OK || fail_no_memory(layout);
+}
+
+const facts *layout_facts(const banyan_layout *layout)
+{
+    return &layout->facts;
 }
 
 bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,

@@ -11,6 +11,12 @@ bool layout_failed(const banyan_layout *layout);
 /* The first error, as a status with its sentence. */
 banyan_status layout_error(const banyan_layout *layout);
 
+/* Keep a fact that the layout was built by and that its shapes do not tell: a key of config.json
+ * and its value as JSON text. A second value for a key fails the layout, with both. */
+bool layout_keep_fact(banyan_layout *layout, const char *key, const char *text);
+typedef struct facts facts;
+const facts *layout_facts(const banyan_layout *layout);
+
 /* A shape that can be: its bytes, else the layout fails. */
 bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
                         const int64_t *shape, uint64_t *bytes);

@@ -133,6 +133,7 @@ static bool build_all(model_build *build)
 {
     if (!look_at_names(build) || !share_out(build))
         return false;
+    model_pass_facts(build->model, build->layout);
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
         if (is_here(build, &build->matches[i]) && !add_tensor(build, i))
             return false;

@@ -13,9 +13,13 @@
 #include "core/json_kind.h"
 #include "core/path.h"
 #include "reshard/box.h"
+#include "reshard/checkpoint_read.h"
+#include "reshard/facts.h"
+#include "reshard/layout.h"
 #include "reshard/names.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
+#define CONFIG_NAME "config.json"
 
 /* What the rules with the serial say. */
 struct model_matched {
@@ -28,7 +32,9 @@ struct banyan_model {
     names names;
     map by_name;
     uint64_t bytes;
-    int64_t head;                      /* 0: not known */
+    facts known;  /* of its folder's config.json, and those that were saved with the tensors */
+    facts saved;  /* the latter alone */
+    int64_t head; /* 0: not known */
     _Atomic(model_matched *) *matched; /* NULL there: nobody has asked */
 };
 
@@ -141,33 +147,52 @@ static banyan_status load_json(const char *path, banyan_model *model)
     return status;
 }
 
-static banyan_status read_optional(json_path *place, const json_t *root, const char *key,
-                                   int64_t *value)
+/* An integer of some heads, whatever it is a size of; 0: it is not known. */
+static banyan_status find_size(const char *path, const facts *known, const char *key,
+                               int64_t *value)
 {
-    const json_t *found = json_object_get(root, key);
-    return !found || json_is_null(found) ? BANYAN_OK
-                                         : json_member_int(place, root, key, 0, INT32_MAX, value);
+    const char *text = facts_find(known, key);
+    *value = 0;
+    if (!text || (facts_find_int(known, key, value) && *value >= 0 && *value <= INT32_MAX))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_FORMAT, "%s: %s is %s: 0 to %d are possible in " CONFIG_NAME, path,
+                     key, text, INT32_MAX);
 }
 
 /* Heads have head_dim elements (v_head_dim with latent attention), or share the hidden size. */
-static banyan_status read_config(json_path *place, const json_t *root, int64_t *head)
+static banyan_status find_head(const char *path, const facts *known, int64_t *head)
 {
-    int64_t hidden = 0, heads = 0, found = 0;
-    RETURN_IF_FAILED(read_optional(place, root, "v_head_dim", &found));
-    if (found == 0)
-        RETURN_IF_FAILED(read_optional(place, root, "head_dim", &found));
-    RETURN_IF_FAILED(read_optional(place, root, "hidden_size", &hidden));
-    RETURN_IF_FAILED(read_optional(place, root, "num_attention_heads", &heads));
-    if (found == 0 && heads > 0 && hidden % heads == 0)
-        found = hidden / heads;
-    *head = found;
+    int64_t hidden, heads, latent, plain;
+    RETURN_IF_FAILED(find_size(path, known, "v_head_dim", &latent));
+    RETURN_IF_FAILED(find_size(path, known, "head_dim", &plain));
+    RETURN_IF_FAILED(find_size(path, known, "hidden_size", &hidden));
+    RETURN_IF_FAILED(find_size(path, known, "num_attention_heads", &heads));
+    *head = latent > 0 ? latent : plain;
+    if (*head == 0 && heads > 0 && hidden % heads == 0)
+        *head = hidden / heads;
     return BANYAN_OK;
 }
 
-/* A Hugging Face folder has its configuration beside the weights. */
+/* Facts that were saved beside the tensors. MISMATCH when the folder's config.json contradicts. */
+static banyan_status add_saved(const char *folder, const facts *saved, banyan_model *model)
+{
+    for (size_t i = 0; i < saved->list.count; i++) {
+        const fact *one = &saved->list.data[i];
+        const char *other = facts_find(&model->known, one->key);
+        if (other && !facts_equal(other, one->text))
+            return error_set(BANYAN_ERR_MISMATCH,
+                             "%s: %s is %s in " CHECKPOINT_INDEX_NAME " and %s in " CONFIG_NAME,
+                             folder, one->key, one->text, other);
+        RETURN_IF_FAILED(facts_put(&model->known, one->key, one->text));
+        RETURN_IF_FAILED(facts_put(&model->saved, one->key, one->text));
+    }
+    return BANYAN_OK;
+}
+
+/* A Hugging Face folder has its configuration beside the weights, and a saved one may. */
 static banyan_status load_config(const char *folder, banyan_model *model)
 {
-    char *path = path_join(folder, "config.json"), *text = NULL;
+    char *path = path_join(folder, CONFIG_NAME), *text = NULL;
     if (!path)
         return BANYAN_ERR_NO_MEMORY;
     banyan_status status = BANYAN_OK;
@@ -177,10 +202,9 @@ static banyan_status load_config(const char *folder, banyan_model *model)
         goto free_path;
     status = file_read(path, MAX_FILE_BYTES, &text, &bytes);
     if (status == BANYAN_OK)
-        status = json_parse(path, text, bytes, &root);
-    json_path place = {.file = path};
+        status = config_parse(path, text, bytes, &root);
     if (status == BANYAN_OK)
-        status = read_config(&place, root, &model->head);
+        status = facts_add_config(&model->known, root);
     json_decref(root);
     free(text);
 free_path:
@@ -195,8 +219,12 @@ static banyan_status load_checkpoint(const char *path, banyan_model *model)
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint) && status == BANYAN_OK; i++)
         status = add_tensor(model, banyan_checkpoint_tensor(checkpoint, i), path);
+    if (status == BANYAN_OK)
+        status = load_config(path, model);
+    if (status == BANYAN_OK && checkpoint_saved(checkpoint))
+        status = add_saved(path, &checkpoint_saved(checkpoint)->index.facts, model);
     banyan_checkpoint_close(checkpoint);
-    return status == BANYAN_OK ? load_config(path, model) : status;
+    return status == BANYAN_OK ? find_head(path, &model->known, &model->head) : status;
 }
 
 static bool is_checkpoint(const char *path)
@@ -237,6 +265,8 @@ void banyan_model_destroy(banyan_model *model)
     array_free(&model->tensors);
     names_free(&model->names);
     map_free(&model->by_name);
+    facts_free(&model->known);
+    facts_free(&model->saved);
     if (model->matched)
         free(*model->matched);
     free(model->matched);
@@ -256,6 +286,22 @@ const banyan_local_tensor *banyan_model_tensor(const banyan_model *model, size_t
 uint64_t banyan_model_bytes(const banyan_model *model)
 {
     return model->bytes;
+}
+
+const char *model_fact(const banyan_model *model, const char *key)
+{
+    return facts_find(&model->known, key);
+}
+
+bool model_fact_int(const banyan_model *model, const char *key, int64_t *value)
+{
+    return facts_find_int(&model->known, key, value);
+}
+
+void model_pass_facts(const banyan_model *model, banyan_layout *layout)
+{
+    for (size_t i = 0; i < model->saved.list.count; i++)
+        layout_keep_fact(layout, model->saved.list.data[i].key, model->saved.list.data[i].text);
 }
 
 int64_t model_head(const banyan_model *model)

@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include "reshard/checkpoint_folder.h"
+#include "reshard/facts.h"
 #include "reshard/filled.h"
+#include "reshard/layout.h"
+#include "reshard/model.h"
 #include "reshard/random_case.h"
 #include "support/folder.h"
 
@@ -212,6 +215,94 @@ static void tensors_larger_than_the_buffer_are_joined(void **state)
     free(joined);
 }
 
+/* ---- facts ---- */
+
+static banyan_layout *simple_layout(DLDataType dtype, banyan_tensors **tensors);
+
+/* Ranks keep a fact each; the last also contradicts rank 0 in the second folder. */
+static void save_with_facts(banyan_world *world, void *context)
+{
+    const struct round *round = context;
+    int rank = banyan_world_rank(world);
+    banyan_tensors *tensors;
+    banyan_layout *layout = simple_layout(BANYAN_F32, &tensors);
+    char *saved = path_in(round, "saved"), *odd = path_in(round, "odd"), key[32], value[32];
+    snprintf(key, sizeof key, "of_rank_%d", rank);
+    snprintf(value, sizeof value, "%d", 100 + rank);
+    CHECK(layout_keep_fact(layout, key, value));
+    CHECK(layout_keep_fact(layout, "head_dim", rank == 1 ? "64.0" : "64"));
+    CHECK(layout_keep_fact(layout, "head_dim", "64"));
+    CHECK(layout_keep_fact(layout, "model_type", "\"llama\""));
+    if (rank == 1)
+        CHECK_FAILS((layout_keep_fact(layout, "head_dim", "128"), layout_error(layout)),
+                    BANYAN_ERR_INVALID, "whose head_dim is 64.0, and of one whose head_dim is 128");
+    banyan_layout_destroy(layout);
+    banyan_tensors_destroy(tensors);
+    layout = simple_layout(BANYAN_F32, &tensors);
+    CHECK(layout_keep_fact(layout, key, value));
+    CHECK(layout_keep_fact(layout, "head_dim", "64"));
+    CHECK(layout_keep_fact(layout, "model_type", "\"llama\""));
+    CHECK_OK(banyan_checkpoint_save(saved, layout, tensors, world, NULL));
+    CHECK(layout_keep_fact(layout, "experts", rank == RANKS - 1 ? "9" : "8"));
+    CHECK_FAILS(banyan_checkpoint_save(odd, layout, tensors, world, NULL), BANYAN_ERR_MISMATCH,
+                "whose experts is 8, and is 9");
+    banyan_layout_destroy(layout);
+    banyan_tensors_destroy(tensors);
+    free(saved);
+    free(odd);
+}
+
+static void check_facts(const facts *known)
+{
+    int64_t value = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        char key[32];
+        snprintf(key, sizeof key, "of_rank_%d", rank);
+        CHECK(facts_find_int(known, key, &value) && value == 100 + rank);
+    }
+    CHECK(facts_find_int(known, "head_dim", &value) && value == 64);
+    CHECK(facts_find(known, "model_type") &&
+          strcmp(facts_find(known, "model_type"), "\"llama\"") == 0);
+    CHECK(known->list.count == RANKS + 2);
+}
+
+static void facts_of_layouts_are_saved_and_read_back(void **state)
+{
+    struct round round = {*state, 0};
+    ranks_run(RANKS, save_with_facts, &round);
+    assert_int_equal(folder_entries(*state), 1);
+    char *saved = path_in(&round, "saved"), *config = path_in(&round, "saved/config.json");
+    banyan_checkpoint *checkpoint;
+    banyan_layout *layout;
+    banyan_model *model;
+    CHECK_OK(banyan_checkpoint_open(saved, &checkpoint));
+    CHECK_OK(banyan_layout_create(&layout));
+    banyan_checkpoint_add_layout(checkpoint, 1, layout);
+    CHECK_OK(banyan_layout_check(layout));
+    check_facts(layout_facts(layout));
+    banyan_layout_destroy(layout);
+    banyan_checkpoint_close(checkpoint);
+
+    CHECK_OK(banyan_model_load(saved, &model));
+    CHECK(model_head(model) == 64);
+    CHECK_OK(banyan_layout_create(&layout));
+    model_pass_facts(model, layout);
+    check_facts(layout_facts(layout));
+    banyan_layout_destroy(layout);
+    banyan_model_destroy(model);
+
+    folder_write(config, "{\"head_dim\": 64, \"hidden_size\": 4096}");
+    CHECK_OK(banyan_model_load(saved, &model));
+    CHECK(strcmp(model_fact(model, "hidden_size"), "4096") == 0);
+    CHECK(strcmp(model_fact(model, "of_rank_1"), "101") == 0);
+    banyan_model_destroy(model);
+    folder_write(config, "{\"head_dim\": 128}");
+    CHECK_FAILS(banyan_model_load(saved, &model), BANYAN_ERR_MISMATCH,
+                "saved: head_dim is 64 in banyan.index.json and 128 in config.json");
+    free(saved);
+    free(config);
+}
+
 /* ---- failures ---- */
 
 /* A tensor of 4 KiB on each rank, all the same but for `dtype`. */
@@ -404,6 +495,10 @@ static void indexes_that_lie_are_refused_with_their_place(void **state)
     } cases[] = {
         {"", "banyan.index.json:1:", BANYAN_ERR_FORMAT},
         {"[]", "no \"format\"", BANYAN_ERR_FORMAT},
+        {"{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"facts\":{\"a\":[]}}",
+         "facts.a is no number", BANYAN_ERR_FORMAT},
+        {"{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"facts\":7}",
+         "facts is no object", BANYAN_ERR_FORMAT},
         {"{\"format\":\"x\"}", "format \"x\"", BANYAN_ERR_FORMAT},
         {"{\"format\":\"banyan.checkpoint\",\"version\":2}", "version is 2", BANYAN_ERR_FORMAT},
         {INDEX("../m", ""), "files[0] has file \"../m\"", BANYAN_ERR_FORMAT},
@@ -440,14 +535,14 @@ static void indexes_that_lie_are_refused_with_their_place(void **state)
     struct round round = {*state, 0};
     char *rank = path_in(&round, "rank-00000"), *joined = path_in(&round, "joined");
     char *file = path_in(&round, GOOD), *index = path_in(&round, "banyan.index.json");
-    const char *const names[2] = {"l", "b"};
+    const char *const locals[2] = {"l", "b"};
     int64_t shape[2] = {4, 6};
     float memory[24] = {0};
     DLTensor tensors[2] = {
         {.data = memory, .device = {kDLCPU, 0}, .ndim = 2, .dtype = BANYAN_F32, .shape = shape},
         {.data = memory, .device = {kDLCPU, 0}, .ndim = 2, .dtype = BANYAN_BF16, .shape = shape}};
     assert_int_equal(mkdir(rank, 0777), 0);
-    CHECK_OK(banyan_checkpoint_write(file, names, tensors, 2, NULL));
+    CHECK_OK(banyan_checkpoint_write(file, locals, tensors, 2, NULL));
     CHECK_FAILS(banyan_checkpoint_join(*state, joined, NULL), BANYAN_ERR_NOT_FOUND,
                 "banyan.index.json");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -510,6 +605,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(what_ranks_save_joins_and_loads),
         IN_FOLDER(tensors_larger_than_the_buffer_are_joined),
+        IN_FOLDER(facts_of_layouts_are_saved_and_read_back),
         IN_FOLDER(a_rank_that_is_killed_leaves_no_folder),
         IN_FOLDER(what_a_killed_writer_left_goes_with_the_next_of_that_name),
         IN_FOLDER(what_a_writer_is_at_stays),

@@ -184,12 +184,55 @@ static void a_folders_configuration_tells_the_size_of_heads(void **state)
         {"{\"head_dim\": \"64\"}", -1},
         {"{\"head_dim\": -64}", -1},
         {"{\"head_dim\": 64", -1},
+        {"{\"head_dim\": 128.5}", -1},
+        {"{\"text_config\": {\"head_dim\": 64}}", 64},
+        {"{\"head_dim\": 32, \"text_config\": {\"head_dim\": 64}}", 64},
+        {"{\"time_step_limit\": [0.0, Infinity], \"a\": NaN, \"b\": -Infinity, \"head_dim\": 80, "
+         "\"c\": 100000000000000000000000, \"d\": \"\\\"Infinity\"}",
+         80},
+        {"{\"head_dim\": Infinit}", -1},
         {"[]", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         CHECK(head_of(*state, cases[i].config) == cases[i].head, "%s", cases[i].config);
     CHECK(strstr(banyan_last_error(), "config.json"), "%s", banyan_last_error());
     free(single);
+}
+
+static void expect_fact(const banyan_model *model, const char *key, const char *text)
+{
+    const char *found = model_fact(model, key);
+    CHECK((found == NULL) == (text == NULL) && (!text || strcmp(found, text) == 0),
+          "%s is %s, not %s", key, found ? found : "unknown", text ? text : "unknown");
+}
+
+static void every_scalar_of_a_configuration_is_a_fact(void **state)
+{
+    char *single = folder_path(*state, "model.safetensors");
+    char *config = folder_path(*state, "config.json");
+    write_safetensors(single, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+                      8);
+    folder_write(config, "{\"model_type\": \"x\", \"tie\": true, \"eps\": 1e-06, \"n\": null, "
+                         "\"limit\": [0.0, Infinity], \"huge\": 100000000000000000000, "
+                         "\"said\": \"Infinity, \\\"NaN\\\"\", \"experts\": 8, "
+                         "\"text_config\": {\"model_type\": \"y\", \"heads\": 4}}");
+    banyan_model *model;
+    CHECK_OK(banyan_model_load(*state, &model));
+    expect_fact(model, "model_type", "\"y\"");
+    expect_fact(model, "tie", "true");
+    expect_fact(model, "said", "\"Infinity, \\\"NaN\\\"\"");
+    expect_fact(model, "heads", "4");
+    expect_fact(model, "n", NULL);
+    expect_fact(model, "limit", NULL);
+    expect_fact(model, "huge", NULL);
+    expect_fact(model, "text_config", NULL);
+    int64_t value = -1;
+    CHECK(model_fact_int(model, "experts", &value) && value == 8);
+    CHECK(!model_fact_int(model, "tie", &value) && !model_fact_int(model, "none", &value));
+    CHECK(value == 8);
+    banyan_model_destroy(model);
+    free(single);
+    free(config);
 }
 
 /* As many tensors as Qwen3-235B has. */
@@ -245,6 +288,8 @@ int main(void)
         cmocka_unit_test(a_model_loads_from_a_folder_and_from_safetensors),
         cmocka_unit_test_setup_teardown(a_folders_configuration_tells_the_size_of_heads,
                                         folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(every_scalar_of_a_configuration_is_a_fact, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test(a_model_of_many_tensors_loads_and_lays_out_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
