@@ -1,112 +1,12 @@
 #include "core/json.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "core/array.h"
 #include "core/error.h"
-
-/* Read from a pipe at once: what Linux has in one. */
-#define PIPE_BYTES ((size_t)64 << 10)
-
-static banyan_status read_all(int fd, const char *path, char *text, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = read(fd, text + done, bytes - done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return error_set_errno("reading %s", path);
-        if (got == 0)
-            return error_set(BANYAN_ERR_FORMAT, "%s ended after %zu of its %zu bytes", path, done,
-                             bytes);
-        done += (size_t)got;
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status read_file(int fd, const char *path, uint64_t size, size_t max_bytes,
-                               char **text, size_t *bytes)
-{
-    if (size > max_bytes)
-        return error_set(BANYAN_ERR_INVALID, "%s has %" PRIu64 " bytes: at most %zu are read", path,
-                         size, max_bytes);
-    char *buffer = malloc((size_t)size + 1);
-    if (!buffer)
-        return error_no_memory((size_t)size + 1, path);
-    banyan_status status = read_all(fd, path, buffer, (size_t)size);
-    if (status != BANYAN_OK) {
-        free(buffer);
-        return status;
-    }
-    *text = buffer;
-    *bytes = (size_t)size;
-    return BANYAN_OK;
-}
-
-/* How much there is shows at the end. */
-static banyan_status read_pipe(int fd, const char *path, size_t max_bytes, char **text,
-                               size_t *bytes)
-{
-    ARRAY(char) all = {0};
-    banyan_status status = BANYAN_OK;
-    for (ssize_t got = 1; got != 0 && status == BANYAN_OK;) {
-        if (!array_reserve(&all, PIPE_BYTES + 1)) {
-            status = BANYAN_ERR_NO_MEMORY;
-            break;
-        }
-        got = read(fd, all.data + all.count, PIPE_BYTES);
-        if (got < 0 && errno != EINTR)
-            status = error_set_errno("reading %s", path);
-        all.count += got > 0 ? (size_t)got : 0;
-        if (all.count > max_bytes)
-            status = error_set(BANYAN_ERR_INVALID, "%s has more than %zu bytes, the most to read",
-                               path, max_bytes);
-    }
-    if (status != BANYAN_OK) {
-        array_free(&all);
-        return status;
-    }
-    *text = all.data;
-    *bytes = all.count;
-    return BANYAN_OK;
-}
-
-static banyan_status read_open(int fd, const char *path, size_t max_bytes, char **text,
-                               size_t *bytes)
-{
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return error_set_errno("looking at %s", path);
-    if (!S_ISREG(info.st_mode) && !S_ISFIFO(info.st_mode))
-        return error_set(BANYAN_ERR_INVALID, "%s is not a file", path);
-    char *buffer = NULL;
-    RETURN_IF_FAILED(S_ISFIFO(info.st_mode)
-                         ? read_pipe(fd, path, max_bytes, &buffer, bytes)
-                         : read_file(fd, path, (uint64_t)info.st_size, max_bytes, &buffer, bytes));
-    buffer[*bytes] = '\0';
-    *text = buffer;
-    return BANYAN_OK;
-}
-
-banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t *bytes)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT)
-        return error_set(BANYAN_ERR_NOT_FOUND, "there is no file %s", path);
-    if (fd < 0)
-        return error_set_errno("opening %s", path);
-    banyan_status status = read_open(fd, path, max_bytes, text, bytes);
-    close(fd);
-    return status;
-}
 
 banyan_status json_parse(const char *path, const char *text, size_t bytes, json_t **root)
 {

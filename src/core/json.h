@@ -1,4 +1,4 @@
-/* JSON files: loaded whole, with errors that say where. */
+/* JSON documents, with errors that say where. */
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
 
@@ -6,9 +6,7 @@
 
 #include <banyan/core.h>
 
-/* The text of a file, or of a pipe up to its end, and its length; to be freed. The byte behind the
- * text is 0. SYSTEM, NOT_FOUND, or INVALID for more than `max_bytes`. */
-banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t *bytes);
+#include "core/file.h"
 
 /* Parse text; FORMAT says file, line and column. A key twice in one object is an error. */
 banyan_status json_parse(const char *path, const char *text, size_t bytes, json_t **root);

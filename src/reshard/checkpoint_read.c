@@ -1,7 +1,7 @@
 #include "reshard/checkpoint_read.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -39,33 +39,26 @@ struct banyan_checkpoint {
 
 /* ---- files ---- */
 
-static banyan_status map_open(int fd, const char *path, struct mapped_file *file)
+static banyan_status map_open(int fd, const char *path, uint64_t bytes, struct mapped_file *file)
 {
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return error_set_errno("looking at %s", path);
-    if (!S_ISREG(info.st_mode))
-        return error_set(BANYAN_ERR_INVALID, "%s is not a file", path);
-    if (info.st_size == 0)
+    if (bytes == 0)
         return error_set(BANYAN_ERR_FORMAT, "%s is empty", path);
-    void *base = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *base = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base == MAP_FAILED)
-        return error_set_errno("mapping the %lld bytes of %s", (long long)info.st_size, path);
-    *file = (struct mapped_file){base, (size_t)info.st_size};
+        return error_set_errno("mapping the %" PRIu64 " bytes of %s", bytes, path);
+    *file = (struct mapped_file){base, (size_t)bytes};
     return BANYAN_OK;
 }
 
 static banyan_status map_file(banyan_checkpoint *checkpoint, const char *path,
                               struct mapped_file *file)
 {
+    int fd;
+    uint64_t bytes;
     if (!array_reserve(&checkpoint->files, 1))
         return BANYAN_ERR_NO_MEMORY;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT)
-        return error_set(BANYAN_ERR_NOT_FOUND, "there is no file %s", path);
-    if (fd < 0)
-        return error_set_errno("opening %s", path);
-    banyan_status status = map_open(fd, path, file);
+    RETURN_IF_FAILED(file_open(path, &fd, &bytes));
+    banyan_status status = map_open(fd, path, bytes, file);
     close(fd);
     if (status == BANYAN_OK)
         checkpoint->files.data[checkpoint->files.count++] = *file;

@@ -1,14 +1,7 @@
-/* Documents: files and pipes, and integers of 64 bits without a sign. */
+/* Documents: integers of 64 bits without a sign. */
 #include "support/test.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "core/json.h"
-#include "support/text_file.h"
 
 static uint64_t number_of(const char *text)
 {
@@ -72,77 +65,12 @@ static void texts_with_digits_stay_as_they_are(void **state)
     json_decref(root);
 }
 
-/* ---- files and pipes ---- */
-
-#define LONG_BYTES 300001
-
-static void *write_long(void *path)
-{
-    static char text[LONG_BYTES];
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i % 23);
-    int fd = open(path, O_WRONLY);
-    for (size_t done = 0; done < sizeof text;) {
-        ssize_t wrote = write(fd, text + done, sizeof text - done);
-        if (wrote <= 0)
-            break;
-        done += (size_t)wrote;
-    }
-    close(fd);
-    return NULL;
-}
-
-static banyan_status read_from_pipe(size_t max_bytes, char **text, size_t *bytes)
-{
-    text_file pipe = text_file_of("");
-    pthread_t writer;
-    assert_int_equal(unlink(pipe.path), 0);
-    assert_int_equal(mkfifo(pipe.path, 0600), 0);
-    assert_int_equal(pthread_create(&writer, NULL, write_long, pipe.path), 0);
-    banyan_status status = file_read(pipe.path, max_bytes, text, bytes);
-    pthread_join(writer, NULL);
-    text_file_remove(&pipe);
-    return status;
-}
-
-static void a_pipe_is_read_to_its_end(void **state)
-{
-    (void)state;
-    char *text;
-    size_t bytes;
-    CHECK_OK(read_from_pipe(LONG_BYTES, &text, &bytes));
-    CHECK(bytes == LONG_BYTES && text[bytes] == '\0');
-    for (size_t i = 0; i < bytes; i++)
-        CHECK(text[i] == (char)('a' + i % 23));
-    free(text);
-}
-
-static void more_than_is_wanted_is_refused(void **state)
-{
-    (void)state;
-    char *text;
-    size_t bytes;
-    signal(SIGPIPE, SIG_IGN);
-    CHECK_FAILS(read_from_pipe(LONG_BYTES - 1, &text, &bytes), BANYAN_ERR_INVALID,
-                "more than 300000 bytes");
-    text_file file = text_file_of("12345");
-    CHECK_FAILS(file_read(file.path, 4, &text, &bytes), BANYAN_ERR_INVALID,
-                "has 5 bytes: at most 4");
-    CHECK_OK(file_read(file.path, 5, &text, &bytes));
-    CHECK(bytes == 5 && strcmp(text, "12345") == 0);
-    free(text);
-    text_file_remove(&file);
-    CHECK_FAILS(file_read("/tmp", 4, &text, &bytes), BANYAN_ERR_INVALID, "/tmp is not a file");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_up_to_the_last_are_read),
         cmocka_unit_test(what_is_no_such_integer_is_refused),
         cmocka_unit_test(texts_with_digits_stay_as_they_are),
-        cmocka_unit_test(a_pipe_is_read_to_its_end),
-        cmocka_unit_test(more_than_is_wanted_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

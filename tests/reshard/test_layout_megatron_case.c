@@ -252,7 +252,7 @@ static void a_broken_case_is_refused_with_the_place(void **state)
     CHECK_FAILS(banyan_megatron_case_load("/no/such/case.json", &loaded), BANYAN_ERR_NOT_FOUND,
                 "/no/such/case.json");
     CHECK_FAILS(banyan_megatron_case_load("/tmp", &loaded), BANYAN_ERR_INVALID,
-                "/tmp is not a file");
+                "/tmp is a folder, not a file");
 }
 
 static void every_truncation_is_refused(void **state)

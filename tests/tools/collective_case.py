@@ -16,9 +16,9 @@ class CollectiveCase(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def banyan(self, *words, **options):
+    def banyan(self, *words, timeout=300, **options):
         return subprocess.run([BANYAN, *map(str, words)], capture_output=True, text=True,
-                              timeout=300, **options)
+                              timeout=timeout, **options)
 
     def succeed(self, *words, **options):
         done = self.banyan(*words, **options)

@@ -77,7 +77,7 @@ class Show(Plan):
         done = subprocess.run([BANYAN, "plan", "show", "-"], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, "banyan plan show: /dev/stdin is not a file\n"))
+                         (1, "banyan plan show: /dev/stdin is a device, not a file\n"))
 
     def test_what_is_wrong_is_a_sentence_with_its_place(self):
         def out_of_range(plan):

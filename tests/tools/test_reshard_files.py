@@ -99,7 +99,7 @@ class Files(unittest.TestCase):
         refused_with(lambda index: index.update(version=2), "version")
         refused_with(lambda index: index["files"][0].update(file="loop"), "there is no file")
         (saved / "loop").symlink_to(".")
-        refused_with(lambda index: index["files"][0].update(file="loop"), "loop is not a file")
+        refused_with(lambda index: index["files"][0].update(file="loop"), "loop is a folder, not a file")
         (saved / "rank-00001/model.safetensors").unlink()
         refused_with(lambda index: None, "rank-00001/model.safetensors")
 

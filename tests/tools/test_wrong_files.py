@@ -1,10 +1,12 @@
 """A file of one kind that is given where another is expected is named for what it seems to be."""
 
 import json
+import os
 import shutil
 import sys
 import unittest
 
+import safetensors
 import small_case
 import small_model
 from collective_case import CollectiveCase
@@ -67,6 +69,46 @@ class WrongFiles(CollectiveCase):
                 ("model", self.paths["model"], ["plan-scale", "--from", "tp=1", "--to", "tp=2", "--model"]),
                 ("case", self.paths["case"], ["reshard", "verify"])]:
             self.succeed(*words, path)
+
+    def test_a_pipe_in_place_of_a_file_is_named_at_once(self):
+        def pipe(path):
+            os.mkfifo(path)
+            return path
+
+        specs = ["--from", "tp=1", "--to", "tp=2"]
+        fifo = pipe(self.folder / "fifo")
+        shard = self.folder / "shard"
+        shard.mkdir()
+        (shard / "model.safetensors.index.json").write_text(
+            '{"weight_map": {"a": "b.safetensors"}}')
+        pipe(shard / "b.safetensors")
+        whole = {"one": "model.safetensors", "many": "model.safetensors.index.json",
+                 "saved": "banyan.index.json"}
+        for folder, name in whole.items():
+            (self.folder / folder).mkdir()
+            pipe(self.folder / folder / name)
+        config = self.folder / "config"
+        config.mkdir()
+        safetensors.write(config / "model.safetensors", {"model.norm.weight": ("F32", [1], b"1234")})
+        pipe(config / "config.json")
+        out = ["--out", self.folder / "out"]
+        words_of = [
+            ["check", fifo], ["run", fifo], ["plan", "show", fifo], ["plan", "view", fifo, "-o", "-"],
+            ["topo", "show", fifo], ["simulate", self.paths["plan"], "-t", fifo],
+            ["simulate", fifo, "-t", "h200x4"], ["simulate", "--reshard", fifo, "-t", "h200x4"],
+            ["reshard", "verify", fifo], ["plan-scale", "--model", fifo, *specs],
+            ["reshard", "--model", fifo, *specs],
+            ["reshard", "--model", self.paths["model"], "--rules", fifo, *specs],
+            ["mixed", "--local-tp", 2, "--autotune", fifo], ["tune", "-n", 2, "-o", fifo],
+            ["reshard", "--model", config, *specs],
+            *(["reshard", "--in", self.folder / name, *out, *specs]
+              for name in ["fifo", "shard", *whole, "config"])]
+        for words in words_of:
+            with self.subTest(words=words):
+                done = self.banyan(*words, timeout=20)
+                self.assertIn(done.returncode, [1, 2])
+                self.assertIn(" is a named pipe, not a file\n", done.stdout + done.stderr)
+        self.assertFalse((self.folder / "out").exists())
 
     def test_what_is_of_no_kind_is_the_readers_to_refuse(self):
         path = self.write({"a": [1]})
