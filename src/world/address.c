@@ -59,11 +59,13 @@ const char *address_text(const struct address *address, char text[ADDRESS_TEXT_B
     return text;
 }
 
-/* One port serves both versions of IP. */
+/* One port serves both versions of IP. The kernel keeps connections that say nothing to itself for
+ * some seconds. */
 static void prepare_tcp_listener(int fd, int family)
 {
-    int on = 1, off = 0;
+    int on = 1, off = 0, silent_s = 5;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof silent_s);
     if (family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
 }

@@ -10,6 +10,7 @@
 #include "world/rendezvous.h"
 
 #define RETRY_NS (20 * NS_PER_MS)
+#define LONGEST_RETRY_NS (500 * NS_PER_MS)
 /* The rendezvous ends our wait itself, since it knows who is missing; we wait a little longer. */
 #define GRACE_NS (NS_PER_S)
 
@@ -20,6 +21,7 @@ struct joiner {
     struct member_table *table;
     const struct address *via; /* that answered */
     bool has_table, gone;
+    bool unheard;         /* hung up before the other side had seen who this is */
     banyan_status status; /* why it is gone; the sentence is in last_error */
 };
 
@@ -64,6 +66,8 @@ static void notice_gone(void *owner, struct link *link, banyan_status status)
 {
     struct joiner *joiner = owner;
     joiner->gone = true;
+    joiner->unheard = link->stage != LINK_READY && link->connect_error == 0 &&
+                      (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM);
     joiner->status = status != BANYAN_OK ? status
                                          : error_set(BANYAN_ERR_PEER_LOST,
                                                      "%s ended before all %d ranks had joined",
@@ -75,18 +79,24 @@ static const struct reactor_ops joiner_ops = {
     .closed = notice_gone,
 };
 
-static void pause_a_little(void)
+static void pause_for(uint64_t ns)
 {
-    struct timespec pause = {.tv_nsec = (long)RETRY_NS};
+    struct timespec pause = {.tv_nsec = (long)ns};
     nanosleep(&pause, NULL);
 }
 
-/* Ask at one address, to the end. */
-static banyan_status ask(struct joiner *joiner, const struct address *address, uint64_t deadline_ns)
+static void pause_a_little(void)
+{
+    pause_for(RETRY_NS);
+}
+
+/* Ask at one address, to the end of one connection. */
+static banyan_status ask_once(struct joiner *joiner, const struct address *address,
+                              uint64_t deadline_ns)
 {
     char text[ADDRESS_TEXT_BYTES], who[ADDRESS_TEXT_BYTES];
     snprintf(who, sizeof who, "the rendezvous at %.120s", address_text(address, text));
-    joiner->gone = false;
+    joiner->gone = joiner->unheard = false;
     while (!reactor_connect(&joiner->reactor, address, who, joiner->request.rank, -1)) {
         /* EAGAIN: a Unix listener's queue is full. */
         if (errno != EAGAIN || deadline_left_ns(deadline_ns) == 0)
@@ -103,6 +113,20 @@ static banyan_status ask(struct joiner *joiner, const struct address *address, u
         reactor_step(&joiner->reactor, left_ns);
     }
     return joiner->has_table ? BANYAN_OK : joiner->status;
+}
+
+/* Where strangers come by the thousand this rank may have been dropped among them: it comes again,
+ * ever less often. */
+static banyan_status ask(struct joiner *joiner, const struct address *address, uint64_t deadline_ns)
+{
+    uint64_t pause_ns = RETRY_NS;
+    for (;;) {
+        banyan_status status = ask_once(joiner, address, deadline_ns);
+        if (!joiner->gone || !joiner->unheard || deadline_left_ns(deadline_ns) <= pause_ns)
+            return status;
+        pause_for(pause_ns);
+        pause_ns = 2 * pause_ns < LONGEST_RETRY_NS ? 2 * pause_ns : LONGEST_RETRY_NS;
+    }
 }
 
 /* One that did not answer may do so later, or another may; one that said no has said it. */

@@ -35,7 +35,10 @@ void link_init(struct link *link, int fd, bool connects, bool connected, uint32_
     link->stage = !connected ? LINK_CONNECTING : connects ? LINK_CHALLENGE : LINK_HELLO;
     link->hello = (struct wire_hello){
         .magic = WIRE_MAGIC, .version = WIRE_VERSION, .purpose = purpose, .from = from, .to = to};
-    randombytes_buf(connects ? link->hello.nonce : link->nonce, WIRE_NONCE_BYTES);
+    if (connects)
+        randombytes_buf(link->hello.nonce, sizeof link->hello.nonce);
+    else
+        randombytes_buf(link->nonce, sizeof link->nonce);
 }
 
 void link_close_descriptors(struct link *link)
@@ -48,7 +51,8 @@ void link_close_descriptors(struct link *link)
         if (link->descriptors[i] >= 0)
             close(link->descriptors[i]);
     }
-    close(link->fd);
+    if (link->fd >= 0)
+        close(link->fd);
 }
 
 void link_destroy(struct link *link)
@@ -226,6 +230,7 @@ void link_refuse(struct link *link, banyan_status status, const char *sentence)
 void link_greet(struct link *link)
 {
     link->stage = LINK_CHALLENGE;
+    wire_tag(link->key, &link->hello);
     write_bytes(link, &link->hello, sizeof link->hello);
 }
 
@@ -244,6 +249,7 @@ static void set_stage(struct link *link, enum link_stage stage)
     pthread_mutex_unlock(link->lock);
 }
 
+/* Who has another key, or speaks another version, is answered too: the answer tells it so. */
 static banyan_status answer_hello(struct link *link)
 {
     struct wire_hello hello;
@@ -266,6 +272,8 @@ static banyan_status answer_hello(struct link *link)
     if (!same_version)
         return error_set(BANYAN_ERR_FORMAT, "%s speaks version %u of the protocol, this is %u",
                          link->who, hello.version, WIRE_VERSION);
+    if (!wire_tag_is_right(link->key, &hello))
+        return error_set(BANYAN_ERR_REFUSED, "it has another secret, or belongs to another job");
     return status;
 }
 

@@ -14,7 +14,7 @@ enum link_stage {
     LINK_CONNECTING, /* a TCP connection on its way */
     LINK_HELLO,      /* accepted, waits for the hello */
     LINK_CHALLENGE,  /* connected, waits for the challenge */
-    LINK_PROOF,      /* accepted, waits for the proof */
+    LINK_PROOF,      /* accepted, its hello has the key's tag, waits for the proof */
     LINK_WELCOME,    /* connected, waits to be let in */
     LINK_READY
 };
@@ -87,6 +87,7 @@ struct link {
     /* The reactor's. */
     struct event_source source;
     struct link *next, **previous;
+    struct newcomers *among; /* that it waits with, while it has proved nothing; NULL: none */
     uint64_t handshake_ends_ns;
     int connect_error; /* an errno: why it never stood */
     bool watches_output;

@@ -1,4 +1,4 @@
-#include "world/reactor.h"
+#include "world/reactor_accept.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +12,6 @@
 #include "core/log.h"
 
 #define HANDSHAKE_NS (5 * NS_PER_S)
-#define CHECK_NS (250 * NS_PER_MS)
 #define READ_BYTES 16384
 /* One link may keep the loop from the others for so many bytes. */
 #define READ_TURN_BYTES (1 << 20)
@@ -44,10 +43,12 @@ void reactor_unwatch(struct reactor *reactor, struct event_source *source)
 static void close_in_child(void *owner)
 {
     struct reactor *reactor = owner;
-    for (struct link *link = reactor->links; link; link = link->next)
-        link_close_descriptors(link);
-    for (struct link *link = reactor->finished; link; link = link->next)
-        link_close_descriptors(link);
+    struct link *lists[] = {reactor->links, reactor->finished, reactor->near.first,
+                            reactor->far.first};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        for (struct link *link = lists[i]; link; link = link->next)
+            link_close_descriptors(link);
+    }
     for (int i = 0; i < reactor->listener_count; i++)
         close(reactor->listeners[i].source.fd);
     close(reactor->wake.fd);
@@ -90,27 +91,31 @@ close_descriptors:
     return status;
 }
 
+static void free_list(struct link **list)
+{
+    while (*list) {
+        struct link *link = *list;
+        *list = link->next;
+        link_destroy(link);
+    }
+}
+
 /* With the lock held, so that no fork happens while a descriptor is in nobody's list. */
 static void free_finished(struct reactor *reactor)
 {
     pthread_mutex_lock(&reactor->lock);
-    while (reactor->finished) {
-        struct link *link = reactor->finished;
-        reactor->finished = link->next;
-        link_destroy(link);
-    }
+    free_list(&reactor->finished);
     pthread_mutex_unlock(&reactor->lock);
 }
 
 void reactor_close(struct reactor *reactor)
 {
     fork_guard_remove(&reactor->guard);
-    free_finished(reactor);
-    while (reactor->links) {
-        struct link *link = reactor->links;
-        reactor->links = link->next;
-        link_destroy(link);
-    }
+    stranger_log_sum_up(&reactor->strangers, reactor->name, true);
+    free_list(&reactor->finished);
+    free_list(&reactor->links);
+    free_list(&reactor->near.first);
+    free_list(&reactor->far.first);
     reactor_stop_listening(reactor);
     close(reactor->wake.fd);
     close(reactor->epoll_fd);
@@ -166,10 +171,29 @@ static bool is_timed(const struct reactor *reactor, const struct link *link)
     return in_handshake(link) || awaits_answer(reactor, link);
 }
 
-/* Takes the descriptor. With the lock held since it was made, so that no fork comes in between. */
-static struct link *add_link(struct reactor *reactor, int fd, bool connects, bool connected,
-                             bool sealed, int from, int to)
+static void put_in_list(struct link **list, struct link *link)
 {
+    link->next = *list;
+    link->previous = list;
+    if (link->next)
+        link->next->previous = &link->next;
+    *list = link;
+}
+
+static void take_from_list(struct link *link)
+{
+    *link->previous = link->next;
+    if (link->next)
+        link->next->previous = link->previous;
+    if (link->among)
+        link->among->count--;
+    link->among = NULL;
+}
+
+struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool sealed, int from,
+                         int to, struct newcomers *among)
+{
+    bool connects = !among;
     struct link *link = calloc(1, sizeof *link);
     if (!link) {
         close(fd);
@@ -190,55 +214,55 @@ static struct link *add_link(struct reactor *reactor, int fd, bool connects, boo
         errno = ENOSPC;
         return NULL;
     }
-    link->next = reactor->links;
-    link->previous = &reactor->links;
-    if (link->next)
-        link->next->previous = &link->next;
-    reactor->links = link;
+    put_in_list(among ? &among->first : &reactor->links, link);
+    if ((link->among = among))
+        among->count++;
     reactor->handshakes += is_timed(reactor, link);
     return link;
 }
 
-/* Who leaves in the middle of a handshake has most likely ended; at the rendezvous, once it has
- * been answered, it may have found that it has another secret. */
-static void log_leaving(const struct reactor *reactor, const struct link *link)
+/* Who leaves in the middle of a handshake has most likely ended. */
+static void log_stranger(struct reactor *reactor, const struct link *link, banyan_status status)
 {
-    bool answered = reactor->purpose == WIRE_PURPOSE_JOIN && link->stage == LINK_PROOF;
-    banyan_log_level level = link->sealed ? BANYAN_LOG_INFO : BANYAN_LOG_DEBUG;
-    if (answered && !reactor->quiet)
-        level = BANYAN_LOG_WARN;
-    log_line(level, "%s: %s left before it had proved that it belongs to the job%s", reactor->name,
-             link->who, answered ? ": it ended, or has another secret" : "");
+    enum stranger_kind kind = stranger_kind_of(status);
+    banyan_log_level level = reactor->quiet ? BANYAN_LOG_DEBUG : BANYAN_LOG_WARN;
+    if (kind == STRANGER_LEFT)
+        stranger_log_line(&reactor->strangers, kind,
+                          link->sealed ? BANYAN_LOG_INFO : BANYAN_LOG_DEBUG,
+                          "%s: %s left before it had proved that it belongs to the job",
+                          reactor->name, link->who);
+    else
+        stranger_log_line(&reactor->strangers, kind, level, "%s refused %s: %s", reactor->name,
+                          link->who, banyan_last_error());
 }
 
-static void log_stranger(const struct reactor *reactor, const struct link *link,
-                         banyan_status status)
+/* The kernel too forgets one that has got no answer at once. */
+static void forget_at_once(const struct link *link)
 {
-    if (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)
-        log_leaving(reactor, link);
-    else
-        log_line(reactor->quiet ? BANYAN_LOG_DEBUG : BANYAN_LOG_WARN, "%s refused %s: %s",
-                 reactor->name, link->who, banyan_last_error());
+    struct linger none = {.l_onoff = 1};
+    if (link->sealed && link->stage == LINK_HELLO)
+        setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
 void reactor_drop(struct reactor *reactor, struct link *link, banyan_status status)
 {
     if (link->closed)
         return;
+    reactor->handshakes -= is_timed(reactor, link);
+    reactor->proving -= reactor_is_proving(link);
     pthread_mutex_lock(&reactor->lock);
     link->closed = link->broken = true;
-    *link->previous = link->next;
-    if (link->next)
-        link->next->previous = link->previous;
+    take_from_list(link);
     link->next = reactor->finished;
     reactor->finished = link;
     pthread_mutex_unlock(&reactor->lock);
     unwatch(reactor, &link->source);
-    reactor->handshakes -= is_timed(reactor, link);
-    if (in_handshake(link))
+    if (in_handshake(link)) {
+        forget_at_once(link);
         log_stranger(reactor, link, status);
-    else
+    } else {
         reactor->ops->closed(reactor->owner, link, status);
+    }
 }
 
 struct link *reactor_connect(struct reactor *reactor, const struct address *address,
@@ -257,7 +281,7 @@ struct link *reactor_connect(struct reactor *reactor, const struct address *addr
         error = EACCES;
     }
     if (connected || error == EINPROGRESS) {
-        link = add_link(reactor, fd, true, connected, !address_is_unix(address), from, to);
+        link = reactor_add(reactor, fd, connected, !address_is_unix(address), from, to, NULL);
         error = errno;
     }
     if (link) {
@@ -281,74 +305,6 @@ void reactor_update(struct reactor *reactor, struct link *link)
                                 .data.ptr = &link->source};
     if (epoll_ctl(reactor->epoll_fd, EPOLL_CTL_MOD, link->fd, &event) == 0)
         link->watches_output = wanted;
-}
-
-/* ---- accepting ---- */
-
-static void drop_oldest_handshake(struct reactor *reactor)
-{
-    struct link *oldest = NULL;
-    for (struct link *link = reactor->links; link; link = link->next) {
-        if (in_handshake(link))
-            oldest = link;
-    }
-    if (oldest)
-        reactor_drop(
-            reactor, oldest,
-            error_set(BANYAN_ERR_REFUSED, "no descriptors left for those who say nothing"));
-}
-
-static void pause_accepting(struct reactor *reactor)
-{
-    for (int i = 0; i < reactor->listener_count; i++)
-        unwatch(reactor, &reactor->listeners[i].source);
-    reactor->accepting = false;
-    reactor->next_check_ns = deadline_after(CHECK_NS);
-}
-
-static void resume_accepting(struct reactor *reactor)
-{
-    for (int i = 0; i < reactor->listener_count; i++)
-        watch(reactor, &reactor->listeners[i].source, EPOLLIN);
-    reactor->accepting = true;
-}
-
-/* False, with errno set, when there is none to accept. */
-static bool accept_one(struct reactor *reactor, struct reactor_listener *listener)
-{
-    char who[ADDRESS_TEXT_BYTES];
-    bool allowed = true;
-    pthread_mutex_lock(&reactor->lock);
-    int fd = accept4(listener->source.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    int error = errno;
-    if (fd >= 0 && (allowed = address_peer_allowed(fd, who))) {
-        struct link *link = add_link(reactor, fd, false, true, listener->sealed, -1, reactor->rank);
-        if (link)
-            memcpy(link->who, who, sizeof link->who);
-    }
-    pthread_mutex_unlock(&reactor->lock);
-    if (!allowed) {
-        log_warn("%s refused %s: not the user that this job belongs to", reactor->name, who);
-        close(fd);
-    }
-    errno = error;
-    return fd >= 0;
-}
-
-static void accept_all(struct reactor *reactor, struct reactor_listener *listener)
-{
-    for (int i = 0; i < EVENTS; i++) {
-        if (accept_one(reactor, listener))
-            continue;
-        if (errno == EMFILE || errno == ENFILE) {
-            log_warn("%s cannot accept a connection: %s", reactor->name, strerror(errno));
-            drop_oldest_handshake(reactor);
-            pause_accepting(reactor);
-            return;
-        }
-        if (errno != ECONNABORTED && errno != EINTR)
-            return;
-    }
 }
 
 /* ---- reading and writing ---- */
@@ -394,6 +350,16 @@ static ssize_t receive_some(struct link *link, unsigned char *data, size_t bytes
     return got;
 }
 
+/* Its hello has the key's tag: it is no stranger. */
+static void let_prove(struct reactor *reactor, struct link *link)
+{
+    pthread_mutex_lock(&reactor->lock);
+    take_from_list(link);
+    put_in_list(&reactor->links, link);
+    pthread_mutex_unlock(&reactor->lock);
+    reactor->proving += reactor_is_proving(link);
+}
+
 /* One recv and what follows from it. False when there is no more to read now. */
 static bool read_once(struct reactor *reactor, struct link *link, size_t *got_bytes)
 {
@@ -414,10 +380,15 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
     }
     *got_bytes += (size_t)got;
     bool was_ready = link->stage == LINK_READY, counted = is_timed(reactor, link);
+    bool was_proving = reactor_is_proving(link);
     banyan_status status =
         direct ? link_filled(link, (size_t)got) : link_feed(link, buffer, (size_t)got);
     if (counted && !is_timed(reactor, link))
         reactor->handshakes--;
+    if (was_proving && !reactor_is_proving(link))
+        reactor->proving--;
+    if (link->among && status == BANYAN_OK && link->stage != LINK_HELLO)
+        let_prove(reactor, link);
     if (!was_ready) {
         pthread_mutex_lock(&reactor->lock);
         reactor_update(reactor, link);
@@ -480,15 +451,9 @@ static void handle_link(struct reactor *reactor, struct link *link, uint32_t eve
 
 /* ---- the loop ---- */
 
-static void check_handshakes(struct reactor *reactor)
+static void drop_late(struct reactor *reactor, struct link *list, uint64_t now)
 {
-    uint64_t now = time_now_ns();
-    if (now < reactor->next_check_ns)
-        return;
-    reactor->next_check_ns = now + CHECK_NS;
-    if (!reactor->accepting)
-        resume_accepting(reactor);
-    for (struct link *link = reactor->links, *next; link && reactor->handshakes > 0; link = next) {
+    for (struct link *link = list, *next; link && reactor->handshakes > 0; link = next) {
         next = link->next;
         if (now < link->handshake_ends_ns || !is_timed(reactor, link))
             continue;
@@ -502,6 +467,25 @@ static void check_handshakes(struct reactor *reactor)
     }
 }
 
+static bool has_checks(const struct reactor *reactor)
+{
+    return reactor->handshakes > 0 || !reactor->accepting || reactor->strangers.unsaid > 0;
+}
+
+static void check_handshakes(struct reactor *reactor)
+{
+    uint64_t now = time_now_ns();
+    if (now < reactor->next_check_ns)
+        return;
+    reactor->next_check_ns = now + REACTOR_CHECK_NS;
+    if (!reactor->accepting)
+        reactor_resume_accepting(reactor);
+    drop_late(reactor, reactor->links, now);
+    drop_late(reactor, reactor->near.first, now);
+    drop_late(reactor, reactor->far.first, now);
+    stranger_log_sum_up(&reactor->strangers, reactor->name, false);
+}
+
 static void handle(struct reactor *reactor, const struct epoll_event *event)
 {
     struct event_source *source = event->data.ptr;
@@ -512,7 +496,7 @@ static void handle(struct reactor *reactor, const struct epoll_event *event)
             ;
         break;
     case EVENT_LISTENER:
-        accept_all(reactor, source->context);
+        reactor_accept(reactor, source->context);
         break;
     case EVENT_LINK:
         handle_link(reactor, source->context, event->events);
@@ -525,15 +509,15 @@ static void handle(struct reactor *reactor, const struct epoll_event *event)
 
 void reactor_step(struct reactor *reactor, uint64_t timeout_ns)
 {
-    if ((reactor->handshakes > 0 || !reactor->accepting) && timeout_ns > CHECK_NS)
-        timeout_ns = CHECK_NS;
+    if (has_checks(reactor) && timeout_ns > REACTOR_CHECK_NS)
+        timeout_ns = REACTOR_CHECK_NS;
     uint64_t timeout_ms = (timeout_ns + NS_PER_MS - 1) / NS_PER_MS;
     struct epoll_event events[EVENTS];
     int count =
         epoll_wait(reactor->epoll_fd, events, EVENTS, timeout_ms > 60000 ? 60000 : (int)timeout_ms);
     for (int i = 0; i < count; i++)
         handle(reactor, &events[i]);
-    if (reactor->handshakes > 0 || !reactor->accepting)
+    if (has_checks(reactor))
         check_handshakes(reactor);
     if (reactor->finished)
         free_finished(reactor);

@@ -5,6 +5,7 @@
 
 #include "world/fork_guard.h"
 #include "world/link.h"
+#include "world/newcomers.h"
 
 struct reactor_listener {
     struct event_source source;
@@ -29,7 +30,11 @@ struct reactor {
     struct event_source wake;
     struct reactor_listener listeners[REACTOR_LISTENERS];
     int listener_count;
-    struct link *links, *finished;
+    struct link *links; /* but for newcomers */
+    struct link *finished;
+    struct newcomers near, far; /* accepted from Unix sockets, and TCP; the loop's thread */
+    size_t proving;             /* of the links: accepted, with a hello that has the key's tag */
+    struct stranger_log strangers;
     size_t handshakes; /* that have an end */
     /* How long whoever is connected to may take to answer the first word; 0: as long as it likes.
      * For owners that connect anew. */

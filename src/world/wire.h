@@ -2,7 +2,9 @@
  *
  * The side that connects says hello; the other answers with a challenge that already proves that
  * it knows the key; the first proves the same. A proof is a keyed hash over both nonces, the role
- * and what the hello claims, so that it is good for this one connection only. Frames come after
+ * and what the hello claims, so that it is good for this one connection only. A tag under the key
+ * in the hello tells strangers from newcomers at the first word. Who repeats the hello of another
+ * connection passes that test, and no more: only the proof lets in. Frames come after
  * that; between machines header and payload each carry a MAC under a key of this connection and a
  * count, so that none can be changed, repeated or left out. */
 #ifndef WORLD_WIRE_H
@@ -13,10 +15,12 @@
 #include <stdint.h>
 
 #define WIRE_MAGIC UINT64_C(0x314e41594e4142f5)
-#define WIRE_VERSION 1U
+#define WIRE_VERSION 2U
 #define WIRE_KEY_BYTES 32
 #define WIRE_NONCE_BYTES 32
 #define WIRE_PROOF_BYTES 32
+#define WIRE_HELLO_NONCE_BYTES 16
+#define WIRE_TAG_BYTES 16
 #define WIRE_MAC_BYTES 16
 /* No message of a control plane is longer. */
 #define WIRE_PAYLOAD_MAX (UINT64_C(1) << 32)
@@ -28,7 +32,8 @@ struct wire_hello {
     uint32_t version;
     uint32_t purpose;
     int32_t from, to; /* ranks of the job; a rendezvous is -1 */
-    unsigned char nonce[WIRE_NONCE_BYTES];
+    unsigned char nonce[WIRE_HELLO_NONCE_BYTES];
+    unsigned char tag[WIRE_TAG_BYTES]; /* under the key, of all before it */
 };
 
 struct wire_challenge {
@@ -64,6 +69,10 @@ struct wire_frame {
 };
 
 enum wire_role { WIRE_CONNECTS = 1, WIRE_ACCEPTS = 2 };
+
+/* Fill in the hello's tag; compare it, in constant time. */
+void wire_tag(const unsigned char key[WIRE_KEY_BYTES], struct wire_hello *hello);
+bool wire_tag_is_right(const unsigned char key[WIRE_KEY_BYTES], const struct wire_hello *hello);
 
 void wire_prove(const unsigned char key[WIRE_KEY_BYTES], enum wire_role role,
                 const struct wire_hello *hello, const unsigned char nonce[WIRE_NONCE_BYTES],

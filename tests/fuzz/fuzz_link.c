@@ -43,6 +43,8 @@ static banyan_status take_frame(void *owner, struct link *link, const struct wir
 
 static const struct link_ops ops = {admit, ready, take_frame};
 
+static const unsigned char fuzz_key[WIRE_KEY_BYTES] = {1, 2, 3};
+
 void fuzz_write_seeds(void)
 {
     uint8_t seed[2 + 2 * sizeof(struct wire_frame) + 5] = {AFTER_HANDSHAKE, 7};
@@ -53,7 +55,8 @@ void fuzz_write_seeds(void)
     memcpy(seed + 2 + sizeof frame + 5, &frame, sizeof frame);
     fuzz_seed(seed, sizeof seed);
     uint8_t hello[2 + sizeof(struct wire_hello)] = {BEFORE_HELLO, 50};
-    struct wire_hello said = {WIRE_MAGIC, WIRE_VERSION, WIRE_PURPOSE_PEER, 1, 0, {0}};
+    struct wire_hello said = {WIRE_MAGIC, WIRE_VERSION, WIRE_PURPOSE_PEER, 1, 0, {0}, {0}};
+    wire_tag(fuzz_key, &said);
     memcpy(hello + 2, &said, sizeof said);
     fuzz_seed(hello, sizeof hello);
     uint8_t challenge[2 + sizeof(struct wire_challenge)] = {BEFORE_CHALLENGE, 50};
@@ -84,7 +87,6 @@ static void feed(struct link *link, const uint8_t *data, size_t size, size_t cut
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const unsigned char key[WIRE_KEY_BYTES] = {1, 2, 3};
     if (size < 2)
         return 0;
     int fds[2];
@@ -94,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct link *link = calloc(1, sizeof *link);
     bool connects = data[0] % STAGES == BEFORE_CHALLENGE;
     link_init(link, fds[0], connects, true, WIRE_PURPOSE_PEER, connects ? 1 : -1, 0);
-    link->key = key;
+    link->key = fuzz_key;
     link->ops = &ops;
     link->owner = &frames;
     link->lock = &lock;

@@ -1,8 +1,10 @@
 /* Connections that come to nothing, or come all at once. */
 #include "support/test.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -144,6 +146,146 @@ static void whoever_answers_late_is_kept(void **state)
     }
 }
 
+/* ---- strangers ---- */
+
+/* The strangers' ends are this process's too. */
+enum { DESCRIPTORS = 1024, MOST_FAR = DESCRIPTORS / 16, MOST_NEAR = DESCRIPTORS / 4 };
+
+static rlim_t limit_descriptors(rlim_t most)
+{
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = most;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    return before;
+}
+
+/* As a stranger, which says the first `bytes` of a hello. */
+static int call_and_say(const struct address *address, const struct wire_hello *hello, size_t bytes)
+{
+    int fd = -1, error = 0;
+    address_connect(address, &fd, &error);
+    CHECK(error == 0 || error == EINPROGRESS, "%s", strerror(error));
+    for (int i = 0; i < 1000 && send(fd, hello, bytes, MSG_NOSIGNAL) < 0; i++)
+        usleep(1000);
+    return fd;
+}
+
+static bool is_hung_up(int fd)
+{
+    char rest[256];
+    ssize_t got;
+    while ((got = recv(fd, rest, sizeof rest, MSG_DONTWAIT)) > 0)
+        ;
+    return got == 0 || errno != EAGAIN;
+}
+
+static void step_often(struct caller *caller)
+{
+    for (int i = 0; i < 50; i++)
+        reactor_step(&caller->reactor, 0);
+}
+
+/* Half a hello each: the kernel keeps those that send nothing over TCP to itself. */
+static void strangers_are_few_whatever_they_do(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        struct address address;
+        struct caller callee;
+        struct wire_hello hello = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .purpose = 2};
+        int listener = listen_at_random(&address, tcp), fds[2 * MOST_NEAR];
+        size_t most = tcp ? MOST_FAR : MOST_NEAR, kept = 0, count = 2 * MOST_NEAR;
+        rlim_t before = limit_descriptors(DESCRIPTORS);
+        open_caller(&callee, 0);
+        CHECK_OK(reactor_listen(&callee.reactor, listener, tcp));
+        for (size_t i = 0; i < count; i++)
+            fds[i] = call_and_say(&address, &hello, 20);
+        step_often(&callee);
+        assert_true(callee.reactor.near.count + callee.reactor.far.count <= most);
+        assert_true(callee.reactor.handshakes <= most);
+        for (size_t i = 0; i < count; i++) {
+            kept += !is_hung_up(fds[i]);
+            close(fds[i]);
+        }
+        assert_true(kept > 0 && kept <= most);
+        reactor_close(&callee.reactor);
+        limit_descriptors(before);
+    }
+}
+
+/* Of Unix sockets: those that have said something stay, then those that came last. */
+static void those_who_say_nothing_go_first_then_the_oldest(void **state)
+{
+    (void)state;
+    struct address address;
+    struct caller callee;
+    struct wire_hello hello = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .purpose = 2};
+    int listener = listen_at_random(&address, false), silent[MOST_NEAR], talking[MOST_NEAR];
+    rlim_t before = limit_descriptors(DESCRIPTORS);
+    open_caller(&callee, 0);
+    CHECK_OK(reactor_listen(&callee.reactor, listener, false));
+    talking[0] = call_and_say(&address, &hello, 20);
+    for (int i = 0; i < MOST_NEAR; i++)
+        silent[i] = call_and_say(&address, &hello, 0);
+    step_often(&callee);
+    assert_false(is_hung_up(talking[0]));
+    assert_true(is_hung_up(silent[0]));
+    assert_false(is_hung_up(silent[1]));
+    for (int i = 1; i < MOST_NEAR; i++) {
+        close(silent[i - 1]);
+        talking[i] = call_and_say(&address, &hello, 20);
+        step_often(&callee);
+    }
+    assert_false(is_hung_up(talking[0]));
+    assert_true(is_hung_up(silent[MOST_NEAR - 1]));
+    int last = call_and_say(&address, &hello, 20);
+    step_often(&callee);
+    assert_true(is_hung_up(talking[0]));
+    assert_false(is_hung_up(talking[1]));
+    assert_false(is_hung_up(last));
+    reactor_close(&callee.reactor);
+    for (int i = 0; i < MOST_NEAR; i++)
+        close(talking[i]);
+    close(silent[MOST_NEAR - 1]);
+    close(last);
+    limit_descriptors(before);
+}
+
+/* Its first word was enough to tell it from them; the second may take long. */
+static void a_newcomer_that_has_said_hello_is_not_dropped_for_strangers(void **state)
+{
+    (void)state;
+    struct address address;
+    struct caller caller, callee;
+    struct wire_hello hello = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .purpose = 2};
+    int listener = listen_at_random(&address, true), fds[4 * MOST_FAR];
+    rlim_t before = limit_descriptors(DESCRIPTORS);
+    open_caller(&caller, 0);
+    open_caller(&callee, 0);
+    callee.reactor.rank = 1;
+    CHECK_OK(reactor_listen(&callee.reactor, listener, true));
+    assert_non_null(reactor_connect(&caller.reactor, &address, "somebody", 0, 1));
+    reactor_step(&caller.reactor, NS_PER_MS);
+    step_often(&callee);
+    assert_int_equal(callee.reactor.proving, 1);
+    for (int i = 0; i < 4 * MOST_FAR; i++)
+        fds[i] = call_and_say(&address, &hello, 20);
+    step_often(&callee);
+    for (int i = 0; i < 100 && caller.ready + callee.ready < 2; i++) {
+        reactor_step(&caller.reactor, NS_PER_MS);
+        reactor_step(&callee.reactor, NS_PER_MS);
+    }
+    assert_int_equal(caller.ready + callee.ready, 2);
+    assert_int_equal(callee.reactor.proving, 0);
+    reactor_close(&caller.reactor);
+    reactor_close(&callee.reactor);
+    for (int i = 0; i < 4 * MOST_FAR; i++)
+        close(fds[i]);
+    limit_descriptors(before);
+}
+
 /* ---- all at once ---- */
 
 static void connect_to_all(banyan_world *world, void *context)
@@ -175,6 +317,9 @@ int main(void)
         cmocka_unit_test(whoever_does_not_answer_is_given_up_in_time),
         cmocka_unit_test(without_a_limit_it_is_waited_for),
         cmocka_unit_test(whoever_answers_late_is_kept),
+        cmocka_unit_test(strangers_are_few_whatever_they_do),
+        cmocka_unit_test(those_who_say_nothing_go_first_then_the_oldest),
+        cmocka_unit_test(a_newcomer_that_has_said_hello_is_not_dropped_for_strangers),
         cmocka_unit_test(many_ranks_that_connect_at_once_all_get_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
