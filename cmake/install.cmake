@@ -6,6 +6,8 @@ if(TARGET banyan_cli)
   install(TARGETS banyan_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/banyan DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/docs/layout.schema.json
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan)
 install(EXPORT banyan-targets NAMESPACE banyan::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/banyan)
 

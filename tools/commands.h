@@ -5,6 +5,7 @@
 int launch_command(int argc, char **argv);
 int reshard_command(int argc, char **argv);
 int verify_command(int argc, char **argv); /* of `banyan reshard` */
+int layout_command(int argc, char **argv);
 int plan_command(int argc, char **argv);
 int plan_scale_command(int argc, char **argv);
 int check_command(int argc, char **argv);

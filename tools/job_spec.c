@@ -19,9 +19,16 @@ static bool refused_model(const char *who, const char *option, const job_spec *s
     return false;
 }
 
+bool job_spec_is_file(const char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    return length >= 5 && strcmp(text + length - 5, ".json") == 0;
+}
+
 const char *job_spec_missing(const job_spec *spec)
 {
-    if (!spec->model_path)
+    bool both_files = job_spec_is_file(spec->from_text) && job_spec_is_file(spec->to_text);
+    if (!spec->model_path && !both_files)
         return "--model FILE";
     if (!spec->from_text)
         return "--from SPEC";
@@ -30,9 +37,11 @@ const char *job_spec_missing(const job_spec *spec)
 
 static bool count_ranks(job_spec *spec, const char *who)
 {
-    spec->from_ranks = spec->from_text ? banyan_spec_world_size(&spec->from)
-                                       : banyan_checkpoint_rank_count(spec->saved);
-    spec->to_ranks = banyan_spec_world_size(&spec->to);
+    spec->from_ranks = spec->from_file   ? banyan_layout_file_rank_count(spec->from_file)
+                       : spec->from_text ? banyan_spec_world_size(&spec->from)
+                                         : banyan_checkpoint_rank_count(spec->saved);
+    spec->to_ranks = spec->to_file ? banyan_layout_file_rank_count(spec->to_file)
+                                   : banyan_spec_world_size(&spec->to);
     int64_t to_first = spec->disjoint ? spec->from_ranks : 0;
     int64_t ranks = to_first + spec->to_ranks;
     ranks = ranks > spec->from_ranks ? ranks : spec->from_ranks;
@@ -48,7 +57,9 @@ static bool count_ranks(job_spec *spec, const char *who)
 
 static void add_source(const job_spec *spec, int rank, banyan_layout *layout)
 {
-    if (spec->from_text)
+    if (spec->from_file)
+        banyan_layout_add_file(layout, spec->from_file, rank, 0);
+    else if (spec->from_text)
         banyan_layout_add_model(layout, spec->model, spec->rules, &spec->from, rank, 0);
     else
         banyan_checkpoint_add_layout(spec->saved, rank, layout);
@@ -56,7 +67,11 @@ static void add_source(const job_spec *spec, int rank, banyan_layout *layout)
 
 static void add_destination(const job_spec *spec, int to_rank, banyan_layout *layout)
 {
-    banyan_layout_add_model(layout, spec->model, spec->rules, &spec->to, to_rank, spec->to_first);
+    if (spec->to_file)
+        banyan_layout_add_file(layout, spec->to_file, to_rank, spec->to_first);
+    else
+        banyan_layout_add_model(layout, spec->model, spec->rules, &spec->to, to_rank,
+                                spec->to_first);
 }
 
 /* Whether the model can be cut so: its first rank's layout says it. */
@@ -73,26 +88,45 @@ static banyan_status try_layout(const job_spec *spec,
     return status;
 }
 
+/* A side's spec, or the file that is in its place. */
+static bool read_side(const char *who, const char *option, const char *text, banyan_side side,
+                      banyan_spec *spec, banyan_layout_file **file)
+{
+    if (!text)
+        return true;
+    if (!job_spec_is_file(text))
+        return banyan_spec_parse(text, spec) == BANYAN_OK || refused(who, option);
+    if (banyan_layout_file_load(text, file) != BANYAN_OK)
+        return refused(who, option);
+    if (banyan_layout_file_check(*file, side) == BANYAN_OK)
+        return true;
+    fprintf(stderr, "%s: %s%s: %s\n", who, option, text, banyan_last_error());
+    return false;
+}
+
 bool job_spec_read(job_spec *spec, const char *who)
 {
-    if (spec->from_text && banyan_spec_parse(spec->from_text, &spec->from) != BANYAN_OK)
-        return refused(who, "--from: ");
-    if (banyan_spec_parse(spec->to_text, &spec->to) != BANYAN_OK)
-        return refused(who, "--to: ");
-    if (!count_ranks(spec, who))
+    if (!read_side(who, "--from: ", spec->from_text, BANYAN_SOURCE, &spec->from,
+                   &spec->from_file) ||
+        !read_side(who, "--to: ", spec->to_text, BANYAN_DESTINATION, &spec->to, &spec->to_file) ||
+        !count_ranks(spec, who))
         return false;
-    if (banyan_model_load(spec->model_path, &spec->model) != BANYAN_OK ||
+    /* Two layout files need no model but the tensors that the source has pieces of. */
+    const char *model = spec->model_path ? spec->model_path : spec->from_text;
+    if (banyan_model_load(model, &spec->model) != BANYAN_OK ||
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
         return refused(who, "");
-    if (try_layout(spec, add_source) != BANYAN_OK)
+    if (!spec->from_file && try_layout(spec, add_source) != BANYAN_OK)
         return refused_model(who, spec->from_text ? "--from: " : "", spec);
-    if (try_layout(spec, add_destination) != BANYAN_OK)
+    if (!spec->to_file && try_layout(spec, add_destination) != BANYAN_OK)
         return refused_model(who, "--to: ", spec);
     return true;
 }
 
 void job_spec_free(job_spec *spec)
 {
+    banyan_layout_file_destroy(spec->from_file);
+    banyan_layout_file_destroy(spec->to_file);
     banyan_rules_destroy(spec->rules);
     banyan_model_destroy(spec->model);
 }
@@ -109,8 +143,9 @@ void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
 
 const char *job_spec_name(const job_spec *spec, char text[256])
 {
-    const char *slash = strrchr(spec->model_path, '/');
-    snprintf(text, 256, "%s", slash && slash[1] ? slash + 1 : spec->model_path);
+    const char *path = spec->model_path ? spec->model_path : spec->from_text;
+    const char *slash = strrchr(path, '/');
+    snprintf(text, 256, "%s", slash && slash[1] ? slash + 1 : path);
     char *dot = strrchr(text, '.');
     if (dot && dot != text)
         *dot = '\0';

@@ -13,12 +13,16 @@ typedef struct job_spec {
     banyan_model *model;
     banyan_rules *rules;
     banyan_spec from, to; /* from: where from_text is given */
+    banyan_layout_file *from_file, *to_file; /* in place of a spec; else NULL */
     int from_ranks, to_ranks;
     int to_first; /* the first rank that holds the destination */
     int ranks;
 } job_spec;
 
-/* The option that is missing, or NULL. */
+/* Does the text name a layout file: does it end with ".json"? */
+bool job_spec_is_file(const char *text);
+
+/* The option that is missing, or NULL. Two layout files need no model. */
 const char *job_spec_missing(const job_spec *spec);
 
 /* Read what the texts name, or print the sentence that says why not. */

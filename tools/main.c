@@ -15,6 +15,7 @@ static const struct command {
 } commands[] = {
     {"launch", "start the ranks of a program on this machine", launch_command},
     {"reshard", "move a model between parallel layouts", reshard_command},
+    {"layout", "write, check and show the files that layouts are kept in", layout_command},
     {"run", "run a plan of a collective, check it and time it", run_command},
     {"algo", "the built-in collective algorithms and their plans", algo_command},
     {"tune", "find out which algorithms are fastest on this machine", tune_command},

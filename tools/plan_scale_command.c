@@ -109,7 +109,7 @@ static int print_json(const struct scale *scale)
                              (json_int_t)cost->transfer_bytes));
     }
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:b, s:I, s:i, s:f, s:f, s:I, s:o}", "model", scale->spec.model_path,
+        "{s:s?, s:s, s:s, s:b, s:I, s:i, s:f, s:f, s:I, s:o}", "model", scale->spec.model_path,
         "from", scale->spec.from_text, "to", scale->spec.to_text, "disjoint", scale->spec.disjoint,
         "tensors", (json_int_t)banyan_model_tensor_count(scale->spec.model), "ranks",
         scale->spec.ranks, "slowest_seconds", scale->costs[scale->sampled - 1].seconds,
@@ -150,8 +150,9 @@ int plan_scale_command(int argc, char **argv)
         {"model", 'm', OPTION_TEXT, &scale.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
         {"from", '\0', OPTION_TEXT, &scale.spec.from_text, "SPEC",
-         "the source's layout: tp=8,pp=8,ep=16,dp=16", 0, 0},
-        {"to", '\0', OPTION_TEXT, &scale.spec.to_text, "SPEC", "the destination's layout", 0, 0},
+         "the source's layout: tp=8,pp=8,ep=16,dp=16, or a layout file (.json)", 0, 0},
+        {"to", '\0', OPTION_TEXT, &scale.spec.to_text, "SPEC",
+         "the destination's layout, or a layout file", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &scale.spec.disjoint, NULL,
          "destination ranks are others than source ranks", 0, 0},
         {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K", "how many to measure (16)", 1,

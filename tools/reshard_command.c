@@ -108,11 +108,11 @@ static int run(const option_table *table, struct arguments *given)
     const char *wrong = contradiction(given);
     if (wrong)
         return options_refuse(table, "%s", wrong);
-    if (!given->in && !given->spec.model_path)
-        return options_refuse(table, "--model FILE is missing, or --in DIR and --out DIR");
     const char *missing = !given->in            ? job_spec_missing(&given->spec)
                           : given->spec.to_text ? NULL
                                                 : "--to SPEC";
+    if (missing && strcmp(missing, "--model FILE") == 0)
+        return options_refuse(table, "--model FILE is missing, or --in DIR and --out DIR");
     if (missing)
         return options_refuse(table, "%s is missing", missing);
     given->how.ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
@@ -130,8 +130,9 @@ int reshard_command(int argc, char **argv)
         {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
         {"from", '\0', OPTION_TEXT, &given.spec.from_text, "SPEC",
-         "the source's layout: tp=2,pp=2,packing=megatron", 0, 0},
-        {"to", '\0', OPTION_TEXT, &given.spec.to_text, "SPEC", "the destination's layout", 0, 0},
+         "the source's layout: tp=2,pp=2,packing=megatron, or a layout file (.json)", 0, 0},
+        {"to", '\0', OPTION_TEXT, &given.spec.to_text, "SPEC",
+         "the destination's layout, or a layout file", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &given.spec.disjoint, NULL,
          "destination ranks are others than source ranks", 0, 0},
         {"backend", '\0', OPTION_TEXT, &given.how.backend, "NAME", "direct, pipeline or mpi", 0, 0},

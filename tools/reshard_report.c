@@ -63,7 +63,7 @@ static json_t *json_of(const reshard_result *result)
                                                    (json_int_t)result->pair_bytes[i]));
     }
     return json_pack(
-        "{s:s, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, "
+        "{s:s?, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, "
         "s:f, s:f,"
         " s:f, s:I, s:o}",
         "model", job->spec.model_path, "from", job->spec.from_text, "to", job->spec.to_text,

@@ -36,7 +36,7 @@ typedef struct job {
 const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
                                      const char *trace_path)
 {
-    bool is_reshard = given->is_case || given->spec.model_path;
+    bool is_reshard = given->is_case || given->spec.from_text;
     bool known = !given->service;
     for (size_t i = 0; i < SERVICES && given->service; i++)
         known = known || strcmp(given->service, services[i]) == 0;
@@ -217,7 +217,7 @@ static banyan_status run(job *of)
 int simulate_reshard(simulate_reshard_arguments *given)
 {
     job of = {.given = given};
-    if (given->spec.model_path && !job_spec_read(&given->spec, WHO)) {
+    if (given->spec.from_text && !job_spec_read(&given->spec, WHO)) {
         job_spec_free(&given->spec);
         return 1;
     }

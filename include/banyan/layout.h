@@ -89,13 +89,29 @@ BANYAN_API int banyan_layout_add_tensor(banyan_layout *layout, const char *name,
 /* An empty box adds nothing. */
 BANYAN_API void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece);
 
-/* Elements of a local tensor that belong to no piece and are zeroed in a destination: padding. An
- * empty box adds nothing. */
+/* Padding: elements of a local tensor that belong to no piece. In a destination every run fills
+ * them, with zeros. An empty box adds nothing. */
 BANYAN_API void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box);
+/* The same, filled with another value: `fill` is one element of the tensor's type, and is copied.
+ * Elements of more than BANYAN_MAX_FILL_BYTES can be filled with zeros only. NULL: zeros. */
+#define BANYAN_MAX_FILL_BYTES 16
+BANYAN_API void banyan_layout_add_filled_padding(banyan_layout *layout, int tensor,
+                                                 const banyan_box *box, const void *fill);
+/* Elements of a local tensor that belong to no piece and that runs leave as they are: something
+ * else, outside the model, owns them. An empty box adds nothing. */
+BANYAN_API void banyan_layout_leave_alone(banyan_layout *layout, int tensor, const banyan_box *box);
 
-/* The first error of a builder call, else that of the whole: pieces and padding of one local tensor
- * that overlap in memory, pieces that give one global tensor two shapes. INVALID, or NO_MEMORY. */
+/* The first error of a builder call, else that of the whole: pieces, padding and what is left alone
+ * of one local tensor that overlap in memory, pieces that give one global tensor two shapes.
+ * INVALID, or NO_MEMORY. */
 BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
+
+typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
+
+/* The same for a layout that is to be one side of a move. In a destination every element of a local
+ * tensor must belong to a piece, be padding or be left alone: INVALID names the tensor and a box of
+ * elements that are none of these. A source may have such elements. n log n in the pieces. */
+BANYAN_API banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side side);
 
 /* What was added, in order, errors or not. `i` is below the count. Pointers are valid until the
  * next call that adds. */
@@ -107,6 +123,11 @@ BANYAN_API const banyan_piece *banyan_layout_piece(const banyan_layout *layout, 
 BANYAN_API size_t banyan_layout_padding_count(const banyan_layout *layout);
 BANYAN_API const banyan_box *banyan_layout_padding(const banyan_layout *layout, size_t i,
                                                    int *tensor);
+/* One element of the tensor's type, as it was given; NULL: zeros. */
+BANYAN_API const void *banyan_layout_padding_fill(const banyan_layout *layout, size_t i);
+BANYAN_API size_t banyan_layout_left_alone_count(const banyan_layout *layout);
+BANYAN_API const banyan_box *banyan_layout_left_alone(const banyan_layout *layout, size_t i,
+                                                      int *tensor);
 /* Bytes of all local tensors, dense. */
 BANYAN_API uint64_t banyan_layout_bytes(const banyan_layout *layout);
 
@@ -179,8 +200,6 @@ BANYAN_API void banyan_layout_add_megatron(banyan_layout *layout,
 /* A case for testing planners: what each rank holds on both sides, in Megatron-Core's terms, and
  * the transfers its planner makes of it. docs/layouts.md has the JSON format. */
 typedef struct banyan_megatron_case banyan_megatron_case;
-
-typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
 
 typedef struct banyan_megatron_transfer {
     uint64_t task_id;
@@ -255,6 +274,49 @@ BANYAN_API void banyan_rules_destroy(banyan_rules *rules);
 BANYAN_API void banyan_layout_add_model(banyan_layout *layout, const banyan_model *model,
                                         const banyan_rules *rules, const banyan_spec *spec,
                                         int rank, int rank_offset);
+
+/* ---- builder: layout files ---- */
+
+/* The layouts of all ranks of a job, as a file has them: JSON, described in docs/layouts.md and in
+ * share/banyan/layout.schema.json. Ranks with equal layouts are kept, and written, once. It belongs
+ * to one thread at a time while ranks are added; any number may read it afterwards. */
+typedef struct banyan_layout_file banyan_layout_file;
+
+/* An empty one, to add ranks to. NO_MEMORY only. */
+BANYAN_API banyan_status banyan_layout_file_create(banyan_layout_file **file);
+/* FORMAT names the file, the place and the mistake: line and column for broken JSON, a path
+ * ("ranks[2].tensors[0].pieces[1].extent") for the rest. Keys that the format does not have are
+ * errors. NOT_FOUND: there is no such file. */
+BANYAN_API banyan_status banyan_layout_file_load(const char *path, banyan_layout_file **file);
+/* NULL is ignored. */
+BANYAN_API void banyan_layout_file_destroy(banyan_layout_file *file);
+
+/* Add a copy of what `rank` holds. Errors: the layout's own; INVALID for a rank that is there
+ * already or is not one of 0 … BANYAN_MAX_RANKS - 1. */
+BANYAN_API banyan_status banyan_layout_file_add(banyan_layout_file *file, int rank,
+                                                const banyan_layout *layout);
+/* Write the file; it appears when it is whole. INVALID names a tensor whose name is no UTF-8 or
+ * whose type has no name in files; SYSTEM. Loading it again gives equal layouts. */
+BANYAN_API banyan_status banyan_layout_file_save(const banyan_layout_file *file, const char *path);
+
+/* The highest rank that it has, and one. A rank between that it does not have holds nothing. */
+BANYAN_API int banyan_layout_file_rank_count(const banyan_layout_file *file);
+/* Ranks of one group have equal layouts. Of group `i`, below the count: its ranks in ascending
+ * order, and their layout. Valid until the next rank is added. */
+BANYAN_API size_t banyan_layout_file_group_count(const banyan_layout_file *file);
+BANYAN_API const int *banyan_layout_file_group_ranks(const banyan_layout_file *file, size_t i,
+                                                     size_t *count);
+BANYAN_API const banyan_layout *banyan_layout_file_group_layout(const banyan_layout_file *file,
+                                                                size_t i);
+
+/* What holds of all ranks together, as one side of a move: banyan_layout_check_as of each layout;
+ * every rank gives a global tensor the same shape, and in a source the same type; a set of replicas
+ * includes the ranks that name it. INVALID, or MISMATCH between ranks, with the rank. */
+BANYAN_API banyan_status banyan_layout_file_check(const banyan_layout_file *file, banyan_side side);
+
+/* Add everything that `rank` holds. Replica sets get rank_offset added. */
+BANYAN_API void banyan_layout_add_file(banyan_layout *layout, const banyan_layout_file *file,
+                                       int rank, int rank_offset);
 
 #ifdef __cplusplus
 }

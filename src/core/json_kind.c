@@ -19,6 +19,7 @@ static const struct {
     [JSON_TUNING] = {"a table of banyan tune", "format", JSON_STRING, "banyan tuning"},
     [JSON_MIXED_TUNING] = {"a table of autotuned mixed collectives", "format", JSON_STRING,
                            "banyan mixed tuning"},
+    [JSON_LAYOUT] = {"a layout file", "format", JSON_STRING, "banyan.layout"},
     [JSON_TRACE] = {"a trace", "traceEvents", JSON_ARRAY, NULL},
     [JSON_WEIGHT_MAP] = {"the index in a checkpoint's folder", "weight_map", JSON_OBJECT, NULL},
 };

@@ -13,6 +13,7 @@ typedef enum json_kind {
     JSON_CASE,
     JSON_TUNING,
     JSON_MIXED_TUNING,
+    JSON_LAYOUT,
     /* Have no reader here. */
     JSON_TRACE,
     JSON_WEIGHT_MAP,

@@ -27,4 +27,9 @@ bool shape_bytes(int ndim, const int64_t *shape, size_t elem_bytes, uint64_t *by
 banyan_status boxes_find_overlap(const banyan_box *boxes, size_t count, bool *found, size_t *a,
                                  size_t *b);
 
+/* A box of `whole` that none of `count` boxes, of its ndim, has an element of. They may overlap, and
+ * reach out of it. n log n for boxes that are slices or tiles. NO_MEMORY is the only error. */
+banyan_status boxes_find_hole(const banyan_box *whole, const banyan_box *boxes, size_t count,
+                              bool *found, banyan_box *hole);
+
 #endif

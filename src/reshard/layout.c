@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/array.h"
 #include "reshard/box.h"
@@ -12,12 +13,20 @@
 struct padding {
     int tensor;
     banyan_box box;
+    bool is_filled; /* with another value than zero */
+    unsigned char fill[BANYAN_MAX_FILL_BYTES];
+};
+
+struct left_alone {
+    int tensor;
+    banyan_box box;
 };
 
 struct banyan_layout {
     ARRAY(banyan_local_tensor) tensors;
     ARRAY(banyan_piece) pieces;
     ARRAY(struct padding) paddings;
+    ARRAY(struct left_alone) left_alone;
     names names;
     map tensor_by_name;
     facts facts;
@@ -42,6 +51,7 @@ void banyan_layout_destroy(banyan_layout *layout)
     array_free(&layout->tensors);
     array_free(&layout->pieces);
     array_free(&layout->paddings);
+    array_free(&layout->left_alone);
     names_free(&layout->names);
     map_free(&layout->tensor_by_name);
     facts_free(&layout->facts);
@@ -226,26 +236,70 @@ void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece)
         fail_no_memory(layout);
 }
 
-void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box)
+/* A box of a local tensor that is no piece: `what` it is, for the error. */
+static bool check_unpieced(banyan_layout *layout, int tensor, const banyan_box *box,
+                           const char *what)
 {
-    if (layout_failed(layout) || !check_tensor(layout, tensor, "(padding)"))
-        return;
+    if (layout_failed(layout))
+        return false;
+    if (tensor < 0 || (size_t)tensor >= layout->tensors.count)
+        return layout_fail(layout, BANYAN_ERR_INVALID, "%s lies in local tensor %d of %zu", what,
+                           tensor, layout->tensors.count);
     const banyan_local_tensor *local = &layout->tensors.data[tensor];
     char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
-    if (box->ndim != local->ndim) {
+    if (box->ndim != local->ndim)
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "%s of %d dimensions in local tensor \"%s\" of %d", what, box->ndim,
+                           local->name, local->ndim);
+    if (!box_fits(box, local->ndim, local->shape))
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "%s %s is not in local tensor \"%s\" of shape %s", what,
+                           banyan_box_format(box, text, sizeof text), local->name,
+                           shape_format(local->ndim, local->shape, shape, sizeof shape));
+    return true;
+}
+
+static bool is_zero(const unsigned char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != 0)
+            return false;
+    return true;
+}
+
+void banyan_layout_add_filled_padding(banyan_layout *layout, int tensor, const banyan_box *box,
+                                      const void *fill)
+{
+    if (!check_unpieced(layout, tensor, box, "padding") || banyan_box_elems(box) == 0)
+        return;
+    struct padding added = {.tensor = tensor, .box = *box};
+    const banyan_local_tensor *local = &layout->tensors.data[tensor];
+    size_t bytes = banyan_dtype_bytes(local->dtype);
+    added.is_filled = fill && !is_zero(fill, bytes);
+    if (added.is_filled && bytes > sizeof added.fill) {
         layout_fail(layout, BANYAN_ERR_INVALID,
-                    "padding of %d dimensions in local tensor \"%s\" of %d", box->ndim, local->name,
-                    local->ndim);
+                    "padding of local tensor \"%s\" is filled with an element of %zu bytes: at "
+                    "most %zu are possible",
+                    local->name, bytes, sizeof added.fill);
         return;
     }
-    if (!box_fits(box, local->ndim, local->shape)) {
-        layout_fail(layout, BANYAN_ERR_INVALID,
-                    "padding %s is not in local tensor \"%s\" of shape %s",
-                    banyan_box_format(box, text, sizeof text), local->name,
-                    shape_format(local->ndim, local->shape, shape, sizeof shape));
+    if (added.is_filled)
+        memcpy(added.fill, fill, bytes);
+    if (!array_push(&layout->paddings, added))
+        fail_no_memory(layout);
+}
+
+void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box)
+{
+    banyan_layout_add_filled_padding(layout, tensor, box, NULL);
+}
+
+void banyan_layout_leave_alone(banyan_layout *layout, int tensor, const banyan_box *box)
+{
+    if (!check_unpieced(layout, tensor, box, "a box to leave alone"))
         return;
-    }
-    if (banyan_box_elems(box) > 0 && !array_push(&layout->paddings, (struct padding){tensor, *box}))
+    if (banyan_box_elems(box) > 0 &&
+        !array_push(&layout->left_alone, (struct left_alone){tensor, *box}))
         fail_no_memory(layout);
 }
 
@@ -285,6 +339,33 @@ void piece_view(const banyan_piece *piece, const banyan_box *box, const DLTensor
     view->byte_offset = local->byte_offset + (uint64_t)offset * banyan_dtype_bytes(local->dtype);
 }
 
+void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset)
+{
+    int first = (int)layout->tensors.count, tensor;
+    for (size_t i = 0; i < other->facts.list.count; i++)
+        layout_keep_fact(layout, other->facts.list.data[i].key, other->facts.list.data[i].text);
+    for (size_t i = 0; i < other->tensors.count; i++) {
+        const banyan_local_tensor *local = &other->tensors.data[i];
+        banyan_layout_add_tensor(layout, local->name, local->dtype, local->ndim, local->shape);
+    }
+    for (size_t i = 0; i < other->pieces.count; i++) {
+        banyan_piece piece = other->pieces.data[i];
+        piece.tensor += first;
+        if (banyan_rank_set_size(&piece.replicas) > 0)
+            piece.replicas.first += rank_offset;
+        banyan_layout_add_piece(layout, &piece);
+    }
+    for (size_t i = 0; i < other->paddings.count; i++) {
+        const banyan_box *box = banyan_layout_padding(other, i, &tensor);
+        banyan_layout_add_filled_padding(layout, first + tensor, box,
+                                         banyan_layout_padding_fill(other, i));
+    }
+    for (size_t i = 0; i < other->left_alone.count; i++) {
+        const banyan_box *box = banyan_layout_left_alone(other, i, &tensor);
+        banyan_layout_leave_alone(layout, first + tensor, box);
+    }
+}
+
 size_t banyan_layout_tensor_count(const banyan_layout *layout)
 {
     return layout->tensors.count;
@@ -314,6 +395,23 @@ const banyan_box *banyan_layout_padding(const banyan_layout *layout, size_t i, i
 {
     *tensor = layout->paddings.data[i].tensor;
     return &layout->paddings.data[i].box;
+}
+
+const void *banyan_layout_padding_fill(const banyan_layout *layout, size_t i)
+{
+    const struct padding *padding = &layout->paddings.data[i];
+    return padding->is_filled ? padding->fill : NULL;
+}
+
+size_t banyan_layout_left_alone_count(const banyan_layout *layout)
+{
+    return layout->left_alone.count;
+}
+
+const banyan_box *banyan_layout_left_alone(const banyan_layout *layout, size_t i, int *tensor)
+{
+    *tensor = layout->left_alone.data[i].tensor;
+    return &layout->left_alone.data[i].box;
 }
 
 uint64_t banyan_layout_bytes(const banyan_layout *layout)

@@ -21,6 +21,10 @@ const facts *layout_facts(const banyan_layout *layout);
 bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
                         const int64_t *shape, uint64_t *bytes);
 
+/* Add everything that `other`, which has no error, holds, with rank_offset added to the ranks of
+ * replica sets. */
+void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset);
+
 /* The box, in the local tensor's coordinates, where `box`, a part of piece->box, lies. */
 banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const banyan_box *box);
 

@@ -6,11 +6,12 @@
 #include "reshard/box.h"
 #include "reshard/layout.h"
 
-/* Pieces and padding of all local tensors, as boxes in local coordinates, sorted by local tensor.
- */
+/* Pieces, padding and what is left alone of all local tensors, as boxes in local coordinates,
+ * sorted by local tensor. */
 struct places {
     banyan_box *boxes;
-    size_t *items; /* a piece's number, or the number of pieces plus a padding's */
+    size_t
+        *items; /* a piece's number; behind all pieces a padding's; behind these one left alone */
     size_t *first; /* of each local tensor, and where the last one's end */
 };
 
@@ -23,12 +24,16 @@ static void places_free(struct places *places)
 
 static size_t item_count(const banyan_layout *layout)
 {
-    return banyan_layout_piece_count(layout) + banyan_layout_padding_count(layout);
+    return banyan_layout_piece_count(layout) + banyan_layout_padding_count(layout) +
+           banyan_layout_left_alone_count(layout);
 }
 
 static banyan_box item_box(const banyan_layout *layout, size_t item, int *tensor)
 {
     size_t pieces = banyan_layout_piece_count(layout);
+    size_t filled = pieces + banyan_layout_padding_count(layout);
+    if (item >= filled)
+        return *banyan_layout_left_alone(layout, item - filled, tensor);
     if (item >= pieces)
         return *banyan_layout_padding(layout, item - pieces, tensor);
     const banyan_piece *piece = banyan_layout_piece(layout, item);
@@ -69,7 +74,9 @@ static banyan_status places_sort(const banyan_layout *layout, struct places *pla
 static const char *item_name(const banyan_layout *layout, size_t item)
 {
     size_t pieces = banyan_layout_piece_count(layout);
-    return item < pieces ? banyan_layout_piece(layout, item)->name : "(padding)";
+    if (item < pieces)
+        return banyan_layout_piece(layout, item)->name;
+    return item < pieces + banyan_layout_padding_count(layout) ? "(padding)" : "(left alone)";
 }
 
 static banyan_status report_overlap(const banyan_layout *layout, size_t tensor,
@@ -85,19 +92,58 @@ static banyan_status report_overlap(const banyan_layout *layout, size_t tensor,
                      item_name(layout, places->items[b]));
 }
 
-static banyan_status check_overlaps(const banyan_layout *layout)
+static banyan_status check_overlap(const banyan_layout *layout, size_t t,
+                                   const struct places *places)
+{
+    size_t first = places->first[t], a, b;
+    bool found;
+    RETURN_IF_FAILED(
+        boxes_find_overlap(places->boxes + first, places->first[t + 1] - first, &found, &a, &b));
+    return found ? report_overlap(layout, t, places, first + a, first + b) : BANYAN_OK;
+}
+
+static banyan_status report_hole(const banyan_local_tensor *tensor, size_t places,
+                                 const banyan_box *hole)
+{
+    char text[BOX_TEXT_BYTES];
+    if (places == 0)
+        return error_set(BANYAN_ERR_INVALID,
+                         "local tensor \"%s\" of a destination has no piece, and is not declared "
+                         "padding or left alone",
+                         tensor->name);
+    return error_set(BANYAN_ERR_INVALID,
+                     "local tensor \"%s\" of a destination: %s belongs to no piece, and is not "
+                     "declared padding or left alone",
+                     tensor->name, banyan_box_format(hole, text, sizeof text));
+}
+
+/* The boxes do not overlap, so that they cover the tensor if they have as many elements. */
+static banyan_status check_covered(const banyan_layout *layout, size_t t,
+                                   const struct places *places)
+{
+    const banyan_local_tensor *tensor = banyan_layout_tensor(layout, t);
+    banyan_box whole = box_whole(tensor->ndim, tensor->shape), hole;
+    size_t first = places->first[t], count = places->first[t + 1] - first;
+    uint64_t elems = 0;
+    for (size_t i = 0; i < count; i++)
+        elems += banyan_box_elems(&places->boxes[first + i]);
+    if (elems == banyan_box_elems(&whole))
+        return BANYAN_OK;
+    bool found;
+    RETURN_IF_FAILED(boxes_find_hole(&whole, places->boxes + first, count, &found, &hole));
+    return report_hole(tensor, count, found ? &hole : &whole);
+}
+
+static banyan_status check_places(const banyan_layout *layout, banyan_side side)
 {
     struct places places;
     RETURN_IF_FAILED(places_sort(layout, &places));
+    size_t tensors = banyan_layout_tensor_count(layout);
     banyan_status status = BANYAN_OK;
-    for (size_t t = 0; t < banyan_layout_tensor_count(layout) && status == BANYAN_OK; t++) {
-        size_t first = places.first[t], a, b;
-        bool found;
-        status =
-            boxes_find_overlap(places.boxes + first, places.first[t + 1] - first, &found, &a, &b);
-        if (status == BANYAN_OK && found)
-            status = report_overlap(layout, t, &places, first + a, first + b);
-    }
+    for (size_t t = 0; t < tensors && status == BANYAN_OK; t++)
+        status = check_overlap(layout, t, &places);
+    for (size_t t = 0; t < tensors && status == BANYAN_OK && side == BANYAN_DESTINATION; t++)
+        status = check_covered(layout, t, &places);
     places_free(&places);
     return status;
 }
@@ -137,9 +183,16 @@ static banyan_status check_global_shapes(const banyan_layout *layout)
     return status;
 }
 
-banyan_status banyan_layout_check(const banyan_layout *layout)
+banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side side)
 {
+    if (side != BANYAN_SOURCE && side != BANYAN_DESTINATION)
+        return error_set(BANYAN_ERR_INVALID, "a layout has no side %d", (int)side);
     RETURN_IF_FAILED(layout_error(layout));
     RETURN_IF_FAILED(check_global_shapes(layout));
-    return check_overlaps(layout);
+    return check_places(layout, side);
+}
+
+banyan_status banyan_layout_check(const banyan_layout *layout)
+{
+    return banyan_layout_check_as(layout, BANYAN_SOURCE);
 }

@@ -16,6 +16,7 @@
 #include "reshard/checkpoint_read.h"
 #include "reshard/facts.h"
 #include "reshard/layout.h"
+#include "reshard/layout_file.h"
 #include "reshard/names.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
@@ -132,21 +133,6 @@ static banyan_status read_model(const char *path, const char *text, const json_t
     return BANYAN_OK;
 }
 
-static banyan_status load_json(const char *path, banyan_model *model)
-{
-    char *text;
-    size_t bytes;
-    RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
-    json_t *root;
-    banyan_status status = json_parse_as(JSON_TENSORS, path, text, bytes, &root);
-    if (status == BANYAN_OK) {
-        status = read_model(path, text, root, model);
-        json_decref(root);
-    }
-    free(text);
-    return status;
-}
-
 /* An integer of some heads, whatever it is a size of; 0: it is not known. */
 static banyan_status find_size(const char *path, const facts *known, const char *key,
                                int64_t *value)
@@ -209,6 +195,68 @@ static banyan_status load_config(const char *folder, banyan_model *model)
     free(text);
 free_path:
     free(path);
+    return status;
+}
+
+/* The global tensors that ranks have pieces of, and the facts of all ranks. A type may differ
+ * between ranks of a destination: the first one counts. */
+static banyan_status add_layout(const char *path, const banyan_layout *layout, banyan_model *model)
+{
+    for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
+        const banyan_piece *piece = banyan_layout_piece(layout, i);
+        uint64_t known;
+        if (map_get_string(&model->by_name, piece->name, &known))
+            continue;
+        banyan_local_tensor tensor = {
+            .name = piece->name,
+            .dtype = banyan_layout_tensor(layout, (size_t)piece->tensor)->dtype,
+            .ndim = piece->ndim};
+        memcpy(tensor.shape, piece->shape, sizeof tensor.shape);
+        RETURN_IF_FAILED(add_tensor(model, &tensor, path));
+    }
+    const facts *known = layout_facts(layout);
+    for (size_t i = 0; i < known->list.count; i++) {
+        const fact *one = &known->list.data[i];
+        const char *other = facts_find(&model->saved, one->key);
+        if (other && !facts_equal(other, one->text))
+            return error_set(BANYAN_ERR_MISMATCH, "%s: %s is %s for one rank and %s for another",
+                             path, one->key, other, one->text);
+        RETURN_IF_FAILED(facts_put(&model->known, one->key, one->text));
+        RETURN_IF_FAILED(facts_put(&model->saved, one->key, one->text));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status load_layouts(const char *path, const char *text, size_t bytes,
+                                  banyan_model *model)
+{
+    banyan_layout_file *file;
+    RETURN_IF_FAILED(banyan_layout_file_create(&file));
+    banyan_status status = layout_file_parse(path, text, bytes, file);
+    for (size_t g = 0; g < banyan_layout_file_group_count(file) && status == BANYAN_OK; g++)
+        status = add_layout(path, banyan_layout_file_group_layout(file, g), model);
+    banyan_layout_file_destroy(file);
+    return status == BANYAN_OK ? find_head(path, &model->known, &model->head) : status;
+}
+
+static banyan_status load_json(const char *path, banyan_model *model)
+{
+    char *text;
+    size_t bytes;
+    RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
+    /* The parser of layout files says whether it is one. */
+    if (strstr(text, "\"banyan.layout\"")) {
+        banyan_status status = load_layouts(path, text, bytes, model);
+        free(text);
+        return status;
+    }
+    json_t *root;
+    banyan_status status = json_parse_as(JSON_TENSORS, path, text, bytes, &root);
+    if (status == BANYAN_OK) {
+        status = read_model(path, text, root, model);
+        json_decref(root);
+    }
+    free(text);
     return status;
 }
 

@@ -1,0 +1,153 @@
+"""banyan layout, and layout files in place of specs."""
+
+import json
+import math
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import safetensors
+import small_model
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+
+
+def banyan(*arguments):
+    return subprocess.run([BANYAN, *arguments], capture_output=True, text=True, timeout=120)
+
+
+class Layout(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.model = small_model.write(small_model.dense(), self.folder / "small.json")
+
+    def save(self, spec, name=None, model=None):
+        path = self.folder / (name or f"{spec}.json")
+        done = banyan("layout", "save", "--model", model or self.model, "--spec", spec, "-o", path)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        return path
+
+    def succeeds(self, *arguments):
+        done = banyan(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_a_file_fits_its_schema_and_has_equal_ranks_once(self):
+        path = self.save("tp=2,dp=3,packing=vllm")
+        layout = json.loads(path.read_text())
+        self.assertEqual([group["ranks"] for group in layout["ranks"]], [[0, 2, 4], [1, 3, 5]])
+        padded = [tensor for tensor in layout["ranks"][0]["tensors"]
+                  if tensor["name"].endswith("qkv_proj.weight")]
+        self.assertEqual(len(padded[0]["pieces"]), 3)
+        if not jsonschema:
+            self.skipTest("the jsonschema package is not here")
+        schema = json.loads((ROOT / "docs/layout.schema.json").read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(layout, schema)
+        layout["ranks"][0]["tensors"][0]["peices"] = []
+        with self.assertRaises(jsonschema.ValidationError):
+            jsonschema.validate(layout, schema)
+
+    def test_a_model_moves_between_files_as_between_specs(self):
+        source, destination = "tp=2,pp=2,packing=megatron", "tp=4,packing=vllm"
+        files = self.save(source), self.save(destination)
+        expected = json.loads(self.succeeds("reshard", "--model", self.model, "--from", source,
+                                            "--to", destination, "--json"))
+        for model in [], ["--model", self.model]:
+            found = json.loads(self.succeeds("reshard", *model, "--from", files[0], "--to",
+                                             files[1], "--json", "--disjoint"))
+            for key in "tensors", "verified_elements", "bytes":
+                self.assertEqual(found[key], expected[key])
+            self.assertEqual(found["ranks"], 8)
+        found = json.loads(self.succeeds("plan-scale", "--from", files[0], "--to", files[1],
+                                         "--json"))
+        self.assertEqual(found["tensors"], expected["tensors"])
+        self.assertIn("direct", self.succeeds("simulate", "--topology", "h200x8", "--from",
+                                              files[0], "--to", files[1]))
+
+    def test_files_say_where_tensors_of_a_folder_go(self):
+        draw = random.Random(3)
+        tensors = {
+            name: (tensor["dtype"], tensor["shape"],
+                   draw.randbytes(math.prod(tensor["shape"]) * safetensors.BYTES[tensor["dtype"]]))
+            for name, tensor in small_model.dense().items()}
+        safetensors.write_folder(self.folder / "in", tensors, 2)
+        vllm, whole = self.save("tp=2,packing=vllm"), self.save("tp=1", "whole.json")
+        self.succeeds("reshard", "--in", self.folder / "in", "--out", self.folder / "saved",
+                      "--from", "tp=2", "--to", vllm)
+        self.succeeds("reshard", "--in", self.folder / "saved", "--out", self.folder / "joined",
+                      "--to", whole, "--join")
+        self.assertEqual(safetensors.read_folder(self.folder / "joined"), tensors)
+        path = self.folder / "as_saved.json"
+        self.succeeds("layout", "save", "--model", self.folder / "saved", "-o", path)
+        self.assertEqual(sum(len(group["ranks"]) for group in json.loads(path.read_text())["ranks"]),
+                         2)
+
+    def test_show_lists_what_ranks_hold(self):
+        path = self.save("tp=2,dp=2,packing=vllm")
+        self.assertRegex(self.succeeds("layout", "show", path, "--brief"),
+                         r"^ranks 0, 2: \d+ tensors, \d+ pieces, .*\nranks 1, 3: .*\n$")
+        text = self.succeeds("layout", "show", path, "--rank", "3")
+        self.assertIn("\n  model.layers.0.self_attn.qkv_proj.weight BF16 [128, 64]\n"
+                      "    [64:128, 0:64] model.layers.0.self_attn.q_proj.weight of [128, 64]\n",
+                      text)
+        self.assertNotIn("ranks 0", text)
+
+    def test_check_names_rank_tensor_and_box(self):
+        path = self.save("tp=2")
+        self.assertIn("sound as a destination: 2 ranks", self.succeeds("layout", "check", path))
+        layout = json.loads(path.read_text())
+        embedding = layout["ranks"][1]["tensors"][0]
+        embedding["shape"][0] += 1
+        path.write_text(json.dumps(layout))
+        done = banyan("layout", "check", path)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn(f"rank 1: local tensor \"{embedding['name']}\" of a destination: [128:129, "
+                      "0:64] belongs to no piece", done.stderr)
+        self.succeeds("layout", "check", path, "--as", "source")
+        done = banyan("reshard", "--model", self.model, "--from", "tp=1", "--to", path)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("[128:129, 0:64] belongs to no piece", done.stderr)
+        embedding["padding"] = [{"start": [128, 0], "extent": [1, 64]}]
+        path.write_text(json.dumps(layout))
+        self.succeeds("reshard", "--model", self.model, "--from", "tp=1", "--to", path)
+
+    def test_what_is_wrong_is_said(self):
+        broken = self.folder / "broken.json"
+        broken.write_text('{"format": "banyan.layout", "version": 1, "ranks": [{}]}')
+        plan = self.folder / "plan.json"
+        plan.write_text('{"gpus": []}')
+        for arguments, part, code in [
+                (["check", broken], 'broken.json: ranks[0] has no "ranks"', 1),
+                (["show", plan], "seems to be a plan, where a layout file is expected", 1),
+                (["check", self.folder / "none.json"], "there is no file", 1),
+                (["save", "--model", self.model], "--out FILE.json is missing", 2),
+                (["save", "--model", self.model, "-o", self.folder / "x.json"],
+                 "a --spec", 1),
+                (["save", "--model", self.model, "--spec", "tp=3", "-o", self.folder / "x.json"],
+                 "", 1),
+                (["sort"], 'there is no command "sort"', 2),
+                (["check"], "which layout file: FILE.json", 2)]:
+            done = banyan("layout", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+            self.assertIn(part, done.stderr)
+        self.assertFalse((self.folder / "x.json").exists())
+
+
+if __name__ == "__main__":
+    if not BANYAN.exists():
+        print("skipped: the command line is not built")
+        sys.exit(77)
+    unittest.main()
