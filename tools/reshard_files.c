@@ -54,6 +54,7 @@ static banyan_status write_out(const files_job *job, move *moved)
     progress bar;
     banyan_checkpoint_options options = with_progress(moved, &bar, "writing");
     bool holds = banyan_layout_tensor_count(moved->destination) > 0;
+    options.small_files_from = job->in_folder;
     banyan_status status =
         banyan_checkpoint_save(job->saved, holds ? moved->destination : NULL,
                                holds ? moved->destination_tensors : NULL, moved->world, &options);
@@ -184,6 +185,9 @@ static int run(files_job *job, const char *who)
 
 static int open_and_run(files_job *job, const char *who)
 {
+    struct stat found;
+    if (stat(job->spec.model_path, &found) == 0 && S_ISDIR(found.st_mode))
+        job->in_folder = job->spec.model_path;
     if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
         return fail(who, banyan_last_error());
     if (banyan_checkpoint_rank_count(job->checkpoint) > 0)

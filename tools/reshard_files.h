@@ -11,7 +11,8 @@ typedef struct files_job {
     const char *out;
     bool join; /* one Hugging Face folder, not one folder a rank */
 
-    const char *saved; /* where the ranks write theirs */
+    const char *in_folder; /* whose small files are carried; NULL: a lone file is read */
+    const char *saved;     /* where the ranks write theirs */
     banyan_checkpoint *checkpoint;
     failure *failed;
 } files_job;

@@ -23,6 +23,12 @@ typedef struct banyan_checkpoint_options {
      */
     void (*progress)(void *progress_context, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_context;
+    /* A model's folder whose small files (config.json, generation_config.json, the tokenizer's,
+     * chat templates, code) are copied into a new folder that is saved or joined, unchanged. In a
+     * save, rank 0 says which, and copies. NULL: none in a save; those of the saved folder in a
+     * join. docs/checkpoints.md says what counts as small; a warning in the log names what is left
+     * out. */
+    const char *small_files_from;
 } banyan_checkpoint_options;
 
 #define BANYAN_CHECKPOINT_OPTIONS_INIT BANYAN_INIT(banyan_checkpoint_options)
@@ -86,18 +92,20 @@ BANYAN_API banyan_status banyan_checkpoint_write(const char *path, const char *c
 
 /* Save what every rank holds into a new folder: rank-00000/model.safetensors, … (ranks that hold
  * something, counted in order; the local tensors, under their names) and banyan.index.json, which
- * says which box of which global tensor lies where in which file. `layout` and `tensors` NULL: this
- * rank holds nothing. The folder must not exist, or be empty, and its parent be the same to all
- * ranks. Collective; errors come to every rank, and then there is no folder. INVALID, NOT_FOUND
- * (folders), MISMATCH (ranks save a tensor in different types), SYSTEM (a full disk). */
+ * says which box of which global tensor lies where in which file, and the facts that the layouts
+ * were built by; small files as the options say. `layout` and `tensors` NULL: this rank holds
+ * nothing. The folder must not exist, or be empty, and its parent be the same to all ranks.
+ * Collective; errors come to every rank, and then there is no folder. INVALID, NOT_FOUND (folders),
+ * MISMATCH (ranks save a tensor in different types), SYSTEM (a full disk). */
 BANYAN_API banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *layout,
                                                 const banyan_tensors *tensors, banyan_world *world,
                                                 const banyan_checkpoint_options *options);
 
 /* Make one Hugging Face folder of global tensors from a saved one: model.safetensors, or shards and
- * their index. Takes a few megabytes of memory, however large the model. `folder` as above. INVALID
- * for a tensor that the files do not cover, with a box that is missing; FORMAT for an index that is
- * malformed or contradicts the files. Any thread. */
+ * their index, and the small files that the saved folder has. Takes a few megabytes of memory,
+ * however large the model. `folder` as above. INVALID for a tensor that the files do not cover,
+ * with a box that is missing; FORMAT for an index that is malformed or contradicts the files. Any
+ * thread. */
 BANYAN_API banyan_status banyan_checkpoint_join(const char *saved, const char *folder,
                                                 const banyan_checkpoint_options *options);
 

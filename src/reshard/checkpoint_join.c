@@ -15,6 +15,7 @@
 #include "reshard/checkpoint_saved.h"
 #include "reshard/checkpoint_write.h"
 #include "reshard/layout.h"
+#include "reshard/small_files.h"
 
 #define DEFAULT_SHARD_BYTES UINT64_C(5000000000)
 
@@ -264,12 +265,19 @@ static banyan_status place_shards(struct join *join, const char *hidden)
     return status;
 }
 
+static const char *small_files_from(const struct join *join)
+{
+    return join->options.small_files_from ? join->options.small_files_from : join->saved;
+}
+
 static banyan_status name_folder(struct join *join)
 {
     char *hidden;
     int lock;
     RETURN_IF_FAILED(new_folder_make(join->folder, &hidden, &lock));
     banyan_status status = place_shards(join, hidden);
+    if (status == BANYAN_OK)
+        status = small_files_copy(small_files_from(join), hidden);
     if (status == BANYAN_OK)
         status = new_folder_publish(hidden, join->folder);
     if (status != BANYAN_OK)
@@ -283,6 +291,7 @@ static banyan_status name_folder(struct join *join)
 static banyan_status join_all(struct join *join)
 {
     RETURN_IF_FAILED(new_folder_check(join->folder));
+    RETURN_IF_FAILED(small_files_check(join->options.small_files_from));
     RETURN_IF_FAILED(saved_model_open(join->saved, &join->model));
     RETURN_IF_FAILED(cut_shards(join));
     RETURN_IF_FAILED(write_shards(join));

@@ -13,6 +13,7 @@
 #include "reshard/checkpoint_folder.h"
 #include "reshard/checkpoint_index.h"
 #include "reshard/checkpoint_write.h"
+#include "reshard/small_files.h"
 #include "world/control.h"
 
 #define FILE_NAME "model.safetensors"
@@ -85,6 +86,8 @@ static banyan_status check_arguments(struct save *save)
         return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu", count,
                          banyan_tensors_count(save->tensors));
     save->count = count;
+    if (is_first(save))
+        RETURN_IF_FAILED(small_files_check(save->options.small_files_from));
     return new_folder_check(save->folder);
 }
 
@@ -213,6 +216,8 @@ static banyan_status finish_folder(struct save *save)
     if (is_first(save))
         status = write_index(save, parts, count);
     control_messages_free(parts, count);
+    if (is_first(save) && status == BANYAN_OK)
+        status = small_files_copy(save->options.small_files_from, save->hidden);
     if (is_first(save) && status == BANYAN_OK)
         status = new_folder_publish(save->hidden, save->folder);
     return control_agree(save->world, status);

@@ -303,6 +303,96 @@ static void facts_of_layouts_are_saved_and_read_back(void **state)
     free(config);
 }
 
+/* ---- small files ---- */
+
+static void expect_text(const char *folder, const char *name, const char *text)
+{
+    char *path = folder_path(folder, name), found[64] = "";
+    FILE *file = fopen(path, "r");
+    CHECK((file != NULL) == (text != NULL), "%s", path);
+    if (file) {
+        CHECK(fread(found, 1, sizeof found - 1, file) == strlen(text) && strcmp(found, text) == 0);
+        fclose(file);
+    }
+    free(path);
+}
+
+static void save_with_small_files(banyan_world *world, void *context)
+{
+    const struct round *round = context;
+    int rank = banyan_world_rank(world);
+    banyan_tensors *tensors;
+    banyan_layout *layout = simple_layout(BANYAN_F32, &tensors);
+    char *from = path_in(round, "from"), *saved = path_in(round, "saved");
+    char *none = path_in(round, "none"), *unwanted = path_in(round, "unwanted");
+    banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
+    options.small_files_from = none;
+    CHECK_FAILS(banyan_checkpoint_save(unwanted, layout, tensors, world, &options),
+                BANYAN_ERR_NOT_FOUND, "none, whose small files are wanted");
+    /* Rank 0 says which; nobody else needs to. */
+    options.small_files_from = rank == 0 ? from : NULL;
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    if (rank == 0) {
+        signal(SIGXFSZ, SIG_IGN);
+        CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){16384, limit.rlim_max}) == 0);
+    }
+    CHECK_FAILS(banyan_checkpoint_save(unwanted, layout, tensors, world, &options),
+                BANYAN_ERR_SYSTEM, "/large.txt: File too large");
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK(folder_entries(round->folder) == 1);
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(banyan_checkpoint_save(saved, layout, tensors, world, &options));
+    banyan_tensors_destroy(tensors);
+    banyan_layout_destroy(layout);
+    free(from);
+    free(saved);
+    free(none);
+    free(unwanted);
+}
+
+static void small_files_go_with_a_save_and_a_join_whole_or_not_at_all(void **state)
+{
+    struct round round = {*state, 0};
+    char *from = path_in(&round, "from"), *sub = path_in(&round, "from/sub");
+    char *config = path_in(&round, "from/config.json"), *large = path_in(&round, "from/large.txt");
+    char *inner = path_in(&round, "from/sub/t.jinja"), *index = path_in(&round, "saved/more.json");
+    char *saved = path_in(&round, "saved"), *joined = path_in(&round, "joined");
+    char *other = path_in(&round, "other");
+    assert_int_equal(mkdir(from, 0777), 0);
+    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_write(config, "{\"head_dim\": 64}");
+    folder_write(inner, "template");
+    folder_write(large, "");
+    assert_int_equal(truncate(large, 20000), 0);
+    ranks_run(RANKS, save_with_small_files, &round);
+    assert_int_equal(folder_entries(*state), 2);
+    expect_text(saved, "config.json", "{\"head_dim\": 64}");
+    expect_text(saved, "sub/t.jinja", "template");
+    /* config.json, large.txt, sub, the index and a folder a rank */
+    assert_int_equal(folder_entries(saved), 4 + RANKS);
+
+    folder_write(index, "added");
+    CHECK_OK(banyan_checkpoint_join(saved, joined, NULL));
+    expect_text(joined, "more.json", "added");
+    expect_text(joined, "sub/t.jinja", "template");
+    expect_text(joined, "banyan.index.json", NULL);
+    assert_int_equal(folder_entries(joined), 5);
+    banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
+    options.small_files_from = from;
+    CHECK_OK(banyan_checkpoint_join(saved, other, &options));
+    expect_text(other, "more.json", NULL);
+    expect_text(other, "config.json", "{\"head_dim\": 64}");
+    banyan_model *model;
+    CHECK_OK(banyan_model_load(other, &model));
+    CHECK(model_head(model) == 64);
+    banyan_model_destroy(model);
+    char *const paths[] = {from, sub, config, large, inner, index, saved, joined, other};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        free(paths[i]);
+}
+
 /* ---- failures ---- */
 
 /* A tensor of 4 KiB on each rank, all the same but for `dtype`. */
@@ -606,6 +696,7 @@ int main(void)
         IN_FOLDER(what_ranks_save_joins_and_loads),
         IN_FOLDER(tensors_larger_than_the_buffer_are_joined),
         IN_FOLDER(facts_of_layouts_are_saved_and_read_back),
+        IN_FOLDER(small_files_go_with_a_save_and_a_join_whole_or_not_at_all),
         IN_FOLDER(a_rank_that_is_killed_leaves_no_folder),
         IN_FOLDER(what_a_killed_writer_left_goes_with_the_next_of_that_name),
         IN_FOLDER(what_a_writer_is_at_stays),

@@ -81,6 +81,70 @@ class Files(unittest.TestCase):
                 self.assertEqual("as saved on " in done.stdout, not from_spec)
                 self.assertEqual(safetensors.read_folder(self.out), self.tensors)
 
+    def small_files(self, folder):
+        """name → bytes, of all but weights and indexes."""
+        return {str(path.relative_to(folder)): path.read_bytes()
+                for path in folder.rglob("*") if path.is_file()
+                and not path.name.endswith((".safetensors", ".index.json"))}
+
+    def test_small_files_go_every_way(self):
+        files = {"config.json": json.dumps({"head_dim": 16, "model_type": "qwen3"}).encode(),
+                 "generation_config.json": b"{}", "tokenizer.json": random.Random(2).randbytes(3 << 20),
+                 "tokenizer_config.json": b'{"chat_template": "\\u001b"}', "vocab.json": b"{}",
+                 "special_tokens_map.json": b"{}", "merges.txt": b"a b\n", "chat_template.jinja": b"{{",
+                 "additional_chat_templates/tool.jinja": b"{%"}
+        for name, data in files.items():
+            (self.source / name).parent.mkdir(exist_ok=True)
+            (self.source / name).write_bytes(data)
+        (self.source / "pytorch_model.bin").write_bytes(b"weights")
+        secret = self.folder / "secret"
+        secret.write_text("a key")
+        (self.source / "link.json").symlink_to("../secret")
+        routes = [("saved", self.source, ["--from", "tp=1", "--to", "tp=2,packing=megatron"]),
+                  ("again", self.folder / "saved", ["--to", "tp=4,packing=vllm"]),
+                  ("joined", self.folder / "again", ["--to", "tp=1", "--join"]),
+                  ("at once", self.source, ["--from", "tp=2", "--to", "tp=1", "--join"])]
+        for name, source, words in routes:
+            self.out = self.folder / name
+            done = self.reshard(*words, source=source)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stderr, "" if source != self.source else
+                             f"banyan: warn: {source}/link.json is left out: it is a link out of "
+                             "the folder\n")
+            self.assertEqual(self.small_files(self.out), files)
+            self.assertFalse((self.out / "pytorch_model.bin").exists())
+        for name in ("joined", "at once"):
+            self.assertEqual(safetensors.read_folder(self.folder / name), self.tensors)
+            header = (self.folder / name / "model.safetensors").read_bytes()
+            header = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+            self.assertEqual(header["__metadata__"], {"format": "pt"})
+
+    def test_heads_that_shapes_do_not_tell_survive_a_saved_folder(self):
+        # 16 heads and 8 groups of 64 could be 8 heads and 4 groups of 128.
+        model = small_model.dense(layers=2, hidden=256, heads=16, key_value_heads=8, head=64)
+        tensors = {name: (tensor["dtype"], tensor["shape"], random.Random(name).randbytes(
+            math.prod(tensor["shape"]) * safetensors.BYTES[tensor["dtype"]]))
+            for name, tensor in model.items() if "q_norm" not in name and "k_norm" not in name}
+        source = self.folder / "llama"
+        safetensors.write_folder(source, tensors, 1)
+        (source / "config.json").write_text(json.dumps(
+            {"hidden_size": 256, "num_attention_heads": 16, "num_key_value_heads": 8,
+             "head_dim": 64}))
+        results = []
+        for name, origin, words in [
+                ("direct", source, ["--from", "tp=1", "--to", "tp=8,packing=vllm"]),
+                ("megatron", source, ["--from", "tp=1", "--to", "tp=2,packing=megatron"]),
+                ("through", self.folder / "megatron", ["--to", "tp=8,packing=vllm"]),
+                ("joined", self.folder / "megatron", ["--to", "tp=1", "--join"])]:
+            self.out = self.folder / name
+            done = self.reshard(*words, source=origin)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            results.append({path.parent.name: safetensors.read(path)
+                            for path in self.out.rglob("*.safetensors")})
+        self.assertEqual(results[0], results[2])
+        self.assertEqual(len(results[0]), 8)
+        self.assertEqual(safetensors.read_folder(self.folder / "joined"), tensors)
+
     def test_what_ranks_wrote_is_refused_when_it_is_not_whole(self):
         self.out = saved = self.folder / "saved"
         self.assertEqual(self.reshard("--from", "tp=1", "--to", "tp=2").returncode, 0)
