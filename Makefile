@@ -4,12 +4,13 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests build test demo bench clang asan tsan fuzz install format clean
+.PHONY: help setup setup-tests build test test-models demo bench clang asan tsan fuzz install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
 	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
 	@echo 'make test     the same set-up and a browser, then every test'
+	@echo 'make test-models   hold the vLLM packing against vLLM, which it installs (MODELS="llama3 …")'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan     the tests under the thread sanitizer'
@@ -31,6 +32,9 @@ build: setup
 
 test: setup-tests build
 	@ctest --test-dir $(BUILD) --output-on-failure
+
+test-models: setup-tests build
+	@scripts/test-models $(BUILD) $(MODELS)
 
 demo: setup
 	@$(GENERATE) -B $(BUILD)

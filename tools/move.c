@@ -21,18 +21,23 @@ static banyan_status make_layouts(const job_spec *spec, const char *transform, m
     job_spec_layouts(spec, made->rank, made->source, made->plain);
     made->destination = made->plain;
     if (!transform)
-        return BANYAN_OK;
+        return banyan_cast_create(NULL, &made->cast);
     bool at_sender = strcmp(transform, "mxfp8-at-sender") == 0;
     RETURN_IF_FAILED(mxfp8_target_create(made->plain, at_sender, &made->target));
     made->destination = made->target.layout;
     return BANYAN_OK;
 }
 
+static const banyan_transform *transform_of(const move *made)
+{
+    return made->cast ? made->cast : made->target.transform;
+}
+
 static banyan_status make_plan(bool checksums, move *made)
 {
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.checksums = checksums;
-    options.transform = made->target.transform;
+    options.transform = transform_of(made);
     RETURN_IF_FAILED(banyan_world_barrier(made->world));
     span planning = {.began = clock_now_s()};
     RETURN_IF_FAILED(banyan_reshard_plan_create(made->source, made->destination, made->world,
@@ -57,7 +62,7 @@ banyan_status move_execute(move *prepared)
 {
     return banyan_reshard_execute(prepared->plan, prepared->source_tensors,
                                   prepared->destination_tensors, prepared->service, prepared->world,
-                                  prepared->target.transform, NULL);
+                                  transform_of(prepared), NULL);
 }
 
 /* The world stays open: closing it waits for all ranks, which is for those that succeeded. */
@@ -68,6 +73,7 @@ void move_release(move *made)
     banyan_reshard_plan_destroy(made->plan);
     banyan_copy_service_close(made->service);
     mxfp8_target_destroy(&made->target);
+    banyan_transform_destroy(made->cast);
     banyan_layout_destroy(made->plain);
     banyan_layout_destroy(made->source);
 }

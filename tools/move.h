@@ -20,7 +20,8 @@ typedef struct move {
     banyan_world *world;
     banyan_layout *source, *plain; /* plain: the destination without a transform */
     const banyan_layout *destination;
-    mxfp8_target target; /* what makes it another; zeroed: none */
+    mxfp8_target target;    /* what makes it another; zeroed: none */
+    banyan_transform *cast; /* without a target: for tensors whose two types differ */
     banyan_reshard_plan *plan;
     double plan_s; /* on all ranks */
     banyan_copy_service *service;

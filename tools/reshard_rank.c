@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cast_check.h"
 #include "clock.h"
 #include "core/status.h"
 #include "memcpy_limit.h"
@@ -92,21 +93,45 @@ static bool is_transformed(const struct run *run, size_t tensor)
     return tensor < run->move.target.count && run->move.target.scales[tensor].data;
 }
 
+/* The type that each piece of the destination was sent in; to be freed. */
+static DLDataType *sent_types(const struct run *run)
+{
+    DLDataType *types = calloc(banyan_layout_piece_count(run->move.destination) + 1, sizeof *types);
+    size_t count = types ? banyan_reshard_plan_recv_count(run->move.plan) : 0;
+    for (size_t i = 0; i < count; i++) {
+        const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
+        types[transfer->destination_piece] = transfer->source_dtype;
+    }
+    return types;
+}
+
+static banyan_status verify_piece(struct run *run, const banyan_piece *piece, DLDataType sent)
+{
+    const DLTensor *tensor =
+        banyan_tensors_get(run->move.destination_tensors, (size_t)piece->tensor);
+    pattern_result result;
+    if (sent.bits == 0 || banyan_dtype_equal(sent, tensor->dtype))
+        result = pattern_check(piece, tensor);
+    else
+        RETURN_IF_FAILED(cast_check(piece, sent, tensor, &result));
+    return result.wrong > 0 ? wrong(run, "elements of ", piece->name, &result) : BANYAN_OK;
+}
+
 static banyan_status verify_pieces(struct run *run, progress *bar)
 {
-    for (size_t i = 0; i < banyan_layout_piece_count(run->move.destination); i++) {
+    DLDataType *sent = sent_types(run);
+    banyan_status status = sent ? BANYAN_OK : no_memory(sizeof *sent);
+    size_t count = banyan_layout_piece_count(run->move.destination);
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         const banyan_piece *piece = banyan_layout_piece(run->move.destination, i);
-        size_t tensor = (size_t)piece->tensor;
         run->elems += banyan_box_elems(&piece->box);
-        if (is_transformed(run, tensor))
+        if (is_transformed(run, (size_t)piece->tensor))
             continue;
-        pattern_result result =
-            pattern_check(piece, banyan_tensors_get(run->move.destination_tensors, tensor));
-        if (result.wrong > 0)
-            return wrong(run, "elements of ", piece->name, &result);
+        status = verify_piece(run, piece, sent[i]);
         progress_add(bar, piece_bytes(piece, run->move.destination_tensors));
     }
-    return BANYAN_OK;
+    free(sent);
+    return status;
 }
 
 static banyan_status verify_transformed(struct run *run, progress *bar)

@@ -95,6 +95,39 @@ class Layout(unittest.TestCase):
         self.assertEqual(sum(len(group["ranks"]) for group in json.loads(path.read_text())["ranks"]),
                          2)
 
+    def retyped(self, path, dtype):
+        """The layout with every tensor of another type."""
+        layout = json.loads(path.read_text())
+        for group in layout["ranks"]:
+            for tensor in group["tensors"]:
+                tensor["dtype"] = dtype
+        path = path.with_suffix(f".{dtype}.json")
+        path.write_text(json.dumps(layout))
+        return path
+
+    def test_tensors_arrive_in_the_type_that_a_file_declares(self):
+        source, destination = self.save("tp=1"), self.save("tp=2,packing=vllm")
+        self.succeeds("reshard", "--model", self.model, "--iters", "2", "--from", source,
+                      "--to", self.retyped(destination, "F32"))
+        self.succeeds("reshard", "--model", self.model, "--iters", "2",
+                      "--from", self.retyped(source, "F32"), "--to", destination)
+        # Of bf16, f32 has the bytes as its upper half.
+        values = {"w": ("BF16", [4, 3], random.Random(3).randbytes(24))}
+        folder, out = self.folder / "in", self.folder / "out"
+        safetensors.write_folder(folder, values, 1)
+        whole = {"tensor": "w", "shape": [4, 3], "start": [0, 0], "extent": [4, 3]}
+        for name, dtype in [("from", "BF16"), ("to", "F32")]:
+            tensor = {"name": "w", "dtype": dtype, "shape": [4, 3], "pieces": [whole]}
+            (self.folder / f"{name}.json").write_text(json.dumps(
+                {"format": "banyan.layout", "version": 1,
+                 "ranks": [{"ranks": [0], "tensors": [tensor]}]}))
+        self.succeeds("reshard", "--in", folder, "--out", out, "--from", self.folder / "from.json",
+                      "--to", self.folder / "to.json")
+        dtype, _, data = safetensors.read(out / "rank-00000/model.safetensors")["w"]
+        bf16 = values["w"][2]
+        self.assertEqual((dtype, data), ("F32", b"".join(
+            b"\0\0" + bf16[i:i + 2] for i in range(0, len(bf16), 2))))
+
     def test_show_lists_what_ranks_hold(self):
         path = self.save("tp=2,dp=2,packing=vllm")
         self.assertRegex(self.succeeds("layout", "show", path, "--brief"),

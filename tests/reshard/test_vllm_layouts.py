@@ -1,0 +1,58 @@
+"""The vLLM packing, by the digests of what vLLM's own loader does (scripts/test-models)."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "models"))
+import data
+import places
+
+# Models that the rules do not cover yet.
+NOT_YET = {
+    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "gemma2", "gemma3", "glm4", "glm4-moe",
+    "gpt-oss", "kimi-k2", "llama2", "llama4", "mixtral", "nemotron-h", "phi3", "qwen2-moe",
+    "qwen3-moe", "qwen3-next"}
+BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+
+
+class Layouts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def layout(self, model, spec):
+        out = self.folder / f"{spec}.json"
+        done = subprocess.run([BANYAN, "layout", "save", "--model", model, "--spec", spec, "-o", out],
+                              capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(out.read_text())
+
+    def hold(self, path):
+        kept = json.loads(path.read_text())
+        model = self.folder / path.stem
+        data.write_folder(kept, model)
+        shapes = {name: tensor["shape"] for name, tensor in kept["tensors"].items()}
+        for packing, sizes in kept["parameters"].items():
+            for tp, expected in sizes.items():
+                with self.subTest(model=path.stem, packing=packing, tp=tp):
+                    ranks = places.ranks_of(self.layout(model, f"tp={tp},packing={packing}"), shapes)
+                    self.assertEqual(len(ranks), int(tp))
+                    self.assertEqual(places.digests(ranks), expected)
+
+    def test_every_rank_of_every_family_holds_what_vllms_loader_puts_there(self):
+        models = sorted(data.DATA.glob("*.json"))
+        self.assertGreater(len(models), 20)
+        for path in models:
+            if path.stem in NOT_YET:
+                continue
+            self.hold(path)
+
+
+if __name__ == "__main__":
+    unittest.main()
