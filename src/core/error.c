@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define ERROR_BYTES 4096
 
@@ -59,9 +60,13 @@ banyan_status banyan_error_set(banyan_status status, const char *format, ...)
 banyan_status error_set_errno(const char *format, ...)
 {
     int error = errno;
-    char suffix[128], buffer[96];
-    snprintf(suffix, sizeof suffix, ": %s (errno %d)", strerror_r(error, buffer, sizeof buffer),
-             error);
+    char suffix[192], buffer[96], limit_text[64] = "";
+    struct rlimit limit;
+    if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(limit_text, sizeof limit_text, "; the limit is %llu, see \"ulimit -n\"",
+                 (unsigned long long)limit.rlim_cur);
+    snprintf(suffix, sizeof suffix, ": %s (errno %d)%s", strerror_r(error, buffer, sizeof buffer),
+             error, limit_text);
     va_list args;
     va_start(args, format);
     set_sentence(format, args, suffix);

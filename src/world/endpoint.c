@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/map.h"
 #include "core/thread.h"
+#include "world/descriptors.h"
 
 /* What a rank said last is on its way for so long at most. */
 #define FAREWELL_NS (2 * NS_PER_S)
@@ -290,8 +291,21 @@ static void derive_key(struct endpoint *endpoint, const struct member_table *tab
                        job_key, WIRE_KEY_BYTES);
 }
 
+static banyan_status check_descriptors(const struct endpoint *endpoint, bool rank_0_hosts)
+{
+    int *nodes = calloc((size_t)endpoint->size, sizeof *nodes);
+    if (!nodes)
+        return error_no_memory((size_t)endpoint->size * sizeof *nodes, "the nodes of a job");
+    for (int rank = 0; rank < endpoint->size; rank++)
+        nodes[rank] = endpoint->peers[rank].node;
+    banyan_status status =
+        descriptors_check_members(endpoint->members, nodes, endpoint->size, rank_0_hosts);
+    free(nodes);
+    return status;
+}
+
 banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table *table,
-                                 const unsigned char job_key[WIRE_KEY_BYTES])
+                                 const unsigned char job_key[WIRE_KEY_BYTES], bool rank_0_hosts)
 {
     endpoint->members = table->members;
     table->members = NULL;
@@ -303,6 +317,8 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
         endpoint->peers[rank].process =
             (struct event_source){EVENT_WATCH, -1, &endpoint->peers[rank]};
     RETURN_IF_FAILED(number_nodes(endpoint));
+    if (endpoint->size > 1)
+        RETURN_IF_FAILED(check_descriptors(endpoint, rank_0_hosts));
     for (int rank = 0; rank < endpoint->size; rank++) {
         if (endpoint->peers[rank].node != endpoint->peers[0].node)
             return BANYAN_OK;

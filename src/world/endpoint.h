@@ -69,9 +69,10 @@ enum endpoint_tcp { ENDPOINT_NO_TCP, ENDPOINT_TCP_LOOPBACK, ENDPOINT_TCP_ANYWHER
 banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct member *self,
                             struct endpoint **endpoint);
 
-/* Take over the table; then start the thread and its first connections. */
+/* Take over the table; then start the thread and its first connections. `rank_0_hosts`: the ranks
+ * have met there. */
 banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table *table,
-                                 const unsigned char job_key[WIRE_KEY_BYTES]);
+                                 const unsigned char job_key[WIRE_KEY_BYTES], bool rank_0_hosts);
 banyan_status endpoint_start(struct endpoint *endpoint);
 
 /* Say goodbye (with OK after a collective close, else why this rank leaves), end the thread, free

@@ -21,6 +21,7 @@ struct joiner {
     struct member_table *table;
     const struct address *via; /* that answered */
     bool has_table, gone;
+    bool refused; /* the other side has said why */
     bool unheard;         /* hung up before the other side had seen who this is */
     banyan_status status; /* why it is gone; the sentence is in last_error */
 };
@@ -66,6 +67,7 @@ static void notice_gone(void *owner, struct link *link, banyan_status status)
 {
     struct joiner *joiner = owner;
     joiner->gone = true;
+    joiner->refused = link->refused;
     joiner->unheard = link->stage != LINK_READY && link->connect_error == 0 &&
                       (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM);
     joiner->status = status != BANYAN_OK ? status
@@ -96,7 +98,7 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
 {
     char text[ADDRESS_TEXT_BYTES], who[ADDRESS_TEXT_BYTES];
     snprintf(who, sizeof who, "the rendezvous at %.120s", address_text(address, text));
-    joiner->gone = joiner->unheard = false;
+    joiner->gone = joiner->refused = joiner->unheard = false;
     while (!reactor_connect(&joiner->reactor, address, who, joiner->request.rank, -1)) {
         /* EAGAIN: a Unix listener's queue is full. */
         if (errno != EAGAIN || deadline_left_ns(deadline_ns) == 0)
@@ -130,8 +132,10 @@ static banyan_status ask(struct joiner *joiner, const struct address *address, u
 }
 
 /* One that did not answer may do so later, or another may; one that said no has said it. */
-static bool may_try_again(banyan_status status)
+static bool may_try_again(const struct joiner *joiner, banyan_status status)
 {
+    if (joiner->refused)
+        return false;
     return status == BANYAN_ERR_SYSTEM || status == BANYAN_ERR_PEER_LOST;
 }
 
@@ -184,11 +188,12 @@ banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, in
     for (;;) {
         joiner.request.timeout_ns = deadline_left_ns(deadline_ns);
         status = ask_everywhere(&joiner, place, grace_ns);
-        if (!place->patient || !may_try_again(status) || deadline_left_ns(deadline_ns) == 0)
+        if (!place->patient || !may_try_again(&joiner, status) ||
+            deadline_left_ns(deadline_ns) == 0)
             break;
         pause_a_little();
     }
-    if (place->patient && may_try_again(status))
+    if (place->patient && may_try_again(&joiner, status))
         status = error_set(BANYAN_ERR_TIMEOUT, "rank %d of %d waited %.1f s for rank 0: %s", rank,
                            world_size, (double)timeout_ns / 1e9, banyan_last_error());
     reactor_close(&joiner.reactor);

@@ -380,6 +380,7 @@ static banyan_status complete_frame(struct link *link)
     link->in_count++;
     banyan_status status = BANYAN_OK;
     if (frame.kind == WIRE_REFUSED) {
+        link->refused = true;
         status = be_refused(link, &frame, payload);
         free(payload);
     } else if (frame.kind == WIRE_WELCOME) {

@@ -62,6 +62,7 @@ struct link {
     pthread_mutex_t *lock; /* guards the next two and all of the output */
     enum link_stage stage;
     bool peer_said_goodbye;
+    bool refused; /* the other side has said why */
     struct wire_hello hello;
     unsigned char nonce[WIRE_NONCE_BYTES]; /* the accepting side's */
 

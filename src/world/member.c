@@ -45,6 +45,8 @@ void member_write(bytes_writer *writer, const struct member *member)
     bytes_write_u32(writer, (uint32_t)member->port);
     bytes_write_u32(writer, member->tcp.bytes);
     bytes_write(writer, &member->tcp.socket, member->tcp.bytes);
+    bytes_write_u32(writer, (uint32_t)member->descriptors.limit);
+    bytes_write_u32(writer, (uint32_t)member->descriptors.free);
 }
 
 static void member_read(bytes_reader *reader, struct member *member)
@@ -61,6 +63,8 @@ static void member_read(bytes_reader *reader, struct member *member)
     }
     member->tcp.bytes = bytes;
     bytes_read(reader, &member->tcp.socket, bytes);
+    member->descriptors.limit = read_count(reader);
+    member->descriptors.free = read_count(reader);
 }
 
 void join_write(bytes_writer *writer, const struct join_request *request)

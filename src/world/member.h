@@ -8,13 +8,20 @@
 #define MEMBER_TOKEN_BYTES 16
 #define MEMBER_HOST_BYTES 64
 
+/* Of a process: open files and sockets. */
+struct descriptors {
+    int limit;
+    int free; /* counted up to what a world takes at most */
+};
+
 struct member {
     char node[ADDRESS_NODE_BYTES];
     char host[MEMBER_HOST_BYTES]; /* the node, for a person */
     int pid;
-    char name[ADDRESS_NAME_BYTES]; /* of its Unix listener */
-    int port;                      /* of its TCP listener; 0: none */
-    struct address tcp;            /* that listener as others reach it; none when nobody saw it */
+    char name[ADDRESS_NAME_BYTES];  /* of its Unix listener */
+    int port;                       /* of its TCP listener; 0: none */
+    struct address tcp;             /* that listener as others reach it; none when nobody saw it */
+    struct descriptors descriptors; /* before it joined */
 };
 
 struct member_table {

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "world/descriptors.h"
 #include "world/member.h"
 #include "world/reactor.h"
 
@@ -36,6 +37,10 @@ struct rendezvous {
     bool complete;
     unsigned char key[WIRE_KEY_BYTES];
     int world_size, joined, sized_by;
+    error_kept lacks;          /* descriptors for all ranks */
+    const error_kept *refuses; /* everybody; NULL: only those who are wrong here */
+    uint64_t refuses_until_ns;
+    int refused;
     struct seat *seats;
     /* Once complete. */
     bytes_writer table;
@@ -56,8 +61,21 @@ static void nothing_to_say(void *owner, struct link *link)
     (void)link;
 }
 
+/* Of ranks, as far as is known. */
+static int count_connections(const struct rendezvous *rendezvous)
+{
+    int count = (int)rendezvous->reactor.near.count;
+    for (const struct link *link = rendezvous->reactor.links; link; link = link->next)
+        count++;
+    return count;
+}
+
 static banyan_status fix_world_size(struct rendezvous *rendezvous, int rank, int world_size)
 {
+    if (rendezvous->lacks.status == BANYAN_OK)
+        rendezvous->lacks = error_keep(
+            descriptors_check_hosting(world_size, world_size - count_connections(rendezvous)));
+    RETURN_IF_FAILED(error_again(&rendezvous->lacks));
     rendezvous->seats = calloc((size_t)world_size, sizeof *rendezvous->seats);
     if (!rendezvous->seats)
         return error_no_memory((size_t)world_size * sizeof *rendezvous->seats,
@@ -122,7 +140,8 @@ static void hand_out_table(struct rendezvous *rendezvous)
 
 static banyan_status refuse(struct rendezvous *rendezvous, struct link *link, banyan_status status)
 {
-    log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
+    if (!rendezvous->refuses)
+        log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
     pthread_mutex_lock(&rendezvous->reactor.lock);
     link_refuse(link, status, banyan_last_error());
     pthread_mutex_unlock(&rendezvous->reactor.lock);
@@ -141,6 +160,10 @@ static banyan_status take_join(void *owner, struct link *link, const struct wire
         request.rank != link->rank)
         status = error_set(BANYAN_ERR_FORMAT, "%s sends a malformed request to join", link->who);
     free(payload);
+    if (status == BANYAN_OK && rendezvous->refuses) {
+        rendezvous->refused++;
+        status = error_again(rendezvous->refuses);
+    }
     if (status == BANYAN_OK)
         status = check_request(rendezvous, &request);
     if (status != BANYAN_OK)
@@ -232,6 +255,15 @@ static bool all_have_come(const struct rendezvous *rendezvous)
     return rendezvous->world_size > 0 && rendezvous->joined == rendezvous->world_size;
 }
 
+/* In the caller's thread, which has nothing else to do. */
+static void refuse_all(struct rendezvous *rendezvous)
+{
+    uint64_t left_ns;
+    while (rendezvous->refused < rendezvous->world_size - 1 &&
+           (left_ns = deadline_left_ns(rendezvous->refuses_until_ns)) > 0)
+        reactor_step(&rendezvous->reactor, left_ns);
+}
+
 static void *serve(void *argument)
 {
     struct rendezvous *rendezvous = argument;
@@ -270,23 +302,38 @@ static banyan_status listen_everywhere(struct rendezvous *rendezvous,
     return status;
 }
 
+/* Takes the TCP listener, also on failure. */
+static banyan_status open_rendezvous(const struct rendezvous_place *place, int tcp_fd,
+                                     struct rendezvous **rendezvous)
+{
+    struct rendezvous *opened = calloc(1, sizeof *opened);
+    banyan_status status = opened ? reactor_open(&opened->reactor, WIRE_PURPOSE_JOIN, -1,
+                                                 opened->key, &rendezvous_ops, opened)
+                                  : error_no_memory(sizeof *opened, "a rendezvous");
+    if (status != BANYAN_OK) {
+        if (tcp_fd >= 0)
+            close(tcp_fd);
+        free(opened);
+        return status;
+    }
+    memcpy(opened->key, place->key, sizeof opened->key);
+    opened->reactor.name = "the rendezvous";
+    status = listen_everywhere(opened, place, tcp_fd);
+    if (status != BANYAN_OK)
+        rendezvous_free(opened);
+    else
+        *rendezvous = opened;
+    return status;
+}
+
 banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
                                bool detached, struct rendezvous **rendezvous)
 {
-    struct rendezvous *started = calloc(1, sizeof *started);
-    if (!started)
-        return error_no_memory(sizeof *started, "a rendezvous");
-    memcpy(started->key, place->key, sizeof started->key);
+    struct rendezvous *started;
+    RETURN_IF_FAILED(open_rendezvous(place, tcp_fd, &started));
     started->detached = detached;
-    banyan_status status = reactor_open(&started->reactor, WIRE_PURPOSE_JOIN, -1, started->key,
-                                        &rendezvous_ops, started);
-    if (status != BANYAN_OK) {
-        free(started);
-        return status;
-    }
-    started->reactor.name = "the rendezvous";
-    status = listen_everywhere(started, place, tcp_fd);
-    if (status == BANYAN_OK && world_size > 0)
+    banyan_status status = BANYAN_OK;
+    if (world_size > 0)
         status = fix_world_size(started, 0, world_size);
     if (status == BANYAN_OK)
         status = thread_start(&started->thread, serve, started, detached);
@@ -297,6 +344,20 @@ banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd,
     if (!detached)
         *rendezvous = started;
     return BANYAN_OK;
+}
+
+void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
+                       const error_kept *why, uint64_t ns)
+{
+    struct rendezvous *rendezvous;
+    if (open_rendezvous(place, tcp_fd, &rendezvous) != BANYAN_OK)
+        return;
+    rendezvous->world_size = world_size;
+    rendezvous->refuses = why;
+    rendezvous->refuses_until_ns = deadline_after(ns);
+    rendezvous->reactor.quiet = true;
+    refuse_all(rendezvous);
+    rendezvous_free(rendezvous);
 }
 
 void rendezvous_finish(struct rendezvous *rendezvous)

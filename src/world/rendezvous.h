@@ -3,6 +3,7 @@
 #ifndef WORLD_RENDEZVOUS_H
 #define WORLD_RENDEZVOUS_H
 
+#include "core/status.h"
 #include "world/address.h"
 #include "world/identity.h"
 #include "world/member.h"
@@ -43,6 +44,10 @@ banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd,
 void rendezvous_finish(struct rendezvous *rendezvous);
 /* End the thread, whether all have come or not. NULL is ignored. */
 void rendezvous_stop(struct rendezvous *rendezvous);
+
+/* The job cannot be: tell all ranks but rank 0, as far as they come within `ns`. */
+void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
+                       const error_kept *why, uint64_t ns);
 
 /* Tell who and where this rank is, and wait for the table. */
 banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, int world_size,

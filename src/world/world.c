@@ -11,11 +11,14 @@
 #include "core/log.h"
 #include "core/map.h"
 #include "core/options.h"
+#include "world/descriptors.h"
 #include "world/identity.h"
 #include "world/rendezvous.h"
 
 #define DEFAULT_TIMEOUT_NS (60 * NS_PER_S)
 #define JOB_CONTEXT 1
+/* How long ranks that come late are told that there will be no world. */
+#define TURN_AWAY_NS NS_PER_S
 
 /* ---- who and where ---- */
 
@@ -63,6 +66,7 @@ banyan_status banyan_unique_id_create(banyan_unique_id *id)
     struct rendezvous_place place;
     banyan_unique_id made;
     int tcp_fd;
+    RETURN_IF_FAILED(descriptors_check_id());
     RETURN_IF_FAILED(find_node(NULL, node));
     RETURN_IF_FAILED(rendezvous_place_new(node, &place, &made, &tcp_fd));
     RETURN_IF_FAILED(rendezvous_start(&place, tcp_fd, 0, true, NULL));
@@ -91,17 +95,57 @@ static enum endpoint_tcp which_tcp(const struct identity *identity,
     return place->local ? ENDPOINT_TCP_LOOPBACK : ENDPOINT_TCP_ANYWHERE;
 }
 
-/* Rank 0 serves where the others look for it, and itself joins at a name of its own. */
-static banyan_status serve_job(const struct identity *identity, struct rendezvous_place *place,
-                               struct rendezvous **rendezvous)
+static bool rank_0_hosts(const struct identity *identity)
 {
-    int tcp_fd = -1, port;
+    return !identity->has_unique_id && identity->world_size > 1;
+}
+
+/* Rank 0 listens where the others look for it, and itself joins at a name of its own. */
+static banyan_status prepare_to_serve(const struct identity *identity,
+                                      struct rendezvous_place *place, int *tcp_fd)
+{
+    int port;
+    *tcp_fd = -1;
     if (!place->local) {
-        RETURN_IF_FAILED(address_listen_tcp(false, identity->port, &tcp_fd, &port));
+        RETURN_IF_FAILED(address_listen_tcp(false, identity->port, tcp_fd, &port));
         address_random_name(place->name);
         place->local = true;
     }
+    return BANYAN_OK;
+}
+
+static banyan_status serve_job(const struct identity *identity, struct rendezvous_place *place,
+                               struct rendezvous **rendezvous)
+{
+    int tcp_fd;
+    RETURN_IF_FAILED(prepare_to_serve(identity, place, &tcp_fd));
     return rendezvous_start(place, tcp_fd, identity->world_size, false, rendezvous);
+}
+
+/* Rank 0 cannot open the world: tell those that look for it now. */
+static void turn_away(const struct identity *identity, const error_kept *why)
+{
+    struct rendezvous_place place = {0};
+    int tcp_fd;
+    if (rendezvous_place_of_job(identity, &place) == BANYAN_OK &&
+        prepare_to_serve(identity, &place, &tcp_fd) == BANYAN_OK)
+        rendezvous_refuse(&place, tcp_fd, identity->world_size, why, TURN_AWAY_NS);
+    sodium_memzero(&place, sizeof place);
+}
+
+static banyan_status check_descriptors(const struct identity *identity, struct member *self)
+{
+    bool hosts = rank_0_hosts(identity) && identity->rank == 0;
+    if (identity->world_size == 1)
+        return BANYAN_OK;
+    self->descriptors = descriptors_count(identity->world_size);
+    banyan_status status =
+        descriptors_check_meeting(&self->descriptors, identity->rank, identity->world_size, hosts);
+    if (status == BANYAN_OK || !hosts || !descriptors_allow_refusing(&self->descriptors))
+        return status;
+    error_kept why = error_keep(status);
+    turn_away(identity, &why);
+    return error_again(&why);
 }
 
 static banyan_status meet(const struct identity *identity, struct rendezvous_place *place,
@@ -109,7 +153,7 @@ static banyan_status meet(const struct identity *identity, struct rendezvous_pla
                           struct member_table *table)
 {
     struct rendezvous *rendezvous = NULL;
-    if (identity->rank == 0 && !identity->has_unique_id)
+    if (identity->rank == 0 && rank_0_hosts(identity))
         RETURN_IF_FAILED(serve_job(identity, place, &rendezvous));
     banyan_status status =
         rendezvous_join(place, identity->rank, identity->world_size, self, timeout_ns, table);
@@ -201,6 +245,7 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     struct member_table table = {0};
     struct endpoint *opened;
     bool alone = identity->world_size == 1 && !identity->has_unique_id;
+    RETURN_IF_FAILED(check_descriptors(identity, &self));
     RETURN_IF_FAILED(find_node(options->node, self.node));
     find_host(&self, options->node, self.host);
     if (identity->has_unique_id)
@@ -214,7 +259,7 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     if (status == BANYAN_OK)
         status = check_nodes(identity, &table);
     if (status == BANYAN_OK)
-        status = endpoint_introduce(opened, &table, place.key);
+        status = endpoint_introduce(opened, &table, place.key, rank_0_hosts(identity));
     sodium_memzero(&place, sizeof place);
     free(table.members);
     if (status != BANYAN_OK)
