@@ -209,6 +209,28 @@ bool address_peer_allowed(int fd, char who[ADDRESS_TEXT_BYTES])
     return process.uid == geteuid();
 }
 
+bool address_is_taken(const struct address *address, char who[ADDRESS_TEXT_BYTES])
+{
+    int fd = -1, error = EAFNOSUPPORT;
+    if (address_is_unix(address))
+        address_connect(address, &fd, &error);
+    if (error != 0)
+        return false;
+    bool own = address_peer_allowed(fd, who);
+    close(fd);
+    return !own;
+}
+
+banyan_status address_say_taken(const struct address *address, const char *who)
+{
+    char text[ADDRESS_TEXT_BYTES];
+    return error_set(BANYAN_ERR_REFUSED,
+                     "%s has taken the name %.60s, where the ranks of this job meet: set "
+                     "BANYAN_SECRET to the same 32 hexadecimal digits (128 random bits) on every "
+                     "rank, and nobody else can work out the name",
+                     who, address_text(address, text));
+}
+
 void address_random_name(char name[ADDRESS_NAME_BYTES])
 {
     unsigned char random[16];

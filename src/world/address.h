@@ -39,6 +39,12 @@ void address_connect(const struct address *address, int *fd, int *error);
  * asked. `who` receives "pid 12 of user 1000" or the address. */
 bool address_peer_allowed(int fd, char who[ADDRESS_TEXT_BYTES]);
 
+/* Who listens at a Unix address. False when nobody does, or a process of this user. */
+bool address_is_taken(const struct address *address, char who[ADDRESS_TEXT_BYTES]);
+
+/* REFUSED: another user's process has the name where the job's ranks meet. */
+banyan_status address_say_taken(const struct address *address, const char *who);
+
 /* A name that nobody has: "banyan-" and 32 random hexadecimal digits. */
 #define ADDRESS_NAME_BYTES 48
 void address_random_name(char name[ADDRESS_NAME_BYTES]);

@@ -21,7 +21,7 @@ struct joiner {
     struct member_table *table;
     const struct address *via; /* that answered */
     bool has_table, gone;
-    bool refused; /* the other side has said why */
+    bool refused;         /* the other side has said why */
     bool unheard;         /* hung up before the other side had seen who this is */
     banyan_status status; /* why it is gone; the sentence is in last_error */
 };
@@ -100,6 +100,11 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
     snprintf(who, sizeof who, "the rendezvous at %.120s", address_text(address, text));
     joiner->gone = joiner->refused = joiner->unheard = false;
     while (!reactor_connect(&joiner->reactor, address, who, joiner->request.rank, -1)) {
+        int error = errno;
+        char other[ADDRESS_TEXT_BYTES];
+        if (error == EACCES && address_is_taken(address, other))
+            return address_say_taken(address, other);
+        errno = error;
         /* EAGAIN: a Unix listener's queue is full. */
         if (errno != EAGAIN || deadline_left_ns(deadline_ns) == 0)
             return error_set_errno("rank %d cannot connect to %s", joiner->request.rank, who);

@@ -154,14 +154,17 @@ static banyan_status resolve(const char *host, int port, struct rendezvous_place
     return BANYAN_OK;
 }
 
-/* The same on every rank of one user's job on one machine. */
-static void name_of_job(const char *job, char name[ADDRESS_NAME_BYTES])
+/* The same on every rank of one user's job on one machine. Names are for all users to see and to
+ * take: where there is a secret nobody else can work the name out beforehand. */
+static void name_of_job(const char *job, const unsigned char *secret_key,
+                        char name[ADDRESS_NAME_BYTES])
 {
     char text[320];
     unsigned char digest[16];
     char hex[2 * sizeof digest + 1];
     int length = snprintf(text, sizeof text, "%s\n%u", job, (unsigned)geteuid());
-    crypto_generichash(digest, sizeof digest, (const unsigned char *)text, (size_t)length, NULL, 0);
+    crypto_generichash(digest, sizeof digest, (const unsigned char *)text, (size_t)length,
+                       secret_key, secret_key ? WIRE_KEY_BYTES : 0);
     snprintf(name, ADDRESS_NAME_BYTES, "banyan-%s",
              sodium_bin2hex(hex, sizeof hex, digest, sizeof digest));
 }
@@ -176,7 +179,7 @@ banyan_status rendezvous_place_of_job(const struct identity *identity,
     if (identity->has_secret)
         key_of_secret(identity->secret, found.key);
     if (found.local) {
-        name_of_job(identity->job, found.name);
+        name_of_job(identity->job, identity->has_secret ? found.key : NULL, found.name);
         *place = found;
         return BANYAN_OK;
     }

@@ -292,7 +292,10 @@ static banyan_status listen_everywhere(struct rendezvous *rendezvous,
 {
     struct address name = address_unix(place->name);
     int fd;
+    char who[ADDRESS_TEXT_BYTES];
     banyan_status status = address_listen(&name, &fd);
+    if (status != BANYAN_OK && address_is_taken(&name, who))
+        status = address_say_taken(&name, who);
     if (status == BANYAN_OK)
         status = reactor_listen(&rendezvous->reactor, fd, false);
     if (status == BANYAN_OK && tcp_fd >= 0)
