@@ -8,6 +8,8 @@ endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/banyan DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/docs/layout.schema.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/rules DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan
+        FILES_MATCHING PATTERN "*.rules")
 install(EXPORT banyan-targets NAMESPACE banyan::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/banyan)
 

@@ -16,6 +16,7 @@
 #include <banyan/plan.h>
 #include <banyan/program.h>
 #include <banyan/reshard.h>
+#include <banyan/rules.h>
 #include <banyan/simulate.h>
 #include <banyan/transform.h>
 #include <banyan/transport.h>

@@ -230,12 +230,17 @@ banyan_megatron_case_transfer(const banyan_megatron_case *loaded, size_t i);
 /* Names, shapes and types of a model's global tensors, in file order. */
 typedef struct banyan_model banyan_model;
 
-/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, or whatever banyan_checkpoint_open
- * takes: a Hugging Face folder (the size of heads is taken from its config.json), a folder that
- * ranks saved, or one safetensors file. FORMAT names file, position and tensor. */
+/* From `{"name": {"shape": [...], "dtype": "BF16"}, ...}`, in which a member "config.json" is the
+ * model's configuration, or whatever banyan_checkpoint_open takes: a Hugging Face folder with its
+ * config.json, a folder that ranks saved, or one safetensors file. FORMAT names file, position and
+ * tensor. */
 BANYAN_API banyan_status banyan_model_load(const char *path, banyan_model **model);
 /* NULL is ignored. */
 BANYAN_API void banyan_model_destroy(banyan_model *model);
+/* Read a config.json for a model that came without one: rules take sizes of heads and more from it
+ * (docs/layouts.md). MISMATCH, with both values, when it contradicts what the model already knows;
+ * FORMAT, NOT_FOUND. Before layouts are made of the model, by one thread. */
+BANYAN_API banyan_status banyan_model_add_config(banyan_model *model, const char *path);
 /* What was read: as long as the model lives, from any thread. `i` is below the count; the bytes are
  * those of all tensors. */
 BANYAN_API size_t banyan_model_tensor_count(const banyan_model *model);

@@ -11,6 +11,7 @@
 #include "reshard/model.h"
 
 #define MAX_NAME_BYTES 1024
+#define MAX_UNMATCHED 4 /* that a message names */
 
 static bool has_stage(const model_build *build, const rule_match *match)
 {
@@ -21,7 +22,7 @@ static bool has_stage(const model_build *build, const rule_match *match)
     switch (match->rule->stage) {
     case STAGE_FIRST:
         return stage->index == 0 || (stage->index == stage->count - 1 && match->rule->tied &&
-                                     !model_find(build->model, match->rule->tied));
+                                     !subject_find(&build->subject, match->rule->tied));
     case STAGE_LAST:
         return stage->index == stage->count - 1;
     default:
@@ -29,29 +30,111 @@ static bool has_stage(const model_build *build, const rule_match *match)
     }
 }
 
+static bool is_skipped(const model_build *build, const rule_match *match)
+{
+    return match->skips & build->skips;
+}
+
 static bool is_here(const model_build *build, const rule_match *match)
 {
     int64_t expert = match->captures.expert;
+    if (is_skipped(build, match))
+        return false;
     if (expert >= 0 &&
         (expert < build->first_expert || expert >= build->first_expert + build->expert_count))
         return false;
     return has_stage(build, match);
 }
 
+/* Name every tensor that no rule fits, as far as a message has room, each with the nearest rule. */
+static bool fail_unmatched(model_build *build)
+{
+    char text[MAX_UNMATCHED * 512], nearest[448];
+    size_t used = 0, count = 0, total = banyan_model_tensor_count(build->model);
+    for (size_t i = 0; i < total; i++) {
+        const rule_match *match = &build->matched->matches[i];
+        if (match->rule || is_skipped(build, match) || count++ >= MAX_UNMATCHED)
+            continue;
+        rules_explain_nearest(build->rules, &build->subject, match->name, nearest, sizeof nearest);
+        int written =
+            snprintf(text + used, sizeof text - used, "%s\"%.256s\" (%s)", used > 0 ? "; " : "",
+                     banyan_model_tensor(build->model, i)->name, nearest);
+        used = (size_t)written < sizeof text - used ? used + (size_t)written : sizeof text - 1;
+    }
+    if (count == 1)
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "no rule matches the name of tensor %s", text);
+    return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                       "no rule matches the names of %zu tensors: %s%s", count, text,
+                       count > MAX_UNMATCHED ? "; …" : "");
+}
+
+static bool fail_undecided(model_build *build, size_t index, const char *file, int line,
+                           const char *condition)
+{
+    return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                       "tensor \"%s\": whether %s:%d is for it depends on the model's config.json "
+                       "(%s), and there is none beside the weights",
+                       banyan_model_tensor(build->model, index)->name, file, line, condition);
+}
+
+/* Conditions that decide about a tensor, and that need a config.json that is not there. */
+static bool check_decided(model_build *build, size_t index)
+{
+    const rule_match *match = &build->matched->matches[index];
+    const rule_condition *which = match->undecided;
+    char condition[256];
+    uint64_t skips = match->undecided_skips & build->skips;
+    if (skips) {
+        const rule_skip *skip = &build->rules->skips.data[__builtin_ctzll(skips)];
+        for (size_t i = 0; i < skip->conditions.list.count; i++)
+            which = skip->conditions.list.data[i].is_fact ? &skip->conditions.list.data[i] : which;
+        return fail_undecided(build, index, skip->file, skip->line,
+                              rule_condition_format(which, condition, sizeof condition));
+    }
+    return !which || fail_undecided(build, index, match->rule->file, match->rule->line,
+                                    rule_condition_format(which, condition, sizeof condition));
+}
+
+/* A tensor of all experts tells how many there are. */
+static bool count_stack(model_build *build, size_t index, int64_t *stacked)
+{
+    const banyan_local_tensor *tensor = banyan_model_tensor(build->model, index);
+    const model_rule *rule = build->matched->matches[index].rule;
+    if (tensor->ndim == 0 || (*stacked > 0 && tensor->shape[0] != *stacked))
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "tensor \"%s\" (rule \"%s\", %s:%d): %" PRId64
+                           " experts in dimension 0, and %" PRId64 " in other tensors",
+                           tensor->name, rule->text, rule->file, rule->line,
+                           tensor->ndim > 0 ? tensor->shape[0] : 0, *stacked);
+    *stacked = tensor->shape[0];
+    return true;
+}
+
 /* How many layers and experts there are. */
 static bool look_at_names(model_build *build)
 {
+    int64_t stacked = 0;
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
-        const rule_match *match = &build->matches[i];
+        const rule_match *match = &build->matched->matches[i];
+        if (is_skipped(build, match))
+            continue;
         if (!match->rule)
-            return layout_fail(build->layout, BANYAN_ERR_INVALID,
-                               "tensor \"%s\": no rule matches the name",
-                               banyan_model_tensor(build->model, i)->name);
+            return fail_unmatched(build);
+        if (!check_decided(build, i) ||
+            (match->rule->stacks_experts && !count_stack(build, i, &stacked)))
+            return false;
         if (match->captures.layer >= build->layers)
             build->layers = match->captures.layer + 1;
         if (match->captures.expert >= build->experts)
             build->experts = match->captures.expert + 1;
     }
+    if (stacked > 0 && build->experts > 0 && stacked != build->experts)
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "stacked tensors have %" PRId64 " experts, and there are %" PRId64
+                           " with tensors of their own",
+                           stacked, build->experts);
+    build->experts = stacked > 0 ? stacked : build->experts;
     return true;
 }
 
@@ -72,61 +155,97 @@ static bool share_out(model_build *build)
     return true;
 }
 
+static bool fail_long(model_build *build, const char *name)
+{
+    return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                       "tensor \"%.64s…\": names of more than %d bytes", name, MAX_NAME_BYTES - 1);
+}
+
+/* A name after prefixes, as this packing has it: hf keeps what the model has. */
+static bool add_prefix(model_build *build, const rule_prefix *prefix, char *name)
+{
+    char bare[MAX_NAME_BYTES];
+    if (!prefix || strncmp(name, prefix->to, strlen(prefix->to)) != 0)
+        return true;
+    const char *out = NULL;
+    if (strcmp(build->packing.name, "hf") == 0)
+        out = prefix->from;
+    else if (prefix->packing &&
+             rules_packing_is(build->rules, build->packing.name, prefix->packing))
+        out = prefix->out;
+    if (!out)
+        return true;
+    snprintf(bare, sizeof bare, "%s", name + strlen(prefix->to));
+    int written = snprintf(name, MAX_NAME_BYTES, "%s%s", out, bare);
+    return written < MAX_NAME_BYTES || fail_long(build, bare);
+}
+
+static bool find_packed(model_build *build, const model_tensor *tensor, const rule_match *as,
+                        const rule_packed **packed)
+{
+    const rule_condition *which = NULL;
+    char condition[256];
+    *packed = NULL;
+    switch (
+        rule_find_packed(build->rules, &build->subject, as, build->packing.name, packed, &which)) {
+    case RULE_YES:
+        return true;
+    case RULE_UNDECIDED:
+        return model_tensor_fail(build, tensor,
+                                 "its place in the packing \"%s\" depends on the model's "
+                                 "config.json (%s), and there is none beside the weights",
+                                 build->packing.name,
+                                 rule_condition_format(which, condition, sizeof condition));
+    default:
+        *packed = NULL;
+        return !build->packing.strict ||
+               model_tensor_fail(build, tensor,
+                                 "the rules have no place for it in the packing "
+                                 "\"%s\"",
+                                 build->packing.name);
+    }
+}
+
 /* Under which name, and how packed. A tied tensor lies on the last stage where the one that it
  * stands in for would. */
-static bool find_place(model_build *build, const model_tensor *tensor, char *name, size_t bytes,
-                       const rule_packed **packed)
+static bool find_place(model_build *build, model_tensor *tensor, char name[MAX_NAME_BYTES])
 {
     rule_match as = tensor->match;
-    const char *own = tensor->global->name;
     if (tensor->is_tied && build->place.stage.index > 0) {
-        own = tensor->match.rule->tied;
-        if (!rules_match(build->rules, own, &as))
+        const char *tied = tensor->match.rule->tied;
+        if (!rules_match(build->rules, &build->subject, tied, &as))
             return layout_fail(build->layout, BANYAN_ERR_INVALID,
                                "tensor \"%s\": no rule matches the name, which \"%s\" stands in "
                                "for",
-                               own, tensor->global->name);
+                               tied, tensor->global->name);
     }
-    *packed = rule_find_packed(build->rules, as.rule, build->packing.name);
-    glob_local local = {as.captures.layer - build->first_layer,
-                        as.captures.expert - build->first_expert};
-    int written;
-    if (!*packed) {
-        written = snprintf(name, bytes, "%s", own);
-    } else {
-        bool fits = glob_expand((*packed)->name, &as.captures, &local, name, bytes);
-        size_t used = fits ? strlen(name) : bytes;
-        written = fits && as.is_scale
-                      ? (int)used + snprintf(name + used, bytes - used, "%s", as.rule->scale_suffix)
-                      : (int)used;
-    }
-    if ((size_t)written < bytes)
-        return true;
-    return layout_fail(build->layout, BANYAN_ERR_INVALID,
-                       "tensor \"%.64s…\": names of more than %zu bytes", own, bytes - 1);
+    if (!find_packed(build, tensor, &as, &tensor->packed))
+        return false;
+    const glob_local local = {as.captures.layer - build->first_layer,
+                              as.captures.expert - build->first_expert};
+    const char *suffix = tensor->packed && as.is_scale ? as.rule->scale_suffix : "";
+    int used = 0;
+    if (!tensor->packed)
+        used = snprintf(name, MAX_NAME_BYTES, "%s", as.name);
+    else if (glob_expand(tensor->packed->name, &as.captures, &local, name, MAX_NAME_BYTES))
+        used = (int)strlen(name) +
+               snprintf(name + strlen(name), MAX_NAME_BYTES - strlen(name), "%s", suffix);
+    else
+        used = MAX_NAME_BYTES;
+    return used < MAX_NAME_BYTES ? add_prefix(build, tensor->match.prefix, name)
+                                 : fail_long(build, as.name);
 }
 
 static bool add_tensor(model_build *build, size_t index)
 {
     model_tensor tensor = {.global = banyan_model_tensor(build->model, index),
-                           .match = build->matches[index]};
+                           .match = build->matched->matches[index]};
     const model_rule *rule = tensor.match.rule;
-    tensor.is_expert = tensor.match.captures.expert >= 0;
-    tensor.is_tied = rule->tied && rule->stage == STAGE_FIRST && build->place.stage.count > 1 &&
-                     !model_find(build->model, rule->tied);
     char name[MAX_NAME_BYTES];
-    const rule_packed *packed = NULL;
-    model_part part;
-    if (!find_place(build, &tensor, name, sizeof name, &packed) ||
-        !model_part_cut(build, &tensor, &part))
-        return false;
-    if (packed) {
-        part.slot = packed->slot;
-        if (packed->stacked)
-            part.expert = tensor.match.captures.expert - build->first_expert;
-    }
-    const spec_axes *axes = tensor.is_expert ? &build->place.expert : &build->place.dense;
-    return model_part_file(build, name, packed, axes, &part);
+    tensor.is_expert = tensor.match.captures.expert >= 0 || rule->stacks_experts;
+    tensor.is_tied = rule->tied && rule->stage == STAGE_FIRST && build->place.stage.count > 1 &&
+                     !subject_find(&build->subject, rule->tied);
+    return find_place(build, &tensor, name) && model_tensor_cut(build, &tensor, name);
 }
 
 static bool build_all(model_build *build)
@@ -135,7 +254,7 @@ static bool build_all(model_build *build)
         return false;
     model_pass_facts(build->model, build->layout);
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
-        if (is_here(build, &build->matches[i]) && !add_tensor(build, i))
+        if (is_here(build, &build->matched->matches[i]) && !add_tensor(build, i))
             return false;
     }
     for (size_t i = 0; i < build->targets.count; i++) {
@@ -156,6 +275,18 @@ static bool check_arguments(model_build *build, int rank)
         status = rules_find_packing(build->rules, spec->packing, &build->packing);
     if (status != BANYAN_OK)
         return layout_fail(build->layout, status, "%s", banyan_last_error());
+    int64_t head;
+    if (spec->head > 0 && model_fact_int(build->model, "head_dim", &head) && head != spec->head)
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "heads have %" PRId64 " elements by the spec's head=%" PRId64
+                           ", and head_dim is %" PRId64 " in config.json",
+                           spec->head, spec->head, head);
+    for (size_t i = 0; i < build->rules->skips.count; i++) {
+        const char *packing = build->rules->skips.data[i].packing;
+        if (packing ? rules_packing_is(build->rules, spec->packing, packing)
+                    : strcmp(spec->packing, "hf") != 0)
+            build->skips |= (uint64_t)1 << i;
+    }
     int ranks = banyan_spec_world_size(spec);
     if (rank < 0 || rank >= ranks || build->rank_offset < 0 || build->rank_offset > INT_MAX - ranks)
         return layout_fail(build->layout, BANYAN_ERR_INVALID,
@@ -174,12 +305,14 @@ void banyan_layout_add_model(banyan_layout *layout, const banyan_model *model,
         return;
     build.place = spec_place_of(spec, rank);
     model_matched *own = NULL;
-    if (model_match(model, rules, &build.matches, &own) == BANYAN_OK)
+    banyan_status status = model_match(model, rules, &build.matched, &own);
+    if (status == BANYAN_OK) {
+        build.subject = model_matched_subject(build.matched, model);
         build_all(&build);
-    else
-        layout_fail(layout, BANYAN_ERR_NO_MEMORY, "no memory to look at %zu tensors",
-                    banyan_model_tensor_count(model));
-    free(own);
+    } else {
+        layout_fail(layout, status, "%s", banyan_last_error());
+    }
+    model_matched_free(own);
     array_free(&build.parts);
     array_free(&build.targets);
     map_free(&build.target_by_name);

@@ -1,8 +1,9 @@
-/* Building a rank's layout of a model: tensors become parts (what a rank holds of a tensor), parts
- * become local tensors (fused, stacked, transposed, padded, cut into rows). */
+/* Building a rank's layout of a model: tensors become parts (boxes that a rank holds of a tensor),
+ * parts become local tensors (fused, stacked, transposed, padded, cut into rows). */
 #ifndef RESHARD_LAYOUT_MODEL_H
 #define RESHARD_LAYOUT_MODEL_H
 
+#include "reshard/model.h"
 #include "reshard/rules.h"
 #include "reshard/spec.h"
 
@@ -10,21 +11,24 @@
 typedef struct model_tensor {
     const banyan_local_tensor *global;
     rule_match match;
-    bool is_expert;
-    bool is_tied; /* held by the first and the last stage */
+    bool is_expert;            /* one expert's, or all experts' */
+    bool is_tied;              /* held by the first and the last stage */
+    const rule_packed *packed; /* its place in the packing; NULL: its own name */
 } model_tensor;
 
-/* What this rank holds of a tensor, before rows are cut: one box. */
+/* A box that this rank holds of a tensor, before rows are cut. */
 typedef struct model_part {
     const banyan_local_tensor *global;
     const model_rule *rule;
     banyan_box box;
-    int64_t padding; /* further elements along the rule's dimension, behind the box */
-    int64_t heads;   /* that the box is made of; 0: it is not */
+    int64_t padding;   /* further elements along the rule's dimension, behind the box */
+    int64_t heads;     /* in the box; 0: it is not made of heads */
+    int64_t head_rows; /* elements of each */
     banyan_rank_set replicas;
-    int slot;
-    int64_t expert; /* in the stack; 0 without one */
-    size_t next;    /* part of the same local tensor; SIZE_MAX: none */
+    int slot, slots; /* the first, and how many it fills; -1: not fused */
+    bool absent;     /* zeros stand in its place */
+    int64_t expert;  /* in the stack; 0 without one */
+    size_t next;     /* part of the same local tensor; SIZE_MAX: none */
 } model_part;
 
 /* A local tensor to be, with its parts. */
@@ -39,9 +43,11 @@ typedef struct model_build {
     banyan_layout *layout;
     const banyan_model *model;
     const banyan_rules *rules;
-    const rule_match *matches; /* of the model's tensors */
+    const model_matched *matched;
+    rule_subject subject;
     const banyan_spec *spec;
     rule_packing packing;
+    uint64_t skips; /* bits: the lines of rules->skips for this packing */
     spec_place place;
     int rank_offset;
     int64_t layers, experts;            /* of the model: the highest number and one */
@@ -53,8 +59,9 @@ typedef struct model_build {
     names names;
 } model_build;
 
-/* The range of a tensor that this rank holds. False: the layout has failed. */
-bool model_part_cut(model_build *build, const model_tensor *tensor, model_part *part);
+/* File what this rank holds of a tensor under its local tensor's name. False: the layout has
+ * failed. */
+bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char *name);
 
 /* File the part under its local tensor. */
 bool model_part_file(model_build *build, const char *name, const rule_packed *packed,
@@ -62,5 +69,18 @@ bool model_part_file(model_build *build, const char *name, const rule_packed *pa
 
 /* Make the local tensor of all its parts. */
 bool model_target_build(model_build *build, const model_target *target);
+
+/* Evaluate a size of a rule. `size` is the tensor's extent along the sharded dimension. Facts that
+ * are used are kept in the layout. False: the value is not known; the layout has failed if it is
+ * `needed`. */
+bool model_size(model_build *build, const model_tensor *tensor, const char *expression,
+                int64_t size, bool needed, int64_t *value);
+
+/* Fail with the tensor and its rule. Returns false. */
+bool model_tensor_fail(model_build *build, const model_tensor *tensor, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
+
+/* The dimension of a rule's tensors along which parts lie one behind the other. */
+int model_fuse_dim(const model_rule *rule);
 
 #endif

@@ -11,15 +11,18 @@
 #include "reshard/layout_model.h"
 
 /* A local tensor while it is being made. Before the cut into rows it is
- * [stack][dimension 0 of the parts, one after another][their other dimensions], the latter two
- * swapped when transposed. */
+ * [stack][the dimension along which parts are fused][their other dimensions], the two of a matrix
+ * swapped when transposed. Parts that are experts' stacks themselves have the first dimension. */
 struct packing {
     model_build *build;
     const model_target *target;
     const model_part **parts; /* by expert, then slot */
     size_t count;
-    int ndim; /* of the parts */
-    bool stacked, transposed;
+    int ndim;     /* of the parts */
+    int fuse_dim; /* of the parts: along it they lie one behind the other */
+    bool stacked; /* the experts of many parts, not those of one */
+    bool transposed;
+    bool halved;
     int64_t groups;
     int tensor;
     int local_ndim;
@@ -46,8 +49,10 @@ static bool fail(const struct packing *packing, const char *format, ...)
 static bool same_packing(const rule_packed *a, const rule_packed *b)
 {
     return a && b && a->by_group == b->by_group && a->stacked == b->stacked &&
-           a->transposed == b->transposed && (a->slot >= 0) == (b->slot >= 0) &&
-           (a->slot >= 0 || a->stacked);
+           a->transposed == b->transposed && a->halves == b->halves && a->once == b->once &&
+           a->has_dtype == b->has_dtype &&
+           (!a->has_dtype || banyan_dtype_equal(a->dtype, b->dtype)) &&
+           (a->slot >= 0) == (b->slot >= 0);
 }
 
 bool model_part_file(model_build *build, const char *name, const rule_packed *packed,
@@ -66,12 +71,15 @@ bool model_part_file(model_build *build, const char *name, const rule_packed *pa
         return true;
     }
     model_target *target = &build->targets.data[known];
-    if (!same_packing(target->packed, packed) || target->axes != axes)
+    const model_part *other = &build->parts.data[target->first_part];
+    bool joins = other->global == part->global ||
+                 (same_packing(target->packed, packed) && (packed->slot >= 0 || packed->stacked));
+    if (!joins || target->axes != axes)
         return layout_fail(build->layout, BANYAN_ERR_INVALID,
                            "tensors \"%s\" and \"%s\" (%s:%d) are to be the local tensor \"%s\", "
                            "but not to be packed alike",
-                           build->parts.data[target->first_part].global->name, part->global->name,
-                           part->rule->file, part->rule->line, name);
+                           other->global->name, part->global->name, part->rule->file,
+                           part->rule->line, name);
     build->parts.data[number].next = target->first_part;
     target->first_part = number;
     target->part_count++;
@@ -92,7 +100,20 @@ static int64_t part_extent(const model_part *part, int dim)
     return part->box.extent[dim] + (dim == part->rule->shard_dim ? part->padding : 0);
 }
 
-/* Parts that make one local tensor agree in everything but dimension 0, and none is there twice. */
+/* Elements of a part along the dimension in which parts are fused. */
+static int64_t part_rows(const struct packing *packing, const model_part *part)
+{
+    return packing->ndim > 0 ? part_extent(part, packing->fuse_dim) : 1;
+}
+
+static bool same_type(const struct packing *packing, const model_part *a, const model_part *b)
+{
+    const rule_packed *packed = packing->target->packed;
+    return (packed && packed->has_dtype) || banyan_dtype_equal(a->global->dtype, b->global->dtype);
+}
+
+/* Parts that make one local tensor agree in everything but the dimension in which they are fused,
+ * and none is there twice. */
 static bool check_parts(const struct packing *packing)
 {
     const model_part *first = packing->parts[0];
@@ -101,13 +122,15 @@ static bool check_parts(const struct packing *packing)
                     first->global->name);
     for (size_t i = 1; i < packing->count; i++) {
         const model_part *part = packing->parts[i], *before = packing->parts[i - 1];
-        if (part->expert == before->expert && part->slot == before->slot)
+        if (part->expert == before->expert && part->slot < before->slot + before->slots)
             return fail(packing, "\"%s\" and \"%s\" have the same place in it",
                         before->global->name, part->global->name);
         bool alike = part->global->ndim == first->global->ndim &&
-                     banyan_dtype_equal(part->global->dtype, first->global->dtype);
-        for (int d = 1; alike && d < part->global->ndim; d++)
-            alike = part_extent(part, d) == part_extent(first, d);
+                     part->rule->stacks_experts == first->rule->stacks_experts &&
+                     model_fuse_dim(part->rule) == packing->fuse_dim &&
+                     same_type(packing, part, first);
+        for (int d = 0; alike && d < part->global->ndim; d++)
+            alike = d == packing->fuse_dim || part_extent(part, d) == part_extent(first, d);
         if (!alike)
             return fail(packing, "\"%s\" and \"%s\" differ in type or shape", first->global->name,
                         part->global->name);
@@ -115,13 +138,55 @@ static bool check_parts(const struct packing *packing)
     return true;
 }
 
-/* Where the parts of the expert that begins at `first` end, and their elements in dimension 0. */
+/* Say which tensors of the rules are missing beside a part: the first of them. */
+static bool fail_incomplete(const struct packing *packing, const model_part *part, int slot)
+{
+    const rule_packed *packed = packing->target->packed;
+    const banyan_rules *rules = packing->build->rules;
+    for (size_t i = 0; i < rules->rules.count; i++) {
+        const model_rule *rule = &rules->rules.data[i];
+        for (size_t p = 0; p < rule->packed.count; p++) {
+            const rule_packed *other = &rule->packed.data[p];
+            int slots = rule->parts.count > 0 ? (int)rule->parts.count : 1;
+            if (strcmp(other->packing, packed->packing) == 0 &&
+                strcmp(other->name, packed->name) == 0 && other->slot <= slot &&
+                slot < other->slot + slots)
+                return fail(packing,
+                            "it is fused of \"%s\" and others, and the model has no tensor for "
+                            "its part %d, such as the rule \"%s\" (%s:%d) has",
+                            part->global->name, slot, rule->text, rule->file, rule->line);
+        }
+    }
+    return fail(packing, "it is fused of \"%s\" and others, and the model has none for its part %d",
+                part->global->name, slot);
+}
+
+/* Every expert, or the tensor, has all parts that the rules fuse. */
+static bool check_complete(const struct packing *packing)
+{
+    const rule_packed *packed = packing->target->packed;
+    uint64_t slots = 0;
+    for (size_t i = 0; packed && packed->slot >= 0 && i < packing->count; i++) {
+        const model_part *part = packing->parts[i];
+        uint64_t ones = part->slots >= 64 ? UINT64_MAX : ((uint64_t)1 << part->slots) - 1;
+        slots |= ones << part->slot;
+        if (i + 1 < packing->count && packing->parts[i + 1]->expert == part->expert)
+            continue;
+        if (packed->slots & ~slots)
+            return fail_incomplete(packing, part, __builtin_ctzll(packed->slots & ~slots));
+        slots = 0;
+    }
+    return true;
+}
+
+/* Where the parts of the expert that begins at `first` end, and their elements in the fused
+ * dimension. */
 static size_t layer_end(const struct packing *packing, size_t first, int64_t *rows)
 {
     size_t i = first;
     *rows = 0;
     for (; i < packing->count && packing->parts[i]->expert == packing->parts[first]->expert; i++)
-        *rows += packing->ndim > 0 ? part_extent(packing->parts[i], 0) : 1;
+        *rows += part_rows(packing, packing->parts[i]);
     return i;
 }
 
@@ -160,11 +225,12 @@ static bool find_groups(struct packing *packing)
         groups = packing->parts[i]->heads < groups ? packing->parts[i]->heads : groups;
     for (size_t i = 0; i < packing->count; i++) {
         const model_part *part = packing->parts[i];
-        if (groups < 1 || part->heads % groups != 0 || part->box.extent[0] % groups != 0)
+        int64_t rows = packing->ndim > 0 ? part->box.extent[packing->fuse_dim] : 1;
+        if (groups < 1 || part->heads % groups != 0 || rows % groups != 0)
             return fail(packing,
                         "%" PRId64 " heads of \"%s\" (%" PRId64 " rows) are not the same "
                         "for each of %" PRId64 " groups",
-                        part->heads, part->global->name, part->box.extent[0], groups);
+                        part->heads, part->global->name, rows, groups);
     }
     packing->groups = groups;
     return true;
@@ -173,7 +239,8 @@ static bool find_groups(struct packing *packing)
 /* The local dimension of a part's. */
 static int local_dim(const struct packing *packing, int dim)
 {
-    return packing->stacked + (packing->transposed ? 1 - dim : dim);
+    int first = packing->ndim - 2; /* of a matrix */
+    return packing->stacked + (packing->transposed && dim >= first ? 2 * first + 1 - dim : dim);
 }
 
 static bool find_shape(struct packing *packing)
@@ -188,7 +255,8 @@ static bool find_shape(struct packing *packing)
     if (packing->stacked)
         packing->shape[0] = packing->build->expert_count;
     for (int d = 0; d < packing->ndim; d++)
-        packing->shape[local_dim(packing, d)] = d == 0 ? rows : part_extent(first, d);
+        packing->shape[local_dim(packing, d)] =
+            d == packing->fuse_dim ? rows : part_extent(first, d);
     return true;
 }
 
@@ -211,7 +279,8 @@ static bool cut_place(const struct packing *packing, banyan_box *place, int64_t 
     return true;
 }
 
-/* Rows [row, row + rows) of a part, counted from its box's start, at `at` in dimension 0. */
+/* Rows [row, row + rows) of a part, counted from its box's start, at `at` in the fused dimension.
+ */
 static banyan_box uncut_place(const struct packing *packing, const model_part *part, int64_t rows,
                               int64_t at)
 {
@@ -222,8 +291,8 @@ static banyan_box uncut_place(const struct packing *packing, const model_part *p
     }
     for (int d = 0; d < packing->ndim; d++) {
         int k = local_dim(packing, d);
-        place.start[k] = d == 0 ? at : 0;
-        place.extent[k] = d == 0 ? rows : part->box.extent[d];
+        place.start[k] = d == packing->fuse_dim ? at : 0;
+        place.extent[k] = d == packing->fuse_dim ? rows : part->box.extent[d];
     }
     return place;
 }
@@ -235,19 +304,25 @@ static void add_rows(const struct packing *packing, const model_part *part, int6
     int64_t below;
     if (!cut_place(packing, &place, &below))
         return;
+    if (part->absent) {
+        banyan_layout_add_padding(packing->build->layout, packing->tensor, &place);
+        return;
+    }
+    const rule_packed *packed = packing->target->packed;
+    bool adopts = part->rule->is_buffer && !(packed && packed->has_dtype);
     banyan_piece piece = {
         .tensor = packing->tensor,
         .name = part->global->name,
         .ndim = packing->ndim,
         .box = part->box,
-        .flags = part->rule->is_buffer ? BANYAN_PIECE_PERSISTENT_BUFFER : 0,
+        .flags = adopts ? BANYAN_PIECE_PERSISTENT_BUFFER : 0,
         .replicas = part->replicas,
     };
     memcpy(piece.shape, part->global->shape, sizeof piece.shape);
     memcpy(piece.local_start, place.start, sizeof piece.local_start);
     if (packing->ndim > 0) {
-        piece.box.start[0] += row;
-        piece.box.extent[0] = rows;
+        piece.box.start[packing->fuse_dim] += row;
+        piece.box.extent[packing->fuse_dim] = rows;
     }
     for (int d = 0; d < packing->ndim; d++) {
         piece.dim_map[d] = local_dim(packing, d);
@@ -264,13 +339,24 @@ static void add_padding(const struct packing *packing, const model_part *part, i
     if (part->padding == 0)
         return;
     int dim = part->rule->shard_dim;
-    banyan_box place = uncut_place(packing, part, part->box.extent[0], at);
+    banyan_box place = uncut_place(packing, part, part->box.extent[packing->fuse_dim], at);
     int k = local_dim(packing, dim);
     place.start[k] += part->box.extent[dim];
     place.extent[k] = part->padding;
     int64_t below;
     if (cut_place(packing, &place, &below))
         banyan_layout_add_padding(packing->build->layout, packing->tensor, &place);
+}
+
+/* Rows that are heads: of each the even ones come first, then the odd ones. */
+static void add_halves(const struct packing *packing, const model_part *part, int64_t row,
+                       int64_t rows, int64_t at)
+{
+    int64_t half = part->head_rows / 2;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t in_head = i % part->head_rows;
+        add_rows(packing, part, row + i, 1, at + i - in_head + in_head % 2 * half + in_head / 2);
+    }
 }
 
 /* The parts of one expert, or of a tensor that is not stacked. */
@@ -280,21 +366,44 @@ static void add_layer(const struct packing *packing, size_t first, size_t end)
     for (int64_t g = 0; g < packing->groups; g++) {
         for (size_t i = first; i < end; i++) {
             const model_part *part = packing->parts[i];
-            int64_t rows = packing->ndim > 0 ? part->box.extent[0] / packing->groups : 1;
-            add_rows(packing, part, g * rows, rows, at);
+            int64_t rows = 1;
+            if (packing->ndim > 0)
+                rows = part->box.extent[packing->fuse_dim] / packing->groups;
+            if (packing->halved)
+                add_halves(packing, part, g * rows, rows, at);
+            else
+                add_rows(packing, part, g * rows, rows, at);
             add_padding(packing, part, at);
-            at += packing->ndim > 0 ? part_extent(part, 0) / packing->groups : 1;
+            at += part_rows(packing, part) / packing->groups;
         }
     }
+}
+
+/* Halves are of matrices whose heads are even; a vector beside them stays as it is. */
+static bool check_halves(struct packing *packing)
+{
+    packing->halved =
+        packing->target->packed && packing->target->packed->halves && packing->ndim > 1;
+    for (size_t i = 0; packing->halved && i < packing->count; i++) {
+        const model_part *part = packing->parts[i];
+        if (part->head_rows < 2 || part->head_rows % 2 != 0)
+            return fail(packing, "heads of %" PRId64 " elements of \"%s\" have no halves",
+                        part->head_rows, part->global->name);
+    }
+    return true;
 }
 
 static bool build_tensor(struct packing *packing)
 {
     const model_target *target = packing->target;
+    const model_rule *rule = packing->parts[0]->rule;
+    const rule_packed *packed = target->packed;
     packing->ndim = packing->parts[0]->global->ndim;
-    packing->stacked = target->packed && target->packed->stacked;
-    packing->transposed = target->packed && target->packed->transposed && packing->ndim == 2;
-    if (!check_parts(packing) || !find_groups(packing) || !find_shape(packing))
+    packing->fuse_dim = packing->ndim > 0 ? model_fuse_dim(rule) : 0;
+    packing->stacked = packed && packed->stacked && !rule->stacks_experts;
+    packing->transposed = packed && packed->transposed && packing->ndim == 2 + rule->stacks_experts;
+    if (!check_parts(packing) || !check_complete(packing) || !check_halves(packing) ||
+        !find_groups(packing) || !find_shape(packing))
         return false;
     int64_t shape[BANYAN_MAX_DIMS];
     memcpy(shape, packing->shape, sizeof shape);
@@ -303,9 +412,10 @@ static bool build_tensor(struct packing *packing)
                     &packing->first_row, &packing->rows);
         shape[0] = packing->rows;
     }
-    packing->tensor =
-        banyan_layout_add_tensor(packing->build->layout, target->name,
-                                 packing->parts[0]->global->dtype, packing->local_ndim, shape);
+    DLDataType dtype =
+        packed && packed->has_dtype ? packed->dtype : packing->parts[0]->global->dtype;
+    packing->tensor = banyan_layout_add_tensor(packing->build->layout, target->name, dtype,
+                                               packing->local_ndim, shape);
     for (size_t i = 0; i < packing->count && !layout_failed(packing->build->layout);) {
         int64_t rows;
         size_t end = layer_end(packing, i, &rows);

@@ -1,43 +1,43 @@
-/* The range of a tensor that a rank holds: tensor parallelism in elements, heads or padded rows,
- * and block scales beside their weights. */
+/* The boxes of a tensor that a rank holds: tensor parallelism in elements, heads or padded rows, of
+ * the whole or of each of the parts that the tensor is fused of, and block scales beside their
+ * weights. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "reshard/box.h"
 #include "reshard/layout.h"
 #include "reshard/layout_model.h"
-#include "reshard/model.h"
 
 #define MAX_NAME_BYTES 1024
+
+/* A block of a tensor along the rule's dimension, to be cut by itself. */
+struct block {
+    int64_t start, size;
+    const char *heads; /* expression; NULL: none */
+    const char *head_source;
+    bool shared, whole, vocab;
+    bool needs_heads;
+};
 
 /* Elements along the rule's dimension. */
 struct range {
     int64_t start, extent;
     int64_t padding;
-    int64_t heads;
+    int64_t heads, head_rows;
     int sharers; /* neighbouring ranks with this very range */
 };
 
-static bool fail(model_build *build, const model_tensor *tensor, const char *format, ...)
-    __attribute__((format(printf, 3, 4), cold));
-
-static bool fail(model_build *build, const model_tensor *tensor, const char *format, ...)
-{
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    const model_rule *rule = tensor->match.rule;
-    return layout_fail(build->layout, BANYAN_ERR_INVALID, "tensor \"%s\" (rule \"%s\", %s:%d): %s",
-                       tensor->global->name, rule->text, rule->file, rule->line, text);
-}
+#define fail model_tensor_fail
 
 static int64_t gcd(int64_t a, int64_t b)
 {
     return b == 0 ? a : gcd(b, a % b);
+}
+
+int model_fuse_dim(const model_rule *rule)
+{
+    return rule->parts.count > 0 ? rule->shard_dim : rule->stacks_experts;
 }
 
 /* The vocabulary, up to a multiple that the ranks share evenly. */
@@ -77,75 +77,69 @@ static bool cut_vocab(model_build *build, const model_tensor *tensor, int64_t si
     return true;
 }
 
-/* The tensor that tells the size of a head; NULL when the model has none. */
-static bool find_head_source(model_build *build, const model_tensor *tensor, char *name,
-                             const banyan_local_tensor **source)
+/* The size of a head by another tensor; 0: the model does not have that tensor. */
+static bool ask_head_source(model_build *build, const model_tensor *tensor, const char *template,
+                            int64_t *rows)
 {
     const glob_local nowhere = {-1, -1};
-    if (!glob_expand(tensor->match.rule->head_source, &tensor->match.captures, &nowhere, name,
-                     MAX_NAME_BYTES))
-        return fail(build, tensor, "its head's name is too long");
-    *source = model_find(build->model, name);
-    if (*source && ((*source)->ndim == 0 || (*source)->shape[(*source)->ndim - 1] == 0))
-        return fail(build, tensor, "\"%s\" gives its heads no rows", name);
-    return true;
-}
-
-/* Whether a guess at the size of heads can be wrong: they are cut, or fused by groups; and the
- * tensor is narrower than those that the rule is sure of. Vectors and scales lie beside a matrix,
- * which is asked the same. */
-static bool head_is_doubtful(const model_build *build, const model_tensor *tensor, int ranks)
-{
-    const model_rule *rule = tensor->match.rule;
-    const rule_packed *packed = rule_find_packed(build->rules, rule, build->packing.name);
-    if (tensor->global->ndim != 2 || tensor->match.is_scale || rule->shard_dim < 0)
-        return false;
-    return (ranks > 1 || (packed && packed->by_group)) &&
-           tensor->global->shape[1 - rule->shard_dim] < rule->head_wide;
-}
-
-/* The size of a head: from another tensor where the model has it, else as the spec, the model's
- * configuration or the rule says. */
-static bool find_head_rows(model_build *build, const model_tensor *tensor, int ranks, int64_t *rows)
-{
-    const model_rule *rule = tensor->match.rule;
-    int64_t given = build->spec->head > 0 ? build->spec->head : model_head(build->model);
-    const banyan_local_tensor *source;
     char name[MAX_NAME_BYTES];
-    *rows = rule->head_rows;
-    if (!rule->head_source)
+    *rows = 0;
+    if (!template)
         return true;
-    if (!find_head_source(build, tensor, name, &source))
-        return false;
-    if (!source && given == 0 && head_is_doubtful(build, tensor, ranks))
-        return fail(build, tensor,
-                    "how large its heads are is not known, since there is no \"%s\": give head=N "
-                    "in the spec",
-                    name);
-    if (!source) {
-        *rows = given > 0 ? given : rule->head_rows;
+    if (!glob_expand(template, &tensor->match.captures, &nowhere, name, sizeof name))
+        return fail(build, tensor, "its head's name is too long");
+    const banyan_local_tensor *source = subject_find(&build->subject, name);
+    if (!source)
         return true;
-    }
+    if (source->ndim == 0 || source->shape[source->ndim - 1] == 0)
+        return fail(build, tensor, "\"%s\" gives its heads no rows", name);
     *rows = source->shape[source->ndim - 1];
-    if (build->spec->head > 0 && build->spec->head != *rows)
+    int64_t given = build->spec->head, known;
+    if (given > 0 && given != *rows)
         return fail(build, tensor, "heads are %" PRId64 " in the spec, and %" PRId64 " in \"%s\"",
-                    build->spec->head, *rows, name);
+                    given, *rows, name);
+    if (model_fact_int(build->model, "head_dim", &known) && known != *rows)
+        return fail(build, tensor,
+                    "head_dim is %" PRId64 " in config.json, and \"%s\" has %" PRId64, known, name,
+                    *rows);
     return true;
 }
 
-static bool cut_heads(model_build *build, const model_tensor *tensor, int64_t size,
+/* The size of a head: from another tensor where the model has it, else by the rule's expression.
+ * 0: it is neither known nor needed. */
+static bool find_head_rows(model_build *build, const model_tensor *tensor,
+                           const struct block *block, int64_t *rows)
+{
+    if (!ask_head_source(build, tensor, block->head_source, rows))
+        return false;
+    if (*rows > 0)
+        return true;
+    if (!model_size(build, tensor, block->heads, block->size, block->needs_heads, rows)) {
+        *rows = 0;
+        return !block->needs_heads;
+    }
+    if (*rows == 0 && block->needs_heads)
+        return fail(build, tensor, "its heads have 0 elements: %s is 0", block->heads);
+    return true;
+}
+
+static bool cut_heads(model_build *build, const model_tensor *tensor, const struct block *block,
                       const spec_axis *ranks, struct range *range)
 {
     int64_t rows;
-    if (!find_head_rows(build, tensor, ranks->count, &rows))
+    if (!find_head_rows(build, tensor, block, &rows))
         return false;
-    if (size % rows != 0)
-        return fail(build, tensor, "%" PRId64 " elements are no heads of %" PRId64, size, rows);
-    int64_t heads = size / rows;
+    if (!block->needs_heads)
+        return true;
+    if (block->size % rows != 0)
+        return fail(build, tensor, "%" PRId64 " elements are no heads of %" PRId64, block->size,
+                    rows);
+    int64_t heads = block->size / rows;
+    range->head_rows = rows;
     if (heads % ranks->count == 0) {
         range->heads = heads / ranks->count;
         range->start = range->heads * rows * ranks->index;
-    } else if (tensor->match.rule->heads_shared && heads > 0 && ranks->count % heads == 0) {
+    } else if (block->shared && heads > 0 && ranks->count % heads == 0) {
         range->heads = 1;
         range->sharers = ranks->count / (int)heads;
         range->start = rows * (ranks->index / range->sharers);
@@ -170,30 +164,35 @@ static bool cut_evenly(model_build *build, const model_tensor *tensor, int64_t s
     return true;
 }
 
-static bool cut_range(model_build *build, const model_tensor *tensor, int64_t size,
+static bool cut_block(model_build *build, const model_tensor *tensor, const struct block *block,
                       const spec_axis *ranks, struct range *range)
 {
-    const model_rule *rule = tensor->match.rule;
-    *range = (struct range){.extent = size, .sharers = 1};
-    if (rule->is_vocab)
-        return cut_vocab(build, tensor, size, ranks, range);
-    if (rule->head_rows > 0)
-        return cut_heads(build, tensor, size, ranks, range);
-    return cut_evenly(build, tensor, size, ranks, range);
+    *range = (struct range){.extent = block->size, .sharers = 1};
+    bool cut = true;
+    if (block->whole)
+        range->sharers = ranks->count;
+    else if (block->vocab)
+        cut = cut_vocab(build, tensor, block->size, ranks, range);
+    else if (block->heads)
+        cut = cut_heads(build, tensor, block, ranks, range);
+    else
+        cut = cut_evenly(build, tensor, block->size, ranks, range);
+    range->start += block->start;
+    return cut;
 }
 
 /* The weight that a tensor of block scales belongs to. */
 static const banyan_local_tensor *find_weight(model_build *build, const model_tensor *tensor)
 {
     char name[MAX_NAME_BYTES];
-    size_t bytes = strlen(tensor->global->name) - strlen(tensor->match.rule->scale_suffix);
+    size_t bytes = strlen(tensor->match.name) - strlen(tensor->match.rule->scale_suffix);
     if (bytes >= sizeof name) {
         fail(build, tensor, "its name is too long");
         return NULL;
     }
-    memcpy(name, tensor->global->name, bytes);
+    memcpy(name, tensor->match.name, bytes);
     name[bytes] = '\0';
-    const banyan_local_tensor *weight = model_find(build->model, name);
+    const banyan_local_tensor *weight = subject_find(&build->subject, name);
     if (!weight)
         fail(build, tensor, "there is no \"%s\" that these are the scales of", name);
     else if (weight->ndim != tensor->global->ndim)
@@ -227,6 +226,7 @@ static bool range_to_blocks(model_build *build, const model_tensor *tensor, int6
                     range->start, end, dim, block);
     range->start /= block;
     range->extent = blocks_of(end, block) - range->start;
+    range->heads = range->head_rows = 0;
     return true;
 }
 
@@ -256,29 +256,149 @@ static banyan_rank_set find_replicas(const model_build *build, const model_tenso
     return set;
 }
 
-bool model_part_cut(model_build *build, const model_tensor *tensor, model_part *part)
+/* ---- a tensor ---- */
+
+struct cutting {
+    model_build *build;
+    const model_tensor *tensor;
+    const char *name; /* of the local tensor */
+    const spec_axes *axes;
+    int64_t size; /* of the tensor, or of the weight whose scales it has, along the dimension */
+};
+
+/* Whether a wrong size would give wrong parts: they are cut, or rearranged. */
+static bool needs_sizes(const struct cutting *cutting)
+{
+    const rule_packed *packed = cutting->tensor->packed;
+    return cutting->axes->shard.count > 1 || (packed && (packed->by_group || packed->halves));
+}
+
+static model_part new_part(const struct cutting *cutting, int sharers)
+{
+    const model_tensor *tensor = cutting->tensor;
+    const model_build *build = cutting->build;
+    const banyan_local_tensor *global = tensor->global;
+    model_part part = {
+        .global = global, .rule = tensor->match.rule, .slot = -1, .slots = 1, .next = SIZE_MAX};
+    part.box = box_whole(global->ndim, global->shape);
+    if (part.rule->stacks_experts) {
+        part.box.start[0] = build->first_expert;
+        part.box.extent[0] = build->expert_count;
+    }
+    if (tensor->packed) {
+        part.slot = tensor->packed->slot;
+        if (tensor->packed->stacked && !part.rule->stacks_experts)
+            part.expert = tensor->match.captures.expert - build->first_expert;
+    }
+    part.replicas = find_replicas(build, tensor, cutting->axes, sharers, global->ndim > 0);
+    return part;
+}
+
+/* One block of the tensor, which fills `slots` slots from `slot` on. */
+static bool add_block(const struct cutting *cutting, const struct block *block, int slot, int slots)
+{
+    model_build *build = cutting->build;
+    const model_tensor *tensor = cutting->tensor;
+    struct range range;
+    int dim = tensor->match.rule->shard_dim;
+    if (!cut_block(build, tensor, block, &cutting->axes->shard, &range))
+        return false;
+    if (tensor->match.is_scale && !range_to_blocks(build, tensor, cutting->size, &range))
+        return false;
+    model_part part = new_part(cutting, range.sharers);
+    part.box.start[dim] = range.start;
+    part.box.extent[dim] = range.extent;
+    part.padding = range.padding;
+    part.heads = range.heads;
+    part.head_rows = range.head_rows;
+    part.slot = part.slot >= 0 || tensor->match.rule->parts.count > 0
+                    ? (part.slot < 0 ? 0 : part.slot) + slot
+                    : -1;
+    part.slots = slots;
+    return model_part_file(build, cutting->name, tensor->packed, cutting->axes, &part);
+}
+
+/* Each part of a tensor that is itself fused. Without a cut their sizes do not matter. */
+static bool add_parts(const struct cutting *cutting)
+{
+    model_build *build = cutting->build;
+    const model_rule *rule = cutting->tensor->match.rule;
+    bool needed = needs_sizes(cutting);
+    int count = (int)rule->parts.count;
+    int64_t start = 0;
+    for (int i = 0; i < count; i++) {
+        const rule_part *part = &rule->parts.data[i];
+        struct block block = {.start = start,
+                              .heads = part->heads,
+                              .shared = part->heads_shared,
+                              .whole = part->whole,
+                              .needs_heads = needed};
+        if (!model_size(build, cutting->tensor, part->size, cutting->size, needed, &block.size)) {
+            if (needed)
+                return false;
+            continue;
+        }
+        if (__builtin_add_overflow(start, block.size, &start) || start > cutting->size)
+            start = INT64_MAX / 2;
+        else if (needed && !add_block(cutting, &block, i, 1))
+            return false;
+    }
+    if (!needed) {
+        const struct block whole = {.size = cutting->size, .whole = true};
+        return add_block(cutting, &whole, 0, count);
+    }
+    if (start != cutting->size)
+        return model_tensor_fail(build, cutting->tensor,
+                                 "its parts do not add up to its %" PRId64 " elements along "
+                                 "dimension %d",
+                                 cutting->size, rule->shard_dim);
+    return true;
+}
+
+static bool add_whole(const struct cutting *cutting)
+{
+    const rule_packed *packed = cutting->tensor->packed;
+    model_part part = new_part(cutting, cutting->axes->shard.count);
+    if (packed && packed->once) {
+        part.absent = cutting->axes->shard.index > 0;
+        part.replicas =
+            find_replicas(cutting->build, cutting->tensor, cutting->axes, 1, part.global->ndim > 0);
+    }
+    return model_part_file(cutting->build, cutting->name, packed, cutting->axes, &part);
+}
+
+bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char *name)
 {
     const banyan_local_tensor *global = tensor->global;
     const model_rule *rule = tensor->match.rule;
-    const spec_axes *axes = tensor->is_expert ? &build->place.expert : &build->place.dense;
-    struct range range = {.sharers = axes->shard.count};
-    *part = (model_part){.global = global, .rule = rule, .slot = -1, .next = SIZE_MAX};
-    part->box = box_whole(global->ndim, global->shape);
-    int dim = rule->shard_dim;
-    if (dim >= global->ndim)
-        return fail(build, tensor, "dimension %d of %d is to be sharded", dim, global->ndim);
-    if (dim >= 0) {
-        const banyan_local_tensor *sized =
-            tensor->match.is_scale ? find_weight(build, tensor) : global;
-        if (!sized || !cut_range(build, tensor, sized->shape[dim], &axes->shard, &range))
-            return false;
-        if (tensor->match.is_scale && !range_to_blocks(build, tensor, sized->shape[dim], &range))
-            return false;
-        part->box.start[dim] = range.start;
-        part->box.extent[dim] = range.extent;
-    }
-    part->padding = range.padding;
-    part->heads = range.heads;
-    part->replicas = find_replicas(build, tensor, axes, range.sharers, global->ndim > 0);
-    return true;
+    struct cutting cutting = {
+        .build = build,
+        .tensor = tensor,
+        .name = name,
+        .axes = tensor->is_expert ? &build->place.expert : &build->place.dense,
+    };
+    int dim = rule->shard_dim, fused = model_fuse_dim(rule);
+    if (dim >= global->ndim || (fused > 0 && fused >= global->ndim))
+        return fail(build, tensor, "dimension %d of %d is to be sharded", dim > fused ? dim : fused,
+                    global->ndim);
+    if (rule->stacks_experts && tensor->packed && !tensor->packed->stacked)
+        return fail(build, tensor,
+                    "it holds all experts, and the packing \"%s\" wants them one by one, which "
+                    "these rules cannot do",
+                    build->packing.name);
+    if (dim < 0)
+        return add_whole(&cutting);
+    const banyan_local_tensor *sized = tensor->match.is_scale ? find_weight(build, tensor) : global;
+    if (!sized)
+        return false;
+    cutting.size = sized->shape[dim];
+    if (rule->parts.count > 0)
+        return add_parts(&cutting);
+    const struct block block = {.size = cutting.size,
+                                .heads = rule->heads,
+                                .head_source = rule->head_source,
+                                .shared = rule->heads_shared,
+                                .vocab = rule->is_vocab,
+                                .needs_heads = needs_sizes(&cutting)};
+    return add_block(&cutting, &block, 0, 1);
 }

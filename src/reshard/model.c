@@ -22,20 +22,13 @@
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 #define CONFIG_NAME "config.json"
 
-/* What the rules with the serial say. */
-struct model_matched {
-    uint64_t serial;
-    rule_match matches[];
-};
-
 struct banyan_model {
     ARRAY(banyan_local_tensor) tensors;
     names names;
     map by_name;
     uint64_t bytes;
-    facts known;  /* of its folder's config.json, and those that were saved with the tensors */
-    facts saved;  /* the latter alone */
-    int64_t head; /* 0: not known */
+    facts known; /* of its folder's config.json, and those that were saved with the tensors */
+    facts saved; /* the latter alone */
     _Atomic(model_matched *) *matched; /* NULL there: nobody has asked */
 };
 
@@ -127,35 +120,15 @@ static banyan_status read_model(const char *path, const char *text, const json_t
     {
         struct entry entry = {path, text, name};
         banyan_local_tensor tensor = {0};
+        if (strcmp(name, CONFIG_NAME) == 0) {
+            if (!json_is_object(description))
+                return error_set(BANYAN_ERR_FORMAT, "%s: \"" CONFIG_NAME "\" is no object", path);
+            RETURN_IF_FAILED(facts_add_config(&model->known, description));
+            continue;
+        }
         RETURN_IF_FAILED(read_tensor(&entry, description, &tensor));
         RETURN_IF_FAILED(add_tensor(model, &tensor, path));
     }
-    return BANYAN_OK;
-}
-
-/* An integer of some heads, whatever it is a size of; 0: it is not known. */
-static banyan_status find_size(const char *path, const facts *known, const char *key,
-                               int64_t *value)
-{
-    const char *text = facts_find(known, key);
-    *value = 0;
-    if (!text || (facts_find_int(known, key, value) && *value >= 0 && *value <= INT32_MAX))
-        return BANYAN_OK;
-    return error_set(BANYAN_ERR_FORMAT, "%s: %s is %s: 0 to %d are possible in " CONFIG_NAME, path,
-                     key, text, INT32_MAX);
-}
-
-/* Heads have head_dim elements (v_head_dim with latent attention), or share the hidden size. */
-static banyan_status find_head(const char *path, const facts *known, int64_t *head)
-{
-    int64_t hidden, heads, latent, plain;
-    RETURN_IF_FAILED(find_size(path, known, "v_head_dim", &latent));
-    RETURN_IF_FAILED(find_size(path, known, "head_dim", &plain));
-    RETURN_IF_FAILED(find_size(path, known, "hidden_size", &hidden));
-    RETURN_IF_FAILED(find_size(path, known, "num_attention_heads", &heads));
-    *head = latent > 0 ? latent : plain;
-    if (*head == 0 && heads > 0 && hidden % heads == 0)
-        *head = hidden / heads;
     return BANYAN_OK;
 }
 
@@ -175,26 +148,47 @@ static banyan_status add_saved(const char *folder, const facts *saved, banyan_mo
     return BANYAN_OK;
 }
 
+static banyan_status read_config(const char *path, facts *read)
+{
+    char *text = NULL;
+    json_t *root = NULL;
+    size_t bytes;
+    RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
+    banyan_status status = config_parse(path, text, bytes, &root);
+    if (status == BANYAN_OK)
+        status = facts_add_config(read, root);
+    json_decref(root);
+    free(text);
+    return status;
+}
+
 /* A Hugging Face folder has its configuration beside the weights, and a saved one may. */
 static banyan_status load_config(const char *folder, banyan_model *model)
 {
-    char *path = path_join(folder, CONFIG_NAME), *text = NULL;
+    char *path = path_join(folder, CONFIG_NAME);
     if (!path)
         return BANYAN_ERR_NO_MEMORY;
-    banyan_status status = BANYAN_OK;
-    json_t *root = NULL;
-    size_t bytes;
-    if (access(path, F_OK) != 0)
-        goto free_path;
-    status = file_read(path, MAX_FILE_BYTES, &text, &bytes);
-    if (status == BANYAN_OK)
-        status = config_parse(path, text, bytes, &root);
-    if (status == BANYAN_OK)
-        status = facts_add_config(&model->known, root);
-    json_decref(root);
-    free(text);
-free_path:
+    banyan_status status = access(path, F_OK) == 0 ? read_config(path, &model->known) : BANYAN_OK;
     free(path);
+    return status;
+}
+
+banyan_status banyan_model_add_config(banyan_model *model, const char *path)
+{
+    facts added = {0};
+    banyan_status status = read_config(path, &added);
+    for (size_t i = 0; i < added.list.count && status == BANYAN_OK; i++) {
+        const fact *one = &added.list.data[i];
+        const char *other = facts_find(&model->known, one->key);
+        if (other && !facts_equal(other, one->text))
+            status = error_set(BANYAN_ERR_MISMATCH, "%s: %s is %s, and %s by what the model has",
+                               path, one->key, one->text, other);
+        else
+            status = facts_put(&model->known, one->key, one->text);
+    }
+    facts_free(&added);
+    /* Conditions may now be decided otherwise. */
+    model_matched_free(atomic_exchange(model->matched, NULL));
     return status;
 }
 
@@ -236,7 +230,7 @@ static banyan_status load_layouts(const char *path, const char *text, size_t byt
     for (size_t g = 0; g < banyan_layout_file_group_count(file) && status == BANYAN_OK; g++)
         status = add_layout(path, banyan_layout_file_group_layout(file, g), model);
     banyan_layout_file_destroy(file);
-    return status == BANYAN_OK ? find_head(path, &model->known, &model->head) : status;
+    return status;
 }
 
 static banyan_status load_json(const char *path, banyan_model *model)
@@ -272,7 +266,7 @@ static banyan_status load_checkpoint(const char *path, banyan_model *model)
     if (status == BANYAN_OK && checkpoint_saved(checkpoint))
         status = add_saved(path, &checkpoint_saved(checkpoint)->index.facts, model);
     banyan_checkpoint_close(checkpoint);
-    return status == BANYAN_OK ? find_head(path, &model->known, &model->head) : status;
+    return status;
 }
 
 static bool is_checkpoint(const char *path)
@@ -316,7 +310,7 @@ void banyan_model_destroy(banyan_model *model)
     facts_free(&model->known);
     facts_free(&model->saved);
     if (model->matched)
-        free(*model->matched);
+        model_matched_free(*model->matched);
     free(model->matched);
     free(model);
 }
@@ -352,47 +346,110 @@ void model_pass_facts(const banyan_model *model, banyan_layout *layout)
         layout_keep_fact(layout, model->saved.list.data[i].key, model->saved.list.data[i].text);
 }
 
-int64_t model_head(const banyan_model *model)
-{
-    return model->head;
-}
-
 const banyan_local_tensor *model_find(const banyan_model *model, const char *name)
 {
     uint64_t index;
     return map_get_string(&model->by_name, name, &index) ? &model->tensors.data[index] : NULL;
 }
 
-static model_matched *match_all(const banyan_model *model, const banyan_rules *rules)
+const banyan_local_tensor *subject_find(const rule_subject *subject, const char *name)
+{
+    uint64_t index;
+    if (!subject->by_name)
+        return model_find(subject->model, name);
+    return map_get_string(subject->by_name, name, &index) ? &subject->model->tensors.data[index]
+                                                          : NULL;
+}
+
+void model_matched_free(model_matched *matched)
+{
+    if (!matched)
+        return;
+    map_free(&matched->by_name);
+    names_free(&matched->names);
+    free(matched->matches);
+    free(matched);
+}
+
+/* Find prefixes, and file the tensors by their names without them. */
+static banyan_status match_prefixes(const banyan_model *model, const banyan_rules *rules,
+                                    model_matched *made)
+{
+    const rule_subject raw = {.model = model};
+    for (size_t i = 0; i < model->tensors.count; i++) {
+        const char *name = model->tensors.data[i].name;
+        const rule_prefix *prefix = rules_find_prefix(rules, &raw, name);
+        rule_match *match = &made->matches[i];
+        *match = (rule_match){.name = name, .prefix = prefix};
+        if (!prefix)
+            continue;
+        char *renamed;
+        if (asprintf(&renamed, "%s%s", prefix->to, name + strlen(prefix->from)) < 0)
+            return error_no_memory(strlen(name), "a name");
+        match->name = names_keep(&made->names, renamed);
+        free(renamed);
+        if (!match->name)
+            return BANYAN_ERR_NO_MEMORY;
+        made->has_prefixes = true;
+    }
+    for (size_t i = 0; made->has_prefixes && i < model->tensors.count; i++) {
+        uint64_t known;
+        if (map_get_string(&made->by_name, made->matches[i].name, &known))
+            return error_set(BANYAN_ERR_INVALID,
+                             "tensors \"%s\" and \"%s\" are both \"%s\" without their prefixes",
+                             model->tensors.data[known].name, model->tensors.data[i].name,
+                             made->matches[i].name);
+        if (!map_put_string(&made->by_name, made->matches[i].name, i))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status match_all(const banyan_model *model, const banyan_rules *rules,
+                               model_matched **matched)
 {
     size_t count = model->tensors.count;
-    model_matched *made = malloc(sizeof *made + count * sizeof *made->matches);
-    if (!made) {
-        error_no_memory(count * sizeof *made->matches, "what rules say of a model's tensors");
-        return NULL;
+    model_matched *made = calloc(1, sizeof *made);
+    if (made)
+        made->matches = calloc(count, sizeof *made->matches);
+    if (!made || !made->matches) {
+        model_matched_free(made);
+        return error_no_memory(count * sizeof *made->matches,
+                               "what rules say of a model's tensors");
     }
     made->serial = rules->serial;
-    for (size_t i = 0; i < count; i++) {
-        if (!rules_match(rules, model->tensors.data[i].name, &made->matches[i]))
-            made->matches[i] = (rule_match){0};
+    banyan_status status = match_prefixes(model, rules, made);
+    if (status != BANYAN_OK) {
+        model_matched_free(made);
+        return status;
     }
-    return made;
+    const rule_subject subject = model_matched_subject(made, model);
+    for (size_t i = 0; i < count; i++) {
+        const rule_prefix *prefix = made->matches[i].prefix;
+        rules_match(rules, &subject, made->matches[i].name, &made->matches[i]);
+        made->matches[i].prefix = prefix;
+    }
+    *matched = made;
+    return BANYAN_OK;
+}
+
+rule_subject model_matched_subject(const model_matched *matched, const banyan_model *model)
+{
+    return (rule_subject){model, matched->has_prefixes ? &matched->by_name : NULL};
 }
 
 banyan_status model_match(const banyan_model *model, const banyan_rules *rules,
-                          const rule_match **matches, model_matched **own)
+                          const model_matched **matched, model_matched **own)
 {
     model_matched *known = atomic_load(model->matched), *made = NULL;
     if (!known || known->serial != rules->serial) {
-        made = match_all(model, rules);
-        if (!made)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(match_all(model, rules, &made));
         if (!known && atomic_compare_exchange_strong(model->matched, &known, made)) {
             known = made;
             made = NULL;
         }
     }
-    *matches = made ? made->matches : known->matches;
+    *matched = made ? made : known;
     *own = made;
     return BANYAN_OK;
 }

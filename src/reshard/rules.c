@@ -1,19 +1,32 @@
 #include "reshard/rules.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "reshard/model.h"
+#include "reshard/rules_files.h"
 #include "reshard/rules_parse.h"
 
 #define MAX_FILE_BYTES ((size_t)64 << 20)
 
+const char *rules_embedded(const char *name)
+{
+    for (const rules_file *file = rules_files; file->name; file++) {
+        if (strcmp(file->name, name) == 0)
+            return file->text;
+    }
+    return NULL;
+}
+
 static banyan_status read_rules(const char *path, char **text)
 {
+    static const char builtin[] = "include builtin\n";
     if (!path) {
-        *text = strdup(rules_builtin);
-        return *text ? BANYAN_OK : error_no_memory(strlen(rules_builtin), "the built-in rules");
+        *text = strdup(builtin);
+        return *text ? BANYAN_OK : error_no_memory(sizeof builtin, "the built-in rules");
     }
     size_t bytes;
     RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, text, &bytes));
@@ -47,17 +60,37 @@ banyan_status banyan_rules_load(const char *path, banyan_rules **rules)
     return BANYAN_OK;
 }
 
+static void free_rule(model_rule *rule)
+{
+    for (size_t i = 0; i < rule->packed.count; i++)
+        rule_conditions_free(&rule->packed.data[i].conditions);
+    array_free(&rule->packed);
+    array_free(&rule->parts);
+    rule_conditions_free(&rule->conditions);
+}
+
 void banyan_rules_destroy(banyan_rules *rules)
 {
     if (!rules)
         return;
     for (size_t i = 0; i < rules->rules.count; i++)
-        array_free(&rules->rules.data[i].packed);
+        free_rule(&rules->rules.data[i]);
+    for (size_t i = 0; i < rules->defaults.count; i++)
+        rule_conditions_free(&rules->defaults.data[i].conditions);
+    for (size_t i = 0; i < rules->skips.count; i++)
+        rule_conditions_free(&rules->skips.data[i].conditions);
+    for (size_t i = 0; i < rules->prefixes.count; i++)
+        rule_conditions_free(&rules->prefixes.data[i].conditions);
     array_free(&rules->rules);
     array_free(&rules->packings);
+    array_free(&rules->defaults);
+    array_free(&rules->skips);
+    array_free(&rules->prefixes);
     names_free(&rules->names);
     free(rules);
 }
+
+/* ---- names ---- */
 
 /* The name without the rule's scale suffix, or 0 when it does not end in it. */
 static size_t without_suffix(const char *name, size_t bytes, const char *suffix)
@@ -69,19 +102,64 @@ static size_t without_suffix(const char *name, size_t bytes, const char *suffix)
     return bytes - suffix_bytes;
 }
 
-bool rules_match(const banyan_rules *rules, const char *name, rule_match *match)
+bool rule_fits(const model_rule *rule, const char *name, glob_captures *captures, bool *is_scale)
 {
-    size_t bytes = strlen(name);
+    size_t bytes = strlen(name), base = without_suffix(name, bytes, rule->scale_suffix);
+    *is_scale = base > 0 && glob_match(&rule->pattern, name, base, captures);
+    return *is_scale || glob_match(&rule->pattern, name, bytes, captures);
+}
+
+static void find_skips(const banyan_rules *rules, const rule_subject *subject, const char *name,
+                       rule_match *match)
+{
+    match->skips = match->undecided_skips = 0;
+    for (size_t i = 0; i < rules->skips.count; i++) {
+        const rule_skip *skip = &rules->skips.data[i];
+        glob_captures captures;
+        if (!glob_match(&skip->pattern, name, strlen(name), &captures))
+            continue;
+        rule_answer answer = rules_decide(&skip->conditions, subject, &captures, NULL);
+        if (answer == RULE_YES)
+            match->skips |= (uint64_t)1 << i;
+        else if (answer == RULE_UNDECIDED)
+            match->undecided_skips |= (uint64_t)1 << i;
+    }
+}
+
+bool rules_match(const banyan_rules *rules, const rule_subject *subject, const char *name,
+                 rule_match *match)
+{
+    *match = (rule_match){.name = name};
+    find_skips(rules, subject, name, match);
     for (size_t i = 0; i < rules->rules.count; i++) {
         const model_rule *rule = &rules->rules.data[i];
-        size_t base = without_suffix(name, bytes, rule->scale_suffix);
+        if (!rule_fits(rule, name, &match->captures, &match->is_scale))
+            continue;
+        const rule_condition *which = NULL;
+        rule_answer answer = rules_decide(&rule->conditions, subject, &match->captures, &which);
+        if (answer == RULE_NO)
+            continue;
         match->rule = rule;
-        match->is_scale = base > 0 && glob_match(&rule->pattern, name, base, &match->captures);
-        if (match->is_scale || glob_match(&rule->pattern, name, bytes, &match->captures))
-            return true;
+        match->undecided = answer == RULE_UNDECIDED ? which : NULL;
+        return true;
     }
     return false;
 }
+
+const rule_prefix *rules_find_prefix(const banyan_rules *rules, const rule_subject *subject,
+                                     const char *name)
+{
+    const glob_captures nothing = {.layer = -1, .expert = -1};
+    for (size_t i = 0; i < rules->prefixes.count; i++) {
+        const rule_prefix *prefix = &rules->prefixes.data[i];
+        if (strncmp(name, prefix->from, strlen(prefix->from)) == 0 &&
+            rules_decide(&prefix->conditions, subject, &nothing, NULL) == RULE_YES)
+            return prefix;
+    }
+    return NULL;
+}
+
+/* ---- packings ---- */
 
 static const rule_packing *find_packing(const banyan_rules *rules, const char *name)
 {
@@ -108,13 +186,33 @@ banyan_status rules_find_packing(const banyan_rules *rules, const char *name, ru
                      known);
 }
 
-const rule_packed *rule_find_packed(const banyan_rules *rules, const model_rule *rule,
-                                    const char *packing)
+bool rules_packing_is(const banyan_rules *rules, const char *packing, const char *name)
 {
+    for (const rule_packing *known = NULL; packing; packing = known ? known->like : NULL) {
+        if (strcmp(packing, name) == 0)
+            return true;
+        known = find_packing(rules, packing);
+    }
+    return false;
+}
+
+rule_answer rule_find_packed(const banyan_rules *rules, const rule_subject *subject,
+                             const rule_match *match, const char *packing,
+                             const rule_packed **packed, const rule_condition **which)
+{
+    const model_rule *rule = match->rule;
     for (size_t i = 0; i < rule->packed.count; i++) {
-        if (strcmp(rule->packed.data[i].packing, packing) == 0)
-            return &rule->packed.data[i];
+        const rule_packed *at = &rule->packed.data[i];
+        if (strcmp(at->packing, packing) != 0)
+            continue;
+        rule_answer answer = rules_decide(&at->conditions, subject, &match->captures, which);
+        if (answer == RULE_NO)
+            continue;
+        *packed = at;
+        return answer;
     }
     const rule_packing *known = find_packing(rules, packing);
-    return known && known->like ? rule_find_packed(rules, rule, known->like) : NULL;
+    return known && known->like
+               ? rule_find_packed(rules, subject, match, known->like, packed, which)
+               : RULE_NO;
 }

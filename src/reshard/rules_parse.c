@@ -13,49 +13,41 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json.h"
+#include "reshard/rules_expr.h"
 
-#define MAX_WORDS 16
+#define MAX_FILE_BYTES ((size_t)64 << 20)
+#define MAX_DEPTH 8
+#define BUILTIN "builtin:"
 
-struct line {
-    const char *file;
-    int number;
-    bool indented;
-    char *words[MAX_WORDS];
-    int count;
-};
+/* ---- words ---- */
 
-struct parser {
-    banyan_rules *rules;
-    size_t first_open; /* rules from here on take the clauses that follow */
-    bool clauses_seen;
-};
-
-static banyan_status fail(const struct line *line, const char *word, const char *problem)
+banyan_status rules_line_fail(const rules_line *line, const char *word, const char *problem)
 {
     return error_set(BANYAN_ERR_FORMAT, "%s:%d: \"%s\" %s", line->file, line->number, word,
                      problem);
 }
 
-/* Cut a line into words; what follows a # is not there. */
-static banyan_status split(char *text, struct line *line)
+/* Cut a line into words, up to a #. */
+static banyan_status split(char *text, rules_line *line)
 {
     line->indented = *text == ' ' || *text == '\t';
     line->count = 0;
     text[strcspn(text, "#")] = '\0';
     char *rest = text;
     for (char *word; (word = strtok_r(rest, " \t\r", &rest));) {
-        if (line->count == MAX_WORDS)
-            return fail(line, word, "is one word too many");
+        if (line->count == RULES_MAX_WORDS)
+            return rules_line_fail(line, word, "is one word too many");
         line->words[line->count++] = word;
     }
     return BANYAN_OK;
 }
 
-static banyan_status read_number(const struct line *line, int word, int64_t low, int64_t high,
-                                 int64_t *value)
+banyan_status rules_read_number(const rules_line *line, int word, int64_t low, int64_t high,
+                                int64_t *value)
 {
     if (word >= line->count)
-        return fail(line, line->words[word - 1], "should be followed by a number");
+        return rules_line_fail(line, line->words[word - 1], "should be followed by a number");
     const char *text = line->words[word];
     char *end;
     long long number = strtoll(text, &end, 10);
@@ -63,42 +55,42 @@ static banyan_status read_number(const struct line *line, int word, int64_t low,
         char problem[80];
         snprintf(problem, sizeof problem, "is no number from %lld to %lld", (long long)low,
                  (long long)high);
-        return fail(line, text, problem);
+        return rules_line_fail(line, text, problem);
     }
     *value = number;
     return BANYAN_OK;
 }
 
-/* The word as a string that lives as long as the rules. */
-static banyan_status keep_word(struct parser *parser, const struct line *line, int word,
-                               const char **kept)
+banyan_status rules_keep_word(rules_parser *parser, const rules_line *line, int word,
+                              const char **kept)
 {
     if (word >= line->count)
-        return fail(line, line->words[word - 1], "should be followed by a name");
+        return rules_line_fail(line, line->words[word - 1], "should be followed by a name");
     *kept = names_keep(&parser->rules->names, line->words[word]);
     return *kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status expect_end(const struct line *line, int word)
+banyan_status rules_keep_expr(rules_parser *parser, const rules_line *line, int word,
+                              const char **kept)
 {
-    return word < line->count ? fail(line, line->words[word], "is not expected here") : BANYAN_OK;
+    if (word >= line->count)
+        return rules_line_fail(line, line->words[word - 1], "should be followed by a size");
+    const char *problem = expr_check(line->words[word]);
+    if (problem)
+        return rules_line_fail(line, line->words[word], problem);
+    return rules_keep_word(parser, line, word, kept);
 }
 
-/* A template must fit every pattern that it is for. */
-static banyan_status keep_template(struct parser *parser, const struct line *line, int word,
-                                   const char **kept)
+banyan_status rules_line_end(const rules_line *line, int word)
 {
-    RETURN_IF_FAILED(keep_word(parser, line, word, kept));
-    for (size_t i = parser->first_open; i < parser->rules->rules.count; i++) {
-        const char *problem = glob_check_template(*kept, &parser->rules->rules.data[i].pattern);
-        if (problem)
-            return fail(line, *kept, problem);
-    }
-    return BANYAN_OK;
+    return word < line->count ? rules_line_fail(line, line->words[word], "is not expected here")
+                              : BANYAN_OK;
 }
+
+/* ---- lines at the top level ---- */
 
 /* Only packings described above can be followed: there is no circle. */
-static banyan_status inherit(struct parser *parser, const struct line *line, rule_packing *packing)
+static banyan_status inherit(rules_parser *parser, const rules_line *line, rule_packing *packing)
 {
     for (size_t i = 0; i < parser->rules->packings.count; i++) {
         const rule_packing *known = &parser->rules->packings.data[i];
@@ -108,38 +100,96 @@ static banyan_status inherit(struct parser *parser, const struct line *line, rul
             packing->vocab_multiple = known->vocab_multiple;
             packing->vocab_per_tp = known->vocab_per_tp;
         }
+        packing->strict = packing->strict || known->strict;
+        if (!packing->release)
+            packing->release = known->release;
         return BANYAN_OK;
     }
-    return fail(line, packing->like, "is no packing that is described above");
+    return rules_line_fail(line, packing->like, "is no packing that is described above");
 }
 
-/* packing NAME [like OTHER] [vocab N] [per_tp] */
-static banyan_status read_packing(struct parser *parser, const struct line *line)
+/* packing NAME [like OTHER] [vocab N] [per_tp] [strict] [release WORD] */
+static banyan_status read_packing(rules_parser *parser, const rules_line *line)
 {
-    rule_packing packing = {0};
-    RETURN_IF_FAILED(keep_word(parser, line, 1, &packing.name));
+    rule_packing packing = {.file = line->file, .line = line->number};
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &packing.name));
     for (int w = 2; w < line->count; w++) {
         if (strcmp(line->words[w], "like") == 0)
-            RETURN_IF_FAILED(keep_word(parser, line, ++w, &packing.like));
+            RETURN_IF_FAILED(rules_keep_word(parser, line, ++w, &packing.like));
         else if (strcmp(line->words[w], "vocab") == 0)
-            RETURN_IF_FAILED(read_number(line, ++w, 0, INT32_MAX, &packing.vocab_multiple));
+            RETURN_IF_FAILED(rules_read_number(line, ++w, 0, INT32_MAX, &packing.vocab_multiple));
         else if (strcmp(line->words[w], "per_tp") == 0)
             packing.vocab_per_tp = true;
+        else if (strcmp(line->words[w], "strict") == 0)
+            packing.strict = true;
+        else if (strcmp(line->words[w], "release") == 0)
+            RETURN_IF_FAILED(rules_keep_word(parser, line, ++w, &packing.release));
         else
-            return fail(line, line->words[w], "is none of like, vocab, per_tp");
+            return rules_line_fail(line, line->words[w],
+                                   "is none of like, vocab, per_tp, strict, release");
     }
     for (size_t i = 0; i < parser->rules->packings.count; i++) {
         if (parser->rules->packings.data[i].name == packing.name)
-            return fail(line, packing.name, "is a packing that is already described");
+            return rules_line_fail(line, packing.name, "is a packing that is already described");
     }
     if (packing.like)
         RETURN_IF_FAILED(inherit(parser, line, &packing));
     return array_push(&parser->rules->packings, packing) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status read_pattern(struct parser *parser, const struct line *line)
+/* default KEY EXPR [conditions] */
+static banyan_status read_default(rules_parser *parser, const rules_line *line)
 {
-    RETURN_IF_FAILED(expect_end(line, 1));
+    const glob nothing = {0};
+    if (!array_push(&parser->rules->defaults, (rule_default){0}))
+        return BANYAN_ERR_NO_MEMORY;
+    rule_default *added = &parser->rules->defaults.data[parser->rules->defaults.count - 1];
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &added->key));
+    RETURN_IF_FAILED(rules_keep_expr(parser, line, 2, &added->value));
+    return rules_read_conditions(parser, line, 3, &nothing, &added->conditions);
+}
+
+/* skip PACKING PATTERN [conditions]; PACKING may be * */
+static banyan_status read_skip(rules_parser *parser, const rules_line *line)
+{
+    if (parser->rules->skips.count == RULES_MAX_SKIPS)
+        return rules_line_fail(line, "skip", "is there more than 64 times");
+    if (!array_push(&parser->rules->skips, (rule_skip){.file = line->file, .line = line->number}))
+        return BANYAN_ERR_NO_MEMORY;
+    rule_skip *added = &parser->rules->skips.data[parser->rules->skips.count - 1];
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &added->packing));
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 2, &added->text));
+    if (strcmp(added->packing, "*") == 0)
+        added->packing = NULL;
+    const char *problem = glob_compile(added->text, &added->pattern);
+    if (problem)
+        return rules_line_fail(line, added->text, problem);
+    return rules_read_conditions(parser, line, 3, &added->pattern, &added->conditions);
+}
+
+/* prefix FROM is TO [in PACKING OUT] [conditions] */
+static banyan_status read_prefix(rules_parser *parser, const rules_line *line)
+{
+    const glob nothing = {0};
+    int word = 4;
+    if (!array_push(&parser->rules->prefixes, (rule_prefix){0}))
+        return BANYAN_ERR_NO_MEMORY;
+    rule_prefix *added = &parser->rules->prefixes.data[parser->rules->prefixes.count - 1];
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &added->from));
+    if (line->count < 4 || strcmp(line->words[2], "is") != 0)
+        return rules_line_fail(line, line->words[1], "should be followed by is and a prefix");
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 3, &added->to));
+    if (word < line->count && strcmp(line->words[word], "in") == 0) {
+        RETURN_IF_FAILED(rules_keep_word(parser, line, word + 1, &added->packing));
+        RETURN_IF_FAILED(rules_keep_word(parser, line, word + 2, &added->out));
+        word += 3;
+    }
+    return rules_read_conditions(parser, line, word, &nothing, &added->conditions);
+}
+
+static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
+{
+    RETURN_IF_FAILED(rules_line_end(line, 1));
     if (parser->clauses_seen) {
         parser->first_open = parser->rules->rules.count;
         parser->clauses_seen = false;
@@ -150,164 +200,158 @@ static banyan_status read_pattern(struct parser *parser, const struct line *line
         return BANYAN_ERR_NO_MEMORY;
     const char *problem = glob_compile(made.text, &made.pattern);
     if (problem)
-        return fail(line, made.text, problem);
+        return rules_line_fail(line, made.text, problem);
     return array_push(&parser->rules->rules, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* in PACKING TEMPLATE [block K | group K] [stack] [transpose] */
-static banyan_status read_packed(struct parser *parser, const struct line *line,
-                                 rule_packed *packed)
+/* ---- includes ---- */
+
+static banyan_status read_text(rules_parser *parser, const char *file, char *text);
+
+static banyan_status include_builtin(rules_parser *parser, const rules_line *line, const char *name)
 {
-    *packed = (rule_packed){.slot = -1};
-    int64_t slot;
-    RETURN_IF_FAILED(keep_word(parser, line, 1, &packed->packing));
-    RETURN_IF_FAILED(keep_template(parser, line, 2, &packed->name));
-    for (int w = 3; w < line->count; w++) {
-        const char *word = line->words[w];
-        if (strcmp(word, "stack") == 0) {
-            packed->stacked = true;
-        } else if (strcmp(word, "transpose") == 0) {
-            packed->transposed = true;
-        } else if (strcmp(word, "block") == 0 || strcmp(word, "group") == 0) {
-            packed->by_group = *word == 'g';
-            RETURN_IF_FAILED(read_number(line, ++w, 0, 63, &slot));
-            packed->slot = (int)slot;
-        } else {
-            return fail(line, word, "is none of block, group, stack, transpose");
-        }
-    }
-    return BANYAN_OK;
+    const char *found = rules_embedded(name);
+    if (!found)
+        return rules_line_fail(line, name, "is no built-in rule file");
+    char label[256], *text = strdup(found);
+    if (!text)
+        return error_no_memory(strlen(found), "the built-in rules");
+    snprintf(label, sizeof label, BUILTIN "%s.rules", name);
+    banyan_status status = read_text(parser, label, text);
+    free(text);
+    return status;
 }
 
-/* heads ROWS [from TEMPLATE] [wide COLUMNS] [shared] */
-static banyan_status read_heads(struct parser *parser, const struct line *line, model_rule *clause)
+/* A name without a folder lies beside the file that includes it. */
+static banyan_status include_file(rules_parser *parser, const rules_line *line, const char *name)
 {
-    RETURN_IF_FAILED(read_number(line, 1, 1, INT32_MAX, &clause->head_rows));
-    for (int w = 2; w < line->count; w++) {
-        if (strcmp(line->words[w], "shared") == 0)
-            clause->heads_shared = true;
-        else if (strcmp(line->words[w], "from") == 0)
-            RETURN_IF_FAILED(keep_template(parser, line, ++w, &clause->head_source));
-        else if (strcmp(line->words[w], "wide") == 0)
-            RETURN_IF_FAILED(read_number(line, ++w, 1, INT32_MAX, &clause->head_wide));
+    const char *slash = strrchr(line->file, '/');
+    int folder = name[0] == '/' || !slash ? 0 : (int)(slash + 1 - line->file);
+    char *path, *text;
+    size_t bytes;
+    if (asprintf(&path, "%.*s%s", folder, line->file, name) < 0)
+        return error_no_memory(strlen(name), "a path");
+    banyan_status status = file_read(path, MAX_FILE_BYTES, &text, &bytes);
+    if (status == BANYAN_OK) {
+        if (strlen(text) != bytes)
+            status = error_set(BANYAN_ERR_FORMAT, "%s: a zero byte at %zu: not a text", path,
+                               strlen(text));
         else
-            return fail(line, line->words[w], "is none of from, wide, shared");
+            status = read_text(parser, path, text);
+        free(text);
     }
-    return BANYAN_OK;
+    free(path);
+    return status;
 }
 
-static banyan_status read_stage(const struct line *line, model_rule *clause)
+/* include builtin, include FILE */
+static banyan_status read_include(rules_parser *parser, const rules_line *line)
 {
-    static const char *const stages[] = {"all", "first", "last"};
-    for (int i = 0; line->count == 2 && i < 3; i++) {
-        if (strcmp(line->words[1], stages[i]) == 0) {
-            clause->stage = (rule_stage)i;
-            return BANYAN_OK;
-        }
-    }
-    return fail(line, line->words[line->count - 1], "should be stage all, first or last");
+    if (line->count != 2)
+        return rules_line_fail(line, line->words[line->count - 1],
+                               "should be include builtin or include FILE");
+    if (parser->depth == MAX_DEPTH)
+        return rules_line_fail(line, line->words[1], "is included too deep: in a circle?");
+    const char *name = line->words[1];
+    parser->depth++;
+    banyan_status status;
+    if (strcmp(name, "builtin") == 0 || strncmp(line->file, BUILTIN, strlen(BUILTIN)) == 0)
+        status = include_builtin(parser, line, name);
+    else
+        status = include_file(parser, line, name);
+    parser->depth--;
+    parser->first_open = parser->rules->rules.count;
+    parser->clauses_seen = true;
+    return status;
 }
 
-/* One clause, applied to every open rule. */
-static banyan_status read_clause(struct parser *parser, const struct line *line, model_rule *clause)
-{
-    const char *word = line->words[0];
-    int64_t number;
-    if (strcmp(word, "replicate") == 0) {
-        clause->shard_dim = -1;
-        return expect_end(line, 1);
-    }
-    if (strcmp(word, "shard") == 0) {
-        RETURN_IF_FAILED(read_number(line, 1, 0, BANYAN_MAX_DIMS - 1, &number));
-        clause->shard_dim = (int)number;
-        return expect_end(line, 2);
-    }
-    if (strcmp(word, "vocab") == 0) {
-        clause->is_vocab = true;
-        return expect_end(line, 1);
-    }
-    if (strcmp(word, "buffer") == 0) {
-        clause->is_buffer = true;
-        return expect_end(line, 1);
-    }
-    if (strcmp(word, "heads") == 0)
-        return read_heads(parser, line, clause);
-    if (strcmp(word, "stage") == 0)
-        return read_stage(line, clause);
-    if (strcmp(word, "tie") == 0) {
-        RETURN_IF_FAILED(keep_word(parser, line, 1, &clause->tied));
-        return expect_end(line, 2);
-    }
-    if (strcmp(word, "scale") == 0) {
-        RETURN_IF_FAILED(keep_word(parser, line, 1, &clause->scale_suffix));
-        RETURN_IF_FAILED(read_number(line, 2, 1, INT32_MAX, &clause->scale_block));
-        return expect_end(line, 3);
-    }
-    if (strcmp(word, "in") == 0) {
-        rule_packed packed;
-        RETURN_IF_FAILED(read_packed(parser, line, &packed));
-        return array_push(&clause->packed, packed) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-    }
-    return fail(line, word,
-                "is no clause: there are replicate, shard, vocab, heads, stage, tie, scale, buffer "
-                "and in");
-}
+/* ---- texts ---- */
 
-static banyan_status read_line(struct parser *parser, const struct line *line)
+static const struct top_line {
+    const char *word;
+    banyan_status (*read)(rules_parser *parser, const rules_line *line);
+} top_lines[] = {
+    {"packing", read_packing}, {"default", read_default}, {"skip", read_skip},
+    {"prefix", read_prefix},   {"include", read_include},
+};
+
+static banyan_status read_line(rules_parser *parser, const rules_line *line)
 {
     if (line->count == 0)
         return BANYAN_OK;
     if (!line->indented) {
-        if (strcmp(line->words[0], "packing") == 0)
-            return read_packing(parser, line);
+        for (size_t i = 0; i < sizeof top_lines / sizeof *top_lines; i++) {
+            /* A pattern may be such a word too, except for the first. */
+            if (strcmp(line->words[0], top_lines[i].word) == 0 && (line->count > 1 || i == 0))
+                return top_lines[i].read(parser, line);
+        }
         return read_pattern(parser, line);
     }
     if (parser->first_open == parser->rules->rules.count)
-        return fail(line, line->words[0], "is a clause without a pattern above it");
+        return rules_line_fail(line, line->words[0], "is a clause without a pattern above it");
     parser->clauses_seen = true;
     for (size_t i = parser->first_open; i < parser->rules->rules.count; i++)
-        RETURN_IF_FAILED(read_clause(parser, line, &parser->rules->rules.data[i]));
+        RETURN_IF_FAILED(rules_read_clause(parser, line, &parser->rules->rules.data[i]));
     return BANYAN_OK;
 }
 
-static banyan_status check_rule(const model_rule *checked)
+static banyan_status read_text(rules_parser *parser, const char *file, char *text)
 {
-    const char *problem = NULL;
-    bool cut = checked->shard_dim >= 0;
-    if (!cut && (checked->is_vocab || checked->head_rows > 0))
-        problem = "has vocab or heads, but no shard";
-    if (checked->is_vocab && (checked->head_rows > 0 || checked->scale_suffix))
-        problem = "has vocab, and heads or a scale";
-    bool has_expert = false;
-    for (int i = 0; i < checked->pattern.count; i++)
-        has_expert = has_expert || checked->pattern.tokens[i].kind == GLOB_EXPERT;
-    for (size_t i = 0; i < checked->packed.count; i++) {
-        const rule_packed *packed = &checked->packed.data[i];
-        if (packed->stacked && !has_expert)
-            problem = "stacks what has no {expert}";
-        if (packed->by_group && checked->head_rows == 0)
-            problem = "fuses by groups what has no heads";
-        if (packed->slot >= 0 && checked->shard_dim > 0)
-            problem = "fuses what is sharded along another dimension than 0";
+    rules_line line = {.file = names_keep(&parser->rules->names, file)};
+    if (!line.file)
+        return BANYAN_ERR_NO_MEMORY;
+    parser->first_open = parser->rules->rules.count;
+    parser->clauses_seen = true;
+    for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
+        line.number++;
+        RETURN_IF_FAILED(split(at, &line));
+        RETURN_IF_FAILED(read_line(parser, &line));
     }
-    if (problem)
-        return error_set(BANYAN_ERR_FORMAT, "%s:%d: the rule \"%s\" %s", checked->file,
-                         checked->line, checked->text, problem);
     return BANYAN_OK;
+}
+
+/* ---- the whole ---- */
+
+static uint64_t slots_of(const model_rule *rule, const rule_packed *packed)
+{
+    uint64_t count = rule->parts.count > 0 ? rule->parts.count : 1;
+    uint64_t ones = count >= 64 ? UINT64_MAX : ((uint64_t)1 << count) - 1;
+    return packed->slot < 0 ? 0 : ones << packed->slot;
+}
+
+/* Every place learns the slots of all rules that share its local tensor. */
+static banyan_status find_partners(banyan_rules *rules)
+{
+    map known = {0};
+    names keys = {0};
+    banyan_status status = BANYAN_OK;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < rules->rules.count && status == BANYAN_OK; i++) {
+            model_rule *rule = &rules->rules.data[i];
+            for (size_t p = 0; p < rule->packed.count && status == BANYAN_OK; p++) {
+                rule_packed *packed = &rule->packed.data[p];
+                char key[512];
+                snprintf(key, sizeof key, "%s %s", packed->packing, packed->name);
+                const char *kept = names_keep(&keys, key);
+                uint64_t slots = 0;
+                if (!kept ||
+                    (map_get_string(&known, kept, &slots),
+                     pass == 0 && !map_put_string(&known, kept, slots | slots_of(rule, packed))))
+                    status = BANYAN_ERR_NO_MEMORY;
+                packed->slots = slots;
+            }
+        }
+    }
+    map_free(&known);
+    names_free(&keys);
+    return status;
 }
 
 banyan_status rules_parse(banyan_rules *rules, const char *file, char *text)
 {
-    struct parser parser = {.rules = rules, .clauses_seen = true};
-    struct line line = {.file = names_keep(&rules->names, file)};
-    if (!line.file)
-        return BANYAN_ERR_NO_MEMORY;
-    for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
-        line.number++;
-        RETURN_IF_FAILED(split(at, &line));
-        RETURN_IF_FAILED(read_line(&parser, &line));
-    }
+    rules_parser parser = {.rules = rules};
+    RETURN_IF_FAILED(read_text(&parser, file, text));
     for (size_t i = 0; i < rules->rules.count; i++)
-        RETURN_IF_FAILED(check_rule(&rules->rules.data[i]));
-    return BANYAN_OK;
+        RETURN_IF_FAILED(rules_check_rule(&rules->rules.data[i]));
+    return find_partners(rules);
 }

@@ -34,7 +34,7 @@ TABLES = CONTRACT | {"core/float_bits.h", "core/mxfp8_bits.h", "memory/device.h"
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
-    "transform": "reshard", "checkpoint": "reshard",
+    "transform": "reshard", "checkpoint": "reshard", "rules": "reshard",
     "plan": "plan", "program": "program", "check": "check", "simulate": "simulate", "execute": "execute", "collective": "collective",
     "mixed": "mixed", "forecast": "forecast",
 }

@@ -10,7 +10,7 @@
 typedef struct standin {
     char path[32];
     FILE *file;
-    int tensors;
+    int tensors, entries;
 } standin;
 
 static inline standin standin_begin(void)
@@ -30,7 +30,8 @@ static inline void standin_add(standin *made, const char *dtype, int64_t rows, i
 static inline void standin_add(standin *made, const char *dtype, int64_t rows, int64_t columns,
                                const char *name, ...)
 {
-    fprintf(made->file, "%s\n\"", made->tensors++ > 0 ? "," : "");
+    made->tensors++;
+    fprintf(made->file, "%s\n\"", made->entries++ > 0 ? "," : "");
     va_list arguments;
     va_start(arguments, name);
     vfprintf(made->file, name, arguments);
@@ -39,6 +40,12 @@ static inline void standin_add(standin *made, const char *dtype, int64_t rows, i
     if (columns > 0)
         fprintf(made->file, ", %lld", (long long)columns);
     fprintf(made->file, "], \"dtype\": \"%s\"}", dtype);
+}
+
+/* The model's config.json, as a JSON object. */
+static inline void standin_config(standin *made, const char *config)
+{
+    fprintf(made->file, "%s\n\"config.json\": %s", made->entries++ > 0 ? "," : "", config);
 }
 
 static inline banyan_model *standin_load(standin *made)
@@ -138,6 +145,9 @@ static inline banyan_model *standin_deepseek(int layers, int heads, int experts)
     enum { HIDDEN = 130, LATENT = 200, VOCAB = 96 };
     standin made = standin_begin();
     char prefix[64];
+    standin_config(&made, "{\"model_type\": \"deepseek_v3\", \"topk_method\": \"noaux_tc\", "
+                          "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, "
+                          "\"v_head_dim\": 128}");
     standin_add(&made, "BF16", VOCAB, HIDDEN, "model.embed_tokens.weight");
     for (int layer = 0; layer < layers; layer++) {
         standin_add(&made, "BF16", HIDDEN, 0, "model.layers.%d.input_layernorm.weight", layer);

@@ -221,7 +221,7 @@ static void expect_refused(banyan_model *model, const char *rule_text, const cha
     banyan_rules_destroy(rules);
 }
 
-/* Heads of 64, which the built-in rules would take for half as many of 128. */
+/* Nothing is assumed of heads, however wide the model is. */
 static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state)
 {
     (void)state;
@@ -233,9 +233,10 @@ static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state
                            .intermediate = 8,
                            .vocab = 8};
     banyan_model *model = standin_model(&shape);
-    expect_refused(model, NULL, "tp=2",
-                   "how large its heads are is not known, since there is no "
-                   "\"model.layers.0.self_attn.q_norm.weight\": give head=N");
+    expect_refused(
+        model, NULL, "tp=2",
+        "how large its heads are is not known: give head=N in the spec, or a config.json "
+        "with head_dim (or hidden_size and num_attention_heads)");
     expect_refused(model, NULL, "packing=megatron", "how large its heads are is not known");
     expect_refused(model, NULL, "tp=2,head=48", "256 elements are no heads of 48");
     static const char *const taken[] = {"tp=1", "tp=2,head=64", "tp=4,head=64", "tp=1,head=64"};
@@ -256,7 +257,8 @@ static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state
     shape.hidden = 4096;
     shape.head_rows = 128;
     model = standin_model(&shape);
-    check_specs_with(model, &taken[0], 1, "");
+    expect_refused(model, NULL, "tp=2", "how large its heads are is not known");
+    check_specs_with(model, &taken[0], 1, ",head=128");
 }
 
 static void a_model_of_experts_is_held_wholly(void **state)
@@ -296,23 +298,39 @@ static void a_model_with_latent_attention_and_block_scales_is_held_wholly(void *
 #define MODELS_TO_CHECK 5
 #endif
 
+static void add_config(banyan_model *model, const char *config)
+{
+    if (!config)
+        return;
+    text_file file = text_file_of(config);
+    CHECK_OK(banyan_model_add_config(model, file.path));
+    text_file_remove(&file);
+}
+
 /* Of the files beside the project, each with a few small worlds. */
 static void the_public_models_are_held_wholly(void **state)
 {
     (void)state;
     static const struct {
-        const char *file, *specs[4];
+        const char *file, *specs[4], *config; /* config NULL: none */
     } models[5] = {
         {"qwen3-0.6b",
-         {"tp=2,pp=2,packing=megatron", "tp=4,packing=vllm", "fsdp=8", "tp=16,packing=vllm"}},
+         {"tp=2,pp=2,packing=megatron", "tp=4,packing=vllm", "fsdp=8", "tp=16,packing=vllm"},
+         NULL},
         {"llama-3.1-8b",
-         {"tp=2,pp=3,packing=megatron", "tp=8,packing=vllm", "fsdp=3,tp=2",
-          "tp=16,packing=megatron"}},
+         {"tp=2,pp=3,packing=megatron,head=128", "tp=8,packing=vllm,head=128",
+          "fsdp=3,tp=2,head=128", "tp=16,packing=megatron,head=128"},
+         NULL},
         {"qwen3-30b-a3b",
-         {"tp=2,pp=2,dp=2,ep=4,packing=megatron", "tp=4,packing=vllm", "tp=8,ep=8,packing=vllm"}},
+         {"tp=2,pp=2,dp=2,ep=4,packing=megatron", "tp=4,packing=vllm", "tp=8,ep=8,packing=vllm"},
+         NULL},
         {"qwen3-235b-a22b",
-         {"tp=2,pp=3,dp=2,ep=4,packing=megatron_grouped", "tp=8,ep=8,packing=vllm"}},
-        {"deepseek-v3", {"tp=2,pp=3,ep=2,packing=megatron", "tp=8,ep=8,packing=vllm"}},
+         {"tp=2,pp=3,dp=2,ep=4,packing=megatron_grouped", "tp=8,ep=8,packing=vllm"},
+         NULL},
+        {"deepseek-v3",
+         {"tp=2,pp=3,ep=2,packing=megatron", "tp=8,ep=8,packing=vllm"},
+         "{\"model_type\": \"deepseek_v3\", \"topk_method\": \"noaux_tc\", \"v_head_dim\": 128, "
+         "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64}"},
     };
     if (access(BANYAN_SOURCE_DIR "/../shared/models", R_OK) != 0) {
         printf("skipped: no models beside the project\n");
@@ -326,6 +344,7 @@ static void the_public_models_are_held_wholly(void **state)
                  models[m].file);
         banyan_model *model;
         CHECK_OK(banyan_model_load(path, &model));
+        add_config(model, models[m].config);
         for (int i = 0; i < 4 && models[m].specs[i]; i++) {
             printf("%s %s\n", models[m].file, models[m].specs[i]);
             check_side(model, rules, models[m].specs[i]);
@@ -350,7 +369,7 @@ static void what_does_not_divide_is_refused_with_tensor_rule_and_numbers(void **
     banyan_model *model = standin_model(&shape);
     expect_refused(model, NULL, "tp=4",
                    "tensor \"model.layers.0.self_attn.q_proj.weight\" (rule "
-                   "\"model.layers.{layer}.self_attn.q_proj.*\", built-in rules:");
+                   "\"model.layers.{layer}.self_attn.q_proj.*\", builtin:attention.rules:");
     expect_refused(model, NULL, "tp=4", "6 heads of 3 do not divide over 4 ranks");
     expect_refused(model, NULL, "tp=2",
                    "experts.0.gate_proj.weight\" (rule \"model.layers.{layer}.");
@@ -361,7 +380,8 @@ static void what_does_not_divide_is_refused_with_tensor_rule_and_numbers(void **
     expect_refused(model, NULL, "packing=sglang",
                    "no packing \"sglang\": there are hf, vllm, megatron, megatron_grouped");
     expect_refused(model, "model.layers.{layer}.**\n", "tp=2",
-                   "tensor \"model.embed_tokens.weight\": no rule matches the name");
+                   "no rule matches the names of 3 tensors: \"model.embed_tokens.weight\" (the "
+                   "nearest rule is \"model.layers.{layer}.**\"");
     expect_refused(model, "**\n    shard 1\n", "tp=2", "\"model.layers.0.input_layernorm.weight\"");
     expect_refused(model, "**\n    shard 1\n", "tp=2", "dimension 1 of 1 is to be sharded");
     expect_refused(model, "**\n    shard 0\n    heads 5\n", "tp=2",
@@ -444,7 +464,7 @@ static uint64_t elems_of_half(const banyan_model *model, const banyan_rules *rul
     banyan_layout *layout;
     banyan_spec spec;
     uint64_t elems = 0;
-    CHECK_OK(banyan_spec_parse("tp=2", &spec));
+    CHECK_OK(banyan_spec_parse("tp=2,head=128", &spec));
     CHECK_OK(banyan_layout_create(&layout));
     banyan_layout_add_model(layout, model, rules, &spec, 1, 0);
     CHECK_OK(banyan_layout_check(layout));

@@ -217,8 +217,8 @@ static void vllm_stacks_experts(void **state)
     snprintf(spec, sizeof spec, "%s,packing=vllm", expert_spec);
     for (int rank = 0; rank < 4; rank++) {
         banyan_layout *layout = layout_of(model, spec, rank);
-        struct local w13 = find_local(layout, "model.layers.1.mlp.experts.w13_weight");
-        struct local w2 = find_local(layout, "model.layers.1.mlp.experts.w2_weight");
+        struct local w13 = find_local(layout, "model.layers.1.mlp.experts.routed_experts.w13_weight");
+        struct local w2 = find_local(layout, "model.layers.1.mlp.experts.routed_experts.w2_weight");
         assert_int_equal(w13.tensor->ndim, 3);
         assert_int_equal(w13.tensor->shape[0], 2);
         assert_int_equal(w13.tensor->shape[1], 2 * HALF);

@@ -1,8 +1,11 @@
 /* Rule files: patterns match what they say, clauses mean what they say, and mistakes are told with
  * their line. */
+#include "standin.h"
 #include "support/text_file.h"
 
+#include "reshard/model.h"
 #include "reshard/rules.h"
+#include "reshard/rules_expr.h"
 
 static banyan_status load_text(const char *text, banyan_rules **rules)
 {
@@ -10,6 +13,26 @@ static banyan_status load_text(const char *text, banyan_rules **rules)
     banyan_status status = banyan_rules_load(file.path, rules);
     text_file_remove(&file);
     return status;
+}
+
+/* Match a name in a model that has `other`, and its config.json. */
+static bool match_beside(const banyan_rules *rules, const char *name, const char *other,
+                         const char *config, rule_match *match)
+{
+    standin made = standin_begin();
+    standin_add(&made, "BF16", 4, 4, "%s", other);
+    if (config)
+        standin_config(&made, config);
+    banyan_model *model = standin_load(&made);
+    const rule_subject subject = {.model = model};
+    bool found = rules_match(rules, &subject, name, match);
+    banyan_model_destroy(model);
+    return found;
+}
+
+static bool match_alone(const banyan_rules *rules, const char *name, rule_match *match)
+{
+    return match_beside(rules, name, "x", NULL, match);
 }
 
 static bool matches(const char *pattern, const char *name, glob_captures *captures)
@@ -100,24 +123,25 @@ static void clauses_belong_to_all_patterns_above_them(void **state)
         const model_rule *rule = &rules->rules.data[i];
         assert_int_equal(rule->line, 4 + i);
         assert_int_equal(rule->shard_dim, 0);
-        assert_int_equal(rule->head_rows, 64);
+        assert_string_equal(rule->heads, "64");
         assert_string_equal(rule->head_source, "n.{layer}");
         assert_true(rule->heads_shared);
         assert_int_equal(rule->stage, STAGE_LAST);
-        const rule_packed *packed = rule_find_packed(rules, rule, "yours");
-        assert_non_null(packed);
+        const rule_match match = {.rule = rule};
+        const rule_packed *packed = NULL;
+        assert_int_equal(rule_find_packed(rules, NULL, &match, "yours", &packed, NULL), RULE_YES);
         assert_int_equal(packed->slot, 1);
         assert_true(packed->by_group && packed->transposed && !packed->stacked);
-        assert_null(rule_find_packed(rules, rule, "hf"));
+        assert_int_equal(rule_find_packed(rules, NULL, &match, "hf", &packed, NULL), RULE_NO);
     }
     rule_match match;
-    assert_true(rules_match(rules, "b.3.w_scale", &match));
+    assert_true(match_alone(rules, "b.3.w_scale", &match));
     assert_true(match.is_scale);
     assert_int_equal(match.captures.layer, 3);
     assert_int_equal(match.captures.star_bytes[0], 1);
-    assert_true(rules_match(rules, "b.3.w", &match));
+    assert_true(match_alone(rules, "b.3.w", &match));
     assert_false(match.is_scale);
-    assert_true(rules_match(rules, "c", &match));
+    assert_true(match_alone(rules, "c", &match));
     assert_true(match.rule->is_buffer);
     assert_int_equal(match.rule->shard_dim, -1);
 
@@ -156,11 +180,14 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("a\n shard 8\n", ":2: \"8\" is no number from 0 to 7");
     expect_refused("a\n shard -1\n", ":2: \"-1\" is no number");
     expect_refused("a\n shard 0 1\n", ":2: \"1\" is not expected here");
-    expect_refused("a\n shard 0\n heads 0\n", ":3: \"0\" is no number from 1");
+    expect_refused("a\n shard 0\n heads 4+\n", ":3: \"4+\" is no expression");
+    expect_refused("a\n shard 0\n heads (4\n", ":3: \"(4\" lacks a closing parenthesis");
+    expect_refused("a\n shard 0\n heads 4 wide 5\n", ":3: \"wide\" is none of from, shared");
+    expect_refused("a\n shard 0\n heads\n", ":3: \"heads\" should be followed by a size");
     expect_refused("a\n shard 0\n heads 4 from b.{layer}\n",
                    "has a {layer} or {expert} that the pattern has not");
-    expect_refused("a\n heads 4\n", ":1: the rule \"a\" has vocab or heads, but no shard");
-    expect_refused("a\n shard 0\n vocab\n heads 4\n", "has vocab, and heads or a scale");
+    expect_refused("a\n heads 4\n", ":1: the rule \"a\" has vocab, heads or parts, but no shard");
+    expect_refused("a\n shard 0\n vocab\n heads 4\n", "has vocab, and heads, parts or a scale");
     expect_refused("a\n stage middle\n", ":2: \"middle\" should be stage all, first or last");
     expect_refused("a\n stage\n", ":2: \"stage\" should be stage");
     expect_refused("a\n scale x\n", ":2: \"x\" should be followed by a number");
@@ -170,13 +197,16 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("a\n in p *\n", "has more stars than the pattern");
     expect_refused("a\n in p b stack\n", "stacks what has no {expert}");
     expect_refused("a\n shard 0\n in p b group 0\n", "fuses by groups what has no heads");
-    expect_refused("a\n shard 1\n in p b block 0\n", "along another dimension than 0");
+    expect_refused("a\n shard 1\n in p b block 0\n", "along another dimension than its first");
     expect_refused("packing p vocab x\n", ":1: \"x\" is no number");
     expect_refused("packing p like q\n", ":1: \"q\" is no packing that is described above");
     expect_refused("packing p\npacking p\n", ":2: \"p\" is a packing that is already described");
-    expect_refused("packing p size 3\n", ":1: \"size\" is none of like, vocab, per_tp");
+    expect_refused("packing p size 3\n",
+                   ":1: \"size\" is none of like, vocab, per_tp, strict, release");
     expect_refused("packing\n", ":1: \"packing\" should be followed by a name");
-    expect_refused("a\n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", "is one word too many");
+    expect_refused("a\n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 "
+                   "28 29 30 31 32\n",
+                   "is one word too many");
     banyan_rules *rules;
     CHECK_FAILS(banyan_rules_load("/no/such/rules", &rules), BANYAN_ERR_NOT_FOUND,
                 "/no/such/rules");
@@ -198,10 +228,10 @@ static void the_built_in_rules_read_well(void **state)
     CHECK_OK(banyan_rules_load(NULL, &rules));
     rule_match match;
     assert_true(
-        rules_match(rules, "model.layers.5.mlp.experts.77.up_proj.weight_scale_inv", &match));
+        match_alone(rules, "model.layers.5.mlp.experts.77.up_proj.weight_scale_inv", &match));
     assert_true(match.is_scale);
     assert_int_equal(match.captures.expert, 77);
-    assert_false(rules_match(rules, "vision.patch_embed.weight", &match));
+    assert_false(match_alone(rules, "vision.patch_embed.weight", &match));
     banyan_rules_destroy(rules);
 }
 
