@@ -12,7 +12,7 @@ typedef struct job_spec {
 
     banyan_model *model;
     banyan_rules *rules;
-    banyan_spec from, to; /* from: where from_text is given */
+    banyan_spec from, to;                    /* from: where from_text is given */
     banyan_layout_file *from_file, *to_file; /* in place of a spec; else NULL */
     int from_ranks, to_ranks;
     int to_first; /* the first rank that holds the destination */

@@ -41,7 +41,19 @@ static banyan_status make_layout(const banyan_layout *plain, banyan_layout **mad
     for (size_t i = 0; i < banyan_layout_padding_count(plain); i++) {
         int tensor;
         const banyan_box *box = banyan_layout_padding(plain, i, &tensor);
-        banyan_layout_add_padding(*made, tensor, box);
+        const void *fill = banyan_layout_padding_fill(plain, i);
+        const banyan_local_tensor *of = banyan_layout_tensor(plain, (size_t)tensor);
+        if (fill && is_matrix(of))
+            return banyan_error_set(BANYAN_ERR_INVALID,
+                                    "local tensor \"%s\" has padding that is filled with another "
+                                    "value than zero, which MXFP8 cannot keep",
+                                    of->name);
+        banyan_layout_add_filled_padding(*made, tensor, box, fill);
+    }
+    for (size_t i = 0; i < banyan_layout_left_alone_count(plain); i++) {
+        int tensor;
+        const banyan_box *box = banyan_layout_left_alone(plain, i, &tensor);
+        banyan_layout_leave_alone(*made, tensor, box);
     }
     return banyan_layout_check(*made);
 }

@@ -233,20 +233,25 @@ pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor)
     return check.result;
 }
 
-static void check_zero_run(void *context, const struct walk *walk, unsigned char *data,
+struct check_fill {
+    const unsigned char *fill; /* NULL: zeros */
+    pattern_result result;
+};
+
+static void check_fill_run(void *context, const struct walk *walk, unsigned char *data,
                            uint64_t first_elem)
 {
-    pattern_result *result = context;
+    struct check_fill *check = context;
     for (uint64_t i = 0; i < walk->run_elems; i++) {
-        unsigned char any = 0;
+        unsigned char differs = 0;
         for (uint64_t byte = 0; byte < walk->elem_bytes; byte++)
-            any |= data[i * walk->elem_bytes + byte];
-        if (any)
-            note_wrong(result, first_elem + i);
+            differs |= data[i * walk->elem_bytes + byte] ^ (check->fill ? check->fill[byte] : 0);
+        if (differs)
+            note_wrong(&check->result, first_elem + i);
     }
 }
 
-pattern_result pattern_check_zero(const banyan_box *box, const DLTensor *tensor)
+pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const DLTensor *tensor)
 {
     banyan_piece piece = {.ndim = tensor->ndim, .box = *box};
     for (int k = 0; k < tensor->ndim; k++) {
@@ -255,8 +260,8 @@ pattern_result pattern_check_zero(const banyan_box *box, const DLTensor *tensor)
         piece.dim_map[k] = k;
     }
     struct walk walk = walk_of(&piece, tensor);
-    pattern_result result = {.elems = banyan_box_elems(box)};
-    if (result.elems > 0)
-        for_each_run(&walk, check_zero_run, &result);
-    return result;
+    struct check_fill check = {.fill = fill, .result.elems = banyan_box_elems(box)};
+    if (check.result.elems > 0)
+        for_each_run(&walk, check_fill_run, &check);
+    return check.result;
 }

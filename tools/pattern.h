@@ -17,8 +17,8 @@ typedef struct pattern_result {
 /* Compare the piece with what pattern_fill makes of it. */
 pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor);
 
-/* The same for a box that belongs to no piece and must hold zeros; first_wrong counts in the local
- * tensor. */
-pattern_result pattern_check_zero(const banyan_box *box, const DLTensor *tensor);
+/* The same for a box of padding, whose every element must be `fill` (NULL: zeros); first_wrong
+ * counts in the local tensor. */
+pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const DLTensor *tensor);
 
 #endif

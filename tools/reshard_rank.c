@@ -78,8 +78,9 @@ static banyan_status verify_padding(struct run *run)
     for (size_t i = 0; i < banyan_layout_padding_count(run->move.destination); i++) {
         int tensor;
         const banyan_box *box = banyan_layout_padding(run->move.destination, i, &tensor);
-        pattern_result result = pattern_check_zero(
-            box, banyan_tensors_get(run->move.destination_tensors, (size_t)tensor));
+        pattern_result result =
+            pattern_check_fill(box, banyan_layout_padding_fill(run->move.destination, i),
+                               banyan_tensors_get(run->move.destination_tensors, (size_t)tensor));
         if (result.wrong > 0)
             return wrong(run, "elements of the padding of ",
                          banyan_layout_tensor(run->move.destination, (size_t)tensor)->name,

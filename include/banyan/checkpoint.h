@@ -66,14 +66,15 @@ BANYAN_API banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpo
 /* How many ranks saved the folder; 0 for one that none did. */
 BANYAN_API int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint);
 
-/* Add to a layout what `rank` of those, from 0, has saved: its local tensors with their pieces.
- * Another rank adds nothing. Errors are kept in the layout. */
+/* Add to a layout what `rank` of those, from 0, has saved: its local tensors with their pieces,
+ * padding and what is left alone. Another rank adds nothing. Errors are kept in the layout. */
 BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
                                              banyan_layout *layout);
 
-/* Fill every piece of a layout's tensors from the checkpoint; what belongs to no piece is left
- * alone. NOT_FOUND for a tensor that the checkpoint lacks, MISMATCH for another shape or type, with
- * name and both. `options` (NULL: the defaults) give the progress. Local. */
+/* Fill every piece of a layout's tensors from the checkpoint, and their padding. INVALID, before
+ * anything is filled, names elements that belong to no piece and are neither padding nor left alone
+ * (banyan_layout_check_as). NOT_FOUND for a tensor that the checkpoint lacks, MISMATCH for another
+ * shape or type, with name and both. `options` (NULL: the defaults) give the progress. Local. */
 BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
                                                 const banyan_layout *layout,
                                                 banyan_tensors *tensors,

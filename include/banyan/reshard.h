@@ -63,10 +63,14 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * One source may feed several destinations that hold the same tensors differently (prefill and
  * decode engines): one plan each, with the other destination's layout left out.
  *
+ * Every element of a destination tensor is accounted for, or there is no plan: it belongs to a
+ * piece, it is padding, which every run fills, or the layout leaves it alone
+ * (banyan_layout_check_as).
+ *
  * Errors come to every rank: MISMATCH (global shapes differ; dtypes differ and nothing transforms
  * them; options differ; replica sets contradict each other), NOT_FOUND (a destination tensor that
- * no source has), INVALID (uncovered elements; a layout's own error); the sentence names tensor,
- * rank and box. */
+ * no source has), INVALID (elements that no source holds, or that the destination's layout does not
+ * account for; a layout's own error); the sentence names tensor, rank and box. */
 BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     const banyan_layout *destination,
                                                     banyan_world *world,
@@ -321,7 +325,7 @@ struct banyan_transform {
     /* After the last finalize_recv of a run that has not failed, on every rank. May be NULL. */
     banyan_status (*finish)(void *context);
     /* Before finish, for each local tensor of the destination that has padding, which has been
-     * zeroed: what the transform keeps beside the tensor is to be made to fit. A tensor may be all
+     * filled: what the transform keeps beside the tensor is to be made to fit. A tensor may be all
      * padding, and then no task tells of it. May be NULL. */
     banyan_status (*finish_padding)(void *context, const char *local_name, const DLTensor *whole);
 };

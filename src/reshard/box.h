@@ -27,8 +27,12 @@ bool shape_bytes(int ndim, const int64_t *shape, size_t elem_bytes, uint64_t *by
 banyan_status boxes_find_overlap(const banyan_box *boxes, size_t count, bool *found, size_t *a,
                                  size_t *b);
 
-/* A box of `whole` that none of `count` boxes, of its ndim, has an element of. They may overlap, and
+/* Boxes of `whole`, at most `most` of them, that none of `count` boxes, of its ndim, has an element
+ * of: disjoint, all such elements when there are no more; to be freed. The boxes may overlap, and
  * reach out of it. n log n for boxes that are slices or tiles. NO_MEMORY is the only error. */
+banyan_status boxes_find_holes(const banyan_box *whole, const banyan_box *boxes, size_t count,
+                               size_t most, banyan_box **holes, size_t *found);
+/* The first one alone. */
 banyan_status boxes_find_hole(const banyan_box *whole, const banyan_box *boxes, size_t count,
                               bool *found, banyan_box *hole);
 

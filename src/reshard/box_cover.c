@@ -6,7 +6,7 @@
  * has a hole; of boxes that do, both halves are searched. */
 #include <stdlib.h>
 
-#include "core/error.h"
+#include "core/array.h"
 #include "reshard/box.h"
 
 struct search {
@@ -14,8 +14,9 @@ struct search {
     size_t *order;   /* a stack: each region's boxes lie behind those of the regions around it */
     size_t capacity; /* of the stack */
     int64_t *planes; /* room for two a box */
-    bool disjoint, found, failed;
-    banyan_box hole;
+    bool disjoint, failed;
+    ARRAY(banyan_box) holes;
+    size_t most; /* of them to find */
 };
 
 /* How many elements the region's boxes have in it. */
@@ -111,8 +112,7 @@ static void search_region(struct search *search, const banyan_box *region, size_
                           size_t count)
 {
     if (count == 0) {
-        search->found = true;
-        search->hole = *region;
+        search->failed = !array_push(&search->holes, *region);
         return;
     }
     for (size_t i = 0; i < count; i++)
@@ -121,7 +121,7 @@ static void search_region(struct search *search, const banyan_box *region, size_
     banyan_box half[2];
     if (!split(search, region, search->order + first, count, half))
         return;
-    for (int h = 0; h < 2 && !search->found && !search->failed; h++) {
+    for (int h = 0; h < 2 && search->holes.count < search->most && !search->failed; h++) {
         size_t top = first + count, kept;
         if (!push_meeting(search, &half[h], first, count, top, &kept))
             return;
@@ -132,24 +132,22 @@ static void search_region(struct search *search, const banyan_box *region, size_
     }
 }
 
-banyan_status boxes_find_hole(const banyan_box *whole, const banyan_box *boxes, size_t count,
-                              bool *found, banyan_box *hole)
+banyan_status boxes_find_holes(const banyan_box *whole, const banyan_box *boxes, size_t count,
+                               size_t most, banyan_box **holes, size_t *found)
 {
-    *found = false;
-    if (banyan_box_elems(whole) == 0)
-        return BANYAN_OK;
     struct search search = {
         .boxes = boxes,
         .order = calloc(2 * count + 1, sizeof *search.order),
         .capacity = 2 * count + 1,
         .planes = calloc(2 * count + 1, sizeof *search.planes),
+        .most = most,
     };
     size_t a, b, kept;
     bool overlap;
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     if (search.order && search.planes)
         status = boxes_find_overlap(boxes, count, &overlap, &a, &b);
-    if (status == BANYAN_OK) {
+    if (status == BANYAN_OK && banyan_box_elems(whole) > 0) {
         search.disjoint = !overlap;
         for (size_t i = 0; i < count; i++)
             search.order[i] = i;
@@ -158,10 +156,24 @@ banyan_status boxes_find_hole(const banyan_box *whole, const banyan_box *boxes, 
     }
     free(search.order);
     free(search.planes);
-    if (search.failed || status != BANYAN_OK)
+    if (search.failed || status != BANYAN_OK) {
+        array_free(&search.holes);
         return error_no_memory((2 * count + 1) * sizeof(size_t), "a search for uncovered elements");
-    *found = search.found;
-    if (search.found)
-        *hole = search.hole;
+    }
+    *holes = search.holes.data;
+    *found = search.holes.count;
+    return BANYAN_OK;
+}
+
+banyan_status boxes_find_hole(const banyan_box *whole, const banyan_box *boxes, size_t count,
+                              bool *found, banyan_box *hole)
+{
+    banyan_box *holes;
+    size_t number;
+    RETURN_IF_FAILED(boxes_find_holes(whole, boxes, count, 1, &holes, &number));
+    *found = number > 0;
+    if (*found)
+        *hole = holes[0];
+    free(holes);
     return BANYAN_OK;
 }

@@ -145,11 +145,16 @@ static banyan_status read_file(json_path *path, const json_t *member, checkpoint
 {
     const char *name;
     json_t *pieces;
+    bool declared;
     RETURN_IF_FAILED(json_member_string(path, member, "file", &name));
     if (!is_inside(name))
         return json_path_fail(path, "has file \"%s\", which is not in this folder", name);
     const char *kept = names_keep(&index->names, name);
     if (!kept || !array_push(&index->files, kept))
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(index_boxes_read(path, member, index->files.count - 1, &index->names,
+                                      &index->boxes, &declared));
+    if (!array_push(&index->declares, declared))
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(json_member(path, member, "pieces", JSON_ARRAY, &pieces));
     size_t all = json_path_key(path, "pieces");
@@ -220,7 +225,9 @@ void checkpoint_index_free(checkpoint_index *index)
 {
     array_free(&index->tensors);
     array_free(&index->files);
+    array_free(&index->declares);
     array_free(&index->pieces);
+    array_free(&index->boxes);
     map_free(&index->by_name);
     facts_free(&index->facts);
     names_free(&index->names);
@@ -274,8 +281,14 @@ json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
     }
     json_t *part = json_pack("{s:s, s:o, s:o, s:o}", "file", file, "pieces", pieces, "tensors",
                              global, "facts", facts_to_json(layout_facts(layout)));
-    if (!part)
+    if (!part) {
         error_no_memory(banyan_layout_piece_count(layout) * sizeof(banyan_piece), "an index");
+        return NULL;
+    }
+    if (index_boxes_write(part, layout, tensors) != BANYAN_OK) {
+        json_decref(part);
+        return NULL;
+    }
     return part;
 }
 

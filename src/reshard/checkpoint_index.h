@@ -8,6 +8,7 @@
 
 #include "core/array.h"
 #include "reshard/facts.h"
+#include "reshard/index_boxes.h"
 #include "reshard/names.h"
 
 #define CHECKPOINT_INDEX_NAME "banyan.index.json"
@@ -24,7 +25,9 @@ typedef struct index_piece {
 typedef struct checkpoint_index {
     ARRAY(banyan_local_tensor) tensors; /* global */
     ARRAY(const char *) files;          /* relative to the index's folder */
+    ARRAY(bool) declares; /* of each file: its "padding" is what belongs to no piece */
     ARRAY(index_piece) pieces;
+    index_boxes boxes;
     facts facts; /* of the layout that was saved; none in older folders */
     names names;
     map by_name;

@@ -5,6 +5,7 @@
 #include "reshard/checkpoint_read.h"
 #include "reshard/checkpoint_write.h"
 #include "reshard/layout.h"
+#include "reshard/padding.h"
 
 static banyan_status check_source(const banyan_piece *piece, const banyan_local_tensor *source,
                                   const DLTensor *local)
@@ -53,6 +54,26 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
                  : copy_whole(banyan_checkpoint_data(checkpoint, i), piece, local);
 }
 
+static banyan_status fill_padding(const banyan_layout *layout, const banyan_tensors *tensors)
+{
+    for (size_t i = 0; i < banyan_layout_padding_count(layout); i++) {
+        int tensor;
+        strided_view view;
+        const banyan_box *box = banyan_layout_padding(layout, i, &tensor);
+        const DLTensor *whole = banyan_tensors_get(tensors, (size_t)tensor);
+        const void *fill = banyan_layout_padding_fill(layout, i);
+        const banyan_local_tensor *local = banyan_layout_tensor(layout, (size_t)tensor);
+        if (fill && !banyan_dtype_equal(whole->dtype, local->dtype))
+            return error_set(BANYAN_ERR_INVALID,
+                             "tensor %s is %s and has padding that is filled with a value of %s",
+                             local->name, banyan_dtype_name(whole->dtype),
+                             banyan_dtype_name(local->dtype));
+        RETURN_IF_FAILED(padding_view(whole, box, true, &view));
+        padding_fill(&view, fill);
+    }
+    return BANYAN_OK;
+}
+
 static uint64_t piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
 {
     DLDataType dtype = banyan_tensors_get(tensors, (size_t)piece->tensor)->dtype;
@@ -66,7 +87,7 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
     banyan_checkpoint_options taken = checkpoint_options_take(options);
     progress_state progress = {&taken, 0, 0};
     size_t count = banyan_layout_piece_count(layout);
-    RETURN_IF_FAILED(banyan_layout_check(layout));
+    RETURN_IF_FAILED(banyan_layout_check_as(layout, BANYAN_DESTINATION));
     if (banyan_tensors_count(tensors) != banyan_layout_tensor_count(layout))
         return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu",
                          banyan_layout_tensor_count(layout), banyan_tensors_count(tensors));
@@ -78,5 +99,5 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
             load_piece(checkpoint, piece, banyan_tensors_get(tensors, (size_t)piece->tensor)));
         progress_add(&progress, piece_bytes(piece, tensors));
     }
-    return BANYAN_OK;
+    return fill_padding(layout, tensors);
 }

@@ -69,6 +69,22 @@ static banyan_status find_source(saved_model *saved, size_t i)
     return BANYAN_OK;
 }
 
+static banyan_status find_boxes(saved_model *saved)
+{
+    for (size_t i = 0; i < saved->index.boxes.count; i++) {
+        index_box *box = &saved->index.boxes.data[i];
+        const banyan_checkpoint *in = saved->files[box->file];
+        const char *file = saved->index.files.data[box->file];
+        if (banyan_checkpoint_find(in, box->local, &box->source) != BANYAN_OK)
+            return error_set(BANYAN_ERR_FORMAT,
+                             "%s: file %s has no tensor %s, which is said to have padding",
+                             saved->index_path, file, box->local);
+        RETURN_IF_FAILED(index_box_check(box, saved->index_path, file,
+                                         banyan_checkpoint_tensor(in, box->source)));
+    }
+    return BANYAN_OK;
+}
+
 /* Find every piece's data, and list pieces by tensor. */
 static banyan_status find_sources(saved_model *saved)
 {
@@ -132,6 +148,7 @@ banyan_status saved_model_open(const char *folder, saved_model *saved)
         return error_set(BANYAN_ERR_FORMAT, "%s has no tensors", saved->index_path);
     RETURN_IF_FAILED(open_files(saved, folder));
     RETURN_IF_FAILED(find_sources(saved));
+    RETURN_IF_FAILED(find_boxes(saved));
     for (size_t t = 0; t < saved->index.tensors.count; t++)
         RETURN_IF_FAILED(check_covered(saved, t));
     return BANYAN_OK;
@@ -198,4 +215,12 @@ void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout
         piece.tensor = first + (int)saved->sources[i];
         banyan_layout_add_piece(layout, &piece);
     }
+    for (size_t i = 0; i < saved->index.boxes.count; i++) {
+        const index_box *box = &saved->index.boxes.data[i];
+        if (box->file == file)
+            index_box_add(box, first + (int)box->source, layout);
+    }
+    /* The rest of a tensor was padding in folders of an earlier release, which did not list it. */
+    if (!saved->index.declares.data[file])
+        layout_pad_rest(layout, first);
 }

@@ -6,27 +6,16 @@
 
 #include "core/request.h"
 #include "memory/device.h"
+#include "reshard/padding.h"
 #include "reshard/tensors.h"
 #include "world/control.h"
 
 /* ---- one run ---- */
 
-static void zero_view(const strided_view *view, int level, char *data)
-{
-    bool is_run = level == view->ndim - 1 && view->stride[level] == (int64_t)view->elem_bytes;
-    if (level == view->ndim || is_run) {
-        memset(data, 0, view->elem_bytes * (is_run ? (size_t)view->extent[level] : 1));
-        return;
-    }
-    for (int64_t i = 0; i < view->extent[level]; i++)
-        zero_view(view, level + 1, data + i * view->stride[level]);
-}
-
-static void zero_paddings(const execution *run)
+static void fill_paddings(const execution *run)
 {
     for (size_t i = 0; i < run->paddings.count; i++)
-        if (run->paddings.data[i].elems > 0)
-            zero_view(&run->paddings.data[i], 0, run->paddings.data[i].data);
+        padding_fill(&run->paddings.data[i], plan_padding_fill(&run->plan->destination, i));
 }
 
 static banyan_status finish_paddings(const execution *run, const banyan_transform *transform)
@@ -50,7 +39,7 @@ static bool has_finish_padding(const banyan_transform *transform)
 static banyan_status finish_run(const execution *run)
 {
     if (device_is_host(run->device))
-        zero_paddings(run);
+        fill_paddings(run);
     const banyan_transform *transform = run->transform;
     if (!device_is_host(run->device))
         return BANYAN_OK; /* nothing has come yet */

@@ -54,7 +54,7 @@ typedef struct execution {
     const banyan_transform *transform;
     bool takes_strides, keeps_schedules;
     DLDevice device; /* of the service */
-    void *zeros;     /* on a device: what padding is filled from; NULL: there is none */
+    char *fills;     /* on a device: what padding is filled from; NULL: there is none */
     ARRAY(execution_end) ends;
     ARRAY(execution_end) locals;              /* in pairs */
     execution_end **end_order, **local_order; /* by wave */
@@ -73,6 +73,9 @@ banyan_status execution_build(const banyan_reshard_plan *plan, banyan_tensors *s
                               banyan_world *world, const banyan_transform *transform,
                               execution **built);
 void execution_destroy(execution *run);
+
+/* Where the i-th padding's element lies in run->fills. */
+size_t execution_fill_offset(const execution *run, size_t i);
 
 /* Move everything, once. Collective; an error comes to every rank. It takes one agreement a wave,
  * and one more where no schedule is kept yet or at all. */

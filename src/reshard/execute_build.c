@@ -9,8 +9,10 @@
 #include "reshard/execute.h"
 #include "reshard/execute_blocks.h"
 #include "reshard/layout.h"
+#include "reshard/padding.h"
 #include "reshard/tensors.h"
 #include "reshard/transform_device.h"
+#include "reshard/transform_object.h"
 #include "reshard/transform_scratch.h"
 #include "world/control.h"
 
@@ -161,14 +163,8 @@ static banyan_status view_paddings(execution *run)
     for (size_t i = 0; i < holding->padding_count; i++) {
         const plan_padding *padding = &holding->paddings[i];
         const DLTensor *whole = banyan_tensors_get(run->destination, (size_t)padding->tensor);
-        DLTensor part = *whole;
-        part.shape = holding->paddings[i].box.extent;
-        for (int d = 0; d < part.ndim; d++)
-            part.byte_offset += (uint64_t)(padding->box.start[d] * whole->strides[d]) *
-                                banyan_dtype_bytes(whole->dtype);
         strided_view view;
-        RETURN_IF_FAILED(device_is_host(run->device) ? strided_view_of(&part, &view)
-                                                     : strided_view_anywhere(&part, &view));
+        RETURN_IF_FAILED(padding_view(whole, &padding->box, device_is_host(run->device), &view));
         if (!array_push(&run->paddings, view))
             return BANYAN_ERR_NO_MEMORY;
     }
@@ -340,36 +336,75 @@ static banyan_status check_device(const execution *run)
                      run->plan->rank, run->device.device_id, what);
 }
 
-/* Scales of blocks of padding are the transform's to zero, which it does on the host. */
-static banyan_status check_padding_scales(const execution *run)
+static bool is_mxfp8(const execution *run, int tensor)
+{
+    return transform_is_mxfp8(run->transform) &&
+           banyan_dtype_equal(run->plan->destination.tensors[tensor].dtype, BANYAN_F8_E4M3);
+}
+
+static banyan_status fail_mxfp8(const execution *run, banyan_status status, int tensor,
+                                const char *problem)
+{
+    return error_set(status, "rank %d: local tensor \"%s\" in MXFP8 %s", run->plan->rank,
+                     run->plan->destination.tensors[tensor].name, problem);
+}
+
+/* A run writes all scales of a tensor in MXFP8: those of blocks of padding are zeroed, on the host,
+ * so that padding can be zeros only and nothing can be left alone. */
+static banyan_status check_scales(const execution *run)
 {
     const plan_holding *holding = &run->plan->destination;
-    for (size_t i = 0; i < holding->padding_count && run->transform; i++) {
-        const banyan_local_tensor *tensor = &holding->tensors[holding->paddings[i].tensor];
-        if (!device_is_host(run->device) && banyan_dtype_equal(tensor->dtype, BANYAN_F8_E4M3))
-            return error_set(BANYAN_ERR_UNSUPPORTED,
-                             "rank %d: local tensor \"%s\" in MXFP8 has padding, whose scales are "
-                             "written on the host only",
-                             run->plan->rank, tensor->name);
+    for (size_t i = 0; i < holding->padding_count; i++) {
+        int tensor = holding->paddings[i].tensor;
+        if (!is_mxfp8(run, tensor))
+            continue;
+        if (holding->paddings[i].is_filled)
+            return fail_mxfp8(run, BANYAN_ERR_INVALID, tensor,
+                              "has padding that is filled with another value than zero, which its "
+                              "scales would change");
+        if (!device_is_host(run->device))
+            return fail_mxfp8(run, BANYAN_ERR_UNSUPPORTED, tensor,
+                              "has padding, whose scales are written on the host only");
     }
+    for (size_t i = 0; i < holding->left_alone_count; i++)
+        if (is_mxfp8(run, holding->left_alone[i]))
+            return fail_mxfp8(run, BANYAN_ERR_INVALID, holding->left_alone[i],
+                              "has elements that are to be left alone, whose scales every run "
+                              "writes");
     return BANYAN_OK;
 }
 
-static banyan_status alloc_zeros(execution *run)
+size_t execution_fill_offset(const execution *run, size_t i)
+{
+    bool is_filled = run->plan->destination.paddings[i].is_filled;
+    return is_filled ? ZEROS_BYTES + i * BANYAN_MAX_FILL_BYTES : 0;
+}
+
+/* Zeros, then the element of each padding. */
+static banyan_status alloc_fills(execution *run)
 {
     const memory_device_ops *ops;
+    const plan_holding *holding = &run->plan->destination;
+    size_t bytes = ZEROS_BYTES + run->paddings.count * BANYAN_MAX_FILL_BYTES;
+    void *made;
     if (device_is_host(run->device) || run->paddings.count == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(memory_device_find(run->device.device_type, &ops));
-    RETURN_IF_FAILED(ops->alloc(run->device.device_id, ZEROS_BYTES, &run->zeros));
-    return ops->fill(run->zeros, 0, ZEROS_BYTES);
+    RETURN_IF_FAILED(ops->alloc(run->device.device_id, bytes, &made));
+    run->fills = made;
+    RETURN_IF_FAILED(ops->fill(run->fills, 0, bytes));
+    for (size_t i = 0; i < run->paddings.count; i++)
+        if (holding->paddings[i].is_filled)
+            RETURN_IF_FAILED(ops->copy(run->fills + execution_fill_offset(run, i),
+                                       holding->paddings[i].fill, BANYAN_MAX_FILL_BYTES));
+    return BANYAN_OK;
 }
 
-static void free_zeros(execution *run)
+static void free_fills(execution *run)
 {
     const memory_device_ops *ops;
-    if (run->zeros && memory_device_find(run->device.device_type, &ops) == BANYAN_OK)
-        ops->free(run->device.device_id, run->zeros);
+    if (run->fills && memory_device_find(run->device.device_type, &ops) == BANYAN_OK)
+        ops->free(run->device.device_id, run->fills);
 }
 
 /* ---- all of it ---- */
@@ -377,12 +412,12 @@ static void free_zeros(execution *run)
 static banyan_status build_alone(execution *run)
 {
     RETURN_IF_FAILED(check_device(run));
-    RETURN_IF_FAILED(check_padding_scales(run));
+    RETURN_IF_FAILED(check_scales(run));
     RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));
     RETURN_IF_FAILED(view_ends(run));
     RETURN_IF_FAILED(view_paddings(run));
-    RETURN_IF_FAILED(alloc_zeros(run));
+    RETURN_IF_FAILED(alloc_fills(run));
     RETURN_IF_FAILED(check_run_overlaps(run));
     return measure_ends(run);
 }
@@ -428,7 +463,7 @@ void execution_destroy(execution *run)
         return;
     for (size_t w = 0; w < run->waves.count; w++)
         banyan_copy_schedule_free(run->waves.data[w].schedule);
-    free_zeros(run);
+    free_fills(run);
     array_free(&run->ends);
     array_free(&run->locals);
     free(run->end_order);

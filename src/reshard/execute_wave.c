@@ -207,7 +207,7 @@ static banyan_status submit_padding(const execution *run, size_t number)
     for (int d = 0; d < view->ndim; d++)
         strides[d] = view->stride[d] / (int64_t)view->elem_bytes;
     banyan_copy_op op = {
-        .tensor = {.data = run->zeros,
+        .tensor = {.data = run->fills + execution_fill_offset(run, number),
                    .device = run->device,
                    .ndim = view->ndim,
                    .dtype = {kDLUInt, 8, (uint16_t)view->elem_bytes},
@@ -236,7 +236,7 @@ static banyan_status submit_wave(const execution *run, const execution_wave *wav
         RETURN_IF_FAILED(submit_end(run, wave->ends[i]));
     for (size_t i = 0; i < wave->local_count; i++)
         RETURN_IF_FAILED(submit_local(run, &wave->locals[i][0], &wave->locals[i][1]));
-    if (run->zeros && wave == &run->waves.data[run->waves.count - 1])
+    if (run->fills && wave == &run->waves.data[run->waves.count - 1])
         RETURN_IF_FAILED(submit_paddings(run));
     return run->plan->checksums ? submit_sums(run, wave) : BANYAN_OK;
 }

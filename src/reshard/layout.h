@@ -25,6 +25,9 @@ bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtyp
  * replica sets. */
 void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset);
 
+/* Declare padding, of zeros, all that belongs to no piece of the local tensors from `first` on. */
+void layout_pad_rest(banyan_layout *layout, int first);
+
 /* The box, in the local tensor's coordinates, where `box`, a part of piece->box, lies. */
 banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const banyan_box *box);
 

@@ -1,5 +1,6 @@
 /* What can only be said of a layout as a whole. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/map.h"
@@ -181,6 +182,36 @@ static banyan_status check_global_shapes(const banyan_layout *layout)
     }
     map_free(&first);
     return status;
+}
+
+static banyan_status pad_around(banyan_layout *layout, int tensor, const banyan_box *boxes,
+                                size_t count)
+{
+    const banyan_local_tensor *local = banyan_layout_tensor(layout, (size_t)tensor);
+    banyan_box whole = box_whole(local->ndim, local->shape), *holes;
+    size_t found;
+    RETURN_IF_FAILED(boxes_find_holes(&whole, boxes, count, SIZE_MAX, &holes, &found));
+    for (size_t i = 0; i < found; i++)
+        banyan_layout_add_padding(layout, tensor, &holes[i]);
+    free(holes);
+    return BANYAN_OK;
+}
+
+void layout_pad_rest(banyan_layout *layout, int first)
+{
+    struct places places;
+    if (layout_failed(layout))
+        return;
+    banyan_status status = places_sort(layout, &places);
+    if (status == BANYAN_OK) {
+        size_t tensors = banyan_layout_tensor_count(layout);
+        for (size_t t = (size_t)first; t < tensors && status == BANYAN_OK; t++)
+            status = pad_around(layout, (int)t, places.boxes + places.first[t],
+                                places.first[t + 1] - places.first[t]);
+        places_free(&places);
+    }
+    if (status != BANYAN_OK)
+        layout_fail(layout, status, "%s", banyan_last_error());
 }
 
 banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side side)

@@ -163,8 +163,8 @@ static banyan_status consult(banyan_world *world, banyan_directory *directory, p
 static banyan_status check_layouts(const banyan_layout *source, const banyan_layout *destination)
 {
     if (source)
-        RETURN_IF_FAILED(banyan_layout_check(source));
-    return destination ? banyan_layout_check(destination) : BANYAN_OK;
+        RETURN_IF_FAILED(banyan_layout_check_as(source, BANYAN_SOURCE));
+    return destination ? banyan_layout_check_as(destination, BANYAN_DESTINATION) : BANYAN_OK;
 }
 
 static banyan_status start_planner(const banyan_layout *source, const banyan_layout *destination,

@@ -7,6 +7,8 @@
 typedef struct plan_padding {
     int tensor;
     banyan_box box;
+    bool is_filled; /* with another value than zero */
+    unsigned char fill[BANYAN_MAX_FILL_BYTES];
 } plan_padding;
 
 /* One side of this rank's layouts, as far as runs need it. */
@@ -17,6 +19,8 @@ typedef struct plan_holding {
     size_t piece_count;
     plan_padding *paddings;
     size_t padding_count;
+    int *left_alone; /* the tensor of each box that runs leave alone */
+    size_t left_alone_count;
 } plan_holding;
 
 struct banyan_reshard_plan {
@@ -32,5 +36,11 @@ struct banyan_reshard_plan {
 banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *dtypes, names *pool,
                                 plan_holding *holding);
 void plan_holding_free(plan_holding *holding);
+
+/* What fills the i-th padding; NULL: zeros. */
+static inline const void *plan_padding_fill(const plan_holding *holding, size_t i)
+{
+    return holding->paddings[i].is_filled ? holding->paddings[i].fill : NULL;
+}
 
 #endif

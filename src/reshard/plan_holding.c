@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "reshard/plan.h"
 
@@ -50,8 +51,35 @@ static banyan_status copy_paddings(const banyan_layout *layout, plan_holding *ho
     if (!holding->paddings)
         return error_no_memory(count * sizeof *holding->paddings, "a plan's padding");
     holding->padding_count = count;
+    for (size_t i = 0; i < count; i++) {
+        plan_padding *padding = &holding->paddings[i];
+        padding->box = *banyan_layout_padding(layout, i, &padding->tensor);
+        const void *fill = banyan_layout_padding_fill(layout, i);
+        DLDataType dtype = banyan_layout_tensor(layout, (size_t)padding->tensor)->dtype;
+        padding->is_filled = fill != NULL;
+        if (fill && !banyan_dtype_equal(dtype, holding->tensors[padding->tensor].dtype))
+            return error_set(
+                BANYAN_ERR_INVALID,
+                "local tensor \"%s\" takes the type of its source, %s, and has padding "
+                "that is filled with a value of %s",
+                holding->tensors[padding->tensor].name,
+                banyan_dtype_name(holding->tensors[padding->tensor].dtype),
+                banyan_dtype_name(dtype));
+        if (fill)
+            memcpy(padding->fill, fill, banyan_dtype_bytes(dtype));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status copy_left_alone(const banyan_layout *layout, plan_holding *holding)
+{
+    size_t count = banyan_layout_left_alone_count(layout);
+    holding->left_alone = calloc(count + 1, sizeof *holding->left_alone);
+    if (!holding->left_alone)
+        return error_no_memory(count * sizeof *holding->left_alone, "a plan's tensors");
+    holding->left_alone_count = count;
     for (size_t i = 0; i < count; i++)
-        holding->paddings[i].box = *banyan_layout_padding(layout, i, &holding->paddings[i].tensor);
+        banyan_layout_left_alone(layout, i, &holding->left_alone[i]);
     return BANYAN_OK;
 }
 
@@ -66,6 +94,8 @@ banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *d
             status = copy_pieces(layout, pool, &copied);
         if (status == BANYAN_OK)
             status = copy_paddings(layout, &copied);
+        if (status == BANYAN_OK)
+            status = copy_left_alone(layout, &copied);
     }
     if (status != BANYAN_OK) {
         plan_holding_free(&copied);
@@ -80,5 +110,6 @@ void plan_holding_free(plan_holding *holding)
     free(holding->tensors);
     free(holding->pieces);
     free(holding->paddings);
+    free(holding->left_alone);
     *holding = (plan_holding){0};
 }

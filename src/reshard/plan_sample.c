@@ -115,8 +115,8 @@ static banyan_status actor_make(struct imagined *imagined, int rank, struct acto
     RETURN_IF_FAILED(banyan_layout_create(&actor->source));
     RETURN_IF_FAILED(banyan_layout_create(&actor->destination));
     RETURN_IF_FAILED(world->layouts(world->context, rank, actor->source, actor->destination));
-    RETURN_IF_FAILED(banyan_layout_check(actor->source));
-    return banyan_layout_check(actor->destination);
+    RETURN_IF_FAILED(banyan_layout_check_as(actor->source, BANYAN_SOURCE));
+    return banyan_layout_check_as(actor->destination, BANYAN_DESTINATION);
 }
 
 static banyan_status actor_describe(struct imagined *imagined, struct actor *actor,

@@ -11,6 +11,11 @@ void fuzz_write_seeds(void)
         "\"F32\",\"shape\":[4,6]}},\"files\":[{\"file\":\"rank-00000/model.safetensors\","
         "\"pieces\":[{\"local\":\"l\",\"tensor\":\"w\",\"start\":[0,0],\"extent\":[4,6],"
         "\"local_start\":[0,0],\"dim_map\":[0,1]}]}]}");
+    fuzz_seed_text(
+        "{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"files\":[{\"file\":"
+        "\"a\",\"pieces\":[],\"padding\":[{\"local\":\"l\",\"start\":[0],\"extent\":[2],\"dtype\":"
+        "\"F32\",\"fill\":1.5}],\"left_alone\":[{\"local\":\"l\",\"start\":[2],\"extent\":[1]}]}]"
+        "}");
     fuzz_seed_text("{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"files\":[]}");
 }
 
@@ -28,6 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             FUZZ_REQUIRE(piece->piece.dim_map[g] >= 0 &&
                          piece->piece.dim_map[g] < piece->local_ndim);
     }
+    FUZZ_REQUIRE(index.declares.count == index.files.count);
+    for (size_t i = 0; i < index.boxes.count; i++)
+        FUZZ_REQUIRE(index.boxes.data[i].file < index.files.count);
     for (size_t i = 0; i < index.files.count; i++)
         FUZZ_REQUIRE(index.files.data[i][0] != '/' && !strstr(index.files.data[i], "/../"));
     checkpoint_index_free(&index);

@@ -131,6 +131,8 @@ static inline void filled_check_padding(const banyan_layout *layout, const banya
     for (size_t i = 0; i < banyan_layout_padding_count(layout); i++) {
         int number;
         const banyan_box *box = banyan_layout_padding(layout, i, &number);
+        static const unsigned char zeros[16];
+        const void *fill = banyan_layout_padding_fill(layout, i);
         const DLTensor *tensor = banyan_tensors_get(set, (size_t)number);
         banyan_piece as_piece = {.tensor = number, .ndim = box->ndim, .box = *box};
         size_t elem_bytes = banyan_dtype_bytes(tensor->dtype);
@@ -146,15 +148,16 @@ static inline void filled_check_padding(const banyan_layout *layout, const banya
                 rest /= (uint64_t)box->extent[d];
             }
             unsigned char *element = filled_at(set, &as_piece, index);
-            for (size_t b = 0; b < elem_bytes; b++)
-                CHECK(element[b] == 0, "padding of tensor %d", number);
+            CHECK(memcmp(element, fill ? fill : zeros, elem_bytes) == 0, "padding of tensor %d",
+                  number);
             memset(element, FILLED_POISON, elem_bytes);
         }
     }
 }
 
 /* A destination: every element of every piece is right (from its fallback, where it has one, when
- * the source has not the tensor itself), padding is zero, and all else is poison. Poisons it anew.
+ * the source has not the tensor itself), padding has what
+ * fills it, and all else is poison. Poisons it anew.
  */
 static inline void filled_check(const banyan_layout *layout, const banyan_tensors *set, int pass,
                                 bool from_fallback)

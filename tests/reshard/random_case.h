@@ -158,8 +158,34 @@ static inline random_case *case_make(uint64_t seed, const case_options *options)
     return made;
 }
 
-/* A holding in a local tensor of its own: its dimensions in any order, and room in front that
- * belongs to nobody, or is padding. */
+/* Room in front of a piece, along each dimension, that is padding of zeros, padding of another
+ * value, or left alone. */
+static inline void case_add_room(const banyan_piece *piece, int ndim, const int64_t *shape,
+                                 size_t elem_bytes, random_state *random, banyan_layout *layout)
+{
+    banyan_box rest = box_whole(ndim, shape);
+    for (int d = 0; d < ndim; d++) {
+        banyan_box room = rest;
+        unsigned char fill[16];
+        room.extent[d] = piece->local_start[d];
+        for (size_t b = 0; b < elem_bytes; b++)
+            fill[b] = (unsigned char)random_next(random);
+        switch (random_next(random) % 3) {
+        case 0:
+            banyan_layout_add_padding(layout, piece->tensor, &room);
+            break;
+        case 1:
+            banyan_layout_add_filled_padding(layout, piece->tensor, &room, fill);
+            break;
+        default:
+            banyan_layout_leave_alone(layout, piece->tensor, &room);
+        }
+        rest.start[d] = piece->local_start[d];
+        rest.extent[d] -= piece->local_start[d];
+    }
+}
+
+/* A holding in a local tensor of its own: its dimensions in any order, and room in front. */
 static inline void case_add_local(const random_case *of, int index, banyan_layout *layout)
 {
     const case_holding *holding = &of->holdings[index];
@@ -181,11 +207,7 @@ static inline void case_add_local(const random_case *of, int index, banyan_layou
     if (holding->replicas_known)
         piece.replicas = holding->ranks;
     banyan_layout_add_piece(layout, &piece);
-    if (tensor->ndim > 0 && piece.local_start[0] > 0) {
-        banyan_box front = box_whole(tensor->ndim, shape);
-        front.extent[0] = piece.local_start[0];
-        banyan_layout_add_padding(layout, piece.tensor, &front);
-    }
+    case_add_room(&piece, tensor->ndim, shape, banyan_dtype_bytes(tensor->dtype), &random, layout);
 }
 
 static inline banyan_layout *case_layout(const random_case *of, int rank, bool is_destination)
@@ -196,7 +218,7 @@ static inline banyan_layout *case_layout(const random_case *of, int rank, bool i
         if (of->holdings[i].is_destination == is_destination &&
             banyan_rank_set_find(&of->holdings[i].ranks, rank) >= 0)
             case_add_local(of, i, layout);
-    CHECK_OK(banyan_layout_check(layout));
+    CHECK_OK(banyan_layout_check_as(layout, is_destination ? BANYAN_DESTINATION : BANYAN_SOURCE));
     return layout;
 }
 

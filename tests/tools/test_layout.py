@@ -128,6 +128,41 @@ class Layout(unittest.TestCase):
         self.assertEqual((dtype, data), ("F32", b"".join(
             b"\0\0" + bf16[i:i + 2] for i in range(0, len(bf16), 2))))
 
+    def test_a_saved_folder_keeps_padding_as_padding(self):
+        model = small_model.dense(vocabulary=250)
+        path = small_model.write(model, self.folder / "odd.json")
+        tensors = {name: (tensor["dtype"], tensor["shape"],
+                          bytes(math.prod(tensor["shape"]) * safetensors.BYTES[tensor["dtype"]]))
+                   for name, tensor in model.items()}
+        safetensors.write_folder(self.folder / "in", tensors, 2)
+        built = self.save("tp=2,packing=vllm", model=path)
+        self.succeeds("reshard", "--in", self.folder / "in", "--out", self.folder / "saved",
+                      "--from", "tp=1", "--to", built)
+        index = self.folder / "saved/banyan.index.json"
+
+        def paddings():
+            again = self.folder / "again.json"
+            self.succeeds("layout", "save", "--model", self.folder / "saved", "-o", again)
+            self.succeeds("layout", "check", again)
+            return {tensor["name"]: tensor.get("padding")
+                    for group in json.loads(again.read_text())["ranks"]
+                    for tensor in group["tensors"] if "padding" in tensor}
+
+        expected = {name: [{"start": [122, 0], "extent": [6, 64]}]
+                    for name in ("model.embed_tokens.weight", "lm_head.weight")}
+        self.assertEqual(paddings(), expected)
+        listed = json.loads(index.read_text())
+        for file in listed["files"]:
+            # As an earlier release wrote it.
+            del file["padding"], file["left_alone"]
+        index.write_text(json.dumps(listed))
+        self.assertEqual(paddings(), expected)
+        listed["files"][1]["padding"] = [{"local": "lm_head.weight", "start": [122, 0],
+                                          "extent": [7, 64]}]
+        index.write_text(json.dumps(listed))
+        done = banyan("layout", "save", "--model", self.folder / "saved", "-o", "-")
+        self.assertIn("padding [122:129, 0:64] does not lie in tensor lm_head.weight", done.stderr)
+
     def test_show_lists_what_ranks_hold(self):
         path = self.save("tp=2,dp=2,packing=vllm")
         self.assertRegex(self.succeeds("layout", "show", path, "--brief"),

@@ -155,12 +155,17 @@ static void padding_must_be_zero(void **state)
         .data = data, .device = {kDLCPU, 0}, .ndim = 2, .dtype = BANYAN_BF16, .shape = shape};
     banyan_box box = {.ndim = 2, .start = {4, 0}, .extent = {2, 5}};
     data[3][4] = 7;
-    assert_int_equal(pattern_check_zero(&box, &tensor).wrong, 0);
+    assert_int_equal(pattern_check_fill(&box, NULL, &tensor).wrong, 0);
     data[5][1] = 0x100;
-    pattern_result result = pattern_check_zero(&box, &tensor);
+    pattern_result result = pattern_check_fill(&box, NULL, &tensor);
     assert_int_equal(result.wrong, 1);
     assert_int_equal(result.first_wrong, 26);
     assert_int_equal(result.elems, 10);
+    for (int i = 0; i < 10; i++)
+        data[4 + i / 5][i % 5] = 0x3f80;
+    const uint16_t one = 0x3f80, two = 0x4000;
+    assert_int_equal(pattern_check_fill(&box, &one, &tensor).wrong, 0);
+    assert_int_equal(pattern_check_fill(&box, &two, &tensor).wrong, 10);
 }
 
 static void large_tensors_are_filled_and_checked_at_the_speed_of_memory(void **state)
