@@ -1,20 +1,13 @@
-/* A process that outlives the launcher by a moment, to end what a killed one cannot. */
+/* The helper that ends what a killed launcher cannot: its ranks, and what those have started. */
 #ifndef TOOLS_GUARD_H
 #define TOOLS_GUARD_H
 
-#include <stdbool.h>
-#include <sys/types.h>
-
-typedef struct guard {
-    pid_t pid;
-    int pipe; /* its other end closes when the launcher dies */
-} guard;
+#include "helper.h"
 
 /* Call before there are descriptors that should not stay open. False with errno. */
-bool guard_start(guard *started);
+bool guard_start(helper *guard);
 /* Watch over a process group, or no longer. */
-void guard_add(const guard *over, pid_t group);
-void guard_remove(const guard *over, pid_t group);
-void guard_stop(guard *over);
+void guard_add(const helper *guard, pid_t group);
+void guard_remove(const helper *guard, pid_t group);
 
 #endif

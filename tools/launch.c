@@ -43,7 +43,7 @@ struct launch {
     pid_t pid;
     sigset_t mask_before;
     int signals;
-    guard guard;
+    helper guard;
     char job_name[33], secret[33];
     struct rank *ranks;
     tagged_stream *streams; /* two a rank, when lines are tagged */
@@ -113,7 +113,7 @@ static void redirect(int rank, const int output[2])
 static void close_inherited(const struct launch *launch)
 {
     close(launch->signals);
-    close(launch->guard.pipe);
+    close(launch->guard.socket);
     for (int i = 0; launch->streams && i < 2 * launch->job->count; i++) {
         if (launch->streams[i].from >= 0)
             close(launch->streams[i].from);
@@ -319,6 +319,25 @@ static void reap_ranks(struct launch *launch)
     }
 }
 
+/* Without its helper a launcher that is killed would leave what ranks have started. */
+static void look_at_guard(struct launch *launch)
+{
+    siginfo_t how;
+    if (launch->ending || launch->suspect >= 0 || launch->running == 0 ||
+        !helper_ended(&launch->guard, &how))
+        return;
+    char what[64];
+    if (how.si_code == CLD_EXITED)
+        snprintf(what, sizeof what, "exited with code %d", how.si_status);
+    else
+        snprintf(what, sizeof what, "was killed by signal %d (%s)", how.si_status,
+                 strsignal(how.si_status));
+    say(launch, "the helper that cleans up after this process (process %d) %s; ending the %d ranks",
+        (int)launch->guard.pid, what, launch->running);
+    launch->exit_code = 1;
+    begin_ending(launch);
+}
+
 /* ---- watching ---- */
 
 static bool is_end_signal(int number)
@@ -353,10 +372,12 @@ static void take_signals(struct launch *launch)
 {
     struct signalfd_siginfo info;
     while (read(launch->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGCHLD)
+        if (info.ssi_signo == SIGCHLD) {
             reap_ranks(launch);
-        else
+            look_at_guard(launch);
+        } else {
             forward(launch, &info);
+        }
     }
 }
 
@@ -496,7 +517,7 @@ int launch_run(const launch_job *job)
     }
     launch.exit_code = 0;
     run(&launch, polled);
-    guard_stop(&launch.guard);
+    helper_stop(&launch.guard);
 close_signals:
     close(launch.signals);
     sigprocmask(SIG_SETMASK, &launch.mask_before, NULL);

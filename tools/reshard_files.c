@@ -9,11 +9,11 @@
 #include "clock.h"
 #include "core/status.h"
 #include "forked.h"
+#include "leftovers.h"
 #include "options.h"
 #include "progress.h"
 #include "span.h"
 #include "text.h"
-#include "work_folder.h"
 
 /* ---- a rank ---- */
 
@@ -158,15 +158,27 @@ static int join(files_job *job, const char *who)
 static int run_and_join(files_job *job, const char *who)
 {
     work_folder work;
+    leftovers left;
     char saved[PATH_MAX + 16];
-    if (!work_folder_make(&work, job->out, who))
+    if (!work_folder_make(&work, job->out, who) || !leftovers_watch(&left, job->out, &work, who))
         return 1;
     snprintf(saved, sizeof saved, "%s/saved", work.path);
     job->saved = saved;
     int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
     if (code == 0)
         code = join(job, who);
-    work_folder_remove(&work);
+    leftovers_remove(&left);
+    return code;
+}
+
+static int run_and_leave(files_job *job, const char *who)
+{
+    leftovers left;
+    if (!leftovers_watch(&left, job->out, NULL, who))
+        return 1;
+    job->saved = job->out;
+    int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
+    leftovers_remove(&left);
     return code;
 }
 
@@ -179,8 +191,7 @@ static int run(files_job *job, const char *who)
         return fail(who, "out of memory");
     if (job->join)
         return run_and_join(job, who);
-    job->saved = job->out;
-    return forked_run(who, job->spec.ranks, files_rank, job, job->failed);
+    return run_and_leave(job, who);
 }
 
 static int open_and_run(files_job *job, const char *who)

@@ -87,16 +87,22 @@ static int remove_entry(const char *path, const struct stat *about, int kind, st
     return 0;
 }
 
-static void clear(const work_folder *folder)
+static void clear(const char *path)
 {
-    nftw(folder->path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void folder_remove(const char *path)
+{
+    clear(path);
+    rmdir(path);
 }
 
 bool work_folder_make(work_folder *made, const char *result, const char *who)
 {
     made->lock = -1;
     if (set_path(made, result) && take(made)) {
-        clear(made);
+        clear(made->path);
         return true;
     }
     if (errno == EWOULDBLOCK || errno == ESTALE)
@@ -108,7 +114,7 @@ bool work_folder_make(work_folder *made, const char *result, const char *who)
 
 void work_folder_remove(work_folder *folder)
 {
-    clear(folder);
-    rmdir(folder->path);
+    if (is_current(folder))
+        folder_remove(folder->path);
     close(folder->lock);
 }

@@ -16,5 +16,7 @@ bool work_folder_make(work_folder *made, const char *result, const char *who);
 
 /* Remove it with all that it has. */
 void work_folder_remove(work_folder *folder);
+/* The same for any folder. */
+void folder_remove(const char *path);
 
 #endif

@@ -4,6 +4,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -277,6 +278,21 @@ class Signals(unittest.TestCase):
         _, status = os.waitpid(pid, 0)
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
         self.assertEqual(seen.count(b"interrupt"), 2, seen)
+
+
+class Descriptors(unittest.TestCase):
+    def test_every_limit_works_or_is_an_error_at_once(self):
+        worked = []
+        for limit in range(3, 40):
+            done = launch("-n", 4, "--", HELLO, preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_NOFILE, (limit, limit)), env={**os.environ, "BANYAN_TIMEOUT": "30"})
+            worked += [limit] * (done.returncode == 0)
+            if done.returncode != 0:
+                self.assertNotIn("TIMEOUT", done.stderr)
+                self.assertNotIn("waited", done.stderr)
+                self.assertRegex(done.stderr, "Too many open files|ulimit -n|shared libraries")
+        self.assertEqual(worked, list(range(worked[0], 40)))
+        self.assertLess(worked[0], 32)
 
 
 class Worlds(unittest.TestCase):
