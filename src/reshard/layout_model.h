@@ -24,6 +24,8 @@ typedef struct model_part {
     int64_t padding;   /* further elements along the rule's dimension, behind the box */
     int64_t heads;     /* in the box; 0: it is not made of heads */
     int64_t head_rows; /* elements of each */
+    bool halves; /* of each the even ones come first, then the odd ones; not in vectors beside them
+                  */
     banyan_rank_set replicas;
     int slot, slots; /* the first, and how many it fills; -1: not fused */
     bool absent;     /* zeros stand in its place */

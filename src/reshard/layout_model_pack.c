@@ -22,7 +22,6 @@ struct packing {
     int fuse_dim; /* of the parts: along it they lie one behind the other */
     bool stacked; /* the experts of many parts, not those of one */
     bool transposed;
-    bool halved;
     int64_t groups;
     int tensor;
     int local_ndim;
@@ -49,8 +48,7 @@ static bool fail(const struct packing *packing, const char *format, ...)
 static bool same_packing(const rule_packed *a, const rule_packed *b)
 {
     return a && b && a->by_group == b->by_group && a->stacked == b->stacked &&
-           a->transposed == b->transposed && a->halves == b->halves && a->once == b->once &&
-           a->has_dtype == b->has_dtype &&
+           a->transposed == b->transposed && a->once == b->once && a->has_dtype == b->has_dtype &&
            (!a->has_dtype || banyan_dtype_equal(a->dtype, b->dtype)) &&
            (a->slot >= 0) == (b->slot >= 0);
 }
@@ -369,7 +367,7 @@ static void add_layer(const struct packing *packing, size_t first, size_t end)
             int64_t rows = 1;
             if (packing->ndim > 0)
                 rows = part->box.extent[packing->fuse_dim] / packing->groups;
-            if (packing->halved)
+            if (part->halves)
                 add_halves(packing, part, g * rows, rows, at);
             else
                 add_rows(packing, part, g * rows, rows, at);
@@ -379,14 +377,11 @@ static void add_layer(const struct packing *packing, size_t first, size_t end)
     }
 }
 
-/* Halves are of matrices whose heads are even; a vector beside them stays as it is. */
-static bool check_halves(struct packing *packing)
+static bool check_halves(const struct packing *packing)
 {
-    packing->halved =
-        packing->target->packed && packing->target->packed->halves && packing->ndim > 1;
-    for (size_t i = 0; packing->halved && i < packing->count; i++) {
+    for (size_t i = 0; i < packing->count; i++) {
         const model_part *part = packing->parts[i];
-        if (part->head_rows < 2 || part->head_rows % 2 != 0)
+        if (part->halves && (part->head_rows < 2 || part->head_rows % 2 != 0))
             return fail(packing, "heads of %" PRId64 " elements of \"%s\" have no halves",
                         part->head_rows, part->global->name);
     }

@@ -66,6 +66,10 @@ def wrong_layout(case: Case, held: list[Held], shapes: Shapes, out: pathlib.Path
     ]
 
 
+def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
 def wrong_bytes(case: Case, held: list[Held], route: list[str]) -> list[str]:
     """Which parameters do not arrive as vLLM's loader has them, bit for bit."""
     out = case.folder / "arrived"
@@ -76,7 +80,7 @@ def wrong_bytes(case: Case, held: list[Held], route: list[str]) -> list[str]:
         arrived = load_file(out / f"rank-{r:05}/model.safetensors")
         for name, value in rank.values.items():
             got = arrived.pop(name, torch.empty(0))
-            if name not in rank.derived and not torch.equal(got.view(-1), value.view(-1)):
+            if name not in rank.derived and not is_same(got, value):
                 wrong.append(f"rank {r}: the bytes of {name}")
         wrong += [f"rank {r}: {name} arrived too" for name in arrived]
     return wrong

@@ -378,7 +378,7 @@ static void what_does_not_divide_is_refused_with_tensor_rule_and_numbers(void **
     expect_refused(model, NULL, "tp=3,etp=1,packing=hf",
                    "a vocabulary of 64 does not divide over 3 ranks");
     expect_refused(model, NULL, "packing=sglang",
-                   "no packing \"sglang\": there are hf, vllm, megatron, megatron_grouped");
+                   "no packing \"sglang\": there are hf, vllm, vllm_mtp, megatron");
     expect_refused(model, "model.layers.{layer}.**\n", "tp=2",
                    "no rule matches the names of 3 tensors: \"model.embed_tokens.weight\" (the "
                    "nearest rule is \"model.layers.{layer}.**\"");
