@@ -33,10 +33,11 @@ static const banyan_transform *transform_of(const move *made)
     return made->cast ? made->cast : made->target.transform;
 }
 
-static banyan_status make_plan(bool checksums, move *made)
+static banyan_status make_plan(const move_options *how, move *made)
 {
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
-    options.checksums = checksums;
+    options.checksums = how->checksums;
+    options.require_whole_source = !how->partial_source;
     options.transform = transform_of(made);
     RETURN_IF_FAILED(banyan_world_barrier(made->world));
     span planning = {.began = clock_now_s()};
@@ -51,7 +52,7 @@ banyan_status move_prepare(const job_spec *spec, const move_options *options, in
     *made = (move){.rank = rank};
     RETURN_IF_FAILED(banyan_world_open(NULL, &made->world));
     RETURN_IF_FAILED(make_layouts(spec, options->transform, made));
-    RETURN_IF_FAILED(make_plan(options->checksums, made));
+    RETURN_IF_FAILED(make_plan(options, made));
     RETURN_IF_FAILED(banyan_copy_service_open(made->world, options->backend, NULL, &made->service));
     banyan_world *shared = options->ordinary_memory ? NULL : made->world;
     RETURN_IF_FAILED(banyan_tensors_alloc(made->source, shared, &made->source_tensors));

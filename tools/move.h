@@ -12,6 +12,7 @@ typedef struct move_options {
     const char *transform; /* NULL: none; "mxfp8" or "mxfp8-at-sender" */
     bool ordinary_memory;  /* the tensors do not lie in symmetric memory */
     bool checksums;
+    bool partial_source; /* not all of the source need arrive */
 } move_options;
 
 /* A rank that has no part of a side has an empty layout of it, and no tensors. */

@@ -140,6 +140,8 @@ int reshard_command(int argc, char **argv)
          "where the tensors lie (symmetric)", 0, 0},
         {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
          "send and verify a checksum with every transfer", 0, 0},
+        {"partial-source", '\0', OPTION_FLAG, &given.how.partial_source, NULL,
+         "parts of the source need not arrive (all must)", 0, 0},
         {"rules", '\0', OPTION_TEXT, &given.spec.rules_path, "FILE",
          "how tensors are split, instead of the built-in rules", 0, 0},
         {"iters", '\0', OPTION_COUNT, &given.iters, "N", "how often to move it all (5)", 1,

@@ -41,6 +41,13 @@ typedef struct banyan_reshard_options {
     uint64_t max_staging_bytes;
     bool checksums;                    /* XXH3 of every transfer, verified at the receiver */
     const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
+    /* Every element of every source tensor must arrive in at least one destination; INVALID names
+     * tensors and boxes that no destination takes. Tensors that the rules of a destination's layout
+     * skip need not arrive, nor those whose names fit one of `skip_count` patterns (`*`: any run of
+     * characters without a dot; `**`: any run). */
+    bool require_whole_source;
+    const char *const *skip;
+    size_t skip_count;
 } banyan_reshard_options;
 
 #define BANYAN_RESHARD_OPTIONS_INIT BANYAN_INIT(banyan_reshard_options)
@@ -68,9 +75,11 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * (banyan_layout_check_as).
  *
  * Errors come to every rank: MISMATCH (global shapes differ; dtypes differ and nothing transforms
- * them; options differ; replica sets contradict each other), NOT_FOUND (a destination tensor that
- * no source has), INVALID (elements that no source holds, or that the destination's layout does not
- * account for; a layout's own error); the sentence names tensor, rank and box. */
+ * them; options differ; replica sets contradict each other), NOT_FOUND (destination tensors that
+ * no source has: their number, the first ten, and the nearest name that the source has), INVALID
+ * (elements that no source holds, that the destination's layout does not account for, or, with
+ * require_whole_source, that no destination takes; a layout's own error); the sentence names
+ * tensor, rank and box. */
 BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     const banyan_layout *destination,
                                                     banyan_world *world,

@@ -27,6 +27,8 @@ struct banyan_layout {
     ARRAY(banyan_piece) pieces;
     ARRAY(struct padding) paddings;
     ARRAY(struct left_alone) left_alone;
+    ARRAY(const char *) skipped; /* names of global tensors */
+    map is_skipped;
     names names;
     map tensor_by_name;
     facts facts;
@@ -52,6 +54,8 @@ void banyan_layout_destroy(banyan_layout *layout)
     array_free(&layout->pieces);
     array_free(&layout->paddings);
     array_free(&layout->left_alone);
+    array_free(&layout->skipped);
+    map_free(&layout->is_skipped);
     names_free(&layout->names);
     map_free(&layout->tensor_by_name);
     facts_free(&layout->facts);
@@ -104,6 +108,32 @@ bool layout_keep_fact(banyan_layout *layout, const char *key, const char *text)
 const facts *layout_facts(const banyan_layout *layout)
 {
     return &layout->facts;
+}
+
+bool layout_keep_skipped(banyan_layout *layout, const char *name)
+{
+    if (layout_failed(layout) || layout_skips(layout, name))
+        return !layout_failed(layout);
+    const char *kept = names_keep(&layout->names, name);
+    return (kept && map_put_string(&layout->is_skipped, kept, layout->skipped.count) &&
+            array_push(&layout->skipped, kept)) ||
+           fail_no_memory(layout);
+}
+
+bool layout_skips(const banyan_layout *layout, const char *name)
+{
+    uint64_t known;
+    return map_get_string(&layout->is_skipped, name, &known);
+}
+
+size_t layout_skipped_count(const banyan_layout *layout)
+{
+    return layout->skipped.count;
+}
+
+const char *layout_skipped(const banyan_layout *layout, size_t i)
+{
+    return layout->skipped.data[i];
 }
 
 bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
@@ -344,6 +374,8 @@ void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int ra
     int first = (int)layout->tensors.count, tensor;
     for (size_t i = 0; i < other->facts.list.count; i++)
         layout_keep_fact(layout, other->facts.list.data[i].key, other->facts.list.data[i].text);
+    for (size_t i = 0; i < other->skipped.count; i++)
+        layout_keep_skipped(layout, other->skipped.data[i]);
     for (size_t i = 0; i < other->tensors.count; i++) {
         const banyan_local_tensor *local = &other->tensors.data[i];
         banyan_layout_add_tensor(layout, local->name, local->dtype, local->ndim, local->shape);

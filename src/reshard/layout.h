@@ -17,6 +17,13 @@ bool layout_keep_fact(banyan_layout *layout, const char *key, const char *text);
 typedef struct facts facts;
 const facts *layout_facts(const banyan_layout *layout);
 
+/* Keep the name of a global tensor that the layout's rules leave out on purpose: where a source has
+ * it, it need not arrive. */
+bool layout_keep_skipped(banyan_layout *layout, const char *name);
+bool layout_skips(const banyan_layout *layout, const char *name);
+size_t layout_skipped_count(const banyan_layout *layout);
+const char *layout_skipped(const banyan_layout *layout, size_t i);
+
 /* A shape that can be: its bytes, else the layout fails. */
 bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
                         const int64_t *shape, uint64_t *bytes);

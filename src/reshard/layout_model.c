@@ -117,8 +117,10 @@ static bool look_at_names(model_build *build)
     int64_t stacked = 0;
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
         const rule_match *match = &build->matched->matches[i];
-        if (is_skipped(build, match))
+        if (is_skipped(build, match)) {
+            layout_keep_skipped(build->layout, banyan_model_tensor(build->model, i)->name);
             continue;
+        }
         if (!match->rule)
             return fail_unmatched(build);
         if (!check_decided(build, i) ||

@@ -6,14 +6,24 @@
 #include <string.h>
 
 #include "reshard/execute.h"
+#include "reshard/plan_names.h"
 #include "world/control.h"
 
 /* ---- options: the same everywhere ---- */
 
-enum { OPTION_VALUES = 4 };
+enum { OPTION_VALUES = 6 };
 
-static const char *const option_names[OPTION_VALUES] = {"min_split_bytes", "max_staging_bytes",
-                                                        "checksums", "transform (as a hash)"};
+static const char *const option_names[OPTION_VALUES] = {
+    "min_split_bytes",       "max_staging_bytes",    "checksums",
+    "transform (as a hash)", "require_whole_source", "skip (as a hash)"};
+
+static uint64_t hash_skip(const banyan_reshard_options *options)
+{
+    uint64_t hash = options->skip_count;
+    for (size_t i = 0; i < options->skip_count; i++)
+        hash = hash_string(options->skip[i], hash);
+    return hash;
+}
 
 static banyan_status same_everywhere(banyan_world *world, uint64_t mine, uint64_t *most, bool *same)
 {
@@ -33,6 +43,8 @@ static banyan_status agree_on_options(banyan_world *world, const banyan_reshard_
         options->max_staging_bytes,
         options->checksums,
         transform ? hash_string(transform->name ? transform->name : "", 1) : 0,
+        options->require_whole_source,
+        hash_skip(options),
     };
     uint64_t most;
     bool same;
@@ -232,6 +244,13 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     if (status != BANYAN_OK)
         goto destroy_planner;
     status = control_agree(world, planner_derive(planning, &transfers));
+    if (status == BANYAN_ERR_NOT_FOUND)
+        status = plan_tell_lonely(world, planning, BANYAN_DESTINATION, status);
+    if (status == BANYAN_OK && chosen.require_whole_source) {
+        status = control_agree(world, planner_check_whole_source(planning));
+        if (status == BANYAN_ERR_INVALID)
+            status = plan_tell_lonely(world, planning, BANYAN_SOURCE, status);
+    }
     if (status == BANYAN_OK)
         status = agree_on_pairs(world, &transfers);
     if (status == BANYAN_OK)

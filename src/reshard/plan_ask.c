@@ -114,6 +114,10 @@ banyan_status planner_hear(void *planner_pointer, size_t key_index,
         RETURN_IF_FAILED(
             plan_record_read(planning->keys[key_index], values[i].data, values[i].bytes, &record));
         RETURN_IF_FAILED(check_holders(planning, name->text, &values[i]));
+        if (record.is_skip) {
+            name->is_skipped = true;
+            continue;
+        }
         bool foreign = index >= planning->own_names;
         if (record.side == PLAN_SOURCE && foreign)
             name->has_source = true;

@@ -213,15 +213,6 @@ static bool push_send(deriving *work, const planner_piece *own, const planner_cl
     return array_push(&work->sends, move);
 }
 
-/* Does the destination of this claim come to this tensor: does it ask for it, or fall back on it?
- */
-static bool claim_is_served(const planner *planning, const planner_claim *claim)
-{
-    uint64_t wanted;
-    return !claim->wanted || !map_get_string(&planning->name_index, claim->wanted, &wanted) ||
-           !planning->names.data[wanted].has_source;
-}
-
 static banyan_status derive_sends(deriving *work, const planner_piece *own)
 {
     const planner *planning = work->planning;
@@ -235,7 +226,7 @@ static banyan_status derive_sends(deriving *work, const planner_piece *own)
     size_t source = (size_t)(claim - planning->claims.data) - range->first_source;
     for (size_t i = range->first_destination; i < range->end; i++) {
         const planner_claim *destination = &planning->claims.data[i];
-        if (!claim_is_served(planning, destination))
+        if (!planner_serves(planning, destination))
             continue;
         work->shares.count = 0;
         RETURN_IF_FAILED(plan_shares_sent(&work->tensor, source, index, planning->rank,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "reshard/box.h"
+#include "reshard/layout.h"
 #include "reshard/plan_state.h"
 
 #define DEFAULT_MIN_SPLIT_BYTES (256 * 1024)
@@ -112,6 +113,23 @@ static banyan_status check_replicas(const planner *planning)
     return BANYAN_OK;
 }
 
+static banyan_status compile_skip(planner *planning, const banyan_reshard_options *options)
+{
+    for (size_t i = 0; i < options->skip_count; i++) {
+        glob compiled;
+        const char *pattern = names_keep(&planning->pool, options->skip[i]);
+        if (!pattern)
+            return BANYAN_ERR_NO_MEMORY;
+        const char *problem = glob_compile(pattern, &compiled);
+        if (problem)
+            return error_set(BANYAN_ERR_INVALID, "pattern \"%s\" of tensors to skip: %s", pattern,
+                             problem);
+        if (!array_push(&planning->skip, compiled))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
 banyan_status planner_create(int rank, int world_size, const banyan_layout *source,
                              const banyan_layout *destination,
                              const banyan_reshard_options *options, planner **made)
@@ -125,7 +143,10 @@ banyan_status planner_create(int rank, int world_size, const banyan_layout *sour
     planning->min_split_bytes =
         options->min_split_bytes > 0 ? options->min_split_bytes : DEFAULT_MIN_SPLIT_BYTES;
     planning->transform = options->transform;
-    banyan_status status = add_pieces(planning, source, PLAN_SOURCE);
+    planning->whole_source = options->require_whole_source;
+    banyan_status status = compile_skip(planning, options);
+    if (status == BANYAN_OK)
+        status = add_pieces(planning, source, PLAN_SOURCE);
     if (status == BANYAN_OK)
         status = add_pieces(planning, destination, PLAN_DESTINATION);
     if (status == BANYAN_OK)
@@ -145,6 +166,7 @@ void planner_destroy(planner *planning)
 {
     if (!planning)
         return;
+    array_free(&planning->skip);
     names_free(&planning->pool);
     map_free(&planning->name_index);
     array_free(&planning->names);
@@ -223,6 +245,21 @@ static banyan_status tell_piece(const planner *planning, teller *telling, const 
     return tell_under(telling, piece->fallback_name, &record, holders);
 }
 
+/* What the destination leaves out, for the ranks whose source has it. */
+static banyan_status tell_skipped(const planner *planning, teller *telling)
+{
+    const plan_record record = {.side = PLAN_DESTINATION, .dtype = BANYAN_U8, .is_skip = true};
+    const banyan_layout *layout = planning->destination;
+    if (!layout || !planning->whole_source)
+        return BANYAN_OK;
+    for (size_t i = 0; i < layout_skipped_count(layout); i++) {
+        telling->key.count = 0;
+        plan_key_write_root(&telling->key, layout_skipped(layout, i));
+        RETURN_IF_FAILED(tell(telling, &record, NULL));
+    }
+    return BANYAN_OK;
+}
+
 /* A source that holds a box twice sends the first. */
 banyan_status planner_describe(planner *planning, planner_put_fn put, void *context)
 {
@@ -233,6 +270,8 @@ banyan_status planner_describe(planner *planning, planner_put_fn put, void *cont
         if (own->side == PLAN_DESTINATION || own->ordinal == 0)
             status = tell_piece(planning, &telling, own);
     }
+    if (status == BANYAN_OK)
+        status = tell_skipped(planning, &telling);
     bytes_writer_free(&telling.key);
     bytes_writer_free(&telling.value);
     return status;

@@ -48,4 +48,22 @@ typedef struct planner_result {
 banyan_status planner_derive(planner *planning, planner_result *result);
 void planner_result_free(planner_result *result);
 
+/* Does every element of this rank's source arrive in some destination, where the options require
+ * it? After planner_derive, as long as its result lives. INVALID names the first tensor and box
+ * that does not. */
+banyan_status planner_check_whole_source(const planner *planning);
+
+/* ---- names, for a plan that failed, behind planner_derive ---- */
+
+/* This rank's global tensors of one side that have nothing on the other: of the destination, those
+ * that no source has; of the source, those that no destination takes and that need not be skipped.
+ * To be freed; the names live as long as the planner's result, or the planner. */
+banyan_status planner_list_lonely(const planner *planning, banyan_side side, const char ***list,
+                                  size_t *count);
+
+/* Of this rank's tensors of one side, the name that is most like `name`: its distance, less than
+ * `limit`, and preferably one that is lonely. NULL: none is. */
+const char *planner_nearest(const planner *planning, banyan_side side, const char *name, int limit,
+                            int *distance);
+
 #endif

@@ -11,7 +11,7 @@
 void plan_record_write(bytes_writer *writer, const plan_record *record)
 {
     bytes_write_u32(writer, (uint32_t)record->side | (uint32_t)record->is_note << 1 |
-                                (uint32_t)record->ndim << 8);
+                                (uint32_t)record->is_skip << 2 | (uint32_t)record->ndim << 8);
     bytes_write_u32(writer, (uint32_t)record->dtype.code | (uint32_t)record->dtype.bits << 8 |
                                 (uint32_t)record->dtype.lanes << 16);
     bytes_write_u32(writer, record->flags);
@@ -47,6 +47,8 @@ static bool record_is_sane(const plan_record *record)
 {
     uint64_t bytes;
     size_t elem_bytes = banyan_dtype_bytes(record->dtype);
+    if (record->is_skip)
+        return !record->is_note && record->ndim == 0 && !record->wanted;
     if (elem_bytes == 0 || !shape_bytes(record->ndim, record->shape, elem_bytes, &bytes))
         return false;
     if (record->is_note)
@@ -63,6 +65,7 @@ banyan_status plan_record_read(const char *key, const void *data, size_t bytes, 
     plan_record read = {
         .side = kind & 1 ? PLAN_DESTINATION : PLAN_SOURCE,
         .is_note = kind >> 1 & 1,
+        .is_skip = kind >> 2 & 1,
         .ndim = (int)(kind >> 8),
         .dtype = {(uint8_t)dtype, (uint8_t)(dtype >> 8), (uint16_t)(dtype >> 16)},
         .flags = bytes_read_u32(&reader),

@@ -24,6 +24,8 @@ typedef struct plan_record {
     const char *wanted;
     bool is_note;
     int dim, level; /* of the cells, in a note */
+    /* Under a tensor that a destination leaves out on purpose: nothing else counts. */
+    bool is_skip;
     /* In a record: its box, and which of the rank's pieces with this very box it is. */
     banyan_box box;
     uint32_t ordinal;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "reshard/check.h"
 #include "reshard/plan_replay.h"
 #include "reshard/plan_sample.h"
@@ -230,6 +231,8 @@ static banyan_status derive(const struct imagined *imagined, const struct actor 
     planner_result result = {0};
     double began = begin_step(actor->cost);
     banyan_status status = planner_derive(actor->planner, &result);
+    if (status == BANYAN_OK)
+        status = planner_check_whole_source(actor->planner);
     end_step(actor->cost, began);
     note_memory(imagined, actor);
     if (status == BANYAN_OK && imagined->take)
@@ -312,12 +315,11 @@ static banyan_status imagine(const banyan_plan_world *world, const banyan_reshar
     if (world->world_size > BANYAN_MAX_RANKS)
         return error_set(BANYAN_ERR_INVALID, "%d ranks are more than the %d that a world can have",
                          world->world_size, BANYAN_MAX_RANKS);
-    static const banyan_reshard_options no_options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_reshard_options chosen = BANYAN_RESHARD_OPTIONS_INIT;
+    RETURN_IF_FAILED(options_take(options, "BANYAN_RESHARD_OPTIONS_INIT", &chosen, sizeof chosen));
     size_t size = (size_t)world->world_size;
-    struct imagined imagined = {.world = world,
-                                .options = options ? options : &no_options,
-                                .take = take,
-                                .take_context = take_context};
+    struct imagined imagined = {
+        .world = world, .options = &chosen, .take = take, .take_context = take_context};
     banyan_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     imagined.parts = calloc(size, sizeof *imagined.parts);

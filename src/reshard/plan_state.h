@@ -2,6 +2,7 @@
 #ifndef RESHARD_PLAN_STATE_H
 #define RESHARD_PLAN_STATE_H
 
+#include "reshard/glob.h"
 #include "reshard/plan_rank.h"
 #include "reshard/plan_record.h"
 #include "reshard/plan_share.h"
@@ -16,6 +17,7 @@ typedef struct planner_name {
     int64_t shape[BANYAN_MAX_DIMS]; /* as this rank's pieces have it */
     bool has_destination;           /* some rank needs a piece of it, or may fall back on it */
     bool has_source;                /* some rank holds a piece in the source */
+    bool is_skipped;                /* some destination leaves it out on purpose */
     int source_rank;                /* one that does, and what it says */
     DLDataType source_dtype;
     /* Another source rank, or this one, says otherwise. */
@@ -67,6 +69,8 @@ struct planner {
     const banyan_layout *destination;
     uint64_t min_split_bytes;
     const banyan_transform *transform;
+    bool whole_source; /* every element of the source must arrive */
+    ARRAY(glob) skip;  /* but for those of tensors with these names */
     names pool;
     map name_index;
     ARRAY(planner_name) names;
@@ -86,6 +90,15 @@ static inline uint32_t planner_from(const planner *planning, const planner_piece
 {
     bool falls_back = own->fallback != NO_NAME && !planning->names.data[own->name].has_source;
     return falls_back ? own->fallback : own->name;
+}
+
+/* Does the destination of this claim come to this tensor: does it ask for it, or fall back on it?
+ */
+static inline bool planner_serves(const planner *planning, const planner_claim *claim)
+{
+    uint64_t wanted;
+    return !claim->wanted || !map_get_string(&planning->name_index, claim->wanted, &wanted) ||
+           !planning->names.data[wanted].has_source;
 }
 
 /* The index of a tensor's name, new or known. False when memory ran out. */

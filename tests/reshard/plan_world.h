@@ -88,6 +88,8 @@ static inline plan_world *plan_world_make(int size, banyan_layout **sources,
             *status = plan_world_round(world, rank);
         if (*status == BANYAN_OK)
             *status = planner_derive(world->planners[rank], &world->results[rank]);
+        if (*status == BANYAN_OK)
+            *status = planner_check_whole_source(world->planners[rank]);
         if (*status != BANYAN_OK && world->planners[rank])
             snprintf(world->errors[rank], sizeof world->errors[rank], "%s", banyan_last_error());
     }

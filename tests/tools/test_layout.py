@@ -163,6 +163,39 @@ class Layout(unittest.TestCase):
         done = banyan("layout", "save", "--model", self.folder / "saved", "-o", "-")
         self.assertIn("padding [122:129, 0:64] does not lie in tensor lm_head.weight", done.stderr)
 
+    def one_rank(self, name, rows, *names):
+        """A file of one rank that holds the first rows of tensors of 130 × 2."""
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps({"format": "banyan.layout", "version": 1, "ranks": [
+            {"ranks": [0], "tensors": [
+                {"name": tensor, "dtype": "BF16", "shape": [rows, 2],
+                 "pieces": [{"tensor": tensor, "shape": [130, 2], "start": [0, 0],
+                             "extent": [rows, 2]}]} for tensor in names]}]}))
+        return path
+
+    def test_all_of_the_source_must_arrive_unless_one_says_otherwise(self):
+        source = self.one_rank("source", 130, "vocabulary", "norm")
+        for rows, names, parts in [
+                (128, ["vocabulary", "norm"],
+                 ['[128:130, 0:2] of "vocabulary" in the source, which no destination takes']),
+                (130, ["vocabulary"], ['[0:130, 0:2] of "norm" in the source',
+                                       'No destination takes 1 tensor of the source: "norm"'])]:
+            destination = self.one_rank("destination", rows, *names)
+            done = banyan("reshard", "--from", source, "--to", destination)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            for part in parts:
+                self.assertIn(part, done.stderr)
+            self.succeeds("reshard", "--from", source, "--to", destination, "--partial-source")
+
+    def test_a_misspelt_tensor_is_told_with_the_nearest_name(self):
+        source = self.one_rank("source", 130, "model.norm.weight", "lm_head.weight")
+        destination = self.one_rank("destination", 130, "model.nrom.weight", "lm_head.wieght")
+        done = banyan("reshard", "--from", source, "--to", destination)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn('No source has 2 tensors of the destination: "lm_head.wieght" (the source '
+                      'has "lm_head.weight"), "model.nrom.weight" (the source has '
+                      '"model.norm.weight")', done.stderr)
+
     def test_show_lists_what_ranks_hold(self):
         path = self.save("tp=2,dp=2,packing=vllm")
         self.assertRegex(self.succeeds("layout", "show", path, "--brief"),
