@@ -36,10 +36,10 @@ static banyan_status bytes_of(const banyan_comm *comm, const char *name, size_t 
 {
     uint64_t elems, product;
     if (__builtin_mul_overflow((uint64_t)count, (uint64_t)blocks, &elems) ||
-        __builtin_mul_overflow(elems, (uint64_t)banyan_dtype_bytes(dtype), &product))
+        __builtin_mul_overflow(elems, (uint64_t)banyan_dtype_bytes(dtype), &product) ||
+        product > PTRDIFF_MAX)
         return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: %s of %zu elements for each of %d ranks is more than 64 bits of "
-                         "bytes",
+                         "rank %d: %s of %zu elements for each of %d ranks is more than any memory",
                          comm->rank, name, count, blocks);
     *bytes = product;
     return BANYAN_OK;
@@ -102,7 +102,7 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, 
         wanted->output_offset = offset_in(wanted->output, given->output, given->output_at);
     }
     if (comm->check_calls)
-        RETURN_IF_FAILED(comm_check_call(comm, wanted));
+        RETURN_IF_FAILED(comm_check_call(comm, wanted, BANYAN_OK));
     if (given->input_bytes == 0 || given->output_bytes == 0)
         return control_check(comm->world);
     if (comm->ranks == 1) {
@@ -149,10 +149,18 @@ banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind,
                       kind == BANYAN_ALLGATHER ? comm->ranks : 1);
 }
 
+/* A call with a wrong argument. The others, which compare theirs, receive the error. */
+static banyan_status refuse(banyan_comm *comm, const call *wanted, banyan_status status)
+{
+    return comm->check_calls ? comm_check_call(comm, wanted, status) : status;
+}
+
 static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
                               int input_blocks, int output_blocks, void *stream)
 {
-    RETURN_IF_FAILED(call_check(comm, wanted, given, count, input_blocks, output_blocks));
+    banyan_status status = call_check(comm, wanted, given, count, input_blocks, output_blocks);
+    if (status != BANYAN_OK)
+        return refuse(comm, wanted, status);
     return run(comm, wanted, given, stream);
 }
 
@@ -198,10 +206,13 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
                                 void *stream)
 {
     if (wanted->root < 0 || wanted->root >= comm->ranks)
-        return error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks",
-                         comm->rank, banyan_collective_name(wanted->kind), wanted->root,
-                         comm->ranks);
-    RETURN_IF_FAILED(call_check(comm, wanted, given, count, 1, 1));
+        return refuse(comm, wanted,
+                      error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks",
+                                comm->rank, banyan_collective_name(wanted->kind), wanted->root,
+                                comm->ranks));
+    banyan_status status = call_check(comm, wanted, given, count, 1, 1);
+    if (status != BANYAN_OK)
+        return refuse(comm, wanted, status);
     if (count > 0 && !wanted->in_place)
         RETURN_IF_FAILED(
             executor_copy(comm->executor, given->output, given->input, given->input_bytes, stream));

@@ -56,12 +56,12 @@ static void describe(const signature *of, char *text, size_t bytes)
              of->output, of->output_offset);
 }
 
-banyan_status comm_check_call(banyan_comm *comm, const call *mine)
+banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status status)
 {
     signature own = signature_of(comm, mine);
     void *gathered;
-    banyan_status status = control_gather(comm->world, BANYAN_OK, &own, sizeof own,
-                                          "a comparison of calls", &gathered);
+    status =
+        control_gather(comm->world, status, &own, sizeof own, "a comparison of calls", &gathered);
     const signature *all = gathered;
     for (int rank = 1; rank < comm->ranks && status == BANYAN_OK; rank++) {
         if (memcmp(&all[rank], &all[0], sizeof own) == 0)

@@ -85,7 +85,8 @@ banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory);
 /* Do graphs hold runs of its plans? */
 bool comm_is_captured(const banyan_comm *comm);
 
-/* BANYAN_CHECK_CALLS: do all ranks make this call? MISMATCH says what differs. Collective. */
-banyan_status comm_check_call(banyan_comm *comm, const call *mine);
+/* BANYAN_CHECK_CALLS: do all ranks make this call? MISMATCH says what differs. All receive the
+ * error of a rank whose `status`, of its own arguments, is one. Collective. */
+banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status status);
 
 #endif

@@ -304,7 +304,10 @@ static void refuse(banyan_world *world, void *context)
     CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM, NULL),
                 BANYAN_ERR_INVALID, "overlap");
     CHECK_FAILS(banyan_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32, NULL),
-                BANYAN_ERR_INVALID, "more than 64 bits");
+                BANYAN_ERR_INVALID, "more than any memory");
+    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, SIZE_MAX / 4, BANYAN_F32, BANYAN_SUM,
+                                 NULL),
+                BANYAN_ERR_INVALID, "more than any memory");
     CHECK_FAILS(banyan_broadcast(comm, buffer, buffer, 4, BANYAN_F32, 7, NULL), BANYAN_ERR_INVALID,
                 "root 7 between 2 ranks");
     CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, 4, (DLDataType){kDLInt, 4, 1},
@@ -334,11 +337,32 @@ static void differ(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
+/* A wrong argument on one rank, whatever the others call, is everybody's error. */
+static void refuse_together(banyan_world *world, void *context)
+{
+    (void)context;
+    float buffer[64] = {0};
+    banyan_comm *comm;
+    bool odd = banyan_world_rank(world) == 1;
+    CHECK_OK(banyan_comm_create(world, NULL, &comm));
+    CHECK_FAILS(
+        banyan_allreduce(comm, odd ? NULL : buffer, buffer + 32, 4, BANYAN_F32, BANYAN_SUM, NULL),
+        BANYAN_ERR_INVALID, "rank 1: allreduce without an input buffer");
+    CHECK_FAILS(banyan_broadcast(comm, buffer, buffer, 4, BANYAN_F32, odd ? 3 : 0, NULL),
+                BANYAN_ERR_INVALID, "rank 1: broadcast with root 3 between 3 ranks");
+    CHECK_FAILS(
+        banyan_reduce(comm, buffer, buffer, odd ? SIZE_MAX : 4, BANYAN_F32, BANYAN_SUM, 0, NULL),
+        BANYAN_ERR_INVALID, "more than any memory");
+    CHECK_OK(banyan_allreduce(comm, buffer, buffer + 32, 4, BANYAN_F32, BANYAN_SUM, NULL));
+    CHECK_OK(banyan_comm_destroy(comm));
+}
+
 static void calls_that_differ_are_named_when_asked_for(void **state)
 {
     (void)state;
     setenv("BANYAN_CHECK_CALLS", "1", 1);
     ranks_run(3, differ, NULL);
+    ranks_run(3, refuse_together, NULL);
     ranks_run(2, in_registered_memory, NULL);
     unsetenv("BANYAN_CHECK_CALLS");
 }
