@@ -26,12 +26,12 @@ static banyan_status check_peers(checker *check, int r, plan_channel_type type)
 
 /* ---- switch channels ---- */
 
-/* In `seen[rank]` stands, plus one, the number of the last group that had the rank. */
-static banyan_status check_members(checker *check, int r, uint64_t number, uint64_t *seen,
-                                   check_region *region)
+/* `number` is the group's among those of all ranks, from 1; `seen[rank]` is that of the last group
+ * that had the rank. */
+static banyan_status check_members(checker *check, int r, const plan_switch *group, uint64_t number,
+                                   uint64_t *seen, check_region *region)
 {
     const banyan_plan *plan = check->plan;
-    const plan_switch *group = &plan->ranks[r].switches[number - 1];
     bool member = false;
     *region = (check_region){-1, UINT64_MAX};
     for (int i = 0; i < group->rank_count; i++) {
@@ -53,18 +53,19 @@ static banyan_status check_members(checker *check, int r, uint64_t number, uint6
     return BANYAN_OK;
 }
 
-static banyan_status check_switches(checker *check, int r, uint64_t *seen)
+/* `*number` counts the groups of all ranks, so that `seen` is cleared once. */
+static banyan_status check_switches(checker *check, int r, uint64_t *seen, uint64_t *number)
 {
     const plan_rank *rank = &check->plan->ranks[r];
     uint32_t count = rank->channel_count[PLAN_SWITCH];
     check->regions[r] = arena_take(&check->memory, count * sizeof **check->regions);
     if (!check->regions[r])
         return BANYAN_ERR_NO_MEMORY;
-    memset(seen, 0, (size_t)check->plan->rank_count * sizeof *seen);
     size_t key = json_path_key(&check->path, plan_channel_name(PLAN_SWITCH));
     for (uint32_t i = 0; i < count; i++) {
         size_t mark = json_path_index(&check->path, i);
-        RETURN_IF_FAILED(check_members(check, r, i + UINT64_C(1), seen, &check->regions[r][i]));
+        RETURN_IF_FAILED(
+            check_members(check, r, &rank->switches[i], ++*number, seen, &check->regions[r][i]));
         json_path_pop(&check->path, mark);
     }
     json_path_pop(&check->path, key);
@@ -171,11 +172,13 @@ static banyan_status compare_groups(checker *check, groups *all)
 
 static banyan_status check_each(checker *check, uint64_t *seen)
 {
+    uint64_t number = 0;
+    memset(seen, 0, (size_t)check->plan->rank_count * sizeof *seen);
     for (int r = 0; r < check->plan->rank_count; r++) {
         size_t mark = push_channels(check, r);
         RETURN_IF_FAILED(check_peers(check, r, PLAN_MEMORY));
         RETURN_IF_FAILED(check_peers(check, r, PLAN_PORT));
-        RETURN_IF_FAILED(check_switches(check, r, seen));
+        RETURN_IF_FAILED(check_switches(check, r, seen, &number));
         json_path_pop(&check->path, mark);
     }
     return BANYAN_OK;

@@ -2,6 +2,8 @@
  */
 #include "program/passes.h"
 
+#include <time.h>
+
 enum { MOST_PASSES = 8 };
 
 typedef struct pass_log {
@@ -235,6 +237,22 @@ static void ten_thousand_puts_are_one(void **state)
     banyan_program_destroy(program);
 }
 
+/* Checking took ranks × ranks: more than half a minute. */
+static void as_many_ranks_as_there_may_be_are_compiled_soon(void **state)
+{
+    (void)state;
+    banyan_program *program = program_begin(BANYAN_MAX_RANKS, 1, NULL);
+    banyan_plan *plan;
+    struct timespec began, ended;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &began);
+    CHECK_OK(banyan_program_compile(program, &plan));
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ended);
+    CHECK(ended.tv_sec - began.tv_sec < 3, "%ld s", (long)(ended.tv_sec - began.tv_sec));
+    CHECK(banyan_plan_describe(plan).ranks == BANYAN_MAX_RANKS);
+    banyan_plan_destroy(plan);
+    banyan_program_destroy(program);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +264,7 @@ int main(void)
         cmocka_unit_test(collectives_have_their_buffers),
         cmocka_unit_test(scratch_grows_as_it_is_taken),
         cmocka_unit_test(ten_thousand_puts_are_one),
+        cmocka_unit_test(as_many_ranks_as_there_may_be_are_compiled_soon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
