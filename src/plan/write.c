@@ -14,12 +14,19 @@
 typedef struct plan_writer {
     const banyan_plan *plan;
     bytes_writer text;
-    bool bad_text; /* a name that is not UTF-8 */
+    bool bad_text; /* a name that a reader would refuse */
 } plan_writer;
+
+static bool has_controls(const char *text)
+{
+    while (*text != '\0' && (unsigned char)*text >= ' ' && *text != 0x7f)
+        text++;
+    return *text != '\0';
+}
 
 static void add_string(plan_writer *writer, const char *text)
 {
-    json_t *string = json_string(text);
+    json_t *string = has_controls(text) ? NULL : json_string(text);
     char *dumped = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
     if (dumped)
         text_add(&writer->text, dumped);
@@ -334,7 +341,8 @@ banyan_status banyan_plan_print(const banyan_plan *plan, char **text, size_t *by
     add_plan(&writer);
     if (writer.bad_text && !writer.text.failed) {
         bytes_writer_free(&writer.text);
-        return error_set(BANYAN_ERR_INVALID, "a name or tag of plan %s is not UTF-8", plan->name);
+        return error_set(BANYAN_ERR_INVALID,
+                         "the name or a tag of a plan is not UTF-8, or has control characters");
     }
     return text_finish(&writer.text, text, bytes);
 }

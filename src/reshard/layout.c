@@ -162,6 +162,11 @@ int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType
     if (layout_failed(layout))
         return -1;
     uint64_t bytes, total, number;
+    if (!name) {
+        layout_fail(layout, BANYAN_ERR_INVALID, "local tensor %zu has no name",
+                    layout->tensors.count);
+        return -1;
+    }
     if (!layout_check_shape(layout, name, dtype, ndim, shape, &bytes))
         return -1;
     if (map_get_string(&layout->tensor_by_name, name, &number)) {

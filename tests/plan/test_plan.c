@@ -81,6 +81,8 @@ static void a_plan_that_cannot_be_written_leaves_nothing_behind(void **state)
     char *text;
     size_t bytes;
     CHECK_FAILS(banyan_plan_print(plan, &text, &bytes), BANYAN_ERR_INVALID, "UTF-8");
+    plan->name = "a\nb"; /* no reader would take it */
+    CHECK_FAILS(banyan_plan_print(plan, &text, &bytes), BANYAN_ERR_INVALID, "control characters");
     banyan_plan_destroy(plan);
     free(path);
 }

@@ -75,6 +75,11 @@ static void add_name_twice(banyan_layout *layout)
     assert_int_equal(banyan_layout_add_tensor(layout, "a", BANYAN_F32, 1, (int64_t[]){1}), -1);
 }
 
+static void add_no_name(banyan_layout *layout)
+{
+    banyan_layout_add_tensor(layout, NULL, BANYAN_F32, 1, (int64_t[]){2});
+}
+
 static void add_nine_dimensions(banyan_layout *layout)
 {
     int64_t shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -183,6 +188,7 @@ static void the_first_mistake_is_told_with_its_names_and_numbers(void **state)
 {
     (void)state;
     expect_error(add_name_twice, "two local tensors have the name \"a\"");
+    expect_error(add_no_name, "has no name");
     expect_error(add_nine_dimensions, "\"deep\" has 9 dimensions");
     expect_error(add_half_bytes, "\"int4\"");
     expect_error(add_absurd_size, "[1099511627776, 1099511627776]");
