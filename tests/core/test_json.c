@@ -2,6 +2,7 @@
 #include "support/test.h"
 
 #include "core/json.h"
+#include "core/new_file.h"
 
 static uint64_t number_of(const char *text)
 {
@@ -65,12 +66,67 @@ static void texts_with_digits_stay_as_they_are(void **state)
     json_decref(root);
 }
 
+static void members_of_another_type_are_refused_with_their_path(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\": [{\"b\": 5}]}";
+    json_path path = {.file = "text"};
+    json_t *root, *list, *member;
+    CHECK_OK(json_parse("text", text, strlen(text), &root));
+    CHECK_OK(json_member(&path, root, "a", JSON_ARRAY, &list));
+    CHECK(list == json_object_get(root, "a") && path.used == 0);
+    size_t outer = json_path_key(&path, "a"), inner = json_path_index(&path, 0);
+    CHECK_OK(json_member(&path, json_array_get(list, 0), "b", JSON_INTEGER, &member));
+    CHECK(json_integer_value(member) == 5);
+    CHECK_FAILS(json_member(&path, json_array_get(list, 0), "c", JSON_INTEGER, &member),
+                BANYAN_ERR_FORMAT, "text: a[0] has no \"c\"");
+    CHECK_FAILS(json_member(&path, json_array_get(list, 0), "b", JSON_STRING, &member),
+                BANYAN_ERR_FORMAT, "text: a[0].b is an integer where a string should be");
+    json_path_pop(&path, inner);
+    json_path_pop(&path, outer);
+    CHECK(path.used == 0 && path.text[0] == '\0');
+    json_decref(root);
+}
+
+static void control_characters_are_refused(void **state)
+{
+    (void)state;
+    json_path path = {.file = "text"};
+    CHECK_OK(json_path_check_text(&path, "name", "layer.0 ~ \xc3\xa9"));
+    CHECK_OK(json_path_check_text(&path, "name", ""));
+    CHECK_FAILS(json_path_check_text(&path, "name", "a\x1b[2J"), BANYAN_ERR_FORMAT,
+                "text: the document has a name with the control character 0x1b");
+    CHECK_FAILS(json_path_check_text(&path, "name", "\x01"), BANYAN_ERR_FORMAT, "0x01");
+    CHECK_FAILS(json_path_check_text(&path, "name", "a\x7f"), BANYAN_ERR_FORMAT, "0x7f");
+}
+
+static void the_line_of_a_key_is_found(void **state)
+{
+    (void)state;
+    static const char text[] = "{\n \"key\": 1,\n \"keys\": 2, \"k\": \"x\",\n \"last\": 3}";
+    CHECK(json_line_of_key(text, "key") == 2);
+    CHECK(json_line_of_key(text, "keys") == 3 && json_line_of_key(text, "k") == 3);
+    CHECK(json_line_of_key(text, "last") == 4);
+    CHECK(json_line_of_key(text, "las") == 0 && json_line_of_key(text, "") == 0);
+}
+
+static void devices_are_written_to_as_they_are(void **state)
+{
+    (void)state;
+    CHECK_OK(new_file_write_at("/dev/null", "text"));
+    CHECK_FAILS(new_file_write_at("/dev/full", "text"), BANYAN_ERR_SYSTEM, "/dev/full");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_up_to_the_last_are_read),
         cmocka_unit_test(what_is_no_such_integer_is_refused),
         cmocka_unit_test(texts_with_digits_stay_as_they_are),
+        cmocka_unit_test(members_of_another_type_are_refused_with_their_path),
+        cmocka_unit_test(control_characters_are_refused),
+        cmocka_unit_test(the_line_of_a_key_is_found),
+        cmocka_unit_test(devices_are_written_to_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,6 +217,33 @@ static void reused_scratch_that_is_too_small_is_refused(void **state)
     banyan_plan_destroy(plan);
 }
 
+static void every_operation_is_to_fit_into_reused_scratch(void **state)
+{
+    (void)state;
+    shape of = {BANYAN_ALLREDUCE, 2, 2, 2, 16};
+    banyan_plan *plan = make_plan(&of);
+    plan->reuse_resources = true;
+    plan->reused_scratch_bytes = 128;
+    plan_op small = *add_op(plan, PLAN_COPY, 1, 1);
+    small.sources[0] = local(PLAN_INPUT, 0, 1);
+    small.destinations[0] = local(PLAN_OUTPUT, 1, 1);
+    plan_op large = *add_op(plan, PLAN_COPY, 1, 1);
+    large.sources[0] = local(PLAN_INPUT, 0, 2);
+    large.destinations[0] = local(PLAN_SCRATCH, 0, 2);
+    plan_thread_block *block = &plan->ranks[0].blocks[0];
+    block->ops = plan_take(plan, 3, sizeof *block->ops);
+    plan_geometry geometry;
+    for (uint32_t at = 0; at < 3; at++) {
+        for (uint32_t i = 0; i < 3; i++)
+            block->ops[i] = i == at ? large : small;
+        block->op_count = 3;
+        CHECK_OK(plan_geometry_make(plan, 64, 4, &geometry));
+        CHECK_FAILS(plan_geometry_make(plan, 160, 4, &geometry), BANYAN_ERR_INVALID,
+                    "copy of 2 chunks of 80 bytes does not fit into the 128 bytes");
+    }
+    banyan_plan_destroy(plan);
+}
+
 static void sizes_of_a_rank_follow_from_its_chunks(void **state)
 {
     (void)state;
@@ -247,6 +274,7 @@ int main(void)
         cmocka_unit_test(scratch_of_a_longer_message_keeps_its_stride),
         cmocka_unit_test(sizes_that_cannot_be_cut_are_refused),
         cmocka_unit_test(reused_scratch_that_is_too_small_is_refused),
+        cmocka_unit_test(every_operation_is_to_fit_into_reused_scratch),
         cmocka_unit_test(sizes_of_a_rank_follow_from_its_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

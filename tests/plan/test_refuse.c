@@ -195,6 +195,8 @@ static void wrong_numbers_of_chunks_for_a_collective_are_refused(void **state)
     REFUSED(
         {"collective", "\"allgather\"", .said = "4 input and 4 output chunks, which does not make"},
         {"collective", "\"reducescatter\"", .said = "does not make reducescatter of 2 ranks"},
+        {"collective", "\"alltoall\"", "gpus.0.output_chunks", "6",
+         .said = "4 input and 6 output chunks, which does not make alltoall of 2 ranks"},
         {"collective", "\"allreduce\"", "gpus.1.input_chunks", "5",
          "gpus[1] has 5 input and 4 output chunks, and rank 0 has 4 and 4"},
         {"collective", "\"allreduce\"", .said = "says what the result of allreduce is"}, );
@@ -281,7 +283,9 @@ static void wrong_operands_are_refused(void **state)
         {"gpus.1.input_chunks", "3", OP(1, 6) ".dst_buff.0.index", "3",
          "is 3, and rank 1's input has 3 chunks"},
         {OP(1, 7) ".dst_buff.0.switch_channel_id", "0", .said = "is packets in the input"},
-        {OP(1, 6) ".dst_buff", "[]", .said = "which takes 1 of a switch channel"}, );
+        {OP(1, 6) ".dst_buff", "[]", .said = "which takes 1 of a switch channel"},
+        {OP(1, 6) ".dst_buff.0", "{\"type\": \"i\", \"index\": 0, \"size\": 1}",
+         .said = "which takes 1 of a switch channel"}, );
 }
 
 static void wrong_operations_are_refused(void **state)

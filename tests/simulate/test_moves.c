@@ -64,6 +64,9 @@ static void a_move_takes_its_request_its_bytes_and_the_latency(void **state)
     check_near(seconds(&slow, &one, 1), 3e-6 + (1 << 20) / RATE + LATENCY);
     one.bytes = 0;
     check_near(seconds(&slow, &one, 1), 0);
+    one.bytes = 1;
+    slow.bytes_per_s = 1e3;
+    check_near(seconds(&slow, &one, 1), 3e-6 + 1e-3 + LATENCY);
 }
 
 static void a_kernel_takes_its_launch_and_what_its_blocks_can_do(void **state)

@@ -223,6 +223,27 @@ static void who_waits_for_whom_is_told(void **state)
                 "rank 1 on memory channel 0, which nobody does any more");
 }
 
+#define BARRIER "{\"name\": \"barrier\", \"barrier_id\": 0, \"num_threadblocks\": 3}"
+#define BLOCK(id, ops)                                                                             \
+    "{\"id\": " #id ", \"ops\": [" ops "],"                                                        \
+    " \"channels\": [{\"channel_type\": \"memory\", \"channel_ids\": [0]}]}"
+
+/* Two thread blocks have come to the barrier; the third waits for a signal before it comes. */
+static void who_has_come_to_a_barrier_is_not_waited_for(void **state)
+{
+    (void)state;
+    check_hangs(
+        PLAN("late", "{\"id\": 0, \"input_chunks\": 1, \"output_chunks\": 1, \"scratch_chunks\": 0,"
+                     " \"threadblocks\": [" BLOCK(0, BARRIER) "," BLOCK(1, BARRIER) "," BLOCK(
+                         2, OP("wait") "," BARRIER) "],"
+                                                    " \"channels\": [{\"channel_type\": "
+                                                    "\"memory\", \"connected_to\": [1]}]}," RANK(
+                                                        1, 0, "{\"name\": \"nop\"}")),
+        "plan late hangs: rank 0, thread block 0, operation 0 (barrier) waits for the others at "
+        "barrier 0; rank 0, thread block 2, operation 0 (wait) waits for a signal of rank 1 on "
+        "memory channel 0, which nobody does any more");
+}
+
 static void what_cannot_be_simulated_is_refused(void **state)
 {
     (void)state;
@@ -311,6 +332,7 @@ int main(void)
         cmocka_unit_test(the_same_plan_takes_the_same_time),
         cmocka_unit_test(a_faster_link_takes_less_time),
         cmocka_unit_test(who_waits_for_whom_is_told),
+        cmocka_unit_test(who_has_come_to_a_barrier_is_not_waited_for),
         cmocka_unit_test(what_cannot_be_simulated_is_refused),
         cmocka_unit_test_setup_teardown(a_trace_has_every_operation_in_order, folder_setup,
                                         folder_teardown),
