@@ -2,9 +2,13 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+MUTANTS ?= 300
+SOAK_SECONDS ?= 7200
+SEED ?= 1
+JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests build test test-models demo bench clang asan tsan fuzz install format clean
+.PHONY: help setup setup-tests build test test-models demo bench clang asan tsan fuzz mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -16,6 +20,8 @@ help:
 	@echo 'make tsan     the tests under the thread sanitizer'
 	@echo 'make clang    build everything with clang'
 	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
+	@echo 'make mutants  change one token of src at a time: do the tests notice? (MUTANTS=300 SEED=1 JOBS=1)'
+	@echo 'make soak     kills, bad inputs, damaged plans and the fuzzers in turn (SOAK_SECONDS=7200 SEED=1)'
 	@echo 'make install  into PREFIX (/usr/local)'
 	@echo 'make format   lay out every C file with clang-format'
 	@echo 'make clean    remove the build folders'
@@ -63,6 +69,17 @@ fuzz: setup
 	@cmake --build build-fuzz --target fuzzers
 	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
 
+mutants: setup-tests
+	@scripts/mutants --count $(MUTANTS) --seed $(SEED) --jobs $(JOBS)
+
+soak: setup-tests
+	@$(GENERATE) -B build-asan -DBANYAN_SANITIZE=address
+	@cmake --build build-asan --target banyan_cli soak_kills soak_inputs
+	@CC=clang $(GENERATE) -B build-fuzz -DBANYAN_FUZZ=ON -DBANYAN_TESTS=OFF
+	@cmake --build build-fuzz --target fuzzers
+	@python3 tests/soak/soak.py --build build-asan --fuzz-build build-fuzz \
+	  --seconds $(SOAK_SECONDS) --seed $(SEED)
+
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
@@ -70,4 +87,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-clang build-asan build-tsan build-fuzz
+	rm -rf build build-clang build-asan build-tsan build-fuzz build-mutants
