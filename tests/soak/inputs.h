@@ -1,0 +1,46 @@
+/* Bad inputs in process: calls of public functions with random arguments, most of them wrong, some
+ * right. A call returns a status, with a message when it fails, and a result that is right. */
+#ifndef TESTS_SOAK_INPUTS_H
+#define TESTS_SOAK_INPUTS_H
+
+#include <stdatomic.h>
+
+#include "support/test.h"
+
+enum { INPUTS_MAX_RANKS = 4 };
+
+/* What a rank, a thread, of a batch works with. */
+typedef struct inputs {
+    banyan_world *world;
+    random_state together; /* all ranks draw the same from it */
+    random_state alone;
+    const char *folder; /* this rank's own, empty at first */
+    _Atomic uint64_t *calls, *refused;
+} inputs;
+
+/* One call more. True when it succeeded; a refusal must say why. */
+bool input_taken(inputs *of, banyan_status status);
+/* The same of a collective call that either succeeds on all ranks or on none. Collective. */
+bool input_taken_by_all(inputs *of, banyan_status status);
+
+/* Draws. */
+bool input_chance(random_state *random, int one_in);
+int input_int(random_state *random);        /* small, or an edge of the type */
+int64_t input_extent(random_state *random); /* the same, small for the most part */
+DLDataType input_dtype(random_state *random);
+const char *input_text(random_state *random); /* may be NULL; valid until the thread's next one */
+
+/* Kinds of inputs. Those of worlds are collective; all free what they made. */
+typedef void (*inputs_fn)(inputs *of);
+void inputs_texts(inputs *of);
+void inputs_layouts(inputs *of);
+void inputs_programs(inputs *of);
+void inputs_files(inputs *of);
+void inputs_memory(inputs *of);
+void inputs_worlds(inputs *of);
+void inputs_collectives(inputs *of);
+void inputs_mixed(inputs *of);
+void inputs_copies(inputs *of);
+void inputs_reshard(inputs *of);
+
+#endif
