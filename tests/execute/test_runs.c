@@ -213,6 +213,48 @@ static void sizes_types_and_buffers_may_change_with_every_run(void **state)
     ranks_run(3, change_sizes, &seed);
 }
 
+/* What is kept of a run serves another one of the same buffers alone. */
+static void exchange_buffers(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
+    banyan_executor *executor;
+    banyan_loaded_plan *loaded;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    collective_case c = {.dtype = BANYAN_F32, .apart = true};
+    c.plan = reading_plan(BANYAN_ALLTOALL, ranks, false, 2);
+    c.message_bytes = 400 * (uint64_t)ranks;
+    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    options.max_message_bytes = c.message_bytes;
+    CHECK_OK(banyan_plan_load(executor, c.plan, &options, &loaded));
+    case_buffers pairs[2] = {case_take(&c, world), case_take(&c, world)};
+    for (int run = 0; run < 64; run++) {
+        case_buffers mixed = pairs[0];
+        /* Each pair of an input and an output twice, so that both halves of scratch have it. */
+        mixed.input = pairs[run / 2 % 2].input;
+        mixed.output = pairs[run / 4 % 2].output;
+        for (int i = 0; i < 2; i++)
+            case_fill(&c, &pairs[i], rank, run + 1000 * i);
+        CHECK_OK(
+            banyan_plan_run(loaded, mixed.input, mixed.output, c.message_bytes, c.dtype, NULL));
+        int from = run / 2 % 2, to = run / 4 % 2;
+        case_buffers seen = pairs[to];
+        memcpy(seen.input, pairs[from].input, (size_t)seen.input_bytes);
+        case_check(&c, &seen, rank, run + 1000 * from);
+    }
+    for (int i = 0; i < 2; i++)
+        case_give_back(&c, &pairs[i]);
+    CHECK_OK(banyan_plan_unload(loaded));
+    banyan_plan_destroy((banyan_plan *)c.plan);
+    banyan_executor_close(executor);
+}
+
+static void input_and_output_may_change_one_without_the_other(void **state)
+{
+    (void)state;
+    ranks_run(3, exchange_buffers, NULL);
+}
+
 /* ---- collectives with blocks and roots, staged or not ---- */
 
 static void run_kinds(banyan_world *world, void *context)
@@ -518,6 +560,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_types_and_buffers_may_change_with_every_run),
+        cmocka_unit_test(input_and_output_may_change_one_without_the_other),
         cmocka_unit_test(blocks_and_roots_are_right_wherever_the_buffers_lie),
         cmocka_unit_test(who_is_not_the_root_may_leave_out_what_it_has_no_use_for),
         cmocka_unit_test(custom_plans_of_uneven_buffers_and_long_loops_run),
