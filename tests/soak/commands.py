@@ -80,6 +80,8 @@ class Commands:
         alive = sorted(marked(mark))
         number = self.draw.choice(SIGNALS)
         victim = self.draw.choice(alive) if alive else None
+        if victim != child.pid:
+            number = signal.SIGKILL  # ranks leave the others to the command
         is_guard = victim in children(child.pid)[:1]
         if victim:
             # Its number cannot have been given to another process: it is checked again at once.

@@ -33,7 +33,7 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 typedef struct batch {
     int ranks, kind;
     uint64_t seed;
-    char folder[64];
+    char folder[256];
     _Atomic int at; /* case of rank 0 */
     _Atomic uint64_t calls, refused;
 } batch;
@@ -140,7 +140,7 @@ static void *be_rank(void *argument)
     struct rank_of *rank = argument;
     batch *all = rank->all;
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
-    char folder[96];
+    char folder[300];
     inputs of = {.together = random_from(all->seed),
                  .alone = random_from(all->seed + 1 + (uint64_t)rank->rank),
                  .folder = folder,
@@ -200,7 +200,8 @@ static void run_batch(batch *all, uint64_t seed, uint64_t number)
     all->seed = random_next(&random);
     all->kind = (int)(number % KINDS);
     all->ranks = (int)random_between(&random, 1, INPUTS_MAX_RANKS);
-    snprintf(all->folder, sizeof all->folder, "%.32s/banyan-soak-XXXXXX", parent ? parent : "/tmp");
+    snprintf(all->folder, sizeof all->folder, "%.200s/banyan-soak-XXXXXX",
+             parent ? parent : "/tmp");
     CHECK(mkdtemp(all->folder));
     fflush(NULL);
     pid_t child = fork(), ended;

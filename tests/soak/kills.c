@@ -52,7 +52,7 @@ typedef struct play {
     disturbance what;
     bool early; /* not once all have joined */
     uint64_t seed, delay_ns, stop_ns;
-    char folder[64];
+    char folder[256];
     _Atomic int stop;
     rank_end of[JOB_MAX_RANKS];
 } play;
@@ -225,7 +225,7 @@ static void check_folder(const play *all, uint64_t number)
     struct dirent *entry;
     while (folder && (entry = readdir(folder))) {
         banyan_checkpoint *checkpoint = NULL;
-        char path[512];
+        char path[600];
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", all->folder, entry->d_name);
@@ -278,7 +278,8 @@ static void run_job(play *all, uint64_t seed, uint64_t number)
     memset(all, 0, sizeof *all);
     draw(all, seed, number);
     const char *parent = getenv("TMPDIR");
-    snprintf(all->folder, sizeof all->folder, "%.32s/banyan-soak-XXXXXX", parent ? parent : "/tmp");
+    snprintf(all->folder, sizeof all->folder, "%.200s/banyan-soak-XXXXXX",
+             parent ? parent : "/tmp");
     CHECK(mkdtemp(all->folder), "no folder in %s", parent);
     banyan_unique_id id;
     pid_t host = begin_id(&id), pids[JOB_MAX_RANKS];
