@@ -237,6 +237,34 @@ static void ten_thousand_puts_are_one(void **state)
     banyan_program_destroy(program);
 }
 
+/* Rank 0 signals ranks 1 to 3 so many times each, from one thread block; each waits once. */
+static banyan_status compile_signals(const int *times)
+{
+    banyan_program *program = program_begin(4, 1, NULL);
+    banyan_plan *plan = NULL;
+    for (int r = 1; r < 4; r++) {
+        banyan_memory_channel *to = banyan_memory_channel_create(program, r, 0);
+        banyan_memory_channel *from = banyan_memory_channel_create(program, 0, r);
+        for (int i = 0; i < times[r - 1]; i++)
+            banyan_memory_signal(to, 0, BANYAN_SYNC_NONE);
+        banyan_memory_wait(from, 0, BANYAN_SYNC_NONE);
+    }
+    banyan_status status = banyan_program_compile(program, &plan);
+    banyan_plan_destroy(plan);
+    banyan_program_destroy(program);
+    return status;
+}
+
+static void signals_pair_up_between_the_same_two_ranks(void **state)
+{
+    (void)state;
+    CHECK_OK(compile_signals((const int[]){1, 1, 1}));
+    CHECK_FAILS(compile_signals((const int[]){1, 2, 0}), BANYAN_ERR_INVALID,
+                "rank 0 signals rank 2 2 times, but rank 2 waits for it 1 times");
+    CHECK_FAILS(compile_signals((const int[]){1, 1, 0}), BANYAN_ERR_INVALID,
+                "rank 0 signals rank 3 0 times, but rank 3 waits for it 1 times");
+}
+
 /* Checking took ranks × ranks: more than half a minute. */
 static void as_many_ranks_as_there_may_be_are_compiled_soon(void **state)
 {
@@ -264,6 +292,7 @@ int main(void)
         cmocka_unit_test(collectives_have_their_buffers),
         cmocka_unit_test(scratch_grows_as_it_is_taken),
         cmocka_unit_test(ten_thousand_puts_are_one),
+        cmocka_unit_test(signals_pair_up_between_the_same_two_ranks),
         cmocka_unit_test(as_many_ranks_as_there_may_be_are_compiled_soon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
