@@ -218,7 +218,8 @@ static void check_end(const play *all, uint64_t number, int rank, int status, ui
     }
 }
 
-/* Saved folders are whole, and there is nothing else. */
+/* Saved folders are whole, and there is nothing else but a killed writer's hidden folder, which the
+ * next one removes (docs/checkpoints.md). */
 static void check_folder(const play *all, uint64_t number)
 {
     DIR *folder = opendir(all->folder);
@@ -226,7 +227,8 @@ static void check_folder(const play *all, uint64_t number)
     while (folder && (entry = readdir(folder))) {
         banyan_checkpoint *checkpoint = NULL;
         char path[600];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            strncmp(entry->d_name, ".banyan-", 8) == 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", all->folder, entry->d_name);
         if (strncmp(entry->d_name, "saved-", 6) != 0 ||
