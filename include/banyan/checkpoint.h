@@ -73,8 +73,9 @@ BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint
 
 /* Fill every piece of a layout's tensors from the checkpoint, and their padding. INVALID, before
  * anything is filled, names elements that belong to no piece and are neither padding nor left alone
- * (banyan_layout_check_as). NOT_FOUND for a tensor that the checkpoint lacks, MISMATCH for another
- * shape or type, with name and both. `options` (NULL: the defaults) give the progress. Local. */
+ * (banyan_layout_check_as), and tensors that do not lie in host memory. NOT_FOUND names all tensors
+ * that the checkpoint lacks, MISMATCH another shape or type, with name and both. `options` (NULL:
+ * the defaults) give the progress. Local. */
 BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
                                                 const banyan_layout *layout,
                                                 banyan_tensors *tensors,

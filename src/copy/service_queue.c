@@ -16,38 +16,62 @@ static bool writes_an_element_twice(const DLTensor *tensor)
     return false;
 }
 
+/* The option that a service for tensors of this place is opened with. */
+static const char *option_for(DLDevice device, char text[64])
+{
+    char place[DEVICE_TEXT_BYTES];
+    if (device_is_host(device))
+        return "open it without banyan_copy_options.device";
+    snprintf(text, 64, "open it with banyan_copy_options.device = %s",
+             device_format(device, place));
+    return text;
+}
+
+static bool same_place(DLDevice a, DLDevice b)
+{
+    return device_is_host(a) ? device_is_host(b)
+                             : a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
+/* Page-locked host memory is as good as ordinary. */
+static DLDevice as_host(DLDevice device)
+{
+    return device.device_type == kDLCUDAHost ? BANYAN_HOST : device;
+}
+
+static banyan_status fail_place(const void *address, const char *verb, DLDevice found,
+                                DLDevice device)
+{
+    char there[DEVICE_TEXT_BYTES], here[DEVICE_TEXT_BYTES], option[64];
+    return error_set(BANYAN_ERR_INVALID,
+                     "the tensor at %p %s in %s, and the service moves tensors in %s: %s", address,
+                     verb, device_format(found, there), device_format(device, here),
+                     option_for(found, option));
+}
+
 static banyan_status check_lies_on(const void *address, DLDevice device)
 {
     DLDevice found;
     RETURN_IF_FAILED(banyan_memory_locate(address, &found));
-    if (found.device_type == device.device_type && found.device_id == device.device_id)
+    /* The host reads and writes managed memory too. */
+    if (same_place(as_host(found), device) ||
+        (device_is_host(device) && found.device_type != kDLCUDA))
         return BANYAN_OK;
-    char place[64] = "in host memory";
-    if (!device_is_host(found))
-        snprintf(place, sizeof place, "on device %d (type %d)", found.device_id,
-                 (int)found.device_type);
-    return error_set(BANYAN_ERR_INVALID,
-                     "memory at %p lies %s, and the service moves tensors of device %d", address,
-                     place, device.device_id);
+    return fail_place(address, "lies", found, device);
 }
 
 /* What the tensor says of its place, and what the device's driver knows of both its ends. */
 static banyan_status check_place(const DLTensor *tensor, const strided_view *view, DLDevice device)
 {
-    if (tensor->device.device_type != device.device_type ||
-        tensor->device.device_id != device.device_id)
-        return error_set(BANYAN_ERR_INVALID,
-                         "a tensor says that it lies on device %d (type %d), and the service moves "
-                         "tensors of device %d (type %d)",
-                         tensor->device.device_id, (int)tensor->device.device_type,
-                         device.device_id, (int)device.device_type);
+    if (!same_place(as_host(tensor->device), device))
+        return fail_place(tensor->data, "is said to lie", tensor->device, device);
     char *low;
     size_t bytes;
     strided_view_span(view, &low, &bytes);
     if (bytes == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(check_lies_on(low, device));
-    return check_lies_on(low + bytes - 1, device);
+    return device_is_host(device) ? BANYAN_OK : check_lies_on(low + bytes - 1, device);
 }
 
 /* Blocks of a tensor are whole, and lie along its last dimension. */
@@ -85,12 +109,10 @@ static banyan_status check_tensor(const banyan_copy_backend *backend, DLDevice d
                                   const banyan_copy_op *op, bool is_send)
 {
     strided_view view;
-    if (device_is_host(device)) {
+    RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
+    RETURN_IF_FAILED(check_place(&op->tensor, &view, device));
+    if (device_is_host(device))
         RETURN_IF_FAILED(strided_view_of(&op->tensor, &view));
-    } else {
-        RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
-        RETURN_IF_FAILED(check_place(&op->tensor, &view, device));
-    }
     if (op->flags & (BANYAN_COPY_OP_CAST | BANYAN_COPY_OP_MXFP8))
         RETURN_IF_FAILED(check_cast(backend, op, is_send));
     if (!is_send && view.elems > 0 && writes_an_element_twice(&op->tensor))

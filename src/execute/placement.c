@@ -102,8 +102,11 @@ banyan_status placement_check_device(const banyan_executor *executor, DLDevice d
         snprintf(lies_on, sizeof lies_on, "on GPU %d", (int)device.device_id);
     else if (!device_is_host(device))
         snprintf(lies_on, sizeof lies_on, "in memory that is not a GPU's own");
-    return error_set(BANYAN_ERR_INVALID, "rank %d: the %s at %p lies %s, and plans run on %s",
-                     executor->rank, what, address, lies_on, runs_on);
+    return error_set(
+        BANYAN_ERR_INVALID,
+        "rank %d: the %s at %p lies %s, and plans run on %s (the device in the options "
+        "of the executor or communicator)",
+        executor->rank, what, address, lies_on, runs_on);
 }
 
 static banyan_status check_device(const struct brought *with, plan_buffer buffer)

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -76,12 +77,35 @@ const memory_device_ops *memory_device_in_use(DLDeviceType type)
     return NULL;
 }
 
+const char *device_format(DLDevice device, char text[DEVICE_TEXT_BYTES])
+{
+    if (device_is_host(device) || device.device_type == kDLCUDAHost)
+        snprintf(text, DEVICE_TEXT_BYTES, "host memory");
+    else if (device.device_type == kDLCUDA)
+        snprintf(text, DEVICE_TEXT_BYTES, "GPU %d", (int)device.device_id);
+    else
+        snprintf(text, DEVICE_TEXT_BYTES, "device %d of type %d", (int)device.device_id,
+                 (int)device.device_type);
+    return text;
+}
+
 banyan_status banyan_memory_locate(const void *address, DLDevice *device)
 {
     const memory_device_ops *ops = memory_device_in_use(kDLCUDA);
     if (ops)
         return ops->locate(address, device);
     *device = BANYAN_HOST;
+    return BANYAN_OK;
+}
+
+banyan_status tensor_lies_on_host(const DLTensor *tensor, bool *on_host, DLDevice *lies)
+{
+    *lies = tensor->device;
+    *on_host = device_is_host(*lies) || lies->device_type == kDLCUDAHost;
+    if (!*on_host || !tensor->data)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(banyan_memory_locate((const char *)tensor->data + tensor->byte_offset, lies));
+    *on_host = lies->device_type != kDLCUDA;
     return BANYAN_OK;
 }
 

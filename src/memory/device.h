@@ -158,6 +158,14 @@ const memory_device_ops *memory_device_loaded(DLDeviceType type);
  * there. Cheap enough to ask about every pointer. */
 const memory_device_ops *memory_device_in_use(DLDeviceType type);
 
+/* "host memory", "GPU 3" or "device 1 of type 8" into `text`. Returns `text`. */
+#define DEVICE_TEXT_BYTES 48
+const char *device_format(DLDevice device, char text[DEVICE_TEXT_BYTES]);
+
+/* Can the processor read and write the tensor? By what it says, and by what the driver knows of its
+ * memory; else `lies` is where it lies. */
+banyan_status tensor_lies_on_host(const DLTensor *tensor, bool *on_host, DLDevice *lies);
+
 /* kDLCPU, or nothing said (type 0)? */
 static inline bool device_is_host(DLDevice device)
 {

@@ -79,17 +79,19 @@ static banyan_status check_device(const side *of)
     if (!is_same_device(said, wanted))
         return error_set(BANYAN_ERR_INVALID,
                          "%s is said to be on %s, and the mixed collectives "
-                         "are on %s",
+                         "are on %s (banyan_mixed_options.device)",
                          subject_of(of).text, device_text(said, there, sizeof there),
                          device_text(wanted, here, sizeof here));
     if (!of->tensor->data)
         return error_set(BANYAN_ERR_INVALID, "%s has no data", subject_of(of).text);
     RETURN_IF_FAILED(banyan_memory_locate(of->tensor->data, &lies));
     if (!is_same_device(as_host(lies), wanted))
-        return error_set(
-            BANYAN_ERR_INVALID, "%s, at %p, lies on %s, and the mixed collectives are on %s",
-            subject_of(of).text, of->tensor->data, device_text(lies, there, sizeof there),
-            device_text(wanted, here, sizeof here));
+        return error_set(BANYAN_ERR_INVALID,
+                         "%s, at %p, lies on %s, and the mixed collectives are on %s "
+                         "(banyan_mixed_options.device)",
+                         subject_of(of).text, of->tensor->data,
+                         device_text(lies, there, sizeof there),
+                         device_text(wanted, here, sizeof here));
     return BANYAN_OK;
 }
 

@@ -1,10 +1,17 @@
 #include <banyan/checkpoint.h>
 
-#include "core/error.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/array.h"
+#include "core/map.h"
+#include "memory/device.h"
 #include "reshard/box.h"
 #include "reshard/checkpoint_read.h"
 #include "reshard/checkpoint_write.h"
 #include "reshard/layout.h"
+#include "reshard/nearest.h"
 #include "reshard/padding.h"
 
 static banyan_status check_source(const banyan_piece *piece, const banyan_local_tensor *source,
@@ -54,6 +61,97 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
                  : copy_whole(banyan_checkpoint_data(checkpoint, i), piece, local);
 }
 
+/* ---- names ---- */
+
+#define NAMES_TOLD 10
+
+static bool has_tensor(const banyan_checkpoint *checkpoint, const banyan_piece *piece)
+{
+    size_t i;
+    return banyan_checkpoint_find(checkpoint, piece->name, &i) == BANYAN_OK ||
+           (piece->fallback_name &&
+            banyan_checkpoint_find(checkpoint, piece->fallback_name, &i) == BANYAN_OK);
+}
+
+static const char *nearest_in(const banyan_checkpoint *checkpoint, const char *name)
+{
+    int limit = names_limit(name);
+    const char *best = NULL;
+    for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint); i++) {
+        const char *text = banyan_checkpoint_tensor(checkpoint, i)->name;
+        int distance = names_distance(name, text, limit);
+        if (distance >= limit)
+            continue;
+        best = text;
+        limit = distance;
+    }
+    return best;
+}
+
+static banyan_status tell_missing(const banyan_checkpoint *checkpoint, const char *const *missing,
+                                  size_t count)
+{
+    char text[3500], first[1024];
+    size_t used = 0, i;
+    /* The sentence of the first one names the checkpoint. */
+    if (banyan_checkpoint_find(checkpoint, missing[0], &i) == BANYAN_OK)
+        return BANYAN_OK;
+    snprintf(first, sizeof first, "%s", banyan_last_error());
+    for (i = 0; i < count && i < NAMES_TOLD && used < sizeof text - 700; i++) {
+        const char *near = nearest_in(checkpoint, missing[i]);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%.256s\"%s%.256s%s",
+                                 i > 0 ? ", " : "", missing[i], near ? " (it has \"" : "",
+                                 near ? near : "", near ? "\")" : "");
+    }
+    char more[64] = "";
+    if (count > i)
+        snprintf(more, sizeof more, " and %zu more", count - i);
+    return error_set(BANYAN_ERR_NOT_FOUND, "%s. It lacks %zu tensor%s of the layout: %s%s", first,
+                     count, count == 1 ? "" : "s", text, more);
+}
+
+/* All tensors that the checkpoint lacks, at once. */
+static banyan_status check_names(const banyan_checkpoint *checkpoint, const banyan_layout *layout)
+{
+    ARRAY(const char *) missing = {0};
+    map known = {0};
+    bool ok = true;
+    for (size_t i = 0; i < banyan_layout_piece_count(layout) && ok; i++) {
+        const banyan_piece *piece = banyan_layout_piece(layout, i);
+        uint64_t seen;
+        if (map_get_string(&known, piece->name, &seen))
+            continue;
+        ok = map_put_string(&known, piece->name, i) &&
+             (has_tensor(checkpoint, piece) || array_push(&missing, piece->name));
+    }
+    banyan_status status = ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    if (ok && missing.count > 0)
+        status = tell_missing(checkpoint, missing.data, missing.count);
+    map_free(&known);
+    array_free(&missing);
+    return status;
+}
+
+/* ---- memory ---- */
+
+/* Files are read by the processor. */
+static banyan_status check_places(const banyan_layout *layout, const banyan_tensors *tensors)
+{
+    for (size_t i = 0; i < banyan_tensors_count(tensors); i++) {
+        const DLTensor *tensor = banyan_tensors_get(tensors, i);
+        char place[DEVICE_TEXT_BYTES];
+        DLDevice lies;
+        bool on_host;
+        RETURN_IF_FAILED(tensor_lies_on_host(tensor, &on_host, &lies));
+        if (!on_host)
+            return error_set(BANYAN_ERR_INVALID,
+                             "tensor %s lies in %s, and checkpoints are loaded into host memory: "
+                             "load into tensors of banyan_tensors_alloc and move these on",
+                             banyan_layout_tensor(layout, i)->name, device_format(lies, place));
+    }
+    return BANYAN_OK;
+}
+
 static banyan_status fill_padding(const banyan_layout *layout, const banyan_tensors *tensors)
 {
     for (size_t i = 0; i < banyan_layout_padding_count(layout); i++) {
@@ -91,6 +189,8 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
     if (banyan_tensors_count(tensors) != banyan_layout_tensor_count(layout))
         return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu",
                          banyan_layout_tensor_count(layout), banyan_tensors_count(tensors));
+    RETURN_IF_FAILED(check_places(layout, tensors));
+    RETURN_IF_FAILED(check_names(checkpoint, layout));
     for (size_t i = 0; i < count; i++)
         progress.total += piece_bytes(banyan_layout_piece(layout, i), tensors);
     for (size_t i = 0; i < count; i++) {

@@ -6,6 +6,7 @@
 #include "copy/strided.h"
 #include "core/error.h"
 #include "core/path.h"
+#include "memory/device.h"
 
 void progress_add(progress_state *progress, uint64_t bytes)
 {
@@ -39,6 +40,16 @@ static void placed_free(struct placed *placed)
 static banyan_status check_tensor(const char *name, const DLTensor *tensor)
 {
     strided_view view;
+    char place[DEVICE_TEXT_BYTES];
+    DLDevice lies;
+    bool on_host;
+    RETURN_IF_FAILED(tensor_lies_on_host(tensor, &on_host, &lies));
+    if (!on_host)
+        return error_set(
+            BANYAN_ERR_INVALID,
+            "tensor %s lies in %s, and checkpoints are saved from host memory: move it "
+            "to tensors of banyan_tensors_alloc first",
+            name, device_format(lies, place));
     if (strided_view_of(tensor, &view) != BANYAN_OK)
         return error_set(BANYAN_ERR_INVALID, "tensor %s cannot be written: %s", name,
                          banyan_last_error());

@@ -336,6 +336,46 @@ static banyan_status check_device(const execution *run)
                      run->plan->rank, run->device.device_id, what);
 }
 
+/* Said to lie at `place`, or found there. */
+static banyan_status fail_place(const execution *run, const char *side, const char *name,
+                                DLDevice place)
+{
+    char there[DEVICE_TEXT_BYTES], here[DEVICE_TEXT_BYTES];
+    bool is_host = device_is_host(place) || place.device_type == kDLCUDAHost;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: tensor \"%s\" of the %s lies in %s, and the copy service moves "
+                     "tensors in %s: open the service with%s banyan_copy_options.device%s%s",
+                     run->plan->rank, name, side, device_format(place, there),
+                     device_format(run->device, here), is_host ? "out" : "",
+                     is_host ? ", or take the tensors from banyan_tensors_alloc_on" : " = ",
+                     is_host ? "" : there);
+}
+
+static banyan_status check_places_of(const execution *run, const char *side,
+                                     const plan_holding *holding, const banyan_tensors *set)
+{
+    for (size_t i = 0; i < holding->tensor_count; i++) {
+        const DLTensor *tensor = banyan_tensors_get(set, i);
+        DLDevice lies = tensor->device;
+        bool here =
+            lies.device_type == run->device.device_type && lies.device_id == run->device.device_id;
+        if (!tensor->data)
+            continue;
+        if (device_is_host(run->device))
+            RETURN_IF_FAILED(tensor_lies_on_host(tensor, &here, &lies));
+        if (!here)
+            return fail_place(run, side, holding->tensors[i].name, lies);
+    }
+    return BANYAN_OK;
+}
+
+/* Of the sets at hand, by name; a service tells tasks alone. */
+static banyan_status check_places(const execution *run)
+{
+    RETURN_IF_FAILED(check_places_of(run, "source", &run->plan->source, run->source));
+    return check_places_of(run, "destination", &run->plan->destination, run->destination);
+}
+
 static bool is_mxfp8(const execution *run, int tensor)
 {
     return transform_is_mxfp8(run->transform) &&
@@ -412,6 +452,7 @@ static void free_fills(execution *run)
 static banyan_status build_alone(execution *run)
 {
     RETURN_IF_FAILED(check_device(run));
+    RETURN_IF_FAILED(check_places(run));
     RETURN_IF_FAILED(check_scales(run));
     RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));

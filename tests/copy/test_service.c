@@ -416,7 +416,8 @@ static void fail_in_every_way(banyan_world *world, void *context)
     bad = tensor;
     bad.device.device_type = kDLCUDA;
     CHECK_FAILS(banyan_copy_service_submit_send(service, &bad, 0, 7), BANYAN_ERR_INVALID,
-                "not in host memory");
+                "is said to lie in GPU 0, and the service moves tensors in host memory: open it "
+                "with banyan_copy_options.device = GPU 0");
     int64_t zero[] = {0};
     bad = tensor;
     bad.strides = zero;

@@ -266,10 +266,10 @@ static void refuse(banyan_world *world, void *context)
     DLTensor tensor = {
         .data = here, .device = BANYAN_HOST, .ndim = 1, .dtype = BANYAN_U8, .shape = shape};
     CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
-                "says that it lies on device 0 (type 1)");
+                "is said to lie in host memory, and the service moves tensors in GPU ");
     tensor.device = other;
     CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
-                "says that it lies on device");
+                "open it with banyan_copy_options.device = GPU ");
     tensor.device = device;
     CHECK_FAILS(banyan_copy_service_submit_send(service, &tensor, peer, 1), BANYAN_ERR_INVALID,
                 "lies in host memory");

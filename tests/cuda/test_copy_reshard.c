@@ -458,6 +458,29 @@ static void refuse_mxfp8(banyan_world *world)
         refuse_one(world, &all[i]);
 }
 
+/* Files are the host's: neither what says so nor what only is on a GPU is touched. */
+static void refuse_checkpoints(const twins *of, banyan_world *world)
+{
+    size_t count = banyan_tensors_count(of->there);
+    DLTensor *lying = calloc(count + 1, sizeof *lying);
+    for (size_t i = 0; i < count; i++) {
+        lying[i] = *banyan_tensors_get(of->there, i);
+        lying[i].device = BANYAN_HOST;
+    }
+    banyan_tensors *claimed, *sets[2] = {of->there, NULL};
+    CHECK_OK(banyan_tensors_create(of->layout, lying, count, &claimed));
+    sets[1] = claimed;
+    for (int i = 0; i < 2; i++)
+        CHECK_FAILS(banyan_checkpoint_save("/tmp/banyan-never", of->layout, sets[i], world, NULL),
+                    BANYAN_ERR_INVALID, "checkpoints are saved from host memory");
+    CHECK(strstr(banyan_last_error(), "tensor local.") &&
+              strstr(banyan_last_error(), " lies in GPU "),
+          "%s", banyan_last_error());
+    CHECK(access("/tmp/banyan-never", F_OK) != 0);
+    banyan_tensors_destroy(claimed);
+    free(lying);
+}
+
 static void refuse(banyan_world *world, void *context)
 {
     (void)context;
@@ -478,11 +501,23 @@ static void refuse(banyan_world *world, void *context)
     CHECK_OK(banyan_reshard_plan_create(source.layout, destination.layout, world, NULL, &plan));
     CHECK_FAILS(
         banyan_reshard_execute(plan, source.here, destination.there, service, world, NULL, NULL),
-        BANYAN_ERR_INVALID, "lies on device");
+        BANYAN_ERR_INVALID,
+        "of the source lies in host memory, and the copy service moves tensors in GPU ");
+    CHECK(strstr(banyan_last_error(), "tensor \"local.") &&
+              strstr(banyan_last_error(), "open the service without banyan_copy_options.device"),
+          "%s", banyan_last_error());
     CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &on_host));
     CHECK_FAILS(
         banyan_reshard_execute(plan, source.there, destination.here, on_host, world, NULL, NULL),
-        BANYAN_ERR_INVALID, "device");
+        BANYAN_ERR_INVALID, "tensor \"local.");
+    CHECK(
+        strstr(banyan_last_error(), "of the source lies in GPU ") &&
+            strstr(banyan_last_error(), "open the service with banyan_copy_options.device = GPU "),
+        "%s", banyan_last_error());
+    CHECK_FAILS(
+        banyan_reshard_execute(plan, source.here, destination.there, on_host, world, NULL, NULL),
+        BANYAN_ERR_INVALID, "of the destination lies in GPU ");
+    refuse_checkpoints(&destination, world);
     banyan_reshard_plan_destroy(plan);
     banyan_copy_service_close(service);
     banyan_copy_service_close(on_host);

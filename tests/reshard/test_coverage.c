@@ -1,5 +1,6 @@
 /* Every element of a destination is filled, or is declared to be left as it is. */
 #include "reshard/sides.h"
+#include "support/folder.h"
 #include "support/ranks.h"
 
 enum { ROWS = 8, COLUMNS = 6 };
@@ -168,6 +169,103 @@ static void padding_of_a_buffer_is_filled_with_a_value_of_its_type(void **state)
     ranks_run(2, fill_a_buffer, NULL);
 }
 
+/* ---- loading ---- */
+
+static void write_model(const char *path)
+{
+    static float w[ROWS * COLUMNS], head[ROWS * COLUMNS];
+    static int64_t shape[] = {ROWS, COLUMNS};
+    const char *names[] = {"model.norm.weight", "lm_head.weight"};
+    DLTensor tensors[2] = {
+        {.data = w, .device = BANYAN_HOST, .ndim = 2, .dtype = BANYAN_F32, .shape = shape},
+        {.data = head, .device = BANYAN_HOST, .ndim = 2, .dtype = BANYAN_F32, .shape = shape}};
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        w[i] = (float)i;
+    CHECK_OK(banyan_checkpoint_write(path, names, tensors, 2, NULL));
+}
+
+static void add_whole(banyan_layout *layout, const char *name, int64_t more_rows)
+{
+    int tensor = banyan_layout_add_tensor(layout, name, BANYAN_F32, 2,
+                                          (int64_t[]){ROWS + more_rows, COLUMNS});
+    banyan_layout_add_piece(layout, &(banyan_piece){.tensor = tensor,
+                                                    .name = name,
+                                                    .ndim = 2,
+                                                    .shape = {ROWS, COLUMNS},
+                                                    .box = rows_box(0, ROWS),
+                                                    .dim_map = {0, 1}});
+}
+
+static void loads_fill_padding_and_refuse_what_is_not_accounted_for(void **state)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/model.safetensors", (const char *)*state);
+    write_model(path);
+    banyan_checkpoint *checkpoint;
+    CHECK_OK(banyan_checkpoint_open(path, &checkpoint));
+    banyan_layout *layout = new_layout();
+    add_whole(layout, "model.norm.weight", 2);
+    banyan_tensors *tensors;
+    CHECK_OK(banyan_tensors_alloc(layout, NULL, &tensors));
+    filled_poison(tensors);
+    CHECK_FAILS(banyan_checkpoint_load(checkpoint, layout, tensors, NULL), BANYAN_ERR_INVALID,
+                "[8:10, 0:6] belongs to no piece");
+    const float one = 1, *loaded = banyan_tensors_get(tensors, 0)->data;
+    uint32_t poison;
+    memcpy(&poison, loaded, sizeof poison);
+    CHECK(poison == 0xa5a5a5a5);
+    banyan_box padding = rows_box(ROWS, 1), alone = rows_box(ROWS + 1, 1);
+    banyan_layout_add_filled_padding(layout, 0, &padding, &one);
+    banyan_layout_leave_alone(layout, 0, &alone);
+    CHECK_OK(banyan_checkpoint_load(checkpoint, layout, tensors, NULL));
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        CHECK(loaded[i] == (float)i);
+    for (int i = 0; i < COLUMNS; i++) {
+        CHECK(loaded[ROWS * COLUMNS + i] == 1);
+        memcpy(&poison, &loaded[(ROWS + 1) * COLUMNS + i], sizeof poison);
+        CHECK(poison == 0xa5a5a5a5);
+    }
+    banyan_tensors_destroy(tensors);
+    banyan_layout_destroy(layout);
+
+    layout = new_layout();
+    add_whole(layout, "model.nrom.weight", 0);
+    add_whole(layout, "lm_head.wieght", 0);
+    add_whole(layout, "like.nothing.else", 0);
+    CHECK_OK(banyan_tensors_alloc(layout, NULL, &tensors));
+    CHECK_FAILS(banyan_checkpoint_load(checkpoint, layout, tensors, NULL), BANYAN_ERR_NOT_FOUND,
+                "It lacks 3 tensors of the layout: \"model.nrom.weight\" (it has "
+                "\"model.norm.weight\"), \"lm_head.wieght\" (it has \"lm_head.weight\"), "
+                "\"like.nothing.else\"");
+    CHECK(strstr(banyan_last_error(), path), "%s", banyan_last_error());
+    banyan_tensors_destroy(tensors);
+    banyan_layout_destroy(layout);
+    banyan_checkpoint_close(checkpoint);
+}
+
+/* A GPU's tensors, by what they say: nobody looks at their memory. */
+static void loads_into_the_memory_of_a_gpu_are_refused_by_name(void **state)
+{
+    char path[4096], memory[ROWS * COLUMNS * sizeof(float)];
+    snprintf(path, sizeof path, "%s/model.safetensors", (const char *)*state);
+    write_model(path);
+    banyan_checkpoint *checkpoint;
+    CHECK_OK(banyan_checkpoint_open(path, &checkpoint));
+    banyan_layout *layout = new_layout();
+    add_whole(layout, "model.norm.weight", 0);
+    int64_t shape[] = {ROWS, COLUMNS};
+    DLTensor tensor = {
+        .data = memory, .device = BANYAN_CUDA(3), .ndim = 2, .dtype = BANYAN_F32, .shape = shape};
+    banyan_tensors *tensors;
+    CHECK_OK(banyan_tensors_create(layout, &tensor, 1, &tensors));
+    CHECK_FAILS(banyan_checkpoint_load(checkpoint, layout, tensors, NULL), BANYAN_ERR_INVALID,
+                "tensor model.norm.weight lies in GPU 3, and checkpoints are loaded into host "
+                "memory");
+    banyan_tensors_destroy(tensors);
+    banyan_layout_destroy(layout);
+    banyan_checkpoint_close(checkpoint);
+}
+
 /* What a person declares and no memory can take. */
 static void fills_that_cannot_be_are_refused(void **state)
 {
@@ -199,6 +297,10 @@ int main(void)
         cmocka_unit_test(runs_fill_padding_and_leave_the_rest_alone),
         cmocka_unit_test(padding_of_a_buffer_is_filled_with_a_value_of_its_type),
         cmocka_unit_test(fills_that_cannot_be_are_refused),
+        cmocka_unit_test_setup_teardown(loads_fill_padding_and_refuse_what_is_not_accounted_for,
+                                        folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(loads_into_the_memory_of_a_gpu_are_refused_by_name,
+                                        folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
