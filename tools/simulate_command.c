@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,19 +28,20 @@ struct arguments {
     simulate_reshard_arguments reshard;
     uint64_t range[2];
     int step_factor;
+    int max_steps; /* 0: not given */
     bool json;
 };
 
 static banyan_status simulate_size(const simulate_report *report, size_t elem_bytes,
-                                   const message *size, bool steps, const progress *bar,
-                                   double share, banyan_simulation **simulation)
+                                   const message *size, const banyan_simulate_options *how,
+                                   const progress *bar, double share,
+                                   banyan_simulation **simulation)
 {
-    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    banyan_simulate_options options = *how;
     char text[TEXT_NUMBER_BYTES];
     progress_show(bar, text_bytes(size->bytes, text), share);
     options.message_bytes = size->message_bytes;
     options.elem_bytes = elem_bytes;
-    options.steps = steps;
     banyan_status status =
         banyan_plan_simulate(report->plan, report->topology, &options, simulation);
     progress_hide(bar);
@@ -59,13 +61,18 @@ static banyan_status simulate(const struct arguments *given, const progress *bar
     RETURN_IF_FAILED(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
                                        given->step_factor, sizes, &count));
     const message *longest = &sizes[count - 1];
-    RETURN_IF_FAILED(simulate_size(report, elem_bytes, longest, true, bar, 0, &report->last));
+    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    if (given->max_steps > 0)
+        options.max_steps = (uint64_t)given->max_steps;
+    options.steps = true;
+    RETURN_IF_FAILED(simulate_size(report, elem_bytes, longest, &options, bar, 0, &report->last));
+    options.steps = false;
     if (given->trace_path)
         RETURN_IF_FAILED(banyan_simulation_write_trace(report->last, given->trace_path));
     simulate_report_begin(report);
     for (const message *size = sizes; size < longest; size++) {
         banyan_simulation *simulation;
-        RETURN_IF_FAILED(simulate_size(report, elem_bytes, size, false, bar,
+        RETURN_IF_FAILED(simulate_size(report, elem_bytes, size, &options, bar,
                                        (double)(size - sizes + 1) / (double)count, &simulation));
         simulate_report_size(report, size, simulation);
         banyan_simulation_destroy(simulation);
@@ -127,6 +134,8 @@ int simulate_command(int argc, char **argv)
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
          "from one size to the next (2)", 2, 1 << 20},
+        {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
+         "steps that the plan's loops may make (33554432)", 1, INT_MAX},
         {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "of an element (f32)", 0, 0},
         {"trace", '\0', OPTION_FILE, &given.trace_path, "FILE",
          "write what every thread block does at the longest size, for Perfetto and plan view", 0,

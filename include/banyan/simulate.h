@@ -48,17 +48,21 @@ typedef struct banyan_simulate_options {
     uint64_t message_bytes; /* a rank's input */
     size_t elem_bytes;
     bool steps; /* keep when each operation began and ended: for the critical path and the trace */
+    /* Steps that the plan's loops may make: an iteration takes one for each operation in it, and
+     * one for each of their operands, channels and semaphores. Ten million take some seconds. */
+    uint64_t max_steps;
 } banyan_simulate_options;
 
 #define BANYAN_SIMULATE_OPTIONS_INIT                                                               \
     BANYAN_INIT_WITH(banyan_simulate_options, BANYAN_MEMBER(message_bytes, 1 << 20),               \
-                     BANYAN_MEMBER(elem_bytes, 4))
+                     BANYAN_MEMBER(elem_bytes, 4), BANYAN_MEMBER(max_steps, UINT64_C(1) << 25))
 
 /* Run the plan once on the topology, rank i on processor i. `options` NULL: the defaults. The plan
  * and the topology must outlive the result. The same arguments give the same result. Errors:
  * INVALID (more ranks than processors, a size that the plan cannot run at, a rank that cannot reach
- * another), UNSUPPORTED (a switch channel whose ranks have no multicast switch in common), MISMATCH
- * (the plan hangs: the sentence names who waits for whom), NO_MEMORY. Any thread. */
+ * another), UNSUPPORTED (more steps than options.max_steps, a switch channel whose ranks have no
+ * multicast switch in common), MISMATCH (the plan hangs: the sentence names who waits for whom),
+ * NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_simulate(const banyan_plan *plan,
                                               const banyan_topology *topology,
                                               const banyan_simulate_options *options,

@@ -236,6 +236,36 @@ uint64_t plan_geometry_iterations(const plan_geometry *geometry, const plan_op *
     return bytes / pipeline->unit_bytes + (bytes % pipeline->unit_bytes > 0);
 }
 
+static uint64_t body_steps(const plan_op *loop)
+{
+    uint64_t steps = 1;
+    for (uint32_t i = 0; i < loop->op_count; i++) {
+        const plan_op *op = &loop->ops[i];
+        steps += (uint64_t)1 + op->source_count + op->destination_count + op->channel_count +
+                 op->semaphore_count;
+    }
+    return steps;
+}
+
+uint64_t plan_geometry_loop_steps(const plan_geometry *geometry, const banyan_plan *plan)
+{
+    uint64_t steps = 0;
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            for (uint32_t i = 0; i < block->op_count; i++) {
+                uint64_t all;
+                if (block->ops[i].kind == PLAN_PIPELINE &&
+                    (__builtin_mul_overflow(plan_geometry_iterations(geometry, &block->ops[i]),
+                                            body_steps(&block->ops[i]), &all) ||
+                     __builtin_add_overflow(steps, all, &steps)))
+                    return UINT64_MAX;
+            }
+        }
+    }
+    return steps;
+}
+
 /* ---- all of it ---- */
 
 /* All that does not depend on operations, of which a plan may have millions. */

@@ -58,6 +58,10 @@ uint64_t plan_geometry_bytes(const plan_geometry *geometry, const banyan_plan *p
 /* Iterations of a pipeline: ⌈loop chunks × S ÷ unit⌉; 1 for other operations. */
 uint64_t plan_geometry_iterations(const plan_geometry *geometry, const plan_op *pipeline);
 
+/* Steps that a run makes in loops: an iteration takes one for each operation in it, and one for
+ * each of their operands, channels and semaphores. UINT64_MAX when there are more. */
+uint64_t plan_geometry_loop_steps(const plan_geometry *geometry, const banyan_plan *plan);
+
 /* Equally long bytes of all operands of an operation. */
 typedef struct plan_piece {
     uint64_t bytes;

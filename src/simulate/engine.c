@@ -1,5 +1,6 @@
 #include "simulate/engine.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -147,6 +148,37 @@ static banyan_status make_parts(engine *all)
     return BANYAN_OK;
 }
 
+/* The smallest unit that a loop of the plan goes round in. */
+static uint64_t smallest_unit(const banyan_plan *plan)
+{
+    uint64_t unit = UINT64_MAX;
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            for (uint32_t i = 0; i < block->op_count; i++) {
+                const plan_op *op = &block->ops[i];
+                if (op->kind == PLAN_PIPELINE && op->unit_bytes < unit)
+                    unit = op->unit_bytes;
+            }
+        }
+    }
+    return unit;
+}
+
+/* A loop of a small file can go round for days. */
+static banyan_status refuse_too_many_steps(const engine *of, const banyan_simulate_options *options)
+{
+    uint64_t steps = plan_geometry_loop_steps(&of->geometry, of->plan);
+    if (steps <= options->max_steps)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "plan %s makes %" PRIu64 " steps in its loops, in units of %" PRIu64
+                     " bytes, with a message of %" PRIu64 " bytes: at most %" PRIu64
+                     " are simulated, unless max_steps (--max-steps) says more",
+                     of->plan->name, steps, smallest_unit(of->plan), options->message_bytes,
+                     options->max_steps);
+}
+
 banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topology,
                           const banyan_simulate_options *options, engine *made)
 {
@@ -157,6 +189,7 @@ banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topolo
                          plan->rank_count, topology->name, topology->processor_count);
     RETURN_IF_FAILED(
         plan_geometry_make(plan, options->message_bytes, options->elem_bytes, &made->geometry));
+    RETURN_IF_FAILED(refuse_too_many_steps(made, options));
     return make_parts(made);
 }
 

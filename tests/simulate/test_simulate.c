@@ -7,6 +7,7 @@
 
 #include <banyan/program.h>
 
+#include "core/deadline.h"
 #include "core/json.h"
 #include "support/folder.h"
 
@@ -276,6 +277,39 @@ static void what_cannot_be_simulated_is_refused(void **state)
     banyan_topology_destroy(topology);
 }
 
+static void loops_of_too_many_steps_are_refused_with_numbers(void **state)
+{
+    (void)state;
+    static const char text[] = PLAN(
+        "tiny", "{\"id\": 0, \"input_chunks\": 1, \"output_chunks\": 1, \"scratch_chunks\": 0, "
+                "\"threadblocks\": [{\"id\": 0, \"channels\": [], \"ops\": [{\"name\": "
+                "\"pipeline\", \"iter_context\": {\"unit_size\": 3, \"num_chunks\": 1}, "
+                "\"ops\": [{\"name\": \"copy\", \"src_buff\": [{\"type\": \"i\", \"index\": 0, "
+                "\"size\": 1}], \"dst_buff\": [{\"type\": \"o\", \"index\": 0, \"size\": 1}]}, "
+                "{\"name\": \"nop\"}]}]}], \"channels\": [], \"remote_buffers\": []}");
+    banyan_plan *plan;
+    banyan_simulation *simulation;
+    CHECK_OK(banyan_plan_parse(text, sizeof text - 1, "text", &plan));
+    banyan_topology *topology = star_make(&usual);
+    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    options.message_bytes = UINT64_C(64) << 20;
+    uint64_t start = time_now_ns();
+    CHECK_FAILS(banyan_plan_simulate(plan, topology, &options, &simulation), BANYAN_ERR_UNSUPPORTED,
+                "plan tiny makes 111848110 steps in its loops, in units of 3 bytes, with a message "
+                "of 67108864 bytes: at most 33554432 are simulated");
+    CHECK(time_now_ns() - start < NS_PER_S);
+    /* 342 iterations of a copy with two operands, a nop and the loop itself. */
+    options.message_bytes = 1024;
+    options.max_steps = 342 * 5;
+    CHECK_OK(banyan_plan_simulate(plan, topology, &options, &simulation));
+    banyan_simulation_destroy(simulation);
+    options.max_steps--;
+    CHECK_FAILS(banyan_plan_simulate(plan, topology, &options, &simulation), BANYAN_ERR_UNSUPPORTED,
+                "makes 1710 steps in its loops");
+    banyan_plan_destroy(plan);
+    banyan_topology_destroy(topology);
+}
+
 /* ---- the trace ---- */
 
 /* Operations of a thread block follow each other; the last one ends when the simulation does. */
@@ -334,6 +368,7 @@ int main(void)
         cmocka_unit_test(who_waits_for_whom_is_told),
         cmocka_unit_test(who_has_come_to_a_barrier_is_not_waited_for),
         cmocka_unit_test(what_cannot_be_simulated_is_refused),
+        cmocka_unit_test(loops_of_too_many_steps_are_refused_with_numbers),
         cmocka_unit_test_setup_teardown(a_trace_has_every_operation_in_order, folder_setup,
                                         folder_teardown),
     };

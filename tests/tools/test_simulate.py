@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
@@ -121,6 +122,13 @@ class Simulate(Command):
         wrong.write_text('{"name": "wrong", "kinds": {}, "processors": [{"name": "p", "kind": "k"}]}')
         self.refused(f"{wrong}: processors[0] is of a kind \"k\"", "simulate", plan, "-t", wrong)
         self.refused("cannot write /nowhere/trace", "simulate", plan, "-t", "h200x8", "--trace", "/nowhere/trace")
+        piped = self.emit("allreduce_pipelined", 4)
+        piped.write_text(piped.read_text().replace('"unit_size": 131072', '"unit_size": 3'))
+        began = time.monotonic()
+        self.refused("at most 33554432 are simulated", "simulate", piped, "-t", "h200x4")
+        self.refused("at most 100 are simulated", "simulate", piped, "-t", "h200x4", "-s", 4096, "--max-steps", 100)
+        self.assertLess(time.monotonic() - began, 10)
+        self.printed("simulate", piped, "-t", "h200x4", "-s", 4096)
         self.refused('"f4" names no element type', "simulate", plan, "-t", "h200x8", "--dtype", "f4")
         self.refused("cannot write the trace /dev/full", "simulate", plan, "-t", "h200x8", "--trace", "/dev/full")
 
