@@ -1,3 +1,4 @@
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +14,7 @@
 typedef struct arguments {
     uint64_t size;
     bool json, no_warnings, reshard;
-    int max_findings;
+    int max_findings, max_steps; /* max_steps 0: not given */
 } arguments;
 
 /* 2 when the file is no plan, or none that can be checked. */
@@ -40,6 +41,8 @@ static int check(const char *path, const arguments *given)
     banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
     options.warnings = !given->no_warnings;
     options.max_findings = (size_t)given->max_findings;
+    if (given->max_steps > 0)
+        options.max_steps = (uint64_t)given->max_steps;
     if (given->size > 0) {
         options.message_bytes = &given->size;
         options.message_count = 1;
@@ -65,6 +68,8 @@ int check_command(int argc, char **argv)
          "only messages of this size, such as 64K (one of every class)", 0, 0},
         {"max-findings", '\0', OPTION_COUNT, &given.max_findings, "N", "of each rule (100)", 1,
          1000000},
+        {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
+         "steps of loops that are played, of all sizes together (1048576)", 1, INT_MAX},
         {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "only what is wrong", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object", 0, 0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard, NULL,

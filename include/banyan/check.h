@@ -64,12 +64,18 @@ typedef struct banyan_check_options {
     size_t max_findings; /* of each rule */
     bool warnings;
     uint64_t max_memory_bytes; /* NO_MEMORY beyond */
+    /* Steps that the plan's loops make in a run, of all sizes together, where message_bytes is
+     * NULL; longer messages beyond are not checked, as the report's limits say. An iteration takes
+     * one for each operation in it, and one for each of their operands, channels and semaphores. A
+     * million take some seconds. */
+    uint64_t max_steps;
 } banyan_check_options;
 
 #define BANYAN_CHECK_OPTIONS_INIT                                                                  \
     BANYAN_INIT_WITH(banyan_check_options, BANYAN_MEMBER(max_findings, 100),                       \
                      BANYAN_MEMBER(warnings, true),                                                \
-                     BANYAN_MEMBER(max_memory_bytes, UINT64_C(2) << 30))
+                     BANYAN_MEMBER(max_memory_bytes, UINT64_C(2) << 30),                           \
+                     BANYAN_MEMBER(max_steps, UINT64_C(1) << 20))
 
 typedef struct banyan_check_report banyan_check_report;
 

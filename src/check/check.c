@@ -70,7 +70,7 @@ static banyan_status warn(checker *by)
 static banyan_status choose_classes(checker *by)
 {
     if (!by->options.message_bytes)
-        return size_classes_make(by->plan, &by->classes, &by->skipped);
+        return size_classes_make(by->plan, by->options.max_steps, &by->classes, &by->skipped);
     for (size_t i = 0; i < by->options.message_count; i++)
         RETURN_IF_FAILED(
             size_classes_add(by->plan, by->options.message_bytes[i], &by->classes, &by->skipped));
@@ -84,21 +84,27 @@ static bool has_races(const findings *all)
 
 static banyan_status tell_limits(checker *by)
 {
-    char skipped[160] = "", shared[320] = "";
+    char skipped[320] = "", shared[320] = "", elems[160] = "";
     if (by->skipped > 0)
         snprintf(skipped, sizeof skipped,
-                 "%zu message sizes were not checked, since their loops have too many iterations.",
-                 by->skipped);
+                 "%zu of %zu message sizes were not checked, since their loops have too many "
+                 "iterations: %llu steps of loops are played (max_steps, --max-steps).",
+                 by->skipped, by->skipped + by->classes.count,
+                 (unsigned long long)by->options.max_steps);
+    if (class_elem_bytes(by->plan) < CLASS_ELEM_BYTES)
+        snprintf(elems, sizeof elems,
+                 "%sThe plan was checked for elements of %zu bytes: it cannot cut longer ones.",
+                 skipped[0] ? " " : "", class_elem_bytes(by->plan));
     if (by->shared_counters && has_races(&by->report->findings))
         snprintf(shared, sizeof shared,
                  "%sThread blocks share channels or semaphores: what is told as a race may be none "
                  "if in every order some signal is between the two, but not the same one.",
-                 skipped[0] ? " " : "");
-    size_t bytes = strlen(skipped) + strlen(shared) + 1;
+                 skipped[0] || elems[0] ? " " : "");
+    size_t bytes = strlen(skipped) + strlen(elems) + strlen(shared) + 1;
     by->report->limits = arena_take(&by->report->findings.memory, bytes);
     if (!by->report->limits)
         return BANYAN_ERR_NO_MEMORY;
-    snprintf(by->report->limits, bytes, "%s%s", skipped, shared);
+    snprintf(by->report->limits, bytes, "%s%s%s", skipped, elems, shared);
     return BANYAN_OK;
 }
 

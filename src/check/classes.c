@@ -1,16 +1,40 @@
 #include "check/classes.h"
 
+#include <inttypes.h>
+
 /* Operations that are played, loops unrolled, in one run of one class. */
 #define PLAYED_MOST (UINT64_C(1) << 21)
-/* Elements of four bytes, as most that are reduced, and as packets hold them. */
-#define ELEM_BYTES 4
 /* Different loops that have classes of their own. */
 #define LOOPS_MOST 8
 
+/* True when a loop that reduces goes round in units of broken elements. */
+static bool breaks_elems(const plan_op *loop, size_t elem)
+{
+    for (uint32_t i = 0; i < loop->op_count; i++) {
+        if (plan_op_reduces(loop->ops[i].kind) && loop->unit_bytes % elem != 0)
+            return true;
+    }
+    return false;
+}
+
+static bool loops_break_elems(const banyan_plan *plan, size_t elem)
+{
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            for (uint32_t i = 0; i < block->op_count; i++) {
+                if (breaks_elems(&block->ops[i], elem))
+                    return true;
+            }
+        }
+    }
+    return false;
+}
+
 size_t class_elem_bytes(const banyan_plan *plan)
 {
-    size_t elem = ELEM_BYTES;
-    while (plan->buffer_alignment % elem != 0)
+    size_t elem = CLASS_ELEM_BYTES;
+    while (plan->buffer_alignment % elem != 0 || (elem > 1 && loops_break_elems(plan, elem)))
         elem /= 2;
     return elem;
 }
@@ -211,7 +235,26 @@ static int compare_classes(const void *left, const void *right)
     return (a->message_bytes > b->message_bytes) - (a->message_bytes < b->message_bytes);
 }
 
-banyan_status size_classes_make(const banyan_plan *plan, size_classes *made, size_t *skipped)
+/* Steps in loops are bounded, since a small file can ask for any number of them; those that the
+ * file lists are not. The smallest messages come first. */
+static void keep_steps(const banyan_plan *plan, uint64_t max_steps, size_classes *made,
+                       size_t *skipped)
+{
+    uint64_t left = max_steps;
+    size_t kept = 0;
+    for (size_t i = 0; i < made->count; i++) {
+        uint64_t steps = plan_geometry_loop_steps(&made->data[i].geometry, plan);
+        if (steps > left)
+            continue;
+        left -= steps;
+        made->data[kept++] = made->data[i];
+    }
+    *skipped += made->count - kept;
+    made->count = kept;
+}
+
+banyan_status size_classes_make(const banyan_plan *plan, uint64_t max_steps, size_classes *made,
+                                size_t *skipped)
 {
     maker to = {.plan = plan, .made = made, .skipped = skipped};
     *skipped = 0;
@@ -225,5 +268,12 @@ banyan_status size_classes_make(const banyan_plan *plan, size_classes *made, siz
                          "for",
                          plan->name);
     qsort(made->data, made->count, sizeof *made->data, compare_classes);
+    keep_steps(plan, max_steps, made, skipped);
+    if (made->count == 0)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "the loops of plan %s make more than %" PRIu64
+                         " steps with every size it would be checked for, unless max_steps "
+                         "(--max-steps) allows more",
+                         plan->name, max_steps);
     return BANYAN_OK;
 }

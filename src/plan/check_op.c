@@ -283,6 +283,26 @@ static banyan_status check_loop(checker *check, const plan_op *loop)
     return BANYAN_OK;
 }
 
+/* Packets lie side by side, from the first byte of their room on: none begins inside of one. */
+static banyan_status check_packets(checker *check, const plan_op *op, const plan_op *loop)
+{
+    uint64_t alignment = check->plan->buffer_alignment;
+    if (!plan_op_reads_packets(op->kind) && !plan_op_writes_packets(op->kind))
+        return BANYAN_OK;
+    if (alignment % PLAN_PACKET_DATA_BYTES != 0)
+        return json_path_fail(&check->path,
+                              "has packets, which carry %d bytes each: buffer_alignment is %llu, "
+                              "and must be a multiple of that",
+                              PLAN_PACKET_DATA_BYTES, ULL(alignment));
+    if (loop && loop->unit_bytes % PLAN_PACKET_DATA_BYTES != 0)
+        return json_path_fail(
+            &check->path,
+            "has packets, which carry %d bytes each: the unit_size of its loop is "
+            "%llu, and must be a multiple of that",
+            PLAN_PACKET_DATA_BYTES, ULL(loop->unit_bytes));
+    return BANYAN_OK;
+}
+
 banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop)
 {
     if (op->kind == PLAN_PIPELINE && loop)
@@ -298,6 +318,7 @@ banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop)
         return check_loop(check, op);
     }
     RETURN_IF_FAILED(check_sizes(check, op));
+    RETURN_IF_FAILED(check_packets(check, op, loop));
     for (uint32_t i = 0; loop && i < op->source_count; i++) {
         if (op->sources[i].size > loop->loop_chunks)
             return json_path_fail(&check->path, "moves %llu chunks in a loop over %llu",

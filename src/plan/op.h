@@ -32,6 +32,9 @@ typedef struct plan_op_form {
     plan_operands_form sources, destinations;
 } plan_op_form;
 
+/* Of data in a packet, beside its flag. */
+#define PLAN_PACKET_DATA_BYTES 4
+
 const plan_op_form *plan_op_form_of(plan_op_kind kind);
 
 /* "memory" and so on. */

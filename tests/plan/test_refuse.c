@@ -270,6 +270,8 @@ static void wrong_operands_are_refused(void **state)
          .said = "2 or more local"},
         {OP(0, 3) ".dst_buff.0.type", "\"o\"", .said = "packets in the output"},
         {OP(0, 6) ".src_buff.1.type", "\"i\"", .said = "src_buff[1] is packets in the input"},
+        {"buffer_alignment", "42",
+         .said = "has packets, which carry 4 bytes each: buffer_alignment is 42"},
         {OP(0, 10) ".src_buff.0.buffer_id", "2",
          .said = AT(0, 10) ".src_buff[0].buffer_id is 2, and thread block 0 of rank 0 has 2"},
         {OP(0, 10) ".src_buff.0.index", "4", .said = "is 4, and rank 1's input has 4 chunks"},

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import sys
 import unittest
 
@@ -215,12 +216,70 @@ class Run(CollectiveCase):
             self.assert_refused(self.banyan("run", *words), "banyan run", part, code)
 
     def test_a_plan_that_is_refused_at_some_sizes_is_refused_before_the_first(self):
-        plan = self.plan("allreduce_packets", 3) | {"buffer_alignment": 2}
-        path = self.write(plan)
+        path = self.write(self.plan("allreduce_ring", 3) | {"buffer_alignment": 2})
         self.assert_refused(self.banyan("run", path, "--size", "1K"), "banyan run", "aligns to 2 bytes")
-        fits, longer = ("run", path, "--dtype", "bf16", "--size", "13"), ("--size", "13:26")
-        self.assertRegex(self.succeed(*fits), r"\n +12 +6 ")
-        self.assert_refused(self.banyan(*fits, *longer), "banyan run", "its packets begin at byte")
+        plan = self.plan("reduce_pipelined", 3)
+        self.set_units(plan, 6)
+        path = self.write(plan)
+        fits, longer = ("run", path, "--size", "4"), ("--size", "4:4000")
+        self.succeed(*fits)
+        self.assert_refused(self.banyan(*fits, *longer), "banyan run", "the bytes of a piece are")
+
+    def set_units(self, plan, unit):
+        for gpu in plan["gpus"]:
+            for block in gpu["threadblocks"]:
+                for op in block["ops"]:
+                    if op["name"] == "pipeline":
+                        op["iter_context"]["unit_size"] = unit
+
+    # Two ranks that exchange packets in units.
+    @staticmethod
+    def packets_in_a_loop(unit):
+        def rank(mine, other):
+            def chunk(place):
+                return [place | {"index": 0, "size": 1}]
+            ops = [{"name": "ppkt", "src_buff": chunk({"type": "i"}),
+                    "dst_buff": chunk({"buffer_id": 0}), "channel_type": "memory"},
+                   {"name": "upkt", "src_buff": chunk({"type": "s"}), "dst_buff": chunk({"type": "o"})}]
+            return {"id": mine, "input_chunks": 1, "output_chunks": 1, "scratch_chunks": 1,
+                    "threadblocks": [{
+                        "id": 0, "ops": [{"name": "pipeline", "ops": ops, "iter_context": {
+                            "unit_size": unit, "num_chunks": 1}}],
+                        "channels": [{"channel_type": "memory", "channel_ids": [0]}],
+                        "remote_buffer_refs": [{"access_channel_type": "memory",
+                                                "remote_buffer_ids": [0]}]}],
+                    "channels": [{"channel_type": "memory", "connected_to": [other]}],
+                    "remote_buffers": [{"rank": other, "type": "s",
+                                        "access_channel_types": ["memory"]}],
+                    "semaphores": []}
+        return {"name": "units", "collective": "sendrecv", "protocol": "LL", "inplace": False,
+                "use_double_scratch_buffer": True, "num_threads_per_block": 1024,
+                "gpus": [rank(0, 1), rank(1, 0)], "banyan": {"shift": 1}}
+
+    def test_what_is_sound_runs_and_what_cannot_be_checked_does_not(self):
+        seed = int(os.environ.get("BANYAN_SEED", random.randrange(1 << 32)))
+        print("seed", seed, flush=True)
+        draw = random.Random(seed)
+        verdicts = {0: 0, 2: 0}
+        for case in range(15):
+            alignment = draw.choice([42, 2, 6, 12, 4, 16, draw.randint(1, 64)])
+            unit = draw.choice([42, 16, 64, draw.randint(1, 200)])
+            plan = [self.plan("allreduce_packets", 2), self.plan("allreduce_packets_twoshot", 3),
+                    self.plan("allreduce_ring", 2), self.plan("reduce_pipelined", 2),
+                    self.packets_in_a_loop(unit)][case % 5] | {"buffer_alignment": alignment}
+            self.set_units(plan, unit)
+            path = self.write(plan)
+            reduces = case % 5 == 3
+            dtype = next(name for name, size in [("f32", 4), ("bf16", 2), ("u8", 1)]
+                         if alignment % size == 0 and (unit % size == 0 or not reduces))
+            checked = self.banyan("check", path, "--no-warnings")
+            ran = self.banyan("run", path, "--dtype", dtype, "--size", "1:1000", "--step-factor", 5,
+                              "--iters", 1)
+            told = (case, alignment, unit, dtype, checked.stdout + checked.stderr, ran.stderr)
+            self.assertIn(checked.returncode, verdicts, told)
+            verdicts[checked.returncode] += 1
+            self.assertEqual(ran.returncode, 1 if checked.returncode else 0, told)
+        self.assertGreater(min(verdicts.values()), 0, verdicts)
 
     @unittest.skipUnless(PLANS.is_dir(), f"there is no {PLANS}")
     def test_every_whole_collective_of_the_formats_own_language_is_right(self):
