@@ -74,7 +74,10 @@ bool out_file_flush_stdout(void)
 {
     errno = 0;
     bool written = fflush(stdout) == 0 && !ferror(stdout);
-    if (!written && errno == 0)
-        errno = EIO;
+    int error = errno;
+    /* What failed while something was printed is forgotten: it fails again. */
+    if (!written && error == 0)
+        error = write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
+    errno = error;
     return written;
 }

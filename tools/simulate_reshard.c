@@ -7,6 +7,7 @@
 #include <banyan/forecast.h>
 #include <jansson.h>
 
+#include "core/escape.h"
 #include "core/status.h"
 #include "progress.h"
 #include "simulate_report.h"
@@ -71,7 +72,9 @@ static banyan_status plan_case(job *of)
 {
     banyan_megatron_case *loaded;
     RETURN_IF_FAILED(banyan_megatron_case_load(of->given->case_path, &loaded));
-    snprintf(of->title, sizeof of->title, "%s: %d ranks", banyan_megatron_case_name(loaded),
+    char name[sizeof of->title];
+    snprintf(of->title, sizeof of->title, "%s: %d ranks",
+             escape_controls(banyan_megatron_case_name(loaded), name, sizeof name),
              banyan_megatron_case_world_size(loaded));
     banyan_status status = banyan_traffic_plan_case(loaded, NULL, &of->traffic);
     banyan_megatron_case_destroy(loaded);

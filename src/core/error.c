@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "core/escape.h"
+
 #define ERROR_BYTES 4096
 
 static _Thread_local char last_error[ERROR_BYTES];
@@ -45,7 +47,9 @@ static void set_sentence(const char *format, va_list args, const char *suffix)
 {
     char text[ERROR_BYTES];
     vsnprintf(text, sizeof text, format, args);
-    snprintf(last_error, sizeof last_error, "%s%s", text, suffix);
+    escape_controls(text, last_error, sizeof last_error);
+    size_t used = strlen(last_error);
+    snprintf(last_error + used, sizeof last_error - used, "%s", suffix);
 }
 
 banyan_status banyan_error_set(banyan_status status, const char *format, ...)

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/escape.h"
+
+#define LINE_BYTES 2048
+
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t level_once = PTHREAD_ONCE_INIT;
 static banyan_log_level level_wanted = BANYAN_LOG_WARN;
@@ -35,9 +39,9 @@ static void read_level(void)
             return;
         }
     }
-    char text[256];
-    snprintf(text, sizeof text,
-             "BANYAN_LOG=%.100s is no level: there are error, warn, info and debug", wanted);
+    char text[512], name[401];
+    snprintf(text, sizeof text, "BANYAN_LOG=%s is no level: there are error, warn, info and debug",
+             escape_controls(wanted, name, sizeof name));
     emit(BANYAN_LOG_WARN, text);
 }
 
@@ -54,10 +58,10 @@ void log_line(banyan_log_level level, const char *format, ...)
     pthread_once(&level_once, read_level);
     if (level > level_wanted)
         return;
-    char text[2048];
+    char text[LINE_BYTES], line[LINE_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    emit(level, text);
+    emit(level, escape_controls(text, line, sizeof line));
 }

@@ -13,15 +13,27 @@
 #include "core/error.h"
 #include "core/path.h"
 
+/* By the time that somebody looks, others may have given up what they had. */
+static banyan_status fail_full_of(const char *what, uint64_t size, uint64_t free_bytes)
+{
+    if (free_bytes < size)
+        return error_set(BANYAN_ERR_SYSTEM,
+                         "the disk is full: %s takes %" PRIu64 " bytes, and %" PRIu64 " are free",
+                         what, size, free_bytes);
+    return error_set(BANYAN_ERR_SYSTEM,
+                     "the disk is full: %s takes %" PRIu64 " bytes, which were not free when they "
+                     "were asked for, since others write there at the same time; %" PRIu64
+                     " are free now",
+                     what, size, free_bytes);
+}
+
 /* A disk that is full now, or will be. */
 static banyan_status fail_full(int fd, const char *what, uint64_t size)
 {
     int error = errno;
     struct statvfs space;
     if (error == ENOSPC && fstatvfs(fd, &space) == 0)
-        return error_set(BANYAN_ERR_SYSTEM,
-                         "the disk is full: %s takes %" PRIu64 " bytes, and %" PRIu64 " are free",
-                         what, size, (uint64_t)space.f_bavail * space.f_frsize);
+        return fail_full_of(what, size, (uint64_t)space.f_bavail * space.f_frsize);
     errno = error;
     return error_set_errno("writing the %" PRIu64 " bytes of %s", size, what);
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "core/escape.h"
 #include "core/text.h"
 
 static const char *const rule_names[BANYAN_RESHARD_RULES] = {
@@ -76,13 +77,27 @@ const banyan_reshard_finding *banyan_reshard_report_finding(const banyan_reshard
 
 /* ---- printing ---- */
 
+/* Names of tensors come from files. */
+static void escape_add(bytes_writer *to, const char *text)
+{
+    size_t bytes = strlen(text) * ESCAPE_GROWTH + 1;
+    char *escaped = malloc(bytes);
+    if (escaped)
+        text_add(to, escape_controls(text, escaped, bytes));
+    else
+        to->failed = true;
+    free(escaped);
+}
+
 static banyan_status print_text(const banyan_reshard_report *report, const char *name, char **text)
 {
     bytes_writer to = {0};
     size_t count = report->findings.count;
     for (size_t i = 0; i < count; i++) {
         const banyan_reshard_finding *one = &report->findings.data[i];
-        text_print(&to, "%zu. %s:\n   %s.\n", i, rule_names[one->rule], one->message);
+        text_print(&to, "%zu. %s:\n   ", i, rule_names[one->rule]);
+        escape_add(&to, one->message);
+        text_add(&to, ".\n");
     }
     text_print(&to, "%s: %s, %zu finding%s\n", name, count == 0 ? "sound" : "not sound", count,
                count == 1 ? "" : "s");

@@ -1,6 +1,7 @@
 /* Saving what the ranks of a layout hold: files without names first, then one hidden folder, and at
  * last its name. */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@ struct save {
     banyan_world *world;
     banyan_checkpoint_options options;
     size_t count;          /* of tensors; 0: this rank has no file */
+    int file_count;        /* of all ranks */
+    uint64_t all_bytes;    /* of all ranks' tensors */
     new_file file;         /* -1 when there is none */
     char rank_name[32];    /* "rank-00000": the number counts ranks with a file */
     char hidden[PATH_MAX]; /* the folder until it has its name */
@@ -65,8 +68,12 @@ static banyan_status write_tensors(struct save *save, const char *parent)
         tensors[i] = *banyan_tensors_get(save->tensors, i);
     }
     progress_state progress = {&save->options, 0, set_bytes(save->tensors)};
-    char what[PATH_MAX];
-    snprintf(what, sizeof what, "%s/%s/" FILE_NAME, save->folder, save->rank_name);
+    char what[PATH_MAX + 96];
+    int used = snprintf(what, PATH_MAX, "%s/%s/" FILE_NAME, save->folder, save->rank_name);
+    if (save->file_count > 1 && used < PATH_MAX)
+        snprintf(what + used, sizeof what - (size_t)used,
+                 " (one of %d files with %" PRIu64 " bytes of tensors together)", save->file_count,
+                 save->all_bytes);
     status = checkpoint_write_tensors(parent, what, tensor_names, tensors, save->count, &progress,
                                       &save->file);
 free_lists:
@@ -101,16 +108,25 @@ static banyan_status write_file(struct save *save)
     return status;
 }
 
+/* What a rank tells the others of its file. */
+struct holding {
+    uint64_t files, bytes; /* 0 or 1 */
+};
+
 /* Ranks with a file are counted from 0, when all have succeeded so far. Collective. */
 static banyan_status number_file(struct save *save, banyan_status status)
 {
-    unsigned char mine = save->count > 0;
+    struct holding mine = {save->count > 0, save->count > 0 ? set_bytes(save->tensors) : 0};
     void *gathered;
     int before = 0;
-    RETURN_IF_FAILED(control_gather(save->world, status, &mine, 1, "a list of ranks", &gathered));
-    const unsigned char *all = gathered;
-    for (int rank = 0; rank < banyan_world_rank(save->world); rank++)
-        before += all[rank];
+    RETURN_IF_FAILED(
+        control_gather(save->world, status, &mine, sizeof mine, "a list of ranks", &gathered));
+    const struct holding *all = gathered;
+    for (int rank = 0; rank < banyan_world_size(save->world); rank++) {
+        before += rank < banyan_world_rank(save->world) ? (int)all[rank].files : 0;
+        save->file_count += (int)all[rank].files;
+        save->all_bytes += all[rank].bytes;
+    }
     snprintf(save->rank_name, sizeof save->rank_name, "rank-%05d", before);
     free(gathered);
     return BANYAN_OK;

@@ -1,10 +1,11 @@
 """banyan algo: the built-in algorithms are listed, and emitted as plans that do what they say."""
 
 import json
+import subprocess
 import sys
 import unittest
 
-from collective_case import CollectiveCase
+from collective_case import BANYAN, CollectiveCase
 
 COLLECTIVES = ["allreduce", "allgather", "reducescatter", "alltoall", "sendrecv", "broadcast",
                "reduce"]
@@ -27,6 +28,14 @@ class Algo(CollectiveCase):
             [[entry["name"], entry["collective"],
               "buffers" if entry["reaches_peers_buffers"] else "scratch", entry["about"]]
              for entry in self.listed()])
+
+    def test_output_that_finds_no_space_says_so_however_long_it_is(self):
+        for ranks in (2, 64):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([BANYAN, "algo", "emit", "allreduce_ring", "-n", str(ranks)],
+                                      stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, "banyan: cannot write to stdout: No space left on device\n"))
 
     def test_every_algorithm_is_emitted_and_computes_its_collective(self):
         for entry in self.listed():

@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -225,6 +226,34 @@ class Files(unittest.TestCase):
             done = self.reshard("--from", "tp=1", "--to", "tp=1", "--memory", "ordinary", *more,
                                 source=wide, preexec_fn=small_files_only)
             self.assert_refused(done, "File too large")
+
+    def test_a_disk_that_two_ranks_fill_is_said_to_be_full_of_both(self):
+        if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
+            self.skipTest("a file system cannot be mounted here")
+        wide = self.folder / "wide.safetensors"
+        safetensors.write(wide, {"lm_head.weight": ("BF16", [8192, 64], bytes(8192 * 128))})
+        disk = self.folder / "disk"
+        disk.mkdir()
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=800k tmpfs "$1" && shift && exec "$@"',
+             "sh", disk, BANYAN, "reshard", "--in", wide, "--out", disk / "out", "--from", "tp=1",
+             "--to", "tp=2", "--memory", "ordinary"], capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        said = re.search(r"the disk is full: .*/out/rank-0000[01]/model.safetensors \(one of 2 files with "
+                         r"1048576 bytes of tensors together\) takes (\d+) bytes, (.*)\n", done.stderr)
+        self.assertTrue(said, done.stderr)
+        free = int(re.search(r"(\d+) are free", said[2])[1])
+        if free >= int(said[1]):
+            self.assertIn("others write there at the same time", said[2])
+
+    def test_control_characters_of_files_do_not_reach_the_terminal(self):
+        for name in ("a\x1b[2Jb", "a\nbanyan: all is well", "a\x9bb"):
+            path = self.folder / "named.safetensors"
+            safetensors.write(path, {name: ("F32", [1], b"1234")})
+            done = self.reshard("--from", "tp=1", "--to", "tp=1", source=path)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, r"^[^\x00-\x1f\x7f-\x9f]*\n$")
+            self.assertRegex(done.stderr, r"a\\x(1b|0a|c2\\x9b)")
 
     def test_what_a_killed_join_leaves_is_taken_over(self):
         command = [BANYAN, "reshard", "--in", self.source, "--out", self.out, "--from", "tp=2",
