@@ -10,6 +10,7 @@ import collections
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,8 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--parts", default="", help="with commas: kills,commands,inputs,plans,fuzz")
     arguments = parser.parse_args()
+    # A shell that runs this in the background has it ignored, and what is started inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     build = arguments.build.resolve()
     parts = {
         "kills": lambda s, t, f: program([build / "bin/soak_kills"], s, t, f),
