@@ -1,9 +1,8 @@
-/* Modules are found in BANYAN_MODULE_PATH, beside the library, and in its folder "banyan". */
+/* Modules are found in BANYAN_MODULE_PATH, and beside the library. */
 #include "support/test.h"
 
 #include <libgen.h>
 #include <limits.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/module.h"
@@ -37,18 +36,13 @@ static void modules_are_found_where_the_path_says(void **state)
 static void modules_are_found_beside_what_loads_them(void **state)
 {
     (void)state;
-    char program[PATH_MAX], name[32], *beside;
+    char program[PATH_MAX], name[32];
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
     CHECK(bytes > 0);
     program[bytes] = '\0';
     const char *own = dirname(program);
     snprintf(name, sizeof name, "test%d", (int)getpid()); /* of no other process */
     try_in(own, name);
-    beside = folder_path(own, "banyan");
-    bool made = mkdir(beside, 0700) == 0;
-    try_in(beside, name);
-    CHECK(!made || rmdir(beside) == 0);
-    free(beside);
 }
 
 int main(void)
