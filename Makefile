@@ -14,7 +14,7 @@ help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
 	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
 	@echo 'make test     the same set-up and a browser, then every test'
-	@echo 'make test-models   hold the vLLM packing against vLLM, which it installs (MODELS="llama3 …")'
+	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan     the tests under the thread sanitizer'

@@ -16,6 +16,9 @@ typedef struct model_tensor {
     const rule_packed *packed; /* its place in the packing; NULL: its own name */
 } model_tensor;
 
+/* The level of a part's replicas that the ranks of the shard axis are. */
+#define MODEL_SHARD_LEVEL 3
+
 /* A box that this rank holds of a tensor, before rows are cut. */
 typedef struct model_part {
     const banyan_local_tensor *global;
@@ -26,6 +29,9 @@ typedef struct model_part {
     int64_t head_rows; /* elements of each */
     bool halves; /* of each the even ones come first, then the odd ones; not in vectors beside them
                   */
+    /* Heads of the whole tensor, or of the part of it that this is cut from, and where they begin
+     * along the rule's dimension. */
+    int64_t all_heads, first_head;
     banyan_rank_set replicas;
     int slot, slots; /* the first, and how many it fills; -1: not fused */
     bool absent;     /* zeros stand in its place */

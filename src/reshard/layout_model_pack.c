@@ -16,13 +16,14 @@
 struct packing {
     model_build *build;
     const model_target *target;
-    const model_part **parts; /* by expert, then slot */
+    model_part **parts; /* by expert, then slot */
     size_t count;
     int ndim;     /* of the parts */
     int fuse_dim; /* of the parts: along it they lie one behind the other */
     bool stacked; /* the experts of many parts, not those of one */
     bool transposed;
     int64_t groups;
+    int sharers; /* neighbouring ranks among which the rows of a group are cut evenly */
     int tensor;
     int local_ndim;
     int64_t shape[BANYAN_MAX_DIMS]; /* local, before the cut */
@@ -212,12 +213,52 @@ static bool check_stack(const struct packing *packing, int64_t *rows)
     return true;
 }
 
+/* No neighbour along the shard axis has the same box any more. */
+static void leave_shard_axis(banyan_rank_set *replicas, const spec_axis *ranks)
+{
+    int sharers = replicas->count[MODEL_SHARD_LEVEL];
+    replicas->first += ranks->index % sharers * replicas->stride[MODEL_SHARD_LEVEL];
+    replicas->count[MODEL_SHARD_LEVEL] = 1;
+    replicas->stride[MODEL_SHARD_LEVEL] = 0;
+}
+
+/* With fewer groups than ranks, neighbouring ranks share a group: each holds an even share of the
+ * group's rows, whatever heads these cut. That is how Megatron-Core cuts its linear_qkv. Parts
+ * become those of the whole group. */
+static bool share_groups(struct packing *packing)
+{
+    const spec_axis *ranks = &packing->target->axes->shard;
+    int64_t groups = INT64_MAX;
+    for (size_t i = 0; i < packing->count; i++)
+        groups = packing->parts[i]->all_heads < groups ? packing->parts[i]->all_heads : groups;
+    if (groups < 1 || groups >= ranks->count)
+        return true;
+    packing->sharers = (int)(ranks->count / groups);
+    for (size_t i = 0; i < packing->count; i++) {
+        model_part *part = packing->parts[i];
+        int64_t heads = part->all_heads / groups, rows = heads * part->head_rows;
+        if (ranks->count % groups != 0 || part->all_heads % groups != 0)
+            return fail(packing,
+                        "%" PRId64 " heads of \"%s\" in %" PRId64 " groups do not divide over %d "
+                        "ranks",
+                        part->all_heads, part->global->name, groups, ranks->count);
+        part->heads = heads;
+        part->box.start[packing->fuse_dim] =
+            part->first_head + ranks->index / packing->sharers * rows;
+        part->box.extent[packing->fuse_dim] = rows;
+        leave_shard_axis(&part->replicas, ranks);
+    }
+    return true;
+}
+
 /* How many groups of heads the parts interleave in: as many as the part with the fewest heads. */
 static bool find_groups(struct packing *packing)
 {
-    packing->groups = 1;
+    packing->groups = packing->sharers = 1;
     if (!packing->target->packed || !packing->target->packed->by_group)
         return true;
+    if (!share_groups(packing))
+        return false;
     int64_t groups = packing->parts[0]->heads;
     for (size_t i = 1; i < packing->count; i++)
         groups = packing->parts[i]->heads < groups ? packing->parts[i]->heads : groups;
@@ -388,6 +429,22 @@ static bool check_halves(const struct packing *packing)
     return true;
 }
 
+/* The rows of the local tensor that this rank has: its share of a group, cut by fsdp. */
+static bool cut_rows(struct packing *packing)
+{
+    const spec_axes *axes = packing->target->axes;
+    if (packing->local_ndim == 0)
+        return true;
+    int64_t rows = packing->shape[0] / packing->sharers;
+    if (packing->shape[0] % packing->sharers != 0)
+        return fail(packing,
+                    "a group's %" PRId64 " rows do not divide over the %d ranks that share it",
+                    packing->shape[0], packing->sharers);
+    chunk_range(rows, axes->rows.count, axes->rows.index, &packing->first_row, &packing->rows);
+    packing->first_row += axes->shard.index % packing->sharers * rows;
+    return true;
+}
+
 static bool build_tensor(struct packing *packing)
 {
     const model_target *target = packing->target;
@@ -402,11 +459,10 @@ static bool build_tensor(struct packing *packing)
         return false;
     int64_t shape[BANYAN_MAX_DIMS];
     memcpy(shape, packing->shape, sizeof shape);
-    if (packing->local_ndim > 0) {
-        chunk_range(packing->shape[0], target->axes->rows.count, target->axes->rows.index,
-                    &packing->first_row, &packing->rows);
+    if (!cut_rows(packing))
+        return false;
+    if (packing->local_ndim > 0)
         shape[0] = packing->rows;
-    }
     DLDataType dtype =
         packed && packed->has_dtype ? packed->dtype : packing->parts[0]->global->dtype;
     packing->tensor = banyan_layout_add_tensor(packing->build->layout, target->name, dtype,

@@ -252,7 +252,7 @@ static banyan_rank_set find_replicas(const model_build *build, const model_tenso
     add_level(&set, 1, axes->replicas.index, axes->replicas.count, axes->replicas.stride);
     if (!has_rows)
         add_level(&set, 2, axes->rows.index, axes->rows.count, axes->rows.stride);
-    add_level(&set, 3, axes->shard.index % sharers, sharers, axes->shard.stride);
+    add_level(&set, MODEL_SHARD_LEVEL, axes->shard.index % sharers, sharers, axes->shard.stride);
     return set;
 }
 
@@ -312,6 +312,8 @@ static bool add_block(const struct cutting *cutting, const struct block *block, 
     part.padding = range.padding;
     part.heads = range.heads;
     part.head_rows = range.head_rows;
+    part.all_heads = range.head_rows > 0 ? block->size / range.head_rows : 0;
+    part.first_head = block->start;
     part.slot = part.slot >= 0 || tensor->match.rule->parts.count > 0
                     ? (part.slot < 0 ? 0 : part.slot) + slot
                     : -1;

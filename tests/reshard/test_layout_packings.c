@@ -133,32 +133,54 @@ static void megatron_interleaves_them_by_query_group(void **state)
 static void neighbours_share_key_value_heads_when_there_are_too_few(void **state)
 {
     (void)state;
-    static const struct {
-        const char *spec, *name;
-    } sides[] = {
-        {"tp=8,dp=2,packing=vllm", "model.layers.1.self_attn.qkv_proj.weight"},
-        {"tp=8,dp=2,packing=megatron", "decoder.layers.1.self_attention.linear_qkv.weight"},
-    };
     banyan_model *model = small_model(0);
-    for (size_t s = 0; s < 2; s++) {
-        for (int rank = 0; rank < 16; rank++) {
-            banyan_layout *layout = layout_of(model, sides[s].spec, rank);
-            struct local qkv = find_local(layout, sides[s].name);
-            int tp = rank % 8;
-            assert_int_equal(qkv.tensor->shape[0], 3 * HEAD_ROWS);
-            for (int i = 0; i < HEAD_ROWS; i++) {
-                expect_row(&qkv, i, Q, tp * HEAD_ROWS + i);
-                expect_row(&qkv, HEAD_ROWS + i, K, tp / 2 * HEAD_ROWS + i);
-                expect_row(&qkv, 2 * HEAD_ROWS + i, V, tp / 2 * HEAD_ROWS + i);
-            }
-            /* Both ranks of the pair, in both replicas. */
-            const banyan_rank_set *set = &qkv.by[HEAD_ROWS * HIDDEN]->replicas;
-            assert_int_equal(banyan_rank_set_size(set), 4);
-            assert_true(banyan_rank_set_find(set, rank ^ 1) >= 0);
-            assert_true(banyan_rank_set_find(set, rank ^ 8) >= 0);
-            local_free(&qkv);
-            banyan_layout_destroy(layout);
+    for (int rank = 0; rank < 16; rank++) {
+        banyan_layout *layout = layout_of(model, "tp=8,dp=2,packing=vllm", rank);
+        struct local qkv = find_local(layout, "model.layers.1.self_attn.qkv_proj.weight");
+        int tp = rank % 8;
+        assert_int_equal(qkv.tensor->shape[0], 3 * HEAD_ROWS);
+        for (int i = 0; i < HEAD_ROWS; i++) {
+            expect_row(&qkv, i, Q, tp * HEAD_ROWS + i);
+            expect_row(&qkv, HEAD_ROWS + i, K, tp / 2 * HEAD_ROWS + i);
+            expect_row(&qkv, 2 * HEAD_ROWS + i, V, tp / 2 * HEAD_ROWS + i);
         }
+        /* Both ranks of the pair, in both replicas. */
+        const banyan_rank_set *set = &qkv.by[HEAD_ROWS * HIDDEN]->replicas;
+        assert_int_equal(banyan_rank_set_size(set), 4);
+        assert_true(banyan_rank_set_find(set, rank ^ 1) >= 0);
+        assert_true(banyan_rank_set_find(set, rank ^ 8) >= 0);
+        local_free(&qkv);
+        banyan_layout_destroy(layout);
+    }
+    banyan_model_destroy(model);
+}
+
+/* Megatron-Core cuts [groups, queries a group + 2, head rows, hidden] evenly over the ranks, and
+ * gathers a group's outputs where several ranks hold it. */
+static void megatron_cuts_a_group_that_ranks_share(void **state)
+{
+    (void)state;
+    banyan_model *model = small_model(0);
+    int queries = HEADS / KV_HEADS, rows = KV_HEADS * (queries + 2) * HEAD_ROWS / 8;
+    for (int rank = 0; rank < 16; rank++) {
+        banyan_layout *layout = layout_of(model, "tp=8,dp=2,packing=megatron", rank);
+        struct local qkv = find_local(layout, "decoder.layers.1.self_attention.linear_qkv.weight");
+        assert_int_equal(qkv.tensor->shape[0], rows);
+        for (int i = 0; i < rows; i++) {
+            int at = rank % 8 * rows + i, block = at / HEAD_ROWS;
+            int group = block / (queries + 2), member = block % (queries + 2), row = at % HEAD_ROWS;
+            if (member < queries)
+                expect_row(&qkv, i, Q, (group * queries + member) * HEAD_ROWS + row);
+            else
+                expect_row(&qkv, i, member == queries ? K : V, group * HEAD_ROWS + row);
+        }
+        /* Only the data-parallel replica has the same. */
+        const banyan_rank_set *set = &qkv.by[0]->replicas;
+        assert_int_equal(banyan_rank_set_size(set), 2);
+        assert_true(banyan_rank_set_find(set, rank) >= 0);
+        assert_true(banyan_rank_set_find(set, rank ^ 8) >= 0);
+        local_free(&qkv);
+        banyan_layout_destroy(layout);
     }
     banyan_model_destroy(model);
 }
@@ -377,7 +399,8 @@ static void fsdp_cuts_the_rows_of_what_tp_left(void **state)
     for (int rank = 0; rank < 6; rank++) {
         banyan_layout *layout = layout_of(model, "tp=2,fsdp=3,packing=megatron", rank);
         struct local qkv = find_local(layout, "decoder.layers.0.self_attention.linear_qkv.weight");
-        struct local norm = find_local(layout, "decoder.layers.0.input_layernorm.weight");
+        struct local norm =
+            find_local(layout, "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight");
         struct local fc2 = find_local(layout, "decoder.layers.0.mlp.linear_fc2.weight");
         int64_t index = rank / 2, chunk = (HIDDEN + 2) / 3;
         int64_t rows = index < 2 ? chunk : HIDDEN - 2 * chunk;
@@ -521,6 +544,7 @@ int main(void)
         cmocka_unit_test(vllm_fuses_queries_keys_and_values_by_blocks),
         cmocka_unit_test(megatron_interleaves_them_by_query_group),
         cmocka_unit_test(neighbours_share_key_value_heads_when_there_are_too_few),
+        cmocka_unit_test(megatron_cuts_a_group_that_ranks_share),
         cmocka_unit_test(gate_and_up_are_two_blocks),
         cmocka_unit_test(vllm_stacks_experts),
         cmocka_unit_test(megatron_numbers_layers_and_experts_from_zero_on_each_rank),

@@ -1,0 +1,61 @@
+"""The packings for Megatron-Core, by the digests of layouts that its own models ran right in."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "models"))
+import data
+import megatron_layouts
+from families import FAMILIES
+
+BANYAN = str(pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan")
+
+
+class Layouts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write_model(self, family):
+        """Write the kept model without the layers that predict further tokens."""
+        kept = json.loads((data.DATA / f"{family}.json").read_text())
+        mtp = FAMILIES[family].mtp or "none"
+        left_out = (mtp, "inv_freq") if FAMILIES[family].inv_freq else (mtp,)
+        kept["tensors"] = {name: tensor for name, tensor in kept["tensors"].items()
+                           if not any(part in name for part in left_out)}
+        data.write_folder(kept, self.folder / family)
+        return {name: tensor["shape"] for name, tensor in kept["tensors"].items()}
+
+    def test_every_rank_holds_what_megatron_core_ran_right_with(self):
+        for family, specs in megatron_layouts.read_kept().items():
+            shapes = self.write_model(family)
+            for spec, expected in specs.items():
+                with self.subTest(family=family, spec=spec):
+                    made = megatron_layouts.digest(BANYAN, self.folder / family, spec, shapes)
+                    self.assertEqual(made, expected)
+
+    def test_what_megatron_core_lacks_is_refused(self):
+        families = megatron_layouts.LACKING + megatron_layouts.LATENT
+        for family in families:
+            self.write_model(family)
+            for packing in megatron_layouts.PACKINGS:
+                if not megatron_layouts.is_refused(family, packing):
+                    continue
+                with self.subTest(family=family, packing=packing):
+                    done = subprocess.run(
+                        [BANYAN, "layout", "save", "--model", self.folder / family, "--spec",
+                         f"packing={packing}", "-o", self.folder / "layout.json"],
+                        capture_output=True, text=True, timeout=60, check=False)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertRegex(done.stderr, r'tensors?\b[^"]*"(model|backbone)\.')
+                    self.assertFalse((self.folder / "layout.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
