@@ -35,7 +35,7 @@ typedef struct banyan_comm_options {
 
 #define BANYAN_COMM_OPTIONS_INIT BANYAN_INIT_WITH(banyan_comm_options, BANYAN_MEMBER(workers, 1))
 
-/* Collective. `options` NULL: the defaults. */
+/* Collective. `options` NULL: the defaults. All ranks must be of one node (UNSUPPORTED). */
 BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                             banyan_comm **comm);
 /* How the calls went that have ended: on a GPU BANYAN_OK, or the error of the first that failed, a

@@ -155,7 +155,10 @@ typedef struct banyan_copy_service banyan_copy_service;
 typedef struct banyan_copy_schedule banyan_copy_schedule;
 
 /* Open a service over `world`. `backend` NULL: BANYAN_COPY, else "direct" where it can serve every
- * peer and "pipeline" elsewhere; on a device, "direct". Collective.
+ * peer and "pipeline" elsewhere; on a device, "direct". For a world of several nodes NULL is "mpi",
+ * and on a device "pipeline" over NVSHMEM; UNSUPPORTED names what that lacks. "direct", and
+ * "pipeline" on the host, serve tensors that stay on a node: a batch with others is UNSUPPORTED at
+ * every rank before anything moves. Collective.
  *
  * With options->device a GPU of this rank's, tensors lie in its memory. Runs are queued in the
  * caller's stream and ordered with it: what they send is what the stream has written before, and

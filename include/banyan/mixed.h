@@ -117,7 +117,8 @@ typedef struct banyan_mixed_options {
 /* All four steps below: create, init_virtual_memory, init_nvshmem where nodes need it, and the
  * table: read from `autotune`, else measured with use_autotune. Collective. Errors: INVALID (a grid
  * that does not fit the world, named), MISMATCH (ranks with other options), UNSUPPORTED (the
- * machine or build lacks something), NVSHMEM, NO_MEMORY. */
+ * machine or build lacks something, or ranks on the host are of several nodes), NVSHMEM, NO_MEMORY.
+ */
 BANYAN_API banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
                                            banyan_mixed **mixed);
 

@@ -93,6 +93,9 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
     if (status == BANYAN_OK)
         status = options_take(options, "BANYAN_COMM_OPTIONS_INIT", &taken, sizeof taken);
+    if (status == BANYAN_OK)
+        status = control_require_one_node(world, "collectives run",
+                                          "split a world off for each node (banyan_world_split)");
     status = control_agree(world, status);
     if (status != BANYAN_OK) {
         free(made);

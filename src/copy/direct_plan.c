@@ -22,7 +22,8 @@ static banyan_status unreachable(const note_context *context, const banyan_copy_
     if (!context->transport)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "direct: the device of rank %d (node %d) cannot reach that of rank %d "
-                         "(node %d)",
+                         "(node %d); between nodes take the pipeline over NVSHMEM "
+                         "(BANYAN_COPY=pipeline)",
                          rank, banyan_world_node_of(context->world, rank), op->peer,
                          banyan_world_node_of(context->world, op->peer));
     return error_set(

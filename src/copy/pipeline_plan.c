@@ -30,12 +30,15 @@ typedef struct planner {
 
 static banyan_status check_reachable(const planner *plan, int peer)
 {
+    int rank = banyan_world_rank(plan->world);
     if (!plan->transport || banyan_transport_capabilities(plan->transport, peer) != 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_UNSUPPORTED,
-                     "pipeline: rank %d cannot reach rank %d by transport %s; take the mpi backend "
-                     "(BANYAN_COPY=mpi), which crosses nodes",
-                     banyan_world_rank(plan->world), peer, banyan_transport_name(plan->transport));
+                     "pipeline: rank %d (node %d) cannot reach rank %d (node %d) by transport %s; "
+                     "take the mpi backend (BANYAN_COPY=mpi), which crosses nodes",
+                     rank, banyan_world_node_of(plan->world, rank), peer,
+                     banyan_world_node_of(plan->world, peer),
+                     banyan_transport_name(plan->transport));
 }
 
 static banyan_status side_tasks(plan_side *side)

@@ -139,7 +139,32 @@ static banyan_status open_on_device(banyan_world *world, const char *name,
     return open_backend(world, found, table, agreed, options, service);
 }
 
-/* Direct when every rank can reach all of its peers, pipeline when one cannot. */
+/* Between nodes MPI carries what lies in the host's memory, the pipeline over NVSHMEM what lies in
+ * GPUs'. */
+static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
+                                       banyan_copy_service **service)
+{
+    bool on_host = !is_on_device(options);
+    const banyan_copy_backend *table = NULL;
+    char nodes[CONTROL_NODES_TEXT_BYTES];
+    banyan_status status;
+    if (on_host) {
+        banyan_status found = banyan_copy_backend_find("mpi", &table);
+        status = open_backend(world, found, table, "mpi", options, service);
+    } else {
+        status = open_on_device(world, "pipeline", options, service);
+    }
+    if (status != BANYAN_ERR_UNSUPPORTED && status != BANYAN_ERR_NVSHMEM)
+        return status;
+    return error_set(status,
+                     "no copy backend carries tensors between the %d nodes of this world (%s): "
+                     "%s does where it is there (%s); if no tensor leaves its node, name %s",
+                     banyan_world_node_count(world), control_nodes_text(world, nodes),
+                     on_host ? "mpi" : "pipeline, over NVSHMEM,", banyan_last_error(),
+                     on_host ? "direct or pipeline" : "direct");
+}
+
+/* Direct when every rank can reach all of its peers; else pipeline, or between nodes MPI. */
 static banyan_status open_default(banyan_world *world, const banyan_copy_options *options,
                                   banyan_copy_service **service)
 {
@@ -152,8 +177,11 @@ static banyan_status open_default(banyan_world *world, const banyan_copy_options
         return BANYAN_OK;
     banyan_copy_service_close(*service);
     *service = NULL;
-    return status == BANYAN_OK ? banyan_copy_service_open(world, "pipeline", options, service)
-                               : status;
+    if (status != BANYAN_OK)
+        return status;
+    if (banyan_world_node_count(world) > 1)
+        return open_across_nodes(world, options, service);
+    return banyan_copy_service_open(world, "pipeline", options, service);
 }
 
 banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
@@ -166,7 +194,11 @@ banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
         backend = getenv("BANYAN_COPY");
     bool is_default = !backend || backend[0] == '\0';
     if (is_on_device(options)) {
-        RETURN_IF_FAILED(open_on_device(world, is_default ? "direct" : backend, options, &made));
+        if (is_default && banyan_world_node_count(world) > 1)
+            RETURN_IF_FAILED(open_across_nodes(world, options, &made));
+        else
+            RETURN_IF_FAILED(
+                open_on_device(world, is_default ? "direct" : backend, options, &made));
     } else if (is_default) {
         RETURN_IF_FAILED(open_default(world, options, &made));
     } else {

@@ -75,10 +75,8 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
         return error_set(BANYAN_ERR_INVALID,
                          "an executor has 1 to 1024 workers, and rank %d asks for %d",
                          banyan_world_rank(world), threads);
-    if (banyan_world_node_count(world) > 1)
-        return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "plans run between ranks of one node, and rank %d's world has %d nodes",
-                         banyan_world_rank(world), banyan_world_node_count(world));
+    RETURN_IF_FAILED(control_require_one_node(
+        world, "plans run", "split a world off for each node (banyan_world_split)"));
     bool on_host = device_is_host(options->device);
     if (!on_host && options->shuffle_seed != 0)
         return error_set(BANYAN_ERR_UNSUPPORTED,

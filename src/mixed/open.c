@@ -92,6 +92,11 @@ static banyan_status create_together(banyan_mixed *mixed)
 {
     banyan_world *world = mixed->world;
     RETURN_IF_FAILED(options_agree(world, &mixed->options));
+    if (mixed_is_host(mixed))
+        RETURN_IF_FAILED(control_require_one_node(
+            world, "mixed collectives on the host run",
+            "between nodes they run on GPUs, or split a world off for each node "
+            "(banyan_world_split)"));
     RETURN_IF_FAILED(check_calls_begin(mixed));
     RETURN_IF_FAILED(grid_resolve(&mixed->options, mixed->rank, mixed->ranks, node_of, world,
                                   &mixed->setup.grid));

@@ -247,3 +247,27 @@ banyan_status world_attach(banyan_world *world, const void *key, void *data,
     world->attachments = attachment;
     return BANYAN_OK;
 }
+
+const char *control_nodes_text(const banyan_world *world, char text[CONTROL_NODES_TEXT_BYTES])
+{
+    const struct endpoint *endpoint = world->endpoint;
+    int other = 0;
+    while (other < world->size - 1 && world->node_of[other] == world->node_of[0])
+        other++;
+    snprintf(text, CONTROL_NODES_TEXT_BYTES, "rank 0 is on node %.80s, rank %d on node %.80s",
+             endpoint->members[context_job_rank(world->context, 0)].host, other,
+             endpoint->members[context_job_rank(world->context, other)].host);
+    return text;
+}
+
+banyan_status control_require_one_node(const banyan_world *world, const char *what,
+                                       const char *instead)
+{
+    char nodes[CONTROL_NODES_TEXT_BYTES];
+    if (world->node_count == 1)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "%s between ranks of one node, and this world's %d ranks are on %d: %s; %s",
+                     what, world->size, world->node_count, control_nodes_text(world, nodes),
+                     instead);
+}

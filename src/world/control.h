@@ -27,6 +27,14 @@ banyan_status control_exchange(banyan_world *world, const control_message *messa
                                size_t *received_count);
 void control_messages_free(control_message *messages, size_t count);
 
+/* UNSUPPORTED, when the world has several nodes: `what` ("plans run") takes one. The sentence names
+ * a rank of each of two nodes, then `instead`. Local, and alike on all ranks. */
+banyan_status control_require_one_node(const banyan_world *world, const char *what,
+                                       const char *instead);
+/* "rank 0 is on node a, rank 2 on node b": a rank of another node than rank 0's. Returns `text`. */
+#define CONTROL_NODES_TEXT_BYTES 256
+const char *control_nodes_text(const banyan_world *world, char text[CONTROL_NODES_TEXT_BYTES]);
+
 /* Did all ranks succeed so far? Each gives its own status, with its sentence in
  * banyan_last_error(); all return BANYAN_OK, or the status of the lowest rank that failed, with its
  * sentence (prefixed "rank N: " on the others). Whoever knows of a failure may end at once: the

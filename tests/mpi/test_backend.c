@@ -135,6 +135,31 @@ static int wait_in_vain(void)
     _exit(0);
 }
 
+/* Each rank is a node of its own: MPI is what carries tensors between them, unasked. */
+static int move_between_nodes(uint64_t seed)
+{
+    banyan_world *world;
+    char node[32], secret[] = "00112233445566778899aabbccddeeff";
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    snprintf(node, sizeof node, "node %d", (int)getpid());
+    options.node = node;
+    options.secret = secret;
+    CHECK_OK(banyan_world_open(&options, &world));
+    CHECK(banyan_world_node_count(world) == banyan_world_size(world));
+    banyan_copy_service *service;
+    CHECK_OK(banyan_copy_service_open(world, NULL, NULL, &service));
+    CHECK(strcmp(banyan_copy_service_name(service), "mpi") == 0);
+    traffic *all = traffic_make(world, seed, 60, TRAFFIC_BY_ID, 5000);
+    traffic_submit(all, service);
+    traffic_fill(all, 0);
+    CHECK_OK(banyan_copy_service_run(service, NULL));
+    traffic_check(all, 0);
+    traffic_free(all);
+    banyan_copy_service_close(service);
+    CHECK_OK(banyan_world_close(world));
+    return 0;
+}
+
 /* ---- the tests ---- */
 
 static const char *program;
@@ -160,6 +185,13 @@ static void every_element_arrives_through_mpi(void **state)
     (void)state;
     bool found;
     assert_int_equal(mpirun(4, "move", "", &found), 0);
+}
+
+static void nodes_take_mpi_by_default(void **state)
+{
+    (void)state;
+    bool found;
+    assert_int_equal(mpirun(3, "nodes", "", &found), 0);
 }
 
 static void a_rank_that_does_not_come_is_named_after_the_deadline(void **state)
@@ -205,6 +237,8 @@ int main(int argc, char **argv)
         ranks_become_child();
         if (strcmp(argv[1], "wait") == 0)
             return wait_in_vain();
+        if (strcmp(argv[1], "nodes") == 0)
+            return move_between_nodes(strtoull(argv[2], NULL, 10));
         return move_everything(strtoull(argv[2], NULL, 10));
     }
     if (!can_run())
@@ -216,6 +250,7 @@ int main(int argc, char **argv)
     setenv("TSAN_OPTIONS", "detect_deadlocks=0:ignore_noninstrumented_modules=1", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_arrives_through_mpi),
+        cmocka_unit_test(nodes_take_mpi_by_default),
         cmocka_unit_test(a_rank_that_does_not_come_is_named_after_the_deadline),
         cmocka_unit_test(a_process_that_mpi_did_not_start_is_told_so),
     };
