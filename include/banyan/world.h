@@ -2,10 +2,19 @@
  *
  * A world is opened by all its ranks together. One thread at a time drives a world; several worlds
  * may be driven by several threads of a process. "Collective" means: every rank of the world calls
- * it, in the same order. Every wait has a deadline (the world's timeout) and ends at once, with
- * BANYAN_ERR_PEER_LOST or BANYAN_ERR_ABORTED and the rank's number, when a rank dies, leaves or
- * aborts. A rank that waited in vain (BANYAN_ERR_TIMEOUT) is out of step with the others, so that
- * this ends its world as well, and when it leaves, theirs.
+ * it, in the same order.
+ *
+ * A wait goes on as long as the peer that it waits for is alive. After 10 s, and every further 10
+ * s, a line of the log names the rank that has not come. A wait ends in three ways: all have come;
+ * a rank dies, leaves or aborts (BANYAN_ERR_PEER_LOST or BANYAN_ERR_ABORTED, at once, with the
+ * rank's number); or nothing has moved for as long as the world's timeout (BANYAN_ERR_TIMEOUT, with
+ * the number of the rank that has not come).
+ *
+ * A collective call that creates, opens or changes something begins at a gate, which all ranks pass
+ * together before anything moves. A call that times out there has not happened on any rank: the
+ * world goes on, and the call may be called again, until the late rank comes too. The late rank's
+ * first call then meets the others' next one. A rank that waits in vain later, in the middle of a
+ * call, is out of step with the others: this ends its world, and when it leaves, theirs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,6 +28,9 @@ extern "C" {
 #endif
 
 typedef struct banyan_world banyan_world;
+
+/* A timeout that never comes: waits end when all have come, or with the world. */
+#define BANYAN_FOREVER_NS (UINT64_MAX / 2)
 
 #define BANYAN_UNIQUE_ID_BYTES 256
 
@@ -37,7 +49,7 @@ typedef struct banyan_world_options {
     const char *secret; /* 32 hexadecimal digits; NULL: BANYAN_SECRET */
     const char *address; /* rank 0's host name or address; NULL: MASTER_ADDR */
     int port;            /* rank 0's TCP port; 0: BANYAN_PORT */
-    uint64_t timeout_ns; /* of every wait; 0: BANYAN_TIMEOUT (seconds), else 60 s */
+    uint64_t timeout_ns; /* of every wait; 0: BANYAN_TIMEOUT (seconds), else 10 minutes */
 } banyan_world_options;
 
 #define BANYAN_WORLD_OPTIONS_INIT                                                                  \
@@ -78,8 +90,12 @@ BANYAN_API int banyan_world_local_size(const banyan_world *world);
 /* The rank, in this world, of this node's `local_rank`-th process. */
 BANYAN_API int banyan_world_local_peer(const banyan_world *world, int local_rank);
 
-/* The deadline of every wait, from its start. */
+/* The deadline of every wait, from its start or its last progress. BANYAN_FOREVER_NS: none. */
 BANYAN_API uint64_t banyan_world_timeout_ns(const banyan_world *world);
+
+/* Set it for the calls that follow, at this rank and in this world alone; objects that are open
+ * already keep theirs on GPUs. 0: as in the options. The thread that drives the world. */
+BANYAN_API banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns);
 
 /* A world of some ranks of `parent`; `ranks[i]` (parent's numbering, no rank twice) becomes rank i.
  * Called by exactly these ranks, with equal lists. Members find each other through the parent,

@@ -60,6 +60,7 @@ banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status
 {
     signature own = signature_of(comm, mine);
     void *gathered;
+    RETURN_IF_FAILED(control_enter(comm->world));
     status =
         control_gather(comm->world, status, &own, sizeof own, "a comparison of calls", &gathered);
     const signature *all = gathered;

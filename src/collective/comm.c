@@ -87,7 +87,7 @@ static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *op
 banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                  banyan_comm **comm)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_comm_options taken = BANYAN_COMM_OPTIONS_INIT;
     banyan_comm *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
@@ -142,7 +142,7 @@ static void forget_uses(banyan_comm *comm)
 
 banyan_status banyan_comm_reset(banyan_comm *comm)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_ENTER(comm->world);
     RETURN_IF_FAILED(control_agree(comm->world, BANYAN_OK));
     for (size_t i = 0; i < comm->ready.count; i++)
         RETURN_IF_FAILED(banyan_plan_reset(comm->ready.data[i].loaded));
@@ -154,7 +154,7 @@ banyan_status banyan_comm_reset(banyan_comm *comm)
 
 banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_ENTER(comm->world);
     banyan_status status = BANYAN_OK;
     if (!memory)
         status =
@@ -171,7 +171,7 @@ banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memor
 
 banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_memory *memory)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_ENTER(comm->world);
     size_t at = 0;
     while (at < comm->registered.count && comm->registered.data[at] != memory)
         at++;
@@ -202,7 +202,7 @@ static banyan_status check_added(const banyan_comm *comm, const banyan_plan *pla
 
 banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_ENTER(comm->world);
     banyan_status status = check_added(comm, plan);
     if (status == BANYAN_OK && !array_reserve(&comm->added, 1))
         status = BANYAN_ERR_NO_MEMORY;
@@ -232,7 +232,7 @@ banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
 
 banyan_status banyan_comm_save_tuning(banyan_comm *comm, const char *path)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_ENTER(comm->world);
     banyan_status status = BANYAN_OK;
     if (comm->rank == 0) {
         char *text = NULL;

@@ -279,8 +279,10 @@ static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t 
     if (find_kept(comm, wanted, &chosen, place)) {
         if (is_long_enough(comm, *place, wanted))
             return BANYAN_OK;
+        RETURN_IF_FAILED(control_enter(comm->world));
         RETURN_IF_FAILED(drop(comm, *place));
     }
+    RETURN_IF_FAILED(control_enter(comm->world));
     size_t oldest = 0;
     if (comm->ready.count >= COMM_READY_MAX && find_oldest(comm, &oldest))
         RETURN_IF_FAILED(drop(comm, oldest));

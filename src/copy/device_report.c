@@ -11,8 +11,8 @@ banyan_status device_report_status(banyan_world *world, const char *who,
     case DEVICE_FINE:
         return BANYAN_OK;
     case DEVICE_LATE:
-        return error_set(BANYAN_ERR_TIMEOUT, "%s: rank %d waited %.1f s for %s", who, rank,
-                         (double)report->waited_ns / (double)NS_PER_S, lacks);
+        return error_set(BANYAN_ERR_TIMEOUT, "%s: rank %d waited %.1f s for %s; " TIMEOUT_HINT, who,
+                         rank, (double)report->waited_ns / (double)NS_PER_S, lacks);
     case DEVICE_SPOILT:
         return error_set(BANYAN_ERR_ABORTED,
                          "%s: rank %d got no batch from rank %d, whose run has failed", who, rank,

@@ -188,16 +188,24 @@ static banyan_status work_with(direct_state *state, const direct_meeting *meetin
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
 
-static banyan_status absent_too_long(const direct_state *state, const direct_schedule *schedule)
+static int find_absent(const direct_schedule *schedule)
 {
     size_t i = 0;
     while (schedule->meetings[i].worked)
         i++;
-    return error_set(BANYAN_ERR_TIMEOUT,
-                     "direct: rank %d waited %.1f s for rank %d to enter the run",
-                     banyan_world_rank(state->world),
-                     (double)banyan_world_timeout_ns(state->world) / (double)NS_PER_S,
-                     schedule->meetings[i].partner->peer);
+    return schedule->meetings[i].partner->peer;
+}
+
+/* Partners enter in any order; the first that has not is waited for. */
+static banyan_status wait_for_absent(direct_state *state, const direct_schedule *schedule,
+                                     control_wait *wait, uint64_t epoch)
+{
+    uint64_t nap_ns;
+    int absent = find_absent(schedule);
+    char text[64];
+    snprintf(text, sizeof text, "for rank %d to enter a direct copy", absent);
+    RETURN_IF_FAILED(control_wait_on(wait, absent, text, &nap_ns));
+    return banyan_signal_idle(state->transport, epoch);
 }
 
 /* Serve those who have entered since the last call. `*mine` is a failure of ours: it does not end
@@ -220,20 +228,19 @@ static size_t work_with_entered(direct_state *state, direct_schedule *schedule, 
 static banyan_status work_with_all(direct_state *state, direct_schedule *schedule,
                                    banyan_status *mine)
 {
-    uint64_t timeout_ns = banyan_world_timeout_ns(state->world);
-    uint64_t deadline = deadline_after(timeout_ns);
-    for (size_t left = schedule->plan->partner_count; left > 0;) {
+    control_wait wait = control_wait_begin(state->world);
+    banyan_status status = BANYAN_OK;
+    for (size_t left = schedule->plan->partner_count; left > 0 && status == BANYAN_OK;) {
         uint64_t epoch = banyan_signal_epoch(state->transport);
         size_t served = work_with_entered(state, schedule, mine);
         left -= served;
         if (served > 0)
-            deadline = deadline_after(timeout_ns);
-        else if (deadline_left_ns(deadline) == 0)
-            return absent_too_long(state, schedule);
+            control_wait_restart(&wait);
         else
-            RETURN_IF_FAILED(banyan_signal_idle(state->transport, epoch));
+            status = wait_for_absent(state, schedule, &wait, epoch);
     }
-    return BANYAN_OK;
+    control_wait_end(&wait);
+    return status;
 }
 
 /* `*theirs`: how the partner's part went. */

@@ -449,7 +449,7 @@ void copy_matches_free(copy_matches *matches)
 banyan_status banyan_copy_match_batch(banyan_world *world, const char *who,
                                       const banyan_copy_batch *batch)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     copy_matches matches;
     RETURN_IF_FAILED(copy_match_batch(world, who, batch, NULL, NULL, &matches));
     copy_matches_free(&matches);

@@ -42,6 +42,8 @@ typedef struct slot_buffers {
     bool has_signals;
     uint64_t execution;
     uint64_t epoch; /* of the signals, before they were last looked at */
+    bool waits;
+    control_wait wait; /* since something moved last */
 } slot_buffers;
 
 /* ---- signals ---- */
@@ -111,6 +113,13 @@ static banyan_status slots_grant(void *context, banyan_stream stream, int rank, 
                          raise_to(buffers, lower, &peer->grants));
 }
 
+static void end_wait(slot_buffers *buffers)
+{
+    if (buffers->waits)
+        control_wait_end(&buffers->wait);
+    buffers->waits = false;
+}
+
 static banyan_status slots_take_grant(void *context, int rank, int *slot)
 {
     slot_buffers *buffers = context;
@@ -127,6 +136,7 @@ static banyan_status slots_take_grant(void *context, int rank, int *slot)
                          banyan_world_rank(buffers->world));
     *slot = ahead == 1 ? last : 1 - last;
     peer->taken++;
+    end_wait(buffers);
     return BANYAN_OK;
 }
 
@@ -152,31 +162,37 @@ static banyan_status slots_take_arrival(void *context, int rank, int slot, bool 
     slot_peer *peer = present_peer(buffers, rank);
     *yes = heard(buffers, arrival_signal(buffers, rank)) > peer->arrived;
     peer->arrived += *yes;
+    if (*yes)
+        end_wait(buffers);
     return BANYAN_OK;
 }
 
-static banyan_status stalled(const slot_buffers *buffers, const banyan_pipeline_stall *stall)
+static void describe_stall(const banyan_pipeline_stall *stall, char text[160])
 {
     char grant[64] = "", arrival[64] = "";
     if (stall->grant_from >= 0)
         snprintf(grant, sizeof grant, " for a slot of rank %d", stall->grant_from);
     if (stall->arrival_from >= 0)
         snprintf(arrival, sizeof arrival, " for a batch from rank %d", stall->arrival_from);
-    return error_set(BANYAN_ERR_TIMEOUT, "pipeline: rank %d waited %.1f s%s%s%s%s",
-                     banyan_world_rank(buffers->world), (double)stall->stalled_ns / NS_PER_S,
-                     stall->for_events ? " for its own streams" : "", grant,
-                     grant[0] && arrival[0] ? " and" : "", arrival);
+    snprintf(text, 160, "in a pipeline%s%s%s%s", stall->for_events ? " for its own streams" : "",
+             grant, grant[0] && arrival[0] ? " and" : "", arrival);
 }
 
 /* The epoch was read before the signals were looked at last, so nothing is missed. */
 static banyan_status slots_idle(void *context, const banyan_pipeline_stall *stall)
 {
     slot_buffers *buffers = context;
-    if (stall->stalled_ns >= banyan_world_timeout_ns(buffers->world))
-        return stalled(buffers, stall);
+    int peer = stall->arrival_from >= 0 ? stall->arrival_from : stall->grant_from;
+    uint64_t nap_ns;
+    char text[160];
+    if (!buffers->waits)
+        buffers->wait = control_wait_begin(buffers->world);
+    buffers->waits = true;
+    describe_stall(stall, text);
+    RETURN_IF_FAILED(control_wait_on(&buffers->wait, peer, text, &nap_ns));
     if (stall->for_events) {
         sched_yield();
-        return control_check(buffers->world);
+        return BANYAN_OK;
     }
     RETURN_IF_FAILED(banyan_signal_idle(buffers->transport, buffers->epoch));
     buffers->epoch = banyan_signal_epoch(buffers->transport);
@@ -278,7 +294,7 @@ static slot_buffers *create(banyan_world *world, banyan_transport *transport, si
 banyan_status banyan_pipeline_buffers_open(banyan_world *world, banyan_transport *transport,
                                            size_t slot_bytes, banyan_pipeline_buffers **buffers)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     if (slot_bytes == 0)
         slot_bytes = DEFAULT_SLOT_BYTES;
     RETURN_IF_FAILED(agree_on_bytes(world, slot_bytes));

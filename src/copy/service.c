@@ -188,7 +188,7 @@ banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
                                        const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_copy_service *made = NULL;
     if (!backend)
         backend = getenv("BANYAN_COPY");
@@ -215,7 +215,7 @@ banyan_status banyan_copy_service_open_backend(banyan_world *world,
                                                const banyan_copy_options *options,
                                                banyan_copy_service **service)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     const char *name = backend && backend->name ? backend->name : "";
     return open_backend(world, BANYAN_OK, backend, name, options, service);
 }
@@ -353,7 +353,7 @@ static banyan_status plan_in_backend(banyan_copy_schedule *schedule)
 banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                           banyan_copy_schedule **schedule)
 {
-    CONTROL_CALL(service->world, __func__);
+    CONTROL_ENTER(service->world);
     banyan_copy_schedule *made = calloc(1, sizeof *made);
     copy_queue queue = service->queue;
     service->queue = (copy_queue){0};
@@ -450,7 +450,7 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *str
 
 banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream)
 {
-    CONTROL_CALL(service->world, __func__);
+    CONTROL_ENTER(service->world);
     banyan_copy_schedule *schedule;
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = banyan_copy_schedule_run(schedule, stream);

@@ -9,6 +9,9 @@
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 
+/* Every message of a timeout ends with it. */
+#define TIMEOUT_HINT "BANYAN_TIMEOUT or the world's timeout_ns sets how long"
+
 /* CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t time_now_ns(void)
 {

@@ -4,6 +4,8 @@
 
 #include <banyan/core.h>
 
+#include "core/deadline.h"
+
 #define MODULE_ABI_VERSION 3
 #define MODULE_ENTRY "banyan_module_entry"
 

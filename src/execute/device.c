@@ -271,8 +271,8 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
     describe_wait(loaded, report, text);
     if (report->verdict == ENGINE_LATE) {
         device_fail(loaded,
-                    error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s", executor->rank,
-                              (double)report->waited_ns / (double)NS_PER_S, text));
+                    error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s; " TIMEOUT_HINT,
+                              executor->rank, (double)report->waited_ns / (double)NS_PER_S, text));
         return;
     }
     banyan_status status = banyan_world_check(executor->world);

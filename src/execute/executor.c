@@ -144,6 +144,7 @@ static banyan_status open_together(banyan_executor *executor)
 banyan_status banyan_executor_open(banyan_world *world, const banyan_executor_options *options,
                                    banyan_executor **executor)
 {
+    CONTROL_ENTER(world);
     banyan_executor_options taken = BANYAN_EXECUTOR_OPTIONS_INIT;
     banyan_executor *made = NULL;
     banyan_status status =

@@ -256,6 +256,7 @@ static banyan_status take_block(banyan_loaded_plan *loaded)
 banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *plan,
                                const banyan_load_options *options, banyan_loaded_plan **loaded)
 {
+    CONTROL_ENTER(executor->world);
     banyan_loaded_plan *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a plan");
     banyan_load_options taken = BANYAN_LOAD_OPTIONS_INIT;

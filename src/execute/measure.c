@@ -49,7 +49,7 @@ banyan_status banyan_plan_time(banyan_loaded_plan *loaded, const void *input, vo
 {
     struct timed_run run = {loaded, input, output, message_bytes, dtype};
     banyan_world *world = loaded->executor->world;
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     if (!executor_is_host(loaded->executor))
         return time_on_device(&run, runs, ns);
     RETURN_IF_FAILED(banyan_world_barrier(world));

@@ -23,8 +23,10 @@ struct turn {
     uint32_t first, stride;
     trace_ring *ring;
     bell *own;
-    uint32_t looks;       /* in vain, since something moved */
-    uint64_t deadline_ns; /* 0: not yet set since something moved */
+    uint32_t looks; /* in vain, since something moved */
+    bool waits;     /* the wait has begun since something moved */
+    control_wait wait;
+    int peer; /* that is waited for; -1: not yet looked for, or none */
 };
 
 enum pass { PASS_DONE, PASS_MOVED, PASS_STUCK, PASS_FAILED };
@@ -70,15 +72,19 @@ static banyan_status explain_end(const struct turn *turn, banyan_status status)
 }
 
 /* A rank that waited in vain is out of step with the others. */
-static banyan_status explain_timeout(const struct turn *turn)
+static banyan_status wait_longer(struct turn *turn, uint64_t *nap_ns)
 {
     banyan_executor *executor = turn->of->loaded->executor;
+    const task *waiting = find_waiting(turn);
     char text[WAIT_TEXT_BYTES];
-    wait_describe(turn->of, find_waiting(turn), text);
-    banyan_status status =
-        error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s", executor->rank,
-                  (double)banyan_world_timeout_ns(executor->world) / (double)NS_PER_S, text);
-    control_end(executor->world, status);
+    bool speaks = control_wait_speaks(&turn->wait);
+    if (speaks)
+        wait_describe(turn->of, waiting, text);
+    if (turn->peer < 0 && control_wait_is_long(&turn->wait))
+        turn->peer = wait_peer(turn->of, waiting);
+    banyan_status status = control_wait_on(&turn->wait, turn->peer, speaks ? text : NULL, nap_ns);
+    if (status == BANYAN_ERR_TIMEOUT && control_check(executor->world) == BANYAN_OK)
+        control_end(executor->world, status);
     return status;
 }
 
@@ -89,16 +95,24 @@ static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
     banyan_status status = control_check(world);
     if (status != BANYAN_OK)
         return explain_end(turn, status);
-    if (turn->deadline_ns == 0)
-        turn->deadline_ns = deadline_after(banyan_world_timeout_ns(world));
-    uint64_t deadline_ns = turn->deadline_ns;
-    if (turn->stride > 1 && wait_is_inside(find_waiting(turn)))
-        deadline_ns += INSIDE_GRACE_NS;
-    uint64_t left_ns = deadline_left_ns(deadline_ns);
-    if (left_ns == 0)
-        return explain_timeout(turn);
-    bell_sleep_announced(turn->own, seen, left_ns < BELL_NAP_NS ? left_ns : BELL_NAP_NS);
+    if (!turn->waits) {
+        turn->waits = true;
+        turn->wait = control_wait_begin(world);
+        turn->peer = -1;
+        if (turn->stride > 1 && wait_is_inside(find_waiting(turn)))
+            turn->wait.ends_ns += INSIDE_GRACE_NS;
+    }
+    uint64_t nap_ns;
+    RETURN_IF_FAILED(wait_longer(turn, &nap_ns));
+    bell_sleep_announced(turn->own, seen, nap_ns);
     return BANYAN_OK;
+}
+
+static void end_wait(struct turn *turn)
+{
+    if (turn->waits)
+        control_wait_end(&turn->wait);
+    turn->waits = false;
 }
 
 static banyan_status rest(struct turn *turn, enum pass *pass)
@@ -133,17 +147,23 @@ banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace
                         .stride = stride,
                         .ring = ring,
                         .own = executor_bell(executor, executor->rank)};
+    banyan_status status = BANYAN_OK;
     for (;;) {
         enum pass pass = pass_over(&turn);
         if (pass == PASS_STUCK && !look_again(&turn))
-            RETURN_IF_FAILED(rest(&turn, &pass));
-        if (pass == PASS_DONE || atomic_load_explicit(&of->stopped, memory_order_relaxed))
-            return BANYAN_OK;
-        if (pass == PASS_FAILED)
-            return BANYAN_ERR_NO_MEMORY;
+            status = rest(&turn, &pass);
+        if (status != BANYAN_OK || pass == PASS_DONE ||
+            atomic_load_explicit(&of->stopped, memory_order_relaxed))
+            break;
+        if (pass == PASS_FAILED) {
+            status = BANYAN_ERR_NO_MEMORY;
+            break;
+        }
         if (pass == PASS_MOVED) {
             turn.looks = 0;
-            turn.deadline_ns = 0;
+            end_wait(&turn);
         }
     }
+    end_wait(&turn);
+    return status;
 }

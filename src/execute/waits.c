@@ -99,12 +99,28 @@ static void describe_packets(const plan_run *of, const step *s, const task *t, c
              source->index, source->index + source->size);
 }
 
+static bool waits_for_end(const step *s)
+{
+    return s->kind == STEP_WAIT || s->kind == STEP_FLUSH || s->kind == STEP_POST_SIGNAL ||
+           s->kind == STEP_POST_COPY || s->kind == STEP_POST_PACK;
+}
+
+int wait_peer(const plan_run *of, const task *t)
+{
+    const step *s = step_at(t);
+    if (wait_is_inside(t))
+        return -1;
+    if (waits_for_end(s))
+        return s->ends[t->index < s->end_count ? t->index : 0]->peer;
+    return packet_writer(of->loaded->plan, of->loaded->executor->rank,
+                         &s->op->sources[t->index < s->op->source_count ? t->index : 0]);
+}
+
 void wait_describe(const plan_run *of, const task *t, char text[WAIT_TEXT_BYTES])
 {
     const step *s = step_at(t);
     char who[64] = "its other thread blocks", where[96] = "", round[48] = "";
-    if (s->kind == STEP_WAIT || s->kind == STEP_FLUSH || s->kind == STEP_POST_SIGNAL ||
-        s->kind == STEP_POST_COPY || s->kind == STEP_POST_PACK)
+    if (waits_for_end(s))
         describe_end(s, t, who, where, sizeof who);
     else if (s->kind == STEP_BARRIER)
         snprintf(where, sizeof where, " at barrier %" PRIu32, s->op->barrier);

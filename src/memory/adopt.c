@@ -140,7 +140,7 @@ static void adoption_undo(struct adoption *work)
 banyan_status banyan_memory_adopt(banyan_world *world, DLDevice device, void *address, size_t bytes,
                                   banyan_memory **memory)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     memory_space *space;
     RETURN_IF_FAILED(memory_space_of(world, &space));
     struct adoption work = {.space = space};

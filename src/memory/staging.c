@@ -117,22 +117,24 @@ static banyan_status wait_for_slot(const struct progress *work, board_slot *slot
             return BANYAN_OK;
         spin_pause();
     }
-    banyan_world *world = work->requester->space->world;
-    uint64_t deadline_ns = deadline_after(banyan_world_timeout_ns(world));
+    int owner = work->transfer->handle->rank;
+    control_wait wait = control_wait_begin(work->requester->space->world);
+    banyan_status status = BANYAN_OK;
+    char text[80];
+    snprintf(text, sizeof text, "for rank %d to %s its ordinary memory", owner,
+             work->transfer->write ? "write" : "read");
     for (;;) {
+        uint64_t nap_ns;
         uint32_t seen = bell_read(&work->own->answered);
         if (slot_is_done(slot))
-            return BANYAN_OK;
-        RETURN_IF_FAILED(control_check(world));
-        uint64_t left_ns = deadline_left_ns(deadline_ns);
-        if (left_ns == 0)
-            return error_set(
-                BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s for rank %d to %s its ordinary memory",
-                work->requester->space->rank,
-                (double)banyan_world_timeout_ns(world) / (double)NS_PER_S,
-                work->transfer->handle->rank, work->transfer->write ? "write" : "read");
-        bell_sleep(&work->own->answered, seen, left_ns < BELL_NAP_NS ? left_ns : BELL_NAP_NS);
+            break;
+        status = control_wait_on(&wait, owner, text, &nap_ns);
+        if (status != BANYAN_OK)
+            break;
+        bell_sleep(&work->own->answered, seen, nap_ns);
     }
+    control_wait_end(&wait);
+    return status;
 }
 
 static banyan_status refusal(const struct progress *work, uint32_t verdict)

@@ -280,14 +280,14 @@ banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banya
 
 banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes, banyan_memory **memory)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     return allocate(world, BANYAN_HOST, bytes, false, memory);
 }
 
 banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice device, size_t bytes,
                                      banyan_memory **memory)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     return allocate(world, device, bytes, false, memory);
 }
 

@@ -52,6 +52,7 @@ banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine, ban
     signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
                      mine->elems > 0 && mine->input == mine->output, 0};
     void *all;
+    RETURN_IF_FAILED(control_enter(world));
     banyan_status status =
         control_gather(world, checked, &own, sizeof own, "a comparison of calls", &all);
     if (status == BANYAN_OK)

@@ -158,7 +158,7 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
                                   banyan_mixed **mixed)
 {
     RETURN_IF_NULL(world);
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_mixed *made = NULL;
     banyan_status status =
         mixed ? create_alone(world, options, &made) : error_null(__func__, "mixed");
@@ -220,7 +220,7 @@ banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_ENTER(mixed->world);
     if (mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives have their virtual memory already",
@@ -235,7 +235,7 @@ banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_ENTER(mixed->world);
     if (mixed_is_host(mixed) || mixed->setup.grid.nodes == 1)
         return error_set(
             BANYAN_ERR_INVALID, "rank %d: mixed collectives of %d nodes %s have no use for NVSHMEM",
@@ -278,7 +278,7 @@ static banyan_status open_steps(banyan_mixed *mixed, const char *autotune)
 banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
                                 banyan_mixed **mixed)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_mixed *made;
     RETURN_IF_FAILED(banyan_mixed_create(world, options, mixed ? &made : NULL));
     banyan_status status = open_steps(made, table_of(options));

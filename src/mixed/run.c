@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/deadline.h"
 #include "core/error.h"
 #include "core/stream.h"
 #include "mixed/check_calls.h"
@@ -261,8 +262,9 @@ static void take_report(banyan_mixed *mixed)
                            banyan_last_error(), mixed->rank, report.rank, op, mode);
     else
         status = error_set(report.verdict == MIXED_LATE ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_ABORTED,
-                           "rank %d waited %.1f s for rank %d in %s (%s)", mixed->rank,
-                           (double)report.waited_ns / 1e9, report.rank, op, mode);
+                           "rank %d waited %.1f s for rank %d in %s (%s)%s", mixed->rank,
+                           (double)report.waited_ns / 1e9, report.rank, op, mode,
+                           report.verdict == MIXED_LATE ? "; " TIMEOUT_HINT : "");
     mixed->failed = error_keep(status);
 }
 

@@ -105,7 +105,7 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_suspend(mixed));
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_ENTER(mixed->world);
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     banyan_status status = control_agree(all, note(mixed->world, mixed));
     if (status != BANYAN_OK) {
@@ -225,7 +225,7 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_resume(mixed, world));
     world = world ? world : mixed->world;
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     if (world != mixed->world)
         RETURN_IF_FAILED(enter_world(mixed, world));
     banyan_status status = take_back(mixed);

@@ -286,11 +286,11 @@ static banyan_status waited_too_long(const mpi_state *state, const mpi_schedule 
         if (first - recvs <
             schedule->sends.tasks[i].first_message + schedule->sends.tasks[i].message_count)
             task = &schedule->sends.tasks[i];
-    return banyan_error_set(BANYAN_ERR_TIMEOUT, "mpi: rank %d waited %.1f s %s rank %d",
-                            banyan_world_rank(state->session.world),
-                            (double)banyan_world_timeout_ns(state->session.world) / 1e9,
-                            first < recvs ? "for a message from" : "to send a message to",
-                            task ? task->op.peer : -1);
+    return banyan_error_set(
+        BANYAN_ERR_TIMEOUT, "mpi: rank %d waited %.1f s %s rank %d; " TIMEOUT_HINT,
+        banyan_world_rank(state->session.world),
+        (double)banyan_world_timeout_ns(state->session.world) / 1e9,
+        first < recvs ? "for a message from" : "to send a message to", task ? task->op.peer : -1);
 }
 
 /* What a rank does between two tests that found nothing. MPI moves messages only inside its calls,
@@ -358,9 +358,10 @@ static banyan_status leave_together(mpi_state *state)
     }
     if (status != BANYAN_ERR_TIMEOUT)
         return status;
-    return banyan_error_set(status, "mpi: rank %d waited %.1f s for the others to finish a run",
-                            banyan_world_rank(state->session.world),
-                            (double)banyan_world_timeout_ns(state->session.world) / 1e9);
+    return banyan_error_set(
+        status, "mpi: rank %d waited %.1f s for the others to finish a run; " TIMEOUT_HINT,
+        banyan_world_rank(state->session.world),
+        (double)banyan_world_timeout_ns(state->session.world) / 1e9);
 }
 
 /* After a failure nobody may write into buffers that are about to be freed. */

@@ -10,7 +10,8 @@
 
 #include "core/module.h"
 
-#define DEFAULT_TIMEOUT_S 60
+#define DEFAULT_TIMEOUT_S 600
+#define FOREVER_S 1000000000
 
 static pid_t initialized_by; /* 0: not yet */
 static pmix_proc_t self;
@@ -27,8 +28,12 @@ static banyan_status failed(pmix_status_t status, const char *call)
 static int timeout_s(void)
 {
     const char *text = getenv("BANYAN_TIMEOUT");
-    double seconds = text ? strtod(text, NULL) : 0;
-    return seconds >= 1 && seconds < 1e6 ? (int)seconds : DEFAULT_TIMEOUT_S;
+    if (!text || !*text)
+        return DEFAULT_TIMEOUT_S;
+    double seconds = strtod(text, NULL);
+    if (seconds == 0 || seconds > FOREVER_S)
+        return FOREVER_S;
+    return seconds >= 1 ? (int)seconds : 1;
 }
 
 /* A number that the job manager knows of a process, or of the whole job. */
@@ -139,9 +144,10 @@ static banyan_status fence_all(void)
     PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
     pmix_status_t status = PMIx_Fence_nb(NULL, 0, &info, 1, fence_ended, fence);
     if (status == PMIX_SUCCESS && !fence_wait(fence, timeout_s()))
-        return banyan_error_set(BANYAN_ERR_TIMEOUT,
-                                "PMIx rank %u of job %s waited %d s for the other ranks", self.rank,
-                                self.nspace, timeout_s());
+        return banyan_error_set(
+            BANYAN_ERR_TIMEOUT,
+            "PMIx rank %u of job %s waited %d s for the other ranks; " TIMEOUT_HINT, self.rank,
+            self.nspace, timeout_s());
     if (status == PMIX_SUCCESS)
         status = fence->status;
     free(fence);

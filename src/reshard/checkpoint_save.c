@@ -257,7 +257,7 @@ banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *la
                                      const banyan_tensors *tensors, banyan_world *world,
                                      const banyan_checkpoint_options *options)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     struct save save = {.folder = folder,
                         .layout = layout,
                         .tensors = tensors,

@@ -117,15 +117,20 @@ static banyan_status prepare_job(const job *of, uint64_t version, uint64_t *newe
                            of->transform, &of->plan->execution);
 }
 
-static banyan_status move_job(const job *of, banyan_status mine, uint64_t *newest)
+/* The gate. Until all ranks have entered, nothing of the destination has changed. */
+static banyan_status enter_job(const job *of, banyan_status mine, uint64_t version, uint64_t *most)
 {
-    uint64_t version = of->destination ? banyan_tensors_version(of->destination) & JOB_VERSION : 0;
-    uint64_t word = version, most;
+    uint64_t word = version;
     if (!is_kept(of))
         word |= JOB_PREPARES;
     if (mine != BANYAN_OK)
         word |= JOB_REFUSED;
-    RETURN_IF_FAILED(control_max(of->world, word, &most));
+    return control_enter_max(of->world, word, most);
+}
+
+static banyan_status move_job(const job *of, banyan_status mine, uint64_t version, uint64_t most,
+                              uint64_t *newest)
+{
     if (most & JOB_REFUSED)
         return control_agree(of->world, mine);
     *newest = most;
@@ -139,10 +144,15 @@ static banyan_status run_job(const job *of)
 {
     CONTROL_CALL(of->world, "a reshard run");
     banyan_status mine = check_job(of);
+    uint64_t version = of->destination ? banyan_tensors_version(of->destination) & JOB_VERSION : 0;
+    uint64_t newest, most;
+    banyan_status status = enter_job(of, mine, version, &most);
+    if (status == BANYAN_ERR_TIMEOUT)
+        return status;
     if (mine == BANYAN_OK && of->destination)
         tensors_set_torn(of->destination);
-    uint64_t newest;
-    banyan_status status = move_job(of, mine, &newest);
+    if (status == BANYAN_OK)
+        status = move_job(of, mine, version, most, &newest);
     if (status != BANYAN_OK)
         banyan_reshard_plan_release(of->plan);
     else if (of->destination)

@@ -222,7 +222,7 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     if (!world || !plan)
         return error_set(BANYAN_ERR_INVALID, "a reshard plan without a %s",
                          world ? "place to put it" : "world");
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_reshard_options chosen = BANYAN_RESHARD_OPTIONS_INIT;
     if (options)
         memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);

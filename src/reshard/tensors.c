@@ -240,14 +240,14 @@ static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *te
 banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
                                    banyan_tensors **set)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     return banyan_tensors_alloc_on(layout, world, BANYAN_HOST, set);
 }
 
 banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
                                       DLDevice device, banyan_tensors **set)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_status mine = layout ? banyan_layout_check(layout) : BANYAN_OK;
     size_t count = layout && mine == BANYAN_OK ? banyan_layout_tensor_count(layout) : 0;
     return alloc_set(mine, count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, world, device,
@@ -263,7 +263,7 @@ banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan, bany
 banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan, banyan_world *world,
                                               DLDevice device, banyan_tensors **set)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     size_t count = banyan_reshard_plan_tensor_count(plan);
     return alloc_set(BANYAN_OK, banyan_reshard_plan_tensor(plan, 0), count, world, device, set);
 }

@@ -2,10 +2,10 @@
 
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/array.h"
-#include "core/deadline.h"
 #include "memory/bell.h"
 #include "memory/space.h"
 #include "world/control.h"
@@ -208,15 +208,16 @@ uint64_t signals_read(signals *set, uint32_t signal)
                                 memory_order_acquire);
 }
 
-static banyan_status wait_timed_out(signals *set, uint32_t signal, uint64_t value, int peer,
-                                    const char *what)
+static banyan_status wait_longer(signals *set, control_wait *wait, uint32_t signal, uint64_t value,
+                                 int peer, const char *what, uint64_t *nap_ns)
 {
-    return error_set(BANYAN_ERR_TIMEOUT,
-                     "rank %d waited %.1f s for rank %d (%s): signal %" PRIu32 " is %" PRIu64
-                     ", not yet %" PRIu64,
-                     set->space->rank,
-                     (double)banyan_world_timeout_ns(set->world) / (double)NS_PER_S, peer, what,
-                     signal, signals_read(set, signal), value);
+    char text[256];
+    bool speaks = control_wait_speaks(wait);
+    if (speaks)
+        snprintf(text, sizeof text,
+                 "for rank %d (%.100s): signal %" PRIu32 " is %" PRIu64 ", not yet %" PRIu64, peer,
+                 what, signal, signals_read(set, signal), value);
+    return control_wait_on(wait, peer, speaks ? text : NULL, nap_ns);
 }
 
 banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int peer,
@@ -228,17 +229,20 @@ banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int pe
         spin_pause();
     }
     bell *mine = bell_of(set, set->space->local_rank);
-    uint64_t deadline_ns = deadline_after(banyan_world_timeout_ns(set->world));
+    control_wait wait = control_wait_begin(set->world);
+    banyan_status status = BANYAN_OK;
     for (;;) {
+        uint64_t nap_ns;
         uint32_t seen = bell_read(mine);
         if (signals_read(set, signal) >= value)
-            return BANYAN_OK;
-        RETURN_IF_FAILED(control_check(set->world));
-        uint64_t left_ns = deadline_left_ns(deadline_ns);
-        if (left_ns == 0)
-            return wait_timed_out(set, signal, value, peer, what);
-        bell_sleep(mine, seen, left_ns < BELL_NAP_NS ? left_ns : BELL_NAP_NS);
+            break;
+        status = wait_longer(set, &wait, signal, value, peer, what, &nap_ns);
+        if (status != BANYAN_OK)
+            break;
+        bell_sleep(mine, seen, nap_ns);
     }
+    control_wait_end(&wait);
+    return status;
 }
 
 uint64_t signals_epoch(signals *set)

@@ -97,7 +97,7 @@ static banyan_status open_agreed(banyan_world *world, banyan_status so_far,
 banyan_status banyan_transport_open(banyan_world *world, const char *name,
                                     banyan_transport **transport)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     const banyan_transport_ops *ops = NULL;
     if (!name)
         name = getenv("BANYAN_TRANSPORT");
@@ -110,7 +110,7 @@ banyan_status banyan_transport_open(banyan_world *world, const char *name,
 banyan_status banyan_transport_open_ops(banyan_world *world, const banyan_transport_ops *ops,
                                         banyan_transport **transport)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     return open_agreed(world, BANYAN_OK, ops, transport);
 }
 
@@ -316,7 +316,7 @@ static banyan_status make_room_for_marks(banyan_transport *transport, uint32_t e
 
 banyan_status banyan_signals_alloc(banyan_transport *transport, uint32_t count, uint32_t *first)
 {
-    CONTROL_CALL(transport->world, __func__);
+    CONTROL_ENTER(transport->world);
     uint32_t given;
     if (count == 0)
         return error_set(BANYAN_ERR_INVALID, "transport %s: 0 signals were asked for",

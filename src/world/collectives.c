@@ -18,26 +18,62 @@ struct word {
 /* Should what was heard replace what is held? */
 typedef bool (*word_wins)(const struct word *heard, const struct word *held);
 
+uint64_t world_enter_collective(banyan_world *world)
+{
+    struct context *context = world->context;
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    while (context_gave_up(context, context->number))
+        context->number++;
+    context->inside = true;
+    uint64_t tag = context->number << NUMBER_SHIFT;
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return tag;
+}
+
+void world_leave_collective(banyan_world *world)
+{
+    struct context *context = world->context;
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    context->inside = false;
+    context->number++;
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+}
+
+uint64_t world_next_collective(banyan_world *world)
+{
+    uint64_t tag = world_enter_collective(world);
+    world_leave_collective(world);
+    return tag;
+}
+
+static banyan_status take_step(banyan_world *world, uint64_t tag, int reach, const char *what,
+                               word_wins wins, struct word *word)
+{
+    int to = (int)(((int64_t)world->rank + reach) % world->size);
+    int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
+    RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
+    struct message *message;
+    RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
+    struct word heard = {message->data, message->bytes};
+    if (wins && wins(&heard, word)) {
+        free(word->data);
+        *word = heard;
+        message->data = NULL;
+    }
+    message_free(message);
+    return BANYAN_OK;
+}
+
 /* `word->data` is replaced, by memory to be freed, when another one wins. */
 static banyan_status disseminate(banyan_world *world, const char *what, word_wins wins,
                                  struct word *word)
 {
-    uint64_t tag = world_next_collective(world);
-    for (int reach = 1; reach < world->size; reach *= 2, tag++) {
-        int to = (int)(((int64_t)world->rank + reach) % world->size);
-        int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
-        RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
-        struct message *message;
-        RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
-        struct word heard = {message->data, message->bytes};
-        if (wins && wins(&heard, word)) {
-            free(word->data);
-            *word = heard;
-            message->data = NULL;
-        }
-        message_free(message);
-    }
-    return BANYAN_OK;
+    uint64_t tag = world_enter_collective(world);
+    banyan_status status = BANYAN_OK;
+    for (int reach = 1; reach < world->size && status == BANYAN_OK; reach *= 2)
+        status = take_step(world, tag++, reach, what, wins, word);
+    world_leave_collective(world);
+    return status;
 }
 
 banyan_status world_barrier(banyan_world *world, const char *what)
@@ -47,9 +83,42 @@ banyan_status world_barrier(banyan_world *world, const char *what)
     return disseminate(world, what, NULL, &nothing);
 }
 
+/* A gate that was given up is tried again under its next number, with the same deadline. */
+typedef banyan_status (*gate_try)(banyan_world *world, void *state);
+static banyan_status pass_gate(banyan_world *world, gate_try attempt, void *state)
+{
+    control_wait wait = control_wait_begin(world);
+    banyan_status status;
+    world->gate = &wait;
+    do {
+        world->again = false;
+        status = control_check(world);
+        if (status == BANYAN_OK)
+            status = attempt(world, state);
+    } while (world->again);
+    world->gate = NULL;
+    world->missed = status == BANYAN_ERR_TIMEOUT ? error_keep(status) : (error_kept){0};
+    return status;
+}
+
+static banyan_status try_barrier(banyan_world *world, void *state)
+{
+    (void)state;
+    return world_barrier(world, "to enter the call");
+}
+
+banyan_status control_enter(banyan_world *world)
+{
+    if (!world || !world_begins_call())
+        return world ? control_check(world) : BANYAN_OK;
+    return pass_gate(world, try_barrier, NULL);
+}
+
 banyan_status banyan_world_barrier(banyan_world *world)
 {
-    return world_barrier(world, "barrier");
+    CONTROL_CALL(world, __func__);
+    return world_begins_call() ? pass_gate(world, try_barrier, NULL)
+                               : world_barrier(world, "barrier");
 }
 
 static bool larger_wins(const struct word *heard, const struct word *held)
@@ -74,6 +143,26 @@ banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
         memcpy(max, word.data, sizeof *max);
     free(word.data);
     return status;
+}
+
+struct largest {
+    uint64_t mine, all;
+};
+
+static banyan_status try_max(banyan_world *world, void *state)
+{
+    struct largest *of = state;
+    return control_max(world, of->mine, &of->all);
+}
+
+banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *max)
+{
+    struct largest of = {.mine = mine};
+    if (!world_begins_call())
+        return control_max(world, mine, max);
+    RETURN_IF_FAILED(pass_gate(world, try_max, &of));
+    *max = of.all;
+    return BANYAN_OK;
 }
 
 /* ---- agreement ---- */
@@ -112,10 +201,13 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
         return error_no_memory(64, "an agreement");
     }
     struct word word = {text.data, text.count};
+    error_kept kept = error_keep(mine);
     world->agreeing = control_check(world) == BANYAN_OK;
+    world->in_vain = mine == BANYAN_ERR_TIMEOUT && !world->in_vain ? &kept : world->in_vain;
     banyan_status status =
         disseminate(world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
     world->agreeing = false;
+    world->in_vain = world->in_vain == &kept ? NULL : world->in_vain;
     if (status == BANYAN_OK && word.bytes > 0) {
         endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
         bytes_reader reader = bytes_reader_of(word.data, word.bytes);
@@ -170,13 +262,9 @@ static banyan_status pass_on(banyan_world *world, uint64_t tag, int root, int re
     return BANYAN_OK;
 }
 
-banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t bytes, int root)
+static banyan_status broadcast(banyan_world *world, uint64_t tag, void *data, size_t bytes,
+                               int root)
 {
-    if (root < 0 || root >= world->size)
-        return error_set(BANYAN_ERR_INVALID, "broadcast from rank %d in a world of %d", root,
-                         world->size);
-    RETURN_IF_FAILED(control_check(world));
-    uint64_t tag = world_next_collective(world);
     int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
     int reach = 1;
     while (place == 0 ? reach < world->size : !(place & reach))
@@ -194,6 +282,18 @@ banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t byt
     if (status == BANYAN_OK && bytes > 0)
         memcpy(data, message->data, bytes);
     message_free(message);
+    return status;
+}
+
+banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t bytes, int root)
+{
+    if (root < 0 || root >= world->size)
+        return error_set(BANYAN_ERR_INVALID, "broadcast from rank %d in a world of %d", root,
+                         world->size);
+    CONTROL_ENTER(world);
+    uint64_t tag = world_enter_collective(world);
+    banyan_status status = broadcast(world, tag, data, bytes, root);
+    world_leave_collective(world);
     return status;
 }
 
@@ -252,9 +352,9 @@ static banyan_status append_blocks(banyan_world *world, int from, const struct m
     return BANYAN_OK;
 }
 
-static banyan_status gather_all(banyan_world *world, const char *what, struct gathered *gathered)
+static banyan_status gather_all(banyan_world *world, uint64_t tag, const char *what,
+                                struct gathered *gathered)
 {
-    uint64_t tag = world_next_collective(world);
     for (int size = world->size; gathered->count < size; tag++) {
         int reach = gathered->count;
         int count = reach < size - reach ? reach : size - reach;
@@ -300,8 +400,10 @@ banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, 
         return error_no_memory((size_t)world->size * sizeof *gathered.sizes, "what is gathered");
     gathered.sizes[0] = bytes;
     bytes_write(&gathered.data, mine, bytes);
+    uint64_t tag = world_enter_collective(world);
     banyan_status status = gathered.data.failed ? error_no_memory(bytes, "what is gathered")
-                                                : gather_all(world, what, &gathered);
+                                                : gather_all(world, tag, what, &gathered);
+    world_leave_collective(world);
     if (status == BANYAN_OK)
         status = unrotate(world, &gathered, all, sizes);
     bytes_writer_free(&gathered.data);
@@ -312,11 +414,13 @@ banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, 
 banyan_status banyan_world_allgatherv(banyan_world *world, const void *mine, size_t bytes,
                                       void **all, size_t *all_bytes)
 {
+    CONTROL_ENTER(world);
     return world_gather(world, mine, bytes, "allgatherv", all, all_bytes);
 }
 
 banyan_status banyan_world_allgather(banyan_world *world, const void *mine, size_t bytes, void *all)
 {
+    CONTROL_ENTER(world);
     size_t *sizes = calloc((size_t)world->size, sizeof *sizes);
     if (!sizes)
         return error_no_memory((size_t)world->size * sizeof *sizes, "an allgather");

@@ -67,6 +67,8 @@ void context_destroy(struct context *context)
         queue_free(&context->buckets[i]);
     queue_free(&context->exchanged);
     pthread_cond_destroy(&context->changed);
+    array_free(&context->given_up);
+    array_free(&context->waiting.askers);
     free(context->job_ranks);
     free(context->sentence);
     free(context);
@@ -90,8 +92,69 @@ static struct message_queue *bucket_of(struct context *context, int source, uint
     return &context->buckets[(hash >> 32) % CONTEXT_BUCKETS];
 }
 
+/* The first range that ends at the number or above it. */
+static size_t find_range(const struct context *context, uint64_t number)
+{
+    size_t at = context->given_up.count;
+    while (at > 0 && context->given_up.data[at - 1].end >= number)
+        at--;
+    return at;
+}
+
+bool context_gave_up(const struct context *context, uint64_t number)
+{
+    for (size_t i = find_range(context, number); i < context->given_up.count; i++) {
+        const struct number_range *range = &context->given_up.data[i];
+        if (number >= range->first && number < range->end)
+            return true;
+    }
+    return false;
+}
+
+static bool is_of(const struct message *message, uint64_t number)
+{
+    return message->kind == WIRE_COLLECTIVE && message->tag >> NUMBER_SHIFT == number;
+}
+
+static void drop_messages(struct context *context, uint64_t number)
+{
+    for (int i = 0; i < CONTEXT_BUCKETS; i++) {
+        for (struct message **at = &context->buckets[i].first; *at;) {
+            if (is_of(*at, number))
+                message_free(queue_remove(&context->buckets[i], at));
+            else
+                at = &(*at)->next;
+        }
+    }
+}
+
+bool context_give_up(struct context *context, uint64_t number, int late)
+{
+    size_t at = find_range(context, number), count = context->given_up.count;
+    struct number_range *ranges = context->given_up.data;
+    if (at < count && ranges[at].end == number) {
+        ranges[at].end++;
+    } else {
+        if (!array_reserve(&context->given_up, 1))
+            return false;
+        ranges = context->given_up.data;
+        memmove(&ranges[at + 1], &ranges[at], (count - at) * sizeof *ranges);
+        ranges[at] = (struct number_range){number, number + 1};
+        context->given_up.count++;
+    }
+    context->given_up_for = late;
+    drop_messages(context, number);
+    pthread_cond_broadcast(&context->changed);
+    return true;
+}
+
 void context_deliver(struct context *context, struct message *message)
 {
+    if (message->kind == WIRE_COLLECTIVE &&
+        context_gave_up(context, message->tag >> NUMBER_SHIFT)) {
+        message_free(message);
+        return;
+    }
     queue_push(message->kind == WIRE_EXCHANGE ? &context->exchanged
                                               : bucket_of(context, message->source, message->tag),
                message);

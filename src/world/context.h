@@ -8,6 +8,7 @@
 
 #include <banyan/world.h>
 
+#include "core/array.h"
 #include "world/wire.h"
 
 /* What arrived from a rank of the job. */
@@ -27,6 +28,33 @@ struct message_queue {
 
 #define CONTEXT_BUCKETS 64
 
+/* The number of a wait that belongs to no collective. */
+#define NO_NUMBER UINT64_MAX
+/* A collective's steps have consecutive tags. */
+#define NUMBER_SHIFT 8
+
+/* Collectives [first, end) of a world. */
+struct number_range {
+    uint64_t first, end;
+};
+
+/* A rank of the job that waits for this one, in the collective with this number. */
+struct asker {
+    int rank;
+    uint64_t number;
+};
+
+/* The wait that goes on in a world, for those who ask (late.h). Ranks are of the job. */
+struct waiting {
+    bool active;
+    uint64_t number;         /* of the collective; NO_NUMBER: of none */
+    int rank;                /* whose message is waited for */
+    int late;                /* the rank that has not come, as far as is known; -1: unknown */
+    uint64_t asked_ns;       /* when `rank` was asked last; 0: never */
+    bool gives_up, answered; /* it was asked to give up; it has answered the last question */
+    ARRAY(struct asker) askers;
+};
+
 /* Under the endpoint's lock, but for `ended`. */
 struct context {
     uint64_t id;
@@ -41,6 +69,14 @@ struct context {
     _Atomic int ended; /* a banyan_status */
     char *sentence;    /* why, once ended */
     uint64_t ended_ns; /* when */
+
+    /* All ranks number the world's collectives alike. A number that all have given up counts too:
+     * nobody takes it any more, and no message of it is kept. */
+    uint64_t number; /* of the collective that this rank is in or enters next */
+    bool inside;
+    ARRAY(struct number_range) given_up; /* ascending */
+    int given_up_for;                    /* the rank of the job that had not come */
+    struct waiting waiting;
 };
 
 struct context *context_create(uint64_t id);
@@ -53,6 +89,11 @@ static inline int context_job_rank(const struct context *context, int rank)
 
 /* -1 when a rank of the job is not in it. Takes time that grows with its size. */
 int context_rank_of(const struct context *context, int job_rank);
+
+/* Has the collective with this number been given up by all ranks? */
+bool context_gave_up(const struct context *context, uint64_t number);
+/* Give it up here, which it was not yet. False when memory ran out. */
+bool context_give_up(struct context *context, uint64_t number, int late);
 
 /* Takes the message. */
 void context_deliver(struct context *context, struct message *message);

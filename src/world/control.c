@@ -38,18 +38,35 @@ banyan_status control_receive(banyan_world *world, int source, uint64_t tag, con
 
 /* ---- calls ---- */
 
+/* How many calls of Banyan's this thread is in, one within another, and did the outermost enter? A
+ * call within another may be on another world, split from the outer one's. */
+static _Thread_local int calls;
+static _Thread_local bool entered;
+
 control_call control_call_begin(banyan_world *world, const char *name)
 {
-    if (!world || world->call)
-        return (control_call){NULL};
+    if (!world)
+        return (control_call){NULL, false};
+    calls++;
+    if (world->call)
+        return (control_call){NULL, true};
     world->call = name;
-    return (control_call){world};
+    return (control_call){world, true};
 }
 
 void control_call_end(const control_call *call)
 {
     if (call->world)
         call->world->call = NULL;
+    if (call->counts && --calls == 0)
+        entered = false;
+}
+
+bool world_begins_call(void)
+{
+    bool begins = calls <= 1 && !entered;
+    entered = calls > 0;
+    return begins;
 }
 
 /* ---- exchange ---- */

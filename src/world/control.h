@@ -76,21 +76,60 @@ banyan_status control_check(banyan_world *world);
  * sentence stays. */
 banyan_status control_first_cause(banyan_world *world, banyan_status status);
 
+/* One wait, from its begin or its last progress on. It logs every BANYAN_WAIT_LOG seconds for whom
+ * it waits, and ends at the world's timeout. */
+typedef struct control_wait {
+    banyan_world *world;
+    uint64_t began_ns, ends_ns; /* the deadline */
+    uint64_t ask_ns, log_ns;    /* when to ask who is late, and to log a line */
+    bool is_known;              /* peers that ask are told of it */
+} control_wait;
+control_wait control_wait_begin(banyan_world *world);
+/* Something has moved: the time starts anew. */
+void control_wait_restart(control_wait *wait);
+
+/* Called between looks in vain, at least every 100 ms; `*nap_ns` is how long to sleep at most. It
+ * fails with the error that ended the world, or with TIMEOUT. `rank` is waited for (-1: none in
+ * particular). `text` continues "rank 2 waited 60.0 s", as in "for rank 3 to read"; it is used when
+ * control_wait_speaks is true, and may be NULL else. */
+banyan_status control_wait_on(control_wait *wait, int rank, const char *text, uint64_t *nap_ns);
+bool control_wait_speaks(const control_wait *wait);
+/* Has it gone on for so long that peers may ask for whom? Before that, `rank` may be -1. */
+bool control_wait_is_long(const control_wait *wait);
+void control_wait_end(control_wait *wait);
+
+/* "; rank 3 (rank 7 of the job, pid 12 on node x) has not come": the late rank, as far as is known,
+ * in a wait for `rank`. */
+#define CONTROL_LATE_BYTES 320
+void control_name_late(banyan_world *world, int rank, char *text, size_t bytes);
+
 /* A wait of an upper layer was in vain, so that this rank is out of step with the others: end the
  * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */
 void control_end(banyan_world *world, banyan_status status);
 
-/* What this rank has called, for the sentences of its waits: "rank 0 waited in banyan_memory_alloc
- * for rank 1 (…)". `CONTROL_CALL(world, __func__);` opens a collective function, and holds until it
- * returns. The outermost of several counts. `world` may be NULL. */
+/* What this rank has called, for the messages of its waits: "rank 0 waited 60.0 s in
+ * banyan_memory_alloc for rank 1". `CONTROL_CALL(world, __func__);` opens a collective function,
+ * and holds until it returns. The outermost of several counts. `world` may be NULL. */
 typedef struct control_call {
     banyan_world *world; /* NULL: one further out has named itself */
+    bool counts;
 } control_call;
 control_call control_call_begin(banyan_world *world, const char *name);
 void control_call_end(const control_call *call);
 #define CONTROL_CALL(world, name)                                                                  \
     __attribute__((cleanup(control_call_end), unused)) const control_call control_call_of_this =   \
         control_call_begin((world), (name))
+
+/* The gate at which a collective call begins: wait until all ranks have entered, before anything
+ * has moved and before this rank has changed anything. After TIMEOUT no rank has gone through, and
+ * the world goes on: the call may be called again. Does nothing within another call, which has its
+ * own. `CONTROL_ENTER(world);` opens a collective function that begins so. */
+banyan_status control_enter(banyan_world *world);
+/* A gate that costs nothing where ranks begin with a value of each: *max is the largest of all. */
+banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *max);
+#define CONTROL_ENTER(world)                                                                       \
+    CONTROL_CALL((world), __func__);                                                               \
+    RETURN_IF_FAILED(control_enter(world))
 
 /* A private block of an upper layer, made once a world and destroyed with it, before its memory.
  * Keys are addresses of static variables. NULL when there is none yet. */

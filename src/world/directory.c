@@ -11,7 +11,7 @@ struct banyan_directory {
 
 banyan_status banyan_directory_open(banyan_world *world, banyan_directory **directory)
 {
-    CONTROL_CALL(world, __func__);
+    CONTROL_ENTER(world);
     banyan_directory *opened = calloc(1, sizeof *opened);
     banyan_status status = opened ? directory_part_create(banyan_world_rank(world),
                                                           banyan_world_size(world), &opened->part)
@@ -44,7 +44,7 @@ banyan_status banyan_directory_put(banyan_directory *directory, const char *key,
  * for it; the ranks agree afterwards. */
 banyan_status banyan_directory_commit(banyan_directory *directory)
 {
-    CONTROL_CALL(directory->world, __func__);
+    CONTROL_ENTER(directory->world);
     control_message *messages = NULL, *received = NULL;
     size_t count = 0, received_count = 0;
     banyan_status mine = directory_part_take_puts(directory->part, &messages, &count);
@@ -85,7 +85,7 @@ banyan_status banyan_directory_get(banyan_directory *directory, size_t count,
                                    const char *const *keys, banyan_directory_visit visit,
                                    void *context)
 {
-    CONTROL_CALL(directory->world, __func__);
+    CONTROL_ENTER(directory->world);
     banyan_world *world = directory->world;
     control_message *asked = NULL, *questions = NULL, *given = NULL, *answers = NULL;
     size_t asked_count = 0, question_count = 0, given_count = 0, answer_count = 0;

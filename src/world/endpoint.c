@@ -62,6 +62,9 @@ const char *endpoint_rank_text(const struct endpoint *endpoint, const struct con
     if (rank == job_rank)
         snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d (pid %d on node %s)", rank, member->pid,
                  member->host);
+    else if (rank < 0)
+        snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d of the job (pid %d on node %s)", job_rank,
+                 member->pid, member->host);
     else
         snprintf(text, ENDPOINT_RANK_TEXT_BYTES, "rank %d (rank %d of the job, pid %d on node %s)",
                  rank, job_rank, member->pid, member->host);

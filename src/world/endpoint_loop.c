@@ -7,6 +7,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "world/endpoint.h"
+#include "world/late.h"
 
 /* How long a machine may be out of reach before its rank counts as lost. */
 #define CONNECT_PATIENCE_NS (3 * NS_PER_S)
@@ -93,6 +94,15 @@ static banyan_status take_news(struct endpoint *endpoint, struct link *link,
     }
 }
 
+static banyan_status take_word_on_late(struct endpoint *endpoint, const struct link *link,
+                                       const struct wire_frame *frame, const void *payload)
+{
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    banyan_status status = late_take(endpoint, link, frame, payload);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return status;
+}
+
 static banyan_status take_frame(void *owner, struct link *link, const struct wire_frame *frame,
                                 void *payload, int fd)
 {
@@ -102,6 +112,8 @@ static banyan_status take_frame(void *owner, struct link *link, const struct wir
     banyan_status status = BANYAN_OK;
     if (frame->kind == WIRE_ACK && link->connects) {
         take_acknowledgement(endpoint, link->rank, frame);
+    } else if (late_takes(frame->kind)) {
+        status = take_word_on_late(endpoint, link, frame, payload);
     } else {
         char text[1024];
         snprintf(text, sizeof text, "%.*s", (int)(frame->bytes < 1000 ? frame->bytes : 1000),

@@ -3,57 +3,101 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/log.h"
+#include "world/late.h"
 #include "world/world.h"
 
 /* A rank that knows what all have agreed on may end at once. The others still have so long to pass
  * it on among themselves. */
 #define AGREEMENT_GRACE_NS (200 * NS_PER_MS)
 
+/* After its deadline a rank at a gate waits so long for the late one to give it up. */
+#define GIVE_UP_NS (2 * NS_PER_S)
+#define ASK_AGAIN_NS (50 * NS_PER_MS)
+
 static struct timespec timespec_of(uint64_t ns)
 {
     return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
 }
 
-/* The lock is held on entry and return. False when the deadline has passed. */
-static bool wait_for_change(banyan_world *world, uint64_t deadline_ns)
+/* Write the line, if there is one, or wait on `changed` until something changes. The lock is held
+ * on entry and return. */
+static void wait_for_change(banyan_world *world, pthread_cond_t *changed, uint64_t until_ns,
+                            const char *line)
 {
-    struct timespec until = timespec_of(deadline_ns);
-    return pthread_cond_timedwait(&world->context->changed, &world->endpoint->reactor.lock,
-                                  &until) != ETIMEDOUT;
+    pthread_mutex_t *lock = &world->endpoint->reactor.lock;
+    if (line[0]) {
+        pthread_mutex_unlock(lock);
+        log_warn("%s", line);
+        pthread_mutex_lock(lock);
+        return;
+    }
+    struct timespec until = timespec_of(until_ns);
+    pthread_cond_timedwait(changed, lock, &until);
 }
 
-/* "waited in banyan_memory_alloc for rank 3 (…)". */
-static void describe_wait(const banyan_world *world, int rank, const char *how, const char *what,
-                          char text[256])
+static const char *in_call(const banyan_world *world, char text[80])
 {
-    snprintf(text, 256, "waited%s%.60s for rank %d%s (%.140s)", world->call ? " in " : "",
-             world->call ? world->call : "", rank, how, what);
+    snprintf(text, 80, "%s%.70s", world->call ? " in " : "", world->call ? world->call : "");
+    return text;
 }
 
-/* Why the wait ended that `text` describes: the world has ended. */
-static banyan_status report_end(banyan_world *world, const char *text)
+/* Why the wait for a rank of this world ended: the world has. */
+static banyan_status report_end(banyan_world *world, int rank, const char *what)
 {
-    return error_set((banyan_status)atomic_load(&world->context->ended), "%s while rank %d %s",
+    char own[WORLD_RANK_BYTES], call[80];
+    return error_set((banyan_status)atomic_load(&world->context->ended),
+                     "%s while %s waited%s for rank %d (%s)",
                      world->context->sentence ? world->context->sentence : "the world ended",
-                     world->rank, text);
+                     world_own_name(world, own), in_call(world, call), rank, what);
+}
+
+static banyan_status lost_by_leaving(banyan_world *world, int source, const char *what)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES], own[WORLD_RANK_BYTES], call[80];
+    endpoint_rank_text(world->endpoint, world->context, context_job_rank(world->context, source),
+                       name);
+    return error_set(BANYAN_ERR_PEER_LOST, "%s closed its world while %s waited%s (%s)", name,
+                     world_own_name(world, own), in_call(world, call), what);
+}
+
+/* "rank 0 waited 60.0 s in banyan_memory_alloc for rank 3 (pid 7 on node x), which has not come".
+ */
+static banyan_status name_late(const banyan_world *world, const control_wait *wait, int late,
+                               const char *how, const char *what, const char *then)
+{
+    char own[WORLD_RANK_BYTES], name[ENDPOINT_RANK_TEXT_BYTES], call[80];
+    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s for %s, which %s (%s); %s%s",
+                     world_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
+                     in_call(world, call),
+                     endpoint_rank_text(world->endpoint, world->context, late, name), how, what,
+                     then, TIMEOUT_HINT);
 }
 
 /* A rank that waited in vain cannot go on in step with the others: the world ends for it. */
-static banyan_status end_by_timeout(banyan_world *world, const char *text)
+static banyan_status end_by_timeout(banyan_world *world, const control_wait *wait, const char *how,
+                                    const char *what)
 {
-    banyan_status status = error_set(BANYAN_ERR_TIMEOUT, "rank %d %s for %.1f s", world->rank, text,
-                                     (double)world->timeout_ns / 1e9);
+    const struct waiting *waiting = &world->context->waiting;
+    if (!how)
+        how = waiting->asked_ns > 0 && !waiting->answered ? "does not answer" : "has not come";
+    banyan_status status =
+        name_late(world, wait, late_rank(world->endpoint, world->context), how, what, "");
+    if (world->in_vain)
+        status = error_again(world->in_vain);
     context_end(world->context, status, banyan_last_error());
     return status;
 }
 
-static banyan_status lost_by_leaving(banyan_world *world, int source, const char *text)
+/* The late rank has given the gate up for all. */
+static banyan_status leave_gate(banyan_world *world, const control_wait *wait, const char *what)
 {
-    char name[ENDPOINT_RANK_TEXT_BYTES];
-    endpoint_rank_text(world->endpoint, world->context, context_job_rank(world->context, source),
-                       name);
-    return error_set(BANYAN_ERR_PEER_LOST, "%s closed its world while rank %d %s", name,
-                     world->rank, text);
+    if (time_now_ns() < wait->ends_ns) {
+        world->again = true;
+        return BANYAN_ERR_TIMEOUT;
+    }
+    return name_late(world, wait, world->context->given_up_for, "has not come", what,
+                     "nothing has moved, and the call may be called again; ");
 }
 
 /* With the lock held. */
@@ -73,42 +117,67 @@ static struct message *take_message(banyan_world *world, uint32_t kind, int job_
     return context_take(world->context, kind, job_rank, tag);
 }
 
+/* The deadline has passed. At a gate the late rank may still give up until `*gives_up_ns`; ranks on
+ * the way to it may have moved on since they were asked. */
+static banyan_status pass_deadline(banyan_world *world, const control_wait *wait, const char *what,
+                                   uint64_t *gives_up_ns, uint64_t *until_ns)
+{
+    uint64_t now = time_now_ns();
+    if (!world->gate)
+        return end_by_timeout(world, wait, NULL, what);
+    if (*gives_up_ns == 0)
+        *gives_up_ns = now + GIVE_UP_NS;
+    if (now >= *gives_up_ns)
+        return end_by_timeout(world, wait, "does not answer", what);
+    late_ask(world->endpoint, world->context, true);
+    *until_ns = now + ASK_AGAIN_NS;
+    return BANYAN_OK;
+}
+
 banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
                           const char *what, struct message **message)
 {
-    uint64_t deadline_ns = deadline_after(world->timeout_ns), until_ns = deadline_ns;
     struct context *context = world->context;
     int job_rank = context_job_rank(context, source);
     const struct peer *peer = &world->endpoint->peers[job_rank];
-    char text[256];
+    uint64_t number = context->inside ? context->number : NO_NUMBER, gives_up_ns = 0;
+    control_wait own = control_wait_begin(world), *wait = world->gate ? world->gate : &own;
+    char text[192], line[WORLD_LINE_BYTES] = "";
+    snprintf(text, sizeof text, "for rank %d (%.140s)", source, what);
     struct message *found = NULL;
     banyan_status status = BANYAN_OK;
-    bool in_time = true;
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     for (;;) {
         bool ended = atomic_load(&context->ended) != BANYAN_OK;
-        describe_wait(world, source, "", what, text);
+        uint64_t until_ns = 0;
         if ((found = take_message(world, kind, job_rank, tag)))
             break;
-        if (ended && may_still_agree(world) && peer->state == PEER_HERE)
+        if (world->gate && context_gave_up(context, number))
+            status = leave_gate(world, wait, what);
+        else if (ended && may_still_agree(world) && peer->state == PEER_HERE)
             until_ns = context->ended_ns + AGREEMENT_GRACE_NS;
         else if (ended)
-            status = report_end(world, text);
+            status = report_end(world, source, what);
         else if (peer->state == PEER_LEFT)
-            status = lost_by_leaving(world, source, text);
-        else if (!in_time)
-            status = end_by_timeout(world, text);
+            status = lost_by_leaving(world, source, what);
+        else
+            until_ns = world_wait_due(wait, number, job_rank, text, line);
+        if (status == BANYAN_OK && !ended && time_now_ns() >= wait->ends_ns) {
+            status = pass_deadline(world, wait, what, &gives_up_ns, &until_ns);
+        }
         if (status != BANYAN_OK)
             break;
-        in_time = wait_for_change(world, until_ns);
+        wait_for_change(world, &context->changed, until_ns, line);
+        line[0] = '\0';
     }
+    late_end(context);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     if (status == BANYAN_OK)
         *message = found;
     return status;
 }
 
-/* A rank that has not acknowledged yet, for the error. */
+/* A rank that has not acknowledged yet. */
 static int find_silent(const banyan_world *world, const control_message *messages, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -116,30 +185,31 @@ static int find_silent(const banyan_world *world, const control_message *message
         if (world->endpoint->peers[job_rank].unacknowledged > 0)
             return messages[i].rank;
     }
-    return -1;
+    return world->rank;
 }
 
 banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
                                    size_t count, const char *what)
 {
-    uint64_t deadline_ns = deadline_after(world->timeout_ns);
     struct context *context = world->context;
+    control_wait wait = control_wait_begin(world);
     banyan_status status = BANYAN_OK;
-    bool in_time = true;
-    char text[256];
+    char text[192], line[WORLD_LINE_BYTES] = "";
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     while (context->unacknowledged > 0 && status == BANYAN_OK) {
-        bool ended = atomic_load(&context->ended) != BANYAN_OK;
-        if (ended || !in_time)
-            describe_wait(world, find_silent(world, messages, count), " to take a message", what,
-                          text);
-        if (ended)
-            status = report_end(world, text);
-        else if (!in_time)
-            status = end_by_timeout(world, text);
+        int silent = find_silent(world, messages, count);
+        snprintf(text, sizeof text, "for rank %d to take a message (%.120s)", silent, what);
+        uint64_t until_ns =
+            world_wait_due(&wait, NO_NUMBER, context_job_rank(context, silent), text, line);
+        if (atomic_load(&context->ended) != BANYAN_OK)
+            status = report_end(world, silent, what);
+        else if (time_now_ns() >= wait.ends_ns)
+            status = end_by_timeout(world, &wait, "has not taken a message", what);
         else
-            in_time = wait_for_change(world, deadline_ns);
+            wait_for_change(world, &context->changed, until_ns, line);
+        line[0] = '\0';
     }
+    late_end(context);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return status;
 }
@@ -147,24 +217,23 @@ banyan_status world_await_delivery(banyan_world *world, const control_message *m
 banyan_status world_await_liveness(banyan_world *world)
 {
     struct endpoint *endpoint = world->endpoint;
-    uint64_t deadline_ns = deadline_after(world->timeout_ns);
-    struct timespec until = timespec_of(deadline_ns);
+    control_wait wait = control_wait_begin(world);
     banyan_status status = BANYAN_OK;
-    bool in_time = true;
-    char text[80];
+    static const char what[] = "opening the world";
+    char line[WORLD_LINE_BYTES] = "";
     pthread_mutex_lock(&endpoint->reactor.lock);
     int rank;
     while (status == BANYAN_OK && !liveness_is_connected(endpoint, &rank)) {
-        snprintf(text, sizeof text, "waited for its connection to rank %d (opening the world)",
-                 rank);
+        uint64_t until_ns = world_wait_due(&wait, NO_NUMBER, rank, "for a connection", line);
         if (atomic_load(&world->context->ended) != BANYAN_OK)
-            status = report_end(world, text);
-        else if (!in_time)
-            status = end_by_timeout(world, text);
+            status = report_end(world, rank, what);
+        else if (time_now_ns() >= wait.ends_ns)
+            status = end_by_timeout(world, &wait, "does not answer", what);
         else
-            in_time = pthread_cond_timedwait(&endpoint->changed, &endpoint->reactor.lock, &until) !=
-                      ETIMEDOUT;
+            wait_for_change(world, &endpoint->changed, until_ns, line);
+        line[0] = '\0';
     }
+    late_end(world->context);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     return status;
 }

@@ -55,10 +55,14 @@ enum wire_kind {
     WIRE_DESCRIPTOR,  /* with a descriptor attached */
     WIRE_LOST,        /* tag is the rank that is lost, flags the status, the payload says how */
     WIRE_ABORT,       /* tag is the rank, in the context's numbering; the payload is its reason */
+    WIRE_ASK,         /* whom does the receiver wait for? tag is the collective's number */
+    WIRE_ANSWER,      /* to it: the same tag; the payload is a rank of the job, or -1 */
+    WIRE_GIVE_UP,     /* tag is the number of a collective that all give up; payload: who is late */
     WIRE_GOODBYE      /* the last; tag is OK after a collective close, else the payload says why */
 };
 
-enum { WIRE_HAS_DESCRIPTOR = 1 };
+/* Of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up. */
+enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2 };
 
 struct wire_frame {
     uint32_t kind;

@@ -15,26 +15,28 @@
 #include "world/identity.h"
 #include "world/rendezvous.h"
 
-#define DEFAULT_TIMEOUT_NS (60 * NS_PER_S)
+#define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)
 #define JOB_CONTEXT 1
 /* How long ranks that come late are told that there will be no world. */
 #define TURN_AWAY_NS NS_PER_S
 
 /* ---- who and where ---- */
 
-static banyan_status find_timeout(const banyan_world_options *options, uint64_t *timeout_ns)
+static banyan_status find_timeout(uint64_t wanted_ns, uint64_t *timeout_ns)
 {
     const char *text = getenv("BANYAN_TIMEOUT");
-    if (options->timeout_ns > 0 || !text || !*text) {
-        *timeout_ns = options->timeout_ns > 0 ? options->timeout_ns : DEFAULT_TIMEOUT_NS;
-        return BANYAN_OK;
+    uint64_t found_ns = wanted_ns > 0 ? wanted_ns : DEFAULT_TIMEOUT_NS;
+    if (wanted_ns == 0 && text && *text) {
+        char *end;
+        double seconds = strtod(text, &end);
+        if (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0)
+            return error_set(BANYAN_ERR_INVALID,
+                             "BANYAN_TIMEOUT is \"%s\", not a number of seconds (0: for ever)",
+                             text);
+        found_ns = seconds == 0 || seconds > 1e9 ? BANYAN_FOREVER_NS : (uint64_t)(seconds * 1e9);
+        found_ns += found_ns == 0;
     }
-    char *end;
-    double seconds = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(seconds) || seconds <= 0)
-        return error_set(BANYAN_ERR_INVALID,
-                         "BANYAN_TIMEOUT is \"%s\", not a number of seconds above 0", text);
-    *timeout_ns = seconds > 1e9 ? UINT64_MAX : (uint64_t)(seconds * 1e9);
+    *timeout_ns = found_ns < BANYAN_FOREVER_NS ? found_ns : BANYAN_FOREVER_NS;
     return BANYAN_OK;
 }
 
@@ -291,8 +293,11 @@ static banyan_status open_world(const banyan_world_options *options,
 {
     world->rank = identity->rank;
     world->size = identity->world_size;
-    RETURN_IF_FAILED(find_timeout(options, &world->timeout_ns));
-    RETURN_IF_FAILED(open_endpoint(options, identity, world->timeout_ns, &world->endpoint));
+    uint64_t timeout_ns;
+    RETURN_IF_FAILED(find_timeout(options->timeout_ns, &timeout_ns));
+    world->timeout_ns = timeout_ns;
+    world->opens_until_ns = deadline_after(timeout_ns);
+    RETURN_IF_FAILED(open_endpoint(options, identity, timeout_ns, &world->endpoint));
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     banyan_status status = open_context(world, JOB_CONTEXT, NULL, NULL);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
@@ -304,6 +309,7 @@ static banyan_status open_world(const banyan_world_options *options,
         status = world_await_liveness(world);
     if (status == BANYAN_OK)
         status = world_barrier(world, "opening the world");
+    world->opens_until_ns = 0;
     if (status != BANYAN_OK)
         endpoint_close(world->endpoint, status, banyan_last_error());
     return status;
@@ -349,14 +355,19 @@ banyan_status banyan_world_close(banyan_world *world)
 {
     if (!world)
         return BANYAN_OK;
-    banyan_status status = world_barrier(world, "closing the world");
+    if (!world->call)
+        world->call = __func__;
+    banyan_status status = world->missed.status != BANYAN_OK
+                               ? error_again(&world->missed)
+                               : world_barrier(world, "closing the world");
+    error_kept kept = error_keep(status);
     destroy_attachments(world);
     if (world->is_sub)
         leave_sub(world);
     else
-        endpoint_close(world->endpoint, status, banyan_last_error());
+        endpoint_close(world->endpoint, status, kept.sentence);
     free_world(world);
-    return status;
+    return error_again(&kept);
 }
 
 banyan_status banyan_world_abort(banyan_world *world, const char *reason)
@@ -457,7 +468,7 @@ banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int cou
     split->is_sub = true;
     split->rank = rank;
     split->size = count;
-    split->timeout_ns = parent->timeout_ns;
+    split->timeout_ns = banyan_world_timeout_ns(parent);
     banyan_status status = open_sub(parent, ranks, id, split);
     if (status != BANYAN_OK) {
         leave_sub(split);
@@ -508,4 +519,13 @@ int banyan_world_local_peer(const banyan_world *world, int local_rank)
 uint64_t banyan_world_timeout_ns(const banyan_world *world)
 {
     return world->timeout_ns;
+}
+
+banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns)
+{
+    uint64_t found_ns;
+    RETURN_IF_NULL(world);
+    RETURN_IF_FAILED(find_timeout(timeout_ns, &found_ns));
+    world->timeout_ns = found_ns;
+    return BANYAN_OK;
 }

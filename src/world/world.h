@@ -26,10 +26,16 @@ struct banyan_world {
     int node_count;
     int *local_peers; /* the ranks of this node */
     int local_rank, local_size;
-    uint64_t timeout_ns;
-    uint64_t collectives, exchanges; /* so far */
-    bool agreeing;                   /* a loss does not end the agreement at once */
-    const char *call;                /* that waits, for the error; NULL: nobody said */
+    _Atomic uint64_t timeout_ns;
+    uint64_t opens_until_ns; /* the deadline of all waits while it is opened; 0: it is open */
+    uint64_t exchanges;      /* so far */
+    bool agreeing;           /* a loss does not end the agreement at once */
+    control_wait *gate;      /* this rank's wait at a gate; NULL: it is at none */
+    bool again;              /* the gate was given up, and this rank still has time */
+    /* This rank has waited in vain already, in this call: no further wait of it is long. */
+    const error_kept *in_vain;
+    error_kept missed; /* the last call timed out at its gate; BANYAN_OK: it did not */
+    const char *call;  /* that waits, for the error; NULL: nobody said */
     ARRAY(struct split_count) splits;
     struct attachment *attachments;
 };
@@ -47,11 +53,24 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
 banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
                                    size_t count, const char *what);
 
-/* A tag for each step of the collective that begins. */
-static inline uint64_t world_next_collective(banyan_world *world)
-{
-    return world->collectives++ << 8;
-}
+/* The tag of the first step of the collective that begins. Between enter and leave this rank is
+ * inside; world_next_collective is for those in which nobody asks for whom it waits. */
+uint64_t world_enter_collective(banyan_world *world);
+void world_leave_collective(banyan_world *world);
+uint64_t world_next_collective(banyan_world *world);
+
+/* Does the thread's outermost call begin here? It has then entered. */
+bool world_begins_call(void);
+
+/* What is due in a wait for a rank of the job, with the lock held: questions, and a line for the
+ * log, which is to be written without it. Returns when to look again. */
+#define WORLD_LINE_BYTES 1024
+uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
+                        char line[WORLD_LINE_BYTES]);
+
+/* "rank 0", and ", rank 4 of the job," where that differs. */
+#define WORLD_RANK_BYTES 64
+const char *world_own_name(const banyan_world *world, char name[WORLD_RANK_BYTES]);
 
 /* Wait for the connections by which this rank's death and others' are noticed. */
 banyan_status world_await_liveness(banyan_world *world);

@@ -354,7 +354,7 @@ static void wait_for_stopped(int rank, int count, const banyan_unique_id *id, vo
     size_t bytes;
     uint64_t start = time_now_ns();
     CHECK_FAILS(control_receive(world, 2, 5, "the plan", &data, &bytes), BANYAN_ERR_TIMEOUT,
-                "waited for rank 2 (the plan)");
+                ", which does not answer (the plan); BANYAN_TIMEOUT");
     uint64_t took = time_now_ns() - start;
     CHECK(took > 4 * NS_PER_S / 10 && took < 2 * NS_PER_S);
     CHECK_FAILS(banyan_world_barrier(world), BANYAN_ERR_TIMEOUT, "rank 2");
@@ -393,7 +393,7 @@ static void wait_in_exchange(int rank, int count, const banyan_unique_id *id, vo
     control_message message = {play->victim, &byte, 1}, *received;
     size_t got;
     CHECK_FAILS(control_exchange(world, &message, 1, "routing", &received, &got),
-                BANYAN_ERR_TIMEOUT, "waited for rank 1 to take a message (routing)");
+                BANYAN_ERR_TIMEOUT, "has not taken a message (routing)");
     kill((pid_t)play->ended_ns, SIGKILL);
 }
 

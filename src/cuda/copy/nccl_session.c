@@ -60,7 +60,8 @@ static void stop_looking_at_exit(void)
 
 static banyan_status too_late(const nccl_session *session, const char *call, uint64_t waited_ns)
 {
-    return banyan_error_set(BANYAN_ERR_TIMEOUT, "nccl: rank %d waited %.1f s for %s to end",
+    return banyan_error_set(BANYAN_ERR_TIMEOUT,
+                            "nccl: rank %d waited %.1f s for %s to end; " TIMEOUT_HINT,
                             session->rank, (double)waited_ns * 1e-9, call);
 }
 

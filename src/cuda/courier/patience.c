@@ -81,7 +81,8 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
         if (status != BANYAN_OK)
             return status;
         if (now_ns() - begun > timeout_ns)
-            return banyan_error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s in %s",
+            return banyan_error_set(BANYAN_ERR_TIMEOUT,
+                                    "rank %d waited %.1f s in %s; " TIMEOUT_HINT,
                                     banyan_world_rank(world), (double)timeout_ns / NS_IN_S, name);
     }
     return made->status == BANYAN_OK ? BANYAN_OK

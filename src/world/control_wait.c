@@ -1,0 +1,210 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "world/late.h"
+#include "world/world.h"
+
+#define LOG_PERIOD_S 10
+/* The answer to a question is there when it is needed, so long later. */
+#define LEAD_NS (500 * NS_PER_MS)
+/* Waits that are shorter are nobody else's business. */
+#define KNOWN_AFTER_NS (20 * NS_PER_MS)
+#define NAP_NS (100 * NS_PER_MS)
+/* A rank that has waited in vain waits so long for what others have to say to that. */
+#define IN_VAIN_NS NS_PER_S
+
+static pthread_once_t period_once = PTHREAD_ONCE_INIT;
+static uint64_t period_ns;
+
+/* 0: no lines. */
+static void read_period(void)
+{
+    const char *text = getenv("BANYAN_WAIT_LOG");
+    char *end = NULL;
+    double seconds = text && *text ? strtod(text, &end) : LOG_PERIOD_S;
+    if (end && (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0)) {
+        log_warn("BANYAN_WAIT_LOG is \"%.100s\", not a number of seconds: it is %d", text,
+                 LOG_PERIOD_S);
+        seconds = LOG_PERIOD_S;
+    }
+    period_ns = seconds > 1e9 ? 0 : (uint64_t)(seconds * 1e9);
+}
+
+static uint64_t next_log(uint64_t now)
+{
+    pthread_once(&period_once, read_period);
+    return period_ns > 0 ? now + period_ns : UINT64_MAX;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void plan_question(control_wait *wait, uint64_t now)
+{
+    uint64_t next = earlier(wait->log_ns, wait->ends_ns);
+    uint64_t left = next > now ? next - now : 0;
+    wait->ask_ns = next - earlier(LEAD_NS, left / 4);
+}
+
+control_wait control_wait_begin(banyan_world *world)
+{
+    control_wait wait = {.world = world};
+    control_wait_restart(&wait);
+    return wait;
+}
+
+void control_wait_restart(control_wait *wait)
+{
+    const banyan_world *world = wait->world;
+    uint64_t now = time_now_ns();
+    wait->began_ns = now;
+    wait->ends_ns = world->opens_until_ns ? world->opens_until_ns : now + world->timeout_ns;
+    if (world->in_vain)
+        wait->ends_ns = earlier(wait->ends_ns, now + IN_VAIN_NS);
+    wait->log_ns = next_log(now);
+    plan_question(wait, now);
+    control_wait_end(wait);
+}
+
+void control_wait_end(control_wait *wait)
+{
+    if (!wait->is_known)
+        return;
+    pthread_mutex_lock(&wait->world->endpoint->reactor.lock);
+    late_end(wait->world->context);
+    pthread_mutex_unlock(&wait->world->endpoint->reactor.lock);
+    wait->is_known = false;
+}
+
+bool control_wait_speaks(const control_wait *wait)
+{
+    return time_now_ns() >= earlier(wait->log_ns, wait->ends_ns);
+}
+
+bool control_wait_is_long(const control_wait *wait)
+{
+    return time_now_ns() >= wait->began_ns + KNOWN_AFTER_NS;
+}
+
+const char *world_own_name(const banyan_world *world, char name[WORLD_RANK_BYTES])
+{
+    int job_rank = context_job_rank(world->context, world->rank);
+    if (job_rank == world->rank)
+        snprintf(name, WORLD_RANK_BYTES, "rank %d", world->rank);
+    else
+        snprintf(name, WORLD_RANK_BYTES, "rank %d (rank %d of the job)", world->rank, job_rank);
+    return name;
+}
+
+static const char *in_call(const banyan_world *world, char text[80])
+{
+    snprintf(text, 80, "%s%.70s", world->call ? " in " : "", world->call ? world->call : "");
+    return text;
+}
+
+/* Where all of a node wait for one, its first rank says so, and those whom the late one holds up
+ * itself. */
+static bool speaks_for_node(const banyan_world *world)
+{
+    const struct waiting *waiting = &world->context->waiting;
+    return world->local_rank == 0 || late_rank(world->endpoint, world->context) == waiting->rank;
+}
+
+static void write_line(const control_wait *wait, const char *text, uint64_t now,
+                       char line[WORLD_LINE_BYTES])
+{
+    const banyan_world *world = wait->world;
+    char call[80], own[WORLD_RANK_BYTES], late[ENDPOINT_RANK_TEXT_BYTES + 64] = "", end[80];
+    const struct waiting *waiting = &world->context->waiting;
+    if (waiting->active) {
+        char name[ENDPOINT_RANK_TEXT_BYTES];
+        snprintf(late, sizeof late, "; %s %s",
+                 endpoint_rank_text(world->endpoint, world->context,
+                                    late_rank(world->endpoint, world->context), name),
+                 waiting->answered ? "has not come" : "does not answer");
+    }
+    if (world->timeout_ns == BANYAN_FOREVER_NS)
+        snprintf(end, sizeof end, "it has no deadline");
+    else
+        snprintf(end, sizeof end, "the deadline is in %.1f s",
+                 wait->ends_ns > now ? (double)(wait->ends_ns - now) / 1e9 : 0.0);
+    snprintf(line, WORLD_LINE_BYTES, "%s has waited %.1f s%s %s%s; %s (BANYAN_TIMEOUT)",
+             world_own_name(world, own), (double)(now - wait->began_ns) / 1e9, in_call(world, call),
+             text, late, end);
+}
+
+uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
+                        char line[WORLD_LINE_BYTES])
+{
+    banyan_world *world = wait->world;
+    uint64_t now = time_now_ns();
+    line[0] = '\0';
+    if (job_rank >= 0)
+        late_begin(world->context, number, job_rank);
+    if (now >= wait->ask_ns) {
+        late_ask(world->endpoint, world->context, false);
+        wait->ask_ns = UINT64_MAX;
+    }
+    if (now >= wait->log_ns) {
+        if (speaks_for_node(world))
+            write_line(wait, text, now, line);
+        wait->log_ns = next_log(now);
+        plan_question(wait, now);
+    }
+    return earlier(earlier(wait->ask_ns, wait->log_ns), wait->ends_ns);
+}
+
+void control_name_late(banyan_world *world, int rank, char *text, size_t bytes)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES];
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    const struct waiting *waiting = &world->context->waiting;
+    int late = waiting->active ? late_rank(world->endpoint, world->context)
+                               : context_job_rank(world->context, rank);
+    endpoint_rank_text(world->endpoint, world->context, late, name);
+    bool silent = waiting->active && waiting->asked_ns > 0 && !waiting->answered;
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    snprintf(text, bytes, "; %s %s", name, silent ? "does not answer" : "has not come");
+}
+
+static banyan_status time_out(const control_wait *wait, int rank, const char *text)
+{
+    banyan_world *world = wait->world;
+    char call[80], own[WORLD_RANK_BYTES], late[ENDPOINT_RANK_TEXT_BYTES + 64] = "";
+    if (rank >= 0)
+        control_name_late(world, rank, late, sizeof late);
+    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s %s%s; " TIMEOUT_HINT,
+                     world_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
+                     in_call(world, call), text, late);
+}
+
+banyan_status control_wait_on(control_wait *wait, int rank, const char *text, uint64_t *nap_ns)
+{
+    banyan_world *world = wait->world;
+    RETURN_IF_FAILED(control_check(world));
+    uint64_t now = time_now_ns(), next_ns = wait->began_ns + KNOWN_AFTER_NS;
+    char own_text[48], line[WORLD_LINE_BYTES] = "";
+    if (!text) {
+        snprintf(own_text, sizeof own_text, "for rank %d", rank);
+        text = own_text;
+    }
+    if (now >= wait->ends_ns)
+        return time_out(wait, rank, text);
+    if (now >= next_ns) {
+        pthread_mutex_lock(&world->endpoint->reactor.lock);
+        wait->is_known = true;
+        next_ns = world_wait_due(
+            wait, NO_NUMBER, rank >= 0 ? context_job_rank(world->context, rank) : -1, text, line);
+        pthread_mutex_unlock(&world->endpoint->reactor.lock);
+        if (line[0])
+            log_warn("%s", line);
+    }
+    *nap_ns = earlier(NAP_NS, next_ns > now ? next_ns - now : 1);
+    return BANYAN_OK;
+}

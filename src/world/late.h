@@ -1,0 +1,36 @@
+/* Who is late: ranks that wait ask the rank that they wait for whom it waits for itself, and so on
+ * to one that waits for nobody in that call. A rank passes an answer on to those who asked it, so
+ * that a question costs each rank one message to a neighbour, however many ranks wait.
+ *
+ * A gate is a collective without contents at which a call begins. When a rank's deadline passes
+ * there, its question also asks the late rank to give the gate up for all. That rank alone can do
+ * so safely: no rank leaves a gate before all have entered, so that none has left it or can leave
+ * it any more. The news spreads along the edges of a barrier. The number of the gate is then used
+ * up: ranks that still have time, those that call again and the late one meet at the next number.
+ *
+ * All of these functions are called with the endpoint's lock held. */
+#ifndef WORLD_LATE_H
+#define WORLD_LATE_H
+
+#include "world/endpoint.h"
+
+/* This rank waits for a rank of the job; `number` as in struct waiting. */
+void late_begin(struct context *context, uint64_t number, int job_rank);
+void late_end(struct context *context);
+
+/* Ask the rank that is waited for. At a gate: `gives_up` when this rank's deadline has passed. */
+void late_ask(struct endpoint *endpoint, struct context *context, bool gives_up);
+
+/* The rank of the job to name: the one that has not come or, as long as that is unknown, the one
+ * that is waited for. */
+int late_rank(const struct endpoint *endpoint, const struct context *context);
+
+/* A frame of these kinds has come. */
+static inline bool late_takes(uint32_t kind)
+{
+    return kind == WIRE_ASK || kind == WIRE_ANSWER || kind == WIRE_GIVE_UP;
+}
+banyan_status late_take(struct endpoint *endpoint, const struct link *link,
+                        const struct wire_frame *frame, const void *payload);
+
+#endif
