@@ -1,5 +1,6 @@
 #include "core/log.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -64,4 +65,29 @@ void log_line(banyan_log_level level, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     emit(level, escape_controls(text, line, sizeof line));
+}
+
+#define WAIT_PERIOD_S 10
+
+static pthread_once_t period_once = PTHREAD_ONCE_INIT;
+static uint64_t period_ns;
+
+static void read_period(void)
+{
+    const char *text = getenv("BANYAN_WAIT_LOG");
+    char *end = NULL;
+    double seconds = text && *text ? strtod(text, &end) : WAIT_PERIOD_S;
+    if (end && (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0)) {
+        log_warn("BANYAN_WAIT_LOG is \"%.100s\", not a number of seconds: it is %d", text,
+                 WAIT_PERIOD_S);
+        seconds = WAIT_PERIOD_S;
+    }
+    bool never = seconds == 0 || seconds > 1e9;
+    period_ns = never ? UINT64_MAX / 2 : (uint64_t)(seconds * 1e9) + 1;
+}
+
+uint64_t log_wait_period_ns(void)
+{
+    pthread_once(&period_once, read_period);
+    return period_ns;
 }

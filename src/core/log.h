@@ -7,6 +7,10 @@
 void log_line(banyan_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Between two lines of one wait: BANYAN_WAIT_LOG. A sum with a time of the clock does not overflow.
+ */
+uint64_t log_wait_period_ns(void);
+
 #define log_error(...) log_line(BANYAN_LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) log_line(BANYAN_LOG_WARN, __VA_ARGS__)
 #define log_info(...) log_line(BANYAN_LOG_INFO, __VA_ARGS__)

@@ -390,37 +390,53 @@ static banyan_status unrotate(const banyan_world *world, const struct gathered *
     return BANYAN_OK;
 }
 
-banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
-                           void **all, size_t *sizes)
+struct gathering {
+    const void *mine;
+    size_t bytes;
+    const char *what;
+    void **all;
+    size_t *sizes;
+};
+
+static banyan_status try_gather(banyan_world *world, void *state)
 {
-    RETURN_IF_FAILED(control_check(world));
+    const struct gathering *of = state;
     struct gathered gathered = {.sizes = calloc((size_t)world->size, sizeof *gathered.sizes),
                                 .count = 1};
     if (!gathered.sizes)
         return error_no_memory((size_t)world->size * sizeof *gathered.sizes, "what is gathered");
-    gathered.sizes[0] = bytes;
-    bytes_write(&gathered.data, mine, bytes);
+    gathered.sizes[0] = of->bytes;
+    bytes_write(&gathered.data, of->mine, of->bytes);
     uint64_t tag = world_enter_collective(world);
-    banyan_status status = gathered.data.failed ? error_no_memory(bytes, "what is gathered")
-                                                : gather_all(world, tag, what, &gathered);
+    banyan_status status = gathered.data.failed ? error_no_memory(of->bytes, "what is gathered")
+                                                : gather_all(world, tag, of->what, &gathered);
     world_leave_collective(world);
     if (status == BANYAN_OK)
-        status = unrotate(world, &gathered, all, sizes);
+        status = unrotate(world, &gathered, of->all, of->sizes);
     bytes_writer_free(&gathered.data);
     free(gathered.sizes);
     return status;
 }
 
+/* A gate too: what all ranks give is here when all have entered. */
+banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
+                           void **all, size_t *sizes)
+{
+    struct gathering of = {mine, bytes, what, all, sizes};
+    RETURN_IF_FAILED(control_check(world));
+    return world_begins_call() ? pass_gate(world, try_gather, &of) : try_gather(world, &of);
+}
+
 banyan_status banyan_world_allgatherv(banyan_world *world, const void *mine, size_t bytes,
                                       void **all, size_t *all_bytes)
 {
-    CONTROL_ENTER(world);
+    CONTROL_CALL(world, __func__);
     return world_gather(world, mine, bytes, "allgatherv", all, all_bytes);
 }
 
 banyan_status banyan_world_allgather(banyan_world *world, const void *mine, size_t bytes, void *all)
 {
-    CONTROL_ENTER(world);
+    CONTROL_CALL(world, __func__);
     size_t *sizes = calloc((size_t)world->size, sizeof *sizes);
     if (!sizes)
         return error_no_memory((size_t)world->size * sizeof *sizes, "an allgather");

@@ -1,6 +1,4 @@
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "core/deadline.h"
 #include "core/error.h"
@@ -8,7 +6,6 @@
 #include "world/late.h"
 #include "world/world.h"
 
-#define LOG_PERIOD_S 10
 /* The answer to a question is there when it is needed, so long later. */
 #define LEAD_NS (500 * NS_PER_MS)
 /* Waits that are shorter are nobody else's business. */
@@ -17,27 +14,9 @@
 /* A rank that has waited in vain waits so long for what others have to say to that. */
 #define IN_VAIN_NS NS_PER_S
 
-static pthread_once_t period_once = PTHREAD_ONCE_INIT;
-static uint64_t period_ns;
-
-/* 0: no lines. */
-static void read_period(void)
-{
-    const char *text = getenv("BANYAN_WAIT_LOG");
-    char *end = NULL;
-    double seconds = text && *text ? strtod(text, &end) : LOG_PERIOD_S;
-    if (end && (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0)) {
-        log_warn("BANYAN_WAIT_LOG is \"%.100s\", not a number of seconds: it is %d", text,
-                 LOG_PERIOD_S);
-        seconds = LOG_PERIOD_S;
-    }
-    period_ns = seconds > 1e9 ? 0 : (uint64_t)(seconds * 1e9);
-}
-
 static uint64_t next_log(uint64_t now)
 {
-    pthread_once(&period_once, read_period);
-    return period_ns > 0 ? now + period_ns : UINT64_MAX;
+    return now + log_wait_period_ns();
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -127,7 +106,7 @@ static void write_line(const control_wait *wait, const char *text, uint64_t now,
         snprintf(late, sizeof late, "; %s %s",
                  endpoint_rank_text(world->endpoint, world->context,
                                     late_rank(world->endpoint, world->context), name),
-                 waiting->answered ? "has not come" : "does not answer");
+                 late_how(world->context));
     }
     if (world->timeout_ns == BANYAN_FOREVER_NS)
         snprintf(end, sizeof end, "it has no deadline");
@@ -168,9 +147,9 @@ void control_name_late(banyan_world *world, int rank, char *text, size_t bytes)
     int late = waiting->active ? late_rank(world->endpoint, world->context)
                                : context_job_rank(world->context, rank);
     endpoint_rank_text(world->endpoint, world->context, late, name);
-    bool silent = waiting->active && waiting->asked_ns > 0 && !waiting->answered;
+    const char *how = late_how(world->context);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
-    snprintf(text, bytes, "; %s %s", name, silent ? "does not answer" : "has not come");
+    snprintf(text, bytes, "; %s %s", name, how);
 }
 
 static banyan_status time_out(const control_wait *wait, int rank, const char *text)

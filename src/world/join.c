@@ -6,6 +6,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "world/reactor.h"
 #include "world/rendezvous.h"
 
@@ -13,6 +14,7 @@
 #define LONGEST_RETRY_NS (500 * NS_PER_MS)
 /* The rendezvous ends our wait itself, since it knows who is missing; we wait a little longer. */
 #define GRACE_NS (NS_PER_S)
+#define NEWS_BYTES 1000
 
 /* One rank that wants to be in the table. */
 struct joiner {
@@ -52,14 +54,18 @@ static banyan_status take_table(void *owner, struct link *link, const struct wir
     banyan_status status = BANYAN_OK;
     if (fd >= 0)
         close(fd);
-    if (frame->kind != WIRE_TABLE || joiner->has_table)
+    if (frame->kind == WIRE_NEWS)
+        log_warn("rank %d waits to join: %.*s", joiner->request.rank,
+                 (int)(frame->bytes < NEWS_BYTES ? frame->bytes : NEWS_BYTES),
+                 payload ? (const char *)payload : "");
+    else if (frame->kind != WIRE_TABLE || joiner->has_table)
         status = error_set(BANYAN_ERR_FORMAT, "%s sends frame kind %u instead of a table",
                            link->who, frame->kind);
     else
         status =
             table_read(payload, (size_t)frame->bytes, joiner->request.world_size, joiner->table);
     free(payload);
-    joiner->has_table |= status == BANYAN_OK;
+    joiner->has_table |= status == BANYAN_OK && frame->kind == WIRE_TABLE;
     return status;
 }
 
@@ -173,6 +179,19 @@ static void complete_addresses(const struct joiner *joiner)
     }
 }
 
+/* Rank 0, which is the rendezvous, is not there yet, or not any more. */
+static void tell_of_search(const struct joiner *joiner, banyan_status status, uint64_t began_ns,
+                           uint64_t *log_ns)
+{
+    uint64_t now = time_now_ns();
+    if (status != BANYAN_ERR_PEER_LOST && now < *log_ns)
+        return;
+    *log_ns = now + log_wait_period_ns();
+    log_warn("rank %d of %d has waited %.1f s for rank 0, which may come until the deadline: %s",
+             joiner->request.rank, joiner->request.world_size, (double)(now - began_ns) / 1e9,
+             banyan_last_error());
+}
+
 banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, int world_size,
                               const struct member *self, uint64_t timeout_ns,
                               struct member_table *table)
@@ -189,6 +208,7 @@ banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, in
     joiner.reactor.name = "a rank that joins";
     uint64_t deadline_ns = deadline_after(timeout_ns);
     uint64_t grace_ns = deadline_ns > UINT64_MAX - GRACE_NS ? UINT64_MAX : deadline_ns + GRACE_NS;
+    uint64_t began_ns = time_now_ns(), log_ns = began_ns + log_wait_period_ns();
     banyan_status status;
     for (;;) {
         joiner.request.timeout_ns = deadline_left_ns(deadline_ns);
@@ -196,10 +216,12 @@ banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, in
         if (!place->patient || !may_try_again(&joiner, status) ||
             deadline_left_ns(deadline_ns) == 0)
             break;
+        tell_of_search(&joiner, status, began_ns, &log_ns);
         pause_a_little();
     }
     if (place->patient && may_try_again(&joiner, status))
-        status = error_set(BANYAN_ERR_TIMEOUT, "rank %d of %d waited %.1f s for rank 0: %s", rank,
+        status = error_set(BANYAN_ERR_TIMEOUT,
+                           "rank %d of %d waited %.1f s for rank 0: %s; " TIMEOUT_HINT, rank,
                            world_size, (double)timeout_ns / 1e9, banyan_last_error());
     reactor_close(&joiner.reactor);
     if (status == BANYAN_OK)

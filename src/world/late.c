@@ -43,6 +43,14 @@ int late_rank(const struct endpoint *endpoint, const struct context *context)
     return waiting->late >= 0 && waiting->late != endpoint->rank ? waiting->late : waiting->rank;
 }
 
+const char *late_how(const struct context *context)
+{
+    const struct waiting *waiting = &context->waiting;
+    if (waiting->late >= 0 || waiting->asked_ns == 0)
+        return "has not come";
+    return waiting->answered ? "has come, but is slow" : "does not answer";
+}
+
 void late_ask(struct endpoint *endpoint, struct context *context, bool gives_up)
 {
     struct waiting *waiting = &context->waiting;

@@ -1,6 +1,6 @@
-/* Who is late: ranks that wait ask the rank that they wait for whom it waits for itself, and so on
- * to one that waits for nobody in that call. A rank passes an answer on to those who asked it, so
- * that a question costs each rank one message to a neighbour, however many ranks wait.
+/* Finding the late rank: ranks that wait ask the rank that they wait for whom it waits for itself,
+ * and so on to one that waits for nobody in that call. A rank passes an answer on to those who
+ * asked it, so that a question costs each rank one message to a neighbour, however many ranks wait.
  *
  * A gate is a collective without contents at which a call begins. When a rank's deadline passes
  * there, its question also asks the late rank to give the gate up for all. That rank alone can do
@@ -24,6 +24,9 @@ void late_ask(struct endpoint *endpoint, struct context *context, bool gives_up)
 /* The rank of the job to name: the one that has not come or, as long as that is unknown, the one
  * that is waited for. */
 int late_rank(const struct endpoint *endpoint, const struct context *context);
+
+/* That rank's state, for messages: "has not come". */
+const char *late_how(const struct context *context);
 
 /* A frame of these kinds has come. */
 static inline bool late_takes(uint32_t kind)

@@ -20,13 +20,15 @@
 /* So many copies of the table may be on their way at once: each is as long as the job is large. */
 #define HANDED_AT_ONCE 64
 #define MISSING_NAMED 10
+#define MISSING_BYTES 256
+#define NEWS_BYTES 512
 
 /* A rank that has come and waits for the others. */
 struct seat {
     struct link *link; /* NULL: nobody */
     struct join_request request;
     uint64_t gives_up_ns;
-    bool gave_up;
+    bool gave_up, died; /* whoever was here last */
 };
 
 struct rendezvous {
@@ -42,6 +44,7 @@ struct rendezvous {
     uint64_t refuses_until_ns;
     int refused;
     struct seat *seats;
+    uint64_t came_ns, news_ns; /* when the first rank came, and when there is news next */
     /* Once complete. */
     bytes_writer table;
     int handed; /* ranks that were sent the table */
@@ -138,6 +141,23 @@ static void hand_out_table(struct rendezvous *rendezvous)
     pthread_mutex_unlock(&rendezvous->reactor.lock);
 }
 
+/* To the lowest `most` ranks that wait, for their logs. */
+static void spread_news(struct rendezvous *rendezvous, const char *text, int most)
+{
+    struct wire_frame frame = {.kind = WIRE_NEWS, .bytes = strlen(text)};
+    log_info("the rendezvous: %s", text);
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    for (int rank = 0; rank < rendezvous->world_size && most > 0; rank++) {
+        struct link *link = rendezvous->seats[rank].link;
+        if (!link || link->closed)
+            continue;
+        link_send(link, &frame, text, -1);
+        reactor_update(&rendezvous->reactor, link);
+        most--;
+    }
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+}
+
 static banyan_status refuse(struct rendezvous *rendezvous, struct link *link, banyan_status status)
 {
     if (!rendezvous->refuses)
@@ -172,13 +192,21 @@ static banyan_status take_join(void *owner, struct link *link, const struct wire
     if (link->sealed &&
         getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
         request.self.tcp = address_with_port(&remote, request.self.port);
-    rendezvous->seats[request.rank] =
-        (struct seat){link, request, deadline_after(request.timeout_ns), false};
-    rendezvous->joined++;
+    struct seat *seat = &rendezvous->seats[request.rank];
+    char text[NEWS_BYTES];
+    if (seat->died) {
+        snprintf(text, sizeof text, "rank %d (pid %d on node %s) has taken its place", request.rank,
+                 request.self.pid, request.self.host);
+        spread_news(rendezvous, text, rendezvous->world_size);
+    }
+    *seat = (struct seat){link, request, deadline_after(request.timeout_ns), false, false};
+    if (rendezvous->joined++ == 0)
+        rendezvous->news_ns = (rendezvous->came_ns = time_now_ns()) + log_wait_period_ns();
     log_debug("rank %d of %d (pid %d) joins", request.rank, request.world_size, request.self.pid);
     return BANYAN_OK;
 }
 
+/* The link of a rank that waits ends with the rank. */
 static void leave_seat(void *owner, struct link *link, banyan_status status)
 {
     struct rendezvous *rendezvous = owner;
@@ -187,8 +215,18 @@ static void leave_seat(void *owner, struct link *link, banyan_status status)
     if (!rendezvous->seats || rank < 0 || rank >= rendezvous->world_size ||
         rendezvous->seats[rank].link != link)
         return;
-    rendezvous->seats[rank].link = NULL;
+    struct seat *seat = &rendezvous->seats[rank];
+    seat->link = NULL;
     rendezvous->joined--;
+    if (rendezvous->complete || seat->gave_up)
+        return;
+    char text[NEWS_BYTES];
+    seat->died = true;
+    snprintf(text, sizeof text,
+             "rank %d (pid %d on node %s) died before all %d ranks had joined; until the deadline "
+             "another process may take its place",
+             rank, seat->request.self.pid, seat->request.self.host, rendezvous->world_size);
+    spread_news(rendezvous, text, rendezvous->world_size);
 }
 
 static const struct reactor_ops rendezvous_ops = {
@@ -210,7 +248,8 @@ static void name_missing(const struct rendezvous *rendezvous, char *text, size_t
     for (int rank = 0; rank < rendezvous->world_size && named < MISSING_NAMED; rank++) {
         const struct seat *seat = &rendezvous->seats[rank];
         if (!seat->link && seat->gave_up == came)
-            used += (size_t)snprintf(text + used, bytes - used, named++ ? ", %d" : "%d", rank);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d%s", named++ ? ", " : "", rank,
+                                     seat->died ? " (died)" : "");
     }
     int unnamed = (came ? gone : missing) - named;
     if (unnamed > 0)
@@ -227,18 +266,33 @@ static void send_home(struct rendezvous *rendezvous)
         struct seat *seat = &rendezvous->seats[rank];
         if (!seat->link || now < seat->gives_up_ns)
             continue;
-        char missing[256];
+        char missing[MISSING_BYTES];
         name_missing(rendezvous, missing, sizeof missing);
         banyan_status status = error_set(
             BANYAN_ERR_TIMEOUT,
-            "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s", rank,
-            (double)seat->request.timeout_ns / 1e9, rendezvous->world_size, missing);
+            "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s; " TIMEOUT_HINT,
+            rank, (double)seat->request.timeout_ns / 1e9, rendezvous->world_size, missing);
         seat->gave_up = true;
         pthread_mutex_lock(&rendezvous->reactor.lock);
         link_refuse(seat->link, status, banyan_last_error());
         pthread_mutex_unlock(&rendezvous->reactor.lock);
         reactor_drop(&rendezvous->reactor, seat->link, status);
     }
+}
+
+/* One line every so often, at one rank. */
+static void tell_missing(struct rendezvous *rendezvous)
+{
+    uint64_t now = time_now_ns();
+    if (rendezvous->joined == 0 || now < rendezvous->news_ns)
+        return;
+    char missing[MISSING_BYTES], text[NEWS_BYTES];
+    rendezvous->news_ns = now + log_wait_period_ns();
+    name_missing(rendezvous, missing, sizeof missing);
+    snprintf(text, sizeof text,
+             "%.1f s after the first of all %d ranks joined, not there yet: rank %s",
+             (double)(now - rendezvous->came_ns) / 1e9, rendezvous->world_size, missing);
+    spread_news(rendezvous, text, 1);
 }
 
 static void rendezvous_free(struct rendezvous *rendezvous)
@@ -264,21 +318,31 @@ static void refuse_all(struct rendezvous *rendezvous)
         reactor_step(&rendezvous->reactor, left_ns);
 }
 
+static uint64_t look_again_ns(const struct rendezvous *rendezvous)
+{
+    uint64_t news_ns = deadline_left_ns(rendezvous->news_ns);
+    if (rendezvous->joined == 0)
+        return FAREWELL_NS;
+    return rendezvous->complete || news_ns > LOOK_NS ? LOOK_NS : news_ns;
+}
+
 static void *serve(void *argument)
 {
     struct rendezvous *rendezvous = argument;
     while (!atomic_load(&rendezvous->stop)) {
-        reactor_step(&rendezvous->reactor, rendezvous->joined > 0 ? LOOK_NS : FAREWELL_NS);
+        reactor_step(&rendezvous->reactor, look_again_ns(rendezvous));
         if (!rendezvous->complete && all_have_come(rendezvous)) {
             reactor_stop_listening(&rendezvous->reactor);
             write_table(rendezvous);
         }
         if (!rendezvous->complete) {
             send_home(rendezvous);
+            tell_missing(rendezvous);
             continue;
         }
         hand_out_table(rendezvous);
-        if (rendezvous->joined == 0 || time_now_ns() >= rendezvous->ends_ns)
+        if (rendezvous->joined == 0 ||
+            (rendezvous->detached && time_now_ns() >= rendezvous->ends_ns))
             break;
     }
     if (rendezvous->detached)
@@ -363,19 +427,12 @@ void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int wor
     rendezvous_free(rendezvous);
 }
 
-void rendezvous_finish(struct rendezvous *rendezvous)
-{
-    if (!rendezvous)
-        return;
-    pthread_join(rendezvous->thread, NULL);
-    rendezvous_free(rendezvous);
-}
-
 void rendezvous_stop(struct rendezvous *rendezvous)
 {
     if (!rendezvous)
         return;
     atomic_store(&rendezvous->stop, true);
     reactor_wake(&rendezvous->reactor);
-    rendezvous_finish(rendezvous);
+    pthread_join(rendezvous->thread, NULL);
+    rendezvous_free(rendezvous);
 }

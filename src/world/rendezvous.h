@@ -40,9 +40,7 @@ banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *pl
 struct rendezvous;
 banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
                                bool detached, struct rendezvous **rendezvous);
-/* Wait until the thread has handed out the table, to those who come for it. NULL is ignored. */
-void rendezvous_finish(struct rendezvous *rendezvous);
-/* End the thread, whether all have come or not. NULL is ignored. */
+/* End the thread, whether all have the table or not. NULL is ignored. */
 void rendezvous_stop(struct rendezvous *rendezvous);
 
 /* The job cannot be: tell all ranks but rank 0, as far as they come within `ns`. */

@@ -78,9 +78,8 @@ static banyan_status name_late(const banyan_world *world, const control_wait *wa
 static banyan_status end_by_timeout(banyan_world *world, const control_wait *wait, const char *how,
                                     const char *what)
 {
-    const struct waiting *waiting = &world->context->waiting;
     if (!how)
-        how = waiting->asked_ns > 0 && !waiting->answered ? "does not answer" : "has not come";
+        how = late_how(world->context);
     banyan_status status =
         name_late(world, wait, late_rank(world->endpoint, world->context), how, what, "");
     if (world->in_vain)

@@ -48,6 +48,7 @@ enum wire_kind {
     WIRE_REFUSED,     /* it is not, or a join is not: tag is the status, the payload says why */
     WIRE_JOIN,        /* a rank tells the rendezvous who and where it is */
     WIRE_TABLE,       /* the rendezvous tells a rank where all others are */
+    WIRE_NEWS,        /* of the ranks that it waits for: a line for the log */
     WIRE_MESSAGE,     /* control_send */
     WIRE_COLLECTIVE,  /* a step of a collective operation */
     WIRE_EXCHANGE,    /* a message of control_exchange */
@@ -61,7 +62,7 @@ enum wire_kind {
     WIRE_GOODBYE      /* the last; tag is OK after a collective close, else the payload says why */
 };
 
-/* Of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up. */
+/* A flag of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up. */
 enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2 };
 
 struct wire_frame {

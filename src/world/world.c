@@ -150,20 +150,14 @@ static banyan_status check_descriptors(const struct identity *identity, struct m
     return error_again(&why);
 }
 
+/* Rank 0 goes on serving while it opens its world: others may be slower to take the table. */
 static banyan_status meet(const struct identity *identity, struct rendezvous_place *place,
                           const struct member *self, uint64_t timeout_ns,
-                          struct member_table *table)
+                          struct member_table *table, struct rendezvous **rendezvous)
 {
-    struct rendezvous *rendezvous = NULL;
     if (identity->rank == 0 && rank_0_hosts(identity))
-        RETURN_IF_FAILED(serve_job(identity, place, &rendezvous));
-    banyan_status status =
-        rendezvous_join(place, identity->rank, identity->world_size, self, timeout_ns, table);
-    if (status == BANYAN_OK)
-        rendezvous_finish(rendezvous);
-    else
-        rendezvous_stop(rendezvous);
-    return status;
+        RETURN_IF_FAILED(serve_job(identity, place, rendezvous));
+    return rendezvous_join(place, identity->rank, identity->world_size, self, timeout_ns, table);
 }
 
 /* Without a secret only ranks of one node may be in a world. */
@@ -240,7 +234,7 @@ static void free_world(banyan_world *world)
 
 static banyan_status open_endpoint(const banyan_world_options *options,
                                    const struct identity *identity, uint64_t timeout_ns,
-                                   struct endpoint **endpoint)
+                                   struct rendezvous **rendezvous, struct endpoint **endpoint)
 {
     struct member self = {0};
     struct rendezvous_place place = {0};
@@ -256,8 +250,8 @@ static banyan_status open_endpoint(const banyan_world_options *options,
         RETURN_IF_FAILED(rendezvous_place_of_job(identity, &place));
     RETURN_IF_FAILED(endpoint_open(identity->rank, identity->world_size,
                                    which_tcp(identity, &place), &self, &opened));
-    banyan_status status =
-        alone ? table_of_one(&self, &table) : meet(identity, &place, &self, timeout_ns, &table);
+    banyan_status status = alone ? table_of_one(&self, &table)
+                                 : meet(identity, &place, &self, timeout_ns, &table, rendezvous);
     if (status == BANYAN_OK)
         status = check_nodes(identity, &table);
     if (status == BANYAN_OK)
@@ -288,16 +282,9 @@ static banyan_status open_context(banyan_world *world, uint64_t id, struct conte
     return BANYAN_OK;
 }
 
-static banyan_status open_world(const banyan_world_options *options,
-                                const struct identity *identity, banyan_world *world)
+/* After the barrier all have the table. */
+static banyan_status start_world(banyan_world *world)
 {
-    world->rank = identity->rank;
-    world->size = identity->world_size;
-    uint64_t timeout_ns;
-    RETURN_IF_FAILED(find_timeout(options->timeout_ns, &timeout_ns));
-    world->timeout_ns = timeout_ns;
-    world->opens_until_ns = deadline_after(timeout_ns);
-    RETURN_IF_FAILED(open_endpoint(options, identity, timeout_ns, &world->endpoint));
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     banyan_status status = open_context(world, JOB_CONTEXT, NULL, NULL);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
@@ -309,10 +296,31 @@ static banyan_status open_world(const banyan_world_options *options,
         status = world_await_liveness(world);
     if (status == BANYAN_OK)
         status = world_barrier(world, "opening the world");
-    world->opens_until_ns = 0;
-    if (status != BANYAN_OK)
-        endpoint_close(world->endpoint, status, banyan_last_error());
     return status;
+}
+
+static banyan_status open_world(const banyan_world_options *options,
+                                const struct identity *identity, banyan_world *world)
+{
+    struct rendezvous *rendezvous = NULL;
+    uint64_t timeout_ns;
+    world->rank = identity->rank;
+    world->size = identity->world_size;
+    RETURN_IF_FAILED(find_timeout(options->timeout_ns, &timeout_ns));
+    world->timeout_ns = timeout_ns;
+    world->opens_until_ns = deadline_after(timeout_ns);
+    banyan_status status =
+        open_endpoint(options, identity, timeout_ns, &rendezvous, &world->endpoint);
+    error_kept kept = error_keep(status);
+    if (status == BANYAN_OK) {
+        status = start_world(world);
+        kept = error_keep(status);
+        if (status != BANYAN_OK)
+            endpoint_close(world->endpoint, status, kept.sentence);
+    }
+    rendezvous_stop(rendezvous);
+    world->opens_until_ns = 0;
+    return error_again(&kept);
 }
 
 banyan_status banyan_world_open(const banyan_world_options *options, banyan_world **world)

@@ -62,8 +62,8 @@ uint64_t world_next_collective(banyan_world *world);
 /* Does the thread's outermost call begin here? It has then entered. */
 bool world_begins_call(void);
 
-/* What is due in a wait for a rank of the job, with the lock held: questions, and a line for the
- * log, which is to be written without it. Returns when to look again. */
+/* Do all that is due in a wait for a rank of the job, with the lock held: ask, and write a line for
+ * the log, which is to be written without it. Returns when to look again. */
 #define WORLD_LINE_BYTES 1024
 uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
                         char line[WORLD_LINE_BYTES]);
