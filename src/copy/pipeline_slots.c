@@ -174,8 +174,8 @@ static void describe_stall(const banyan_pipeline_stall *stall, char text[160])
         snprintf(grant, sizeof grant, " for a slot of rank %d", stall->grant_from);
     if (stall->arrival_from >= 0)
         snprintf(arrival, sizeof arrival, " for a batch from rank %d", stall->arrival_from);
-    snprintf(text, 160, "in a pipeline%s%s%s%s", stall->for_events ? " for its own streams" : "",
-             grant, grant[0] && arrival[0] ? " and" : "", arrival);
+    snprintf(text, 160, "%s%s%s%s", stall->for_events ? " for its own streams" : "", grant,
+             grant[0] && arrival[0] ? " and" : "", arrival);
 }
 
 /* The epoch was read before the signals were looked at last, so nothing is missed. */
@@ -188,8 +188,9 @@ static banyan_status slots_idle(void *context, const banyan_pipeline_stall *stal
     if (!buffers->waits)
         buffers->wait = control_wait_begin(buffers->world);
     buffers->waits = true;
+    control_wait_is_idle_for(&buffers->wait, stall->stalled_ns);
     describe_stall(stall, text);
-    RETURN_IF_FAILED(control_wait_on(&buffers->wait, peer, text, &nap_ns));
+    RETURN_IF_FAILED(control_wait_on(&buffers->wait, peer, text + 1, &nap_ns));
     if (stall->for_events) {
         sched_yield();
         return BANYAN_OK;

@@ -184,11 +184,14 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
                          "(banyan_mixed_init_virtual_memory)",
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_CALL(mixed->world, __func__);
     DLDevice device = mixed->setup.device;
     size_t bytes = most_bytes(mixed) * (uint64_t)mixed->setup.grid.dp;
     struct trial trial = {.mixed = mixed};
-    banyan_status status = buffer_alloc(device, bytes, &trial.input);
+    banyan_status status = control_enter(mixed->world);
+    if (status != BANYAN_OK)
+        return mixed_stop_groups(mixed, status);
+    status = buffer_alloc(device, bytes, &trial.input);
     if (status == BANYAN_OK)
         status = buffer_alloc(device, bytes, &trial.output);
     status = control_agree(mixed->world, status);

@@ -103,9 +103,11 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
                          "(banyan_mixed_init_virtual_memory)",
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_CALL(mixed->world, __func__);
     measurement of = {.mixed = mixed, .op = op, .mode = mode, .input = input, .output = output};
-    banyan_status status = control_agree(mixed->world, ns ? BANYAN_OK : error_null(__func__, "ns"));
+    banyan_status status = control_enter(mixed->world);
+    if (status == BANYAN_OK)
+        status = control_agree(mixed->world, ns ? BANYAN_OK : error_null(__func__, "ns"));
     if (status == BANYAN_OK)
         status = measure_begin(&of);
     for (int i = 0; i < of.batches && status == BANYAN_OK; i++)

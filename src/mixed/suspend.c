@@ -105,9 +105,12 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_suspend(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_CALL(mixed->world, __func__);
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
-    banyan_status status = control_agree(all, note(mixed->world, mixed));
+    banyan_status status = control_enter(mixed->world);
+    if (status != BANYAN_OK)
+        return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
+    status = control_agree(all, note(mixed->world, mixed));
     if (status != BANYAN_OK) {
         suspension_forget(mixed);
         return status;
@@ -225,10 +228,13 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_resume(mixed, world));
     world = world ? world : mixed->world;
-    CONTROL_ENTER(world);
+    CONTROL_CALL(world, __func__);
+    banyan_status status = control_enter(world);
+    if (status != BANYAN_OK)
+        return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
     if (world != mixed->world)
         RETURN_IF_FAILED(enter_world(mixed, world));
-    banyan_status status = take_back(mixed);
+    status = take_back(mixed);
     if (status == BANYAN_OK)
         status = begin_anew(mixed);
     if (status != BANYAN_OK) {

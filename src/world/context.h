@@ -52,6 +52,7 @@ struct waiting {
     int late;                /* the rank that has not come, as far as is known; -1: unknown */
     uint64_t asked_ns;       /* when `rank` was asked last; 0: never */
     bool gives_up, answered; /* it was asked to give up; it has answered the last question */
+    bool in_turn;            /* it waits for this rank */
     ARRAY(struct asker) askers;
 };
 

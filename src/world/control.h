@@ -87,6 +87,8 @@ typedef struct control_wait {
 control_wait control_wait_begin(banyan_world *world);
 /* Something has moved: the time starts anew. */
 void control_wait_restart(control_wait *wait);
+/* Nothing has moved for so long, by the caller's own clock. */
+void control_wait_is_idle_for(control_wait *wait, uint64_t idle_ns);
 
 /* Called between looks in vain, at least every 100 ms; `*nap_ns` is how long to sleep at most. It
  * fails with the error that ended the world, or with TIMEOUT. `rank` is waited for (-1: none in

@@ -51,6 +51,13 @@ void control_wait_restart(control_wait *wait)
     control_wait_end(wait);
 }
 
+void control_wait_is_idle_for(control_wait *wait, uint64_t idle_ns)
+{
+    uint64_t now = time_now_ns();
+    wait->began_ns = now > idle_ns ? now - idle_ns : 0;
+    wait->ends_ns = wait->began_ns + wait->world->timeout_ns;
+}
+
 void control_wait_end(control_wait *wait)
 {
     if (!wait->is_known)

@@ -31,7 +31,7 @@ void late_begin(struct context *context, uint64_t number, int job_rank)
 void late_end(struct context *context)
 {
     struct waiting *waiting = &context->waiting;
-    waiting->active = waiting->gives_up = waiting->answered = false;
+    waiting->active = waiting->gives_up = waiting->answered = waiting->in_turn = false;
     waiting->asked_ns = 0;
     waiting->late = -1;
     waiting->askers.count = 0;
@@ -48,6 +48,8 @@ const char *late_how(const struct context *context)
     const struct waiting *waiting = &context->waiting;
     if (waiting->late >= 0 || waiting->asked_ns == 0)
         return "has not come";
+    if (waiting->in_turn)
+        return "waits for this rank";
     return waiting->answered ? "has come, but is slow" : "does not answer";
 }
 
@@ -117,8 +119,10 @@ static void take_question(struct endpoint *endpoint, struct context *context, in
         send_rank(endpoint, context, WIRE_GIVE_UP, from, number, context->given_up_for);
         return;
     }
+    /* A rank in a collective is late for a wait that belongs to none. */
     bool passed = is_number && context->number > number;
-    if (passed || !waiting->active) {
+    bool elsewhere = !is_number && waiting->number != NO_NUMBER;
+    if (passed || elsewhere || !waiting->active) {
         bool came = is_number && has_entered(context, number);
         send_rank(endpoint, context, WIRE_ANSWER, from, number, came ? -1 : endpoint->rank);
         return;
@@ -138,6 +142,7 @@ static void take_answer(struct endpoint *endpoint, struct context *context, int 
     if (!waiting->active || from != waiting->rank || number != waiting->number)
         return;
     waiting->answered = true;
+    waiting->in_turn = late == endpoint->rank;
     if (late == waiting->late || late == endpoint->rank)
         return;
     waiting->late = late;
