@@ -16,5 +16,6 @@ int simulate_command(int argc, char **argv);
 int topo_command(int argc, char **argv);
 int mixed_command(int argc, char **argv);
 int bench_command(int argc, char **argv);
+int rules_command(int argc, char **argv);
 
 #endif

@@ -2,8 +2,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "skip_tensors.h"
 #include "text.h"
 
 static bool refused(const char *who, const char *option)
@@ -116,6 +118,10 @@ bool job_spec_read(job_spec *spec, const char *who)
     if (banyan_model_load(model, &spec->model) != BANYAN_OK ||
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
         return refused(who, "");
+    if (spec->config_path && banyan_model_add_config(spec->model, spec->config_path) != BANYAN_OK)
+        return refused(who, "--config: ");
+    if (spec->skip && skip_tensors(spec->model, spec->skip) != BANYAN_OK)
+        return refused(who, "--skip: ");
     if (!spec->from_file && try_layout(spec, add_source) != BANYAN_OK)
         return refused_model(who, spec->from_text ? "--from: " : "", spec);
     if (!spec->to_file && try_layout(spec, add_destination) != BANYAN_OK)

@@ -6,6 +6,8 @@
 
 typedef struct job_spec {
     const char *model_path, *rules_path, *from_text, *to_text;
+    const char *config_path; /* the model's config.json; NULL: beside the weights, if there */
+    const char *skip;        /* patterns of tensors to leave out, separated by commas; or NULL */
     bool disjoint;
     /* What ranks have saved, which source ranks hold as it is where from_text is NULL. */
     const banyan_checkpoint *saved;

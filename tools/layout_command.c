@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "job_spec.h"
 #include "options.h"
+#include "skip_tensors.h"
 #include "text.h"
 
 #define WHICH_FILE "which layout file: FILE.json"
@@ -24,7 +25,7 @@ static int fail(const char *who)
 /* ---- save ---- */
 
 struct save {
-    const char *model_path, *spec_text, *rules_path, *out;
+    const char *model_path, *config_path, *skip, *spec_text, *rules_path, *out;
     banyan_checkpoint *saved; /* in place of a spec */
     banyan_model *model;
     banyan_rules *rules;
@@ -47,6 +48,10 @@ static banyan_status prepare(struct save *save)
     }
     RETURN_IF_FAILED(banyan_spec_parse(save->spec_text, &save->spec));
     RETURN_IF_FAILED(banyan_model_load(save->model_path, &save->model));
+    if (save->config_path)
+        RETURN_IF_FAILED(banyan_model_add_config(save->model, save->config_path));
+    if (save->skip)
+        RETURN_IF_FAILED(skip_tensors(save->model, save->skip));
     save->ranks = banyan_spec_world_size(&save->spec);
     return banyan_rules_load(save->rules_path, &save->rules);
 }
@@ -88,6 +93,10 @@ static int save_command(int argc, char **argv)
          "tensor list (JSON), Hugging Face folder, safetensors file or saved folder", 0, 0},
         {"spec", '\0', OPTION_TEXT, &save.spec_text, "SPEC",
          "the layout: tp=4,packing=vllm (as saved, for a folder that ranks saved)", 0, 0},
+        {"config", '\0', OPTION_TEXT, &save.config_path, "FILE",
+         "the model's config.json, where it has none beside the weights", 0, 0},
+        {"skip", '\0', OPTION_TEXT, &save.skip, "GLOB[,…]", "leave these tensors out: **.inv_freq",
+         0, 0},
         {"rules", '\0', OPTION_TEXT, &save.rules_path, "FILE",
          "how tensors are split, instead of the built-in rules", 0, 0},
         {"out", 'o', OPTION_TEXT, &save.out, "FILE.json", "where to write it; -: stdout", 0, 0},

@@ -16,6 +16,7 @@ static const struct command {
     {"launch", "start the ranks of a program on this machine", launch_command},
     {"reshard", "move a model between parallel layouts", reshard_command},
     {"layout", "write, check and show the files that layouts are kept in", layout_command},
+    {"rules", "how models are cut and packed for engines: list, show, check", rules_command},
     {"run", "run a plan of a collective, check it and time it", run_command},
     {"algo", "the built-in collective algorithms and their plans", algo_command},
     {"tune", "find out which algorithms are fastest on this machine", tune_command},

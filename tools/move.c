@@ -1,5 +1,6 @@
 #include "move.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
@@ -33,9 +34,24 @@ static const banyan_transform *transform_of(const move *made)
     return made->cast ? made->cast : made->target.transform;
 }
 
-static banyan_status make_plan(const move_options *how, move *made)
+#define MAX_SKIPS 64
+
+/* The patterns of --skip, cut out of `text`. */
+static size_t split_patterns(char *text, const char *patterns[MAX_SKIPS])
+{
+    size_t count = 0;
+    char *rest = text;
+    while (count < MAX_SKIPS && text && (patterns[count] = strtok_r(rest, ",", &rest)))
+        count++;
+    return count;
+}
+
+static banyan_status make_plan(const move_options *how, const char *const *skip, size_t skip_count,
+                               move *made)
 {
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.skip = skip;
+    options.skip_count = skip_count;
     options.checksums = how->checksums;
     options.require_whole_source = !how->partial_source;
     options.transform = transform_of(made);
@@ -52,7 +68,11 @@ banyan_status move_prepare(const job_spec *spec, const move_options *options, in
     *made = (move){.rank = rank};
     RETURN_IF_FAILED(banyan_world_open(NULL, &made->world));
     RETURN_IF_FAILED(make_layouts(spec, options->transform, made));
-    RETURN_IF_FAILED(make_plan(options, made));
+    const char *patterns[MAX_SKIPS];
+    char *skip = spec->skip ? strdup(spec->skip) : NULL;
+    banyan_status status = make_plan(options, patterns, split_patterns(skip, patterns), made);
+    free(skip);
+    RETURN_IF_FAILED(status);
     RETURN_IF_FAILED(banyan_copy_service_open(made->world, options->backend, NULL, &made->service));
     banyan_world *shared = options->ordinary_memory ? NULL : made->world;
     RETURN_IF_FAILED(banyan_tensors_alloc(made->source, shared, &made->source_tensors));

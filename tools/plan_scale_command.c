@@ -157,6 +157,8 @@ int plan_scale_command(int argc, char **argv)
          "destination ranks are others than source ranks", 0, 0},
         {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K", "how many to measure (16)", 1,
          1000000},
+        {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",
+         "the model's config.json, where it has none beside the weights", 0, 0},
         {"rules", '\0', OPTION_TEXT, &scale.spec.rules_path, "FILE",
          "how tensors are split, instead of the built-in rules", 0, 0},
         {"json", '\0', OPTION_FLAG, &scale.json, NULL, "print one JSON object, no table", 0, 0},

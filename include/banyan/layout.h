@@ -241,6 +241,10 @@ BANYAN_API void banyan_model_destroy(banyan_model *model);
  * (docs/layouts.md). MISMATCH, with both values, when it contradicts what the model already knows;
  * FORMAT, NOT_FOUND. Before layouts are made of the model, by one thread. */
 BANYAN_API banyan_status banyan_model_add_config(banyan_model *model, const char *path);
+/* Leave the tensors whose names fit a pattern (`*`: any run of characters without a dot; `**`: any
+ * run) out of all layouts that are made of the model from now on. Rules are not asked about them.
+ * `count` is how many fit. INVALID: no pattern. Before layouts are made, by one thread. */
+BANYAN_API banyan_status banyan_model_skip(banyan_model *model, const char *pattern, size_t *count);
 /* What was read: as long as the model lives, from any thread. `i` is below the count; the bytes are
  * those of all tensors. */
 BANYAN_API size_t banyan_model_tensor_count(const banyan_model *model);

@@ -30,15 +30,30 @@ static bool has_stage(const model_build *build, const rule_match *match)
     }
 }
 
-static bool is_skipped(const model_build *build, const rule_match *match)
+/* Does the engine compute other values from the tensor? Its local tensor is left alone once the
+ * user has left the tensor out. */
+static bool is_computed(const model_build *build, const rule_match *match)
 {
-    return match->skips & build->skips;
+    const rule_packed *packed = NULL;
+    return match->rule &&
+           rule_find_packed(build->rules, &build->subject, match, build->packing.name, &packed,
+                            NULL) == RULE_YES &&
+           packed->computed;
 }
 
-static bool is_here(const model_build *build, const rule_match *match)
+static bool is_skipped(const model_build *build, size_t index)
 {
+    const rule_match *match = &build->matched->matches[index];
+    const rule_skip *which;
+    return rules_skip(build->rules, match, build->skips, &which) == RULE_YES ||
+           (model_skips(build->model, index) && !is_computed(build, match));
+}
+
+static bool is_here(const model_build *build, size_t index)
+{
+    const rule_match *match = &build->matched->matches[index];
     int64_t expert = match->captures.expert;
-    if (is_skipped(build, match))
+    if (is_skipped(build, index))
         return false;
     if (expert >= 0 &&
         (expert < build->first_expert || expert >= build->first_expert + build->expert_count))
@@ -53,7 +68,7 @@ static bool fail_unmatched(model_build *build)
     size_t used = 0, count = 0, total = banyan_model_tensor_count(build->model);
     for (size_t i = 0; i < total; i++) {
         const rule_match *match = &build->matched->matches[i];
-        if (match->rule || is_skipped(build, match) || count++ >= MAX_UNMATCHED)
+        if (match->rule || is_skipped(build, i) || count++ >= MAX_UNMATCHED)
             continue;
         rules_explain_nearest(build->rules, &build->subject, match->name, nearest, sizeof nearest);
         int written =
@@ -84,9 +99,8 @@ static bool check_decided(model_build *build, size_t index)
     const rule_match *match = &build->matched->matches[index];
     const rule_condition *which = match->undecided;
     char condition[256];
-    uint64_t skips = match->undecided_skips & build->skips;
-    if (skips) {
-        const rule_skip *skip = &build->rules->skips.data[__builtin_ctzll(skips)];
+    const rule_skip *skip;
+    if (rules_skip(build->rules, match, build->skips, &skip) == RULE_UNDECIDED) {
         for (size_t i = 0; i < skip->conditions.list.count; i++)
             which = skip->conditions.list.data[i].is_fact ? &skip->conditions.list.data[i] : which;
         return fail_undecided(build, index, skip->file, skip->line,
@@ -117,10 +131,12 @@ static bool look_at_names(model_build *build)
     int64_t stacked = 0;
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
         const rule_match *match = &build->matched->matches[i];
-        if (is_skipped(build, match)) {
+        if (is_skipped(build, i)) {
             layout_keep_skipped(build->layout, banyan_model_tensor(build->model, i)->name);
             continue;
         }
+        if (model_skips(build->model, i))
+            layout_keep_skipped(build->layout, banyan_model_tensor(build->model, i)->name);
         if (!match->rule)
             return fail_unmatched(build);
         if (!check_decided(build, i) ||
@@ -182,6 +198,21 @@ static bool add_prefix(model_build *build, const rule_prefix *prefix, char *name
     return written < MAX_NAME_BYTES || fail_long(build, bare);
 }
 
+static bool rename_local(model_build *build, char name[MAX_NAME_BYTES])
+{
+    const glob_local nowhere = {-1, -1};
+    glob_captures captures;
+    char renamed[MAX_NAME_BYTES];
+    const rule_rename *rename =
+        rules_find_rename(build->rules, &build->subject, build->packing.name, name, &captures);
+    if (!rename)
+        return true;
+    if (!glob_expand(rename->name, &captures, &nowhere, renamed, sizeof renamed))
+        return fail_long(build, name);
+    memcpy(name, renamed, sizeof renamed);
+    return true;
+}
+
 static bool find_packed(model_build *build, const model_tensor *tensor, const rule_match *as,
                         const rule_packed **packed)
 {
@@ -191,7 +222,12 @@ static bool find_packed(model_build *build, const model_tensor *tensor, const ru
     switch (
         rule_find_packed(build->rules, &build->subject, as, build->packing.name, packed, &which)) {
     case RULE_YES:
-        return true;
+        return !(*packed)->computed || tensor->is_left_out ||
+               model_tensor_fail(build, tensor,
+                                 "the packing \"%s\" computes other values from it, for \"%s\", "
+                                 "which a move cannot do: leave the tensor out, and the engine's "
+                                 "values stay as they are",
+                                 build->packing.name, (*packed)->name);
     case RULE_UNDECIDED:
         return model_tensor_fail(build, tensor,
                                  "its place in the packing \"%s\" depends on the model's "
@@ -234,8 +270,9 @@ static bool find_place(model_build *build, model_tensor *tensor, char name[MAX_N
                snprintf(name + strlen(name), MAX_NAME_BYTES - strlen(name), "%s", suffix);
     else
         used = MAX_NAME_BYTES;
-    return used < MAX_NAME_BYTES ? add_prefix(build, tensor->match.prefix, name)
-                                 : fail_long(build, as.name);
+    if (used >= MAX_NAME_BYTES)
+        return fail_long(build, as.name);
+    return rename_local(build, name) && add_prefix(build, tensor->match.prefix, name);
 }
 
 static bool add_tensor(model_build *build, size_t index)
@@ -244,6 +281,7 @@ static bool add_tensor(model_build *build, size_t index)
                            .match = build->matched->matches[index]};
     const model_rule *rule = tensor.match.rule;
     char name[MAX_NAME_BYTES];
+    tensor.is_left_out = model_skips(build->model, index);
     tensor.is_expert = tensor.match.captures.expert >= 0 || rule->stacks_experts;
     tensor.is_tied = rule->tied && rule->stage == STAGE_FIRST && build->place.stage.count > 1 &&
                      !subject_find(&build->subject, rule->tied);
@@ -256,7 +294,7 @@ static bool build_all(model_build *build)
         return false;
     model_pass_facts(build->model, build->layout);
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
-        if (is_here(build, &build->matched->matches[i]) && !add_tensor(build, i))
+        if (is_here(build, i) && !add_tensor(build, i))
             return false;
     }
     for (size_t i = 0; i < build->targets.count; i++) {
@@ -283,12 +321,7 @@ static bool check_arguments(model_build *build, int rank)
                            "heads have %" PRId64 " elements by the spec's head=%" PRId64
                            ", and head_dim is %" PRId64 " in config.json",
                            spec->head, spec->head, head);
-    for (size_t i = 0; i < build->rules->skips.count; i++) {
-        const char *packing = build->rules->skips.data[i].packing;
-        if (packing ? rules_packing_is(build->rules, spec->packing, packing)
-                    : strcmp(spec->packing, "hf") != 0)
-            build->skips |= (uint64_t)1 << i;
-    }
+    build->skips = rules_skips_of(build->rules, spec->packing);
     int ranks = banyan_spec_world_size(spec);
     if (rank < 0 || rank >= ranks || build->rank_offset < 0 || build->rank_offset > INT_MAX - ranks)
         return layout_fail(build->layout, BANYAN_ERR_INVALID,

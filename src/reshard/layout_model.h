@@ -13,6 +13,7 @@ typedef struct model_tensor {
     rule_match match;
     bool is_expert;            /* one expert's, or all experts' */
     bool is_tied;              /* held by the first and the last stage */
+    bool is_left_out;          /* by banyan_model_skip */
     const rule_packed *packed; /* its place in the packing; NULL: its own name */
 } model_tensor;
 
@@ -35,6 +36,7 @@ typedef struct model_part {
     banyan_rank_set replicas;
     int slot, slots; /* the first, and how many it fills; -1: not fused */
     bool absent;     /* zeros stand in its place */
+    bool left_alone; /* the engine computes its place */
     int64_t expert;  /* in the stack; 0 without one */
     size_t next;     /* part of the same local tensor; SIZE_MAX: none */
 } model_part;

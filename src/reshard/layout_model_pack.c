@@ -347,6 +347,10 @@ static void add_rows(const struct packing *packing, const model_part *part, int6
         banyan_layout_add_padding(packing->build->layout, packing->tensor, &place);
         return;
     }
+    if (part->left_alone) {
+        banyan_layout_leave_alone(packing->build->layout, packing->tensor, &place);
+        return;
+    }
     const rule_packed *packed = packing->target->packed;
     bool adopts = part->rule->is_buffer && !(packed && packed->has_dtype);
     banyan_piece piece = {

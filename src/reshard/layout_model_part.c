@@ -281,6 +281,7 @@ static model_part new_part(const struct cutting *cutting, int sharers)
     model_part part = {
         .global = global, .rule = tensor->match.rule, .slot = -1, .slots = 1, .next = SIZE_MAX};
     part.box = box_whole(global->ndim, global->shape);
+    part.left_alone = tensor->is_left_out;
     if (part.rule->stacks_experts) {
         part.box.start[0] = build->first_expert;
         part.box.extent[0] = build->expert_count;

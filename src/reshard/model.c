@@ -27,8 +27,9 @@ struct banyan_model {
     names names;
     map by_name;
     uint64_t bytes;
-    facts known; /* of its folder's config.json, and those that were saved with the tensors */
-    facts saved; /* the latter alone */
+    facts known;   /* of its folder's config.json, and those that were saved with the tensors */
+    facts saved;   /* the latter alone */
+    bool *skipped; /* tensors that banyan_model_skip has left out; NULL: none */
     _Atomic(model_matched *) *matched; /* NULL there: nobody has asked */
 };
 
@@ -309,6 +310,7 @@ void banyan_model_destroy(banyan_model *model)
     map_free(&model->by_name);
     facts_free(&model->known);
     facts_free(&model->saved);
+    free(model->skipped);
     if (model->matched)
         model_matched_free(*model->matched);
     free(model->matched);
@@ -328,6 +330,33 @@ const banyan_local_tensor *banyan_model_tensor(const banyan_model *model, size_t
 uint64_t banyan_model_bytes(const banyan_model *model)
 {
     return model->bytes;
+}
+
+banyan_status banyan_model_skip(banyan_model *model, const char *pattern, size_t *count)
+{
+    glob compiled;
+    glob_captures captures;
+    const char *problem = glob_compile(pattern, &compiled);
+    if (problem)
+        return error_set(BANYAN_ERR_INVALID, "the pattern \"%s\" %s", pattern, problem);
+    if (!model->skipped)
+        model->skipped = calloc(model->tensors.count, sizeof *model->skipped);
+    if (!model->skipped)
+        return error_no_memory(model->tensors.count, "skipped tensors");
+    *count = 0;
+    for (size_t i = 0; i < model->tensors.count; i++) {
+        const char *name = model->tensors.data[i].name;
+        if (!glob_match(&compiled, name, strlen(name), &captures))
+            continue;
+        model->skipped[i] = true;
+        ++*count;
+    }
+    return BANYAN_OK;
+}
+
+bool model_skips(const banyan_model *model, size_t i)
+{
+    return model->skipped && model->skipped[i];
 }
 
 const char *model_fact(const banyan_model *model, const char *key)

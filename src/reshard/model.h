@@ -7,6 +7,9 @@
 /* NULL when the model has no tensor of this name. */
 const banyan_local_tensor *model_find(const banyan_model *model, const char *name);
 
+/* Has banyan_model_skip left tensor `i` out? */
+bool model_skips(const banyan_model *model, size_t i);
+
 /* The tensor of this name after prefixes, or NULL. */
 const banyan_local_tensor *subject_find(const rule_subject *subject, const char *name);
 

@@ -81,11 +81,14 @@ void banyan_rules_destroy(banyan_rules *rules)
         rule_conditions_free(&rules->skips.data[i].conditions);
     for (size_t i = 0; i < rules->prefixes.count; i++)
         rule_conditions_free(&rules->prefixes.data[i].conditions);
+    for (size_t i = 0; i < rules->renames.count; i++)
+        rule_conditions_free(&rules->renames.data[i].conditions);
     array_free(&rules->rules);
     array_free(&rules->packings);
     array_free(&rules->defaults);
     array_free(&rules->skips);
     array_free(&rules->prefixes);
+    array_free(&rules->renames);
     names_free(&rules->names);
     free(rules);
 }
@@ -144,6 +147,44 @@ bool rules_match(const banyan_rules *rules, const rule_subject *subject, const c
         return true;
     }
     return false;
+}
+
+uint64_t rules_skips_of(const banyan_rules *rules, const char *packing)
+{
+    uint64_t lines = 0;
+    for (size_t i = 0; i < rules->skips.count; i++) {
+        const char *about = rules->skips.data[i].packing;
+        if (about ? rules_packing_is(rules, packing, about) : strcmp(packing, "hf") != 0)
+            lines |= (uint64_t)1 << i;
+    }
+    return lines;
+}
+
+rule_answer rules_skip(const banyan_rules *rules, const rule_match *match, uint64_t lines,
+                       const rule_skip **which)
+{
+    uint64_t fitting = (match->skips | match->undecided_skips) & lines;
+    *which = NULL;
+    if (!fitting)
+        return RULE_NO;
+    int first = __builtin_ctzll(fitting);
+    *which = &rules->skips.data[first];
+    if (match->undecided_skips >> first & 1)
+        return RULE_UNDECIDED;
+    return (*which)->keeps ? RULE_NO : RULE_YES;
+}
+
+const rule_rename *rules_find_rename(const banyan_rules *rules, const rule_subject *subject,
+                                     const char *packing, const char *name, glob_captures *captures)
+{
+    for (size_t i = 0; i < rules->renames.count; i++) {
+        const rule_rename *rename = &rules->renames.data[i];
+        if (strcmp(rename->packing, packing) == 0 &&
+            glob_match(&rename->pattern, name, strlen(name), captures) &&
+            rules_decide(&rename->conditions, subject, captures, NULL) == RULE_YES)
+            return rename;
+    }
+    return NULL;
 }
 
 const rule_prefix *rules_find_prefix(const banyan_rules *rules, const rule_subject *subject,

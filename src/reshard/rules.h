@@ -31,8 +31,9 @@ typedef struct rule_packed {
     bool by_group;    /* fused by query groups, not by blocks */
     bool stacked;     /* one of the experts in a leading dimension */
     bool transposed;
-    bool halves; /* of each head the even rows come first, then the odd ones */
-    bool once;   /* the first rank that would hold a replica has it, the others zeros */
+    bool halves;   /* of each head the even rows come first, then the odd ones */
+    bool once;     /* the first rank that would hold a replica has it, the others zeros */
+    bool computed; /* the engine computes other values from the tensor's: it cannot be moved */
     bool has_dtype;
     DLDataType dtype;
     int line;
@@ -87,10 +88,11 @@ typedef struct rule_default {
     rule_conditions conditions;
 } rule_default;
 
-/* Tensors that a packing does not have. */
+/* Tensors that a packing does not have, or has after all: the first line that fits decides. */
 typedef struct rule_skip {
     const char *file;
     int line;
+    bool keeps;
     const char *packing; /* NULL: every one but hf */
     const char *text;
     glob pattern;
@@ -104,6 +106,14 @@ typedef struct rule_prefix {
     rule_conditions conditions;
 } rule_prefix;
 
+/* Local names that are others in one packing. */
+typedef struct rule_rename {
+    const char *packing, *text;
+    glob pattern;
+    const char *name; /* template */
+    rule_conditions conditions;
+} rule_rename;
+
 /* Skips are counted in bits of a match. */
 #define RULES_MAX_SKIPS 64
 
@@ -115,6 +125,7 @@ struct banyan_rules {
     ARRAY(rule_default) defaults;
     ARRAY(rule_skip) skips;
     ARRAY(rule_prefix) prefixes;
+    ARRAY(rule_rename) renames;
 };
 
 /* A tensor and the first rule that fits it. */
@@ -159,6 +170,20 @@ void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subjec
 
 /* Say in `text` what a condition asks for: `with "x"`, `when model_type = a b`. */
 const char *rule_condition_format(const rule_condition *condition, char *text, size_t bytes);
+
+/* Bits: the lines of rules->skips that are about a packing. */
+uint64_t rules_skips_of(const banyan_rules *rules, const char *packing);
+
+/* Does a packing whose skips are `lines` have no such tensor? `which` is the line that decides,
+ * also where that depends on an unknown fact; NULL: none. */
+rule_answer rules_skip(const banyan_rules *rules, const rule_match *match, uint64_t lines,
+                       const rule_skip **which);
+
+/* The first rename of the packing that fits a local name, with what its pattern captured; or NULL.
+ */
+const rule_rename *rules_find_rename(const banyan_rules *rules, const rule_subject *subject,
+                                     const char *packing, const char *name,
+                                     glob_captures *captures);
 
 /* INVALID, naming those there are, for a packing of which the rules say nothing; "hf" is always
  * there. */

@@ -40,6 +40,8 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
         packed->transposed = true;
     } else if (strcmp(option, "halves") == 0) {
         packed->halves = true;
+    } else if (strcmp(option, "computed") == 0) {
+        packed->computed = true;
     } else if (strcmp(option, "once") == 0) {
         packed->once = true;
     } else if (strcmp(option, "dtype") == 0) {
@@ -56,7 +58,7 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
     return true;
 }
 
-/* in PACKING TEMPLATE [block K | group K] [stack] [transpose] [halves] [once] [dtype T]
+/* in PACKING TEMPLATE [block K | group K] [stack] [transpose] [halves] [once] [computed] [dtype T]
  * [conditions] */
 static banyan_status read_packed(rules_parser *parser, const rules_line *line, model_rule *clause)
 {
@@ -75,8 +77,8 @@ static banyan_status read_packed(rules_parser *parser, const rules_line *line, m
     if (word < line->count && strncmp(line->words[word], "w", 1) != 0 &&
         strcmp(line->words[word], "unless") != 0)
         return rules_line_fail(line, line->words[word],
-                               "is none of block, group, stack, transpose, halves, once, dtype, "
-                               "with, without, when, unless");
+                               "is none of block, group, stack, transpose, halves, once, computed, "
+                               "dtype, with, without, when, unless");
     return rules_read_conditions(parser, line, word, NULL, &kept->conditions);
 }
 

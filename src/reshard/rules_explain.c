@@ -39,28 +39,17 @@ const char *banyan_rules_packing_release(const banyan_rules *rules, size_t i)
     return rules->packings.data[i].release;
 }
 
-static const rule_skip *find_skip(const banyan_rules *rules, uint64_t skips, const char *packing)
-{
-    for (size_t i = 0; i < rules->skips.count; i++) {
-        const rule_skip *skip = &rules->skips.data[i];
-        bool here = skip->packing ? rules_packing_is(rules, packing, skip->packing)
-                                  : strcmp(packing, "hf") != 0;
-        if (here && skips >> i & 1)
-            return skip;
-    }
-    return NULL;
-}
-
 static banyan_rules_verdict explain(const banyan_rules *rules, const rule_subject *subject,
                                     const rule_match *match, const char *packing, char *text,
                                     size_t bytes)
 {
-    const rule_skip *skip = find_skip(rules, match->skips, packing);
-    const rule_skip *open = find_skip(rules, match->undecided_skips, packing);
+    const rule_skip *skip;
+    rule_answer skips = rules_skip(rules, match, rules_skips_of(rules, packing), &skip);
+    const rule_skip *open = skips == RULE_UNDECIDED ? skip : NULL;
     const rule_condition *which = match->undecided;
     const rule_packed *packed = NULL;
     char condition[256];
-    if (skip) {
+    if (skips == RULE_YES) {
         snprintf(text, bytes, "skipped (%s:%d)", skip->file, skip->line);
         return BANYAN_RULES_SKIPPED;
     }
@@ -97,7 +86,12 @@ banyan_status banyan_rules_explain(const banyan_rules *rules, const banyan_model
     RETURN_IF_FAILED(rules_find_packing(rules, packing, &known));
     RETURN_IF_FAILED(model_match(model, rules, &matched, &own));
     const rule_subject subject = model_matched_subject(matched, model);
-    *verdict = explain(rules, &subject, &matched->matches[i], packing, text, bytes);
+    if (model_skips(model, i)) {
+        *verdict = BANYAN_RULES_SKIPPED;
+        snprintf(text, bytes, "left out");
+    } else {
+        *verdict = explain(rules, &subject, &matched->matches[i], packing, text, bytes);
+    }
     model_matched_free(own);
     return BANYAN_OK;
 }

@@ -101,8 +101,10 @@ void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subjec
             return;
         }
         const char *pattern_at, *name_at;
-        int near =
-            2 * count_start(rule->text, name, &pattern_at, &name_at) + count_end(rule->text, name);
+        int near = count_start(rule->text, name, &pattern_at, &name_at);
+        /* Two stars are near to everything. */
+        if (!strstr(rule->text, "**"))
+            near = 2 * near + count_end(rule->text, name);
         if (near > best) {
             best = near;
             nearest = rule;

@@ -149,14 +149,15 @@ static banyan_status read_default(rules_parser *parser, const rules_line *line)
     return rules_read_conditions(parser, line, 3, &nothing, &added->conditions);
 }
 
-/* skip PACKING PATTERN [conditions]; PACKING may be * */
+/* skip PACKING PATTERN [conditions], keep PACKING PATTERN [conditions]; PACKING may be * */
 static banyan_status read_skip(rules_parser *parser, const rules_line *line)
 {
     if (parser->rules->skips.count == RULES_MAX_SKIPS)
-        return rules_line_fail(line, "skip", "is there more than 64 times");
+        return rules_line_fail(line, line->words[0], "is there more than 64 times");
     if (!array_push(&parser->rules->skips, (rule_skip){.file = line->file, .line = line->number}))
         return BANYAN_ERR_NO_MEMORY;
     rule_skip *added = &parser->rules->skips.data[parser->rules->skips.count - 1];
+    added->keeps = *line->words[0] == 'k';
     RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &added->packing));
     RETURN_IF_FAILED(rules_keep_word(parser, line, 2, &added->text));
     if (strcmp(added->packing, "*") == 0)
@@ -187,6 +188,24 @@ static banyan_status read_prefix(rules_parser *parser, const rules_line *line)
     return rules_read_conditions(parser, line, word, &nothing, &added->conditions);
 }
 
+/* rename PACKING PATTERN TEMPLATE [conditions] */
+static banyan_status read_rename(rules_parser *parser, const rules_line *line)
+{
+    if (!array_push(&parser->rules->renames, (rule_rename){0}))
+        return BANYAN_ERR_NO_MEMORY;
+    rule_rename *added = &parser->rules->renames.data[parser->rules->renames.count - 1];
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &added->packing));
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 2, &added->text));
+    const char *problem = glob_compile(added->text, &added->pattern);
+    if (problem)
+        return rules_line_fail(line, added->text, problem);
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 3, &added->name));
+    problem = glob_check_template(added->name, &added->pattern);
+    if (problem)
+        return rules_line_fail(line, added->name, problem);
+    return rules_read_conditions(parser, line, 4, &added->pattern, &added->conditions);
+}
+
 static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
 {
     RETURN_IF_FAILED(rules_line_end(line, 1));
@@ -208,12 +227,17 @@ static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
 
 static banyan_status read_text(rules_parser *parser, const char *file, char *text);
 
-static banyan_status include_builtin(rules_parser *parser, const rules_line *line, const char *name)
+static banyan_status include_builtin(rules_parser *parser, const rules_line *line, const char *file)
 {
+    char name[128], label[160];
+    snprintf(name, sizeof name, "%s", file);
+    char *ending = strstr(name, ".rules");
+    if (ending)
+        *ending = '\0';
     const char *found = rules_embedded(name);
     if (!found)
-        return rules_line_fail(line, name, "is no built-in rule file");
-    char label[256], *text = strdup(found);
+        return rules_line_fail(line, file, "is no built-in rule file");
+    char *text = strdup(found);
     if (!text)
         return error_no_memory(strlen(found), "the built-in rules");
     snprintf(label, sizeof label, BUILTIN "%s.rules", name);
@@ -272,7 +296,8 @@ static const struct top_line {
     banyan_status (*read)(rules_parser *parser, const rules_line *line);
 } top_lines[] = {
     {"packing", read_packing}, {"default", read_default}, {"skip", read_skip},
-    {"prefix", read_prefix},   {"include", read_include},
+    {"keep", read_skip},       {"prefix", read_prefix},   {"rename", read_rename},
+    {"include", read_include},
 };
 
 static banyan_status read_line(rules_parser *parser, const rules_line *line)

@@ -139,8 +139,9 @@ def hold_family(name: str, family: Family, folder: pathlib.Path, report: Report)
             report.add(f"{what}, layout", attempt(wrong_layout, case, held, shapes, ours))
             by_rules = ["--from", "tp=1", "--to", spec]
             report.add(f"{what}, bytes", attempt(wrong_bytes, case, held, by_rules))
-            skips = [o for n in unfilled(shapes, parameters) for o in ("--skip", n)]
-            by_files = ["--from", str(whole), "--to", str(learned), *skips]
+            skips = ",".join(unfilled(shapes, parameters))
+            by_files = ["--from", str(whole), "--to", str(learned)]
+            by_files += ["--skip", skips] if skips else []
             report.add(f"{what}, files", attempt(wrong_bytes, case, held, by_files))
     return kept
 

@@ -12,8 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "models"))
 import data
 import places
 
-# Models that the rules do not cover yet.
-NOT_YET = {"nemotron-h"}
+# vLLM computes A from A_log, which a move cannot do: A is left alone once A_log is left out.
+LEFT_OUT = {"nemotron-h": "**.A_log"}
 BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
 
 
@@ -23,10 +23,19 @@ class Layouts(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def layout(self, model, spec):
+    def save(self, model, spec, *options):
         out = self.folder / f"{spec}.json"
-        done = subprocess.run([BANYAN, "layout", "save", "--model", model, "--spec", spec, "-o", out],
-                              capture_output=True, text=True, timeout=120)
+        done = subprocess.run([BANYAN, "layout", "save", "--model", model, "--spec", spec, "-o", out,
+                               *options], capture_output=True, text=True, timeout=120)
+        return done, out
+
+    def layout(self, model, spec):
+        left_out = LEFT_OUT.get(model.name)
+        if left_out:
+            done, _ = self.save(model, spec)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("computes other values from it", done.stderr)
+        done, out = self.save(model, spec, *(["--skip", left_out] if left_out else []))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(out.read_text())
 
@@ -46,8 +55,6 @@ class Layouts(unittest.TestCase):
         models = sorted(data.DATA.glob("*.json"))
         self.assertGreater(len(models), 20)
         for path in models:
-            if path.stem in NOT_YET:
-                continue
             self.hold(path)
 
 

@@ -45,6 +45,13 @@ with tempfile.TemporaryDirectory() as folder:
     if "holds version 3" not in run(*launch, program, env=environment):
         sys.exit("the program built with pkg-config printed something else")
 
+    rules = prefix / "share/banyan/rules"
+    if {path.name for path in rules.iterdir()} != {path.name for path in ROOT.glob("rules/*.rules")}:
+        sys.exit(f"{rules} does not have the rule files")
+    if "is sound" not in run(prefix / "bin/banyan", "rules", "check", rules / "builtin.rules",
+                             env=environment):
+        sys.exit("the installed rule files are not sound")
+
     project = pathlib.Path(folder) / "project"
     project.mkdir()
     (project / "CMakeLists.txt").write_text(PROJECT)
