@@ -14,14 +14,14 @@ DATA = pathlib.Path(__file__).parent.parent / "data/models"
 def write(path: pathlib.Path, kept: dict[str, Any]) -> None:
     """One line for each tensor and parameter, so that a change is easy to read."""
 
-    def lines(value: Any, depth: int) -> str:
-        if depth == 0 or not isinstance(value, dict) or not value:
+    def lines(value: Any) -> str:
+        if not isinstance(value, dict) or not value or "dtype" in value:
             return json.dumps(value)
-        inner = ",\n".join(f'"{k}": {lines(v, depth - 1)}' for k, v in value.items())
+        inner = ",\n".join(f'"{k}": {lines(v)}' for k, v in value.items())
         return "{\n" + inner + "\n}"
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(lines({k: v for k, v in kept.items()}, 4) + "\n")
+    path.write_text(lines(kept) + "\n")
 
 
 def write_folder(kept: dict[str, Any], folder: pathlib.Path) -> None:

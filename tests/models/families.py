@@ -47,12 +47,17 @@ class Family:
     extra_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # into config.json
     mtp: str = ""  # how the multi-token-prediction layer, which transformers leaves out, is named
     inv_freq: bool = False  # old folders hold rotary_emb.inv_freq of each layer
-    exponential: str = ""  # vLLM keeps -exp of tensors that end so
+    exponential: str = ""  # vLLM keeps -exp of tensors that end so: no move gives that
 
     @property
     def packings(self) -> list[str]:
         """Of vLLM's model and of its draft model, which is the multi-token-prediction layer."""
         return ["vllm", "vllm_mtp"] if self.mtp else ["vllm"]
+
+    @property
+    def skip(self) -> list[str]:
+        """Options that say which tensors are not to be moved."""
+        return ["--skip", f"**.{self.exponential}"] if self.exponential else []
 
 
 def dense(model: str, /, **config: Any) -> Family:

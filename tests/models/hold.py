@@ -18,15 +18,16 @@ import sys
 import time
 from typing import Any
 
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
 import data
 import oracle
-import torch
 from families import FAMILIES, Family
 from learned import layout_file, whole_file
 from oracle import Case, Held
 from places import Parameter, Shapes, differences, digests, first_numbers, ranks_of
-from safetensors import safe_open
-from safetensors.torch import load_file
 from tiny import write_model
 
 SIZES = [1, 2, 4]
@@ -36,7 +37,8 @@ RELEASE = "vllm 0.32.0"
 
 
 def banyan(*arguments: str | pathlib.Path) -> None:
-    done = subprocess.run([BANYAN, *arguments], capture_output=True, text=True, timeout=120)
+    command = [BANYAN, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip() or f"banyan exited with {done.returncode}")
 
@@ -57,7 +59,8 @@ def facts(folder: pathlib.Path) -> dict[str, Any]:
 def wrong_layout(case: Case, held: list[Held], shapes: Shapes, out: pathlib.Path) -> list[str]:
     """How Banyan's layout differs from what was learned."""
     spec = f"tp={len(held)},packing={case.packing}"
-    banyan("layout", "save", "--model", case.folder, "--spec", spec, "-o", out)
+    skip = case.family.skip
+    banyan("layout", "save", "--model", case.folder, "--spec", spec, "-o", out, *skip)
     ours = ranks_of(json.loads(out.read_text()), shapes)
     return [
         f"rank {r}: {text}"
@@ -122,6 +125,7 @@ def hold_family(name: str, family: Family, folder: pathlib.Path, report: Report)
     tensors = tensor_list(folder)
     shapes = {n: t["shape"] for n, t in tensors.items()}
     kept: dict[str, Any] = {"release": RELEASE, "config": facts(folder), "tensors": tensors}
+    kept["options"] = family.skip
     kept["parameters"] = {}
     whole = folder / "whole.json"
     whole.write_text(json.dumps(whole_file(tensors)))
@@ -137,11 +141,10 @@ def hold_family(name: str, family: Family, folder: pathlib.Path, report: Report)
             what, spec = f"{name} {packing} tp={tp}", f"tp={tp},packing={packing}"
             ours = folder / f"banyan-{packing}-{tp}.json"
             report.add(f"{what}, layout", attempt(wrong_layout, case, held, shapes, ours))
-            by_rules = ["--from", "tp=1", "--to", spec]
+            by_rules = ["--from", "tp=1", "--to", spec, *family.skip]
             report.add(f"{what}, bytes", attempt(wrong_bytes, case, held, by_rules))
-            skips = ",".join(unfilled(shapes, parameters))
-            by_files = ["--from", str(whole), "--to", str(learned)]
-            by_files += ["--skip", skips] if skips else []
+            partial = ["--partial-source"] if unfilled(shapes, parameters) else []
+            by_files = ["--from", str(whole), "--to", str(learned), *partial]
             report.add(f"{what}, files", attempt(wrong_bytes, case, held, by_files))
     return kept
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from places import UNTOUCHED, ZERO, Parameter, Shapes, first_numbers, strides
 
 Numbers = npt.NDArray[np.int32]
@@ -44,6 +45,16 @@ def steps_at(numbers: Numbers, at: Sequence[int], steps: Sequence[int]) -> list[
     return found
 
 
+def equal_box(numbers: Numbers, done: Any, at: list[int]) -> Box:
+    """The largest box from a place on that holds only its number."""
+    place = numbers[tuple(at)]
+
+    def holds(box: Box) -> bool:
+        return bool(((view(numbers, box) == place) & ~view(done, box)).all())
+
+    return grow(at, numbers.shape, holds)
+
+
 class Decomposition:
     """Pieces, padding and what is left alone, that together make up one parameter."""
 
@@ -64,11 +75,7 @@ class Decomposition:
                 box, piece = self.piece(numbers, done, at)
                 parts["pieces"].append(piece)
             else:
-                box = grow(
-                    at,
-                    parameter.shape,
-                    lambda b: bool(((view(numbers, b) == place) & ~view(done, b)).all()),
-                )
+                box = equal_box(numbers, done, at)
                 key = "left_alone" if place == UNTOUCHED else "padding"
                 parts.setdefault(key, []).append({"start": box[0], "extent": box[1]})
             view(done, box)[...] = True

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-from families import Family
-from places import UNTOUCHED, ZERO, Parameter, first_numbers
 from safetensors.torch import load_file
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
@@ -26,6 +24,9 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.utils.torch_utils import set_default_torch_dtype
+
+from families import Family
+from places import UNTOUCHED, ZERO, Parameter, first_numbers
 
 Tensors = dict[str, torch.Tensor]
 Dtype = Literal["float32", "bfloat16"]

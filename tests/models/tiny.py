@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import transformers
-from families import Family
 from safetensors.torch import load_file, save_file
+
+from families import Family
 
 Tensors = dict[str, torch.Tensor]
 
