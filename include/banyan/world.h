@@ -161,7 +161,8 @@ BANYAN_API banyan_status banyan_directory_put(banyan_directory *directory, const
 /* Send what was put to its owners. Collective; after it every get of every rank sees it. */
 BANYAN_API banyan_status banyan_directory_commit(banyan_directory *directory);
 
-/* Look up `count` keys (0 is allowed). Collective, since owners answer in it. */
+/* Look up `count` keys (0 is allowed). Collective, since owners answer in it. The status of a
+ * visit, and NO_MEMORY for the answers, is this rank's alone: the owners have done their part. */
 BANYAN_API banyan_status banyan_directory_get(banyan_directory *directory, size_t count,
                                               const char *const *keys, banyan_directory_visit visit,
                                               void *context);

@@ -141,20 +141,21 @@ banyan_status banyan_memory_adopt(banyan_world *world, DLDevice device, void *ad
                                   banyan_memory **memory)
 {
     CONTROL_ENTER(world);
-    memory_space *space;
-    RETURN_IF_FAILED(memory_space_of(world, &space));
-    struct adoption work = {.space = space};
-    banyan_status status = control_agree(world, adoption_begin(&work, device, address, bytes));
+    struct adoption work = {NULL};
+    banyan_status status = memory_space_of(world, &work.space);
+    if (status == BANYAN_OK)
+        status = adoption_begin(&work, device, address, bytes);
+    status = control_agree(world, status);
     if (status == BANYAN_OK)
         status = adoption_exchange(&work);
-    space->next_buffer_id++;
     free(work.handles);
     free(work.wanted);
     if (status != BANYAN_OK) {
         adoption_undo(&work);
         return status;
     }
-    space->buffers.data[space->buffers.count++] = work.memory;
+    work.space->next_buffer_id++;
+    work.space->buffers.data[work.space->buffers.count++] = work.memory;
     *memory = work.memory;
     return BANYAN_OK;
 }

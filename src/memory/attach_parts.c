@@ -53,9 +53,16 @@ static banyan_status send_part(memory_space *space, int peer, uint64_t tag,
     *more = status == BANYAN_OK && !last && *offset < share->what.bytes;
     answer.last = !*more;
     status = control_send_fd(space->world, peer, tag, &answer, sizeof answer, part.fd);
-    if (part.fd >= 0)
-        close(part.fd);
-    return status;
+    if (part.fd < 0)
+        return status;
+    close(part.fd);
+    if (status == BANYAN_OK)
+        return status;
+    /* The peer waits for an answer: it gets one without the descriptor. */
+    *more = false;
+    answer = (struct part_answer){.last = 1, .status = (uint32_t)status};
+    snprintf(answer.reason, sizeof answer.reason, "%s", banyan_last_error());
+    return control_send_fd(space->world, peer, tag, &answer, sizeof answer, -1);
 }
 
 static banyan_status answer_questions(memory_space *space, uint64_t tag,

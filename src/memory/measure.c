@@ -1,5 +1,6 @@
 #include "memory/measure.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -27,6 +28,9 @@ static banyan_status sample_open(struct sample *sample)
 {
     char *both =
         mmap(NULL, 2 * SAMPLE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (both == MAP_FAILED && errno != ENOMEM)
+        return error_set_errno("cannot map %zu bytes to measure the ways to user memory",
+                               2 * SAMPLE_BYTES);
     if (both == MAP_FAILED)
         return error_no_memory(2 * SAMPLE_BYTES, "measuring the ways to user memory");
     memset(both, 1, 2 * SAMPLE_BYTES);

@@ -223,7 +223,8 @@ static banyan_status join(struct multicast_work *work)
     struct memory_multicast *entry = work->entry;
     if (entry->count == 0)
         return BANYAN_OK;
-    int fd = work->fds[entry->locals[0]];
+    int creator = entry->locals[0];
+    int fd = creator == memory->own_part ? work->own_fd : work->fds[creator];
     if (fd < 0)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d: rank %d gave no descriptor of a multicast object",
@@ -248,12 +249,9 @@ static banyan_status make_together(struct multicast_work *work)
     RETURN_IF_FAILED(exchange_groups(work));
     RETURN_IF_FAILED(control_agree(space->world, create(work)));
     banyan_status status = control_share_fd(space->world, work->own_fd, work->fds);
-    if (status != BANYAN_OK) {
-        for (int i = 0; i < space->local_size; i++)
-            work->fds[i] = -1;
-        return status;
-    }
-    RETURN_IF_FAILED(control_agree(space->world, join(work)));
+    if (status == BANYAN_OK)
+        status = join(work);
+    RETURN_IF_FAILED(control_agree(space->world, status));
     return control_agree(space->world, bind(work));
 }
 

@@ -115,9 +115,12 @@ static banyan_status create_file(size_t bytes, unsigned flags, int *fd)
     int file = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
     if (file < 0)
         return error_set_errno("memfd_create");
+    int failed;
+    do
+        failed = ftruncate(file, (off_t)bytes);
+    while (failed != 0 && errno == EINTR);
     /* Peers rely on its size: nobody may cut it short under them. */
-    if (ftruncate(file, (off_t)bytes) != 0 ||
-        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (failed != 0 || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         banyan_status status =
             errno == EFBIG || errno == ENOMEM || errno == EINVAL
                 ? error_no_memory(bytes, "shared memory")

@@ -1,5 +1,6 @@
 #include "memory/probe.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,12 +22,17 @@ struct probe_card {
     uint64_t word, word_address, marks_address;
 };
 
+struct probe_verdict {
+    bool yes;
+    char reason[255];
+};
+
 struct probe {
     memory_space *space;
     uint64_t word;
-    _Atomic uint64_t *marks;  /* one a local rank */
-    struct probe_card *cards; /* of all ranks */
-    unsigned char *verdicts;  /* of all ranks */
+    _Atomic uint64_t *marks;        /* one a local rank */
+    struct probe_card *cards;       /* of all ranks */
+    struct probe_verdict *verdicts; /* of all ranks */
     char *reason;
     size_t reason_bytes;
 };
@@ -40,6 +46,15 @@ static bool is_other_process(const struct probe *probe, int local)
 {
     memory_space *space = probe->space;
     return control_pid(space->world, space->local_ranks[local]) != getpid();
+}
+
+static bool draw(uint64_t *word)
+{
+    ssize_t got;
+    do
+        got = getrandom(word, sizeof *word, 0);
+    while (got < 0 && errno == EINTR);
+    return got == sizeof *word;
 }
 
 /* Process numbers may mean another process in another namespace: only the right word counts. */
@@ -98,15 +113,17 @@ static bool was_reached_by_all(struct probe *probe)
 static banyan_status node_agrees(struct probe *probe, bool mine, bool *all)
 {
     memory_space *space = probe->space;
-    unsigned char verdict = mine;
-    RETURN_IF_FAILED(banyan_world_allgather(space->world, &verdict, 1, probe->verdicts));
+    struct probe_verdict verdict = {.yes = mine};
+    if (!mine)
+        snprintf(verdict.reason, sizeof verdict.reason, "%s", probe->reason);
+    RETURN_IF_FAILED(
+        banyan_world_allgather(space->world, &verdict, sizeof verdict, probe->verdicts));
     bool yes = true;
     for (int i = 0; i < space->local_size; i++) {
-        int rank = space->local_ranks[i];
-        if (yes && mine && !probe->verdicts[rank])
-            snprintf(probe->reason, probe->reason_bytes,
-                     "rank %d could not reach all ranks of its node", rank);
-        yes = yes && probe->verdicts[rank];
+        const struct probe_verdict *its = &probe->verdicts[space->local_ranks[i]];
+        if (yes && mine && !its->yes)
+            snprintf(probe->reason, probe->reason_bytes, "%s", its->reason);
+        yes = yes && its->yes;
     }
     *all = yes;
     return BANYAN_OK;
@@ -147,11 +164,11 @@ banyan_status probe_cma(memory_space *space, bool *works, char *reason, size_t r
     struct probe probe = {.space = space, .reason = reason, .reason_bytes = reason_bytes};
     probe.marks = calloc((size_t)space->local_size, sizeof *probe.marks);
     probe.cards = calloc(world_size, sizeof *probe.cards);
-    probe.verdicts = calloc(world_size, 1);
+    probe.verdicts = calloc(world_size, sizeof *probe.verdicts);
     banyan_status status = BANYAN_OK;
     if (!probe.marks || !probe.cards || !probe.verdicts)
         status = error_no_memory(world_size * sizeof *probe.cards, "probing the peers' memory");
-    else if (getrandom(&probe.word, sizeof probe.word, 0) != sizeof probe.word)
+    else if (!draw(&probe.word))
         status = error_set_errno("getrandom");
     status = control_agree(space->world, status);
     if (status == BANYAN_OK)

@@ -138,8 +138,9 @@ static banyan_status exchange(struct resumption *work, size_t i)
                                .has_name = work->own[i].has_name};
     memcpy(mine.name, work->own[i].name, sizeof mine.name);
     RETURN_IF_FAILED(banyan_world_allgather(world, &mine, sizeof mine, work->records));
-    RETURN_IF_FAILED(control_share_fd(world, work->own[i].fd, work->fds));
-    banyan_status status = remap_peers(work, memory);
+    banyan_status status = control_share_fd(world, work->own[i].fd, work->fds);
+    if (status == BANYAN_OK)
+        status = remap_peers(work, memory);
     for (int local = 0; local < work->space->local_size; local++) {
         if (work->fds[local] >= 0)
             close(work->fds[local]);

@@ -52,13 +52,6 @@ void memory_release(banyan_memory *memory)
     free(memory);
 }
 
-/* There are none yet, or a failed exchange has closed those it got. */
-static void forget_fds(struct allocation *work)
-{
-    for (int i = 0; i < work->memory->space->local_size; i++)
-        work->fds[i] = -1;
-}
-
 /* ---- a rank's own part ---- */
 
 static banyan_status open_device(struct allocation *work)
@@ -114,7 +107,8 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
     work->fds = malloc(count * sizeof *work->fds);
     if (!work->fds)
         return error_no_memory(count * sizeof *work->fds, "a symmetric buffer's descriptors");
-    forget_fds(work);
+    for (size_t i = 0; i < count; i++)
+        work->fds[i] = -1;
     work->records = calloc(world_size, sizeof *work->records);
     if (!work->records)
         return error_no_memory(world_size * sizeof *work->records, "a symmetric buffer's records");
@@ -215,11 +209,9 @@ static banyan_status allocation_exchange(struct allocation *work)
     RETURN_IF_FAILED(banyan_world_allgather(space->world, &mine, sizeof mine, work->records));
     RETURN_IF_FAILED(check_device_types(work));
     banyan_status status = control_share_fd(space->world, work->own.fd, work->fds);
-    if (status != BANYAN_OK) {
-        forget_fds(work);
-        return status;
-    }
-    return control_agree(space->world, map_peers(work));
+    if (status == BANYAN_OK)
+        status = map_peers(work);
+    return control_agree(space->world, status);
 }
 
 /* Numbers of buffers are equal on all ranks, since all allocate in the same order. */
@@ -234,9 +226,9 @@ static void allocation_commit(struct allocation *work, banyan_status *status)
         *status = BANYAN_ERR_NO_MEMORY;
 }
 
-static void allocation_end(struct allocation *work, const memory_space *space)
+static void allocation_end(struct allocation *work)
 {
-    for (int i = 0; work->fds && i < space->local_size; i++) {
+    for (int i = 0; work->fds && i < work->memory->space->local_size; i++) {
         if (work->fds[i] >= 0)
             close(work->fds[i]);
     }
@@ -248,18 +240,18 @@ static void allocation_end(struct allocation *work, const memory_space *space)
 static banyan_status allocate(banyan_world *world, DLDevice device, size_t bytes, bool sparse,
                               banyan_memory **memory)
 {
-    memory_space *space;
-    RETURN_IF_FAILED(memory_space_of(world, &space));
+    memory_space *space = NULL;
     struct allocation work = {.own = {.fd = -1}};
-    banyan_status status = allocation_begin(&work, space, device, bytes, sparse);
+    banyan_status status = memory_space_of(world, &space);
+    if (status == BANYAN_OK)
+        status = allocation_begin(&work, space, device, bytes, sparse);
     if (status == BANYAN_OK)
         allocation_commit(&work, &status);
     bool committed = status == BANYAN_OK;
     status = control_agree(world, status);
     if (status == BANYAN_OK)
         status = allocation_exchange(&work);
-    space->next_buffer_id++;
-    allocation_end(&work, space);
+    allocation_end(&work);
     if (status != BANYAN_OK) {
         if (committed && work.memory->parts[space->local_rank].bytes > 0)
             spans_remove(&space->buffer_spans,
@@ -268,6 +260,7 @@ static banyan_status allocate(banyan_world *world, DLDevice device, size_t bytes
         memory_release(work.memory);
         return status;
     }
+    space->next_buffer_id++;
     space->buffers.data[space->buffers.count++] = work.memory;
     *memory = work.memory;
     return BANYAN_OK;

@@ -303,7 +303,7 @@ banyan_status banyan_memory_user_path(banyan_world *world, banyan_user_memory_pa
     CONTROL_CALL(world, __func__);
     memory_space *space;
     user_memory *user;
-    RETURN_IF_FAILED(memory_space_of(world, &space));
+    RETURN_IF_FAILED(control_fail(world, memory_space_of(world, &space)));
     RETURN_IF_FAILED(user_memory_open(space, &user));
     *path = user_memory_path(user);
     return BANYAN_OK;

@@ -11,8 +11,9 @@
  * others; good for anything that does no harm when it is heard twice ---- */
 
 struct word {
-    void *data;
+    const void *data;
     size_t bytes;
+    void *owned; /* memory of it to be freed; NULL: none */
 };
 
 /* Should what was heard replace what is held? */
@@ -54,9 +55,9 @@ static banyan_status take_step(banyan_world *world, uint64_t tag, int reach, con
     RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
     struct message *message;
     RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
-    struct word heard = {message->data, message->bytes};
+    struct word heard = {message->data, message->bytes, message->data};
     if (wins && wins(&heard, word)) {
-        free(word->data);
+        free(word->owned);
         *word = heard;
         message->data = NULL;
     }
@@ -64,7 +65,7 @@ static banyan_status take_step(banyan_world *world, uint64_t tag, int reach, con
     return BANYAN_OK;
 }
 
-/* `word->data` is replaced, by memory to be freed, when another one wins. */
+/* `word` is replaced when another one wins. */
 static banyan_status disseminate(banyan_world *world, const char *what, word_wins wins,
                                  struct word *word)
 {
@@ -134,14 +135,11 @@ static bool larger_wins(const struct word *heard, const struct word *held)
 banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
 {
     RETURN_IF_FAILED(control_check(world));
-    struct word word = {malloc(sizeof mine), sizeof mine};
-    if (!word.data)
-        return error_no_memory(sizeof mine, "the largest of all ranks' values");
-    memcpy(word.data, &mine, sizeof mine);
+    struct word word = {.data = &mine, .bytes = sizeof mine};
     banyan_status status = disseminate(world, "largest value of all ranks", larger_wins, &word);
     if (status == BANYAN_OK)
         memcpy(max, word.data, sizeof *max);
-    free(word.data);
+    free(word.owned);
     return status;
 }
 
@@ -186,21 +184,40 @@ static bool names_rank(const char *sentence, size_t bytes, int rank)
            (sentence[length] == ':' || sentence[length] == ' ');
 }
 
+/* Returns its length. No memory is taken: there may be none to say so in. */
+static size_t write_failure(int rank, banyan_status status, unsigned char *text, size_t bytes)
+{
+    uint32_t head[2] = {(uint32_t)rank, (uint32_t)status};
+    uint64_t length = strnlen(banyan_last_error(), bytes - sizeof head - sizeof length);
+    memcpy(text, head, sizeof head);
+    memcpy(text + sizeof head, &length, sizeof length);
+    memcpy(text + sizeof head + sizeof length, banyan_last_error(), (size_t)length);
+    return sizeof head + sizeof length + (size_t)length;
+}
+
+/* Set the failure that all agree on as this rank's. */
+static banyan_status take_failure(const banyan_world *world, const struct word *word)
+{
+    bytes_reader reader = bytes_reader_of(word->data, word->bytes);
+    int rank = (int)bytes_read_u32(&reader);
+    banyan_status status = (banyan_status)bytes_read_u32(&reader);
+    size_t bytes;
+    const char *sentence = bytes_read_blob(&reader, &bytes);
+    if (!sentence)
+        return error_set(status, "rank %d failed", rank);
+    if (rank == world->rank || names_rank(sentence, bytes, rank))
+        return error_set(status, "%.*s", (int)bytes, sentence);
+    return error_set(status, "rank %d: %.*s", rank, (int)bytes, sentence);
+}
+
 banyan_status control_agree(banyan_world *world, banyan_status mine)
 {
+    unsigned char text[4096];
+    struct word word = {.data = text};
     if (mine == BANYAN_OK)
         RETURN_IF_FAILED(control_check(world));
-    bytes_writer text = {0};
-    if (mine != BANYAN_OK) {
-        bytes_write_u32(&text, (uint32_t)world->rank);
-        bytes_write_u32(&text, (uint32_t)mine);
-        bytes_write_blob(&text, banyan_last_error(), strlen(banyan_last_error()));
-    }
-    if (text.failed) {
-        bytes_writer_free(&text);
-        return error_no_memory(64, "an agreement");
-    }
-    struct word word = {text.data, text.count};
+    else
+        word.bytes = write_failure(world->rank, mine, text, sizeof text);
     error_kept kept = error_keep(mine);
     world->agreeing = control_check(world) == BANYAN_OK;
     world->in_vain = mine == BANYAN_ERR_TIMEOUT && !world->in_vain ? &kept : world->in_vain;
@@ -210,17 +227,9 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     world->in_vain = world->in_vain == &kept ? NULL : world->in_vain;
     if (status == BANYAN_OK && word.bytes > 0) {
         endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
-        bytes_reader reader = bytes_reader_of(word.data, word.bytes);
-        int rank = (int)bytes_read_u32(&reader);
-        status = (banyan_status)bytes_read_u32(&reader);
-        size_t bytes;
-        const char *sentence = bytes_read_blob(&reader, &bytes);
-        if (rank == world->rank || (sentence && names_rank(sentence, bytes, rank)))
-            error_set(status, "%.*s", (int)bytes, sentence ? sentence : "");
-        else
-            error_set(status, "rank %d: %.*s", rank, (int)bytes, sentence ? sentence : "");
+        status = take_failure(world, &word);
     }
-    free(word.data);
+    free(word.owned);
     return status;
 }
 
@@ -404,7 +413,8 @@ static banyan_status try_gather(banyan_world *world, void *state)
     struct gathered gathered = {.sizes = calloc((size_t)world->size, sizeof *gathered.sizes),
                                 .count = 1};
     if (!gathered.sizes)
-        return error_no_memory((size_t)world->size * sizeof *gathered.sizes, "what is gathered");
+        return control_fail(world, error_no_memory((size_t)world->size * sizeof *gathered.sizes,
+                                                   "what is gathered"));
     gathered.sizes[0] = of->bytes;
     bytes_write(&gathered.data, of->mine, of->bytes);
     uint64_t tag = world_enter_collective(world);
@@ -415,7 +425,7 @@ static banyan_status try_gather(banyan_world *world, void *state)
         status = unrotate(world, &gathered, of->all, of->sizes);
     bytes_writer_free(&gathered.data);
     free(gathered.sizes);
-    return status;
+    return status == BANYAN_ERR_NO_MEMORY ? control_fail(world, status) : status;
 }
 
 /* A gate too: what all ranks give is here when all have entered. */
@@ -439,7 +449,8 @@ banyan_status banyan_world_allgather(banyan_world *world, const void *mine, size
     CONTROL_CALL(world, __func__);
     size_t *sizes = calloc((size_t)world->size, sizeof *sizes);
     if (!sizes)
-        return error_no_memory((size_t)world->size * sizeof *sizes, "an allgather");
+        return control_fail(world,
+                            error_no_memory((size_t)world->size * sizeof *sizes, "an allgather"));
     void *gathered = NULL;
     banyan_status status = world_gather(world, mine, bytes, "allgather", &gathered, sizes);
     for (int rank = 1; rank < world->size && status == BANYAN_OK; rank++) {

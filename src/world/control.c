@@ -1,6 +1,7 @@
 #include "world/control.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,7 +96,7 @@ static banyan_status collect(banyan_world *world, uint64_t tag, control_message 
     }
     if (!ok) {
         control_messages_free(found.data, found.count);
-        return BANYAN_ERR_NO_MEMORY;
+        return control_fail(world, BANYAN_ERR_NO_MEMORY);
     }
     if (found.count > 1)
         qsort(found.data, found.count, sizeof *found.data, compare_by_rank);
@@ -129,48 +130,80 @@ void control_messages_free(control_message *messages, size_t count)
 
 /* ---- descriptors ---- */
 
-/* A byte goes with a descriptor, so that one that was lost is told from one that was not given. */
+/* The first byte that goes with a descriptor: a lost one is told from one that was not given, and
+ * from one that could not be sent, whose message says why. */
+enum fd_mark { FD_GIVEN = 'd', FD_NOT_SENT = 'n' };
+
+/* Peers wait for the message: it goes without the descriptor where that has no room. */
+static banyan_status share_fd(banyan_world *world, int peer, uint64_t tag, int fd)
+{
+    char mark = FD_GIVEN;
+    if (fd < 0)
+        return world_send(world, WIRE_DESCRIPTOR, peer, tag, NULL, 0, -1);
+    banyan_status status = world_send(world, WIRE_DESCRIPTOR, peer, tag, &mark, 1, fd);
+    if (status == BANYAN_OK)
+        return status;
+    error_kept kept = error_keep(status);
+    RETURN_IF_FAILED(control_check(world));
+    char why[sizeof kept.sentence + 1];
+    int length = snprintf(why, sizeof why, "%c%s", FD_NOT_SENT, kept.sentence);
+    RETURN_IF_FAILED(world_send(world, WIRE_DESCRIPTOR, peer, tag, why, (size_t)length, -1));
+    return error_again(&kept);
+}
+
 static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, int *fd)
 {
     struct message *message;
     RETURN_IF_FAILED(
         world_await(world, WIRE_DESCRIPTOR, source, tag, "sharing a descriptor", &message));
     banyan_status status = BANYAN_OK;
-    if (message->bytes > 0 && message->fd < 0)
+    const char *text = message->data;
+    if (message->bytes > 0 && text[0] == FD_NOT_SENT)
+        status = error_set(BANYAN_ERR_SYSTEM, "rank %d: %.*s", source, (int)message->bytes - 1,
+                           text + 1);
+    else if (message->bytes > 0 && message->fd < 0)
         status = error_set(BANYAN_ERR_SYSTEM,
                            "rank %d has no room for the descriptor that rank %d shares: too many "
                            "open files",
                            world->rank, source);
     else
         *fd = message->fd;
-    message->fd = -1;
+    if (status == BANYAN_OK)
+        message->fd = -1;
     message_free(message);
     return status;
 }
 
+/* The message of the first failure is kept; the end of the world ends the exchange. */
+static bool goes_on(banyan_world *world, banyan_status status, error_kept *first)
+{
+    if (status != BANYAN_OK && first->status == BANYAN_OK)
+        *first = error_keep(status);
+    return status == BANYAN_OK || atomic_load(&world->context->ended) == BANYAN_OK;
+}
+
 banyan_status control_share_fd(banyan_world *world, int mine, int *fds)
 {
+    for (int i = 0; i < world->local_size; i++)
+        fds[i] = -1;
     RETURN_IF_FAILED(control_check(world));
     uint64_t tag = world_next_collective(world);
-    for (int i = 0; i < world->local_size; i++) {
+    error_kept first = {BANYAN_OK};
+    bool on = true;
+    for (int i = 0; i < world->local_size && on; i++) {
         if (i != world->local_rank)
-            RETURN_IF_FAILED(world_send(world, WIRE_DESCRIPTOR, world->local_peers[i], tag, "d",
-                                        mine >= 0, mine));
+            on = goes_on(world, share_fd(world, world->local_peers[i], tag, mine), &first);
     }
-    banyan_status status = BANYAN_OK;
-    int got = 0;
-    for (; got < world->local_size && status == BANYAN_OK; got++) {
-        fds[got] = -1;
-        if (got != world->local_rank)
-            status = receive_fd(world, world->local_peers[got], tag, &fds[got]);
-        else if (mine >= 0 && (fds[got] = fcntl(mine, F_DUPFD_CLOEXEC, 0)) < 0)
-            status = error_set_errno("rank %d cannot duplicate descriptor %d", world->rank, mine);
+    for (int i = 0; i < world->local_size && on; i++) {
+        if (i != world->local_rank)
+            on = goes_on(world, receive_fd(world, world->local_peers[i], tag, &fds[i]), &first);
     }
-    for (int i = 0; i < got && status != BANYAN_OK; i++) {
+    for (int i = 0; i < world->local_size && first.status != BANYAN_OK; i++) {
         if (fds[i] >= 0)
             close(fds[i]);
+        fds[i] = -1;
     }
-    return status;
+    return error_again(&first);
 }
 
 uint64_t control_take_tag(banyan_world *world)
@@ -236,6 +269,17 @@ void control_end(banyan_world *world, banyan_status status)
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     context_end(world->context, status, banyan_last_error());
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
+}
+
+banyan_status control_fail(banyan_world *world, banyan_status status)
+{
+    if (status == BANYAN_OK)
+        return status;
+    error_kept kept = error_keep(status);
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    liveness_abort(world->endpoint, world->context, world->rank, status, kept.sentence);
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return error_again(&kept);
 }
 
 banyan_status banyan_world_check(banyan_world *world)

@@ -51,8 +51,10 @@ banyan_status control_gather(banyan_world *world, banyan_status status, const vo
 banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max);
 
 /* Give a descriptor to, and receive one from, every rank of this node: fds[i] (to be closed) is
- * local rank i's; the own one is duplicated. mine -1: gives none, the others receive -1. Collective
- * over the world (ranks of other nodes do the same among themselves). */
+ * local rank i's, and -1 this rank's own. mine -1: gives none, the others receive -1. Collective
+ * over the world (ranks of other nodes do the same among themselves). A rank without room for a
+ * descriptor goes through all of it before it fails, and so does the rank that was to receive it:
+ * an agreement must follow. After a failure all of `fds` is -1. */
 banyan_status control_share_fd(banyan_world *world, int mine, int *fds);
 
 /* Messages that may carry a descriptor (-1: none), between ranks of this node. All ranks take the
@@ -108,6 +110,11 @@ void control_name_late(banyan_world *world, int rank, char *text, size_t bytes);
 /* A wait of an upper layer was in vain, so that this rank is out of step with the others: end the
  * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */
 void control_end(banyan_world *world, banyan_status status);
+
+/* A local failure after which this rank cannot take its part in what the others wait for: end the
+ * world for all ranks with `status` and the message in banyan_last_error(), which names this rank
+ * to them. The first cause stays. Returns `status`; BANYAN_OK ends nothing. Any thread. */
+banyan_status control_fail(banyan_world *world, banyan_status status);
 
 /* What this rank has called, for the messages of its waits: "rank 0 waited 60.0 s in
  * banyan_memory_alloc for rank 1". `CONTROL_CALL(world, __func__);` opens a collective function,

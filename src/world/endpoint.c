@@ -186,9 +186,9 @@ void endpoint_send_pending(struct endpoint *endpoint, struct peer *peer)
 {
     for (size_t i = 0; i < peer->pending.count; i++) {
         const struct pending *pending = &peer->pending.data[i];
-        if (link_send(peer->out, &pending->frame, pending->data, pending->fd) != BANYAN_OK)
-            log_error("rank %d lost a message to rank %d: %s", endpoint->rank, peer->out->rank,
-                      banyan_last_error());
+        banyan_status status = link_send(peer->out, &pending->frame, pending->data, pending->fd);
+        if (status != BANYAN_OK)
+            liveness_fail(endpoint, NULL, status, banyan_last_error());
     }
     endpoint_drop_pending(peer);
     reactor_update(&endpoint->reactor, peer->out);
@@ -322,6 +322,10 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
     RETURN_IF_FAILED(number_nodes(endpoint));
     if (endpoint->size > 1)
         RETURN_IF_FAILED(check_descriptors(endpoint, rank_0_hosts));
+    /* A rank that lacks memory later can still connect, and remember losses. */
+    if (!array_reserve(&endpoint->wanted, (size_t)endpoint->size) ||
+        !array_reserve(&endpoint->lost, (size_t)endpoint->size))
+        return BANYAN_ERR_NO_MEMORY;
     for (int rank = 0; rank < endpoint->size; rank++) {
         if (endpoint->peers[rank].node != endpoint->peers[0].node)
             return BANYAN_OK;

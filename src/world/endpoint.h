@@ -128,9 +128,15 @@ void *endpoint_run(void *endpoint);
  * follows its name: "died". */
 void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how);
 
-/* End a world, and those split from it, for all its ranks. Any thread, with the lock held. */
+/* End a world, and those split from it, for all its ranks: by rank's wish (ABORTED), or since it
+ * has failed with another status. Any thread, with the lock held. */
 void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
-                    const char *reason);
+                    banyan_status status, const char *reason);
+
+/* The control plane of this rank has failed it: end its worlds for all their ranks, also for the
+ * one at the other end of `link` (NULL: none), which is about to be closed. With the lock held. */
+void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status status,
+                   const char *reason);
 
 /* A connection stands: its other end may not have heard yet who is lost. */
 void liveness_tell_losses(struct endpoint *endpoint, struct link *link);

@@ -12,6 +12,8 @@
 /* How long a machine may be out of reach before its rank counts as lost. */
 #define CONNECT_PATIENCE_NS (3 * NS_PER_S)
 #define CONNECT_RETRY_NS (20 * NS_PER_MS)
+/* How long this rank tries to connect without the descriptors or memory that it takes. */
+#define OWN_PATIENCE_NS (200 * NS_PER_MS)
 #define IDLE_NS (60 * NS_PER_S)
 
 static bool is_message(uint32_t kind)
@@ -134,20 +136,42 @@ static void retry(struct endpoint *endpoint, struct peer *peer, int rank)
     }
 }
 
+/* This process lacks something, not the machine of the peer. */
+static bool is_own_error(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS ||
+           error == ENOSPC || error == EPERM;
+}
+
+/* A connection failed for a reason of this rank's own. */
+static void fail(struct endpoint *endpoint, struct link *link, int rank, banyan_status status,
+                 const char *how)
+{
+    char reason[1200];
+    snprintf(reason, sizeof reason, "rank %d lost its connection to rank %d: %s", endpoint->rank,
+             rank, how);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    liveness_fail(endpoint, link, status, reason);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
 /* A rank listens before others hear of it: when nobody does any more it is gone. A machine that
  * cannot be reached may be so for a while. */
 static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
     uint64_t now = time_now_ns();
+    bool own = is_own_error(error);
     pthread_mutex_lock(&endpoint->reactor.lock);
     if (peer->gives_up_ns == 0)
-        peer->gives_up_ns = now + CONNECT_PATIENCE_NS;
+        peer->gives_up_ns = now + (own ? OWN_PATIENCE_NS : CONNECT_PATIENCE_NS);
     bool over = error == ECONNREFUSED || now >= peer->gives_up_ns;
     if (!over)
         retry(endpoint, peer, rank);
     pthread_mutex_unlock(&endpoint->reactor.lock);
-    if (over)
+    if (over && own)
+        fail(endpoint, NULL, rank, BANYAN_ERR_SYSTEM, how);
+    else if (over)
         liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
 }
 
@@ -183,10 +207,16 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         give_up_or_retry(endpoint, rank, link->connect_error, how);
         return;
     }
-    if (link->stage != LINK_READY && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM)) {
+    bool own = link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY;
+    /* In the last stage the peer may take this link for one that stands, and its end for a death.
+     */
+    bool may_stand = link->stage == LINK_READY || (own && link->stage == LINK_WELCOME);
+    if (!may_stand && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM || own)) {
         shake_hands_again(endpoint, rank);
         return;
     }
+    if (own)
+        fail(endpoint, link, rank, status, banyan_last_error());
     if (status == BANYAN_OK)
         snprintf(how, sizeof how, "died");
     else
@@ -197,6 +227,18 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
 static void note_process_ended(void *owner, struct event_source *source)
 {
     liveness_process_ended(owner, source);
+}
+
+static void note_starved(void *owner, int error)
+{
+    struct endpoint *endpoint = owner;
+    char reason[160];
+    errno = error;
+    snprintf(reason, sizeof reason, "rank %d cannot accept connections of its peers: %m",
+             endpoint->rank);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    liveness_fail(endpoint, NULL, BANYAN_ERR_SYSTEM, reason);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
 static void forget_in_child(void *owner)
@@ -225,6 +267,7 @@ const struct reactor_ops endpoint_ops = {
     .link = {.admit = admit_rank, .ready = note_ready, .frame = take_frame},
     .closed = note_closed,
     .watched = note_process_ended,
+    .starved = note_starved,
     .forked = forget_in_child,
 };
 

@@ -97,7 +97,21 @@ static ssize_t send_some(int socket, struct iovec *pieces, size_t count, int fd)
 
 static bool must_wait(int error)
 {
-    return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS || error == ETOOMANYREFS;
+    return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS || error == ENOMEM ||
+           error == ETOOMANYREFS;
+}
+
+bool link_is_peers_error(int error)
+{
+    return error == EPIPE || error == ECONNRESET || error == ECONNABORTED || error == ETIMEDOUT ||
+           error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
+}
+
+static void break_off(struct link *link, int error)
+{
+    link->broken = true;
+    if (!link_is_peers_error(error))
+        link->own_error = error;
 }
 
 void link_flush(struct link *link)
@@ -107,7 +121,8 @@ void link_flush(struct link *link)
         struct iovec rest = {chunk->data + chunk->sent, chunk->bytes - chunk->sent};
         ssize_t sent = send_some(link->fd, &rest, 1, chunk->sent == 0 ? chunk->fd : -1);
         if (sent < 0) {
-            link->broken = !must_wait(errno);
+            if (!must_wait(errno))
+                break_off(link, errno);
             return;
         }
         chunk->sent += (size_t)sent;
@@ -156,16 +171,18 @@ static banyan_status queue_rest(struct link *link, const struct iovec *pieces, s
 
 static banyan_status write_pieces(struct link *link, struct iovec *pieces, size_t count, int fd)
 {
+    errno = link->own_error;
     if (link->broken)
-        return BANYAN_OK;
+        return errno == 0 ? BANYAN_OK : error_set_errno("cannot write to %s", link->who);
     size_t total = 0, sent = 0;
     for (size_t i = 0; i < count; i++)
         total += pieces[i].iov_len;
     if (!link->first) {
         ssize_t wrote = send_some(link->fd, pieces, count, fd);
         if (wrote < 0 && !must_wait(errno)) {
-            link->broken = true;
-            return BANYAN_OK;
+            break_off(link, errno);
+            errno = link->own_error;
+            return errno == 0 ? BANYAN_OK : error_set_errno("cannot write to %s", link->who);
         }
         sent = wrote < 0 ? 0 : (size_t)wrote;
     }
@@ -231,7 +248,8 @@ void link_greet(struct link *link)
 {
     link->stage = LINK_CHALLENGE;
     wire_tag(link->key, &link->hello);
-    write_bytes(link, &link->hello, sizeof link->hello);
+    if (write_bytes(link, &link->hello, sizeof link->hello) != BANYAN_OK)
+        shutdown(link->fd, SHUT_RDWR); /* reading reports it */
 }
 
 static void derive_session_keys(struct link *link)
@@ -314,7 +332,7 @@ static banyan_status check_proof(struct link *link)
     pthread_mutex_lock(link->lock);
     if (status == BANYAN_OK) {
         struct wire_frame welcome = {.kind = WIRE_WELCOME};
-        link_send(link, &welcome, NULL, -1);
+        status = link_send(link, &welcome, NULL, -1);
         link->stage = LINK_READY;
     } else {
         link_refuse(link, status, banyan_last_error());
@@ -394,7 +412,8 @@ static banyan_status complete_frame(struct link *link)
         status = error_set(BANYAN_ERR_FORMAT, "%s sends frame kind %u before the welcome",
                            link->who, frame.kind);
     } else {
-        int fd = frame.flags & WIRE_HAS_DESCRIPTOR ? take_descriptor(link) : -1;
+        bool has_fd = frame.kind == WIRE_DESCRIPTOR && frame.flags & WIRE_HAS_DESCRIPTOR;
+        int fd = has_fd ? take_descriptor(link) : -1;
         if (frame.kind == WIRE_GOODBYE)
             note_goodbye(link);
         status = link->ops->frame(link->owner, link, &frame, payload, fd);

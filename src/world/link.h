@@ -83,7 +83,8 @@ struct link {
     struct link_chunk *first, *last;
     unsigned char out_key[WIRE_KEY_BYTES];
     uint64_t out_count;
-    bool broken; /* nothing can be written any more; reading will tell why */
+    bool broken;   /* nothing can be written any more; reading will tell why */
+    int own_error; /* an errno: this side failed, not the peer; 0: it did not */
 
     /* The reactor's. */
     struct event_source source;
@@ -117,13 +118,16 @@ unsigned char *link_payload_room(struct link *link, size_t *room);
 banyan_status link_filled(struct link *link, size_t bytes);
 
 /* Queue a frame and write what can be written at once. frame->bytes of `data` are copied if need
- * be; `fd` is duplicated. With the lock held; the link is ready. NO_MEMORY is all that fails: a
- * connection that broke is noticed by reading. */
+ * be; `fd` is duplicated. With the lock held; the link is ready. Fails for this side's reasons
+ * alone: a connection that the peer broke is noticed by reading. */
 banyan_status link_send(struct link *link, const struct wire_frame *frame, const void *data,
                         int fd);
 
 /* Tell the other side why the link is about to be closed. With the lock held. */
 void link_refuse(struct link *link, banyan_status status, const char *sentence);
+
+/* An errno of a connection that its other end, or the way to it, has broken. */
+bool link_is_peers_error(int error);
 
 /* Write what is queued, as far as it goes. With the lock held. */
 void link_flush(struct link *link);

@@ -88,8 +88,9 @@ void liveness_join(struct endpoint *endpoint, struct context *context)
 {
     char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
     const struct context *parent = context->parent;
-    if (parent && atomic_load(&parent->ended) == BANYAN_ERR_ABORTED)
-        context_end(context, BANYAN_ERR_ABORTED, parent->sentence ? parent->sentence : "aborted");
+    int ended = parent ? atomic_load(&parent->ended) : BANYAN_OK;
+    if (ended != BANYAN_OK && ended != BANYAN_ERR_PEER_LOST && ended != BANYAN_ERR_TIMEOUT)
+        context_end(context, (banyan_status)ended, parent->sentence ? parent->sentence : "aborted");
     for (int rank = 0; rank < context->size; rank++) {
         int job_rank = context_job_rank(context, rank);
         if (endpoint->peers[job_rank].state != PEER_LOST)
@@ -222,21 +223,57 @@ static bool comes_from(const struct context *context, const struct context *ance
     return context == ancestor;
 }
 
+/* "rank 3: …", once. */
+static void name_abort(int rank, banyan_status status, const char *reason,
+                       char sentence[SENTENCE_BYTES])
+{
+    int length = snprintf(sentence, SENTENCE_BYTES, "rank %d", rank);
+    const char *rest = strncmp(reason, sentence, (size_t)length) == 0 ? reason + length : "";
+    const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
+    if (status != BANYAN_ERR_ABORTED && (rest[0] == ' ' || rest[0] == ':'))
+        snprintf(sentence, SENTENCE_BYTES, "%s", reason);
+    else
+        snprintf(sentence + length, SENTENCE_BYTES - (size_t)length, "%s%s", between, reason);
+}
+
+static struct wire_frame abort_frame(const struct context *context, int rank, banyan_status status,
+                                     const char *reason)
+{
+    return (struct wire_frame){.kind = WIRE_ABORT,
+                               .flags = (uint32_t)status,
+                               .context = context->id,
+                               .tag = (uint64_t)rank,
+                               .bytes = strlen(reason)};
+}
+
 void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
-                    const char *reason)
+                    banyan_status status, const char *reason)
 {
     if (atomic_load(&context->ended) != BANYAN_OK)
         return;
-    struct wire_frame frame = {
-        .kind = WIRE_ABORT, .context = context->id, .tag = (uint64_t)rank, .bytes = strlen(reason)};
+    struct wire_frame frame = abort_frame(context, rank, status, reason);
     tell_everybody(endpoint, &frame, reason, -1);
     char sentence[SENTENCE_BYTES];
-    snprintf(sentence, sizeof sentence, "rank %d aborted: %s", rank, reason);
+    name_abort(rank, status, reason, sentence);
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
         if (comes_from(endpoint->contexts.data[i], context))
-            context_end(endpoint->contexts.data[i], BANYAN_ERR_ABORTED, sentence);
+            context_end(endpoint->contexts.data[i], status, sentence);
     }
     pthread_cond_broadcast(&endpoint->changed); /* a world may be about to be opened */
+}
+
+void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status status,
+                   const char *reason)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        struct context *context = endpoint->contexts.data[i];
+        if (!context->open || context->parent || atomic_load(&context->ended) != BANYAN_OK)
+            continue;
+        struct wire_frame frame = abort_frame(context, context->rank, status, reason);
+        if (link && (link->stage == LINK_READY || link->stage == LINK_WELCOME))
+            link_send(link, &frame, reason, -1);
+        liveness_abort(endpoint, context, context->rank, status, reason);
+    }
 }
 
 banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
@@ -247,8 +284,10 @@ banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *
                          (unsigned long long)frame->tag, endpoint->size);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, frame->context);
+    bool failed = frame->flags > BANYAN_OK && frame->flags <= BANYAN_ERR_NVSHMEM;
     if (context)
-        liveness_abort(endpoint, context, (int)frame->tag, reason);
+        liveness_abort(endpoint, context, (int)frame->tag,
+                       failed ? (banyan_status)frame->flags : BANYAN_ERR_ABORTED, reason);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     return context ? BANYAN_OK : error_no_memory(sizeof *context, "a world that is aborted");
 }

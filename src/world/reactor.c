@@ -251,7 +251,9 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
     reactor->handshakes -= is_timed(reactor, link);
     reactor->proving -= reactor_is_proving(link);
     pthread_mutex_lock(&reactor->lock);
-    link->closed = link->broken = true;
+    link->closed = true;
+    /* After a failure of this side's own its owner may still say why. */
+    link->broken |= link->own_error == 0 && status != BANYAN_ERR_NO_MEMORY;
     take_from_list(link);
     link->next = reactor->finished;
     reactor->finished = link;
@@ -262,6 +264,7 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
         log_stranger(reactor, link, status);
     } else {
         reactor->ops->closed(reactor->owner, link, status);
+        link->broken = true;
     }
 }
 
@@ -303,8 +306,12 @@ void reactor_update(struct reactor *reactor, struct link *link)
         return;
     struct epoll_event event = {.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN,
                                 .data.ptr = &link->source};
-    if (epoll_ctl(reactor->epoll_fd, EPOLL_CTL_MOD, link->fd, &event) == 0)
+    if (epoll_ctl(reactor->epoll_fd, EPOLL_CTL_MOD, link->fd, &event) == 0) {
         link->watches_output = wanted;
+    } else {
+        link->own_error = errno;
+        shutdown(link->fd, SHUT_RD); /* the thread that reads drops it */
+    }
 }
 
 /* ---- reading and writing ---- */
@@ -360,6 +367,18 @@ static void let_prove(struct reactor *reactor, struct link *link)
     reactor->proving += reactor_is_proving(link);
 }
 
+/* Why a link ends that has nothing more to read, or cannot be read. */
+static banyan_status find_end(struct link *link, ssize_t got)
+{
+    if (got < 0 && link->own_error == 0) {
+        if (!link_is_peers_error(errno))
+            link->own_error = errno;
+        return error_set_errno("reading from %s", link->who);
+    }
+    errno = link->own_error;
+    return errno == 0 ? BANYAN_OK : error_set_errno("cannot write to %s", link->who);
+}
+
 /* One recv and what follows from it. False when there is no more to read now. */
 static bool read_once(struct reactor *reactor, struct link *link, size_t *got_bytes)
 {
@@ -367,15 +386,15 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
     size_t room = 0;
     unsigned char *payload = link_payload_room(link, &room);
     bool direct = payload && room >= sizeof buffer;
-    ssize_t got =
-        direct ? receive_some(link, payload, room) : receive_some(link, buffer, sizeof buffer);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
+    ssize_t got;
+    do
+        got =
+            direct ? receive_some(link, payload, room) : receive_some(link, buffer, sizeof buffer);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM))
+        return false; /* it stays readable */
     if (got <= 0) {
-        banyan_status status = BANYAN_OK;
-        if (got < 0)
-            status = error_set_errno("reading from %s", link->who);
-        reactor_drop(reactor, link, status);
+        reactor_drop(reactor, link, find_end(link, got));
         return false;
     }
     *got_bytes += (size_t)got;
@@ -444,6 +463,10 @@ static void handle_link(struct reactor *reactor, struct link *link, uint32_t eve
         link_flush(link);
         reactor_update(reactor, link);
         pthread_mutex_unlock(&reactor->lock);
+        if (link->own_error != 0) {
+            reactor_drop(reactor, link, find_end(link, 0));
+            return;
+        }
     }
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
         reactor_pump(reactor, link);

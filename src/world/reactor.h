@@ -17,6 +17,8 @@ struct reactor_ops {
     /* The link is going: EOF (OK) or an error, with its sentence. The owner forgets it. */
     void (*closed)(void *owner, struct link *link, banyan_status status);
     void (*watched)(void *owner, struct event_source *source);
+    /* No descriptors are left to accept connections from this machine with. NULL: never mind. */
+    void (*starved)(void *owner, int error);
     /* In a forked child: close what the reactor does not know of. NULL: nothing. */
     void (*forked)(void *owner);
 };
@@ -40,6 +42,7 @@ struct reactor {
      * For owners that connect anew. */
     uint64_t answer_ns;
     uint64_t next_check_ns;
+    uint64_t starved_ns; /* since when local connections are not accepted; 0: they are */
     bool accepting;
     bool quiet;       /* the job is over: strangers who are its own ranks are no news */
     const char *name; /* for the log: "rank 3" */

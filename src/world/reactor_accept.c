@@ -67,6 +67,20 @@ void reactor_resume_accepting(struct reactor *reactor)
     reactor->accepting = true;
 }
 
+/* Only processes of this user on this machine come to the listener, most likely peers, which wait:
+ * its owner is told when that lasts. */
+static void note_starved(struct reactor *reactor, const struct reactor_listener *listener,
+                         int error)
+{
+    uint64_t now = time_now_ns();
+    if (listener->sealed)
+        return;
+    if (reactor->starved_ns == 0)
+        reactor->starved_ns = now;
+    else if (now - reactor->starved_ns >= 2 * REACTOR_CHECK_NS && reactor->ops->starved)
+        reactor->ops->starved(reactor->owner, error);
+}
+
 /* NULL, with errno set, when there is none to accept; errno is 0 when one was turned away. */
 static struct link *accept_one(struct reactor *reactor, struct reactor_listener *listener)
 {
@@ -81,6 +95,7 @@ static struct link *accept_one(struct reactor *reactor, struct reactor_listener 
                            listener->sealed ? &reactor->far : &reactor->near);
         if (link)
             memcpy(link->who, who, sizeof link->who);
+        reactor->starved_ns = listener->sealed ? reactor->starved_ns : 0;
     }
     pthread_mutex_unlock(&reactor->lock);
     if (!allowed) {
@@ -106,8 +121,11 @@ void reactor_accept(struct reactor *reactor, struct reactor_listener *listener)
             continue;
         }
         if (errno == EMFILE || errno == ENFILE) {
+            int error = errno;
             if (drop_any_newcomer(reactor))
                 continue;
+            note_starved(reactor, listener, error);
+            errno = error;
             stranger_log_line(&reactor->strangers, STRANGER_UNSEEN, BANYAN_LOG_WARN,
                               "%s cannot accept a connection: %s", reactor->name, strerror(errno));
             pause_accepting(reactor);

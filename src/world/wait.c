@@ -247,6 +247,19 @@ static banyan_status send_frame(banyan_world *world, int job_rank, const struct 
     return endpoint_send(world->endpoint, job_rank, frame, data, fd);
 }
 
+/* Whatever else would go on a connection that this rank cannot use is lost too: then all worlds
+ * end, else the one that lacks this message. */
+static banyan_status fail_to_send(banyan_world *world, banyan_status status)
+{
+    if (status != BANYAN_ERR_SYSTEM)
+        return control_fail(world, status);
+    error_kept kept = error_keep(status);
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    liveness_fail(world->endpoint, NULL, status, kept.sentence);
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return error_again(&kept);
+}
+
 banyan_status world_send(banyan_world *world, uint32_t kind, int destination, uint64_t tag,
                          const void *data, size_t bytes, int fd)
 {
@@ -262,11 +275,13 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
                                .bytes = bytes};
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     banyan_status status = (banyan_status)atomic_load(&world->context->ended);
+    bool alone = false;
     if (status != BANYAN_OK && !may_still_agree(world))
         error_set(status, "%s",
                   world->context->sentence ? world->context->sentence : "the world ended");
     else
-        status = send_frame(world, context_job_rank(world->context, destination), &frame, data, fd);
+        alone = (status = send_frame(world, context_job_rank(world->context, destination), &frame,
+                                     data, fd)) != BANYAN_OK;
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
-    return status;
+    return alone && fd < 0 ? fail_to_send(world, status) : status;
 }

@@ -55,7 +55,8 @@ enum wire_kind {
     WIRE_ACK,         /* one exchange message was delivered */
     WIRE_DESCRIPTOR,  /* with a descriptor attached */
     WIRE_LOST,        /* tag is the rank that is lost, flags the status, the payload says how */
-    WIRE_ABORT,       /* tag is the rank, in the context's numbering; the payload is its reason */
+    WIRE_ABORT,       /* tag is the rank, in the context's numbering, flags the status with which the
+                       * world ends; the payload is its reason */
     WIRE_ASK,         /* whom does the receiver wait for? tag is the collective's number */
     WIRE_ANSWER,      /* to it: the same tag; the payload is a rank of the job, or -1 */
     WIRE_GIVE_UP,     /* tag is the number of a collective that all give up; payload: who is late */

@@ -381,7 +381,7 @@ banyan_status banyan_world_close(banyan_world *world)
 banyan_status banyan_world_abort(banyan_world *world, const char *reason)
 {
     pthread_mutex_lock(&world->endpoint->reactor.lock);
-    liveness_abort(world->endpoint, world->context, world->rank,
+    liveness_abort(world->endpoint, world->context, world->rank, BANYAN_ERR_ABORTED,
                    reason ? reason : "no reason given");
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return BANYAN_OK;
@@ -392,10 +392,11 @@ banyan_status banyan_world_abort(banyan_world *world, const char *reason)
 static banyan_status check_list(const banyan_world *parent, const int *ranks, int count, int *mine)
 {
     char *seen = calloc((size_t)parent->size, 1);
+    for (int i = 0; i < count; i++)
+        *mine = ranks[i] == parent->rank ? i : *mine;
     if (!seen)
         return error_no_memory((size_t)parent->size, "a list of ranks");
     banyan_status status = BANYAN_OK;
-    int place = -1;
     for (int i = 0; i < count && status == BANYAN_OK; i++) {
         if (ranks[i] < 0 || ranks[i] >= parent->size)
             status = error_set(BANYAN_ERR_INVALID, "rank %d splits off rank %d of a world of %d",
@@ -403,16 +404,12 @@ static banyan_status check_list(const banyan_world *parent, const int *ranks, in
         else if (seen[ranks[i]]++)
             status = error_set(BANYAN_ERR_INVALID, "rank %d splits off rank %d twice", parent->rank,
                                ranks[i]);
-        else if (ranks[i] == parent->rank)
-            place = i;
     }
     free(seen);
-    if (status == BANYAN_OK && place < 0)
+    if (status == BANYAN_OK && *mine < 0)
         status =
             error_set(BANYAN_ERR_INVALID, "rank %d splits off %d ranks without being one of them",
                       parent->rank, count);
-    if (status == BANYAN_OK)
-        *mine = place;
     return status;
 }
 
@@ -458,17 +455,25 @@ static banyan_status open_sub(banyan_world *parent, const int *ranks, uint64_t i
     return status == BANYAN_OK ? locate(sub) : status;
 }
 
-banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int count,
-                                 banyan_world **sub)
+/* The other members do not wait in the split for this rank, which cannot have its world: end
+ * theirs. Returns `status`. */
+static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, banyan_status status)
 {
-    int rank = -1;
-    uint64_t id;
-    RETURN_IF_FAILED(control_check(parent));
-    if (count < 1 || count > parent->size)
-        return error_set(BANYAN_ERR_INVALID, "rank %d splits %d ranks off a world of %d",
-                         parent->rank, count, parent->size);
-    RETURN_IF_FAILED(find_id(parent, ranks, count, &id));
-    RETURN_IF_FAILED(check_list(parent, ranks, count, &rank));
+    struct endpoint *endpoint = parent->endpoint;
+    error_kept kept = error_keep(status);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    struct context *context = endpoint_context(endpoint, id);
+    /* It stays until the job's world is closed: the others' word of its end may still come. */
+    if (context)
+        liveness_abort(endpoint, context, rank, status, kept.sentence);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    (void)error_again(&kept);
+    return context ? status : control_fail(parent, status);
+}
+
+static banyan_status make_sub(banyan_world *parent, const int *ranks, int count, int rank,
+                              uint64_t id, banyan_world **sub)
+{
     banyan_world *split = calloc(1, sizeof *split);
     if (!split)
         return error_no_memory(sizeof *split, "a sub-world");
@@ -485,6 +490,22 @@ banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int cou
     }
     *sub = split;
     return BANYAN_OK;
+}
+
+banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int count,
+                                 banyan_world **sub)
+{
+    int rank = -1;
+    uint64_t id = 0;
+    RETURN_IF_FAILED(control_check(parent));
+    if (count < 1 || count > parent->size)
+        return error_set(BANYAN_ERR_INVALID, "rank %d splits %d ranks off a world of %d",
+                         parent->rank, count, parent->size);
+    RETURN_IF_FAILED(control_fail(parent, find_id(parent, ranks, count, &id)));
+    banyan_status status = check_list(parent, ranks, count, &rank);
+    if (status == BANYAN_OK)
+        status = make_sub(parent, ranks, count, rank, id, sub);
+    return status == BANYAN_ERR_NO_MEMORY ? fail_split(parent, id, rank, status) : status;
 }
 
 /* ---- looking ---- */

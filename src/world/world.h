@@ -45,7 +45,8 @@ struct banyan_world {
 banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
                           const char *what, struct message **message);
 
-/* A message or step of this kind to a rank of the world. */
+/* A message or step of this kind to a rank of the world. Failing ends the world for all, but for
+ * lack of a descriptor when there is one to send: the message may then go without it. */
 banyan_status world_send(banyan_world *world, uint32_t kind, int destination, uint64_t tag,
                          const void *data, size_t bytes, int fd);
 

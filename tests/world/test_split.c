@@ -221,7 +221,7 @@ static void share_descriptors(banyan_world *world, void *context)
         CHECK_OK(control_share_fd(world, mine, fds));
         for (int i = 0; i < local_size; i++) {
             int peer = banyan_world_local_peer(world, i), content[2];
-            if ((peer + round) % 3 == 0) {
+            if (peer == rank || (peer + round) % 3 == 0) {
                 CHECK(fds[i] == -1);
                 continue;
             }

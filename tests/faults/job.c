@@ -1,0 +1,549 @@
+#include "faults/job.h"
+
+#include <errno.h>
+#include <execinfo.h>
+#include <fnmatch.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/sanitizer.h"
+#include "support/descriptors.h"
+#include "support/folder.h"
+
+#define MOST_RANKS 4
+#define MESSAGE_BYTES 1024
+/* A rank returns at once, within a second where the machine has time for it; a wait for a rank that
+ * does not come would take TIMEOUT_NS. */
+#define BOUND_NS (5 * NS_PER_S)
+#define TIMEOUT_NS (120 * NS_PER_S)
+/* Calls of a kind in one call of Banyan, at most: background threads go on calling. */
+#define MOST_CALLS 400
+
+enum phase { PREPARING, CALLING, CALLED, AGAIN, FINISHING, DONE };
+static const char *const phase_names[] = {"preparing",          "in the call", "after the call",
+                                          "in the second call", "finishing",   "done"};
+
+struct outcome {
+    atomic_int phase;
+    banyan_status status;
+    char message[MESSAGE_BYTES];
+    uint64_t took_ns;
+    banyan_status world; /* after the call */
+    char world_message[MESSAGE_BYTES];
+    banyan_status again;
+    char again_message[MESSAGE_BYTES];
+    size_t left_open;
+    size_t left_threads;
+    bool has_failed; /* the call of the C library */
+    uint64_t caller;
+    int counts[INJECT_KINDS];
+};
+
+struct job {
+    const job_case *of;
+    int ranks, failing;
+    const inject_one *one; /* NULL: count */
+    char folder[256];
+    struct shared {
+        atomic_int at_gate[8];
+        struct outcome of_rank[MOST_RANKS];
+    } * shared;
+};
+
+/* ---- in a rank ---- */
+
+static void pass_gate(const struct job *job, int gate)
+{
+    atomic_fetch_add(&job->shared->at_gate[gate], 1);
+    while (atomic_load(&job->shared->at_gate[gate]) < job->ranks)
+        usleep(200);
+}
+
+static size_t threads_here(void)
+{
+    size_t count = 0;
+    DIR *folder = opendir("/proc/self/task");
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+static banyan_status kept(banyan_status status, char message[MESSAGE_BYTES])
+{
+    snprintf(message, MESSAGE_BYTES, "%s", status == BANYAN_OK ? "" : banyan_last_error());
+    return status;
+}
+
+static void call_with_fault(const struct job *job, job_rank *r, struct outcome *mine)
+{
+    bool fails = r->rank == job->failing;
+    pass_gate(job, 0);
+    atomic_store(&mine->phase, CALLING);
+    uint64_t began_ns = time_now_ns();
+    if (fails)
+        inject_begin(job->one, &mine->caller);
+    banyan_status status = job->of->call(r);
+    if (fails)
+        mine->has_failed = inject_end(mine->counts);
+    mine->took_ns = time_now_ns() - began_ns;
+    mine->status = kept(status, mine->message);
+    atomic_store(&mine->phase, CALLED);
+    pass_gate(job, 1);
+}
+
+static bool any_failed(const struct job *job, bool *all)
+{
+    bool any = false;
+    *all = true;
+    for (int i = 0; i < job->ranks; i++) {
+        any |= job->shared->of_rank[i].status != BANYAN_OK;
+        *all &= job->shared->of_rank[i].status != BANYAN_OK;
+    }
+    return any;
+}
+
+/* The world's state, once all ranks have heard of an end. */
+static banyan_status world_state(const struct job *job, const job_rank *r)
+{
+    bool all, any = any_failed(job, &all);
+    uint64_t deadline = deadline_after(any ? NS_PER_S / 5 : 0);
+    if (!r->world)
+        return BANYAN_OK;
+    while (banyan_world_check(r->world) == BANYAN_OK && deadline_left_ns(deadline) > 0)
+        usleep(1000);
+    return banyan_world_check(r->world);
+}
+
+static void call_again(const struct job *job, job_rank *r, struct outcome *mine)
+{
+    mine->world = kept(world_state(job, r), mine->world_message);
+    pass_gate(job, 2);
+    atomic_store(&mine->phase, AGAIN);
+    bool usable = true, all_failed;
+    bool any = any_failed(job, &all_failed);
+    for (int i = 0; i < job->ranks; i++)
+        usable &= job->shared->of_rank[i].world == BANYAN_OK;
+    if (mine->status == BANYAN_OK && job->of->undo && (!any || usable))
+        job->of->undo(r);
+    if (usable && !job->of->only_once && (!any || all_failed)) {
+        mine->again = kept(job->of->call(r), mine->again_message);
+        if (mine->again == BANYAN_OK && job->of->undo)
+            job->of->undo(r);
+    }
+    pass_gate(job, 3);
+}
+
+/* For people who look into a crash: addresses of the program and where it lies. */
+static void tell_crash(int number)
+{
+    void *places[40];
+    backtrace_symbols_fd(places, backtrace(places, 40), STDOUT_FILENO);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void run_rank(const struct job *job, int rank, const banyan_unique_id *id)
+{
+    signal(SIGSEGV, tell_crash);
+    signal(SIGBUS, tell_crash);
+    struct outcome *mine = &job->shared->of_rank[rank];
+    job_rank r = {.rank = rank, .count = job->ranks, .id = id, .folder = job->folder};
+    size_t open_before = open_descriptors();
+    r.world = ranks_open_world(rank, job->ranks, id, TIMEOUT_NS);
+    if (job->of->prepare)
+        job->of->prepare(&r);
+    call_with_fault(job, &r, mine);
+    call_again(job, &r, mine);
+    atomic_store(&mine->phase, FINISHING);
+    if (job->of->finish)
+        job->of->finish(&r);
+    if (r.world)
+        (void)banyan_world_close(r.world);
+    mine->left_open = open_descriptors() - open_before;
+    /* A thread that was joined may be listed for a moment. */
+    for (int i = 0; i < 200 && threads_here() > 3; i++)
+        usleep(1000);
+    mine->left_threads = threads_here() - 3;
+    atomic_store(&mine->phase, DONE);
+}
+
+/* ---- the job ---- */
+
+static pid_t host_id(banyan_unique_id *id)
+{
+    int channel[2];
+    CHECK(pipe2(channel, 0) == 0);
+    fflush(NULL);
+    pid_t host = fork();
+    CHECK(host >= 0);
+    if (host == 0) {
+        ranks_become_child();
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        CHECK_OK(banyan_unique_id_create(id));
+        CHECK(write(channel[1], id, sizeof *id) == sizeof *id);
+        for (;;)
+            pause();
+    }
+    close(channel[1]);
+    CHECK(read(channel[0], id, sizeof *id) == sizeof *id);
+    close(channel[0]);
+    return host;
+}
+
+/* Wait for the ranks: longer than the bound none may take. */
+static void await_ranks(const struct job *job, const pid_t *children, int *statuses)
+{
+    int left = job->ranks;
+    uint64_t deadline = 0;
+    for (int i = 0; i < job->ranks; i++)
+        statuses[i] = -1;
+    while (left > 0) {
+        for (int i = 0; i < job->ranks; i++) {
+            if (statuses[i] != -1 || waitpid(children[i], &statuses[i], WNOHANG) != children[i])
+                continue;
+            left--;
+            if (statuses[i] != 0) /* the others wait for it at a gate */
+                deadline = deadline_after(NS_PER_S);
+        }
+        if (deadline == 0 && atomic_load(&job->shared->at_gate[0]) == job->ranks)
+            deadline = deadline_after(2 * BOUND_NS);
+        else if (deadline != 0 && deadline_left_ns(deadline) == 0)
+            break;
+        usleep(300);
+    }
+    for (int i = 0; i < job->ranks && left > 0; i++) {
+        if (statuses[i] != -1)
+            continue;
+        kill(children[i], SIGKILL);
+        waitpid(children[i], &statuses[i], 0);
+    }
+}
+
+static void run_job(struct job *job, int *statuses)
+{
+    banyan_unique_id id;
+    pid_t children[MOST_RANKS];
+    memset(job->shared, 0, sizeof *job->shared);
+    pid_t host = host_id(&id);
+    for (int rank = 0; rank < job->ranks; rank++) {
+        children[rank] = fork();
+        CHECK(children[rank] >= 0);
+        if (children[rank] == 0) {
+            ranks_become_child();
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            run_rank(job, rank, &id);
+            fflush(NULL);
+            _exit(0);
+        }
+    }
+    await_ranks(job, children, statuses);
+    kill(host, SIGKILL);
+    waitpid(host, NULL, 0);
+}
+
+/* ---- judging ---- */
+
+static bool names_cause(const struct job *job, const char *message)
+{
+    char number[32];
+    snprintf(number, sizeof number, "(errno %d)", job->one->error);
+    return strstr(message, strerror(job->one->error)) || strstr(message, number) ||
+           ((job->one->error == ENOMEM || job->one->kind <= INJECT_TEXT) &&
+            strstr(message, "memory")) ||
+           (job->one->error == EMFILE && strstr(message, "oo many open files")) ||
+           (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
+           (job->one->error == EFAULT && strstr(message, "memory is missing")) ||
+           (job->of->tells_status && strstr(message, "(BANYAN_ERR_"));
+}
+
+static bool names_rank(const struct job *job, int rank, const char *message)
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", job->failing);
+    return rank == job->failing || strstr(message, name);
+}
+
+static const char *problem_of_ends(const struct job *job, const int *statuses)
+{
+    for (int i = 0; i < job->ranks; i++) {
+        const struct outcome *its = &job->shared->of_rank[i];
+        if (WIFSIGNALED(statuses[i]) && WTERMSIG(statuses[i]) != SIGKILL)
+            return "crash";
+        if (WIFEXITED(statuses[i]) && WEXITSTATUS(statuses[i]) != 0)
+            return "a check failed";
+        if (statuses[i] != 0)
+            return atomic_load(&its->phase) == CALLING ? "hang" : "hang later";
+    }
+    return NULL;
+}
+
+static const char *problem_of_statuses(const struct job *job, bool is_retried)
+{
+    bool all, any = any_failed(job, &all);
+    for (int i = 0; i < job->ranks; i++) {
+        const struct outcome *its = &job->shared->of_rank[i];
+        if (its->took_ns > BOUND_NS)
+            return "late";
+        if (any && !all && its->world == BANYAN_OK && !job->of->may_differ &&
+            !job->of->closes_world)
+            return "ranks differ and go on";
+        if (its->status != BANYAN_OK && is_retried)
+            return "not retried";
+        if (its->status != BANYAN_OK && !names_cause(job, its->message))
+            return "no cause";
+        if (its->status != BANYAN_OK && !names_rank(job, i, its->message))
+            return "no rank";
+        if (its->again != BANYAN_OK)
+            return "not usable again";
+    }
+    return NULL;
+}
+
+static const char *problem_of_rest(const struct job *job)
+{
+    for (int i = 0; i < job->ranks; i++) {
+        if (job->shared->of_rank[i].left_open != 0)
+            return "descriptors left open";
+        if (job->shared->of_rank[i].left_threads != 0)
+            return "threads left";
+    }
+    return NULL;
+}
+
+/* Empty the folder, and say how much was in it. */
+static int clear_folder(const struct job *job)
+{
+    int entries = folder_entries(job->folder);
+    char path[600];
+    DIR *folder = opendir(job->folder);
+    struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", job->folder, entry->d_name);
+        nftw(path, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    }
+    closedir(folder);
+    return entries;
+}
+
+static void print_problem(const struct job *job, const char *problem)
+{
+    const struct outcome *failing = &job->shared->of_rank[job->failing];
+    char error[64];
+    printf("PROBLEM %s: %s of %d ranks, rank %d: %s %d fails (%s), called from %#llx\n", problem,
+           job->of->name, job->ranks, job->failing, inject_name(job->one->kind), job->one->n,
+           strerror_r(job->one->error, error, sizeof error), (unsigned long long)failing->caller);
+    for (int i = 0; i < job->ranks; i++) {
+        const struct outcome *its = &job->shared->of_rank[i];
+        printf(
+            "  rank %d %s, %.3f s, %s \"%s\", world \"%s\", again \"%s\", %zu open, %zu threads\n",
+            i, phase_names[atomic_load(&its->phase)], (double)its->took_ns / 1e9,
+            banyan_status_name(its->status), its->message, its->world_message, its->again_message,
+            its->left_open, its->left_threads);
+    }
+    fflush(stdout);
+}
+
+/* ---- which faults ---- */
+
+struct totals {
+    uint64_t jobs, fired, tolerated, usable, problems;
+    uint64_t slowest_ns;
+};
+
+static bool is_chosen(const char *variable, const char *name)
+{
+    const char *wanted = getenv(variable);
+    return !wanted || !*wanted || fnmatch(wanted, name, 0) == 0;
+}
+
+static bool is_number_chosen(const char *variable, int number)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", number);
+    return is_chosen(variable, text);
+}
+
+/* False: the n-th call was not made. */
+static bool judge(struct job *job, struct totals *totals)
+{
+    int statuses[MOST_RANKS];
+    run_job(job, statuses);
+    bool all, any = any_failed(job, &all), usable = true;
+    bool fired =
+        job->shared->of_rank[job->failing].has_failed || (job->one->kind == INJECT_RUN_OUT && any);
+    for (int i = 0; i < job->ranks; i++) {
+        uint64_t took_ns = job->shared->of_rank[i].took_ns;
+        totals->slowest_ns = took_ns > totals->slowest_ns ? took_ns : totals->slowest_ns;
+        usable &= job->shared->of_rank[i].world == BANYAN_OK;
+    }
+    const char *problem = problem_of_ends(job, statuses);
+    if (!problem)
+        problem = problem_of_statuses(
+            job, fired && inject_must_be_retried(job->one->kind, job->one->error));
+    if (!problem)
+        problem = problem_of_rest(job);
+    int files = clear_folder(job);
+    if (!problem && files > 0 && job->of->leaves_no_files && usable)
+        problem = "files left";
+    if (problem)
+        print_problem(job, problem);
+    totals->jobs++;
+    totals->fired += fired;
+    totals->tolerated += fired && !any;
+    totals->usable += fired && any && usable;
+    totals->problems += problem != NULL;
+    return fired || problem;
+}
+
+static void enumerate_kind(struct job *job, inject_kind kind, struct totals *totals)
+{
+    for (int i = 0; inject_error(kind, i) != 0; i++) {
+        bool fired = true;
+        if (!is_number_chosen("BANYAN_FAULTS_ERRNO", inject_error(kind, i)))
+            continue;
+        for (int n = 0; fired && n < MOST_CALLS; n++) {
+            inject_one one = {kind, n, inject_error(kind, i)};
+            if (!is_number_chosen("BANYAN_FAULTS_N", n))
+                continue;
+            job->one = &one;
+            fired = judge(job, totals);
+        }
+    }
+}
+
+/* How often a good call makes calls of each kind. */
+static void count_calls(struct job *job, int *counts)
+{
+    int statuses[MOST_RANKS];
+    job->one = NULL;
+    run_job(job, statuses);
+    for (int i = 0; i < job->ranks; i++) {
+        const struct outcome *its = &job->shared->of_rank[i];
+        if (statuses[i] != 0 || its->status != BANYAN_OK || its->again != BANYAN_OK ||
+            its->left_open != 0 || its->left_threads != 0)
+            printf("%s does not work without faults: rank %d, wait status %#x, \"%s\", \"%s\", %zu "
+                   "descriptors and %zu threads left\n",
+                   job->of->name, i, (unsigned)statuses[i], its->message, its->again_message,
+                   its->left_open, its->left_threads);
+        assert_int_equal(statuses[i], 0);
+        assert_int_equal(its->status, BANYAN_OK);
+        assert_int_equal(its->again, BANYAN_OK);
+        assert_int_equal(its->left_open, 0);
+        assert_int_equal(its->left_threads, 0);
+    }
+    clear_folder(job);
+    memcpy(counts, job->shared->of_rank[job->failing].counts, INJECT_KINDS * sizeof *counts);
+    counts[INJECT_RUN_OUT] = 24;
+}
+
+static void run_all(struct job *job, const job_case *of, struct totals *totals)
+{
+    static const struct {
+        int ranks, failing;
+    } jobs[] = {{2, 0}, {2, 1}, {4, 0}, {4, 2}};
+    int counts[INJECT_KINDS];
+    job->of = of;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        job->ranks = jobs[i].ranks;
+        job->failing = jobs[i].failing;
+        if (!is_number_chosen("BANYAN_FAULTS_RANKS", job->ranks))
+            continue;
+        struct totals before = *totals;
+        count_calls(job, counts);
+        for (int kind = 0; kind < INJECT_KINDS; kind++) {
+            if (counts[kind] > 0 && is_chosen("BANYAN_FAULTS_KIND", inject_name(kind)))
+                enumerate_kind(job, kind, totals);
+        }
+        printf("%s, %d ranks, rank %d: %llu faults, %llu tolerated, %llu left the world usable, "
+               "%llu problems\n",
+               of->name, job->ranks, job->failing,
+               (unsigned long long)(totals->fired - before.fired),
+               (unsigned long long)(totals->tolerated - before.tolerated),
+               (unsigned long long)(totals->usable - before.usable),
+               (unsigned long long)(totals->problems - before.problems));
+        fflush(stdout);
+    }
+}
+
+/* A random one of the faults that run_all goes through. */
+static void run_random(struct job *job, random_state *random, struct totals *totals)
+{
+    int counts[INJECT_KINDS], kind;
+    count_calls(job, counts);
+    for (int i = 0; i < 12; i++) {
+        do
+            kind = (int)random_between(random, 0, INJECT_KINDS - 1);
+        while (counts[kind] == 0);
+        int errors = 1;
+        while (inject_error(kind, errors) != 0)
+            errors++;
+        inject_one one = {kind, (int)random_between(random, 0, counts[kind] - 1),
+                          inject_error(kind, (int)random_between(random, 0, errors - 1))};
+        job->one = &one;
+        judge(job, totals);
+    }
+}
+
+static void run_some(struct job *job, const job_case *cases, size_t count, double seconds,
+                     struct totals *totals)
+{
+    random_state random = random_from(random_seed());
+    uint64_t deadline = deadline_after((uint64_t)(seconds * 1e9));
+    do {
+        job->of = &cases[random_between(&random, 0, (int64_t)count - 1)];
+        job->ranks = random_between(&random, 0, 1) ? 4 : 2;
+        job->failing = random_between(&random, 0, 1) ? job->ranks / 2 : 0;
+        if (is_chosen("BANYAN_FAULTS_CASE", job->of->name))
+            run_random(job, &random, totals);
+    } while (deadline_left_ns(deadline) > 0);
+}
+
+bool job_is_possible(void)
+{
+#if defined(SANITIZER_MEMORY) || defined(SANITIZER_THREAD)
+    printf("skipped: sanitizers stand before the library themselves\n");
+    return false;
+#else
+    return true;
+#endif
+}
+
+int job_run(const job_case *cases, size_t count, double seconds)
+{
+    struct totals totals = {0};
+    struct job job = {0};
+    const char *mode = getenv("BANYAN_FAULTS"), *limit = getenv("BANYAN_FAULTS_SECONDS");
+    job.shared =
+        mmap(NULL, sizeof *job.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(job.shared != MAP_FAILED);
+    setenv("BANYAN_LOG", "error", 0);
+    void *folder = NULL;
+    assert_int_equal(folder_setup(&folder), 0);
+    snprintf(job.folder, sizeof job.folder, "%s", (char *)folder);
+    if (mode && strcmp(mode, "all") == 0) {
+        for (size_t i = 0; i < count; i++) {
+            if (is_chosen("BANYAN_FAULTS_CASE", cases[i].name))
+                run_all(&job, &cases[i], &totals);
+        }
+    } else {
+        run_some(&job, cases, count, limit && *limit ? strtod(limit, NULL) : seconds, &totals);
+    }
+    printf(
+        "%llu jobs, %llu faults: %llu had no effect, %llu failed on all ranks and left the world "
+        "usable; %llu problems; the slowest call took %.3f s\n",
+        (unsigned long long)totals.jobs, (unsigned long long)totals.fired,
+        (unsigned long long)totals.tolerated, (unsigned long long)totals.usable,
+        (unsigned long long)totals.problems, (double)totals.slowest_ns / 1e9);
+    assert_int_equal(folder_teardown(&folder), 0);
+    munmap(job.shared, sizeof *job.shared);
+    return (int)totals.problems;
+}
