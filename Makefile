@@ -8,7 +8,7 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests build test test-models demo bench clang asan tsan fuzz mutants soak install format clean
+.PHONY: help setup setup-tests build test test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -20,6 +20,7 @@ help:
 	@echo 'make tsan     the tests under the thread sanitizer'
 	@echo 'make clang    build everything with clang'
 	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
+	@echo 'make faults   fail every call into the C library, one by one (FAULTS_SECONDS=60 each: a sample)'
 	@echo 'make mutants  change one token of src at a time: do the tests notice? (MUTANTS=300 SEED=1 JOBS=1)'
 	@echo 'make soak     kills, bad inputs, damaged plans and the fuzzers in turn (SOAK_SECONDS=7200 SEED=1)'
 	@echo 'make install  into PREFIX (/usr/local)'
@@ -63,6 +64,9 @@ tsan: setup-tests
 	@$(GENERATE) -B build-tsan -DBANYAN_SANITIZE=thread
 	@cmake --build build-tsan
 	@ctest --test-dir build-tsan --output-on-failure
+
+faults: build
+	@scripts/faults $(BUILD)
 
 fuzz: setup
 	@CC=clang $(GENERATE) -B build-fuzz -DBANYAN_FUZZ=ON -DBANYAN_TESTS=OFF

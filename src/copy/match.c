@@ -9,12 +9,8 @@
 #include "core/bytes.h"
 #include "world/control.h"
 
-/* What a rank writes to each of its partners: this flag, then what it sends there and what it
- * expects from there, each a count and as many entries in the common order. A rank that cannot
- * describe its batch says so, lest its silence be taken for a batch that lacks the task. */
-enum { MATCH_BROKEN = 0, MATCH_WHOLE = 1 };
-
-static const uint32_t broken_message = MATCH_BROKEN;
+/* A rank writes to each of its partners what it sends there and what it expects from there, each a
+ * count and as many entries in the common order. */
 
 /* One side of a task as the partner described it. */
 typedef struct peer_side {
@@ -130,7 +126,6 @@ static banyan_status write_side(const matcher *match, const match_side *side, in
 
 static banyan_status write_message(const matcher *match, int peer, bytes_writer *message)
 {
-    bytes_write_u32(message, MATCH_WHOLE);
     RETURN_IF_FAILED(write_side(match, &match->send, peer, message));
     RETURN_IF_FAILED(write_side(match, &match->recv, peer, message));
     return message->failed ? error_no_memory(message->count, "describing a batch") : BANYAN_OK;
@@ -157,18 +152,8 @@ static banyan_status write_messages(matcher *match)
 static void told_free(matcher *match)
 {
     for (size_t i = 0; i < match->told_count; i++)
-        if (match->told[i].data != &broken_message)
-            free(match->told[i].data);
-    free(match->told);
-}
-
-static void tell_broken(matcher *match)
-{
-    for (size_t i = 0; i < match->told_count; i++) {
         free(match->told[i].data);
-        match->told[i].data = (void *)(uintptr_t)&broken_message;
-        match->told[i].bytes = sizeof broken_message;
-    }
+    free(match->told);
 }
 
 /* ---- hearing them ---- */
@@ -318,13 +303,10 @@ static banyan_status match_peer(const matcher *match, int peer, const control_me
     banyan_status status = BANYAN_OK;
     if (message) {
         bytes_reader reader = bytes_reader_of(message->data, message->bytes);
-        uint32_t state = bytes_read_u32(&reader);
-        if (state == MATCH_BROKEN && !reader.failed)
-            return BANYAN_OK;
         status = read_list(match, peer, &reader, &sent);
         if (status == BANYAN_OK)
             status = read_list(match, peer, &reader, &expected);
-        if (status == BANYAN_OK && (state != MATCH_WHOLE || reader.left > 0))
+        if (status == BANYAN_OK && reader.left > 0)
             status = malformed(match, peer);
     }
     if (status == BANYAN_OK)
@@ -410,14 +392,14 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
         mine = side_open(&match.recv, false, batch->recvs, batch->recv_count, match.rank);
     if (mine == BANYAN_OK)
         mine = write_messages(&match);
-    if (mine != BANYAN_OK)
-        tell_broken(&match);
+    /* A rank that cannot describe its batch is no reason to tell others that theirs is wrong. */
+    banyan_status status = copy_agree(world, mine);
     copy_matches made = {0};
-    banyan_status status = control_exchange(world, match.told, match.told_count, who, &match.heard,
-                                            &match.heard_count);
+    if (status == BANYAN_OK)
+        status = control_exchange(world, match.told, match.told_count, who, &match.heard,
+                                  &match.heard_count);
     if (status == BANYAN_OK) {
-        if (mine == BANYAN_OK)
-            mine = match_peers(&match);
+        mine = match_peers(&match);
         if (mine == BANYAN_OK)
             mine = matches_take(&match, &made);
         status = copy_agree(world, mine);

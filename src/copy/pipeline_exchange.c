@@ -182,19 +182,20 @@ banyan_status pipeline_exchange(banyan_world *world, banyan_status mine, const p
                                 size_t recv_count)
 {
     control_message *messages = calloc(send_count + 1, sizeof *messages), *received;
-    size_t received_count, sent = messages ? send_count : 0;
-    banyan_status status =
-        messages ? write_messages(mine, sends, send_count, messages)
-                 : error_no_memory((send_count + 1) * sizeof *messages, "plans for partners");
+    size_t received_count;
+    if (!messages)
+        return control_fail(
+            world, error_no_memory((send_count + 1) * sizeof *messages, "plans for partners"));
+    banyan_status status = write_messages(mine, sends, send_count, messages);
     banyan_status exchanged =
-        control_exchange(world, messages, sent, "pipeline plans", &received, &received_count);
+        control_exchange(world, messages, send_count, "pipeline plans", &received, &received_count);
     if (exchanged == BANYAN_OK) {
         if (status == BANYAN_OK)
             status = read_messages(banyan_world_rank(world), received, received_count, slot_bytes,
                                    recvs, recv_count);
         control_messages_free(received, received_count);
     }
-    for (size_t i = 0; i < sent; i++)
+    for (size_t i = 0; i < send_count; i++)
         free(messages[i].data);
     free(messages);
     return status != BANYAN_OK ? status : exchanged;

@@ -211,11 +211,13 @@ static banyan_status fill_local(const banyan_copy_batch *batch, pipeline_schedul
 
 /* ---- the plan ---- */
 
-/* After matching. A rank that fails takes part in what is collective all the same. */
+/* After matching. */
 static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy_batch *batch,
                                   pipeline_schedule *schedule)
 {
-    banyan_status status = plan_flows(plan);
+    banyan_status status = copy_agree(plan->world, plan_flows(plan));
+    if (status != BANYAN_OK)
+        return status;
     status = pipeline_exchange(plan->world, status, plan->sends.flows, plan->sends.flow_count,
                                plan->slot_bytes, plan->recvs.flows, plan->recvs.flow_count);
     /* Rank 0 cannot colour what a rank that failed has not told. */

@@ -41,7 +41,7 @@ static banyan_status fail_open(const char *path)
 /* Without O_NONBLOCK, opening a pipe that nobody writes to waits for ever. */
 static banyan_status open_any(const char *path, int *fd, struct stat *info)
 {
-    int opened = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int opened = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (opened < 0)
         return fail_open(path);
     if (fstat(opened, info) != 0) {

@@ -34,12 +34,13 @@ static char *hidden_name(const char *folder)
 
 bool nameless_open(const char *folder, nameless *file)
 {
-    nameless made = {.fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, MODE)};
+    nameless made = {.fd = TEMP_FAILURE_RETRY(open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, MODE))};
     bool no_folder = made.fd < 0 && (errno == ENOENT || errno == ENOTDIR);
     if (made.fd < 0 && !no_folder) {
         made.name = hidden_name(folder);
         if (made.name)
-            made.fd = open(made.name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, MODE);
+            made.fd =
+                TEMP_FAILURE_RETRY(open(made.name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, MODE));
     }
     if (made.fd < 0) {
         int error = errno;

@@ -167,7 +167,7 @@ FILE *new_file_stream(const new_file *file)
 
 banyan_status folder_sync(const char *folder)
 {
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = TEMP_FAILURE_RETRY(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return error_set_errno("opening %s", folder);
     banyan_status status = BANYAN_OK;

@@ -153,7 +153,10 @@ banyan_status new_folder_check(const char *path)
     if (!parent)
         return BANYAN_ERR_NO_MEMORY;
     banyan_status status = BANYAN_OK;
-    if (stat(parent, &info) != 0 || !S_ISDIR(info.st_mode))
+    bool found = stat(parent, &info) == 0;
+    if (!found && errno != ENOENT && errno != ENOTDIR)
+        status = error_set_errno("looking at folder %s for %s", parent, path);
+    else if (!found || !S_ISDIR(info.st_mode))
         status = error_set(BANYAN_ERR_NOT_FOUND, "there is no folder %s for %s", parent, path);
     else
         status = remove_all_abandoned(path, parent);
@@ -184,8 +187,8 @@ banyan_status new_folder_publish(const char *hidden, const char *path)
     banyan_status status = folder_sync(hidden);
     if (status == BANYAN_OK && rename(hidden, path) != 0)
         status = error_set_errno("naming %s", path);
-    if (status == BANYAN_OK)
-        status = folder_sync(parent);
+    else if (status == BANYAN_OK && (status = folder_sync(parent)) != BANYAN_OK)
+        (void)rename(path, hidden); /* after an error there is no folder */
     free(parent);
     return status;
 }

@@ -229,7 +229,6 @@ static void talk_nonsense(banyan_world *world, void *context)
     for (uint64_t i = 0; i < 5; i++)
         ops_recv(&list, op_of(1, i, 0, 3));
     bytes_writer good = {0};
-    bytes_write_u32(&good, 1);
     bytes_write_u64(&good, 5);
     for (uint64_t i = 0; i < 5; i++) {
         bytes_write_u64(&good, i);
@@ -259,6 +258,7 @@ static void talk_nonsense(banyan_world *world, void *context)
         control_message message = {0, good.data, is_short ? trial : good.count};
         control_message *received;
         size_t count;
+        CHECK_OK(control_agree(world, BANYAN_OK));
         CHECK_OK(control_exchange(world, &message, 1, "mine", &received, &count));
         control_messages_free(received, count);
         control_agree(world, BANYAN_OK);
