@@ -30,7 +30,7 @@ struct probe_verdict {
 struct probe {
     memory_space *space;
     uint64_t word;
-    _Atomic uint64_t *marks;        /* one a local rank */
+    _Atomic uint64_t *marks;        /* one a local rank, and one more */
     struct probe_card *cards;       /* of all ranks */
     struct probe_verdict *verdicts; /* of all ranks */
     char *reason;
@@ -158,11 +158,22 @@ static banyan_status probe_run(struct probe *probe, bool *works)
     return BANYAN_OK;
 }
 
+/* Peers may still write marks after the world has ended here: such memory is never used again, and
+ * its last word leads to what was kept before. */
+static void give_back(_Atomic uint64_t *marks, int local_size, banyan_status status)
+{
+    static _Atomic uintptr_t kept;
+    if (status == BANYAN_OK || !marks)
+        free((void *)marks);
+    else
+        atomic_store(&marks[local_size], atomic_exchange(&kept, (uintptr_t)marks));
+}
+
 banyan_status probe_cma(memory_space *space, bool *works, char *reason, size_t reason_bytes)
 {
     size_t world_size = (size_t)banyan_world_size(space->world);
     struct probe probe = {.space = space, .reason = reason, .reason_bytes = reason_bytes};
-    probe.marks = calloc((size_t)space->local_size, sizeof *probe.marks);
+    probe.marks = calloc((size_t)space->local_size + 1, sizeof *probe.marks);
     probe.cards = calloc(world_size, sizeof *probe.cards);
     probe.verdicts = calloc(world_size, sizeof *probe.verdicts);
     banyan_status status = BANYAN_OK;
@@ -175,6 +186,6 @@ banyan_status probe_cma(memory_space *space, bool *works, char *reason, size_t r
         status = probe_run(&probe, works);
     free(probe.verdicts);
     free(probe.cards);
-    free(probe.marks);
+    give_back(probe.marks, space->local_size, status);
     return status;
 }
