@@ -72,21 +72,27 @@ static void have_case(job_rank *r)
     t->has_buffers = true;
 }
 
-static mixed_one call_in(banyan_mixed_mode mode)
+/* Two ranks have no tensor parallelism. */
+static banyan_mixed_op op_of_grid(const job_rank *r)
 {
-    return (mixed_one){BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, mode, DATA_WHOLE, 2, ELEMS / 2, false};
+    return r->count == 4 ? BANYAN_MIXED_REDUCESCATTER_ALLREDUCE : BANYAN_MIXED_REDUCESCATTER;
+}
+
+static mixed_one call_in(const job_rank *r, banyan_mixed_mode mode)
+{
+    return (mixed_one){op_of_grid(r), mode, DATA_WHOLE, 2, ELEMS / 2, false};
 }
 
 static banyan_status run_in(job_rank *r, banyan_mixed_mode mode)
 {
-    mixed_one call = call_in(mode);
+    mixed_one call = call_in(r, mode);
     case_fill(&things_of(r)->one, &call);
     return case_call(&things_of(r)->one, &call);
 }
 
 static void check_mode(job_rank *r)
 {
-    mixed_one call = call_in(BANYAN_MIXED_FEWEST_WAITS);
+    mixed_one call = call_in(r, BANYAN_MIXED_FEWEST_WAITS);
     case_check(&things_of(r)->one, &call);
 }
 
@@ -118,8 +124,8 @@ static banyan_status measure(job_rank *r)
     in.data = one->input;
     in.shape = in_shape;
     uint64_t ns;
-    return banyan_mixed_measure(one->mixed, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, &in, &out,
-                                BANYAN_MIXED_FEWEST_WAITS, &ns);
+    return banyan_mixed_measure(one->mixed, op_of_grid(r), &in, &out, BANYAN_MIXED_FEWEST_WAITS,
+                                &ns);
 }
 
 static void have_tuned(job_rank *r)
