@@ -456,7 +456,8 @@ static void run_all(struct job *job, const job_case *of, struct totals *totals)
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         job->ranks = jobs[i].ranks;
         job->failing = jobs[i].failing;
-        if (!is_number_chosen("BANYAN_FAULTS_RANKS", job->ranks))
+        if (!is_number_chosen("BANYAN_FAULTS_RANKS", job->ranks) ||
+            (of->ranks != 0 && of->ranks != job->ranks))
             continue;
         struct totals before = *totals;
         count_calls(job, counts);
@@ -501,7 +502,7 @@ static void run_some(struct job *job, const job_case *cases, size_t count, doubl
     uint64_t deadline = deadline_after((uint64_t)(seconds * 1e9));
     do {
         job->of = &cases[random_between(&random, 0, (int64_t)count - 1)];
-        job->ranks = random_between(&random, 0, 1) ? 4 : 2;
+        job->ranks = job->of->ranks == 4 || random_between(&random, 0, 1) ? 4 : 2;
         job->failing = random_between(&random, 0, 1) ? job->ranks / 2 : 0;
         if (is_chosen("BANYAN_FAULTS_CASE", job->of->name))
             run_random(job, &random, totals);

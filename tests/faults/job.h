@@ -26,6 +26,7 @@ typedef struct job_case {
     void (*undo)(job_rank *r);
     /* After the last call, good or not, before the world is closed: it may have ended. */
     void (*finish)(job_rank *r);
+    int ranks; /* 0: 2 or 4 */
     bool closes_world;
     bool only_once;  /* the call cannot be made again */
     bool may_differ; /* ranks are not told of a failure at the end of another's part */
