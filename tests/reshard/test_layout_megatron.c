@@ -90,7 +90,7 @@ static void segments_and_blocks_land_where_naive_sharding_puts_them(void **state
         tensor.tp_rank_count = count;
         banyan_layout *layout = new_layout();
         banyan_layout_add_megatron(layout, &tensor, 4, 0);
-        CHECK_OK(banyan_layout_check(layout));
+        CHECK_OK(banyan_layout_check_as(layout, BANYAN_DESTINATION));
         int64_t held = naive_shard(sizes, blocks, segments, count - 1, count, global);
         assert_int_equal(held, extent);
         assert_int_equal(banyan_layout_piece(layout, 0)->shape[dim], extent * count);
@@ -104,7 +104,7 @@ static void expect_replicas(const banyan_megatron_tensor *tensor, int offset, in
 {
     banyan_layout *layout = new_layout();
     banyan_layout_add_megatron(layout, tensor, 4, offset);
-    CHECK_OK(banyan_layout_check(layout));
+    CHECK_OK(banyan_layout_check_as(layout, BANYAN_DESTINATION));
     const banyan_rank_set *set = &banyan_layout_piece(layout, 0)->replicas;
     assert_int_equal(banyan_rank_set_size(set), count);
     for (int i = 0; i < count; i++)
@@ -161,7 +161,7 @@ static void an_output_layer_falls_back_to_its_embedding(void **state)
         tensor.persistent_buffer = i == 3;
         banyan_layout *layout = new_layout();
         banyan_layout_add_megatron(layout, &tensor, 4, 0);
-        CHECK_OK(banyan_layout_check(layout));
+        CHECK_OK(banyan_layout_check_as(layout, BANYAN_DESTINATION));
         const banyan_piece *piece = banyan_layout_piece(layout, 0);
         assert_string_equal(piece->name, cases[i].name);
         if (cases[i].fallback)

@@ -81,7 +81,7 @@ static struct side side_build(const banyan_megatron_case *loaded, int rank, bany
         banyan_megatron_case_tensors(loaded, rank, which, &count);
     for (size_t i = 0; i < count; i++)
         banyan_layout_add_megatron(side.layout, &tensors[i], rank, 0);
-    CHECK_OK(banyan_layout_check(side.layout));
+    CHECK_OK(banyan_layout_check_as(side.layout, BANYAN_DESTINATION));
     side.held = calloc(count + 1, sizeof *side.held);
     side.by = calloc(count + 1, sizeof *side.by);
     for (size_t i = 0; i < count; i++)

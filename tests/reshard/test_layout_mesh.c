@@ -110,7 +110,7 @@ static void check_job(const struct job *job)
         CHECK_OK(banyan_layout_create(&layouts[rank]));
         banyan_layout_add_sharded(layouts[rank], "w", BANYAN_BF16, job->ndim, job->shape,
                                   &job->mesh, job->placements, rank);
-        CHECK_OK(banyan_layout_check(layouts[rank]));
+        CHECK_OK(banyan_layout_check_as(layouts[rank], BANYAN_DESTINATION));
         if (coordinates[rank][0] == -1)
             assert_int_equal(banyan_layout_tensor_count(layouts[rank]), 0);
         else
@@ -162,7 +162,7 @@ static banyan_box only_box(const struct job *job, int rank)
     CHECK_OK(banyan_layout_create(&layout));
     banyan_layout_add_sharded(layout, "w", BANYAN_F32, job->ndim, job->shape, &job->mesh,
                               job->placements, rank);
-    CHECK_OK(banyan_layout_check(layout));
+    CHECK_OK(banyan_layout_check_as(layout, BANYAN_DESTINATION));
     assert_int_equal(banyan_layout_piece_count(layout), 1);
     banyan_box box = banyan_layout_piece(layout, 0)->box;
     banyan_layout_destroy(layout);

@@ -95,7 +95,7 @@ static void check_tensor_cover(const struct holding *held, size_t count, int ran
         elems += banyan_box_elems(&whole.box);
         i = end;
     }
-    CHECK_OK(banyan_layout_check(boxes));
+    CHECK_OK(banyan_layout_check_as(boxes, BANYAN_DESTINATION));
     CHECK(elems == (uint64_t)shape_elems(first->ndim, first->shape), "%s is held in part only",
           first->name);
     banyan_layout_destroy(boxes);
@@ -112,7 +112,7 @@ static void check_side(const banyan_model *model, const banyan_rules *rules, con
     for (int rank = 0; rank < ranks; rank++) {
         CHECK_OK(banyan_layout_create(&layouts[rank]));
         banyan_layout_add_model(layouts[rank], model, rules, &spec, rank, OFFSET);
-        CHECK_OK(banyan_layout_check(layouts[rank]));
+        CHECK_OK(banyan_layout_check_as(layouts[rank], BANYAN_DESTINATION));
         check_local_cover(layouts[rank]);
         pieces += banyan_layout_piece_count(layouts[rank]);
     }
@@ -477,7 +477,7 @@ static uint64_t elems_of_half(const banyan_model *model, const banyan_rules *rul
     CHECK_OK(banyan_spec_parse("tp=2,head=128", &spec));
     CHECK_OK(banyan_layout_create(&layout));
     banyan_layout_add_model(layout, model, rules, &spec, 1, 0);
-    CHECK_OK(banyan_layout_check(layout));
+    CHECK_OK(banyan_layout_check_as(layout, BANYAN_DESTINATION));
     for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++) {
         const banyan_local_tensor *tensor = banyan_layout_tensor(layout, i);
         uint64_t whole = 1;

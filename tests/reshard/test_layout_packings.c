@@ -29,7 +29,7 @@ static banyan_layout *layout_of(const banyan_model *model, const char *text, int
     CHECK_OK(banyan_spec_parse(text, &spec));
     CHECK_OK(banyan_layout_create(&layout));
     banyan_layout_add_model(layout, model, rules, &spec, rank, 0);
-    CHECK_OK(banyan_layout_check(layout));
+    CHECK_OK(banyan_layout_check_as(layout, BANYAN_DESTINATION));
     banyan_rules_destroy(rules);
     return layout;
 }
@@ -239,7 +239,8 @@ static void vllm_stacks_experts(void **state)
     snprintf(spec, sizeof spec, "%s,packing=vllm", expert_spec);
     for (int rank = 0; rank < 4; rank++) {
         banyan_layout *layout = layout_of(model, spec, rank);
-        struct local w13 = find_local(layout, "model.layers.1.mlp.experts.routed_experts.w13_weight");
+        struct local w13 =
+            find_local(layout, "model.layers.1.mlp.experts.routed_experts.w13_weight");
         struct local w2 = find_local(layout, "model.layers.1.mlp.experts.routed_experts.w2_weight");
         assert_int_equal(w13.tensor->ndim, 3);
         assert_int_equal(w13.tensor->shape[0], 2);

@@ -33,6 +33,8 @@ def run(*command, **options):
 with tempfile.TemporaryDirectory() as folder:
     prefix = pathlib.Path(folder) / "prefix"
     run("cmake", "--install", BUILD, "--prefix", prefix)
+    if not (prefix / "share/banyan/layout.schema.json").is_file():
+        sys.exit("the schema of layout files is not installed")
     pc = next(prefix.glob("lib/**/pkgconfig"))
     environment = dict(os.environ, PKG_CONFIG_PATH=str(pc), LD_LIBRARY_PATH=str(pc.parent))
     launch = [prefix / "bin/banyan", "launch", "-n", "2", "--"]
