@@ -169,6 +169,59 @@ static void padding_of_a_buffer_is_filled_with_a_value_of_its_type(void **state)
     ranks_run(2, fill_a_buffer, NULL);
 }
 
+/* The last of 33 rows, in MXFP8, is filled with one or left alone: its scales could not keep it. */
+static void quantize_around(banyan_world *world, void *context)
+{
+    const bool *left_alone = context;
+    enum { HEIGHT = 32, WIDTH = 64 };
+    banyan_layout *source = new_layout(), *destination = new_layout();
+    banyan_piece piece = {.name = "w",
+                          .ndim = 2,
+                          .shape = {HEIGHT, WIDTH},
+                          .box = {2, {0, 0}, {HEIGHT, WIDTH}},
+                          .dim_map = {0, 1}};
+    piece.tensor = banyan_layout_add_tensor(source, "w", BANYAN_BF16, 2, piece.shape);
+    banyan_layout_add_piece(source, &piece);
+    int64_t shape[] = {HEIGHT + 1, WIDTH};
+    piece.tensor = banyan_layout_add_tensor(destination, "w", BANYAN_F8_E4M3, 2, shape);
+    banyan_layout_add_piece(destination, &piece);
+    const unsigned char one = 0x38;
+    banyan_box last = {2, {HEIGHT, 0}, {1, WIDTH}};
+    if (*left_alone)
+        banyan_layout_leave_alone(destination, piece.tensor, &last);
+    else
+        banyan_layout_add_filled_padding(destination, piece.tensor, &last, &one);
+    banyan_transform *transform;
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_reshard_plan *plan;
+    banyan_tensors *from, *to;
+    CHECK_OK(banyan_mxfp8_create(NULL, &transform));
+    options.transform = transform;
+    CHECK_OK(banyan_reshard_plan_create(source, destination, world, &options, &plan));
+    CHECK_OK(banyan_tensors_alloc(source, NULL, &from));
+    CHECK_OK(banyan_tensors_alloc(destination, NULL, &to));
+    banyan_copy_service *service = open_service(world, "direct");
+    CHECK_FAILS(banyan_reshard_execute(plan, from, to, service, world, transform, NULL),
+                BANYAN_ERR_INVALID,
+                *left_alone ? "\"w\" in MXFP8 has elements that are to be left alone"
+                            : "\"w\" in MXFP8 has padding that is filled with another value");
+    banyan_copy_service_close(service);
+    banyan_reshard_plan_destroy(plan);
+    banyan_transform_destroy(transform);
+    banyan_tensors_destroy(from);
+    banyan_tensors_destroy(to);
+    banyan_layout_destroy(source);
+    banyan_layout_destroy(destination);
+}
+
+static void scales_allow_padding_of_zeros_only(void **state)
+{
+    (void)state;
+    bool left_alone[] = {false, true};
+    ranks_run(2, quantize_around, &left_alone[0]);
+    ranks_run(2, quantize_around, &left_alone[1]);
+}
+
 /* ---- loading ---- */
 
 static void write_model(const char *path)
@@ -297,6 +350,7 @@ int main(void)
         cmocka_unit_test(runs_fill_padding_and_leave_the_rest_alone),
         cmocka_unit_test(padding_of_a_buffer_is_filled_with_a_value_of_its_type),
         cmocka_unit_test(fills_that_cannot_be_are_refused),
+        cmocka_unit_test(scales_allow_padding_of_zeros_only),
         cmocka_unit_test_setup_teardown(loads_fill_padding_and_refuse_what_is_not_accounted_for,
                                         folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(loads_into_the_memory_of_a_gpu_are_refused_by_name,
