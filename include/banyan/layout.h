@@ -92,7 +92,7 @@ BANYAN_API void banyan_layout_add_piece(banyan_layout *layout, const banyan_piec
 /* Padding: elements of a local tensor that belong to no piece. In a destination every run fills
  * them, with zeros. An empty box adds nothing. */
 BANYAN_API void banyan_layout_add_padding(banyan_layout *layout, int tensor, const banyan_box *box);
-/* The same, filled with another value: `fill` is one element of the tensor's type, and is copied.
+/* Padding that runs fill with another value: `fill` is one element of the tensor's type. Copied.
  * Elements of more than BANYAN_MAX_FILL_BYTES can be filled with zeros only. NULL: zeros. */
 #define BANYAN_MAX_FILL_BYTES 16
 BANYAN_API void banyan_layout_add_filled_padding(banyan_layout *layout, int tensor,
@@ -108,9 +108,10 @@ BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
 
 typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
 
-/* The same for a layout that is to be one side of a move. In a destination every element of a local
- * tensor must belong to a piece, be padding or be left alone: INVALID names the tensor and a box of
- * elements that are none of these. A source may have such elements. n log n in the pieces. */
+/* Check a layout that is to be one side of a move, as banyan_layout_check does. In a destination
+ * every element of a local tensor must belong to a piece, be padding or be left alone: INVALID
+ * names the tensor and a box of elements that are none of these. A source may have such elements. n
+ * log n in the pieces. */
 BANYAN_API banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side side);
 
 /* What was added, in order, errors or not. `i` is below the count. Pointers are valid until the
@@ -310,15 +311,15 @@ BANYAN_API banyan_status banyan_layout_file_save(const banyan_layout_file *file,
 
 /* The highest rank that it has, and one. A rank between that it does not have holds nothing. */
 BANYAN_API int banyan_layout_file_rank_count(const banyan_layout_file *file);
-/* Ranks of one group have equal layouts. Of group `i`, below the count: its ranks in ascending
- * order, and their layout. Valid until the next rank is added. */
+/* Ranks of one group have equal layouts. A group (`i` is below the count)
+ * gives its ranks in ascending order, and their layout. Valid until the next rank is added. */
 BANYAN_API size_t banyan_layout_file_group_count(const banyan_layout_file *file);
 BANYAN_API const int *banyan_layout_file_group_ranks(const banyan_layout_file *file, size_t i,
                                                      size_t *count);
 BANYAN_API const banyan_layout *banyan_layout_file_group_layout(const banyan_layout_file *file,
                                                                 size_t i);
 
-/* What holds of all ranks together, as one side of a move: banyan_layout_check_as of each layout;
+/* Check all ranks together, as one side of a move: banyan_layout_check_as of each layout;
  * every rank gives a global tensor the same shape, and in a source the same type; a set of replicas
  * includes the ranks that name it. INVALID, or MISMATCH between ranks, with the rank. */
 BANYAN_API banyan_status banyan_layout_file_check(const banyan_layout_file *file, banyan_side side);

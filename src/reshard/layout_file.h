@@ -27,8 +27,8 @@ layout_group *layout_file_new_group(banyan_layout_file *file);
 bool layout_file_put_rank(banyan_layout_file *file, size_t group, int rank);
 void layout_file_sort_ranks(layout_group *group);
 
-/* What a layout holds, as members of a group ("facts", "tensors"); to be freed. INVALID names a tensor that
- * cannot be written. */
+/* Write a layout as members of a group ("facts", "tensors"); to be freed. INVALID names a tensor
+ * that cannot be written. */
 banyan_status layout_file_write_layout(const banyan_layout *layout, char **text);
 
 /* Read the text of a file into an empty one; `path` is for errors, which are

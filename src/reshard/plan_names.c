@@ -35,7 +35,7 @@ static void sort_names(name_list *list)
     list->count = kept;
 }
 
-/* Names, each with its final 0, one after another. What a peer sent may end without one. */
+/* Names, each with its final 0, one after another. A peer's message may end without one. */
 static bool append_names(name_list *list, const char *data, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
