@@ -92,7 +92,7 @@ static banyan_status create_together(banyan_mixed *mixed)
 {
     banyan_world *world = mixed->world;
     RETURN_IF_FAILED(options_agree(world, &mixed->options));
-    if (mixed_is_host(mixed))
+    if (device_is_host(mixed->options.device)) /* the engine is not there yet */
         RETURN_IF_FAILED(control_require_one_node(
             world, "mixed collectives on the host run",
             "between nodes they run on GPUs, or split a world off for each node "

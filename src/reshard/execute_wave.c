@@ -321,7 +321,7 @@ static banyan_status land_wave(const execution *run, const execution_wave *wave)
 
 /* With a kept schedule the move itself goes on although this rank has failed, since its partners
  * are in it; without one the ranks agree first, since nobody must wait for what was not submitted.
- */
+ * A rank that fails before the move reports that, and not what the move makes of it. */
 banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_status mine,
                                  bool *agreed)
 {
@@ -335,13 +335,14 @@ banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_st
             return mine;
         mine = submit_wave(run, wave);
     }
+    error_kept first = error_keep(mine);
     banyan_status moved = BANYAN_OK;
     if (run->keeps_schedules && !wave->schedule)
         moved = banyan_copy_service_prepare(run->service, &wave->schedule);
     if (moved == BANYAN_OK)
         moved = wave->schedule ? banyan_copy_schedule_run(wave->schedule, run->stream)
                                : banyan_copy_service_run(run->service, run->stream);
-    if (mine == BANYAN_OK)
-        mine = moved;
-    return mine == BANYAN_OK ? land_wave(run, wave) : mine;
+    if (first.status != BANYAN_OK)
+        return error_again(&first);
+    return moved == BANYAN_OK ? land_wave(run, wave) : moved;
 }

@@ -151,21 +151,27 @@ static banyan_status share_fd(banyan_world *world, int peer, uint64_t tag, int f
     return error_again(&kept);
 }
 
+static const char *rank_text(const banyan_world *world, int rank, char *text)
+{
+    return endpoint_rank_text(world->endpoint, world->context,
+                              context_job_rank(world->context, rank), text);
+}
+
 static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, int *fd)
 {
     struct message *message;
     RETURN_IF_FAILED(
         world_await(world, WIRE_DESCRIPTOR, source, tag, "sharing a descriptor", &message));
+    char here[ENDPOINT_RANK_TEXT_BYTES], there[ENDPOINT_RANK_TEXT_BYTES];
     banyan_status status = BANYAN_OK;
     const char *text = message->data;
     if (message->bytes > 0 && text[0] == FD_NOT_SENT)
-        status = error_set(BANYAN_ERR_SYSTEM, "rank %d: %.*s", source, (int)message->bytes - 1,
-                           text + 1);
+        status = error_set(BANYAN_ERR_SYSTEM, "%s: %.*s", rank_text(world, source, there),
+                           (int)message->bytes - 1, text + 1);
     else if (message->bytes > 0 && message->fd < 0)
         status = error_set(BANYAN_ERR_SYSTEM,
-                           "rank %d has no room for the descriptor that rank %d shares: too many "
-                           "open files",
-                           world->rank, source);
+                           "%s has no room for the descriptor that %s shares: too many open files",
+                           rank_text(world, world->rank, here), rank_text(world, source, there));
     else
         *fd = message->fd;
     if (status == BANYAN_OK)

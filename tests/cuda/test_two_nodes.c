@@ -75,7 +75,8 @@ static void refuse(int rank, int count, const banyan_unique_id *id, void *contex
                   "node left, rank 2 on node right): pipeline, over NVSHMEM, does where it is");
     CHECK(!executor && !comm && !service);
     refuse_copies(world, device, "direct", rank);
-    refuse_copies(world, device, "nccl", rank);
+    if (gpu_is_emulated() || gpu_count() >= RANKS) /* NCCL takes a GPU once */
+        refuse_copies(world, device, "nccl", rank);
     CHECK_OK(banyan_world_close(world));
 }
 

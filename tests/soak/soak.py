@@ -86,7 +86,8 @@ def main():
     turn = 0
     while time.monotonic() - began < arguments.seconds:
         for name in wanted:
-            left = arguments.seconds - (time.monotonic() - began)
+            # In the first turn every part runs, however long the ones before it took.
+            left = arguments.seconds - (time.monotonic() - began) if turn else arguments.turn
             if left <= 0:
                 break
             seed, start = arguments.seed + turn, time.monotonic()
