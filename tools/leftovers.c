@@ -55,7 +55,7 @@ static void keep(int from, const void *context)
     if (helper_hear(from, &done, sizeof done))
         return;
     if (watched->work)
-        work_folder_remove(watched->work);
+        work_folder_remove_abandoned(watched->work);
     remove_abandoned(watched->result);
 }
 

@@ -12,8 +12,8 @@ typedef struct leftovers {
     helper keeper;     /* removes them if this process is killed */
 } leftovers;
 
-/* Call before ranks are started. `work` (NULL: none) has been made. Without a helper, what is wrong
- * is told on stderr behind `who`, and the work folder is removed. */
+/* Call before ranks are started. `work` (NULL: none) has its name; make it afterwards. Without a
+ * helper, what is wrong is told on stderr behind `who`, and the work folder is removed. */
 bool leftovers_watch(leftovers *watched, const char *result, work_folder *work, const char *who);
 
 /* The result is there, or is not to be. No rank runs any more. */

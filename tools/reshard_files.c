@@ -160,8 +160,13 @@ static int run_and_join(files_job *job, const char *who)
     work_folder work;
     leftovers left;
     char saved[PATH_MAX + 16];
-    if (!work_folder_make(&work, job->out, who) || !leftovers_watch(&left, job->out, &work, who))
+    /* The helper is there before the folder, so that no kill leaves it. */
+    if (!work_folder_name(&work, job->out, who) || !leftovers_watch(&left, job->out, &work, who))
         return 1;
+    if (!work_folder_make(&work, job->out, who)) {
+        leftovers_remove(&left);
+        return 1;
+    }
     snprintf(saved, sizeof saved, "%s/saved", work.path);
     job->saved = saved;
     int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);

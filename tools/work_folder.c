@@ -98,10 +98,18 @@ void folder_remove(const char *path)
     rmdir(path);
 }
 
+bool work_folder_name(work_folder *named, const char *result, const char *who)
+{
+    named->lock = -1;
+    if (set_path(named, result))
+        return true;
+    fprintf(stderr, "%s: cannot make a folder beside %s: %s\n", who, result, strerror(errno));
+    return false;
+}
+
 bool work_folder_make(work_folder *made, const char *result, const char *who)
 {
-    made->lock = -1;
-    if (set_path(made, result) && take(made)) {
+    if (take(made)) {
         clear(made->path);
         return true;
     }
@@ -117,4 +125,21 @@ void work_folder_remove(work_folder *folder)
     if (is_current(folder))
         folder_remove(folder->path);
     close(folder->lock);
+}
+
+void work_folder_remove_abandoned(const work_folder *folder)
+{
+    work_folder left = *folder;
+    double until = clock_now_s() + TAKE_OVER_SECONDS;
+    left.lock = open(left.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    /* A process that is ending may still hold the lock when all else of it has been closed. */
+    while (left.lock >= 0 && flock(left.lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK || clock_now_s() > until) {
+            close(left.lock);
+            return;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    if (left.lock >= 0)
+        work_folder_remove(&left);
 }

@@ -11,12 +11,18 @@ typedef struct work_folder {
     int lock;            /* held, by the processes forked from this one too, while it is in use */
 } work_folder;
 
-/* Make it, empty. Without one, what is wrong is told on stderr, behind `who`. */
+/* Give it its path, and no folder yet. False, with a message on stderr behind `who`: the path is
+ * too long. */
+bool work_folder_name(work_folder *named, const char *result, const char *who);
+
+/* Make the named folder, empty. Without one, what is wrong is told on stderr, behind `who`. */
 bool work_folder_make(work_folder *made, const char *result, const char *who);
 
 /* Remove it with all that it has. */
 void work_folder_remove(work_folder *folder);
-/* The same for any folder. */
+/* Remove the one that a process which has ended made, unless another process has taken it over. */
+void work_folder_remove_abandoned(const work_folder *folder);
+/* The same as work_folder_remove for any folder. */
 void folder_remove(const char *path);
 
 #endif
