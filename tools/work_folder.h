@@ -22,7 +22,7 @@ bool work_folder_make(work_folder *made, const char *result, const char *who);
 void work_folder_remove(work_folder *folder);
 /* Remove the one that a process which has ended made, unless another process has taken it over. */
 void work_folder_remove_abandoned(const work_folder *folder);
-/* The same as work_folder_remove for any folder. */
+/* Remove any folder with all that it has. */
 void folder_remove(const char *path);
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { INPUTS_MAX_RANKS = 4 };
 
-/* What a rank, a thread, of a batch works with. */
+/* The state of one rank of a batch; a rank is a thread. */
 typedef struct inputs {
     banyan_world *world;
     random_state together; /* all ranks draw the same from it */
@@ -20,7 +20,7 @@ typedef struct inputs {
 
 /* One call more. True when it succeeded; a refusal must say why. */
 bool input_taken(inputs *of, banyan_status status);
-/* The same of a collective call that either succeeds on all ranks or on none. Collective. */
+/* Count a call that either succeeds on all ranks or on none. Collective. */
 bool input_taken_by_all(inputs *of, banyan_status status);
 
 /* Draws. */

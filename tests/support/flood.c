@@ -139,7 +139,7 @@ static void fill(struct flooder *flooder, struct target *target)
         flood->full_ports++;
 }
 
-/* Whoever hangs up is called again. */
+/* Connect again where the other side has hung up. */
 static void forget_closed(struct flooder *flooder, int timeout_ms)
 {
     struct epoll_event events[256];

@@ -152,7 +152,7 @@ static void wrong_hello(const struct address *address, const unsigned char *key,
     close(fd);
 }
 
-/* Who does not know the key is answered, so that it learns of that, and hears no more. */
+/* A stranger without the key gets an answer that says so, and nothing after it. */
 static void wrong_key(const struct address *address, uint32_t purpose, int to)
 {
     unsigned char key[WIRE_KEY_BYTES] = {1, 2, 3}, proof[WIRE_PROOF_BYTES];
