@@ -132,6 +132,47 @@ static void peers_touch_only_scratch_where_the_table_says_so(void **state)
     }
 }
 
+/* Mark the rank's memory channels on which the operations signal or wait. */
+static bool mark_synced(const plan_thread_block *block, const plan_op *ops, uint32_t count,
+                        bool *synced)
+{
+    bool packets = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const plan_op *op = &ops[i];
+        for (uint32_t c = 0; op->channel_type == PLAN_MEMORY && c < op->channel_count; c++)
+            synced[plan_channel_of(block, op, op->channels[c])] = true;
+        packets |= plan_op_writes_packets(op->kind);
+        packets |= mark_synced(block, op->ops, op->op_count, synced);
+    }
+    return packets;
+}
+
+/* Packets need no signals. A channel for data alone would be one that the plan can do without. */
+static void memory_channels_carry_signals_unless_they_carry_packets(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < algorithm_table_count; i++) {
+        const char *name = algorithm_table[i].info.name;
+        banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+        banyan_plan *plan;
+        params.ranks = 4;
+        params.ranks_per_node = 2;
+        params.shift = 1;
+        CHECK_OK(banyan_algorithm_compile(name, &params, &plan));
+        for (int r = 0; r < plan->rank_count; r++) {
+            const plan_rank *rank = &plan->ranks[r];
+            bool synced[64] = {false}, packets = false;
+            CHECK(rank->channel_count[PLAN_MEMORY] <= 64, "%s", name);
+            for (uint32_t b = 0; b < rank->block_count; b++)
+                packets |= mark_synced(&rank->blocks[b], rank->blocks[b].ops,
+                                       rank->blocks[b].op_count, synced);
+            for (uint32_t c = 0; !packets && c < rank->channel_count[PLAN_MEMORY]; c++)
+                CHECK(synced[c], "%s: rank %d's memory channel %u", name, r, c);
+        }
+        banyan_plan_destroy(plan);
+    }
+}
+
 static void wrong_parameters_are_refused_with_the_reason(void **state)
 {
     (void)state;
@@ -236,6 +277,7 @@ int main(void)
         cmocka_unit_test(pipelines_reuse_their_rings_in_time),
         cmocka_unit_test(algorithms_are_told_apart_by_name),
         cmocka_unit_test(peers_touch_only_scratch_where_the_table_says_so),
+        cmocka_unit_test(memory_channels_carry_signals_unless_they_carry_packets),
         cmocka_unit_test(wrong_parameters_are_refused_with_the_reason),
         cmocka_unit_test(a_block_is_reduced_and_sent_in_one_operation),
         cmocka_unit_test(a_program_that_fails_on_the_way_is_refused),
