@@ -91,7 +91,7 @@ static bool is_missing(const attached_share *share)
 static void map_part(attached_share *share, const struct part_answer *answer, int fd)
 {
     banyan_status status;
-    device_part part = {.bytes = answer->bytes, .fd = answer->has_fd ? fd : -1};
+    device_part part = {.bytes = answer->bytes, .fd = fd};
     memcpy(part.name, answer->name, sizeof part.name);
     if (!is_missing(share))
         return;

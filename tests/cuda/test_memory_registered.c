@@ -268,22 +268,26 @@ static void memory_with_fabric_handles_is_mapped(void **state)
 static void map_once(banyan_world *world, void *context)
 {
     (void)context;
+    const size_t inner[] = {4096, 2 * GRANULE - 8192}; /* the last bytes as well */
     int rank = banyan_world_rank(world), device = gpu_device_for(rank).device_id, peer = 1 - rank;
     segment parts = segment_make(device, GRANULE, 2, true);
     windows set = {0};
     window_add(world, &set, parts.base, 2 * GRANULE);
-    window_add(world, &set, parts.base + 4096, 8192);
+    for (size_t i = 0; i < 2; i++)
+        window_add(world, &set, parts.base + inner[i], 8192);
     windows_exchange(world, &set);
-    memory_wanted first = {.handle = set.all[(size_t)peer * 2]};
-    memory_wanted second = {.handle = set.all[(size_t)peer * 2 + 1]};
+    const banyan_memory_handle *theirs = &set.all[(size_t)peer * set.count];
+    memory_wanted first = {.handle = theirs[0]};
+    memory_wanted others[] = {{.handle = theirs[1]}, {.handle = theirs[2]}};
     memory_attachments *attached, *again;
     CHECK_OK(memory_attach(world, device, &first, 1, &attached));
-    CHECK_OK(memory_attach(world, device, &second, 1, &again));
-    CHECK(second.address == first.address + 4096, "a segment is mapped twice");
+    CHECK_OK(memory_attach(world, device, others, 2, &again));
+    for (size_t i = 0; i < 2; i++)
+        CHECK(others[i].address == first.address + inner[i], "a segment is mapped twice");
     memory_attachments_free(attached);
-    fill_window(parts.base + 4096, 8192, rank, 0);
+    fill_window(parts.base + inner[0], 8192, rank, 0);
     CHECK_OK(banyan_world_barrier(world));
-    check_window(second.address, 8192, peer, 0);
+    check_window(others[0].address, 8192, peer, 0);
     CHECK_OK(banyan_world_barrier(world));
     memory_attachments_free(again);
     windows_free(world, &set);

@@ -71,6 +71,24 @@ static void a_machine_without_a_driver_says_so(void **state)
     unsetenv("BANYAN_MODULE_PATH");
 }
 
+/* A module would take memory and time, and find no device. */
+static void a_process_without_a_driver_loads_no_module_for_a_pointer(void **state)
+{
+    (void)state;
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) ||
+        access(BANYAN_EMULATED_MODULES "/libbanyan_cuda.so", R_OK) != 0) {
+        printf("this process has a CUDA driver, or this build has no emulated module\n");
+        skip();
+    }
+    char word[] = "word", copied[sizeof word];
+    DLDevice found;
+    setenv("BANYAN_MODULE_PATH", BANYAN_EMULATED_MODULES, 1);
+    CHECK_OK(banyan_memory_locate(word, &found));
+    CHECK_OK(banyan_memory_copy(copied, word, sizeof word));
+    CHECK(memory_device_loaded(kDLCUDA) == NULL && strcmp(copied, word) == 0);
+    unsetenv("BANYAN_MODULE_PATH");
+}
+
 static void ask_for_odd_devices(banyan_world *world, void *context)
 {
     (void)context;
@@ -92,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_build_without_the_module_says_so),
         cmocka_unit_test(a_machine_without_a_driver_says_so),
+        cmocka_unit_test(a_process_without_a_driver_loads_no_module_for_a_pointer),
         cmocka_unit_test(devices_of_other_kinds_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
