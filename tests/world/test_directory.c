@@ -3,6 +3,7 @@
 #include "core/array.h"
 #include "core/deadline.h"
 #include "world/directory.h"
+#include "world/directory_ranks.h"
 
 /* A world of parts in this process; messages are carried by hand, in order of their senders. */
 struct simulation {
@@ -612,9 +613,29 @@ static void a_wrong_question_fails_on_every_rank(void **state)
     ranks_run(3, ask_wrongly, NULL);
 }
 
+/* Holders put again what they have put, in any order; the list stays one run of ranks. */
+static void ranks_that_come_again_take_no_room(void **state)
+{
+    (void)state;
+    enum { RANKS = 12 };
+    uint64_t seen[1] = {0};
+    arena memory = {0};
+    rank_list list = {0};
+    for (int turn = 0; turn < 2; turn++) {
+        for (int rank = 0; rank < RANKS; rank++) {
+            banyan_rank_set one = banyan_rank_set_one(1 + 2 * rank);
+            CHECK(rank_list_add(&list, &one, 2 * RANKS, seen, &memory));
+            CHECK(list.count == 1 && list.folded, "rank %d in turn %d", 1 + 2 * rank, turn);
+        }
+    }
+    CHECK(banyan_rank_set_size(&list.sets[0]) == RANKS);
+    arena_free(&memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_that_come_again_take_no_room),
         cmocka_unit_test(what_was_put_is_what_is_found),
         cmocka_unit_test(ranks_that_put_one_by_one_become_one_set),
         cmocka_unit_test(replicas_that_come_in_any_order_become_one_set),
