@@ -218,8 +218,7 @@ static banyan_status add_all(maker *to)
     RETURN_IF_FAILED(add_block(to, class_elem_bytes(to->plan)));
     RETURN_IF_FAILED(add_stride(to, alignment));
     RETURN_IF_FAILED(add_stride(to, 2 * alignment));
-    if (chunks > 1)
-        RETURN_IF_FAILED(add_block(to, (chunks + 1) * alignment));
+    RETURN_IF_FAILED(add_block(to, (chunks + 1) * alignment));
     if (seen.widest_group > 0) {
         RETURN_IF_FAILED(add_stride(to, seen.widest_group * alignment));
         RETURN_IF_FAILED(add_stride(to, (seen.widest_group + 1) * alignment));
