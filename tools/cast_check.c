@@ -69,7 +69,8 @@ banyan_status cast_check(const banyan_piece *piece, DLDataType sent, const DLTen
     for (int k = 0; k < tensor->ndim; k++)
         extent[k] = 1;
     for (int d = 0; d < piece->ndim; d++)
-        extent[piece->dim_map[d]] = piece->box.extent[d];
+        if (piece->dim_map[d] != BANYAN_NO_DIM)
+            extent[piece->dim_map[d]] = piece->box.extent[d];
     size_t sent_bytes = banyan_dtype_bytes(sent), got_bytes = banyan_dtype_bytes(tensor->dtype);
     *result = (pattern_result){.elems = banyan_box_elems(&piece->box)};
     unsigned char *values = calloc(result->elems + 1, sent_bytes);

@@ -145,8 +145,9 @@ static struct walk walk_of(const banyan_piece *piece, const DLTensor *tensor)
     }
     for (int d = 0; d < piece->ndim; d++) {
         walk.first_elem += (uint64_t)piece->box.start[d] * global_steps[d];
-        add_loop(&walk, piece->box.extent[d], strides[piece->dim_map[d]] * elem_bytes,
-                 global_steps[d]);
+        if (piece->dim_map[d] != BANYAN_NO_DIM)
+            add_loop(&walk, piece->box.extent[d], strides[piece->dim_map[d]] * elem_bytes,
+                     global_steps[d]);
     }
     take_run(&walk);
     return walk;

@@ -47,9 +47,13 @@ enum {
     BANYAN_PIECE_PERSISTENT_BUFFER = 1 << 0
 };
 
+/* In a dim_map: the local tensor has no such dimension. */
+#define BANYAN_NO_DIM (-1)
+
 /* Global index g of the box lies at local index l, with l[k] = local_start[k] for every local
  * dimension k, plus g[d] - box.start[d] in dimension dim_map[d]. A local dimension may be the image
- * of at most one global one. */
+ * of at most one global one. Where dim_map[d] is BANYAN_NO_DIM, the box has extent 1 in dimension
+ * d: one expert, say, of a tensor that stacks all of them. */
 typedef struct banyan_piece {
     int tensor;       /* the local tensor, as returned by banyan_layout_add_tensor */
     const char *name; /* of the global tensor; copied */
@@ -60,7 +64,7 @@ typedef struct banyan_piece {
     int64_t shape[BANYAN_MAX_DIMS]; /* of the global tensor */
     banyan_box box;
     int64_t local_start[BANYAN_MAX_DIMS]; /* as many as the local tensor has dimensions */
-    int dim_map[BANYAN_MAX_DIMS];         /* local dimension of each global one */
+    int dim_map[BANYAN_MAX_DIMS];         /* local dimension of each global one, or none */
     uint32_t flags;
     /* Ranks that hold this very box of this tensor on this side, this rank among them, each giving
      * this same set; empty when the caller knows none. Knowing all of them keeps planning

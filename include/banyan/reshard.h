@@ -288,7 +288,9 @@ typedef struct banyan_transform_task {
     const DLTensor *whole;  /* the whole local tensor the view lies in */
     const char *local_name; /* that tensor's name in its layout */
     const int64_t *local_start; /* where the view starts in it; as many as whole has dimensions */
-    const int *dim_map;         /* dimension of whole along which each dimension of local runs */
+    /* Dimension of whole along which each dimension of local runs; BANYAN_NO_DIM: none, and its
+     * extent is 1. */
+    const int *dim_map;
 } banyan_transform_task;
 
 #define BANYAN_TRANSFORM_MAX_PARTS 4

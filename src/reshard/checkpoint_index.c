@@ -69,14 +69,14 @@ static banyan_status read_tensors(json_path *path, const json_t *root, checkpoin
 }
 
 /* A member that is an array of exactly `count` integers. */
-static banyan_status read_ints(json_path *path, const json_t *object, const char *key, int64_t high,
-                               size_t count, int64_t *values)
+static banyan_status read_ints(json_path *path, const json_t *object, const char *key, int64_t low,
+                               int64_t high, size_t count, int64_t *values)
 {
     json_t *array;
     size_t found;
     RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
     size_t mark = json_path_key(path, key);
-    RETURN_IF_FAILED(json_ints(path, array, 0, high, BANYAN_MAX_DIMS, values, &found));
+    RETURN_IF_FAILED(json_ints(path, array, low, high, BANYAN_MAX_DIMS, values, &found));
     if (found != count)
         return json_path_fail(path, "has %zu entries, and must have %zu", found, count);
     json_path_pop(path, mark);
@@ -87,13 +87,20 @@ static banyan_status read_dim_map(json_path *path, const json_t *object, index_p
 {
     int64_t dims[BANYAN_MAX_DIMS];
     bool taken[BANYAN_MAX_DIMS] = {false};
-    RETURN_IF_FAILED(
-        read_ints(path, object, "dim_map", piece->local_ndim - 1, (size_t)piece->piece.ndim, dims));
+    RETURN_IF_FAILED(read_ints(path, object, "dim_map", BANYAN_NO_DIM, piece->local_ndim - 1,
+                               (size_t)piece->piece.ndim, dims));
     for (int g = 0; g < piece->piece.ndim; g++) {
+        piece->piece.dim_map[g] = (int)dims[g];
+        if (dims[g] == BANYAN_NO_DIM && piece->piece.box.extent[g] > 1)
+            return json_path_fail(path,
+                                  "maps dimension %d to none, and the box has %" PRId64
+                                  " elements along it, not 1",
+                                  g, piece->piece.box.extent[g]);
+        if (dims[g] == BANYAN_NO_DIM)
+            continue;
         if (taken[dims[g]])
             return json_path_fail(path, "maps two dimensions to local dimension %" PRId64, dims[g]);
         taken[dims[g]] = true;
-        piece->piece.dim_map[g] = (int)dims[g];
     }
     return BANYAN_OK;
 }
@@ -103,8 +110,9 @@ static banyan_status read_box(json_path *path, const json_t *object, const banya
 {
     char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
     box->ndim = of->ndim;
-    RETURN_IF_FAILED(read_ints(path, object, "start", INT64_MAX, (size_t)of->ndim, box->start));
-    RETURN_IF_FAILED(read_ints(path, object, "extent", INT64_MAX, (size_t)of->ndim, box->extent));
+    RETURN_IF_FAILED(read_ints(path, object, "start", 0, INT64_MAX, (size_t)of->ndim, box->start));
+    RETURN_IF_FAILED(
+        read_ints(path, object, "extent", 0, INT64_MAX, (size_t)of->ndim, box->extent));
     if (!box_fits(box, of->ndim, of->shape))
         return json_path_fail(path, "has box %s, out of tensor %s of shape %s",
                               banyan_box_format(box, text, sizeof text), of->name,
@@ -135,7 +143,7 @@ static banyan_status read_piece(json_path *path, const json_t *member, checkpoin
         return json_path_fail(path, "has a local tensor of %zu dimensions", local_ndim);
     piece.local_ndim = (int)local_ndim;
     RETURN_IF_FAILED(
-        read_ints(path, member, "local_start", INT64_MAX, local_ndim, piece.piece.local_start));
+        read_ints(path, member, "local_start", 0, INT64_MAX, local_ndim, piece.piece.local_start));
     RETURN_IF_FAILED(read_dim_map(path, member, &piece));
     piece.local = names_keep(&index->names, local);
     return piece.local && array_push(&index->pieces, piece) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

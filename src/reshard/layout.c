@@ -1,5 +1,6 @@
 #include "reshard/layout.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,13 +203,20 @@ static bool check_tensor(banyan_layout *layout, int tensor, const char *held)
     return true;
 }
 
-/* dim_map injective and into the local tensor's dimensions. */
+/* dim_map injective and into the local tensor's dimensions, or out of them for extents of 1. */
 static bool check_dim_map(banyan_layout *layout, const banyan_piece *piece,
                           const banyan_local_tensor *local)
 {
     bool taken[BANYAN_MAX_DIMS] = {false};
     for (int d = 0; d < piece->ndim; d++) {
         int k = piece->dim_map[d];
+        if (k == BANYAN_NO_DIM && piece->box.extent[d] > 1)
+            return layout_fail(layout, BANYAN_ERR_INVALID,
+                               "piece of \"%s\": its dimension %d maps to none of \"%s\", and the "
+                               "box has %" PRId64 " elements along it, not 1",
+                               piece->name, d, local->name, piece->box.extent[d]);
+        if (k == BANYAN_NO_DIM)
+            continue;
         if (k < 0 || k >= local->ndim)
             return layout_fail(layout, BANYAN_ERR_INVALID,
                                "piece of \"%s\": its dimension %d maps to dimension %d of \"%s\", "
@@ -347,6 +355,8 @@ banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const bany
     }
     for (int d = 0; d < piece->ndim; d++) {
         int k = piece->dim_map[d];
+        if (k == BANYAN_NO_DIM)
+            continue;
         local.start[k] += box->start[d] - piece->box.start[d];
         local.extent[k] = box->extent[d];
     }
@@ -363,8 +373,9 @@ void piece_view(const banyan_piece *piece, const banyan_box *box, const DLTensor
         offset += piece->local_start[k] * local_strides[k];
     }
     for (int d = 0; d < piece->ndim; d++) {
+        int k = piece->dim_map[d];
         shape[d] = box->extent[d];
-        strides[d] = local_strides[piece->dim_map[d]];
+        strides[d] = k == BANYAN_NO_DIM ? 0 : local_strides[k];
         offset += (box->start[d] - piece->box.start[d]) * strides[d];
     }
     *view = *local;

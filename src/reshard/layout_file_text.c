@@ -275,8 +275,8 @@ static banyan_status read_dim_map(json_path *path, const json_t *object, banyan_
     for (int d = 0; d < piece->ndim; d++)
         dims[d] = d;
     if (json_object_get(object, "dim_map"))
-        RETURN_IF_FAILED(
-            read_ints(path, object, "dim_map", 0, BANYAN_MAX_DIMS - 1, (size_t)piece->ndim, dims));
+        RETURN_IF_FAILED(read_ints(path, object, "dim_map", BANYAN_NO_DIM, BANYAN_MAX_DIMS - 1,
+                                   (size_t)piece->ndim, dims));
     for (int d = 0; d < piece->ndim; d++)
         piece->dim_map[d] = (int)dims[d];
     return BANYAN_OK;

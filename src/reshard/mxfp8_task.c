@@ -12,7 +12,8 @@ void mxfp8_task_box(const banyan_transform_task *task, mxfp8_box *box)
         box->extent[d] = 1;
     }
     for (int g = 0; g < task->local->ndim; g++)
-        box->extent[task->dim_map[g]] = task->local->shape[g];
+        if (task->dim_map[g] != BANYAN_NO_DIM)
+            box->extent[task->dim_map[g]] = task->local->shape[g];
 }
 
 void mxfp8_task_wire_box(const banyan_transform_task *task, mxfp8_box *box)
@@ -40,7 +41,8 @@ void mxfp8_task_memory(const banyan_transform_task *task, const DLTensor *tensor
     mxfp8_memory_of(tensor, &travels);
     *memory = (mxfp8_memory){.data = travels.data, .dtype = travels.dtype};
     for (int g = 0; g < tensor->ndim; g++)
-        memory->stride[task->dim_map[g]] = travels.stride[g];
+        if (task->dim_map[g] != BANYAN_NO_DIM)
+            memory->stride[task->dim_map[g]] = travels.stride[g];
 }
 
 bool mxfp8_task_cuts_block(const banyan_transform_task *task, int64_t *block)

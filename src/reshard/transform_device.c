@@ -55,6 +55,8 @@ static bool plain_scales(const banyan_transform_task *task, const mxfp8_box *box
     for (int g = 0; g < task->local->ndim; g++) {
         int d = task->dim_map[g];
         int64_t extent = task->local->shape[g];
+        if (d == BANYAN_NO_DIM)
+            continue;
         fits &= add_dim(made, d == last ? extent / MXFP8_BLOCK : extent, scales->stride[d]);
     }
     return fits;
@@ -79,8 +81,9 @@ static bool swizzled_scales(const banyan_transform_task *task, const mxfp8_box *
         TILE_BYTES;
     bool fits = true;
     for (int g = 0; g < fastest - 1; g++)
-        fits &=
-            add_dim(made, task->local->shape[g], scales->stride[task->dim_map[g]] * matrix_bytes);
+        if (task->dim_map[g] != BANYAN_NO_DIM)
+            fits &= add_dim(made, task->local->shape[g],
+                            scales->stride[task->dim_map[g]] * matrix_bytes);
     fits &= add_dim(made, box->extent[rows] / TILE_ROWS, scales->tile_cols * TILE_BYTES);
     fits &= add_dim(made, QUARTERS, TILE_BYTES / TILE_ROWS);
     fits &= add_dim(made, QUARTER_ROWS, TILE_BYTES / QUARTER_ROWS);

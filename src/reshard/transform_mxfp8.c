@@ -196,7 +196,9 @@ static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mx
     mxfp8_pending_memory(tensor->pending, &box, &memory);
     for (size_t g = 0; g < ndim; g++) {
         dims[g] = task->local->shape[g];
-        dims[ndim + g] = memory.stride[task->dim_map[g]] / (int64_t)banyan_dtype_bytes(dtype);
+        int d = task->dim_map[g];
+        dims[ndim + g] =
+            d == BANYAN_NO_DIM ? 0 : memory.stride[d] / (int64_t)banyan_dtype_bytes(dtype);
     }
     *part = (DLTensor){.data = memory.data,
                        .device = {kDLCPU, 0},

@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const banyan_local_tensor *tensor = &index.tensors.data[piece->tensor];
         FUZZ_REQUIRE(box_fits(&piece->piece.box, tensor->ndim, tensor->shape));
         for (int g = 0; g < piece->piece.ndim; g++)
-            FUZZ_REQUIRE(piece->piece.dim_map[g] >= 0 &&
+            FUZZ_REQUIRE(piece->piece.dim_map[g] >= BANYAN_NO_DIM &&
                          piece->piece.dim_map[g] < piece->local_ndim);
     }
     FUZZ_REQUIRE(index.declares.count == index.files.count);

@@ -63,7 +63,8 @@ static inline int64_t *layout_elements(const banyan_layout *layout, size_t tenso
             int64_t place[BANYAN_MAX_DIMS];
             memcpy(place, piece->local_start, sizeof place);
             for (int d = 0; d < piece->ndim; d++)
-                place[piece->dim_map[d]] += point[d] - piece->box.start[d];
+                if (piece->dim_map[d] != BANYAN_NO_DIM)
+                    place[piece->dim_map[d]] += point[d] - piece->box.start[d];
             int64_t at = element_index(local->ndim, local->shape, place);
             CHECK(held[at] == ELEMENT_UNSAID, "element %lld of %s twice", (long long)at,
                   local->name);

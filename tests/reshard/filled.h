@@ -16,7 +16,8 @@ static inline unsigned char *filled_at(const banyan_tensors *set, const banyan_p
     for (int k = 0; k < tensor->ndim; k++)
         offset += piece->local_start[k] * tensor->strides[k];
     for (int d = 0; d < piece->ndim; d++)
-        offset += (index[d] - piece->box.start[d]) * tensor->strides[piece->dim_map[d]];
+        if (piece->dim_map[d] != BANYAN_NO_DIM)
+            offset += (index[d] - piece->box.start[d]) * tensor->strides[piece->dim_map[d]];
     return (unsigned char *)tensor->data + tensor->byte_offset +
            offset * (int64_t)banyan_dtype_bytes(tensor->dtype);
 }

@@ -185,7 +185,8 @@ static inline void case_add_room(const banyan_piece *piece, int ndim, const int6
     }
 }
 
-/* A holding in a local tensor of its own: its dimensions in any order, and room in front. */
+/* A holding in a local tensor of its own: its dimensions in any order, without some of those of one
+ * element, and room in front. */
 static inline void case_add_local(const random_case *of, int index, banyan_layout *layout)
 {
     const case_holding *holding = &of->holdings[index];
@@ -197,17 +198,24 @@ static inline void case_add_local(const random_case *of, int index, banyan_layou
     memcpy(piece.shape, tensor->shape, sizeof piece.shape);
     int64_t shape[BANYAN_MAX_DIMS];
     bool turned = random_next(&random) % 3 == 0, roomy = random_next(&random) % 3 == 0;
-    for (int d = 0; d < tensor->ndim; d++) {
-        int local = turned ? tensor->ndim - 1 - d : d;
+    int order[BANYAN_MAX_DIMS], ndim = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int d = turned ? tensor->ndim - 1 - i : i;
+        piece.dim_map[d] = BANYAN_NO_DIM;
+        if (holding->box.extent[d] > 1 || random_next(&random) % 2)
+            order[ndim++] = d;
+    }
+    for (int local = 0; local < ndim; local++) {
+        int d = order[local];
         piece.dim_map[d] = local;
         piece.local_start[local] = roomy ? random_between(&random, 0, 2) : 0;
         shape[local] = piece.local_start[local] + holding->box.extent[d];
     }
-    piece.tensor = banyan_layout_add_tensor(layout, name, tensor->dtype, tensor->ndim, shape);
+    piece.tensor = banyan_layout_add_tensor(layout, name, tensor->dtype, ndim, shape);
     if (holding->replicas_known)
         piece.replicas = holding->ranks;
     banyan_layout_add_piece(layout, &piece);
-    case_add_room(&piece, tensor->ndim, shape, banyan_dtype_bytes(tensor->dtype), &random, layout);
+    case_add_room(&piece, ndim, shape, banyan_dtype_bytes(tensor->dtype), &random, layout);
 }
 
 static inline banyan_layout *case_layout(const random_case *of, int rank, bool is_destination)

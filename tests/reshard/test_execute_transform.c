@@ -109,7 +109,8 @@ static void check_place(const banyan_transform_task *task)
               offset * (int64_t)banyan_dtype_bytes(task->whole->dtype) ==
           (char *)task->local->data + task->local->byte_offset);
     for (int d = 0; d < task->local->ndim; d++)
-        CHECK(task->local->strides[d] == task->whole->strides[task->dim_map[d]] &&
+        CHECK((task->dim_map[d] == BANYAN_NO_DIM ||
+               task->local->strides[d] == task->whole->strides[task->dim_map[d]]) &&
               task->local->shape[d] == task->transfer->box.extent[d]);
     CHECK(strncmp(task->local_name, "local.", 6) == 0);
 }

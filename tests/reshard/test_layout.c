@@ -144,6 +144,13 @@ static void add_piece_dim_missing(banyan_layout *layout)
     banyan_layout_add_piece(layout, &piece);
 }
 
+static void add_piece_dim_dropped(banyan_layout *layout)
+{
+    banyan_piece piece = piece_2d(0, (banyan_box){2, {0, 0}, {2, 2}}, 0, 0);
+    piece.dim_map[0] = BANYAN_NO_DIM;
+    banyan_layout_add_piece(layout, &piece);
+}
+
 static void add_piece_of_other_rank(banyan_layout *layout)
 {
     banyan_piece piece = piece_2d(0, (banyan_box){1, {0}, {2}}, 0, 0);
@@ -199,6 +206,9 @@ static void the_first_mistake_is_told_with_its_names_and_numbers(void **state)
     expect_error(add_piece_far_out, "is not in local tensor \"a\"");
     expect_error(add_piece_dims_collide, "two of its dimensions map to dimension 1 of \"a\"");
     expect_error(add_piece_dim_missing, "its dimension 1 maps to dimension 2 of \"a\"");
+    expect_error(
+        add_piece_dim_dropped,
+        "its dimension 0 maps to none of \"a\", and the box has 2 elements along it, not 1");
     expect_error(add_piece_of_other_rank, "a box of 1 dimensions in a tensor of 2");
     expect_error(add_padding_outside, "padding [7:9, 0:6] is not in local tensor \"a\"");
     expect_error(add_padding_of_other_rank, "padding of 1 dimensions");
@@ -255,6 +265,34 @@ static void a_view_walks_the_piece_where_it_lies(void **state)
     assert_true(banyan_box_equal(&place, &(banyan_box){3, {1, 2, 3}, {1, 2, 2}}));
 }
 
+static void a_view_of_a_piece_without_a_dimension_keeps_its_order(void **state)
+{
+    (void)state;
+    /* Expert 3 of 5 matrices of 4 × 6, its rows 1 to 3, transposed into a local 6 × 4. */
+    banyan_piece piece = {.name = "w",
+                          .ndim = 3,
+                          .shape = {5, 4, 6},
+                          .box = {3, {3, 1, 0}, {1, 3, 6}},
+                          .local_start = {0, 1},
+                          .dim_map = {BANYAN_NO_DIM, 1, 0}};
+    uint16_t memory[6][4];
+    DLTensor local = {.data = memory, .ndim = 2, .dtype = BANYAN_BF16};
+    local.shape = (int64_t[]){6, 4};
+    banyan_box part = {3, {3, 2, 4}, {1, 2, 2}};
+    int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
+    DLTensor view;
+    piece_view(&piece, &part, &local, shape, strides, &view);
+    assert_int_equal(view.ndim, 3);
+    assert_int_equal(shape[0], 1);
+    assert_int_equal(shape[1], 2);
+    assert_int_equal(shape[2], 2);
+    assert_ptr_equal((char *)view.data + view.byte_offset, &memory[4][2]);
+    assert_int_equal(strides[1], 1);
+    assert_int_equal(strides[2], 4);
+    banyan_box place = piece_local_box(&piece, 2, &part);
+    assert_true(banyan_box_equal(&place, &(banyan_box){2, {4, 2}, {2, 2}}));
+}
+
 static void forty_thousand_pieces_build_and_check_quickly(void **state)
 {
     (void)state;
@@ -303,6 +341,7 @@ int main(void)
         cmocka_unit_test(the_first_mistake_is_told_with_its_names_and_numbers),
         cmocka_unit_test(mistakes_of_the_whole_are_found_by_the_check),
         cmocka_unit_test(a_view_walks_the_piece_where_it_lies),
+        cmocka_unit_test(a_view_of_a_piece_without_a_dimension_keeps_its_order),
         cmocka_unit_test(forty_thousand_pieces_build_and_check_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

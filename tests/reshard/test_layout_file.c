@@ -101,11 +101,12 @@ static banyan_layout *random_layout(random_state *random, int rank)
         banyan_piece piece = {.tensor = tensor,
                               .name = global,
                               .fallback_name = random_next(random) % 3 ? NULL : "other",
-                              .ndim = 2,
-                              .shape = {100, INT64_C(1) << 40},
-                              .box = {2, {7, (INT64_C(1) << 40) - rows}, {rows, rows}},
+                              .ndim = 3,
+                              .shape = {100, INT64_C(1) << 40, 9},
+                              .box = {3, {7, (INT64_C(1) << 40) - rows, 8}, {rows, rows, 1}},
                               .local_start = {1, (int64_t)random_between(random, 0, 1), 0},
-                              .dim_map = {transposed ? 2 : 1, transposed ? 1 : 2},
+                              .dim_map = {transposed ? 2 : 1, transposed ? 1 : 2,
+                                          random_next(random) % 2 ? 0 : BANYAN_NO_DIM},
                               .flags =
                                   random_next(random) % 4 ? 0 : BANYAN_PIECE_PERSISTENT_BUFFER};
         if (random_next(random) % 2)
@@ -281,6 +282,12 @@ static void mistakes_are_told_with_their_place(void **state)
     expect_refusal(
         TENSOR("BF16", "[8]", PIECE("\"start\": [2], \"extent\": [2], \"dim_map\": [1]")),
         "its dimension 0 maps to dimension 1 of \"t\"");
+    expect_refusal(
+        TENSOR("BF16", "[8]", PIECE("\"start\": [2], \"extent\": [2], \"dim_map\": [-1]")),
+        "its dimension 0 maps to none of \"t\", and the box has 2 elements along it, not 1");
+    expect_refusal(
+        TENSOR("BF16", "[8]", PIECE("\"start\": [2], \"extent\": [1], \"dim_map\": [-2]")),
+        "pieces[0].dim_map[0] is -2");
     expect_refusal(TENSOR("BF16", "[8]",
                           PIECE("\"start\": [2], \"extent\": [2], \"replicas\": {\"first\": 0, "
                                 "\"count\": [1, 1, 1, 2], \"stride\": [0, 0, 0, -1]}")),

@@ -41,7 +41,7 @@ static void each_element_arrives_cast(random_state *random, int from, int to,
     banyan_transform *sender, *receiver;
     CHECK_OK(banyan_cast_create(&options, &sender));
     CHECK_OK(banyan_cast_create(&options, &receiver));
-    sim_run run = {&source, &destination, sender, receiver, 0, 0};
+    sim_run run = {&source, &destination, sender, receiver, 0, 0, false};
     CHECK_OK(sim_move_all(random, &run, shape, align));
     assert_int_equal(run.part_count, 1);
     *wire_bytes = run.wire_bytes / n;
