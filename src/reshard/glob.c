@@ -152,9 +152,9 @@ static bool read_field(const char *text, field *found)
     return false;
 }
 
-const char *glob_check_template(const char *text, const glob *pattern)
+const char *glob_check_template(const char *text, const glob *pattern, bool experts)
 {
-    bool has_layer = false, has_expert = false;
+    bool has_layer = false, has_expert = experts;
     int stars = 0;
     for (int i = 0; i < pattern->count; i++) {
         has_layer = has_layer || pattern->tokens[i].kind == GLOB_LAYER;

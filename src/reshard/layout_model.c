@@ -285,7 +285,16 @@ static bool add_tensor(model_build *build, size_t index)
     tensor.is_expert = tensor.match.captures.expert >= 0 || rule->stacks_experts;
     tensor.is_tied = rule->tied && rule->stage == STAGE_FIRST && build->place.stage.count > 1 &&
                      !subject_find(&build->subject, rule->tied);
-    return find_place(build, &tensor, name) && model_tensor_cut(build, &tensor, name);
+    if (!rule->stacks_experts)
+        return find_place(build, &tensor, name) && model_tensor_cut(build, &tensor, name);
+    for (int64_t i = 0; i < build->expert_count; i++) {
+        tensor.match.captures.expert = build->first_expert + i;
+        if (!find_place(build, &tensor, name) || !model_tensor_cut(build, &tensor, name))
+            return false;
+        if (!tensor.packed || !tensor.packed->unstacked)
+            break;
+    }
+    return true;
 }
 
 static bool build_all(model_build *build)

@@ -12,7 +12,8 @@
 
 /* A local tensor while it is being made. Before the cut into rows it is
  * [stack][the dimension along which parts are fused][their other dimensions], the two of a matrix
- * swapped when transposed. Parts that are experts' stacks themselves have the first dimension. */
+ * swapped when transposed. Parts that are experts' stacks themselves have the first dimension; it
+ * is dropped where each expert is a local tensor of its own. */
 struct packing {
     model_build *build;
     const model_target *target;
@@ -21,6 +22,7 @@ struct packing {
     int ndim;     /* of the parts */
     int fuse_dim; /* of the parts: along it they lie one behind the other */
     bool stacked; /* the experts of many parts, not those of one */
+    bool dropped;
     bool transposed;
     int64_t groups;
     int sharers; /* neighbouring ranks among which the rows of a group are cut evenly */
@@ -49,7 +51,8 @@ static bool fail(const struct packing *packing, const char *format, ...)
 static bool same_packing(const rule_packed *a, const rule_packed *b)
 {
     return a && b && a->by_group == b->by_group && a->stacked == b->stacked &&
-           a->transposed == b->transposed && a->once == b->once && a->has_dtype == b->has_dtype &&
+           a->unstacked == b->unstacked && a->transposed == b->transposed && a->once == b->once &&
+           a->has_dtype == b->has_dtype &&
            (!a->has_dtype || banyan_dtype_equal(a->dtype, b->dtype)) &&
            (a->slot >= 0) == (b->slot >= 0);
 }
@@ -275,11 +278,14 @@ static bool find_groups(struct packing *packing)
     return true;
 }
 
-/* The local dimension of a part's. */
+/* The local dimension of a part's, or BANYAN_NO_DIM. */
 static int local_dim(const struct packing *packing, int dim)
 {
     int first = packing->ndim - 2; /* of a matrix */
-    return packing->stacked + (packing->transposed && dim >= first ? 2 * first + 1 - dim : dim);
+    int shift = packing->stacked - packing->dropped;
+    if (packing->dropped && dim == 0)
+        return BANYAN_NO_DIM;
+    return shift + (packing->transposed && dim >= first ? 2 * first + 1 - dim : dim);
 }
 
 static bool find_shape(struct packing *packing)
@@ -288,14 +294,16 @@ static bool find_shape(struct packing *packing)
     int64_t rows = 0;
     if (!check_stack(packing, &rows))
         return false;
-    packing->local_ndim = packing->ndim + packing->stacked;
+    packing->local_ndim = packing->ndim + packing->stacked - packing->dropped;
     if (packing->local_ndim > BANYAN_MAX_DIMS)
         return fail(packing, "a stack of %d dimensions", packing->local_ndim);
     if (packing->stacked)
         packing->shape[0] = packing->build->expert_count;
-    for (int d = 0; d < packing->ndim; d++)
-        packing->shape[local_dim(packing, d)] =
-            d == packing->fuse_dim ? rows : part_extent(first, d);
+    for (int d = 0; d < packing->ndim; d++) {
+        int k = local_dim(packing, d);
+        if (k != BANYAN_NO_DIM)
+            packing->shape[k] = d == packing->fuse_dim ? rows : part_extent(first, d);
+    }
     return true;
 }
 
@@ -330,6 +338,8 @@ static banyan_box uncut_place(const struct packing *packing, const model_part *p
     }
     for (int d = 0; d < packing->ndim; d++) {
         int k = local_dim(packing, d);
+        if (k == BANYAN_NO_DIM)
+            continue;
         place.start[k] = d == packing->fuse_dim ? at : 0;
         place.extent[k] = d == packing->fuse_dim ? rows : part->box.extent[d];
     }
@@ -457,6 +467,7 @@ static bool build_tensor(struct packing *packing)
     packing->ndim = packing->parts[0]->global->ndim;
     packing->fuse_dim = packing->ndim > 0 ? model_fuse_dim(rule) : 0;
     packing->stacked = packed && packed->stacked && !rule->stacks_experts;
+    packing->dropped = packed && packed->unstacked;
     packing->transposed = packed && packed->transposed && packing->ndim == 2 + rule->stacks_experts;
     if (!check_parts(packing) || !check_complete(packing) || !check_halves(packing) ||
         !find_groups(packing) || !find_shape(packing))

@@ -282,9 +282,10 @@ static model_part new_part(const struct cutting *cutting, int sharers)
         .global = global, .rule = tensor->match.rule, .slot = -1, .slots = 1, .next = SIZE_MAX};
     part.box = box_whole(global->ndim, global->shape);
     part.left_alone = tensor->is_left_out;
+    bool unstacked = tensor->packed && tensor->packed->unstacked;
     if (part.rule->stacks_experts) {
-        part.box.start[0] = build->first_expert;
-        part.box.extent[0] = build->expert_count;
+        part.box.start[0] = unstacked ? tensor->match.captures.expert : build->first_expert;
+        part.box.extent[0] = unstacked ? 1 : build->expert_count;
     }
     if (tensor->packed) {
         part.slot = tensor->packed->slot;
@@ -312,7 +313,7 @@ static bool add_block(const struct cutting *cutting, const struct block *block, 
     part.box.extent[dim] = range.extent;
     part.padding = range.padding;
     part.heads = range.heads;
-    part.head_rows = range.head_rows;
+    part.head_rows = part.halves && !block->heads ? range.extent : range.head_rows;
     part.all_heads = range.head_rows > 0 ? block->size / range.head_rows : 0;
     part.first_head = block->start;
     part.slot = part.slot >= 0 || tensor->match.rule->parts.count > 0
@@ -385,11 +386,6 @@ bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char
     if (dim >= global->ndim || (fused > 0 && fused >= global->ndim))
         return fail(build, tensor, "dimension %d of %d is to be sharded", dim > fused ? dim : fused,
                     global->ndim);
-    if (rule->stacks_experts && tensor->packed && !tensor->packed->stacked)
-        return fail(build, tensor,
-                    "it holds all experts, and the packing \"%s\" wants them one by one, which "
-                    "these rules cannot do",
-                    build->packing.name);
     if (dim < 0)
         return add_whole(&cutting);
     const banyan_local_tensor *sized = tensor->match.is_scale ? find_weight(build, tensor) : global;

@@ -29,7 +29,9 @@ typedef struct rule_packed {
     const char *name; /* template of the local tensor's */
     int slot;         /* among the parts that are fused; -1: not fused */
     bool by_group;    /* fused by query groups, not by blocks */
+    bool is_none;     /* the packing has no place for the tensor */
     bool stacked;     /* one of the experts in a leading dimension */
+    bool unstacked;   /* of a tensor of all experts: one local tensor for each */
     bool transposed;
     bool halves;   /* of each head the even rows come first, then the odd ones */
     bool once;     /* the first rank that would hold a replica has it, the others zeros */

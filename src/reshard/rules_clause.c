@@ -6,13 +6,15 @@
 #include "reshard/rules_expr.h"
 #include "reshard/rules_parse.h"
 
-/* A template must fit every pattern that it is for. */
+/* A template must fit every pattern that it is for. `experts`: it may name each expert of a stack.
+ */
 static banyan_status keep_template(rules_parser *parser, const rules_line *line, int word,
-                                   const char **kept)
+                                   bool experts, const char **kept)
 {
     RETURN_IF_FAILED(rules_keep_word(parser, line, word, kept));
     for (size_t i = parser->first_open; i < parser->rules->rules.count; i++) {
-        const char *problem = glob_check_template(*kept, &parser->rules->rules.data[i].pattern);
+        const char *problem =
+            glob_check_template(*kept, &parser->rules->rules.data[i].pattern, experts);
         if (problem)
             return rules_line_fail(line, *kept, problem);
     }
@@ -64,7 +66,9 @@ static banyan_status read_packed(rules_parser *parser, const rules_line *line, m
 {
     rule_packed packed = {.slot = -1, .line = line->number};
     RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &packed.packing));
-    RETURN_IF_FAILED(keep_template(parser, line, 2, &packed.name));
+    RETURN_IF_FAILED(keep_template(parser, line, 2, clause->stacks_experts, &packed.name));
+    packed.is_none = strcmp(packed.name, "none") == 0;
+    packed.unstacked = clause->stacks_experts && strstr(packed.name, "expert}");
     if (!array_push(&clause->packed, packed))
         return BANYAN_ERR_NO_MEMORY;
     rule_packed *kept = &clause->packed.data[clause->packed.count - 1];
@@ -90,7 +94,7 @@ static banyan_status read_heads(rules_parser *parser, const rules_line *line, mo
         if (strcmp(line->words[w], "shared") == 0)
             clause->heads_shared = true;
         else if (strcmp(line->words[w], "from") == 0)
-            RETURN_IF_FAILED(keep_template(parser, line, ++w, &clause->head_source));
+            RETURN_IF_FAILED(keep_template(parser, line, ++w, false, &clause->head_source));
         else
             return rules_line_fail(line, line->words[w], "is none of from, shared");
     }
@@ -230,8 +234,13 @@ static const char *check_packed(const model_rule *rule, const rule_packed *packe
         return "stacks what has no {expert} and no experts";
     if (packed->by_group && !has_heads(rule))
         return "fuses by groups what has no heads";
-    if (packed->halves && !has_heads(rule))
-        return "halves what has no heads";
+    if (packed->stacked && packed->unstacked)
+        return "stacks experts in a tensor for each of them";
+    if (rule->stacks_experts && !packed->stacked && !packed->unstacked && !packed->is_none)
+        return "has experts in a dimension: give in stack, or {expert} or {local_expert} in its "
+               "name";
+    if (packed->halves && !has_heads(rule) && rule->parts.count == 0)
+        return "halves what has no heads and no parts";
     if (packed->slot >= 0 && rule->parts.count == 0 && rule->shard_dim > rule->stacks_experts)
         return "fuses what is sharded along another dimension than its first";
     if (packed->slot >= 0 && packed->slot + (int)rule->parts.count > 64)

@@ -21,9 +21,9 @@ static banyan_status check_template(const rules_parser *parser, const rules_line
 {
     const char *problem = NULL;
     if (pattern)
-        problem = glob_check_template(text, pattern);
+        problem = glob_check_template(text, pattern, false);
     for (size_t i = parser->first_open; !pattern && !problem && i < parser->rules->rules.count; i++)
-        problem = glob_check_template(text, &parser->rules->rules.data[i].pattern);
+        problem = glob_check_template(text, &parser->rules->rules.data[i].pattern, false);
     return problem ? rules_line_fail(line, text, problem) : BANYAN_OK;
 }
 

@@ -200,7 +200,7 @@ static banyan_status read_rename(rules_parser *parser, const rules_line *line)
     if (problem)
         return rules_line_fail(line, added->text, problem);
     RETURN_IF_FAILED(rules_keep_word(parser, line, 3, &added->name));
-    problem = glob_check_template(added->name, &added->pattern);
+    problem = glob_check_template(added->name, &added->pattern, false);
     if (problem)
         return rules_line_fail(line, added->name, problem);
     return rules_read_conditions(parser, line, 4, &added->pattern, &added->conditions);

@@ -65,7 +65,7 @@ class Job:
             "tensor_model_parallel_size": tp,
             "pipeline_model_parallel_size": self.parallel.get("pp", 1),
             "expert_model_parallel_size": ep,
-            "expert_tensor_parallel_size": 1 if ep > 1 else tp,
+            "expert_tensor_parallel_size": self.parallel.get("etp", 1 if ep > 1 else tp),
         }
 
 
@@ -85,6 +85,11 @@ def write_model(family: str, folder: pathlib.Path) -> None:
     if config.get("topk_method") == "noaux_tc" and config["n_group"] > 1:
         # Megatron-Core rates a group by its best topk / topk_group experts, DeepSeek-V3 by two.
         config |= {"n_group": 2, "topk_group": 1}
+    if config["model_type"] == "llama4_text":
+        # Megatron-Core normalizes queries and keys in layers without RoPE, too.
+        config["no_rope_layers"] = [1] * config["num_hidden_layers"]
+    if config["model_type"] == "gpt_oss":
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
     config.pop("torch_dtype", None)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 

@@ -20,11 +20,11 @@ FEW_HEADS = {"qwen2.5-one-head": ("qwen2.5", 1), "qwen3-moe-one-head": ("qwen3-m
 # Megatron-Core 0.16.1 runs these families on a CPU.
 DENSE = ["llama2", "llama3", "llama3-tied-bias", "mistral", "phi3", "qwen2", "qwen2.5", "qwen3",
          *FEW_HEADS]
-EXPERTS = ["mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe"]
+EXPERTS = ["mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "llama4", "gpt-oss"]
 LATENT = ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "kimi-k2"]
 # It lacks modules of these, or has them for GPUs only (Mamba, gated delta nets), so that nothing
 # here can tell whether a packing is right. Banyan refuses them.
-LACKING = ["gemma2", "gemma3", "glm4", "gpt-oss", "llama4", "nemotron-h", "qwen3-next"]
+LACKING = ["gemma2", "gemma3", "glm4", "nemotron-h", "qwen3-next"]
 # True: with the names of Transformer Engine's modules.
 PACKINGS = {"megatron": True, "megatron_local": False}
 
@@ -39,6 +39,8 @@ def is_refused(family: str, packing: str) -> bool:
 def parallels(family: str) -> list[Parallel]:
     """The parallel layouts of two ranks that a family is tried in."""
     made = [{"dp": 2}, {"tp": 2}, {"pp": 2}]
+    if family == "gpt-oss":  # Megatron-Core does not cut experts with biases
+        made[1]["etp"] = 1
     if family in EXPERTS + LATENT:
         made += [{"dp": 2, "ep": 2}, {"tp": 2, "ep": 2}]
     return made

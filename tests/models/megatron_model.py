@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 
 import torch
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.models import backends, gpt
 from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt import gpt_layer_specs, moe_module_specs
@@ -63,17 +64,22 @@ class NormColumnParallelLinear(ColumnParallelLinear):
 class GroupedLinear(torch.nn.Module):
     """Stand in for TE's grouped linear modules: one parameter for each expert of the rank."""
 
-    def __init__(self, count: int, inputs: int, outputs: int, *, bias: bool, **_: Any) -> None:
+    def __init__(self, count: int, inputs: int, outputs: int, *, bias: bool, skip_bias_add: bool,
+                 **_: Any) -> None:
         super().__init__()
-        self.count = count
+        self.count, self.bias, self.skips_bias = count, bias, skip_bias_add
         for i in range(count):
             self.register_parameter(f"weight{i}", torch.nn.Parameter(torch.zeros(outputs, inputs)))
             if bias:
                 self.register_parameter(f"bias{i}", torch.nn.Parameter(torch.zeros(outputs)))
 
-    def forward(self, x: torch.Tensor, splits: list[int]) -> tuple[torch.Tensor, None]:
-        parts = torch.split(x, splits)
-        return torch.cat([part @ getattr(self, f"weight{i}").T for i, part in enumerate(parts)]), None
+    def forward(self, x: torch.Tensor, splits: list[int]) -> tuple[torch.Tensor, Any]:
+        parts = [part @ getattr(self, f"weight{i}").T
+                 for i, part in enumerate(torch.split(x, splits))]
+        biases = [getattr(self, f"bias{i}") for i in range(self.count) if self.bias]
+        if biases and not self.skips_bias:
+            parts = [part + bias for part, bias in zip(parts, biases)]
+        return torch.cat(parts), biases if biases and self.skips_bias else None
 
 
 class GroupedColumn(GroupedLinear):
@@ -132,10 +138,12 @@ def experts_of(config: Any) -> dict[str, Any]:
     layers = config.num_hidden_layers
     first = getattr(config, "first_k_dense_replace", 0) or 0
     dense = {*range(first), *(getattr(config, "mlp_only_layers", None) or [])}
+    if kind == "llama4_text":
+        dense = {i for i in range(layers) if i not in config.moe_layers}
     size = getattr(config, "moe_intermediate_size", config.intermediate_size)
     shared = getattr(config, "shared_expert_intermediate_size", None) or \
-        size * (getattr(config, "n_shared_experts", None) or 0)
-    sigmoid = kind in ("deepseek_v3", "glm4_moe")
+        size * (kind == "llama4_text" or getattr(config, "n_shared_experts", None) or 0)
+    biased = kind in ("deepseek_v3", "glm4_moe")
     groups = getattr(config, "n_group", None) or 1
     if getattr(config, "topk_method", "") == "greedy":
         groups = 1
@@ -145,8 +153,8 @@ def experts_of(config: Any) -> dict[str, Any]:
         "moe_ffn_hidden_size": size,
         "moe_router_topk": config.num_experts_per_tok,
         "moe_router_pre_softmax": not getattr(config, "norm_topk_prob", True),
-        "moe_router_score_function": "sigmoid" if sigmoid else "softmax",
-        "moe_router_enable_expert_bias": sigmoid,
+        "moe_router_score_function": "sigmoid" if biased or kind == "llama4_text" else "softmax",
+        "moe_router_enable_expert_bias": biased,
         "moe_router_topk_scaling_factor": getattr(config, "routed_scaling_factor", None),
         "moe_router_num_groups": groups if groups > 1 else None,
         "moe_router_group_topk": config.topk_group if groups > 1 else None,
@@ -154,7 +162,24 @@ def experts_of(config: Any) -> dict[str, Any]:
         "moe_token_dispatcher_type": "allgather",
         "moe_shared_expert_intermediate_size": shared or None,
         "moe_shared_expert_gate": kind == "qwen2_moe",
+        "moe_apply_probs_on_input": kind == "llama4_text",
     }
+
+
+def family_of(config: Any) -> dict[str, Any]:
+    """Return the options that one family alone needs."""
+    if config.model_type == "llama4_text":
+        return {"rotary_interleaved": True}
+    if config.model_type == "gpt_oss":
+        return {
+            "add_bias_linear": True,
+            "softmax_type": "learnable",
+            "activation_func": quick_gelu,
+            "activation_func_clamp_value": config.swiglu_limit,
+            "glu_linear_offset": 1.0,
+            "bias_dropout_fusion": False,
+        }
+    return {}
 
 
 def latent_of(config: Any) -> dict[str, Any]:
@@ -180,7 +205,7 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
         "num_layers": config.num_hidden_layers,
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_attention_heads,
-        "ffn_hidden_size": config.intermediate_size,
+        "ffn_hidden_size": getattr(config, "intermediate_size_mlp", config.intermediate_size),
         "normalization": "RMSNorm",
         "layernorm_epsilon": config.rms_norm_eps,
         "gated_linear_unit": True,
@@ -200,6 +225,7 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
         **experts_of(config),
         **parallel,
     }
+    options |= family_of(config)
     if latent:
         options |= latent_of(config)
     else:
@@ -208,7 +234,8 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
         options["qk_layernorm"] = config.model_type in ("qwen3", "qwen3_moe") or \
             bool(getattr(config, "use_qk_norm", False))
     made = (MLATransformerConfig if latent else TransformerConfig)(**options)
-    spec = gpt_layer_specs.get_gpt_decoder_block_spec(made, engine, normalization="RMSNorm")
+    spec = gpt_layer_specs.get_gpt_decoder_block_spec(
+        made, engine, normalization="RMSNorm", qk_l2_norm=config.model_type == "llama4_text")
     rope = config.rope_parameters
     return gpt.GPTModel(
         made, spec, vocab_size=vocab, max_sequence_length=config.max_position_embeddings,

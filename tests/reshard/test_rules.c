@@ -87,17 +87,18 @@ static void templates_are_filled_in(void **state)
     assert_null(glob_compile(pattern, &compiled));
     assert_true(glob_match(&compiled, "l.12.e.40.up.weight", 19, &found));
     const char *text = "d.{local_layer}.{layer}.x{local_expert}.{expert}.*-*";
-    assert_null(glob_check_template(text, &compiled));
+    assert_null(glob_check_template(text, &compiled, false));
     assert_true(glob_expand(text, &found, &local, name, sizeof name));
     assert_string_equal(name, "d.2.12.x3.40.up-weight");
     assert_false(glob_expand(text, &found, &local, name, 22));
     assert_true(glob_expand(text, &found, &local, name, 23));
     assert_false(glob_expand(text, &found, &local, name, 3));
-    assert_non_null(glob_check_template("*.*.*", &compiled));
-    assert_non_null(glob_check_template("{rank}", &compiled));
+    assert_non_null(glob_check_template("*.*.*", &compiled, false));
+    assert_non_null(glob_check_template("{rank}", &compiled, false));
     assert_null(glob_compile("l.{layer}", &compiled));
-    assert_non_null(glob_check_template("{expert}", &compiled));
-    assert_non_null(glob_check_template("*", &compiled));
+    assert_non_null(glob_check_template("{expert}", &compiled, false));
+    assert_null(glob_check_template("{local_expert}", &compiled, true));
+    assert_non_null(glob_check_template("*", &compiled, false));
 }
 
 static void clauses_belong_to_all_patterns_above_them(void **state)
@@ -196,6 +197,12 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("a\n in p b *\n", "is none of");
     expect_refused("a\n in p *\n", "has more stars than the pattern");
     expect_refused("a\n in p b stack\n", "stacks what has no {expert}");
+    expect_refused("a\n experts 0\n in p b\n",
+                   "has experts in a dimension: give in stack, or {expert} or {local_expert}");
+    expect_refused("a\n experts 0\n in p b.{expert} stack\n",
+                   "stacks experts in a tensor for each of them");
+    expect_refused("a\n in p b.{expert}\n", "has a {layer} or {expert} that the pattern has not");
+    expect_refused("a\n shard 0\n in p b halves\n", "halves what has no heads and no parts");
     expect_refused("a\n shard 0\n in p b group 0\n", "fuses by groups what has no heads");
     expect_refused("a\n shard 1\n in p b block 0\n", "along another dimension than its first");
     expect_refused("packing p vocab x\n", ":1: \"x\" is no number");

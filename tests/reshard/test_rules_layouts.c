@@ -127,8 +127,35 @@ static void stacked_experts_are_spread_cut_and_transposed(void **state)
     EXPECT(model, rules, "tp=2,packing=p", 1, "w13", 1, 5, 3, 7, 9, 13, 11, 15);
     EXPECT(model, rules, "dp=2,ep=2,packing=p", 1, "w13", 8, 12, 9, 13, 10, 14, 11, 15);
     EXPECT(model, rules, "dp=2,ep=2", 0, "e", 0, 1, 2, 3, 4, 5, 6, 7);
-    expect_refused(model, "packing p\ne\n experts 0\n in p one\n", "packing=p",
-                   "it holds all experts, and the packing \"p\" wants them one by one");
+    banyan_model_destroy(model);
+}
+
+static void stacked_experts_become_tensors_of_their_own(void **state)
+{
+    (void)state;
+    standin made = standin_begin();
+    fputs("\n\"e\": {\"shape\": [2, 2, 4], \"dtype\": \"BF16\"}", made.file);
+    made.tensors = made.entries = 1;
+    banyan_model *model = standin_load(&made);
+    const char *rules =
+        "packing p strict\npacking r like p\ne\n experts 0\n shard 2\n part size/2\n"
+        " part size/2\n in p fc1.{local_expert} block 0 transpose\n";
+    EXPECT(model, rules, "tp=2,packing=p", 1, "fc1.0", 1, 5, 3, 7);
+    EXPECT(model, rules, "tp=2,packing=p", 1, "fc1.1", 9, 13, 11, 15);
+    EXPECT(model, rules, "dp=2,ep=2,packing=p", 1, "fc1.0", 8, 12, 9, 13, 10, 14, 11, 15);
+    const char *straight = "packing p\ne\n experts 0\n in p {expert}.fc1\n";
+    EXPECT(model, straight, "dp=2,ep=2,packing=p", 1, "1.fc1", 8, 9, 10, 11, 12, 13, 14, 15);
+    const char *rows = "packing p\ne\n experts 0\n shard 1\n in p fc2.{expert} block 0\n";
+    EXPECT(model, rows, "fsdp=2,packing=p", 1, "fc2.1", 12, 13, 14, 15);
+    const char *pairs = "packing p\ne\n experts 0\n shard 2\n part size\n"
+                        " in p fc1.{expert} transpose halves\n";
+    EXPECT(model, pairs, "packing=p", 0, "fc1.1", 8, 12, 10, 14, 9, 13, 11, 15);
+    EXPECT(model, pairs, "tp=2,packing=p", 1, "fc1.0", 2, 6, 3, 7);
+    expect_refused(model, pairs, "tp=4,packing=p", "heads of 1 elements of \"e\" have no halves");
+    const char *none = "packing p strict\npacking r like p\ne\n experts 0\n in p {expert}.fc1\n"
+                       " in r none\n";
+    EXPECT(model, none, "packing=p", 0, "0.fc1", 0, 1, 2, 3, 4, 5, 6, 7);
+    expect_refused(model, none, "packing=r", "the rules have no place for it in the packing \"r\"");
     banyan_model_destroy(model);
 }
 
@@ -321,6 +348,7 @@ int main(void)
         cmocka_unit_test(parts_of_a_fused_tensor_are_each_cut_by_itself),
         cmocka_unit_test(a_whole_part_is_held_by_every_rank),
         cmocka_unit_test(stacked_experts_are_spread_cut_and_transposed),
+        cmocka_unit_test(stacked_experts_become_tensors_of_their_own),
         cmocka_unit_test(halves_and_once),
         cmocka_unit_test(a_computed_tensor_is_left_alone_once_its_source_is_left_out),
         cmocka_unit_test(a_fused_tensor_lacks_no_part),
