@@ -13,18 +13,34 @@
 #define MAX_NAME_BYTES 1024
 #define MAX_UNMATCHED 4 /* that a message names */
 
+/* Does the last stage hold it in place of the tensor that it is tied to? */
+static bool is_tied(const model_build *build, const rule_match *match)
+{
+    const model_rule *rule = match->rule;
+    return rule->tied && rule->stage == STAGE_FIRST && !subject_find(&build->subject, rule->tied);
+}
+
+static bool is_needed_behind(const model_build *build, const rule_match *match)
+{
+    return build->layers_behind > 0 && build->behind->needs &&
+           strcmp(match->name, build->behind->needs) == 0;
+}
+
 static bool has_stage(const model_build *build, const rule_match *match)
 {
     const spec_axis *stage = &build->place.stage;
     int64_t layer = match->captures.layer;
+    bool is_last = stage->index == stage->count - 1;
+    if (layer >= build->layers)
+        return is_last;
     if (layer >= 0)
         return layer >= build->first_layer && layer < build->last_layer;
     switch (match->rule->stage) {
     case STAGE_FIRST:
-        return stage->index == 0 || (stage->index == stage->count - 1 && match->rule->tied &&
-                                     !subject_find(&build->subject, match->rule->tied));
+        return stage->index == 0 ||
+               (is_last && (is_tied(build, match) || is_needed_behind(build, match)));
     case STAGE_LAST:
-        return stage->index == stage->count - 1;
+        return is_last;
     default:
         return true;
     }
@@ -125,10 +141,28 @@ static bool count_stack(model_build *build, size_t index, int64_t *stacked)
     return true;
 }
 
+/* Layers behind all others are the last ones, and each has the tensor that tells. `layers` counts
+ * all, of which `count`, from `first` on, are behind. */
+static bool set_behind(model_build *build, int64_t first, int64_t count)
+{
+    if (count == 0)
+        return true;
+    build->layers_behind = build->layers - first;
+    if (count != build->layers_behind)
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "of the %" PRId64 " layers from %" PRId64 " on, %" PRId64
+                           " have a tensor \"%s\", which none or all of them must have",
+                           build->layers_behind, first, count, build->behind->text);
+    build->layers = first;
+    return true;
+}
+
 /* How many layers and experts there are. */
 static bool look_at_names(model_build *build)
 {
-    int64_t stacked = 0;
+    int64_t stacked = 0, first_behind = INT64_MAX, behind = 0;
+    glob_captures captures;
+    build->behind = rules_find_behind(build->rules, build->packing.name);
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
         const rule_match *match = &build->matched->matches[i];
         if (is_skipped(build, i)) {
@@ -146,7 +180,14 @@ static bool look_at_names(model_build *build)
             build->layers = match->captures.layer + 1;
         if (match->captures.expert >= build->experts)
             build->experts = match->captures.expert + 1;
+        if (!build->behind ||
+            !glob_match(&build->behind->pattern, match->name, strlen(match->name), &captures))
+            continue;
+        first_behind = captures.layer < first_behind ? captures.layer : first_behind;
+        behind++;
     }
+    if (!set_behind(build, first_behind, behind))
+        return false;
     if (stacked > 0 && build->experts > 0 && stacked != build->experts)
         return layout_fail(build->layout, BANYAN_ERR_INVALID,
                            "stacked tensors have %" PRId64 " experts, and there are %" PRId64
@@ -198,13 +239,14 @@ static bool add_prefix(model_build *build, const rule_prefix *prefix, char *name
     return written < MAX_NAME_BYTES || fail_long(build, bare);
 }
 
-static bool rename_local(model_build *build, char name[MAX_NAME_BYTES])
+static bool rename_local(model_build *build, const model_tensor *tensor, char name[MAX_NAME_BYTES])
 {
     const glob_local nowhere = {-1, -1};
     glob_captures captures;
     char renamed[MAX_NAME_BYTES];
     const rule_rename *rename =
-        rules_find_rename(build->rules, &build->subject, build->packing.name, name, &captures);
+        rules_find_rename(build->rules, &build->subject, build->packing.name, name,
+                          tensor->match.captures.layer >= build->layers, &captures);
     if (!rename)
         return true;
     if (!glob_expand(rename->name, &captures, &nowhere, renamed, sizeof renamed))
@@ -259,7 +301,8 @@ static bool find_place(model_build *build, model_tensor *tensor, char name[MAX_N
     }
     if (!find_packed(build, tensor, &as, &tensor->packed))
         return false;
-    const glob_local local = {as.captures.layer - build->first_layer,
+    bool is_behind = as.captures.layer >= build->layers;
+    const glob_local local = {as.captures.layer - (is_behind ? build->layers : build->first_layer),
                               as.captures.expert - build->first_expert};
     const char *suffix = tensor->packed && as.is_scale ? as.rule->scale_suffix : "";
     int used = 0;
@@ -272,7 +315,7 @@ static bool find_place(model_build *build, model_tensor *tensor, char name[MAX_N
         used = MAX_NAME_BYTES;
     if (used >= MAX_NAME_BYTES)
         return fail_long(build, as.name);
-    return rename_local(build, name) && add_prefix(build, tensor->match.prefix, name);
+    return rename_local(build, tensor, name) && add_prefix(build, tensor->match.prefix, name);
 }
 
 static bool add_tensor(model_build *build, size_t index)
@@ -283,8 +326,14 @@ static bool add_tensor(model_build *build, size_t index)
     char name[MAX_NAME_BYTES];
     tensor.is_left_out = model_skips(build->model, index);
     tensor.is_expert = tensor.match.captures.expert >= 0 || rule->stacks_experts;
-    tensor.is_tied = rule->tied && rule->stage == STAGE_FIRST && build->place.stage.count > 1 &&
-                     !subject_find(&build->subject, rule->tied);
+    bool is_needed = is_needed_behind(build, &tensor.match);
+    tensor.is_tied = build->place.stage.count > 1 && is_tied(build, &tensor.match);
+    tensor.is_at_ends = build->place.stage.count > 1 && (tensor.is_tied || is_needed);
+    if (tensor.is_tied && is_needed)
+        return model_tensor_fail(build, &tensor,
+                                 "the last stage is to have it twice: in place of \"%s\", and for "
+                                 "the layers behind the last one; give pp=1",
+                                 rule->tied);
     if (!rule->stacks_experts)
         return find_place(build, &tensor, name) && model_tensor_cut(build, &tensor, name);
     for (int64_t i = 0; i < build->expert_count; i++) {

@@ -12,7 +12,8 @@ typedef struct model_tensor {
     const banyan_local_tensor *global;
     rule_match match;
     bool is_expert;            /* one expert's, or all experts' */
-    bool is_tied;              /* held by the first and the last stage */
+    bool is_tied;              /* the last stage holds it in place of another */
+    bool is_at_ends;           /* the first and the last stage hold it */
     bool is_left_out;          /* by banyan_model_skip */
     const rule_packed *packed; /* its place in the packing; NULL: its own name */
 } model_tensor;
@@ -60,7 +61,9 @@ typedef struct model_build {
     uint64_t skips; /* bits: the lines of rules->skips for this packing */
     spec_place place;
     int rank_offset;
-    int64_t layers, experts;            /* of the model: the highest number and one */
+    int64_t layers, experts; /* of the model: the highest number and one, but for */
+    int64_t layers_behind;   /* layers that the packing has behind them */
+    const rule_behind *behind;
     int64_t first_layer, last_layer;    /* of this stage: from, and up to but not */
     int64_t first_expert, expert_count; /* of this rank */
     ARRAY(model_part) parts;

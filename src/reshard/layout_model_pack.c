@@ -372,6 +372,11 @@ static void add_rows(const struct packing *packing, const model_part *part, int6
         .replicas = part->replicas,
     };
     memcpy(piece.shape, part->global->shape, sizeof piece.shape);
+    const banyan_local_tensor *other =
+        part->rule->fallback ? subject_find(&packing->build->subject, part->rule->fallback) : NULL;
+    if (other && other->ndim == piece.ndim &&
+        memcmp(other->shape, piece.shape, sizeof other->shape) == 0)
+        piece.fallback_name = other->name;
     memcpy(piece.local_start, place.start, sizeof piece.local_start);
     if (packing->ndim > 0) {
         piece.box.start[packing->fuse_dim] += row;

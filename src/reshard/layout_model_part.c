@@ -245,7 +245,7 @@ static banyan_rank_set find_replicas(const model_build *build, const model_tenso
     const spec_place *place = &build->place;
     banyan_rank_set set = banyan_rank_set_one(place->rank + build->rank_offset);
     int stages = place->stage.count;
-    if (tensor->is_tied)
+    if (tensor->is_at_ends)
         add_level(&set, 0, place->stage.index > 0, 2, (stages - 1) * place->stage.stride);
     else if (tensor->match.captures.layer < 0 && tensor->match.rule->stage == STAGE_ALL)
         add_level(&set, 0, place->stage.index, stages, place->stage.stride);
@@ -386,7 +386,7 @@ bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char
     if (dim >= global->ndim || (fused > 0 && fused >= global->ndim))
         return fail(build, tensor, "dimension %d of %d is to be sharded", dim > fused ? dim : fused,
                     global->ndim);
-    if (dim < 0)
+    if (dim < 0 || (tensor->packed && tensor->packed->whole))
         return add_whole(&cutting);
     const banyan_local_tensor *sized = tensor->match.is_scale ? find_weight(build, tensor) : global;
     if (!sized)

@@ -88,6 +88,7 @@ void banyan_rules_destroy(banyan_rules *rules)
     array_free(&rules->defaults);
     array_free(&rules->skips);
     array_free(&rules->prefixes);
+    array_free(&rules->behinds);
     array_free(&rules->renames);
     names_free(&rules->names);
     free(rules);
@@ -175,14 +176,24 @@ rule_answer rules_skip(const banyan_rules *rules, const rule_match *match, uint6
 }
 
 const rule_rename *rules_find_rename(const banyan_rules *rules, const rule_subject *subject,
-                                     const char *packing, const char *name, glob_captures *captures)
+                                     const char *packing, const char *name, bool behind,
+                                     glob_captures *captures)
 {
     for (size_t i = 0; i < rules->renames.count; i++) {
         const rule_rename *rename = &rules->renames.data[i];
-        if (strcmp(rename->packing, packing) == 0 &&
+        if ((behind || !rename->behind) && rules_packing_is(rules, packing, rename->packing) &&
             glob_match(&rename->pattern, name, strlen(name), captures) &&
             rules_decide(&rename->conditions, subject, captures, NULL) == RULE_YES)
             return rename;
+    }
+    return NULL;
+}
+
+const rule_behind *rules_find_behind(const banyan_rules *rules, const char *packing)
+{
+    for (size_t i = 0; i < rules->behinds.count; i++) {
+        if (rules_packing_is(rules, packing, rules->behinds.data[i].packing))
+            return &rules->behinds.data[i];
     }
     return NULL;
 }

@@ -35,6 +35,7 @@ typedef struct rule_packed {
     bool transposed;
     bool halves;   /* of each head the even rows come first, then the odd ones */
     bool once;     /* the first rank that would hold a replica has it, the others zeros */
+    bool whole;    /* every rank holds it, though the rule shards it */
     bool computed; /* the engine computes other values from the tensor's: it cannot be moved */
     bool has_dtype;
     DLDataType dtype;
@@ -64,6 +65,7 @@ typedef struct model_rule {
     bool stacks_experts;     /* dimension 0 counts experts */
     bool is_buffer;          /* a persistent buffer: takes the source's type */
     rule_stage stage;
+    const char *fallback;     /* fills it, in a destination, when no source has it; NULL: none */
     const char *tied;         /* stands in for this tensor, on the last stage, when it is missing */
     const char *scale_suffix; /* of the tensor of block scales beside it */
     int64_t scale_block;
@@ -108,8 +110,16 @@ typedef struct rule_prefix {
     rule_conditions conditions;
 } rule_prefix;
 
+/* Layers that a packing has behind all others: on the last stage, and numbered by themselves. */
+typedef struct rule_behind {
+    const char *packing, *text;
+    glob pattern;      /* of a tensor that each of them has, and no other layer */
+    const char *needs; /* a tensor of the first stage that they need on the last; NULL: none */
+} rule_behind;
+
 /* Local names that are others in one packing. */
 typedef struct rule_rename {
+    bool behind; /* for tensors of layers behind all others */
     const char *packing, *text;
     glob pattern;
     const char *name; /* template */
@@ -127,6 +137,7 @@ struct banyan_rules {
     ARRAY(rule_default) defaults;
     ARRAY(rule_skip) skips;
     ARRAY(rule_prefix) prefixes;
+    ARRAY(rule_behind) behinds;
     ARRAY(rule_rename) renames;
 };
 
@@ -182,10 +193,14 @@ rule_answer rules_skip(const banyan_rules *rules, const rule_match *match, uint6
                        const rule_skip **which);
 
 /* The first rename of the packing that fits a local name, with what its pattern captured; or NULL.
+ * `behind`: the tensor's layer is behind all others.
  */
 const rule_rename *rules_find_rename(const banyan_rules *rules, const rule_subject *subject,
-                                     const char *packing, const char *name,
+                                     const char *packing, const char *name, bool behind,
                                      glob_captures *captures);
+
+/* The line that says which layers the packing has behind all others; NULL: it has none. */
+const rule_behind *rules_find_behind(const banyan_rules *rules, const char *packing);
 
 /* INVALID, naming those there are, for a packing of which the rules say nothing; "hf" is always
  * there. */

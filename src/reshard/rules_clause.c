@@ -44,6 +44,8 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
         packed->halves = true;
     } else if (strcmp(option, "computed") == 0) {
         packed->computed = true;
+    } else if (strcmp(option, "whole") == 0) {
+        packed->whole = true;
     } else if (strcmp(option, "once") == 0) {
         packed->once = true;
     } else if (strcmp(option, "dtype") == 0) {
@@ -60,8 +62,8 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
     return true;
 }
 
-/* in PACKING TEMPLATE [block K | group K] [stack] [transpose] [halves] [once] [computed] [dtype T]
- * [conditions] */
+/* in PACKING TEMPLATE [block K | group K] [stack] [transpose] [halves] [once] [whole] [computed]
+ * [dtype T] [conditions] */
 static banyan_status read_packed(rules_parser *parser, const rules_line *line, model_rule *clause)
 {
     rule_packed packed = {.slot = -1, .line = line->number};
@@ -81,8 +83,8 @@ static banyan_status read_packed(rules_parser *parser, const rules_line *line, m
     if (word < line->count && strncmp(line->words[word], "w", 1) != 0 &&
         strcmp(line->words[word], "unless") != 0)
         return rules_line_fail(line, line->words[word],
-                               "is none of block, group, stack, transpose, halves, once, computed, "
-                               "dtype, with, without, when, unless");
+                               "is none of block, group, stack, transpose, halves, once, whole, "
+                               "computed, dtype, with, without, when, unless");
     return rules_read_conditions(parser, line, word, NULL, &kept->conditions);
 }
 
@@ -177,6 +179,12 @@ static banyan_status read_tie(rules_parser *parser, const rules_line *line, mode
     return rules_line_end(line, 2);
 }
 
+static banyan_status read_fallback(rules_parser *parser, const rules_line *line, model_rule *clause)
+{
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &clause->fallback));
+    return rules_line_end(line, 2);
+}
+
 static banyan_status read_scale(rules_parser *parser, const rules_line *line, model_rule *clause)
 {
     RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &clause->scale_suffix));
@@ -199,6 +207,7 @@ static const struct clause_kind {
     {"stage", read_stage_clause}, {"tie", read_tie},        {"scale", read_scale},
     {"buffer", read_flag},        {"in", read_packed},      {"with", read_condition},
     {"without", read_condition},  {"when", read_condition}, {"unless", read_condition},
+    {"fallback", read_fallback},
 };
 
 banyan_status rules_read_clause(rules_parser *parser, const rules_line *line, model_rule *clause)
@@ -207,9 +216,10 @@ banyan_status rules_read_clause(rules_parser *parser, const rules_line *line, mo
         if (strcmp(kinds[i].word, line->words[0]) == 0)
             return kinds[i].read(parser, line, clause);
     }
-    return rules_line_fail(line, line->words[0],
-                           "is no clause: there are replicate, shard, vocab, heads, part, experts, "
-                           "stage, tie, scale, buffer, in, with, without, when and unless");
+    return rules_line_fail(
+        line, line->words[0],
+        "is no clause: there are replicate, shard, vocab, heads, part, experts, "
+        "stage, tie, fallback, scale, buffer, in, with, without, when and unless");
 }
 
 static bool has_expert(const model_rule *rule)
@@ -245,6 +255,8 @@ static const char *check_packed(const model_rule *rule, const rule_packed *packe
         return "fuses what is sharded along another dimension than its first";
     if (packed->slot >= 0 && packed->slot + (int)rule->parts.count > 64)
         return "has parts beyond block 63";
+    if (packed->whole && rule->parts.count > 0)
+        return "has whole for what has parts";
     if (packed->once && (rule->shard_dim >= 0 || packed->slot >= 0))
         return "has once for what is sharded or fused";
     return NULL;

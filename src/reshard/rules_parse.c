@@ -188,7 +188,26 @@ static banyan_status read_prefix(rules_parser *parser, const rules_line *line)
     return rules_read_conditions(parser, line, word, &nothing, &added->conditions);
 }
 
-/* rename PACKING PATTERN TEMPLATE [conditions] */
+/* behind PACKING PATTERN [needs NAME] */
+static banyan_status read_behind(rules_parser *parser, const rules_line *line)
+{
+    rule_behind added = {0};
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &added.packing));
+    RETURN_IF_FAILED(rules_keep_word(parser, line, 2, &added.text));
+    const char *problem = glob_compile(added.text, &added.pattern);
+    if (problem)
+        return rules_line_fail(line, added.text, problem);
+    if (!strstr(added.text, "{layer}"))
+        return rules_line_fail(line, added.text, "has no {layer}");
+    if (line->count > 3 && strcmp(line->words[3], "needs") != 0)
+        return rules_line_fail(line, line->words[3], "should be needs");
+    if (line->count > 3)
+        RETURN_IF_FAILED(rules_keep_word(parser, line, 4, &added.needs));
+    RETURN_IF_FAILED(rules_line_end(line, 5));
+    return array_push(&parser->rules->behinds, added) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+/* rename PACKING PATTERN TEMPLATE [behind] [conditions] */
 static banyan_status read_rename(rules_parser *parser, const rules_line *line)
 {
     if (!array_push(&parser->rules->renames, (rule_rename){0}))
@@ -203,7 +222,9 @@ static banyan_status read_rename(rules_parser *parser, const rules_line *line)
     problem = glob_check_template(added->name, &added->pattern, false);
     if (problem)
         return rules_line_fail(line, added->name, problem);
-    return rules_read_conditions(parser, line, 4, &added->pattern, &added->conditions);
+    added->behind = line->count > 4 && strcmp(line->words[4], "behind") == 0;
+    return rules_read_conditions(parser, line, 4 + added->behind, &added->pattern,
+                                 &added->conditions);
 }
 
 static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
@@ -297,7 +318,7 @@ static const struct top_line {
 } top_lines[] = {
     {"packing", read_packing}, {"default", read_default}, {"skip", read_skip},
     {"keep", read_skip},       {"prefix", read_prefix},   {"rename", read_rename},
-    {"include", read_include},
+    {"behind", read_behind},   {"include", read_include},
 };
 
 static banyan_status read_line(rules_parser *parser, const rules_line *line)

@@ -256,7 +256,36 @@ typedef struct quantized {
     int64_t shape[2];
     int source_dim, destination_dim; /* sharded */
     DLDataType from;
+    bool stacked; /* the global tensor has two such matrices, of which this is one */
 } quantized;
+
+/* What the layout holds of a matrix, as one of two that a global tensor stacks. */
+static banyan_layout *stacked_layout(banyan_layout *plain)
+{
+    banyan_layout *made;
+    CHECK_OK(banyan_layout_create(&made));
+    for (size_t i = 0; i < banyan_layout_tensor_count(plain); i++) {
+        const banyan_local_tensor *local = banyan_layout_tensor(plain, i);
+        banyan_layout_add_tensor(made, local->name, local->dtype, local->ndim, local->shape);
+    }
+    for (size_t i = 0; i < banyan_layout_piece_count(plain); i++) {
+        const banyan_piece *of = banyan_layout_piece(plain, i);
+        banyan_piece piece = *of;
+        piece.ndim = piece.box.ndim = 3;
+        piece.shape[0] = 2;
+        piece.box.start[0] = piece.box.extent[0] = 1;
+        piece.dim_map[0] = BANYAN_NO_DIM;
+        for (int d = 0; d < 2; d++) {
+            piece.shape[d + 1] = of->shape[d];
+            piece.box.start[d + 1] = of->box.start[d];
+            piece.box.extent[d + 1] = of->box.extent[d];
+            piece.dim_map[d + 1] = of->dim_map[d];
+        }
+        banyan_layout_add_piece(made, &piece);
+    }
+    banyan_layout_destroy(plain);
+    return made;
+}
 
 static twins quantized_twins(banyan_world *world, const quantized *of, DLDevice device,
                              bool is_destination)
@@ -268,6 +297,8 @@ static twins quantized_twins(banyan_world *world, const quantized *of, DLDevice 
     CHECK_OK(banyan_layout_create(&made.layout));
     banyan_layout_add_sharded(made.layout, "w", is_destination ? BANYAN_F8_E4M3 : of->from, 2,
                               of->shape, &mesh, &placement, banyan_world_rank(world));
+    if (of->stacked)
+        made.layout = stacked_layout(made.layout);
     CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.here));
     CHECK_OK(banyan_tensors_alloc_on(made.layout, world, device, &made.there));
     return made;
@@ -361,9 +392,15 @@ static void quantize_on_both(banyan_world *world, void *context)
 static void quantize_plainly_and_swizzled(banyan_world *world, void *context)
 {
     (void)context;
-    quantized plain = {BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {24, 320}, 0, 1, BANYAN_BF16};
+    quantized plain = {
+        BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {24, 320}, 0, 1, BANYAN_BF16, false};
     quantize_on_both(world, &plain);
-    quantized swizzled = {BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_OCP, {256, 512}, 1, 0, BANYAN_F32};
+    plain.stacked = true;
+    quantize_on_both(world, &plain);
+    quantized swizzled = {
+        BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_OCP, {256, 512}, 1, 0, BANYAN_F32, false};
+    quantize_on_both(world, &swizzled);
+    swizzled.stacked = true;
     quantize_on_both(world, &swizzled);
 }
 
@@ -443,14 +480,14 @@ static void refuse_one(banyan_world *world, const refusal *what)
 static void refuse_mxfp8(banyan_world *world)
 {
     static const refusal all[] = {
-        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {8, 80}, 0, 1, BANYAN_BF16},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {8, 80}, 0, 1, BANYAN_BF16, false},
          .sentence = "rows are not whole MXFP8 blocks"},
-        {{BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_ROUND_UP, {64, 128}, 1, 0, BANYAN_BF16},
+        {{BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_ROUND_UP, {64, 128}, 1, 0, BANYAN_BF16, false},
          .sentence = "swizzled scales are not whole tiles, of 128 × 128 elements"},
-        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {64, 128}, 1, 0, BANYAN_F32},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {64, 128}, 1, 0, BANYAN_F32, false},
          .reads_back = true,
          .sentence = "read back from MXFP8"},
-        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {8, 64}, 1, 0, BANYAN_F32},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {8, 64}, 1, 0, BANYAN_F32, false},
          .pads = true,
          .sentence = "has padding, whose scales are written on the host only"},
     };

@@ -119,13 +119,13 @@ class Decomposition:
         for d in range(len(shape)):
             if d not in dim_map:
                 keep = d + len(box[0]) - len(shape)
-                dim_map[d] = keep if keep in free else free[-1]
-                free.remove(dim_map[d])
+                dim_map[d] = keep if keep in free else free[-1] if free else -1
+                free = [k for k in free if k != dim_map[d]]
         return {
             "tensor": name,
             "shape": shape,
             "start": origin,
-            "extent": [box[1][dim_map[d]] for d in range(len(shape))],
+            "extent": [box[1][dim_map[d]] if dim_map[d] >= 0 else 1 for d in range(len(shape))],
             "local_start": box[0],
             "dim_map": [dim_map[d] for d in range(len(shape))],
         }

@@ -27,6 +27,7 @@ from megatron_layouts import (
     DENSE,
     EXPERTS,
     FEW_HEADS,
+    FURTHER,
     LACKING,
     LATENT,
     PACKINGS,
@@ -71,17 +72,21 @@ class Job:
 
 def write_model(family: str, folder: pathlib.Path) -> None:
     """Write the tiny model in float32, with values at which it computes well."""
-    base, key_heads = FEW_HEADS.get(family, (family, 0))
-    made = dataclasses.replace(FAMILIES[base], mtp="", inv_freq=False)
+    base, key_heads = FEW_HEADS.get(family, (FURTHER.get(family, family), 0))
+    mtp = FAMILIES[base].mtp if family in FURTHER else ""
+    made = dataclasses.replace(FAMILIES[base], mtp=mtp, inv_freq=False)
     if key_heads:
         made = dataclasses.replace(made, config={**made.config, "num_key_value_heads": key_heads})
     tiny.write_model(made, folder)
     path = folder / "model.safetensors"
     tensors = {name: 0.1 * t.float() for name, t in load_file(path).items()}
-    norms = {name: 1 + t for name, t in tensors.items() if name.endswith("norm.weight")}
-    save_file(tensors | norms, path, {"format": "pt"})
+    tensors |= {name: 1 + t for name, t in tensors.items() if name.endswith("norm.weight")}
+    if mtp:
+        tensors[f"{mtp}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors[f"{mtp}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, path, {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
-    config |= {"dtype": "float32", "num_nextn_predict_layers": 0}
+    config |= {"dtype": "float32", "num_nextn_predict_layers": int(bool(mtp))}
     if config.get("topk_method") == "noaux_tc" and config["n_group"] > 1:
         # Megatron-Core rates a group by its best topk / topk_group experts, DeepSeek-V3 by two.
         config |= {"n_group": 2, "topk_group": 1}
@@ -100,6 +105,64 @@ def pack(banyan: str, job: Job) -> str:
                "--from", "tp=1", "--to", job.spec]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stderr.strip() if done.returncode else ""
+
+
+def unpack(banyan: str, job: Job) -> str:
+    """Let Banyan make the model again of what each rank holds; return what is wrong with it.
+
+    Tensors that Megatron-Core has once and the model twice are in its layout, not in the folder.
+    """
+    layout, joined = f"{job.folder}/whole.json", f"{job.folder}/joined"
+    for arguments in (
+            ["layout", "save", "--model", job.model, "--spec", "tp=1", "-o", layout],
+            ["reshard", "--in", f"{job.folder}/packed", "--out", joined, "--to", layout, "--join"]):
+        done = subprocess.run([banyan, *arguments], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stderr.strip()
+    before, after = (load_file(f"{folder}/model.safetensors") for folder in (job.model, joined))
+    wrong = [name for name in sorted(before.keys() | after.keys())
+             if name not in before or name not in after or
+             not torch.equal(before[name], after[name])]
+    if job.parallel == parallels(job.family)[0]:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            joined, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
+        if not torch.equal(logits(model, job.model, joined), torch.load(f"{job.model}/logits")):
+            wrong.append("the logits of transformers")
+    return f"not the same after the way back: {', '.join(wrong)}" if wrong else ""
+
+
+def further_logits(model: Any, folder: str, ids: torch.Tensor) -> torch.Tensor:
+    """Return the logits of the layer that predicts a further token, which transformers lacks."""
+    count = model.config.num_hidden_layers
+    tensors = {name.removeprefix(f"model.layers.{count}."): t
+               for name, t in load_file(f"{folder}/model.safetensors").items()
+               if name.startswith(f"model.layers.{count}.")}
+    config = transformers.AutoConfig.from_pretrained(folder, num_hidden_layers=count + 1)
+    layer = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=torch.float32, attn_implementation="eager",
+        local_files_only=True).eval()
+    layer.model.layers = layer.model.layers[count:]
+    layer.config.num_hidden_layers = 1
+    layer.model.norm.weight.data = tensors["shared_head.norm.weight"]
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(
+            x, (x.shape[-1],), tensors[f"{name}.weight"], config.rms_norm_eps)
+
+    following = torch.cat([ids[:, 1:], torch.zeros_like(ids[:, :1])], 1)
+    both = torch.cat([norm(model.model.embed_tokens(following), "enorm"),
+                      norm(model.model(ids).last_hidden_state, "hnorm")], -1)
+    return layer(inputs_embeds=both @ tensors["eh_proj.weight"].T, use_cache=False).logits
+
+
+def logits(model: Any, folder: str, weights: str) -> torch.Tensor:
+    """Return the logits that transformers computes for the model's ids."""
+    ids = torch.load(f"{folder}/ids")
+    with torch.no_grad():
+        found = model.eval()(ids).logits
+        if getattr(model.config, "num_nextn_predict_layers", 0):
+            found = torch.cat([found, further_logits(model, weights, ids)], 1)
+    return found
 
 
 def differing(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -222,10 +285,9 @@ def prepare_jobs(banyan: str, families: list[str], folder: pathlib.Path) -> list
             continue
         model = transformers.AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
-        ids = torch.randint(0, VOCAB, (1, 19))
-        torch.save(ids, model_folder / "ids")
-        with torch.no_grad():
-            torch.save(model.eval()(ids).logits, model_folder / "logits")
+        torch.save(torch.randint(0, VOCAB, (1, 19)), model_folder / "ids")
+        folder_name = str(model_folder)
+        torch.save(logits(model, folder_name, folder_name), model_folder / "logits")
     return jobs
 
 
@@ -246,6 +308,8 @@ def report(banyan: str, jobs: list[Job], update: bool) -> int:
     kept, failed = read_kept(), 0
     for job in jobs:
         problem = verdict(job)
+        if not problem and not job.refused:
+            problem = unpack(banyan, job)
         if not problem and not job.refused:
             tensors = load_file(f"{job.model}/model.safetensors")
             shapes = {name: list(t.shape) for name, t in tensors.items()}

@@ -22,6 +22,10 @@ DENSE = ["llama2", "llama3", "llama3-tied-bias", "mistral", "phi3", "qwen2", "qw
          *FEW_HEADS]
 EXPERTS = ["mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "llama4", "gpt-oss"]
 LATENT = ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "kimi-k2"]
+# With the layer that predicts a further token.
+FURTHER = {"deepseek-v3-mtp": "deepseek-v3", "glm4-moe-mtp": "glm4-moe"}
+EXPERTS += [name for name, family in FURTHER.items() if family in EXPERTS]
+LATENT += [name for name, family in FURTHER.items() if family in LATENT]
 # It lacks modules of these, or has them for GPUs only (Mamba, gated delta nets), so that nothing
 # here can tell whether a packing is right. Banyan refuses them.
 LACKING = ["gemma2", "gemma3", "glm4", "nemotron-h", "qwen3-next"]

@@ -199,7 +199,10 @@ def latent_of(config: Any) -> dict[str, Any]:
 
 def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first: bool,
           last: bool) -> torch.nn.Module:
-    """Build the model of this rank; `engine` chooses Transformer Engine's specification."""
+    """Build the model of this rank; `engine` chooses Transformer Engine's specification.
+
+    With layers that predict further tokens, its logits are those of the tokens, then of theirs.
+    """
     latent = getattr(config, "kv_lora_rank", None) is not None
     options: dict[str, Any] = {
         "num_layers": config.num_hidden_layers,
@@ -222,6 +225,7 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
         "gradient_accumulation_fusion": False,
         "pipeline_dtype": torch.float32,
         "moe_grouped_gemm": engine,
+        "mtp_num_layers": getattr(config, "num_nextn_predict_layers", None) or None,
         **experts_of(config),
         **parallel,
     }
@@ -236,9 +240,12 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
     made = (MLATransformerConfig if latent else TransformerConfig)(**options)
     spec = gpt_layer_specs.get_gpt_decoder_block_spec(
         made, engine, normalization="RMSNorm", qk_l2_norm=config.model_type == "llama4_text")
+    further = gpt_layer_specs.get_gpt_mtp_block_spec(made, spec, engine)
     rope = config.rope_parameters
-    return gpt.GPTModel(
+    model = gpt.GPTModel(
         made, spec, vocab_size=vocab, max_sequence_length=config.max_position_embeddings,
         pre_process=first, post_process=last, parallel_output=False, position_embedding_type="rope",
         rotary_base=rope["rope_theta"], rotary_percent=rope.get("partial_rotary_factor", 1.0),
-        share_embeddings_and_output_weights=config.tie_word_embeddings).eval()
+        share_embeddings_and_output_weights=config.tie_word_embeddings, mtp_block_spec=further)
+    made.mtp_num_layers = None  # once built: compute logits, and no loss
+    return model.eval()

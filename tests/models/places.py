@@ -62,6 +62,8 @@ def fill_piece(
     steps = strides(piece["shape"])
     local_extent, local_steps = [1] * dims, [0] * dims
     for d, k in enumerate(dim_map):
+        if k < 0:  # the tensor has no such dimension
+            continue
         local_extent[k], local_steps[k] = extent[d], steps[d]
     origin = first + sum(s * step for s, step in zip(piece["start"], steps))
     length, step = (local_extent[-1], local_steps[-1] or 1) if dims else (1, 1)

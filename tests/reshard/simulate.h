@@ -66,21 +66,31 @@ typedef struct sim_task {
     banyan_transfer transfer;
     DLTensor view;
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS], local_start[BANYAN_MAX_DIMS];
+    int dim_map[BANYAN_MAX_DIMS];
 } sim_task;
 
+/* `stacked`: the global tensor has a dimension in front, of which the box has one index. */
 static inline void sim_task_make(const sim_side *side, const banyan_transfer *transfer,
-                                 sim_task *made)
+                                 bool stacked, sim_task *made)
 {
     *made = (sim_task){.transfer = *transfer};
+    banyan_box *box = &made->transfer.box;
+    if (stacked) {
+        *box = (banyan_box){transfer->box.ndim + 1, {3}, {1}};
+        made->shape[0] = 1;
+        made->dim_map[0] = BANYAN_NO_DIM;
+    }
     for (int g = 0; g < transfer->box.ndim; g++) {
-        int d = side->dim_map[g];
-        made->shape[g] = transfer->box.extent[g];
-        made->strides[g] = side->strides[d];
+        int d = side->dim_map[g], at = g + stacked;
+        box->start[at] = transfer->box.start[g];
+        box->extent[at] = made->shape[at] = transfer->box.extent[g];
+        made->strides[at] = side->strides[d];
+        made->dim_map[at] = d;
         made->local_start[d] = side->offset[d] + transfer->box.start[g];
     }
     made->view = (DLTensor){.data = sim_at(side, transfer->box.start),
                             .device = {kDLCPU, 0},
-                            .ndim = side->whole.ndim,
+                            .ndim = box->ndim,
                             .dtype = side->whole.dtype,
                             .shape = made->shape,
                             .strides = made->strides};
@@ -89,7 +99,7 @@ static inline void sim_task_make(const sim_side *side, const banyan_transfer *tr
                                          .whole = &side->whole,
                                          .local_name = side->name,
                                          .local_start = made->local_start,
-                                         .dim_map = side->dim_map};
+                                         .dim_map = made->dim_map};
 }
 
 /* All boxes of one run. */
@@ -98,6 +108,7 @@ typedef struct sim_run {
     banyan_transform *sender, *receiver;
     uint64_t wire_bytes;
     int part_count; /* of the last task */
+    bool stacked;
 } sim_run;
 
 static inline banyan_status sim_move(sim_run *run, const banyan_box *box)
@@ -109,8 +120,8 @@ static inline banyan_status sim_move(sim_run *run, const banyan_box *box)
                                 .source_dtype = run->source->whole.dtype,
                                 .destination_dtype = run->destination->whole.dtype};
     sim_task send, receive;
-    sim_task_make(run->source, &transfer, &send);
-    sim_task_make(run->destination, &transfer, &receive);
+    sim_task_make(run->source, &transfer, run->stacked, &send);
+    sim_task_make(run->destination, &transfer, run->stacked, &receive);
     banyan_transform *sender = run->sender, *receiver = run->receiver;
     CHECK(sender->should_transform(sender->context, &transfer));
     CHECK(receiver->should_transform(receiver->context, &transfer));
@@ -148,6 +159,7 @@ static inline banyan_status sim_move_all(random_state *random, sim_run *run, con
     int ndim = run->source->whole.ndim;
     int64_t cuts[BANYAN_MAX_DIMS][MAX_CUTS + 1];
     int counts[BANYAN_MAX_DIMS], boxes = 1;
+    run->stacked = random_next(random) % 2;
     for (int g = 0; g < ndim; g++) {
         cuts[g][0] = 0;
         counts[g] = 0;

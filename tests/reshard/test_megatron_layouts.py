@@ -23,10 +23,11 @@ class Layouts(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def write_model(self, family):
-        """Write the kept model without the layers that predict further tokens."""
-        kept = json.loads((data.DATA / f"{family}.json").read_text())
-        mtp = FAMILIES[family].mtp or "none"
-        left_out = (mtp, "inv_freq") if FAMILIES[family].inv_freq else (mtp,)
+        """Write the kept model, most without the layers that predict further tokens."""
+        base = megatron_layouts.FURTHER.get(family, family)
+        kept = json.loads((data.DATA / f"{base}.json").read_text())
+        left_out = [FAMILIES[base].mtp] if FAMILIES[base].mtp and base == family else []
+        left_out += ["inv_freq"] if FAMILIES[base].inv_freq else []
         kept["tensors"] = {name: tensor for name, tensor in kept["tensors"].items()
                            if not any(part in name for part in left_out)}
         data.write_folder(kept, self.folder / family)

@@ -205,6 +205,13 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("a\n shard 0\n in p b halves\n", "halves what has no heads and no parts");
     expect_refused("a\n shard 0\n in p b group 0\n", "fuses by groups what has no heads");
     expect_refused("a\n shard 1\n in p b block 0\n", "along another dimension than its first");
+    expect_refused("a\n shard 0\n part 2\n part 2\n in p b whole\n",
+                   "has whole for what has parts");
+    expect_refused("a\n fallback\n", ":2: \"fallback\" should be followed by a name");
+    expect_refused("behind p\n", ":1: \"p\" should be followed by a name");
+    expect_refused("behind p l.mark\n", ":1: \"l.mark\" has no {layer}");
+    expect_refused("behind p l.{layer}.mark embed\n", ":1: \"embed\" should be needs");
+    expect_refused("behind p l.{layer}.mark needs embed head\n", ":1: \"head\" is not expected");
     expect_refused("packing p vocab x\n", ":1: \"x\" is no number");
     expect_refused("packing p like q\n", ":1: \"q\" is no packing that is described above");
     expect_refused("packing p\npacking p\n", ":2: \"p\" is a packing that is already described");

@@ -250,6 +250,80 @@ static void skips_and_renames_are_of_one_packing(void **state)
     banyan_model_destroy(model);
 }
 
+static void layers_behind_all_others_are_on_the_last_stage(void **state)
+{
+    (void)state;
+    standin made = standin_begin();
+    standin_add(&made, "BF16", 2, 0, "embed");
+    standin_add(&made, "BF16", 2, 0, "head");
+    for (int layer = 0; layer < 4; layer++)
+        standin_add(&made, "BF16", 4, 0, "l.%d.a", layer);
+    standin_add(&made, "BF16", 2, 0, "l.3.mark");
+    standin_add(&made, "BF16", 2, 0, "l.3.embed");
+    banyan_model *model = standin_load(&made);
+    const char *rules = "packing p\npacking q like p\nbehind p l.{layer}.mark needs embed\n"
+                        "rename p d.{layer}.* further.{layer}.t.* behind\n"
+                        "skip p l.{layer}.embed\n"
+                        "embed\n stage first\n tie head\nhead\n stage last\n"
+                        "l.{layer}.embed\n fallback embed\n"
+                        "l.{layer}.mark\n shard 0\n in p further.{local_layer}.mark whole\n"
+                        "l.{layer}.*\n shard 0\n in p d.{local_layer}.*\n";
+    /* Stage 0 has layers 0 and 1, stage 1 layer 2 and what is behind it. */
+    banyan_layout *layout = layout_of(model, rules, "pp=2,packing=q", 0);
+    CHECK_OK(banyan_layout_check(layout));
+    assert_int_equal(banyan_layout_tensor_count(layout), 3);
+    assert_true(layout_find_tensor(layout, "d.0.a") >= 0);
+    assert_true(layout_find_tensor(layout, "d.1.a") >= 0);
+    const banyan_piece *embed = banyan_layout_piece(layout, 0);
+    assert_string_equal(embed->name, "embed");
+    assert_int_equal(banyan_rank_set_size(&embed->replicas), 2);
+    assert_int_equal(banyan_rank_set_find(&embed->replicas, 1), 1);
+    banyan_layout_destroy(layout);
+    layout = layout_of(model, rules, "pp=2,packing=q", 1);
+    CHECK_OK(banyan_layout_check(layout));
+    static const char *const held[] = {"embed", "head", "d.0.a", "further.0.t.a", "further.0.mark"};
+    assert_int_equal(banyan_layout_tensor_count(layout), 5);
+    for (size_t i = 0; i < 5; i++)
+        CHECK(layout_find_tensor(layout, held[i]) >= 0, "%s", held[i]);
+    banyan_layout_destroy(layout);
+    EXPECT(model, rules, "tp=2,packing=p", 1, "further.0.t.a", 2, 3);
+    EXPECT(model, rules, "tp=2,packing=p", 1, "further.0.mark", 0, 1);
+    EXPECT(model, rules, "tp=2", 1, "l.3.mark", 1);
+    layout = layout_of(model, rules, "", 0);
+    for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
+        const banyan_piece *piece = banyan_layout_piece(layout, i);
+        if (strcmp(piece->name, "l.3.embed") == 0)
+            assert_string_equal(piece->fallback_name, "embed");
+        else
+            assert_null(piece->fallback_name);
+    }
+    banyan_layout_destroy(layout);
+    banyan_model_destroy(model);
+}
+
+static void layers_behind_all_others_are_no_guess(void **state)
+{
+    (void)state;
+    const char *rules = "packing p\nbehind p l.{layer}.mark needs embed\n"
+                        "embed\n stage first\n tie head\nl.{layer}.*\n";
+    standin made = standin_begin();
+    standin_add(&made, "BF16", 2, 0, "l.0.mark");
+    standin_add(&made, "BF16", 2, 0, "l.1.a");
+    banyan_model *model = standin_load(&made);
+    expect_refused(
+        model, rules, "packing=p",
+        "of the 2 layers from 0 on, 1 have a tensor \"l.{layer}.mark\", which none or all "
+        "of them must have");
+    banyan_model_destroy(model);
+    made = standin_begin();
+    standin_add(&made, "BF16", 2, 0, "embed");
+    standin_add(&made, "BF16", 2, 0, "l.0.a");
+    standin_add(&made, "BF16", 2, 0, "l.1.mark");
+    model = standin_load(&made);
+    expect_refused(model, rules, "pp=2,packing=p", "the last stage is to have it twice");
+    banyan_model_destroy(model);
+}
+
 static void prefixes_are_taken_off_and_put_on(void **state)
 {
     (void)state;
@@ -353,6 +427,8 @@ int main(void)
         cmocka_unit_test(a_computed_tensor_is_left_alone_once_its_source_is_left_out),
         cmocka_unit_test(a_fused_tensor_lacks_no_part),
         cmocka_unit_test(skips_and_renames_are_of_one_packing),
+        cmocka_unit_test(layers_behind_all_others_are_on_the_last_stage),
+        cmocka_unit_test(layers_behind_all_others_are_no_guess),
         cmocka_unit_test(prefixes_are_taken_off_and_put_on),
         cmocka_unit_test(facts_that_are_used_are_kept),
         cmocka_unit_test(expressions),

@@ -181,7 +181,7 @@ static void quantize_in_some_way(random_state *random, struct mode mode)
         fill_values(&source, shape, round ? "second" : "first");
         CHECK_OK(sender->begin(sender->context));
         CHECK_OK(receiver->begin(receiver->context));
-        sim_run run = {&source, &destination, sender, receiver, 0, 0};
+        sim_run run = {&source, &destination, sender, receiver, 0, 0, false};
         CHECK_OK(sim_move_all(random, &run, shape, align));
         assert_int_equal(run.part_count, mode.side == BANYAN_TRANSFORM_AT_SENDER ? 2 : 1);
         CHECK_OK(sender->finish(sender->context));
@@ -258,7 +258,7 @@ static void read_in_some_way(random_state *random, struct mode mode)
     CHECK_OK(banyan_mxfp8_create(&options, &sender));
     CHECK_OK(banyan_mxfp8_create(&options, &receiver));
     CHECK_OK(banyan_mxfp8_bind_scales(sender, "s", &scales.tensor));
-    sim_run run = {&source, &destination, sender, receiver, 0, 0};
+    sim_run run = {&source, &destination, sender, receiver, 0, 0, false};
     CHECK_OK(sim_move_all(random, &run, shape, align));
     assert_int_equal(run.part_count, mode.side == BANYAN_TRANSFORM_AT_RECEIVER ? 2 : 1);
     for (index[0] = 0; index[0] < shape[0]; index[0]++) {
@@ -322,7 +322,7 @@ static void make_small(struct small *small, DLDataType from, DLDataType to,
     CHECK_OK(banyan_mxfp8_bind_scales(small->sender, "local.s", &small->scales.tensor));
     CHECK_OK(banyan_mxfp8_bind_scales(small->receiver, "local.d", &small->scales.tensor));
     small->run =
-        (sim_run){&small->source, &small->destination, small->sender, small->receiver, 0, 0};
+        (sim_run){&small->source, &small->destination, small->sender, small->receiver, 0, 0, false};
 }
 
 static void free_small(struct small *small)
