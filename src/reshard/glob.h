@@ -43,8 +43,8 @@ typedef struct glob_local {
     int64_t layer, expert;
 } glob_local;
 
-/* What is wrong with a template for names that this pattern matches, or NULL. `experts`: it may
- * name experts though the pattern does not. */
+/* Say why a template does not fit the names that this pattern matches; NULL: it does. `experts`: it
+ * may name experts though the pattern does not. */
 const char *glob_check_template(const char *text, const glob *pattern, bool experts);
 
 /* Fill in {layer}, {expert}, {local_layer}, {local_expert} and each * in order. False when it does

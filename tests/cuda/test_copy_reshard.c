@@ -259,7 +259,7 @@ typedef struct quantized {
     bool stacked; /* the global tensor has two such matrices, of which this is one */
 } quantized;
 
-/* What the layout holds of a matrix, as one of two that a global tensor stacks. */
+/* The layout's matrix as one of two that a global tensor stacks. */
 static banyan_layout *stacked_layout(banyan_layout *plain)
 {
     banyan_layout *made;
