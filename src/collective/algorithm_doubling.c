@@ -71,7 +71,7 @@ void allreduce_doubling(algorithm *a)
 {
     int size = (int)a->input_chunks, core = core_of(a->ranks);
     uint64_t extra_slot = slots_take(a, size);
-    uint64_t slots[MOST_STEPS] = {0};
+    uint64_t slots[MOST_STEPS];
     for (int step = 0; 1 << step < core; step++)
         slots[step] = slots_take(a, size);
     for (int rank = 0; rank < core; rank++) {
@@ -196,7 +196,7 @@ static void reduce_halves(algorithm *a, int core, banyan_chunk held, banyan_chun
 void reducescatter_halving(algorithm *a)
 {
     int n = a->ranks, core = core_of(n);
-    uint64_t extra_slot = slots_take(a, n), partial = slots_take(a, n), slots[MOST_STEPS] = {0};
+    uint64_t extra_slot = slots_take(a, n), partial = slots_take(a, n), slots[MOST_STEPS];
     for (int step = 0; core >> (step + 1); step++)
         slots[step] = slots_take(a, n);
     for (int rank = 0; rank < core; rank++) {

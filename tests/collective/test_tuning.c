@@ -274,6 +274,44 @@ static void an_added_plan_serves_what_it_is_for(void **state)
     ranks_run(3, add_plan, NULL);
 }
 
+/* From 100 to 200 bytes of output are 34 to 66 bytes a rank. */
+static void add_bounded_gather(banyan_world *world, void *context)
+{
+    (void)context;
+    static const struct {
+        uint64_t bytes;
+        bool is_served;
+    } messages[] = {{33, false}, {34, true}, {66, true}, {67, false}};
+    banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+    options.min_message_bytes = 100;
+    options.max_message_bytes = 200;
+    banyan_collective gather = {.kind = BANYAN_ALLGATHER, .chunk_factor = 1};
+    banyan_program *program;
+    banyan_plan *plan;
+    banyan_comm *comm;
+    CHECK_OK(
+        banyan_program_create("bounded", &gather, banyan_world_size(world), &options, &program));
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    CHECK_OK(banyan_comm_create(world, NULL, &comm));
+    CHECK_OK(banyan_comm_add_plan(comm, plan));
+    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
+        const char *chosen;
+        CHECK_OK(banyan_comm_choice(comm, BANYAN_ALLGATHER, messages[i].bytes, BANYAN_U8,
+                                    BANYAN_SUM, false, false, &chosen));
+        CHECK((strcmp(chosen, "bounded") == 0) == messages[i].is_served, "%llu bytes: %s",
+              (unsigned long long)messages[i].bytes, chosen);
+    }
+    CHECK_OK(banyan_comm_destroy(comm));
+    banyan_plan_destroy(plan);
+}
+
+static void the_bounds_of_an_added_all_gather_count_its_output(void **state)
+{
+    (void)state;
+    ranks_run(3, add_bounded_gather, NULL);
+}
+
 static void tune(banyan_world *world, void *context)
 {
     int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
@@ -332,6 +370,7 @@ int main(void)
         cmocka_unit_test(wrong_tables_are_refused_with_their_place),
         cmocka_unit_test_setup_teardown(rank_0s_tuning_file_decides, folder_setup, folder_teardown),
         cmocka_unit_test(an_added_plan_serves_what_it_is_for),
+        cmocka_unit_test(the_bounds_of_an_added_all_gather_count_its_output),
         cmocka_unit_test_setup_teardown(tuning_measures_and_is_saved, folder_setup,
                                         folder_teardown),
     };
