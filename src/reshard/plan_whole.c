@@ -37,32 +37,29 @@ static size_t first_destination(const planner *planning, uint32_t name)
     return low;
 }
 
+typedef ARRAY(banyan_box) box_list;
+
 /* Find the boxes of a piece that no destination takes, at most one; `taken` is room to work in. */
 static banyan_status find_left(const planner *planning, const planner_piece *own, size_t first,
-                               banyan_box **taken, size_t *room, bool *found, banyan_box *left)
+                               box_list *taken, bool *found, banyan_box *left)
 {
     const banyan_box *box = &own->piece->box;
-    size_t count = 0, end = first;
-    while (end < planning->claims.count && planning->claims.data[end].name == own->name)
-        end++;
-    if (end - first > *room) {
-        banyan_box *grown = realloc(*taken, 2 * (end - first) * sizeof *grown);
-        if (!grown)
-            return error_no_memory(2 * (end - first) * sizeof *grown, "a check of the source");
-        *taken = grown;
-        *room = 2 * (end - first);
-    }
+    taken->count = 0;
     *found = false;
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = first; i < planning->claims.count; i++) {
         const planner_claim *claim = &planning->claims.data[i];
+        banyan_box both;
+        if (claim->name != own->name)
+            break;
         if (!planner_serves(planning, claim) ||
-            !banyan_box_intersect(box, &claim->claim.box, &(*taken)[count]))
+            !banyan_box_intersect(box, &claim->claim.box, &both))
             continue;
-        if (banyan_box_equal(box, &(*taken)[count]))
+        if (banyan_box_equal(box, &both))
             return BANYAN_OK;
-        count++;
+        if (!array_push(taken, both))
+            return BANYAN_ERR_NO_MEMORY;
     }
-    return boxes_find_hole(box, *taken, count, found, left);
+    return boxes_find_hole(box, taken->data, taken->count, found, left);
 }
 
 static banyan_status fail_left(const planner *planning, const planner_piece *own,
@@ -77,8 +74,9 @@ static banyan_status fail_left(const planner *planning, const planner_piece *own
 
 banyan_status planner_check_whole_source(const planner *planning)
 {
-    banyan_box *taken = NULL, left;
-    size_t room = 0, first = 0;
+    box_list taken = {0};
+    banyan_box left;
+    size_t first = 0;
     uint32_t known = NO_NAME;
     bool found = false;
     banyan_status status = BANYAN_OK;
@@ -90,13 +88,13 @@ banyan_status planner_check_whole_source(const planner *planning)
         if (own->name != known)
             first = first_destination(planning, own->name);
         known = own->name;
-        status = find_left(planning, own, first, &taken, &room, &found, &left);
+        status = find_left(planning, own, first, &taken, &found, &left);
         if (status == BANYAN_OK && found)
             status = fail_left(planning, own, &left);
         if (status != BANYAN_OK)
             break;
     }
-    free(taken);
+    array_free(&taken);
     return status;
 }
 

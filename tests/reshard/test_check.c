@@ -102,6 +102,25 @@ static void what_is_planned_is_sound(void **state)
     release(&made);
 }
 
+static void numbers_behind_a_boxs_dimensions_do_not_count(void **state)
+{
+    (void)state;
+    planned made;
+    make(&made);
+    for (int r = 0; r < RANKS; r++) {
+        planner_result *result = &made.world->results[r];
+        for (size_t i = 0; i < result->send_count + result->recv_count; i++) {
+            banyan_box *box = i < result->send_count ? &result->sends[i].box
+                                                     : &result->recvs[i - result->send_count].box;
+            box->start[box->ndim] = -7;
+            box->extent[box->ndim] = -1;
+        }
+    }
+    check_all(&made);
+    expect_count(&made, 0);
+    release(&made);
+}
+
 static void a_receive_that_is_dropped_leaves_a_hole_and_a_send_alone(void **state)
 {
     (void)state;
@@ -177,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_planned_is_sound),
+        cmocka_unit_test(numbers_behind_a_boxs_dimensions_do_not_count),
         cmocka_unit_test(a_receive_that_is_dropped_leaves_a_hole_and_a_send_alone),
         cmocka_unit_test(a_receive_that_is_doubled_writes_twice),
         cmocka_unit_test(a_receive_that_is_shifted_by_one_is_outside),

@@ -269,6 +269,8 @@ static void mistakes_are_told_with_their_place(void **state)
                    "ranks[0].ranks[2] is rank 0 a second time");
     expect_refusal(HEAD "{\"ranks\": [1048576], \"tensors\": []}]}",
                    "ranks[0].ranks[0] is no rank");
+    expect_refusal(HEAD "{\"ranks\": [0, \"1\"], \"tensors\": []}]}",
+                   "ranks[0].ranks[1] is no rank");
     expect_refusal(HEAD "{\"ranks\": [0]}]}", "ranks[0] has no \"tensors\"");
     expect_refusal(TENSOR("BF17", "[8]", "\"pieces\": []"), "has unknown type \"BF17\"");
     expect_refusal(TENSOR("BF16", "[-1]", "\"pieces\": []"), "ranks[0].tensors[0].shape[0] is -1");

@@ -201,6 +201,8 @@ static void metadata_that_contradicts_itself_is_refused(void **state)
     expect_refused(&tensor, 4, 0, "partition_stride is 0");
     tensor = good;
     tensor.partition_sizes = sizes;
+    tensor.partition_size_count = 1;
+    expect_refused(&tensor, 4, 0, "partition_sizes sum to 4 of the 8 elements");
     tensor.partition_size_count = 2;
     expect_refused(&tensor, 4, 0, "partition_sizes sum to 7 of the 8 elements");
     tensor.shape[0] = 6;

@@ -189,6 +189,7 @@ static void mistakes_are_told_with_their_line(void **state)
                    "has a {layer} or {expert} that the pattern has not");
     expect_refused("a\n heads 4\n", ":1: the rule \"a\" has vocab, heads or parts, but no shard");
     expect_refused("a\n shard 0\n vocab\n heads 4\n", "has vocab, and heads, parts or a scale");
+    expect_refused("a\n shard 0\n heads 4\n part 8\n", "has parts, and heads of its own");
     expect_refused("a\n stage middle\n", ":2: \"middle\" should be stage all, first or last");
     expect_refused("a\n stage\n", ":2: \"stage\" should be stage");
     expect_refused("a\n scale x\n", ":2: \"x\" should be followed by a number");
