@@ -119,7 +119,7 @@ plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape)
     }
     int level = 63 - __builtin_clzll((unsigned long long)most);
     if (level == 0)
-        return (plan_cells){0};
+        return (plan_cells){.level = 0};
     return plan_cells_meeting(box, shape, dim, level < MAX_LEVEL ? level : MAX_LEVEL);
 }
 

@@ -134,6 +134,19 @@ static void a_receive_that_is_dropped_leaves_a_hole_and_a_send_alone(void **stat
     release(&made);
 }
 
+static void findings_about_pairs_come_in_the_order_of_their_ranks(void **state)
+{
+    (void)state;
+    planned made;
+    make(&made);
+    made.world->results[0].send_count = 0;
+    CHECK_OK(check_parts_pair(made.parts, RANKS, made.report));
+    expect_count(&made, 3);
+    for (int rank = 1; rank <= 3; rank++)
+        expect(&made, (size_t)rank - 1, BANYAN_RESHARD_UNPAIRED, rank, "has 0 sends at rank 0");
+    release(&made);
+}
+
 static void a_receive_that_is_doubled_writes_twice(void **state)
 {
     (void)state;
@@ -198,6 +211,7 @@ int main(void)
         cmocka_unit_test(what_is_planned_is_sound),
         cmocka_unit_test(numbers_behind_a_boxs_dimensions_do_not_count),
         cmocka_unit_test(a_receive_that_is_dropped_leaves_a_hole_and_a_send_alone),
+        cmocka_unit_test(findings_about_pairs_come_in_the_order_of_their_ranks),
         cmocka_unit_test(a_receive_that_is_doubled_writes_twice),
         cmocka_unit_test(a_receive_that_is_shifted_by_one_is_outside),
         cmocka_unit_test(a_source_that_does_not_hold_it_is_told),
