@@ -84,16 +84,18 @@ static bool is_below(const char *path, const char *root)
     return root && strncmp(path, root, length) == 0 && path[length] == '/';
 }
 
-/* True when the open file lies in the folder, whatever links led to it. */
-static bool is_inside(const struct listing *listing, int fd)
+/* Say why the open file is not known to lie in the folder, whatever links led to it. NULL: it does.
+ */
+static const char *why_outside(const struct listing *listing, int fd)
 {
     char self[64], path[PATH_MAX];
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
     ssize_t bytes = readlink(self, path, sizeof path - 1);
     if (bytes < 0)
-        return false;
+        return "/proc does not say where it lies";
     path[bytes] = '\0';
-    return is_below(path, listing->real) || is_below(path, listing->blobs);
+    bool is_inside = is_below(path, listing->real) || is_below(path, listing->blobs);
+    return is_inside ? NULL : "it is a link out of the folder";
 }
 
 /* ---- listing ---- */
@@ -113,9 +115,10 @@ static bool open_file(const struct listing *listing, const char *name, int *fd, 
         leave_out(listing, name, banyan_last_error());
         return false;
     }
-    if (is_inside(listing, *fd))
+    const char *why = why_outside(listing, *fd);
+    if (!why)
         return true;
-    leave_out(listing, name, "it is a link out of the folder");
+    leave_out(listing, name, why);
     close(*fd);
     return false;
 }

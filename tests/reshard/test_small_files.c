@@ -1,13 +1,25 @@
 /* The small files of a model's folder are copied as they are, and nothing else is. */
 #include "support/test.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "reshard/small_files.h"
 #include "support/folder.h"
 
+static bool has_proc = true;
 static char warnings[8192];
+
+/* Stands before the C library's; without /proc no descriptor's path can be read. */
+ssize_t readlink(const char *restrict path, char *restrict text, size_t bytes)
+{
+    if (has_proc)
+        return readlinkat(AT_FDCWD, path, text, bytes);
+    errno = ENOENT;
+    return -1;
+}
 
 static void keep_warning(banyan_log_level level, const char *text, void *context)
 {
@@ -194,6 +206,21 @@ static void a_cache_of_hugging_face_is_followed_into_its_blobs(void **state)
     free(snapshot);
 }
 
+static void a_file_whose_place_is_not_known_is_left_out(void **state)
+{
+    char *from = folder_path(*state, "from"), *into = folder_path(*state, "into");
+    make_folder(*state, "from");
+    make_folder(*state, "into");
+    write_file(from, "config.json", "{}");
+    has_proc = false;
+    CHECK_OK(small_files_copy(from, into));
+    has_proc = true;
+    assert_int_equal(folder_entries(into), 0);
+    expect_warning("config.json is left out: /proc does not say where it lies");
+    free(from);
+    free(into);
+}
+
 static void what_is_over_a_bound_is_left_out_with_the_bound(void **state)
 {
     enum { MORE = 3 };
@@ -241,6 +268,7 @@ int main(void)
         IN_FOLDER(what_belongs_to_a_model_is_copied_and_weights_are_not),
         IN_FOLDER(what_is_no_file_of_the_folder_is_left_out_with_a_warning),
         IN_FOLDER(a_cache_of_hugging_face_is_followed_into_its_blobs),
+        IN_FOLDER(a_file_whose_place_is_not_known_is_left_out),
         IN_FOLDER(what_is_over_a_bound_is_left_out_with_the_bound),
         IN_FOLDER(a_folder_that_is_none_is_refused),
     };
