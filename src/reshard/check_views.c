@@ -42,12 +42,13 @@ static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int
         above = -kept;
         stride = -stride;
     }
-    /* Block i is at i × stride, which is more than `below` and less than `above`. */
-    if (stride != 0 && below >= 0)
+    if (stride == 0)
+        return;
+    /* Block i is at i × stride, which is more than `below` and less than `above`. The division
+     * rounds towards 0, so block 0 may be one too many: callers look at the bounds of each. */
+    if (below >= 0)
         *first = below / stride + 1;
-    if (stride != 0 && above <= 0)
-        *last = -1;
-    else if (stride != 0 && (above - 1) / stride < *last)
+    if ((above - 1) / stride < *last)
         *last = (above - 1) / stride;
 }
 

@@ -3,6 +3,8 @@
 #include "support/test.h"
 #include "support/text_file.h"
 
+#include "reshard/facts.h"
+#include "reshard/layout.h"
 #include "reshard/layout_file.h"
 
 static banyan_layout *new_layout(void)
@@ -60,6 +62,10 @@ static void expect_equal_layouts(const banyan_layout *a, const banyan_layout *b)
             assert_memory_equal(x, y,
                                 banyan_dtype_bytes(banyan_layout_tensor(a, (size_t)at)->dtype));
     }
+    const facts *known = layout_facts(a), *again = layout_facts(b);
+    assert_int_equal(known->list.count, again->list.count);
+    for (size_t i = 0; i < known->list.count; i++)
+        assert_string_equal(known->list.data[i].text, facts_find(again, known->list.data[i].key));
     assert_int_equal(banyan_layout_left_alone_count(a), banyan_layout_left_alone_count(b));
     for (size_t i = 0; i < banyan_layout_left_alone_count(a); i++) {
         assert_true(banyan_box_equal(banyan_layout_left_alone(a, i, &at),
@@ -89,6 +95,8 @@ static banyan_layout *random_layout(random_state *random, int rank)
 {
     banyan_layout *layout = new_layout();
     int tensors = (int)random_between(random, 1, 6);
+    layout_keep_fact(layout, "head_dim", random_next(random) % 2 ? "64" : "128");
+    layout_keep_fact(layout, "model_type", "\"llama\"");
     for (int t = 0; t < tensors; t++) {
         char name[64], global[64];
         snprintf(name, sizeof name, "local.%d.\"\\é", t);
