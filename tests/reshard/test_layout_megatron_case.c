@@ -205,8 +205,9 @@ static void a_case_reads_back(void **state)
     banyan_megatron_case_destroy(NULL);
 }
 
-/* The small case with the first `what` after `after` replaced. */
-static void expect_refused(const char *after, const char *what, const char *by, const char *part)
+/* Load the small case with the first `what` after `after` replaced. */
+static banyan_status load_changed(const char *after, const char *what, const char *by,
+                                  banyan_megatron_case **loaded)
 {
     char text[2 * sizeof small_case];
     const char *start = strstr(small_case, after);
@@ -215,8 +216,35 @@ static void expect_refused(const char *after, const char *what, const char *by, 
     assert_non_null(at);
     snprintf(text, sizeof text, "%.*s%s%s", (int)(at - small_case), small_case, by,
              at + strlen(what));
+    return load_text(text, loaded);
+}
+
+static void a_case_is_checked_as_given_and_as_planned(void **state)
+{
+    (void)state;
+    banyan_megatron_case *loaded;
+    banyan_reshard_report *report;
+    CHECK_OK(load_text(small_case, &loaded));
+    CHECK_OK(banyan_reshard_case_check(loaded, NULL, 0, &report));
+    assert_int_equal(banyan_reshard_report_count(report), 0);
+    banyan_reshard_report_destroy(report);
+    banyan_megatron_case_destroy(loaded);
+    CHECK_OK(load_changed("\"task_id\": 2", "[[2, 4]", "[[3, 5]", &loaded));
+    CHECK_OK(banyan_reshard_case_check(loaded, NULL, 0, &report));
+    assert_int_equal(banyan_reshard_report_count(report), 1);
+    const banyan_reshard_finding *finding = banyan_reshard_report_finding(report, 0);
+    assert_int_equal(finding->rule, BANYAN_RESHARD_SOURCE);
+    assert_int_equal(finding->rank, 1);
+    CHECK(strstr(finding->message, "task 2 brings [3:5, 0:2] of \"fc1\" from rank 0"), "%s",
+          finding->message);
+    banyan_reshard_report_destroy(report);
+    banyan_megatron_case_destroy(loaded);
+}
+
+static void expect_refused(const char *after, const char *what, const char *by, const char *part)
+{
     banyan_megatron_case *loaded = NULL;
-    CHECK_FAILS(load_text(text, &loaded), BANYAN_ERR_FORMAT, part);
+    CHECK_FAILS(load_changed(after, what, by, &loaded), BANYAN_ERR_FORMAT, part);
     CHECK(strstr(banyan_last_error(), "/tmp/banyan_text_"), "%s", banyan_last_error());
     assert_null(loaded);
 }
@@ -291,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_case_reads_back),
+        cmocka_unit_test(a_case_is_checked_as_given_and_as_planned),
         cmocka_unit_test(a_broken_case_is_refused_with_the_place),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(the_golden_cases_agree_with_their_transfers),
