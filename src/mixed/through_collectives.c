@@ -259,7 +259,8 @@ static banyan_status mode_status(const banyan_mixed *mixed, banyan_mixed_mode mo
     return BANYAN_OK;
 }
 
-/* With a peer ends what is idle, too, and a group may do without it: the latest call counts. */
+/* A peer's death ends idle communicators, too, also of groups without it: the latest call counts
+ * first. */
 banyan_status collectives_status(const banyan_mixed *mixed)
 {
     if (mixed->latest >= BANYAN_MIXED_WORLD) {
@@ -268,10 +269,8 @@ banyan_status collectives_status(const banyan_mixed *mixed)
         if (status != BANYAN_OK)
             return explain_mode(mixed, MIXED_WORLD, mixed->latest, status);
     }
-    for (int mode = BANYAN_MIXED_WORLD; mode < BANYAN_MIXED_MODES; mode++) {
-        if (mode != (int)mixed->latest)
-            RETURN_IF_FAILED(mode_status(mixed, (banyan_mixed_mode)mode));
-    }
+    for (int mode = BANYAN_MIXED_WORLD; mode < BANYAN_MIXED_MODES; mode++)
+        RETURN_IF_FAILED(mode_status(mixed, (banyan_mixed_mode)mode));
     return BANYAN_OK;
 }
 
