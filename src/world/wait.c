@@ -141,7 +141,7 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
     const struct peer *peer = &world->endpoint->peers[job_rank];
     uint64_t number = context->inside ? context->number : NO_NUMBER, gives_up_ns = 0;
     control_wait own = control_wait_begin(world), *wait = world->gate ? world->gate : &own;
-    char text[192], line[WORLD_LINE_BYTES] = "";
+    char text[192];
     snprintf(text, sizeof text, "for rank %d (%.140s)", source, what);
     struct message *found = NULL;
     banyan_status status = BANYAN_OK;
@@ -149,6 +149,7 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
     for (;;) {
         bool ended = atomic_load(&context->ended) != BANYAN_OK;
         uint64_t until_ns = 0;
+        char line[WORLD_LINE_BYTES] = "";
         if ((found = take_message(world, kind, job_rank, tag)))
             break;
         if (world->gate && context_gave_up(context, number))
@@ -167,7 +168,6 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
         if (status != BANYAN_OK)
             break;
         wait_for_change(world, &context->changed, until_ns, line);
-        line[0] = '\0';
     }
     late_end(context);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
@@ -193,7 +193,7 @@ banyan_status world_await_delivery(banyan_world *world, const control_message *m
     struct context *context = world->context;
     control_wait wait = control_wait_begin(world);
     banyan_status status = BANYAN_OK;
-    char text[192], line[WORLD_LINE_BYTES] = "";
+    char text[192], line[WORLD_LINE_BYTES];
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     while (context->unacknowledged > 0 && status == BANYAN_OK) {
         int silent = find_silent(world, messages, count);
@@ -206,7 +206,6 @@ banyan_status world_await_delivery(banyan_world *world, const control_message *m
             status = end_by_timeout(world, &wait, "has not taken a message", what);
         else
             wait_for_change(world, &context->changed, until_ns, line);
-        line[0] = '\0';
     }
     late_end(context);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
@@ -219,7 +218,7 @@ banyan_status world_await_liveness(banyan_world *world)
     control_wait wait = control_wait_begin(world);
     banyan_status status = BANYAN_OK;
     static const char what[] = "opening the world";
-    char line[WORLD_LINE_BYTES] = "";
+    char line[WORLD_LINE_BYTES];
     pthread_mutex_lock(&endpoint->reactor.lock);
     int rank;
     while (status == BANYAN_OK && !liveness_is_connected(endpoint, &rank)) {
@@ -230,7 +229,6 @@ banyan_status world_await_liveness(banyan_world *world)
             status = end_by_timeout(world, &wait, "does not answer", what);
         else
             wait_for_change(world, &endpoint->changed, until_ns, line);
-        line[0] = '\0';
     }
     late_end(world->context);
     pthread_mutex_unlock(&endpoint->reactor.lock);

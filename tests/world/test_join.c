@@ -2,15 +2,18 @@
  * hosts the meeting, keeps the deadline too. */
 #include "support/test.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/deadline.h"
+#include "world/rendezvous.h"
 
 /* In memory that all processes share. */
 struct play {
@@ -124,6 +127,51 @@ static void a_death_while_ranks_join_is_reported_at_once(void **state)
     }
 }
 
+/* ---- hanging up ---- */
+
+enum { HUNG_UP = 2 };
+
+struct meeting {
+    struct rendezvous_place place;
+    struct rendezvous *rendezvous;
+    int listener;
+};
+
+/* As a rendezvous that strangers overrun drops a rank among them. */
+static void *hang_up_and_begin(void *argument)
+{
+    struct meeting *meeting = argument;
+    for (int i = 0; i < HUNG_UP; i++) {
+        struct pollfd wait = {meeting->listener, POLLIN, 0};
+        CHECK(poll(&wait, 1, 10000) == 1);
+        int fd = accept(meeting->listener, NULL, NULL);
+        CHECK(fd >= 0);
+        close(fd);
+    }
+    CHECK_OK(rendezvous_start(&meeting->place, meeting->listener, 1, false, &meeting->rendezvous));
+    return NULL;
+}
+
+static void a_rank_that_is_hung_up_on_comes_again(void **state)
+{
+    (void)state;
+    struct meeting meeting = {.place = {.address_count = 1, .key = {1}}};
+    struct member self = {.node = "here", .host = "here", .pid = getpid()};
+    struct member_table table = {0};
+    pthread_t thread;
+    int port;
+    address_random_name(meeting.place.name);
+    address_random_name(self.name);
+    CHECK_OK(address_listen_tcp(true, 0, &meeting.listener, &port));
+    meeting.place.addresses[0] = address_loopback(port);
+    assert_int_equal(pthread_create(&thread, NULL, hang_up_and_begin, &meeting), 0);
+    CHECK_OK(rendezvous_join(&meeting.place, 0, 1, &self, 20 * NS_PER_S, &table));
+    CHECK(strcmp(table.members[0].name, self.name) == 0);
+    pthread_join(thread, NULL);
+    rendezvous_stop(meeting.rendezvous);
+    free(table.members);
+}
+
 /* ---- a line for those who wait ---- */
 
 static void wait_for_the_last(int rank, int count, const banyan_unique_id *id, void *context)
@@ -207,6 +255,7 @@ int main(void)
     play = mmap(NULL, sizeof *play, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_death_while_ranks_join_is_reported_at_once),
+        cmocka_unit_test(a_rank_that_is_hung_up_on_comes_again),
         cmocka_unit_test(a_rank_that_has_not_joined_is_named_in_the_log),
         cmocka_unit_test(rank_0_keeps_the_deadline_when_a_rank_does_not_take_the_table),
     };
