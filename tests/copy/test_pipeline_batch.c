@@ -133,6 +133,17 @@ static void a_batch_takes_10000_tasks_and_no_more(void **state)
     free(tasks);
 }
 
+static void a_slot_is_filled_to_its_last_element(void **state)
+{
+    (void)state;
+    enum { ELEM = 4 * PIPELINE_SLOT_ALIGN };
+    const pipeline_task tasks[] = {{3, ELEM}, {1, ELEM}};
+    pipeline_batches batches = {0};
+    check_pack(tasks, 2, 4 * ELEM, &batches);
+    assert_int_equal(batches.list.count, 1);
+    pipeline_batches_free(&batches);
+}
+
 static void small_tasks_come_largest_first(void **state)
 {
     (void)state;
@@ -163,6 +174,7 @@ int main(void)
         cmocka_unit_test(a_slot_of_one_byte_takes_an_element_at_a_time),
         cmocka_unit_test(tasks_just_over_half_a_slot_waste_none_of_it),
         cmocka_unit_test(a_batch_takes_10000_tasks_and_no_more),
+        cmocka_unit_test(a_slot_is_filled_to_its_last_element),
         cmocka_unit_test(small_tasks_come_largest_first),
         cmocka_unit_test(an_element_larger_than_a_slot_is_refused),
     };

@@ -285,6 +285,47 @@ static void ranks_in_one_process_move_tensors(void **state)
     }
 }
 
+/* 3 rows of 2 elements become 2 rows of 3, each element longer than the buffer that pieces of a
+ * peer's tensor are read into. */
+static void send_huge_elements(banyan_world *world, void *context)
+{
+    (void)context;
+    enum { ELEMS = 6, PITCH = 4 };
+    const DLDataType type = {kDLUInt, 128, UINT16_MAX};
+    const size_t elem = (size_t)UINT16_MAX * 16;
+    int rank = banyan_world_rank(world);
+    int64_t shape[] = {rank == 0 ? 3 : 2, rank == 0 ? 2 : 3}, strides[] = {PITCH, 1};
+    unsigned char *memory = malloc(3 * PITCH * elem);
+    DLTensor tensor = {.data = memory,
+                       .device = BANYAN_HOST,
+                       .ndim = 2,
+                       .dtype = type,
+                       .shape = shape,
+                       .strides = strides};
+    memset(memory, 0xa5, 3 * PITCH * elem);
+    banyan_copy_service *service = service_of(world, "direct");
+    for (int i = 0; rank == 0 && i < ELEMS; i++)
+        memset(memory + (size_t)(i / 2 * PITCH + i % 2) * elem, i + 1, elem);
+    if (rank == 0)
+        CHECK_OK(banyan_copy_service_submit_send(service, &tensor, 1, 7));
+    else
+        CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, 0, 7));
+    CHECK_OK(banyan_copy_service_run(service, NULL));
+    for (int i = 0; rank == 1 && i < ELEMS; i++) {
+        const unsigned char *at = memory + (size_t)(i / 3 * PITCH + i % 3) * elem;
+        CHECK(at[0] == i + 1 && memcmp(at, at + 1, elem - 1) == 0, "element %d", i);
+    }
+    CHECK(rank == 0 || memory[3 * elem] == 0xa5);
+    banyan_copy_service_close(service);
+    free(memory);
+}
+
+static void elements_of_a_mebibyte_arrive(void **state)
+{
+    (void)state;
+    ranks_run(2, send_huge_elements, NULL);
+}
+
 static void run_with_staging(banyan_world *world, void *context)
 {
     setenv("BANYAN_USER_MEMORY", "staging", 1);
@@ -559,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_kept_schedule_moves_new_data_a_hundred_times),
         cmocka_unit_test(tasks_without_ids_meet_in_order),
         cmocka_unit_test(ranks_in_one_process_move_tensors),
+        cmocka_unit_test(elements_of_a_mebibyte_arrive),
         cmocka_unit_test(ordinary_memory_is_reached_through_staging),
         cmocka_unit_test(a_wrong_batch_fails_everywhere_and_moves_nothing),
         cmocka_unit_test(what_a_backend_refuses_on_one_rank_is_forgotten_on_all),

@@ -1,6 +1,7 @@
 #include "support/test.h"
 
 #include "copy/boxed.h"
+#include "copy/direct_moves.h"
 #include "copy/strided.h"
 #include "copy/strided_boxes.h"
 #include "copy/strided_loops.h"
@@ -277,6 +278,57 @@ static void boxes_hold_a_range(void **state)
     }
 }
 
+/* Bytes of `to` that are not poison; it is poisoned again. */
+static size_t count_written(boxed *to)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < to->memory_bytes; i++)
+        count += to->memory[i] != BOXED_POISON;
+    boxed_poison(to);
+    return count;
+}
+
+/* Two ranks share the chunks of a task: each takes those that the other has not. */
+static void chunks_move_every_byte_in_one_of_them(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed() + 3);
+    size_t most = 0;
+    for (int trial = 0; trial < 40; trial++) {
+        size_t elem_bytes = boxed_elem_size(&random), written = 0;
+        int ndim, other_ndim;
+        int64_t shape[BANYAN_MAX_DIMS], other_shape[BANYAN_MAX_DIMS];
+        boxed_random_shape(&random, &ndim, shape, 300000);
+        boxed to = boxed_make(&random, elem_bytes, ndim, shape, false);
+        boxed_place(&to, NULL);
+        memcpy(other_shape, shape, sizeof shape);
+        other_ndim = ndim;
+        if (random_between(&random, 0, 1))
+            boxed_reshape(&random, boxed_elements(&to), &other_ndim, other_shape);
+        boxed from = boxed_make(&random, elem_bytes, other_ndim, other_shape, true);
+        boxed_place(&from, NULL);
+        memset(from.memory, BOXED_POISON ^ 0xff, from.memory_bytes);
+        boxed_poison(&to);
+        strided_view to_view, from_view;
+        direct_moves moves = {0};
+        CHECK_OK(strided_view_of(boxed_tensor(&to), &to_view));
+        CHECK_OK(strided_view_of(boxed_tensor(&from), &from_view));
+        CHECK_OK(direct_moves_add(&moves, &to_view, &from_view));
+        CHECK_OK(direct_moves_finish(&moves));
+        for (size_t chunk = 0; chunk < moves.chunk_ends.count; chunk++) {
+            direct_moves_run_chunk(&moves, chunk, chunk % 2);
+            strided_fence();
+            written += count_written(&to);
+        }
+        assert_int_equal(written, boxed_elements(&to) * elem_bytes);
+        most = moves.chunk_ends.count > most ? moves.chunk_ends.count : most;
+        direct_moves_free(&moves);
+        boxed_free(&to);
+        boxed_free(&from);
+    }
+    assert_true(most > 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +339,7 @@ int main(void)
         cmocka_unit_test(a_view_spans_exactly_what_its_elements_touch),
         cmocka_unit_test(a_plan_walks_in_the_longest_runs_there_are),
         cmocka_unit_test(what_cannot_be_a_tensor_is_refused_by_name),
+        cmocka_unit_test(chunks_move_every_byte_in_one_of_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
