@@ -145,6 +145,7 @@ static void rank_waits(banyan_world *world, void *context)
     stall = (banyan_pipeline_stall){3, 2, false, banyan_world_timeout_ns(world)};
     CHECK_FAILS(buffers->idle(buffers->context, &stall), BANYAN_ERR_TIMEOUT,
                 " s for a slot of rank 3 and for a batch from rank 2");
+    CHECK_OK(banyan_world_barrier(world));
     banyan_pipeline_buffers_close(buffers);
     banyan_transport_close(transport);
 }
@@ -152,7 +153,7 @@ static void rank_waits(banyan_world *world, void *context)
 static void a_wait_that_is_too_long_says_what_for(void **state)
 {
     (void)state;
-    ranks_run(1, rank_waits, NULL);
+    ranks_run(4, rank_waits, NULL);
 }
 
 typedef struct failing_run {

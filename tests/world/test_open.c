@@ -405,6 +405,18 @@ static void check_nodes(int rank, int count, const banyan_unique_id *id, void *c
     CHECK(banyan_world_local_rank(world) == local_rank);
     CHECK(banyan_world_local_peer(world, local_size) == -1);
     CHECK(banyan_world_node_of(world, count) == -1);
+    int far = 0;
+    while (far < count && banyan_world_node_of(world, far) == 0)
+        far++;
+    if (far < count) {
+        char where[80];
+        snprintf(where, sizeof where, "rank 0 is on node %s, rank %d on node %s", map->names[0],
+                 far, map->names[far]);
+        CHECK_FAILS(control_require_one_node(world, "this runs", "do without"),
+                    BANYAN_ERR_UNSUPPORTED, where);
+    } else {
+        CHECK_OK(control_require_one_node(world, "this runs", "do without"));
+    }
     for (int i = 0; i < 5; i++)
         CHECK_OK(banyan_world_barrier(world));
     uint64_t all[12], mine = (uint64_t)rank * 77;
