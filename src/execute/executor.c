@@ -52,14 +52,8 @@ static banyan_status count_processors(banyan_executor *executor)
     if (sched_getaffinity(0, sizeof mine, &mine) != 0)
         CPU_ZERO(&mine); /* more than the set has room for */
     void *sets;
-    size_t *sizes = calloc((size_t)executor->ranks, sizeof *sizes);
-    RETURN_IF_FAILED(control_agree(
-        executor->world,
-        sizes ? BANYAN_OK : error_no_memory((size_t)executor->ranks * sizeof *sizes, "sizes")));
-    banyan_status status =
-        banyan_world_allgatherv(executor->world, &mine, sizeof mine, &sets, sizes);
-    free(sizes);
-    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(control_gather(executor->world, BANYAN_OK, &mine, sizeof mine,
+                                    "sets of processors", &sets));
     for (int r = 0; r < executor->ranks; r++)
         CPU_OR(&all, &all, &((const cpu_set_t *)sets)[r]);
     free(sets);

@@ -222,11 +222,12 @@ static banyan_status write_index(const struct save *save, const control_message 
 static banyan_status finish_folder(struct save *save)
 {
     char *text;
-    RETURN_IF_FAILED(control_agree(save->world, my_part(save, &text)));
+    banyan_status status = control_agree(save->world, my_part(save, &text));
     control_message mine = {0, text, text ? strlen(text) : 0}, *parts;
     size_t count;
-    banyan_status status = control_exchange(save->world, &mine, text ? 1 : 0,
-                                            "the index of a checkpoint", &parts, &count);
+    if (status == BANYAN_OK)
+        status = control_exchange(save->world, &mine, text ? 1 : 0, "the index of a checkpoint",
+                                  &parts, &count);
     free(text);
     RETURN_IF_FAILED(status);
     if (is_first(save))

@@ -182,9 +182,9 @@ static void call_late(struct objects *with, size_t at, int victim)
     snprintf(in, sizeof in, " in %s", calls[at].name);
     CHECK_OK(banyan_world_set_timeout(with->world, 60 * NS_PER_S));
     CHECK_OK(banyan_world_barrier(with->world));
-    uint64_t deadline_ns = (uint64_t)calls[at].deadline_ms * NS_PER_MS;
+    uint64_t deadline_ns = (uint64_t)calls[at].deadline_ms * TEST_SLOWER * NS_PER_MS;
     if (with->rank == victim)
-        usleep((unsigned)calls[at].deadline_ms * 2000);
+        usleep((unsigned)calls[at].deadline_ms * TEST_SLOWER * 2000);
     for (;;) {
         CHECK_OK(banyan_world_set_timeout(with->world,
                                           with->rank == victim ? 60 * NS_PER_S : deadline_ns));

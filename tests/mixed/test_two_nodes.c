@@ -6,7 +6,7 @@
 
 #include "core/deadline.h"
 
-#define AT_ONCE_NS (2 * NS_PER_S)
+#define AT_ONCE_NS (10 * NS_PER_S)
 
 enum { RANKS = 4, PER_NODE = 2, ROWS = 64, COLUMNS = 32 };
 

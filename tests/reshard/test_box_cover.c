@@ -126,7 +126,7 @@ static void forty_thousand_boxes_are_searched_quickly(void **state)
     CHECK_OK(boxes_find_hole(&whole, boxes, count, &found, &hole));
     assert_false(found);
     printf("twice %zu boxes: %.1f ms\n", count, (double)(time_now_ns() - start) * 1e-6);
-    assert_true(time_now_ns() - start < 2 * NS_PER_S);
+    assert_true(time_now_ns() - start < 2 * TEST_SLOWER * NS_PER_S);
     free(boxes);
 }
 

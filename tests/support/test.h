@@ -14,8 +14,18 @@
 
 #include <banyan/banyan.h>
 
+#include "core/sanitizer.h"
 #include "support/random.h"
 #include "support/ranks.h"
+
+/* How many times as long as otherwise things may take under a sanitizer. */
+#if defined(SANITIZER_THREAD)
+#define TEST_SLOWER 20
+#elif defined(SANITIZER_MEMORY)
+#define TEST_SLOWER 5
+#else
+#define TEST_SLOWER 1
+#endif
 
 /* For code that may run in a rank: says what failed and where, then ends that rank's process. */
 #define CHECK(condition, ...)                                                                      \
