@@ -330,7 +330,7 @@ static void forty_thousand_pieces_build_and_check_quickly(void **state)
            TENSORS + 1, banyan_layout_piece_count(layout), (double)(built - start) * 1e-6,
            (double)(checked - built) * 1e-6, (double)(start + took - checked) * 1e-6);
     assert_int_equal(banyan_layout_piece_count(layout), TENSORS + STACKED);
-    assert_true(took < TEST_SLOWER * NS_PER_S);
+    assert_true(took < 3 * TEST_SLOWER * NS_PER_S);
     banyan_layout_destroy(layout);
 }
 
