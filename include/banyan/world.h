@@ -67,8 +67,20 @@ BANYAN_API banyan_status banyan_unique_id_create(banyan_unique_id *id);
  *
  * Ranks of one machine find each other through sockets without names, which check the peer's user.
  * Ranks of other machines must prove that they know the secret; without one BANYAN_ERR_REFUSED.
+ * A rank that cannot open the world (out of memory, no descriptor, a refused system call) reports
+ * it where the ranks meet, and every other rank returns at once with that rank's number, status and
+ * message. The call may then be made again, by all ranks; a unique id serves until all ranks were
+ * ready. The others do not learn of the failure, and wait for the rank until their deadline, where
+ *  - the process does not know its rank, its world or the meeting place (wrong arguments or
+ *    variables, a unique id that is none, a failure of PMIx, a name that is not resolved),
+ *  - it cannot reach the meeting place within a second: the network is down, rank 0 is not there
+ *    yet, or rank 0 itself fails more than a second before another rank comes,
+ *  - it has no descriptor left, not even up to the hard limit (ulimit -Hn), or no memory at all.
+ * A launcher that ends the job when a process fails covers these (banyan launch does).
+ *
  * Errors: INVALID (the sources contradict each other), TIMEOUT (names who has not come),
- * REFUSED, MISMATCH (a rank twice, two world sizes), SYSTEM. */
+ * REFUSED, MISMATCH (a rank twice, two world sizes), PEER_LOST (a rank died once all had joined),
+ * SYSTEM, NO_MEMORY, and the status that another rank reports. */
 BANYAN_API banyan_status banyan_world_open(const banyan_world_options *options,
                                            banyan_world **world);
 

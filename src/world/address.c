@@ -178,9 +178,11 @@ void address_connect(const struct address *address, int *fd, int *error)
     }
     if (!address_is_unix(address))
         watch_tcp(made);
-    *error = 0;
-    if (connect(made, (const struct sockaddr *)&address->socket, address->bytes) != 0)
-        *error = errno;
+    int done;
+    do
+        done = connect(made, (const struct sockaddr *)&address->socket, address->bytes);
+    while (done != 0 && errno == EINTR);
+    *error = done == 0 || errno == EISCONN ? 0 : errno == EALREADY ? EINPROGRESS : errno;
     if (*error != 0 && *error != EINPROGRESS)
         close(made);
     else
@@ -191,7 +193,9 @@ bool address_peer_allowed(int fd, char who[ADDRESS_TEXT_BYTES])
 {
     struct address peer = {.bytes = sizeof peer.socket};
     if (getpeername(fd, (struct sockaddr *)&peer.socket, &peer.bytes) != 0) {
+        int error = errno;
         snprintf(who, ADDRESS_TEXT_BYTES, "a process that is gone");
+        errno = error;
         return false;
     }
     if (!address_is_unix(&peer)) {
@@ -202,10 +206,13 @@ bool address_peer_allowed(int fd, char who[ADDRESS_TEXT_BYTES])
     struct ucred process = {0};
     socklen_t bytes = sizeof process;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &process, &bytes) != 0) {
+        int error = errno;
         snprintf(who, ADDRESS_TEXT_BYTES, "a process without credentials");
+        errno = error;
         return false;
     }
     snprintf(who, ADDRESS_TEXT_BYTES, "pid %d of user %u", (int)process.pid, (unsigned)process.uid);
+    errno = EACCES;
     return process.uid == geteuid();
 }
 
@@ -243,15 +250,25 @@ void address_random_name(char name[ADDRESS_NAME_BYTES])
 static banyan_status read_boot_id(char boot[40])
 {
     static const char path[] = "/proc/sys/kernel/random/boot_id";
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd;
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return error_set_errno("cannot open %s, which tells this machine from others (set "
                                "BANYAN_NODE to a name of your own)",
                                path);
-    ssize_t got = read(fd, boot, 36);
+    ssize_t got;
+    do
+        got = read(fd, boot, 36);
+    while (got < 0 && errno == EINTR);
+    banyan_status status = BANYAN_OK;
+    if (got < 0)
+        status = error_set_errno("cannot read %s", path);
+    else if (got != 36)
+        status = error_set(BANYAN_ERR_SYSTEM, "%s holds %zd bytes, not 36", path, got);
     close(fd);
-    if (got != 36)
-        return error_set(BANYAN_ERR_SYSTEM, "%s holds %zd bytes, not 36", path, got);
+    RETURN_IF_FAILED(status);
     boot[36] = '\0';
     return BANYAN_OK;
 }
@@ -269,6 +286,10 @@ banyan_status address_node(char node[ADDRESS_NODE_BYTES])
         snprintf(path, sizeof path, "/proc/self/ns/%s", names[i]);
         if (stat(path, &info) == 0)
             inode[i] = info.st_ino;
+        else if (errno != ENOENT) /* a kernel without such namespaces */
+            return error_set_errno("cannot look at %s, which tells this node from others (set "
+                                   "BANYAN_NODE to a name of your own)",
+                                   path);
     }
     snprintf(node, ADDRESS_NODE_BYTES, "%s-%llx-%llx-%llx", boot, inode[0], inode[1], inode[2]);
     return BANYAN_OK;

@@ -70,6 +70,8 @@ struct context {
     _Atomic int ended; /* a banyan_status */
     char *sentence;    /* why, once ended */
     uint64_t ended_ns; /* when */
+    bool was_aborted;  /* by a rank, or since a rank has failed */
+    int aborted_by;    /* in the context's numbering */
 
     /* All ranks number the world's collectives alike. A number that all have given up counts too:
      * nobody takes it any more, and no message of it is kept. */

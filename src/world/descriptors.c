@@ -106,9 +106,15 @@ banyan_status descriptors_check_hosting(int world_size, int missing)
     return check_host(missing, world_size, doing);
 }
 
-bool descriptors_allow_refusing(const struct descriptors *mine)
+bool descriptors_raise_limit(int count, struct rlimit *before)
 {
-    return mine->free >= OWN + JOIN;
+    if (getrlimit(RLIMIT_NOFILE, before) != 0 || before->rlim_cur >= before->rlim_max)
+        return false;
+    struct rlimit more = *before;
+    more.rlim_cur = before->rlim_max - before->rlim_cur < (rlim_t)count
+                        ? before->rlim_max
+                        : before->rlim_cur + (rlim_t)count;
+    return setrlimit(RLIMIT_NOFILE, &more) == 0;
 }
 
 banyan_status descriptors_check_members(const struct member *members, const int *nodes,

@@ -4,6 +4,7 @@
 #define WORLD_DESCRIPTORS_H
 
 #include <stdbool.h>
+#include <sys/resource.h>
 
 #include <banyan/world.h>
 
@@ -23,8 +24,9 @@ banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank
 banyan_status descriptors_check_id(void);
 banyan_status descriptors_check_hosting(int world_size, int missing);
 
-/* Is it worth while to tell other ranks that there will be no world? */
-bool descriptors_allow_refusing(const struct descriptors *mine);
+/* Raise the soft limit by so many, as far as the hard one allows, to report a failure. True when
+ * `*before` must be set again. */
+bool descriptors_raise_limit(int count, struct rlimit *before);
 
 /* Have all ranks those that a world takes? `nodes` has each rank's, from 0 on. Alike on all ranks.
  * SYSTEM: one has not, and is named. */

@@ -16,6 +16,7 @@
 /* What a rank said last is on its way for so long at most. */
 #define FAREWELL_NS (2 * NS_PER_S)
 #define FLUSH_NS (200 * NS_PER_MS)
+#define AWAIT_PEERS_NS (500 * NS_PER_MS)
 /* A rank that does not answer for so long is connected to anew. */
 #define ANSWER_NS (5 * NS_PER_S)
 
@@ -338,12 +339,18 @@ banyan_status endpoint_start(struct endpoint *endpoint)
 {
     if (endpoint->size == 1)
         return BANYAN_OK;
-    pthread_mutex_lock(&endpoint->reactor.lock);
-    liveness_connect(endpoint);
-    pthread_mutex_unlock(&endpoint->reactor.lock);
     RETURN_IF_FAILED(thread_start(&endpoint->thread, endpoint_run, endpoint, false));
     endpoint->has_thread = true;
     return BANYAN_OK;
+}
+
+void endpoint_connect(struct endpoint *endpoint)
+{
+    if (endpoint->size == 1)
+        return;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    liveness_connect(endpoint);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
 /* All is written; and between machines, where closing early may destroy what was sent, read too. */
@@ -373,6 +380,33 @@ static void pause_unlocked(struct endpoint *endpoint)
     pthread_mutex_unlock(&endpoint->reactor.lock);
     nanosleep(&pause, NULL);
     pthread_mutex_lock(&endpoint->reactor.lock);
+}
+
+static bool awaits_peers(const struct endpoint *endpoint, const struct context *context)
+{
+    int missing, node = endpoint->peers[endpoint->rank].node, lowest = 0;
+    if (context->was_aborted && context->aborted_by == endpoint->rank &&
+        !liveness_is_connected(endpoint, &missing))
+        return true;
+    while (endpoint->peers[lowest].node != node)
+        lowest++;
+    for (int rank = 0; rank < endpoint->size && lowest == endpoint->rank; rank++) {
+        const struct peer *peer = &endpoint->peers[rank];
+        if (rank != endpoint->rank && (endpoint->rank == 0 || peer->node == node) && !peer->came &&
+            peer->state == PEER_HERE)
+            return true;
+    }
+    return false;
+}
+
+void endpoint_await_peers(struct endpoint *endpoint, const struct context *context)
+{
+    uint64_t deadline_ns = deadline_after(AWAIT_PEERS_NS);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    liveness_connect(endpoint);
+    while (awaits_peers(endpoint, context) && deadline_left_ns(deadline_ns) > 0)
+        pause_unlocked(endpoint);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
 void endpoint_flush(struct endpoint *endpoint)

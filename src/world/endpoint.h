@@ -29,6 +29,7 @@ struct peer {
     char *lost_how;
     int node; /* index, by lowest rank */
     struct link *out, *in;
+    bool came;         /* it has connected to this rank */
     bool said_goodbye; /* on one of the two, after a collective close */
     bool wanted;       /* it is in the endpoint's list of that name */
     uint64_t retry_ns, gives_up_ns;
@@ -69,11 +70,17 @@ enum endpoint_tcp { ENDPOINT_NO_TCP, ENDPOINT_TCP_LOOPBACK, ENDPOINT_TCP_ANYWHER
 banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct member *self,
                             struct endpoint **endpoint);
 
-/* Take over the table; then start the thread and its first connections. `rank_0_hosts`: the ranks
- * have met there. */
+/* Take over the table; start the thread; and, once all ranks have started theirs, the connections
+ * that always stand. `rank_0_hosts`: the ranks have met there. */
 banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table *table,
                                  const unsigned char job_key[WIRE_KEY_BYTES], bool rank_0_hosts);
 banyan_status endpoint_start(struct endpoint *endpoint);
+void endpoint_connect(struct endpoint *endpoint);
+
+/* Opening the world has failed. Wait until the ranks that connect to this one first have done so,
+ * and have the cause; after a failure of this rank's own, until it is connected too. Takes half a
+ * second at most. */
+void endpoint_await_peers(struct endpoint *endpoint, const struct context *context);
 
 /* Say goodbye (with OK after a collective close, else why this rank leaves), end the thread, free
  * everything. */

@@ -12,6 +12,8 @@
 /* How long a machine may be out of reach before its rank counts as lost. */
 #define CONNECT_PATIENCE_NS (3 * NS_PER_S)
 #define CONNECT_RETRY_NS (20 * NS_PER_MS)
+/* A rank that is gone may have left because of another, of whose loss there is news soon. */
+#define REFUSED_PATIENCE_NS (200 * NS_PER_MS)
 /* How long this rank tries to connect without the descriptors or memory that it takes. */
 #define OWN_PATIENCE_NS (200 * NS_PER_MS)
 #define IDLE_NS (60 * NS_PER_S)
@@ -51,6 +53,8 @@ static void note_ready(void *owner, struct link *link)
     pthread_mutex_lock(&endpoint->reactor.lock);
     if (link->connects)
         endpoint_send_pending(endpoint, &endpoint->peers[link->rank]);
+    else
+        endpoint->peers[link->rank].came = true;
     liveness_tell_losses(endpoint, link);
     pthread_cond_broadcast(&endpoint->changed);
     pthread_mutex_unlock(&endpoint->reactor.lock);
@@ -162,10 +166,13 @@ static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, con
     struct peer *peer = &endpoint->peers[rank];
     uint64_t now = time_now_ns();
     bool own = is_own_error(error);
+    uint64_t patience_ns = own                     ? OWN_PATIENCE_NS
+                           : error == ECONNREFUSED ? REFUSED_PATIENCE_NS
+                                                   : CONNECT_PATIENCE_NS;
     pthread_mutex_lock(&endpoint->reactor.lock);
     if (peer->gives_up_ns == 0)
-        peer->gives_up_ns = now + (own ? OWN_PATIENCE_NS : CONNECT_PATIENCE_NS);
-    bool over = error == ECONNREFUSED || now >= peer->gives_up_ns;
+        peer->gives_up_ns = now + patience_ns;
+    bool over = now >= peer->gives_up_ns;
     if (!over)
         retry(endpoint, peer, rank);
     pthread_mutex_unlock(&endpoint->reactor.lock);
@@ -215,8 +222,10 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         shake_hands_again(endpoint, rank);
         return;
     }
-    if (own)
+    if (own) {
         fail(endpoint, link, rank, status, banyan_last_error());
+        return;
+    }
     if (status == BANYAN_OK)
         snprintf(how, sizeof how, "died");
     else

@@ -235,11 +235,11 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
     return write_pieces(link, pieces, count, fd);
 }
 
-void link_refuse(struct link *link, banyan_status status, const char *sentence)
+banyan_status link_refuse(struct link *link, banyan_status status, const char *sentence)
 {
     struct wire_frame frame = {
         .kind = WIRE_REFUSED, .tag = (uint64_t)status, .bytes = strlen(sentence)};
-    link_send(link, &frame, sentence, -1);
+    return link_send(link, &frame, sentence, -1);
 }
 
 /* ---- handshake ---- */

@@ -124,7 +124,7 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
                         int fd);
 
 /* Tell the other side why the link is about to be closed. With the lock held. */
-void link_refuse(struct link *link, banyan_status status, const char *sentence);
+banyan_status link_refuse(struct link *link, banyan_status status, const char *sentence);
 
 /* An errno of a connection that its other end, or the way to it, has broken. */
 bool link_is_peers_error(int error);

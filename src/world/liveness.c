@@ -34,16 +34,6 @@ static struct wire_frame loss_frame(int rank, const struct peer *peer)
                                .bytes = peer->lost_how ? strlen(peer->lost_how) : 0};
 }
 
-void liveness_tell_losses(struct endpoint *endpoint, struct link *link)
-{
-    for (size_t i = 0; i < endpoint->lost.count; i++) {
-        int rank = endpoint->lost.data[i];
-        struct wire_frame frame = loss_frame(rank, &endpoint->peers[rank]);
-        link_send(link, &frame, endpoint->peers[rank].lost_how, -1);
-    }
-    reactor_update(&endpoint->reactor, link);
-}
-
 static bool has_living_world(const struct endpoint *endpoint)
 {
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
@@ -230,7 +220,10 @@ static void name_abort(int rank, banyan_status status, const char *reason,
     int length = snprintf(sentence, SENTENCE_BYTES, "rank %d", rank);
     const char *rest = strncmp(reason, sentence, (size_t)length) == 0 ? reason + length : "";
     const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
-    if (status != BANYAN_ERR_ABORTED && (rest[0] == ' ' || rest[0] == ':'))
+    bool is_named = rest[0] == ' ' || rest[0] == ':';
+    if (status == BANYAN_ERR_ABORTED)
+        is_named = strncmp(rest, between, strlen(between)) == 0;
+    if (is_named)
         snprintf(sentence, SENTENCE_BYTES, "%s", reason);
     else
         snprintf(sentence + length, SENTENCE_BYTES - (size_t)length, "%s%s", between, reason);
@@ -246,6 +239,25 @@ static struct wire_frame abort_frame(const struct context *context, int rank, ba
                                .bytes = strlen(reason)};
 }
 
+void liveness_tell_losses(struct endpoint *endpoint, struct link *link)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        const struct context *context = endpoint->contexts.data[i];
+        if (!context->open || context->parent || !context->was_aborted)
+            continue;
+        const char *why = context->sentence ? context->sentence : "aborted";
+        struct wire_frame frame = abort_frame(context, context->aborted_by,
+                                              (banyan_status)atomic_load(&context->ended), why);
+        link_send(link, &frame, why, -1);
+    }
+    for (size_t i = 0; i < endpoint->lost.count; i++) {
+        int rank = endpoint->lost.data[i];
+        struct wire_frame frame = loss_frame(rank, &endpoint->peers[rank]);
+        link_send(link, &frame, endpoint->peers[rank].lost_how, -1);
+    }
+    reactor_update(&endpoint->reactor, link);
+}
+
 void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
                     banyan_status status, const char *reason)
 {
@@ -253,6 +265,8 @@ void liveness_abort(struct endpoint *endpoint, struct context *context, int rank
         return;
     struct wire_frame frame = abort_frame(context, rank, status, reason);
     tell_everybody(endpoint, &frame, reason, -1);
+    context->was_aborted = true;
+    context->aborted_by = rank;
     char sentence[SENTENCE_BYTES];
     name_abort(rank, status, reason, sentence);
     for (size_t i = 0; i < endpoint->contexts.count; i++) {

@@ -75,14 +75,35 @@ void join_write(bytes_writer *writer, const struct join_request *request)
     member_write(writer, &request->self);
 }
 
+static void read_request(bytes_reader *reader, struct join_request *request)
+{
+    request->rank = read_count(reader);
+    request->world_size = read_count(reader);
+    request->timeout_ns = bytes_read_u64(reader);
+    member_read(reader, &request->self);
+}
+
 bool join_read(const void *data, size_t bytes, struct join_request *request)
 {
     bytes_reader reader = bytes_reader_of(data, bytes);
-    request->rank = read_count(&reader);
-    request->world_size = read_count(&reader);
-    request->timeout_ns = bytes_read_u64(&reader);
-    member_read(&reader, &request->self);
+    read_request(&reader, request);
     return !reader.failed && reader.left == 0;
+}
+
+void failure_write(bytes_writer *writer, const error_kept *why)
+{
+    bytes_write_u32(writer, (uint32_t)why->status);
+    write_text(writer, why->sentence);
+}
+
+bool failure_read(const void *data, size_t bytes, struct join_request *request, error_kept *why)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    read_request(&reader, request);
+    uint32_t status = bytes_read_u32(&reader);
+    read_text(&reader, why->sentence, sizeof why->sentence);
+    why->status = (banyan_status)status;
+    return !reader.failed && reader.left == 0 && status > BANYAN_OK && status <= BANYAN_ERR_NVSHMEM;
 }
 
 void table_write(bytes_writer *writer, int world_size)

@@ -41,6 +41,10 @@ void join_write(bytes_writer *writer, const struct join_request *request);
 /* False when the message is malformed. */
 bool join_read(const void *data, size_t bytes, struct join_request *request);
 
+/* The end of a report: the request of a rank that cannot open the world comes first. */
+void failure_write(bytes_writer *writer, const error_kept *why);
+bool failure_read(const void *data, size_t bytes, struct join_request *request, error_kept *why);
+
 /* The table's head; world_size times member_write follow. Chooses the token. */
 void table_write(bytes_writer *writer, int world_size);
 void member_write(bytes_writer *writer, const struct member *member);

@@ -210,8 +210,9 @@ struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool s
     link->handshake_ends_ns = deadline_after(connects ? reactor->answer_ns : HANDSHAKE_NS);
     link->watches_output = !connected;
     if (watch(reactor, &link->source, connected ? EPOLLIN : EPOLLIN | EPOLLOUT) != BANYAN_OK) {
+        int error = errno;
         link_destroy(link);
-        errno = ENOSPC;
+        errno = error;
         return NULL;
     }
     put_in_list(among ? &among->first : &reactor->links, link);
@@ -279,9 +280,9 @@ struct link *reactor_connect(struct reactor *reactor, const struct address *addr
     /* Whoever has taken the name before its owner could is not to be trusted. */
     char listener[ADDRESS_TEXT_BYTES];
     if (connected && !address_peer_allowed(fd, listener)) {
+        error = errno;
         close(fd);
         connected = false;
-        error = EACCES;
     }
     if (connected || error == EINPROGRESS) {
         link = reactor_add(reactor, fd, connected, !address_is_unix(address), from, to, NULL);

@@ -40,16 +40,14 @@ banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *pl
 struct rendezvous;
 banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
                                bool detached, struct rendezvous **rendezvous);
-/* End the thread, whether all have the table or not. NULL is ignored. */
-void rendezvous_stop(struct rendezvous *rendezvous);
+/* End the thread, whether all have the table or not. `why` is the failure of this process's rank,
+ * NULL when there is none that concerns the others. They are told, those that have yet to come for
+ * a second at most. False when nobody was told: all ranks were ready before, or the rendezvous is
+ * NULL. */
+bool rendezvous_stop(struct rendezvous *rendezvous, const error_kept *why);
 
 /* The job cannot be: tell all ranks but rank 0, as far as they come within `ns`. */
 void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
                        const error_kept *why, uint64_t ns);
-
-/* Tell who and where this rank is, and wait for the table. */
-banyan_status rendezvous_join(const struct rendezvous_place *place, int rank, int world_size,
-                              const struct member *self, uint64_t timeout_ns,
-                              struct member_table *table);
 
 #endif

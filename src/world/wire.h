@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define WIRE_MAGIC UINT64_C(0x314e41594e4142f5)
-#define WIRE_VERSION 2U
+#define WIRE_VERSION 3U
 #define WIRE_KEY_BYTES 32
 #define WIRE_NONCE_BYTES 32
 #define WIRE_PROOF_BYTES 32
@@ -49,18 +49,21 @@ enum wire_kind {
     WIRE_JOIN,        /* a rank tells the rendezvous who and where it is */
     WIRE_TABLE,       /* the rendezvous tells a rank where all others are */
     WIRE_NEWS,        /* of the ranks that it waits for: a line for the log */
-    WIRE_MESSAGE,     /* control_send */
-    WIRE_COLLECTIVE,  /* a step of a collective operation */
-    WIRE_EXCHANGE,    /* a message of control_exchange */
-    WIRE_ACK,         /* one exchange message was delivered */
-    WIRE_DESCRIPTOR,  /* with a descriptor attached */
-    WIRE_LOST,        /* tag is the rank that is lost, flags the status, the payload says how */
-    WIRE_ABORT,       /* tag is the rank, in the context's numbering, flags the status with which the
-                       * world ends; the payload is its reason */
-    WIRE_ASK,         /* whom does the receiver wait for? tag is the collective's number */
-    WIRE_ANSWER,      /* to it: the same tag; the payload is a rank of the job, or -1 */
-    WIRE_GIVE_UP,     /* tag is the number of a collective that all give up; payload: who is late */
-    WIRE_GOODBYE      /* the last; tag is OK after a collective close, else the payload says why */
+    WIRE_READY,       /* a rank has the table and all that it takes to be connected to */
+    WIRE_GO,          /* all ranks have */
+    WIRE_FAILED,     /* a rank cannot open the world: a join request, the status, and the message */
+    WIRE_MESSAGE,    /* control_send */
+    WIRE_COLLECTIVE, /* a step of a collective operation */
+    WIRE_EXCHANGE,   /* a message of control_exchange */
+    WIRE_ACK,        /* one exchange message was delivered */
+    WIRE_DESCRIPTOR, /* with a descriptor attached */
+    WIRE_LOST,       /* tag is the rank that is lost, flags the status, the payload says how */
+    WIRE_ABORT,      /* tag is the rank, in the context's numbering, flags the status with which the
+                      * world ends; the payload is its reason */
+    WIRE_ASK,        /* whom does the receiver wait for? tag is the collective's number */
+    WIRE_ANSWER,     /* to it: the same tag; the payload is a rank of the job, or -1 */
+    WIRE_GIVE_UP,    /* tag is the number of a collective that all give up; payload: who is late */
+    WIRE_GOODBYE     /* the last; tag is OK after a collective close, else the payload says why */
 };
 
 /* A flag of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up. */

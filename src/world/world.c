@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/deadline.h"
@@ -13,12 +14,14 @@
 #include "core/options.h"
 #include "world/descriptors.h"
 #include "world/identity.h"
-#include "world/rendezvous.h"
+#include "world/join.h"
 
 #define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)
 #define JOB_CONTEXT 1
 /* How long ranks that come late are told that there will be no world. */
 #define TURN_AWAY_NS NS_PER_S
+/* To report a failure with: a connection, or a rendezvous without its ranks. */
+#define REPORT_DESCRIPTORS 16
 
 /* ---- who and where ---- */
 
@@ -124,40 +127,90 @@ static banyan_status serve_job(const struct identity *identity, struct rendezvou
     return rendezvous_start(place, tcp_fd, identity->world_size, false, rendezvous);
 }
 
-/* Rank 0 cannot open the world: tell those that look for it now. */
-static void turn_away(const struct identity *identity, const error_kept *why)
-{
-    struct rendezvous_place place = {0};
-    int tcp_fd;
-    if (rendezvous_place_of_job(identity, &place) == BANYAN_OK &&
-        prepare_to_serve(identity, &place, &tcp_fd) == BANYAN_OK)
-        rendezvous_refuse(&place, tcp_fd, identity->world_size, why, TURN_AWAY_NS);
-    sodium_memzero(&place, sizeof place);
-}
-
 static banyan_status check_descriptors(const struct identity *identity, struct member *self)
 {
     bool hosts = rank_0_hosts(identity) && identity->rank == 0;
     if (identity->world_size == 1)
         return BANYAN_OK;
     self->descriptors = descriptors_count(identity->world_size);
-    banyan_status status =
-        descriptors_check_meeting(&self->descriptors, identity->rank, identity->world_size, hosts);
-    if (status == BANYAN_OK || !hosts || !descriptors_allow_refusing(&self->descriptors))
-        return status;
-    error_kept why = error_keep(status);
-    turn_away(identity, &why);
-    return error_again(&why);
+    return descriptors_check_meeting(&self->descriptors, identity->rank, identity->world_size,
+                                     hosts);
 }
 
-/* Rank 0 goes on serving while it opens its world: others may be slower to take the table. */
-static banyan_status meet(const struct identity *identity, struct rendezvous_place *place,
-                          const struct member *self, uint64_t timeout_ns,
-                          struct member_table *table, struct rendezvous **rendezvous)
+static banyan_status find_place(const struct identity *identity, const char *node,
+                                struct rendezvous_place *place)
 {
+    if (identity->has_unique_id)
+        return rendezvous_place_of_id(&identity->unique_id, node, place);
+    return rendezvous_place_of_job(identity, place);
+}
+
+/* Things that opening a world takes, and an open world does not have. */
+struct meeting {
+    struct rendezvous_place place;
+    struct rendezvous *rendezvous; /* that rank 0 hosts */
+    struct joiner joiner;
+};
+
+/* Rank 0 goes on serving while it opens its world: others may be slower to take the table. */
+static banyan_status meet(const struct identity *identity, const struct member *self,
+                          uint64_t timeout_ns, struct member_table *table, struct meeting *meeting)
+{
+    struct join_request request = {identity->rank, identity->world_size, timeout_ns, *self};
     if (identity->rank == 0 && rank_0_hosts(identity))
-        RETURN_IF_FAILED(serve_job(identity, place, rendezvous));
-    return rendezvous_join(place, identity->rank, identity->world_size, self, timeout_ns, table);
+        RETURN_IF_FAILED(serve_job(identity, &meeting->place, &meeting->rendezvous));
+    return joiner_join(&meeting->joiner, &meeting->place, &request, table);
+}
+
+/* Rank 0 cannot open the world: tell those that look for it now. */
+static void turn_away(const struct identity *identity, struct rendezvous_place *place,
+                      const error_kept *why)
+{
+    int tcp_fd;
+    if (prepare_to_serve(identity, place, &tcp_fd) == BANYAN_OK)
+        rendezvous_refuse(place, tcp_fd, identity->world_size, why, TURN_AWAY_NS);
+}
+
+/* This rank cannot open the world: tell the others, as far as they can be reached. */
+static bool report(const banyan_world_options *options, const struct identity *identity,
+                   const error_kept *why)
+{
+    struct join_request request = {.rank = identity->rank, .world_size = identity->world_size};
+    struct rendezvous_place place = {0};
+    struct rlimit limit;
+    bool raised = descriptors_raise_limit(REPORT_DESCRIPTORS + identity->world_size, &limit);
+    bool reported = false;
+    request.self.pid = getpid();
+    snprintf(request.self.name, sizeof request.self.name, "none");
+    if (find_node(options->node, request.self.node) == BANYAN_OK &&
+        find_place(identity, request.self.node, &place) == BANYAN_OK) {
+        find_host(&request.self, options->node, request.self.host);
+        if (identity->rank == 0 && rank_0_hosts(identity))
+            turn_away(identity, &place, why);
+        else
+            reported = join_report(&place, &request, why);
+    }
+    if (raised)
+        setrlimit(RLIMIT_NOFILE, &limit);
+    sodium_memzero(&place, sizeof place);
+    return reported;
+}
+
+/* Meeting has failed here: the others are told, unless this rank has given up waiting, or they have
+ * refused it. False when nobody was told. */
+static bool tell_others(const banyan_world_options *options, const struct identity *identity,
+                        struct meeting *meeting, const error_kept *why)
+{
+    bool gave_up = why->status == BANYAN_ERR_TIMEOUT;
+    if (meeting->rendezvous) {
+        bool told = rendezvous_stop(meeting->rendezvous, gave_up ? NULL : why);
+        meeting->rendezvous = NULL;
+        return told;
+    }
+    if (identity->world_size == 1 || gave_up || meeting->joiner.refused ||
+        why->status == BANYAN_ERR_PEER_LOST)
+        return false;
+    return report(options, identity, why);
 }
 
 /* Without a secret only ranks of one node may be in a world. */
@@ -234,29 +287,25 @@ static void free_world(banyan_world *world)
 
 static banyan_status open_endpoint(const banyan_world_options *options,
                                    const struct identity *identity, uint64_t timeout_ns,
-                                   struct rendezvous **rendezvous, struct endpoint **endpoint)
+                                   struct meeting *meeting, struct endpoint **endpoint)
 {
     struct member self = {0};
-    struct rendezvous_place place = {0};
     struct member_table table = {0};
     struct endpoint *opened;
     bool alone = identity->world_size == 1 && !identity->has_unique_id;
     RETURN_IF_FAILED(check_descriptors(identity, &self));
     RETURN_IF_FAILED(find_node(options->node, self.node));
     find_host(&self, options->node, self.host);
-    if (identity->has_unique_id)
-        RETURN_IF_FAILED(rendezvous_place_of_id(&identity->unique_id, self.node, &place));
-    else if (!alone)
-        RETURN_IF_FAILED(rendezvous_place_of_job(identity, &place));
+    if (!alone)
+        RETURN_IF_FAILED(find_place(identity, self.node, &meeting->place));
     RETURN_IF_FAILED(endpoint_open(identity->rank, identity->world_size,
-                                   which_tcp(identity, &place), &self, &opened));
-    banyan_status status = alone ? table_of_one(&self, &table)
-                                 : meet(identity, &place, &self, timeout_ns, &table, rendezvous);
+                                   which_tcp(identity, &meeting->place), &self, &opened));
+    banyan_status status =
+        alone ? table_of_one(&self, &table) : meet(identity, &self, timeout_ns, &table, meeting);
     if (status == BANYAN_OK)
         status = check_nodes(identity, &table);
     if (status == BANYAN_OK)
-        status = endpoint_introduce(opened, &table, place.key, rank_0_hosts(identity));
-    sodium_memzero(&place, sizeof place);
+        status = endpoint_introduce(opened, &table, meeting->place.key, rank_0_hosts(identity));
     free(table.members);
     if (status != BANYAN_OK)
         endpoint_close(opened, status, banyan_last_error());
@@ -282,43 +331,77 @@ static banyan_status open_context(banyan_world *world, uint64_t id, struct conte
     return BANYAN_OK;
 }
 
-/* After the barrier all have the table. */
-static banyan_status start_world(banyan_world *world)
+/* All that this rank can fail at alone, before others connect to it. */
+static banyan_status prepare_world(banyan_world *world)
 {
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     banyan_status status = open_context(world, JOB_CONTEXT, NULL, NULL);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     if (status == BANYAN_OK)
         status = locate(world);
-    if (status == BANYAN_OK)
-        status = endpoint_start(world->endpoint);
-    if (status == BANYAN_OK)
-        status = world_await_liveness(world);
+    return status == BANYAN_OK ? endpoint_start(world->endpoint) : status;
+}
+
+/* All ranks are prepared. */
+static banyan_status start_world(banyan_world *world)
+{
+    endpoint_connect(world->endpoint);
+    banyan_status status = world_await_liveness(world);
     if (status == BANYAN_OK)
         status = world_barrier(world, "opening the world");
     return status;
 }
 
-static banyan_status open_world(const banyan_world_options *options,
-                                const struct identity *identity, banyan_world *world)
+/* The others may be connecting to this rank, and know no other way to its failure. */
+static void tell_peers(banyan_world *world, const error_kept *why)
 {
-    struct rendezvous *rendezvous = NULL;
+    struct endpoint *endpoint = world->endpoint;
+    if (!endpoint->has_thread)
+        return;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    liveness_abort(endpoint, world->context, world->rank, why->status, why->sentence);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    endpoint_await_peers(endpoint, world->context);
+}
+
+static banyan_status meet_and_prepare(const banyan_world_options *options,
+                                      const struct identity *identity, banyan_world *world,
+                                      struct meeting *meeting)
+{
     uint64_t timeout_ns;
-    world->rank = identity->rank;
-    world->size = identity->world_size;
     RETURN_IF_FAILED(find_timeout(options->timeout_ns, &timeout_ns));
     world->timeout_ns = timeout_ns;
     world->opens_until_ns = deadline_after(timeout_ns);
-    banyan_status status =
-        open_endpoint(options, identity, timeout_ns, &rendezvous, &world->endpoint);
-    error_kept kept = error_keep(status);
-    if (status == BANYAN_OK) {
-        status = start_world(world);
-        kept = error_keep(status);
-        if (status != BANYAN_OK)
-            endpoint_close(world->endpoint, status, kept.sentence);
+    RETURN_IF_FAILED(open_endpoint(options, identity, timeout_ns, meeting, &world->endpoint));
+    RETURN_IF_FAILED(prepare_world(world));
+    return meeting->joiner.is_open ? joiner_await_all(&meeting->joiner) : BANYAN_OK;
+}
+
+/* A rank that was ready, and has neither heard that all are nor that they are not, tries. */
+static bool may_start(const struct meeting *meeting, banyan_status status)
+{
+    return status == BANYAN_OK || (meeting->joiner.is_ready && !meeting->joiner.has_reason &&
+                                   status != BANYAN_ERR_TIMEOUT);
+}
+
+static banyan_status open_world(const banyan_world_options *options,
+                                const struct identity *identity, banyan_world *world)
+{
+    struct meeting meeting = {0};
+    world->rank = identity->rank;
+    world->size = identity->world_size;
+    error_kept kept = error_keep(meet_and_prepare(options, identity, world, &meeting));
+    bool told = kept.status != BANYAN_OK && tell_others(options, identity, &meeting, &kept);
+    joiner_close(&meeting.joiner);
+    if (!told && may_start(&meeting, kept.status)) {
+        kept = error_keep(start_world(world));
+        if (kept.status != BANYAN_OK)
+            tell_peers(world, &kept);
     }
-    rendezvous_stop(rendezvous);
+    if (kept.status != BANYAN_OK && world->endpoint)
+        endpoint_close(world->endpoint, kept.status, kept.sentence);
+    (void)rendezvous_stop(meeting.rendezvous, NULL);
+    sodium_memzero(&meeting.place, sizeof meeting.place);
     world->opens_until_ns = 0;
     return error_again(&kept);
 }
@@ -330,13 +413,16 @@ banyan_status banyan_world_open(const banyan_world_options *options, banyan_worl
     RETURN_IF_FAILED(options_take(options, "BANYAN_WORLD_OPTIONS_INIT", &taken, sizeof taken));
     RETURN_IF_FAILED(identity_discover(&taken, &identity));
     banyan_world *opened = calloc(1, sizeof *opened);
-    if (!opened)
-        return error_no_memory(sizeof *opened, "a world");
-    banyan_status status = open_world(&taken, &identity, opened);
+    banyan_status status =
+        opened ? open_world(&taken, &identity, opened) : error_no_memory(sizeof *opened, "a world");
+    error_kept kept = error_keep(status);
+    if (!opened && identity.world_size > 1)
+        (void)report(&taken, &identity, &kept);
     sodium_memzero(&identity, sizeof identity);
     if (status != BANYAN_OK) {
-        free_world(opened);
-        return status;
+        if (opened)
+            free_world(opened);
+        return error_again(&kept);
     }
     *world = opened;
     return BANYAN_OK;

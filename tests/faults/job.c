@@ -132,7 +132,8 @@ static void call_again(const struct job *job, job_rank *r, struct outcome *mine)
         usable &= job->shared->of_rank[i].world == BANYAN_OK;
     if (mine->status == BANYAN_OK && job->of->undo && (!any || usable))
         job->of->undo(r);
-    if (usable && !job->of->only_once && (!any || all_failed)) {
+    bool may_call = any ? all_failed : !job->of->opens_world;
+    if (usable && !job->of->only_once && may_call) {
         mine->again = kept(job->of->call(r), mine->again_message);
         if (mine->again == BANYAN_OK && job->of->undo)
             job->of->undo(r);
@@ -156,7 +157,9 @@ static void run_rank(const struct job *job, int rank, const banyan_unique_id *id
     struct outcome *mine = &job->shared->of_rank[rank];
     job_rank r = {.rank = rank, .count = job->ranks, .id = id, .folder = job->folder};
     size_t open_before = open_descriptors();
-    r.world = ranks_open_world(rank, job->ranks, id, TIMEOUT_NS);
+    r.timeout_ns = TIMEOUT_NS;
+    if (!job->of->opens_world)
+        r.world = ranks_open_world(rank, job->ranks, id, TIMEOUT_NS);
     if (job->of->prepare)
         job->of->prepare(&r);
     call_with_fault(job, &r, mine);
@@ -257,7 +260,8 @@ static bool names_cause(const struct job *job, const char *message)
     return strstr(message, strerror(job->one->error)) || strstr(message, number) ||
            ((job->one->error == ENOMEM || job->one->kind <= INJECT_TEXT) &&
             strstr(message, "memory")) ||
-           (job->one->error == EMFILE && strstr(message, "oo many open files")) ||
+           (job->one->error == EMFILE &&
+            (strstr(message, "oo many open files") || strstr(message, "raise the limit"))) ||
            (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
            (job->one->error == EFAULT && strstr(message, "memory is missing")) ||
            (job->of->tells_status && strstr(message, "(BANYAN_ERR_"));
@@ -291,7 +295,8 @@ static const char *problem_of_statuses(const struct job *job, bool is_retried)
         const struct outcome *its = &job->shared->of_rank[i];
         if (its->took_ns > BOUND_NS)
             return "late";
-        if (any && !all && its->world == BANYAN_OK && !job->of->may_differ &&
+        bool has_world = !job->of->opens_world || its->status == BANYAN_OK;
+        if (any && !all && has_world && its->world == BANYAN_OK && !job->of->may_differ &&
             !job->of->closes_world)
             return "ranks differ and go on";
         if (its->status != BANYAN_OK && is_retried)

@@ -10,7 +10,8 @@
 typedef struct job_rank {
     int rank, count;
     const banyan_unique_id *id;
-    const char *folder; /* for files; empty when the job begins */
+    uint64_t timeout_ns; /* of worlds */
+    const char *folder;  /* for files; empty when the job begins */
     banyan_world *world;
     void *things; /* the case's */
 } job_rank;
@@ -26,7 +27,8 @@ typedef struct job_case {
     void (*undo)(job_rank *r);
     /* After the last call, good or not, before the world is closed: it may have ended. */
     void (*finish)(job_rank *r);
-    int ranks; /* 0: 2 or 4 */
+    int ranks;        /* 0: 2 or 4 */
+    bool opens_world; /* there is none before the call, which is made again after a failure alone */
     bool closes_world;
     bool only_once;  /* the call cannot be made again */
     bool may_differ; /* ranks are not told of a failure at the end of another's part */
