@@ -1,4 +1,5 @@
-"""Links between the README and docs go to files and headings that are there."""
+"""Links between the pages of the repository go to files and headings that exist, and so do the files that they name;
+docs/README.md lists every page."""
 
 import pathlib
 import re
@@ -27,12 +28,28 @@ def what_is_wrong(page, target):
     return None
 
 
-count, problems = 0, []
-for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+def missing_files(text):
+    """Names such as `src/copy/direct.c`. One with a capital folder (tests/LAYER) is a pattern for the reader."""
+    named = re.findall(r"`((?:src|include|tests|examples|scripts|rules|bench|tools|cmake)/[\w./*-]+)`", text)
+    return [name for name in named if not re.search(r"/[A-Z]+/", name) and not any(ROOT.glob(name.rstrip("/")))]
+
+
+INDEX = ROOT / "docs/README.md"
+pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+count, problems, listed = 0, [], {INDEX}
+for page in pages:
+    problems += [f"{page.relative_to(ROOT)} names {name}, which does not exist"
+                 for name in missing_files(page.read_text())]
+    # Code is no link: an index into an array may stand before a call's arguments.
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         wrong = None if target.startswith("http") else what_is_wrong(page, target)
         count += 1
+        if page == INDEX and not target.startswith("http"):
+            listed.add((page.parent / target.partition("#")[0]).resolve())
         if wrong:
             problems.append(f"{page.relative_to(ROOT)} links to {target}: {wrong}")
+problems += [f"docs/README.md does not list {page.relative_to(ROOT)}"
+             for page in pages if (ROOT / "docs") in page.parents and page not in listed]
 print("\n".join(problems) or f"{count} links are good")
 sys.exit(1 if problems else 0)
