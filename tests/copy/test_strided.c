@@ -329,6 +329,62 @@ static void chunks_move_every_byte_in_one_of_them(void **state)
     assert_true(most > 2);
 }
 
+enum { ROWS = 3, BLOCKS = 3, VALUE_BYTES = sizeof(float) };
+
+/* The move of blocks is made here as one of bytes: of every block, or scale, the first ones of its
+ * values. Rows lie apart in the values. */
+static void move_blocks(int64_t rows, int64_t blocks, bool scales)
+{
+    int64_t each = scales ? 1 : STRIDED_BLOCK;
+    int64_t value_shape[] = {rows, blocks * STRIDED_BLOCK}, shape[] = {rows, blocks * each};
+    int64_t pitches[] = {(BLOCKS + 1) * STRIDED_BLOCK, 1};
+    unsigned char values[ROWS][BLOCKS + 1][STRIDED_BLOCK * VALUE_BYTES];
+    unsigned char made[ROWS * BLOCKS * STRIDED_BLOCK];
+    DLTensor from = {.data = values,
+                     .device = BANYAN_HOST,
+                     .ndim = 2,
+                     .dtype = BANYAN_F32,
+                     .shape = value_shape,
+                     .strides = pitches};
+    DLTensor to = {
+        .data = made, .device = BANYAN_HOST, .ndim = 2, .dtype = {kDLUInt, 8, 1}, .shape = shape};
+    for (int row = 0; row < ROWS; row++)
+        for (int block = 0; block <= BLOCKS; block++)
+            memset(values[row][block], row << 4 | block, sizeof values[row][block]);
+    memset(made, BOXED_POISON, sizeof made);
+    strided_view to_view, from_view;
+    direct_moves moves = {0};
+    CHECK_OK(strided_view_of(&to, &to_view));
+    CHECK_OK(strided_view_of(&from, &from_view));
+    to_view.format = scales ? STRIDED_SCALES_OCP : STRIDED_E4M3_OCP;
+    from_view.format = STRIDED_F32;
+    CHECK_OK(direct_moves_add_whole(&moves, &to_view, &from_view));
+    const direct_move *move = &moves.list.data[0];
+    assert_int_equal(moves.list.count, 1);
+    assert_int_equal(move->from_step, VALUE_BYTES);
+    assert_int_equal(move->to_step, scales ? 0 : 1);
+    assert_true(!move->walk && move->to_format == to_view.format);
+    strided_move_run(&move->move, false);
+    for (int64_t k = 0; k < (int64_t)sizeof made; k++) {
+        int64_t block = k / each;
+        int wanted = (int)(block / blocks << 4 | block % blocks);
+        CHECK(made[k] == (block < rows * blocks ? wanted : BOXED_POISON), "%d by %d %s: byte %d",
+              (int)rows, (int)blocks, scales ? "scales" : "blocks", (int)k);
+    }
+    direct_moves_free(&moves);
+}
+
+static void blocks_move_each_to_their_place(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= ROWS; rows++) {
+        for (int64_t blocks = 1; blocks <= BLOCKS; blocks++) {
+            move_blocks(rows, blocks, false);
+            move_blocks(rows, blocks, true);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +396,7 @@ int main(void)
         cmocka_unit_test(a_plan_walks_in_the_longest_runs_there_are),
         cmocka_unit_test(what_cannot_be_a_tensor_is_refused_by_name),
         cmocka_unit_test(chunks_move_every_byte_in_one_of_them),
+        cmocka_unit_test(blocks_move_each_to_their_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
