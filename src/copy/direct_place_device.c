@@ -45,6 +45,12 @@ static banyan_status register_place(direct_places *places, direct_place *place)
     return BANYAN_OK;
 }
 
+/* The next place in the landing is aligned. */
+static uint64_t landing_bytes(uint64_t bytes)
+{
+    return (bytes + LANDING_ALIGNMENT - 1) / LANDING_ALIGNMENT * LANDING_ALIGNMENT;
+}
+
 /* One registration an operation: two of them may lie in different allocations, however near. */
 static banyan_status place_recv(direct_places *places, size_t op, staged_recvs *staged)
 {
@@ -59,8 +65,7 @@ static banyan_status place_recv(direct_places *places, size_t op, staged_recvs *
     if (staged->ops.count == 0)
         log_info("direct: rank %d stages what it receives at %p: %s",
                  banyan_world_rank(places->world), (void *)place->view.data, reason);
-    uint64_t bytes = place->view.elems * place->view.elem_bytes;
-    staged->bytes += (bytes + LANDING_ALIGNMENT - 1) / LANDING_ALIGNMENT * LANDING_ALIGNMENT;
+    staged->bytes += landing_bytes(place->view.elems * place->view.elem_bytes);
     return array_push(&staged->ops, op) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -102,7 +107,7 @@ static banyan_status land(direct_places *places, const staged_recvs *staged)
         RETURN_IF_FAILED(banyan_memory_find(places->world, at, bytes, &place->handle));
         place->view = dense;
         place->offset = 0;
-        at += (bytes + LANDING_ALIGNMENT - 1) / LANDING_ALIGNMENT * LANDING_ALIGNMENT;
+        at += landing_bytes(bytes);
     }
     return BANYAN_OK;
 }
