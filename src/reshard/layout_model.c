@@ -346,11 +346,47 @@ static bool add_tensor(model_build *build, size_t index)
     return true;
 }
 
+/* Every fact that one of these conditions asks for, and the model's type, without which a missing
+ * key counts as unknown. */
+static void keep_facts_of(model_build *build, const rule_conditions *conditions)
+{
+    for (size_t i = 0; i < conditions->list.count; i++) {
+        const rule_condition *condition = &conditions->list.data[i];
+        const char *fact = condition->is_fact ? model_fact(build->model, condition->text) : NULL;
+        const char *type = condition->is_fact ? model_fact(build->model, "model_type") : NULL;
+        if (fact)
+            layout_keep_fact(build->layout, condition->text, fact);
+        if (type)
+            layout_keep_fact(build->layout, "model_type", type);
+    }
+}
+
+/* Rules must decide alike about a saved folder, which may have these facts alone. */
+static void keep_facts(model_build *build)
+{
+    const banyan_rules *rules = build->rules;
+    model_pass_facts(build->model, build->layout);
+    for (size_t i = 0; i < rules->rules.count; i++) {
+        const model_rule *rule = &rules->rules.data[i];
+        keep_facts_of(build, &rule->conditions);
+        for (size_t p = 0; p < rule->packed.count; p++)
+            keep_facts_of(build, &rule->packed.data[p].conditions);
+    }
+    for (size_t i = 0; i < rules->defaults.count; i++)
+        keep_facts_of(build, &rules->defaults.data[i].conditions);
+    for (size_t i = 0; i < rules->skips.count; i++)
+        keep_facts_of(build, &rules->skips.data[i].conditions);
+    for (size_t i = 0; i < rules->prefixes.count; i++)
+        keep_facts_of(build, &rules->prefixes.data[i].conditions);
+    for (size_t i = 0; i < rules->renames.count; i++)
+        keep_facts_of(build, &rules->renames.data[i].conditions);
+}
+
 static bool build_all(model_build *build)
 {
     if (!look_at_names(build) || !share_out(build))
         return false;
-    model_pass_facts(build->model, build->layout);
+    keep_facts(build);
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
         if (is_here(build, i) && !add_tensor(build, i))
             return false;

@@ -146,6 +146,26 @@ class Files(unittest.TestCase):
         self.assertEqual(len(results[0]), 8)
         self.assertEqual(safetensors.read_folder(self.folder / "joined"), tensors)
 
+    def test_facts_of_conditions_survive_a_saved_folder(self):
+        rules = self.folder / "my.rules"
+        rules.write_text("packing mine\nskip mine model.norm.weight when kind = plain unless deep\n"
+                         "model.embed_tokens.weight\n    in mine words when depth\ninclude builtin\n")
+        (self.source / "config.json").write_text(json.dumps(
+            {"model_type": "small", "kind": "plain", "depth": 3, "width": 7, "head_dim": 16}))
+        self.out = saved = self.folder / "saved"
+        done = self.reshard("--from", "tp=1", "--to", "tp=2", "--rules", rules)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        index = json.loads((saved / "banyan.index.json").read_text())
+        self.assertEqual(index["facts"],
+                         {"model_type": "small", "kind": "plain", "depth": 3})
+        (saved / "config.json").unlink()
+        self.out = self.folder / "packed"
+        done = self.reshard("--to", "tp=2,packing=mine", "--rules", rules, source=saved)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        names = safetensors.read(self.out / "rank-00000/model.safetensors")
+        self.assertIn("words", names)
+        self.assertNotIn("model.norm.weight", names)
+
     def test_what_ranks_wrote_is_refused_when_it_is_not_whole(self):
         self.out = saved = self.folder / "saved"
         self.assertEqual(self.reshard("--from", "tp=1", "--to", "tp=2").returncode, 0)
