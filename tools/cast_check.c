@@ -27,9 +27,12 @@ static uint16_t bf16_of(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static bool is_cast(const void *sent, size_t sent_bytes, const void *got, size_t got_bytes)
+static bool is_cast(const void *sent, size_t sent_bytes, uint32_t map, const void *got,
+                    size_t got_bytes)
 {
     float value = float_of(sent, sent_bytes);
+    if (map == BANYAN_PIECE_NEGATIVE_EXP)
+        value = (float)-exp((double)value);
     uint16_t rounded = bf16_of(value);
     return memcmp(got, got_bytes == sizeof value ? (void *)&value : (void *)&rounded, got_bytes) ==
            0;
@@ -56,14 +59,15 @@ static uint64_t element_at(const banyan_piece *piece, const int64_t *extent, con
     return at;
 }
 
-banyan_status cast_check(const banyan_piece *piece, DLDataType sent, const DLTensor *tensor,
-                         pattern_result *result)
+banyan_status cast_check(const banyan_piece *piece, const banyan_transfer *sent,
+                         const DLTensor *tensor, pattern_result *result)
 {
-    if (!is_known(sent) || !is_known(tensor->dtype))
+    DLDataType from = sent->source_dtype;
+    if (!is_known(from) || !is_known(tensor->dtype))
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "\"%s\" is sent in %s and arrives in %s: only casts between F32 "
                                 "and BF16 can be verified",
-                                piece->name, banyan_dtype_name(sent),
+                                piece->name, banyan_dtype_name(from),
                                 banyan_dtype_name(tensor->dtype));
     int64_t extent[BANYAN_MAX_DIMS];
     for (int k = 0; k < tensor->ndim; k++)
@@ -71,7 +75,7 @@ banyan_status cast_check(const banyan_piece *piece, DLDataType sent, const DLTen
     for (int d = 0; d < piece->ndim; d++)
         if (piece->dim_map[d] != BANYAN_NO_DIM)
             extent[piece->dim_map[d]] = piece->box.extent[d];
-    size_t sent_bytes = banyan_dtype_bytes(sent), got_bytes = banyan_dtype_bytes(tensor->dtype);
+    size_t sent_bytes = banyan_dtype_bytes(from), got_bytes = banyan_dtype_bytes(tensor->dtype);
     *result = (pattern_result){.elems = banyan_box_elems(&piece->box)};
     unsigned char *values = calloc(result->elems + 1, sent_bytes);
     if (!values)
@@ -82,11 +86,11 @@ banyan_status cast_check(const banyan_piece *piece, DLDataType sent, const DLTen
     pattern_fill(&alone, &(DLTensor){.data = values,
                                      .device = {kDLCPU, 0},
                                      .ndim = tensor->ndim,
-                                     .dtype = sent,
+                                     .dtype = from,
                                      .shape = extent});
     const unsigned char *got = (const unsigned char *)tensor->data + tensor->byte_offset;
     for (uint64_t i = 0; i < result->elems; i++) {
-        if (is_cast(values + i * sent_bytes, sent_bytes,
+        if (is_cast(values + i * sent_bytes, sent_bytes, sent->value_map,
                     got + element_at(piece, extent, tensor, i) * got_bytes, got_bytes))
             continue;
         if (result->wrong++ == 0)

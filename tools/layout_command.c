@@ -211,6 +211,8 @@ static void print_piece(const banyan_piece *piece)
         printf(", else of %s", piece->fallback_name);
     if (piece->flags & BANYAN_PIECE_PERSISTENT_BUFFER)
         printf(", a buffer");
+    if (piece->flags & BANYAN_PIECE_NEGATIVE_EXP)
+        printf(", as its negative_exp");
     printf("\n");
 }
 

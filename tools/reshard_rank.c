@@ -94,24 +94,26 @@ static bool is_transformed(const struct run *run, size_t tensor)
     return tensor < run->move.target.count && run->move.target.scales[tensor].data;
 }
 
-/* The type that each piece of the destination was sent in; to be freed. */
-static DLDataType *sent_types(const struct run *run)
+/* A transfer of each piece of the destination, for what it was sent as; to be freed. */
+static const banyan_transfer **sent_transfers(const struct run *run)
 {
-    DLDataType *types = calloc(banyan_layout_piece_count(run->move.destination) + 1, sizeof *types);
-    size_t count = types ? banyan_reshard_plan_recv_count(run->move.plan) : 0;
+    const banyan_transfer **sent =
+        calloc(banyan_layout_piece_count(run->move.destination) + 1, sizeof *sent);
+    size_t count = sent ? banyan_reshard_plan_recv_count(run->move.plan) : 0;
     for (size_t i = 0; i < count; i++) {
         const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
-        types[transfer->destination_piece] = transfer->source_dtype;
+        sent[transfer->destination_piece] = transfer;
     }
-    return types;
+    return sent;
 }
 
-static banyan_status verify_piece(struct run *run, const banyan_piece *piece, DLDataType sent)
+static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
+                                  const banyan_transfer *sent)
 {
     const DLTensor *tensor =
         banyan_tensors_get(run->move.destination_tensors, (size_t)piece->tensor);
     pattern_result result;
-    if (sent.bits == 0 || banyan_dtype_equal(sent, tensor->dtype))
+    if (!sent || (banyan_dtype_equal(sent->source_dtype, tensor->dtype) && sent->value_map == 0))
         result = pattern_check(piece, tensor);
     else
         RETURN_IF_FAILED(cast_check(piece, sent, tensor, &result));
@@ -120,7 +122,7 @@ static banyan_status verify_piece(struct run *run, const banyan_piece *piece, DL
 
 static banyan_status verify_pieces(struct run *run, progress *bar)
 {
-    DLDataType *sent = sent_types(run);
+    const banyan_transfer **sent = sent_transfers(run);
     banyan_status status = sent ? BANYAN_OK : no_memory(sizeof *sent);
     size_t count = banyan_layout_piece_count(run->move.destination);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {

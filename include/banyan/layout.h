@@ -44,7 +44,13 @@ BANYAN_API const char *banyan_box_format(const banyan_box *box, char *text, size
 enum {
     /* The source's dtype wins: a persistent buffer (a running mean, an expert bias) that the
      * destination declares in another type takes the type it is sent in. */
-    BANYAN_PIECE_PERSISTENT_BUFFER = 1 << 0
+    BANYAN_PIECE_PERSISTENT_BUFFER = 1 << 0,
+    /* A value map: each local element is -exp(x) of the global tensor's element x, as an engine
+     * keeps that computes it once, when it loads. A run computes it in float32, within half a unit
+     * in the last place, and rounds to the local type; both types are F32, F16 or BF16. Where the
+     * source keeps a tensor under the map, too, elements move as they are. Nothing undoes a map: a
+     * destination that has none of a source that has one is MISMATCH. */
+    BANYAN_PIECE_NEGATIVE_EXP = 1 << 1
 };
 
 /* In a dim_map: the local tensor has no such dimension. */
@@ -65,7 +71,7 @@ typedef struct banyan_piece {
     banyan_box box;
     int64_t local_start[BANYAN_MAX_DIMS]; /* as many as the local tensor has dimensions */
     int dim_map[BANYAN_MAX_DIMS];         /* local dimension of each global one, or none */
-    uint32_t flags;
+    uint32_t flags;                       /* BANYAN_PIECE_… */
     /* Ranks that hold this very box of this tensor on this side, this rank among them, each giving
      * this same set; empty when the caller knows none. Knowing all of them keeps planning
      * independent of their number. */

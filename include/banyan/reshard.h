@@ -29,6 +29,9 @@ typedef struct banyan_transfer {
     size_t destination_piece; /* of this rank's destination layout, when it is the destination */
     DLDataType source_dtype;
     DLDataType destination_dtype;
+    /* The value map that the run computes at the receiver (BANYAN_PIECE_NEGATIVE_EXP), whatever
+     * its transform; 0: none. */
+    uint32_t value_map;
 } banyan_transfer;
 
 typedef struct banyan_transform banyan_transform;

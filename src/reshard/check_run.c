@@ -126,7 +126,8 @@ static banyan_status add_end(const execution *run, const shared_tensors *shared,
 {
     size_t tensor = tensor_of(run, end);
     strided_view view;
-    if (end->transformed || !(end->is_send ? shared->read : shared->written)[tensor])
+    bool converted = end->transformed && !end->transfer->value_map;
+    if (converted || !(end->is_send ? shared->read : shared->written)[tensor])
         return BANYAN_OK;
     RETURN_IF_FAILED(strided_view_anywhere(&end->view, &view));
     return add_view(spans, &view, !end->is_send, tensor, end);

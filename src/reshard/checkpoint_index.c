@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "reshard/box.h"
 #include "reshard/layout.h"
+#include "reshard/value_map.h"
 
 #define FORMAT_NAME "banyan.checkpoint"
 #define VERSION 1
@@ -145,6 +146,7 @@ static banyan_status read_piece(json_path *path, const json_t *member, checkpoin
     RETURN_IF_FAILED(
         read_ints(path, member, "local_start", 0, INT64_MAX, local_ndim, piece.piece.local_start));
     RETURN_IF_FAILED(read_dim_map(path, member, &piece));
+    RETURN_IF_FAILED(value_map_read(path, member, &piece.piece.flags));
     piece.local = names_keep(&index->names, local);
     return piece.local && array_push(&index->pieces, piece) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
@@ -256,11 +258,11 @@ static json_t *piece_to_json(const banyan_piece *piece, const banyan_local_tenso
     int64_t dim_map[BANYAN_MAX_DIMS];
     for (int g = 0; g < piece->ndim; g++)
         dim_map[g] = piece->dim_map[g];
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "local", local->name, "tensor", piece->name,
-                     "start", ints_to_json(piece->box.start, piece->ndim), "extent",
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:s*}", "local", local->name, "tensor",
+                     piece->name, "start", ints_to_json(piece->box.start, piece->ndim), "extent",
                      ints_to_json(piece->box.extent, piece->ndim), "local_start",
                      ints_to_json(piece->local_start, local->ndim), "dim_map",
-                     ints_to_json(dim_map, piece->ndim));
+                     ints_to_json(dim_map, piece->ndim), "map", value_map_name(piece->flags));
 }
 
 static bool add_piece(json_t *pieces, json_t *global, const banyan_piece *piece,

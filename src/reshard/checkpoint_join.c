@@ -16,6 +16,7 @@
 #include "reshard/checkpoint_write.h"
 #include "reshard/layout.h"
 #include "reshard/small_files.h"
+#include "reshard/value_map.h"
 
 #define DEFAULT_SHARD_BYTES UINT64_C(5000000000)
 
@@ -288,11 +289,26 @@ static banyan_status name_folder(struct join *join)
     return status;
 }
 
+/* A joined folder has the model's own values. */
+static banyan_status check_maps(const saved_model *model)
+{
+    for (size_t t = 0; t < model->index.tensors.count; t++) {
+        const char *name = value_map_name(saved_model_map(model, t));
+        if (name)
+            return error_set(BANYAN_ERR_MISMATCH,
+                             "%s: tensor %s is kept as its %s, and no value map is undone: such a "
+                             "folder cannot be joined",
+                             model->index_path, model->index.tensors.data[t].name, name);
+    }
+    return BANYAN_OK;
+}
+
 static banyan_status join_all(struct join *join)
 {
     RETURN_IF_FAILED(new_folder_check(join->folder));
     RETURN_IF_FAILED(small_files_check(join->options.small_files_from));
     RETURN_IF_FAILED(saved_model_open(join->saved, &join->model));
+    RETURN_IF_FAILED(check_maps(&join->model));
     RETURN_IF_FAILED(cut_shards(join));
     RETURN_IF_FAILED(write_shards(join));
     return name_folder(join);

@@ -5,17 +5,20 @@
 #include <string.h>
 
 #include "core/array.h"
+#include "core/error.h"
 #include "core/map.h"
 #include "memory/device.h"
 #include "reshard/box.h"
 #include "reshard/checkpoint_read.h"
 #include "reshard/checkpoint_write.h"
+#include "reshard/convert.h"
 #include "reshard/layout.h"
 #include "reshard/nearest.h"
 #include "reshard/padding.h"
+#include "reshard/value_map.h"
 
 static banyan_status check_source(const banyan_piece *piece, const banyan_local_tensor *source,
-                                  const DLTensor *local)
+                                  uint32_t flag, const DLTensor *local)
 {
     char have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
     bool same = source->ndim == piece->ndim;
@@ -26,7 +29,9 @@ static banyan_status check_source(const banyan_piece *piece, const banyan_local_
                          "tensor %s has shape %s in the checkpoint and %s in the layout",
                          piece->name, shape_format(source->ndim, source->shape, have, sizeof have),
                          shape_format(piece->ndim, piece->shape, need, sizeof need));
-    if (!banyan_dtype_equal(source->dtype, local->dtype))
+    bool fits = flag ? convert_is_float(source->dtype) && convert_is_float(local->dtype)
+                     : banyan_dtype_equal(source->dtype, local->dtype);
+    if (!fits)
         return error_set(BANYAN_ERR_MISMATCH,
                          "tensor %s is %s in the checkpoint and %s in the layout", piece->name,
                          banyan_dtype_name(source->dtype), banyan_dtype_name(local->dtype));
@@ -48,17 +53,60 @@ static banyan_status copy_whole(const DLTensor *source, const banyan_piece *piec
     return banyan_tensor_copy(&to, &from);
 }
 
+static banyan_status copy_piece(const banyan_checkpoint *checkpoint, size_t i,
+                                const banyan_piece *piece, const DLTensor *local)
+{
+    const saved_model *saved = checkpoint_saved(checkpoint);
+    return saved ? saved_model_copy(saved, i, piece, local)
+                 : copy_whole(banyan_checkpoint_data(checkpoint, i), piece, local);
+}
+
+/* By way of a copy of the piece, in the checkpoint's type. */
+static banyan_status map_piece(const banyan_checkpoint *checkpoint, size_t i, uint32_t flag,
+                               const banyan_piece *piece, const DLTensor *local)
+{
+    int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
+    DLTensor to, dense = {.device = {kDLCPU, 0},
+                          .ndim = piece->ndim,
+                          .dtype = banyan_checkpoint_tensor(checkpoint, i)->dtype,
+                          .shape = shape};
+    banyan_piece alone = *piece;
+    piece_view(piece, &piece->box, local, shape, strides, &to);
+    for (int d = 0; d < piece->ndim; d++) {
+        alone.local_start[d] = 0;
+        alone.dim_map[d] = d;
+    }
+    size_t bytes = banyan_box_elems(&piece->box) * banyan_dtype_bytes(dense.dtype);
+    dense.data = malloc(bytes);
+    if (!dense.data)
+        return error_no_memory(bytes, "a piece whose values change");
+    banyan_status status = copy_piece(checkpoint, i, &alone, &dense);
+    if (status == BANYAN_OK)
+        status = value_map_apply(flag, &to, &dense);
+    free(dense.data);
+    return status;
+}
+
 static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banyan_piece *piece,
                                 const DLTensor *local)
 {
     size_t i;
+    uint32_t flag;
     if (!piece->fallback_name || banyan_checkpoint_find(checkpoint, piece->name, &i) != BANYAN_OK)
         RETURN_IF_FAILED(banyan_checkpoint_find(
             checkpoint, piece->fallback_name ? piece->fallback_name : piece->name, &i));
-    RETURN_IF_FAILED(check_source(piece, banyan_checkpoint_tensor(checkpoint, i), local));
     const saved_model *saved = checkpoint_saved(checkpoint);
-    return saved ? saved_model_copy(saved, i, piece, local)
-                 : copy_whole(banyan_checkpoint_data(checkpoint, i), piece, local);
+    uint32_t kept = saved ? saved_model_map(saved, i) : 0;
+    if (!value_map_between(kept, piece->flags, &flag))
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "tensor %s is kept as its %s in the checkpoint, and no value map is "
+                         "undone: the layout wants %s",
+                         piece->name, value_map_name(kept),
+                         piece->flags & VALUE_MAPS ? value_map_name(piece->flags)
+                                                   : "its own values");
+    RETURN_IF_FAILED(check_source(piece, banyan_checkpoint_tensor(checkpoint, i), flag, local));
+    return flag ? map_piece(checkpoint, i, flag, piece, local)
+                : copy_piece(checkpoint, i, piece, local);
 }
 
 /* ---- names ---- */

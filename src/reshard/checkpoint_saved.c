@@ -8,6 +8,7 @@
 #include "reshard/box.h"
 #include "reshard/checkpoint_read.h"
 #include "reshard/layout.h"
+#include "reshard/value_map.h"
 
 #define MAX_INDEX_BYTES ((size_t)4 << 30)
 
@@ -110,6 +111,22 @@ static const index_piece *piece_of(const saved_model *saved, size_t in_order)
     return &saved->index.pieces.data[saved->piece_order[in_order]];
 }
 
+uint32_t saved_model_map(const saved_model *saved, size_t t)
+{
+    size_t first = saved->first_piece[t];
+    return first < saved->first_piece[t + 1] ? piece_of(saved, first)->piece.flags & VALUE_MAPS : 0;
+}
+
+static banyan_status check_maps(const saved_model *saved, size_t t)
+{
+    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++)
+        if ((piece_of(saved, p)->piece.flags & VALUE_MAPS) != saved_model_map(saved, t))
+            return error_set(BANYAN_ERR_FORMAT,
+                             "%s: pieces of tensor %s are kept under different value maps",
+                             saved->index_path, saved->index.tensors.data[t].name);
+    return BANYAN_OK;
+}
+
 static banyan_status check_covered(const saved_model *saved, size_t t)
 {
     const banyan_local_tensor *tensor = &saved->index.tensors.data[t];
@@ -149,8 +166,10 @@ banyan_status saved_model_open(const char *folder, saved_model *saved)
     RETURN_IF_FAILED(open_files(saved, folder));
     RETURN_IF_FAILED(find_sources(saved));
     RETURN_IF_FAILED(find_boxes(saved));
-    for (size_t t = 0; t < saved->index.tensors.count; t++)
+    for (size_t t = 0; t < saved->index.tensors.count; t++) {
+        RETURN_IF_FAILED(check_maps(saved, t));
         RETURN_IF_FAILED(check_covered(saved, t));
+    }
     return BANYAN_OK;
 }
 

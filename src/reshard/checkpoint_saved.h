@@ -20,6 +20,9 @@ typedef struct saved_model {
 banyan_status saved_model_open(const char *folder, saved_model *saved);
 void saved_model_close(saved_model *saved);
 
+/* The value map under which tensor `t` is kept; 0: none. */
+uint32_t saved_model_map(const saved_model *saved, size_t t);
+
 /* Copy the box of `piece`, which is one of tensor `t`, to its place in `local`. */
 banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_piece *piece,
                                const DLTensor *local);

@@ -178,3 +178,20 @@ banyan_status convert_tensor(const DLTensor *destination, const DLTensor *source
     }
     return BANYAN_OK;
 }
+
+banyan_status convert_tensor_through(const DLTensor *destination, const DLTensor *source,
+                                     convert_values_fn compute)
+{
+    strided_view to, from;
+    RETURN_IF_FAILED(check_pair(destination, source, &to, &from));
+    float values[CHUNK], packed[CHUNK];
+    for (uint64_t i = 0; i < from.elems; i += CHUNK) {
+        uint64_t some = from.elems - i < CHUNK ? from.elems - i : CHUNK;
+        strided_pack(packed, &from, i, some);
+        convert_run(values, BANYAN_F32, packed, source->dtype, some);
+        compute(values, some);
+        convert_run(packed, destination->dtype, values, BANYAN_F32, some);
+        strided_unpack(&to, i, some, packed);
+    }
+    return BANYAN_OK;
+}

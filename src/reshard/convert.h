@@ -21,4 +21,10 @@ void convert_run_portable(void *to, DLDataType to_dtype, const void *from, DLDat
  * MISMATCH for unequal element counts. */
 banyan_status convert_tensor(const DLTensor *destination, const DLTensor *source);
 
+typedef void (*convert_values_fn)(float *values, size_t count);
+
+/* As convert_tensor, with every value changed by `compute` on the way, as a float. */
+banyan_status convert_tensor_through(const DLTensor *destination, const DLTensor *source,
+                                     convert_values_fn compute);
+
 #endif

@@ -14,6 +14,7 @@
 #include "reshard/transform_device.h"
 #include "reshard/transform_object.h"
 #include "reshard/transform_scratch.h"
+#include "reshard/value_map.h"
 #include "world/control.h"
 
 /* With a bound, what is staged is cut into blocks of this part of it, so that waves fill up. */
@@ -62,6 +63,23 @@ static banyan_status fail_untransformed(const banyan_transfer *transfer)
                      transfer->destination_rank, banyan_dtype_name(transfer->destination_dtype));
 }
 
+static banyan_status fail_on_device(const execution *run, const banyan_transfer *transfer)
+{
+    char text[BOX_TEXT_BYTES], place[DEVICE_TEXT_BYTES];
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "%s of \"%s\" from rank %d to rank %d is to become its %s, which runs compute "
+                     "on the host only, and the copy service moves tensors in %s",
+                     banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
+                     transfer->source_rank, transfer->destination_rank,
+                     value_map_name(transfer->value_map), device_format(run->device, place));
+}
+
+/* A value map comes before the run's own transform. */
+static const banyan_transform *transform_of(const execution *run, const banyan_transfer *transfer)
+{
+    return transfer->value_map ? value_map_transform() : run->transform;
+}
+
 /* Both ends cut alike: by the transfer, the bound, the service and the transform. A transform may
  * take the elements of both types for a block, at both ends of a local move. */
 static banyan_status cut_transfer(const execution *run, const banyan_transfer *transfer,
@@ -90,8 +108,10 @@ static banyan_status cut_transfer(const execution *run, const banyan_transfer *t
 static banyan_status add_transfer(execution *run, const banyan_transfer *transfer, bool is_send)
 {
     bool is_local = transfer->source_rank == transfer->destination_rank;
-    bool transformed =
-        run->transform && run->transform->should_transform(run->transform->context, transfer);
+    const banyan_transform *transform = transform_of(run, transfer);
+    bool transformed = transform && transform->should_transform(transform->context, transfer);
+    if (transfer->value_map && !device_is_host(run->device))
+        return fail_on_device(run, transfer);
     if (!transformed && !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype))
         return fail_untransformed(transfer);
     bool on_the_way = transformed && !device_is_host(run->device);
@@ -230,7 +250,7 @@ banyan_status execution_prepare_end(execution *run, execution_end *end,
     banyan_transfer transfer;
     banyan_box place;
     banyan_transform_task task = task_of(run, end, &transfer, &place);
-    const banyan_transform *transform = run->transform;
+    const banyan_transform *transform = transform_of(run, end->transfer);
     prepare_fn prepare = end->is_send ? transform->prepare_send : transform->prepare_recv;
     RETURN_IF_FAILED(prepare(transform->context, &task, scratch, parts, part_count));
     if (*part_count < 1 || *part_count > BANYAN_TRANSFORM_MAX_PARTS)
@@ -246,7 +266,8 @@ banyan_status execution_finalize_end(const execution *run, const execution_end *
     banyan_transfer transfer;
     banyan_box place;
     banyan_transform_task task = task_of(run, end, &transfer, &place);
-    return run->transform->finalize_recv(run->transform->context, &task, parts, part_count);
+    const banyan_transform *transform = transform_of(run, end->transfer);
+    return transform->finalize_recv(transform->context, &task, parts, part_count);
 }
 
 /* ---- what staging takes ---- */

@@ -8,8 +8,10 @@
 
 #include "core/array.h"
 #include "reshard/box.h"
+#include "reshard/convert.h"
 #include "reshard/facts.h"
 #include "reshard/names.h"
+#include "reshard/value_map.h"
 
 struct padding {
     int tensor;
@@ -203,6 +205,27 @@ static bool check_tensor(banyan_layout *layout, int tensor, const char *held)
     return true;
 }
 
+static bool check_flags(banyan_layout *layout, const banyan_piece *piece,
+                        const banyan_local_tensor *local)
+{
+    const uint32_t known = BANYAN_PIECE_PERSISTENT_BUFFER | VALUE_MAPS;
+    const char *name = value_map_name(piece->flags);
+    if (piece->flags & ~known)
+        return layout_fail(layout, BANYAN_ERR_INVALID, "piece of \"%s\": unknown flags 0x%x",
+                           piece->name, (unsigned)(piece->flags & ~known));
+    if (name && !convert_is_float(local->dtype))
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "piece of \"%s\": its %s in local tensor \"%s\" of type %s: F32, F16 "
+                           "and BF16 are possible",
+                           piece->name, name, local->name, banyan_dtype_name(local->dtype));
+    if (name && piece->flags & BANYAN_PIECE_PERSISTENT_BUFFER)
+        return layout_fail(layout, BANYAN_ERR_INVALID,
+                           "piece of \"%s\": a persistent buffer takes what the source sends, and "
+                           "has no %s of it",
+                           piece->name, name);
+    return true;
+}
+
 /* dim_map injective and into the local tensor's dimensions, or out of them for extents of 1. */
 static bool check_dim_map(banyan_layout *layout, const banyan_piece *piece,
                           const banyan_local_tensor *local)
@@ -241,7 +264,8 @@ static bool check_piece(banyan_layout *layout, const banyan_piece *piece)
     if (!check_tensor(layout, piece->tensor, piece->name))
         return false;
     const banyan_local_tensor *local = &layout->tensors.data[piece->tensor];
-    if (!layout_check_shape(layout, piece->name, local->dtype, piece->ndim, piece->shape, &bytes))
+    if (!layout_check_shape(layout, piece->name, local->dtype, piece->ndim, piece->shape, &bytes) ||
+        !check_flags(layout, piece, local))
         return false;
     if (piece->box.ndim != piece->ndim)
         return layout_fail(layout, BANYAN_ERR_INVALID,

@@ -7,6 +7,7 @@
 #include "core/new_file.h"
 #include "reshard/box.h"
 #include "reshard/layout.h"
+#include "reshard/value_map.h"
 
 #define MAX_FILE_BYTES ((size_t)4 << 30)
 
@@ -252,6 +253,12 @@ static bool same_shape(const banyan_piece *a, const banyan_piece *b)
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
 }
 
+static const char *map_or_none(const banyan_piece *piece)
+{
+    const char *name = value_map_name(piece->flags);
+    return name ? name : "none";
+}
+
 /* Compare what a piece says of its global tensor with the first piece of it. */
 static banyan_status check_global(struct check *check, const banyan_piece *piece, DLDataType dtype,
                                   int rank)
@@ -274,6 +281,12 @@ static banyan_status check_global(struct check *check, const banyan_piece *piece
                          "the source has tensor \"%s\" in %s at rank %d and in %s at rank %d",
                          piece->name, banyan_dtype_name(first->dtype), first->rank,
                          banyan_dtype_name(dtype), rank);
+    if (check->side == BANYAN_SOURCE && (piece->flags ^ first->piece->flags) & VALUE_MAPS)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "the source has tensor \"%s\" under the map %s at rank %d and under %s at "
+                         "rank %d: all pieces of a tensor have one",
+                         piece->name, map_or_none(first->piece), first->rank, map_or_none(piece),
+                         rank);
     return BANYAN_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "reshard/fill.h"
 #include "reshard/layout.h"
 #include "reshard/layout_file.h"
+#include "reshard/value_map.h"
 
 #define FORMAT_NAME "banyan.layout"
 #define VERSION 1
@@ -70,6 +71,8 @@ static json_t *piece_to_json(const banyan_piece *piece, int local_ndim)
         ok = json_object_set_new(object, "fallback", json_string(piece->fallback_name)) == 0;
     if (ok && piece->flags & BANYAN_PIECE_PERSISTENT_BUFFER)
         ok = json_object_set_new(object, "persistent_buffer", json_true()) == 0;
+    if (ok && piece->flags & VALUE_MAPS)
+        ok = json_object_set_new(object, "map", json_string(value_map_name(piece->flags))) == 0;
     if (ok && banyan_rank_set_size(&piece->replicas) > 0)
         ok = json_object_set_new(object, "replicas", replicas_to_json(&piece->replicas)) == 0;
     if (ok)
@@ -116,8 +119,6 @@ static banyan_status add_pieces(const banyan_layout *layout, json_t *tensors)
         const banyan_piece *piece = banyan_layout_piece(layout, i);
         const banyan_local_tensor *local = banyan_layout_tensor(layout, (size_t)piece->tensor);
         json_t *tensor = json_array_get(tensors, (size_t)piece->tensor);
-        if (piece->flags & ~(uint32_t)BANYAN_PIECE_PERSISTENT_BUFFER)
-            return unwritable(local, "it has a piece with flags that files do not have");
         if (has_control(piece->name) || (piece->fallback_name && has_control(piece->fallback_name)))
             return unwritable(local, "the name of a piece's tensor has control characters");
         if (json_array_append_new(json_object_get(tensor, "pieces"),
@@ -327,9 +328,9 @@ static banyan_status refuse_layout(const json_path *path, const banyan_layout *l
 static banyan_status read_piece(json_path *path, const json_t *object, int local_ndim,
                                 banyan_piece *piece)
 {
-    static const char *const keys[] = {"tensor",      "shape",   "start",    "extent",
-                                       "local_start", "dim_map", "fallback", "persistent_buffer",
-                                       "replicas",    NULL};
+    static const char *const keys[] = {"tensor",      "shape",    "start",    "extent",
+                                       "local_start", "dim_map",  "fallback", "persistent_buffer",
+                                       "map",         "replicas", NULL};
     RETURN_IF_FAILED(check_keys(path, object, keys));
     RETURN_IF_FAILED(read_name(path, object, "tensor", &piece->name));
     RETURN_IF_FAILED(read_shape(path, object, piece->shape, &piece->ndim));
@@ -344,6 +345,7 @@ static banyan_status read_piece(json_path *path, const json_t *object, int local
     if (json_object_get(object, "persistent_buffer"))
         RETURN_IF_FAILED(json_member_bool(path, object, "persistent_buffer", &is_buffer));
     piece->flags = is_buffer ? BANYAN_PIECE_PERSISTENT_BUFFER : 0;
+    RETURN_IF_FAILED(value_map_read(path, object, &piece->flags));
     return read_replicas(path, object, &piece->replicas);
 }
 

@@ -38,6 +38,7 @@ typedef struct model_part {
     int slot, slots; /* the first, and how many it fills; -1: not fused */
     bool absent;     /* zeros stand in its place */
     bool left_alone; /* the engine computes its place */
+    uint32_t map;    /* BANYAN_PIECE_…: the value map of its pieces; 0: none */
     int64_t expert;  /* in the stack; 0 without one */
     size_t next;     /* part of the same local tensor; SIZE_MAX: none */
 } model_part;

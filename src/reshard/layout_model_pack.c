@@ -368,7 +368,7 @@ static void add_rows(const struct packing *packing, const model_part *part, int6
         .name = part->global->name,
         .ndim = packing->ndim,
         .box = part->box,
-        .flags = adopts ? BANYAN_PIECE_PERSISTENT_BUFFER : 0,
+        .flags = (adopts ? BANYAN_PIECE_PERSISTENT_BUFFER : 0) | part->map,
         .replicas = part->replicas,
     };
     memcpy(piece.shape, part->global->shape, sizeof piece.shape);

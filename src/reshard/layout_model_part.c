@@ -289,6 +289,7 @@ static model_part new_part(const struct cutting *cutting, int sharers)
     }
     if (tensor->packed) {
         part.slot = tensor->packed->slot;
+        part.map = tensor->packed->map;
         part.halves = tensor->packed->halves && global->ndim > 1;
         if (tensor->packed->stacked && !part.rule->stacks_experts)
             part.expert = tensor->match.captures.expert - build->first_expert;

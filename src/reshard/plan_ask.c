@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "reshard/plan_state.h"
+#include "reshard/value_map.h"
 
 /* ---- hearing ---- */
 
@@ -19,6 +20,11 @@ static void hear_source(planner_name *name, const plan_record *record, int rank)
         name->has_source = true;
         name->source_rank = rank;
         name->source_dtype = record->dtype;
+        name->source_flags = record->flags;
+    }
+    if (!name->map_differs && (name->source_flags ^ record->flags) & VALUE_MAPS) {
+        name->map_differs = true;
+        name->differing_map_rank = rank;
     }
     if (!name->shape_differs && !same_shape(name, record)) {
         name->shape_differs = true;

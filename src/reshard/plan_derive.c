@@ -5,8 +5,10 @@
 #include <stdlib.h>
 
 #include "reshard/box.h"
+#include "reshard/convert.h"
 #include "reshard/plan_ids.h"
 #include "reshard/plan_state.h"
+#include "reshard/value_map.h"
 
 /* Where the claims of a name lie: sources first, then destinations. */
 typedef struct name_claims {
@@ -201,14 +203,17 @@ static plan_move move_of(const deriving *work, const plan_share *share, const ch
 static bool push_send(deriving *work, const planner_piece *own, const planner_claim *destination,
                       const plan_share *share)
 {
+    const planner *planning = work->planning;
     const char *name = destination->wanted ? destination->wanted : work->tensor.name;
     plan_move move = move_of(work, share, name, &destination->claim);
     banyan_transfer *transfer = &move.transfer;
-    transfer->source_rank = work->planning->rank;
+    transfer->source_rank = planning->rank;
     transfer->destination_rank = share->rank;
     transfer->source_piece = own->number;
     transfer->destination_dtype =
         landing_dtype(destination->flags, destination->dtype, transfer->source_dtype);
+    value_map_between(planning->names.data[own->name].source_flags, destination->flags,
+                      &transfer->value_map);
     transfer->task_id = plan_id_of(&move);
     return array_push(&work->sends, move);
 }
@@ -266,6 +271,28 @@ static banyan_status check_shapes(const deriving *work, const planner_piece *own
     return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
 }
 
+/* Every rank of the source has the tensor under one map, and it leads to the destination's. */
+static banyan_status check_maps(const deriving *work, const planner_piece *own,
+                                const planner_name *from)
+{
+    char what[512];
+    uint32_t flag;
+    const char *theirs = value_map_name(from->source_flags);
+    const char *mine = value_map_name(own->piece->flags);
+    if (from->map_differs)
+        snprintf(what, sizeof what,
+                 "the source has it as %s at rank %d, and otherwise at rank %d: all pieces of a "
+                 "tensor have one value map",
+                 theirs ? theirs : "it is", from->source_rank, from->differing_map_rank);
+    else if (value_map_between(from->source_flags, own->piece->flags, &flag))
+        return BANYAN_OK;
+    else
+        snprintf(what, sizeof what,
+                 "the source keeps %s of it (rank %d), this rank %s: no value map is undone",
+                 theirs, from->source_rank, mine ? mine : "its own values");
+    return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
+}
+
 static banyan_status check_source(const deriving *work, const planner_piece *own,
                                   const planner_name *from)
 {
@@ -278,6 +305,7 @@ static banyan_status check_source(const deriving *work, const planner_piece *own
         return fail_piece(work, own, BANYAN_ERR_NOT_FOUND, what);
     }
     RETURN_IF_FAILED(check_shapes(work, own, from));
+    RETURN_IF_FAILED(check_maps(work, own, from));
     if (!from->dtype_differs)
         return BANYAN_OK;
     snprintf(what, sizeof what, "the source has it in %s at rank %d and in %s at rank %d",
@@ -296,6 +324,32 @@ static banyan_status fail_uncovered(const deriving *work, const planner_piece *o
     return fail_piece(work, own, BANYAN_ERR_INVALID, what);
 }
 
+/* A change of type, or of values, must be one that a run can make. */
+static banyan_status check_change(const deriving *work, const planner_piece *own,
+                                  const banyan_transfer *transfer)
+{
+    const banyan_transform *transform = work->planning->transform;
+    const char *why = NULL;
+    if (transfer->value_map) {
+        if (!convert_is_float(transfer->source_dtype) ||
+            !convert_is_float(transfer->destination_dtype))
+            why = "value maps are between F32, F16 and BF16";
+    } else if (!banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype)) {
+        if (!transform)
+            why = "there is no transform";
+        else if (!transform->should_transform(transform->context, transfer))
+            why = "the transform does not take it";
+    }
+    if (!why)
+        return BANYAN_OK;
+    char text[BOX_TEXT_BYTES], what[2 * BOX_TEXT_BYTES];
+    snprintf(what, sizeof what, "%s comes from rank %d in %s, is declared %s, and %s",
+             banyan_box_format(&transfer->box, text, sizeof text), transfer->source_rank,
+             banyan_dtype_name(transfer->source_dtype),
+             banyan_dtype_name(transfer->destination_dtype), why);
+    return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
+}
+
 static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_t from,
                                const plan_share *share)
 {
@@ -312,18 +366,10 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
     if (share->rank == planning->rank)
         transfer->source_piece =
             own_source(planning, from, &work->tensor.sources[share->source].box)->number;
+    value_map_between(planning->names.data[from].source_flags, own->piece->flags,
+                      &transfer->value_map);
     transfer->task_id = plan_id_of(&move);
-    const banyan_transform *transform = planning->transform;
-    if (!banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype) &&
-        !(transform && transform->should_transform(transform->context, transfer))) {
-        char text[BOX_TEXT_BYTES], what[2 * BOX_TEXT_BYTES];
-        snprintf(what, sizeof what, "%s comes from rank %d in %s, is declared %s, and %s",
-                 banyan_box_format(&transfer->box, text, sizeof text), transfer->source_rank,
-                 banyan_dtype_name(transfer->source_dtype),
-                 banyan_dtype_name(transfer->destination_dtype),
-                 transform ? "the transform does not take it" : "there is no transform");
-        return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
-    }
+    RETURN_IF_FAILED(check_change(work, own, transfer));
     return array_push(&work->recvs, move) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 

@@ -20,12 +20,14 @@ typedef struct planner_name {
     bool is_skipped;                /* some destination leaves it out on purpose */
     int source_rank;                /* one that does, and what it says */
     DLDataType source_dtype;
+    uint32_t source_flags;
     /* Another source rank, or this one, says otherwise. */
-    bool shape_differs, dtype_differs;
+    bool shape_differs, dtype_differs, map_differs;
     int differing_rank;
     int differing_ndim;
     int64_t differing_shape[BANYAN_MAX_DIMS];
     DLDataType differing_dtype;
+    int differing_map_rank;
 } planner_name;
 
 /* A piece of this rank. */

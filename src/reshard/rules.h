@@ -37,6 +37,7 @@ typedef struct rule_packed {
     bool once;     /* the first rank that would hold a replica has it, the others zeros */
     bool whole;    /* every rank holds it, though the rule shards it */
     bool computed; /* the engine computes other values from the tensor's: it cannot be moved */
+    uint32_t map;  /* BANYAN_PIECE_…: the value map of its pieces; 0: none */
     bool has_dtype;
     DLDataType dtype;
     int line;

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "reshard/rules_expr.h"
 #include "reshard/rules_parse.h"
+#include "reshard/value_map.h"
 
 /* A template must fit every pattern that it is for. `experts`: it may name each expert of a stack.
  */
@@ -31,6 +32,16 @@ static banyan_status read_dtype(const rules_line *line, int word, rule_packed *p
     return BANYAN_OK;
 }
 
+static banyan_status read_map(const rules_line *line, int word, rule_packed *packed)
+{
+    if (word >= line->count)
+        return rules_line_fail(line, line->words[word - 1], "should be followed by a value map");
+    packed->map = value_map_find(line->words[word]);
+    return packed->map ? BANYAN_OK
+                       : rules_line_fail(line, line->words[word],
+                                         "is no value map: there is " VALUE_MAP_NAMES);
+}
+
 /* One option of `in`. `*word` moves over its arguments; false: it is none. */
 static bool read_packed_option(const rules_line *line, int *word, rule_packed *packed,
                                banyan_status *status)
@@ -48,6 +59,8 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
         packed->whole = true;
     } else if (strcmp(option, "once") == 0) {
         packed->once = true;
+    } else if (strcmp(option, "map") == 0) {
+        *status = read_map(line, ++*word, packed);
     } else if (strcmp(option, "dtype") == 0) {
         *status = read_dtype(line, ++*word, packed);
     } else if (strcmp(option, "block") == 0 || strcmp(option, "group") == 0) {
@@ -63,7 +76,7 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
 }
 
 /* in PACKING TEMPLATE [block K | group K] [stack] [transpose] [halves] [once] [whole] [computed]
- * [dtype T] [conditions] */
+ * [map M] [dtype T] [conditions] */
 static banyan_status read_packed(rules_parser *parser, const rules_line *line, model_rule *clause)
 {
     rule_packed packed = {.slot = -1, .line = line->number};
@@ -84,7 +97,7 @@ static banyan_status read_packed(rules_parser *parser, const rules_line *line, m
         strcmp(line->words[word], "unless") != 0)
         return rules_line_fail(line, line->words[word],
                                "is none of block, group, stack, transpose, halves, once, whole, "
-                               "computed, dtype, with, without, when, unless");
+                               "computed, map, dtype, with, without, when, unless");
     return rules_read_conditions(parser, line, word, NULL, &kept->conditions);
 }
 

@@ -495,6 +495,39 @@ static void refuse_mxfp8(banyan_world *world)
         refuse_one(world, &all[i]);
 }
 
+/* Nothing of a run with a value map has moved when it is refused. */
+static void refuse_value_map(banyan_world *world)
+{
+    DLDevice device = gpu_device_for(banyan_world_rank(world));
+    banyan_layout *layouts[2];
+    banyan_tensors *tensors[2];
+    for (int side = 0; side < 2; side++) {
+        CHECK_OK(banyan_layout_create(&layouts[side]));
+        banyan_piece piece = {.name = "A_log",
+                              .ndim = 1,
+                              .shape = {8},
+                              .box = {1, {0}, {8}},
+                              .flags = side == 0 ? 0 : BANYAN_PIECE_NEGATIVE_EXP};
+        piece.tensor = banyan_layout_add_tensor(layouts[side], "A", BANYAN_F32, 1, piece.shape);
+        banyan_layout_add_piece(layouts[side], &piece);
+        CHECK_OK(banyan_tensors_alloc_on(layouts[side], world, device, &tensors[side]));
+    }
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(layouts[0], layouts[1], world, NULL, &plan));
+    banyan_copy_service *service = open_on(world, "direct", device);
+    CHECK_FAILS(banyan_reshard_execute(plan, tensors[0], tensors[1], service, world, NULL, NULL),
+                BANYAN_ERR_UNSUPPORTED, "of \"A_log\" from rank");
+    CHECK(strstr(banyan_last_error(), "is to become its negative_exp, which runs compute on the "
+                                      "host only, and the copy service moves tensors in GPU "),
+          "%s", banyan_last_error());
+    banyan_copy_service_close(service);
+    banyan_reshard_plan_destroy(plan);
+    for (int side = 0; side < 2; side++) {
+        banyan_tensors_destroy(tensors[side]);
+        banyan_layout_destroy(layouts[side]);
+    }
+}
+
 /* Files are the host's: neither what says so nor what only is on a GPU is touched. */
 static void refuse_checkpoints(const twins *of, banyan_world *world)
 {
@@ -555,6 +588,7 @@ static void refuse(banyan_world *world, void *context)
         banyan_reshard_execute(plan, source.here, destination.there, on_host, world, NULL, NULL),
         BANYAN_ERR_INVALID, "of the destination lies in GPU ");
     refuse_checkpoints(&destination, world);
+    refuse_value_map(world);
     banyan_reshard_plan_destroy(plan);
     banyan_copy_service_close(service);
     banyan_copy_service_close(on_host);

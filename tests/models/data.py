@@ -7,7 +7,7 @@ import math
 import pathlib
 from typing import Any
 
-BYTES = {"BF16": 2, "F32": 4}
+BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1}
 DATA = pathlib.Path(__file__).parent.parent / "data/models"
 
 

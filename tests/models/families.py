@@ -38,6 +38,35 @@ DEEPSEEK_MOE: dict[str, Any] = {
 }
 
 
+# Every rank of four has whole blocks of 128 × 128 elements.
+FP8: dict[str, Any] = {
+    **DEEPSEEK_MOE,
+    "vocab_size": 300,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 512,
+    "n_routed_experts": 4,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 64,
+}
+FP8_CONFIG: dict[str, Any] = {
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    }
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A model class of transformers, its tiny configuration, and what its published folders add."""
@@ -47,17 +76,14 @@ class Family:
     extra_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # into config.json
     mtp: str = ""  # how the multi-token-prediction layer, which transformers leaves out, is named
     inv_freq: bool = False  # old folders hold rotary_emb.inv_freq of each layer
-    exponential: str = ""  # vLLM keeps -exp of tensors that end so: no move gives that
+    exponential: str = ""  # vLLM keeps -exp of tensors that end so
+    fp8: bool = False  # published in FP8, with a scale for each block of 128 × 128 elements
+    expert_parallel: bool = False  # held with vLLM's expert parallelism, too
 
     @property
     def packings(self) -> list[str]:
         """Of vLLM's model and of its draft model, which is the multi-token-prediction layer."""
         return ["vllm", "vllm_mtp"] if self.mtp else ["vllm"]
-
-    @property
-    def skip(self) -> list[str]:
-        """Options that say which tensors are not to be moved."""
-        return ["--skip", f"**.{self.exponential}"] if self.exponential else []
 
 
 def dense(model: str, /, **config: Any) -> Family:
@@ -94,13 +120,17 @@ FAMILIES: dict[str, Family] = {
         shared_expert_intermediate_size=96,
         mlp_only_layers=[0],
     ),
-    "qwen3-moe": dense(
+    "qwen3-moe": Family(
         "Qwen3MoeForCausalLM",
-        num_experts=8,
-        num_experts_per_tok=2,
-        moe_intermediate_size=48,
-        mlp_only_layers=[0],
-        **HEADS_OF_64,
+        {
+            **DENSE,
+            **HEADS_OF_64,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [0],
+        },
+        expert_parallel=True,
     ),
     "qwen3-next": Family(
         "Qwen3NextForCausalLM",
@@ -149,6 +179,49 @@ FAMILIES: dict[str, Family] = {
             "n_shared_experts": 1,
         },
         extra_config={"topk_method": "noaux_tc", "num_nextn_predict_layers": 0},
+    ),
+    "deepseek-v3-fp8": Family(
+        "DeepseekV3ForCausalLM",
+        {**FP8, "n_shared_experts": 1, "n_group": 4, "topk_group": 2},
+        extra_config={"topk_method": "noaux_tc", "num_nextn_predict_layers": 1, **FP8_CONFIG},
+        mtp="model.layers.2.",
+        fp8=True,
+        expert_parallel=True,
+    ),
+    # With the values of DeepSeek-R1's router and YaRN.
+    "deepseek-r1": Family(
+        "DeepseekV3ForCausalLM",
+        {
+            **FP8,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "rope_scaling": {
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "factor": 40,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 4096,
+                "type": "yarn",
+            },
+        },
+        extra_config={
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "num_nextn_predict_layers": 1,
+            **FP8_CONFIG,
+        },
+        mtp="model.layers.2.",
+        fp8=True,
+    ),
+    "kimi-k2-fp8": Family(
+        "DeepseekV3ForCausalLM",
+        {**FP8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
+        extra_config={"topk_method": "noaux_tc", "num_nextn_predict_layers": 0, **FP8_CONFIG},
+        fp8=True,
     ),
     "glm4": dense("Glm4ForCausalLM", attention_bias=True, pad_token_id=0, **HEADS_OF_64),
     "glm4-moe": Family(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from places import UNTOUCHED, ZERO, Parameter, Shapes, first_numbers, strides
+from places import NEGATIVE_EXP, UNTOUCHED, ZERO, Parameter, Shapes, first_numbers, strides
 
 Numbers = npt.NDArray[np.int32]
 Box = tuple[list[int], list[int]]  # start, extent
@@ -67,12 +67,17 @@ class Decomposition:
     def boxes(self, parameter: Parameter) -> dict[str, Any]:
         numbers = np.frombuffer(parameter.places, np.int32).reshape(parameter.shape).copy()
         parts: dict[str, Any] = {"pieces": []}
+        is_mapped = bool((numbers < UNTOUCHED).any())
+        if is_mapped:
+            assert (numbers < UNTOUCHED).all(), "a value map of a part of a parameter"
+            numbers = UNTOUCHED - numbers
         done = np.zeros(parameter.shape, bool)
         while not done.all():
             at = [int(i) for i in np.unravel_index(int(np.argmin(done)), parameter.shape)]
             place = int(numbers[tuple(at)])
             if place > ZERO:
                 box, piece = self.piece(numbers, done, at)
+                piece |= {"map": NEGATIVE_EXP} if is_mapped else {}
                 parts["pieces"].append(piece)
             else:
                 box = equal_box(numbers, done, at)

@@ -22,6 +22,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.layers.quantization import fp8
 from vllm.model_executor.models import registry
 from vllm.utils.torch_utils import set_default_torch_dtype
 
@@ -34,7 +35,12 @@ Dtype = Literal["float32", "bfloat16"]
 # vLLM looks at a model's class in a process of its own, which takes ten seconds.
 registry._run_in_subprocess = lambda fn: fn()
 
-TYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int32: "I32", torch.int64: "I64"}
+# The CPU has no kernels for FP8: parameters are made and loaded without, with numbers in float32.
+fp8.Fp8Config.get_supported_act_dtypes = lambda _: [torch.bfloat16, torch.float32]
+fp8.init_fp8_linear_kernel = lambda **_: None
+fp8.select_fp8_moe_backend = lambda **_: (None, None)
+
+TYPES = {torch.float8_e4m3fn: "F8_E4M3", torch.bfloat16: "BF16", torch.float32: "F32", torch.int32: "I32", torch.int64: "I64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Held:
 
     parameters: dict[str, Parameter]
     values: Tensors
-    derived: list[str]  # holds -exp of a checkpoint tensor, which no move gives: UNTOUCHED here
+    computed: set[str]  # of these every value is -exp of a checkpoint element
 
 
 def start() -> None:
@@ -68,11 +74,21 @@ def playing(tp: int, rank: int) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One model in one packing."""
+    """One model in one packing, for one number of ranks."""
 
     family: Family
     folder: pathlib.Path
     packing: str
+    tp: int
+    expert_parallel: bool
+
+    @property
+    def size(self) -> str:
+        return f"tp={self.tp},ep={self.tp}" if self.expert_parallel else f"tp={self.tp}"
+
+    @property
+    def spec(self) -> str:
+        return f"{self.size},packing={self.packing}"
 
 
 def engine_config(case: Case, dtype: Dtype) -> VllmConfig:
@@ -84,16 +100,17 @@ def engine_config(case: Case, dtype: Dtype) -> VllmConfig:
         skip_tokenizer_init=True,
         enforce_eager=True,
         speculative_config=draft,
+        enable_expert_parallel=case.expert_parallel,
     ).create_engine_config()
 
 
-def load(case: Case, tensors: Tensors, dtype: Dtype, tp: int, rank: int) -> Tensors:
+def load(case: Case, tensors: Tensors, dtype: Dtype, rank: int) -> Tensors:
     """Every parameter and buffer of the rank's model, after the loader had the tensors."""
     config = engine_config(case, dtype)
     loaded = config.model_config
     if config.speculative_config:
         loaded = config.speculative_config.draft_model_config
-    with playing(tp, rank), set_current_vllm_config(config):
+    with playing(case.tp, rank), set_current_vllm_config(config):
         with set_default_torch_dtype(getattr(torch, dtype)):
             model: Any = initialize_model(config, model_config=loaded)
         held = dict(model.named_parameters())
@@ -103,6 +120,8 @@ def load(case: Case, tensors: Tensors, dtype: Dtype, tp: int, rank: int) -> Tens
         }
         before = {n: b.clone() for n, b in buffers.items()}
         for parameter in held.values():
+            if dtype == "float32":  # which holds the numbers of elements
+                parameter.data = parameter.data.float()
             parameter.data.fill_(UNTOUCHED)
         model.load_weights((n, t.clone()) for n, t in tensors.items())
         held |= {n: b for n, b in buffers.items() if not torch.equal(b, before[n])}
@@ -124,35 +143,34 @@ def is_exponential(family: Family, name: str) -> bool:
     return bool(family.exponential) and name.endswith(family.exponential)
 
 
-def expect(
-    family: Family, tensors: Tensors, places: torch.Tensor, dtype: torch.dtype
-) -> torch.Tensor:
+def expect(tensors: Tensors, places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What the places predict for the checkpoint's values."""
-    values = [
-        (-t.float().exp() if is_exponential(family, n) else t.float()).flatten()
-        for n, t in sorted(tensors.items())
-    ]
-    filled = torch.cat(values)[places.clamp(min=1).long() - 1]
+    values = torch.cat([t.float().flatten() for _, t in sorted(tensors.items())])
+    if (places < UNTOUCHED).any():
+        return -values[UNTOUCHED - places.long() - 1].exp().to(dtype)
+    filled = values[places.clamp(min=1).long() - 1]
     return torch.where(places > ZERO, filled, places).to(dtype)
 
 
-def learn(case: Case, tp: int, rank: int) -> Held:
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def learn(case: Case, rank: int) -> Held:
     """Load numbers and then values, and check that the one explains the other."""
     family, tensors = case.family, load_file(case.folder / "model.safetensors")
-    numbers = load(case, number(family, tensors), "float32", tp, rank)
-    values = load(case, tensors, "bfloat16", tp, rank)
+    numbers = load(case, number(family, tensors), "float32", rank)
+    values = load(case, tensors, "bfloat16", rank)
     if numbers.keys() != values.keys():
         raise ValueError(f"{case}: other parameters in bfloat16: {numbers.keys() ^ values.keys()}")
-    held = Held({}, {}, [])
+    held = Held({}, {}, set())
     for name, value in values.items():
-        places = numbers[name].float()
-        derived = bool((places < UNTOUCHED - 0.5).any())
-        places = (-places if derived else places).round()
-        if not torch.equal(value, expect(family, tensors, places, value.dtype)):
+        places = numbers[name].float().round()
+        if (places < UNTOUCHED).any():  # -exp(log n) for element n
+            held.computed.add(name)
+            places += UNTOUCHED
+        if not same_bytes(value, expect(tensors, places, value.dtype)):
             raise ValueError(f"{case}: {name} does not hold what its places predict")
-        if derived:
-            held.derived.append(name)
-            places.fill_(UNTOUCHED)
         flat = array.array("i", places.to(torch.int32).numpy().tobytes())
         held.parameters[name] = Parameter(TYPES[value.dtype], tuple(value.shape), flat)
         held.values[name] = value

@@ -3,7 +3,7 @@
 The elements of all checkpoint tensors are numbered from 1 on, tensor by tensor in the order of
 their names, each in row-major order. A parameter's places are one number for each of its elements:
 that of the checkpoint element that fills it, ZERO where zeros are written, UNTOUCHED where nothing
-is. This module needs nothing but Python, as the ordinary tests use it.
+is. Where a place holds -exp of element n its number is -1 - n, below UNTOUCHED. This module needs nothing but Python, as the ordinary tests use it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 
 UNTOUCHED = -1
 ZERO = 0
+
+NEGATIVE_EXP = "negative_exp"  # the value map of such places
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -72,9 +74,10 @@ def fill_piece(
         source = origin + sum(a * s for a, s in zip(at, local_steps))
         if any(p != UNTOUCHED for p in places[begin : begin + length]):
             raise ValueError(f"two pieces fill a place: {piece}")
-        places[begin : begin + length] = array.array(
-            "i", range(source, source + length * step, step)
-        )
+        numbers = range(source, source + length * step, step)
+        if piece.get("map") == NEGATIVE_EXP:
+            numbers = range(UNTOUCHED - source, UNTOUCHED - source - length * step, -step)
+        places[begin : begin + length] = array.array("i", numbers)
 
 
 def parameter_of(tensor: dict[str, Any], shapes: Shapes, first: Mapping[str, int]) -> Parameter:
@@ -134,6 +137,8 @@ def differences(
 
 def source_of(place: int, shapes: Shapes) -> str:
     """A place in words: the tensor and the element's coordinates."""
+    if place < UNTOUCHED:
+        return f"-exp of {source_of(UNTOUCHED - place, shapes)}"
     if place <= ZERO:
         return "zero" if place == ZERO else "untouched"
     first = first_numbers(shapes)

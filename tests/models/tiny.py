@@ -44,14 +44,25 @@ def write_model(family: Family, folder: pathlib.Path) -> None:
     if family.inv_freq:
         for i in range(family.config["num_hidden_layers"]):
             tensors[f"model.layers.{i}.self_attn.rotary_emb.inv_freq"] = torch.ones(16)
-    save_file(
-        {n: randomize(n, t) for n, t in tensors.items()},
-        folder / "model.safetensors",
-        {"format": "pt"},
-    )
+    tensors = {n: randomize(n, t) for n, t in tensors.items()}
+    if family.fp8:
+        tensors = quantized(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config |= {"torch_dtype": "bfloat16", **family.extra_config}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def quantized(tensors: Tensors) -> Tensors:
+    """Matrices of attention, MLPs and experts in FP8, each with a scale for 128 × 128 elements."""
+    made: Tensors = {}
+    for name, tensor in tensors.items():
+        is_matrix = tensor.ndim == 2 and "_proj" in name and "eh_proj" not in name
+        made[name] = tensor.to(torch.float8_e4m3fn) if is_matrix else tensor
+        if is_matrix:
+            blocks = [-(-extent // 128) for extent in tensor.shape]
+            made[name + "_scale_inv"] = torch.randn(blocks)
+    return made
 
 
 def randomize(name: str, tensor: torch.Tensor) -> torch.Tensor:

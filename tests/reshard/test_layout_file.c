@@ -114,9 +114,13 @@ static banyan_layout *random_layout(random_state *random, int rank)
                               .box = {3, {7, (INT64_C(1) << 40) - rows, 8}, {rows, rows, 1}},
                               .local_start = {1, (int64_t)random_between(random, 0, 1), 0},
                               .dim_map = {transposed ? 2 : 1, transposed ? 1 : 2,
-                                          random_next(random) % 2 ? 0 : BANYAN_NO_DIM},
-                              .flags =
-                                  random_next(random) % 4 ? 0 : BANYAN_PIECE_PERSISTENT_BUFFER};
+                                          random_next(random) % 2 ? 0 : BANYAN_NO_DIM}};
+        bool is_small_float =
+            dtype.bits <= 32 && (dtype.code == kDLFloat || dtype.code == kDLBfloat);
+        if (random_next(random) % 4 == 0)
+            piece.flags = BANYAN_PIECE_PERSISTENT_BUFFER;
+        else if (is_small_float && random_next(random) % 2)
+            piece.flags = BANYAN_PIECE_NEGATIVE_EXP;
         if (random_next(random) % 2)
             piece.replicas = (banyan_rank_set){rank, {1, 1, 2, 3}, {0, 0, 8, 16}};
         banyan_layout_add_piece(layout, &piece);

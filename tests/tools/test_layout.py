@@ -196,6 +196,34 @@ class Layout(unittest.TestCase):
                       'has "lm_head.weight"), "model.nrom.weight" (the source has '
                       '"model.norm.weight")', done.stderr)
 
+    def test_a_value_map_is_kept_and_shown(self):
+        rules = self.folder / "my.rules"
+        rules.write_text("packing mine\nmodel.norm.weight\n    in mine A map negative_exp dtype F32\n"
+                         "include builtin\n")
+        path = self.folder / "mapped.json"
+        self.succeeds("layout", "save", "--model", self.model, "--spec", "tp=2,packing=mine",
+                      "--rules", rules, "-o", path)
+        layout = json.loads(path.read_text())
+        tensor = next(t for t in layout["ranks"][0]["tensors"] if t["name"] == "A")
+        self.assertEqual((tensor["dtype"], tensor["pieces"][0]["map"]), ("F32", "negative_exp"))
+        if jsonschema:
+            jsonschema.validate(layout, json.loads((ROOT / "docs/layout.schema.json").read_text()))
+        self.assertIn("\n  A F32 [64]\n    [0:64] model.norm.weight of [64], as its negative_exp\n",
+                      self.succeeds("layout", "show", path))
+        self.succeeds("reshard", "--model", self.model, "--from", "tp=1", "--to", path)
+        self.succeeds("layout", "check", path, "--as", "source")
+        own = {k: v for k, v in tensor["pieces"][0].items() if k not in ("map", "replicas")}
+        other = {"ranks": [7], "tensors": [tensor | {"pieces": [own]}]}
+        path.write_text(json.dumps(layout | {"ranks": layout["ranks"] + [other]}))
+        done = banyan("layout", "check", path, "--as", "source")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn('the source has tensor "model.norm.weight" under the map negative_exp at rank '
+                      "0 and under none at rank 7", done.stderr)
+        tensor["pieces"][0]["map"] = "exp"
+        path.write_text(json.dumps(layout))
+        self.assertIn('has unknown map "exp": there is negative_exp',
+                      banyan("layout", "check", path).stderr)
+
     def test_show_lists_what_ranks_hold(self):
         path = self.save("tp=2,dp=2,packing=vllm")
         self.assertRegex(self.succeeds("layout", "show", path, "--brief"),

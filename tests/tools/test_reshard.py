@@ -89,6 +89,36 @@ class Reshard(WithFolder):
                 copies = 4 if destination.startswith("tp=4") else 2
                 self.assertEqual(found["verified_elements"], whole + (copies - 1) * self.norms)
 
+    def rule_file(self, text):
+        path = self.folder / "my.rules"
+        path.write_text(text)
+        return path
+
+    def test_values_that_an_engine_computes_are_computed_on_the_way(self):
+        rules = self.rule_file("packing mine\nmodel.norm.weight\n    in mine A map negative_exp "
+                               "dtype F32\nmodel.layers.{layer}.input_layernorm.weight\n    in mine "
+                               "{layer}.B map negative_exp\ninclude builtin\n")
+        for more in ([], ["--disjoint"], ["--backend", "pipeline"], ["--memory", "ordinary"]):
+            self.measure("tp=2", "tp=2,dp=2,packing=mine", "--rules", rules, *more)
+        self.measure("tp=2,packing=mine", "tp=4,packing=mine", "--rules", rules)
+        self.assert_refused(self.move("tp=2,packing=mine", "tp=2", "--rules", rules),
+                            "this rank its own values: no value map is undone")
+
+    def test_mxfp8_leaves_skipped_and_computed_tensors_alone(self):
+        rules = self.rule_file("packing mine\nmodel.norm.weight\n    in mine A computed\n"
+                               "include builtin\n")
+        whole = self.measure("tp=2", "tp=4", "--transform", "mxfp8", "--disjoint")
+        found = self.measure("tp=2", "tp=4,packing=mine", "--transform", "mxfp8", "--disjoint",
+                             "--rules", rules, "--skip", "model.norm.weight,**.mlp.up_proj.*")
+        left = 4 * 64 + small_model.elements(
+            {n: t for n, t in self.model.items() if "mlp.up_proj" in n})
+        self.assertEqual(found["verified_elements"], whole["verified_elements"] - left)
+        rules = self.rule_file("packing mine\nmodel.layers.{layer}.mlp.up_proj.weight\n    in mine "
+                               "{layer}.up computed\ninclude builtin\n")
+        self.assert_refused(self.move("tp=2", "tp=2,packing=mine", "--transform", "mxfp8", "--rules",
+                                      rules, "--skip", "**.up_proj.*"),
+                            "has elements that are to be left alone, whose scales every run writes")
+
     def test_a_block_that_the_sender_would_have_to_cut_is_refused(self):
         arguments = ["tp=2,packing=megatron", "fsdp=3", "--transform"]
         self.assertEqual(self.move(*arguments, "mxfp8").returncode, 0)

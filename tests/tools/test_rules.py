@@ -104,6 +104,32 @@ class Rules(unittest.TestCase):
                             "is included too deep: in a circle?")
         self.assert_refused(rules("check", self.rule_file("include none.rules\n")), "none.rules")
 
+    def test_a_value_map_is_one_that_there_is(self):
+        text = "packing mine\nmodel.norm.weight\n    in mine A map {}\ninclude builtin\n"
+        self.assert_refused(rules("check", self.rule_file(text.format("exp"))),
+                            'my.rules:3: "exp" is no value map: there is negative_exp')
+        self.assert_refused(rules("check", self.rule_file(text.format(""))),
+                            'my.rules:3: "map" should be followed by a value map')
+
+    def test_names_with_a_prefix_are_matched_without_it(self):
+        path = self.rule_file("packing mine\nprefix text. is model. in mine my.text. with "
+                              "text.norm.weight\n"
+                              "model.*.weight\n    in mine model.*.w\n")
+        model = self.folder / "prefixed.json"
+        model.write_text(json.dumps({"text.norm.weight": {"shape": [4], "dtype": "F32"}}))
+        for packing, name in [("mine", "my.text.norm.w"), ("hf", "text.norm.weight")]:
+            out = self.folder / f"{packing}.json"
+            done = subprocess.run([BANYAN, "layout", "save", "--model", model, "--rules", path,
+                                   "--spec", f"packing={packing}", "-o", out],
+                                  capture_output=True, text=True, timeout=60)
+            self.assert_done(done)
+            held = json.loads(out.read_text())["ranks"][0]["tensors"]
+            self.assertEqual([tensor["name"] for tensor in held], [name])
+        self.assert_done(rules("check", path, "--model", model, "--spec", "packing=mine"),
+                         "text.norm.weight", f"model.*.weight ({path}:3)")
+        model.write_text(json.dumps({"text.other.weight": {"shape": [4], "dtype": "F32"}}))
+        self.assert_refused(rules("check", path, "--model", model), "1 of 1 tensors have no rule")
+
     def test_misuse_is_refused(self):
         self.assert_refused(rules(), "list, show or check is missing", code=2)
         self.assert_refused(rules("drop"), '"drop" is none of list, show, check', code=2)
