@@ -211,16 +211,9 @@ FAMILIES: dict[str, Family] = {
         extra_config={
             "topk_method": "noaux_tc",
             "scoring_func": "sigmoid",
-            "num_nextn_predict_layers": 1,
+            "num_nextn_predict_layers": 0,
             **FP8_CONFIG,
         },
-        mtp="model.layers.2.",
-        fp8=True,
-    ),
-    "kimi-k2-fp8": Family(
-        "DeepseekV3ForCausalLM",
-        {**FP8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
-        extra_config={"topk_method": "noaux_tc", "num_nextn_predict_layers": 0, **FP8_CONFIG},
         fp8=True,
     ),
     "glm4": dense("Glm4ForCausalLM", attention_bias=True, pad_token_id=0, **HEADS_OF_64),

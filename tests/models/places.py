@@ -72,7 +72,7 @@ def fill_piece(
     outer = itertools.product(*(range(e) for e in local_extent[:-1]))
     for begin, at in zip(rows(shape, local_start, local_extent), outer):
         source = origin + sum(a * s for a, s in zip(at, local_steps))
-        if any(p != UNTOUCHED for p in places[begin : begin + length]):
+        if places[begin : begin + length] != array.array("i", [UNTOUCHED]) * length:
             raise ValueError(f"two pieces fill a place: {piece}")
         numbers = range(source, source + length * step, step)
         if piece.get("map") == NEGATIVE_EXP:
