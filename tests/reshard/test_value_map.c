@@ -164,6 +164,56 @@ static void every_route_computes_the_map(void **state)
         ranks_run(RANKS, run_route, (void *)&routes[i]);
 }
 
+/* Each rank's destination lies in its source's memory: of its own rows (`shift` 0), or of those of
+ * its neighbour, which that one may not have read yet. */
+static void share_memory(banyan_world *world, void *context)
+{
+    const int64_t *shift = context;
+    int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
+    banyan_layout *layouts[2];
+    for (int side = 0; side < 2; side++) {
+        int64_t at = side == 0 ? rank : (rank + *shift) % ranks;
+        CHECK_OK(banyan_layout_create(&layouts[side]));
+        banyan_piece piece = {.name = "A_log",
+                              .ndim = 2,
+                              .shape = {ranks, COLS},
+                              .box = {2, {at, 0}, {1, COLS}},
+                              .dim_map = {0, 1},
+                              .flags = side == 0 ? 0 : BANYAN_PIECE_NEGATIVE_EXP};
+        int64_t shape[2] = {1, COLS};
+        piece.tensor = banyan_layout_add_tensor(layouts[side], "A", BANYAN_F32, 2, shape);
+        banyan_layout_add_piece(layouts[side], &piece);
+    }
+    banyan_tensors *has, *gets;
+    CHECK_OK(banyan_tensors_alloc(layouts[0], NULL, &has));
+    CHECK_OK(banyan_tensors_create(layouts[1], banyan_tensors_get(has, 0), 1, &gets));
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(layouts[0], layouts[1], world, NULL, &plan));
+    banyan_copy_service *service = open_service(world, "direct");
+    struct look look = {BANYAN_F32, 1 | 1 << 8};
+    filled_each(layouts[0], has, write_value, (void *)&kinds[0]);
+    if (*shift == 0) {
+        CHECK_OK(banyan_reshard_execute(plan, has, gets, service, world, NULL, NULL));
+        filled_each(layouts[1], gets, check_value, &look);
+    } else {
+        CHECK_FAILS(banyan_reshard_execute(plan, has, gets, service, world, NULL, NULL),
+                    BANYAN_ERR_INVALID, "and nothing orders the two");
+    }
+    banyan_copy_service_close(service);
+    banyan_reshard_plan_destroy(plan);
+    banyan_tensors_destroy(has);
+    banyan_tensors_destroy(gets);
+    banyan_layout_destroy(layouts[0]);
+    banyan_layout_destroy(layouts[1]);
+}
+
+static void a_map_in_place_is_computed_where_nobody_else_reads(void **state)
+{
+    (void)state;
+    for (int64_t shift = 0; shift < 2; shift++)
+        ranks_run(2, share_memory, &shift);
+}
+
 /* ---- refusals ---- */
 
 static void refuse_plans(banyan_world *world, void *context)
@@ -311,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_route_computes_the_map),
+        cmocka_unit_test(a_map_in_place_is_computed_where_nobody_else_reads),
         cmocka_unit_test(what_no_run_can_compute_is_refused_by_the_plan),
         cmocka_unit_test(a_layout_has_maps_of_floats_only),
         cmocka_unit_test_setup_teardown(files_keep_the_map_and_loads_compute_it, folder_setup,
