@@ -513,6 +513,25 @@ static void a_failure_of_one_rank_comes_to_all_and_leaves_nothing(void **state)
     assert_int_equal(folder_entries(*state), 2);
 }
 
+static void save_twice(banyan_world *world, void *context)
+{
+    banyan_tensors *tensors;
+    banyan_layout *layout = simple_layout(BANYAN_F32, &tensors);
+    CHECK_OK(banyan_checkpoint_save(context, layout, tensors, world, NULL));
+    CHECK_FAILS(banyan_checkpoint_save(context, layout, tensors, world, NULL), BANYAN_ERR_INVALID,
+                "saved is there already");
+    banyan_tensors_destroy(tensors);
+    banyan_layout_destroy(layout);
+}
+
+static void an_empty_folder_is_saved_into_and_a_full_one_is_not(void **state)
+{
+    char *saved = folder_path(*state, "saved");
+    assert_int_equal(mkdir(saved, 0777), 0);
+    ranks_run(2, save_twice, saved);
+    free(saved);
+}
+
 /* ---- hidden folders that the killed leave ---- */
 
 /* A hidden folder for folder/saved with a rank's file in it, as between writing and naming. */
@@ -704,6 +723,7 @@ int main(void)
         IN_FOLDER(what_a_killed_writer_left_goes_with_the_next_of_that_name),
         IN_FOLDER(what_a_writer_is_at_stays),
         IN_FOLDER(a_failure_of_one_rank_comes_to_all_and_leaves_nothing),
+        IN_FOLDER(an_empty_folder_is_saved_into_and_a_full_one_is_not),
         IN_FOLDER(indexes_that_lie_are_refused_with_their_place),
         IN_FOLDER(what_a_checkpoint_lacks_cannot_be_loaded),
     };

@@ -3,6 +3,8 @@
 #include "support/folder.h"
 #include "support/ranks.h"
 
+#include "reshard/layout.h"
+
 enum { ROWS = 8, COLUMNS = 6 };
 
 /* Rows `first` to `last` of "w" at row `at` of a local tensor of `rows`. */
@@ -50,6 +52,25 @@ static void a_row_that_no_piece_covers_is_named(void **state)
     banyan_layout_leave_alone(layout, tensor, &rest);
     CHECK_FAILS(banyan_layout_check(layout), BANYAN_ERR_INVALID,
                 "[7:8, 3:6] of \"(left alone)\" and [7:8, 3:6] of \"(left alone)\" overlap");
+    banyan_layout_destroy(layout);
+}
+
+static void the_rest_of_tensors_becomes_padding_from_the_first_one_on(void **state)
+{
+    (void)state;
+    banyan_layout *layout = new_layout();
+    for (int i = 0; i < 3; i++)
+        add_rows(layout, (const char *[]){"a", "b", "c"}[i], ROWS, 0, ROWS - 1 - i, 0);
+    layout_pad_rest(layout, 1);
+    assert_int_equal(banyan_layout_padding_count(layout), 2);
+    for (int i = 1; i < 3; i++) {
+        int tensor;
+        banyan_box rest = rows_box(ROWS - 1 - i, 1 + i);
+        const banyan_box *box = banyan_layout_padding(layout, (size_t)i - 1, &tensor);
+        assert_true(tensor == i && banyan_box_equal(box, &rest));
+    }
+    CHECK_FAILS(banyan_layout_check_as(layout, BANYAN_DESTINATION), BANYAN_ERR_INVALID,
+                "\"a\" of a destination: [7:8, 0:6] belongs to no piece");
     banyan_layout_destroy(layout);
 }
 
@@ -345,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_that_no_piece_covers_is_named),
+        cmocka_unit_test(the_rest_of_tensors_becomes_padding_from_the_first_one_on),
         cmocka_unit_test(a_tensor_without_a_piece_is_named),
         cmocka_unit_test(every_rank_hears_of_one_ranks_hole),
         cmocka_unit_test(runs_fill_padding_and_leave_the_rest_alone),

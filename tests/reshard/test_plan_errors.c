@@ -281,7 +281,7 @@ static void ranks_added_at_the_end_change_no_task_id(void **state)
 
 /* ---- what a rank hears ---- */
 
-/* A tensor in rows over all ranks, as FSDP has it, from and to. */
+/* A wide tensor in rows over all ranks, as FSDP has it, from and to. */
 static size_t most_claims_heard(int size, int64_t rows_a_rank, int shift)
 {
     banyan_layout **sources = calloc((size_t)size, sizeof *sources);
@@ -289,6 +289,7 @@ static size_t most_claims_heard(int size, int64_t rows_a_rank, int shift)
     for (int rank = 0; rank < size; rank++) {
         held rows = whole;
         rows.shape[0] = size * rows_a_rank;
+        rows.shape[1] = rows.box.extent[1] = 64;
         rows.box.extent[0] = rows_a_rank;
         rows.box.start[0] = rank * rows_a_rank;
         sources[rank] = hold(NULL, &rows);

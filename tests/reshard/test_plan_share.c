@@ -52,6 +52,7 @@ static void a_box_with_room_is_cut_into_as_many_equal_parts_as_wanted(void **sta
         int64_t wanted, parts[3];
     } cases[] = {
         {{2, {0, 0}, {64, 100}}, 8, {8, 1, 1}},      /* rows */
+        {{2, {0, 0}, {8, 4096}}, 4, {4, 1, 1}},      /* few rows, but a multiple */
         {{2, {3, 0}, {7, 4096}}, 8, {1, 8, 1}},      /* too few rows: columns */
         {{3, {0, 0, 0}, {2, 3, 5}}, 6, {2, 3, 1}},   /* no dimension is long enough: two */
         {{1, {0}, {1024}}, 8, {8, 1, 1}},            /* blocks of 128 */
