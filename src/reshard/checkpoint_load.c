@@ -139,12 +139,12 @@ static const char *nearest_in(const banyan_checkpoint *checkpoint, const char *n
 static banyan_status tell_missing(const banyan_checkpoint *checkpoint, const char *const *missing,
                                   size_t count)
 {
-    char text[3500], first[1024];
+    char text[3500];
     size_t used = 0, i;
     /* The sentence of the first one names the checkpoint. */
     if (banyan_checkpoint_find(checkpoint, missing[0], &i) == BANYAN_OK)
         return BANYAN_OK;
-    snprintf(first, sizeof first, "%s", banyan_last_error());
+    error_kept first = error_keep(BANYAN_ERR_NOT_FOUND);
     for (i = 0; i < count && i < NAMES_TOLD && used < sizeof text - 700; i++) {
         const char *near = nearest_in(checkpoint, missing[i]);
         used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%.256s\"%s%.256s%s",
@@ -154,8 +154,8 @@ static banyan_status tell_missing(const banyan_checkpoint *checkpoint, const cha
     char more[64] = "";
     if (count > i)
         snprintf(more, sizeof more, " and %zu more", count - i);
-    return error_set(BANYAN_ERR_NOT_FOUND, "%s. It lacks %zu tensor%s of the layout: %s%s", first,
-                     count, count == 1 ? "" : "s", text, more);
+    return error_set(BANYAN_ERR_NOT_FOUND, "%s. It lacks %zu tensor%s of the layout: %s%s",
+                     first.sentence, count, count == 1 ? "" : "s", text, more);
 }
 
 /* All tensors that the checkpoint lacks, at once. */

@@ -1,10 +1,10 @@
 #include "reshard/mxfp8_scales.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "reshard/box.h"
 
 #define TILE_ROWS 128
 #define TILE_COLS 4
@@ -60,16 +60,6 @@ banyan_status banyan_mxfp8_scales_shape(banyan_mxfp8_layout layout, int ndim, co
     return BANYAN_OK;
 }
 
-static const char *shape_format(int ndim, const int64_t *shape, char *text, size_t bytes)
-{
-    size_t used = (size_t)snprintf(text, bytes, "[");
-    for (int d = 0; d < ndim && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, d ? ", " : "", shape[d]);
-    if (used < bytes)
-        snprintf(text + used, bytes - used, "]");
-    return text;
-}
-
 static banyan_status check_scales(const char *name, int ndim, const int64_t *shape, int want_ndim,
                                   const int64_t *want, const DLTensor *scales)
 {
@@ -80,7 +70,7 @@ static banyan_status check_scales(const char *name, int ndim, const int64_t *sha
     bool equal = scales->ndim == want_ndim;
     for (int d = 0; equal && d < want_ndim; d++)
         equal = scales->shape[d] == want[d];
-    char of[160], have[160], need[160];
+    char of[BOX_TEXT_BYTES], have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
     if (!equal)
         return error_set(BANYAN_ERR_INVALID,
                          "the scales of %s, of shape %s, have shape %s and must have %s", name,
