@@ -1,6 +1,7 @@
 /* The fused modes' programs, proved for every grid. */
 #include "mixed/fused.h"
 #include "mixed/grids.h"
+#include "plan/plan.h"
 #include "support/proof.h"
 
 static int no_node(void *context, int rank)
@@ -16,6 +17,43 @@ static banyan_mixed_grid resolve(const grid_sizes *sizes, int ranks)
     banyan_mixed_options options = options_of(sizes, BANYAN_F32);
     CHECK_OK(grid_resolve(&options, 0, ranks, no_node, NULL, &grid));
     return grid;
+}
+
+#define RANKS_MOST 8
+
+/* Gathered, a rank's output has a block of each data-parallel rank, summed over its tensor-parallel
+ * group. Scattered, it is the sum of all ranks' blocks of its own data-parallel index. */
+static void check_promise(const banyan_mixed_grid *grid, bool gathers, const banyan_plan *plan,
+                          int dp_index, int rank)
+{
+    plan_contribution room[RANKS_MOST];
+    plan_expected expected;
+    banyan_reduce_op op;
+    uint64_t chunks = plan->ranks[rank].chunks[PLAN_OUTPUT], dp = (uint64_t)grid->dp;
+    uint64_t each = gathers ? chunks / dp : chunks;
+    for (uint64_t chunk = 0; chunk < chunks; chunk++) {
+        uint64_t block = gathers ? chunk / each : (uint64_t)dp_index;
+        uint64_t from = gathers ? chunk % each : block * each + chunk, found = 0;
+        CHECK(plan_expected_of(plan, rank, chunk, room, &expected, &op));
+        for (int d = 0; d < grid->dp; d++) {
+            for (int t = 0; t < grid->tp && (!gathers || (uint64_t)d == block); t++, found++)
+                CHECK(found < expected.count && expected.contributions[found].chunk == from &&
+                          expected.contributions[found].rank == grid_rank_at(grid, t, d),
+                      "chunk %d of rank %d", (int)chunk, rank);
+        }
+        CHECK(found == expected.count, "chunk %d of rank %d", (int)chunk, rank);
+    }
+}
+
+static void check_promises(const banyan_mixed_grid *grid, const fused_kind *kind,
+                           const banyan_plan *plan)
+{
+    bool gathers = kind->op == BANYAN_MIXED_ALLREDUCE || kind->op == BANYAN_MIXED_ALLGATHER ||
+                   kind->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER;
+    for (int d = 0; d < grid->dp; d++) {
+        for (int t = 0; t < grid->tp; t++)
+            check_promise(grid, gathers, plan, d, grid_rank_at(grid, t, d));
+    }
 }
 
 static void demand(const banyan_mixed_grid *grid, const fused_kind *kind, const banyan_plan *plan)
@@ -38,6 +76,8 @@ static void prove(const banyan_mixed_grid *grid, fused_kind kind)
         return;
     }
     CHECK_OK(fused_compile(grid, &kind, &plan));
+    if (!kind.in_place)
+        check_promises(grid, &kind, plan);
     demand(grid, &kind, plan);
     banyan_plan_destroy(plan);
 }
