@@ -28,6 +28,7 @@ from megatron_layouts import (
     EXPERTS,
     FEW_HEADS,
     FURTHER,
+    HYBRID,
     LACKING,
     LATENT,
     PACKINGS,
@@ -335,7 +336,7 @@ def main() -> int:
     parser.add_argument("banyan", help="the banyan command; with --rank, the list of jobs")
     parser.add_argument("families", nargs="*")
     arguments = parser.parse_args()
-    known = DENSE + EXPERTS + LATENT + LACKING
+    known = DENSE + EXPERTS + LATENT + HYBRID + LACKING
     families = [family for family in arguments.families or known if family in known]
     torch.manual_seed(1)
     if arguments.rank is not None:

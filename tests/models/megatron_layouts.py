@@ -26,9 +26,10 @@ LATENT = ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "kimi-k2"]
 FURTHER = {"deepseek-v3-mtp": "deepseek-v3", "glm4-moe-mtp": "glm4-moe"}
 EXPERTS += [name for name, family in FURTHER.items() if family in EXPERTS]
 LATENT += [name for name, family in FURTHER.items() if family in LATENT]
-# It lacks modules of these, or has them for GPUs only (Mamba, gated delta nets), so that nothing
-# here can tell whether a packing is right. Banyan refuses them.
-LACKING = ["gemma2", "gemma3", "glm4", "nemotron-h", "qwen3-next"]
+HYBRID = ["nemotron-h"]
+# It lacks modules of these, or has them for GPUs only (gated delta nets), so that nothing here can
+# tell whether a packing is right. Banyan refuses them.
+LACKING = ["gemma2", "gemma3", "glm4", "qwen3-next"]
 # True: with the names of Transformer Engine's modules.
 PACKINGS = {"megatron": True, "megatron_local": False}
 
@@ -36,8 +37,8 @@ Parallel = dict[str, int]
 
 
 def is_refused(family: str, packing: str) -> bool:
-    """True where Banyan must refuse. Megatron-Core's own modules lack latent attention."""
-    return family in LACKING or (family in LATENT and not PACKINGS[packing])
+    """True where Banyan must refuse. Megatron-Core's own modules lack latent attention and Mamba."""
+    return family in LACKING or (family in LATENT + HYBRID and not PACKINGS[packing])
 
 
 def parallels(family: str) -> list[Parallel]:

@@ -8,6 +8,7 @@ with the same parameters that compute the same function.
 import contextlib
 from typing import Any
 
+import megatron_hybrid
 import torch
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.models import backends, gpt
@@ -126,6 +127,7 @@ def prepare() -> None:
         module.TESpecProvider = StandInProvider
     gpt_layer_specs.TENorm = WrappedTorchNorm
     moe_utils.te_general_gemm = None  # undefined in 0.16.1 without Transformer Engine
+    megatron_hybrid.prepare()
 
 
 def experts_of(config: Any) -> dict[str, Any]:
@@ -203,19 +205,15 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
 
     With layers that predict further tokens, its logits are those of the tokens, then of theirs.
     """
-    latent = getattr(config, "kv_lora_rank", None) is not None
     options: dict[str, Any] = {
         "num_layers": config.num_hidden_layers,
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_attention_heads,
+        "num_query_groups": config.num_key_value_heads,
+        "kv_channels": getattr(config, "head_dim", None),
         "ffn_hidden_size": getattr(config, "intermediate_size_mlp", config.intermediate_size),
         "normalization": "RMSNorm",
-        "layernorm_epsilon": config.rms_norm_eps,
-        "gated_linear_unit": True,
-        "activation_func": torch.nn.functional.silu,
         "add_bias_linear": bool(getattr(config, "mlp_bias", False)),
-        "add_qkv_bias": config.model_type in ("qwen2", "qwen2_moe") or
-        bool(getattr(config, "attention_bias", False)),
         "use_cpu_initialization": True,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
@@ -224,19 +222,27 @@ def build(config: Any, vocab: int, engine: bool, parallel: dict[str, int], first
         "apply_rope_fusion": False,
         "gradient_accumulation_fusion": False,
         "pipeline_dtype": torch.float32,
+        **parallel,
+    }
+    if config.model_type == "nemotron_h":
+        return megatron_hybrid.build(config, vocab, options, NormColumnParallelLinear, first, last)
+    options |= {
+        "layernorm_epsilon": config.rms_norm_eps,
+        "gated_linear_unit": True,
+        "activation_func": torch.nn.functional.silu,
+        "add_qkv_bias": config.model_type in ("qwen2", "qwen2_moe") or
+        bool(getattr(config, "attention_bias", False)),
+        "qk_layernorm": config.model_type in ("qwen3", "qwen3_moe") or
+        bool(getattr(config, "use_qk_norm", False)),
         "moe_grouped_gemm": engine,
         "mtp_num_layers": getattr(config, "num_nextn_predict_layers", None) or None,
         **experts_of(config),
-        **parallel,
+        **family_of(config),
     }
-    options |= family_of(config)
+    latent = getattr(config, "kv_lora_rank", None) is not None
     if latent:
+        del options["num_query_groups"], options["kv_channels"]
         options |= latent_of(config)
-    else:
-        options["num_query_groups"] = config.num_key_value_heads
-        options["kv_channels"] = getattr(config, "head_dim", None)
-        options["qk_layernorm"] = config.model_type in ("qwen3", "qwen3_moe") or \
-            bool(getattr(config, "use_qk_norm", False))
     made = (MLATransformerConfig if latent else TransformerConfig)(**options)
     spec = gpt_layer_specs.get_gpt_decoder_block_spec(
         made, engine, normalization="RMSNorm", qk_l2_norm=config.model_type == "llama4_text")

@@ -42,7 +42,7 @@ class Layouts(unittest.TestCase):
                     self.assertEqual(made, expected)
 
     def test_what_megatron_core_lacks_is_refused(self):
-        families = megatron_layouts.LACKING + megatron_layouts.LATENT
+        families = megatron_layouts.LACKING + megatron_layouts.LATENT + megatron_layouts.HYBRID
         for family in families:
             self.write_model(family)
             for packing in megatron_layouts.PACKINGS:
