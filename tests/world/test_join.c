@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "world/rendezvous.h"
+#include "world/join.h"
 
 /* In memory that all processes share. */
 struct play {
@@ -156,19 +156,24 @@ static void a_rank_that_is_hung_up_on_comes_again(void **state)
 {
     (void)state;
     struct meeting meeting = {.place = {.address_count = 1, .key = {1}}};
-    struct member self = {.node = "here", .host = "here", .pid = getpid()};
+    struct join_request request = {.world_size = 1,
+                                   .timeout_ns = 20 * NS_PER_S,
+                                   .self = {.node = "here", .host = "here", .pid = getpid()}};
     struct member_table table = {0};
+    struct joiner joiner = {0};
     pthread_t thread;
     int port;
     address_random_name(meeting.place.name);
-    address_random_name(self.name);
+    address_random_name(request.self.name);
     CHECK_OK(address_listen_tcp(true, 0, &meeting.listener, &port));
     meeting.place.addresses[0] = address_loopback(port);
     assert_int_equal(pthread_create(&thread, NULL, hang_up_and_begin, &meeting), 0);
-    CHECK_OK(rendezvous_join(&meeting.place, 0, 1, &self, 20 * NS_PER_S, &table));
-    CHECK(strcmp(table.members[0].name, self.name) == 0);
+    CHECK_OK(joiner_join(&joiner, &meeting.place, &request, &table));
+    CHECK(strcmp(table.members[0].name, request.self.name) == 0);
+    CHECK_OK(joiner_await_all(&joiner));
+    joiner_close(&joiner);
     pthread_join(thread, NULL);
-    rendezvous_stop(meeting.rendezvous);
+    (void)rendezvous_stop(meeting.rendezvous, NULL);
     free(table.members);
 }
 
