@@ -60,6 +60,26 @@ typedef bool (*module_entry_fn)(uint32_t abi_version, const module_tables **tabl
 /* For modules: a line of the log. */
 BANYAN_API void banyan_module_log(banyan_log_level level, const char *line);
 
+/* For modules: control_wait of world/control.h, the one way in which the host waits for ranks. */
+typedef struct module_wait {
+    struct banyan_world *world;
+    uint64_t began_ns, ends_ns; /* the deadline */
+    uint64_t ask_ns, log_ns;    /* when to ask who is late, and to log a line */
+    uint64_t due_ns;            /* when the next of these is due, once peers know of it */
+    int rank;                   /* that is waited for, as they know it */
+    uint64_t heard_ns;          /* a device's: when it told of this wait last */
+    bool is_known;              /* peers that ask are told of it */
+} module_wait;
+
+/* control_wait_begin, control_wait_on without a nap, and control_wait_end. */
+BANYAN_API module_wait banyan_module_wait_begin(struct banyan_world *world);
+BANYAN_API banyan_status banyan_module_wait_on(module_wait *wait, int rank, const char *text);
+BANYAN_API void banyan_module_wait_end(module_wait *wait);
+/* control_device_waits. */
+#define MODULE_SOME_RANK (-2)
+BANYAN_API void banyan_module_device_waits(module_wait *wait, int rank, uint64_t waited_ns,
+                                           const char *text);
+
 /* For modules: control_agree, before others wait for what this rank lacks. */
 BANYAN_API banyan_status banyan_module_agree(struct banyan_world *world, banyan_status mine);
 

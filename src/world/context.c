@@ -69,6 +69,7 @@ void context_destroy(struct context *context)
     pthread_cond_destroy(&context->changed);
     array_free(&context->given_up);
     array_free(&context->waiting.askers);
+    array_free(&context->on_device.askers);
     free(context->job_ranks);
     free(context->sentence);
     free(context);

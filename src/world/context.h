@@ -30,6 +30,8 @@ struct message_queue {
 
 /* The number of a wait that belongs to no collective. */
 #define NO_NUMBER UINT64_MAX
+/* Of a wait of this rank's device. Numbers of collectives are smaller. */
+#define DEVICE_NUMBER (UINT64_MAX - 1)
 /* A collective's steps have consecutive tags. */
 #define NUMBER_SHIFT 8
 
@@ -38,16 +40,16 @@ struct number_range {
     uint64_t first, end;
 };
 
-/* A rank of the job that waits for this one, in the collective with this number. */
+/* A rank of the job that waits for this one, in the collective with this number of a world. */
 struct asker {
     int rank;
-    uint64_t number;
+    uint64_t context_id, number;
 };
 
 /* The wait that goes on in a world, for those who ask (late.h). Ranks are of the job. */
 struct waiting {
     bool active;
-    uint64_t number;         /* of the collective; NO_NUMBER: of none */
+    uint64_t number;         /* of the collective, NO_NUMBER or DEVICE_NUMBER */
     int rank;                /* whose message is waited for */
     int late;                /* the rank that has not come, as far as is known; -1: unknown */
     uint64_t asked_ns;       /* when `rank` was asked last; 0: never */
@@ -79,7 +81,9 @@ struct context {
     bool inside;
     ARRAY(struct number_range) given_up; /* ascending */
     int given_up_for;                    /* the rank of the job that had not come */
-    struct waiting waiting;
+    struct waiting waiting;              /* of the host */
+    struct waiting on_device;            /* of the device; the first that says so counts */
+    const void *device_owner;            /* of the latter; NULL: none */
 };
 
 struct context *context_create(uint64_t id);

@@ -157,6 +157,18 @@ static const char *rank_text(const banyan_world *world, int rank, char *text)
                               context_job_rank(world->context, rank), text);
 }
 
+/* The message names the rank, once. */
+static banyan_status tell_not_sent(const banyan_world *world, int source, const char *why,
+                                   int bytes)
+{
+    char there[ENDPOINT_RANK_TEXT_BYTES], own[32];
+    int length = snprintf(own, sizeof own, "rank %d", source);
+    bool names = bytes > length && memcmp(why, own, (size_t)length) == 0 &&
+                 (why[length] == ' ' || why[length] == ':');
+    return error_set(BANYAN_ERR_SYSTEM, "%s%s%.*s", names ? "" : rank_text(world, source, there),
+                     names ? "" : ": ", bytes, why);
+}
+
 static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, int *fd)
 {
     struct message *message;
@@ -166,8 +178,7 @@ static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, i
     banyan_status status = BANYAN_OK;
     const char *text = message->data;
     if (message->bytes > 0 && text[0] == FD_NOT_SENT)
-        status = error_set(BANYAN_ERR_SYSTEM, "%s: %.*s", rank_text(world, source, there),
-                           (int)message->bytes - 1, text + 1);
+        status = tell_not_sent(world, source, text + 1, (int)message->bytes - 1);
     else if (message->bytes > 0 && message->fd < 0)
         status = error_set(BANYAN_ERR_SYSTEM,
                            "%s has no room for the descriptor that %s shares: too many open files",

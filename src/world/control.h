@@ -4,6 +4,8 @@
 
 #include <banyan/world.h>
 
+#include "core/module.h"
+
 /* Messages between two ranks of a world, matched by tag, in order for equal tags. Sending buffers
  * and does not wait for the receiver. Receiving waits until the deadline (the world's timeout).
  * `*data` is to be freed. `what` is for the error: "rank 2 waited 60 s for rank 3 (allgather)". */
@@ -80,12 +82,7 @@ banyan_status control_first_cause(banyan_world *world, banyan_status status);
 
 /* One wait, from its begin or its last progress on. It logs every BANYAN_WAIT_LOG seconds for whom
  * it waits, and ends at the world's timeout. */
-typedef struct control_wait {
-    banyan_world *world;
-    uint64_t began_ns, ends_ns; /* the deadline */
-    uint64_t ask_ns, log_ns;    /* when to ask who is late, and to log a line */
-    bool is_known;              /* peers that ask are told of it */
-} control_wait;
+typedef module_wait control_wait;
 control_wait control_wait_begin(banyan_world *world);
 /* Something has moved: the time starts anew. */
 void control_wait_restart(control_wait *wait);
@@ -102,10 +99,24 @@ bool control_wait_speaks(const control_wait *wait);
 bool control_wait_is_long(const control_wait *wait);
 void control_wait_end(control_wait *wait);
 
+/* "rank 0", and "(rank 4 of the job)" behind it where that differs. */
+#define CONTROL_RANK_BYTES 64
+const char *control_own_name(const banyan_world *world, char name[CONTROL_RANK_BYTES]);
+
 /* "; rank 3 (rank 7 of the job, pid 12 on node x) has not come": the late rank, as far as is known,
  * in a wait for `rank`. */
 #define CONTROL_LATE_BYTES 320
 void control_name_late(banyan_world *world, int rank, char *text, size_t bytes);
+
+/* A device tells that it waits for a rank (MODULE_SOME_RANK: one that it does not know), and since
+ * when: from a thread that looks at it, every
+ * 100 ms at least, until it tells otherwise (`rank` -1). This logs lines as other waits do, and
+ * peers that ask are told of it. The device ends its wait itself: a wait that has ended in vain
+ * stays until it is used for something else. The first of several waits of a world is the one that
+ * peers are told of. `wait`: zero, but for the world. */
+void control_device_waits(control_wait *wait, int rank, uint64_t waited_ns, const char *text);
+/* As control_name_late, for a wait of the device. It asks, if need be, and takes 100 ms at most. */
+void control_device_late(banyan_world *world, int rank, char *text, size_t bytes);
 
 /* A wait of an upper layer was in vain, so that this rank is out of step with the others: end the
  * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */

@@ -140,6 +140,11 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
 void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
                     banyan_status status, const char *reason);
 
+/* This rank leaves a world, split from another, in which it has waited in vain: its members hear of
+ * it, also if the world has ended here. With the lock held. */
+void liveness_give_up(struct endpoint *endpoint, const struct context *context, int rank,
+                      banyan_status status, const char *reason);
+
 /* The control plane of this rank has failed it: end its worlds for all their ranks, also for the
  * one at the other end of `link` (NULL: none), which is about to be closed. With the lock held. */
 void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status status,

@@ -290,6 +290,13 @@ void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status s
     }
 }
 
+void liveness_give_up(struct endpoint *endpoint, const struct context *context, int rank,
+                      banyan_status status, const char *reason)
+{
+    struct wire_frame frame = abort_frame(context, rank, status, reason);
+    tell_everybody(endpoint, &frame, reason, -1);
+}
+
 banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
                                   const struct wire_frame *frame, const char *reason)
 {

@@ -45,20 +45,20 @@ static const char *in_call(const banyan_world *world, char text[80])
 /* Why the wait for a rank of this world ended: the world has. */
 static banyan_status report_end(banyan_world *world, int rank, const char *what)
 {
-    char own[WORLD_RANK_BYTES], call[80];
+    char own[CONTROL_RANK_BYTES], call[80];
     return error_set((banyan_status)atomic_load(&world->context->ended),
                      "%s while %s waited%s for rank %d (%s)",
                      world->context->sentence ? world->context->sentence : "the world ended",
-                     world_own_name(world, own), in_call(world, call), rank, what);
+                     control_own_name(world, own), in_call(world, call), rank, what);
 }
 
 static banyan_status lost_by_leaving(banyan_world *world, int source, const char *what)
 {
-    char name[ENDPOINT_RANK_TEXT_BYTES], own[WORLD_RANK_BYTES], call[80];
+    char name[ENDPOINT_RANK_TEXT_BYTES], own[CONTROL_RANK_BYTES], call[80];
     endpoint_rank_text(world->endpoint, world->context, context_job_rank(world->context, source),
                        name);
     return error_set(BANYAN_ERR_PEER_LOST, "%s closed its world while %s waited%s (%s)", name,
-                     world_own_name(world, own), in_call(world, call), what);
+                     control_own_name(world, own), in_call(world, call), what);
 }
 
 /* "rank 0 waited 60.0 s in banyan_memory_alloc for rank 3 (pid 7 on node x), which has not come".
@@ -66,9 +66,9 @@ static banyan_status lost_by_leaving(banyan_world *world, int source, const char
 static banyan_status name_late(const banyan_world *world, const control_wait *wait, int late,
                                const char *how, const char *what, const char *then)
 {
-    char own[WORLD_RANK_BYTES], name[ENDPOINT_RANK_TEXT_BYTES], call[80];
+    char own[CONTROL_RANK_BYTES], name[ENDPOINT_RANK_TEXT_BYTES], call[80];
     return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s for %s, which %s (%s); %s%s",
-                     world_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
+                     control_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
                      in_call(world, call),
                      endpoint_rank_text(world->endpoint, world->context, late, name), how, what,
                      then, TIMEOUT_HINT);
@@ -79,9 +79,9 @@ static banyan_status end_by_timeout(banyan_world *world, const control_wait *wai
                                     const char *what)
 {
     if (!how)
-        how = late_how(world->context);
+        how = late_how(&world->context->waiting);
     banyan_status status =
-        name_late(world, wait, late_rank(world->endpoint, world->context), how, what, "");
+        name_late(world, wait, late_rank(world->endpoint, &world->context->waiting), how, what, "");
     if (world->in_vain)
         status = error_again(world->in_vain);
     context_end(world->context, status, banyan_last_error());
@@ -128,7 +128,7 @@ static banyan_status pass_deadline(banyan_world *world, const control_wait *wait
         *gives_up_ns = now + GIVE_UP_NS;
     if (now >= *gives_up_ns)
         return end_by_timeout(world, wait, "does not answer", what);
-    late_ask(world->endpoint, world->context, true);
+    late_ask(world->endpoint, world->context, &world->context->waiting, true);
     *until_ns = now + ASK_AGAIN_NS;
     return BANYAN_OK;
 }
@@ -169,7 +169,7 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
             break;
         wait_for_change(world, &context->changed, until_ns, line);
     }
-    late_end(context);
+    late_end(&context->waiting);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     if (status == BANYAN_OK)
         *message = found;
@@ -207,7 +207,7 @@ banyan_status world_await_delivery(banyan_world *world, const control_message *m
         else
             wait_for_change(world, &context->changed, until_ns, line);
     }
-    late_end(context);
+    late_end(&context->waiting);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return status;
 }
@@ -230,7 +230,7 @@ banyan_status world_await_liveness(banyan_world *world)
         else
             wait_for_change(world, &endpoint->changed, until_ns, line);
     }
-    late_end(world->context);
+    late_end(&world->context->waiting);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     return status;
 }

@@ -438,9 +438,12 @@ static void destroy_attachments(banyan_world *world)
     }
 }
 
-static void leave_sub(banyan_world *sub)
+/* Members that still wait hear at once of a rank that leaves after a wait in vain. */
+static void leave_sub(banyan_world *sub, const error_kept *why)
 {
     pthread_mutex_lock(&sub->endpoint->reactor.lock);
+    if (why->status == BANYAN_ERR_TIMEOUT)
+        liveness_give_up(sub->endpoint, sub->context, sub->rank, why->status, why->sentence);
     endpoint_forget_context(sub->endpoint, sub->context);
     pthread_mutex_unlock(&sub->endpoint->reactor.lock);
 }
@@ -457,7 +460,7 @@ banyan_status banyan_world_close(banyan_world *world)
     error_kept kept = error_keep(status);
     destroy_attachments(world);
     if (world->is_sub)
-        leave_sub(world);
+        leave_sub(world, &kept);
     else
         endpoint_close(world->endpoint, status, kept.sentence);
     free_world(world);
@@ -570,7 +573,7 @@ static banyan_status make_sub(banyan_world *parent, const int *ranks, int count,
     split->timeout_ns = banyan_world_timeout_ns(parent);
     banyan_status status = open_sub(parent, ranks, id, split);
     if (status != BANYAN_OK) {
-        leave_sub(split);
+        leave_sub(split, &(error_kept){BANYAN_OK});
         free_world(split);
         return status;
     }

@@ -69,10 +69,6 @@ bool world_begins_call(void);
 uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
                         char line[WORLD_LINE_BYTES]);
 
-/* "rank 0", and ", rank 4 of the job," where that differs. */
-#define WORLD_RANK_BYTES 64
-const char *world_own_name(const banyan_world *world, char name[WORLD_RANK_BYTES]);
-
 /* Wait for the connections by which this rank's death and others' are noticed. */
 banyan_status world_await_liveness(banyan_world *world);
 

@@ -319,6 +319,85 @@ static void a_rank_that_does_not_call_again_leaves_at_once(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
+/* In a sub-world the same holds, and the world around it goes on. */
+static void leave_a_sub_world(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    static const int members[] = {2, 0, 1};
+    banyan_world *world = open_late(rank, count, id, 20 * NS_PER_S), *sub;
+    if (rank < 3) {
+        CHECK_OK(banyan_world_split(world, members, 3, &sub));
+        CHECK_OK(banyan_world_barrier(sub));
+        if (rank == 1) {
+            CHECK_OK(banyan_world_set_timeout(sub, 300 * NS_PER_MS));
+            CHECK_FAILS(banyan_world_barrier(sub), BANYAN_ERR_TIMEOUT, "(rank 0 of the job, pid ");
+            play->ended_ns = time_now_ns();
+            CHECK_FAILS(banyan_world_close(sub), BANYAN_ERR_TIMEOUT, "(rank 0 of the job, pid ");
+        } else {
+            if (rank == 0)
+                sleep_ms(800);
+            CHECK_FAILS(banyan_world_barrier(sub), BANYAN_ERR_TIMEOUT, "rank 2 ");
+            CHECK(time_now_ns() - play->ended_ns < 3 * NS_PER_S, "it learned of it late");
+            CHECK_FAILS(banyan_world_close(sub), BANYAN_ERR_TIMEOUT, "rank 2 ");
+        }
+    }
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void leaving_a_sub_world_after_a_timeout_tells_its_members(void **state)
+{
+    (void)state;
+    int statuses[RANKS];
+    ranks_fork(RANKS, leave_a_sub_world, NULL, statuses);
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_int_equal(statuses[rank], 0);
+}
+
+/* ---- one world after another ---- */
+
+/* Rank 2 is late in a sub-world with rank 3, which therefore does not come to the world's barrier.
+ */
+static void wait_across_worlds(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    static const int members[] = {3, 2};
+    banyan_world *world = open_late(rank, count, id, 20 * NS_PER_S), *sub = NULL;
+    bool is_member = rank == 2 || rank == 3;
+    if (is_member)
+        CHECK_OK(banyan_world_split(world, members, 2, &sub));
+    CHECK_OK(banyan_world_barrier(world));
+    line_count = 0;
+    if (rank == 2)
+        sleep_ms(1200);
+    if (is_member)
+        CHECK_OK(banyan_world_barrier(sub));
+    int timeouts = 0;
+    CHECK_OK(banyan_world_set_timeout(world, is_member ? 20 * NS_PER_S : 400 * NS_PER_MS));
+    banyan_status status;
+    while ((status = banyan_world_barrier(world)) == BANYAN_ERR_TIMEOUT) {
+        CHECK(strstr(banyan_last_error(), " for rank 2 (pid "), "%s", banyan_last_error());
+        timeouts++;
+    }
+    CHECK_OK(status);
+    CHECK(is_member || timeouts > 0);
+    play->lines += count_lines("; rank 2 (pid ");
+    CHECK_OK(banyan_world_set_timeout(world, 20 * NS_PER_S));
+    CHECK_OK(banyan_world_close(sub));
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void a_rank_that_waits_in_another_world_is_not_the_late_one(void **state)
+{
+    (void)state;
+    int statuses[4];
+    *play = (struct play){.victim = 2};
+    ranks_fork(4, wait_across_worlds, NULL, statuses);
+    for (int rank = 0; rank < 4; rank++)
+        assert_int_equal(statuses[rank], 0);
+    assert_true(play->lines >= 4);
+}
+
 /* ---- for ever ---- */
 
 static void wait_for_ever(int rank, int count, const banyan_unique_id *id, void *context)
@@ -364,7 +443,11 @@ static void wait_for_the_stopped(int rank, int count, const banyan_unique_id *id
         kill(getpid(), SIGSTOP);
         _exit(0);
     }
+    uint64_t began_ns = time_now_ns();
     CHECK_FAILS(banyan_world_barrier(world), BANYAN_ERR_TIMEOUT, "rank 2 (pid ");
+    double waited_s = (double)(time_now_ns() - began_ns) / 1e9;
+    CHECK(waited_s > 0.5 && waited_s < 4.5, "the world ended after %.1f s, not 2.5", waited_s);
+    CHECK(strstr(banyan_last_error(), "does not answer"), "%s", banyan_last_error());
     CHECK_FAILS(banyan_world_check(world), BANYAN_ERR_TIMEOUT, "rank 2 (pid ");
     CHECK_FAILS(banyan_world_close(world), BANYAN_ERR_TIMEOUT, "rank 2 (pid ");
     if (++play->waiting == count - 1)
@@ -391,6 +474,8 @@ int main(void)
         cmocka_unit_test(a_rank_may_be_late_to_split),
         cmocka_unit_test(ranks_that_call_again_meet_in_the_same_call),
         cmocka_unit_test(a_rank_that_does_not_call_again_leaves_at_once),
+        cmocka_unit_test(leaving_a_sub_world_after_a_timeout_tells_its_members),
+        cmocka_unit_test(a_rank_that_waits_in_another_world_is_not_the_late_one),
         cmocka_unit_test(a_death_ends_a_wait_without_a_deadline),
         cmocka_unit_test(a_stopped_rank_is_named_at_a_gate),
     };
