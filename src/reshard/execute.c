@@ -76,6 +76,7 @@ typedef struct job {
     banyan_world *world;
     const banyan_transform *transform;
     void *stream;
+    bool has_entered; /* all ranks have: from here on the destination changes */
 } job;
 
 static banyan_status check_job(const job *of)
@@ -140,7 +141,7 @@ static banyan_status move_job(const job *of, banyan_status mine, uint64_t versio
     return execution_run(of->plan->execution);
 }
 
-static banyan_status run_job(const job *of)
+static banyan_status run_job(job *of)
 {
     CONTROL_CALL(of->world, "a reshard run");
     banyan_status mine = check_job(of);
@@ -149,6 +150,7 @@ static banyan_status run_job(const job *of)
     banyan_status status = enter_job(of, mine, version, &most);
     if (status == BANYAN_ERR_TIMEOUT)
         return status;
+    of->has_entered = true;
     if (mine == BANYAN_OK && of->destination)
         tensors_set_torn(of->destination);
     if (status == BANYAN_OK)
@@ -169,7 +171,7 @@ static banyan_status job_of(banyan_reshard_plan *plan, banyan_tensors *source,
                          !plan      ? "plan"
                          : !service ? "copy service"
                                     : "world");
-    *made = (job){plan, source, destination, service, world, transform, NULL};
+    *made = (job){plan, source, destination, service, world, transform, NULL, false};
     return BANYAN_OK;
 }
 
@@ -184,11 +186,21 @@ banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *
     return run_job(&made);
 }
 
+/* The destination is torn while the run is in flight. */
+typedef struct started_job {
+    job of;
+    bool marks;
+    banyan_tensors_state before; /* of the destination, when it was marked */
+} started_job;
+
 static banyan_status run_started(void *context)
 {
-    job started = *(job *)context;
+    started_job started = *(started_job *)context;
     free(context);
-    return run_job(&started);
+    banyan_status status = run_job(&started.of);
+    if (status == BANYAN_ERR_TIMEOUT && !started.of.has_entered && started.marks)
+        tensors_set_back(started.of.destination, started.before);
+    return status;
 }
 
 banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *source,
@@ -198,13 +210,16 @@ banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *so
 {
     job made;
     RETURN_IF_FAILED(job_of(plan, source, destination, service, world, transform, &made));
-    job *started = malloc(sizeof *started);
+    started_job *started = malloc(sizeof *started);
     if (!started)
         return error_no_memory(sizeof *started, "a request");
-    *started = made;
     /* The run is in flight from now on, whenever its thread begins. */
-    if (check_job(&made) == BANYAN_OK && destination)
+    bool marks = check_job(&made) == BANYAN_OK && destination;
+    *started = (started_job){made, marks, BANYAN_TENSORS_TORN};
+    if (marks) {
+        started->before = banyan_tensors_get_state(destination);
         tensors_set_torn(destination);
+    }
     banyan_status status = request_start(run_started, started, request);
     if (status != BANYAN_OK)
         free(started);

@@ -317,6 +317,13 @@ void tensors_set_torn(banyan_tensors *set)
                           memory_order_release);
 }
 
+void tensors_set_back(banyan_tensors *set, banyan_tensors_state state)
+{
+    uint64_t version = banyan_tensors_version(set);
+    atomic_store_explicit(&set->state, version << STATE_BITS | (uint64_t)state,
+                          memory_order_release);
+}
+
 void tensors_set_whole(banyan_tensors *set, uint64_t version)
 {
     atomic_store_explicit(&set->state, version << STATE_BITS | BANYAN_TENSORS_WHOLE,

@@ -14,5 +14,7 @@ banyan_status tensors_check(const banyan_tensors *set, const banyan_local_tensor
 /* Both keep the version of the last good run until there is a newer one. */
 void tensors_set_torn(banyan_tensors *set);
 void tensors_set_whole(banyan_tensors *set, uint64_t version);
+/* A run that was started has moved nothing: the state before it, with the version that is kept. */
+void tensors_set_back(banyan_tensors *set, banyan_tensors_state state);
 
 #endif
