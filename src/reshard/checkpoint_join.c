@@ -326,8 +326,8 @@ static void join_free(struct join *join)
 banyan_status banyan_checkpoint_join(const char *saved, const char *folder,
                                      const banyan_checkpoint_options *options)
 {
-    struct join join = {
-        .saved = saved, .folder = folder, .options = checkpoint_options_take(options)};
+    struct join join = {.saved = saved, .folder = folder};
+    RETURN_IF_FAILED(checkpoint_options_take(options, &join.options));
     join.progress.options = &join.options;
     banyan_status status = join_all(&join);
     join_free(&join);

@@ -230,7 +230,8 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
                                      const banyan_layout *layout, banyan_tensors *tensors,
                                      const banyan_checkpoint_options *options)
 {
-    banyan_checkpoint_options taken = checkpoint_options_take(options);
+    banyan_checkpoint_options taken;
+    RETURN_IF_FAILED(checkpoint_options_take(options, &taken));
     progress_state progress = {&taken, 0, 0};
     size_t count = banyan_layout_piece_count(layout);
     RETURN_IF_FAILED(banyan_layout_check_as(layout, BANYAN_DESTINATION));

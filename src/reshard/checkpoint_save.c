@@ -240,9 +240,9 @@ static banyan_status finish_folder(struct save *save)
     return control_agree(save->world, status);
 }
 
-static banyan_status save_all(struct save *save)
+static banyan_status save_all(struct save *save, banyan_status options)
 {
-    RETURN_IF_FAILED(number_file(save, check_arguments(save)));
+    RETURN_IF_FAILED(number_file(save, options == BANYAN_OK ? check_arguments(save) : options));
     RETURN_IF_FAILED(control_agree(save->world, write_file(save)));
     banyan_status status = make_folder(save);
     if (status == BANYAN_OK)
@@ -263,10 +263,10 @@ banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *la
                         .layout = layout,
                         .tensors = tensors,
                         .world = world,
-                        .options = checkpoint_options_take(options),
                         .file.fd = -1,
                         .lock = -1};
-    banyan_status status = save_all(&save);
+    banyan_status taken = checkpoint_options_take(options, &save.options);
+    banyan_status status = save_all(&save, taken);
     if (save.lock >= 0)
         close(save.lock);
     new_file_close(&save.file);

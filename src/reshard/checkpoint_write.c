@@ -5,6 +5,7 @@
 
 #include "copy/strided.h"
 #include "core/error.h"
+#include "core/options.h"
 #include "core/path.h"
 #include "memory/device.h"
 
@@ -16,12 +17,11 @@ void progress_add(progress_state *progress, uint64_t bytes)
         options->progress(options->progress_context, progress->done, progress->total);
 }
 
-banyan_checkpoint_options checkpoint_options_take(const banyan_checkpoint_options *options)
+banyan_status checkpoint_options_take(const banyan_checkpoint_options *options,
+                                      banyan_checkpoint_options *taken)
 {
-    banyan_checkpoint_options taken = BANYAN_CHECKPOINT_OPTIONS_INIT;
-    if (options)
-        memcpy(&taken, options, options->size < sizeof taken ? options->size : sizeof taken);
-    return taken;
+    *taken = (banyan_checkpoint_options)BANYAN_CHECKPOINT_OPTIONS_INIT;
+    return options_take(options, "BANYAN_CHECKPOINT_OPTIONS_INIT", taken, sizeof *taken);
 }
 
 /* A tensor and its place in the file. */
@@ -175,7 +175,8 @@ banyan_status banyan_checkpoint_write(const char *path, const char *const *tenso
                                       const DLTensor *tensors, size_t count,
                                       const banyan_checkpoint_options *options)
 {
-    banyan_checkpoint_options taken = checkpoint_options_take(options);
+    banyan_checkpoint_options taken;
+    RETURN_IF_FAILED(checkpoint_options_take(options, &taken));
     progress_state progress = {&taken, 0, tensors_bytes(tensors, count)};
     char *folder = path_parent(path);
     new_file file;

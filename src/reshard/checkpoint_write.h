@@ -16,7 +16,9 @@ typedef struct progress_state {
 void progress_add(progress_state *progress, uint64_t bytes);
 
 /* The caller's options over the defaults. */
-banyan_checkpoint_options checkpoint_options_take(const banyan_checkpoint_options *options);
+/* INVALID: their size is not set. */
+banyan_status checkpoint_options_take(const banyan_checkpoint_options *options,
+                                      banyan_checkpoint_options *taken);
 
 /* Make a file in the file system of `folder` with these tensors in it. `what` is for errors. */
 banyan_status checkpoint_write_tensors(const char *folder, const char *what,
