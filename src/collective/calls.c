@@ -16,6 +16,7 @@ typedef struct buffers {
     void *output;
     uint64_t input_bytes, output_bytes;
     uint64_t input_at, output_at; /* bytes: in place, the one lies there in the other */
+    const void *copied;           /* to the output, before a run in place; NULL: nothing is */
 } buffers;
 
 static banyan_status check_element(const banyan_comm *comm, const char *name, const call *wanted)
@@ -105,6 +106,9 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, 
         RETURN_IF_FAILED(comm_check_call(comm, wanted, BANYAN_OK));
     if (given->input_bytes == 0 || given->output_bytes == 0)
         return control_check(comm->world);
+    if (given->copied)
+        RETURN_IF_FAILED(executor_copy(comm->executor, given->output, given->copied,
+                                       given->input_bytes, stream));
     if (comm->ranks == 1) {
         if (given->input != given->output)
             RETURN_IF_FAILED(executor_copy(comm->executor, given->output, given->input,
@@ -213,9 +217,7 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
     banyan_status status = call_check(comm, wanted, given, count, 1, 1);
     if (status != BANYAN_OK)
         return refuse(comm, wanted, status);
-    if (count > 0 && !wanted->in_place)
-        RETURN_IF_FAILED(
-            executor_copy(comm->executor, given->output, given->input, given->input_bytes, stream));
+    given->copied = wanted->in_place ? NULL : given->input;
     given->input = given->output;
     wanted->in_place = count > 0;
     return run(comm, wanted, given, stream);

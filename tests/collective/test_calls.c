@@ -305,9 +305,9 @@ static void refuse(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "overlap");
     CHECK_FAILS(banyan_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32, NULL),
                 BANYAN_ERR_INVALID, "more than any memory");
-    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, SIZE_MAX / 4, BANYAN_F32, BANYAN_SUM,
-                                 NULL),
-                BANYAN_ERR_INVALID, "more than any memory");
+    CHECK_FAILS(
+        banyan_allreduce(comm, buffer, buffer + 32, SIZE_MAX / 4, BANYAN_F32, BANYAN_SUM, NULL),
+        BANYAN_ERR_INVALID, "more than any memory");
     CHECK_FAILS(banyan_broadcast(comm, buffer, buffer, 4, BANYAN_F32, 7, NULL), BANYAN_ERR_INVALID,
                 "root 7 between 2 ranks");
     CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, 4, (DLDataType){kDLInt, 4, 1},
@@ -334,6 +334,11 @@ static void differ(banyan_world *world, void *context)
                 BANYAN_ERR_MISMATCH, "rank 0 calls allreduce of 16 bytes");
     CHECK(strstr(banyan_last_error(), "rank 1 calls allreduce of 20 bytes"), "%s",
           banyan_last_error());
+    memset(buffer, 0, sizeof buffer);
+    buffer[32] = 7;
+    CHECK_FAILS(banyan_broadcast(comm, buffer, buffer + 32, count, BANYAN_F32, 0, NULL),
+                BANYAN_ERR_MISMATCH, "broadcast");
+    CHECK(buffer[32] == 7, "the root's output was written before calls were compared");
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
