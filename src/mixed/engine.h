@@ -51,6 +51,13 @@ typedef struct mixed_report {
     banyan_mixed_mode mode;
 } mixed_report;
 
+/* NCCL, as a rank finds it. */
+typedef struct mixed_nccl {
+    unsigned char gpu[16]; /* the rank's */
+    uint32_t is_here;
+    uint32_t shares_gpus; /* it starts on a GPU that several ranks have */
+} mixed_nccl;
+
 typedef struct mixed_engine_ops {
     size_t size;      /* of this struct */
     const char *name; /* "host", "cuda" */
@@ -96,7 +103,7 @@ typedef struct mixed_engine_ops {
      * UNSUPPORTED says what is missing. Opening is collective over the group, once a group, before
      * its first run. `elems`: all-reduce's, all-gather's of a rank, reduce-scatter's of a rank.
      * Checking says how the group's runs have gone so far; local, does not wait. */
-    banyan_status (*nccl_find)(void *engine);
+    banyan_status (*nccl_find)(void *engine, mixed_nccl *found);
     banyan_status (*nccl_open)(void *engine, mixed_group group);
     banyan_status (*nccl_run)(void *engine, mixed_group group, banyan_mixed_op op,
                               const void *input, void *output, uint64_t elems, void *stream);

@@ -58,20 +58,53 @@ static void fill_setup(banyan_mixed *mixed)
     setup->should_init_nvshmem = options->should_init_nvshmem;
 }
 
-/* The library's collectives are there when all ranks have found it. */
+/* A lower rank whose GPU is this one's, and NCCL cannot start on it; -1: there is none. */
+static int find_sharer(const mixed_nccl *all, int rank)
+{
+    for (int other = 0; other < rank; other++) {
+        if (!(all[rank].shares_gpus && all[other].shares_gpus) &&
+            memcmp(all[other].gpu, all[rank].gpu, sizeof all[rank].gpu) == 0)
+            return other;
+    }
+    return -1;
+}
+
+static void explain_nccl(banyan_mixed *mixed, const mixed_nccl *all, int without, int sharer)
+{
+    size_t bytes = sizeof mixed->nccl_lacks;
+    if (mixed_is_host(mixed))
+        snprintf(mixed->nccl_lacks, bytes, "NCCL is for GPUs");
+    else if (without >= 0)
+        snprintf(mixed->nccl_lacks, bytes,
+                 "rank %d has not found NCCL's library, which BANYAN_NCCL names", without);
+    else
+        snprintf(mixed->nccl_lacks, bytes,
+                 "ranks %d and %d share a GPU, where NCCL starts from 2.30 on with "
+                 "NCCL_MULTI_RANK_GPU_ENABLE=1",
+                 find_sharer(all, sharer), sharer);
+}
+
+/* The library's collectives are there when all ranks have found it, and it can start. */
 static banyan_status find_nccl(banyan_mixed *mixed)
 {
-    uint64_t lacks = 1, somebody_lacks;
+    mixed_nccl mine = {.is_here = 0}, *all;
+    void *gathered;
+    uint64_t sharer;
+    int without = -1;
     if (mixed->ops->nccl_find)
-        lacks = mixed->ops->nccl_find(mixed->engine) != BANYAN_OK;
-    RETURN_IF_FAILED(control_max(mixed->world, lacks, &somebody_lacks));
-    mixed->has_nccl = somebody_lacks == 0;
-    if (!mixed->has_nccl)
-        snprintf(mixed->nccl_lacks, sizeof mixed->nccl_lacks,
-                 mixed_is_host(mixed)
-                     ? "NCCL is for GPUs"
-                     : "not every rank has found NCCL's library, which BANYAN_NCCL names");
-    return BANYAN_OK;
+        mine.is_here = mixed->ops->nccl_find(mixed->engine, &mine) == BANYAN_OK;
+    RETURN_IF_FAILED(control_gather(mixed->world, BANYAN_OK, &mine, sizeof mine,
+                                    "what ranks find of NCCL", &gathered));
+    all = gathered;
+    for (int rank = 0; rank < banyan_world_size(mixed->world) && without < 0; rank++)
+        without = all[rank].is_here ? -1 : rank;
+    uint64_t shares = without < 0 && find_sharer(all, mixed->rank) >= 0 ? (uint64_t)mixed->rank : 0;
+    banyan_status status = control_max(mixed->world, shares, &sharer);
+    mixed->has_nccl = without < 0 && sharer == 0;
+    if (status == BANYAN_OK && !mixed->has_nccl)
+        explain_nccl(mixed, all, without, (int)sharer);
+    free(gathered);
+    return status;
 }
 
 static int node_of(void *world, int rank)

@@ -72,13 +72,13 @@ static void check_names(const banyan_world *world, banyan_mixed_mode mode)
 /* ---- one that does not start ---- */
 
 /* Every other mode is as good as before. */
-static void check_without(mixed_case *c)
+static void check_without(mixed_case *c, const char *why)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t count;
     mixed_one call = call_of(BANYAN_MIXED_TWO_NCCL);
     CHECK(!has_nccl_modes(c));
-    CHECK_FAILS(case_call(c, &call), BANYAN_ERR_INVALID, "NCCL does not start");
+    CHECK_FAILS(case_call(c, &call), BANYAN_ERR_INVALID, why);
     CHECK_OK(banyan_mixed_valid_modes(c->mixed, OP, modes, BANYAN_MIXED_MODES, &count));
     CHECK(count == 4, "%zu modes", count);
     modes[count] = BANYAN_MIXED_AUTO;
@@ -97,7 +97,7 @@ static void fail_when_named(banyan_world *world, void *context)
     CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_SYSTEM, "NCCL does not start");
     CHECK(strstr(banyan_last_error(), "the emulated network"), "%s", banyan_last_error());
     check_names(world, call.mode);
-    check_without(&c);
+    check_without(&c, "NCCL does not start");
     gpu_case_close(&c);
 }
 
@@ -109,7 +109,7 @@ static void fail_when_chosen(banyan_world *world, void *context)
     check_choice(&c, BANYAN_MIXED_TWO_NCCL);
     case_run(&c, &call);
     check_choice(&c, BANYAN_MIXED_WORLD);
-    check_without(&c);
+    check_without(&c, "NCCL does not start");
     gpu_case_close(&c);
 }
 
@@ -121,7 +121,7 @@ static void fail_when_tuned(banyan_world *world, void *context)
     open_case(&c, world, NULL, true);
     for (size_t i = 0; banyan_mixed_timing_at(c.mixed, i, &timing) == BANYAN_OK; i++)
         CHECK(timing.mode < BANYAN_MIXED_WORLD_NCCL);
-    check_without(&c);
+    check_without(&c, "NCCL does not start");
     gpu_case_close(&c);
 }
 
@@ -219,6 +219,31 @@ static void a_death_is_told_with_the_mode(void **state)
     }
 }
 
+/* ---- ranks that share a GPU ---- */
+
+/* NCCL would not start: its modes are not listed, and the reason names the ranks. */
+static void share_a_gpu(banyan_world *world, void *context)
+{
+    (void)context;
+    static const grid_sizes sizes = {1, 2, 2, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    mixed_case c = {.world = world, .device = gpu_device_for(banyan_world_rank(world) / 2)};
+    options.max_bytes = 1024;
+    options.device = c.device;
+    c.stream = gpu_stream_create(c.device);
+    case_open(&c, &options, ELEMS);
+    CHECK(!has_nccl_modes(&c), "NCCL's modes are listed");
+    check_without(&c, " share a GPU, where NCCL starts ");
+    gpu_case_close(&c);
+}
+
+static void ranks_that_share_a_gpu_do_without(void **state)
+{
+    (void)state;
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    ranks_run(4, share_a_gpu, NULL);
+}
+
 int main(void)
 {
     if (gpu_count() < 4) {
@@ -229,6 +254,7 @@ int main(void)
         cmocka_unit_test(one_that_does_not_start_costs_its_modes_alone),
         cmocka_unit_test(the_first_run_that_wants_it_starts_it),
         cmocka_unit_test(a_death_is_told_with_the_mode),
+        cmocka_unit_test(ranks_that_share_a_gpu_do_without),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,9 @@
 
 nccl_library nccl;
 
+/* 2.30: the first with NCCL_MULTI_RANK_GPU_ENABLE. */
+#define SHARES_GPUS_VERSION 23000
+
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 static char missing[512];
 
@@ -51,6 +54,8 @@ static void load_once(void)
         FIND(ncclAllGather) && FIND(ncclReduceScatter))
         missing[0] = '\0';
 #undef FIND
+    void *version = dlsym(library, "ncclGetVersion");
+    memcpy((void *)&nccl.ncclGetVersion, &version, sizeof version);
 }
 
 banyan_status nccl_load(void)
@@ -58,6 +63,14 @@ banyan_status nccl_load(void)
     pthread_once(&loaded, load_once);
     return missing[0] == '\0' ? BANYAN_OK
                               : banyan_error_set(BANYAN_ERR_UNSUPPORTED, "nccl: %s", missing);
+}
+
+bool nccl_shares_gpus(void)
+{
+    const char *wanted = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    int version = 0;
+    return wanted && strcmp(wanted, "1") == 0 && nccl.ncclGetVersion &&
+           nccl.ncclGetVersion(&version) == NCCL_SUCCESS && version >= SHARES_GPUS_VERSION;
 }
 
 banyan_status nccl_failed(int error, const char *call, int rank)

@@ -35,6 +35,7 @@ typedef struct nccl_library {
     int (*ncclCommAbort)(void *comm);
     int (*ncclCommGetAsyncError)(void *comm, int *error);
     const char *(*ncclGetErrorString)(int error);
+    int (*ncclGetVersion)(int *version); /* NULL: it has none */
     const char *(*ncclGetLastError)(void *comm);
     int (*ncclGroupStart)(void);
     int (*ncclGroupEnd)(void);
@@ -55,6 +56,9 @@ extern nccl_library nccl;
  * UNSUPPORTED says what is missing. Unless BANYAN_MULTICAST is 1 or the environment says otherwise
  * NCCL is told, by NCCL_NVLS_ENABLE, to leave NVLink multicast alone. */
 banyan_status nccl_load(void);
+
+/* Does the library start between ranks that share a GPU? Once it is loaded. */
+bool nccl_shares_gpus(void);
 
 /* SYSTEM, with NCCL's own words. */
 banyan_status nccl_failed(int error, const char *call, int rank);

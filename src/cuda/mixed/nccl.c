@@ -1,5 +1,8 @@
 /* Two collectives, or one of the world, through NCCL: what the fused modes are compared with. */
+#include "cuda/memory/memory.h"
 #include "cuda/mixed/engine.h"
+
+_Static_assert(sizeof((mixed_nccl *)0)->gpu == DEVICE_UUID_BYTES, "GPUs are told apart");
 
 static int type_of(DLDataType dtype)
 {
@@ -22,10 +25,12 @@ static banyan_status open_session(cuda_mixed *engine, mixed_group group)
     return status;
 }
 
-banyan_status mixed_nccl_find(void *opened)
+banyan_status mixed_nccl_find(void *opened, mixed_nccl *found)
 {
-    (void)opened;
-    return nccl_load();
+    const cuda_mixed *engine = opened;
+    RETURN_IF_FAILED(nccl_load());
+    found->shares_gpus = nccl_shares_gpus();
+    return device_identify(engine->device, found->gpu);
 }
 
 banyan_status mixed_nccl_open(void *opened, mixed_group group)
