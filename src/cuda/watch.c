@@ -7,12 +7,15 @@
 #include "cuda/thread.h"
 
 #define PERIOD_NS 10000000
+/* Warps tell every 256 ms that they wait. */
+#define BEAT_NS UINT64_C(600000000)
 
 struct watch {
     bool (*look)(void *context);
     void *context;
-    banyan_world *world; /* of watch_world, which is its own context */
-    uint32_t *stop;
+    watch_words words; /* of watch_world, which is its own context */
+    watch_beat beat;
+    module_wait wait;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -76,24 +79,54 @@ banyan_status watch_start(bool (*look)(void *context), void *context, watch **st
     return status == BANYAN_OK ? start(of, started) : status;
 }
 
+bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *waited_ns)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now = (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+    *waited_ns = __atomic_load_n(&told->waited_ns, __ATOMIC_RELAXED);
+    if (*waited_ns != beat->waited_ns) {
+        beat->waited_ns = *waited_ns;
+        beat->heard_ns = now;
+    }
+    *waited_ns += now - beat->heard_ns;
+    return beat->heard_ns != 0 && now - beat->heard_ns < BEAT_NS;
+}
+
+static void look_at_waits(watch *of)
+{
+    uint64_t waited_ns, what = __atomic_load_n(&of->words.told->what[0], __ATOMIC_RELAXED);
+    char text[160];
+    int rank = (int)(uint32_t)what - 1;
+    bool lasts = watch_beat_lasts(&of->beat, of->words.told, &waited_ns);
+    if (lasts && rank >= 0 && rank < banyan_world_size(of->words.world)) {
+        of->words.describe(rank, (uint32_t)(what >> 32), text, sizeof text);
+        banyan_module_device_waits(&of->wait, rank, waited_ns, text);
+    } else if (__atomic_load_n(of->words.failed, __ATOMIC_ACQUIRE) == 0) {
+        banyan_module_device_waits(&of->wait, -1, 0, NULL);
+    }
+}
+
 static bool look_at_world(void *argument)
 {
-    const watch *of = argument;
-    if (banyan_world_check(of->world) == BANYAN_OK)
+    watch *of = argument;
+    if (banyan_world_check(of->words.world) == BANYAN_OK) {
+        look_at_waits(of);
         return true;
-    __atomic_store_n(of->stop, 1, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(of->words.stop, 1, __ATOMIC_RELEASE);
     return false;
 }
 
-banyan_status watch_world(banyan_world *world, uint32_t *stop, watch **started)
+banyan_status watch_world(const watch_words *words, watch **started)
 {
     watch *of;
     banyan_status status = make(look_at_world, NULL, &of);
     if (status != BANYAN_OK)
         return status;
     of->context = of;
-    of->world = world;
-    of->stop = stop;
+    of->words = *words;
+    of->wait.world = words->world;
     return start(of, started);
 }
 
@@ -106,6 +139,8 @@ void watch_end(watch *of)
     pthread_cond_signal(&of->ended);
     pthread_mutex_unlock(&of->lock);
     pthread_join(of->thread, NULL);
+    if (of->wait.world)
+        banyan_module_device_waits(&of->wait, -1, 0, NULL);
     pthread_cond_destroy(&of->ended);
     pthread_mutex_destroy(&of->lock);
     free(of);

@@ -52,6 +52,71 @@ void device_close(banyan_executor *executor)
         executor->engine_ops->close(executor->engine);
 }
 
+/* ---- waits ---- */
+
+static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
+{
+    for (size_t i = 0; i < loaded->cuts.count; i++) {
+        const plan_cut *cut = loaded->cuts.data[i];
+        if (cut->uploaded[0] == uploaded || cut->uploaded[1] == uploaded)
+            return cut;
+    }
+    return NULL;
+}
+
+/* Returns the rank that is waited for; -1: it is not known. */
+static int describe_wait(const banyan_loaded_plan *loaded, const engine_report *report,
+                         char text[WAIT_TEXT_BYTES])
+{
+    const plan_cut *cut = cut_of(loaded, report->uploaded);
+    if (!cut || report->block >= cut->block_count ||
+        report->step >= cut->blocks[report->block].steps.count) {
+        snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", report->block);
+        return -1;
+    }
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
+    plan_run of = {.loaded = (banyan_loaded_plan *)loaded, .cut = cut};
+    task t = {
+        .steps = cut->blocks[report->block].steps.data,
+        .step_count = (uint32_t)cut->blocks[report->block].steps.count,
+        .at = report->step,
+        .index = report->index,
+        .iteration = report->iteration,
+        .block = &rank->blocks[report->block],
+    };
+    if (engine_is_fused(&t.steps[t.at], t.index))
+        t.at -= 2;
+    if (report->verdict == ENGINE_FINE && !wait_is_for_peer(&t))
+        return -1;
+    wait_describe(&of, &t, text);
+    return wait_peer(&of, &t);
+}
+
+static bool is_told(const device_wait *known, const engine_report *report)
+{
+    return known->told.uploaded == report->uploaded && known->told.block == report->block &&
+           known->told.step == report->step && known->told.index == report->index &&
+           known->told.iteration == report->iteration;
+}
+
+/* In the engine's thread; a report of which parts belong to different waits describes one that
+ * there is or none. */
+static void take_wait(void *owner, const engine_report *report)
+{
+    banyan_loaded_plan *loaded = owner;
+    device_wait *known = &loaded->waits;
+    pthread_mutex_lock(&known->lock);
+    if (report && !report->uploaded)
+        report = NULL;
+    if (report && !is_told(known, report)) {
+        known->told = *report;
+        known->peer = describe_wait(loaded, report, known->text);
+    }
+    control_device_waits(&known->wait, report ? known->peer : -1, report ? report->waited_ns : 0,
+                         known->text);
+    pthread_mutex_unlock(&known->lock);
+}
+
 /* ---- loading ---- */
 
 static void find_twins(const banyan_loaded_plan *loaded, engine_end *ends)
@@ -109,6 +174,8 @@ banyan_status device_load(banyan_loaded_plan *loaded)
         .cleared_bytes = layout->scratch + layout->scratch_bytes,
         .scratch_half = loaded->plan->double_scratch ? layout->scratch_half : 0,
         .alike = alike,
+        .waits = take_wait,
+        .owner = loaded,
     };
     banyan_status status = executor->engine_ops->load(executor->engine, &plan, &loaded->on_device);
     free(ends);
@@ -128,6 +195,7 @@ void device_unload(banyan_loaded_plan *loaded)
         device_drop_cut(loaded, loaded->cuts.data[i]);
     if (loaded->on_device)
         executor->engine_ops->unload(loaded->on_device);
+    control_device_waits(&loaded->waits.wait, -1, 0, NULL);
     for (size_t i = 0; i < executor->on_device.count; i++) {
         if (executor->on_device.data[i] == loaded) {
             executor->on_device.data[i] = executor->on_device.data[--executor->on_device.count];
@@ -220,40 +288,6 @@ void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut)
 
 /* ---- how runs went ---- */
 
-static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
-{
-    for (size_t i = 0; i < loaded->cuts.count; i++) {
-        const plan_cut *cut = loaded->cuts.data[i];
-        if (cut->uploaded[0] == uploaded || cut->uploaded[1] == uploaded)
-            return cut;
-    }
-    return NULL;
-}
-
-static void describe_wait(banyan_loaded_plan *loaded, const engine_report *report,
-                          char text[WAIT_TEXT_BYTES])
-{
-    const plan_cut *cut = cut_of(loaded, report->uploaded);
-    if (!cut || report->block >= cut->block_count ||
-        report->step >= cut->blocks[report->block].steps.count) {
-        snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", report->block);
-        return;
-    }
-    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
-    plan_run of = {.loaded = loaded, .cut = cut};
-    task t = {
-        .steps = cut->blocks[report->block].steps.data,
-        .step_count = (uint32_t)cut->blocks[report->block].steps.count,
-        .at = report->step,
-        .index = report->index,
-        .iteration = report->iteration,
-        .block = &rank->blocks[report->block],
-    };
-    if (engine_is_fused(&t.steps[t.at], t.index))
-        t.at -= 2;
-    wait_describe(&of, &t, text);
-}
-
 void device_fail(banyan_loaded_plan *loaded, banyan_status status)
 {
     loaded->failed = error_keep(status);
@@ -268,11 +302,14 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
                     error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
         return;
     }
-    describe_wait(loaded, report, text);
+    int peer = describe_wait(loaded, report, text);
     if (report->verdict == ENGINE_LATE) {
-        device_fail(loaded,
-                    error_set(BANYAN_ERR_TIMEOUT, "rank %d waited %.1f s %s; " TIMEOUT_HINT,
-                              executor->rank, (double)report->waited_ns / (double)NS_PER_S, text));
+        char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES] = "";
+        if (peer >= 0)
+            control_device_late(executor->world, peer, late, sizeof late);
+        device_fail(loaded, error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s %s%s; " TIMEOUT_HINT,
+                                      control_own_name(executor->world, own),
+                                      (double)report->waited_ns / (double)NS_PER_S, text, late));
         return;
     }
     banyan_status status = banyan_world_check(executor->world);
@@ -302,6 +339,7 @@ banyan_status device_drain(banyan_loaded_plan *loaded)
 banyan_status device_reset(banyan_loaded_plan *loaded)
 {
     RETURN_IF_FAILED(loaded->executor->engine_ops->reset(loaded->on_device));
+    take_wait(loaded, NULL);
     loaded->failed.status = BANYAN_OK;
     return BANYAN_OK;
 }

@@ -101,35 +101,6 @@ typedef struct engine_end {
     uint32_t twin; /* by number */
 } engine_end;
 
-/* What stays the same from cut to cut. */
-typedef struct engine_plan {
-    int rank, ranks;
-    uint32_t block_count;
-    uint32_t threads_per_block; /* as the plan asks */
-    const engine_end *ends;     /* of memory channels, then of port channels */
-    uint32_t end_count;
-    const uint64_t *semaphores; /* their values at the start of every run */
-    uint32_t semaphore_count;
-    uint32_t barrier_count;
-    char *cleared; /* this rank's counters and scratch: zero before the first run */
-    uint64_t cleared_bytes;
-    uint64_t scratch_half; /* what odd runs add to bases of scratch; 0: nothing */
-    /* All thread blocks, of which ranks have equally many, do the same operations in order, and may
-     * do so in step: every wait is for signals of operations before it. */
-    bool alike;
-} engine_plan;
-
-/* One run. Bases are by step_base (rank × 3 + buffer), those of scratch are an even run's. */
-typedef struct engine_run {
-    char *const *bases;
-    char *const *group_bases; /* ENGINE_GROUPS_MAX × 3, what no step uses NULL */
-    char *copy_in_to;         /* NULL: nothing is copied */
-    const char *copy_in_from;
-    uint64_t copy_in_bytes;
-    char *copy_out_to; /* NULL: nothing is copied; else the program's spans */
-    const char *copy_out_from;
-} engine_run;
-
 /* What ended a run on the device. */
 typedef enum engine_verdict {
     ENGINE_FINE,
@@ -148,6 +119,39 @@ typedef struct engine_report {
     void *uploaded; /* the program; it may have been discarded since */
     const char *trouble;
 } engine_report;
+
+/* What stays the same from cut to cut. */
+typedef struct engine_plan {
+    int rank, ranks;
+    uint32_t block_count;
+    uint32_t threads_per_block; /* as the plan asks */
+    const engine_end *ends;     /* of memory channels, then of port channels */
+    uint32_t end_count;
+    const uint64_t *semaphores; /* their values at the start of every run */
+    uint32_t semaphore_count;
+    uint32_t barrier_count;
+    char *cleared; /* this rank's counters and scratch: zero before the first run */
+    uint64_t cleared_bytes;
+    uint64_t scratch_half; /* what odd runs add to bases of scratch; 0: nothing */
+    /* All thread blocks, of which ranks have equally many, do the same operations in order, and may
+     * do so in step: every wait is for signals of operations before it. */
+    bool alike;
+    /* From the engine's thread, while a run waits: for what, in the report. NULL: it does not wait.
+     */
+    void (*waits)(void *owner, const engine_report *report);
+    void *owner;
+} engine_plan;
+
+/* One run. Bases are by step_base (rank × 3 + buffer), those of scratch are an even run's. */
+typedef struct engine_run {
+    char *const *bases;
+    char *const *group_bases; /* ENGINE_GROUPS_MAX × 3, what no step uses NULL */
+    char *copy_in_to;         /* NULL: nothing is copied */
+    const char *copy_in_from;
+    uint64_t copy_in_bytes;
+    char *copy_out_to; /* NULL: nothing is copied; else the program's spans */
+    const char *copy_out_from;
+} engine_run;
 
 /* What an operation did, in the host's CLOCK_MONOTONIC. */
 typedef struct engine_trace {

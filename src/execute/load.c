@@ -243,6 +243,7 @@ static void release(banyan_loaded_plan *loaded)
     free(loaded->reaches);
     banyan_memory_free(loaded->block);
     banyan_plan_destroy(loaded->plan);
+    pthread_mutex_destroy(&loaded->waits.lock);
     free(loaded);
 }
 
@@ -262,6 +263,8 @@ banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *pla
     banyan_load_options taken = BANYAN_LOAD_OPTIONS_INIT;
     if (made) {
         made->executor = executor;
+        made->waits.wait.world = executor->world;
+        pthread_mutex_init(&made->waits.lock, NULL);
         status = options_take(options, "BANYAN_LOAD_OPTIONS_INIT", &taken, sizeof taken);
     }
     if (status == BANYAN_OK)

@@ -2,12 +2,15 @@
 #ifndef EXECUTE_LOADED_H
 #define EXECUTE_LOADED_H
 
+#include <pthread.h>
+
 #include "core/error.h"
 #include "core/map.h"
 #include "execute/cut.h"
 #include "execute/executor.h"
 #include "execute/reach.h"
-#include "execute/task.h"
+#include "execute/waits.h"
+#include "world/control.h"
 
 /* Where things lie in a rank's part of the plan's symmetric block. Counters are at its start: those
  * of memory channels, then those of port channels. */
@@ -51,6 +54,15 @@ typedef struct plan_multicast {
     } of[PLAN_BUFFERS]; /* the memories of input and output, the block */
 } plan_multicast;
 
+/* What the device waits for, as the engine's thread says it. */
+typedef struct device_wait {
+    pthread_mutex_t lock; /* of all here, and of changes to the list of the plan's cuts */
+    control_wait wait;
+    engine_report told; /* that `peer` and `text` describe */
+    int peer;
+    char text[WAIT_TEXT_BYTES];
+} device_wait;
+
 struct banyan_loaded_plan {
     banyan_executor *executor;
     banyan_plan *plan; /* a copy of its own */
@@ -82,6 +94,7 @@ struct banyan_loaded_plan {
     void *on_device;   /* as the engine knows it */
     bool captured;     /* graphs hold runs of it */
     error_kept failed; /* the first run that did */
+    device_wait waits;
 };
 
 #endif

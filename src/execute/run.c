@@ -30,10 +30,12 @@ static void drop_cut(banyan_loaded_plan *loaded, size_t at)
             loaded->placements[i].cut = NULL;
     }
     device_drop_cut(loaded, old);
-    cut_free(old);
+    pthread_mutex_lock(&loaded->waits.lock);
     loaded->cuts.count--;
     for (size_t i = at; i < loaded->cuts.count; i++)
         loaded->cuts.data[i] = loaded->cuts.data[i + 1];
+    pthread_mutex_unlock(&loaded->waits.lock);
+    cut_free(old);
 }
 
 /* What graphs refer to stays. */
@@ -59,8 +61,6 @@ static banyan_status check_message(const banyan_loaded_plan *loaded, uint64_t me
 static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype)
 {
     RETURN_IF_FAILED(check_message(loaded, message_bytes));
-    if (!array_reserve(&loaded->cuts, 1))
-        return BANYAN_ERR_NO_MEMORY;
     plan_cut *made;
     RETURN_IF_FAILED(cut_make(loaded, message_bytes, dtype, &made));
     bool on_host = executor_is_host(loaded->executor);
@@ -72,8 +72,12 @@ static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes,
         }
     }
     make_room(loaded);
-    loaded->cuts.data[loaded->cuts.count++] = made;
-    return BANYAN_OK;
+    pthread_mutex_lock(&loaded->waits.lock);
+    bool added = array_push(&loaded->cuts, made);
+    pthread_mutex_unlock(&loaded->waits.lock);
+    if (!added)
+        cut_free(made);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 /* The latest cuts are last. */
@@ -85,10 +89,14 @@ static banyan_status find_cut(banyan_loaded_plan *loaded, uint64_t message_bytes
         at--;
     if (at == 0)
         RETURN_IF_FAILED(add_cut(loaded, message_bytes, dtype));
-    for (; at > 0 && at < loaded->cuts.count; at++) {
-        plan_cut *later = loaded->cuts.data[at];
-        loaded->cuts.data[at] = loaded->cuts.data[at - 1];
-        loaded->cuts.data[at - 1] = later;
+    if (at > 0 && at < loaded->cuts.count) {
+        pthread_mutex_lock(&loaded->waits.lock);
+        for (; at < loaded->cuts.count; at++) {
+            plan_cut *later = loaded->cuts.data[at];
+            loaded->cuts.data[at] = loaded->cuts.data[at - 1];
+            loaded->cuts.data[at - 1] = later;
+        }
+        pthread_mutex_unlock(&loaded->waits.lock);
     }
     *found = loaded->cuts.data[loaded->cuts.count - 1];
     return BANYAN_OK;

@@ -105,10 +105,18 @@ static bool waits_for_end(const step *s)
            s->kind == STEP_POST_COPY || s->kind == STEP_POST_PACK;
 }
 
-int wait_peer(const plan_run *of, const task *t)
+bool wait_is_for_peer(const task *t)
 {
     const step *s = step_at(t);
     if (wait_is_inside(t))
+        return false;
+    return waits_for_end(s) ? s->end_count > 0 : s->op && s->op->source_count > 0;
+}
+
+int wait_peer(const plan_run *of, const task *t)
+{
+    const step *s = step_at(t);
+    if (!wait_is_for_peer(t))
         return -1;
     if (waits_for_end(s))
         return s->ends[t->index < s->end_count ? t->index : 0]->peer;

@@ -7,6 +7,9 @@
 /* For this rank's own thread blocks alone? */
 bool wait_is_inside(const task *t);
 
+/* Does the step wait for channel ends or packets? Another step than those that wait does not. */
+bool wait_is_for_peer(const task *t);
+
 /* The rank that it waits for; -1: none. Where packets are waited for it searches the plan. */
 int wait_peer(const plan_run *of, const task *t);
 

@@ -247,6 +247,16 @@ banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DL
 
 /* ---- how runs went ---- */
 
+static banyan_status fail_late(const banyan_mixed *mixed, const mixed_report *report)
+{
+    banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
+    char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES];
+    control_device_late(world, report->rank, late, sizeof late);
+    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s for rank %d in %s (%s)%s; " TIMEOUT_HINT,
+                     control_own_name(world, own), (double)report->waited_ns / 1e9, report->rank,
+                     banyan_mixed_op_name(report->op), banyan_mixed_mode_name(report->mode), late);
+}
+
 static void take_report(banyan_mixed *mixed)
 {
     mixed_report report = {.verdict = MIXED_FINE};
@@ -260,11 +270,11 @@ static void take_report(banyan_mixed *mixed)
     if (status != BANYAN_OK)
         status = error_set(status, "%s, while rank %d waited for rank %d in %s (%s)",
                            banyan_last_error(), mixed->rank, report.rank, op, mode);
+    else if (report.verdict == MIXED_LATE)
+        status = fail_late(mixed, &report);
     else
-        status = error_set(report.verdict == MIXED_LATE ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_ABORTED,
-                           "rank %d waited %.1f s for rank %d in %s (%s)%s", mixed->rank,
-                           (double)report.waited_ns / 1e9, report.rank, op, mode,
-                           report.verdict == MIXED_LATE ? "; " TIMEOUT_HINT : "");
+        status = error_set(BANYAN_ERR_ABORTED, "rank %d waited %.1f s for rank %d in %s (%s)",
+                           mixed->rank, (double)report.waited_ns / 1e9, report.rank, op, mode);
     mixed->failed = error_keep(status);
 }
 

@@ -257,13 +257,6 @@ static banyan_status post(const mpi_session *session, mpi_tasks *list, bool is_s
     return BANYAN_OK;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 /* The task of a receive message that has come; unpacked when it was the last of its task. */
 static banyan_status take_message(mpi_schedule *schedule, size_t message)
 {
@@ -275,8 +268,8 @@ static banyan_status take_message(mpi_schedule *schedule, size_t message)
     return banyan_tensor_copy(&task->op.tensor, &dense);
 }
 
-static banyan_status waited_too_long(const mpi_state *state, const mpi_schedule *schedule,
-                                     size_t first)
+/* The rank at the other end of the oldest message that has not been moved. */
+static int describe_message(const mpi_schedule *schedule, size_t first, char *text, size_t bytes)
 {
     size_t recvs = schedule->recvs.message_count;
     const mpi_task *task = NULL;
@@ -286,60 +279,51 @@ static banyan_status waited_too_long(const mpi_state *state, const mpi_schedule 
         if (first - recvs <
             schedule->sends.tasks[i].first_message + schedule->sends.tasks[i].message_count)
             task = &schedule->sends.tasks[i];
-    return banyan_error_set(
-        BANYAN_ERR_TIMEOUT, "mpi: rank %d waited %.1f s %s rank %d; " TIMEOUT_HINT,
-        banyan_world_rank(state->session.world),
-        (double)banyan_world_timeout_ns(state->session.world) / 1e9,
-        first < recvs ? "for a message from" : "to send a message to", task ? task->op.peer : -1);
+    int peer = task ? task->op.peer : -1;
+    snprintf(text, bytes, "%s rank %d (mpi)",
+             first < recvs ? "for a message from" : "to send a message to", peer);
+    return peer;
 }
 
 /* What a rank does between two tests that found nothing. MPI moves messages only inside its calls,
- * so there is no sleeping; but others may want the core. */
-typedef struct patience {
-    unsigned idle;  /* tests in vain, one after another */
-    uint64_t since; /* when something moved last */
-} patience;
-
-/* TIMEOUT without a sentence when nothing has moved for too long. */
-static banyan_status be_patient(const mpi_state *state, patience *left, bool moved)
+ * so there is no sleeping; but others may want the core. Is it time for a look at the wait? */
+static bool rest(unsigned *idle)
 {
-    if (moved) {
-        *left = (patience){0, now_ns()};
-        return BANYAN_OK;
-    }
-    if (++left->idle > TESTS_BEFORE_YIELD)
+    if (++*idle > TESTS_BEFORE_YIELD)
         sched_yield();
-    if (left->idle % TESTS_BEFORE_CHECK != 0)
-        return BANYAN_OK;
-    bool is_late = now_ns() - left->since > banyan_world_timeout_ns(state->session.world);
-    banyan_status status = banyan_world_check(state->session.world);
-    return status == BANYAN_OK && is_late ? BANYAN_ERR_TIMEOUT : status;
+    return *idle % TESTS_BEFORE_CHECK == 0;
 }
 
 /* Test a window of requests, the oldest first, until none is left. */
 static banyan_status wait_all(mpi_state *state, mpi_schedule *schedule)
 {
     size_t recvs = schedule->recvs.message_count, all = recvs + schedule->sends.message_count;
-    patience left = {0, now_ns()};
+    module_wait wait = banyan_module_wait_begin(state->session.world);
+    unsigned idle = 0;
     int done[TEST_WINDOW];
-    for (size_t first = 0; first < all;) {
+    banyan_status status = BANYAN_OK;
+    for (size_t first = 0; first < all && status == BANYAN_OK;) {
         int window = (int)(all - first < TEST_WINDOW ? all - first : TEST_WINDOW), count = 0;
         int error =
             MPI_Testsome(window, schedule->requests + first, &count, done, MPI_STATUSES_IGNORE);
-        banyan_status status = mpi_check(&state->session, error, "MPI_Testsome");
+        status = mpi_check(&state->session, error, "MPI_Testsome");
         for (int i = 0; i < count && status == BANYAN_OK; i++)
             if (first + (size_t)done[i] < recvs)
                 status = take_message(schedule, first + (size_t)done[i]);
-        if (status == BANYAN_OK)
-            status = be_patient(state, &left, count > 0);
-        if (status == BANYAN_ERR_TIMEOUT)
-            return waited_too_long(state, schedule, first);
-        if (status != BANYAN_OK)
-            return status;
+        char text[80];
+        if (count > 0) {
+            banyan_module_wait_end(&wait);
+            wait = banyan_module_wait_begin(state->session.world);
+            idle = 0;
+        } else if (status == BANYAN_OK && rest(&idle)) {
+            int peer = describe_message(schedule, first, text, sizeof text);
+            status = banyan_module_wait_on(&wait, peer, text);
+        }
         while (first < all && schedule->requests[first] == MPI_REQUEST_NULL)
             first++;
     }
-    return BANYAN_OK;
+    banyan_module_wait_end(&wait);
+    return status;
 }
 
 /* A send may be complete with its bytes still in a queue of this process, which only calls of MPI
@@ -349,19 +333,17 @@ static banyan_status leave_together(mpi_state *state)
     MPI_Request request;
     banyan_status status =
         mpi_check(&state->session, MPI_Ibarrier(state->session.comm, &request), "MPI_Ibarrier");
-    patience left = {0, now_ns()};
+    module_wait wait = banyan_module_wait_begin(state->session.world);
+    unsigned idle = 0;
     for (int done = 0; status == BANYAN_OK && !done;) {
         status =
             mpi_check(&state->session, MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-        if (status == BANYAN_OK && !done)
-            status = be_patient(state, &left, false);
+        if (status == BANYAN_OK && !done && rest(&idle))
+            status = banyan_module_wait_on(
+                &wait, -1, "for the others to finish a run (mpi, which does not say who is late)");
     }
-    if (status != BANYAN_ERR_TIMEOUT)
-        return status;
-    return banyan_error_set(
-        status, "mpi: rank %d waited %.1f s for the others to finish a run; " TIMEOUT_HINT,
-        banyan_world_rank(state->session.world),
-        (double)banyan_world_timeout_ns(state->session.world) / 1e9);
+    banyan_module_wait_end(&wait);
+    return status;
 }
 
 /* After a failure nobody may write into buffers that are about to be freed. */

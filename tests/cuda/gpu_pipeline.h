@@ -89,6 +89,7 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
         gpu_stream_wait(both.device, both.stream);
         CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
                     "pipeline: rank 0 waited ");
+        CHECK(strstr(banyan_last_error(), "; rank 1 (pid "), "%s", banyan_last_error());
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, both.stream), BANYAN_ERR_TIMEOUT,
                     "rank 1");
         for (int i = 0; i < 3000 && !__atomic_load_n(&test->rank_1_is_done, __ATOMIC_ACQUIRE); i++)

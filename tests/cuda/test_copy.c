@@ -194,9 +194,20 @@ static void close_pair(pair *closed)
     banyan_memory_free(closed->memory);
 }
 
+static int lines;
+
+static void count_line(banyan_log_level level, const char *message, void *context)
+{
+    (void)context;
+    lines += level == BANYAN_LOG_WARN &&
+             strstr(message, " on its device for rank 1 to enter the run (direct); rank 1 (pid ");
+}
+
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
+    setenv("BANYAN_WAIT_LOG", "0.7", 1);
+    banyan_log_set(count_line, NULL);
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
     pair both = open_pair(world);
     unsigned char *before = gpu_read(banyan_memory_local(both.memory), 2 * PAIR_BYTES);
@@ -205,7 +216,8 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
         CHECK_OK(banyan_copy_service_check(both.service));
         gpu_stream_wait(both.device, NULL);
         CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
-                    " s for rank 1 to enter the run");
+                    " s for rank 1 to enter the run; rank 1 (pid ");
+        CHECK(lines > 0, "the log has no line about the wait");
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, NULL), BANYAN_ERR_TIMEOUT, "rank 1");
     } else {
         usleep(2500000);

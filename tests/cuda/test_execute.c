@@ -427,11 +427,23 @@ static void what_a_gpu_cannot_run_is_refused_with_numbers(void **state)
 
 #define SHORT_NS NS_PER_S
 
+static int lines;
+
+/* Lines of the log about rank 0's device, which name the late rank. */
+static void count_line(banyan_log_level level, const char *message, void *context)
+{
+    (void)context;
+    lines += level == BANYAN_LOG_WARN && strstr(message, " on its device for rank ") &&
+             strstr(message, "; rank 1 (pid ") && strstr(message, "BANYAN_TIMEOUT");
+}
+
 /* Rank 0 runs alone until its deadline; then all begin anew. */
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct player p;
     (void)context;
+    setenv("BANYAN_WAIT_LOG", "0.5", 1);
+    banyan_log_set(count_line, NULL);
     banyan_world *world = ranks_open_world(rank, count, id, SHORT_NS);
     enter(&p, world);
     banyan_plan *plan = built_in("allreduce_twoshot", count, 1);
@@ -444,7 +456,14 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
         gpu_stream_wait(p.device, p.stream);
         CHECK(time_now_ns() - start_ns < 4 * SHORT_NS, "the runs did not end in time");
         CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
-                    "rank 0 waited 1.0 s for rank 1: thread block 0, operation ");
+                    " s for rank 1: thread block 0, operation ");
+        double waited_s = 0;
+        CHECK(sscanf(banyan_last_error(), "rank 0 waited %lf s", &waited_s) == 1 && waited_s > 0.9,
+              "%s", banyan_last_error());
+        CHECK(strstr(banyan_last_error(), "; rank 1 (pid ") &&
+                  strstr(banyan_last_error(), " has not come; BANYAN_TIMEOUT"),
+              "%s", banyan_last_error());
+        CHECK(lines > 0, "the log has no line about the wait");
         CHECK_FAILS(run_once(&p), BANYAN_ERR_TIMEOUT, "(wait) on memory channel ");
     }
     if (rank == 1)
@@ -463,6 +482,56 @@ static void a_late_peer_is_named_and_a_reset_begins_anew(void **state)
     int statuses[2];
     ranks_fork(2, be_late, NULL, statuses);
     for (int r = 0; r < 2; r++)
+        assert_int_equal(statuses[r], 0);
+}
+
+#define CHAIN_NS (3 * NS_PER_S)
+
+/* In a ring rank 2 waits for rank 1, which stays away, and rank 0 for rank 2: all name rank 1. The
+ * world is one of several, in which ranks have other numbers. */
+static void wait_in_a_chain(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    struct player p;
+    (void)context;
+    static const int members[] = {1, 2, 3};
+    banyan_world *job = ranks_open_world(rank, count, id, 60 * NS_PER_S), *world;
+    if (rank == 0) {
+        CHECK_OK(banyan_world_close(job));
+        return;
+    }
+    CHECK_OK(banyan_world_split(job, members, 3, &world));
+    CHECK_OK(banyan_world_set_timeout(world, CHAIN_NS));
+    enter(&p, world);
+    banyan_plan *plan = built_in("allreduce_ring", 3, 1);
+    load(&p, plan, BYTES);
+    run_and_check(&p, 0);
+    if (rank != 2) {
+        CHECK_OK(run_once(&p));
+        gpu_stream_wait(p.device, p.stream);
+        CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
+                    "; rank 1 (rank 2 of the job, pid ");
+        CHECK(strstr(banyan_last_error(), rank == 1 ? "rank 0 (rank 1 of the job) waited "
+                                                    : "rank 2 (rank 3 of the job) waited "),
+              "%s", banyan_last_error());
+        usleep((useconds_t)(NS_PER_S / 1000)); /* others still ask */
+    } else {
+        usleep((useconds_t)(CHAIN_NS / 1000));
+    }
+    CHECK_OK(banyan_world_set_timeout(world, 60 * NS_PER_S));
+    CHECK_OK(banyan_plan_reset(p.loaded));
+    run_and_check(&p, 1);
+    leave(&p);
+    banyan_plan_destroy(plan);
+    CHECK_OK(banyan_world_close(world));
+    CHECK_OK(banyan_world_close(job));
+}
+
+static void chains_of_waits_on_devices_are_followed(void **state)
+{
+    (void)state;
+    int statuses[4];
+    ranks_fork(4, wait_in_a_chain, NULL, statuses);
+    for (int r = 0; r < 4; r++)
         assert_int_equal(statuses[r], 0);
 }
 
@@ -510,6 +579,7 @@ int main(void)
         cmocka_unit_test(a_captured_program_stays_when_others_make_room),
         cmocka_unit_test(what_a_gpu_cannot_run_is_refused_with_numbers),
         cmocka_unit_test(a_late_peer_is_named_and_a_reset_begins_anew),
+        cmocka_unit_test(chains_of_waits_on_devices_are_followed),
         cmocka_unit_test(a_dead_peer_ends_the_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,8 +89,9 @@ static void wait_in_vain(int rank, int count, const banyan_unique_id *id, void *
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.device = gpu_device_for(rank);
     options.transport = nvshmem;
-    CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service), BANYAN_ERR_TIMEOUT,
-                "in nvshmemx_hostlib_init_attr");
+    CHECK_FAILS(
+        banyan_copy_service_open(world, "pipeline", &options, &service), BANYAN_ERR_TIMEOUT,
+        "for nvshmemx_hostlib_init_attr to end, which does not say for which rank it waits");
     banyan_world_close(world);
 }
 

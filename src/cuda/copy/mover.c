@@ -1,5 +1,6 @@
 #include "cuda/copy/mover.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +179,22 @@ static banyan_status read_engine_bytes(uint64_t *bytes)
                             text);
 }
 
+static void describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "for rank %d to %s (direct)", rank,
+             for_data ? "finish its part of a run" : "enter the run");
+}
+
+static banyan_status watch_waits(mover *made)
+{
+    watch_words words = {.world = made->world,
+                         .stop = &made->report->stop,
+                         .told = &made->report->waits,
+                         .failed = &made->report->verdict,
+                         .describe = describe_wait};
+    return watch_world(&words, &made->watching);
+}
+
 static banyan_status mover_open(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
                                 void **opened)
 {
@@ -195,7 +212,7 @@ static banyan_status mover_open(banyan_world *world, int device, int sharers, ui
     made->engine_bytes = engine_bytes;
     status = open_device(made, sharers);
     if (status == BANYAN_OK)
-        status = watch_world(world, &made->report->stop, &made->watching);
+        status = watch_waits(made);
     if (status == BANYAN_OK)
         *opened = made;
     else

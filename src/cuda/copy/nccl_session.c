@@ -60,9 +60,11 @@ static void stop_looking_at_exit(void)
 
 static banyan_status too_late(const nccl_session *session, const char *call, uint64_t waited_ns)
 {
-    return banyan_error_set(BANYAN_ERR_TIMEOUT,
-                            "nccl: rank %d waited %.1f s for %s to end; " TIMEOUT_HINT,
-                            session->rank, (double)waited_ns * 1e-9, call);
+    return banyan_error_set(
+        BANYAN_ERR_TIMEOUT,
+        "nccl: rank %d waited %.1f s for %s to end (NCCL does not say for which "
+        "rank it waits); " TIMEOUT_HINT,
+        session->rank, (double)waited_ns * 1e-9, call);
 }
 
 /* The watch's: has the device been between two marks for too long? */
@@ -72,6 +74,10 @@ static banyan_status look_at_marks(nccl_session *session)
     if (passed != session->seen || passed % 2 == 0) {
         session->seen = passed;
         session->seen_ns = now;
+        banyan_module_device_waits(&session->waiting, -1, 0, NULL);
+    } else {
+        banyan_module_device_waits(&session->waiting, MODULE_SOME_RANK, now - session->seen_ns,
+                                   "for NCCL's groups of a run (NCCL does not say for which rank)");
     }
     if (now - session->seen_ns <= banyan_world_timeout_ns(session->world))
         return BANYAN_OK;
@@ -141,28 +147,26 @@ static int settled(nccl_session *session, const char *call, banyan_status *statu
     return state;
 }
 
-static banyan_status check_worlds(const nccl_session *session)
-{
-    banyan_status status = banyan_world_check(session->world);
-    return status == BANYAN_OK && session->starting ? banyan_world_check(session->starting)
-                                                    : status;
-}
-
+/* NCCL does not say for which rank it waits. */
 static banyan_status settle(nccl_session *session, const char *call, uint64_t timeout_ns)
 {
-    uint64_t begun = now_ns();
-    banyan_status status = BANYAN_OK;
-    for (unsigned polls = 1; settled(session, call, &status) == NCCL_IN_PROGRESS; polls++) {
-        if (polls % POLLS_A_CHECK == 0) {
-            status = check_worlds(session);
-            if (status != BANYAN_OK)
-                return status;
-            if (now_ns() - begun > timeout_ns)
-                return too_late(session, call, now_ns() - begun);
-        }
+    module_wait wait = banyan_module_wait_begin(session->world);
+    banyan_status status = BANYAN_OK, ended = BANYAN_OK;
+    char text[120];
+    snprintf(text, sizeof text, "for %s to end (NCCL, which does not say for which rank it waits)",
+             call);
+    if (timeout_ns < wait.ends_ns - wait.began_ns)
+        wait.ends_ns = wait.began_ns + timeout_ns;
+    for (unsigned polls = 1;
+         ended == BANYAN_OK && settled(session, call, &status) == NCCL_IN_PROGRESS; polls++) {
+        if (polls % POLLS_A_CHECK == 0)
+            ended = session->starting ? banyan_world_check(session->starting) : BANYAN_OK;
+        if (ended == BANYAN_OK && polls % POLLS_A_CHECK == 0)
+            ended = banyan_module_wait_on(&wait, -1, text);
         usleep(POLL_US);
     }
-    return status;
+    banyan_module_wait_end(&wait);
+    return ended == BANYAN_OK ? status : ended;
 }
 
 /* ---- open and close ---- */
@@ -260,6 +264,7 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
 {
     *session = (nccl_session){
         .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
+    session->waiting.world = world;
     pthread_mutex_init(&session->lock, NULL);
     banyan_status status = start(session);
     static pthread_once_t once = PTHREAD_ONCE_INIT;

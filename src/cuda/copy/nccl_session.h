@@ -7,6 +7,7 @@
 
 #include <banyan/copy.h>
 
+#include "core/module.h"
 #include "cuda/copy/nccl_library.h"
 #include "cuda/driver.h"
 #include "cuda/watch.h"
@@ -24,6 +25,7 @@ typedef struct nccl_session {
     uint64_t *passed;            /* the device's own count */
     CUfunction mark;
     uint64_t seen, seen_ns; /* by the watch, and since when */
+    module_wait waiting;    /* of the device, as the watch tells of it */
     watch *watching;
 } nccl_session;
 

@@ -2,7 +2,7 @@
 #ifndef CUDA_COPY_WORK_H
 #define CUDA_COPY_WORK_H
 
-#include <stdint.h>
+#include "cuda/waits.h"
 
 #define COPY_WARP 32
 #define COPY_THREADS_MAX 256 /* in a thread block: whole warps */
@@ -115,6 +115,7 @@ typedef struct copy_report {
     uint64_t waited_ns;
     uint32_t for_data;
     uint32_t stop; /* the host's word to whoever waits */
+    device_waits waits;
 } copy_report;
 
 /* What a launch does. One does all of it, or, where copy engines take part, one before them, one

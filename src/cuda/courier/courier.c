@@ -261,6 +261,21 @@ static void courier_close(void *argument)
     free(closed);
 }
 
+static void describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "for a %s rank %d (pipeline)", for_data ? "batch from" : "slot of", rank);
+}
+
+static banyan_status watch_waits(courier *made, banyan_world *world)
+{
+    watch_words words = {.world = world,
+                         .stop = &made->report->stop,
+                         .told = &made->report->waits,
+                         .failed = &made->report->verdict,
+                         .describe = describe_wait};
+    return watch_world(&words, &made->watching);
+}
+
 static banyan_status open_all(courier *made, banyan_world *world, const char *transport)
 {
     banyan_status status = choose_wire(world, transport, &made->wire_ops);
@@ -274,7 +289,7 @@ static banyan_status open_all(courier *made, banyan_world *world, const char *tr
                                   words_bytes(made), &made->wire, &made->symmetric);
     if (status == BANYAN_OK)
         status = open_device(made);
-    return status == BANYAN_OK ? watch_world(world, &made->report->stop, &made->watching) : status;
+    return status == BANYAN_OK ? watch_waits(made, world) : status;
 }
 
 static banyan_status courier_open(banyan_world *world, int device, const char *transport,

@@ -68,23 +68,24 @@ static uint64_t now_ns(void)
 /* With the lock, but for looking at the world. */
 static banyan_status wait_until_done(patient_call *made, banyan_world *world, const char *name)
 {
-    uint64_t begun = now_ns(), timeout_ns = banyan_world_timeout_ns(world);
-    while (!made->done) {
+    module_wait wait = banyan_module_wait_begin(world);
+    banyan_status status = BANYAN_OK;
+    char text[160];
+    snprintf(text, sizeof text, "for %.60s to end, which does not say for which rank it waits",
+             name);
+    while (!made->done && status == BANYAN_OK) {
         uint64_t until_ns = now_ns() + PERIOD_NS;
         struct timespec until = {(time_t)(until_ns / NS_IN_S), (long)(until_ns % NS_IN_S)};
         pthread_cond_timedwait(&made->changed, &made->lock, &until);
         if (made->done)
             break;
         pthread_mutex_unlock(&made->lock);
-        banyan_status status = banyan_world_check(world);
+        status = banyan_module_wait_on(&wait, -1, text);
         pthread_mutex_lock(&made->lock);
-        if (status != BANYAN_OK)
-            return status;
-        if (now_ns() - begun > timeout_ns)
-            return banyan_error_set(BANYAN_ERR_TIMEOUT,
-                                    "rank %d waited %.1f s in %s; " TIMEOUT_HINT,
-                                    banyan_world_rank(world), (double)timeout_ns / NS_IN_S, name);
     }
+    banyan_module_wait_end(&wait);
+    if (status != BANYAN_OK)
+        return status;
     return made->status == BANYAN_OK ? BANYAN_OK
                                      : banyan_error_set(made->status, "%s", made->reason);
 }

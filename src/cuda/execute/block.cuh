@@ -6,6 +6,7 @@
 
 #include "cuda/device.cuh"
 #include "cuda/execute/kernel.h"
+#include "cuda/waits.cuh"
 
 /* In front of shared memory; the section lies behind it. What hardly changes is read from here,
  * so that registers are free for data on its way. */
@@ -214,6 +215,20 @@ BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
     banyan_device_publish(&shared->report->written, 1);
 }
 
+/* A wait for a peer goes on. */
+BANYAN_DEVICE void block_tell(const block_run *run, uint32_t index, const banyan_device_wait *wait)
+{
+    block_shared *shared = block_share();
+    uint64_t waited_ns;
+    if (!waits_turn(wait, &waited_ns))
+        return;
+    device_waits *waits = &shared->report->waits;
+    waits_store(&waits->what[0], (uint64_t)block_step_number(run) << 32 | blockIdx.x);
+    waits_store(&waits->what[1], (uint64_t)run->iteration << 32 | index);
+    waits_store(&waits->what[2], shared->uploaded);
+    waits_store(&waits->waited_ns, waited_ns);
+}
+
 /* All threads of the block. */
 BANYAN_DEVICE void block_meet(block_run *run)
 {
@@ -240,6 +255,8 @@ BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t i
     if (banyan_device_wait_end(&wait) != BANYAN_DEVICE_WAITING) {
         block_share()->ended = 1;
         block_report(&run, index, &wait);
+    } else if (grace_ns == 0) {
+        block_tell(&run, index, &wait);
     }
     return wait.since;
 }

@@ -61,8 +61,31 @@ static void nap(cuda_engine *engine)
     pthread_cond_timedwait(&engine->wake, &engine->lock, &until);
 }
 
+/* With the lock held. A wait that has ended in vain stays known. */
+static void look_at_waits(cuda_engine *engine)
+{
+    for (cuda_plan *plan = engine->plans; plan; plan = plan->next) {
+        const device_waits *told = &plan->report->waits;
+        uint64_t what[3];
+        engine_report report = {.verdict = ENGINE_FINE};
+        bool lasts = watch_beat_lasts(&plan->beat, told, &report.waited_ns) && engine->busy;
+        for (int i = 0; i < 3 && lasts; i++)
+            what[i] = __atomic_load_n(&told->what[i], __ATOMIC_RELAXED);
+        if (lasts) {
+            report.block = (uint32_t)what[0];
+            report.step = (uint32_t)(what[0] >> 32);
+            report.index = (uint32_t)what[1];
+            report.iteration = what[1] >> 32;
+            report.uploaded = (void *)(uintptr_t)what[2];
+            plan->shape.waits(plan->shape.owner, &report);
+        } else if (!__atomic_load_n(&plan->report->written, __ATOMIC_ACQUIRE)) {
+            plan->shape.waits(plan->shape.owner, NULL);
+        }
+    }
+}
+
 /* Ends the kernels of a world that has ended, which nobody else would tell them. */
-static void *watch(void *argument)
+static void *watch_runs(void *argument)
 {
     cuda_engine *engine = argument;
     if (driver_enter(engine->device) != BANYAN_OK)
@@ -77,6 +100,7 @@ static void *watch(void *argument)
         if (banyan_world_check(engine->world) != BANYAN_OK)
             __atomic_store_n(engine->stop, 1, __ATOMIC_RELEASE);
         look_after_runs(engine);
+        look_at_waits(engine);
         nap(engine);
     }
     pthread_mutex_unlock(&engine->lock);
@@ -147,7 +171,8 @@ static banyan_status take_parts(cuda_engine *engine)
         status = load_kernels(engine);
     engine_leave(before);
     RETURN_IF_FAILED(status);
-    RETURN_IF_FAILED(module_thread_start(&engine->watcher, watch, engine, "watching over plans"));
+    RETURN_IF_FAILED(
+        module_thread_start(&engine->watcher, watch_runs, engine, "watching over plans"));
     engine->watches = true;
     return BANYAN_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/execute/kernel.h"
+#include "cuda/watch.h"
 
 extern const execute_engine_ops cuda_engine_ops;
 
@@ -55,6 +56,7 @@ struct cuda_plan {
     bool has_run;          /* `ended` was recorded */
     atomic_bool is_staged; /* its programs are stages: there is nothing for the proxy */
     bool is_captured;      /* graphs hold runs of it */
+    watch_beat beat;       /* the engine's thread's */
 };
 
 typedef struct cuda_program {

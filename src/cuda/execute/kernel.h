@@ -12,6 +12,7 @@
 
 #include <banyan/device/port.h>
 
+#include "cuda/waits.h"
 #include "execute/engine.h"
 
 #ifdef __cplusplus
@@ -100,6 +101,8 @@ typedef struct kernel_state {
 typedef struct kernel_report {
     engine_report report;
     uint32_t written;
+    /* `what`: block and step << 32, index and iteration << 32, uploaded. */
+    device_waits waits;
 } kernel_report;
 
 /* ---- port channels ---- */

@@ -109,13 +109,25 @@ static banyan_status begin_anew(cuda_mixed *engine)
     return DRIVER(engine->device, cuStreamSynchronize, engine->stream);
 }
 
+static void describe_wait(int rank, uint32_t call, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "for rank %d in %s (%s)", rank,
+             banyan_mixed_op_name((banyan_mixed_op)(call & 0xff)),
+             banyan_mixed_mode_name((banyan_mixed_mode)(call >> 8)));
+}
+
 static banyan_status watch_again(cuda_mixed *engine)
 {
     watch_end(engine->watching);
     engine->watching = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    watch_words words = {.world = world,
+                         .stop = engine->stop,
+                         .told = &engine->failure->waits,
+                         .failed = &engine->failure->end,
+                         .describe = describe_wait};
     return (engine->ranks > 1 || engine->setup->grid.nodes > 1) && world
-               ? watch_world(world, engine->stop, &engine->watching)
+               ? watch_world(&words, &engine->watching)
                : BANYAN_OK;
 }
 

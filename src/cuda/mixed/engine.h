@@ -64,7 +64,7 @@ uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
 void mixed_count(const cuda_mixed *engine, int more);
 
 /* nccl.c */
-banyan_status mixed_nccl_find(void *engine);
+banyan_status mixed_nccl_find(void *engine, mixed_nccl *found);
 banyan_status mixed_nccl_open(void *engine, mixed_group group);
 banyan_status mixed_nccl_run(void *engine, mixed_group group, banyan_mixed_op op, const void *input,
                              void *output, uint64_t elems, void *stream);

@@ -23,6 +23,8 @@
 
 #include <banyan/core.h>
 
+#include "cuda/waits.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -48,6 +50,7 @@ typedef struct mixed_failure {
     uint32_t rank; /* of the world */
     uint64_t waited_ns;
     uint32_t op, mode;
+    device_waits waits; /* of a rank; of its own: op, mode << 8 */
 } mixed_failure;
 
 /* What all kernels are given. */

@@ -7,6 +7,7 @@
 #include "cuda/begin.cuh"
 #include "cuda/device.cuh"
 #include "cuda/mixed/unit.cuh"
+#include "cuda/waits.cuh"
 
 struct mixed_run {
     uint4 state;    /* as it was read: mixed_state */
@@ -101,12 +102,26 @@ BANYAN_DEVICE_RARE void run_fail(const mixed_base *base, const banyan_device_wai
     banyan_device_publish(&failure->end, banyan_device_wait_end(wait));
 }
 
+/* Between looks at the clock. */
+BANYAN_DEVICE void run_tell(const mixed_base *base, const banyan_device_wait *wait, uint32_t rank)
+{
+    uint64_t waited_ns;
+    if (!waits_turn(wait, &waited_ns))
+        return;
+    device_waits *waits = &base->failure->waits;
+    waits_store(&waits->what[0], (uint64_t)(base->op | base->mode << 8) << 32 | (rank + 1));
+    waits_store(&waits->waited_ns, waited_ns);
+}
+
 /* In every iteration of a loop that waits. */
 BANYAN_DEVICE bool run_wait_on(const mixed_base *base, banyan_device_wait *wait, uint32_t rank)
 {
     banyan_device_limits limits = {base->timeout_ns, {base->broken, base->stop}};
-    if (banyan_device_wait_on(&limits, wait))
+    if (banyan_device_wait_on(&limits, wait)) {
+        if (wait->looks % BANYAN_DEVICE_LOOKS == 0)
+            run_tell(base, wait, rank);
         return true;
+    }
     run_fail(base, wait, rank);
     return false;
 }
