@@ -156,6 +156,9 @@ static void progress_goes_up_to_the_end(void **state)
     CHECK_OK(banyan_checkpoint_write(path, model.names, model.tensors, COUNT, &options));
     assert_true(heard.calls > 0);
     assert_int_equal(heard.done, heard.total);
+    options.size = 0;
+    CHECK_FAILS(banyan_checkpoint_write(path, model.names, model.tensors, COUNT, &options),
+                BANYAN_ERR_INVALID, "BANYAN_CHECKPOINT_OPTIONS_INIT sets it");
     free_model(&model);
     free(path);
 }
