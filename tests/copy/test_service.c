@@ -285,45 +285,61 @@ static void ranks_in_one_process_move_tensors(void **state)
     }
 }
 
-/* 3 rows of 2 elements become 2 rows of 3, each element longer than the buffer that pieces of a
- * peer's tensor are read into. */
-static void send_huge_elements(banyan_world *world, void *context)
+/* A matrix in ordinary memory, as rank 0 sends and rank 1 receives it: `pitch` elements a row. */
+typedef struct matrix {
+    DLDataType type;
+    int64_t shape[2][2], pitch[2];
+} matrix;
+
+static void send_matrix(banyan_world *world, void *context)
 {
-    (void)context;
-    enum { ELEMS = 6, PITCH = 4 };
-    const DLDataType type = {kDLUInt, 128, UINT16_MAX};
-    const size_t elem = (size_t)UINT16_MAX * 16;
+    const matrix *of = context;
     int rank = banyan_world_rank(world);
-    int64_t shape[] = {rank == 0 ? 3 : 2, rank == 0 ? 2 : 3}, strides[] = {PITCH, 1};
-    unsigned char *memory = malloc(3 * PITCH * elem);
+    const int64_t *shape = of->shape[rank];
+    int64_t strides[] = {of->pitch[rank], 1};
+    size_t elem = banyan_dtype_bytes(of->type), row_bytes = (size_t)strides[0] * elem;
+    unsigned char *memory = malloc((size_t)shape[0] * row_bytes);
     DLTensor tensor = {.data = memory,
                        .device = BANYAN_HOST,
                        .ndim = 2,
-                       .dtype = type,
-                       .shape = shape,
+                       .dtype = of->type,
+                       .shape = (int64_t *)shape,
                        .strides = strides};
-    memset(memory, 0xa5, 3 * PITCH * elem);
+    memset(memory, 0xa5, (size_t)shape[0] * row_bytes);
+    for (int64_t i = 0; rank == 0 && i < shape[0] * shape[1]; i++)
+        memset(memory + (size_t)(i / shape[1]) * row_bytes + (size_t)(i % shape[1]) * elem,
+               (int)(i % 101), elem);
     banyan_copy_service *service = service_of(world, "direct");
-    for (int i = 0; rank == 0 && i < ELEMS; i++)
-        memset(memory + (size_t)(i / 2 * PITCH + i % 2) * elem, i + 1, elem);
     if (rank == 0)
         CHECK_OK(banyan_copy_service_submit_send(service, &tensor, 1, 7));
     else
         CHECK_OK(banyan_copy_service_submit_recv(service, &tensor, 0, 7));
     CHECK_OK(banyan_copy_service_run(service, NULL));
-    for (int i = 0; rank == 1 && i < ELEMS; i++) {
-        const unsigned char *at = memory + (size_t)(i / 3 * PITCH + i % 3) * elem;
-        CHECK(at[0] == i + 1 && memcmp(at, at + 1, elem - 1) == 0, "element %d", i);
+    for (int64_t i = 0; rank == 1 && i < shape[0] * strides[0]; i++) {
+        const unsigned char *at = memory + (size_t)i * elem;
+        int64_t row = i / strides[0], column = i % strides[0];
+        int wanted = column < shape[1] ? (int)((row * shape[1] + column) % 101) : 0xa5;
+        CHECK(at[0] == wanted && memcmp(at, at + 1, elem - 1) == 0, "row %d, column %d", (int)row,
+              (int)column);
     }
-    CHECK(rank == 0 || memory[3 * elem] == 0xa5);
     banyan_copy_service_close(service);
     free(memory);
 }
 
+/* Rows that are read into their place, without a buffer. */
+static void rows_of_kilobytes_arrive(void **state)
+{
+    (void)state;
+    matrix rows = {BANYAN_F32, {{6, 600}, {6, 600}}, {700, 650}};
+    ranks_run(2, send_matrix, &rows);
+}
+
+/* Each is longer than the buffer that pieces of a peer's tensor are read into. */
 static void elements_of_a_mebibyte_arrive(void **state)
 {
     (void)state;
-    ranks_run(2, send_huge_elements, NULL);
+    matrix huge = {{kDLUInt, 128, UINT16_MAX}, {{3, 2}, {2, 3}}, {4, 4}};
+    ranks_run(2, send_matrix, &huge);
 }
 
 static void run_with_staging(banyan_world *world, void *context)
@@ -600,6 +616,7 @@ int main(void)
         cmocka_unit_test(a_kept_schedule_moves_new_data_a_hundred_times),
         cmocka_unit_test(tasks_without_ids_meet_in_order),
         cmocka_unit_test(ranks_in_one_process_move_tensors),
+        cmocka_unit_test(rows_of_kilobytes_arrive),
         cmocka_unit_test(elements_of_a_mebibyte_arrive),
         cmocka_unit_test(ordinary_memory_is_reached_through_staging),
         cmocka_unit_test(a_wrong_batch_fails_everywhere_and_moves_nothing),
