@@ -1,7 +1,5 @@
 #include "copy/direct_place.h"
 
-#include "copy/local.h"
-
 #include <stdlib.h>
 
 /* Registrations closer than this become one. Nothing in between is ever read. */
@@ -76,7 +74,7 @@ static banyan_status find_sends(direct_places *places, const banyan_copy_batch *
         direct_place *place = &places->sends[i];
         if (batch->sends[i].peer == rank)
             continue;
-        status = copy_op_view(&batch->sends[i], true, &place->view);
+        status = strided_view_anywhere(&batch->sends[i].tensor, &place->view);
         if (status != BANYAN_OK || place->view.elems == 0 ||
             direct_place_find_symmetric(places->world, place))
             continue;
@@ -97,7 +95,7 @@ static banyan_status find_recvs(direct_places *places, const banyan_copy_batch *
         direct_place *place = &places->recvs[i];
         if (batch->recvs[i].peer == rank)
             continue;
-        RETURN_IF_FAILED(copy_op_view(&batch->recvs[i], false, &place->view));
+        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[i].tensor, &place->view));
         direct_place_find_symmetric(places->world, place);
     }
     return BANYAN_OK;
