@@ -1,6 +1,7 @@
 #include "copy/direct.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "copy/direct_plan.h"
@@ -15,6 +16,14 @@ typedef struct direct_claim {
     char padding[LINE_BYTES - sizeof(uint64_t)];
 } direct_claim;
 
+#define WHY_BYTES 1024
+
+/* In each rank's memory that its peers reach. */
+typedef struct direct_shared {
+    char why[WHY_BYTES];   /* its last run failed */
+    direct_claim claims[]; /* one for each local rank that sends here */
+} direct_shared;
+
 /* What this rank has seen of a peer's counters, of which there are two: one says that the peer has
  * entered the run, one that it has finished its part with us. The lower halves count runs, the
  * upper ones add up the statuses of those that failed. */
@@ -28,7 +37,7 @@ typedef struct direct_state {
     banyan_world *world;
     banyan_transport *transport;
     direct_reader *reader;
-    banyan_memory *claims; /* one for each local rank that sends here */
+    banyan_memory *shared;
     int local_size, local_rank;
     uint32_t first_signal, signal_ranks;
     uint64_t unreachable;
@@ -43,7 +52,7 @@ static void state_close(void *argument)
     direct_state *state = argument;
     if (state->signal_ranks > 0)
         banyan_signals_free(state->transport, state->first_signal, 2 * state->signal_ranks);
-    banyan_memory_free(state->claims);
+    banyan_memory_free(state->shared);
     direct_reader_destroy(state->reader);
     banyan_transport_close(state->transport);
     free(state);
@@ -55,8 +64,8 @@ static banyan_status open_shared(direct_state *state, const banyan_copy_options 
     uint64_t signal_ranks;
     RETURN_IF_FAILED(control_max(state->world, (uint64_t)state->local_size, &signal_ranks));
     RETURN_IF_FAILED(banyan_transport_open(state->world, options->transport, &state->transport));
-    RETURN_IF_FAILED(banyan_memory_alloc(
-        state->world, (size_t)state->local_size * sizeof(direct_claim), &state->claims));
+    size_t bytes = sizeof(direct_shared) + (size_t)state->local_size * sizeof(direct_claim);
+    RETURN_IF_FAILED(banyan_memory_alloc(state->world, bytes, &state->shared));
     RETURN_IF_FAILED(
         banyan_signals_alloc(state->transport, 2 * (uint32_t)signal_ranks, &state->first_signal));
     state->signal_ranks = (uint32_t)signal_ranks;
@@ -101,6 +110,7 @@ typedef struct direct_meeting {
     int slot; /* the partner's local rank */
     bool worked;
     direct_claim *in, *out;
+    const char *why; /* the partner's */
 } direct_meeting;
 
 /* A schedule and the room that its runs need. */
@@ -256,14 +266,23 @@ static banyan_status wait_finished(direct_state *state, const direct_meeting *me
     return BANYAN_OK;
 }
 
-/* The partner's failure, as this rank tells it. One that lost a rank cannot say which in a status.
- */
-static banyan_status report_theirs(const direct_state *state, int peer, banyan_status theirs)
+/* The partner's failure, as this rank tells it. A rank that lost another may be told by it, or by
+ * the world. */
+static banyan_status report_theirs(const direct_state *state, const direct_meeting *meeting,
+                                   banyan_status theirs)
 {
     if (theirs == BANYAN_ERR_PEER_LOST)
         RETURN_IF_FAILED(control_first_cause(state->world, BANYAN_OK));
-    return error_set(theirs, "direct: rank %d could not move its part of a run (%s)", peer,
-                     banyan_status_name(theirs));
+    return error_set(theirs, "direct: rank %d could not move its part of a run: %.*s",
+                     meeting->partner->peer, WHY_BYTES, meeting->why);
+}
+
+/* All partners have entered: none reads what an earlier run left here. */
+static void leave_message(const direct_state *state, banyan_status mine)
+{
+    direct_shared *own = banyan_memory_local(state->shared);
+    if (mine != BANYAN_OK)
+        snprintf(own->why, sizeof own->why, "%s", banyan_last_error());
 }
 
 /* Enter, do what is ours, help those that still take from us, and leave when all partners have
@@ -275,6 +294,7 @@ static banyan_status meet_partners(direct_state *state, direct_schedule *schedul
     RETURN_IF_FAILED(tell_entered(state, schedule));
     run_all(&schedule->plan->local, schedule->streaming);
     RETURN_IF_FAILED(work_with_all(state, schedule, mine));
+    leave_message(state, *mine);
     for (size_t i = 0; i < count; i++) {
         const direct_meeting *meeting = &schedule->meetings[i];
         if (*mine == BANYAN_OK)
@@ -285,7 +305,7 @@ static banyan_status meet_partners(direct_state *state, direct_schedule *schedul
         banyan_status theirs;
         RETURN_IF_FAILED(wait_finished(state, &schedule->meetings[i], &theirs));
         if (*mine == BANYAN_OK && theirs != BANYAN_OK)
-            *mine = report_theirs(state, schedule->meetings[i].partner->peer, theirs);
+            *mine = report_theirs(state, &schedule->meetings[i], theirs);
     }
     return BANYAN_OK;
 }
@@ -319,7 +339,7 @@ static int slot_of(const direct_state *state, int peer)
 
 static banyan_status open_meetings(const direct_state *state, direct_schedule *schedule)
 {
-    direct_claim *own = banyan_memory_local(state->claims);
+    direct_shared *own = banyan_memory_local(state->shared);
     size_t count = schedule->plan->partner_count;
     schedule->meetings = calloc(count + 1, sizeof *schedule->meetings);
     if (!schedule->meetings)
@@ -330,9 +350,10 @@ static banyan_status open_meetings(const direct_state *state, direct_schedule *s
         size_t bytes;
         meeting->partner = &schedule->plan->partners[i];
         meeting->slot = slot_of(state, meeting->partner->peer);
-        meeting->in = own + meeting->slot;
-        RETURN_IF_FAILED(banyan_memory_peer(state->claims, meeting->partner->peer, &far, &bytes));
-        meeting->out = (direct_claim *)far + state->local_rank;
+        meeting->in = &own->claims[meeting->slot];
+        RETURN_IF_FAILED(banyan_memory_peer(state->shared, meeting->partner->peer, &far, &bytes));
+        meeting->out = &((direct_shared *)far)->claims[state->local_rank];
+        meeting->why = ((direct_shared *)far)->why;
     }
     return BANYAN_OK;
 }

@@ -263,8 +263,7 @@ static bool names_cause(const struct job *job, const char *message)
            (job->one->error == EMFILE &&
             (strstr(message, "oo many open files") || strstr(message, "raise the limit"))) ||
            (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
-           (job->one->error == EFAULT && strstr(message, "memory is missing")) ||
-           (job->of->tells_status && strstr(message, "(BANYAN_ERR_"));
+           (job->one->error == EFAULT && strstr(message, "memory is missing"));
 }
 
 static bool names_rank(const struct job *job, int rank, const char *message)

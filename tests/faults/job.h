@@ -35,7 +35,6 @@ typedef struct job_case {
     /* A call that fails and leaves the world usable, or is undone, has left none in the folder. */
     bool leaves_no_files;
     bool in_sub_worlds; /* ranks may be named by their numbers there */
-    bool tells_status;  /* the other ranks learn whose part failed and with which status, not why */
 } job_case;
 
 /* Called in main: else the program is skipped, and has said so. */
