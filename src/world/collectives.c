@@ -176,10 +176,9 @@ static bool lower_rank_wins(const struct word *heard, const struct word *held)
 }
 
 /* Does the sentence name the rank itself, at its start? */
-static bool names_rank(const char *sentence, size_t bytes, int rank)
+static bool names_rank(const char *sentence, size_t bytes, const char *name)
 {
-    char name[32];
-    size_t length = (size_t)snprintf(name, sizeof name, "rank %d", rank);
+    size_t length = strlen(name);
     return bytes > length && memcmp(sentence, name, length) == 0 &&
            (sentence[length] == ':' || sentence[length] == ' ');
 }
@@ -203,11 +202,16 @@ static banyan_status take_failure(const banyan_world *world, const struct word *
     banyan_status status = (banyan_status)bytes_read_u32(&reader);
     size_t bytes;
     const char *sentence = bytes_read_blob(&reader, &bytes);
+    char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
+    context_rank_text(world->context, rank, name);
     if (!sentence)
-        return error_set(status, "rank %d failed", rank);
-    if (rank == world->rank || names_rank(sentence, bytes, rank))
+        return error_set(status, "%s failed", name);
+    if (rank == world->rank || names_rank(sentence, bytes, name))
         return error_set(status, "%.*s", (int)bytes, sentence);
-    return error_set(status, "rank %d: %.*s", rank, (int)bytes, sentence);
+    int skipped = snprintf(own, sizeof own, "rank %d", rank);
+    if (!names_rank(sentence, bytes, own))
+        return error_set(status, "%s: %.*s", name, (int)bytes, sentence);
+    return error_set(status, "%s%.*s", name, (int)bytes - skipped, sentence + skipped);
 }
 
 banyan_status control_agree(banyan_world *world, banyan_status mine)

@@ -1,5 +1,6 @@
 #include "world/context.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,6 +85,18 @@ int context_rank_of(const struct context *context, int job_rank)
             return rank;
     }
     return -1;
+}
+
+const char *context_rank_text(const struct context *context, int rank,
+                              char text[CONTEXT_RANK_BYTES])
+{
+    bool is_known = context->open && rank >= 0 && rank < context->size;
+    int job_rank = is_known ? context_job_rank(context, rank) : rank;
+    if (job_rank == rank)
+        snprintf(text, CONTEXT_RANK_BYTES, "rank %d", rank);
+    else
+        snprintf(text, CONTEXT_RANK_BYTES, "rank %d (rank %d of the job)", rank, job_rank);
+    return text;
 }
 
 static struct message_queue *bucket_of(struct context *context, int source, uint64_t tag)

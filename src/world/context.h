@@ -97,6 +97,11 @@ static inline int context_job_rank(const struct context *context, int rank)
 /* -1 when a rank of the job is not in it. Takes time that grows with its size. */
 int context_rank_of(const struct context *context, int job_rank);
 
+/* "rank 0", and "rank 0 (rank 4 of the job)" where that differs. Returns `text`. */
+#define CONTEXT_RANK_BYTES 64
+const char *context_rank_text(const struct context *context, int rank,
+                              char text[CONTEXT_RANK_BYTES]);
+
 /* Has the collective with this number been given up by all ranks? */
 bool context_gave_up(const struct context *context, uint64_t number);
 /* Give it up here, which it was not yet. False when memory ran out. */

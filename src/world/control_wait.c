@@ -87,12 +87,7 @@ bool control_wait_is_long(const control_wait *wait)
 
 const char *control_own_name(const banyan_world *world, char name[CONTROL_RANK_BYTES])
 {
-    int job_rank = context_job_rank(world->context, world->rank);
-    if (job_rank == world->rank)
-        snprintf(name, CONTROL_RANK_BYTES, "rank %d", world->rank);
-    else
-        snprintf(name, CONTROL_RANK_BYTES, "rank %d (rank %d of the job)", world->rank, job_rank);
-    return name;
+    return context_rank_text(world->context, world->rank, name);
 }
 
 static const char *in_call(const banyan_world *world, char text[80])

@@ -213,20 +213,28 @@ static bool comes_from(const struct context *context, const struct context *ance
     return context == ancestor;
 }
 
-/* "rank 3: …", once. */
-static void name_abort(int rank, banyan_status status, const char *reason,
-                       char sentence[SENTENCE_BYTES])
+/* The reason without the number of its rank, if it begins with that; else NULL. */
+static const char *skip_name(const char *reason, const char *name)
 {
-    int length = snprintf(sentence, SENTENCE_BYTES, "rank %d", rank);
-    const char *rest = strncmp(reason, sentence, (size_t)length) == 0 ? reason + length : "";
+    size_t length = strlen(name);
+    bool is_named = strncmp(reason, name, length) == 0;
+    return is_named && (reason[length] == ' ' || reason[length] == ':') ? reason + length : NULL;
+}
+
+/* "rank 3: …", once. */
+static void name_abort(const struct context *context, int rank, banyan_status status,
+                       const char *reason, char sentence[SENTENCE_BYTES])
+{
+    char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
     const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
-    bool is_named = rest[0] == ' ' || rest[0] == ':';
-    if (status == BANYAN_ERR_ABORTED)
-        is_named = strncmp(rest, between, strlen(between)) == 0;
-    if (is_named)
-        snprintf(sentence, SENTENCE_BYTES, "%s", reason);
-    else
-        snprintf(sentence + length, SENTENCE_BYTES - (size_t)length, "%s%s", between, reason);
+    snprintf(own, sizeof own, "rank %d", rank);
+    const char *rest = skip_name(reason, context_rank_text(context, rank, name));
+    if (!rest)
+        rest = skip_name(reason, own);
+    bool is_said = rest && (status != BANYAN_ERR_ABORTED || strncmp(rest, " (rank ", 7) == 0 ||
+                            strncmp(rest, between, strlen(between)) == 0);
+    snprintf(sentence, SENTENCE_BYTES, "%s%s%s", name, is_said ? "" : between,
+             is_said ? rest : reason);
 }
 
 static struct wire_frame abort_frame(const struct context *context, int rank, banyan_status status,
@@ -263,12 +271,12 @@ void liveness_abort(struct endpoint *endpoint, struct context *context, int rank
 {
     if (atomic_load(&context->ended) != BANYAN_OK)
         return;
-    struct wire_frame frame = abort_frame(context, rank, status, reason);
-    tell_everybody(endpoint, &frame, reason, -1);
+    char sentence[SENTENCE_BYTES];
+    name_abort(context, rank, status, reason, sentence);
+    struct wire_frame frame = abort_frame(context, rank, status, sentence);
+    tell_everybody(endpoint, &frame, sentence, -1);
     context->was_aborted = true;
     context->aborted_by = rank;
-    char sentence[SENTENCE_BYTES];
-    name_abort(rank, status, reason, sentence);
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
         if (comes_from(endpoint->contexts.data[i], context))
             context_end(endpoint->contexts.data[i], status, sentence);

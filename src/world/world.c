@@ -550,11 +550,14 @@ static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, ban
 {
     struct endpoint *endpoint = parent->endpoint;
     error_kept kept = error_keep(status);
+    char reason[sizeof kept.sentence + CONTEXT_RANK_BYTES];
+    snprintf(reason, sizeof reason, "rank %d (rank %d of the job): %s", rank,
+             context_job_rank(parent->context, parent->rank), kept.sentence);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, id);
     /* It stays until the job's world is closed: the others' word of its end may still come. */
     if (context)
-        liveness_abort(endpoint, context, rank, status, kept.sentence);
+        liveness_abort(endpoint, context, rank, status, reason);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     (void)error_again(&kept);
     return context ? status : control_fail(parent, status);

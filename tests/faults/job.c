@@ -302,8 +302,7 @@ static const char *problem_of_statuses(const struct job *job, bool is_retried)
             return "not retried";
         if (its->status != BANYAN_OK && !names_cause(job, its->message))
             return "no cause";
-        if (its->status != BANYAN_OK && !job->of->in_sub_worlds &&
-            !names_rank(job, i, its->message))
+        if (its->status != BANYAN_OK && !names_rank(job, i, its->message))
             return "no rank";
         if (its->again != BANYAN_OK)
             return "not usable again";

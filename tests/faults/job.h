@@ -34,7 +34,6 @@ typedef struct job_case {
     bool may_differ; /* ranks are not told of a failure at the end of another's part */
     /* A call that fails and leaves the world usable, or is undone, has left none in the folder. */
     bool leaves_no_files;
-    bool in_sub_worlds; /* ranks may be named by their numbers there */
 } job_case;
 
 /* Called in main: else the program is skipped, and has said so. */

@@ -146,13 +146,8 @@ static const job_case cases[] = {
      .call = split_halves,
      .ranks = 4,
      .may_differ = true,
-     .in_sub_worlds = true,
      .only_once = true},
-    {.name = "close_sub",
-     .prepare = have_sub,
-     .call = close_sub,
-     .only_once = true,
-     .in_sub_worlds = true},
+    {.name = "close_sub", .prepare = have_sub, .call = close_sub, .only_once = true},
 };
 
 static void one_failing_call_is_reported_to_all(void **state)

@@ -467,10 +467,12 @@ static void abort_a_sub_world(int rank, int count, const banyan_unique_id *id, v
             CHECK_OK(banyan_world_split(sub, nested_members, 2, &nested));
             usleep(20000);
             CHECK_OK(banyan_world_abort(sub, "enough"));
-            CHECK_FAILS(banyan_world_barrier(nested), BANYAN_ERR_ABORTED, "rank 0 aborted: enough");
+            CHECK_FAILS(banyan_world_barrier(nested), BANYAN_ERR_ABORTED,
+                        "rank 0 (rank 1 of the job) aborted: enough");
             CHECK_FAILS(banyan_world_close(nested), BANYAN_ERR_ABORTED, "enough");
         }
-        CHECK_FAILS(banyan_world_barrier(sub), BANYAN_ERR_ABORTED, "rank 0 aborted: enough");
+        CHECK_FAILS(banyan_world_barrier(sub), BANYAN_ERR_ABORTED,
+                    "rank 0 (rank 1 of the job) aborted: enough");
         CHECK_FAILS(banyan_world_close(sub), BANYAN_ERR_ABORTED, "enough");
     }
     CHECK_OK(banyan_world_barrier(world));
