@@ -38,7 +38,8 @@ static banyan_status add_batch(courier_steps *steps, const banyan_slot_batch *pl
                                bool unpacks, courier_batch *batch)
 {
     direct_moves *moves = &steps->moves[steps->move_count++];
-    *batch = (courier_batch){.peer = planned->peer, .bytes = planned->bytes, .moves = moves};
+    *batch =
+        (courier_batch){.peer = planned->peer, .slot = -1, .bytes = planned->bytes, .moves = moves};
     for (size_t i = 0; i < planned->segment_count; i++)
         RETURN_IF_FAILED(add_segment(moves, &planned->segments[i], slot, unpacks));
     return BANYAN_OK;
@@ -120,28 +121,23 @@ static banyan_status wrong_slots(const banyan_world *world, int peer, const char
 static banyan_status read_slots(const banyan_world *world, const control_message *messages,
                                 size_t count, courier_steps *steps)
 {
-    size_t *next = calloc(count + 1, sizeof *next);
-    if (!next)
-        return error_no_memory((count + 1) * sizeof *next, "the slots of a schedule");
-    banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < steps->count && status == BANYAN_OK; i++) {
-        courier_batch *batch = &steps->list[i].send;
-        size_t from = 0;
-        if (batch->peer < 0)
-            continue;
-        while (from < count && messages[from].rank != batch->peer)
-            from++;
-        if (from == count || next[from] == messages[from].bytes) {
-            status = wrong_slots(world, batch->peer, "fewer");
-            continue;
+    for (size_t m = 0; m < count; m++) {
+        const unsigned char *slots = messages[m].data;
+        size_t next = 0;
+        for (size_t i = 0; i < steps->count && next < messages[m].bytes; i++) {
+            courier_batch *batch = &steps->list[i].send;
+            if (batch->peer == messages[m].rank)
+                batch->slot = slots[next++] % SLOTS;
         }
-        batch->slot = ((const unsigned char *)messages[from].data)[next[from]++] % SLOTS;
+        if (next < messages[m].bytes)
+            return wrong_slots(world, messages[m].rank, "more");
     }
-    for (size_t i = 0; i < count && status == BANYAN_OK; i++)
-        if (next[i] < messages[i].bytes)
-            status = wrong_slots(world, messages[i].rank, "more");
-    free(next);
-    return status;
+    for (size_t i = 0; i < steps->count; i++) {
+        const courier_batch *batch = &steps->list[i].send;
+        if (batch->peer >= 0 && batch->slot < 0)
+            return wrong_slots(world, batch->peer, "fewer");
+    }
+    return BANYAN_OK;
 }
 
 /* A rank that failed takes part all the same, with nothing to say. */
