@@ -118,6 +118,19 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
 
 /* ---- this rank's pieces among the claims ---- */
 
+/* The first claim of [first, end), which have one name and one side, that is not before the box. */
+static size_t find_box(const planner *planning, size_t first, size_t end, const banyan_box *box)
+{
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        if (plan_box_compare(&planning->claims.data[middle].claim.box, box) < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
 /* The claim of a piece, and this rank's place among those that make it. A piece that falls back
  * looks where the senders look, since the order of the ranks is theirs. */
 static banyan_status find_own(const deriving *work, const planner_piece *own,
@@ -131,10 +144,11 @@ static banyan_status find_own(const deriving *work, const planner_piece *own,
     size_t first = is_source ? range->first_source : range->first_destination;
     size_t end = is_source ? range->first_destination : range->end;
     int times = 0;
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = find_box(planning, first, end, &own->piece->box); i < end; i++) {
         const planner_claim *claim = &planning->claims.data[i];
-        if (claim->wanted != wanted || claim->claim.ordinal != own->ordinal ||
-            !banyan_box_equal(&claim->claim.box, &own->piece->box))
+        if (!banyan_box_equal(&claim->claim.box, &own->piece->box))
+            break;
+        if (claim->wanted != wanted || claim->claim.ordinal != own->ordinal)
             continue;
         int64_t place = plan_holders_find(&claim->claim.holders, planning->rank);
         if (place < 0 || claim->flags != own->piece->flags ||
