@@ -171,9 +171,9 @@ static void run_rank(const struct job *job, int rank, const banyan_unique_id *id
         (void)banyan_world_close(r.world);
     mine->left_open = open_descriptors() - open_before;
     /* A thread that was joined may be listed for a moment. */
-    for (int i = 0; i < 200 && threads_here() > 3; i++)
+    for (int i = 0; i < 200 && !job->of->keeps_threads && threads_here() > 3; i++)
         usleep(1000);
-    mine->left_threads = threads_here() - 3;
+    mine->left_threads = job->of->keeps_threads ? 0 : threads_here() - 3;
     atomic_store(&mine->phase, DONE);
 }
 
@@ -262,6 +262,8 @@ static bool names_cause(const struct job *job, const char *message)
             strstr(message, "memory")) ||
            (job->one->error == EMFILE &&
             (strstr(message, "oo many open files") || strstr(message, "raise the limit"))) ||
+           /* A driver says in its own way that it lacks descriptors. */
+           (job->one->kind == INJECT_RUN_OUT && strstr(message, "CUDA_ERROR")) ||
            (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
            (job->one->error == EFAULT && strstr(message, "memory is missing"));
 }

@@ -30,8 +30,9 @@ typedef struct job_case {
     int ranks;        /* 0: 2 or 4 */
     bool opens_world; /* there is none before the call, which is made again after a failure alone */
     bool closes_world;
-    bool only_once;  /* the call cannot be made again */
-    bool may_differ; /* ranks are not told of a failure at the end of another's part */
+    bool only_once;     /* the call cannot be made again */
+    bool keeps_threads; /* a driver's stay */
+    bool may_differ;    /* ranks are not told of a failure at the end of another's part */
     /* A call that fails and leaves the world usable, or is undone, has left none in the folder. */
     bool leaves_no_files;
 } job_case;
