@@ -107,17 +107,27 @@ static const banyan_transfer **sent_transfers(const struct run *run)
     return sent;
 }
 
+/* Values tell by which of its two names a piece was filled: its own, or that to fall back on. */
 static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
                                   const banyan_transfer *sent)
 {
     const DLTensor *tensor =
         banyan_tensors_get(run->move.destination_tensors, (size_t)piece->tensor);
-    pattern_result result;
-    if (!sent || (banyan_dtype_equal(sent->source_dtype, tensor->dtype) && sent->value_map == 0))
-        result = pattern_check(piece, tensor);
-    else
-        RETURN_IF_FAILED(cast_check(piece, sent, tensor, &result));
-    return result.wrong > 0 ? wrong(run, "elements of ", piece->name, &result) : BANYAN_OK;
+    const char *names[] = {piece->name, piece->fallback_name};
+    pattern_result result = {0}, own = {0};
+    for (int i = 0; i < 2 && names[i]; i++) {
+        banyan_piece filled = *piece;
+        filled.name = names[i];
+        if (!sent ||
+            (banyan_dtype_equal(sent->source_dtype, tensor->dtype) && sent->value_map == 0))
+            result = pattern_check(&filled, tensor);
+        else
+            RETURN_IF_FAILED(cast_check(&filled, sent, tensor, &result));
+        if (result.wrong == 0)
+            return BANYAN_OK;
+        own = i == 0 ? result : own;
+    }
+    return wrong(run, "elements of ", piece->name, &own);
 }
 
 static banyan_status verify_pieces(struct run *run, progress *bar)

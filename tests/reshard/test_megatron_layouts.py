@@ -57,6 +57,16 @@ class Layouts(unittest.TestCase):
                     self.assertRegex(done.stderr, r'tensors?\b[^"]*"(model|backbone)\.')
                     self.assertFalse((self.folder / "layout.json").exists())
 
+    def test_copies_that_megatron_core_has_once_are_filled_from_there(self):
+        self.write_model("deepseek-v3-mtp")
+        for to in ("tp=1", "tp=2,packing=vllm_mtp"):
+            done = subprocess.run(
+                [BANYAN, "reshard", "--model", self.folder / "deepseek-v3-mtp", "--from",
+                 "pp=2,packing=megatron", "--to", to, "--partial-source", "--iters", "1"],
+                capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertRegex(done.stdout, "every one of .* destination elements is right")
+
 
 if __name__ == "__main__":
     unittest.main()
