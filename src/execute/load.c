@@ -219,10 +219,8 @@ static void release(banyan_loaded_plan *loaded)
     uint32_t ports = loaded->plan && loaded->ends[PLAN_PORT]
                          ? loaded->plan->ranks[loaded->executor->rank].channel_count[PLAN_PORT]
                          : 0;
-    for (uint32_t i = 0; i < ports; i++) {
-        if (loaded->ends[PLAN_PORT][i].queue)
-            port_queue_destroy(loaded->ends[PLAN_PORT][i].queue);
-    }
+    for (uint32_t i = 0; i < ports; i++)
+        port_queue_destroy(loaded->ends[PLAN_PORT][i].queue);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++)
         free(loaded->ends[type]);
     for (size_t i = 0; i < loaded->cuts.count; i++)
