@@ -485,6 +485,40 @@ static void a_late_peer_is_named_and_a_reset_begins_anew(void **state)
         assert_int_equal(statuses[r], 0);
 }
 
+/* Rank 2's reduction reads rank 0's packets, which the plan has an operation of its own for. */
+static void wait_in_a_reduction(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    struct player p;
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, SHORT_NS);
+    enter(&p, world);
+    banyan_plan *plan = built_in("allreduce_packets", count, 1);
+    load(&p, plan, BYTES);
+    run_and_check(&p, 0);
+    if (rank == 2) {
+        CHECK_OK(run_once(&p));
+        gpu_stream_wait(p.device, p.stream);
+        CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
+                    " s for rank 0: thread block 0, operation 2 (upkt) on packets");
+    } else {
+        usleep((useconds_t)(SHORT_NS / 1000)); /* its own waits are as short */
+    }
+    CHECK_OK(banyan_plan_reset(p.loaded));
+    run_and_check(&p, 1);
+    leave(&p);
+    banyan_plan_destroy(plan);
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void a_wait_names_the_operation_of_the_plan_that_was_fused(void **state)
+{
+    (void)state;
+    int statuses[3];
+    ranks_fork(3, wait_in_a_reduction, NULL, statuses);
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(statuses[r], 0);
+}
+
 #define CHAIN_NS (3 * NS_PER_S)
 
 /* In a ring rank 2 waits for rank 1, which stays away, and rank 0 for rank 2: all name rank 1. The
@@ -579,6 +613,7 @@ int main(void)
         cmocka_unit_test(a_captured_program_stays_when_others_make_room),
         cmocka_unit_test(what_a_gpu_cannot_run_is_refused_with_numbers),
         cmocka_unit_test(a_late_peer_is_named_and_a_reset_begins_anew),
+        cmocka_unit_test(a_wait_names_the_operation_of_the_plan_that_was_fused),
         cmocka_unit_test(chains_of_waits_on_devices_are_followed),
         cmocka_unit_test(a_dead_peer_ends_the_kernel),
     };
