@@ -426,7 +426,7 @@ static void say_goodbye(struct endpoint *endpoint, banyan_status status, const c
     uint64_t deadline_ns = deadline_after(FAREWELL_NS);
     pthread_mutex_lock(&endpoint->reactor.lock);
     for (struct link *link = endpoint->reactor.links; link; link = link->next) {
-        if (link->stage != LINK_READY)
+        if (!link_may_stand(link))
             continue;
         link_send(link, &frame, reason, -1);
         reactor_update(&endpoint->reactor, link);

@@ -131,6 +131,11 @@ bool link_is_peers_error(int error);
 
 /* Write what is queued, as far as it goes. With the lock held. */
 void link_flush(struct link *link);
+/* The other side may take it for one that stands: in the last stage its welcome is on the way. */
+static inline bool link_may_stand(const struct link *link)
+{
+    return link->stage == LINK_READY || link->stage == LINK_WELCOME;
+}
 static inline bool link_has_output(const struct link *link)
 {
     return link->first && !link->broken;

@@ -19,7 +19,7 @@ static void tell_everybody(struct endpoint *endpoint, const struct wire_frame *f
                            const char *text, int except)
 {
     for (struct link *link = endpoint->reactor.links; link; link = link->next) {
-        if (link->stage != LINK_READY || link->rank == except)
+        if (!link_may_stand(link) || link->rank == except)
             continue;
         link_send(link, frame, text, -1);
         reactor_update(&endpoint->reactor, link);
@@ -292,7 +292,7 @@ void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status s
         if (!context->open || context->parent || atomic_load(&context->ended) != BANYAN_OK)
             continue;
         struct wire_frame frame = abort_frame(context, context->rank, status, reason);
-        if (link && (link->stage == LINK_READY || link->stage == LINK_WELCOME))
+        if (link && link_may_stand(link))
             link_send(link, &frame, reason, -1);
         liveness_abort(endpoint, context, context->rank, status, reason);
     }
