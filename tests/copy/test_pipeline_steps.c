@@ -150,10 +150,18 @@ static void every_element_arrives_in_the_slot_that_was_told(void **state)
     }
 }
 
+static void threads_are_ranks_too(void **state)
+{
+    (void)state;
+    uint64_t seed = random_seed() + 1;
+    ranks_run_threads(3, play_traffic, &seed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_arrives_in_the_slot_that_was_told),
+        cmocka_unit_test(threads_are_ranks_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
