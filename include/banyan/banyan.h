@@ -1,4 +1,7 @@
-/* Banyan: everything. SPDX-License-Identifier: Apache-2.0 */
+/* Banyan: include every public header. Start reading at core.h, which states the conventions.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef BANYAN_BANYAN_H
 #define BANYAN_BANYAN_H
 

@@ -1,4 +1,20 @@
-/* Banyan: status, errors, log, element types, sets of ranks, requests.
+/* Banyan: status codes, errors, log, element types, rank sets and requests.
+ *
+ * Conventions of all headers:
+ *
+ * - Errors. A function that can fail returns a banyan_status. On failure, banyan_last_error() has a
+ *   message with the names and numbers involved, and output arguments have no defined value.
+ *   Comments write error codes without their prefix: INVALID is BANYAN_ERR_INVALID.
+ * - NULL. A pointer argument must not be NULL unless its comment allows it.
+ * - Ownership. An object from a `_create` or `_open` function belongs to the caller, who passes it
+ *   to the matching `_destroy` or `_close` function. Text and arrays that a comment describes as
+ *   "free with free()" belong to the caller. Strings in returned structs belong to the object that
+ *   they describe.
+ * - Calls. "Collective": every rank of the world calls the function, in the same order (world.h).
+ *   "Local": the function involves this rank alone. Only the thread that drives the world makes
+ *   collective and local calls. "Any thread": the function may be called from any thread,
+ *   concurrently with other calls.
+ * - Units. `_bytes`, `_ns` and `_elems` in a name are its unit. A rank is a number from 0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,38 +37,41 @@ extern "C" {
 
 #define BANYAN_API __attribute__((visibility("default")))
 
-/* What a call came to. Every public function that can fail returns one of these; the sentence for a
- * person is in banyan_last_error(). */
+/* Result of a call. banyan_last_error() has the message for people. */
 typedef enum banyan_status {
     BANYAN_OK = 0,
-    BANYAN_ERR_INVALID,     /* an argument is out of its range or contradicts another */
-    BANYAN_ERR_NO_MEMORY,   /* memory or address space ran out */
-    BANYAN_ERR_SYSTEM,      /* a system call failed; the sentence has its name and errno */
+    BANYAN_ERR_INVALID,     /* an argument is out of range or contradicts another argument */
+    BANYAN_ERR_NO_MEMORY,   /* out of memory or address space */
+    BANYAN_ERR_SYSTEM,      /* a system call failed; the message has its name and errno */
     BANYAN_ERR_TIMEOUT,     /* a wait passed its deadline */
-    BANYAN_ERR_PEER_LOST,   /* a process of the world has died or left */
+    BANYAN_ERR_PEER_LOST,   /* a process of the world died or left */
     BANYAN_ERR_ABORTED,     /* a process of the world called banyan_world_abort */
-    BANYAN_ERR_UNSUPPORTED, /* this machine or build lacks what was asked for */
+    BANYAN_ERR_UNSUPPORTED, /* this machine or build lacks a feature that the call needs */
     BANYAN_ERR_FORMAT,      /* a file or message is malformed */
-    BANYAN_ERR_MISMATCH,    /* two ranks, or two sides of a transfer, disagree */
-    BANYAN_ERR_NOT_FOUND,   /* a named thing does not exist */
-    BANYAN_ERR_CORRUPT,     /* data arrived changed (checksum) */
-    BANYAN_ERR_REFUSED,     /* a peer could not prove that it belongs to the job */
-    BANYAN_ERR_NVSHMEM      /* NVSHMEM is not there, or did not start */
+    BANYAN_ERR_MISMATCH,    /* two ranks, or the two sides of a transfer, disagree */
+    BANYAN_ERR_NOT_FOUND,   /* no object has this name or index */
+    BANYAN_ERR_CORRUPT,     /* received data differs from the data sent (checksum) */
+    BANYAN_ERR_REFUSED,     /* a peer did not prove that it belongs to the job */
+    BANYAN_ERR_NVSHMEM      /* NVSHMEM is missing or failed to start */
 } banyan_status;
 
-/* The constant's name, "BANYAN_ERR_TIMEOUT" for example. Any thread. */
+/* Return the name of the constant, for example "BANYAN_ERR_TIMEOUT", or "BANYAN_ERR_UNKNOWN" for
+ * another value. The string is static. Any thread. */
 BANYAN_API const char *banyan_status_name(banyan_status status);
 
-/* The sentence that explains the last failure of a Banyan call on this thread, with the names and
- * numbers in it; empty when there was none. Valid until the next failing call on this thread. */
+/* Return the message of the last Banyan call that failed on this thread, or "" if none failed. A
+ * successful call does not clear it. The text is valid until the next failing call on this thread.
+ * Any thread. */
 BANYAN_API const char *banyan_last_error(void);
 
-/* Set that sentence and return `status`: for backends, services and transforms written outside
- * Banyan. printf's format; the arguments may include banyan_last_error(). Any thread. */
+/* Set this thread's error message and return `status`. Backends, services and transforms outside
+ * Banyan report their errors with it. `format` is printf's; the arguments may include
+ * banyan_last_error(). The message is cut at 4,095 bytes, and control characters are escaped. Any
+ * thread. */
 BANYAN_API banyan_status banyan_error_set(banyan_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* "0.1.0". Any thread. */
+/* Return the library's version, for example "0.1.0". The string is static. Any thread. */
 BANYAN_API const char *banyan_version(void);
 
 /* ---- log ---- */
@@ -64,23 +83,30 @@ typedef enum banyan_log_level {
     BANYAN_LOG_DEBUG
 } banyan_log_level;
 
+/* Receive one line of the log, without a newline. `message` is valid during the call. Banyan holds
+ * a lock meanwhile, so the function must not call Banyan. */
 typedef void (*banyan_log_fn)(banyan_log_level level, const char *message, void *context);
 
-/* Send log lines to `fn` instead of stderr (NULL: back to stderr). BANYAN_LOG=error|warn|info|debug
- * sets the level, warn by default; another value is named in a warning before the first line. Any
- * thread; `fn` may be called from Banyan's own threads. */
+/* Send log lines to `fn`, or to stderr if `fn` is NULL (the default). `context` is passed to `fn`.
+ * The environment variable BANYAN_LOG=error|warn|info|debug sets the level for the process; the
+ * default is warn. Before the first line, a warning names any other value. Any thread; `fn` is
+ * called by one thread at a time, which may be a thread of Banyan's. */
 BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
-/* ---- structs as values ---- */
+/* ---- option structs ---- */
 
-/* Options begin with their size, and BANYAN_…_INIT are their defaults, in C from C99 and in C++
- * from C++11 on:
+/* An option struct begins with its size. Initialize it with its BANYAN_…_INIT macro, which sets the
+ * size and the defaults, in C99 and later and in C++11 and later:
  *
  *     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
  *     options.workers = 4;
  *
- * Members that an _INIT does not name are 0. C++ has no compound literals and, before C++20, no
- * designators: there an _INIT is an expression, which sets the members one by one. */
+ * Members that an _INIT macro does not name are 0. Calls that take options keep no pointer to the
+ * struct. The size lets a struct grow: for a program compiled with an older header, the library
+ * uses the defaults for the members that the program does not know.
+ *
+ * C++ has no compound literals and, before C++20, no designated initializers. There an _INIT macro
+ * is an expression that sets the members one by one. */
 #ifdef __cplusplus
 #define BANYAN_VALUE(type) type
 #define BANYAN_MEMBER(name, ...) banyan_init.name = __VA_ARGS__
@@ -106,7 +132,7 @@ BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
 /* ---- element types ---- */
 
-/* DLPack 1.1's codes for the 8-bit floats, which older dlpack.h headers lack. */
+/* DLPack 1.1's codes for the 8-bit floats. Older dlpack.h headers do not define them. */
 #define BANYAN_DL_FLOAT8_E4M3FN 10U
 #define BANYAN_DL_FLOAT8_E5M2 12U
 #define BANYAN_DL_FLOAT8_E8M0FNU 14U
@@ -122,75 +148,84 @@ BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 #define BANYAN_U8 (BANYAN_VALUE(DLDataType){kDLUInt, 8, 1})
 #define BANYAN_U32 (BANYAN_VALUE(DLDataType){kDLUInt, 32, 1})
 
-/* Bytes of one element; 0 for a type that does not fill whole bytes. Any thread. */
+/* Return the bytes of one element (all lanes), or 0 if the type does not fill whole bytes. Any
+ * thread. */
 BANYAN_API size_t banyan_dtype_bytes(DLDataType dtype);
 
-/* safetensors' name of the type ("BF16", "F8_E4M3", "I64"), or "?" for one it has no name for. */
+/* Return the type's name in safetensors ("BF16", "F8_E4M3", "I64"), or "?" if it has none there.
+ * The string is static. Any thread. */
 BANYAN_API const char *banyan_dtype_name(DLDataType dtype);
 
-/* The type of a name as safetensors ("BF16"), PyTorch ("bfloat16", "torch.bfloat16") or people
- * ("bf16") write it. BANYAN_ERR_NOT_FOUND for any other. */
+/* Find a type by name, in any case: safetensors' ("BF16") or PyTorch's ("bfloat16",
+ * "torch.bfloat16"). Errors: NOT_FOUND (unknown name). Any thread. */
 BANYAN_API banyan_status banyan_dtype_parse(const char *name, DLDataType *dtype);
 
-/* Same code, bits and lanes. */
+/* True if code, bits and lanes are equal. Any thread. */
 BANYAN_API bool banyan_dtype_equal(DLDataType a, DLDataType b);
 
-/* How elements are reduced. */
+/* Reduction of elements. */
 typedef enum banyan_reduce_op { BANYAN_SUM = 0, BANYAN_MIN, BANYAN_MAX } banyan_reduce_op;
 
-/* "sum", "min", "max"; NOT_FOUND for another name. Any thread. */
+/* Return "sum", "min" or "max", or "?" for another value. The string is static. Any thread. */
 BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
+
+/* Find a reduction by its name, as banyan_reduce_op_name spells it. Errors: NOT_FOUND (unknown
+ * name). Any thread. */
 BANYAN_API banyan_status banyan_reduce_op_parse(const char *name, banyan_reduce_op *op);
 
 /* ---- devices and streams ---- */
 
-/* Where memory lies and work is done. A device that is not named (type 0) is the host. */
+/* Device where memory lies and work runs. A zero-initialized device (type 0) means the host. */
 #define BANYAN_HOST (BANYAN_VALUE(DLDevice){kDLCPU, 0})
 #define BANYAN_CUDA(id) (BANYAN_VALUE(DLDevice){kDLCUDA, (id)})
 
-/* Calls that run something take a stream. On the host it is NULL, and they return when this rank's
- * part is done. On a GPU it is a CUDA stream (cudaStream_t; NULL: the default one): the work begins
- * after what the stream has queued, the call returns when it is queued, what is queued later comes
- * after it, and the stream may be captured in a CUDA graph. */
+/* Calls that run work take a stream. On the host, pass NULL; the call returns when this rank's part
+ * is done. On a GPU, pass a CUDA stream (cudaStream_t; NULL is the default stream). The call
+ * enqueues the work in stream order and returns. The stream may be in CUDA graph capture. */
 
 /* ---- sets of ranks ---- */
 
-/* Ranks of the largest world. */
+/* Maximum number of ranks in a world. */
 #define BANYAN_MAX_RANKS 1048576
 
 #define BANYAN_RANK_SET_LEVELS 4
 
-/* The ranks first + Σ i[k]·stride[k], 0 ≤ i[k] < count[k]: what a mesh axis, or several, span.
- * Nothing in it grows with the number of ranks. Levels go from the slowest to the fastest; a level
- * that is not used has count 1. The set must not name a rank twice. A zeroed struct is the empty
- * set. */
+/* The ranks first + Σ i[k]·stride[k] for 0 ≤ i[k] < count[k]. One or several axes of a device mesh
+ * form such a set. Its size in memory does not depend on the number of ranks. Level 0 varies
+ * slowest. An unused level has count 1. No rank may occur twice. A zero-initialized struct is the
+ * empty set. */
 typedef struct banyan_rank_set {
     int first;
     int count[BANYAN_RANK_SET_LEVELS];
     int stride[BANYAN_RANK_SET_LEVELS];
 } banyan_rank_set;
 
-/* The set of one rank; how many ranks a set has. */
+/* Return the set that contains `rank` alone. Any thread. */
 BANYAN_API banyan_rank_set banyan_rank_set_one(int rank);
+
+/* Return the number of ranks in the set. Any thread. */
 BANYAN_API int64_t banyan_rank_set_size(const banyan_rank_set *set);
 
-/* The index-th rank, in the order of the levels; `index` must be below the size. */
+/* Return the rank at `index` in the set's order. `index` must be from 0 to the size - 1. Any
+ * thread. */
 BANYAN_API int banyan_rank_set_at(const banyan_rank_set *set, int64_t index);
 
-/* Where `rank` stands in the set's order, or -1 when it is not in it. */
+/* Return the index of `rank` in the set's order, or -1 if the set does not contain it. Any thread.
+ */
 BANYAN_API int64_t banyan_rank_set_find(const banyan_rank_set *set, int rank);
 
 /* ---- requests ---- */
 
-/* Work that was started and is waited for later. */
+/* Work that a call started and that continues after the call returned. */
 typedef struct banyan_request banyan_request;
 
-/* Has the work ended? `done` is set at once, without waiting. When it has ended the status is the
- * work's own and stays readable until the request is waited for. The thread that started the work.
- */
+/* Set `*done` to true if the work has ended. Do not wait. Return the status of the work if it has
+ * ended, otherwise BANYAN_OK; repeated calls return it again. Only the thread that started the work
+ * may call this. */
 BANYAN_API banyan_status banyan_request_test(banyan_request *request, bool *done);
 
-/* Wait for the work, free the request and return the work's status. Once per request. */
+/* Wait until the work has ended, free the request and return the status of the work. Call it
+ * exactly once for each request, from the thread that started the work. */
 BANYAN_API banyan_status banyan_request_wait(banyan_request *request);
 
 #ifdef __cplusplus
