@@ -1,17 +1,22 @@
-/* Banyan: collective algorithms as programs.
+/* Banyan: write a collective algorithm as a program and compile it to a plan.
  *
- * A program is written for all ranks at once: copies and reductions over chunks of their input,
- * output and scratch buffers, and puts, gets, signals and waits over channels between them, each by
- * a thread block of a rank. banyan_program_compile makes a plan of it (plan.h), which is then
- * proved, predicted and run. The words and their meaning are those of MSCCL++'s language; the same
- * program gives the same operations.
+ * A program describes all ranks at once. Each builder call adds an operation to a thread block of a
+ * rank: it copies or reduces chunks, or it puts, gets, signals or waits over a channel.
+ * banyan_program_compile makes an execution plan of the program (plan.h). You can then check the
+ * plan (check.h), simulate it (simulate.h) and run it (execute.h).
  *
- * Builder calls do not fail one by one: the program keeps its first error, with the place of the
- * call, and compile reports it. Everything made from a program is freed with it. One thread at a
- * time works on a program.
+ * The operations and their meaning are those of MSCCL++'s Python DSL. A program written in both
+ * gives the same plan. docs/language.md is the manual, with examples.
  *
- * A chunk is the unit in which a program counts; how many bytes it has follows from the message
- * when the plan runs. docs/language.md explains all of it with examples.
+ * - Chunks. A program addresses buffers in chunks. The message size at run time determines the
+ *   bytes of a chunk.
+ * - Errors. A builder call does not return a status. The program keeps the first error and the
+ *   source line of that call; banyan_program_compile reports them. After an error, calls add
+ *   nothing: those that return a handle return NULL, and those that return a chunk return one of
+ *   rank -1. All calls accept these, and a NULL program or handle: they then do nothing.
+ * - Ownership. banyan_program_destroy frees the channels, semaphores and groups of the program.
+ *   Chunks are plain values. Arrays and strings are copied during the call.
+ * - Threads. Local. One thread at a time may use a program.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,15 +31,16 @@ extern "C" {
 
 typedef struct banyan_program banyan_program;
 
-/* ---- what is computed ---- */
+/* ---- the collective ---- */
 
-/* One rank's input chunk that goes into an output chunk. */
+/* An input chunk of a rank that contributes to an output chunk. */
 typedef struct banyan_contribution {
     int rank;
     uint64_t chunk;
 } banyan_contribution;
 
-/* Output chunk `chunk` of `rank` must hold these, reduced (one: copied). */
+/* Expected content of output chunk `chunk` of `rank`: the reduction of the contributions, or a copy
+ * if there is only one. */
 typedef struct banyan_expected_chunk {
     int rank;
     uint64_t chunk;
@@ -42,57 +48,68 @@ typedef struct banyan_expected_chunk {
     size_t count;
 } banyan_expected_chunk;
 
-/* With C ranks' chunk_factor k and n ranks, a rank's input and output have, in chunks: all-reduce,
- * all-to-all n·k and n·k; all-gather k and n·k; reduce-scatter n·k and k; send-recv, broadcast and
- * reduce k and k. */
+/* The collective that a program implements. For n ranks and chunk_factor k, each rank has these
+ * buffers, in chunks:
+ *
+ *                                  input    output
+ *     all-reduce, all-to-all        n·k      n·k
+ *     all-gather                     k       n·k
+ *     reduce-scatter                n·k       k
+ *     send-recv, broadcast, reduce   k        k
+ */
 typedef struct banyan_collective {
     banyan_collective_kind kind;
-    int chunk_factor; /* 0: 1 */
-    bool in_place; /* all-gather's input is the rank's block of its output, reduce-scatter's output
-                      the rank's block of its input; otherwise they are the same memory */
-    int root;      /* broadcast, reduce */
-    int shift;     /* send-recv, modulo the ranks; 0: 1 */
-    /* Custom only: name (NULL: "custom"), sizes in chunks, and, if the author likes, the result. */
-    const char *name;
-    uint64_t input_chunks, output_chunks;
-    /* So many of them are a block: all blocks have equally many bytes, of which a message that does
-     * not divide leaves the last chunks fewer. 0: 1, equal chunks. */
+    int chunk_factor; /* k; 0: 1 */
+    /* Input and output share memory. An all-gather's input is the rank's block of its output. A
+     * reduce-scatter's output is the rank's block of its input. Otherwise both are the same. */
+    bool in_place;
+    int root;  /* broadcast, reduce */
+    int shift; /* send-recv: rank r sends to rank r + shift, modulo n; 0: 1 */
+
+    /* The members below are for BANYAN_CUSTOM. */
+    const char *name;                     /* NULL: "custom" */
+    uint64_t input_chunks, output_chunks; /* of each rank */
+    /* Chunks in a block. All blocks have the same number of bytes. If a block does not divide into
+     * equal aligned chunks, its last chunks are shorter. 0: 1, so all chunks are equal. */
     uint64_t block_chunks;
-    const banyan_expected_chunk *expected;
+    const banyan_expected_chunk *expected; /* NULL: the checker does not verify the result */
     size_t expected_count;
-    banyan_reduce_op expected_op;
+    banyan_reduce_op expected_op; /* reduction of the contributions */
 } banyan_collective;
 
+/* Chunks that instance i of an operation uses, for an operation on `size` chunks at `index`. */
 typedef enum banyan_replication {
-    BANYAN_INTERLEAVED = 0, /* instance i of a chunk of size s at index x works on s chunks at
-                               x × instances + i × s */
-    BANYAN_NOT_REPLICATED   /* instances work on the same chunks: buffers stay as they are */
+    BANYAN_INTERLEAVED = 0, /* `size` chunks at index × instances + i × size; buffers have
+                               `instances` times as many chunks */
+    BANYAN_NOT_REPLICATED   /* all instances use the same chunks */
 } banyan_replication;
 
 typedef struct banyan_program_options {
-    size_t size; /* of this struct; BANYAN_PROGRAM_OPTIONS_INIT sets it */
-    int instances;
-    banyan_protocol protocol;
-    bool fuse; /* join operations where one does the work of several */
-    /* Before that, join what MSCCL++'s language leaves apart: on port channels put + signal → put
-     * with signal, + flush → put with signal and flush; and reductions of which the second goes on
-     * from where the first one left its result. At the end, drop nops that keep nothing apart. */
+    size_t size;   /* of this struct; BANYAN_PROGRAM_OPTIONS_INIT sets it */
+    int instances; /* copies of the program, on thread blocks and channels of their own */
+    banyan_protocol protocol; /* for information; the operations determine what is packets */
+    bool fuse;                /* fuse adjacent operations where one does the work of both */
+    /* Fuse more than MSCCL++'s compiler does. On port channels, put + signal becomes put with
+     * signal, and + flush becomes put with signal and flush. A reduction of the previous
+     * reduction's result joins it. At the end, nops that order nothing are removed. */
     bool fuse_more;
-    bool requested_sync; /* put in the synchronisation that signals, waits, flushes and semaphores
-                            ask for; off: their banyan_sync means nothing */
-    bool
-        auto_sync; /* insert the synchronisation inside thread blocks that data dependencies need */
+    /* Insert the synchronization that the banyan_sync arguments of signals, waits, flushes and
+     * semaphores request. If false, these arguments have no effect. */
+    bool requested_sync;
+    bool auto_sync; /* insert the nops that data dependencies inside a thread block need */
     banyan_replication replication;
-    bool reuse_resources; /* a fixed scratch whatever the message: offsets of loops wrap around in
-                             it */
-    uint64_t
-        reused_scratch_bytes; /* of a rank; 0: 64 MiB, as MSCCL++ has it. Less stays in caches. */
-    int threads_per_block;
-    bool double_scratch; /* alternate runs use the two halves of scratch */
-    uint64_t buffer_alignment;
+    bool reuse_resources; /* scratch has a fixed size; offsets of loops wrap around in it */
+    /* With reuse_resources: bytes of a rank's scratch. 0: 64 MiB, as in MSCCL++. A smaller scratch
+     * stays in the caches. */
+    uint64_t reused_scratch_bytes;
+    int threads_per_block;     /* of a thread block on a GPU */
+    bool double_scratch;       /* consecutive runs alternate between two halves of scratch */
+    uint64_t buffer_alignment; /* bytes; chunks start at multiples of it */
+    /* Message sizes that the plan is meant for, both included: bytes of a rank's input, but of the
+     * output for all-gather. */
     uint64_t min_message_bytes, max_message_bytes;
-    /* Called after each pass of the compiler with its name and what it made of the program; for
-     * those who want to see. */
+    /* If not NULL: receive the program as it was written (pass "program"), and then its state after
+     * each compiler pass. `plan` is valid during the call. */
     void (*dump)(void *context, const char *pass, const banyan_plan *plan);
     void *dump_context;
 } banyan_program_options;
@@ -104,55 +121,74 @@ typedef struct banyan_program_options {
                      BANYAN_MEMBER(buffer_alignment, 16),                                          \
                      BANYAN_MEMBER(max_message_bytes, UINT64_MAX))
 
-/* Begin a program of `ranks` ranks. `options` NULL: the defaults. Errors: INVALID, NO_MEMORY. */
+/* Create an empty program of `ranks` ranks, from 1 to BANYAN_MAX_RANKS. `name` NULL is "".
+ * `options` NULL means the defaults. Errors: INVALID (ranks, collective or options out of range),
+ * NO_MEMORY. */
 BANYAN_API banyan_status banyan_program_create(const char *name,
                                                const banyan_collective *collective, int ranks,
                                                const banyan_program_options *options,
                                                banyan_program **program);
-/* NULL is ignored. */
+
+/* Free the program and all that it owns. Compiled plans stay valid. NULL is ignored. */
 BANYAN_API void banyan_program_destroy(banyan_program *program);
 
-/* A tag that the plan carries: who made it, for which machine, … */
+/* Set a tag of the plan, for example its author or the machine it is for. A second call with the
+ * same key replaces the value. Both strings are UTF-8. */
 BANYAN_API void banyan_program_tag(banyan_program *program, const char *key, const char *value);
 
-/* Make the plan, or report the first error of all calls so far, or signals and waits that do not
- * pair up. The program is not changed. Errors: INVALID; FORMAT, with the place in the plan (a
- * channel that is signalled or waited on has no other end, …); NO_MEMORY. */
+/* Compile the program. The caller owns the plan. The program does not change: you may add to it and
+ * compile it again. Errors: INVALID (the first error of the builder calls, with its source line; a
+ * loop without an end; two ranks whose signals and waits on a type of channel differ in number),
+ * FORMAT (an operation that no plan may contain, with its path in the plan: for example, a signal
+ * on a channel that has no other end), NO_MEMORY. */
 BANYAN_API banyan_status banyan_program_compile(banyan_program *program, banyan_plan **plan);
 
 /* ---- chunks ---- */
 
 typedef enum banyan_buffer { BANYAN_INPUT = 0, BANYAN_OUTPUT, BANYAN_SCRATCH } banyan_buffer;
 
-/* `size` chunks of a rank's buffer, from `index` on. A plain value. */
+/* Chunks [index, index + size) of a buffer of a rank. */
 typedef struct banyan_chunk {
     int rank;
     banyan_buffer buffer;
     uint64_t index, size;
 } banyan_chunk;
 
-/* For a reduction without a destination of its own: its first local source is the destination. */
+/* As the destination of a reduction: write the result to its first local source. */
 #define BANYAN_IN_SOURCE (BANYAN_VALUE(banyan_chunk){-1, BANYAN_INPUT, 0, 0})
 
-/* [start, stop) of a rank's input or output. */
+/* Return chunks [start, stop) of the input of `rank`. Program error: a range outside the buffer. */
 BANYAN_API banyan_chunk banyan_input(banyan_program *program, int rank, uint64_t start,
                                      uint64_t stop);
+
+/* Return chunks [start, stop) of the output of `rank`. Program error: a range outside the buffer.
+ */
 BANYAN_API banyan_chunk banyan_output(banyan_program *program, int rank, uint64_t start,
                                       uint64_t stop);
-/* Scratch grows as it is taken: `chunks` more of a rank. */
+
+/* Enlarge the scratch buffer of `rank` by `chunks` chunks and return these. */
 BANYAN_API banyan_chunk banyan_scratch(banyan_program *program, int rank, uint64_t chunks);
-/* [start, stop) of a chunk, counted from its own beginning. */
+
+/* Return chunks [start, stop) of `of`, counted from the start of `of`. Program error: a range
+ * outside `of`. */
 BANYAN_API banyan_chunk banyan_slice(banyan_program *program, banyan_chunk of, uint64_t start,
                                      uint64_t stop);
 
-/* ---- who does it ---- */
+/* ---- thread blocks ---- */
 
-/* Thread blocks of a rank that share an operation's bytes among them. */
+/* Thread blocks of a rank have numbers from 0 to 1,048,575. A rank has as many as its highest
+ * number requires. The operations of a thread block start in program order. Only signals, waits,
+ * semaphores, barriers and packets order the operations of different thread blocks. */
+
+/* A group of thread blocks of one rank. They divide the bytes of an operation in multiples of
+ * buffer_alignment; the first thread blocks take the remainder. */
 typedef struct banyan_group banyan_group;
+
+/* Create a group of `count` different thread blocks. */
 BANYAN_API banyan_group *banyan_group_create(banyan_program *program, const int *thread_blocks,
                                              int count);
 
-/* One thread block, or a group. */
+/* The executor of an operation: one thread block, or a group. */
 typedef struct banyan_by {
     int thread_block; /* -1: a group */
     const banyan_group *group;
@@ -161,7 +197,9 @@ typedef struct banyan_by {
 #define BANYAN_TB(number) (BANYAN_VALUE(banyan_by){(number), NULL})
 #define BANYAN_TB_GROUP(group) (BANYAN_VALUE(banyan_by){-1, (group)})
 
-/* Synchronisation of the threads of a thread block around an operation. */
+/* Synchronization of the threads of a thread block (__syncthreads on a GPU) around an operation.
+ * BOTH is always correct. Before a signal, it ensures that all threads have finished the operations
+ * that the signal announces. After a wait, it keeps all threads from running ahead of the wait. */
 typedef enum banyan_sync {
     BANYAN_SYNC_BOTH = 0,
     BANYAN_SYNC_NONE,
@@ -169,130 +207,202 @@ typedef enum banyan_sync {
     BANYAN_SYNC_AFTER
 } banyan_sync;
 
-/* ---- inside a rank ---- */
+/* ---- operations inside a rank ---- */
 
+/* Every operation requires chunks of the rank that it names, at least one chunk, and the same
+ * number of chunks in all operands. */
+
+/* Copy `source` to `destination`. */
 BANYAN_API void banyan_copy(banyan_program *program, int rank, banyan_chunk destination,
                             banyan_chunk source, banyan_by by);
-/* To packets, which lie in scratch, and from them. */
+
+/* Packets store data together with a flag for each few bytes (NCCL's LL protocol). A reader waits
+ * for the flags, so packets need no signal. Packets lie in scratch and take twice the bytes of
+ * their data; `index` and `size` of a chunk count its data. */
+
+/* Copy data from `source` to packets at `destination`, in scratch. */
 BANYAN_API void banyan_copy_packets(banyan_program *program, int rank, banyan_chunk destination,
                                     banyan_chunk source, banyan_by by);
+
+/* Wait for the packets at `source`, in scratch, and copy their data to `destination`. */
 BANYAN_API void banyan_unpack_packets(banyan_program *program, int rank, banyan_chunk destination,
                                       banyan_chunk source, banyan_by by);
 
-/* destination = source ⊕ others. `destination` may be BANYAN_IN_SOURCE. */
+/* destination = source ⊕ others[0] ⊕ … ⊕ others[count - 1], with count ≥ 1. `destination` may be
+ * BANYAN_IN_SOURCE. */
 BANYAN_API void banyan_reduce_chunks(banyan_program *program, int rank, banyan_chunk source,
                                      const banyan_chunk *others, int count,
                                      banyan_chunk destination, banyan_reduce_op op, banyan_by by);
-/* The same with `others` in packets, in scratch. */
+
+/* As banyan_reduce_chunks, but `others` are packets in scratch. Wait for them. */
 BANYAN_API void banyan_reduce_packets(banyan_program *program, int rank, banyan_chunk source,
                                       const banyan_chunk *others, int count,
                                       banyan_chunk destination, banyan_reduce_op op, banyan_by by);
 
-/* These thread blocks of the rank wait for each other; for one, its threads do. */
+/* Barrier of `count` different thread blocks of the rank. With one thread block, its threads
+ * synchronize (a nop). */
 BANYAN_API void banyan_barrier(banyan_program *program, int rank, const int *thread_blocks,
                                int count);
 
-/* A counter of a rank, for its thread blocks: acquire waits until it is above zero and takes one.
- */
+/* A counting semaphore of a rank, for its thread blocks. */
 typedef struct banyan_semaphore banyan_semaphore;
+
+/* Create a semaphore of `rank` whose counter starts at `initial` in every run. */
 BANYAN_API banyan_semaphore *banyan_semaphore_create(banyan_program *program, int rank,
                                                      uint64_t initial);
+
+/* Wait until the counter is above zero, then subtract one. */
 BANYAN_API void banyan_semaphore_acquire(banyan_semaphore *semaphore, int thread_block,
                                          banyan_sync sync);
+
+/* Add one to the counter. */
 BANYAN_API void banyan_semaphore_release(banyan_semaphore *semaphore, int thread_block,
                                          banyan_sync sync);
 
-/* ---- memory channels: loads and stores of peers' buffers ---- */
+/* ---- memory channels: thread blocks load from and store to a peer's memory ---- */
 
-/* From `source` towards `destination`, owned by the source: what it does is done by the source's
- * thread blocks. There may be any number between two ranks; the k-th from a to b pairs with the
- * k-th from b to a: a wait on the one consumes what was signalled on the other. */
+/* A channel from rank `source` to rank `destination`. Thread blocks of the source use it. In the
+ * calls below, local chunks belong to the source and remote chunks to the destination.
+ *
+ * Two ranks may have any number of channels. The k-th channel created from a to b pairs with the
+ * k-th created from b to a: a wait on one consumes a signal on the other. */
 typedef struct banyan_memory_channel banyan_memory_channel;
+
+/* Create a memory channel between two different ranks. */
 BANYAN_API banyan_memory_channel *banyan_memory_channel_create(banyan_program *program,
                                                                int destination, int source);
 
+/* Signal the destination, with release semantics: writes of the thread block before its last
+ * synchronization are visible to a rank that has waited for the signal. */
 BANYAN_API void banyan_memory_signal(banyan_memory_channel *channel, int thread_block,
                                      banyan_sync sync);
+
+/* Wait for a signal or relaxed signal on the paired channel, with acquire semantics. */
 BANYAN_API void banyan_memory_wait(banyan_memory_channel *channel, int thread_block,
                                    banyan_sync sync);
-/* Without making the rank's own writes visible: for "I am ready", not for "it is there". */
+
+/* Signal without making the thread block's own writes visible. Use it to say "I have read your
+ * data" or "my buffer is free", never "my data is there". */
 BANYAN_API void banyan_memory_signal_relaxed(banyan_memory_channel *channel, int thread_block,
                                              banyan_sync sync);
+
+/* Wait for a signal or relaxed signal on the paired channel, without acquire semantics: data that
+ * the peer wrote before the signal may not be visible. */
 BANYAN_API void banyan_memory_wait_relaxed(banyan_memory_channel *channel, int thread_block,
                                            banyan_sync sync);
 
-/* Chunks of the channel's source are local, those of its destination remote. */
+/* Load `remote` and store it to `local`. */
 BANYAN_API void banyan_memory_get(banyan_memory_channel *channel, banyan_chunk local,
                                   banyan_chunk remote, banyan_by by);
+
+/* Store `local` to `remote`. */
 BANYAN_API void banyan_memory_put(banyan_memory_channel *channel, banyan_chunk remote,
                                   banyan_chunk local, banyan_by by);
-/* Data to packets in the peer's scratch; and packets of our scratch to packets of the peer's. */
+
+/* Store data from `local` to packets at `remote`, in the peer's scratch. */
 BANYAN_API void banyan_memory_put_packets(banyan_memory_channel *channel, banyan_chunk remote,
                                           banyan_chunk local, banyan_by by);
+
+/* Wait for the packets at `local`, in this rank's scratch, and store them to packets at `remote`,
+ * in the peer's scratch. */
 BANYAN_API void banyan_memory_read_put_packets(banyan_memory_channel *channel, banyan_chunk remote,
                                                banyan_chunk local, banyan_by by);
-/* destination = local ⊕ remote chunks. */
+
+/* destination = local ⊕ remote[0] ⊕ … ⊕ remote[count - 1], with count ≥ 1. `destination` is local
+ * and may be BANYAN_IN_SOURCE. */
 BANYAN_API void banyan_memory_reduce(banyan_memory_channel *channel, banyan_chunk local,
                                      const banyan_chunk *remote, int count,
                                      banyan_chunk destination, banyan_reduce_op op, banyan_by by);
 
-/* ---- port channels: a queue to a proxy that moves the bytes ---- */
+/* ---- port channels: a proxy moves the bytes ---- */
 
-/* Puts and signals are handed over in order and go on by themselves: the source of a put may be
- * written again after a flush. Pairing is as for memory channels. */
+/* A queue of puts, signals and flushes that a proxy processes in order, as over a network. A put is
+ * asynchronous: overwrite its source only after a flush, or after the destination has waited for a
+ * later signal of the channel. Ends, local and remote chunks, and the pairing of channels are as
+ * for memory channels. */
 typedef struct banyan_port_channel banyan_port_channel;
+
+/* Create a port channel between two different ranks. */
 BANYAN_API banyan_port_channel *banyan_port_channel_create(banyan_program *program, int destination,
                                                            int source);
+
+/* Post a signal. It arrives after the puts that were posted before it. */
 BANYAN_API void banyan_port_signal(banyan_port_channel *channel, int thread_block,
                                    banyan_sync sync);
+
+/* Wait for a signal on the paired channel. The data of the puts before it is visible then. */
 BANYAN_API void banyan_port_wait(banyan_port_channel *channel, int thread_block, banyan_sync sync);
+
+/* Wait until the proxy has finished everything that was posted to the channel. */
 BANYAN_API void banyan_port_flush(banyan_port_channel *channel, int thread_block, banyan_sync sync);
+
+/* Post a put of `local` to `remote`. */
 BANYAN_API void banyan_port_put(banyan_port_channel *channel, banyan_chunk remote,
                                 banyan_chunk local, int thread_block);
+
+/* Post a put and then a signal. */
 BANYAN_API void banyan_port_put_with_signal(banyan_port_channel *channel, banyan_chunk remote,
                                             banyan_chunk local, int thread_block);
+
+/* Post a put and then a signal, and flush. */
 BANYAN_API void banyan_port_put_with_signal_and_flush(banyan_port_channel *channel,
                                                       banyan_chunk remote, banyan_chunk local,
                                                       int thread_block);
+
+/* Post a put of the data in `local` to packets at `remote`, in the peer's scratch. */
 BANYAN_API void banyan_port_put_packets(banyan_port_channel *channel, banyan_chunk remote,
                                         banyan_chunk local, int thread_block);
+
+/* Wait for the packets at `local`, in this rank's scratch, and post a put of them to packets at
+ * `remote`, in the peer's scratch. */
 BANYAN_API void banyan_port_read_put_packets(banyan_port_channel *channel, banyan_chunk remote,
                                              banyan_chunk local, banyan_by by);
 
-/* ---- switch channels: one address for the same region of several ranks ---- */
+/* ---- switch channels: one multicast address for a buffer of several ranks ---- */
 
 typedef struct banyan_switch_channel banyan_switch_channel;
-/* Over the buffers of this kind of `count` ranks, each named once. */
+
+/* Create a switch channel over one buffer of `count` different ranks. */
 BANYAN_API banyan_switch_channel *banyan_switch_channel_create(banyan_program *program,
                                                                const int *ranks, int count,
                                                                banyan_buffer buffer);
 
-/* At one rank of the group: load chunks [index, index + size) of all ranks' buffers, reduced, into
- * a chunk of that rank; or store a chunk of that rank to all. */
+/* At `rank`, a member of the channel: load chunks [index, index + size) of all members' buffers,
+ * reduced by the switch, and store the result to `destination`, `size` chunks of `rank`. */
 BANYAN_API void banyan_switch_reduce(banyan_switch_channel *channel, int rank, uint64_t index,
                                      uint64_t size, banyan_chunk destination, banyan_reduce_op op,
                                      int thread_block);
+
+/* At `rank`, a member of the channel: store `source`, `size` chunks of `rank`, to chunks [index,
+ * index + size) of all members' buffers. */
 BANYAN_API void banyan_switch_broadcast(banyan_switch_channel *channel, int rank,
                                         banyan_chunk source, uint64_t index, uint64_t size,
                                         int thread_block);
-/* The same with packets, from scratch to scratch. */
+
+/* As banyan_switch_broadcast, for packets. `source` and the channel's buffer are scratch. */
 BANYAN_API void banyan_switch_broadcast_packets(banyan_switch_channel *channel, int rank,
                                                 banyan_chunk source, uint64_t index, uint64_t size,
                                                 int thread_block);
 
 /* ---- loops ---- */
 
-/* What is called between the two is run unit by unit: iteration i of an operation works on bytes
- * [i × unit_bytes, (i + 1) × unit_bytes) of its chunks; there are as many as `chunks` chunks need.
- * Loops do not nest. */
+/* Begin a loop over `chunks` chunks in units of `unit_bytes`. The operations up to
+ * banyan_loop_end form its body, separately in each thread block. Iteration i of an operation works
+ * on bytes [i × unit_bytes, (i + 1) × unit_bytes) of its chunks. There are as many iterations as
+ * `chunks` chunks need at the size of the message. Program errors: nested loops, `chunks` or
+ * `unit_bytes` 0, an operation in the body on more than `chunks` chunks. */
 BANYAN_API void banyan_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t chunks);
+
+/* End the loop. */
 BANYAN_API void banyan_loop_end(banyan_program *program);
 
-/* ---- places of calls ---- */
+/* ---- source lines in errors ---- */
 
-/* Note, for this thread, where a builder call stands, so that its error can say it: the next call
- * takes the place noted last, so that calls in the arguments of another have places of their own.
- * The macros below do that, unless BANYAN_NO_PLACES is defined. `file` must stay: a literal. */
+/* Record, for this thread, the source line of the next builder call, so that its error can name it.
+ * The macros below do this for every builder call; define BANYAN_NO_PLACES before the include to
+ * disable them, for example in a language binding. Calls take the most recent line first: a builder
+ * call in the arguments of another one has its own line. `file` is not copied; pass a string
+ * literal. Any thread. */
 BANYAN_API void banyan_here(const char *file, int line);
 
 #ifndef BANYAN_NO_PLACES
