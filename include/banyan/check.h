@@ -1,10 +1,12 @@
-/* Banyan: proving a plan before it runs.
+/* Banyan: prove that a plan is sound before it runs.
  *
- * banyan_plan_check says whether a plan is sound: for every message size class at which chunking,
- * loops or thread-block groups behave differently, and for any number of consecutive runs on the
- * same buffers, it can neither hang, nor race, nor compute a wrong result. What it finds it
- * explains by rank, thread block, operation and bytes. docs/check.md has the memory model, with an
- * example a rule, and says which plans are decided exactly.
+ * A plan is sound if it cannot deadlock, has no race and computes the collective's result. This
+ * must hold for any number of consecutive runs on the same buffers. banyan_plan_check examines one
+ * message size of every class in which chunks, loops or thread-block groups behave differently. It
+ * reports each finding with its ranks, thread blocks, operations and bytes.
+ *
+ * docs/check.md defines the memory model (happens-before, with an example for each rule) and states
+ * for which plans the answer is exact.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,57 +19,63 @@
 extern "C" {
 #endif
 
+/* Rule that a finding violates. A warning does not make a plan unsound. */
 typedef enum banyan_rule {
-    BANYAN_RULE_DEADLOCK = 0,  /* operations wait for each other in a circle, or for nobody */
-    BANYAN_RULE_RACE,          /* overlapping accesses, one of them a write, that nothing orders */
-    BANYAN_RULE_RESULT,        /* an output element is not what the collective says */
-    BANYAN_RULE_UNINITIALISED, /* something is read that nobody has written */
-    BANYAN_RULE_INPUT_WRITTEN, /* an input is changed though the plan is not in place */
-    BANYAN_RULE_REUSE,         /* the next run collides with ranks that are still in this one */
-    BANYAN_RULE_UNDECIDED,     /* thread blocks can take from a counter in too many orders */
-    BANYAN_RULE_IDLE_SYNC,     /* warning: synchronisation that orders nothing */
+    BANYAN_RULE_DEADLOCK = 0,  /* operations wait in a cycle, or for a signal that never comes */
+    BANYAN_RULE_RACE,          /* unordered accesses to the same bytes, at least one a write */
+    BANYAN_RULE_RESULT,        /* an output element differs from the collective's definition */
+    BANYAN_RULE_UNINITIALISED, /* bytes are read that nobody has written */
+    BANYAN_RULE_INPUT_WRITTEN, /* an operation writes to an input, but the plan is not in place */
+    BANYAN_RULE_REUSE,         /* a race between two runs */
+    BANYAN_RULE_UNDECIDED,     /* too many orders of waits and acquires to examine; not proved */
+    BANYAN_RULE_IDLE_SYNC,     /* warning: synchronization that orders nothing */
     BANYAN_RULE_UNREAD,        /* warning: bytes sent and never read */
-    BANYAN_RULE_UNUSED,        /* warning: scratch that is never used */
-    BANYAN_RULE_UNEVEN,        /* warning: links used unevenly */
+    BANYAN_RULE_UNUSED,        /* warning: scratch that no operation uses */
+    BANYAN_RULE_UNEVEN,        /* warning: one link carries at least twice as much as another */
     BANYAN_RULES
 } banyan_rule;
 
-/* "deadlock", "race", … Any thread. */
+/* Return the rule's name, for example "deadlock", or "unknown" for another value. The string is
+ * static. Any thread. */
 BANYAN_API const char *banyan_rule_name(banyan_rule rule);
+
+/* True if the rule is a warning. Any thread. */
 BANYAN_API bool banyan_rule_is_warning(banyan_rule rule);
 
-/* An operation of a plan. Thread block and operation are -1 for what a rank's caller does, and for
- * what is about the rank as a whole. */
+/* An operation of a plan. `thread_block` and `operation` are -1 for an access by the rank's caller,
+ * and for a finding about a whole rank. */
 typedef struct banyan_place {
     int rank;
     int thread_block;
     int operation;      /* index in the thread block */
-    int loop_operation; /* index in the body, when `operation` is a loop; else -1 */
-    int run;            /* 0: this run, 1: the next, … */
+    int loop_operation; /* index in the loop body if `operation` is a loop; otherwise -1 */
+    int run;            /* 0: this run, 1: the next run, … */
 } banyan_place;
 
 typedef struct banyan_finding {
     banyan_rule rule;
-    /* It rests only on what the caller does with a rank's buffers before a run and after its part
-     * has ended, or only on a relaxed signal and wait, or packets. */
+    /* caller_only: one of the accesses is by a rank's caller, before a run or after the rank's part
+     * of it. The finding does not occur if the callers synchronize all ranks between runs.
+     * relaxed_only: only a relaxed signal and wait, or packets, lie between the accesses. A full
+     * signal and wait would order them. */
     bool caller_only, relaxed_only;
-    uint64_t message_bytes;     /* of the smallest size class where it shows */
-    const banyan_place *places; /* the operations that it is about, the first one first */
+    uint64_t message_bytes;     /* smallest examined size with this finding */
+    const banyan_place *places; /* the operations involved, the first one first */
     size_t place_count;
-    const char *message; /* a sentence, with what would have to be done */
+    const char *message; /* explanation, with a remedy */
 } banyan_finding;
 
 typedef struct banyan_check_options {
     size_t size;                   /* of this struct; BANYAN_CHECK_OPTIONS_INIT sets it */
-    const uint64_t *message_bytes; /* only these sizes; NULL: one of every class */
-    size_t message_count;
-    size_t max_findings; /* of each rule */
-    bool warnings;
-    uint64_t max_memory_bytes; /* NO_MEMORY beyond */
-    /* Steps that the plan's loops make in a run, of all sizes together, where message_bytes is
-     * NULL; longer messages beyond are not checked, as the report's limits say. An iteration takes
-     * one for each operation in it, and one for each of their operands, channels and semaphores. A
-     * million take some seconds. */
+    const uint64_t *message_bytes; /* examine these sizes; NULL: one size of every class */
+    size_t message_count;          /* at least 1 if message_bytes is not NULL */
+    size_t max_findings;           /* of each rule, at least 1 */
+    bool warnings;                 /* look for warnings, too */
+    uint64_t max_memory_bytes;     /* beyond this, the check fails with NO_MEMORY */
+    /* If message_bytes is NULL: limit on the loop steps of one run, summed over all sizes. Longer
+     * messages are skipped; the report's limits state how many. An iteration takes one step for
+     * each operation in it, and one for each operand, channel and semaphore of these. A million
+     * steps take some seconds. */
     uint64_t max_steps;
 } banyan_check_options;
 
@@ -79,26 +87,37 @@ typedef struct banyan_check_options {
 
 typedef struct banyan_check_report banyan_check_report;
 
-/* Check a plan. A report is made whatever it finds; its findings are stable, numbered from 0 and
- * sorted by rule, place and bytes. Errors: INVALID (options), UNSUPPORTED (the plan uses what the
- * checker does not model: it is refused, not passed), NO_MEMORY. Any thread. */
+/* Check a plan. `options` NULL means the defaults. BANYAN_OK means that the check is complete, with
+ * or without findings: ask banyan_check_report_is_sound. The findings have numbers from 0, in the
+ * order of rule, place and bytes; a repeated check gives the same ones. The caller owns the report;
+ * it does not refer to the plan. Errors: INVALID (an option is out of range; the plan cannot run at
+ * a size), UNSUPPORTED (the plan exceeds the checker: more than 4,194,304 chunks in a buffer, too
+ * many thread blocks, or more loop steps at every size than max_steps), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_check(const banyan_plan *plan,
                                            const banyan_check_options *options,
                                            banyan_check_report **report);
-/* NULL is ignored. */
+
+/* Free a report. NULL is ignored. */
 BANYAN_API void banyan_check_report_destroy(banyan_check_report *report);
 
-/* No finding but warnings. */
+/* True if the report has no finding, or only warnings. Any thread. */
 BANYAN_API bool banyan_check_report_is_sound(const banyan_check_report *report);
+
+/* Return the number of findings, including warnings. Any thread. */
 BANYAN_API size_t banyan_check_report_count(const banyan_check_report *report);
-/* `index` below the count; lives as long as the report. */
+
+/* Return the finding with this index, or NULL if the index is not below the count. The finding
+ * lives as long as the report. Any thread. */
 BANYAN_API const banyan_finding *banyan_check_report_finding(const banyan_check_report *report,
                                                              size_t index);
-/* What was decided exactly and what was not: a sentence, empty when all was. */
+
+/* Return a text that states what the check did not decide, or "" if it decided everything. The
+ * string lives as long as the report. Any thread. */
 BANYAN_API const char *banyan_check_report_limits(const banyan_check_report *report);
 
-/* The findings as text for people, a paragraph each, or as JSON (rule, level, message, places,
- * bytes). To be freed with free(). */
+/* Set `*text` to the findings: for people, one paragraph each, or as JSON (docs/check.md describes
+ * the keys). The text calls the plan `plan_name`. Free it with free(). Errors: NO_MEMORY. Any
+ * thread. */
 BANYAN_API banyan_status banyan_check_report_print(const banyan_check_report *report,
                                                    const char *plan_name, bool json, char **text);
 

@@ -1,12 +1,13 @@
-/* Banyan: execution plans, what a collective algorithm is once it is compiled.
+/* Banyan: execution plans, the compiled form of collective algorithms.
  *
- * A plan says, for every rank and thread block, which operations run over which chunks of the
- * rank's input, output and scratch buffers, through which channels. It is data: it can be read,
- * written, compared, counted and run, and it does not change once it is made, so that threads may
- * share it.
+ * A plan lists, for every rank and thread block, operations over chunks of the rank's input, output
+ * and scratch buffers, through channels. The checker, the simulator and the executor all read the
+ * same plan. A plan does not change after it is made: several threads may use it at the same time.
  *
- * On disk a plan is MSCCL++'s execution-plan JSON, read and written; what Banyan adds lies under
- * one key, "banyan", that others may ignore: a collective's root or expected result, and tags.
+ * Plans come from banyan_program_compile (program.h), banyan_algorithm_compile (collective.h) or a
+ * file. The file format is MSCCL++'s execution-plan JSON. Banyan's additions (a collective's root
+ * or expected result, and tags) are under the key "banyan", which other readers may ignore.
+ * docs/plans.md describes the format and how chunks map to bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,130 +23,153 @@ extern "C" {
 typedef struct banyan_plan banyan_plan;
 
 typedef enum banyan_collective_kind {
-    BANYAN_CUSTOM = 0, /* sizes, and perhaps the expected result, are the author's */
+    BANYAN_CUSTOM = 0, /* the author gives the sizes and, optionally, the expected result */
     BANYAN_ALLREDUCE,
     BANYAN_ALLGATHER,
     BANYAN_REDUCESCATTER,
     BANYAN_ALLTOALL,
-    BANYAN_SENDRECV, /* every rank's input becomes the output of the rank `shift` further on */
+    BANYAN_SENDRECV, /* the input of rank r becomes the output of rank r + shift, modulo ranks */
     BANYAN_BROADCAST,
     BANYAN_REDUCE
 } banyan_collective_kind;
 
-/* "allreduce", as the JSON has it. Any thread. */
+/* Return the collective's name in the JSON format, for example "allreduce", or "?" for another
+ * value. The string is static. Any thread. */
 BANYAN_API const char *banyan_collective_name(banyan_collective_kind kind);
-/* NOT_FOUND for a name that is none of these. */
+
+/* Find a collective by its name, as banyan_collective_name spells it. Errors: NOT_FOUND (unknown
+ * name). Any thread. */
 BANYAN_API banyan_status banyan_collective_parse(const char *name, banyan_collective_kind *kind);
 
-/* How data and its arrival are told. SIMPLE: data, then a signal. LL: every few bytes of data carry
- * a flag, in packets in the scratch buffer, which take twice the data's bytes. */
+/* Protocol of a plan. SIMPLE: write the data, then signal. LL: packets in scratch, which carry a
+ * flag with each few bytes of data and take twice the data's bytes (NCCL's LL protocol). */
 typedef enum banyan_protocol { BANYAN_SIMPLE = 0, BANYAN_LL } banyan_protocol;
 
 typedef struct banyan_plan_info {
     const char *name;
     banyan_collective_kind collective;
-    const char *collective_name; /* as the JSON has it; a custom collective has a name of its own */
+    const char *collective_name; /* as in the JSON; a custom collective has its own name */
     int ranks;
-    int root;  /* of broadcast and reduce */
-    int shift; /* of sendrecv */
+    int root;  /* broadcast and reduce */
+    int shift; /* send-recv */
     banyan_protocol protocol;
-    bool in_place; /* input and output share their memory (see banyan_plan_run in execute.h) */
-    bool reuse_resources;
-    bool double_scratch;
+    bool in_place;        /* input and output share memory (see banyan_plan_run in execute.h) */
+    bool reuse_resources; /* scratch has a fixed size, whatever the message */
+    bool double_scratch;  /* consecutive runs alternate between two halves of scratch */
     int threads_per_block;
     uint64_t buffer_alignment; /* bytes */
-    /* Messages that the author meant it for: a rank's input, but for all-gather, where the format
-     * counts the output. */
+    /* Message sizes that the author meant the plan for, both included: bytes of a rank's input, but
+     * of the output for all-gather, as the format defines. */
     uint64_t min_message_bytes, max_message_bytes;
-    /* A message is a multiple of so many elements; 0: the plan has no buffers, and only the empty
-     * message. */
+    /* A message is a multiple of this many elements. 0: the plan has no buffers, and its only
+     * message is empty. */
     uint64_t message_parts;
-    uint64_t operations; /* of all ranks; those inside a loop count once */
-    int thread_blocks;   /* of the rank that has most */
+    uint64_t operations; /* of all ranks; an operation inside a loop counts once */
+    int thread_blocks;   /* maximum over the ranks */
 } banyan_plan_info;
 
-/* Pointers in it live as long as the plan. */
+/* Return the properties of a plan. The strings live as long as the plan. Any thread. */
 BANYAN_API banyan_plan_info banyan_plan_describe(const banyan_plan *plan);
 
-/* A tag of the plan, NULL when it has none of this key; the index-th tag's key, NULL behind the
- * last.
- */
+/* Return the value of a tag, or NULL if the plan has no tag with this key. The string lives as long
+ * as the plan. Any thread. */
 BANYAN_API const char *banyan_plan_tag(const banyan_plan *plan, const char *key);
+
+/* Return the key of the tag at `index`, or NULL if `index` is not below the number of tags. The
+ * string lives as long as the plan. Any thread. */
 BANYAN_API const char *banyan_plan_tag_key(const banyan_plan *plan, size_t index);
 
-/* Bytes of a rank's input and output when its input, or that of the rank with most chunks, has
- * `message_bytes`: the same, but for all-gather's output (ranks times as much), reduce-scatter's
- * (a share) and custom collectives. INVALID: the message cannot be cut so. */
+/* Set the sizes of a rank's input and output for a message of `message_bytes`. `message_bytes` is
+ * the input size of the rank with the most input chunks. In most collectives, both sizes equal it.
+ * All-gather's output is `ranks` times as long, reduce-scatter's output is 1 / `ranks` as long, and
+ * a custom collective's sizes follow from its chunks. Errors: INVALID (the message does not divide
+ * into message_parts; `rank` is out of range). Any thread. */
 BANYAN_API banyan_status banyan_plan_sizes(const banyan_plan *plan, int rank,
                                            uint64_t message_bytes, uint64_t *input_bytes,
                                            uint64_t *output_bytes);
 
-/* A rank's input, from this byte on. */
+/* The input of `rank` from byte `offset`. */
 typedef struct banyan_plan_source {
     int rank;
     uint64_t offset;
 } banyan_plan_source;
 
-/* Bytes of an output that must hold as many bytes of these sources, reduced element by element
- * (one: copied). */
+/* Expected content of output bytes [offset, offset + bytes): the element-wise reduction of as many
+ * bytes of each source, or a copy if there is only one source. */
 typedef struct banyan_plan_result {
     uint64_t offset, bytes;
     const banyan_plan_source *sources;
     size_t source_count;
 } banyan_plan_result;
 
-/* What the output of `rank` must hold after a run on a message of `message_bytes`, by the
- * definition of the plan's collective, or as the author of a custom one says: ascending parts;
- * nothing is said of bytes that none of them covers. `*op` is how they are reduced. `*parts`,
- * sources and all, is to be freed with one free(); NULL without any. Errors: INVALID (the plan
- * cannot run at this size), NO_MEMORY. */
+/* Set `*parts` to the expected output of `rank` after a run with a message of `message_bytes` (see
+ * banyan_plan_sizes), by the definition of the collective or as the author of a custom one gave it.
+ * The parts are in ascending order. The plan does not define the output bytes outside of them.
+ * `*op` is the reduction. `*parts` is NULL if there are none; otherwise free it with one free(),
+ * which includes the sources. Errors: INVALID (the plan cannot run at this size), NO_MEMORY. Any
+ * thread. */
 BANYAN_API banyan_status banyan_plan_expected(const banyan_plan *plan, int rank,
                                               uint64_t message_bytes, banyan_plan_result **parts,
                                               size_t *count, banyan_reduce_op *op);
 
-/* Read a plan from a file or pipe, or from text. Every index in it is checked; what is wrong is
- * refused with its path of keys ("gpus[2].threadblocks[0].ops[7].src_buff[0].index"). Errors:
- * NOT_FOUND, SYSTEM and INVALID (the file), FORMAT (what is in it), NO_MEMORY. Any thread. `name`
- * is what the text is called in errors. */
+/* Read a plan from a regular file, or from a pipe given as /dev/stdin or /dev/fd/N. Every index in
+ * it is checked. The caller owns the plan. Errors: NOT_FOUND (no such file), INVALID (the path is
+ * not a file, or the file has more than 4 GiB), SYSTEM, FORMAT (the content is not a valid plan),
+ * NO_MEMORY. A FORMAT message has the path of keys, for example
+ * "gpus[2].threadblocks[0].ops[7].src_buff[0].index". Any thread. */
 BANYAN_API banyan_status banyan_plan_read(const char *path, banyan_plan **plan);
+
+/* Parse a plan from `bytes` bytes of JSON text, which need no NUL at the end. Error messages call
+ * the text `name`. Errors: FORMAT, NO_MEMORY, as for banyan_plan_read. Any thread. */
 BANYAN_API banyan_status banyan_plan_parse(const char *text, size_t bytes, const char *name,
                                            banyan_plan **plan);
 
-/* Write it so that reading gives an equal plan. The file appears under its name only when it is
- * whole. `*text`, ended by a NUL, is to be freed with free(). */
+/* Write a plan to a file. Reading the file gives an equal plan. The file appears at `path`, or
+ * replaces an old one, only when it is complete. A device, pipe or symbolic link is written to as
+ * it is. Errors: INVALID (a name or tag is not UTF-8, or has control characters), SYSTEM,
+ * NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_write(const banyan_plan *plan, const char *path);
+
+/* Set `*text` to the JSON text of a plan, with a NUL at the end. `*bytes` is its length without the
+ * NUL; `bytes` may be NULL. Free the text with free(). Errors: INVALID (as for banyan_plan_write),
+ * NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_print(const banyan_plan *plan, char **text, size_t *bytes);
 
-/* NULL is ignored. */
+/* Free a plan. NULL is ignored. */
 BANYAN_API void banyan_plan_destroy(banyan_plan *plan);
 
-/* A listing for people, by rank and thread block; `rank` -1: all. To be freed with free(). */
+/* Set `*text` to a listing of the operations for people, by rank and thread block. `rank` -1 lists
+ * all ranks. Free the text with free(). Errors: INVALID (`rank` is out of range), NO_MEMORY. Any
+ * thread. */
 BANYAN_API banyan_status banyan_plan_list(const banyan_plan *plan, int rank, char **text);
 
-/* What differs between two plans, a line each ("rank 2, thread block 0, operation 7: …"), at most
- * `most` of them; `*differences` counts all. Names, tags and message bounds count as well. To be
- * freed with free(); empty when the plans are equal. */
+/* Compare two plans, including their names, tags and message bounds. `*text` has one line for each
+ * difference ("rank 2, thread block 0, operation 7: …"), and at most `most` lines. It is empty if
+ * the plans are equal. Free the text with free(). `*differences` is the number of all differences.
+ * Errors: NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_diff(const banyan_plan *a, const banyan_plan *b, size_t most,
                                           char **text, size_t *differences);
 
+/* Traffic from rank `source` to rank `destination`, by puts of the one or gets of the other. */
 typedef struct banyan_plan_link {
-    int source, destination; /* ranks: bytes flow from source to destination, whoever moves them */
-    uint64_t bytes;
+    int source, destination;
+    uint64_t bytes; /* packets count with their flags */
 } banyan_plan_link;
 
 typedef struct banyan_plan_stats {
-    uint64_t input_bytes, output_bytes, scratch_bytes; /* of the rank with most */
-    uint64_t local_bytes;                              /* written by a rank into its own buffers */
-    uint64_t signals;
-    /* Dependent steps from one rank to another on the longest way to the end; 0: there are none, or
-     * they cannot be told, since a wait never ends or the plan is too long to be walked. */
+    uint64_t input_bytes, output_bytes, scratch_bytes; /* of a rank: maximum over the ranks */
+    uint64_t local_bytes; /* that ranks write to their own buffers; sum over the ranks */
+    uint64_t signals;     /* of all ranks, every loop iteration counted */
+    /* Length of the longest chain of dependent messages between ranks. 0 also if it is unknown: a
+     * wait never ends, or the plan takes more than 4,194,304 steps. */
     uint64_t critical_hops;
-    banyan_plan_link *links; /* sorted by source, then destination; only those that carry bytes */
+    banyan_plan_link *links; /* by source, then destination; only those with traffic */
     size_t link_count;
 } banyan_plan_stats;
 
-/* Count for a message of `message_bytes` (a rank's input). `stats->links` is to be freed with
- * free(). Errors: INVALID (the plan cannot run at this size). */
+/* Count the traffic of a run with a message of `message_bytes` (see banyan_plan_sizes). Free
+ * `stats->links` with free(). Errors: INVALID (the plan cannot run at this size), NO_MEMORY. Any
+ * thread. */
 BANYAN_API banyan_status banyan_plan_measure(const banyan_plan *plan, uint64_t message_bytes,
                                              banyan_plan_stats *stats);
 

@@ -1,9 +1,9 @@
-/* Banyan: predicting how long a plan takes on a machine, before there is one.
+/* Banyan: predict the time that a plan takes on a machine, without the machine.
  *
- * A discrete-event simulation: thread blocks run their operations in order, at rates that the
- * topology gives; bytes flow over links with latency and bandwidth, shared fairly; port channels
- * have a proxy with its own cost; signals take their time. docs/simulate.md explains the model and
- * the topology files.
+ * The simulation is event-driven. Thread blocks run their operations in order, at the rates of the
+ * topology. Bytes flow over links that have a latency and a bandwidth, which concurrent flows share
+ * max-min fairly. Port channels have a proxy with its own cost, and signals have a latency.
+ * docs/simulate.md describes the model and the topology files.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,40 +16,52 @@
 extern "C" {
 #endif
 
-/* Processors (GPUs, or processes of a host), switches, and links between them. It does not change
- * once it is read, so that threads may share it. */
+/* A machine: processors (GPUs, or processes of a host), switches, and links between them. A
+ * topology does not change after it is read: several threads may use it at the same time. */
 typedef struct banyan_topology banyan_topology;
 
-/* Read a topology from a JSON file, or one that Banyan ships by its name ("h200x4", "gb200-nvl72",
- * …). Errors: NOT_FOUND (names those there are), FORMAT with the path of keys, SYSTEM, NO_MEMORY.
- * Any thread. `name` is what the text is called in errors. */
+/* Read a topology from a JSON file, or find one that Banyan ships by its name ("h200x4",
+ * "gb200-nvl72", …). The caller owns it. Errors: NOT_FOUND (neither a file nor a shipped name; the
+ * message lists these), INVALID (the path is not a file), FORMAT (with the path of keys), SYSTEM,
+ * NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_topology_read(const char *path_or_name, banyan_topology **topology);
+
+/* Parse a topology from `bytes` bytes of JSON text. Error messages call the text `name`. Errors:
+ * FORMAT (with the path of keys), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_topology_parse(const char *text, size_t bytes, const char *name,
                                                banyan_topology **topology);
-/* As JSON text, to be freed with free(): what was read, in order and with all its keys. */
+
+/* Set `*text` to the JSON text of a topology, with all keys that were read, in their order. Free it
+ * with free(). Errors: NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_topology_print(const banyan_topology *topology, char **text);
-/* NULL is ignored. */
+
+/* Free a topology. NULL is ignored. */
 BANYAN_API void banyan_topology_destroy(banyan_topology *topology);
 
 typedef struct banyan_topology_info {
-    const char *name, *about; /* as long as the topology lives */
+    const char *name, *about; /* live as long as the topology */
     int processors, switches;
-    size_t links; /* each way counts */
+    size_t links; /* each direction counts */
 } banyan_topology_info;
 
+/* Return the properties of a topology. Any thread. */
 BANYAN_API banyan_topology_info banyan_topology_describe(const banyan_topology *topology);
-/* The index-th shipped one's name; NULL behind the last. */
+
+/* Return the name of a shipped topology, or NULL if `index` is not below their number. The string
+ * is static. Any thread. */
 BANYAN_API const char *banyan_topology_shipped(size_t index);
 
-typedef struct banyan_simulation banyan_simulation; /* the result */
+/* Result of a simulation. It does not change. */
+typedef struct banyan_simulation banyan_simulation;
 
 typedef struct banyan_simulate_options {
     size_t size;            /* of this struct; BANYAN_SIMULATE_OPTIONS_INIT sets it */
-    uint64_t message_bytes; /* a rank's input */
-    size_t elem_bytes;
-    bool steps; /* keep when each operation began and ended: for the critical path and the trace */
-    /* Steps that the plan's loops may make: an iteration takes one for each operation in it, and
-     * one for each of their operands, channels and semaphores. Ten million take some seconds. */
+    uint64_t message_bytes; /* as in banyan_plan_sizes */
+    size_t elem_bytes;      /* bytes of an element */
+    bool steps; /* record the start and end of every operation, for the critical path and traces */
+    /* Limit on the steps of the plan's loops. An iteration takes one step for each operation in it,
+     * and one for each operand, channel and semaphore of these. Ten million steps take some
+     * seconds. */
     uint64_t max_steps;
 } banyan_simulate_options;
 
@@ -57,108 +69,121 @@ typedef struct banyan_simulate_options {
     BANYAN_INIT_WITH(banyan_simulate_options, BANYAN_MEMBER(message_bytes, 1 << 20),               \
                      BANYAN_MEMBER(elem_bytes, 4), BANYAN_MEMBER(max_steps, UINT64_C(1) << 25))
 
-/* Run the plan once on the topology, rank i on processor i. `options` NULL: the defaults. The plan
- * and the topology must outlive the result. The same arguments give the same result. Errors:
- * INVALID (more ranks than processors, a size that the plan cannot run at, a rank that cannot reach
- * another), UNSUPPORTED (more steps than options.max_steps, a switch channel whose ranks have no
- * multicast switch in common), MISMATCH (the plan hangs: the sentence names who waits for whom),
- * NO_MEMORY. Any thread. */
+/* Simulate one run of a plan, with rank i on processor i. `options` NULL means the defaults. The
+ * caller owns the result; the plan and the topology must outlive it. The simulation is
+ * deterministic. Errors:
+ * - INVALID: the plan has more ranks than the topology has processors, the plan cannot run at this
+ *   size, or a rank cannot reach a peer.
+ * - UNSUPPORTED: the loops take more than max_steps steps, or no multicast switch connects the
+ *   ranks of a switch channel.
+ * - MISMATCH: the plan hangs. The message lists the dependencies.
+ * - NO_MEMORY.
+ * Any thread. */
 BANYAN_API banyan_status banyan_plan_simulate(const banyan_plan *plan,
                                               const banyan_topology *topology,
                                               const banyan_simulate_options *options,
                                               banyan_simulation **simulation);
-/* NULL is ignored. */
+
+/* Free a result. NULL is ignored. */
 BANYAN_API void banyan_simulation_destroy(banyan_simulation *simulation);
 
-/* Seconds from the start of the ranks to the end of the last one. */
+/* Return the predicted time in seconds, from the start of all ranks to the end of the last one. Any
+ * thread. */
 BANYAN_API double banyan_simulation_seconds(const banyan_simulation *simulation);
 
-/* Seconds until all that the rank does is done and has arrived; of moves, also what others move to
- * it. 0 for a rank that is none. */
+/* Return the time in seconds until all work of `rank` is done and its data has arrived. For
+ * simulated moves, this includes the moves from other ranks to it. Return 0 if `rank` is out of
+ * range. Any thread. */
 BANYAN_API double banyan_simulation_rank_seconds(const banyan_simulation *simulation, int rank);
 
+/* Utilization of a link, or of the memory of a rank. */
 typedef struct banyan_link_use {
-    const char *source, *destination; /* "gpu0", "nvswitch"; a memory has no destination: NULL */
+    const char *source, *destination; /* "gpu0", "nvswitch"; destination is NULL for a memory */
     uint64_t bytes;
-    double busy; /* share of the time in which something flowed */
-    double full; /* bytes, as a share of what could have flowed in the time */
+    double busy; /* fraction of the time with any traffic, from 0 to 1 */
+    double full; /* bytes as a fraction of the capacity over the whole time, from 0 to 1 */
 } banyan_link_use;
 
-/* The index-th link, and behind those the ranks' own memories; false behind the last. Names live as
- * long as the topology. */
+/* Set `*use` to the utilization at `index`: first the links of the topology, then the memories of
+ * the ranks. Return false if `index` is out of range. The names live as long as the topology. Any
+ * thread. */
 BANYAN_API bool banyan_simulation_link(const banyan_simulation *simulation, size_t index,
                                        banyan_link_use *use);
 
+/* One operation, recorded with options.steps. */
 typedef struct banyan_simulation_step {
     int rank, thread_block;
-    int operation;      /* index in the thread block; -1: the launch */
-    int loop_operation; /* index in the loop's body; -1: outside of any */
+    int operation;      /* index in the thread block; -1: the kernel launch */
+    int loop_operation; /* index in the loop body; -1: outside of loops */
     uint64_t iteration; /* of the loop */
-    bool proxy;         /* done by the rank's proxy, for that operation */
-    const char *what;   /* "put", as in the format; as long as the program runs */
+    bool proxy;         /* the rank's proxy works, for that operation */
+    const char *what;   /* name of the operation in the format, such as "put"; static */
     double began_s, ended_s;
-    size_t after; /* the step without which it had ended earlier; SIZE_MAX: none */
+    size_t after; /* index of the step that delayed this one last; SIZE_MAX: none */
 } banyan_simulation_step;
 
-/* The index-th step, in the order of their ends; false behind the last, and at once without
- * options.steps or when there were more than are kept, some eight million. An operation that waits
- * for its transfers through port channels makes two steps. */
+/* Set `*step` to the step at `index`, in the order of their ends. An operation that waits for its
+ * transfers through port channels makes two steps. Return false if `index` is out of range. There
+ * are no steps without options.steps, or if a simulation has more than 8,388,608. Any thread. */
 BANYAN_API bool banyan_simulation_step_at(const banyan_simulation *simulation, size_t index,
                                           banyan_simulation_step *step);
 
-/* The critical path: the chain of steps that the end waited for, from the start on; here each step
- * begins when the one before has ended. False behind the last. */
+/* Set `*step` to the step at `index` of the critical path: the chain of dependent steps, from the
+ * start, that determines the end. In this chain, `began_s` is the end of the previous step. Return
+ * false if `index` is out of range. Any thread. */
 BANYAN_API bool banyan_simulation_path(const banyan_simulation *simulation, size_t index,
                                        banyan_simulation_step *step);
 
-/* ---- moves: transfers that no plan describes ---- */
+/* ---- moves: transfers without a plan ---- */
 
-/* Who carries the bytes of a move. */
+/* Engine that carries a move. */
 typedef enum banyan_mover {
-    BANYAN_BY_BLOCKS, /* all thread blocks of its rank, in one kernel, which is launched for it */
+    BANYAN_BY_BLOCKS, /* all thread blocks of the rank, in a kernel launched for this move */
     BANYAN_BY_PROXY   /* the rank's proxy, as for a port channel */
 } banyan_mover;
 
 #define BANYAN_NO_MOVE SIZE_MAX
 
-/* `rank` carries bytes from its memory to that of `peer`, which may be itself. The moves of a
- * rank's lane follow each other as they are listed. A move also comes after those in `after`, which
- * may be anybody's and stand anywhere in the list; what another rank has done is known a way's
- * latency later. Without bytes it only keeps the order. */
+/* A transfer of `bytes` from the memory of `rank` to that of `peer`, which may be the same rank.
+ * The moves of one lane of a rank run one after another, in the order of the list. A move also
+ * waits for the moves in `after`, which may belong to any rank and stand anywhere in the list.
+ * Another rank learns of the end of a move one link latency later. A move of 0 bytes only adds an
+ * order. */
 typedef struct banyan_move {
     int rank, peer;
-    int lane; /* of the rank, from 0 on */
+    int lane; /* of the rank, from 0 */
     banyan_mover by;
-    const char *what; /* its name in steps and traces; as long as the simulation */
+    const char *what; /* name in steps and traces; must outlive the simulation */
     uint64_t bytes;
-    size_t after[2]; /* indices of moves, BANYAN_NO_MOVE: none */
+    size_t after[2]; /* indices of moves; BANYAN_NO_MOVE: none */
 } banyan_move;
 
 typedef struct banyan_moves_options {
     size_t size; /* of this struct; BANYAN_MOVES_OPTIONS_INIT sets it */
-    bool steps;  /* keep when each move began and ended */
-    /* Rates are found anew whenever a move ends: where there are many that share links, that takes
-     * long. With a grain, those that go on keep their rates for up to this share of the time that
-     * the busiest link or memory needs for all that it carries. 0: they do not. */
+    bool steps;  /* record the start and end of every move, for the critical path and traces */
+    /* Accuracy, from 0 to 1. The simulation recomputes all rates when a move ends, which takes long
+     * if many moves share links. With a grain, running moves keep their rates longer: up to this
+     * fraction of the time that the busiest link or memory needs for all its bytes. 0: exact. */
     double grain;
 } banyan_moves_options;
 
 #define BANYAN_MOVES_OPTIONS_INIT BANYAN_INIT(banyan_moves_options)
 
-/* Simulate the moves on the topology, rank i on processor i: links, memories and thread blocks are
- * shared as for a plan. `what` is in the steps' place of an operation's name, the lane in that of
- * the thread block, and the index of the move among its lane's in that of the operation. The
- * topology must outlive the result; `moves` need not. Errors: INVALID (more ranks than processors,
- * an index, rank or lane that is none, a rank that cannot reach another), MISMATCH (moves that wait
- * for each other: the sentence names one), NO_MEMORY. Any thread. */
+/* Simulate `count` moves, with rank i on processor i. Links, memories and thread blocks are shared
+ * as for a plan. `options` NULL means the defaults. In the steps of the result, `what` is the
+ * move's name, `thread_block` its lane, and `operation` its index in the lane. The caller owns the
+ * result. The topology must outlive it; `moves` need not. Errors: INVALID (more ranks than
+ * processors; an index, rank, lane or grain out of range; a rank that cannot reach a peer),
+ * MISMATCH (moves wait for each other; the message names one), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_moves_simulate(const banyan_move *moves, size_t count, int ranks,
                                                const banyan_topology *topology,
                                                const banyan_moves_options *options,
                                                banyan_simulation **simulation);
 
-/* What every thread block did and when, as a trace in Chrome's JSON, which Perfetto shows; like
- * banyan_trace_write's. UNSUPPORTED without options.steps or when there were more steps than are
- * kept; SYSTEM. */
+/* Write the steps as a trace in Chrome's JSON format, which Perfetto shows: one process for each
+ * rank and one thread for each thread block, as in banyan_trace_write (execute.h). The file appears
+ * at `path`, or replaces an old one, only when it is complete. Errors: UNSUPPORTED (the simulation
+ * has no steps; see banyan_simulation_step_at), SYSTEM. Any thread. */
 BANYAN_API banyan_status banyan_simulation_write_trace(const banyan_simulation *simulation,
                                                        const char *path);
 
