@@ -1,16 +1,22 @@
-/* Banyan: collectives, by plans that are chosen from a registry.
+/* Banyan: collectives between the ranks of a node.
  *
- * A communicator knows the built-in algorithms, which are programs in Banyan's own language, and
- * the plans that its user adds; it chooses one by collective, root, reduction, element type, ranks,
- * ranks a node, message size and in-place, compiles and loads it when it is first needed, and keeps
- * it. Calls are collective and synchronous: the output can be read when they return; on GPUs, where
- * all buffers of a communicator's calls lie in the memory of its device, they are queued in the
- * stream that the call is given, and may be captured in a graph (banyan_plan_run). All ranks make
- * the same calls in the same order with the same arguments but the buffers (BANYAN_CHECK_CALLS=1
- * has every call compared first, and a difference named).
+ * A communicator serves each call with a plan (plan.h). It chooses the plan from its tuning table,
+ * which names one of the built-in algorithms, or from the plans that you add. The choice depends on
+ * the collective, root, reduction, element type, message size, number of ranks and ranks of a node,
+ * and on whether the call is in place and its buffers are registered. The communicator compiles and
+ * loads a plan when a call first needs it, and keeps it. docs/collectives.md has the details.
  *
- * Ordinary memory is fine everywhere. Memory from banyan_memory_alloc that was given to
- * banyan_comm_register is reached by the peers in place, with one copy less.
+ * The functions with a communicator are collective unless marked "Local". All ranks make the same
+ * calls in the same order, with the same arguments except the buffers. Banyan does not check this,
+ * unless the environment variable BANYAN_CHECK_CALLS=1 is set for rank 0 when the communicator is
+ * created. It then compares every call first and reports a difference as MISMATCH on all ranks.
+ *
+ * On the host, a call returns when this rank's part is done: you may read the output. On GPUs, all
+ * buffers are in the memory of the communicator's device. A call then enqueues its work in the
+ * stream and returns; the stream may be in graph capture (see banyan_plan_run in execute.h).
+ *
+ * Buffers may be ordinary memory. Calls are one copy cheaper in symmetric memory (memory.h) that
+ * you register with banyan_comm_register: peers then access it in place.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,133 +33,180 @@ extern "C" {
 typedef struct banyan_comm banyan_comm;
 
 typedef struct banyan_comm_options {
-    size_t size;        /* of this struct; BANYAN_COMM_OPTIONS_INIT sets it */
-    const char *tuning; /* a file that `banyan tune` wrote; NULL: BANYAN_TUNING, else built in */
-    int workers;        /* as in banyan_executor_options */
-    DLDevice device;    /* where all buffers of its calls lie; not named: the host */
+    size_t size; /* of this struct; BANYAN_COMM_OPTIONS_INIT sets it */
+    /* Tuning file (banyan_comm_save_tuning or `banyan tune`). NULL: the file that the environment
+     * variable BANYAN_TUNING names, else the built-in table. Rank 0's choice and file are used by
+     * all ranks. */
+    const char *tuning;
+    int workers;     /* as in banyan_executor_options */
+    DLDevice device; /* GPU of all buffers of this rank; zero-initialized: the host */
 } banyan_comm_options;
 
 #define BANYAN_COMM_OPTIONS_INIT BANYAN_INIT_WITH(banyan_comm_options, BANYAN_MEMBER(workers, 1))
 
-/* Collective. `options` NULL: the defaults. All ranks must be of one node (UNSUPPORTED). */
+/* Create a communicator of all ranks of `world`. `options` NULL means the defaults. Collective.
+ * Errors: those of banyan_executor_open (UNSUPPORTED for ranks of several nodes), and NOT_FOUND,
+ * INVALID, SYSTEM or FORMAT for a tuning file. */
 BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                             banyan_comm **comm);
-/* How the calls went that have ended: on a GPU BANYAN_OK, or the error of the first that failed, a
- * peer lost or late; whoever has synchronised the stream has it of all that were queued there. What
- * has failed stays so, and so do later calls that use the same plan, until banyan_comm_reset. On
- * the host, the world's state. Local; does not wait. */
+
+/* Return the status of the calls that have ended. On a GPU this is the error of the first call that
+ * failed because a peer was lost or late. After you synchronize a stream, the status covers every
+ * call queued there. An error stays until banyan_comm_reset, and later calls that use the same plan
+ * return it, too. On the host this is the world's status. Do not wait. Local. */
 BANYAN_API banyan_status banyan_comm_status(banyan_comm *comm);
 
-/* Make all its plans as they were at first (banyan_plan_reset), after a call on GPUs whose deadline
- * has passed on any rank: the calls that follow are right again, also those in graphs. It waits for
- * the calls that were queued; graphs that hold some must have ended before. Outputs of calls that
- * had not ended well on every rank hold anything. Collective; fails where the world is not healthy,
- * as when a peer has died, or on the host a deadline has passed. */
+/* Reset all plans (banyan_plan_reset) after a call on GPUs passed its deadline on any rank. Later
+ * calls work again, and so do graphs. Wait first for the calls that were queued; graphs that
+ * contain calls must have finished. The outputs of calls that did not succeed on every rank are
+ * undefined. Collective. Errors: the world's, if it has failed, as after the death of a peer or, on
+ * the host, a deadline that passed. */
 BANYAN_API banyan_status banyan_comm_reset(banyan_comm *comm);
 
-/* Collective while the world is healthy. NULL is ignored. */
+/* Destroy a communicator, before its world is closed. It is freed in any case. The error is the
+ * world's, if it has failed. NULL is ignored. Collective while the world is healthy. */
 BANYAN_API banyan_status banyan_comm_destroy(banyan_comm *comm);
 
-/* From now on the ranks pass parts of this symmetric buffer at the same offset on every rank, or
- * not at all. Collective. Unregister before it is freed. */
+/* Register a symmetric buffer. If a later call uses memory of it, then all ranks use memory of it,
+ * at the same offset. The buffer must outlive its registration. Collective. Errors: INVALID (NULL,
+ * or memory of another device), NO_MEMORY. */
 BANYAN_API banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory);
+
+/* End the registration of a buffer, and unload the plans that use it. Collective. Errors: INVALID
+ * (the buffer is not registered). */
 BANYAN_API banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_memory *memory);
 
-/* Counts are elements. `input` equal to `output` (or, for all-gather and reduce-scatter, the rank's
- * block of the longer buffer) is in place; other overlaps are INVALID. `op` is for reductions. */
+/* ---- collectives ---- */
 
-/* output[i] = ⊕ over ranks of input[i]; `count` elements in and out. */
+/* For all calls below:
+ *
+ * - `count` is a number of elements of type `dtype`. With `count` 0 a call does nothing.
+ * - Reductions support the types that banyan_plan_run lists. The other collectives accept every
+ * type of whole bytes.
+ * - A call is in place if `input` and `output` are equal. All-gather is in place if `input` is this
+ *   rank's block of `output`. Reduce-scatter is in place if `output` is this rank's block of
+ *   `input`.
+ * - Errors, before anything moves: INVALID, NOT_FOUND (no plan serves the call), and those of
+ *   banyan_plan_load and banyan_plan_run. INVALID means that a buffer is NULL, the buffers overlap
+ *   but are not in place, a size overflows, or `root`, `op`, `dtype` or `stream` is not valid. */
+
+/* output[i] = reduction of input[i] over all ranks. `count` elements in, `count` out. */
 BANYAN_API banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output,
                                           size_t count, DLDataType dtype, banyan_reduce_op op,
                                           void *stream);
-/* `count` elements in, ranks × count out, in rank order. */
+
+/* Concatenate the inputs of all ranks, in rank order. `count` elements in, ranks × count out. */
 BANYAN_API banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output,
                                           size_t count, DLDataType dtype, void *stream);
-/* ranks × count elements in, `count` out: rank r's block, reduced. */
+
+/* Rank r gets block r of the inputs, reduced over all ranks. ranks × count elements in, `count`
+ * out. */
 BANYAN_API banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output,
                                               size_t count, DLDataType dtype, banyan_reduce_op op,
                                               void *stream);
-/* ranks × count elements in and out: block r of rank s becomes block s of rank r. */
+
+/* Block r of rank s's input becomes block s of rank r's output. ranks × count elements in and out.
+ */
 BANYAN_API banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output,
                                          size_t count, DLDataType dtype, void *stream);
-/* `count` elements of root's input become everybody's output. Others may pass a NULL input. */
+
+/* Copy `count` elements of the root's input to the output of every rank, including the root. The
+ * other ranks' `input` is ignored and may be NULL. */
 BANYAN_API banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output,
                                           size_t count, DLDataType dtype, int root, void *stream);
-/* As all-reduce, to root alone. Others may pass a NULL output. Registered memory is used like
- * ordinary memory: where the root's output lies, the others do not know. */
+
+/* As banyan_allreduce, with the result at the root only. The other ranks' `output` is ignored and
+ * may be NULL. Registered memory is used like ordinary memory, since the other ranks do not know
+ * the root's output. */
 BANYAN_API banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output,
                                        size_t count, DLDataType dtype, banyan_reduce_op op,
                                        int root, void *stream);
-/* Every rank's input becomes the output of the rank `shift` further on (modulo the ranks). */
+
+/* The input of rank r becomes the output of rank r + shift, modulo the ranks. `count` elements in
+ * and out. `shift` may be negative. */
 BANYAN_API banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output,
                                          size_t count, DLDataType dtype, int shift, void *stream);
 
 /* ---- algorithms ---- */
 
-/* What an algorithm is built for. */
+/* Parameters that an algorithm is compiled for. */
 typedef struct banyan_algorithm_params {
     size_t size; /* of this struct; BANYAN_ALGORITHM_PARAMS_INIT sets it */
     int ranks;
-    int ranks_per_node; /* 0: all on one */
+    int ranks_per_node; /* 0: all ranks are on one node */
     bool in_place;
     banyan_reduce_op op;
     int root, shift;
     int instances;       /* 0: the algorithm's default */
-    uint64_t unit_bytes; /* of pipelined loops; 0: the algorithm's default */
+    uint64_t unit_bytes; /* unit of the loops of pipelined algorithms; 0: the algorithm's default */
 } banyan_algorithm_params;
 
 #define BANYAN_ALGORITHM_PARAMS_INIT                                                               \
     BANYAN_INIT_WITH(banyan_algorithm_params, BANYAN_MEMBER(ranks, 2))
 
+/* A built-in algorithm. The strings are static. */
 typedef struct banyan_algorithm_info {
-    const char *name; /* "allreduce_ring" */
+    const char *name; /* for example "allreduce_ring" */
     banyan_collective_kind collective;
-    const char *about;          /* a sentence */
-    bool reaches_peers_buffers; /* ordinary memory has to be staged for it */
+    const char *about;          /* one sentence */
+    bool reaches_peers_buffers; /* accesses peers' buffers, so ordinary memory must be staged */
 } banyan_algorithm_info;
 
-/* The index-th built-in algorithm; NOT_FOUND behind the last. Any thread. */
+/* Set `*info` to the built-in algorithm at `index`, from 0. Errors: NOT_FOUND (`index` is not below
+ * the number of algorithms). Any thread. */
 BANYAN_API banyan_status banyan_algorithm_at(size_t index, banyan_algorithm_info *info);
 
-/* Compile one by name. INVALID when it cannot be built for these parameters, with the reason. */
+/* Compile a built-in algorithm. `params` NULL means the defaults. The caller owns the plan. Errors:
+ * NOT_FOUND (unknown name), INVALID (the algorithm does not exist for these parameters; the message
+ * has the reason), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
                                                   const banyan_algorithm_params *params,
                                                   banyan_plan **plan);
 
-/* Let the communicator use this plan for its collective where the message (a rank's input) is in
- * the plan's bounds; later additions come first. Collective; the plan must outlive the
- * communicator. Errors: INVALID (another number of ranks, a custom collective), MISMATCH. */
+/* Add a plan. It serves the calls of its collective, root, shift, reduction and in-place mode with
+ * a message in the plan's bounds. It takes precedence over the tuning table and over the plans
+ * added before. Broadcast and reduce only use plans that are in place. The plan must outlive the
+ * communicator. All ranks add the same plan. Collective. Errors: INVALID (NULL, a plan for another
+ * number of ranks, or of a custom collective), NO_MEMORY.
+ */
 BANYAN_API banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan);
 
-/* Name of the algorithm, or plan, that a call would use, with root 0 and shift 1: for
- * `message_bytes` of a rank's input. `op` is for reductions. Registered: the buffers lie in memory
- * given to banyan_comm_register. Local. */
+/* Set `*name` to the name of the algorithm or added plan that would serve a call with root 0 and
+ * shift 1. `message_bytes` is a rank's input. `op` matters for reductions only. `registered` means
+ * that the buffers are in registered memory. The string lives as long as the communicator. Errors:
+ * NOT_FOUND (nothing would). Local. */
 BANYAN_API banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
                                             uint64_t message_bytes, DLDataType dtype,
                                             banyan_reduce_op op, bool in_place, bool registered,
                                             const char **name);
 
-/* Measure the algorithms for these collectives and sizes and use the fastest from now on; rank 0
- * can write the table for later processes. On GPUs with several numbers of instances each, as many
- * runs in a graph as take a millisecond. Every time is a line of the log (debug). Collective. */
 typedef struct banyan_tune_options {
-    size_t size; /* of this struct; BANYAN_TUNE_OPTIONS_INIT sets it */
-    uint64_t min_bytes, max_bytes;
-    double seconds;                                                  /* at most, in all */
-    void (*progress)(void *context, const char *what, double share); /* rank 0; may be NULL */
+    size_t size;                   /* of this struct; BANYAN_TUNE_OPTIONS_INIT sets it */
+    uint64_t min_bytes, max_bytes; /* of a rank's longer buffer; each size is 4 × the last */
+    double seconds;                /* limit on the total time */
+    /* NULL, or called on rank 0 before each measurement. `what` describes the measurement and is
+     * valid during the call. `share` is the fraction of `seconds` that has passed. */
+    void (*progress)(void *context, const char *what, double share);
     void *context;
-    /* Measured, and then used, with elements of this type alone. Zero: f32 is measured, and what is
-     * found serves every type without a table of its own. */
+    /* Measure with this type, and use the result for this type alone. Zero-initialized: measure
+     * with f32, and use the result for all types without their own table. */
     DLDataType dtype;
-    banyan_collective_kind kind; /* this collective alone; BANYAN_CUSTOM: all */
+    banyan_collective_kind kind; /* tune this collective alone; BANYAN_CUSTOM: all */
 } banyan_tune_options;
 
 #define BANYAN_TUNE_OPTIONS_INIT                                                                   \
     BANYAN_INIT_WITH(banyan_tune_options, BANYAN_MEMBER(min_bytes, 8),                             \
                      BANYAN_MEMBER(max_bytes, 64 << 20), BANYAN_MEMBER(seconds, 60))
 
+/* Measure the algorithms for each collective and size, in ordinary and in registered memory, and
+ * use the fastest from now on. On GPUs, try several numbers of instances, and time graphs of as
+ * many runs as take about a millisecond. Every time is logged at level debug. Loaded plans are
+ * unloaded. `options` NULL means the defaults. Collective. Errors: INVALID (an option is out of
+ * range), NO_MEMORY. */
 BANYAN_API banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options);
-/* Collective; rank 0 writes. */
+
+/* Write the tuning table to a JSON file, on rank 0. The file appears at `path`, or replaces an old
+ * one, only when it is complete. Collective. Errors: SYSTEM, NO_MEMORY, on all ranks. */
 BANYAN_API banyan_status banyan_comm_save_tuning(banyan_comm *comm, const char *path);
 
 #ifdef __cplusplus

@@ -1,9 +1,11 @@
-/* Banyan: running plans between the processes of a node.
+/* Banyan: run plans between the ranks of a node.
  *
- * A process is a rank; its thread blocks are run by the calling thread, or by several worker
- * threads, as tasks that give way while they wait; or, with a GPU a rank, by one kernel a run. A
- * plan is loaded once, by all ranks together, and run many times; consecutive runs need no barrier
- * between them, as far as the plan is sound.
+ * On the host, a rank is a process (or thread) and runs its thread blocks as tasks. The calling
+ * thread, or several worker threads, switch between tasks that wait. With one GPU a rank, a run is
+ * one kernel, and the thread blocks are the kernel's.
+ *
+ * All ranks load a plan together once and then run it many times. Consecutive runs of a sound plan
+ * (check.h) need no barrier between them. docs/execution.md and docs/gpu.md have the details.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,122 +19,151 @@
 extern "C" {
 #endif
 
-/* What plans need to run in a world: its ranks' bells, worker threads, the proxy of port channels.
- */
+/* Resources that the plans of a world share: worker threads or the GPU, wake-ups, and the proxy of
+ * port channels. */
 typedef struct banyan_executor banyan_executor;
 
-/* A plan that is ready to run with messages up to a size. */
+/* A plan with its scratch, counters and peers' addresses, ready to run with messages up to a size.
+ */
 typedef struct banyan_loaded_plan banyan_loaded_plan;
 
 typedef struct banyan_executor_options {
     size_t size; /* of this struct; BANYAN_EXECUTOR_OPTIONS_INIT sets it */
-    int workers; /* threads that run thread blocks; 1: the calling thread alone */
-    /* Not 0: run thread blocks in a random order that the memory model of docs/check.md allows, the
-     * same for the same seed; a seed a rank, or one for all. Slow; for tests. 0: BANYAN_SHUFFLE, or
-     * in order. */
+    int workers; /* threads that run thread blocks, from 1 to 1,024; 1: only the calling thread */
+    /* For tests, on the host; slow. If not 0, run thread blocks in a random order that the memory
+     * model of docs/check.md allows. The order depends on the seed alone. Ranks may have different
+     * seeds. 0: the seed in the environment variable BANYAN_SHUFFLE, else program order. */
     uint64_t shuffle_seed;
-    /* A GPU (BANYAN_CUDA), one a rank: thread blocks of plans are thread blocks of one kernel a
-     * run, and `workers` means nothing. Not named: the host, on all ranks or none. */
+    /* GPU of this rank (BANYAN_CUDA); `workers` has no effect then. Zero-initialized: the host. All
+     * ranks use GPUs, or all use the host. */
     DLDevice device;
 } banyan_executor_options;
 
 #define BANYAN_EXECUTOR_OPTIONS_INIT                                                               \
     BANYAN_INIT_WITH(banyan_executor_options, BANYAN_MEMBER(workers, 1))
 
-/* Collective. `options` NULL: the defaults. All ranks must be of one node (UNSUPPORTED). On GPUs at
- * most 16 ranks; UNSUPPORTED also says what this build or machine lacks for them. */
+/* Open an executor. `options` NULL means the defaults. Collective. Errors:
+ * - INVALID: an option is out of range.
+ * - UNSUPPORTED: the world has several nodes, or more than 16 ranks on GPUs. This build or machine
+ *   has no GPU support; the message has the reason.
+ * - MISMATCH: some ranks use GPUs and others the host.
+ * - NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_executor_open(banyan_world *world,
                                               const banyan_executor_options *options,
                                               banyan_executor **executor);
-/* Local, after the plans loaded on it are unloaded. NULL is ignored. */
+
+/* Close an executor, after its plans are unloaded and before its world is closed. NULL is ignored.
+ * Local. */
 BANYAN_API void banyan_executor_close(banyan_executor *executor);
 
 typedef struct banyan_load_options {
     size_t size;                /* of this struct; BANYAN_LOAD_OPTIONS_INIT sets it */
-    uint64_t max_message_bytes; /* the longest input of a rank that runs will bring */
-    /* Buffers of banyan_memory_alloc, on a GPU of banyan_memory_alloc_on, in which the runs' input,
-     * or output, will lie, at the same offset on every rank; this rank's and the peers' are used in
-     * place. NULL: runs bring ordinary memory, which is copied to and from memory that peers reach,
-     * where the plan has peers reach it. */
+    uint64_t max_message_bytes; /* longest message of a run (see banyan_plan_sizes) */
+    /* Symmetric buffers (memory.h; on GPUs of banyan_memory_alloc_on or _adopt) that contain the
+     * input, or output, of every run, at the same offset on every rank. Peers access them in place.
+     * NULL: runs use ordinary memory. If peers access it in this plan, the runs copy it to or from
+     * staging memory. The buffers must outlive the loaded plan. */
     const banyan_memory *input, *output;
 } banyan_load_options;
 
 #define BANYAN_LOAD_OPTIONS_INIT BANYAN_INIT(banyan_load_options)
 
-/* Make a plan ready to run: scratch and counters taken, peers' addresses found. Collective: the
- * same plan and sizes on every rank, or MISMATCH. The plan may be destroyed afterwards. Errors:
- * INVALID (the plan is for another number of ranks, or has more thread blocks than the GPU runs at
- * once), MISMATCH, NO_MEMORY. */
+/* Load a plan. All ranks pass the same plan and options. `plan` may be destroyed afterwards.
+ * Collective. Errors:
+ * - INVALID: the plan has another number of ranks, or more thread blocks than the GPU runs at once.
+ *   The plan cannot run with max_message_bytes. A symmetric buffer is of another world or device.
+ * - MISMATCH: the ranks differ in the plan or the options.
+ * - NO_MEMORY. */
 BANYAN_API banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *plan,
                                           const banyan_load_options *options,
                                           banyan_loaded_plan **loaded);
-/* Collective, so that no peer is still using what is taken away; on a GPU it waits for the runs
- * that were queued, but graphs that hold some must have ended before. NULL is ignored. */
+
+/* Unload a plan. On a GPU, wait first for the runs that were queued; CUDA graphs that contain runs
+ * of the plan must have finished, and must not be launched again. The plan is freed in any case.
+ * The error is the world's, if it has failed. NULL is ignored. Collective. */
 BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
 
-/* Run it on a message of `message_bytes` (of a rank's input; how long that makes the output:
- * banyan_plan_sizes): returns when this rank's part is done, its output can be read and its input
- * written. The first run of a size and type cuts the plan for it, locally; the latest cuts are
- * kept. All ranks run the same loaded plans in the same order with the same sizes and types.
+/* Run a loaded plan on a message of `message_bytes`; banyan_plan_sizes gives the sizes of `input`
+ * and `output`. On the host (`stream` NULL) the call returns when this rank's part is done: you may
+ * read the output and overwrite the input. All ranks run the same loaded plans, in the same order,
+ * with the same sizes and types. An empty message does nothing. Collective.
  *
- * Types: f32, f16, bf16, f8 e4m3 and e5m2, i32, u32, i64, u8; a plan without reductions takes any
- * of whole bytes. Sums of 16- and 8-bit floats are accumulated in f32 and rounded once an
- * operation; the order of a sum is the plan's, whatever the timing.
+ * The first run with a size and type specializes the plan for them, without the other ranks. The 16
+ * most recent specializations are kept.
  *
- * For an in-place plan either pass input and output as they lie in each other (all-gather's input
- * is the rank's block of the output, reduce-scatter's output the rank's block of the input, else
- * they are equal), or apart: then the input is copied first and stays as it is. Errors: those of a
- * world's waits; before anything moves INVALID for a message that is too long or that the plan or
- * type does not divide, for buffers that overlap in another way, or lie outside of the memory that
- * the plan was loaded with. NO_MEMORY and SYSTEM on a rank that cannot begin a run, which others
- * may be making: on the host that ends the world for all, on a GPU this rank makes no more runs of
- * the plan until it is reset.
+ * Types: f32, f16, bf16, f8 e4m3, f8 e5m2, i32, u32, i64 and u8. A plan without reductions accepts
+ * every type of whole bytes. Sums of 16-bit and 8-bit floats accumulate in f32 and are rounded once
+ * for each operation. The plan determines the order of a sum; timing does not affect it.
  *
- * On a GPU both buffers lie in its memory, `stream` is a CUDA stream, and the call returns when the
- * run, one kernel, is queued there. Runs of one loaded plan must not overlap: the caller orders its
- * streams. The stream may be captured in a graph, which may be launched as often as one likes, with
- * other runs of the plan in between, as long as all ranks run the same; the pointers are those of
- * the capture, and the first call of a size and type had better be made before. What fails later,
- * a wait that passes its deadline or whose peer is lost, ends the kernel, and every later run of
- * the plan, on this rank; banyan_plan_status and the next call of banyan_plan_run tell. */
+ * In place. The buffers of a plan that is in place coincide as its collective requires. An
+ * all-gather's input is the rank's block of its output. A reduce-scatter's output is the rank's
+ * block of its input. Otherwise both pointers are equal. You may also pass two disjoint buffers:
+ * the run then copies the input first and does not change it.
+ *
+ * Errors, before anything moves:
+ * - INVALID: the message is longer than max_message_bytes, or the plan or the type does not divide
+ *   it. The plan cannot reduce the type. The buffers overlap in another way, or lie outside the
+ *   symmetric buffers of the load. A stream was passed on the host.
+ * - NO_MEMORY, SYSTEM: this rank cannot start a run that other ranks may have started. On the host
+ *   this ends the world for all ranks. On a GPU this rank does not run the plan again before
+ *   banyan_plan_reset.
+ * - The status of the world, or of an earlier run on a GPU, if that failed.
+ *
+ * Later errors are those of the world's waits (world.h).
+ *
+ * On a GPU, both buffers are in its memory and `stream` is a CUDA stream. The call enqueues the run
+ * and returns. Runs of one loaded plan must not overlap: if you use several streams, order them.
+ * The stream may be in graph capture. The graph keeps the pointers of the capture. You may launch
+ * it any number of times, with other runs of the plan in between, as long as all ranks run the
+ * same. Make the first run of a size and type before a capture,  to keep its cost out.
+ *
+ * A wait on a GPU that passes its deadline, or whose peer is lost, ends the kernel and every later
+ * run of the plan on this rank. banyan_plan_status and the next banyan_plan_run return the error.
+ */
 BANYAN_API banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input,
                                          void *output, uint64_t message_bytes, DLDataType dtype,
                                          void *stream);
 
-/* How the runs went that have ended: on a GPU BANYAN_OK, or the error of the first that failed,
- * until banyan_plan_reset; whoever has synchronised the stream has it of all that were queued
- * there. On the host, where runs tell themselves, the world's state. Local; does not wait. */
+/* Return the status of the runs that have ended. On a GPU this is the error of the first run that
+ * failed, until banyan_plan_reset; after you synchronize a stream, the status covers every run
+ * queued there. On the host, runs return their own errors, and this is the world's status. Do not
+ * wait. Local. */
 BANYAN_API banyan_status banyan_plan_status(banyan_loaded_plan *loaded);
 
-/* Wait until the runs have ended that this rank has queued, those in graphs excepted, and say how
- * they went, as banyan_plan_status. Local. */
+/* Wait until the runs that this rank queued have ended, except those in graphs, and return their
+ * status as banyan_plan_status does. Local. */
 BANYAN_API banyan_status banyan_plan_wait(banyan_loaded_plan *loaded);
 
-/* For measurements: run it `runs` times in a row, from when all ranks have come, and tell how long
- * that took on this rank. On a GPU the runs are one CUDA graph, timed by the GPU. Returns when they
- * have ended. Collective; errors as of banyan_plan_run. */
+/* Measure `runs` consecutive runs, started after all ranks have arrived, and wait for them. `*ns`
+ * is their total time on this rank in nanoseconds. On a GPU the runs are one CUDA graph, and the
+ * GPU measures the time. Collective. Errors: as banyan_plan_run. */
 BANYAN_API banyan_status banyan_plan_time(banyan_loaded_plan *loaded, const void *input,
                                           void *output, uint64_t message_bytes, DLDataType dtype,
                                           uint32_t runs, uint64_t *ns);
 
-/* Make the plan as it was when it was loaded: counters, scratch and run numbers begin anew, and an
- * error of an earlier run is forgotten. It waits for the runs that were queued; graphs that hold
- * some must have ended before. For after a run that failed on GPUs, while the world is healthy: a
- * deadline that passes there does not end it, as it does on the host. Collective. */
+/* Reset a plan to its state after the load: clear counters, scratch and run numbers, and forget the
+ * error of earlier runs. Wait first for the runs that were queued; graphs that contain runs of the
+ * plan must have finished. Use it after a run on GPUs passed its deadline: this does not end the
+ * world, as it does on the host. Collective. Errors: the world's, if it has failed. */
 BANYAN_API banyan_status banyan_plan_reset(banyan_loaded_plan *loaded);
 
-/* A run on a thread of its own, to be tested and waited for; one at a time in a world.
- * UNSUPPORTED on GPUs, where runs go on by themselves. */
+/* Start a run on its own thread. Test or wait for `*request` (core.h), which has the status of the
+ * run. While it is active, it is the only call that drives the world. Collective. Errors:
+ * UNSUPPORTED (on GPUs, where banyan_plan_run is asynchronous), NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input,
                                            void *output, uint64_t message_bytes, DLDataType dtype,
                                            banyan_request **request);
 
-/* Record what every operation of this rank does from now on (start, end, how much of it was
- * waiting), until written: Chrome's trace JSON, which Perfetto reads; a process a rank, a thread a
- * thread block, times on the clock that all processes of the machine share. Costs time. Local. */
+/* Start to record the operations of this rank: their start, end and waiting time. Recording slows
+ * runs down. The latest 65,536 operations of each worker, or of the GPU, are kept. Graphs that were
+ * captured before are not recorded. Local. Errors: NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_trace_begin(banyan_executor *executor);
-/* Collective: rank 0 writes everybody's records to `path` and all end recording. A file appears, or
- * is replaced, when it is whole; a device, a pipe or a link is written to as it is. */
+
+/* Stop recording on all ranks and write the records of all ranks to `path` (rank 0 writes). The
+ * format is Chrome's trace JSON, which Perfetto shows: one process for each rank, one thread for
+ * each thread block, and times on a clock that all processes of the machine share. The file
+ * appears, or replaces an old one, only when it is complete; a device, pipe or symbolic link is
+ * written to as it is. Collective. Errors: SYSTEM, NO_MEMORY, on all ranks. */
 BANYAN_API banyan_status banyan_trace_write(banyan_executor *executor, const char *path);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
-/* Banyan: how long a reshard takes on a machine, before there is one.
+/* Banyan: predict the time that a reshard takes on a machine, without the machine.
  *
- * All ranks of a reshard are planned in this process, by the code that a real world runs, and what
- * they send each other is simulated on a topology (banyan/simulate.h): as the direct service moves
- * it, in one pass and all at once, or as the copy pipeline does, in rounds through slots.
- * docs/simulate.md explains the model.
+ * This process plans all ranks of the reshard, with the planner of a real world. It then simulates
+ * their transfers on a topology (simulate.h). The direct copy service moves all of them at once.
+ * The copy pipeline moves them in rounds, through staging slots. docs/simulate.md describes the
+ * model.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,64 +17,70 @@
 extern "C" {
 #endif
 
-/* What all ranks of a reshard send each other. It does not change once it is made, so that threads
- * may share it. */
+/* All transfers of a reshard. It does not change after it is made: several threads may use it at
+ * the same time. */
 typedef struct banyan_traffic banyan_traffic;
 
-/* Plan every rank of the world to the end. Errors are those of banyan_reshard_plan_create, from any
- * rank that meets one, and INVALID for more than BANYAN_MAX_RANKS. Any thread. */
+/* Plan every rank of the world described by `world` (reshard.h). `options` NULL means the defaults.
+ * The caller owns the traffic. Errors: those of banyan_reshard_plan_create at any rank, and INVALID
+ * (the world size is not from 1 to BANYAN_MAX_RANKS). Any thread. */
 BANYAN_API banyan_status banyan_traffic_plan(const banyan_plan_world *world,
                                              const banyan_reshard_options *options,
                                              banyan_traffic **traffic);
-/* The same for a case, which is not needed afterwards. What the planner makes of it counts, not the
- * transfers that the case lists. */
+
+/* Plan the reshard of a loaded case, which is not needed afterwards. The planner computes the
+ * transfers; those that the case lists do not matter. Otherwise as banyan_traffic_plan. */
 BANYAN_API banyan_status banyan_traffic_plan_case(const banyan_megatron_case *loaded,
                                                   const banyan_reshard_options *options,
                                                   banyan_traffic **traffic);
-/* NULL is ignored. */
+
+/* Free traffic. NULL is ignored. */
 BANYAN_API void banyan_traffic_destroy(banyan_traffic *traffic);
 
+/* Sums over all ranks, unless stated otherwise. */
 typedef struct banyan_traffic_info {
     int ranks;
     uint64_t transfers;                /* between two ranks */
-    uint64_t bytes;                    /* of these */
+    uint64_t bytes;                    /* of these transfers */
     uint64_t local_bytes;              /* that ranks copy within their own memory */
-    uint64_t pairs;                    /* of ranks of which one sends to the other */
-    uint64_t most_sent, most_received; /* bytes of the rank that has most */
+    uint64_t pairs;                    /* (sender, receiver) pairs with at least one transfer */
+    uint64_t most_sent, most_received; /* bytes of one rank: maximum over the ranks */
 } banyan_traffic_info;
 
-/* Sums over all ranks. */
+/* Return the properties of the traffic. Any thread. */
 BANYAN_API banyan_traffic_info banyan_traffic_describe(const banyan_traffic *traffic);
 
 typedef enum banyan_service_kind {
-    BANYAN_SERVICE_DIRECT,  /* straight to their place, all at once */
-    BANYAN_SERVICE_PIPELINE /* packed into slots, sent, unpacked */
+    BANYAN_SERVICE_DIRECT,  /* every transfer goes straight to its destination, all at once */
+    BANYAN_SERVICE_PIPELINE /* transfers are packed into slots, sent and unpacked, in rounds */
 } banyan_service_kind;
 
 typedef struct banyan_forecast_options {
     size_t size; /* of this struct; BANYAN_FORECAST_OPTIONS_INIT sets it */
     banyan_service_kind service;
-    /* PIPELINE: as in banyan_copy_options. Here 0 is 16 MiB, what suits GPUs and their networks:
-     * the default of host memory would only make a large world's simulation long. */
+    /* PIPELINE: bytes of a slot. 0: 16 MiB, which suits GPUs and their networks. The default of the
+     * service for host memory is smaller and would only slow down the simulation of a large world.
+     */
     uint64_t slot_bytes;
-    bool optimal_rounds;
-    bool steps; /* keep when each move began and ended: for the critical path and the trace */
+    bool optimal_rounds; /* PIPELINE: as in banyan_copy_options (copy.h) */
+    bool steps; /* record the start and end of every move, for the critical path and traces */
 } banyan_forecast_options;
 
 #define BANYAN_FORECAST_OPTIONS_INIT BANYAN_INIT(banyan_forecast_options)
 
 typedef struct banyan_forecast {
     double seconds;
-    int critical_rank;   /* the last to be done */
-    uint64_t batches;    /* PIPELINE: of all ranks; DIRECT: 0 */
-    uint64_t rounds;     /* of the rank that has most: no rank can have fewer than its batches */
-    uint64_t slot_bytes; /* PIPELINE: as they were; a rank's memory is four of them */
+    int critical_rank;   /* the rank that finishes last */
+    uint64_t batches;    /* PIPELINE: sent by all ranks; DIRECT: 0 */
+    uint64_t rounds;     /* PIPELINE: of a rank, at least its batches; maximum over the ranks */
+    uint64_t slot_bytes; /* PIPELINE: as used; a rank has four slots */
 } banyan_forecast;
 
-/* Run the traffic once on the topology, rank i on processor i. `simulation` may be NULL; its steps
- * are "copy", and "pack", "send" and "unpack" in lanes 0, 1 and 2 of the pipeline, or a lane for
- * each rank that a rank sends to. The topology must outlive it. The same arguments give the same
- * result. Errors: INVALID (more ranks than processors, a rank that cannot reach another, a slot
+/* Simulate the traffic once on the topology, with rank i on processor i. `options` NULL means the
+ * defaults. The simulation is deterministic. If `simulation` is not NULL, the caller owns the
+ * result that it receives; the topology must outlive it. Its steps are "copy", and for the pipeline
+ * "pack", "send" and "unpack" in lanes 0, 1 and 2. The direct service has a lane for each peer of a
+ * rank. Errors: INVALID (more ranks than processors; a rank that cannot reach a peer; a slot
  * smaller than an element), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_traffic_simulate(const banyan_traffic *traffic,
                                                  const banyan_topology *topology,
