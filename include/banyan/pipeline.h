@@ -1,14 +1,20 @@
-/* Banyan: the executor of the copy pipeline, for transports that need staging.
+/* Banyan: the executor of the copy pipeline, for transfers that need staging.
  *
- * A rank's work is a list of iterations. In each it sends at most one batch and receives at most
- * one: it packs pieces of its tensors into a send slot, the slot travels to the partner's receive
- * slot, and the partner unpacks it. There are two slots a direction, so that packing the next
- * batch, sending the current one and unpacking the prior one overlap. Sender and receiver hand
- * slots over by signals between the two of them: the receiver grants an empty slot, the sender
- * tells its arrival. Nobody waits for any other rank, and an iteration is an order, not a barrier:
- * sending goes on while receiving waits, and the other way round.
+ * The work of a rank is a list of iterations. In an iteration the rank sends at most one batch and
+ * receives at most one. To send a batch, it packs segments of its tensors into a send slot and puts
+ * the slot into a receive slot of the peer. The peer unpacks it into its tensors.
  *
- * The idea of overlapped pack, send and unpack over two slots: Megatron-Core's NVSHMEM resharding.
+ * Each direction has two slots, so that packing the next batch, sending the current one and
+ * unpacking the previous one overlap. Sender and receiver synchronize with each other only: the
+ * receiver grants an empty slot, and the sender signals the arrival of a batch. There is no barrier
+ * between iterations, and sending never waits for receiving.
+ *
+ * A launcher moves elements between tensors and slots; a table of buffers moves slots between
+ * ranks. Banyan has both for host memory and shared memory, and you may pass your own. Most
+ * programs use the pipeline through the copy service (copy.h).
+ *
+ * The idea to overlap pack, send and unpack over two slots comes from Megatron-Core's NVSHMEM
+ * resharding.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,8 +29,8 @@ extern "C" {
 
 #define BANYAN_PIPELINE_SLOTS 2
 
-/* Elements [first_elem, first_elem + elem_count), in row-major order, of a tensor, which lie in a
- * slot from slot_offset on. */
+/* Elements [first_elem, first_elem + elem_count) of a tensor, in row-major order, and their place
+ * in a slot. */
 typedef struct banyan_segment {
     DLTensor tensor;
     uint64_t first_elem;
@@ -32,12 +38,12 @@ typedef struct banyan_segment {
     uint64_t slot_offset; /* bytes */
 } banyan_segment;
 
-/* What one slot carries between two ranks. */
+/* Content of one slot that travels between two ranks. */
 typedef struct banyan_slot_batch {
-    int peer; /* -1: nothing in this direction */
+    int peer; /* -1: no batch in this direction */
     const banyan_segment *segments;
     size_t segment_count;
-    uint64_t bytes; /* of the slot that are used */
+    uint64_t bytes; /* used bytes of the slot */
 } banyan_slot_batch;
 
 typedef struct banyan_iteration {
@@ -45,127 +51,143 @@ typedef struct banyan_iteration {
     banyan_slot_batch recv;
 } banyan_iteration;
 
-/* Streams and events are the launcher's own. A call with a stream queues its work there, in order,
- * and returns; with NULL, as always on the host, the work is done when the call returns. */
+/* Streams and events of the launcher, such as cudaStream_t and cudaEvent_t. An operation with a
+ * stream enqueues its work in stream order and returns. An operation with NULL, as always on the
+ * host, returns when its work is done. */
 typedef void *banyan_stream;
 typedef void *banyan_event;
 
-/* Moves elements between tensors and slots. The last four are called only when streams are set and
- * may be NULL otherwise. */
+/* Operations that move elements between tensors and slots. The last four are called only if streams
+ * are set (banyan_pipeline_set_streams); otherwise they may be NULL. */
 typedef struct banyan_pipeline_launcher {
     size_t size; /* of this struct */
     void *context;
+    /* Copy segments of tensors into a slot. */
     banyan_status (*pack)(void *context, banyan_stream stream, void *slot,
                           const banyan_segment *segments, size_t count);
+    /* Copy a slot into segments of tensors. */
     banyan_status (*unpack)(void *context, banyan_stream stream, const void *slot,
                             const banyan_segment *segments, size_t count);
+    /* Copy a tensor of this rank to another one. */
     banyan_status (*copy)(void *context, banyan_stream stream, const DLTensor *destination,
                           const DLTensor *source);
-    /* The event stands for all that was queued on the stream so far. */
+    /* Record the event after all work that is now queued in the stream. */
     banyan_status (*record)(void *context, banyan_event event, banyan_stream stream);
-    /* What is queued on the stream from now on runs after what the event stands for now. */
+    /* Let later work in the stream wait for the event, as it is recorded now. */
     banyan_status (*stream_wait)(void *context, banyan_stream stream, banyan_event event);
-    /* Has what the event stands for been done? Does not wait. */
+    /* Set `*yes` to true if the event has completed. Do not wait. */
     banyan_status (*reached)(void *context, banyan_event event, bool *yes);
-    /* Wait on the host for all that was queued on the stream. */
+    /* Wait on the host for all work in the stream. */
     banyan_status (*synchronize)(void *context, banyan_stream stream);
 } banyan_pipeline_launcher;
 
-/* What an execution waits for when nothing can move. */
+/* Reasons why an execution cannot make progress. */
 typedef struct banyan_pipeline_stall {
-    int grant_from;      /* the rank whose slot we want to fill; -1: none */
-    int arrival_from;    /* the rank whose batch we want to unpack; -1: none */
-    bool for_events;     /* for an event of ours, of which no signal tells */
-    uint64_t stalled_ns; /* since something moved last */
+    int grant_from;      /* rank that must grant a slot; -1: none */
+    int arrival_from;    /* rank whose batch must arrive; -1: none */
+    bool for_events;     /* an event of this rank must complete; no signal announces it */
+    uint64_t stalled_ns; /* time since the last progress */
 } banyan_pipeline_stall;
 
-/* The slots, numbered 0 and 1 a direction, and the way between them. */
+/* The slots, numbered 0 and 1 in each direction, and operations that move them between ranks. */
 typedef struct banyan_pipeline_buffers {
     size_t size; /* of this struct */
     void *context;
-    int ranks;         /* peers have numbers below this */
-    size_t slot_bytes; /* the same on every rank */
-    /* grant and send are queued on their streams. Otherwise they are done when they return, and are
-     * called when what they follow has been done. */
+    int ranks;         /* peers are 0 to ranks - 1 */
+    size_t slot_bytes; /* equal on all ranks */
+    /* True: grant and send enqueue their work in a stream. False: they are called after the work
+     * that they follow has completed, and return when they are done. */
     bool stream_ordered;
     void *send_slot[BANYAN_PIPELINE_SLOTS];
     void *recv_slot[BANYAN_PIPELINE_SLOTS];
-    /* An execution begins: grants and arrivals of earlier ones, that may have failed, do not count
-     * any more. */
+    /* Begin an execution. Grants and arrivals of earlier executions, which may have failed, no
+     * longer count. */
     banyan_status (*begin)(void *context);
-    /* The peer's receive slot as an address of ours, or NULL when it has none, for all slots of a
-     * peer alike: then packing goes straight into it and `send` only signals. May be NULL. */
+    /* Return the address at which this rank maps a receive slot of `peer`, or NULL. It must be NULL
+     * for all slots of a peer or for none. If it is not NULL, the sender packs straight into the
+     * slot, and `send` only signals. The operation may be NULL. */
     void *(*peer_slot)(void *context, int peer, int slot);
-    /* Receiver: tell `peer` that our receive slot `slot` is empty and its to fill, once. */
-    banyan_status (*grant)(void *context, banyan_stream stream, int peer, int slot);
-    /* Sender: take the oldest grant of `peer` that was not taken; `slot` is -1 when there is none.
+    /* As the receiver: tell `peer` that receive slot `slot` is empty, and grant it for one batch.
      */
+    banyan_status (*grant)(void *context, banyan_stream stream, int peer, int slot);
+    /* As the sender: take the oldest grant of `peer` that is not yet taken. Set `*slot` to -1 if
+     * there is none. */
     banyan_status (*take_grant)(void *context, int peer, int *slot);
-    /* Sender: move `bytes` of send slot `from` (-1: they were packed into the peer's slot) to the
-     * peer's slot `to`, which was granted, and signal their arrival. What was packed before is
-     * visible to the peer. */
+    /* As the sender: put `bytes` bytes of send slot `from` into the granted slot `to` of `peer`,
+     * and signal their arrival. `from` is -1 if they are packed into the peer's slot already.
+     * Everything packed before is visible to the peer after the signal. */
     banyan_status (*send)(void *context, banyan_stream stream, int peer, int from, int to,
                           uint64_t bytes);
-    /* Receiver: has the oldest batch of `peer` that was not taken arrived, in `slot`? Then it is
-     * taken. */
+    /* As the receiver: set `*yes` to true, and take the batch, if the oldest batch of `peer` that
+     * is not yet taken has arrived in `slot`. */
     banyan_status (*take_arrival)(void *context, int peer, int slot, bool *yes);
-    /* Nothing to do: sleep a while, or until one of the two above may answer differently than when
-     * it was last asked; no longer than it takes to look again when there is an event to wait for.
-     * Fails when the wait is hopeless: a peer lost, a deadline passed. */
+    /* Sleep until take_grant or take_arrival may have a new result, or a short time has passed.
+     * With stall->for_events, return as soon as it is worthwhile to poll the event again. Fail if
+     * the wait is hopeless: a peer is lost, or a deadline has passed. */
     banyan_status (*idle)(void *context, const banyan_pipeline_stall *stall);
 } banyan_pipeline_buffers;
 
-/* The launcher for host memory. It has no context and lives for ever. */
+/* Return the launcher for host memory. It has no context and is static. Any thread. */
 BANYAN_API const banyan_pipeline_launcher *banyan_pipeline_host_launcher(void);
 
-/* Slots in symmetric memory and the way between them over `transport`, which must be open on
- * `world` and able to put with a signal. Where it has addresses (BANYAN_TRANSPORT_ADDRESS) packing
- * goes straight into the peer's slot. `slot_bytes` 0: a size that stays in the caches. Collective;
- * MISMATCH when ranks ask for different sizes. */
+/* Open slots in symmetric host memory, with `transport` between them. `transport` must be open on
+ * `world`, and must outlive the buffers. If it maps a peer's memory (BANYAN_TRANSPORT_ADDRESS),
+ * this rank packs straight into the peer's slots. `slot_bytes` 0: 512 KiB, which stays in the
+ * caches. Collective. Errors: MISMATCH (ranks pass different sizes), INVALID (too large),
+ * NO_MEMORY. */
 BANYAN_API banyan_status banyan_pipeline_buffers_open(banyan_world *world,
                                                       banyan_transport *transport,
                                                       size_t slot_bytes,
                                                       banyan_pipeline_buffers **buffers);
-/* Local; before the transport is closed. NULL is ignored. */
+
+/* Close the buffers, before their transport. NULL is ignored. Local. */
 BANYAN_API void banyan_pipeline_buffers_close(banyan_pipeline_buffers *buffers);
 
 typedef struct banyan_pipeline banyan_pipeline;
 
-/* Neither table is copied; both must outlive the pipeline. `rank` is this rank's number among the
- * peers. Local. INVALID for a table that lacks an operation. */
+/* Create a pipeline. Both tables must outlive it; they are not copied. `rank` is this rank's number
+ * among the peers. Local. Errors: INVALID (a table lacks an operation, or is smaller than this
+ * header's), NO_MEMORY. */
 BANYAN_API banyan_status banyan_pipeline_create(const banyan_pipeline_launcher *launcher,
                                                 const banyan_pipeline_buffers *buffers, int rank,
                                                 banyan_pipeline **pipeline);
-/* NULL is ignored. */
+
+/* Destroy a pipeline. NULL is ignored. Local. */
 BANYAN_API void banyan_pipeline_destroy(banyan_pipeline *pipeline);
 
-/* Streams for the four kinds of work. The first three are all NULL, as at first, or none of them
- * is; any may be the same. INVALID otherwise, and for a launcher without the operations on streams.
- */
+/* Set the streams for the four kinds of work. Set the first three together, or pass NULL for all of
+ * them (the default). Several may be the same stream. Local. Errors: INVALID (only some of the
+ * first three are set, or the launcher has no operations on streams). */
 BANYAN_API banyan_status banyan_pipeline_set_streams(banyan_pipeline *pipeline, banyan_stream pack,
                                                      banyan_stream unpack, banyan_stream send,
                                                      banyan_stream copy);
 
-/* Two events each, which hand send slots to the send stream and back, and receive slots back to
- * their senders. Required when streams are set. */
+/* Set one event for each slot and direction. They order packing, sending and unpacking between the
+ * streams. Required if streams are set. Local. */
 BANYAN_API banyan_status banyan_pipeline_set_events(
     banyan_pipeline *pipeline, const banyan_event pack[BANYAN_PIPELINE_SLOTS],
     const banyan_event unpack[BANYAN_PIPELINE_SLOTS]);
 
-/* Run `num_iterations` iterations. Any may be empty, send only or receive only; iterations without
- * work need not be listed, and two partners may have a batch between them in iterations of
- * different numbers. But there must be one order of all batches of all ranks that every rank's list
- * follows, such as that of rounds: then the first batch, in this order, that has not been moved is
- * next at both of its ends, so nobody waits for ever. Every rank that shares the buffers calls it
- * equally often, after an execution that failed on any of them only once all have returned from it.
- * Returns when all is unpacked here and all sends have left their tensors. INVALID, naming the
- * iteration, for a batch that does not fit its slot or its tensors; nothing has moved then. */
+/* Run `num_iterations` iterations. The call returns when this rank has unpacked all its batches and
+ * no longer reads the tensors that it sends.
+ *
+ * An iteration may have a send, a receive, both or neither; you may leave out empty ones. The two
+ * ends of a batch may have it in iterations of different numbers. To exclude deadlock, one order of
+ * all batches of all ranks must exist that every rank's list follows, for example an order by
+ * rounds. Then the first batch in that order that has not moved is next at both of its ends, so it
+ * can move.
+ *
+ * All ranks that share the buffers call this equally often. After an execution failed on any rank,
+ * start the next one when all ranks have returned. Errors: INVALID (a batch does not fit its slot
+ * or its tensors, or has a wrong peer; the message names the iteration; nothing has moved), and
+ * those of the two tables. */
 BANYAN_API banyan_status banyan_pipeline_execute(banyan_pipeline *pipeline,
                                                  const banyan_iteration *schedules,
                                                  size_t num_iterations);
 
-/* Copy sends to receives of the same rank, matched by id, on the copy stream, and wait for it.
- * Operations with other peers are left alone. Local. Errors as banyan_copy_match_local's. */
+/* Copy the sends of this rank to itself to the receives with equal ids, on the copy stream, and
+ * wait for the copies. Operations with other peers are ignored. Local. Errors: as
+ * banyan_copy_match_local. */
 BANYAN_API banyan_status banyan_pipeline_self_moves(banyan_pipeline *pipeline,
                                                     const banyan_send_op *sends, size_t send_count,
                                                     const banyan_recv_op *recvs, size_t recv_count);
