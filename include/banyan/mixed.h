@@ -1,30 +1,33 @@
 /* Banyan: mixed collectives of a tensor-parallel by data-parallel grid.
  *
- * In an inference engine whose attention is data-parallel and whose other layers are
- * tensor-parallel every layer ends in an all-reduce over the tensor-parallel ranks and an
- * all-gather over the data-parallel ones, or in a reduce-scatter and an all-reduce. Here each pair
- * is one operation: one launch, one synchronisation, and no byte that moves twice.
+ * In an inference engine with data-parallel attention and tensor-parallel other layers, each layer
+ * ends in an all-reduce over the tensor-parallel ranks and an all-gather over the data-parallel
+ * ranks, or in a reduce-scatter and an all-reduce. A mixed collective fuses such a pair into one
+ * operation: one launch, one synchronization, and no byte moves twice. docs/mixed.md describes the
+ * modes.
  *
- * The grid. The ranks of a node are local_tp × local_dp, the nodes inter_tp × inter_dp:
+ * The grid. The ranks of a node form a grid of local_tp × local_dp, and the nodes a grid of
+ * inter_tp × inter_dp:
  *
  *     local rank = local tp rank + local dp rank · local_tp
  *     node       = inter tp rank + inter dp rank · inter_tp
  *     world rank = local rank + node · local size
  *
- * A rank's tensor-parallel group is all ranks of its data-parallel coordinates, tp = local_tp ·
- * inter_tp of them, and the other way round for dp; a rank's index in its groups is
+ * The tensor-parallel group of a rank contains the tp = local_tp · inter_tp ranks with equal
+ * data-parallel coordinates. Its data-parallel group contains the dp = local_dp · inter_dp ranks
+ * with equal tensor-parallel coordinates. Its indices in the two groups are
  *
  *     tp index = local tp rank + inter tp rank · local_tp
  *     dp index = local dp rank + inter dp rank · local_dp
  *
- * Sums are accumulated in f32, in one order that only the grid decides, and rounded once where a
- * mode allows it: all tensor-parallel ranks have the same bits.
+ * Sums. They accumulate in f32, in an order that depends on the grid alone, and are rounded once
+ * where a mode allows it. All tensor-parallel ranks obtain identical bits.
  *
- * "Collective" means as in world.h. Calls of banyan_mixed_run are collective: the same operations,
- * sizes and modes in the same order on all ranks, and in place on all or on none; that is not
- * checked, unless BANYAN_CHECK_CALLS=1 was set for rank 0 when the context was created: then all
- * hear of one whose arguments are wrong, and MISMATCH names what differs. One thread at a time
- * drives a context.
+ * Calls. "Collective" is as in world.h. All ranks call banyan_mixed_run in the same order, with the
+ * same operations, sizes and modes; an all-reduce is in place on all ranks or on none. Banyan
+ * checks this only if BANYAN_CHECK_CALLS=1 is set for rank 0 when the context is created. Then a
+ * difference is MISMATCH on all ranks, and all ranks receive the error of a rank whose arguments
+ * are wrong. One thread at a time drives a context. A NULL context or result is INVALID.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,71 +42,83 @@
 extern "C" {
 #endif
 
+/* A context: the resources of one grid. */
 typedef struct banyan_mixed banyan_mixed;
 
-/* Inputs and outputs are dense, of two dimensions or more; the first one counts rows. b is at least
- * 1 and a row has any number of elements. */
+/* Operations and their shapes. Tensors are dense and have two dimensions or more; the first one
+ * counts rows. b is at least 1. A row may have any number of elements. */
 typedef enum banyan_mixed_op {
-    BANYAN_MIXED_ALLREDUCE,           /* over tp: [b, …] to [b, …] */
-    BANYAN_MIXED_ALLGATHER,           /* over dp: [b, …] to [b · dp, …], by dp index */
-    BANYAN_MIXED_REDUCESCATTER,       /* over dp: [b · dp, …] to [b, …], the dp index's rows */
-    BANYAN_MIXED_ALLREDUCE_ALLGATHER, /* [b, …] to [b · dp, …]: every dp index's sum over tp */
+    BANYAN_MIXED_ALLREDUCE,     /* over tp: [b, …] to [b, …] */
+    BANYAN_MIXED_ALLGATHER,     /* over dp: [b, …] to [b · dp, …], by dp index */
+    BANYAN_MIXED_REDUCESCATTER, /* over dp: [b · dp, …] to [b, …], the rows of the dp index */
+    BANYAN_MIXED_ALLREDUCE_ALLGATHER, /* [b, …] to [b · dp, …]: the sum over tp of each dp index */
     BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, /* [b · dp, …] to [b, …]: the sum over all ranks of the
-                                             dp index's rows */
+                                             rows of the dp index */
     BANYAN_MIXED_OPS
 } banyan_mixed_op;
 
-/* How. "Node" is the grid's, which may be a part of a machine. */
+/* Algorithms. A "node" is one of the grid, which may be a part of a machine (options.nodes). */
 typedef enum banyan_mixed_mode {
-    /* The autotuned choice for the size; without one, the documented default. */
+    /* The fastest mode in the autotuned table; without a table, the default in docs/mixed.md. */
     BANYAN_MIXED_AUTO,
-    /* Every rank pushes its data to all that need it, one wait, each reduces what it needs. */
+    /* One-shot: every rank pushes its data to all ranks that need it, waits once, and reduces what
+     * it needs. */
     BANYAN_MIXED_FEWEST_WAITS,
-    /* Reduce-scatter and then all-gather inside the node, so that no byte crosses a link of the
-     * node twice; between nodes every sum goes to all. local_tp > 1. */
+    /* Two-shot inside a node: reduce-scatter, then all-gather, so that no byte crosses a link of
+     * the node twice. Between nodes, every sum goes to all nodes. Needs local_tp > 1. */
     BANYAN_MIXED_FEWEST_LOCAL_BYTES,
-    /* The same inside the node, and between nodes too. inter_tp > 1. */
+    /* Two-shot inside a node and between nodes. Needs inter_tp > 1. */
     BANYAN_MIXED_FEWEST_BYTES,
-    /* The same with NVLink's multicast inside the nodes, where BANYAN_MULTICAST=1 enables it; never
-     * run on hardware. */
+    /* The three modes above with NVLink multicast inside the nodes. They need BANYAN_MULTICAST=1.
+     * They have never run on hardware. */
     BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
     BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST,
     BANYAN_MIXED_FEWEST_BYTES_MULTICAST,
-    /* One collective of the whole world, with the rows placed before it or taken out after it. */
+    /* Not fused: one collective of the whole world, through a communicator (collective.h), on one
+     * machine. Rows are placed before it or extracted after it. */
     BANYAN_MIXED_WORLD,
-    /* Two collectives, one over tp and one over dp, through communicators of Banyan's. */
+    /* Not fused: for a pair of operations, one collective over tp and one over dp, through
+     * communicators, on one machine. */
     BANYAN_MIXED_TWO,
-    /* One for the world, or two, through NCCL. */
+    /* The two modes above through NCCL. */
     BANYAN_MIXED_WORLD_NCCL,
     BANYAN_MIXED_TWO_NCCL,
     BANYAN_MIXED_MODES
 } banyan_mixed_mode;
 
-/* "allreduce_allgather", "fewest_waits", …; NOT_FOUND for another name. Any thread. */
+/* Return the name of an operation, for example "allreduce_allgather". The string is static. Any
+ * thread. */
 BANYAN_API const char *banyan_mixed_op_name(banyan_mixed_op op);
+
+/* Find an operation by its name. Errors: NOT_FOUND (unknown name). Any thread. */
 BANYAN_API banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op);
+
+/* Return the name of a mode, for example "fewest_waits". The string is static. Any thread. */
 BANYAN_API const char *banyan_mixed_mode_name(banyan_mixed_mode mode);
+
+/* Find a mode by its name. Errors: NOT_FOUND (unknown name). Any thread. */
 BANYAN_API banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode);
 
+/* All ranks pass the same options, except the number of the device and `autotune`. */
 typedef struct banyan_mixed_options {
     size_t size; /* of this struct; BANYAN_MIXED_OPTIONS_INIT sets it */
-    /* 0: as many as it takes, all tensor-parallel. */
+    /* Sizes of the grid. 0: what remains, given to the tensor-parallel side first. */
     int local_tp, local_dp, inter_tp, inter_dp;
-    int nodes;        /* 0: the world's; else ranks are split into so many, in rank order */
+    int nodes;        /* 0: the world's; else the ranks form so many nodes, in rank order */
     DLDataType dtype; /* f16, bf16 or f32 */
-    DLDevice device;  /* where inputs and outputs lie; not named: the host */
-    /* Of the fused modes' kernels. */
-    int grid_size;      /* thread blocks at most; 0, and at most: the device's multiprocessors */
-    int max_block_size; /* threads of a block at most; 0: no bound but the device's */
-    int min_block_size; /* and at least, a multiple of 32 up to 1,024 */
-    int min_num_steps;  /* a thread block is added when each has so many units to move */
-    /* Bytes of b rows that one launch on a GPU carries; longer messages take several. Autotuning
-     * goes up to it. 0: 64 MiB; at most 4 GiB. */
+    DLDevice device;  /* GPU of all inputs and outputs; zero-initialized: the host */
+    /* Bounds on the kernels of the fused modes. */
+    int grid_size;      /* thread blocks; 0: one for each multiprocessor, which is the maximum */
+    int max_block_size; /* threads in a block; 0: the device's maximum */
+    int min_block_size; /* threads in a block: a multiple of 32, at most 1,024 */
+    int min_num_steps;  /* add a thread block only if each then has this many units to move */
+    /* Bytes of b rows in one launch on a GPU; longer messages take several launches. Autotuning
+     * measures up to it. 0: 64 MiB. At most 4 GiB. */
     uint64_t max_bytes;
     bool ib_enable_ibgda;     /* let NVSHMEM put from the GPU over InfiniBand */
-    bool should_init_nvshmem; /* false: it is initialised already, for the ranks of this world */
-    bool use_autotune;        /* banyan_mixed_open runs it, unless `autotune` names a table */
-    const char *autotune;     /* a file of banyan_mixed_save_autotune; NULL: none */
+    bool should_init_nvshmem; /* false: the program has initialized NVSHMEM for these ranks */
+    bool use_autotune;        /* let banyan_mixed_open autotune, unless `autotune` is given */
+    const char *autotune;     /* file of banyan_mixed_save_autotune; rank 0's counts; NULL: none */
 } banyan_mixed_options;
 
 #define BANYAN_MIXED_OPTIONS_INIT                                                                  \
@@ -114,92 +129,118 @@ typedef struct banyan_mixed_options {
 
 /* ---- opening ---- */
 
-/* All four steps below: create, init_virtual_memory, init_nvshmem where nodes need it, and the
- * table: read from `autotune`, else measured with use_autotune. Collective. Errors: INVALID (a grid
- * that does not fit the world, named), MISMATCH (ranks with other options), UNSUPPORTED (the
- * machine or build lacks something, or ranks on the host are of several nodes), NVSHMEM, NO_MEMORY.
- */
+/* Open a context, ready to run. This calls banyan_mixed_create, banyan_mixed_init_virtual_memory,
+ * and banyan_mixed_init_nvshmem for several nodes on GPUs. It then reads the table from
+ * options->autotune, or measures one if use_autotune is set. `options` NULL means the defaults.
+ * Collective. Errors:
+ * - INVALID: an option is out of range, or the grid does not fit the world; the message names it.
+ * - MISMATCH: ranks have different options, or the table is for another grid.
+ * - UNSUPPORTED: this machine or build lacks a feature, or the ranks on the host are of several
+ *   nodes.
+ * - NVSHMEM, NO_MEMORY, SYSTEM, and those of reading the table. */
 BANYAN_API banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
                                            banyan_mixed **mixed);
 
-/* Check grid and options against the world. Nothing is allocated on a device yet. Collective. */
+/* Step 1: check the grid and the options against the world. Allocate nothing on a device yet.
+ * Collective. Errors: INVALID, MISMATCH, UNSUPPORTED, NO_MEMORY, as for banyan_mixed_open. */
 BANYAN_API banyan_status banyan_mixed_create(banyan_world *world,
                                              const banyan_mixed_options *options,
                                              banyan_mixed **mixed);
-/* Allocate and map what the modes use inside a node; what needs no other node runs from then on.
- * Collective, once. */
+
+/* Step 2: allocate and map the memory that the modes use inside a node. Operations and modes that
+ * need no other node can run afterwards. Collective, once. Errors: INVALID (called twice),
+ * NO_MEMORY, UNSUPPORTED. */
 BANYAN_API banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed);
-/* Initialise NVSHMEM, or verify with should_init_nvshmem false that it has this world's rank and
- * size, and allocate what fused modes use between nodes. Collective, once, on GPUs with several
- * nodes alone; failing is BANYAN_ERR_NVSHMEM, after which modes that need it are not valid. */
+
+/* Step 3, on GPUs with several nodes only: initialize NVSHMEM, and allocate the memory that the
+ * fused modes use between nodes. If should_init_nvshmem is false, verify instead that NVSHMEM has
+ * this world's ranks. Collective, once. Errors: INVALID (called twice, or on one node or the host),
+ * NVSHMEM (it does not start; modes that need it are then not valid). */
 BANYAN_API banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed);
-/* Time every valid mode of every valid operation over powers of two of the bytes of b rows, from
- * 1 KiB to max_bytes (on the host to 4 MiB), and agree on the table: the slowest rank's times.
- * Collective. */
+
+/* Step 4: measure every valid mode of every valid operation, and make the table of the slowest
+ * rank's times. The sizes are the powers of two from 1 KiB to max_bytes (on the host at most 4
+ * MiB), in bytes of b rows. Collective. Errors: INVALID (step 2 is missing), and those of the runs.
+ */
 BANYAN_API banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed);
 
-/* End everything, after a failure too; ranks may come in any order. A context that is closed
- * already, or never was open, is INVALID. Nothing of it may be under way on a stream. Collective
- * while the world is healthy. */
+/* Close a context, also after a failure. No work of it may still be in a stream. The ranks may call
+ * it at different times; while the world is healthy it waits for all of them, and is collective.
+ * Errors: INVALID (the context is already closed, or never was open), and the world's, if it has
+ * failed; the context is freed in that case, too. */
 BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
 
-/* ---- what the grid allows ---- */
+/* ---- the grid ---- */
 
-/* Up to `room` of them are written, `*count` says how many there are. A tensor-parallel grid has
- * all-reduce, a data-parallel one all-gather and reduce-scatter, one that is both the two mixed
- * ones. Local. */
+/* List the operations that the grid allows: all-reduce if only tp > 1 or there is one rank;
+ * all-gather and reduce-scatter if only dp > 1; the two mixed ones if both are above 1. Write at
+ * most `room` operations to `ops`, which may be NULL if `room` is 0, and set `*count` to their full
+ * number. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops,
                                                 size_t room, size_t *count);
-/* The modes that can run the operation now, without AUTO. NCCL's are among them where all ranks
- * found its library. Whether it starts is known when it is started, by autotuning, else by the
- * first run of one of them: a context that was not tuned has them until then. When NCCL fails to
- * start they are not valid any more. Local. */
+
+/* List the modes, without AUTO, that can run an operation now. Write at most `room` modes to
+ * `modes`, which may be NULL if `room` is 0, and set `*count` to their full number. The modes
+ * through NCCL are valid if all ranks found its library. NCCL itself starts during autotuning, or
+ * in the first run of such a mode; if that fails, the modes are no longer valid. Local. Errors:
+ * INVALID (the grid does not allow the operation). */
 BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_op op,
                                                   banyan_mixed_mode *modes, size_t room,
                                                   size_t *count);
 
-/* The resolved grid; of NULL all zeros. Any thread. */
+/* The resolved grid. */
 typedef struct banyan_mixed_grid {
     int local_tp, local_dp, inter_tp, inter_dp;
     int nodes, local_size, tp, dp;
-    int node, local_rank; /* this rank's */
+    int node, local_rank; /* of this rank */
     int local_tp_rank, local_dp_rank, inter_tp_rank, inter_dp_rank;
     int tp_index, dp_index;
 } banyan_mixed_grid;
+
+/* Return the grid of a context; all members are 0 if `mixed` is NULL. Any thread. */
 BANYAN_API banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed);
 
-/* The world rank with these indices in its groups; -1 where there is none. Any thread. */
+/* Return the world rank with these indices in its groups, or -1 if there is none. Any thread. */
 BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index);
 
 /* ---- running ---- */
 
-/* Errors, before anything moves: INVALID for an operation or mode that the grid does not allow, for
- * tensors of fewer than two dimensions, of another type or device than the context's, that are not
- * dense or not aligned to their elements, rows that dp does not divide, an output of the wrong
- * shape, memory that overlaps. Input and output may not overlap but for an all-reduce in place. On
- * a GPU the call returns when the work is queued, one launch in the fused modes, and may be
- * captured in a graph; what fails later is told by banyan_mixed_status and the next call. A rank
- * that cannot begin a fused mode's run (NO_MEMORY, SYSTEM) ends the context for all, who hear of
- * it. SYSTEM, on all ranks, with NCCL's words: it does not start, and `mode` is one of its; AUTO
- * then chooses among the others. Collective. */
+/* Run an operation in a mode. The shapes are those of banyan_mixed_op. Input and output must not
+ * overlap, except that an all-reduce may be in place. Memory may be of any origin on the context's
+ * device. On the host (`stream` NULL), the call returns when the output is complete. On a GPU, the
+ * call enqueues the work in `stream` and returns. A fused mode is one launch. The stream may be in
+ * graph capture. Collective. Errors:
+ * - INVALID, before anything moves: the grid does not allow the operation or mode. A tensor has
+ *   fewer than two dimensions, another type or device than the context, gaps between its elements,
+ *   or an address that is not a multiple of its element size. dp does not divide the rows. The
+ *   output has the wrong shape. Input and output overlap.
+ * - NO_MEMORY, SYSTEM: this rank cannot start a run of a fused mode. This ends the context on all
+ *   ranks, and all receive the error.
+ * - SYSTEM on all ranks, with NCCL's message: `mode` is one of NCCL's, and NCCL does not start.
+ * AUTO chooses another mode in this case.
+ * - Those of the world's waits. On a GPU, banyan_mixed_status and the next call return them. */
 BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op,
                                           const DLTensor *input, const DLTensor *output,
                                           banyan_mixed_mode mode, void *stream);
 
-/* How the runs went that have ended, as banyan_comm_status. Local; does not wait. */
+/* Return the status of the runs that have ended. On a GPU this is the error of the first run that
+ * failed; after you synchronize a stream, the status covers every run queued there. On the host
+ * this is the world's status. Do not wait. Local. */
 BANYAN_API banyan_status banyan_mixed_status(banyan_mixed *mixed);
 
-/* Time of one such call on the slowest rank: the fastest of several batches, on a GPU the median of
- * several plays of a graph of calls, by the device. It waits, and leaves the result in the output.
- * Collective. */
+/* Measure one call of banyan_mixed_run with these arguments. `*ns` is its time on the slowest rank:
+ * the fastest of several batches. On a GPU a batch is a graph of calls, which the GPU times; the
+ * median of several launches counts. The call waits for the runs; the output holds the result.
+ * Collective. Errors: as banyan_mixed_run. */
 BANYAN_API banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op,
                                               const DLTensor *input, const DLTensor *output,
                                               banyan_mixed_mode mode, uint64_t *ns);
 
 /* ---- the autotuned table ---- */
 
-/* The mode for so many bytes of b rows: the nearest measured size's, by ratio; not tuned: the
- * default of docs/mixed.md. Takes no locks. Local. */
+/* Set `*mode` to the mode that AUTO uses for `bytes` bytes of b rows: the fastest at the measured
+ * size nearest by ratio, or the default in docs/mixed.md if the operation was not tuned. The call
+ * takes no locks. Local. Errors: INVALID (the grid does not allow the operation). */
 BANYAN_API banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed,
                                                            banyan_mixed_op op, uint64_t bytes,
                                                            banyan_mixed_mode *mode);
@@ -209,33 +250,43 @@ typedef struct banyan_mixed_timing {
     uint64_t bytes; /* of b rows */
     banyan_mixed_mode mode;
     uint64_t ns;
-    bool is_best; /* what is chosen for this operation and size */
+    bool is_best; /* AUTO chooses this mode for this operation and size */
 } banyan_mixed_timing;
 
-/* The index-th measurement; NOT_FOUND behind the last. Local. */
+/* Set `*timing` to the measurement at `index`. Local. Errors: NOT_FOUND (`index` is not below the
+ * number of measurements). */
 BANYAN_API banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_t index,
                                                 banyan_mixed_timing *timing);
 
-/* For people: a line an operation and size, a column a mode, in µs. Local. */
+/* Write the table to `file` for people: one line for each operation and size, one column for each
+ * mode, times in µs. Local. Errors: SYSTEM. */
 BANYAN_API banyan_status banyan_mixed_print_autotune(const banyan_mixed *mixed, FILE *file);
-/* JSON; rank 0 writes, or reads for all: INVALID when nothing was measured, MISMATCH for a table of
- * another grid, type or kind of device, FORMAT for one that is malformed. Collective. */
+
+/* Write the table to a JSON file, on rank 0. Collective. Errors, on all ranks: INVALID (nothing was
+ * measured), SYSTEM, NO_MEMORY. */
 BANYAN_API banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path);
+
+/* Read a table from a JSON file on rank 0, for all ranks. Collective. Errors, on all ranks:
+ * MISMATCH (the table is for another grid, type or kind of device), FORMAT (it is malformed),
+ * NOT_FOUND, SYSTEM, NO_MEMORY. */
 BANYAN_API banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path);
 
-/* ---- giving the memory back for a while ---- */
+/* ---- releasing memory for a while ---- */
 
-/* Release the physical memory on the GPU, the peers' mappings of it too, and keep the addresses, so
- * that graphs of fused modes stay valid. Nothing may be under way. Until banyan_mixed_resume runs
- * are INVALID, and the world may be closed. UNSUPPORTED between nodes and on the host. Collective.
- */
+/* Release the physical GPU memory of the context, and the peers' mappings of it. The addresses stay
+ * reserved, so graphs of fused modes stay valid. No work of the context may be in a stream. Until
+ * banyan_mixed_resume, runs are INVALID, and the world may be closed. Collective. Errors: INVALID
+ * (already suspended), UNSUPPORTED (between nodes, and on the host), NO_MEMORY. */
 BANYAN_API banyan_status banyan_mixed_suspend(banyan_mixed *mixed);
-/* Bring it back, at the same addresses, zeroed: all ranks begin anew. `world` is the one that it
- * was opened with or a new one of the same shape (NULL: the same); graphs of runs through
- * communicators or NCCL are valid after it in the same world alone. Collective over `world`.
- * Errors, after which it can be tried again: NO_MEMORY, which all hear of; INVALID for contexts
- * that are not suspended and for worlds of another size or in which this rank has another number;
- * UNSUPPORTED for another world where graphs hold runs through communicators. */
+
+/* Allocate the memory again at the same addresses, zeroed, and clear the error of earlier runs.
+ * `world` is the world of the context (NULL means this one), or a new world in which this rank has
+ * the same number and size. Graphs of runs through communicators or NCCL stay valid only in the
+ * same world. Collective over `world`. You may try again after an error. Errors:
+ * - NO_MEMORY, on all ranks.
+ * - INVALID: the context is not suspended, `world` has another size or gives this rank another
+ *   number, or it is NULL and the context's world is closed.
+ * - UNSUPPORTED: another world, although graphs contain runs through communicators. */
 BANYAN_API banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world);
 
 #ifdef __cplusplus

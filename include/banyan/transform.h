@@ -1,4 +1,8 @@
-/* Banyan: the transforms that come with it.
+/* Banyan: built-in transforms, which change the element format of tensors during a reshard.
+ *
+ * A transform takes part in banyan_reshard_execute (reshard.h). All ranks of a run use the same
+ * transform with the same options. docs/transforms.md describes the formats. To write your own
+ * transform, see banyan_transform in reshard.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,13 +15,13 @@
 extern "C" {
 #endif
 
-/* Free a transform that a function of this header made. No plan and no run may use it any more.
- * NULL is ignored. */
+/* Destroy a transform that a function of this header created. No plan or run may use it any more.
+ * NULL is ignored. Local. */
 BANYAN_API void banyan_transform_destroy(banyan_transform *transform);
 
-/* Where the format changes. All ranks of a run must say the same, as of all options below. */
+/* Rank that converts the elements. */
 typedef enum banyan_transform_side {
-    BANYAN_TRANSFORM_SIDE_DEFAULT = 0, /* as each transform documents */
+    BANYAN_TRANSFORM_SIDE_DEFAULT = 0, /* the transform's choice, see its options */
     BANYAN_TRANSFORM_AT_SENDER,
     BANYAN_TRANSFORM_AT_RECEIVER
 } banyan_transform_side;
@@ -26,78 +30,84 @@ typedef enum banyan_transform_side {
 
 typedef struct banyan_cast_options {
     size_t size;                /* of this struct; BANYAN_CAST_OPTIONS_INIT sets it */
-    banyan_transform_side side; /* default: the one that puts fewer bytes on the wire */
-    const char *const *names;   /* globs; only global tensors whose name matches one are cast */
-    size_t name_count;          /* 0: all */
+    banyan_transform_side side; /* default: the side that sends fewer bytes */
+    const char *const *names;   /* globs; cast only global tensors with a matching name */
+    size_t name_count;          /* 0: all tensors */
 } banyan_cast_options;
 
 #define BANYAN_CAST_OPTIONS_INIT BANYAN_INIT(banyan_cast_options)
 
-/* A transform that casts each tensor whose two types differ and are of the three: to nearest even,
- * infinities kept, NaN made quiet. `options` NULL: the defaults; they are copied. Local. */
+/* Create a transform that casts every tensor whose source and destination have different types
+ * among F32, F16 and BF16. Values are rounded to nearest even; infinities stay, and a NaN becomes
+ * quiet. `options` NULL means the defaults; the names are copied. Local. Errors: NO_MEMORY. */
 BANYAN_API banyan_status banyan_cast_create(const banyan_cast_options *options,
                                             banyan_transform **transform);
 
-/* ---- MXFP8: e4m3 elements, one e8m0 scale for 32 along the last dimension ---- */
+/* ---- MXFP8: e4m3 elements with one e8m0 scale for each 32 along the last dimension ---- */
 
-/* How a block's scale follows from its largest magnitude, amax (docs/transforms.md). */
+/* The format is that of the OCP Microscaling (MX) specification 1.0. */
+
+/* Rule that computes the scale of a block from amax, its largest magnitude. */
 typedef enum banyan_mxfp8_rule {
     BANYAN_MXFP8_ROUND_UP = 0, /* the smallest power of two ≥ amax ÷ 448: nothing saturates */
-    BANYAN_MXFP8_OCP           /* 2^(⌊log2 amax⌋ - 8), as the OCP MX specification has it */
+    BANYAN_MXFP8_OCP           /* 2^(⌊log2 amax⌋ - 8), as in the OCP MX specification */
 } banyan_mxfp8_rule;
 
-/* How a tensor's scales lie in memory. Its last two dimensions are a matrix [rows, cols], those
- * before them count matrices; a tensor of one dimension is one row. */
+/* Order of a tensor's scales in memory. The last two dimensions of the tensor form a matrix [rows,
+ * cols]; the dimensions before them count matrices. A tensor of one dimension is one row. */
 typedef enum banyan_mxfp8_layout {
-    BANYAN_MXFP8_PLAIN = 0, /* the tensor's shape, the last dimension replaced by ⌈cols ÷ 32⌉ */
-    /* What tensor cores read: one dimension, a matrix after the other, each as tiles of 128 rows by
-     * 4 scales, row-major; scale (r, c) of a tile is byte (r mod 32)·16 + ⌊r ÷ 32⌋·4 + c of its
-     * 512. Rows are padded to 128 and columns to 4 with zeros. */
+    BANYAN_MXFP8_PLAIN = 0, /* the tensor's shape, with ⌈cols ÷ 32⌉ as the last dimension */
+    /* The order that tensor cores read (cuBLAS, cuDNN). One dimension, one matrix after another,
+     * each as row-major tiles of 128 rows by 4 scales. Scale (r, c) of a tile is byte
+     * (r mod 32)·16 + ⌊r ÷ 32⌋·4 + c of its 512 bytes. Rows are padded to a multiple of 128, and
+     * columns to a multiple of 4, with zeros. */
     BANYAN_MXFP8_SWIZZLED
 } banyan_mxfp8_layout;
 
-/* The shape of the scales of a tensor of `shape`: bytes (U8 or F8_E8M0). `scales_shape` has room
- * for `ndim` dimensions, one at least. INVALID when a dimension is negative or the product does not
- * fit 63 bits. Any thread. */
+/* Compute the shape of the scales of a tensor of `shape`. The scales are bytes (U8 or F8_E8M0).
+ * `scales_shape` must have space for `ndim` dimensions, and for at least one. Errors: INVALID (a
+ * dimension is negative, or the product exceeds 63 bits). Any thread. */
 BANYAN_API banyan_status banyan_mxfp8_scales_shape(banyan_mxfp8_layout layout, int ndim,
                                                    const int64_t *shape, int *scales_ndim,
                                                    int64_t *scales_shape);
 
 typedef struct banyan_mxfp8_options {
     size_t size; /* of this struct; BANYAN_MXFP8_OPTIONS_INIT sets it */
-    /* The default, at the receiver for quantizing and at the sender for reading back, takes slices
-     * of any kind. The other halves the bytes on the wire, and needs slices of whole blocks. */
+    /* Default: quantize at the receiver, and dequantize at the sender. This accepts slices of any
+     * kind. The other side halves the bytes that are sent, and requires slices of whole blocks. */
     banyan_transform_side side;
     banyan_mxfp8_rule rule;
-    banyan_mxfp8_layout layout; /* of the scales that are bound */
-    const char *const *names;   /* globs; only global tensors whose name matches one */
-    size_t name_count;          /* 0: all */
-    /* NULL, or which of these: called at both ends, which must get the same answer. */
+    banyan_mxfp8_layout layout; /* of the scales given to banyan_mxfp8_bind_scales */
+    const char *const *names;   /* globs; convert only global tensors with a matching name */
+    size_t name_count;          /* 0: all tensors */
+    /* NULL, or: return true for the transfers to convert, among those that `names` selects. Sender
+     * and receiver both call it and must obtain the same answer. */
     bool (*accepts)(void *accepts_context, const banyan_transfer *transfer);
     void *accepts_context;
 } banyan_mxfp8_options;
 
 #define BANYAN_MXFP8_OPTIONS_INIT BANYAN_INIT(banyan_mxfp8_options)
 
-/* A transform that quantizes tensors on their way from a source in F32, F16 or BF16 to a
- * destination in F8_E4M3, and reads them back from F8_E4M3 into one of the three.
+/* Create a transform that quantizes tensors from a source in F32, F16 or BF16 to a destination in
+ * F8_E4M3, and dequantizes them from F8_E4M3 to one of these types.
  *
- * Blocks run along the last dimension of the local tensor that is in F8_E4M3, the one that tensor
- * cores read, from its start. A slice whose box starts and ends there on multiples of 32, or ends
- * with the tensor, has whole blocks and is converted as it lands. A tensor of which another slice
- * cuts a block is accumulated in the source's type, in memory of the transform's, and quantized
- * when the run has brought all of it. Where whole blocks are needed a cut one is INVALID: the
- * sentence names tensor, box and block.
+ * Blocks run along the last dimension of the local tensor that is in F8_E4M3, from its start. A
+ * slice has whole blocks if its box starts on a multiple of 32 there, and ends on one or at the end
+ * of the tensor. Such a slice is converted as it arrives. If another slice cuts a block of a
+ * tensor, the transform collects the whole tensor in the source's type, in its own memory, and
+ * quantizes it when the run has received all slices. Where whole blocks are required, a cut block
+ * makes the run INVALID; the message names tensor, box and block.
  *
- * `options` NULL: the defaults; they are copied. Local. */
+ * `options` NULL means the defaults; the names are copied. Local. Errors: NO_MEMORY. */
 BANYAN_API banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options,
                                              banyan_transform **transform);
 
-/* Where the scales of this rank's local tensor `name`, in F8_E4M3, lie: written for a destination,
- * all of them in every run, read for a source. Shape (see banyan_mxfp8_scales_shape) and strides
- * are copied, the data must stay as long as the transform is used. A second call for a name
- * replaces the first; `scales` NULL forgets it. INVALID for a transform that banyan_mxfp8_create
- * did not make; whether the shape fits is checked in a run, before anything moves. Local. */
+/* Set the memory for the scales of this rank's local tensor `name`, which is in F8_E4M3. A run
+ * writes all scales of a destination, and reads those of a source. Shape
+ * (banyan_mxfp8_scales_shape) and strides are copied; the data must stay as long as the transform
+ * is used. A second call for a name replaces the first; `scales` NULL removes it. Local. Errors:
+ * INVALID (banyan_mxfp8_create did not create the transform), NO_MEMORY. A run checks the shape
+ * before anything moves, and fails with NOT_FOUND if a tensor in F8_E4M3 has no scales. */
 BANYAN_API banyan_status banyan_mxfp8_bind_scales(banyan_transform *transform, const char *name,
                                                   const DLTensor *scales);
 
