@@ -53,14 +53,14 @@ BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_co
 /* Return the status of the calls that have ended. On a GPU this is the error of the first call that
  * failed because a peer was lost or late. After you synchronize a stream, the status covers every
  * call queued there. An error stays until banyan_comm_reset, and later calls that use the same plan
- * return it, too. On the host this is the world's status. Do not wait. Local. */
+ * return it, too. On the host this is the world's status. The call does not wait. Local. */
 BANYAN_API banyan_status banyan_comm_status(banyan_comm *comm);
 
 /* Reset all plans (banyan_plan_reset) after a call on GPUs passed its deadline on any rank. Later
- * calls work again, and so do graphs. Wait first for the calls that were queued; graphs that
- * contain calls must have finished. The outputs of calls that did not succeed on every rank are
- * undefined. Collective. Errors: the world's, if it has failed, as after the death of a peer or, on
- * the host, a deadline that passed. */
+ * calls work again, and so do graphs. The call first waits for the calls that were queued; graphs
+ * that contain calls must have finished. The outputs of calls that did not succeed on every rank
+ * are undefined. Collective. Errors: the world's, if it has failed, as after the death of a peer
+ * or, on the host, a deadline that passed. */
 BANYAN_API banyan_status banyan_comm_reset(banyan_comm *comm);
 
 /* Destroy a communicator, before its world is closed. It is freed in any case. The error is the
@@ -82,7 +82,7 @@ BANYAN_API banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_
  *
  * - `count` is a number of elements of type `dtype`. With `count` 0 a call does nothing.
  * - Reductions support the types that banyan_plan_run lists. The other collectives accept every
- * type of whole bytes.
+ *   type of whole bytes.
  * - A call is in place if `input` and `output` are equal. All-gather is in place if `input` is this
  *   rank's block of `output`. Reduce-scatter is in place if `output` is this rank's block of
  *   `input`.
@@ -167,8 +167,7 @@ BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
  * a message in the plan's bounds. It takes precedence over the tuning table and over the plans
  * added before. Broadcast and reduce only use plans that are in place. The plan must outlive the
  * communicator. All ranks add the same plan. Collective. Errors: INVALID (NULL, a plan for another
- * number of ranks, or of a custom collective), NO_MEMORY.
- */
+ * number of ranks, or of a custom collective), NO_MEMORY. */
 BANYAN_API banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan);
 
 /* Set `*name` to the name of the algorithm or added plan that would serve a call with root 0 and

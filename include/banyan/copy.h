@@ -178,14 +178,14 @@ typedef struct banyan_copy_schedule banyan_copy_schedule;
  *
  * With options->device, all tensors are in the memory of this rank's GPU.
  * - Runs are enqueued in the caller's stream and ordered with it. They send what earlier work in
- * the stream wrote. Later work sees all received data and may overwrite the sent data.
+ *   the stream wrote. Later work sees all received data and may overwrite the sent data.
  * - A run may be captured in a CUDA graph.
  * - Runs of one service, graph launches included, follow each other in one stream, or in streams
  *   that the caller orders. Their order is the same on every rank.
  * - "direct" accepts tensors anywhere in the GPU's memory. When a schedule is prepared, peers map
- * the tensors that are received into, unless these are in symmetric memory
- * (banyan_memory_alloc_on). Such tensors must stay allocated until all ranks have freed the
- * schedule. Memory that CUDA does not let peers map is staged; the log names it at level info.
+ *   the tensors that are received into, unless these are in symmetric memory
+ *   (banyan_memory_alloc_on). Such tensors must stay allocated until all ranks have freed the
+ *   schedule. Memory that CUDA does not let peers map is staged; the log names it at level info.
  * - A run that waits longer than the world's timeout for a rank ends, and so does one whose peer is
  *   lost. banyan_copy_service_check returns the error.
  *
@@ -253,8 +253,7 @@ BANYAN_API banyan_status banyan_copy_service_run(banyan_copy_service *service, v
 
 /* Make a schedule of everything that is queued, to run it many times. The queue is empty
  * afterwards, even after an error. The caller owns the schedule. Collective. Errors: as
- * banyan_copy_service_run.
- */
+ * banyan_copy_service_run. */
 BANYAN_API banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                                      banyan_copy_schedule **schedule);
 

@@ -7,9 +7,9 @@
  *   Comments write error codes without their prefix: INVALID is BANYAN_ERR_INVALID.
  * - NULL. A pointer argument must not be NULL unless its comment allows it.
  * - Ownership. An object from a `_create` or `_open` function belongs to the caller, who passes it
- *   to the matching `_destroy` or `_close` function. Text and arrays that a comment describes as
- *   "free with free()" belong to the caller. Strings in returned structs belong to the object that
- *   they describe.
+ *   to the matching `_destroy` or `_close` function when no other call uses it any more. Text and
+ *   arrays that a comment describes as "free with free()" belong to the caller. Strings in returned
+ *   structs belong to the object that they describe.
  * - Calls. "Collective": every rank of the world calls the function, in the same order (world.h).
  *   "Local": the function involves this rank alone. Only the thread that drives the world makes
  *   collective and local calls. "Any thread": the function may be called from any thread,
@@ -219,9 +219,9 @@ BANYAN_API int64_t banyan_rank_set_find(const banyan_rank_set *set, int rank);
 /* Work that a call started and that continues after the call returned. */
 typedef struct banyan_request banyan_request;
 
-/* Set `*done` to true if the work has ended. Do not wait. Return the status of the work if it has
- * ended, otherwise BANYAN_OK; repeated calls return it again. Only the thread that started the work
- * may call this. */
+/* Set `*done` to true if the work has ended. The call does not wait. Return the status of the work
+ * if it has ended, otherwise BANYAN_OK; repeated calls return it again. Only the thread that
+ * started the work may call this. */
 BANYAN_API banyan_status banyan_request_test(banyan_request *request, bool *done);
 
 /* Wait until the work has ended, free the request and return the status of the work. Call it

@@ -78,9 +78,9 @@ BANYAN_API banyan_status banyan_plan_load(banyan_executor *executor, const banya
                                           const banyan_load_options *options,
                                           banyan_loaded_plan **loaded);
 
-/* Unload a plan. On a GPU, wait first for the runs that were queued; CUDA graphs that contain runs
- * of the plan must have finished, and must not be launched again. The plan is freed in any case.
- * The error is the world's, if it has failed. NULL is ignored. Collective. */
+/* Unload a plan. On a GPU the call first waits for the runs that were queued; CUDA graphs that
+ * contain runs of the plan must have finished, and must not be launched again. The plan is freed in
+ * any case. The error is the world's, if it has failed. NULL is ignored. Collective. */
 BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
 
 /* Run a loaded plan on a message of `message_bytes`; banyan_plan_sizes gives the sizes of `input`
@@ -115,7 +115,7 @@ BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
  * and returns. Runs of one loaded plan must not overlap: if you use several streams, order them.
  * The stream may be in graph capture. The graph keeps the pointers of the capture. You may launch
  * it any number of times, with other runs of the plan in between, as long as all ranks run the
- * same. Make the first run of a size and type before a capture,  to keep its cost out.
+ * same. Make the first run of a size and type before a capture, to keep its cost out of it.
  *
  * A wait on a GPU that passes its deadline, or whose peer is lost, ends the kernel and every later
  * run of the plan on this rank. banyan_plan_status and the next banyan_plan_run return the error.
@@ -126,8 +126,8 @@ BANYAN_API banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void 
 
 /* Return the status of the runs that have ended. On a GPU this is the error of the first run that
  * failed, until banyan_plan_reset; after you synchronize a stream, the status covers every run
- * queued there. On the host, runs return their own errors, and this is the world's status. Do not
- * wait. Local. */
+ * queued there. On the host, runs return their own errors, and this is the world's status. The call
+ * does not wait. Local. */
 BANYAN_API banyan_status banyan_plan_status(banyan_loaded_plan *loaded);
 
 /* Wait until the runs that this rank queued have ended, except those in graphs, and return their
@@ -142,9 +142,9 @@ BANYAN_API banyan_status banyan_plan_time(banyan_loaded_plan *loaded, const void
                                           uint32_t runs, uint64_t *ns);
 
 /* Reset a plan to its state after the load: clear counters, scratch and run numbers, and forget the
- * error of earlier runs. Wait first for the runs that were queued; graphs that contain runs of the
- * plan must have finished. Use it after a run on GPUs passed its deadline: this does not end the
- * world, as it does on the host. Collective. Errors: the world's, if it has failed. */
+ * error of earlier runs. The call first waits for the runs that were queued; graphs that contain
+ * runs of the plan must have finished. Use it after a run on GPUs passed its deadline: this does
+ * not end the world, as it does on the host. Collective. Errors: the world's, if it has failed. */
 BANYAN_API banyan_status banyan_plan_reset(banyan_loaded_plan *loaded);
 
 /* Start a run on its own thread. Test or wait for `*request` (core.h), which has the status of the

@@ -52,8 +52,8 @@ typedef enum banyan_user_memory_path {
 } banyan_user_memory_path;
 
 /* Allocate a symmetric buffer in host memory, with `bytes` for this rank. Ranks may pass different
- * sizes, including 0. The memory is zeroed and aligned to a page, or to 2 MiB if it has at least
- * 2 MiB. Huge pages are used if the machine has them. The memory has no name in a file system, and
+ * sizes, including 0. The memory is zeroed and aligned to a page, or to 2 MiB if it has at least 2
+ * MiB. Huge pages are used if the machine has them. The memory has no name in a file system, and
  * the kernel frees it when no process maps it. Collective. Errors: NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes,
                                              banyan_memory **memory);

@@ -217,7 +217,7 @@ BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index,
  * - NO_MEMORY, SYSTEM: this rank cannot start a run of a fused mode. This ends the context on all
  *   ranks, and all receive the error.
  * - SYSTEM on all ranks, with NCCL's message: `mode` is one of NCCL's, and NCCL does not start.
- * AUTO chooses another mode in this case.
+ *   AUTO chooses another mode in this case.
  * - Those of the world's waits. On a GPU, banyan_mixed_status and the next call return them. */
 BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op,
                                           const DLTensor *input, const DLTensor *output,
@@ -225,7 +225,7 @@ BANYAN_API banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op o
 
 /* Return the status of the runs that have ended. On a GPU this is the error of the first run that
  * failed; after you synchronize a stream, the status covers every run queued there. On the host
- * this is the world's status. Do not wait. Local. */
+ * this is the world's status. The call does not wait. Local. */
 BANYAN_API banyan_status banyan_mixed_status(banyan_mixed *mixed);
 
 /* Measure one call of banyan_mixed_run with these arguments. `*ns` is its time on the slowest rank:

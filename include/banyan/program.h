@@ -5,18 +5,18 @@
  * banyan_program_compile makes an execution plan of the program (plan.h). You can then check the
  * plan (check.h), simulate it (simulate.h) and run it (execute.h).
  *
- * The operations and their meaning are those of MSCCL++'s Python DSL. A program written in both
- * gives the same plan. docs/language.md is the manual, with examples.
+ * The operations and their meaning are those of MSCCL++'s Python DSL. docs/language.md is the
+ * manual, with examples and a list of the differences.
  *
  * - Chunks. A program addresses buffers in chunks. The message size at run time determines the
  *   bytes of a chunk.
  * - Errors. A builder call does not return a status. The program keeps the first error and the
- *   source line of that call; banyan_program_compile reports them. After an error, calls add
- *   nothing: those that return a handle return NULL, and those that return a chunk return one of
- *   rank -1. All calls accept these, and a NULL program or handle: they then do nothing.
+ *   source line of that call; banyan_program_compile reports them. Comments call this a program
+ *   error. Later calls add nothing and return NULL, or a chunk of rank -1. Builder calls also
+ *   ignore a NULL program or handle.
  * - Ownership. banyan_program_destroy frees the channels, semaphores and groups of the program.
  *   Chunks are plain values. Arrays and strings are copied during the call.
- * - Threads. Local. One thread at a time may use a program.
+ * - Threads. One thread at a time may use a program. No call involves other ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -87,7 +87,7 @@ typedef enum banyan_replication {
 typedef struct banyan_program_options {
     size_t size;   /* of this struct; BANYAN_PROGRAM_OPTIONS_INIT sets it */
     int instances; /* copies of the program, on thread blocks and channels of their own */
-    banyan_protocol protocol; /* for information; the operations determine what is packets */
+    banyan_protocol protocol; /* recorded in the plan, for information only */
     bool fuse;                /* fuse adjacent operations where one does the work of both */
     /* Fuse more than MSCCL++'s compiler does. On port channels, put + signal becomes put with
      * signal, and + flush becomes put with signal and flush. A reduction of the previous
@@ -109,7 +109,7 @@ typedef struct banyan_program_options {
      * output for all-gather. */
     uint64_t min_message_bytes, max_message_bytes;
     /* If not NULL: receive the program as it was written (pass "program"), and then its state after
-     * each compiler pass. `plan` is valid during the call. */
+     * each compiler pass (docs/language.md). `plan` is valid during the call. */
     void (*dump)(void *context, const char *pass, const banyan_plan *plan);
     void *dump_context;
 } banyan_program_options;
@@ -386,11 +386,11 @@ BANYAN_API void banyan_switch_broadcast_packets(banyan_switch_channel *channel, 
 
 /* ---- loops ---- */
 
-/* Begin a loop over `chunks` chunks in units of `unit_bytes`. The operations up to
- * banyan_loop_end form its body, separately in each thread block. Iteration i of an operation works
- * on bytes [i × unit_bytes, (i + 1) × unit_bytes) of its chunks. There are as many iterations as
- * `chunks` chunks need at the size of the message. Program errors: nested loops, `chunks` or
- * `unit_bytes` 0, an operation in the body on more than `chunks` chunks. */
+/* Begin a loop over `chunks` chunks in units of `unit_bytes`. The operations up to banyan_loop_end
+ * form its body, separately in each thread block. Iteration i of an operation works on bytes [i ×
+ * unit_bytes, (i + 1) × unit_bytes) of its chunks. There are as many iterations as `chunks` chunks
+ * need at the size of the message. Program errors: nested loops, `chunks` or `unit_bytes` 0, an
+ * operation in the body on more than `chunks` chunks. */
 BANYAN_API void banyan_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t chunks);
 
 /* End the loop. */

@@ -71,14 +71,13 @@ typedef struct banyan_simulate_options {
 
 /* Simulate one run of a plan, with rank i on processor i. `options` NULL means the defaults. The
  * caller owns the result; the plan and the topology must outlive it. The simulation is
- * deterministic. Errors:
+ * deterministic. Any thread. Errors:
  * - INVALID: the plan has more ranks than the topology has processors, the plan cannot run at this
  *   size, or a rank cannot reach a peer.
  * - UNSUPPORTED: the loops take more than max_steps steps, or no multicast switch connects the
  *   ranks of a switch channel.
  * - MISMATCH: the plan hangs. The message lists the dependencies.
- * - NO_MEMORY.
- * Any thread. */
+ * - NO_MEMORY. */
 BANYAN_API banyan_status banyan_plan_simulate(const banyan_plan *plan,
                                               const banyan_topology *topology,
                                               const banyan_simulate_options *options,

@@ -58,9 +58,9 @@ typedef enum banyan_mxfp8_rule {
 typedef enum banyan_mxfp8_layout {
     BANYAN_MXFP8_PLAIN = 0, /* the tensor's shape, with ⌈cols ÷ 32⌉ as the last dimension */
     /* The order that tensor cores read (cuBLAS, cuDNN). One dimension, one matrix after another,
-     * each as row-major tiles of 128 rows by 4 scales. Scale (r, c) of a tile is byte
-     * (r mod 32)·16 + ⌊r ÷ 32⌋·4 + c of its 512 bytes. Rows are padded to a multiple of 128, and
-     * columns to a multiple of 4, with zeros. */
+     * each as row-major tiles of 128 rows by 4 scales. Scale (r, c) of a tile is byte (r mod 32)·16
+     * + ⌊r ÷ 32⌋·4 + c of its 512 bytes. Rows are padded to a multiple of 128, and columns to a
+     * multiple of 4, with zeros. */
     BANYAN_MXFP8_SWIZZLED
 } banyan_mxfp8_layout;
 
