@@ -166,8 +166,9 @@ BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
 /* Add a plan. It serves the calls of its collective, root, shift, reduction and in-place mode with
  * a message in the plan's bounds. It takes precedence over the tuning table and over the plans
  * added before. Broadcast and reduce only use plans that are in place. The plan must outlive the
- * communicator. All ranks add the same plan. Collective. Errors: INVALID (NULL, a plan for another
- * number of ranks, or of a custom collective), NO_MEMORY. */
+ * communicator. All ranks add the same plan; the first call that loads it reports a difference as
+ * MISMATCH. Collective. Errors: INVALID (NULL, a plan for another number of ranks, or of a custom
+ * collective), NO_MEMORY. */
 BANYAN_API banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan);
 
 /* Set `*name` to the name of the algorithm or added plan that would serve a call with root 0 and

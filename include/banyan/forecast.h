@@ -72,7 +72,7 @@ typedef struct banyan_forecast {
     double seconds;
     int critical_rank;   /* the rank that finishes last */
     uint64_t batches;    /* PIPELINE: sent by all ranks; DIRECT: 0 */
-    uint64_t rounds;     /* PIPELINE: of a rank, at least its batches; maximum over the ranks */
+    uint64_t rounds;     /* PIPELINE: of one rank, at least its batches; the maximum */
     uint64_t slot_bytes; /* PIPELINE: as used; a rank has four slots */
 } banyan_forecast;
 
