@@ -43,14 +43,13 @@ static int list(int argc, char **argv)
 {
     bool json = false;
     const option_entry entries[] = {
-        {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON array, no table", 0, 0},
+        {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON array instead of a table", 0, 0},
     };
     const option_table table = {
         LIST_WHO, "[--json]",
-        "List the built-in algorithms. Those that reach their peers' buffers move data in place "
-        "when\n"
-        "these lie in symmetric memory, and are staged when they do not; the others let peers see\n"
-        "scratch only.\n",
+        "List the built-in algorithms. Algorithms that access buffers of peers (\"buffers\")\n"
+        "work in place in symmetric memory, and ordinary memory is staged for them. With the\n"
+        "others (\"scratch\"), peers access scratch only.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
@@ -100,27 +99,27 @@ static int emit(int argc, char **argv)
     params->ranks = 0;
     params->shift = 1;
     const option_entry entries[] = {
-        {"ranks", 'n', OPTION_COUNT, &params->ranks, "N", "how many ranks", 1, BANYAN_MAX_RANKS},
+        {"ranks", 'n', OPTION_COUNT, &params->ranks, "N", "number of ranks", 1, BANYAN_MAX_RANKS},
         {"ranks-per-node", '\0', OPTION_COUNT, &params->ranks_per_node, "N",
-         "for algorithms that tell nodes apart (all on one)", 1, BANYAN_MAX_RANKS},
+         "ranks in a node, for hierarchical algorithms (all)", 1, BANYAN_MAX_RANKS},
         {"in-place", '\0', OPTION_FLAG, &params->in_place, NULL, "input and output share memory", 0,
          0},
-        {"op", '\0', OPTION_CHOICE, &wanted.op, "sum|min|max", "how elements are reduced (sum)", 0,
-         0},
-        {"root", '\0', OPTION_COUNT, &params->root, "RANK", "of broadcast and reduce (0)", 0,
+        {"op", '\0', OPTION_CHOICE, &wanted.op, "sum|min|max", "reduction of elements (sum)", 0, 0},
+        {"root", '\0', OPTION_COUNT, &params->root, "RANK", "root of broadcast and reduce (0)", 0,
          BANYAN_MAX_RANKS},
         {"shift", '\0', OPTION_COUNT, &params->shift, "N",
-         "of send-recv: to the rank so many further on (1)", 1, BANYAN_MAX_RANKS},
+         "send-recv: rank r sends to rank r + N (1)", 1, BANYAN_MAX_RANKS},
         {"instances", '\0', OPTION_COUNT, &params->instances, "N",
-         "how often it is replicated (the algorithm's default)", 1, 1024},
+         "number of instances (the algorithm's default)", 1, 1024},
         {"unit", '\0', OPTION_BYTES, &params->unit_bytes, "BYTES",
-         "of pipelined loops (the algorithm's default)", 0, 0},
-        {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "where to (-: stdout)", 0, 0},
+         "unit of pipelined loops (the algorithm's default)", 0, 0},
+        {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "output file (-: stdout)", 0, 0},
     };
-    const option_table table = {EMIT_WHO, "NAME -n RANKS [options]",
-                                "Compile a built-in algorithm and print its plan, which banyan run "
-                                "and banyan plan read.\nbanyan algo list names them.\n",
-                                entries, sizeof(entries) / sizeof(entries[0])};
+    const option_table table = {
+        EMIT_WHO, "NAME -n RANKS [options]",
+        "Compile a built-in algorithm and print its plan, for banyan run and banyan plan.\n"
+        "banyan algo list prints the names.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_one(
         &table, argc, argv, "which algorithm: NAME, as banyan algo list has it", &wanted.name);
     if (result != OPTIONS_OK)
@@ -137,9 +136,9 @@ int algo_command(int argc, char **argv)
     static const char usage[] =
         "usage: banyan algo list [--json]\n"
         "       banyan algo emit NAME -n RANKS [options]\n\n"
-        "  list             the built-in collective algorithms\n"
-        "  emit             an algorithm's plan for so many ranks, as JSON\n\n"
-        "  banyan algo list --help and banyan algo emit --help say more.\n";
+        "  list             list the built-in algorithms\n"
+        "  emit             print the plan of an algorithm, as JSON\n\n"
+        "  banyan algo list --help and banyan algo emit --help show the options.\n";
     const char *what = argc > 1 ? argv[1] : NULL;
     if (what && strcmp(what, "list") == 0)
         return list(argc - 1, argv + 1);

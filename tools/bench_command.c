@@ -104,21 +104,17 @@ int bench_command(int argc, char **argv)
     bool gpu = false;
     int ranks = 4;
     const option_entry entries[] = {
-        {"gpu", '\0', OPTION_FLAG, &gpu, NULL, "what moves between GPUs", 0, 0},
-        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "a GPU each (4)", 2, 8},
+        {"gpu", '\0', OPTION_FLAG, &gpu, NULL, "measure transfers between GPUs", 0, 0},
+        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "number of ranks, one for each GPU (4)", 2, 8},
     };
-    const option_table table = {"banyan bench",
-                                "--gpu [-n N] [-- [--size 1K:1G] [--json FILE] [--way WAY] "
-                                "[WHAT …]]",
-                                "Measure, and print every figure beside the machine's limit and a "
-                                "peer's from the same run.\n"
-                                "What the host's processes reach: make bench.\n"
-                                "WHAT is allreduce, allgather, reducescatter, alltoall, fixed, "
-                                "copies, casts, many,\n"
-                                "memory, reshard or mixed (all); WAY, of copies: direct, nccl, "
-                                "pipeline/peer or\n"
-                                "pipeline/nvshmem (all).\n",
-                                entries, sizeof(entries) / sizeof(entries[0])};
+    const option_table table = {
+        "banyan bench", "--gpu [-n N] [-- [--size 1K:1G] [--json FILE] [--way WAY] [WHAT …]]",
+        "Measure transfers, and print every figure beside the machine's limit and a peer's\n"
+        "figure from the same run. For processes of the host, use make bench. WHAT is\n"
+        "allreduce, allgather, reducescatter, alltoall, fixed, copies, casts, many, memory,\n"
+        "reshard or mixed (all). WAY, for copies, is direct, nccl, pipeline/peer or\n"
+        "pipeline/nvshmem (all).\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
     options_result result = options_parse(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)

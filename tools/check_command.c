@@ -65,24 +65,23 @@ int check_command(int argc, char **argv)
     arguments given = {.max_findings = 100};
     const option_entry entries[] = {
         {"size", 's', OPTION_BYTES, &given.size, "BYTES",
-         "only messages of this size, such as 64K (one of every class)", 0, 0},
-        {"max-findings", '\0', OPTION_COUNT, &given.max_findings, "N", "of each rule (100)", 1,
-         1000000},
+         "check this message size, such as 64K (one size of every class)", 0, 0},
+        {"max-findings", '\0', OPTION_COUNT, &given.max_findings, "N",
+         "limit on the findings of each rule (100)", 1, 1000000},
         {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
-         "steps of loops that are played, of all sizes together (1048576)", 1, INT_MAX},
-        {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "only what is wrong", 0, 0},
+         "limit on the loop steps of all sizes together (1048576)", 1, INT_MAX},
+        {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "report errors only", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object", 0, 0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard, NULL,
-         "the files are cases of banyan reshard verify: prove their transfers, and ours", 0, 0},
+         "check cases of banyan reshard verify: their transfers and Banyan's", 0, 0},
     };
     const option_table table = {
         WHO, "PLAN.json [options] | --reshard CASE.json…",
-        "Prove a plan, or say what is wrong with it and where: whether it can hang, race, or\n"
-        "compute a wrong result, at any size of message and however often it is run on the same\n"
-        "buffers. docs/check.md says what is taken for granted. Exit code 0 when the plan is "
-        "sound,\n"
-        "1 with findings, 2 when the file is no plan or cannot be checked. A PLAN.json that is\n"
-        "called - is read from stdin.\n",
+        "Prove that a plan is sound, or report each fault and its place. A sound plan cannot\n"
+        "deadlock, has no race and computes the right result, for every message size and any\n"
+        "number of runs on the same buffers. docs/check.md defines the memory model. Exit code:\n"
+        "0 if the plan is sound, 1 with findings, 2 if the file is not a plan or cannot be\n"
+        "checked. Use - as PLAN.json to read stdin.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);

@@ -7,20 +7,21 @@ int launch_command(int argc, char **argv)
 {
     launch_job job = {.who = "banyan launch"};
     const option_entry entries[] = {
-        {"ranks", 'n', OPTION_COUNT, &job.count, "N", "how many ranks to start", 1,
+        {"ranks", 'n', OPTION_COUNT, &job.count, "N", "number of ranks to start", 1,
          LAUNCH_MAX_RANKS},
         {"tag-output", '\0', OPTION_FLAG, &job.tag_output, NULL,
          "begin every line with \"[rank] \"", 0, 0},
         {"timeout", '\0', OPTION_SECONDS, &job.timeout_s, "SECONDS",
-         "end the job after so long (exit code 124)", 0, 0},
+         "end the job after this time (exit code 124)", 0, 0},
         {"grace", '\0', OPTION_SECONDS, &job.grace_s, "SECONDS",
-         "between SIGTERM and SIGKILL when ranks are ended (5)", 0, 0},
+         "time from SIGTERM to SIGKILL when ranks are ended (5)", 0, 0},
     };
     const option_table table = {
         "banyan launch", "-n N [options] [--] program [arguments]",
-        "Start N ranks of a program on this machine. When one fails the others are ended, and the\n"
-        "exit code is that rank's (128 + signal when a signal killed it). SIGINT, SIGTERM and the\n"
-        "like are passed on to the ranks; a second one ends them. Rank 0 has stdin.\n",
+        "Start N ranks of a program on this machine. When a rank fails, the others are ended,\n"
+        "and the exit code is that of the rank, or 128 + signal if a signal killed it. SIGINT,\n"
+        "SIGTERM and similar signals are passed to the ranks; a second one ends them. Rank 0\n"
+        "has stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
     options_result result = options_parse(&table, argc, argv, &rest);

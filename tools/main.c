@@ -15,18 +15,18 @@ static const struct command {
 } commands[] = {
     {"launch", "start the ranks of a program on this machine", launch_command},
     {"reshard", "move a model between parallel layouts", reshard_command},
-    {"layout", "write, check and show the files that layouts are kept in", layout_command},
-    {"rules", "how models are cut and packed for engines: list, show, check", rules_command},
-    {"run", "run a plan of a collective, check it and time it", run_command},
-    {"algo", "the built-in collective algorithms and their plans", algo_command},
-    {"tune", "find out which algorithms are fastest on this machine", tune_command},
-    {"check", "prove a plan of a collective, or say what is wrong with it", check_command},
-    {"plan", "show, draw and compare plans, count what they move", plan_command},
-    {"simulate", "predict how long a plan takes on a machine", simulate_command},
-    {"topo", "the machines that plans are simulated on", topo_command},
-    {"mixed", "run a grid's mixed collectives, check them and time them", mixed_command},
-    {"bench", "measure collectives between GPUs beside NCCL's", bench_command},
-    {"plan-scale", "what planning costs a rank of a large world", plan_scale_command},
+    {"layout", "write, check and show layout files", layout_command},
+    {"rules", "list, show and check the rules that split and pack models", rules_command},
+    {"run", "run a plan, check its results and time it", run_command},
+    {"algo", "list the built-in algorithms and print their plans", algo_command},
+    {"tune", "measure which algorithms are fastest on this machine", tune_command},
+    {"check", "prove that a plan is sound, or report what is wrong with it", check_command},
+    {"plan", "show, draw and compare plans, and count their traffic", plan_command},
+    {"simulate", "predict the time of a plan or a reshard on a machine", simulate_command},
+    {"topo", "list, show and measure machines for simulate", topo_command},
+    {"mixed", "run the mixed collectives of a grid, check and time them", mixed_command},
+    {"bench", "measure transfers between GPUs, beside NCCL", bench_command},
+    {"plan-scale", "measure what planning costs a rank of a large world", plan_scale_command},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
@@ -36,7 +36,8 @@ static void print_help(FILE *to)
     fprintf(to, "usage: banyan COMMAND [options]\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  %-16s %s\n", commands[i].name, commands[i].about);
-    fprintf(to, "\n  banyan COMMAND --help says more; banyan --version prints the version.\n");
+    fprintf(to, "\n  banyan COMMAND --help shows the options of a command.\n"
+                "  banyan --version prints the version.\n");
 }
 
 static int run(int argc, char **argv)

@@ -146,39 +146,45 @@ int mixed_command(int argc, char **argv)
     bool untuned = false;
     const option_entry entries[] = {
         {"local-tp", '\0', OPTION_COUNT, &options->local_tp, "N",
-         "tensor-parallel ranks of a node (1)", 1, RANKS_MOST},
+         "tensor-parallel ranks in a node (1)", 1, RANKS_MOST},
         {"local-dp", '\0', OPTION_COUNT, &options->local_dp, "N",
-         "data-parallel ranks of a node (1)", 1, RANKS_MOST},
+         "data-parallel ranks in a node (1)", 1, RANKS_MOST},
         {"inter-tp", '\0', OPTION_COUNT, &options->inter_tp, "N",
-         "tensor-parallel nodes (1, or what --nodes leaves)", 1, RANKS_MOST},
+         "tensor-parallel nodes (1, or --nodes ÷ inter-dp)", 1, RANKS_MOST},
         {"inter-dp", '\0', OPTION_COUNT, &options->inter_dp, "N", "data-parallel nodes (1)", 1,
          RANKS_MOST},
         {"nodes", '\0', OPTION_COUNT, &options->nodes, "N",
-         "that this machine is taken for (inter-tp × inter-dp)", 1, RANKS_MOST},
-        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "between GPUs, one a rank", 0, 0},
-        {"rows", '\0', OPTION_ROWS_RANGE, job.rows, "LOW:HIGH", "by powers of two (1:1024)", 0, 0},
-        {"hidden", '\0', OPTION_COUNT, &hidden, "N", "elements of a row (8192)", 1, HIDDEN_MOST},
-        {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE", "f16, bf16 or f32 (bf16)", 0, 0},
-        {"op", '\0', OPTION_TEXT, &job.op_name, "NAME", "this operation (all of the grid's)", 0, 0},
+         "treat this machine as N nodes (inter-tp × inter-dp)", 1, RANKS_MOST},
+        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
+        {"rows", '\0', OPTION_ROWS_RANGE, job.rows, "LOW:HIGH",
+         "numbers of rows, in powers of two (1:1024)", 0, 0},
+        {"hidden", '\0', OPTION_COUNT, &hidden, "N", "elements in a row (8192)", 1, HIDDEN_MOST},
+        {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE", "element type: f16, bf16 or f32 (bf16)", 0, 0},
+        {"op", '\0', OPTION_TEXT, &job.op_name, "NAME",
+         "run this operation (all that the grid allows)", 0, 0},
         {"mode", '\0', OPTION_TEXT, &job.mode_name, "NAME",
-         "this mode; auto: the autotuned one (all that are valid)", 0, 0},
+         "run this mode; auto: the autotuned one (all valid modes)", 0, 0},
         {"max-bytes", '\0', OPTION_BYTES, &options->max_bytes, "BYTES",
-         "of b rows that one launch carries (64M)", 0, 0},
-        {"no-autotune", '\0', OPTION_FLAG, &untuned, NULL, "choose modes by the default", 0, 0},
-        {"autotune", '\0', OPTION_TEXT, &options->autotune, "FILE", "read the autotuned table", 0,
+         "bytes of b rows in one launch on a GPU (64M)", 0, 0},
+        {"no-autotune", '\0', OPTION_FLAG, &untuned, NULL,
+         "do not measure; use the default choice of modes", 0, 0},
+        {"autotune", '\0', OPTION_TEXT, &options->autotune, "FILE",
+         "read the autotuned table from FILE", 0, 0},
+        {"save-autotune", '\0', OPTION_FILE, &job.save_path, "FILE",
+         "write the autotuned table to FILE", 0, 0},
+        {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object instead of a table", 0,
          0},
-        {"save-autotune", '\0', OPTION_FILE, &job.save_path, "FILE", "write it", 0, 0},
-        {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object, no table", 0, 0},
-        {"svg", '\0', OPTION_FILE, &job.svg_path, "FILE", "draw time over size", 0, 0},
+        {"svg", '\0', OPTION_FILE, &job.svg_path, "FILE", "draw the times over the sizes", 0, 0},
     };
     const option_table table = {
         WHO, "--local-tp N --local-dp N [options]",
-        "Run the collectives of a tensor-parallel by data-parallel grid between processes of this\n"
-        "machine, or its GPUs, check every element of every output, and time them: by operation,\n"
-        "mode and number of rows, with the mode marked that autotuning chose, or the default\n"
-        "without it. Inputs are whole numbers of rank and place whose sums are exact; outputs\n"
-        "are poisoned before. Time is that of a call on the slowest rank, in the fastest of\n"
-        "several batches; on a GPU the median of several plays of a graph.\n",
+        "Run the collectives of a tensor-parallel by data-parallel grid between processes of\n"
+        "this machine, or between its GPUs. Check every element of every output, and time each\n"
+        "operation, mode and number of rows. A star marks the mode that autotuning chose, or\n"
+        "the default mode without autotuning. Inputs are integers derived from rank and\n"
+        "position, so that sums are exact. Outputs are poisoned before each run. A time is that\n"
+        "of one call on the slowest rank, in the fastest of several batches; on a GPU it is the\n"
+        "median of several graph launches.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

@@ -33,7 +33,7 @@ static void print_help(const option_table *table)
         printf(strlen(left) <= 30 ? "  %-30s  %s\n" : "  %s\n%34s%s\n", left,
                strlen(left) <= 30 ? entry->help : "", entry->help);
     }
-    printf("  %-30s  %s\n", "    --help", "print this");
+    printf("  %-30s  %s\n", "    --help", "print this help");
 }
 
 static bool is_choice(const char *choices, const char *text)

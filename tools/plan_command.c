@@ -47,12 +47,14 @@ static int show_command(int argc, char **argv)
 {
     int rank = -1;
     const option_entry entries[] = {
-        {"rank", 'r', OPTION_COUNT, &rank, "N", "only this rank (all)", 0, BANYAN_MAX_RANKS - 1},
+        {"rank", 'r', OPTION_COUNT, &rank, "N", "list this rank alone (all)", 0,
+         BANYAN_MAX_RANKS - 1},
     };
     const option_table table = {
         "banyan plan show", "PLAN.json [--rank N]",
-        "List a plan's operations by rank and thread block. i, o and s are the input, output and\n"
-        "scratch of the rank, and with @ those of others; numbers in brackets are chunks.\n",
+        "List the operations of a plan by rank and thread block. i, o and s are the input,\n"
+        "output and scratch of the rank; @ marks those of another rank. Numbers in brackets are\n"
+        "chunks.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
@@ -96,8 +98,8 @@ static int diff_command(int argc, char **argv)
 {
     const option_table table = {
         "banyan plan diff", "A.json B.json",
-        "Tell what differs between two plans, a line each: A's first, then B's. Exits with 0 when\n"
-        "they are equal, 1 when they differ and 2 when one cannot be read.\n",
+        "List the differences of two plans, one on each line, with the value of A first. Exit\n"
+        "code: 0 if the plans are equal, 1 if they differ, 2 if one cannot be read.\n",
         NULL, 0};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
@@ -205,15 +207,15 @@ static int stats_command(int argc, char **argv)
     uint64_t size = 0;
     bool json = false;
     const option_entry entries[] = {
-        {"size", 's', OPTION_BYTES, &size, "BYTES", "a rank's input, such as 64K (1M)", 0, 0},
+        {"size", 's', OPTION_BYTES, &size, "BYTES",
+         "message size: a rank's input, such as 64K (1M)", 0, 0},
         {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON object", 0, 0},
     };
     const option_table table = {
         "banyan plan stats", "PLAN.json [--size 1M] [--json]",
-        "Count what a plan moves, by link, for a message of this size; packets count with their\n"
-        "flags. Hops are the dependent steps from rank to rank on the longest way to the end; "
-        "they\n"
-        "are left out where nobody waits for another, or a wait never ends.\n",
+        "Count the traffic of a plan by link, for a message of this size. Packets count with\n"
+        "their flags. Hops are the dependent messages between ranks on the critical path. They\n"
+        "are omitted if no rank waits for another, or if a wait never ends.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
@@ -237,11 +239,11 @@ static void print_help(FILE *to)
 {
     fprintf(to, "usage: banyan plan show|diff|stats|view ...\n\n"
                 "  show PLAN.json     list its operations by rank and thread block\n"
-                "  diff A.json B.json tell what differs\n"
-                "  stats PLAN.json    count what it moves, and the hops to its end\n"
-                "  view PLAN.json     draw it: a page for a browser, or a figure\n\n"
-                "  A plan that is called - is read from stdin.\n"
-                "  banyan plan show --help, and so on, says more.\n");
+                "  diff A.json B.json list the differences\n"
+                "  stats PLAN.json    count its traffic and its hops\n"
+                "  view PLAN.json     draw it, as a page for a browser or a figure\n\n"
+                "  Use - as PLAN.json to read stdin.\n"
+                "  banyan plan show --help, and so on, shows the options.\n");
 }
 
 int plan_command(int argc, char **argv)

@@ -150,24 +150,25 @@ int plan_scale_command(int argc, char **argv)
         {"model", 'm', OPTION_TEXT, &scale.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
         {"from", '\0', OPTION_TEXT, &scale.spec.from_text, "SPEC",
-         "the source's layout: tp=8,pp=8,ep=16,dp=16, or a layout file (.json)", 0, 0},
+         "source layout: tp=8,pp=8,ep=16,dp=16, or a layout file (.json)", 0, 0},
         {"to", '\0', OPTION_TEXT, &scale.spec.to_text, "SPEC",
-         "the destination's layout, or a layout file", 0, 0},
+         "destination layout, or a layout file", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &scale.spec.disjoint, NULL,
-         "destination ranks are others than source ranks", 0, 0},
-        {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K", "how many to measure (16)", 1,
-         1000000},
+         "destination ranks differ from source ranks", 0, 0},
+        {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K",
+         "number of ranks to measure (16)", 1, 1000000},
         {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",
-         "the model's config.json, where it has none beside the weights", 0, 0},
+         "config.json of the model, if it is not beside the weights", 0, 0},
         {"rules", '\0', OPTION_TEXT, &scale.spec.rules_path, "FILE",
-         "how tensors are split, instead of the built-in rules", 0, 0},
-        {"json", '\0', OPTION_FLAG, &scale.json, NULL, "print one JSON object, no table", 0, 0},
+         "rules that split the tensors (built in)", 0, 0},
+        {"json", '\0', OPTION_FLAG, &scale.json, NULL, "print one JSON object instead of a table",
+         0, 0},
     };
     const option_table table = {
         WHO, "--model FILE --from SPEC --to SPEC [options]",
-        "Plan a move in a world of thousands of ranks, all played through in this process by the\n"
-        "code that a real world runs, and measure what it costs some of them: their own planning\n"
-        "and the directory entries that lie at them.\n",
+        "Plan a reshard of a world of thousands of ranks in this process, with the planner of a\n"
+        "real world. Measure what it costs some of the ranks: their own planning, and their\n"
+        "part of the directory.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

@@ -208,34 +208,34 @@ int plan_view_command(int argc, char **argv)
 {
     struct view view = {.size = DEFAULT_SIZE};
     const option_entry entries[] = {
-        {"out", 'o', OPTION_TEXT, &view.out, "FILE", "the page or figure to write (-: stdout)", 0,
+        {"out", 'o', OPTION_TEXT, &view.out, "FILE", "file of the page or figure (-: stdout)", 0,
          0},
         {"topology", 't', OPTION_TEXT, &view.topology_name, "FILE|NAME",
-         "to time, as simulated on one of `banyan topo list`, or a file", 0, 0},
+         "draw to time, simulated on a file or a name from `banyan topo list`", 0, 0},
         {"size", 's', OPTION_BYTES, &view.size, "BYTES",
-         "simulated: of the longer of input and output (1M)", 0, 0},
+         "simulated size: bytes of the longer of input and output (1M)", 0, 0},
         {"trace", '\0', OPTION_TEXT, &view.trace, "FILE",
-         "to time, as `banyan run --trace` recorded it; its last run", 0, 0},
+         "draw to time, from the last run in a file of `banyan run --trace`", 0, 0},
         {"check", 'c', OPTION_FLAG, &view.check, NULL,
-         "mark what `banyan check` finds, at any size", 0, 0},
-        {"svg", '\0', OPTION_FLAG, &view.svg, NULL, "a figure for papers, not a page", 0, 0},
+         "mark the findings of `banyan check`, for all sizes", 0, 0},
+        {"svg", '\0', OPTION_FLAG, &view.svg, NULL, "draw a figure for papers instead of a page", 0,
+         0},
         {"ranks", '\0', OPTION_TEXT, &view.ranks, "LIST",
-         "figure: only these, such as 0,1 or 0:3 (all)", 0, 0},
+         "figure: draw these ranks alone, such as 0,1 or 0:3 (all)", 0, 0},
         {"part", '\0', OPTION_TEXT, &view.part, "FROM:TO",
-         "figure: only this part of the time, in percent (0:100)", 0, 0},
-        {"width", '\0', OPTION_COUNT, &view.width, "POINTS",
-         "figure: how wide (as its labels need)", 200, 10000},
+         "figure: draw this part of the time alone, in percent (0:100)", 0, 0},
+        {"width", '\0', OPTION_COUNT, &view.width, "POINTS", "figure: width (as its labels need)",
+         200, 10000},
     };
     const option_table table = {
         WHO, "PLAN.json -o plan.html [options]",
         "Draw a plan on a page that needs no network: a lane for each thread block, a block for\n"
-        "each operation, arrows for signals, packets and data. Pointing at an operation tells its\n"
-        "chunks and peers; a click shows the chain of operations that it came after, a click on a\n"
-        "chunk of an input below where it goes. Without --topology or --trace an operation takes\n"
-        "a step. Of a plan that hangs the page has the operations in their order, and who waits\n"
-        "for whom. With --svg the same is a figure, with a legend. A PLAN.json that is called - "
-        "is\n"
-        "read from stdin. docs/pictures.md says more.\n",
+        "each operation, and arrows for signals, packets and data. Point at an operation to see\n"
+        "its chunks and peers. Click an operation to see the chain of operations before it.\n"
+        "Click a chunk of an input below to see its destinations. Without --topology or\n"
+        "--trace, an operation takes one step. For a plan that hangs, the page shows the\n"
+        "operations in order and their dependencies. With --svg, draw a figure with a legend.\n"
+        "Use - as PLAN.json to read stdin. docs/pictures.md has the details.\n",
         entries, sizeof entries / sizeof entries[0]};
     options_result result =
         options_parse_one(&table, argc, argv, "which plan: PLAN.json", &view.path);

@@ -130,45 +130,48 @@ int reshard_command(int argc, char **argv)
         {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
         {"from", '\0', OPTION_TEXT, &given.spec.from_text, "SPEC",
-         "the source's layout: tp=2,pp=2,packing=megatron, or a layout file (.json)", 0, 0},
+         "source layout: tp=2,pp=2,packing=megatron, or a layout file (.json)", 0, 0},
         {"to", '\0', OPTION_TEXT, &given.spec.to_text, "SPEC",
-         "the destination's layout, or a layout file", 0, 0},
+         "destination layout, or a layout file", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &given.spec.disjoint, NULL,
-         "destination ranks are others than source ranks", 0, 0},
-        {"backend", '\0', OPTION_TEXT, &given.how.backend, "NAME", "direct, pipeline or mpi", 0, 0},
+         "destination ranks differ from source ranks", 0, 0},
+        {"backend", '\0', OPTION_TEXT, &given.how.backend, "NAME",
+         "copy backend: direct, pipeline or mpi", 0, 0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
-         "where the tensors lie (symmetric)", 0, 0},
+         "memory of the tensors (symmetric)", 0, 0},
         {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
          "send and verify a checksum with every transfer", 0, 0},
         {"partial-source", '\0', OPTION_FLAG, &given.how.partial_source, NULL,
-         "parts of the source need not arrive (all must)", 0, 0},
+         "allow source elements that no destination holds (error)", 0, 0},
         {"config", '\0', OPTION_TEXT, &given.spec.config_path, "FILE",
-         "the model's config.json, where it has none beside the weights", 0, 0},
-        {"skip", '\0', OPTION_TEXT, &given.spec.skip, "GLOB[,…]",
-         "leave these tensors out: **.inv_freq", 0, 0},
+         "config.json of the model, if it is not beside the weights", 0, 0},
+        {"skip", '\0', OPTION_TEXT, &given.spec.skip, "GLOB[,…]", "omit these tensors: **.inv_freq",
+         0, 0},
         {"rules", '\0', OPTION_TEXT, &given.spec.rules_path, "FILE",
-         "how tensors are split, instead of the built-in rules", 0, 0},
-        {"iters", '\0', OPTION_COUNT, &given.iters, "N", "how often to move it all (5)", 1,
-         1000000},
+         "rules that split the tensors (built in)", 0, 0},
+        {"iters", '\0', OPTION_COUNT, &given.iters, "N", "number of runs (5)", 1, 1000000},
         {"transform", '\0', OPTION_CHOICE, &given.transform, "none|mxfp8|mxfp8-at-sender",
-         "matrices arrive in another format (none)", 0, 0},
-        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
-        {"svg", '\0', OPTION_FILE, &given.svg_path, "FILE", "draw who sends how much to whom", 0,
+         "convert matrices to another format (none)", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of a table",
+         0, 0},
+        {"svg", '\0', OPTION_FILE, &given.svg_path, "FILE", "draw the traffic between the ranks", 0,
          0},
         {"in", '\0', OPTION_TEXT, &given.in, "DIR",
-         "read this Hugging Face folder, or what --out wrote (then --from is optional)", 0, 0},
+         "read a Hugging Face folder, or a folder of --out (then without --from)", 0, 0},
         {"out", '\0', OPTION_TEXT, &given.out, "DIR",
-         "write what each rank holds, one folder a rank", 0, 0},
-        {"join", '\0', OPTION_FLAG, &given.join, NULL, "write one Hugging Face folder", 0, 0},
+         "write the tensors of each rank, one folder for each rank", 0, 0},
+        {"join", '\0', OPTION_FLAG, &given.join, NULL,
+         "write one Hugging Face folder for all ranks", 0, 0},
     };
     const option_table table = {
         WHO, "(--model FILE | --in DIR --out DIR) --from SPEC --to SPEC [options]",
-        "Move a model's tensors from one parallel layout to another between processes of this\n"
-        "machine. With --model the tensors are filled from their names and global indices, and\n"
-        "every destination element is checked. With --in they are read from safetensors, and\n"
-        "written to --out, which appears when it is whole. A folder that --out wrote can be read\n"
-        "again: without --from, each source rank takes what one rank had written.\n\n"
-        "banyan reshard verify --help: check the planner against cases of Megatron-Core's.\n",
+        "Move a model's tensors from one parallel layout to another, between processes of this\n"
+        "machine. With --model, the tensors are filled with values derived from their names and\n"
+        "global indices, and every destination element is checked. With --in, they are read\n"
+        "from safetensors and written to --out, which appears when it is complete. --in also\n"
+        "reads a folder that --out wrote: without --from, each source rank takes the tensors\n"
+        "that one rank wrote.\n\n"
+        "banyan reshard verify --help: check the planner with cases from Megatron-Core.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

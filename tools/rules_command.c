@@ -38,11 +38,11 @@ static int list(int argc, char **argv)
 {
     const char *path = NULL;
     const option_entry entries[] = {
-        {"rules", '\0', OPTION_TEXT, &path, "FILE", "the packings of this file", 0, 0},
+        {"rules", '\0', OPTION_TEXT, &path, "FILE", "list the packings of this file", 0, 0},
     };
     const option_table table = {
         LIST_WHO, "[--rules FILE]",
-        "List the packings, each with the release of its engine that it was held against, and the\n"
+        "List the packings, each with the engine release that it was compared with, and the\n"
         "built-in rule files.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
@@ -73,10 +73,11 @@ static int list(int argc, char **argv)
 static int show(int argc, char **argv)
 {
     int rest;
-    const option_table table = {SHOW_WHO, "[NAME]",
-                                "Print a built-in rule file: builtin, which includes the others, "
-                                "if no NAME is given.\n",
-                                NULL, 0};
+    const option_table table = {
+        SHOW_WHO, "[NAME]",
+        "Print a built-in rule file. Without NAME, print \"builtin\", which includes the\n"
+        "others.\n",
+        NULL, 0};
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
         return options_exit_code(result);
@@ -181,18 +182,16 @@ static int check(int argc, char **argv)
         {"model", 'm', OPTION_TEXT, &job.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
         {"config", '\0', OPTION_TEXT, &job.config_path, "FILE",
-         "the model's config.json, where it has none beside it", 0, 0},
-        {"skip", '\0', OPTION_TEXT, &job.skip, "GLOB[,…]", "leave these tensors out: **.inv_freq",
-         0, 0},
-        {"spec", '\0', OPTION_TEXT, &job.spec_text, "SPEC", "lay it out so too: tp=2,packing=vllm",
-         0, 0},
+         "config.json of the model, if it is not beside the weights", 0, 0},
+        {"skip", '\0', OPTION_TEXT, &job.skip, "GLOB[,…]", "omit these tensors: **.inv_freq", 0, 0},
+        {"spec", '\0', OPTION_TEXT, &job.spec_text, "SPEC",
+         "also check this layout: tp=2,packing=vllm", 0, 0},
     };
     const option_table table = {
         CHECK_WHO, "[FILE] [--model FILE] [--spec SPEC]",
-        "Check a rule file, the built-in rules if none is given. With a model, say which rule "
-        "each\n"
-        "tensor has, and of tensors without one the nearest and why it does not fit; with a spec,\n"
-        "check the layouts of all its ranks too.\n",
+        "Check a rule file; without FILE, check the built-in rules. With a model, print the\n"
+        "rule of each tensor. For a tensor without a rule, print the nearest rule and the\n"
+        "reason why it does not match. With a spec, also check the layouts of all its ranks.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
@@ -220,8 +219,8 @@ int rules_command(int argc, char **argv)
 {
     const option_table table = {
         WHO, "list | show [NAME] | check [FILE] [options]",
-        "Rules say how a model's tensors are cut and where they lie in an engine's packing.\n"
-        "banyan rules list --help, show --help and check --help say more.\n",
+        "Rules define how the tensors of a model are split, and where they lie in the packing\n"
+        "of an engine. banyan rules list --help, show --help and check --help show the options.\n",
         NULL, 0};
     int rest;
     if (argc > 1 && strcmp(argv[1], "list") == 0)

@@ -135,45 +135,47 @@ int run_command(int argc, char **argv)
         {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
-         "from one size to the next (2)", 2, 1 << 20},
+         "factor from one size to the next (2)", 2, 1 << 20},
         {"dtype", 'd', OPTION_TEXT, &job->dtype_name, "TYPE",
-         "f32, f16, bf16, f8_e4m3, f8_e5m2, i32, u32, i64, u8 (f32)", 0, 0},
+         "f32, f16, bf16, f8_e4m3, f8_e5m2, i32, u32, i64 or u8 (f32)", 0, 0},
         {"iters", '\0', OPTION_COUNT, &job->iters, "N",
-         "timed runs of a size, in a round (as many as take 50 ms in all)", 1, 1000000},
+         "timed runs of a size in a round (as many as take 50 ms)", 1, 1000000},
         {"rounds", '\0', OPTION_COUNT, &job->rounds, "N",
-         "timed rounds of a size, the fastest of which counts (1)", 1, 1000000},
-        {"gpu", '\0', OPTION_FLAG, &job->on_gpus, NULL, "between GPUs, one a rank", 0, 0},
+         "timed rounds of a size; the fastest counts (1)", 1, 1000000},
+        {"gpu", '\0', OPTION_FLAG, &job->on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
         {"bind", '\0', OPTION_FLAG, &job->bound, NULL,
-         "keep each rank on a processor of its own, where there are enough", 0, 0},
+         "bind each rank to its own processor, if there are enough", 0, 0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
-         "where inputs and outputs lie (symmetric)", 0, 0},
+         "memory of inputs and outputs (symmetric)", 0, 0},
         {"out-of-place", '\0', OPTION_FLAG, &given.apart, NULL,
-         "run an in-place plan on an input and output apart", 0, 0},
+         "run an in-place plan with separate input and output", 0, 0},
         {"workers", '\0', OPTION_COUNT, &job->workers, "N",
-         "threads of a rank that run thread blocks (1)", 1, 1024},
+         "threads of a rank that run its thread blocks (1)", 1, 1024},
         {"shuffle", '\0', OPTION_COUNT, &job->shuffle, "SEED",
          "run in a random order that the memory model of docs/check.md allows", 1, INT_MAX},
         {"trace", '\0', OPTION_FILE, &job->trace_path, "FILE",
          "record one more run of each size, for Perfetto and banyan plan view", 0, 0},
         {"no-check", '\0', OPTION_FLAG, &given.no_check, NULL,
-         "run a plan that banyan check finds fault with", 0, 0},
-        {"json", '\0', OPTION_FLAG, &job->json, NULL, "print one JSON object, no table", 0, 0},
+         "run the plan even if banyan check has findings", 0, 0},
+        {"json", '\0', OPTION_FLAG, &job->json, NULL, "print one JSON object instead of a table", 0,
+         0},
     };
     const option_table table = {
         WHO, "PLAN.json [options]",
-        "Prove a plan as banyan check does, run it between as many processes of this machine as\n"
-        "it has ranks, check every element of every output, and time it. Inputs are values of\n"
-        "rank and place whose reductions are exact in any order; outputs are poisoned before each\n"
-        "of two checked runs, with other data in the second. Exit code 1 when the plan is not\n"
-        "sound, or an element is wrong, of which the first is told. A plan of a custom collective\n"
-        "that does not say what it computes is run and timed unchecked.\n\n"
-        "Sizes are rounded down to what the plan can cut into whole elements. The message bounds\n"
-        "in a plan do not keep it from being run: sizes outside are marked with ~. Time is the\n"
-        "mean of a run on the slowest rank, in the fastest round; algbw is size / time; busbw is\n"
-        "that times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and\n"
-        "all-to-all, as nccl-tests has it. On GPUs the runs of a round are one CUDA graph, timed\n"
-        "by the GPU, and ordinary memory is what the plan has to stage.\n"
-        "A PLAN.json that is called - is read from stdin.\n",
+        "Check a plan as banyan check does, run it between as many processes of this machine as\n"
+        "it has ranks, check every element of every output, and time it. Inputs are values\n"
+        "derived from rank and position whose reductions are exact in any order. Two runs are\n"
+        "checked, with different data, and outputs are poisoned before each. Exit code 1 if the\n"
+        "plan is not sound, or if an element is wrong; the first wrong element is reported. A\n"
+        "plan of a custom collective without an expected result is run and timed, but its\n"
+        "output is not checked.\n\n"
+        "Sizes are rounded down to sizes that the plan can divide into whole elements. A plan\n"
+        "also runs outside its message bounds; a ~ marks such sizes. The time is the mean of a\n"
+        "run on the slowest rank, in the fastest round. algbw is size / time. busbw is algbw\n"
+        "times 2(n-1)/n for all-reduce, and (n-1)/n for all-gather, reduce-scatter and\n"
+        "all-to-all, as in nccl-tests. On GPUs, the runs of a round are one CUDA graph, timed\n"
+        "by the GPU, and ordinary memory is staged by the plan. Use - as PLAN.json to read\n"
+        "stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result =
         options_parse_one(&table, argc, argv, "which plan: PLAN.json", &job->path);

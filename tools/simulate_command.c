@@ -125,39 +125,39 @@ int simulate_command(int argc, char **argv)
     job_spec *spec = &given.reshard.spec;
     const option_entry entries[] = {
         {"topology", 't', OPTION_TEXT, &given.topology_name, "FILE|NAME",
-         "the machine: a file, or one of `banyan topo list`", 0, 0},
+         "machine: a file, or a name from `banyan topo list`", 0, 0},
         {"algo", 'a', OPTION_TEXT, &given.algorithm, "NAME",
-         "no file but this built-in algorithm, for all processors of the machine", 0, 0},
+         "simulate this built-in algorithm on all processors, without a plan file", 0, 0},
         {"instances", '\0', OPTION_COUNT, &given.instances, "N",
-         "how often it is replicated (the algorithm's default)", 1, 1024},
+         "number of instances (the algorithm's default)", 1, 1024},
         {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
-         "from one size to the next (2)", 2, 1 << 20},
+         "factor from one size to the next (2)", 2, 1 << 20},
         {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
-         "steps that the plan's loops may make (33554432)", 1, INT_MAX},
-        {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "of an element (f32)", 0, 0},
+         "limit on the steps of the plan's loops (33554432)", 1, INT_MAX},
+        {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "element type (f32)", 0, 0},
         {"trace", '\0', OPTION_FILE, &given.trace_path, "FILE",
-         "write what every thread block does at the longest size, for Perfetto and plan view", 0,
-         0},
+         "write a trace of the longest size, for Perfetto and banyan plan view", 0, 0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard.is_case, NULL,
-         "the file is a case of banyan reshard verify", 0, 0},
+         "simulate a case file of banyan reshard verify", 0, 0},
         {"model", 'm', OPTION_TEXT, &spec->model_path, "FILE",
          "reshard this model: a tensor list, Hugging Face folder or safetensors file", 0, 0},
         {"from", '\0', OPTION_TEXT, &spec->from_text, "SPEC",
-         "from this layout: tp=8,pp=8,ep=16, or a layout file", 0, 0},
-        {"to", '\0', OPTION_TEXT, &spec->to_text, "SPEC", "to this one", 0, 0},
+         "source layout: tp=8,pp=8,ep=16, or a layout file", 0, 0},
+        {"to", '\0', OPTION_TEXT, &spec->to_text, "SPEC", "destination layout", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &spec->disjoint, NULL,
-         "destination ranks are others than source ranks", 0, 0},
+         "destination ranks differ from source ranks", 0, 0},
         {"rules", '\0', OPTION_TEXT, &spec->rules_path, "FILE",
-         "how tensors are split, instead of the built-in rules", 0, 0},
+         "rules that split the tensors (built in)", 0, 0},
         {"service", '\0', OPTION_TEXT, &given.reshard.service, "NAME",
-         "of a reshard: direct or pipeline (both)", 0, 0},
+         "copy service of a reshard: direct or pipeline (both)", 0, 0},
         {"slot-bytes", '\0', OPTION_BYTES, &given.reshard.slot_bytes, "BYTES",
-         "of the pipeline (16M)", 0, 0},
+         "bytes of a slot of the pipeline (16M)", 0, 0},
         {"optimal-rounds", '\0', OPTION_FLAG, &given.reshard.optimal_rounds, NULL,
-         "as few rounds as the pipeline can have", 0, 0},
-        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object, no table", 0, 0},
+         "give the pipeline the fewest possible rounds", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of a table",
+         0, 0},
     };
     const option_table table = {
         WHO,
@@ -165,15 +165,16 @@ int simulate_command(int argc, char **argv)
         "       banyan simulate --algo NAME --topology FILE|NAME [options]\n"
         "       banyan simulate --model FILE --from SPEC --to SPEC -t FILE|NAME [options]\n"
         "       banyan simulate --reshard CASE.json -t FILE|NAME [options]",
-        "Predict how long a plan takes on a machine, rank i on its processor i: the time by size,\n"
-        "and for the longest size how busy links and memories are and the critical path, which is\n"
-        "the chain of operations that the end waited for. Nothing is run. A plan that hangs is\n"
-        "refused, with who waits for whom. docs/simulate.md explains the model.\n\n"
-        "Sizes are rounded down to what the plan can cut into whole elements; those outside of\n"
-        "what the plan is meant for are marked with ~. algbw and busbw are as `banyan run` has\n"
-        "them. A PLAN.json that is called - is read from stdin.\n\n"
-        "A reshard is planned for all ranks, by the code that a real one runs, and moved as the\n"
-        "direct service and as the copy pipeline move it.\n",
+        "Predict the time that a plan takes on a machine, with rank i on processor i. Print the\n"
+        "time for each size. For the longest size, also print the use of links and memories and\n"
+        "the critical path: the chain of dependent operations that determines the end. Nothing\n"
+        "is run. A plan that hangs is refused, with its dependencies. docs/simulate.md explains\n"
+        "the model.\n\n"
+        "Sizes are rounded down to sizes that the plan can divide into whole elements. A ~\n"
+        "marks sizes outside the message bounds of the plan. algbw and busbw are defined as in\n"
+        "banyan run. Use - as PLAN.json to read stdin.\n\n"
+        "For a reshard, all ranks are planned with the planner of a real run. The transfers are\n"
+        "simulated as the direct service and as the copy pipeline perform them.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);

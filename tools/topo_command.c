@@ -18,7 +18,7 @@ static int fail(const char *who)
 
 static int list_command(int argc, char **argv)
 {
-    const option_table table = {"banyan topo list", "", "List the topologies that come along.\n",
+    const option_table table = {"banyan topo list", "", "List the topologies that Banyan ships.\n",
                                 NULL, 0};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
@@ -69,11 +69,12 @@ static int show_command(int argc, char **argv)
     bool json = false;
     const option_entry entries[] = {
         {"json", '\0', OPTION_FLAG, &json, NULL,
-         "print all of it, as a file to change and give to `banyan simulate`", 0, 0},
+         "print the whole file, to edit and pass to `banyan simulate`", 0, 0},
     };
-    const option_table table = {"banyan topo show", "FILE|NAME [--json]",
-                                "Tell what a topology is made of.\n", entries,
-                                sizeof entries / sizeof entries[0]};
+    const option_table table = {
+        "banyan topo show", "FILE|NAME [--json]",
+        "Show the numbers of processors, switches and links of a topology.\n", entries,
+        sizeof entries / sizeof entries[0]};
     const char *name;
     options_result result =
         options_parse_one(&table, argc, argv, "which topology: FILE or NAME", &name);
@@ -85,10 +86,10 @@ static int show_command(int argc, char **argv)
 static void print_help(FILE *to)
 {
     fprintf(to, "usage: banyan topo list|show|probe ...\n\n"
-                "  list            the topologies that come along\n"
-                "  show FILE|NAME  what one is made of\n"
-                "  probe           measure this machine and write one\n\n"
-                "  banyan topo show --help, and so on, says more.\n");
+                "  list            list the topologies that Banyan ships\n"
+                "  show FILE|NAME  show the size of a topology\n"
+                "  probe           measure this machine and write its topology\n\n"
+                "  banyan topo show --help, and so on, shows the options.\n");
 }
 
 int topo_command(int argc, char **argv)

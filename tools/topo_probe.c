@@ -456,13 +456,14 @@ int topo_probe_command(int argc, char **argv)
     int ranks = cores < 2 ? 2 : cores < RANKS_MOST ? (int)cores : RANKS_MOST;
     const char *path = "-";
     const option_entry entries[] = {
-        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "processes (as many as cores)", 2, RANKS_MOST},
-        {"out", 'o', OPTION_TEXT, &path, "FILE", "where to (-: stdout)", 0, 0},
+        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "number of processes (as many as cores)", 2,
+         RANKS_MOST},
+        {"out", 'o', OPTION_TEXT, &path, "FILE", "output file (-: stdout)", 0, 0},
     };
     const option_table table = {
         WHO, "[-n N] [-o FILE]",
-        "Measure this machine with small plans that all of so many processes run at once, and\n"
-        "write a topology that predicts what plans take on it. Nothing else should run.\n",
+        "Measure this machine with small plans between all of the processes at once, and write\n"
+        "a topology that predicts the time of plans on it. Run nothing else meanwhile.\n",
         entries, sizeof entries / sizeof entries[0]};
     figures found;
     signal_range signals = {.fastest = INFINITY};

@@ -142,27 +142,27 @@ int tune_command(int argc, char **argv)
     uint64_t range[2] = {job.how.min_bytes, job.how.max_bytes};
     const char *dtype = NULL, *collective = NULL;
     const option_entry entries[] = {
-        {"ranks", 'n', OPTION_COUNT, &job.ranks, "N", "between how many ranks", 2,
-         BANYAN_MAX_RANKS},
+        {"ranks", 'n', OPTION_COUNT, &job.ranks, "N", "number of ranks", 2, BANYAN_MAX_RANKS},
         {"size", 's', OPTION_BYTES_RANGE, range, "LOW:HIGH",
          "bytes of the longer of input and output (8:64M)", 0, 0},
         {"dtype", 'd', OPTION_TEXT, &dtype, "TYPE",
-         "of the elements; rows then serve it alone (f32, rows for all)", 0, 0},
-        {"collective", 'c', OPTION_TEXT, &collective, "NAME", "only this one (all)", 0, 0},
-        {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "at most, in all (60)", 0, 0},
+         "element type; its rows serve this type alone (f32, for all types)", 0, 0},
+        {"collective", 'c', OPTION_TEXT, &collective, "NAME", "tune this collective alone (all)", 0,
+         0},
+        {"seconds", '\0', OPTION_SECONDS, &job.how.seconds, "S", "limit on the total time (60)", 0,
+         0},
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
-         "threads of a rank that run thread blocks (1)", 1, 1024},
-        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "between GPUs, one a rank", 0, 0},
-        {"out", 'o', OPTION_FILE, &job.path, "FILE", "the table; added to when it is there", 0, 0},
+         "threads of a rank that run its thread blocks (1)", 1, 1024},
+        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
+        {"out", 'o', OPTION_FILE, &job.path, "FILE",
+         "file of the table; an existing table is extended", 0, 0},
     };
     const option_table table = {
         WHO, "-n RANKS -o FILE [options]",
-        "Measure the built-in algorithms of every collective between processes of this machine, "
-        "on\n"
-        "ordinary and on registered memory, and write down which is fastest for which size. What "
-        "a\n"
-        "table that exists says of other numbers of ranks, or types, stays. Communicators read it\n"
-        "when it is given in their options, or in BANYAN_TUNING.\n",
+        "Measure the built-in algorithms of every collective between processes of this machine,\n"
+        "in ordinary and in registered memory, and record which is the fastest for each size.\n"
+        "Rows of an existing table for other numbers of ranks or types are kept. A communicator\n"
+        "reads the table that its options or the environment variable BANYAN_TUNING name.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

@@ -75,14 +75,14 @@ int verify_command(int argc, char **argv)
 {
     const char *backend = NULL;
     const option_entry entries[] = {
-        {"backend", '\0', OPTION_TEXT, &backend, "NAME", "direct, pipeline or mpi", 0, 0},
+        {"backend", '\0', OPTION_TEXT, &backend, "NAME", "copy backend: direct, pipeline or mpi", 0,
+         0},
     };
     const option_table table = {
         WHO, "[options] CASE.json…",
-        "Plan each case from what its ranks hold, in Megatron-Core's terms, execute all ranks as\n"
-        "processes, and compare every destination element with what the case's own transfers "
-        "give.\n"
-        "docs/layouts.md has the format.\n",
+        "Plan each case from the tensors of its ranks, in Megatron-Core's terms. Run all ranks\n"
+        "as processes, and compare every destination element with the result of the case's own\n"
+        "transfers. docs/layouts.md describes the format.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     int rest, passed = 0;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
