@@ -6,6 +6,8 @@
  * and on whether the call is in place and its buffers are registered. The communicator compiles and
  * loads a plan when a call first needs it, and keeps it. docs/collectives.md has the details.
  *
+ * To use it: create a communicator on all ranks, and call the collectives below.
+ *
  * The functions with a communicator are collective unless marked "Local". All ranks make the same
  * calls in the same order, with the same arguments except the buffers. Banyan does not check this,
  * unless the environment variable BANYAN_CHECK_CALLS=1 is set for rank 0 when the communicator is

@@ -9,6 +9,10 @@
  * batches in slots (pipeline.h), and modules add others ("mpi", "nccl"). You may pass a backend of
  * your own.
  *
+ * To move one batch: open a service, submit each send and receive, and call
+ * banyan_copy_service_run. To move the same batch many times: submit, call
+ * banyan_copy_service_prepare once, and banyan_copy_schedule_run for each run.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef BANYAN_COPY_H
@@ -203,8 +207,8 @@ BANYAN_API banyan_status banyan_copy_service_open_backend(banyan_world *world,
                                                           const banyan_copy_options *options,
                                                           banyan_copy_service **service);
 
-/* Close a service, before its world. Its schedules can no longer run; free them still. NULL is
- * ignored. Local. */
+/* Close a service, before its world. Its schedules can no longer run, but must still be freed. NULL
+ * is ignored. Local. */
 BANYAN_API void banyan_copy_service_close(banyan_copy_service *service);
 
 /* Return the name of the service's backend. Local. */

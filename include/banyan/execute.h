@@ -4,8 +4,9 @@
  * thread, or several worker threads, switch between tasks that wait. With one GPU a rank, a run is
  * one kernel, and the thread blocks are the kernel's.
  *
- * All ranks load a plan together once and then run it many times. Consecutive runs of a sound plan
- * (check.h) need no barrier between them. docs/execution.md and docs/gpu.md have the details.
+ * To run a plan: open an executor, load the plan on all ranks together, and run it many times.
+ * Consecutive runs of a sound plan (check.h) need no barrier between them. docs/execution.md and
+ * docs/gpu.md have the details.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -152,7 +152,7 @@ typedef struct banyan_move {
     int rank, peer;
     int lane; /* of the rank, from 0 */
     banyan_mover by;
-    const char *what; /* name in steps and traces; must outlive the simulation */
+    const char *what; /* name in steps and traces; must outlive the result */
     uint64_t bytes;
     size_t after[2]; /* indices of moves; BANYAN_NO_MOVE: none */
 } banyan_move;

@@ -8,6 +8,10 @@
  * adds to the counter (release), and the rank waits until the counter reaches a value (acquire).
  * When a rank sees the signal, it also sees all data that the peer put before it.
  *
+ * To put into the memory of a peer, this rank needs a handle of it. The peer makes one with
+ * banyan_memory_find or banyan_memory_register (memory.h) and sends it, for example by
+ * banyan_world_allgather. All ranks allocate signal numbers together (banyan_signals_alloc).
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef BANYAN_TRANSPORT_H
