@@ -7,7 +7,7 @@
  * Each direction has two slots, so that packing the next batch, sending the current one and
  * unpacking the previous one overlap. Sender and receiver synchronize with each other only: the
  * receiver grants an empty slot, and the sender signals the arrival of a batch. There is no barrier
- * between iterations, and sending never waits for receiving.
+ * between iterations. A rank continues to send while it waits to receive, and the other way round.
  *
  * A launcher moves elements between tensors and slots; a table of buffers moves slots between
  * ranks. Banyan has both for host memory and shared memory, and you may pass your own. Most
