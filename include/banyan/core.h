@@ -6,10 +6,10 @@
  *   message with the names and numbers involved, and output arguments have no defined value.
  *   Comments write error codes without their prefix: INVALID is BANYAN_ERR_INVALID.
  * - NULL. A pointer argument must not be NULL unless its comment allows it.
- * - Ownership. An object from a `_create` or `_open` function belongs to the caller, who passes it
- *   to the matching `_destroy` or `_close` function when no other call uses it any more. Text and
- *   arrays that a comment describes as "free with free()" belong to the caller. Strings in returned
- *   structs belong to the object that they describe.
+ * - Ownership. An object that a function creates, opens, loads or allocates belongs to the caller.
+ *   The caller passes it to the matching `_destroy`, `_close` or `_free` function when no other
+ *   call uses it any more. Text and arrays that a comment describes as "free with free()" belong to
+ *   the caller. Strings in returned structs belong to the object that they describe.
  * - Calls. "Collective": every rank of the world calls the function, in the same order (world.h).
  *   "Local": the function involves this rank alone. Only the thread that drives the world makes
  *   collective and local calls. "Any thread": the function may be called from any thread,

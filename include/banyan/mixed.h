@@ -111,7 +111,7 @@ typedef struct banyan_mixed_options {
     int grid_size;      /* thread blocks; 0: one for each multiprocessor, which is the maximum */
     int max_block_size; /* threads in a block; 0: the device's maximum */
     int min_block_size; /* threads in a block: a multiple of 32, at most 1,024 */
-    int min_num_steps;  /* 16-byte loads and stores of a thread that justify a block more */
+    int min_num_steps;  /* 16-byte units of each thread before a thread block is added */
     /* Bytes of b rows in one launch on a GPU; longer messages take several launches. Autotuning
      * measures up to it. 0: 64 MiB. At most 4 GiB. */
     uint64_t max_bytes;
