@@ -92,21 +92,20 @@ static int save_command(int argc, char **argv)
         {"model", 'm', OPTION_TEXT, &save.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder, safetensors file or saved folder", 0, 0},
         {"spec", '\0', OPTION_TEXT, &save.spec_text, "SPEC",
-         "the layout: tp=4,packing=vllm (as saved, for a folder that ranks saved)", 0, 0},
+         "layout: tp=4,packing=vllm (for a saved folder: as saved)", 0, 0},
         {"config", '\0', OPTION_TEXT, &save.config_path, "FILE",
-         "the model's config.json, where it has none beside the weights", 0, 0},
-        {"skip", '\0', OPTION_TEXT, &save.skip, "GLOB[,…]", "leave these tensors out: **.inv_freq",
-         0, 0},
+         "config.json of the model, if it is not beside the weights", 0, 0},
+        {"skip", '\0', OPTION_TEXT, &save.skip, "GLOB[,…]", "omit these tensors: **.inv_freq", 0,
+         0},
         {"rules", '\0', OPTION_TEXT, &save.rules_path, "FILE",
-         "how tensors are split, instead of the built-in rules", 0, 0},
-        {"out", 'o', OPTION_TEXT, &save.out, "FILE.json", "where to write it; -: stdout", 0, 0},
+         "rules that split the tensors (built in)", 0, 0},
+        {"out", 'o', OPTION_TEXT, &save.out, "FILE.json", "output file (-: stdout)", 0, 0},
     };
     const option_table table = {
         "banyan layout save", "--model FILE --spec SPEC -o FILE.json [options]",
-        "Write what each rank of a parallel layout holds of a model: the tensors in its memory,\n"
-        "and the pieces of the model's tensors in them. Ranks that hold the same are written "
-        "once.\n"
-        "--from and --to of banyan reshard take the file.\n",
+        "Write the layouts of all ranks of a model to a file: the tensors in the memory of each\n"
+        "rank, and the pieces of the model's tensors in them. Equal layouts are written once.\n"
+        "--from and --to of banyan reshard accept the file.\n",
         entries, sizeof entries / sizeof entries[0]};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
@@ -152,12 +151,13 @@ static int check_layout_command(int argc, char **argv)
     const char *as = "destination", *path;
     const option_entry entries[] = {
         {"as", '\0', OPTION_CHOICE, &as, "source|destination",
-         "the side of a move that it is for (destination)", 0, 0},
+         "side of the reshard to check for (destination)", 0, 0},
     };
     const option_table table = {
         "banyan layout check", "FILE.json [--as source|destination]",
-        "Check a layout file: no two pieces share memory, all ranks give a tensor one shape, and\n"
-        "of a destination every element belongs to a piece, is padding or is left alone.\n",
+        "Check a layout file. No two pieces may share memory, and all ranks must give a tensor\n"
+        "the same shape. In a destination, every element must belong to a piece, be padding or\n"
+        "be left alone.\n",
         entries, sizeof entries / sizeof entries[0]};
     options_result result = options_parse_one(&table, argc, argv, WHICH_FILE, &path);
     if (result != OPTIONS_OK)
@@ -295,13 +295,15 @@ static int show_command(int argc, char **argv)
     int rank = -1;
     bool brief = false;
     const option_entry entries[] = {
-        {"rank", 'r', OPTION_COUNT, &rank, "N", "only this rank (all)", 0, BANYAN_MAX_RANKS - 1},
-        {"brief", 'b', OPTION_FLAG, &brief, NULL, "a line for each group of equal ranks", 0, 0},
+        {"rank", 'r', OPTION_COUNT, &rank, "N", "list this rank alone (all)", 0,
+         BANYAN_MAX_RANKS - 1},
+        {"brief", 'b', OPTION_FLAG, &brief, NULL,
+         "print one line for each group of ranks with equal layouts", 0, 0},
     };
     const option_table table = {
         "banyan layout show", "FILE.json [--rank N] [--brief]",
-        "List what the ranks of a layout file hold: the tensors in their memory, and the pieces,\n"
-        "padding and elements left alone in each.\n",
+        "List the layouts of the ranks in a layout file: the tensors in their memory, and the\n"
+        "pieces, padding and elements left alone in each tensor.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_FILE, &path);
@@ -321,10 +323,10 @@ static const struct layout_subcommand {
 static void print_help(FILE *to)
 {
     fprintf(to, "usage: banyan layout save|check|show ...\n\n"
-                "  save --model FILE --spec SPEC -o FILE.json   write what each rank holds\n"
-                "  check FILE.json                              is it sound as a side of a move?\n"
-                "  show FILE.json                               list what the ranks hold\n\n"
-                "  banyan layout save --help, and so on, says more.\n");
+                "  save --model FILE --spec SPEC -o FILE.json   write the layouts of all ranks\n"
+                "  check FILE.json                              check it as a side of a reshard\n"
+                "  show FILE.json                               list the tensors of the ranks\n\n"
+                "  banyan layout save --help, and so on, shows the options.\n");
 }
 
 int layout_command(int argc, char **argv)
