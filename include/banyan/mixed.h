@@ -200,7 +200,8 @@ typedef struct banyan_mixed_grid {
 /* Return the grid of a context; all members are 0 if `mixed` is NULL. Any thread. */
 BANYAN_API banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed);
 
-/* Return the world rank with these indices in its groups, or -1 if there is none. Any thread. */
+/* Return the world rank with these indices in its groups, or -1 if there is none or `grid` is NULL.
+ * Any thread. */
 BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index);
 
 /* ---- running ---- */
