@@ -1,9 +1,11 @@
-/* Banyan: models on disk, as safetensors.
+/* Banyan: read and write model files in the safetensors format.
  *
- * Read a Hugging Face folder, fill a layout's tensors from it; save what the ranks of a layout
- * hold, one folder a rank; join what was saved into one Hugging Face folder again. Whatever is
- * written appears under its final name only when it is whole: a failure, and even the death of the
- * writer, leaves nothing that could be taken for a result.
+ * - Read a Hugging Face folder, and fill the tensors of a layout from it.
+ * - Save the tensors of each rank of a layout, in one folder for each rank.
+ * - Join a saved folder into one Hugging Face folder.
+ *
+ * Output appears under its final name only when it is complete. A failure, or the death of the
+ * writer, leaves nothing that looks like a result. docs/checkpoints.md has the details.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,15 +20,15 @@ extern "C" {
 
 typedef struct banyan_checkpoint_options {
     size_t size;              /* of this struct; BANYAN_CHECKPOINT_OPTIONS_INIT sets it */
-    uint64_t max_shard_bytes; /* of the data in one file of a joined model; 0: 5 GB */
-    /* Called now and then by the thread that works, with what this process has done. May be NULL.
-     */
+    uint64_t max_shard_bytes; /* data in one file of a joined model; 0: 5 GB */
+    /* If not NULL: called from time to time, by the working thread, with the bytes that this
+     * process has finished and their total. */
     void (*progress)(void *progress_context, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_context;
-    /* A model's folder whose small files (config.json, generation_config.json, the tokenizer's,
-     * chat templates, code) are copied into a new folder that is saved or joined, unchanged. In a
-     * save, rank 0 says which, and copies. NULL: none in a save; those of the saved folder in a
-     * join. docs/checkpoints.md says what counts as small; a warning in the log names what is left
+    /* Folder of a model whose small files (config.json, generation_config.json, tokenizer, chat
+     * templates, code) are copied, unchanged, into a new saved or joined folder. In a save, rank
+     * 0's value counts, and rank 0 copies. NULL: none in a save; those of the saved folder in a
+     * join. docs/checkpoints.md defines "small"; a warning in the log names the files that are left
      * out. */
     const char *small_files_from;
 } banyan_checkpoint_options;
@@ -35,47 +37,54 @@ typedef struct banyan_checkpoint_options {
 
 /* ---- reading ---- */
 
-/* The tensors of a model's files, mapped into memory, read only. */
+/* The tensors of a model's files, mapped into memory and read-only. */
 typedef struct banyan_checkpoint banyan_checkpoint;
 
-/* Open a folder with model.safetensors.index.json and the shards it names, a folder with
- * model.safetensors, one safetensors file, or a folder that banyan_checkpoint_save wrote, whose
- * global tensors these are. Nothing but headers is read. FORMAT names file, tensor and position;
- * NOT_FOUND what is missing; INVALID a box of a tensor that no rank saved. The files must not be
- * changed while they are open. Any thread. */
+/* Open a folder with model.safetensors.index.json and its shards, a folder with model.safetensors,
+ * a single safetensors file, or a folder of banyan_checkpoint_save. The last one shows its global
+ * tensors. Only headers are read. Do not change the files while they are open. Errors: FORMAT (with
+ * file, tensor and position), NOT_FOUND (with the missing file), INVALID (a box of a tensor that no
+ * rank saved), SYSTEM, NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **checkpoint);
 
-/* What banyan_checkpoint_data gave is unmapped. NULL is ignored. */
+/* Close a checkpoint. This unmaps the data of banyan_checkpoint_data. NULL is ignored. */
 BANYAN_API void banyan_checkpoint_close(banyan_checkpoint *checkpoint);
 
-/* In the order of the files and of the data in them; of what ranks saved, in that of the index.
- * `i` is below the count. Like all that only asks, these cannot fail, and any thread may call
- * them. */
+/* Return the number of tensors. Any thread. */
 BANYAN_API size_t banyan_checkpoint_tensor_count(const banyan_checkpoint *checkpoint);
+
+/* Return the name, type and shape of a tensor. `i` must be below the count. The order is that of
+ * the files and of the data in them, or that of the index of a saved folder. The result lives as
+ * long as the checkpoint. Any thread. */
 BANYAN_API const banyan_local_tensor *banyan_checkpoint_tensor(const banyan_checkpoint *checkpoint,
                                                                size_t i);
 
-/* The same with its data: dense, read only, at any alignment. NULL in a folder that ranks saved,
- * where tensors lie in parts: banyan_checkpoint_load puts them together. */
+/* Return a tensor with its data: dense, read-only, and of any alignment. `i` must be below the
+ * count. Return NULL in a saved folder, where a tensor lies in several parts
+ * (banyan_checkpoint_load assembles them). The result lives as long as the checkpoint. Any thread.
+ */
 BANYAN_API const DLTensor *banyan_checkpoint_data(const banyan_checkpoint *checkpoint, size_t i);
 
-/* NOT_FOUND names tensor and checkpoint. */
+/* Find a tensor by its name. Errors: NOT_FOUND (with tensor and checkpoint). Any thread. */
 BANYAN_API banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpoint,
                                                 const char *name, size_t *i);
 
-/* How many ranks saved the folder; 0 for one that none did. */
+/* Return the number of ranks that saved the folder, or 0 if it is not a saved folder. Any thread.
+ */
 BANYAN_API int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint);
 
-/* Add to a layout what `rank` of those, from 0, has saved: its local tensors with their pieces,
- * padding and what is left alone. Another rank adds nothing. Errors are kept in the layout. */
+/* Add to a layout everything that `rank` of a saved folder saved: its local tensors with their
+ * pieces, padding and elements left alone. A rank that the folder does not have adds nothing. The
+ * layout keeps errors (layout.h). */
 BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
                                              banyan_layout *layout);
 
-/* Fill every piece of a layout's tensors from the checkpoint, and their padding. INVALID, before
- * anything is filled, names elements that belong to no piece and are neither padding nor left alone
- * (banyan_layout_check_as), and tensors that do not lie in host memory. NOT_FOUND names all tensors
- * that the checkpoint lacks, MISMATCH another shape or type, with name and both. `options` (NULL:
- * the defaults) give the progress. Local. */
+/* Fill every piece of a layout's tensors from the checkpoint, and their padding. `options` NULL
+ * means the defaults; they provide the progress function. Local. Errors, before anything is filled:
+ * - INVALID: elements belong to no piece and are neither padding nor left alone
+ *   (banyan_layout_check_as), or a tensor is not in host memory.
+ * - NOT_FOUND: the checkpoint lacks tensors; the message names them.
+ * - MISMATCH: a tensor has another shape or type; the message has its name and both. */
 BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
                                                 const banyan_layout *layout,
                                                 banyan_tensors *tensors,
@@ -83,31 +92,37 @@ BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpo
 
 /* ---- writing ---- */
 
-/* Write one safetensors file: tensors with any strides, names that differ. What has the name `path`
- * is replaced, in one step, when all is on the disk. `options` NULL: the defaults. SYSTEM, with the
- * bytes that are needed and free, for a full disk. Any thread. */
+/* Write one safetensors file. The tensors may have any strides; the names must differ. A file at
+ * `path` is replaced, in one step, when the new one is on the disk. `options` NULL means the
+ * defaults. Errors: INVALID, SYSTEM (for a full disk, with the bytes needed and free), NO_MEMORY.
+ * Any thread. */
 BANYAN_API banyan_status banyan_checkpoint_write(const char *path, const char *const *names,
                                                  const DLTensor *tensors, size_t count,
                                                  const banyan_checkpoint_options *options);
 
 /* ---- the ranks of a layout ---- */
 
-/* Save what every rank holds into a new folder: rank-00000/model.safetensors, … (ranks that hold
- * something, counted in order; the local tensors, under their names) and banyan.index.json, which
- * says which box of which global tensor lies where in which file, and the facts that the layouts
- * were built by; small files as the options say. `layout` and `tensors` NULL: this rank holds
- * nothing. The folder must not exist, or be empty, and its parent be the same to all ranks.
- * Collective; errors come to every rank, and then there is no folder. INVALID, NOT_FOUND (folders),
- * MISMATCH (ranks save a tensor in different types), SYSTEM (a full disk). */
+/* Save the tensors of every rank in a new folder:
+ * - rank-00000/model.safetensors and so on, with the local tensors under their names. The numbers
+ *   count the ranks that hold tensors.
+ * - banyan.index.json, with the place of every box of every global tensor, and the facts that the
+ *   layouts were built with.
+ * - Small files, as the options state.
+ *
+ * `layout` and `tensors` are both NULL on a rank that holds nothing. The folder must not exist, or
+ * must be empty. All ranks must see its parent folder. `options` NULL means the defaults.
+ * Collective. Every rank receives an error, and then there is no folder. Errors: INVALID, NOT_FOUND
+ * (a folder), MISMATCH (ranks save a tensor with different types), SYSTEM (for example, a full
+ * disk), NO_MEMORY. */
 BANYAN_API banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *layout,
                                                 const banyan_tensors *tensors, banyan_world *world,
                                                 const banyan_checkpoint_options *options);
 
-/* Make one Hugging Face folder of global tensors from a saved one: model.safetensors, or shards and
- * their index, and the small files that the saved folder has. Takes a few megabytes of memory,
- * however large the model. `folder` as above. INVALID for a tensor that the files do not cover,
- * with a box that is missing; FORMAT for an index that is malformed or contradicts the files. Any
- * thread. */
+/* Join a saved folder into a Hugging Face folder of global tensors: model.safetensors, or shards
+ * and their index, and the small files of the saved folder. The call needs a few megabytes of
+ * memory for a model of any size. `folder` is as for banyan_checkpoint_save. Errors: INVALID (the
+ * files do not cover a tensor; the message has a missing box), FORMAT (the index is malformed or
+ * contradicts the files), NOT_FOUND, SYSTEM, NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_checkpoint_join(const char *saved, const char *folder,
                                                 const banyan_checkpoint_options *options);
 

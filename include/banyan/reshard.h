@@ -1,8 +1,9 @@
-/* Banyan: moving a model from one layout to another.
+/* Banyan: reshard a model, from one parallel layout to another.
  *
- * Layout → plan → run. Planning is collective and happens once; each rank derives its own
- * transfers, alone, from what the directory tells about its own tensors. Running moves the bytes
- * through a copy service, any number of times.
+ * First plan, then run. Planning is collective and happens once. Each rank computes its own
+ * transfers, from its layouts (layout.h) and from what the directory (world.h) reports about its
+ * own tensors. A run moves the bytes through a copy service (copy.h). A plan can run any number of
+ * times. docs/resharding.md describes the planner.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,20 +18,20 @@ extern "C" {
 
 /* ---- plan ---- */
 
-/* A box that one rank sends and another receives, as one of the two sees it. */
+/* A box that one rank sends and another receives, as one of these ranks sees it. */
 typedef struct banyan_transfer {
     const char *name; /* of the global tensor */
     banyan_box box;   /* in global coordinates */
     int source_rank;
     int destination_rank;
-    uint64_t task_id;         /* derived alone on both sides: (tensor, destination, box, ordinal) */
-    uint64_t bytes;           /* in the source's type */
-    size_t source_piece;      /* of this rank's source layout, when it is the source */
-    size_t destination_piece; /* of this rank's destination layout, when it is the destination */
+    uint64_t task_id;    /* both ranks derive it alone, from tensor, destination, box and ordinal */
+    uint64_t bytes;      /* in the source's type */
+    size_t source_piece; /* in this rank's source layout, if this rank sends */
+    size_t destination_piece; /* in this rank's destination layout, if this rank receives */
     DLDataType source_dtype;
     DLDataType destination_dtype;
-    /* The value map that the run computes at the receiver (BANYAN_PIECE_NEGATIVE_EXP), whatever
-     * its transform; 0: none. */
+    /* The value map that the run computes at the receiver (BANYAN_PIECE_NEGATIVE_EXP), with or
+     * without a transform. 0: none. */
     uint32_t value_map;
 } banyan_transfer;
 
@@ -38,16 +39,16 @@ typedef struct banyan_transform banyan_transform;
 
 typedef struct banyan_reshard_options {
     size_t size;              /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
-    uint64_t min_split_bytes; /* replicas do not share a box into shares below this; 0: 256 KiB */
-    /* What a rank's run may take for tensors on their way: dense copies for a service that takes no
-     * strides, what transforms take and keep, checksums. It then goes in waves. 0: no bound. */
+    uint64_t min_split_bytes; /* smallest share of a box that replicas split; 0: 256 KiB */
+    /* Limit on the staging memory of a rank in a run: dense copies for a service without strides,
+     * the memory of transforms, and checksums. A run then goes in several waves. 0: no limit. */
     uint64_t max_staging_bytes;
-    bool checksums;                    /* XXH3 of every transfer, verified at the receiver */
-    const banyan_transform *transform; /* the one the runs will use: allows dtypes to differ */
-    /* Every element of every source tensor must arrive in at least one destination; INVALID names
-     * tensors and boxes that no destination takes. Tensors that the rules of a destination's layout
-     * skip need not arrive, nor those whose names fit one of `skip_count` patterns (`*`: any run of
-     * characters without a dot; `**`: any run). */
+    bool checksums;                    /* XXH3 of every transfer; the receiver verifies it */
+    const banyan_transform *transform; /* of the runs; allows types to differ. NULL: none */
+    /* Require that every element of every source tensor arrives in at least one destination.
+     * Otherwise INVALID names tensors and boxes. Exceptions are tensors that the rules of a
+     * destination's layout skip, and names that match one of `skip_count` patterns. In a pattern,
+     * `*` matches any characters except a dot, and `**` any characters. */
     bool require_whole_source;
     const char *const *skip;
     size_t skip_count;
@@ -57,147 +58,167 @@ typedef struct banyan_reshard_options {
 
 typedef struct banyan_reshard_plan banyan_reshard_plan;
 
-/* Plan the moves from all ranks' `source` to all ranks' `destination`. Either, or both, may be NULL
- * at a rank that holds none. The layouts may be destroyed afterwards. Collective over `world`, with
- * equal options on all ranks; nothing in it grows with the number of ranks but the depth of the
- * control plane's trees.
+/* Plan the transfers from the `source` layouts of all ranks to their `destination` layouts. Pass
+ * NULL for a side on which this rank holds nothing. The layouts may be destroyed afterwards.
+ * `options` NULL means the defaults; they are equal on all ranks. The caller owns the plan.
+ * Collective. The cost of a rank does not grow with the number of ranks, except for the depth of
+ * the control plane's trees.
  *
- * Every destination piece is filled: from this rank's own source where it has it, else from the
- * source's replicas, which share it evenly: a box that R source replicas send to D destination
- * replicas is cut into up to R shares, fewer when it would be cut below min_split_bytes or when
- * 8·R shares for the D together are reached with fewer; of all its shares, each replica sends
- * ⌊n ÷ R⌋ or ⌈n ÷ R⌉. A box is cut along the slowest dimensions that allow it, along the fastest
- * one only at multiples of 128 elements of the global tensor. The plan depends on the layouts
- * only, never on timing. Ranks that are added at the end of the world change no task id.
+ * Sources. A destination piece is filled from this rank's own source, where that has it. The rest
+ * comes from the source's replicas, which share the work evenly. A box that R source replicas send
+ * to D destination replicas is cut into at most R shares: fewer if a share would be below
+ * min_split_bytes, or if fewer already give 8·R shares for the D replicas together. Of all n
+ * shares, each source replica sends ⌊n ÷ R⌋ or ⌈n ÷ R⌉. Cuts run along the slowest dimensions that
+ * allow it; along the fastest one, only at multiples of 128 elements of the global tensor.
  *
- * One source may feed several destinations that hold the same tensors differently (prefill and
- * decode engines): one plan each, with the other destination's layout left out.
+ * Reproducibility. The plan depends on the layouts alone, never on timing. Adding ranks at the end
+ * of the world does not change any task id.
  *
- * Every element of a destination tensor is accounted for, or there is no plan: it belongs to a
- * piece, it is padding, which every run fills, or the layout leaves it alone
- * (banyan_layout_check_as).
+ * Several destinations. One source may feed several destinations with the same tensors in different
+ * layouts, such as prefill and decode engines. Make one plan for each; pass only its destination.
  *
- * Errors come to every rank: MISMATCH (global shapes differ; dtypes differ and nothing transforms
- * them; options differ; replica sets contradict each other), NOT_FOUND (destination tensors that
- * no source has: their number, the first ten, and the nearest name that the source has), INVALID
- * (elements that no source holds, that the destination's layout does not account for, or, with
- * require_whole_source, that no destination takes; a layout's own error); the sentence names
- * tensor, rank and box. */
+ * Coverage. Every element of a destination tensor belongs to a piece, is padding (which every run
+ * fills), or is left alone by the layout (banyan_layout_check_as). Otherwise there is no plan.
+ *
+ * Errors, on every rank; the message names tensor, rank and box:
+ * - MISMATCH: global shapes differ, types differ without a transform, options differ, or replica
+ *   sets contradict each other.
+ * - NOT_FOUND: no source has some destination tensors. The message has their number, the first ten,
+ *   and the nearest names of the source.
+ * - INVALID: no source holds some elements, the destination's layout does not account for them, or,
+ *   with require_whole_source, no destination takes them. Also the error of a layout.
+ * - NO_MEMORY, and those of the world's waits. */
 BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     const banyan_layout *destination,
                                                     banyan_world *world,
                                                     const banyan_reshard_options *options,
                                                     banyan_reshard_plan **plan);
-/* Prove this rank's part of a plan: whatever it sends lies in a piece that it holds, and every
- * element of its destination pieces is in exactly one receive or local copy. (That both ends of
- * every transfer agree is seen to when a plan is made, and that no two pieces share memory when a
- * layout is.) Before a first run banyan_reshard_execute does it, too. Local, any thread; n log n in
- * the transfers. Errors: INVALID, naming tensor and boxes; NO_MEMORY. */
+
+/* Prove this rank's part of a plan: everything that it sends lies in a piece that it holds, and
+ * every element of its destination pieces is in exactly one receive or local copy. Planning has
+ * verified that both ends of every transfer agree; layouts are verified to have no overlapping
+ * pieces. The first banyan_reshard_execute proves the plan, too. The time is n log n in the
+ * transfers. Local, any thread. Errors: INVALID (with tensor and boxes), NO_MEMORY. */
 BANYAN_API banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan);
-/* Drops what the runs have kept, too. Local. NULL is ignored. */
+
+/* Destroy a plan, with the schedules and the memory that its runs kept, before its world is closed.
+ * NULL is ignored. Local. */
 BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
 
-/* Drop the schedules and the staging memory that earlier runs have kept: before the service that
- * they were made with is closed while the plan is to live on. Local. */
+/* Free the schedules and the staging memory that earlier runs kept. Call it before you close their
+ * service, if the plan is used again. Local. */
 BANYAN_API void banyan_reshard_plan_release(banyan_reshard_plan *plan);
 
-/* Transfers that this rank sends, receives, or copies to itself (listed once, among the receives):
- * as long as the plan lives, from any thread. NULL for an `i` that does not exist. */
+/* The results of the functions below live as long as the plan. Any thread. */
+
+/* Return the number of transfers that this rank sends to other ranks. */
 BANYAN_API size_t banyan_reshard_plan_send_count(const banyan_reshard_plan *plan);
+
+/* Return send `i`, or NULL if `i` is not below the count. */
 BANYAN_API const banyan_transfer *banyan_reshard_plan_send(const banyan_reshard_plan *plan,
                                                            size_t i);
+
+/* Return the number of transfers that this rank receives, including copies from itself. */
 BANYAN_API size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan);
+
+/* Return receive `i`, or NULL if `i` is not below the count. */
 BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
                                                            size_t i);
 
-/* The destination's local tensors as runs need them: the layout's, but a tensor whose pieces are
- * persistent buffers has the type that the source has it in. NULL for an `i` that does not exist.
- */
+/* Return the number of local tensors of the destination. */
 BANYAN_API size_t banyan_reshard_plan_tensor_count(const banyan_reshard_plan *plan);
+
+/* Return local tensor `i` of the destination as runs need it, or NULL if `i` is not below the
+ * count. It is the layout's, except that a tensor of persistent buffers has the source's type. */
 BANYAN_API const banyan_local_tensor *banyan_reshard_plan_tensor(const banyan_reshard_plan *plan,
                                                                  size_t i);
 
 /* ---- proving a plan ---- */
 
 typedef enum banyan_reshard_rule {
-    BANYAN_RESHARD_UNWRITTEN = 0, /* destination elements that no transfer fills */
-    BANYAN_RESHARD_TWICE,         /* destination elements that two transfers fill */
-    BANYAN_RESHARD_OUTSIDE,       /* a box that is not in the destination piece it is to fill */
-    BANYAN_RESHARD_SOURCE,        /* the source does not hold what it is to send */
-    BANYAN_RESHARD_UNPAIRED,      /* a send and a receive that are not each other's only partner */
-    BANYAN_RESHARD_SLOT,          /* a staging slot that is used again before it is unpacked */
-    BANYAN_RESHARD_STUCK,         /* batches that wait for each other, or for nobody */
-    BANYAN_RESHARD_MEMORY,        /* more bytes than a slot or a bound allows */
-    BANYAN_RESHARD_UNPLANNED,     /* no plan can be made of the layouts */
+    BANYAN_RESHARD_UNWRITTEN = 0, /* no transfer fills some destination elements */
+    BANYAN_RESHARD_TWICE,         /* two transfers fill the same destination elements */
+    BANYAN_RESHARD_OUTSIDE,       /* a box is not inside its destination piece */
+    BANYAN_RESHARD_SOURCE,        /* the source does not hold the elements that it sends */
+    BANYAN_RESHARD_UNPAIRED,      /* a send or receive does not have exactly one partner */
+    BANYAN_RESHARD_SLOT,          /* a staging slot is used again before it is unpacked */
+    BANYAN_RESHARD_STUCK,         /* batches wait in a cycle, or for a batch that never comes */
+    BANYAN_RESHARD_MEMORY,        /* more bytes than a slot or a limit allows */
+    BANYAN_RESHARD_UNPLANNED,     /* the planner refuses the layouts */
     BANYAN_RESHARD_RULES
 } banyan_reshard_rule;
 
-/* "unwritten", "twice", … Any thread. */
+/* Return the rule's name, for example "unwritten". The string is static. Any thread. */
 BANYAN_API const char *banyan_reshard_rule_name(banyan_reshard_rule rule);
 
 typedef struct banyan_reshard_finding {
     banyan_reshard_rule rule;
     int rank;
-    const char *message; /* a sentence with tensor, box and ranks */
+    const char *message; /* with tensor, box and ranks */
 } banyan_reshard_finding;
 
 typedef struct banyan_reshard_report banyan_reshard_report;
 
-/* Two plans of one case: its own transfers, and what Banyan plans of its layouts with `options`
- * (NULL: none). Of both, every destination element is written exactly once, with the element of the
- * global tensor that belongs there, by a rank that holds it; of Banyan's, also that every receive
- * has exactly one send of the same box and task id, and that the copy pipeline, with slots of
- * `slot_bytes` (0: 512 KiB), uses no slot before it is unpacked. All ranks are planned in this
- * process. Errors: INVALID (a layout that is wrong by itself), NO_MEMORY. */
+/* Check two plans of one case: the transfers of the case, and Banyan's plan of its layouts with
+ * `options` (NULL: the defaults). In both, every destination element must be written exactly once,
+ * with the right element of the global tensor, by a rank that holds it. In Banyan's plan, every
+ * receive must also have exactly one send of the same box and task id, and the copy pipeline, with
+ * slots of `slot_bytes` (0: 512 KiB), must use no slot before it is unpacked. This process plans
+ * all ranks. BANYAN_OK means that the check is complete, with or without findings. The caller owns
+ * the report. Any thread. Errors: INVALID (a layout is wrong by itself), NO_MEMORY. */
 BANYAN_API banyan_status banyan_reshard_case_check(const banyan_megatron_case *loaded,
                                                    const banyan_reshard_options *options,
                                                    uint64_t slot_bytes,
                                                    banyan_reshard_report **report);
 
-/* NULL is ignored. */
+/* Destroy a report. NULL is ignored. */
 BANYAN_API void banyan_reshard_report_destroy(banyan_reshard_report *report);
-/* Of each rule the first 100. */
+
+/* Return the number of findings, of which there are at most 100 for each rule. Any thread. */
 BANYAN_API size_t banyan_reshard_report_count(const banyan_reshard_report *report);
-/* In the order in which they were found; as long as the report lives. NULL for an `i` that does not
- * exist. */
+
+/* Return finding `i`, in the order of discovery, or NULL if `i` is not below the count. It lives as
+ * long as the report. Any thread. */
 BANYAN_API const banyan_reshard_finding *
 banyan_reshard_report_finding(const banyan_reshard_report *report, size_t i);
-/* As text for people, or as one JSON object (rule, level, rank, message). To be freed with free().
- */
+
+/* Set `*text` to the findings: for people, or as one JSON object (rule, level, rank, message). The
+ * text calls the case `name`. Free it with free(). Errors: NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_reshard_report_print(const banyan_reshard_report *report,
                                                      const char *name, bool json, char **text);
 
-/* ---- planning for worlds that are not there ---- */
+/* ---- planning for worlds that do not exist ---- */
 
-/* What one rank's planning costs. */
+/* Cost of planning at one rank. */
 typedef struct banyan_plan_cost {
     int rank;
-    double seconds;       /* of a processor: all that the rank does, its layouts left out */
-    double owner_seconds; /* of these, for the entries of the directory that lie at it */
-    double prove_seconds; /* besides: what banyan_reshard_plan_prove takes */
-    uint64_t bytes; /* most memory held at once: layouts, planner, directory, messages, plan */
-    uint64_t owner_bytes;    /* of its part of the directory */
+    double seconds;       /* processor time of the rank, without its layouts */
+    double owner_seconds; /* part of `seconds`: the directory entries that the rank owns */
+    double prove_seconds; /* in addition: banyan_reshard_plan_prove */
+    uint64_t bytes; /* peak memory of layouts, planner, directory, messages and plan together */
+    uint64_t owner_bytes;    /* of the rank's part of the directory */
     uint64_t transfers;      /* sent, received and copied */
     uint64_t transfer_bytes; /* received and copied */
 } banyan_plan_cost;
 
-/* What the ranks of an imagined world hold, and who wants to know how far the work is. */
+/* Description of a world to plan. */
 typedef struct banyan_plan_world {
     int world_size;
-    /* Add what `rank` holds to two empty layouts. Called more than once for a rank. */
+    /* Add everything that `rank` holds to two empty layouts. It may be called several times for a
+     * rank. */
     banyan_status (*layouts)(void *context, int rank, banyan_layout *source,
                              banyan_layout *destination);
-    /* Of `total` ranks' steps, `done` are done. May be NULL. */
+    /* If not NULL: receive the progress, `done` of `total` steps. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *context;
 } banyan_plan_world;
 
-/* Plan a world of any size in this process, by the code that a real one runs: every rank describes
- * what it holds and asks about the rest, so that the directory's owners have all their work, and
- * `ranks[0 … count)` plan to the end. costs[i] is what the planning cost rank ranks[i]. Any thread;
- * the memory is measured as what this process has allocated, so that no other thread may allocate
- * meanwhile. Errors are those of banyan_reshard_plan_create and _prove, from any rank that meets
- * one, and INVALID for more than BANYAN_MAX_RANKS. */
+/* Plan a world of any size in this process, with the planner of a real world. Every rank describes
+ * its tensors and asks about the others, so the owners of the directory do all their work. The
+ * `count` ranks in `ranks` complete their plans; costs[i] is the cost at rank ranks[i]. Memory is
+ * measured as the allocation of this process, so no other thread may allocate meanwhile. `options`
+ * NULL means the defaults. Any thread. Errors: those of banyan_reshard_plan_create and
+ * banyan_reshard_plan_prove at any rank, and INVALID (the world size exceeds BANYAN_MAX_RANKS). */
 BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
                                                     const banyan_reshard_options *options,
                                                     const int *ranks, int count,
@@ -206,76 +227,104 @@ BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *wor
 /* ---- tensor sets ---- */
 
 typedef enum banyan_tensors_state {
-    BANYAN_TENSORS_EMPTY = 0, /* never filled by a run */
-    BANYAN_TENSORS_TORN,      /* a run is in flight, or one has failed */
-    BANYAN_TENSORS_WHOLE      /* holds the version that banyan_tensors_version gives */
+    BANYAN_TENSORS_EMPTY = 0, /* no run has filled the set */
+    BANYAN_TENSORS_TORN,      /* a run is active, or the last run failed */
+    BANYAN_TENSORS_WHOLE      /* the set holds the version that banyan_tensors_version returns */
 } banyan_tensors_state;
 
-/* The memory of a layout's local tensors: DLTensors in the layout's order, with any strides. Shape
- * and strides are copied, the data is the caller's. */
+/* The memory of a layout's local tensors: DLTensors in the layout's order, with any strides. */
 typedef struct banyan_tensors banyan_tensors;
 
-/* INVALID names the tensor whose shape or type is not the layout's; persistent buffers may have any
- * type (banyan_reshard_plan_tensor says which one the runs need). Local. */
+/* Make a set of `count` tensors, one for each local tensor of the layout. Shapes and strides are
+ * copied. The data belongs to the caller and must outlive the set. Persistent buffers may have any
+ * type (banyan_reshard_plan_tensor returns the type that runs need). Local. Errors: INVALID (a
+ * shape or type differs from the layout's; the message names the tensor; or the layout's error),
+ * NO_MEMORY. */
 BANYAN_API banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor *tensors,
                                                size_t count, banyan_tensors **set);
-/* Allocate dense memory for the whole layout (NULL: no tensors), zeroed, tensors aligned to 256
- * bytes: symmetric when `world` is given (collective), so that peers reach it in one pass, else
- * ordinary (local). */
+
+/* Make a set with its own memory for a layout (NULL: no tensors). The memory is dense and zeroed,
+ * and tensors are aligned to 256 bytes. With `world`, the memory is symmetric, so that peers access
+ * it in place, and the call is collective. With `world` NULL, it is ordinary memory, and the call
+ * is local. Errors: the layout's, NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
                                               banyan_tensors **set);
-/* The same for the destination of a plan, with the types of banyan_reshard_plan_tensor. */
+
+/* As banyan_tensors_alloc, for the destination of a plan, with the types of
+ * banyan_reshard_plan_tensor. */
 BANYAN_API banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan,
                                                       banyan_world *world, banyan_tensors **set);
-/* Both on a device of this rank's, whose memory peers then reach over its links. */
+
+/* As banyan_tensors_alloc, on a GPU of this rank. Errors also: UNSUPPORTED (this build or machine
+ * has no such device). */
 BANYAN_API banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
                                                  DLDevice device, banyan_tensors **set);
+
+/* As banyan_tensors_alloc_planned, on a GPU of this rank. Errors also: UNSUPPORTED (this build or
+ * machine has no such device). */
 BANYAN_API banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan,
                                                          banyan_world *world, DLDevice device,
                                                          banyan_tensors **set);
-/* Local; a symmetric set must not be in use by a run. NULL is ignored. */
+
+/* Destroy a set, and its own memory. No run may use it. NULL is ignored. Local. */
 BANYAN_API void banyan_tensors_destroy(banyan_tensors *set);
-/* What was bound or allocated, in the layout's order, from any thread; NULL for an `i` that does
- * not exist. */
+
+/* Return the number of tensors. Any thread. */
 BANYAN_API size_t banyan_tensors_count(const banyan_tensors *set);
+
+/* Return tensor `i`, in the layout's order, or NULL if `i` is not below the count. It lives as long
+ * as the set. Any thread. */
 BANYAN_API const DLTensor *banyan_tensors_get(const banyan_tensors *set, size_t i);
 
-/* Any thread. The version is that of the last good run. */
+/* Return the state of the set. Any thread. */
 BANYAN_API banyan_tensors_state banyan_tensors_get_state(const banyan_tensors *set);
+
+/* Return the version of the last run that succeeded, or 0 if there was none. Any thread. */
 BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
 
 /* ---- run ---- */
 
-/* Fill `destination` from `source` (NULL at a rank that has none). Of `service` only submit_send,
- * submit_recv, run and close are needed; a service that takes strides moves boxes straight to their
- * place, one that keeps schedules plans the first run only. `transform` NULL: none, else the
- * plan's. Collective. After BANYAN_OK the destination reads WHOLE, with a version number that all
- * ranks agreed on; from the start until then, and after a failure, TORN. An error comes to every
- * rank; a failed run may be run again. CORRUPT (with checksums) names tensor, box and both ranks.
+/* Fill `destination` from `source`; pass NULL for a side on which this rank holds nothing.
+ * `transform` is the one of the plan's options, or NULL. Collective.
  *
- * The first run with these tensors and this service prepares: the plan keeps the service's
- * schedules and its staging memory for later runs, until banyan_reshard_plan_release. A later run
- * costs the move and two agreements over the world, one before it and one after (for each wave,
- * when max_staging_bytes cuts it into several); a service that keeps no schedules costs one more.
+ * State. The destination is TORN from the start of the run. After BANYAN_OK on all ranks it is
+ * WHOLE, with a version on which all ranks agreed. After a failure it stays TORN; every rank
+ * receives the error, and you may run again. A TIMEOUT at the gate (world.h) does not change the
+ * state.
  *
- * With a service on a GPU (banyan_copy_options) source and destination lie in its memory. The
- * agreements are still the host's and do not wait for the GPU: the call returns when all moves are
- * queued in `stream`, and the destination reads WHOLE from then on, which holds for whatever the
- * stream does next. A run that the GPU could not finish is told by banyan_copy_service_check and by
- * the next run. Once it has prepared, a run may be captured in a CUDA graph; replays move the
- * tensors again and leave the version alone. The transforms of banyan_cast_create and
- * banyan_mxfp8_create cost no pass of their own there; docs/gpu.md says which blocks and scales
- * they take. UNSUPPORTED: what they do not take, other transforms, and checksums.
+ * Service. `service` needs submit_send, submit_recv, run and close only. A service that accepts
+ * strides moves boxes straight to their place. A service that keeps schedules plans in the first
+ * run only.
  *
- * INVALID, on every rank: tensors that are not the plan's, types that differ and no transform for
- * them, a box that cannot be cut to fit max_staging_bytes, a destination that lies over memory that
- * is read as a source (unless a local copy finds it in its place already). */
+ * Cost. The first run with these tensors and this service prepares. The plan keeps the schedules
+ * and the staging memory for later runs, until banyan_reshard_plan_release. A later run costs the
+ * transfers and agreements of the world: one before the run, and one after each of its waves
+ * (max_staging_bytes). A service that keeps no schedules costs one more.
+ *
+ * GPUs. With a service on a GPU (banyan_copy_options), source and destination are in its memory.
+ * The agreements are the host's and do not wait for the GPU. The call returns when all transfers
+ * are enqueued in `stream`. The destination is then WHOLE for everything that the stream does next.
+ * banyan_copy_service_check and the next run return the error of a run that the GPU could not
+ * finish. After the first run, a run may be captured in a CUDA graph. A graph launch moves the
+ * tensors again and does not change the version. The transforms of banyan_cast_create and
+ * banyan_mxfp8_create cost no pass of their own there; docs/gpu.md lists the blocks and scales that
+ * they accept.
+ *
+ * Errors, on every rank:
+ * - INVALID: the tensors are not the plan's. Types differ without a transform. A box cannot be cut
+ *   to fit max_staging_bytes. The destination overlaps memory that is read as a source, unless a
+ *   local copy finds it in its place already.
+ * - UNSUPPORTED, on a GPU: blocks or scales that the transform does not accept, other transforms,
+ *   or checksums.
+ * - CORRUPT: a checksum is wrong. The message has tensor, box and both ranks.
+ * - NO_MEMORY, and those of the service and of the world's waits. */
 BANYAN_API banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *source,
                                                 banyan_tensors *destination,
                                                 banyan_copy_service *service, banyan_world *world,
                                                 const banyan_transform *transform, void *stream);
 
-/* Start the same; nothing else may use the world or the service until the request is waited for. */
+/* Start a run, as banyan_reshard_execute on the host, on its own thread. Wait for `*request`
+ * (core.h) before anything else uses the world or the service. Collective. */
 BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *source,
                                               banyan_tensors *destination,
                                               banyan_copy_service *service, banyan_world *world,
@@ -284,63 +333,74 @@ BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_
 
 /* ---- transforms ---- */
 
-/* One end's view of a transfer that a transform may take over. */
+/* A transfer that a transform may convert, as one of its ends sees it. */
 typedef struct banyan_transform_task {
     const banyan_transfer *transfer;
     const DLTensor *local;  /* view of the box, in the order of the global tensor's dimensions */
-    const DLTensor *whole;  /* the whole local tensor the view lies in */
-    const char *local_name; /* that tensor's name in its layout */
-    const int64_t *local_start; /* where the view starts in it; as many as whole has dimensions */
-    /* Dimension of whole along which each dimension of local runs; BANYAN_NO_DIM: none, and its
+    const DLTensor *whole;  /* the local tensor that contains the view */
+    const char *local_name; /* name of `whole` in its layout */
+    const int64_t *local_start; /* start of the view, one for each dimension of `whole` */
+    /* Dimension of `whole` along which each dimension of `local` runs. BANYAN_NO_DIM: none; its
      * extent is 1. */
     const int *dim_map;
 } banyan_transform_task;
 
 #define BANYAN_TRANSFORM_MAX_PARTS 4
 
-/* Changes the format of tensors on their way. For each transfer that should_transform accepts
- * (asked at both ends, which must answer alike), prepare_send gives the tensors that travel (parts
- * 0, 1, …), prepare_recv gives equally many to receive into, and finalize_recv makes the
- * destination of them. A part may point into the local tensor, or into memory that the callback
- * takes from `scratch`; its shape and strides must last as long as its data.
+/* A transform changes the format of tensors during a run. should_transform selects transfers;
+ * sender and receiver both call it and must obtain the same answer. For each of these transfers,
+ * prepare_send gives the tensors to send (parts 0, 1, …), prepare_recv gives equally many to
+ * receive into, and finalize_recv makes the destination of them. A part may point into the local
+ * tensor, or into memory that the callback takes from `scratch`. Its shape and strides must live as
+ * long as its data.
  *
- * prepare_send and prepare_recv come once a run for each transfer, and once more, with `begin`
- * before, when a run prepares: what they take from the scratch is so learnt. From then on scratch
- * that is taken in the same order has the same address in every run, and parts must not move. With
- * max_staging_bytes a transfer may come as several tasks, whose transfers are parts of its box. */
+ * Each run calls prepare_send and prepare_recv once for each transfer. While the first run
+ * prepares, it calls `begin` and all of them once more, to learn how much scratch they take. From
+ * then on, memory that is taken in the same order has the same address in every run, and parts must
+ * not move. With max_staging_bytes, a transfer may come as several tasks, whose transfers are parts
+ * of its box. */
+
+/* Memory for the parts of a transform's tasks. */
 typedef struct banyan_transform_scratch banyan_transform_scratch;
 
-/* Memory for one task, aligned to 64 bytes, until its parts are sent or its finalize_recv has
- * returned. NULL, with the error set, when memory ran out. */
+/* Take memory for one task, aligned to 64 bytes. It is valid until the parts are sent, or until
+ * finalize_recv has returned. Return NULL, with the error set, if out of memory. Only from the
+ * callbacks of a transform. */
 BANYAN_API void *banyan_transform_scratch_take(banyan_transform_scratch *scratch, size_t bytes);
 
-/* Account for memory that the transform is about to allocate for a tensor and keeps for all of a
- * run, as when it puts the tensor together from several tasks: once a `begin`, in a prepare call.
- * It counts against max_staging_bytes for the whole run. INVALID when it does not fit: `what`, a
- * tensor's name, and both numbers are in the sentence. */
+/* Account for `bytes` of memory that the transform is about to allocate for a tensor and keeps for
+ * the whole run, for example to assemble the tensor from several tasks. Call it once for each
+ * `begin`, in a prepare callback. The memory counts against max_staging_bytes for the whole run.
+ * `what` is the tensor's name. Errors: INVALID (it does not fit; the message has `what` and both
+ * numbers). */
 BANYAN_API banyan_status banyan_transform_scratch_keep(banyan_transform_scratch *scratch,
                                                        const char *what, uint64_t bytes);
 
+/* A transform. transform.h has built-in ones. */
 struct banyan_transform {
-    size_t size;
+    size_t size; /* of this struct */
     const char *name;
     void *context;
+    /* True if the transform converts this transfer. */
     bool (*should_transform)(void *context, const banyan_transfer *transfer);
-    /* Before the first prepare call of a run, on every rank. May be NULL. */
+    /* Begin a run, before its first prepare call, on every rank. May be NULL. */
     banyan_status (*begin)(void *context);
+    /* Set `parts` and `*part_count` (at most BANYAN_TRANSFORM_MAX_PARTS) to the tensors to send. */
     banyan_status (*prepare_send)(void *context, const banyan_transform_task *task,
                                   banyan_transform_scratch *scratch, DLTensor *parts,
                                   int *part_count);
+    /* Set `parts` and `*part_count` to the tensors to receive into. */
     banyan_status (*prepare_recv)(void *context, const banyan_transform_task *task,
                                   banyan_transform_scratch *scratch, DLTensor *parts,
                                   int *part_count);
+    /* Convert the received parts into the destination. */
     banyan_status (*finalize_recv)(void *context, const banyan_transform_task *task,
                                    const DLTensor *parts, int part_count);
-    /* After the last finalize_recv of a run that has not failed, on every rank. May be NULL. */
+    /* End a run that has not failed, after its last finalize_recv, on every rank. May be NULL. */
     banyan_status (*finish)(void *context);
-    /* Before finish, for each local tensor of the destination that has padding, which has been
-     * filled: what the transform keeps beside the tensor is to be made to fit. A tensor may be all
-     * padding, and then no task tells of it. May be NULL. */
+    /* Called before finish for each local tensor of the destination with padding, which the run has
+     * filled. Update what the transform keeps beside the tensor, such as scales. A tensor may be
+     * all padding and have no task. May be NULL. */
     banyan_status (*finish_padding)(void *context, const char *local_name, const DLTensor *whole);
 };
 

@@ -1,8 +1,8 @@
-/* Banyan: rule files.
+/* Banyan: inspect rule files.
  *
- * Rules say how the tensors of a model are cut, and where they lie in the packing of an engine.
- * docs/layouts.md has the format. banyan/layout.h loads rules and makes layouts by them; this
- * header is for looking at them.
+ * Rules define how the tensors of a model are split, and where they lie in the packing of an
+ * engine. banyan/layout.h loads rules and builds layouts with them; this header shows their
+ * content. docs/layouts.md describes the format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,35 +17,43 @@ extern "C" {
 
 /* ---- the built-in files ---- */
 
-/* Rule files that are part of the library: how many, the name of each without its ending, and its
- * text. `i` is below the count. "builtin" is the one that banyan_rules_load(NULL) reads, and that
- * includes the others. */
+/* Return the number of rule files in the library. Any thread. */
 BANYAN_API size_t banyan_rules_file_count(void);
+
+/* Return the name of a file, without its ending. `i` must be below the count. "builtin" is the file
+ * that banyan_rules_load(NULL) reads; it includes the others. The string is static. Any thread. */
 BANYAN_API const char *banyan_rules_file_name(size_t i);
+
+/* Return the text of a file. `i` must be below the count. The string is static. Any thread. */
 BANYAN_API const char *banyan_rules_file_text(size_t i);
 
 /* ---- packings ---- */
 
-/* The packings that rules describe, beside "hf". `i` is below the count. */
+/* Return the number of packings that the rules define. "hf", the model's own packing, does not
+ * count. Any thread. */
 BANYAN_API size_t banyan_rules_packing_count(const banyan_rules *rules);
+
+/* Return the name of a packing. `i` must be below the count. The string lives as long as the rules.
+ * Any thread. */
 BANYAN_API const char *banyan_rules_packing_name(const banyan_rules *rules, size_t i);
-/* The engine's release that the packing was held against, such as "vLLM-0.32.0"; NULL: none is
- * named. */
+
+/* Return the engine release that the packing was compared with, for example "vLLM-0.32.0", or NULL
+ * if the rules name none. The string lives as long as the rules. Any thread. */
 BANYAN_API const char *banyan_rules_packing_release(const banyan_rules *rules, size_t i);
 
-/* ---- a model's tensors ---- */
+/* ---- the tensors of a model ---- */
 
 typedef enum banyan_rules_verdict {
     BANYAN_RULES_MATCHED = 0,
     BANYAN_RULES_SKIPPED,   /* the packing does not have the tensor */
-    BANYAN_RULES_UNMATCHED, /* no rule fits its name */
-    BANYAN_RULES_UNDECIDED  /* the rule depends on a config.json that is not there */
+    BANYAN_RULES_UNMATCHED, /* no rule matches the name */
+    BANYAN_RULES_UNDECIDED  /* the rule depends on a config.json that is missing */
 } banyan_rules_verdict;
 
-/* Say in `text`, which is cut to `bytes`, what the rules do with tensor `i` of the model in a
- * packing: the rule (pattern, file and line) and the local tensor's template; or the skip; or the
- * nearest rule and why it does not fit. INVALID for an unknown packing or number; NO_MEMORY. Any
- * thread. */
+/* Explain how the rules treat tensor `i` of the model in a packing. `text`, of `bytes` bytes,
+ * receives the rule (pattern, file and line) and the template of the local tensor; or the rule that
+ * skips the tensor; or the nearest rule and the reason why it does not match. Errors: INVALID
+ * (unknown packing, or `i` out of range), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_rules_explain(const banyan_rules *rules, const banyan_model *model,
                                               const char *packing, size_t i,
                                               banyan_rules_verdict *verdict, char *text,
