@@ -90,9 +90,11 @@ typedef struct banyan_check_report banyan_check_report;
 /* Check a plan. `options` NULL means the defaults. BANYAN_OK means that the check is complete, with
  * or without findings: ask banyan_check_report_is_sound. The findings have numbers from 0, in the
  * order of rule, place and bytes; a repeated check gives the same ones. The caller owns the report;
- * it does not refer to the plan. Errors: INVALID (an option is out of range; the plan cannot run at
- * a size), UNSUPPORTED (the plan exceeds the checker: more than 4,194,304 chunks in a buffer, too
- * many thread blocks, or more loop steps at every size than max_steps), NO_MEMORY. Any thread. */
+ * it does not refer to the plan. Any thread. Errors:
+ * - INVALID: an option is out of range, or the plan cannot run at a size.
+ * - UNSUPPORTED: the plan exceeds the checker. It has more than 4,194,304 chunks in a buffer, too
+ *   many thread blocks, or more loop steps at every size than max_steps.
+ * - NO_MEMORY. */
 BANYAN_API banyan_status banyan_plan_check(const banyan_plan *plan,
                                            const banyan_check_options *options,
                                            banyan_check_report **report);

@@ -173,10 +173,10 @@ BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
  * collective), NO_MEMORY. */
 BANYAN_API banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan);
 
-/* Set `*name` to the name of the algorithm or added plan that would serve a call with root 0 and
- * shift 1. `message_bytes` is a rank's input. `op` matters for reductions only. `registered` means
- * that the buffers are in registered memory. The string lives as long as the communicator. Errors:
- * NOT_FOUND (nothing would). Local. */
+/* Set `*name` to the algorithm or added plan that would serve a call with root 0 and shift 1.
+ * `message_bytes` is a rank's input. `op` matters for reductions only. `registered` means that the
+ * buffers are in registered memory. The string lives as long as the communicator. Errors: NOT_FOUND
+ * (nothing would). Local. */
 BANYAN_API banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
                                             uint64_t message_bytes, DLDataType dtype,
                                             banyan_reduce_op op, bool in_place, bool registered,

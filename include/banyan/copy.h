@@ -101,9 +101,9 @@ typedef struct banyan_copy_options {
 
 #define BANYAN_COPY_OPTIONS_INIT BANYAN_INIT(banyan_copy_options)
 
-/* A batch that the service has checked on this rank: ids are unique for each direction and peer,
- * tensors are well formed, and the rank's moves to itself are paired. `sends` and `recvs` include
- * these moves. */
+/* A batch that the service has checked on this rank. Ids are unique for each direction and peer.
+ * Tensors are well formed. The rank's moves to itself are paired. `sends` and `recvs` include these
+ * moves. */
 typedef struct banyan_copy_batch {
     const banyan_send_op *sends;
     size_t send_count;

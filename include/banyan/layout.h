@@ -241,7 +241,7 @@ typedef struct banyan_megatron_tensor {
     bool persistent_buffer;
 } banyan_megatron_tensor;
 
-/* Add a tensor as `rank` holds it, under its local name, with one piece of the global tensor
+/* Add a tensor as `rank` holds it, under its local name. It has one piece of the global tensor
  * `resolved_name`, or one for each segment or block. `rank_offset` is added to the ranks of the
  * replica set, for a job that numbers its ranks from 0. An output layer ("output_layer.weight")
  * falls back to the embedding beside it ("embedding.word_embeddings.weight"), for models with tied
@@ -262,8 +262,9 @@ typedef struct banyan_megatron_transfer {
 } banyan_megatron_transfer;
 
 /* Load a case. The caller owns it. The transfers name tensors that exist and slices inside them.
- * Errors: FORMAT (with file, place and mistake; the place is a line and column for broken JSON, and
- * a path such as "ranks[2].src[0].shape" otherwise), NOT_FOUND, INVALID, SYSTEM, NO_MEMORY. */
+ * Errors: FORMAT, NOT_FOUND, INVALID, SYSTEM, NO_MEMORY. A FORMAT message has the file, the place
+ * and the mistake. The place is a line and column for broken JSON, and otherwise a path such as
+ * "ranks[2].src[0].shape". */
 BANYAN_API banyan_status banyan_megatron_case_load(const char *path, banyan_megatron_case **loaded);
 
 /* Destroy a case. NULL is ignored. */
@@ -373,10 +374,10 @@ typedef struct banyan_layout_file banyan_layout_file;
 /* Create an empty layout file. Errors: NO_MEMORY. */
 BANYAN_API banyan_status banyan_layout_file_create(banyan_layout_file **file);
 
-/* Load a layout file. The caller owns it. Errors: FORMAT (with file, place and mistake; the place
- * is a line and column for broken JSON, and a path such as "ranks[2].tensors[0].pieces[1].extent"
- * otherwise; unknown keys are mistakes), NOT_FOUND, INVALID (the path is not a file), SYSTEM,
- * NO_MEMORY. */
+/* Load a layout file. The caller owns it. Errors: FORMAT, NOT_FOUND, INVALID (the path is not a
+ * file), SYSTEM, NO_MEMORY. A FORMAT message has the file, the place and the mistake. The place is
+ * a line and column for broken JSON, and otherwise a path such as
+ * "ranks[2].tensors[0].pieces[1].extent". Unknown keys are mistakes. */
 BANYAN_API banyan_status banyan_layout_file_load(const char *path, banyan_layout_file **file);
 
 /* Destroy a layout file. NULL is ignored. */
@@ -407,10 +408,10 @@ BANYAN_API const int *banyan_layout_file_group_ranks(const banyan_layout_file *f
 BANYAN_API const banyan_layout *banyan_layout_file_group_layout(const banyan_layout_file *file,
                                                                 size_t i);
 
-/* Check the layouts of all ranks together, as one side of a reshard: banyan_layout_check_as for
- * each layout; every rank gives a global tensor the same shape, and in a source the same type; a
- * replica set contains the ranks that give it. Errors: INVALID, MISMATCH (between ranks), with the
- * rank. */
+/* Check the layouts of all ranks together, as one side of a reshard. Each layout must pass
+ * banyan_layout_check_as. All ranks must give a global tensor the same shape, and in a source the
+ * same type. A replica set must contain the ranks that give it. Errors: INVALID, MISMATCH (between
+ * ranks), with the rank. */
 BANYAN_API banyan_status banyan_layout_file_check(const banyan_layout_file *file, banyan_side side);
 
 /* Add everything that `rank` of a layout file holds. `rank_offset` is added to replica sets. */

@@ -1,9 +1,9 @@
 /* Banyan: write a collective algorithm as a program and compile it to a plan.
  *
  * A program describes all ranks at once. Each builder call adds an operation to a thread block of a
- * rank: it copies or reduces chunks, or it puts, gets, signals or waits over a channel.
- * banyan_program_compile makes an execution plan of the program (plan.h). You can then check the
- * plan (check.h), simulate it (simulate.h) and run it (execute.h).
+ * rank. Operations copy and reduce chunks; over channels they put, get, signal and wait. The
+ * function banyan_program_compile makes an execution plan of the program (plan.h). You can then
+ * check the plan (check.h), simulate it (simulate.h) and run it (execute.h).
  *
  * The operations and their meaning are those of MSCCL++'s Python DSL. docs/language.md is the
  * manual, with examples and a list of the differences.
@@ -137,10 +137,12 @@ BANYAN_API void banyan_program_destroy(banyan_program *program);
 BANYAN_API void banyan_program_tag(banyan_program *program, const char *key, const char *value);
 
 /* Compile the program. The caller owns the plan. The program does not change: you may add to it and
- * compile it again. Errors: INVALID (the first error of the builder calls, with its source line; a
- * loop without an end; two ranks whose signals and waits on a type of channel differ in number),
- * FORMAT (an operation that no plan may contain, with its path in the plan: for example, a signal
- * on a channel that has no other end), NO_MEMORY. */
+ * compile it again. Errors:
+ * - INVALID: the first error of the builder calls, with its source line. A loop has no end. Two
+ *   ranks differ in the number of signals and waits on a type of channel.
+ * - FORMAT: an operation that no plan may contain, with its path in the plan. For example, a signal
+ *   on a channel that has no other end.
+ * - NO_MEMORY. */
 BANYAN_API banyan_status banyan_program_compile(banyan_program *program, banyan_plan **plan);
 
 /* ---- chunks ---- */

@@ -65,11 +65,12 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * the control plane's trees.
  *
  * Sources. A destination piece is filled from this rank's own source, where that has it. The rest
- * comes from the source's replicas, which share the work evenly. A box that R source replicas send
- * to D destination replicas is cut into at most R shares: fewer if a share would be below
- * min_split_bytes, or if fewer already give 8·R shares for the D replicas together. Of all n
- * shares, each source replica sends ⌊n ÷ R⌋ or ⌈n ÷ R⌉. Cuts run along the slowest dimensions that
- * allow it; along the fastest one, only at multiples of 128 elements of the global tensor.
+ * comes from the source's replicas, which share the work evenly. Let R source replicas send a box
+ * to D destination replicas. The box is cut into at most R shares. It is cut into fewer if a share
+ * would be below min_split_bytes, or if fewer already give 8·R shares for the D replicas together.
+ * Each source replica sends ⌊n ÷ R⌋ or ⌈n ÷ R⌉ of all n shares. Cuts run along the slowest
+ * dimensions that allow it; along the fastest one, only at multiples of 128 elements of the global
+ * tensor.
  *
  * Reproducibility. The plan depends on the layouts alone, never on timing. Adding ranks at the end
  * of the world does not change any task id.
@@ -162,10 +163,10 @@ typedef struct banyan_reshard_report banyan_reshard_report;
 /* Check two plans of one case: the transfers of the case, and Banyan's plan of its layouts with
  * `options` (NULL: the defaults). In both, every destination element must be written exactly once,
  * with the right element of the global tensor, by a rank that holds it. In Banyan's plan, every
- * receive must also have exactly one send of the same box and task id, and the copy pipeline, with
- * slots of `slot_bytes` (0: 512 KiB), must use no slot before it is unpacked. This process plans
- * all ranks. BANYAN_OK means that the check is complete, with or without findings. The caller owns
- * the report. Any thread. Errors: INVALID (a layout is wrong by itself), NO_MEMORY. */
+ * receive must also have exactly one send of the same box and task id. The copy pipeline, with
+ * slots of `slot_bytes` (0: 512 KiB), must not use a slot again before it is unpacked. This process
+ * plans all ranks. BANYAN_OK means that the check is complete, with or without findings. The caller
+ * owns the report. Any thread. Errors: INVALID (a layout is wrong by itself), NO_MEMORY. */
 BANYAN_API banyan_status banyan_reshard_case_check(const banyan_megatron_case *loaded,
                                                    const banyan_reshard_options *options,
                                                    uint64_t slot_bytes,
