@@ -82,12 +82,12 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * fills), or is left alone by the layout (banyan_layout_check_as). Otherwise there is no plan.
  *
  * Errors, on every rank; the message names tensor, rank and box:
- * - MISMATCH: global shapes differ, types differ without a transform, options differ, or replica
- *   sets contradict each other.
- * - NOT_FOUND: no source has some destination tensors. The message has their number, the first ten,
- *   and the nearest names of the source.
- * - INVALID: no source holds some elements, the destination's layout does not account for them, or,
- *   with require_whole_source, no destination takes them. Also the error of a layout.
+ * - MISMATCH: global shapes differ, types differ without a transform, a destination lacks the value
+ *   map of its source, options differ, or replica sets contradict each other.
+ * - NOT_FOUND: some destination tensors are in no source. The message has their number, the first
+ *   ten, and the nearest names of the source.
+ * - INVALID: some destination elements are in no source, or the layout does not account for them.
+ *   With require_whole_source, some source elements are in no destination. A layout has an error.
  * - NO_MEMORY, and those of the world's waits. */
 BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     const banyan_layout *destination,
