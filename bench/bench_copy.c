@@ -261,7 +261,7 @@ static result measure(banyan_world *world, const workload *work, const char *bac
         best.memcpy_seconds = plain < best.memcpy_seconds ? plain : best.memcpy_seconds;
         best.seconds = seconds < best.seconds ? seconds : best.seconds;
     }
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     memory_end(&memory);
     free(copy.to);

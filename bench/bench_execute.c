@@ -62,12 +62,12 @@ static banyan_plan *empty_plan(int ranks)
 static banyan_plan *ping_plan(int ranks)
 {
     banyan_program *program = begin("ping", ranks, false);
-    banyan_memory_channel *there = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *back = banyan_memory_channel_create(program, 0, 1);
-    banyan_memory_signal(there, 0, BANYAN_SYNC_NONE);
-    banyan_memory_wait(there, 0, BANYAN_SYNC_NONE);
-    banyan_memory_wait(back, 0, BANYAN_SYNC_NONE);
-    banyan_memory_signal(back, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_channel *there = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *back = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_memory_signal(there, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_wait(there, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_wait(back, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_signal(back, 0, BANYAN_SYNC_NONE);
     return compiled(program);
 }
 
@@ -79,18 +79,18 @@ static banyan_plan *packet_plan(int ranks)
     banyan_chunk *from = calloc((size_t)ranks * (size_t)ranks, sizeof *from);
     for (int r = 0; r < ranks; r++) {
         for (int i = 0; i < ranks - 1; i++)
-            from[r * ranks + i] = banyan_scratch(program, r, chunks);
+            from[r * ranks + i] = banyan_program_scratch(program, r, chunks);
     }
     for (int r = 0; r < ranks; r++) {
         for (int i = 1; i < ranks; i++) {
             int to = (r + i) % ranks;
-            banyan_memory_put_packets(banyan_memory_channel_create(program, to, r),
-                                      from[to * ranks + i - 1], banyan_input(program, r, 0, chunks),
-                                      BANYAN_TB(0));
+            banyan_program_memory_put_packets(
+                banyan_program_memory_channel_create(program, to, r), from[to * ranks + i - 1],
+                banyan_program_input(program, r, 0, chunks), BANYAN_TB(0));
         }
-        banyan_reduce_packets(program, r, banyan_input(program, r, 0, chunks), &from[r * ranks],
-                              ranks - 1, banyan_output(program, r, 0, chunks), BANYAN_SUM,
-                              BANYAN_TB(0));
+        banyan_program_reduce_packets(
+            program, r, banyan_program_input(program, r, 0, chunks), &from[r * ranks], ranks - 1,
+            banyan_program_output(program, r, 0, chunks), BANYAN_SUM, BANYAN_TB(0));
     }
     free(from);
     return compiled(program);
@@ -101,41 +101,42 @@ static banyan_plan *direct_plan(int ranks)
 {
     banyan_program *program = begin("direct", ranks, false);
     for (int r = 0; r < ranks; r++) {
-        banyan_memory_channel **to = calloc((size_t)ranks, sizeof(banyan_memory_channel *));
+        banyan_program_memory_channel **to =
+            calloc((size_t)ranks, sizeof(banyan_program_memory_channel *));
         uint64_t mine = (uint64_t)r;
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                to[p] = banyan_memory_channel_create(program, p, r);
+                to[p] = banyan_program_memory_channel_create(program, p, r);
         }
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                banyan_memory_signal_relaxed(to[p], 0, BANYAN_SYNC_BOTH);
+                banyan_program_memory_signal_relaxed(to[p], 0, BANYAN_SYNC_BOTH);
         }
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                banyan_memory_wait_relaxed(to[p], 0, BANYAN_SYNC_AFTER);
+                banyan_program_memory_wait_relaxed(to[p], 0, BANYAN_SYNC_AFTER);
         }
-        banyan_chunk sum = banyan_output(program, r, mine, mine + 1);
-        banyan_chunk source = banyan_input(program, r, mine, mine + 1);
+        banyan_chunk sum = banyan_program_output(program, r, mine, mine + 1);
+        banyan_chunk source = banyan_program_input(program, r, mine, mine + 1);
         for (int p = 0; p < ranks; p++) {
-            banyan_chunk remote = banyan_input(program, p, mine, mine + 1);
+            banyan_chunk remote = banyan_program_input(program, p, mine, mine + 1);
             if (p == r)
                 continue;
-            banyan_memory_reduce(to[p], source, &remote, 1, sum, BANYAN_SUM, BANYAN_TB(0));
+            banyan_program_memory_reduce(to[p], source, &remote, 1, sum, BANYAN_SUM, BANYAN_TB(0));
             source = sum;
         }
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                banyan_memory_put(to[p], banyan_output(program, p, mine, mine + 1), sum,
-                                  BANYAN_TB(0));
+                banyan_program_memory_put(to[p], banyan_program_output(program, p, mine, mine + 1),
+                                          sum, BANYAN_TB(0));
         }
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                banyan_memory_signal(to[p], 0, BANYAN_SYNC_BEFORE);
+                banyan_program_memory_signal(to[p], 0, BANYAN_SYNC_BEFORE);
         }
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                banyan_memory_wait(to[p], 0, BANYAN_SYNC_AFTER);
+                banyan_program_memory_wait(to[p], 0, BANYAN_SYNC_AFTER);
         }
         free(to);
     }
@@ -150,7 +151,7 @@ static double time_runs(struct bench *b, banyan_loaded_plan *loaded, char *input
     need(banyan_world_barrier(b->world));
     uint64_t start_ns = time_now_ns();
     for (uint64_t i = 0; i < runs; i++)
-        need(banyan_plan_run(loaded, input, input + LONGEST, bytes, BANYAN_F32, NULL));
+        need(banyan_loaded_plan_run(loaded, input, input + LONGEST, bytes, BANYAN_F32, NULL));
     return (double)(time_now_ns() - start_ns) / (double)runs;
 }
 
@@ -170,7 +171,7 @@ static double best_ns(struct bench *b, banyan_loaded_plan *loaded, char *input, 
 static void measure(struct bench *b, const char *name, banyan_plan *plan, const uint64_t *sizes,
                     size_t count, bool symmetric)
 {
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_loaded_plan *loaded;
     char *own = NULL, *input = banyan_memory_local(b->memory);
     options.max_message_bytes = LONGEST;
@@ -180,7 +181,7 @@ static void measure(struct bench *b, const char *name, banyan_plan *plan, const 
         input = own = calloc(2, LONGEST);
     need(banyan_world_barrier(b->world));
     uint64_t start_ns = time_now_ns();
-    need(banyan_plan_load(b->executor, plan, &options, &loaded));
+    need(banyan_loaded_plan_open(b->executor, plan, &options, &loaded));
     if (b->rank == 0)
         printf("%-24s %11s %12.3f us\n", name, "load", (double)(time_now_ns() - start_ns) / 1e3);
     for (size_t i = 0; i < count; i++) {
@@ -189,7 +190,7 @@ static void measure(struct bench *b, const char *name, banyan_plan *plan, const 
             printf("%-24s %9llu B %12.3f us\n", name, (unsigned long long)sizes[i], ns / 1e3);
         fflush(stdout);
     }
-    need(banyan_plan_unload(loaded));
+    need(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
     free(own);
 }

@@ -116,7 +116,7 @@ static banyan_status measure(struct scene *scene, const char *from, const char *
     if (status != BANYAN_OK)
         return status;
     scene->source_ranks = banyan_spec_world_size(&scene->from);
-    banyan_plan_world world = {
+    banyan_reshard_sample_world world = {
         .world_size = scene->source_ranks + banyan_spec_world_size(&scene->to),
         .layouts = rank_layouts,
         .context = scene,
@@ -124,7 +124,7 @@ static banyan_status measure(struct scene *scene, const char *from, const char *
     int ranks[SAMPLED];
     for (int i = 0; i < SAMPLED; i++)
         ranks[i] = i * (world.world_size - 1) / (SAMPLED - 1);
-    banyan_plan_cost costs[SAMPLED];
+    banyan_reshard_plan_cost costs[SAMPLED];
     status = banyan_reshard_plan_sample(&world, NULL, ranks, SAMPLED, costs);
     if (status != BANYAN_OK)
         return status;

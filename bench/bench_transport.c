@@ -115,32 +115,32 @@ static void copy_rows(struct bench *b)
 
 static void get_symmetric(struct bench *b)
 {
-    need(banyan_get(b->transport, b->destination, &b->next_symmetric, b->bytes));
+    need(banyan_transport_get(b->transport, b->destination, &b->next_symmetric, b->bytes));
 }
 
 static void put_symmetric(struct bench *b)
 {
-    need(banyan_put(b->transport, &b->next_symmetric, b->source, b->bytes));
+    need(banyan_transport_put(b->transport, &b->next_symmetric, b->source, b->bytes));
 }
 
 static void get_user(struct bench *b)
 {
-    need(banyan_get(b->transport, b->destination, &b->next_user, b->bytes));
+    need(banyan_transport_get(b->transport, b->destination, &b->next_user, b->bytes));
 }
 
 static void put_user(struct bench *b)
 {
-    need(banyan_put(b->transport, &b->next_user, b->source, b->bytes));
+    need(banyan_transport_put(b->transport, &b->next_user, b->source, b->bytes));
 }
 
 static void get_symmetric_rows(struct bench *b)
 {
-    need(banyan_get_many(b->transport, &b->next_symmetric, b->rows, b->row_count));
+    need(banyan_transport_get_many(b->transport, &b->next_symmetric, b->rows, b->row_count));
 }
 
 static void get_user_rows(struct bench *b)
 {
-    need(banyan_get_many(b->transport, &b->next_user, b->rows, b->row_count));
+    need(banyan_transport_get_many(b->transport, &b->next_user, b->rows, b->row_count));
 }
 
 /* memcpy leaves the caches alone only from a size on that differs between machines. */
@@ -265,10 +265,10 @@ static double signal_round_trip_ns(struct bench *b, uint32_t first, uint64_t *do
     for (uint64_t i = 0; i < count; i++) {
         ++*done;
         if (b->rank % 2 == 0)
-            need(banyan_signal(b->transport, peer, first, 1));
-        need(banyan_signal_wait(b->transport, first, *done, peer, "ping-pong"));
+            need(banyan_transport_signal(b->transport, peer, first, 1));
+        need(banyan_transport_wait(b->transport, first, *done, peer, "ping-pong"));
         if (b->rank % 2 == 1)
-            need(banyan_signal(b->transport, peer, first, 1));
+            need(banyan_transport_signal(b->transport, peer, first, 1));
     }
     return (double)(time_now_ns() - start_ns) / (double)count;
 }
@@ -278,7 +278,7 @@ static void bench_signals(struct bench *b, struct ball *balls)
     uint32_t first;
     uint64_t done = 0, count = 20000;
     bool crowded = b->size > (int)sysconf(_SC_NPROCESSORS_ONLN);
-    need(banyan_signals_alloc(b->transport, 1, &first));
+    need(banyan_transport_signals_alloc(b->transport, 1, &first));
     if (b->size % 2 != 0)
         return;
     need(banyan_world_barrier(b->world));

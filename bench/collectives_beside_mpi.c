@@ -69,11 +69,11 @@ static void call_banyan(const struct bench *b, enum way way, banyan_collective_k
     const char *input = b->input[way];
     char *output = b->output[way];
     if (kind == BANYAN_ALLREDUCE)
-        need(banyan_allreduce(b->comm, input, output, elems, BANYAN_F32, BANYAN_SUM, NULL));
+        need(banyan_comm_allreduce(b->comm, input, output, elems, BANYAN_F32, BANYAN_SUM, NULL));
     else if (kind == BANYAN_ALLGATHER)
-        need(banyan_allgather(b->comm, input, output, elems, BANYAN_F32, NULL));
+        need(banyan_comm_allgather(b->comm, input, output, elems, BANYAN_F32, NULL));
     else
-        need(banyan_alltoall(b->comm, input, output, elems, BANYAN_F32, NULL));
+        need(banyan_comm_alltoall(b->comm, input, output, elems, BANYAN_F32, NULL));
 }
 
 /* A call that the compiler cannot leave out. */

@@ -13,7 +13,7 @@ enum { MOST_RANKS = 64, COUNT = 1000 };
 
 static banyan_plan *write_allgather(int ranks)
 {
-    static banyan_memory_channel *to[MOST_RANKS][MOST_RANKS];
+    static banyan_program_memory_channel *to[MOST_RANKS][MOST_RANKS];
     banyan_collective allgather = {.kind = BANYAN_ALLGATHER};
     banyan_program *program;
     banyan_plan *plan;
@@ -21,25 +21,27 @@ static banyan_plan *write_allgather(int ranks)
     for (int rank = 0; rank < ranks; rank++)
         for (int peer = 0; peer < ranks; peer++)
             if (peer != rank)
-                to[rank][peer] = banyan_memory_channel_create(program, peer, rank);
+                to[rank][peer] = banyan_program_memory_channel_create(program, peer, rank);
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t own = (uint64_t)rank;
-        banyan_chunk input = banyan_input(program, rank, 0, 1);
+        banyan_chunk input = banyan_program_input(program, rank, 0, 1);
         /* "You may write to my output": its caller has read what the last run left there. */
         for (int peer = 0; peer < ranks; peer++)
             if (peer != rank)
-                banyan_memory_signal_relaxed(to[rank][peer], 0, BANYAN_SYNC_NONE);
-        banyan_copy(program, rank, banyan_output(program, rank, own, own + 1), input, BANYAN_TB(0));
+                banyan_program_memory_signal_relaxed(to[rank][peer], 0, BANYAN_SYNC_NONE);
+        banyan_program_copy(program, rank, banyan_program_output(program, rank, own, own + 1),
+                            input, BANYAN_TB(0));
         for (int i = 1; i < ranks; i++) { /* each rank begins with its next one */
             int peer = (rank + i) % ranks;
-            banyan_memory_wait_relaxed(to[rank][peer], 0, BANYAN_SYNC_AFTER);
-            banyan_memory_put(to[rank][peer], banyan_output(program, peer, own, own + 1), input,
-                              BANYAN_TB(0));
-            banyan_memory_signal(to[rank][peer], 0, BANYAN_SYNC_BEFORE);
+            banyan_program_memory_wait_relaxed(to[rank][peer], 0, BANYAN_SYNC_AFTER);
+            banyan_program_memory_put(to[rank][peer],
+                                      banyan_program_output(program, peer, own, own + 1), input,
+                                      BANYAN_TB(0));
+            banyan_program_memory_signal(to[rank][peer], 0, BANYAN_SYNC_BEFORE);
         }
         for (int peer = 0; peer < ranks; peer++)
             if (peer != rank)
-                banyan_memory_wait(to[rank][peer], 0, BANYAN_SYNC_NONE);
+                banyan_program_memory_wait(to[rank][peer], 0, BANYAN_SYNC_NONE);
     }
     OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
@@ -71,7 +73,7 @@ int main(void)
         input[i] = (float)(rank * COUNT + i);
     OK(banyan_comm_create(world, NULL, &comm));
     OK(banyan_comm_add_plan(comm, plan));
-    OK(banyan_allgather(comm, input, output, COUNT, BANYAN_F32, NULL));
+    OK(banyan_comm_allgather(comm, input, output, COUNT, BANYAN_F32, NULL));
     OK(banyan_comm_choice(comm, BANYAN_ALLGATHER, COUNT * sizeof *input, BANYAN_F32, BANYAN_SUM,
                           false, false, &name));
     printf("rank %d: %s has brought %g\n", rank, name, output[(size_t)ranks * COUNT - 1]);

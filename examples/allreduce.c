@@ -14,7 +14,7 @@ int main(void)
     int rank = banyan_world_rank(world);
     for (int i = 0; i < 1000; i++)
         gradient[i] = (float)(rank + i);
-    OK(banyan_allreduce(comm, gradient, gradient, 1000, BANYAN_F32, BANYAN_SUM, NULL));
+    OK(banyan_comm_allreduce(comm, gradient, gradient, 1000, BANYAN_F32, BANYAN_SUM, NULL));
     printf("rank %d: element 10 is %g\n", rank, gradient[10]);
     OK(banyan_comm_destroy(comm));
     OK(banyan_world_close(world));

@@ -63,7 +63,8 @@ typedef struct picture {
  * picture that is all zeros may be freed. */
 banyan_status picture_begin(picture *of, const banyan_plan *plan);
 banyan_status picture_take_simulation(picture *of, const banyan_simulation *simulation);
-/* The last run that a trace has, of banyan_trace_write or banyan_simulation_write_trace. */
+/* The last run that a trace has, of banyan_executor_trace_write or banyan_simulation_write_trace.
+ */
 banyan_status picture_take_trace(picture *of, const char *path);
 /* Of a plan that hangs: its operations in their order, loops once, a step each. */
 banyan_status picture_take_order(picture *of);

@@ -94,7 +94,7 @@ static void draw_label(const struct drawing *of, const picture_step *step)
 
 /* ---- findings ---- */
 
-static bool is_at(const banyan_place *place, const picture_step *step)
+static bool is_at(const banyan_check_place *place, const picture_step *step)
 {
     return place->rank == step->rank && place->thread_block == step->thread_block &&
            place->operation == step->operation && place->loop_operation == step->loop_operation;
@@ -106,7 +106,7 @@ static size_t finding_at(const struct drawing *of, const picture_step *step, siz
 {
     const banyan_check_report *report = of->view->report;
     for (size_t i = first; report && i < banyan_check_report_count(report); i++) {
-        const banyan_finding *finding = banyan_check_report_finding(report, i);
+        const banyan_check_finding *finding = banyan_check_report_finding(report, i);
         for (size_t p = 0; p < finding->place_count; p++) {
             if (is_at(&finding->places[p], step))
                 return i;
@@ -117,8 +117,8 @@ static size_t finding_at(const struct drawing *of, const picture_step *step, siz
 
 static const char *finding_colour(const struct drawing *of, size_t index)
 {
-    const banyan_finding *finding = banyan_check_report_finding(of->view->report, index);
-    return banyan_rule_is_warning(finding->rule) ? WARNING : WRONG;
+    const banyan_check_finding *finding = banyan_check_report_finding(of->view->report, index);
+    return banyan_check_rule_is_warning(finding->rule) ? WARNING : WRONG;
 }
 
 static void draw_badge(const struct drawing *of, double x, double y, size_t index,
@@ -157,13 +157,13 @@ static void list_findings(struct drawing *of)
     const banyan_check_report *report = of->view->report;
     int columns = (int)((of->width - MARGIN - 20) / (0.5 * FONT));
     for (size_t i = 0; report && i < banyan_check_report_count(report); i++) {
-        const banyan_finding *finding = banyan_check_report_finding(report, i);
+        const banyan_check_finding *finding = banyan_check_report_finding(report, i);
         char *text;
         of->y += 9;
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
         draw_badge(of, MARGIN + 4, of->y - 2.2, i, number);
-        if (asprintf(&text, "%s: %s", banyan_rule_name(finding->rule), finding->message) < 0)
+        if (asprintf(&text, "%s: %s", banyan_check_rule_name(finding->rule), finding->message) < 0)
             continue;
         of->y = svg_paragraph(of->file, MARGIN + 14, of->y, 8, columns, "", text) - 8;
         free(text);

@@ -34,14 +34,14 @@ static void write_text(FILE *file, const char *text)
 static void write_findings(FILE *file, const banyan_check_report *report)
 {
     for (size_t i = 0; report && i < banyan_check_report_count(report); i++) {
-        const banyan_finding *finding = banyan_check_report_finding(report, i);
+        const banyan_check_finding *finding = banyan_check_report_finding(report, i);
         fprintf(file, "%s\n{\"rule\": \"%s\", \"warning\": %s, \"message\": ", i > 0 ? "," : "",
-                banyan_rule_name(finding->rule),
-                banyan_rule_is_warning(finding->rule) ? "true" : "false");
+                banyan_check_rule_name(finding->rule),
+                banyan_check_rule_is_warning(finding->rule) ? "true" : "false");
         write_text(file, finding->message);
         fprintf(file, ", \"places\": [");
         for (size_t p = 0; p < finding->place_count; p++) {
-            const banyan_place *place = &finding->places[p];
+            const banyan_check_place *place = &finding->places[p];
             fprintf(file, "%s[%d,%d,%d,%d]", p > 0 ? "," : "", place->rank, place->thread_block,
                     place->operation, place->loop_operation);
         }

@@ -18,7 +18,7 @@ struct scale {
     int sampled;
     bool json;
     int *ranks;
-    banyan_plan_cost *costs;
+    banyan_reshard_plan_cost *costs;
     progress bar;
 };
 
@@ -53,14 +53,14 @@ static void choose_ranks(struct scale *scale)
 
 static int by_seconds(const void *a, const void *b)
 {
-    double first = ((const banyan_plan_cost *)a)->seconds;
-    double second = ((const banyan_plan_cost *)b)->seconds;
+    double first = ((const banyan_reshard_plan_cost *)a)->seconds;
+    double second = ((const banyan_reshard_plan_cost *)b)->seconds;
     return (first > second) - (first < second);
 }
 
-static const banyan_plan_cost *largest(const struct scale *scale)
+static const banyan_reshard_plan_cost *largest(const struct scale *scale)
 {
-    const banyan_plan_cost *found = &scale->costs[0];
+    const banyan_reshard_plan_cost *found = &scale->costs[0];
     for (int i = 1; i < scale->sampled; i++) {
         if (scale->costs[i].bytes > found->bytes)
             found = &scale->costs[i];
@@ -68,7 +68,7 @@ static const banyan_plan_cost *largest(const struct scale *scale)
     return found;
 }
 
-static void print_row(const char *what, const banyan_plan_cost *cost)
+static void print_row(const char *what, const banyan_reshard_plan_cost *cost)
 {
     char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
     printf("%-12s%8d", what, cost->rank);
@@ -100,7 +100,7 @@ static int print_json(const struct scale *scale)
 {
     json_t *ranks = json_array();
     for (int i = 0; i < scale->sampled; i++) {
-        const banyan_plan_cost *cost = &scale->costs[i];
+        const banyan_reshard_plan_cost *cost = &scale->costs[i];
         json_array_append_new(
             ranks, json_pack("{s:i, s:f, s:f, s:I, s:I, s:I, s:I}", "rank", cost->rank, "seconds",
                              cost->seconds, "owner_seconds", cost->owner_seconds, "bytes",
@@ -125,10 +125,10 @@ static int measure(struct scale *scale)
     if (!job_spec_read(&scale->spec, WHO))
         return 1;
     choose_ranks(scale);
-    banyan_plan_world world = {.world_size = scale->spec.ranks,
-                               .layouts = rank_layouts,
-                               .progress = show_progress,
-                               .context = scale};
+    banyan_reshard_sample_world world = {.world_size = scale->spec.ranks,
+                                         .layouts = rank_layouts,
+                                         .progress = show_progress,
+                                         .context = scale};
     banyan_status status =
         banyan_reshard_plan_sample(&world, NULL, scale->ranks, scale->sampled, scale->costs);
     progress_end(&scale->bar);

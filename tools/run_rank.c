@@ -107,13 +107,13 @@ static banyan_status load(struct rank_run *run)
     how.device = run->device;
     how.shuffle_seed = (uint64_t)job->shuffle;
     RETURN_IF_FAILED(banyan_executor_open(run->world, &how, &run->executor));
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = job->sizes[job->size_count - 1].message_bytes;
     if (!job->ordinary_memory) {
         options.input = run->memories[0];
         options.output = run->memories[job->in_place ? 0 : 1];
     }
-    return banyan_plan_load(run->executor, job->plan, &options, &run->loaded);
+    return banyan_loaded_plan_open(run->executor, job->plan, &options, &run->loaded);
 }
 
 static banyan_status prepare(struct rank_run *run)
@@ -139,9 +139,9 @@ static banyan_status prepare(struct rank_run *run)
 static banyan_status run_once(const struct rank_run *run, const run_size *size,
                               const struct buffers *with)
 {
-    RETURN_IF_FAILED(banyan_plan_run(run->loaded, with->input, with->output, size->message_bytes,
-                                     run->job->data.dtype, NULL));
-    return banyan_plan_wait(run->loaded);
+    RETURN_IF_FAILED(banyan_loaded_plan_run(run->loaded, with->input, with->output,
+                                            size->message_bytes, run->job->data.dtype, NULL));
+    return banyan_loaded_plan_wait(run->loaded);
 }
 
 /* ---- checking ---- */
@@ -229,8 +229,9 @@ static banyan_status time_runs(const struct rank_run *run, const run_size *size,
                                const struct buffers *with, int iters, double *seconds)
 {
     uint64_t ns;
-    RETURN_IF_FAILED(banyan_plan_time(run->loaded, with->input, with->output, size->message_bytes,
-                                      run->job->data.dtype, (uint32_t)iters, &ns));
+    RETURN_IF_FAILED(banyan_loaded_plan_time(run->loaded, with->input, with->output,
+                                             size->message_bytes, run->job->data.dtype,
+                                             (uint32_t)iters, &ns));
     double mine = (double)ns / 1e9 / iters;
     RETURN_IF_FAILED(banyan_world_allgather(run->world, &mine, sizeof mine, run->all_seconds));
     *seconds = 0;
@@ -310,7 +311,7 @@ static banyan_status try_sizes(const struct rank_run *run)
 /* One more run of each size is recorded. */
 static banyan_status trace(const struct rank_run *run)
 {
-    RETURN_IF_FAILED(banyan_trace_begin(run->executor));
+    RETURN_IF_FAILED(banyan_executor_trace_begin(run->executor));
     for (size_t i = 0; i < run->job->size_count; i++) {
         const run_size *size = &run->job->sizes[i];
         struct buffers with;
@@ -318,7 +319,7 @@ static banyan_status trace(const struct rank_run *run)
         RETURN_IF_FAILED(banyan_world_barrier(run->world));
         RETURN_IF_FAILED(run_once(run, size, &with));
     }
-    return banyan_trace_write(run->executor, run->job->trace_path);
+    return banyan_executor_trace_write(run->executor, run->job->trace_path);
 }
 
 static banyan_status run_all(struct rank_run *run)
@@ -337,7 +338,7 @@ static banyan_status run_all(struct rank_run *run)
 /* Collective. After a failure the process ends and leaves what takes all ranks to give back. */
 static banyan_status close_all(struct rank_run *run)
 {
-    RETURN_IF_FAILED(banyan_plan_unload(run->loaded));
+    RETURN_IF_FAILED(banyan_loaded_plan_close(run->loaded));
     banyan_executor_close(run->executor);
     for (int i = 0; i < 2; i++) {
         banyan_memory_free(run->memories[i]);

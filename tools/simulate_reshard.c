@@ -83,10 +83,10 @@ static banyan_status plan_case(job *of)
 
 static banyan_status plan_model(job *of)
 {
-    const banyan_plan_world world = {.world_size = of->given->spec.ranks,
-                                     .layouts = rank_layouts,
-                                     .progress = show_progress,
-                                     .context = of};
+    const banyan_reshard_sample_world world = {.world_size = of->given->spec.ranks,
+                                               .layouts = rank_layouts,
+                                               .progress = show_progress,
+                                               .context = of};
     job_spec_title(&of->given->spec, of->title);
     banyan_status status = banyan_traffic_plan(&world, NULL, &of->traffic);
     progress_end(&of->bar);

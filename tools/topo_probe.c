@@ -58,14 +58,14 @@ typedef struct pair {
     banyan_chunk input, output, scratch, partner_output, partner_scratch;
 } pair;
 
-static banyan_memory_channel *channel(const pair *of)
+static banyan_program_memory_channel *channel(const pair *of)
 {
-    return banyan_memory_channel_create(of->program, of->partner, of->rank);
+    return banyan_program_memory_channel_create(of->program, of->partner, of->rank);
 }
 
 static void copy_once(const pair *of)
 {
-    banyan_copy(of->program, of->rank, of->output, of->input, BANYAN_TB(0));
+    banyan_program_copy(of->program, of->rank, of->output, of->input, BANYAN_TB(0));
 }
 
 static void copy_often(const pair *of)
@@ -76,27 +76,27 @@ static void copy_often(const pair *of)
 
 static void reduce(const pair *of)
 {
-    banyan_reduce_chunks(of->program, of->rank, of->input, &of->output, 1, of->output, BANYAN_SUM,
-                         BANYAN_TB(0));
+    banyan_program_reduce(of->program, of->rank, of->input, &of->output, 1, of->output, BANYAN_SUM,
+                          BANYAN_TB(0));
 }
 
 /* The lower rank of a pair calls, the other answers. */
 static void call(const pair *of)
 {
-    banyan_memory_channel *to = channel(of);
+    banyan_program_memory_channel *to = channel(of);
     for (int i = 0; i < ROUND_TRIPS; i++) {
         if (of->rank < of->partner)
-            banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(to, 0, BANYAN_SYNC_BOTH);
+            banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(to, 0, BANYAN_SYNC_BOTH);
         if (of->rank > of->partner)
-            banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+            banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
     }
 }
 
-static void meet(banyan_memory_channel *to)
+static void meet(banyan_program_memory_channel *to)
 {
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(to, 0, BANYAN_SYNC_BOTH);
 }
 
 static void meet_once(const pair *of)
@@ -107,35 +107,36 @@ static void meet_once(const pair *of)
 /* What one writes the other reads, again and again: every line goes from cache to cache. */
 static void pass_on(const pair *of)
 {
-    banyan_memory_channel *to = channel(of), *end = channel(of);
-    banyan_memory_put(to, of->partner_scratch, of->input, BANYAN_TB(0));
+    banyan_program_memory_channel *to = channel(of), *end = channel(of);
+    banyan_program_memory_put(to, of->partner_scratch, of->input, BANYAN_TB(0));
     meet(to);
-    banyan_copy(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
+    banyan_program_copy(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
     meet(end);
 }
 
 /* The same of sums, which are stored as they are made. */
 static void pass_sums_on(const pair *of)
 {
-    banyan_memory_channel *to = channel(of), *end = channel(of);
-    banyan_reduce_chunks(of->program, of->rank, of->input, &of->output, 1, of->scratch, BANYAN_SUM,
-                         BANYAN_TB(0));
+    banyan_program_memory_channel *to = channel(of), *end = channel(of);
+    banyan_program_reduce(of->program, of->rank, of->input, &of->output, 1, of->scratch, BANYAN_SUM,
+                          BANYAN_TB(0));
     meet(to);
-    banyan_memory_get(to, of->output, of->partner_scratch, BANYAN_TB(0));
+    banyan_program_memory_get(to, of->output, of->partner_scratch, BANYAN_TB(0));
     meet(end);
 }
 
 static void send_packets(const pair *of)
 {
-    banyan_memory_put_packets(channel(of), of->partner_scratch, of->input, BANYAN_TB(0));
-    banyan_unpack_packets(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
+    banyan_program_memory_put_packets(channel(of), of->partner_scratch, of->input, BANYAN_TB(0));
+    banyan_program_unpack_packets(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
 }
 
 static void put_by_port(const pair *of)
 {
-    banyan_port_channel *to = banyan_port_channel_create(of->program, of->partner, of->rank);
-    banyan_port_put_with_signal_and_flush(to, of->partner_output, of->input, 0);
-    banyan_port_wait(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_channel *to =
+        banyan_program_port_channel_create(of->program, of->partner, of->rank);
+    banyan_program_port_put_with_signal_and_flush(to, of->partner_output, of->input, 0);
+    banyan_program_port_wait(to, 0, BANYAN_SYNC_BOTH);
 }
 
 typedef void (*probe_build)(const pair *of);
@@ -145,14 +146,14 @@ static void build_ranks(banyan_program *program, int ranks, probe_build build)
 {
     banyan_chunk scratch[RANKS_MOST];
     for (int r = 0; r < ranks; r++)
-        scratch[r] = banyan_scratch(program, r, 1);
+        scratch[r] = banyan_program_scratch(program, r, 1);
     for (int r = 0; r < ranks; r++) {
         pair of = {.program = program, .rank = r, .partner = r ^ 1, .scratch = scratch[r]};
         bool alone = of.partner >= ranks;
-        of.input = banyan_input(program, r, 0, 1);
-        of.output = banyan_output(program, r, 0, 1);
+        of.input = banyan_program_input(program, r, 0, 1);
+        of.output = banyan_program_output(program, r, 0, 1);
         if (!alone) {
-            of.partner_output = banyan_output(program, of.partner, 0, 1);
+            of.partner_output = banyan_program_output(program, of.partner, 0, 1);
             of.partner_scratch = scratch[of.partner];
         }
         (alone ? copy_once : build)(&of);

@@ -79,7 +79,7 @@ static bool is_right(caster *c, char *scratch, char *expected, const char *recei
     prepare(c, scratch, expected, 0);
     run(c, c->on->stream);
     CUDA(cudaStreamSynchronize(c->on->stream));
-    banyan_copy_schedule_free(c->schedule);
+    banyan_copy_schedule_destroy(c->schedule);
     c->schedule = sent;
     return gpu_equal(expected, received, received_bytes(c));
 }
@@ -133,7 +133,7 @@ bool casts_measure(const gpu *on, const limits *limit, FILE *json, bool *follows
         c.elems = SOURCE_BYTES / source_elem_bytes(c.of);
         gpu_fill(on, source, SOURCE_BYTES, 5);
         double home_us = measure_us(&c, source, expected, 0);
-        banyan_copy_schedule_free(c.schedule);
+        banyan_copy_schedule_destroy(c.schedule);
         CUDA(cudaMemset(to, 0x7F, 2 * SOURCE_BYTES));
         CUDA(cudaDeviceSynchronize());
         need(banyan_world_barrier(on->world));
@@ -145,7 +145,7 @@ bool casts_measure(const gpu *on, const limits *limit, FILE *json, bool *follows
         }
         print(&c, us, home_us, limit->both_ways_gbs, json, follows);
         need(banyan_world_barrier(on->world));
-        banyan_copy_schedule_free(c.schedule);
+        banyan_copy_schedule_destroy(c.schedule);
     }
     banyan_copy_service_close(c.service);
     banyan_memory_free(received);

@@ -51,16 +51,17 @@ static void run_banyan(const job *j, cudaStream_t stream)
     banyan_comm *comm = j->of->comm;
     switch ((int)j->kind) {
     case BANYAN_ALLREDUCE:
-        need(banyan_allreduce(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM, stream));
+        need(banyan_comm_allreduce(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM, stream));
         break;
     case BANYAN_ALLGATHER:
-        need(banyan_allgather(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
+        need(banyan_comm_allgather(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
         break;
     case BANYAN_ALLTOALL:
-        need(banyan_alltoall(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
+        need(banyan_comm_alltoall(comm, j->in, j->out, j->count, BANYAN_BF16, stream));
         break;
     default:
-        need(banyan_reducescatter(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM, stream));
+        need(banyan_comm_reducescatter(comm, j->in, j->out, j->count, BANYAN_BF16, BANYAN_SUM,
+                                       stream));
     }
 }
 

@@ -150,7 +150,7 @@ static bool measure(traffic *t, const banyan_memory *sources, const char *way,
         fprintf(stderr, "rank %d: %s by %s came out wrong\n", t->on->rank, t->of->name, way);
     print(t, way, prepare_ms, us, limit);
     need(banyan_world_barrier(t->on->world));
-    banyan_copy_schedule_free(t->schedule);
+    banyan_copy_schedule_destroy(t->schedule);
     return right;
 }
 

@@ -13,7 +13,7 @@ typedef struct fixed_run {
 static void run(void *context, cudaStream_t stream)
 {
     const fixed_run *of = context;
-    need(banyan_plan_run(of->loaded, of->input, of->output, BYTES, BANYAN_BF16, stream));
+    need(banyan_loaded_plan_run(of->loaded, of->input, of->output, BYTES, BANYAN_BF16, stream));
 }
 
 /* ---- plans as text ---- */
@@ -88,13 +88,13 @@ static double measure(const gpu *on, banyan_executor *executor, int blocks, bool
 {
     fixed_run of;
     banyan_plan *plan = make_plan(on->ranks, blocks, meets);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
-    need(banyan_plan_load(executor, plan, &options, &of.loaded));
+    need(banyan_loaded_plan_open(executor, plan, &options, &of.loaded));
     CUDA(cudaMalloc((void **)&of.input, BYTES));
     CUDA(cudaMalloc((void **)&of.output, BYTES));
     double us = gpu_time_us(on, run, &of);
-    need(banyan_plan_unload(of.loaded));
+    need(banyan_loaded_plan_close(of.loaded));
     banyan_plan_destroy(plan);
     CUDA(cudaFree(of.input));
     CUDA(cudaFree(of.output));

@@ -196,7 +196,7 @@ static result measure(const many *of, banyan_copy_service *service, double open_
     need(banyan_copy_service_check(service));
     found.wrong += count_wrong(of);
     need(banyan_world_barrier(of->on->world));
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     return found;
 }
 

@@ -47,7 +47,7 @@ void memory_measure_first(const gpu *on, double begin)
                "%.0f ms\n",
                opened_ms, memory_ms, service_ms, run_ms);
     need(banyan_world_barrier(on->world));
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     banyan_memory_free(memory);
 }
@@ -173,7 +173,7 @@ static bool measure_receive(const gpu *on, origin from, void *sent, const void *
         *follows = true;
     }
     need(banyan_world_barrier(on->world));
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     need(banyan_world_barrier(on->world));
     receiver_close(on, &at);

@@ -10,37 +10,37 @@ enum { SLAB = 4, FROM_BEFORE = 0, FROM_AFTER = 1, HALO = 2 };
 
 static banyan_chunk input(banyan_program *program, int rank, uint64_t chunk)
 {
-    return banyan_input(program, rank, chunk, chunk + 1);
+    return banyan_program_input(program, rank, chunk, chunk + 1);
 }
 
 static banyan_chunk output(banyan_program *program, int rank, uint64_t chunk)
 {
-    return banyan_output(program, rank, chunk, chunk + 1);
+    return banyan_program_output(program, rank, chunk, chunk + 1);
 }
 
 /* The i-th channel from a to b pairs with the i-th from b to a: one pair for each direction around
  * the ring, as with two ranks both neighbours are the same one. */
 static void write_halo(banyan_program *program, int ranks)
 {
-    banyan_port_channel *after[MOST_RANKS], *before[MOST_RANKS];
+    banyan_program_port_channel *after[MOST_RANKS], *before[MOST_RANKS];
     for (int rank = 0; rank < ranks; rank++) {
         int next = (rank + 1) % ranks;
-        after[rank] = banyan_port_channel_create(program, next, rank);
-        before[next] = banyan_port_channel_create(program, rank, next);
+        after[rank] = banyan_program_port_channel_create(program, next, rank);
+        before[next] = banyan_program_port_channel_create(program, rank, next);
     }
     for (int rank = 0; rank < ranks; rank++) {
         int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
         /* My output may be written. */
-        banyan_port_signal(after[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_signal(before[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(after[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(before[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_put_with_signal_and_flush(after[rank], output(program, next, FROM_BEFORE),
-                                              input(program, rank, SLAB - 1), 0);
-        banyan_port_put_with_signal_and_flush(before[rank], output(program, last, FROM_AFTER),
-                                              input(program, rank, 0), 0);
-        banyan_port_wait(after[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(before[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_signal(after[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_signal(before[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(after[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(before[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_put_with_signal_and_flush(
+            after[rank], output(program, next, FROM_BEFORE), input(program, rank, SLAB - 1), 0);
+        banyan_program_port_put_with_signal_and_flush(
+            before[rank], output(program, last, FROM_AFTER), input(program, rank, 0), 0);
+        banyan_program_port_wait(after[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(before[rank], 0, BANYAN_SYNC_BOTH);
     }
 }
 

@@ -11,40 +11,42 @@ static banyan_chunk slot(banyan_program *program, const banyan_chunk *scratch, i
                          int step)
 {
     uint64_t index = scratch[at].size / 2 * (uint64_t)step + (uint64_t)from;
-    return banyan_slice(program, scratch[at], index, index + 1);
+    return banyan_program_slice(program, scratch[at], index, index + 1);
 }
 
 static banyan_chunk part(banyan_program *program, int rank, int index)
 {
-    return banyan_input(program, rank, (uint64_t)index, (uint64_t)index + 1);
+    return banyan_program_input(program, rank, (uint64_t)index, (uint64_t)index + 1);
 }
 
 static void write_rank(banyan_program *program, const banyan_chunk *scratch, int ranks, int rank)
 {
-    banyan_memory_channel *to[MOST_RANKS];
+    banyan_program_memory_channel *to[MOST_RANKS];
     banyan_chunk came[MOST_RANKS];
-    banyan_by by = BANYAN_TB(0);
+    banyan_program_by by = BANYAN_TB(0);
     int others = 0;
     for (int peer = 0; peer < ranks; peer++) {
         if (peer == rank)
             continue;
-        to[peer] = banyan_memory_channel_create(program, peer, rank);
-        banyan_memory_put_packets(to[peer], slot(program, scratch, peer, rank, 0),
-                                  part(program, rank, peer), by);
+        to[peer] = banyan_program_memory_channel_create(program, peer, rank);
+        banyan_program_memory_put_packets(to[peer], slot(program, scratch, peer, rank, 0),
+                                          part(program, rank, peer), by);
         came[others++] = slot(program, scratch, rank, peer, 0);
     }
-    banyan_chunk sum = banyan_output(program, rank, (uint64_t)rank, (uint64_t)rank + 1);
-    banyan_reduce_packets(program, rank, part(program, rank, rank), came, others, sum, BANYAN_SUM,
-                          by);
+    banyan_chunk sum = banyan_program_output(program, rank, (uint64_t)rank, (uint64_t)rank + 1);
+    banyan_program_reduce_packets(program, rank, part(program, rank, rank), came, others, sum,
+                                  BANYAN_SUM, by);
     for (int peer = 0; peer < ranks; peer++) {
         if (peer != rank)
-            banyan_memory_put_packets(to[peer], slot(program, scratch, peer, rank, 1), sum, by);
+            banyan_program_memory_put_packets(to[peer], slot(program, scratch, peer, rank, 1), sum,
+                                              by);
     }
     for (int peer = 0; peer < ranks; peer++) {
         if (peer != rank)
-            banyan_unpack_packets(program, rank,
-                                  banyan_output(program, rank, (uint64_t)peer, (uint64_t)peer + 1),
-                                  slot(program, scratch, rank, peer, 1), by);
+            banyan_program_unpack_packets(
+                program, rank,
+                banyan_program_output(program, rank, (uint64_t)peer, (uint64_t)peer + 1),
+                slot(program, scratch, rank, peer, 1), by);
     }
 }
 
@@ -60,7 +62,7 @@ int main(int argc, char **argv)
     banyan_collective allreduce = {.kind = BANYAN_ALLREDUCE};
     banyan_program *program = begin("packet_allreduce", allreduce, ranks, &options);
     for (int rank = 0; rank < ranks; rank++)
-        scratch[rank] = banyan_scratch(program, rank, 2 * (uint64_t)ranks);
+        scratch[rank] = banyan_program_scratch(program, rank, 2 * (uint64_t)ranks);
     for (int rank = 0; rank < ranks; rank++)
         write_rank(program, scratch, ranks, rank);
     banyan_program_tag(program, "steps", "2");

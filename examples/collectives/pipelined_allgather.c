@@ -9,12 +9,12 @@ enum { UNIT_BYTES = 256 << 10 };
 
 /* The two ends of a link between a rank and the next, of one step of the algorithm. */
 typedef struct link {
-    banyan_memory_channel *next, *before;
+    banyan_program_memory_channel *next, *before;
 } link;
 
 static banyan_chunk block_of(banyan_program *program, int rank, int owner)
 {
-    return banyan_output(program, rank, (uint64_t)owner, (uint64_t)owner + 1);
+    return banyan_program_output(program, rank, (uint64_t)owner, (uint64_t)owner + 1);
 }
 
 /* Thread block s of a rank sends the block of the rank that is s before it, as its units come. */
@@ -23,13 +23,14 @@ static void write_step(banyan_program *program, link links[MOST_RANKS][MOST_RANK
 {
     int next = (rank + 1) % ranks, owner = (rank - step + ranks) % ranks;
     if (step > 0)
-        banyan_memory_wait(links[step - 1][rank].before, step, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(links[step - 1][rank].before, step, BANYAN_SYNC_BOTH);
     if (step == ranks - 1)
         return;
     banyan_chunk own =
-        step > 0 ? block_of(program, rank, owner) : banyan_input(program, rank, 0, 1);
-    banyan_memory_put(links[step][rank].next, block_of(program, next, owner), own, BANYAN_TB(step));
-    banyan_memory_signal(links[step][rank].next, step, BANYAN_SYNC_BOTH);
+        step > 0 ? block_of(program, rank, owner) : banyan_program_input(program, rank, 0, 1);
+    banyan_program_memory_put(links[step][rank].next, block_of(program, next, owner), own,
+                              BANYAN_TB(step));
+    banyan_program_memory_signal(links[step][rank].next, step, BANYAN_SYNC_BOTH);
 }
 
 static void write_pipeline(banyan_program *program, int ranks)
@@ -38,24 +39,24 @@ static void write_pipeline(banyan_program *program, int ranks)
     for (int step = 0; step < ranks - 1; step++) {
         for (int rank = 0; rank < ranks; rank++) {
             int next = (rank + 1) % ranks;
-            links[step][rank].next = banyan_memory_channel_create(program, next, rank);
-            links[step][next].before = banyan_memory_channel_create(program, rank, next);
+            links[step][rank].next = banyan_program_memory_channel_create(program, next, rank);
+            links[step][next].before = banyan_program_memory_channel_create(program, rank, next);
         }
     }
     for (int rank = 0; rank < ranks; rank++) {
         for (int step = 0; step < ranks - 1; step++) { /* my output may be written */
-            banyan_memory_signal_relaxed(links[step][rank].before, step, BANYAN_SYNC_BOTH);
-            banyan_memory_wait_relaxed(links[step][rank].next, step, BANYAN_SYNC_BOTH);
+            banyan_program_memory_signal_relaxed(links[step][rank].before, step, BANYAN_SYNC_BOTH);
+            banyan_program_memory_wait_relaxed(links[step][rank].next, step, BANYAN_SYNC_BOTH);
         }
     }
-    banyan_loop_begin(program, UNIT_BYTES, 1);
+    banyan_program_loop_begin(program, UNIT_BYTES, 1);
     for (int rank = 0; rank < ranks; rank++) {
         for (int step = 0; step < ranks; step++)
             write_step(program, links, ranks, rank, step);
-        banyan_copy(program, rank, block_of(program, rank, rank), banyan_input(program, rank, 0, 1),
-                    BANYAN_TB(ranks));
+        banyan_program_copy(program, rank, block_of(program, rank, rank),
+                            banyan_program_input(program, rank, 0, 1), BANYAN_TB(ranks));
     }
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 int main(int argc, char **argv)

@@ -8,13 +8,13 @@
 /* What a rank needs to know of the ring: a channel to the next rank, on which it sends, and one to
  * the rank before, on which it waits for what that one sends. */
 typedef struct place {
-    banyan_memory_channel *next, *before;
+    banyan_program_memory_channel *next, *before;
     banyan_chunk scratch;
 } place;
 
 static banyan_chunk part(banyan_program *program, int rank, int index)
 {
-    return banyan_input(program, rank, (uint64_t)index, (uint64_t)index + 1);
+    return banyan_program_input(program, rank, (uint64_t)index, (uint64_t)index + 1);
 }
 
 /* Step by step, send a part to the next rank's scratch and add what came from the one before. */
@@ -24,14 +24,14 @@ static void reduce_around(banyan_program *program, const place *ring, int ranks,
     for (int step = 0; step < ranks - 1; step++) {
         int sent = (rank - step + ranks) % ranks, added = (rank - step - 1 + ranks) % ranks;
         uint64_t slot = (uint64_t)step;
-        banyan_chunk came = banyan_slice(program, ring[rank].scratch, slot, slot + 1);
-        banyan_memory_put(ring[rank].next,
-                          banyan_slice(program, ring[next].scratch, slot, slot + 1),
-                          part(program, rank, sent), BANYAN_TB(0));
-        banyan_memory_signal(ring[rank].next, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(ring[rank].before, 0, BANYAN_SYNC_BOTH);
-        banyan_reduce_chunks(program, rank, part(program, rank, added), &came, 1, BANYAN_IN_SOURCE,
-                             BANYAN_SUM, BANYAN_TB(0));
+        banyan_chunk came = banyan_program_slice(program, ring[rank].scratch, slot, slot + 1);
+        banyan_program_memory_put(ring[rank].next,
+                                  banyan_program_slice(program, ring[next].scratch, slot, slot + 1),
+                                  part(program, rank, sent), BANYAN_TB(0));
+        banyan_program_memory_signal(ring[rank].next, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(ring[rank].before, 0, BANYAN_SYNC_BOTH);
+        banyan_program_reduce(program, rank, part(program, rank, added), &came, 1, BANYAN_IN_SOURCE,
+                              BANYAN_SUM, BANYAN_TB(0));
     }
 }
 
@@ -41,28 +41,28 @@ static void gather_around(banyan_program *program, const place *ring, int ranks,
     int next = (rank + 1) % ranks;
     for (int step = 0; step < ranks - 1; step++) {
         int sent = (rank + 1 - step + ranks) % ranks;
-        banyan_memory_put(ring[rank].next, part(program, next, sent), part(program, rank, sent),
-                          BANYAN_TB(0));
-        banyan_memory_signal(ring[rank].next, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(ring[rank].before, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_put(ring[rank].next, part(program, next, sent),
+                                  part(program, rank, sent), BANYAN_TB(0));
+        banyan_program_memory_signal(ring[rank].next, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(ring[rank].before, 0, BANYAN_SYNC_BOTH);
     }
 }
 
 static void write_ring(banyan_program *program, place *ring, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++)
-        ring[rank].scratch = banyan_scratch(program, rank, (uint64_t)ranks - 1);
+        ring[rank].scratch = banyan_program_scratch(program, rank, (uint64_t)ranks - 1);
     /* Both ends of a link one after the other: so they pair up with two ranks, too, where the next
      * rank is also the one before. */
     for (int rank = 0; rank < ranks; rank++) {
         int next = (rank + 1) % ranks;
-        ring[rank].next = banyan_memory_channel_create(program, next, rank);
-        ring[next].before = banyan_memory_channel_create(program, rank, next);
+        ring[rank].next = banyan_program_memory_channel_create(program, next, rank);
+        ring[next].before = banyan_program_memory_channel_create(program, rank, next);
     }
     for (int rank = 0; rank < ranks; rank++) {
         /* My scratch may be written again: what the last run left there has been read. */
-        banyan_memory_signal_relaxed(ring[rank].before, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait_relaxed(ring[rank].next, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_signal_relaxed(ring[rank].before, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait_relaxed(ring[rank].next, 0, BANYAN_SYNC_BOTH);
         reduce_around(program, ring, ranks, rank);
         gather_around(program, ring, ranks, rank);
     }

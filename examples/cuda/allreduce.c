@@ -33,7 +33,7 @@ int main(void)
     for (int i = 0; i < COUNT; i++)
         here[i] = (float)(rank + i % 100);
     CUDA(cudaMemcpyAsync(gradient, here, COUNT * sizeof *here, cudaMemcpyHostToDevice, stream));
-    OK(banyan_allreduce(comm, gradient, gradient, COUNT, BANYAN_F32, BANYAN_SUM, stream));
+    OK(banyan_comm_allreduce(comm, gradient, gradient, COUNT, BANYAN_F32, BANYAN_SUM, stream));
     CUDA(cudaMemcpyAsync(here, gradient, COUNT * sizeof *here, cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
     OK(banyan_comm_status(comm)); /* a peer that was lost or late, if any */

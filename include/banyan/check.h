@@ -20,50 +20,50 @@ extern "C" {
 #endif
 
 /* Rule that a finding violates. A warning does not make a plan unsound. */
-typedef enum banyan_rule {
-    BANYAN_RULE_DEADLOCK = 0,  /* operations wait in a cycle, or for a signal that never comes */
-    BANYAN_RULE_RACE,          /* unordered accesses to the same bytes, at least one a write */
-    BANYAN_RULE_RESULT,        /* an output element differs from the collective's definition */
-    BANYAN_RULE_UNINITIALISED, /* bytes are read that nobody has written */
-    BANYAN_RULE_INPUT_WRITTEN, /* an operation writes to an input, but the plan is not in place */
-    BANYAN_RULE_REUSE,         /* a race between two runs */
-    BANYAN_RULE_UNDECIDED,     /* too many orders of waits and acquires to examine; not proved */
-    BANYAN_RULE_IDLE_SYNC,     /* warning: synchronization that orders nothing */
-    BANYAN_RULE_UNREAD,        /* warning: bytes sent and never read */
-    BANYAN_RULE_UNUSED,        /* warning: scratch that no operation uses */
-    BANYAN_RULE_UNEVEN,        /* warning: one link carries at least twice as much as another */
-    BANYAN_RULES
-} banyan_rule;
+typedef enum banyan_check_rule {
+    BANYAN_CHECK_DEADLOCK = 0,  /* operations wait in a cycle, or for a signal that never comes */
+    BANYAN_CHECK_RACE,          /* unordered accesses to the same bytes, at least one a write */
+    BANYAN_CHECK_RESULT,        /* an output element differs from the collective's definition */
+    BANYAN_CHECK_UNINITIALISED, /* bytes are read that nobody has written */
+    BANYAN_CHECK_INPUT_WRITTEN, /* an operation writes to an input, but the plan is not in place */
+    BANYAN_CHECK_REUSE,         /* a race between two runs */
+    BANYAN_CHECK_UNDECIDED,     /* too many orders of waits and acquires to examine; not proved */
+    BANYAN_CHECK_IDLE_SYNC,     /* warning: synchronization that orders nothing */
+    BANYAN_CHECK_UNREAD,        /* warning: bytes sent and never read */
+    BANYAN_CHECK_UNUSED,        /* warning: scratch that no operation uses */
+    BANYAN_CHECK_UNEVEN,        /* warning: one link carries at least twice as much as another */
+    BANYAN_CHECK_RULES
+} banyan_check_rule;
 
 /* Return the rule's name, for example "deadlock", or "unknown" for another value. The string is
  * static. Any thread. */
-BANYAN_API const char *banyan_rule_name(banyan_rule rule);
+BANYAN_API const char *banyan_check_rule_name(banyan_check_rule rule);
 
 /* True if the rule is a warning. Any thread. */
-BANYAN_API bool banyan_rule_is_warning(banyan_rule rule);
+BANYAN_API bool banyan_check_rule_is_warning(banyan_check_rule rule);
 
 /* An operation of a plan. `thread_block` and `operation` are -1 for an access by the rank's caller,
  * and for a finding about a whole rank. */
-typedef struct banyan_place {
+typedef struct banyan_check_place {
     int rank;
     int thread_block;
     int operation;      /* index in the thread block */
     int loop_operation; /* index in the loop body if `operation` is a loop; otherwise -1 */
     int run;            /* 0: this run, 1: the next run, … */
-} banyan_place;
+} banyan_check_place;
 
-typedef struct banyan_finding {
-    banyan_rule rule;
+typedef struct banyan_check_finding {
+    banyan_check_rule rule;
     /* caller_only: one of the accesses is by a rank's caller, before a run or after the rank's part
      * of it. The finding does not occur if the callers synchronize all ranks between runs.
      * relaxed_only: only a relaxed signal and wait, or packets, lie between the accesses. A full
      * signal and wait would order them. */
     bool caller_only, relaxed_only;
-    uint64_t message_bytes;     /* smallest examined size with this finding */
-    const banyan_place *places; /* the operations involved, the first one first */
+    uint64_t message_bytes;           /* smallest examined size with this finding */
+    const banyan_check_place *places; /* the operations involved, the first one first */
     size_t place_count;
     const char *message; /* explanation, with a remedy */
-} banyan_finding;
+} banyan_check_finding;
 
 typedef struct banyan_check_options {
     size_t size;                   /* of this struct; BANYAN_CHECK_OPTIONS_INIT sets it */
@@ -110,8 +110,8 @@ BANYAN_API size_t banyan_check_report_count(const banyan_check_report *report);
 
 /* Return the finding with this index, or NULL if the index is not below the count. The finding
  * lives as long as the report. Any thread. */
-BANYAN_API const banyan_finding *banyan_check_report_finding(const banyan_check_report *report,
-                                                             size_t index);
+BANYAN_API const banyan_check_finding *
+banyan_check_report_finding(const banyan_check_report *report, size_t index);
 
 /* Return a text that states what the check did not decide, or "" if it decided everything. The
  * string lives as long as the report. Any thread. */

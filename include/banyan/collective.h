@@ -15,7 +15,7 @@
  *
  * On the host, a call returns when this rank's part is done: you may read the output. On GPUs, all
  * buffers are in the memory of the communicator's device. A call then enqueues its work in the
- * stream and returns; the stream may be in graph capture (see banyan_plan_run in execute.h).
+ * stream and returns; the stream may be in graph capture (see banyan_loaded_plan_run in execute.h).
  *
  * Buffers may be ordinary memory. Calls are one copy cheaper in symmetric memory (memory.h) that
  * you register with banyan_comm_register: peers then access it in place.
@@ -58,11 +58,11 @@ BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_co
  * return it, too. On the host this is the world's status. The call does not wait. Local. */
 BANYAN_API banyan_status banyan_comm_status(banyan_comm *comm);
 
-/* Reset all plans (banyan_plan_reset) after a call on GPUs passed its deadline on any rank. Later
- * calls work again, and so do graphs. The call first waits for the calls that were queued; graphs
- * that contain calls must have finished. The outputs of calls that did not succeed on every rank
- * are undefined. Collective. Errors: the world's, if it has failed, as after the death of a peer
- * or, on the host, a deadline that passed. */
+/* Reset all plans (banyan_loaded_plan_reset) after a call on GPUs passed its deadline on any rank.
+ * Later calls work again, and so do graphs. The call first waits for the calls that were queued;
+ * graphs that contain calls must have finished. The outputs of calls that did not succeed on every
+ * rank are undefined. Collective. Errors: the world's, if it has failed, as after the death of a
+ * peer or, on the host, a deadline that passed. */
 BANYAN_API banyan_status banyan_comm_reset(banyan_comm *comm);
 
 /* Destroy a communicator, before its world is closed. It is freed in any case. The error is the
@@ -83,51 +83,54 @@ BANYAN_API banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_
 /* For all calls below:
  *
  * - `count` is a number of elements of type `dtype`. With `count` 0 a call does nothing.
- * - Reductions support the types that banyan_plan_run lists. The other collectives accept every
- *   type of whole bytes.
+ * - Reductions support the types that banyan_loaded_plan_run lists. The other collectives accept
+ * every type of whole bytes.
  * - A call is in place if `input` and `output` are equal. All-gather is in place if `input` is this
  *   rank's block of `output`. Reduce-scatter is in place if `output` is this rank's block of
  *   `input`.
  * - Errors, before anything moves: INVALID, NOT_FOUND (no plan serves the call), and those of
- *   banyan_plan_load and banyan_plan_run. INVALID means that a buffer is NULL, the buffers overlap
- *   but are not in place, a size overflows, or `root`, `op`, `dtype` or `stream` is not valid. */
+ *   banyan_loaded_plan_open and banyan_loaded_plan_run. INVALID means that a buffer is NULL, the
+ * buffers overlap but are not in place, a size overflows, or `root`, `op`, `dtype` or `stream` is
+ * not valid. */
 
 /* output[i] = reduction of input[i] over all ranks. `count` elements in, `count` out. */
-BANYAN_API banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output,
-                                          size_t count, DLDataType dtype, banyan_reduce_op op,
-                                          void *stream);
+BANYAN_API banyan_status banyan_comm_allreduce(banyan_comm *comm, const void *input, void *output,
+                                               size_t count, DLDataType dtype, banyan_reduce_op op,
+                                               void *stream);
 
 /* Concatenate the inputs of all ranks, in rank order. `count` elements in, ranks × count out. */
-BANYAN_API banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output,
-                                          size_t count, DLDataType dtype, void *stream);
+BANYAN_API banyan_status banyan_comm_allgather(banyan_comm *comm, const void *input, void *output,
+                                               size_t count, DLDataType dtype, void *stream);
 
 /* Rank r gets block r of the inputs, reduced over all ranks. ranks × count elements in, `count`
  * out. */
-BANYAN_API banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output,
-                                              size_t count, DLDataType dtype, banyan_reduce_op op,
-                                              void *stream);
+BANYAN_API banyan_status banyan_comm_reducescatter(banyan_comm *comm, const void *input,
+                                                   void *output, size_t count, DLDataType dtype,
+                                                   banyan_reduce_op op, void *stream);
 
 /* Block r of rank s's input becomes block s of rank r's output. ranks × count elements in and out.
  */
-BANYAN_API banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output,
-                                         size_t count, DLDataType dtype, void *stream);
+BANYAN_API banyan_status banyan_comm_alltoall(banyan_comm *comm, const void *input, void *output,
+                                              size_t count, DLDataType dtype, void *stream);
 
 /* Copy `count` elements of the root's input to the output of every rank, including the root. The
  * other ranks' `input` is ignored and may be NULL. */
-BANYAN_API banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output,
-                                          size_t count, DLDataType dtype, int root, void *stream);
+BANYAN_API banyan_status banyan_comm_broadcast(banyan_comm *comm, const void *input, void *output,
+                                               size_t count, DLDataType dtype, int root,
+                                               void *stream);
 
-/* As banyan_allreduce, with the result at the root only. The other ranks' `output` is ignored and
- * may be NULL. Registered memory is used like ordinary memory, since the other ranks do not know
- * the root's output. */
-BANYAN_API banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output,
-                                       size_t count, DLDataType dtype, banyan_reduce_op op,
-                                       int root, void *stream);
+/* As banyan_comm_allreduce, with the result at the root only. The other ranks' `output` is ignored
+ * and may be NULL. Registered memory is used like ordinary memory, since the other ranks do not
+ * know the root's output. */
+BANYAN_API banyan_status banyan_comm_reduce(banyan_comm *comm, const void *input, void *output,
+                                            size_t count, DLDataType dtype, banyan_reduce_op op,
+                                            int root, void *stream);
 
 /* The input of rank r becomes the output of rank r + shift, modulo the ranks. `count` elements in
  * and out. `shift` may be negative. */
-BANYAN_API banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output,
-                                         size_t count, DLDataType dtype, int shift, void *stream);
+BANYAN_API banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *input, void *output,
+                                              size_t count, DLDataType dtype, int shift,
+                                              void *stream);
 
 /* ---- algorithms ---- */
 

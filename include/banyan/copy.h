@@ -267,7 +267,7 @@ BANYAN_API banyan_status banyan_copy_service_prepare(banyan_copy_service *servic
 BANYAN_API banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *stream);
 
 /* Free a schedule. NULL is ignored. Local. */
-BANYAN_API void banyan_copy_schedule_free(banyan_copy_schedule *schedule);
+BANYAN_API void banyan_copy_schedule_destroy(banyan_copy_schedule *schedule);
 
 #ifdef __cplusplus
 }

@@ -57,17 +57,17 @@ BANYAN_API banyan_status banyan_executor_open(banyan_world *world,
  * Local. */
 BANYAN_API void banyan_executor_close(banyan_executor *executor);
 
-typedef struct banyan_load_options {
-    size_t size;                /* of this struct; BANYAN_LOAD_OPTIONS_INIT sets it */
+typedef struct banyan_loaded_plan_options {
+    size_t size;                /* of this struct; BANYAN_LOADED_PLAN_OPTIONS_INIT sets it */
     uint64_t max_message_bytes; /* longest message of a run (see banyan_plan_sizes) */
     /* Symmetric buffers (memory.h; on GPUs of banyan_memory_alloc_on or _adopt) that contain the
      * input, or output, of every run, at the same offset on every rank. Peers access them in place.
      * NULL: runs use ordinary memory. If peers access it in this plan, the runs copy it to or from
      * staging memory. The buffers must outlive the loaded plan. */
     const banyan_memory *input, *output;
-} banyan_load_options;
+} banyan_loaded_plan_options;
 
-#define BANYAN_LOAD_OPTIONS_INIT BANYAN_INIT(banyan_load_options)
+#define BANYAN_LOADED_PLAN_OPTIONS_INIT BANYAN_INIT(banyan_loaded_plan_options)
 
 /* Load a plan. All ranks pass the same plan and options. `plan` may be destroyed afterwards.
  * Collective. Errors:
@@ -75,14 +75,14 @@ typedef struct banyan_load_options {
  *   The plan cannot run with max_message_bytes. A symmetric buffer is of another world or device.
  * - MISMATCH: the ranks differ in the plan or the options.
  * - NO_MEMORY. */
-BANYAN_API banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *plan,
-                                          const banyan_load_options *options,
-                                          banyan_loaded_plan **loaded);
+BANYAN_API banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_plan *plan,
+                                                 const banyan_loaded_plan_options *options,
+                                                 banyan_loaded_plan **loaded);
 
 /* Unload a plan. On a GPU the call first waits for the runs that were queued; CUDA graphs that
  * contain runs of the plan must have finished, and must not be launched again. The plan is freed in
  * any case. The error is the world's, if it has failed. NULL is ignored. Collective. */
-BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
+BANYAN_API banyan_status banyan_loaded_plan_close(banyan_loaded_plan *loaded);
 
 /* Run a loaded plan on a message of `message_bytes`; banyan_plan_sizes gives the sizes of `input`
  * and `output`. On the host (`stream` NULL) the call returns when this rank's part is done: you may
@@ -107,7 +107,7 @@ BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
  *   symmetric buffers of the load. A stream was passed on the host.
  * - NO_MEMORY, SYSTEM: this rank cannot start a run that other ranks may have started. On the host
  *   this ends the world for all ranks. On a GPU this rank does not run the plan again before
- *   banyan_plan_reset.
+ *   banyan_loaded_plan_reset.
  * - The status of the world, or of an earlier run on a GPU, if that failed.
  *
  * Later errors are those of the world's waits (world.h).
@@ -119,53 +119,54 @@ BANYAN_API banyan_status banyan_plan_unload(banyan_loaded_plan *loaded);
  * same. Make the first run of a size and type before a capture, to keep its cost out of it.
  *
  * A wait on a GPU that passes its deadline, or whose peer is lost, ends the kernel and every later
- * run of the plan on this rank. banyan_plan_status and the next banyan_plan_run return the error.
+ * run of the plan on this rank. banyan_loaded_plan_status and the next banyan_loaded_plan_run
+ * return the error.
  */
-BANYAN_API banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input,
-                                         void *output, uint64_t message_bytes, DLDataType dtype,
-                                         void *stream);
+BANYAN_API banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *input,
+                                                void *output, uint64_t message_bytes,
+                                                DLDataType dtype, void *stream);
 
 /* Return the status of the runs that have ended. On a GPU this is the error of the first run that
- * failed, until banyan_plan_reset; after you synchronize a stream, the status covers every run
- * queued there. On the host, runs return their own errors, and this is the world's status. The call
- * does not wait. Local. */
-BANYAN_API banyan_status banyan_plan_status(banyan_loaded_plan *loaded);
+ * failed, until banyan_loaded_plan_reset; after you synchronize a stream, the status covers every
+ * run queued there. On the host, runs return their own errors, and this is the world's status. The
+ * call does not wait. Local. */
+BANYAN_API banyan_status banyan_loaded_plan_status(banyan_loaded_plan *loaded);
 
 /* Wait until the runs that this rank queued have ended, except those in graphs, and return their
- * status as banyan_plan_status does. Local. */
-BANYAN_API banyan_status banyan_plan_wait(banyan_loaded_plan *loaded);
+ * status as banyan_loaded_plan_status does. Local. */
+BANYAN_API banyan_status banyan_loaded_plan_wait(banyan_loaded_plan *loaded);
 
 /* Measure `runs` consecutive runs, started after all ranks have arrived, and wait for them. `*ns`
  * is their total time on this rank in nanoseconds. On a GPU the runs are one CUDA graph, and the
- * GPU measures the time. Collective. Errors: as banyan_plan_run. */
-BANYAN_API banyan_status banyan_plan_time(banyan_loaded_plan *loaded, const void *input,
-                                          void *output, uint64_t message_bytes, DLDataType dtype,
-                                          uint32_t runs, uint64_t *ns);
+ * GPU measures the time. Collective. Errors: as banyan_loaded_plan_run. */
+BANYAN_API banyan_status banyan_loaded_plan_time(banyan_loaded_plan *loaded, const void *input,
+                                                 void *output, uint64_t message_bytes,
+                                                 DLDataType dtype, uint32_t runs, uint64_t *ns);
 
 /* Reset a plan to its state after the load: clear counters, scratch and run numbers, and forget the
  * error of earlier runs. The call first waits for the runs that were queued; graphs that contain
  * runs of the plan must have finished. Use it after a run on GPUs passed its deadline: this does
  * not end the world, as it does on the host. Collective. Errors: the world's, if it has failed. */
-BANYAN_API banyan_status banyan_plan_reset(banyan_loaded_plan *loaded);
+BANYAN_API banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded);
 
 /* Start a run on its own thread. Test or wait for `*request` (core.h), which has the status of the
  * run. While it is active, it is the only call that drives the world. Collective. Errors:
- * UNSUPPORTED (on GPUs, where banyan_plan_run is asynchronous), NO_MEMORY, SYSTEM. */
-BANYAN_API banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input,
-                                           void *output, uint64_t message_bytes, DLDataType dtype,
-                                           banyan_request **request);
+ * UNSUPPORTED (on GPUs, where banyan_loaded_plan_run is asynchronous), NO_MEMORY, SYSTEM. */
+BANYAN_API banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *input,
+                                                  void *output, uint64_t message_bytes,
+                                                  DLDataType dtype, banyan_request **request);
 
 /* Start to record the operations of this rank: their start, end and waiting time. Recording slows
  * runs down. The latest 65,536 operations of each worker, or of the GPU, are kept. Graphs that were
  * captured before are not recorded. Local. Errors: NO_MEMORY, SYSTEM. */
-BANYAN_API banyan_status banyan_trace_begin(banyan_executor *executor);
+BANYAN_API banyan_status banyan_executor_trace_begin(banyan_executor *executor);
 
 /* Stop recording on all ranks and write the records of all ranks to `path` (rank 0 writes). The
  * format is Chrome's trace JSON, which Perfetto shows: one process for each rank, one thread for
  * each thread block, and times on a clock that all processes of the machine share. The file
  * appears, or replaces an old one, only when it is complete; a device, pipe or symbolic link is
  * written to as it is. Collective. Errors: SYSTEM, NO_MEMORY, on all ranks. */
-BANYAN_API banyan_status banyan_trace_write(banyan_executor *executor, const char *path);
+BANYAN_API banyan_status banyan_executor_trace_write(banyan_executor *executor, const char *path);
 
 #ifdef __cplusplus
 }

@@ -24,7 +24,7 @@ typedef struct banyan_traffic banyan_traffic;
 /* Plan every rank of the world described by `world` (reshard.h). `options` NULL means the defaults.
  * The caller owns the traffic. Errors: those of banyan_reshard_plan_create at any rank, and INVALID
  * (the world size is not from 1 to BANYAN_MAX_RANKS). Any thread. */
-BANYAN_API banyan_status banyan_traffic_plan(const banyan_plan_world *world,
+BANYAN_API banyan_status banyan_traffic_plan(const banyan_reshard_sample_world *world,
                                              const banyan_reshard_options *options,
                                              banyan_traffic **traffic);
 

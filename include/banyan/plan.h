@@ -53,7 +53,7 @@ typedef struct banyan_plan_info {
     int root;  /* broadcast and reduce */
     int shift; /* send-recv */
     banyan_protocol protocol;
-    bool in_place;        /* input and output share memory (see banyan_plan_run in execute.h) */
+    bool in_place; /* input and output share memory (see banyan_loaded_plan_run in execute.h) */
     bool reuse_resources; /* scratch has a fixed size, whatever the message */
     bool double_scratch;  /* consecutive runs alternate between two halves of scratch */
     int threads_per_block;

@@ -160,21 +160,21 @@ typedef struct banyan_chunk {
 #define BANYAN_IN_SOURCE (BANYAN_VALUE(banyan_chunk){-1, BANYAN_INPUT, 0, 0})
 
 /* Return chunks [start, stop) of the input of `rank`. Program error: a range outside the buffer. */
-BANYAN_API banyan_chunk banyan_input(banyan_program *program, int rank, uint64_t start,
-                                     uint64_t stop);
+BANYAN_API banyan_chunk banyan_program_input(banyan_program *program, int rank, uint64_t start,
+                                             uint64_t stop);
 
 /* Return chunks [start, stop) of the output of `rank`. Program error: a range outside the buffer.
  */
-BANYAN_API banyan_chunk banyan_output(banyan_program *program, int rank, uint64_t start,
-                                      uint64_t stop);
+BANYAN_API banyan_chunk banyan_program_output(banyan_program *program, int rank, uint64_t start,
+                                              uint64_t stop);
 
 /* Enlarge the scratch buffer of `rank` by `chunks` chunks and return these. */
-BANYAN_API banyan_chunk banyan_scratch(banyan_program *program, int rank, uint64_t chunks);
+BANYAN_API banyan_chunk banyan_program_scratch(banyan_program *program, int rank, uint64_t chunks);
 
 /* Return chunks [start, stop) of `of`, counted from the start of `of`. Program error: a range
  * outside `of`. */
-BANYAN_API banyan_chunk banyan_slice(banyan_program *program, banyan_chunk of, uint64_t start,
-                                     uint64_t stop);
+BANYAN_API banyan_chunk banyan_program_slice(banyan_program *program, banyan_chunk of,
+                                             uint64_t start, uint64_t stop);
 
 /* ---- thread blocks ---- */
 
@@ -184,20 +184,20 @@ BANYAN_API banyan_chunk banyan_slice(banyan_program *program, banyan_chunk of, u
 
 /* A group of thread blocks of one rank. They divide the bytes of an operation in multiples of
  * buffer_alignment; the first thread blocks take the remainder. */
-typedef struct banyan_group banyan_group;
+typedef struct banyan_program_group banyan_program_group;
 
 /* Create a group of `count` different thread blocks. */
-BANYAN_API banyan_group *banyan_group_create(banyan_program *program, const int *thread_blocks,
-                                             int count);
+BANYAN_API banyan_program_group *banyan_program_group_create(banyan_program *program,
+                                                             const int *thread_blocks, int count);
 
 /* The executor of an operation: one thread block, or a group. */
-typedef struct banyan_by {
+typedef struct banyan_program_by {
     int thread_block; /* -1: a group */
-    const banyan_group *group;
-} banyan_by;
+    const banyan_program_group *group;
+} banyan_program_by;
 
-#define BANYAN_TB(number) (BANYAN_VALUE(banyan_by){(number), NULL})
-#define BANYAN_TB_GROUP(group) (BANYAN_VALUE(banyan_by){-1, (group)})
+#define BANYAN_TB(number) (BANYAN_VALUE(banyan_program_by){(number), NULL})
+#define BANYAN_TB_GROUP(group) (BANYAN_VALUE(banyan_program_by){-1, (group)})
 
 /* Synchronization of the threads of a thread block (__syncthreads on a GPU) around an operation.
  * BOTH is always correct. Before a signal, it ensures that all threads have finished the operations
@@ -215,51 +215,55 @@ typedef enum banyan_sync {
  * number of chunks in all operands. */
 
 /* Copy `source` to `destination`. */
-BANYAN_API void banyan_copy(banyan_program *program, int rank, banyan_chunk destination,
-                            banyan_chunk source, banyan_by by);
+BANYAN_API void banyan_program_copy(banyan_program *program, int rank, banyan_chunk destination,
+                                    banyan_chunk source, banyan_program_by by);
 
 /* Packets store data together with a flag for each few bytes (NCCL's LL protocol). A reader waits
  * for the flags, so packets need no signal. Packets lie in scratch and take twice the bytes of
  * their data; `index` and `size` of a chunk count its data. */
 
 /* Copy data from `source` to packets at `destination`, in scratch. */
-BANYAN_API void banyan_copy_packets(banyan_program *program, int rank, banyan_chunk destination,
-                                    banyan_chunk source, banyan_by by);
+BANYAN_API void banyan_program_copy_packets(banyan_program *program, int rank,
+                                            banyan_chunk destination, banyan_chunk source,
+                                            banyan_program_by by);
 
 /* Wait for the packets at `source`, in scratch, and copy their data to `destination`. */
-BANYAN_API void banyan_unpack_packets(banyan_program *program, int rank, banyan_chunk destination,
-                                      banyan_chunk source, banyan_by by);
+BANYAN_API void banyan_program_unpack_packets(banyan_program *program, int rank,
+                                              banyan_chunk destination, banyan_chunk source,
+                                              banyan_program_by by);
 
 /* destination = source ⊕ others[0] ⊕ … ⊕ others[count - 1], with count ≥ 1. `destination` may be
  * BANYAN_IN_SOURCE. */
-BANYAN_API void banyan_reduce_chunks(banyan_program *program, int rank, banyan_chunk source,
-                                     const banyan_chunk *others, int count,
-                                     banyan_chunk destination, banyan_reduce_op op, banyan_by by);
-
-/* As banyan_reduce_chunks, but `others` are packets in scratch. Wait for them. */
-BANYAN_API void banyan_reduce_packets(banyan_program *program, int rank, banyan_chunk source,
+BANYAN_API void banyan_program_reduce(banyan_program *program, int rank, banyan_chunk source,
                                       const banyan_chunk *others, int count,
-                                      banyan_chunk destination, banyan_reduce_op op, banyan_by by);
+                                      banyan_chunk destination, banyan_reduce_op op,
+                                      banyan_program_by by);
+
+/* As banyan_program_reduce, but `others` are packets in scratch. Wait for them. */
+BANYAN_API void banyan_program_reduce_packets(banyan_program *program, int rank,
+                                              banyan_chunk source, const banyan_chunk *others,
+                                              int count, banyan_chunk destination,
+                                              banyan_reduce_op op, banyan_program_by by);
 
 /* Barrier of `count` different thread blocks of the rank. With one thread block, its threads
  * synchronize (a nop). */
-BANYAN_API void banyan_barrier(banyan_program *program, int rank, const int *thread_blocks,
-                               int count);
+BANYAN_API void banyan_program_barrier(banyan_program *program, int rank, const int *thread_blocks,
+                                       int count);
 
 /* A counting semaphore of a rank, for its thread blocks. */
-typedef struct banyan_semaphore banyan_semaphore;
+typedef struct banyan_program_semaphore banyan_program_semaphore;
 
 /* Create a semaphore of `rank` whose counter starts at `initial` in every run. */
-BANYAN_API banyan_semaphore *banyan_semaphore_create(banyan_program *program, int rank,
-                                                     uint64_t initial);
+BANYAN_API banyan_program_semaphore *banyan_program_semaphore_create(banyan_program *program,
+                                                                     int rank, uint64_t initial);
 
 /* Wait until the counter is above zero, then subtract one. */
-BANYAN_API void banyan_semaphore_acquire(banyan_semaphore *semaphore, int thread_block,
-                                         banyan_sync sync);
+BANYAN_API void banyan_program_semaphore_acquire(banyan_program_semaphore *semaphore,
+                                                 int thread_block, banyan_sync sync);
 
 /* Add one to the counter. */
-BANYAN_API void banyan_semaphore_release(banyan_semaphore *semaphore, int thread_block,
-                                         banyan_sync sync);
+BANYAN_API void banyan_program_semaphore_release(banyan_program_semaphore *semaphore,
+                                                 int thread_block, banyan_sync sync);
 
 /* ---- memory channels: thread blocks load from and store to a peer's memory ---- */
 
@@ -268,53 +272,58 @@ BANYAN_API void banyan_semaphore_release(banyan_semaphore *semaphore, int thread
  *
  * Two ranks may have any number of channels. The k-th channel created from a to b pairs with the
  * k-th created from b to a: a wait on one consumes a signal on the other. */
-typedef struct banyan_memory_channel banyan_memory_channel;
+typedef struct banyan_program_memory_channel banyan_program_memory_channel;
 
 /* Create a memory channel between two different ranks. */
-BANYAN_API banyan_memory_channel *banyan_memory_channel_create(banyan_program *program,
-                                                               int destination, int source);
+BANYAN_API banyan_program_memory_channel *
+banyan_program_memory_channel_create(banyan_program *program, int destination, int source);
 
 /* Signal the destination, with release semantics: writes of the thread block before its last
  * synchronization are visible to a rank that has waited for the signal. */
-BANYAN_API void banyan_memory_signal(banyan_memory_channel *channel, int thread_block,
-                                     banyan_sync sync);
+BANYAN_API void banyan_program_memory_signal(banyan_program_memory_channel *channel,
+                                             int thread_block, banyan_sync sync);
 
 /* Wait for a signal or relaxed signal on the paired channel, with acquire semantics. */
-BANYAN_API void banyan_memory_wait(banyan_memory_channel *channel, int thread_block,
-                                   banyan_sync sync);
+BANYAN_API void banyan_program_memory_wait(banyan_program_memory_channel *channel, int thread_block,
+                                           banyan_sync sync);
 
 /* Signal without making the thread block's own writes visible. Use it to say "I have read your
  * data" or "my buffer is free", never "my data is there". */
-BANYAN_API void banyan_memory_signal_relaxed(banyan_memory_channel *channel, int thread_block,
-                                             banyan_sync sync);
+BANYAN_API void banyan_program_memory_signal_relaxed(banyan_program_memory_channel *channel,
+                                                     int thread_block, banyan_sync sync);
 
 /* Wait for a signal or relaxed signal on the paired channel, without acquire semantics: data that
  * the peer wrote before the signal may not be visible. */
-BANYAN_API void banyan_memory_wait_relaxed(banyan_memory_channel *channel, int thread_block,
-                                           banyan_sync sync);
+BANYAN_API void banyan_program_memory_wait_relaxed(banyan_program_memory_channel *channel,
+                                                   int thread_block, banyan_sync sync);
 
 /* Load `remote` and store it to `local`. */
-BANYAN_API void banyan_memory_get(banyan_memory_channel *channel, banyan_chunk local,
-                                  banyan_chunk remote, banyan_by by);
+BANYAN_API void banyan_program_memory_get(banyan_program_memory_channel *channel,
+                                          banyan_chunk local, banyan_chunk remote,
+                                          banyan_program_by by);
 
 /* Store `local` to `remote`. */
-BANYAN_API void banyan_memory_put(banyan_memory_channel *channel, banyan_chunk remote,
-                                  banyan_chunk local, banyan_by by);
+BANYAN_API void banyan_program_memory_put(banyan_program_memory_channel *channel,
+                                          banyan_chunk remote, banyan_chunk local,
+                                          banyan_program_by by);
 
 /* Store data from `local` to packets at `remote`, in the peer's scratch. */
-BANYAN_API void banyan_memory_put_packets(banyan_memory_channel *channel, banyan_chunk remote,
-                                          banyan_chunk local, banyan_by by);
+BANYAN_API void banyan_program_memory_put_packets(banyan_program_memory_channel *channel,
+                                                  banyan_chunk remote, banyan_chunk local,
+                                                  banyan_program_by by);
 
 /* Wait for the packets at `local`, in this rank's scratch, and store them to packets at `remote`,
  * in the peer's scratch. */
-BANYAN_API void banyan_memory_read_put_packets(banyan_memory_channel *channel, banyan_chunk remote,
-                                               banyan_chunk local, banyan_by by);
+BANYAN_API void banyan_program_memory_read_put_packets(banyan_program_memory_channel *channel,
+                                                       banyan_chunk remote, banyan_chunk local,
+                                                       banyan_program_by by);
 
 /* destination = local ⊕ remote[0] ⊕ … ⊕ remote[count - 1], with count ≥ 1. `destination` is local
  * and may be BANYAN_IN_SOURCE. */
-BANYAN_API void banyan_memory_reduce(banyan_memory_channel *channel, banyan_chunk local,
-                                     const banyan_chunk *remote, int count,
-                                     banyan_chunk destination, banyan_reduce_op op, banyan_by by);
+BANYAN_API void banyan_program_memory_reduce(banyan_program_memory_channel *channel,
+                                             banyan_chunk local, const banyan_chunk *remote,
+                                             int count, banyan_chunk destination,
+                                             banyan_reduce_op op, banyan_program_by by);
 
 /* ---- port channels: a proxy moves the bytes ---- */
 
@@ -322,81 +331,90 @@ BANYAN_API void banyan_memory_reduce(banyan_memory_channel *channel, banyan_chun
  * asynchronous: overwrite its source only after a flush, or after the destination has waited for a
  * later signal of the channel. Ends, local and remote chunks, and the pairing of channels are as
  * for memory channels. */
-typedef struct banyan_port_channel banyan_port_channel;
+typedef struct banyan_program_port_channel banyan_program_port_channel;
 
 /* Create a port channel between two different ranks. */
-BANYAN_API banyan_port_channel *banyan_port_channel_create(banyan_program *program, int destination,
-                                                           int source);
+BANYAN_API banyan_program_port_channel *
+banyan_program_port_channel_create(banyan_program *program, int destination, int source);
 
 /* Post a signal. It arrives after the puts that were posted before it. */
-BANYAN_API void banyan_port_signal(banyan_port_channel *channel, int thread_block,
-                                   banyan_sync sync);
+BANYAN_API void banyan_program_port_signal(banyan_program_port_channel *channel, int thread_block,
+                                           banyan_sync sync);
 
 /* Wait for a signal on the paired channel. The data of the puts before it is visible then. */
-BANYAN_API void banyan_port_wait(banyan_port_channel *channel, int thread_block, banyan_sync sync);
+BANYAN_API void banyan_program_port_wait(banyan_program_port_channel *channel, int thread_block,
+                                         banyan_sync sync);
 
 /* Wait until the proxy has finished everything that was posted to the channel. */
-BANYAN_API void banyan_port_flush(banyan_port_channel *channel, int thread_block, banyan_sync sync);
+BANYAN_API void banyan_program_port_flush(banyan_program_port_channel *channel, int thread_block,
+                                          banyan_sync sync);
 
 /* Post a put of `local` to `remote`. */
-BANYAN_API void banyan_port_put(banyan_port_channel *channel, banyan_chunk remote,
-                                banyan_chunk local, int thread_block);
+BANYAN_API void banyan_program_port_put(banyan_program_port_channel *channel, banyan_chunk remote,
+                                        banyan_chunk local, int thread_block);
 
 /* Post a put and then a signal. */
-BANYAN_API void banyan_port_put_with_signal(banyan_port_channel *channel, banyan_chunk remote,
-                                            banyan_chunk local, int thread_block);
+BANYAN_API void banyan_program_port_put_with_signal(banyan_program_port_channel *channel,
+                                                    banyan_chunk remote, banyan_chunk local,
+                                                    int thread_block);
 
 /* Post a put and then a signal, and flush. */
-BANYAN_API void banyan_port_put_with_signal_and_flush(banyan_port_channel *channel,
-                                                      banyan_chunk remote, banyan_chunk local,
-                                                      int thread_block);
+BANYAN_API void banyan_program_port_put_with_signal_and_flush(banyan_program_port_channel *channel,
+                                                              banyan_chunk remote,
+                                                              banyan_chunk local, int thread_block);
 
 /* Post a put of the data in `local` to packets at `remote`, in the peer's scratch. */
-BANYAN_API void banyan_port_put_packets(banyan_port_channel *channel, banyan_chunk remote,
-                                        banyan_chunk local, int thread_block);
+BANYAN_API void banyan_program_port_put_packets(banyan_program_port_channel *channel,
+                                                banyan_chunk remote, banyan_chunk local,
+                                                int thread_block);
 
 /* Wait for the packets at `local`, in this rank's scratch, and post a put of them to packets at
  * `remote`, in the peer's scratch. */
-BANYAN_API void banyan_port_read_put_packets(banyan_port_channel *channel, banyan_chunk remote,
-                                             banyan_chunk local, banyan_by by);
+BANYAN_API void banyan_program_port_read_put_packets(banyan_program_port_channel *channel,
+                                                     banyan_chunk remote, banyan_chunk local,
+                                                     banyan_program_by by);
 
 /* ---- switch channels: one multicast address for a buffer of several ranks ---- */
 
-typedef struct banyan_switch_channel banyan_switch_channel;
+typedef struct banyan_program_switch_channel banyan_program_switch_channel;
 
 /* Create a switch channel over one buffer of `count` different ranks. */
-BANYAN_API banyan_switch_channel *banyan_switch_channel_create(banyan_program *program,
-                                                               const int *ranks, int count,
-                                                               banyan_buffer buffer);
+BANYAN_API banyan_program_switch_channel *
+banyan_program_switch_channel_create(banyan_program *program, const int *ranks, int count,
+                                     banyan_buffer buffer);
 
 /* At `rank`, a member of the channel: load chunks [index, index + size) of all members' buffers,
  * reduced by the switch, and store the result to `destination`, `size` chunks of `rank`. */
-BANYAN_API void banyan_switch_reduce(banyan_switch_channel *channel, int rank, uint64_t index,
-                                     uint64_t size, banyan_chunk destination, banyan_reduce_op op,
-                                     int thread_block);
+BANYAN_API void banyan_program_switch_reduce(banyan_program_switch_channel *channel, int rank,
+                                             uint64_t index, uint64_t size,
+                                             banyan_chunk destination, banyan_reduce_op op,
+                                             int thread_block);
 
 /* At `rank`, a member of the channel: store `source`, `size` chunks of `rank`, to chunks [index,
  * index + size) of all members' buffers. */
-BANYAN_API void banyan_switch_broadcast(banyan_switch_channel *channel, int rank,
-                                        banyan_chunk source, uint64_t index, uint64_t size,
-                                        int thread_block);
-
-/* As banyan_switch_broadcast, for packets. `source` and the channel's buffer are scratch. */
-BANYAN_API void banyan_switch_broadcast_packets(banyan_switch_channel *channel, int rank,
+BANYAN_API void banyan_program_switch_broadcast(banyan_program_switch_channel *channel, int rank,
                                                 banyan_chunk source, uint64_t index, uint64_t size,
                                                 int thread_block);
 
+/* As banyan_program_switch_broadcast, for packets. `source` and the channel's buffer are scratch.
+ */
+BANYAN_API void banyan_program_switch_broadcast_packets(banyan_program_switch_channel *channel,
+                                                        int rank, banyan_chunk source,
+                                                        uint64_t index, uint64_t size,
+                                                        int thread_block);
+
 /* ---- loops ---- */
 
-/* Begin a loop over `chunks` chunks in units of `unit_bytes`. The operations up to banyan_loop_end
- * form its body, separately in each thread block. Iteration i of an operation works on bytes [i ×
- * unit_bytes, (i + 1) × unit_bytes) of its chunks. There are as many iterations as `chunks` chunks
- * need at the size of the message. Program errors: nested loops, `chunks` or `unit_bytes` 0, an
- * operation in the body on more than `chunks` chunks. */
-BANYAN_API void banyan_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t chunks);
+/* Begin a loop over `chunks` chunks in units of `unit_bytes`. The operations up to
+ * banyan_program_loop_end form its body, separately in each thread block. Iteration i of an
+ * operation works on bytes [i × unit_bytes, (i + 1) × unit_bytes) of its chunks. There are as many
+ * iterations as `chunks` chunks need at the size of the message. Program errors: nested loops,
+ * `chunks` or `unit_bytes` 0, an operation in the body on more than `chunks` chunks. */
+BANYAN_API void banyan_program_loop_begin(banyan_program *program, uint64_t unit_bytes,
+                                          uint64_t chunks);
 
 /* End the loop. */
-BANYAN_API void banyan_loop_end(banyan_program *program);
+BANYAN_API void banyan_program_loop_end(banyan_program *program);
 
 /* ---- source lines in errors ---- */
 
@@ -405,72 +423,91 @@ BANYAN_API void banyan_loop_end(banyan_program *program);
  * disable them, for example in a language binding. Calls take the most recent line first: a builder
  * call in the arguments of another one has its own line. `file` is not copied; pass a string
  * literal. Any thread. */
-BANYAN_API void banyan_here(const char *file, int line);
+BANYAN_API void banyan_program_here(const char *file, int line);
 
 #ifndef BANYAN_NO_PLACES
 
-#define banyan_program_tag(...) (banyan_here(__FILE__, __LINE__), banyan_program_tag(__VA_ARGS__))
-#define banyan_input(...) (banyan_here(__FILE__, __LINE__), banyan_input(__VA_ARGS__))
-#define banyan_output(...) (banyan_here(__FILE__, __LINE__), banyan_output(__VA_ARGS__))
-#define banyan_scratch(...) (banyan_here(__FILE__, __LINE__), banyan_scratch(__VA_ARGS__))
-#define banyan_slice(...) (banyan_here(__FILE__, __LINE__), banyan_slice(__VA_ARGS__))
-#define banyan_group_create(...) (banyan_here(__FILE__, __LINE__), banyan_group_create(__VA_ARGS__))
-#define banyan_copy(...) (banyan_here(__FILE__, __LINE__), banyan_copy(__VA_ARGS__))
-#define banyan_copy_packets(...) (banyan_here(__FILE__, __LINE__), banyan_copy_packets(__VA_ARGS__))
-#define banyan_unpack_packets(...)                                                                 \
-    (banyan_here(__FILE__, __LINE__), banyan_unpack_packets(__VA_ARGS__))
-#define banyan_reduce_chunks(...)                                                                  \
-    (banyan_here(__FILE__, __LINE__), banyan_reduce_chunks(__VA_ARGS__))
-#define banyan_reduce_packets(...)                                                                 \
-    (banyan_here(__FILE__, __LINE__), banyan_reduce_packets(__VA_ARGS__))
-#define banyan_barrier(...) (banyan_here(__FILE__, __LINE__), banyan_barrier(__VA_ARGS__))
-#define banyan_semaphore_create(...)                                                               \
-    (banyan_here(__FILE__, __LINE__), banyan_semaphore_create(__VA_ARGS__))
-#define banyan_semaphore_acquire(...)                                                              \
-    (banyan_here(__FILE__, __LINE__), banyan_semaphore_acquire(__VA_ARGS__))
-#define banyan_semaphore_release(...)                                                              \
-    (banyan_here(__FILE__, __LINE__), banyan_semaphore_release(__VA_ARGS__))
-#define banyan_memory_channel_create(...)                                                          \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_channel_create(__VA_ARGS__))
-#define banyan_memory_signal(...)                                                                  \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_signal(__VA_ARGS__))
-#define banyan_memory_wait(...) (banyan_here(__FILE__, __LINE__), banyan_memory_wait(__VA_ARGS__))
-#define banyan_memory_signal_relaxed(...)                                                          \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_signal_relaxed(__VA_ARGS__))
-#define banyan_memory_wait_relaxed(...)                                                            \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_wait_relaxed(__VA_ARGS__))
-#define banyan_memory_get(...) (banyan_here(__FILE__, __LINE__), banyan_memory_get(__VA_ARGS__))
-#define banyan_memory_put(...) (banyan_here(__FILE__, __LINE__), banyan_memory_put(__VA_ARGS__))
-#define banyan_memory_put_packets(...)                                                             \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_put_packets(__VA_ARGS__))
-#define banyan_memory_read_put_packets(...)                                                        \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_read_put_packets(__VA_ARGS__))
-#define banyan_memory_reduce(...)                                                                  \
-    (banyan_here(__FILE__, __LINE__), banyan_memory_reduce(__VA_ARGS__))
-#define banyan_port_channel_create(...)                                                            \
-    (banyan_here(__FILE__, __LINE__), banyan_port_channel_create(__VA_ARGS__))
-#define banyan_port_signal(...) (banyan_here(__FILE__, __LINE__), banyan_port_signal(__VA_ARGS__))
-#define banyan_port_wait(...) (banyan_here(__FILE__, __LINE__), banyan_port_wait(__VA_ARGS__))
-#define banyan_port_flush(...) (banyan_here(__FILE__, __LINE__), banyan_port_flush(__VA_ARGS__))
-#define banyan_port_put(...) (banyan_here(__FILE__, __LINE__), banyan_port_put(__VA_ARGS__))
-#define banyan_port_put_with_signal(...)                                                           \
-    (banyan_here(__FILE__, __LINE__), banyan_port_put_with_signal(__VA_ARGS__))
-#define banyan_port_put_with_signal_and_flush(...)                                                 \
-    (banyan_here(__FILE__, __LINE__), banyan_port_put_with_signal_and_flush(__VA_ARGS__))
-#define banyan_port_put_packets(...)                                                               \
-    (banyan_here(__FILE__, __LINE__), banyan_port_put_packets(__VA_ARGS__))
-#define banyan_port_read_put_packets(...)                                                          \
-    (banyan_here(__FILE__, __LINE__), banyan_port_read_put_packets(__VA_ARGS__))
-#define banyan_switch_channel_create(...)                                                          \
-    (banyan_here(__FILE__, __LINE__), banyan_switch_channel_create(__VA_ARGS__))
-#define banyan_switch_reduce(...)                                                                  \
-    (banyan_here(__FILE__, __LINE__), banyan_switch_reduce(__VA_ARGS__))
-#define banyan_switch_broadcast(...)                                                               \
-    (banyan_here(__FILE__, __LINE__), banyan_switch_broadcast(__VA_ARGS__))
-#define banyan_switch_broadcast_packets(...)                                                       \
-    (banyan_here(__FILE__, __LINE__), banyan_switch_broadcast_packets(__VA_ARGS__))
-#define banyan_loop_begin(...) (banyan_here(__FILE__, __LINE__), banyan_loop_begin(__VA_ARGS__))
-#define banyan_loop_end(...) (banyan_here(__FILE__, __LINE__), banyan_loop_end(__VA_ARGS__))
+#define banyan_program_tag(...)                                                                    \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_tag(__VA_ARGS__))
+#define banyan_program_input(...)                                                                  \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_input(__VA_ARGS__))
+#define banyan_program_output(...)                                                                 \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_output(__VA_ARGS__))
+#define banyan_program_scratch(...)                                                                \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_scratch(__VA_ARGS__))
+#define banyan_program_slice(...)                                                                  \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_slice(__VA_ARGS__))
+#define banyan_program_group_create(...)                                                           \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_group_create(__VA_ARGS__))
+#define banyan_program_copy(...)                                                                   \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_copy(__VA_ARGS__))
+#define banyan_program_copy_packets(...)                                                           \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_copy_packets(__VA_ARGS__))
+#define banyan_program_unpack_packets(...)                                                         \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_unpack_packets(__VA_ARGS__))
+#define banyan_program_reduce(...)                                                                 \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_reduce(__VA_ARGS__))
+#define banyan_program_reduce_packets(...)                                                         \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_reduce_packets(__VA_ARGS__))
+#define banyan_program_barrier(...)                                                                \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_barrier(__VA_ARGS__))
+#define banyan_program_semaphore_create(...)                                                       \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_semaphore_create(__VA_ARGS__))
+#define banyan_program_semaphore_acquire(...)                                                      \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_semaphore_acquire(__VA_ARGS__))
+#define banyan_program_semaphore_release(...)                                                      \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_semaphore_release(__VA_ARGS__))
+#define banyan_program_memory_channel_create(...)                                                  \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_channel_create(__VA_ARGS__))
+#define banyan_program_memory_signal(...)                                                          \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_signal(__VA_ARGS__))
+#define banyan_program_memory_wait(...)                                                            \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_wait(__VA_ARGS__))
+#define banyan_program_memory_signal_relaxed(...)                                                  \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_signal_relaxed(__VA_ARGS__))
+#define banyan_program_memory_wait_relaxed(...)                                                    \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_wait_relaxed(__VA_ARGS__))
+#define banyan_program_memory_get(...)                                                             \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_get(__VA_ARGS__))
+#define banyan_program_memory_put(...)                                                             \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_put(__VA_ARGS__))
+#define banyan_program_memory_put_packets(...)                                                     \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_put_packets(__VA_ARGS__))
+#define banyan_program_memory_read_put_packets(...)                                                \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_read_put_packets(__VA_ARGS__))
+#define banyan_program_memory_reduce(...)                                                          \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_memory_reduce(__VA_ARGS__))
+#define banyan_program_port_channel_create(...)                                                    \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_channel_create(__VA_ARGS__))
+#define banyan_program_port_signal(...)                                                            \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_signal(__VA_ARGS__))
+#define banyan_program_port_wait(...)                                                              \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_wait(__VA_ARGS__))
+#define banyan_program_port_flush(...)                                                             \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_flush(__VA_ARGS__))
+#define banyan_program_port_put(...)                                                               \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_put(__VA_ARGS__))
+#define banyan_program_port_put_with_signal(...)                                                   \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_put_with_signal(__VA_ARGS__))
+#define banyan_program_port_put_with_signal_and_flush(...)                                         \
+    (banyan_program_here(__FILE__, __LINE__),                                                      \
+     banyan_program_port_put_with_signal_and_flush(__VA_ARGS__))
+#define banyan_program_port_put_packets(...)                                                       \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_put_packets(__VA_ARGS__))
+#define banyan_program_port_read_put_packets(...)                                                  \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_port_read_put_packets(__VA_ARGS__))
+#define banyan_program_switch_channel_create(...)                                                  \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_switch_channel_create(__VA_ARGS__))
+#define banyan_program_switch_reduce(...)                                                          \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_switch_reduce(__VA_ARGS__))
+#define banyan_program_switch_broadcast(...)                                                       \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_switch_broadcast(__VA_ARGS__))
+#define banyan_program_switch_broadcast_packets(...)                                               \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_switch_broadcast_packets(__VA_ARGS__))
+#define banyan_program_loop_begin(...)                                                             \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_loop_begin(__VA_ARGS__))
+#define banyan_program_loop_end(...)                                                               \
+    (banyan_program_here(__FILE__, __LINE__), banyan_program_loop_end(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

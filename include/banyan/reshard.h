@@ -191,7 +191,7 @@ BANYAN_API banyan_status banyan_reshard_report_print(const banyan_reshard_report
 /* ---- planning for worlds that do not exist ---- */
 
 /* Cost of planning at one rank. */
-typedef struct banyan_plan_cost {
+typedef struct banyan_reshard_plan_cost {
     int rank;
     double seconds;       /* processor time of the rank, without its layouts */
     double owner_seconds; /* part of `seconds`: the directory entries that the rank owns */
@@ -200,10 +200,10 @@ typedef struct banyan_plan_cost {
     uint64_t owner_bytes;    /* of the rank's part of the directory */
     uint64_t transfers;      /* sent, received and copied */
     uint64_t transfer_bytes; /* received and copied */
-} banyan_plan_cost;
+} banyan_reshard_plan_cost;
 
 /* Description of a world to plan. */
-typedef struct banyan_plan_world {
+typedef struct banyan_reshard_sample_world {
     int world_size;
     /* Add everything that `rank` holds to two empty layouts. It may be called several times for a
      * rank. */
@@ -212,7 +212,7 @@ typedef struct banyan_plan_world {
     /* If not NULL: receive the progress, `done` of `total` steps. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *context;
-} banyan_plan_world;
+} banyan_reshard_sample_world;
 
 /* Plan a world of any size in this process, with the planner of a real world. Every rank describes
  * its tensors and asks about the others, so the owners of the directory do all their work. The
@@ -220,10 +220,10 @@ typedef struct banyan_plan_world {
  * measured as the allocation of this process, so no other thread may allocate meanwhile. `options`
  * NULL means the defaults. Any thread. Errors: those of banyan_reshard_plan_create and
  * banyan_reshard_plan_prove at any rank, and INVALID (the world size exceeds BANYAN_MAX_RANKS). */
-BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
+BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_reshard_sample_world *world,
                                                     const banyan_reshard_options *options,
                                                     const int *ranks, int count,
-                                                    banyan_plan_cost *costs);
+                                                    banyan_reshard_plan_cost *costs);
 
 /* ---- tensor sets ---- */
 

@@ -180,9 +180,9 @@ BANYAN_API banyan_status banyan_moves_simulate(const banyan_move *moves, size_t 
                                                banyan_simulation **simulation);
 
 /* Write the steps as a trace in Chrome's JSON format, which Perfetto shows: one process for each
- * rank and one thread for each thread block, as in banyan_trace_write (execute.h). The file appears
- * at `path`, or replaces an old one, only when it is complete. Errors: UNSUPPORTED (the simulation
- * has no steps; see banyan_simulation_step_at), SYSTEM. Any thread. */
+ * rank and one thread for each thread block, as in banyan_executor_trace_write (execute.h). The
+ * file appears at `path`, or replaces an old one, only when it is complete. Errors: UNSUPPORTED
+ * (the simulation has no steps; see banyan_simulation_step_at), SYSTEM. Any thread. */
 BANYAN_API banyan_status banyan_simulation_write_trace(const banyan_simulation *simulation,
                                                        const char *path);
 

@@ -10,7 +10,8 @@
  *
  * To put into the memory of a peer, this rank needs a handle of it. The peer makes one with
  * banyan_memory_find or banyan_memory_register (memory.h) and sends it, for example by
- * banyan_world_allgather. All ranks allocate signal numbers together (banyan_signals_alloc).
+ * banyan_world_allgather. All ranks allocate signal numbers together
+ * (banyan_transport_signals_alloc).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -120,68 +121,71 @@ BANYAN_API uint64_t banyan_transport_capabilities(banyan_transport *transport, i
 /* ---- operations ---- */
 
 /* The functions below check their arguments and then call the operation of the table. Except for
- * banyan_signals_alloc they are local. Errors of all: INVALID (a rank, signal or range that does
- * not exist; NULL for local memory), UNSUPPORTED (the transport cannot reach the peer or this kind
- * of memory; registered GPU memory is accessed by copies that are prepared, see copy.h), and those
- * of the operation. */
+ * banyan_transport_signals_alloc they are local. Errors of all: INVALID (a rank, signal or range
+ * that does not exist; NULL for local memory), UNSUPPORTED (the transport cannot reach the peer or
+ * this kind of memory; registered GPU memory is accessed by copies that are prepared, see copy.h),
+ * and those of the operation. */
 
 /* Write `bytes` bytes from `source` to remote memory. The call returns when `source` may be
  * overwritten. The peer sees the data after a later signal to it, or after a flush. */
-BANYAN_API banyan_status banyan_put(banyan_transport *transport, const banyan_remote *destination,
-                                    const void *source, size_t bytes);
+BANYAN_API banyan_status banyan_transport_put(banyan_transport *transport,
+                                              const banyan_remote *destination, const void *source,
+                                              size_t bytes);
 
 /* Read `bytes` bytes of remote memory to `destination`. The call returns when they are there. */
-BANYAN_API banyan_status banyan_get(banyan_transport *transport, void *destination,
-                                    const banyan_remote *source, size_t bytes);
+BANYAN_API banyan_status banyan_transport_get(banyan_transport *transport, void *destination,
+                                              const banyan_remote *source, size_t bytes);
 
-/* Put `count` pieces to one remote memory, as banyan_put. */
-BANYAN_API banyan_status banyan_put_many(banyan_transport *transport,
-                                         const banyan_remote *destination,
-                                         const banyan_iovec *pieces, size_t count);
+/* Put `count` pieces to one remote memory, as banyan_transport_put. */
+BANYAN_API banyan_status banyan_transport_put_many(banyan_transport *transport,
+                                                   const banyan_remote *destination,
+                                                   const banyan_iovec *pieces, size_t count);
 
-/* Get `count` pieces from one remote memory, as banyan_get. */
-BANYAN_API banyan_status banyan_get_many(banyan_transport *transport, const banyan_remote *source,
-                                         const banyan_iovec *pieces, size_t count);
+/* Get `count` pieces from one remote memory, as banyan_transport_get. */
+BANYAN_API banyan_status banyan_transport_get_many(banyan_transport *transport,
+                                                   const banyan_remote *source,
+                                                   const banyan_iovec *pieces, size_t count);
 
-/* Put as banyan_put, then add `add` to the counter `signal` of the destination's rank. */
-BANYAN_API banyan_status banyan_put_with_signal(banyan_transport *transport,
-                                                const banyan_remote *destination,
-                                                const void *source, size_t bytes, uint32_t signal,
-                                                uint64_t add);
+/* Put as banyan_transport_put, then add `add` to the counter `signal` of the destination's rank. */
+BANYAN_API banyan_status banyan_transport_put_with_signal(banyan_transport *transport,
+                                                          const banyan_remote *destination,
+                                                          const void *source, size_t bytes,
+                                                          uint32_t signal, uint64_t add);
 
 /* Add `add` to the counter `signal` of `peer`, after all earlier puts to it. */
-BANYAN_API banyan_status banyan_signal(banyan_transport *transport, int peer, uint32_t signal,
-                                       uint64_t add);
+BANYAN_API banyan_status banyan_transport_signal(banyan_transport *transport, int peer,
+                                                 uint32_t signal, uint64_t add);
 
 /* Wait until this rank's counter `signal` is at least `value`. `peer` is the rank that adds to it,
  * and `what` describes the wait; both are for the error message. `what` may be NULL. Errors also:
  * those of the world's waits (TIMEOUT, PEER_LOST, ABORTED). */
-BANYAN_API banyan_status banyan_signal_wait(banyan_transport *transport, uint32_t signal,
-                                            uint64_t value, int peer, const char *what);
+BANYAN_API banyan_status banyan_transport_wait(banyan_transport *transport, uint32_t signal,
+                                               uint64_t value, int peer, const char *what);
 
 /* Return the value of this rank's counter `signal`, with acquire semantics, or 0 if the signal is
  * not allocated. */
-BANYAN_API uint64_t banyan_signal_read(banyan_transport *transport, uint32_t signal);
+BANYAN_API uint64_t banyan_transport_read(banyan_transport *transport, uint32_t signal);
 
 /* Return a number that changes when any counter of this rank changes. Read it before the counters;
- * then pass it to banyan_signal_idle. */
-BANYAN_API uint64_t banyan_signal_epoch(banyan_transport *transport);
+ * then pass it to banyan_transport_idle. */
+BANYAN_API uint64_t banyan_transport_epoch(banyan_transport *transport);
 
 /* Wait until the epoch differs from `seen`, or a short time has passed. Use it in a loop that polls
  * several counters. Errors: the world's, if it has failed. */
-BANYAN_API banyan_status banyan_signal_idle(banyan_transport *transport, uint64_t seen);
+BANYAN_API banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen);
 
 /* Wait until all earlier puts to `peer` are visible there. */
-BANYAN_API banyan_status banyan_flush(banyan_transport *transport, int peer);
+BANYAN_API banyan_status banyan_transport_flush(banyan_transport *transport, int peer);
 
 /* Allocate `count` signals, `*first` to `*first` + count - 1, with counters of 0. All ranks receive
  * the same numbers. Collective. Errors: INVALID (`count` is 0), UNSUPPORTED ("shm": more than
  * 4,194,304 signals), NO_MEMORY. */
-BANYAN_API banyan_status banyan_signals_alloc(banyan_transport *transport, uint32_t count,
-                                              uint32_t *first);
+BANYAN_API banyan_status banyan_transport_signals_alloc(banyan_transport *transport, uint32_t count,
+                                                        uint32_t *first);
 
 /* Free signals. No peer may add to them any more. Numbers that are not allocated are ignored. */
-BANYAN_API void banyan_signals_free(banyan_transport *transport, uint32_t first, uint32_t count);
+BANYAN_API void banyan_transport_signals_free(banyan_transport *transport, uint32_t first,
+                                              uint32_t count);
 
 /* Set `*address` to the address at which this process maps symmetric memory
  * (BANYAN_TRANSPORT_ADDRESS). */

@@ -63,7 +63,7 @@ static bool tell(replay *all, int rank, counter *at, const char *what, uint32_t 
     if (given >= taken)
         return true;
     const chain_owner *taker = &all->chains.list[at->takers.data[0].chain];
-    finding_draft draft = {.rule = BANYAN_RULE_DEADLOCK,
+    finding_draft draft = {.rule = BANYAN_CHECK_DEADLOCK,
                            .places = {{taker->rank, (int)taker->index, -1, -1, 0}},
                            .place_count = 1};
     return findings_add(all->findings, &draft,
@@ -79,7 +79,7 @@ static bool warn(replay *all, int rank, counter *at, const char *what, uint32_t 
     if (!at->drifts)
         return true;
     const chain_owner *giver = &all->chains.list[at->givers.data[0].chain];
-    finding_draft draft = {.rule = BANYAN_RULE_IDLE_SYNC,
+    finding_draft draft = {.rule = BANYAN_CHECK_IDLE_SYNC,
                            .places = {{giver->rank, (int)giver->index, -1, -1, 0}},
                            .place_count = 1};
     return findings_add(all->findings, &draft,

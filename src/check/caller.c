@@ -104,8 +104,8 @@ static bool tell_wrong(motion *by, const cell *of, value_ref expected)
     int rank = all->instances.data[by->instance].rank;
     bool written = of->writer.chain != NOBODY;
     finding_draft draft = {.rule = written && of->value.id == VALUE_NOTHING
-                                       ? BANYAN_RULE_UNINITIALISED
-                                       : BANYAN_RULE_RESULT};
+                                       ? BANYAN_CHECK_UNINITIALISED
+                                       : BANYAN_CHECK_RESULT};
     char history[HISTORY_TOLD * PLACE_TEXT_BYTES], is[VALUE_TEXT_BYTES], should[VALUE_TEXT_BYTES];
     tell_history(all, of->origin, history, sizeof history, &draft);
     if (draft.place_count == 0)

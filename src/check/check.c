@@ -79,7 +79,7 @@ static banyan_status choose_classes(checker *by)
 
 static bool has_races(const findings *all)
 {
-    return all->of_rule[BANYAN_RULE_RACE] > 0 || all->of_rule[BANYAN_RULE_REUSE] > 0;
+    return all->of_rule[BANYAN_CHECK_RACE] > 0 || all->of_rule[BANYAN_CHECK_REUSE] > 0;
 }
 
 static banyan_status tell_limits(checker *by)
@@ -111,7 +111,7 @@ static banyan_status tell_limits(checker *by)
 /* The first so many of each rule. */
 static void keep_most(findings *all, size_t most)
 {
-    size_t kept = 0, of_rule[BANYAN_RULES] = {0};
+    size_t kept = 0, of_rule[BANYAN_CHECK_RULES] = {0};
     findings_sort(all);
     for (size_t i = 0; i < all->list.count; i++) {
         if (of_rule[all->list.data[i].rule]++ < most)

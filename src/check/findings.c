@@ -14,7 +14,7 @@ static finding_key key_of(const finding_draft *draft)
 {
     finding_key key = {.rule = draft->rule, .count = (uint32_t)draft->place_count};
     for (size_t i = 0; i < 2 && i < draft->place_count; i++) {
-        const banyan_place *at = &draft->places[i];
+        const banyan_check_place *at = &draft->places[i];
         key.places[i][0] = at->rank;
         key.places[i][1] = at->thread_block;
         key.places[i][2] = at->operation;
@@ -27,7 +27,7 @@ bool findings_wants(const findings *all, const finding_draft *draft)
 {
     finding_key key = key_of(draft);
     uint64_t place;
-    if (all->deadlocks_only && draft->rule != BANYAN_RULE_DEADLOCK)
+    if (all->deadlocks_only && draft->rule != BANYAN_CHECK_DEADLOCK)
         return false;
     return all->of_rule[draft->rule] < all->most && !map_get(&all->seen, &key, sizeof key, &place);
 }
@@ -54,18 +54,18 @@ bool findings_add(findings *all, const finding_draft *draft, const char *format,
     va_end(arguments);
     finding_key *key = arena_take(&all->memory, sizeof *key);
     size_t bytes = draft->place_count * sizeof *draft->places;
-    banyan_place *places = arena_take(&all->memory, bytes + 1);
+    banyan_check_place *places = arena_take(&all->memory, bytes + 1);
     if (!message || !key || !places)
         return false;
     *key = key_of(draft);
     memcpy(places, draft->places, bytes);
-    banyan_finding new = {.rule = draft->rule,
-                          .caller_only = draft->caller_only,
-                          .relaxed_only = draft->relaxed_only,
-                          .message_bytes = all->message_bytes,
-                          .places = places,
-                          .place_count = draft->place_count,
-                          .message = message};
+    banyan_check_finding new = {.rule = draft->rule,
+                                .caller_only = draft->caller_only,
+                                .relaxed_only = draft->relaxed_only,
+                                .message_bytes = all->message_bytes,
+                                .places = places,
+                                .place_count = draft->place_count,
+                                .message = message};
     all->of_rule[draft->rule]++;
     return array_push(&all->list, new) &&
            map_put(&all->seen, key, sizeof *key, all->list.count - 1);
@@ -76,7 +76,7 @@ static int compare_numbers(int a, int b)
     return (a > b) - (a < b);
 }
 
-static int compare_places(const banyan_place *a, const banyan_place *b)
+static int compare_places(const banyan_check_place *a, const banyan_check_place *b)
 {
     int order = compare_numbers(a->rank, b->rank);
     order = order ? order : compare_numbers(a->thread_block, b->thread_block);
@@ -87,7 +87,7 @@ static int compare_places(const banyan_place *a, const banyan_place *b)
 
 static int compare_findings(const void *left, const void *right)
 {
-    const banyan_finding *a = left, *b = right;
+    const banyan_check_finding *a = left, *b = right;
     int order = compare_numbers((int)a->rule, (int)b->rule);
     for (size_t i = 0; order == 0 && i < a->place_count && i < b->place_count; i++)
         order = compare_places(&a->places[i], &b->places[i]);

@@ -12,18 +12,18 @@
 
 typedef struct findings {
     arena memory;
-    ARRAY(banyan_finding) list;
+    ARRAY(banyan_check_finding) list;
     map seen; /* rule and places, whatever the run */
-    size_t of_rule[BANYAN_RULES], most;
+    size_t of_rule[BANYAN_CHECK_RULES], most;
     uint64_t message_bytes; /* of the size class at hand */
     bool deadlocks_only;    /* the order that is played may be one of a few */
 } findings;
 
 /* A finding on its way in; unused places are zero. */
 typedef struct finding_draft {
-    banyan_rule rule;
+    banyan_check_rule rule;
     bool caller_only, relaxed_only;
-    banyan_place places[PLACES_MOST];
+    banyan_check_place places[PLACES_MOST];
     size_t place_count;
 } finding_draft;
 

@@ -17,7 +17,7 @@ typedef struct end {
     uint32_t chain;     /* the thread block it is in */
     plan_op *op;
     uint32_t at; /* among the operation's channels or semaphores */
-    banyan_place place;
+    banyan_check_place place;
 } end;
 
 /* What becomes of one kind. */
@@ -74,7 +74,7 @@ static banyan_status is_sound(idle_search *by, bool *sound)
     return BANYAN_OK;
 }
 
-static void add_place(idle_kind *to, banyan_place place)
+static void add_place(idle_kind *to, banyan_check_place place)
 {
     to->count++;
     if (to->draft.place_count < PLACES_MOST)
@@ -100,7 +100,7 @@ static bool is_idle_at_sight(const plan_op *ops, uint32_t i, bool in_loop)
     return ops[i].kind == PLAN_NOP && (i > 0 ? joins(&ops[i - 1]) : !in_loop);
 }
 
-static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_place place)
+static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_check_place place)
 {
     plan_op kept = ops[i];
     bool flush = kept.kind == PLAN_FLUSH || kept.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH, sound;
@@ -122,14 +122,15 @@ static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_pl
     return status;
 }
 
-typedef banyan_status (*op_visit)(idle_search *by, plan_op *ops, uint32_t i, banyan_place place);
+typedef banyan_status (*op_visit)(idle_search *by, plan_op *ops, uint32_t i,
+                                  banyan_check_place place);
 
 static banyan_status visit_block(idle_search *by, int r, uint32_t b, op_visit visit)
 {
     plan_thread_block *block = &by->plan->ranks[r].blocks[b];
     for (uint32_t i = 0; i < block->op_count; i++) {
         plan_op *op = &block->ops[i];
-        banyan_place place = {r, (int)b, (int)i, -1, 0};
+        banyan_check_place place = {r, (int)b, (int)i, -1, 0};
         if (op->kind != PLAN_PIPELINE)
             RETURN_IF_FAILED(visit(by, block->ops, i, place));
         for (uint32_t k = 0; op->kind == PLAN_PIPELINE && k < op->op_count; k++) {
@@ -166,7 +167,8 @@ static void change_round(const plan_rank *rank, uint32_t barrier, uint32_t n, bo
 }
 
 /* The first of its members' operations stands for a round. */
-static banyan_status try_barrier(idle_search *by, plan_op *ops, uint32_t i, banyan_place place)
+static banyan_status try_barrier(idle_search *by, plan_op *ops, uint32_t i,
+                                 banyan_check_place place)
 {
     const plan_rank *rank = &by->plan->ranks[place.rank];
     uint32_t n = 0, barrier = ops[i].barrier;
@@ -209,7 +211,7 @@ static bool is_semaphore(const plan_op *op)
     return op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
 }
 
-static banyan_status note_ends(idle_search *by, plan_op *ops, uint32_t i, banyan_place place)
+static banyan_status note_ends(idle_search *by, plan_op *ops, uint32_t i, banyan_check_place place)
 {
     plan_op *op = &ops[i];
     const plan_rank *rank = &by->plan->ranks[place.rank];
@@ -340,7 +342,7 @@ static banyan_status try_pairs(idle_search *by)
 
 static int compare_places(const void *left, const void *right)
 {
-    const banyan_place *a = left, *b = right;
+    const banyan_check_place *a = left, *b = right;
     int order = a->rank - b->rank;
     order = order ? order : a->thread_block - b->thread_block;
     order = order ? order : a->operation - b->operation;
@@ -350,11 +352,11 @@ static int compare_places(const void *left, const void *right)
 static bool tell_kind(idle_kind *kind, findings *all)
 {
     finding_draft *draft = &kind->draft;
-    draft->rule = BANYAN_RULE_IDLE_SYNC;
+    draft->rule = BANYAN_CHECK_IDLE_SYNC;
     if (kind->count == 0)
         return true;
     qsort(draft->places, draft->place_count, sizeof *draft->places, compare_places);
-    const banyan_place *first = &draft->places[0];
+    const banyan_check_place *first = &draft->places[0];
     return findings_add(all, draft,
                         "%zu %s nothing that would not be ordered without %s, taken by %s; the "
                         "first is rank %d, thread block %d, operation %d",

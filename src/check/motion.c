@@ -112,7 +112,7 @@ static bool collide(motion *by, const lane *at, cell *with, const touch *other, 
     with->lost = true;
     all->raced = true;
     finding_draft draft = {
-        .rule = mine->run == theirs->run ? BANYAN_RULE_RACE : BANYAN_RULE_REUSE,
+        .rule = mine->run == theirs->run ? BANYAN_CHECK_RACE : BANYAN_CHECK_REUSE,
         .caller_only = caller,
         .relaxed_only = seen && is_ordered(by, other, false),
         .places = {replay_place(all, other->instance), replay_place(all, by->instance)},
@@ -162,7 +162,7 @@ static bool note_reader(motion *by, cell *of)
 static bool tell_nothing_read(motion *by, const lane *from)
 {
     replay *all = by->all;
-    finding_draft draft = {.rule = BANYAN_RULE_UNINITIALISED,
+    finding_draft draft = {.rule = BANYAN_CHECK_UNINITIALISED,
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
     char place[PLACE_TEXT_BYTES];
@@ -220,7 +220,7 @@ bool motion_read(motion *by, const lane *from, value_ref *value)
 static bool tell_input_written(motion *by, const lane *to)
 {
     replay *all = by->all;
-    finding_draft draft = {.rule = BANYAN_RULE_INPUT_WRITTEN,
+    finding_draft draft = {.rule = BANYAN_CHECK_INPUT_WRITTEN,
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
     char place[PLACE_TEXT_BYTES];

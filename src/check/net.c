@@ -153,7 +153,7 @@ static bool tell_undecided(const replay *all, findings *into)
             event = one->takes != ORDER_NONE ? one : NULL;
         }
     }
-    finding_draft draft = {.rule = BANYAN_RULE_UNDECIDED, .place_count = 1};
+    finding_draft draft = {.rule = BANYAN_CHECK_UNDECIDED, .place_count = 1};
     char place[PLACE_TEXT_BYTES];
     if (!event)
         return true;

@@ -23,19 +23,19 @@ static instance instance_of(const replay *all, const walker *by)
                       .run = all->ranks[by->rank].run};
 }
 
-static banyan_place place_of(instance one)
+static banyan_check_place place_of(instance one)
 {
     bool caller = one.block == NOBODY;
-    return (banyan_place){one.rank, caller ? -1 : (int)one.block, caller ? -1 : (int)one.op,
-                          one.loop_op == NOBODY ? -1 : (int)one.loop_op, (int)one.run};
+    return (banyan_check_place){one.rank, caller ? -1 : (int)one.block, caller ? -1 : (int)one.op,
+                                one.loop_op == NOBODY ? -1 : (int)one.loop_op, (int)one.run};
 }
 
-banyan_place walker_place(const replay *all, const walker *by)
+banyan_check_place walker_place(const replay *all, const walker *by)
 {
     return place_of(instance_of(all, by));
 }
 
-banyan_place replay_place(const replay *all, uint32_t number)
+banyan_check_place replay_place(const replay *all, uint32_t number)
 {
     return place_of(all->instances.data[number]);
 }

@@ -173,7 +173,7 @@ order_need replay_net_place(const replay *all, const walker *by);
 
 /* The operation at hand, in a loop the one in its body. */
 const plan_op *walker_op(const walker *by, const plan_op **loop);
-banyan_place walker_place(const replay *all, const walker *by);
+banyan_check_place walker_place(const replay *all, const walker *by);
 /* An instance of the operation at hand, the same until the walker goes on. False: no memory. */
 bool walker_begin(replay *all, walker *by);
 /* What it may tell others: what all its threads did before this segment, and knew. */
@@ -207,7 +207,7 @@ counter *replay_given(replay *all, int rank, const plan_thread_block *block, con
 counter *replay_taken(replay *all, int rank, const plan_thread_block *block, const plan_op *op,
                       uint32_t k);
 
-banyan_place replay_place(const replay *all, uint32_t instance);
+banyan_check_place replay_place(const replay *all, uint32_t instance);
 /* "rank 0, thread block 1, operation 2 (put)", "rank 0's caller". */
 #define PLACE_TEXT_BYTES 128
 const char *replay_place_text(const replay *all, uint32_t instance, char text[PLACE_TEXT_BYTES]);

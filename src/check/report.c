@@ -8,28 +8,28 @@
 static const struct rule_form {
     const char *name;
     bool warning;
-} forms[BANYAN_RULES] = {
-    [BANYAN_RULE_DEADLOCK] = {"deadlock", false},
-    [BANYAN_RULE_RACE] = {"race", false},
-    [BANYAN_RULE_RESULT] = {"result", false},
-    [BANYAN_RULE_UNINITIALISED] = {"uninitialised", false},
-    [BANYAN_RULE_INPUT_WRITTEN] = {"input_written", false},
-    [BANYAN_RULE_REUSE] = {"reuse", false},
-    [BANYAN_RULE_UNDECIDED] = {"undecided", false},
-    [BANYAN_RULE_IDLE_SYNC] = {"idle_sync", true},
-    [BANYAN_RULE_UNREAD] = {"unread", true},
-    [BANYAN_RULE_UNUSED] = {"unused", true},
-    [BANYAN_RULE_UNEVEN] = {"uneven", true},
+} forms[BANYAN_CHECK_RULES] = {
+    [BANYAN_CHECK_DEADLOCK] = {"deadlock", false},
+    [BANYAN_CHECK_RACE] = {"race", false},
+    [BANYAN_CHECK_RESULT] = {"result", false},
+    [BANYAN_CHECK_UNINITIALISED] = {"uninitialised", false},
+    [BANYAN_CHECK_INPUT_WRITTEN] = {"input_written", false},
+    [BANYAN_CHECK_REUSE] = {"reuse", false},
+    [BANYAN_CHECK_UNDECIDED] = {"undecided", false},
+    [BANYAN_CHECK_IDLE_SYNC] = {"idle_sync", true},
+    [BANYAN_CHECK_UNREAD] = {"unread", true},
+    [BANYAN_CHECK_UNUSED] = {"unused", true},
+    [BANYAN_CHECK_UNEVEN] = {"uneven", true},
 };
 
-const char *banyan_rule_name(banyan_rule rule)
+const char *banyan_check_rule_name(banyan_check_rule rule)
 {
-    return (unsigned)rule < BANYAN_RULES ? forms[rule].name : "unknown";
+    return (unsigned)rule < BANYAN_CHECK_RULES ? forms[rule].name : "unknown";
 }
 
-bool banyan_rule_is_warning(banyan_rule rule)
+bool banyan_check_rule_is_warning(banyan_check_rule rule)
 {
-    return (unsigned)rule < BANYAN_RULES && forms[rule].warning;
+    return (unsigned)rule < BANYAN_CHECK_RULES && forms[rule].warning;
 }
 
 void banyan_check_report_destroy(banyan_check_report *report)
@@ -43,7 +43,7 @@ void banyan_check_report_destroy(banyan_check_report *report)
 bool banyan_check_report_is_sound(const banyan_check_report *report)
 {
     for (size_t i = 0; i < report->findings.list.count; i++) {
-        if (!banyan_rule_is_warning(report->findings.list.data[i].rule))
+        if (!banyan_check_rule_is_warning(report->findings.list.data[i].rule))
             return false;
     }
     return true;
@@ -54,7 +54,8 @@ size_t banyan_check_report_count(const banyan_check_report *report)
     return report->findings.list.count;
 }
 
-const banyan_finding *banyan_check_report_finding(const banyan_check_report *report, size_t index)
+const banyan_check_finding *banyan_check_report_finding(const banyan_check_report *report,
+                                                        size_t index)
 {
     return index < report->findings.list.count ? &report->findings.list.data[index] : NULL;
 }
@@ -66,7 +67,7 @@ const char *banyan_check_report_limits(const banyan_check_report *report)
 
 /* ---- text ---- */
 
-static const char *remark_of(const banyan_finding *one)
+static const char *remark_of(const banyan_check_finding *one)
 {
     if (one->caller_only && one->relaxed_only)
         return " (rests on what the caller does, and on a relaxed pair or packets)";
@@ -81,11 +82,11 @@ static banyan_status print_text(const banyan_check_report *report, const char *p
     bytes_writer to = {0};
     size_t warnings = 0, count = report->findings.list.count;
     for (size_t i = 0; i < count; i++) {
-        const banyan_finding *one = &report->findings.list.data[i];
-        bool warning = banyan_rule_is_warning(one->rule);
+        const banyan_check_finding *one = &report->findings.list.data[i];
+        bool warning = banyan_check_rule_is_warning(one->rule);
         warnings += warning;
         text_print(&to, "%zu. %s%s%s, from messages of %llu bytes on:\n   %s.\n", i,
-                   warning ? "warning: " : "", banyan_rule_name(one->rule), remark_of(one),
+                   warning ? "warning: " : "", banyan_check_rule_name(one->rule), remark_of(one),
                    (unsigned long long)one->message_bytes, one->message);
     }
     if (report->limits[0])
@@ -98,11 +99,11 @@ static banyan_status print_text(const banyan_check_report *report, const char *p
 
 /* ---- JSON ---- */
 
-static json_t *json_of_places(const banyan_finding *one)
+static json_t *json_of_places(const banyan_check_finding *one)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < one->place_count; i++) {
-        const banyan_place *at = &one->places[i];
+        const banyan_check_place *at = &one->places[i];
         json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:i}", "rank", at->rank,
                                               "thread_block", at->thread_block, "operation",
                                               at->operation, "loop_operation", at->loop_operation,
@@ -111,11 +112,11 @@ static json_t *json_of_places(const banyan_finding *one)
     return list;
 }
 
-static json_t *json_of_finding(const banyan_finding *one, size_t number)
+static json_t *json_of_finding(const banyan_check_finding *one, size_t number)
 {
     return json_pack("{s:I, s:s, s:s, s:s, s:o, s:I, s:b, s:b}", "number", (json_int_t)number,
-                     "rule", banyan_rule_name(one->rule), "level",
-                     banyan_rule_is_warning(one->rule) ? "warning" : "error", "message",
+                     "rule", banyan_check_rule_name(one->rule), "level",
+                     banyan_check_rule_is_warning(one->rule) ? "warning" : "error", "message",
                      one->message, "places", json_of_places(one), "message_bytes",
                      (json_int_t)one->message_bytes, "caller_only", one->caller_only,
                      "relaxed_only", one->relaxed_only);

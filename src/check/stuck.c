@@ -197,7 +197,7 @@ static bool tell_chase(replay *all, const chase *what)
     char text[2048] = "";
     const char *how = all->how ? all->how : "";
     size_t used = 0;
-    finding_draft draft = {.rule = BANYAN_RULE_DEADLOCK};
+    finding_draft draft = {.rule = BANYAN_CHECK_DEADLOCK};
     for (size_t i = what->first; i < what->count; i++) {
         char one[2 * PLACE_TEXT_BYTES + 64] = "";
         tell_wait(all, what->path[i], one, sizeof one);

@@ -19,7 +19,7 @@ static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, u
     const instance *by = &all->instances.data[of->writer.instance];
     if (by->block == NOBODY || by->rank == rank)
         return BANYAN_OK;
-    finding_draft draft = {.rule = BANYAN_RULE_UNREAD,
+    finding_draft draft = {.rule = BANYAN_CHECK_UNREAD,
                            .places = {replay_place(all, of->writer.instance)},
                            .place_count = 1};
     char place[PLACE_TEXT_BYTES];
@@ -95,7 +95,7 @@ static void count_unused(const banyan_plan *plan, int r, const bool *used, unuse
         return;
     all->ranks++;
     if (all->draft.place_count < PLACES_MOST)
-        all->draft.places[all->draft.place_count++] = (banyan_place){r, -1, -1, -1, 0};
+        all->draft.places[all->draft.place_count++] = (banyan_check_place){r, -1, -1, -1, 0};
 }
 
 static banyan_status tell_unused(const unused_scratch *all, findings *found)
@@ -122,7 +122,7 @@ static bool *no_chunks(arena *memory, uint64_t chunks)
 banyan_status warn_of_unused(const banyan_plan *plan, findings *found)
 {
     arena memory = {0};
-    unused_scratch all = {.draft.rule = BANYAN_RULE_UNUSED};
+    unused_scratch all = {.draft.rule = BANYAN_CHECK_UNUSED};
     size_t ranks = (size_t)plan->rank_count;
     bool **used = arena_take(&memory, ranks * sizeof *used);
     banyan_status status = used ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
@@ -159,7 +159,7 @@ banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, fi
     }
     bool added = true;
     if (stats.link_count > 0 && most->bytes / UNEVEN_TIMES >= least->bytes) {
-        finding_draft draft = {.rule = BANYAN_RULE_UNEVEN,
+        finding_draft draft = {.rule = BANYAN_CHECK_UNEVEN,
                                .places = {{most->source, -1, -1, -1, 0}},
                                .place_count = 1};
         added = findings_add(all, &draft,

@@ -28,11 +28,12 @@ typedef struct algorithm {
     banyan_reduce_op op;
     uint64_t input_chunks; /* of a rank */
     uint64_t unit_bytes;
-    uint64_t scratch_chunks;                          /* taken so far, of each rank */
-    banyan_memory_channel **meshes[ALGORITHM_MESHES]; /* [from × ranks + to]; NULL: not made yet */
-    banyan_port_channel **ports;                      /* likewise */
-    banyan_chunk *parts;                              /* room for twice a chunk a rank */
-    int *everyone;                                    /* 0, 1, … */
+    uint64_t scratch_chunks; /* taken so far, of each rank */
+    banyan_program_memory_channel *
+        *meshes[ALGORITHM_MESHES];       /* [from × ranks + to]; NULL: not made yet */
+    banyan_program_port_channel **ports; /* likewise */
+    banyan_chunk *parts;                 /* room for twice a chunk a rank */
+    int *everyone;                       /* 0, 1, … */
 } algorithm;
 
 /* Room for the channels and lists of a->ranks ranks, from `memory`. */
@@ -86,7 +87,7 @@ void remote_reduce(algorithm *a, banyan_chunk local, banyan_chunk remote, banyan
 void remote_put_packets(algorithm *a, banyan_chunk remote, banyan_chunk local, int thread_block);
 
 /* The port channel from one rank towards another. */
-banyan_port_channel *port_between(algorithm *a, int from, int to);
+banyan_program_port_channel *port_between(algorithm *a, int from, int to);
 
 /* ---- inside a rank ---- */
 

@@ -42,20 +42,22 @@ static void meet_in_node(algorithm *a, const place *p, int mesh)
 static void send_to_node(algorithm *a, const place *p, int node, uint64_t to, uint64_t from)
 {
     int peer = rank_at(p, node, p->local);
-    banyan_port_put_with_signal(port_between(a, p->rank, peer), slot_at(a, peer, to),
-                                slot_at(a, p->rank, from), 0);
+    banyan_program_port_put_with_signal(port_between(a, p->rank, peer), slot_at(a, peer, to),
+                                        slot_at(a, p->rank, from), 0);
 }
 
 static void wait_nodes(algorithm *a, const place *p)
 {
     EACH_NODE(p, node)
-    banyan_port_wait(port_between(a, p->rank, rank_at(p, node, p->local)), 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_wait(port_between(a, p->rank, rank_at(p, node, p->local)), 0,
+                             BANYAN_SYNC_BOTH);
 }
 
 static void flush_nodes(algorithm *a, const place *p)
 {
     EACH_NODE(p, node)
-    banyan_port_flush(port_between(a, p->rank, rank_at(p, node, p->local)), 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_flush(port_between(a, p->rank, rank_at(p, node, p->local)), 0,
+                              BANYAN_SYNC_BOTH);
 }
 
 /* The block of the rank's place, which has a chunk a node, reduced over the node. */
@@ -145,9 +147,9 @@ void sendrecv_port(algorithm *a)
         int to = algorithm_rank(a, rank + a->shift);
         int from = algorithm_rank(a, rank - a->shift);
         mesh_signal(a, MESH_ARRIVED, rank, from, 0);
-        banyan_port_put_with_signal_and_flush(port_between(a, rank, to), slot_at(a, to, slot),
-                                              input_at(a, rank, 0), 0);
-        banyan_port_wait(port_between(a, rank, from), 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_put_with_signal_and_flush(
+            port_between(a, rank, to), slot_at(a, to, slot), input_at(a, rank, 0), 0);
+        banyan_program_port_wait(port_between(a, rank, from), 0, BANYAN_SYNC_BOTH);
         local_copy(a, output_at(a, rank, 0), slot_at(a, rank, slot), 0);
         mesh_wait(a, MESH_ARRIVED, rank, to, 0);
     }

@@ -6,14 +6,14 @@ enum { MESH_BEGUN };
 
 static void unpack(algorithm *a, banyan_chunk destination, banyan_chunk packets)
 {
-    banyan_unpack_packets(a->program, destination.rank, destination, packets, BANYAN_TB(0));
+    banyan_program_unpack_packets(a->program, destination.rank, destination, packets, BANYAN_TB(0));
 }
 
 static void reduce_with_packets(algorithm *a, banyan_chunk source, const banyan_chunk *packets,
                                 int count, banyan_chunk destination)
 {
-    banyan_reduce_packets(a->program, destination.rank, source, packets, count, destination, a->op,
-                          BANYAN_TB(0));
+    banyan_program_reduce_packets(a->program, destination.rank, source, packets, count, destination,
+                                  a->op, BANYAN_TB(0));
 }
 
 /* destination = own block ⊕ everybody else's packets in `slots`. */
@@ -49,8 +49,8 @@ void allreduce_packets(algorithm *a)
         if (rank < 2) {
             reduce_with_packets(a, own, a->parts, count, result);
         } else {
-            banyan_copy_packets(a->program, rank, whole_slot(a, rank, slots, rank), own,
-                                BANYAN_TB(0));
+            banyan_program_copy_packets(a->program, rank, whole_slot(a, rank, slots, rank), own,
+                                        BANYAN_TB(0));
             unpack(a, result, whole_slot(a, rank, slots, 0));
             reduce_with_packets(a, result, a->parts, count, result);
         }

@@ -9,19 +9,19 @@
 enum { FILL, REDUCE, EMPTY };
 enum { MESH_ARRIVED, MESH_REDUCED };
 
-static banyan_semaphore *semaphore(algorithm *a, int rank, int initial)
+static banyan_program_semaphore *semaphore(algorithm *a, int rank, int initial)
 {
-    return banyan_semaphore_create(a->program, rank, (uint64_t)initial);
+    return banyan_program_semaphore_create(a->program, rank, (uint64_t)initial);
 }
 
-static void acquire(banyan_semaphore *semaphore, int thread_block)
+static void acquire(banyan_program_semaphore *semaphore, int thread_block)
 {
-    banyan_semaphore_acquire(semaphore, thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_acquire(semaphore, thread_block, BANYAN_SYNC_BOTH);
 }
 
-static void release(banyan_semaphore *semaphore, int thread_block)
+static void release(banyan_program_semaphore *semaphore, int thread_block)
 {
-    banyan_semaphore_release(semaphore, thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_release(semaphore, thread_block, BANYAN_SYNC_BOTH);
 }
 
 /* A unit of each block to its owner. */
@@ -43,9 +43,9 @@ static void reduce_unit(algorithm *a, int rank, uint64_t slots, banyan_chunk des
 void allreduce_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
         acquire(room, FILL);
         fill_peers(a, rank, slots);
         mesh_wait_all(a, MESH_ARRIVED, rank, REDUCE);
@@ -53,32 +53,32 @@ void allreduce_pipelined(algorithm *a)
         gather_blocks(a, rank, slots, MESH_REDUCED, EMPTY);
         release(room, EMPTY);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 void reducescatter_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
         acquire(room, FILL);
         fill_peers(a, rank, slots);
         reduce_unit(a, rank, slots, output_at(a, rank, 0));
         release(room, REDUCE);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 /* Reduce-scatter, from which the root gathers; it tells all when it has, and has itself reduced. */
 void reduce_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         bool is_root = rank == a->root;
-        banyan_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
-        banyan_semaphore *reduced = is_root ? semaphore(a, rank, 0) : NULL;
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *reduced = is_root ? semaphore(a, rank, 0) : NULL;
         banyan_chunk own = slot_at(a, rank, slots + (uint64_t)rank);
         acquire(room, FILL);
         fill_peers(a, rank, slots);
@@ -97,15 +97,15 @@ void reduce_pipelined(algorithm *a)
         }
         release(room, EMPTY);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 void allgather_pipelined(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
         acquire(room, FILL);
         local_copy(a, slot_at(a, rank, slot), input_at(a, rank, 0), FILL);
         mesh_signal_all(a, MESH_ARRIVED, rank, FILL);
@@ -115,17 +115,17 @@ void allgather_pipelined(algorithm *a)
         remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slot), EMPTY);
         release(room, EMPTY);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 /* In place a unit may be taken only when the rank's own has been sent. */
 void alltoall_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
-        banyan_semaphore *sent = semaphore(a, rank, 0);
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
+        banyan_program_semaphore *sent = semaphore(a, rank, 0);
         acquire(room, FILL);
         fill_peers(a, rank, slots);
         release(sent, FILL);
@@ -136,7 +136,7 @@ void alltoall_pipelined(algorithm *a)
         local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)peer), EMPTY);
         release(room, EMPTY);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 /* The root shows unit by unit and gets room back when all have read one. */
@@ -144,8 +144,8 @@ void broadcast_pipelined(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
     int root = a->root;
-    banyan_semaphore *room = semaphore(a, root, PIPELINE_UNITS);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_semaphore *room = semaphore(a, root, PIPELINE_UNITS);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     acquire(room, FILL);
     local_copy(a, slot_at(a, root, slot), input_at(a, root, 0), FILL);
     mesh_signal_all(a, MESH_ARRIVED, root, FILL);
@@ -158,7 +158,7 @@ void broadcast_pipelined(algorithm *a)
         remote_get(a, output_at(a, rank, 0), slot_at(a, root, slot), FILL);
         mesh_signal(a, MESH_ARRIVED, rank, root, FILL);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 /* Each rank is a sender and a receiver; its third thread block hears what its receiver has taken.
@@ -168,12 +168,12 @@ void sendrecv_pipelined(algorithm *a)
     enum { MESH_SENT, MESH_TAKEN };
     enum { SEND, TAKE, HEAR };
     uint64_t slot = slots_take(a, 1);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         int to = algorithm_rank(a, rank + a->shift);
         int from = algorithm_rank(a, rank - a->shift);
-        banyan_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
-        banyan_semaphore *sent = semaphore(a, rank, 0);
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *sent = semaphore(a, rank, 0);
         acquire(room, SEND);
         local_copy(a, slot_at(a, rank, slot), input_at(a, rank, 0), SEND);
         mesh_signal(a, MESH_SENT, rank, to, SEND);
@@ -185,5 +185,5 @@ void sendrecv_pipelined(algorithm *a)
         mesh_wait(a, MESH_TAKEN, rank, to, HEAR);
         release(room, HEAR);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }

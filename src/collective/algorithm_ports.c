@@ -53,7 +53,7 @@ static void begin(algorithm *a, int rank)
 
 static void wait(algorithm *a, int rank, int peer)
 {
-    banyan_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
 }
 
 static void wait_for_all(algorithm *a, int rank)
@@ -65,7 +65,7 @@ static void wait_for_all(algorithm *a, int rank)
 static void end(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
-    banyan_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
 }
 
 /* What a rank has for a peer, or for itself. */
@@ -79,8 +79,8 @@ static void put_into_outputs(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         begin(a, rank);
         EACH_PEER(a, rank, peer)
-        banyan_port_put_with_signal(port_between(a, rank, peer), output_at(a, peer, rank),
-                                    input_at(a, rank, block_for(a, peer)), 0);
+        banyan_program_port_put_with_signal(port_between(a, rank, peer), output_at(a, peer, rank),
+                                            input_at(a, rank, block_for(a, peer)), 0);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, block_for(a, rank)), 0);
         wait_for_all(a, rank);
         end(a, rank);
@@ -125,12 +125,13 @@ static banyan_chunk arrived(const algorithm *a, int owner, uint64_t slots, int p
 /* With a signal behind the last chunk. */
 static void put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
 {
-    banyan_port_channel *channel = port_between(a, from.rank, to.rank);
+    banyan_program_port_channel *channel = port_between(a, from.rank, to.rank);
     for (int chunk = of->begin; chunk < of->end; chunk++) {
         if (chunk + 1 < of->end)
-            banyan_port_put(channel, further(to, chunk), further(from, chunk), 0);
+            banyan_program_port_put(channel, further(to, chunk), further(from, chunk), 0);
         else
-            banyan_port_put_with_signal(channel, further(to, chunk), further(from, chunk), 0);
+            banyan_program_port_put_with_signal(channel, further(to, chunk), further(from, chunk),
+                                                0);
     }
 }
 

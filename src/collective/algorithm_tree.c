@@ -49,8 +49,8 @@ static void reduce_children(algorithm *a, const node *at, const stations *s,
     banyan_chunk sent[2];
     for (int i = 0; i < at->child_count; i++)
         sent[i] = slot_range(a, at->rank, s->from_child[i], s->size);
-    banyan_reduce_chunks(a->program, at->rank, input_all(a, at->rank), sent, at->child_count,
-                         destination, a->op, BANYAN_TB(UP));
+    banyan_program_reduce(a->program, at->rank, input_all(a, at->rank), sent, at->child_count,
+                          destination, a->op, BANYAN_TB(UP));
 }
 
 /* A leaf's input goes up as it is. */
@@ -88,7 +88,7 @@ void allreduce_tree(algorithm *a)
     s.from_child[1] = slots_take(a, s.size);
     s.sum = slots_take(a, s.size);
     s.down = slots_take(a, s.size);
-    banyan_loop_begin(a->program, a->unit_bytes, a->input_chunks);
+    banyan_program_loop_begin(a->program, a->unit_bytes, a->input_chunks);
     for (int rank = 0; rank < a->ranks; rank++) {
         node at = node_of(a, rank);
         if (at.parent < 0) {
@@ -97,8 +97,9 @@ void allreduce_tree(algorithm *a)
             pass_down(a, &at, &s, UP);
             continue;
         }
-        banyan_semaphore *room = banyan_semaphore_create(a->program, rank, PIPELINE_UNITS);
-        banyan_semaphore_acquire(room, UP, BANYAN_SYNC_BOTH);
+        banyan_program_semaphore *room =
+            banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
+        banyan_program_semaphore_acquire(room, UP, BANYAN_SYNC_BOTH);
         if (at.child_count) {
             wait_children(a, &at, MESH_UP, UP);
             reduce_children(a, &at, &s, slot_range(a, rank, s.sum, s.size));
@@ -106,22 +107,22 @@ void allreduce_tree(algorithm *a)
         send_up(a, &at, &s);
         take_from_parent(a, &at, &s, DOWN);
         pass_down(a, &at, &s, DOWN);
-        banyan_semaphore_release(room, DOWN, BANYAN_SYNC_BOTH);
+        banyan_program_semaphore_release(room, DOWN, BANYAN_SYNC_BOTH);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 /* Children tell that they have taken a unit, which makes room for another. */
 void broadcast_tree(algorithm *a)
 {
     stations s = {.size = 1, .down = slots_take(a, 1)};
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         node at = node_of(a, rank);
-        banyan_semaphore *room = NULL;
+        banyan_program_semaphore *room = NULL;
         if (at.child_count) {
-            room = banyan_semaphore_create(a->program, rank, PIPELINE_UNITS);
-            banyan_semaphore_acquire(room, WORK, BANYAN_SYNC_BOTH);
+            room = banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
+            banyan_program_semaphore_acquire(room, WORK, BANYAN_SYNC_BOTH);
         }
         if (at.parent < 0) {
             local_keep(a, output_at(a, rank, 0), input_at(a, rank, 0), WORK);
@@ -132,10 +133,10 @@ void broadcast_tree(algorithm *a)
         pass_down(a, &at, &s, WORK);
         if (room) {
             wait_children(a, &at, MESH_UP, HEAR);
-            banyan_semaphore_release(room, HEAR, BANYAN_SYNC_BOTH);
+            banyan_program_semaphore_release(room, HEAR, BANYAN_SYNC_BOTH);
         }
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }
 
 /* Parents tell that they have used a unit. */
@@ -145,7 +146,7 @@ void reduce_tree(algorithm *a)
     s.from_child[0] = slots_take(a, 1);
     s.from_child[1] = slots_take(a, 1);
     s.sum = slots_take(a, 1);
-    banyan_loop_begin(a->program, a->unit_bytes, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         node at = node_of(a, rank);
         banyan_chunk sum = at.parent < 0 ? output_at(a, rank, 0) : slot_at(a, rank, s.sum);
@@ -156,11 +157,12 @@ void reduce_tree(algorithm *a)
         }
         if (at.parent < 0)
             continue;
-        banyan_semaphore *room = banyan_semaphore_create(a->program, rank, PIPELINE_UNITS);
-        banyan_semaphore_acquire(room, UP, BANYAN_SYNC_BOTH);
+        banyan_program_semaphore *room =
+            banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
+        banyan_program_semaphore_acquire(room, UP, BANYAN_SYNC_BOTH);
         send_up(a, &at, &s);
         mesh_wait(a, MESH_DOWN, rank, at.parent, DOWN);
-        banyan_semaphore_release(room, DOWN, BANYAN_SYNC_BOTH);
+        banyan_program_semaphore_release(room, DOWN, BANYAN_SYNC_BOTH);
     }
-    banyan_loop_end(a->program);
+    banyan_program_loop_end(a->program);
 }

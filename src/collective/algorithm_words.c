@@ -6,7 +6,7 @@ banyan_chunk input_range(const algorithm *a, int rank, int start, int stop)
     int own = rank * (int)a->input_chunks;
     if (a->in_place && a->collective == BANYAN_ALLGATHER)
         return output_range(a, rank, own + start, own + stop);
-    return banyan_input(a->program, rank, (uint64_t)start, (uint64_t)stop);
+    return banyan_program_input(a->program, rank, (uint64_t)start, (uint64_t)stop);
 }
 
 banyan_chunk output_range(const algorithm *a, int rank, int start, int stop)
@@ -16,7 +16,7 @@ banyan_chunk output_range(const algorithm *a, int rank, int start, int stop)
         return input_range(a, rank, own + start, own + stop);
     if (a->in_place && a->collective != BANYAN_ALLGATHER)
         return input_range(a, rank, start, stop);
-    return banyan_output(a->program, rank, (uint64_t)start, (uint64_t)stop);
+    return banyan_program_output(a->program, rank, (uint64_t)start, (uint64_t)stop);
 }
 
 banyan_chunk input_at(const algorithm *a, int rank, int index)
@@ -38,7 +38,7 @@ uint64_t slots_take(algorithm *a, int count)
 {
     uint64_t first = a->scratch_chunks;
     for (int rank = 0; rank < a->ranks; rank++)
-        (void)banyan_scratch(a->program, rank, (uint64_t)count);
+        (void)banyan_program_scratch(a->program, rank, (uint64_t)count);
     a->scratch_chunks += (uint64_t)count;
     return first;
 }
@@ -62,38 +62,40 @@ static bool are_ranks(int from, int to)
 }
 
 /* Both ends are made at once, so that the k-th channel one way is the k-th the other way. */
-static banyan_memory_channel *mesh_channel(algorithm *a, int mesh, int from, int to)
+static banyan_program_memory_channel *mesh_channel(algorithm *a, int mesh, int from, int to)
 {
-    banyan_memory_channel **channels = a->meshes[mesh];
+    banyan_program_memory_channel **channels = a->meshes[mesh];
     size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
     size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
     if (!are_ranks(from, to))
         return NULL;
     if (!channels[there]) {
-        channels[there] = banyan_memory_channel_create(a->program, to, from);
-        channels[back] = banyan_memory_channel_create(a->program, from, to);
+        channels[there] = banyan_program_memory_channel_create(a->program, to, from);
+        channels[back] = banyan_program_memory_channel_create(a->program, from, to);
     }
     return channels[there];
 }
 
 void mesh_signal(algorithm *a, int mesh, int from, int to, int thread_block)
 {
-    banyan_memory_signal(mesh_channel(a, mesh, from, to), thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(mesh_channel(a, mesh, from, to), thread_block, BANYAN_SYNC_BOTH);
 }
 
 void mesh_wait(algorithm *a, int mesh, int at, int from, int thread_block)
 {
-    banyan_memory_wait(mesh_channel(a, mesh, at, from), thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(mesh_channel(a, mesh, at, from), thread_block, BANYAN_SYNC_BOTH);
 }
 
 void mesh_signal_relaxed(algorithm *a, int mesh, int from, int to, int thread_block)
 {
-    banyan_memory_signal_relaxed(mesh_channel(a, mesh, from, to), thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal_relaxed(mesh_channel(a, mesh, from, to), thread_block,
+                                         BANYAN_SYNC_BOTH);
 }
 
 void mesh_wait_relaxed(algorithm *a, int mesh, int at, int from, int thread_block)
 {
-    banyan_memory_wait_relaxed(mesh_channel(a, mesh, at, from), thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(mesh_channel(a, mesh, at, from), thread_block,
+                                       BANYAN_SYNC_BOTH);
 }
 
 void mesh_signal_all(algorithm *a, int mesh, int rank, int thread_block)
@@ -114,15 +116,15 @@ void mesh_meet(algorithm *a, int mesh, int rank, int thread_block)
     mesh_wait_all(a, mesh, rank, thread_block);
 }
 
-banyan_port_channel *port_between(algorithm *a, int from, int to)
+banyan_program_port_channel *port_between(algorithm *a, int from, int to)
 {
     size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
     size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
     if (!are_ranks(from, to))
         return NULL;
     if (!a->ports[there]) {
-        a->ports[there] = banyan_port_channel_create(a->program, to, from);
-        a->ports[back] = banyan_port_channel_create(a->program, from, to);
+        a->ports[there] = banyan_program_port_channel_create(a->program, to, from);
+        a->ports[back] = banyan_program_port_channel_create(a->program, from, to);
     }
     return a->ports[there];
 }
@@ -146,35 +148,35 @@ static banyan_chunk piece(const algorithm *a, banyan_chunk all, int index)
 void remote_put(algorithm *a, banyan_chunk remote, banyan_chunk local, int thread_block)
 {
     for (int i = 0; i < pieces(a, remote); i++)
-        banyan_memory_put(mesh_channel(a, 0, local.rank, remote.rank), piece(a, remote, i),
-                          piece(a, local, i), BANYAN_TB(thread_block));
+        banyan_program_memory_put(mesh_channel(a, 0, local.rank, remote.rank), piece(a, remote, i),
+                                  piece(a, local, i), BANYAN_TB(thread_block));
 }
 
 void remote_get(algorithm *a, banyan_chunk local, banyan_chunk remote, int thread_block)
 {
     for (int i = 0; i < pieces(a, remote); i++)
-        banyan_memory_get(mesh_channel(a, 0, local.rank, remote.rank), piece(a, local, i),
-                          piece(a, remote, i), BANYAN_TB(thread_block));
+        banyan_program_memory_get(mesh_channel(a, 0, local.rank, remote.rank), piece(a, local, i),
+                                  piece(a, remote, i), BANYAN_TB(thread_block));
 }
 
 void remote_reduce(algorithm *a, banyan_chunk local, banyan_chunk remote, banyan_chunk destination,
                    int thread_block)
 {
-    banyan_memory_reduce(mesh_channel(a, 0, local.rank, remote.rank), local, &remote, 1,
-                         destination, a->op, BANYAN_TB(thread_block));
+    banyan_program_memory_reduce(mesh_channel(a, 0, local.rank, remote.rank), local, &remote, 1,
+                                 destination, a->op, BANYAN_TB(thread_block));
 }
 
 void remote_put_packets(algorithm *a, banyan_chunk remote, banyan_chunk local, int thread_block)
 {
-    banyan_memory_put_packets(mesh_channel(a, 0, local.rank, remote.rank), remote, local,
-                              BANYAN_TB(thread_block));
+    banyan_program_memory_put_packets(mesh_channel(a, 0, local.rank, remote.rank), remote, local,
+                                      BANYAN_TB(thread_block));
 }
 
 void local_copy(algorithm *a, banyan_chunk destination, banyan_chunk source, int thread_block)
 {
     for (int i = 0; i < pieces(a, source); i++)
-        banyan_copy(a->program, destination.rank, piece(a, destination, i), piece(a, source, i),
-                    BANYAN_TB(thread_block));
+        banyan_program_copy(a->program, destination.rank, piece(a, destination, i),
+                            piece(a, source, i), BANYAN_TB(thread_block));
 }
 
 void local_reduce_parts(algorithm *a, int count, banyan_chunk destination, int thread_block)
@@ -187,8 +189,8 @@ void local_reduce_parts(algorithm *a, int count, banyan_chunk destination, int t
         banyan_chunk *now = a->parts + count;
         for (int part = 0; part < count; part++)
             now[part] = piece(a, a->parts[part], i);
-        banyan_reduce_chunks(a->program, destination.rank, now[0], now + 1, count - 1,
-                             piece(a, destination, i), a->op, BANYAN_TB(thread_block));
+        banyan_program_reduce(a->program, destination.rank, now[0], now + 1, count - 1,
+                              piece(a, destination, i), a->op, BANYAN_TB(thread_block));
     }
 }
 

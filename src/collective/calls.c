@@ -117,8 +117,8 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, 
     }
     banyan_loaded_plan *loaded;
     RETURN_IF_FAILED(comm_prepare(comm, wanted, &loaded));
-    return banyan_plan_run(loaded, given->input, given->output, wanted->message_bytes,
-                           wanted->dtype, stream);
+    return banyan_loaded_plan_run(loaded, given->input, given->output, wanted->message_bytes,
+                                  wanted->dtype, stream);
 }
 
 /* `input_blocks` and `output_blocks`: of `count` elements each. */
@@ -168,8 +168,9 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
     return run(comm, wanted, given, stream);
 }
 
-banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *output, size_t count,
-                               DLDataType dtype, banyan_reduce_op op, void *stream)
+banyan_status banyan_comm_allreduce(banyan_comm *comm, const void *input, void *output,
+                                    size_t count, DLDataType dtype, banyan_reduce_op op,
+                                    void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLREDUCE, .op = op, .dtype = dtype};
@@ -177,8 +178,8 @@ banyan_status banyan_allreduce(banyan_comm *comm, const void *input, void *outpu
     return call_run(comm, &wanted, &given, count, 1, 1, stream);
 }
 
-banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *output, size_t count,
-                               DLDataType dtype, void *stream)
+banyan_status banyan_comm_allgather(banyan_comm *comm, const void *input, void *output,
+                                    size_t count, DLDataType dtype, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLGATHER, .dtype = dtype};
@@ -186,8 +187,9 @@ banyan_status banyan_allgather(banyan_comm *comm, const void *input, void *outpu
     return call_run(comm, &wanted, &given, count, 1, comm->ranks, stream);
 }
 
-banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *output, size_t count,
-                                   DLDataType dtype, banyan_reduce_op op, void *stream)
+banyan_status banyan_comm_reducescatter(banyan_comm *comm, const void *input, void *output,
+                                        size_t count, DLDataType dtype, banyan_reduce_op op,
+                                        void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_REDUCESCATTER, .op = op, .dtype = dtype};
@@ -195,8 +197,8 @@ banyan_status banyan_reducescatter(banyan_comm *comm, const void *input, void *o
     return call_run(comm, &wanted, &given, count, comm->ranks, 1, stream);
 }
 
-banyan_status banyan_alltoall(banyan_comm *comm, const void *input, void *output, size_t count,
-                              DLDataType dtype, void *stream)
+banyan_status banyan_comm_alltoall(banyan_comm *comm, const void *input, void *output, size_t count,
+                                   DLDataType dtype, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_ALLTOALL, .dtype = dtype};
@@ -223,8 +225,8 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
     return run(comm, wanted, given, stream);
 }
 
-banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *output, size_t count,
-                               DLDataType dtype, int root, void *stream)
+banyan_status banyan_comm_broadcast(banyan_comm *comm, const void *input, void *output,
+                                    size_t count, DLDataType dtype, int root, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_BROADCAST, .root = root, .dtype = dtype};
@@ -233,8 +235,8 @@ banyan_status banyan_broadcast(banyan_comm *comm, const void *input, void *outpu
 }
 
 /* Plans for reduce leave the input of other ranks than the root alone. */
-banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
-                            DLDataType dtype, banyan_reduce_op op, int root, void *stream)
+banyan_status banyan_comm_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
+                                 DLDataType dtype, banyan_reduce_op op, int root, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_REDUCE, .op = op, .root = root, .dtype = dtype};
@@ -243,8 +245,8 @@ banyan_status banyan_reduce(banyan_comm *comm, const void *input, void *output, 
     return rooted_run(comm, &wanted, &given, count, stream);
 }
 
-banyan_status banyan_sendrecv(banyan_comm *comm, const void *input, void *output, size_t count,
-                              DLDataType dtype, int shift, void *stream)
+banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *input, void *output, size_t count,
+                                   DLDataType dtype, int shift, void *stream)
 {
     CONTROL_CALL(comm->world, __func__);
     call wanted = {.kind = BANYAN_SENDRECV, .dtype = dtype};

@@ -127,7 +127,7 @@ banyan_status banyan_comm_destroy(banyan_comm *comm)
 banyan_status banyan_comm_status(banyan_comm *comm)
 {
     for (size_t i = 0; i < comm->ready.count; i++)
-        RETURN_IF_FAILED(banyan_plan_status(comm->ready.data[i].loaded));
+        RETURN_IF_FAILED(banyan_loaded_plan_status(comm->ready.data[i].loaded));
     return control_check(comm->world);
 }
 
@@ -145,7 +145,7 @@ banyan_status banyan_comm_reset(banyan_comm *comm)
     CONTROL_ENTER(comm->world);
     RETURN_IF_FAILED(control_agree(comm->world, BANYAN_OK));
     for (size_t i = 0; i < comm->ready.count; i++)
-        RETURN_IF_FAILED(banyan_plan_reset(comm->ready.data[i].loaded));
+        RETURN_IF_FAILED(banyan_loaded_plan_reset(comm->ready.data[i].loaded));
     forget_uses(comm);
     return BANYAN_OK;
 }

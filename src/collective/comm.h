@@ -70,8 +70,9 @@ bool comm_is_ready(const banyan_comm *comm, const call *wanted);
 /* Unload it again, where it is there. Collective. */
 banyan_status comm_unprepare(banyan_comm *comm, const call *wanted);
 
-/* The call, whose arguments are right, that a sum by banyan_allreduce or banyan_reducescatter or a
- * banyan_allgather of these arguments makes, in ordinary memory. Local. */
+/* The call, whose arguments are right, that a sum by banyan_comm_allreduce or
+ * banyan_comm_reducescatter or a banyan_comm_allgather of these arguments makes, in ordinary
+ * memory. Local. */
 banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind, const void *input,
                            void *output, size_t count, DLDataType dtype, call *wanted);
 

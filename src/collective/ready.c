@@ -133,13 +133,13 @@ banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *cho
     banyan_status status = BANYAN_OK;
     if (!chosen->added)
         status = control_agree(comm->world, compile(comm, wanted, &chosen->row, &compiled));
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = wanted->message_bytes;
     options.input = wanted->input;
     options.output = wanted->output;
     if (status == BANYAN_OK)
-        status = banyan_plan_load(comm->executor, chosen->added ? chosen->added : compiled,
-                                  &options, loaded);
+        status = banyan_loaded_plan_open(comm->executor, chosen->added ? chosen->added : compiled,
+                                         &options, loaded);
     banyan_plan_destroy(compiled);
     return status;
 }
@@ -164,7 +164,7 @@ static banyan_status drop(banyan_comm *comm, size_t at)
     banyan_loaded_plan *loaded = comm->ready.data[at].loaded;
     comm->ready.data[at] = comm->ready.data[--comm->ready.count];
     memset(comm->latest, 0, sizeof comm->latest);
-    return banyan_plan_unload(loaded);
+    return banyan_loaded_plan_close(loaded);
 }
 
 banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory)

@@ -42,8 +42,8 @@ struct field {
 static banyan_status run_many(const struct field *field, banyan_loaded_plan *loaded,
                               uint64_t message_bytes, uint64_t runs, uint64_t *ns)
 {
-    return banyan_plan_time(loaded, field->input, field->output, message_bytes, field->dtype,
-                            (uint32_t)runs, ns);
+    return banyan_loaded_plan_time(loaded, field->input, field->output, message_bytes, field->dtype,
+                                   (uint32_t)runs, ns);
 }
 
 static int by_value(const void *a, const void *b)
@@ -90,7 +90,7 @@ static banyan_status try_algorithm(const struct field *field, const tuning_row *
         log_debug("tuning: %s x %d, %" PRIu64 " bytes, %s memory: %.2f us", row->algorithm,
                   row->instances, message_bytes, field->memory ? "registered" : "ordinary",
                   *run_ns / 1e3);
-    banyan_status unloaded = banyan_plan_unload(loaded);
+    banyan_status unloaded = banyan_loaded_plan_close(loaded);
     return status == BANYAN_OK ? unloaded : status;
 }
 

@@ -51,7 +51,8 @@ static void state_close(void *argument)
 {
     direct_state *state = argument;
     if (state->signal_ranks > 0)
-        banyan_signals_free(state->transport, state->first_signal, 2 * state->signal_ranks);
+        banyan_transport_signals_free(state->transport, state->first_signal,
+                                      2 * state->signal_ranks);
     banyan_memory_free(state->shared);
     direct_reader_destroy(state->reader);
     banyan_transport_close(state->transport);
@@ -66,8 +67,8 @@ static banyan_status open_shared(direct_state *state, const banyan_copy_options 
     RETURN_IF_FAILED(banyan_transport_open(state->world, options->transport, &state->transport));
     size_t bytes = sizeof(direct_shared) + (size_t)state->local_size * sizeof(direct_claim);
     RETURN_IF_FAILED(banyan_memory_alloc(state->world, bytes, &state->shared));
-    RETURN_IF_FAILED(
-        banyan_signals_alloc(state->transport, 2 * (uint32_t)signal_ranks, &state->first_signal));
+    RETURN_IF_FAILED(banyan_transport_signals_alloc(state->transport, 2 * (uint32_t)signal_ranks,
+                                                    &state->first_signal));
     state->signal_ranks = (uint32_t)signal_ranks;
     return BANYAN_OK;
 }
@@ -135,22 +136,24 @@ static banyan_status tell_entered(const direct_state *state, const direct_schedu
     for (size_t i = 0; i < schedule->plan->partner_count; i++)
         atomic_store_explicit(&schedule->meetings[i].in->next, 0, memory_order_relaxed);
     for (size_t i = 0; i < schedule->plan->partner_count; i++)
-        RETURN_IF_FAILED(banyan_signal(state->transport, schedule->meetings[i].partner->peer,
-                                       entered_signal(state, state->local_rank), 1));
+        RETURN_IF_FAILED(banyan_transport_signal(state->transport,
+                                                 schedule->meetings[i].partner->peer,
+                                                 entered_signal(state, state->local_rank), 1));
     return BANYAN_OK;
 }
 
 static banyan_status tell_finished(const direct_state *state, int peer, banyan_status status)
 {
     strided_fence();
-    return banyan_signal(state->transport, peer, finished_signal(state, state->local_rank),
-                         1 + ((uint64_t)status << FAILED_SHIFT));
+    return banyan_transport_signal(state->transport, peer,
+                                   finished_signal(state, state->local_rank),
+                                   1 + ((uint64_t)status << FAILED_SHIFT));
 }
 
 static bool has_entered(direct_state *state, int slot)
 {
     direct_seen *seen = &state->seen[slot];
-    uint64_t count = banyan_signal_read(state->transport, entered_signal(state, slot));
+    uint64_t count = banyan_transport_read(state->transport, entered_signal(state, slot));
     if (count == seen->entered)
         return false;
     seen->entered++;
@@ -215,7 +218,7 @@ static banyan_status wait_for_absent(direct_state *state, const direct_schedule 
     char text[64];
     snprintf(text, sizeof text, "for rank %d to enter a direct copy", absent);
     RETURN_IF_FAILED(control_wait_on(wait, absent, text, &nap_ns));
-    return banyan_signal_idle(state->transport, epoch);
+    return banyan_transport_idle(state->transport, epoch);
 }
 
 /* Serve those who have entered since the last call. `*mine` is a failure of ours: it does not end
@@ -241,7 +244,7 @@ static banyan_status work_with_all(direct_state *state, direct_schedule *schedul
     control_wait wait = control_wait_begin(state->world);
     banyan_status status = BANYAN_OK;
     for (size_t left = schedule->plan->partner_count; left > 0 && status == BANYAN_OK;) {
-        uint64_t epoch = banyan_signal_epoch(state->transport);
+        uint64_t epoch = banyan_transport_epoch(state->transport);
         size_t served = work_with_entered(state, schedule, mine);
         left -= served;
         if (served > 0)
@@ -259,9 +262,9 @@ static banyan_status wait_finished(direct_state *state, const direct_meeting *me
 {
     uint64_t *seen = &state->seen[meeting->slot].finished, before = *seen;
     uint32_t signal = finished_signal(state, meeting->slot);
-    RETURN_IF_FAILED(banyan_signal_wait(state->transport, signal, before + 1,
-                                        meeting->partner->peer, "its part of a direct copy"));
-    *seen = banyan_signal_read(state->transport, signal);
+    RETURN_IF_FAILED(banyan_transport_wait(state->transport, signal, before + 1,
+                                           meeting->partner->peer, "its part of a direct copy"));
+    *seen = banyan_transport_read(state->transport, signal);
     *theirs = (banyan_status)((*seen >> FAILED_SHIFT) - (before >> FAILED_SHIFT));
     return BANYAN_OK;
 }

@@ -184,7 +184,7 @@ static banyan_status flush_reads(direct_reader *reader)
     banyan_remote remote = {.handle = reader->handle};
     size_t count = reader->read_count;
     reader->read_count = 0;
-    return banyan_get_many(reader->transport, &remote, reader->reads, count);
+    return banyan_transport_get_many(reader->transport, &remote, reader->reads, count);
 }
 
 banyan_status direct_reader_finish(direct_reader *reader)

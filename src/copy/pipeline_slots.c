@@ -81,7 +81,7 @@ static uint64_t raise_to(const slot_buffers *buffers, uint64_t lower, uint64_t *
 /* The lower half of one of our signals; 0 when it is not of this execution. */
 static uint64_t heard(const slot_buffers *buffers, uint32_t signal)
 {
-    uint64_t value = banyan_signal_read(buffers->transport, signal);
+    uint64_t value = banyan_transport_read(buffers->transport, signal);
     return value >> EXECUTION_SHIFT == (buffers->execution & LOWER_HALF) ? value & LOWER_HALF : 0;
 }
 
@@ -91,7 +91,7 @@ static banyan_status slots_begin(void *context)
 {
     slot_buffers *buffers = context;
     buffers->execution++;
-    buffers->epoch = banyan_signal_epoch(buffers->transport);
+    buffers->epoch = banyan_transport_epoch(buffers->transport);
     return BANYAN_OK;
 }
 
@@ -108,9 +108,9 @@ static banyan_status slots_grant(void *context, banyan_stream stream, int rank, 
     slot_buffers *buffers = context;
     slot_peer *peer = present_peer(buffers, rank);
     uint64_t lower = (uint64_t)++peer->granted << 1 | (unsigned)slot;
-    return banyan_signal(buffers->transport, rank,
-                         grant_signal(buffers, banyan_world_rank(buffers->world)),
-                         raise_to(buffers, lower, &peer->grants));
+    return banyan_transport_signal(buffers->transport, rank,
+                                   grant_signal(buffers, banyan_world_rank(buffers->world)),
+                                   raise_to(buffers, lower, &peer->grants));
 }
 
 static void end_wait(slot_buffers *buffers)
@@ -149,10 +149,10 @@ static banyan_status slots_send(void *context, banyan_stream stream, int rank, i
     uint32_t signal = arrival_signal(buffers, banyan_world_rank(buffers->world));
     uint64_t add = raise_to(buffers, ++peer->sent, &peer->arrivals);
     if (from < 0)
-        return banyan_signal(buffers->transport, rank, signal, add);
+        return banyan_transport_signal(buffers->transport, rank, signal, add);
     banyan_remote remote = {peer->handle, (uint64_t)to * buffers->stride};
-    return banyan_put_with_signal(buffers->transport, &remote, buffers->table.send_slot[from],
-                                  bytes, signal, add);
+    return banyan_transport_put_with_signal(buffers->transport, &remote,
+                                            buffers->table.send_slot[from], bytes, signal, add);
 }
 
 static banyan_status slots_take_arrival(void *context, int rank, int slot, bool *yes)
@@ -195,8 +195,8 @@ static banyan_status slots_idle(void *context, const banyan_pipeline_stall *stal
         sched_yield();
         return BANYAN_OK;
     }
-    RETURN_IF_FAILED(banyan_signal_idle(buffers->transport, buffers->epoch));
-    buffers->epoch = banyan_signal_epoch(buffers->transport);
+    RETURN_IF_FAILED(banyan_transport_idle(buffers->transport, buffers->epoch));
+    buffers->epoch = banyan_transport_epoch(buffers->transport);
     return BANYAN_OK;
 }
 
@@ -255,7 +255,8 @@ static banyan_status open_shared(slot_buffers *buffers)
     banyan_world *world = buffers->world;
     uint32_t ranks = (uint32_t)banyan_world_size(world);
     RETURN_IF_FAILED(banyan_memory_alloc(world, SLOTS * buffers->stride, &buffers->memory));
-    RETURN_IF_FAILED(banyan_signals_alloc(buffers->transport, 2 * ranks, &buffers->first_signal));
+    RETURN_IF_FAILED(
+        banyan_transport_signals_alloc(buffers->transport, 2 * ranks, &buffers->first_signal));
     buffers->has_signals = true;
     char *slots = banyan_memory_local(buffers->memory);
     for (int slot = 0; slot < SLOTS; slot++)
@@ -320,8 +321,8 @@ void banyan_pipeline_buffers_close(banyan_pipeline_buffers *buffers)
         return;
     slot_buffers *made = buffers->context;
     if (made->has_signals)
-        banyan_signals_free(made->transport, made->first_signal,
-                            2 * (uint32_t)banyan_world_size(made->world));
+        banyan_transport_signals_free(made->transport, made->first_signal,
+                                      2 * (uint32_t)banyan_world_size(made->world));
     banyan_memory_free(made->memory);
     free(made->send_slots);
     free(made->peers);

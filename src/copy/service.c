@@ -370,14 +370,14 @@ banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
     if (status == BANYAN_OK && copy_backend_keeps_schedules(service->backend))
         status = plan_in_backend(made);
     if (status != BANYAN_OK) {
-        banyan_copy_schedule_free(made);
+        banyan_copy_schedule_destroy(made);
         return status;
     }
     *schedule = made;
     return BANYAN_OK;
 }
 
-void banyan_copy_schedule_free(banyan_copy_schedule *schedule)
+void banyan_copy_schedule_destroy(banyan_copy_schedule *schedule)
 {
     if (!schedule)
         return;
@@ -454,6 +454,6 @@ banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream
     banyan_copy_schedule *schedule;
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = banyan_copy_schedule_run(schedule, stream);
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     return status == BANYAN_OK ? banyan_copy_service_check(service) : status;
 }

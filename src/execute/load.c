@@ -19,7 +19,7 @@ static uint64_t round_to(uint64_t bytes, uint64_t multiple)
 /* ---- what this rank can do alone ---- */
 
 static banyan_status check_arguments(const banyan_executor *executor, const banyan_plan *plan,
-                                     const banyan_load_options *options)
+                                     const banyan_loaded_plan_options *options)
 {
     if (plan->rank_count != executor->ranks)
         return error_set(BANYAN_ERR_INVALID,
@@ -140,7 +140,7 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
 }
 
 static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan,
-                             const banyan_load_options *options)
+                             const banyan_loaded_plan_options *options)
 {
     RETURN_IF_FAILED(check_arguments(loaded->executor, plan, options));
     RETURN_IF_FAILED(plan_clone(plan, &loaded->plan));
@@ -252,18 +252,19 @@ static banyan_status take_block(banyan_loaded_plan *loaded)
     return banyan_memory_alloc_on(executor->world, executor->device, bytes, &loaded->block);
 }
 
-banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *plan,
-                               const banyan_load_options *options, banyan_loaded_plan **loaded)
+banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_plan *plan,
+                                      const banyan_loaded_plan_options *options,
+                                      banyan_loaded_plan **loaded)
 {
     CONTROL_ENTER(executor->world);
     banyan_loaded_plan *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a plan");
-    banyan_load_options taken = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options taken = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     if (made) {
         made->executor = executor;
         made->waits.wait.world = executor->world;
         pthread_mutex_init(&made->waits.lock, NULL);
-        status = options_take(options, "BANYAN_LOAD_OPTIONS_INIT", &taken, sizeof taken);
+        status = options_take(options, "BANYAN_LOADED_PLAN_OPTIONS_INIT", &taken, sizeof taken);
     }
     if (status == BANYAN_OK)
         status = prepare(made, plan, &taken);
@@ -285,7 +286,7 @@ banyan_status banyan_plan_load(banyan_executor *executor, const banyan_plan *pla
     return BANYAN_OK;
 }
 
-banyan_status banyan_plan_unload(banyan_loaded_plan *loaded)
+banyan_status banyan_loaded_plan_close(banyan_loaded_plan *loaded)
 {
     if (!loaded)
         return BANYAN_OK;

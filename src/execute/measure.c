@@ -5,11 +5,11 @@
 #include "execute/loaded.h"
 #include "world/control.h"
 
-banyan_status banyan_plan_wait(banyan_loaded_plan *loaded)
+banyan_status banyan_loaded_plan_wait(banyan_loaded_plan *loaded)
 {
     if (!executor_is_host(loaded->executor))
         RETURN_IF_FAILED(device_drain(loaded));
-    return banyan_plan_status(loaded);
+    return banyan_loaded_plan_status(loaded);
 }
 
 /* ---- timing ---- */
@@ -25,8 +25,8 @@ struct timed_run {
 static banyan_status queue_run(void *context, void *stream)
 {
     const struct timed_run *run = context;
-    return banyan_plan_run(run->loaded, run->input, run->output, run->message_bytes, run->dtype,
-                           stream);
+    return banyan_loaded_plan_run(run->loaded, run->input, run->output, run->message_bytes,
+                                  run->dtype, stream);
 }
 
 /* Nothing of the host's is between two runs on a device. */
@@ -40,12 +40,12 @@ static banyan_status time_on_device(struct timed_run *run, uint32_t runs, uint64
     if (status == BANYAN_OK)
         status = executor->engine_ops->play(recorded, ns);
     executor->engine_ops->forget(recorded);
-    return status == BANYAN_OK ? banyan_plan_status(run->loaded) : status;
+    return status == BANYAN_OK ? banyan_loaded_plan_status(run->loaded) : status;
 }
 
-banyan_status banyan_plan_time(banyan_loaded_plan *loaded, const void *input, void *output,
-                               uint64_t message_bytes, DLDataType dtype, uint32_t runs,
-                               uint64_t *ns)
+banyan_status banyan_loaded_plan_time(banyan_loaded_plan *loaded, const void *input, void *output,
+                                      uint64_t message_bytes, DLDataType dtype, uint32_t runs,
+                                      uint64_t *ns)
 {
     struct timed_run run = {loaded, input, output, message_bytes, dtype};
     banyan_world *world = loaded->executor->world;

@@ -257,14 +257,14 @@ static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status statu
     return status;
 }
 
-banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
-                              uint64_t message_bytes, DLDataType dtype, void *stream)
+banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
+                                     uint64_t message_bytes, DLDataType dtype, void *stream)
 {
     bool on_host = executor_is_host(loaded->executor);
     plan_cut *cut = NULL;
     if (on_host)
         RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
-    RETURN_IF_FAILED(banyan_plan_status(loaded));
+    RETURN_IF_FAILED(banyan_loaded_plan_status(loaded));
     banyan_status status = begin(loaded, input, output, message_bytes, dtype, stream, &cut);
     if (status != BANYAN_OK)
         return fall_behind(loaded, status);
@@ -276,7 +276,7 @@ banyan_status banyan_plan_run(banyan_loaded_plan *loaded, const void *input, voi
 
 /* ---- how runs went ---- */
 
-banyan_status banyan_plan_status(banyan_loaded_plan *loaded)
+banyan_status banyan_loaded_plan_status(banyan_loaded_plan *loaded)
 {
     if (!executor_is_host(loaded->executor))
         RETURN_IF_FAILED(device_status(loaded));
@@ -303,7 +303,7 @@ static banyan_status reset_host(banyan_loaded_plan *loaded)
 
 /* Nobody's memory is cleared while a peer's run still writes there, and nobody runs while a peer's
  * is. */
-banyan_status banyan_plan_reset(banyan_loaded_plan *loaded)
+banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
     CONTROL_ENTER(executor->world);
@@ -326,12 +326,13 @@ static banyan_status run_started(void *context)
 {
     struct started_run started = *(struct started_run *)context;
     free(context);
-    return banyan_plan_run(started.loaded, started.input, started.output, started.message_bytes,
-                           started.dtype, NULL);
+    return banyan_loaded_plan_run(started.loaded, started.input, started.output,
+                                  started.message_bytes, started.dtype, NULL);
 }
 
-banyan_status banyan_plan_start(banyan_loaded_plan *loaded, const void *input, void *output,
-                                uint64_t message_bytes, DLDataType dtype, banyan_request **request)
+banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *input, void *output,
+                                       uint64_t message_bytes, DLDataType dtype,
+                                       banyan_request **request)
 {
     if (!executor_is_host(loaded->executor))
         return error_set(BANYAN_ERR_UNSUPPORTED,

@@ -26,7 +26,7 @@ void trace_free(trace *old)
     free(old);
 }
 
-banyan_status banyan_trace_begin(banyan_executor *executor)
+banyan_status banyan_executor_trace_begin(banyan_executor *executor)
 {
     trace *made = calloc(1, sizeof *made);
     size_t count = (size_t)executor->worker_count;
@@ -168,7 +168,7 @@ static banyan_status write_together(const banyan_executor *executor, const char 
     return control_agree(executor->world, status);
 }
 
-banyan_status banyan_trace_write(banyan_executor *executor, const char *path)
+banyan_status banyan_executor_trace_write(banyan_executor *executor, const char *path)
 {
     trace_record *records = NULL;
     uint64_t count = 0;

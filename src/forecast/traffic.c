@@ -44,7 +44,7 @@ static banyan_status count_up(banyan_traffic *traffic)
     return BANYAN_OK;
 }
 
-banyan_status banyan_traffic_plan(const banyan_plan_world *world,
+banyan_status banyan_traffic_plan(const banyan_reshard_sample_world *world,
                                   const banyan_reshard_options *options, banyan_traffic **traffic)
 {
     if (world->world_size < 1 || world->world_size > BANYAN_MAX_RANKS)
@@ -81,9 +81,10 @@ banyan_status banyan_traffic_plan_case(const banyan_megatron_case *loaded,
                                        const banyan_reshard_options *options,
                                        banyan_traffic **traffic)
 {
-    const banyan_plan_world world = {.world_size = banyan_megatron_case_world_size(loaded),
-                                     .layouts = layouts_of_case,
-                                     .context = (void *)(uintptr_t)loaded};
+    const banyan_reshard_sample_world world = {.world_size =
+                                                   banyan_megatron_case_world_size(loaded),
+                                               .layouts = layouts_of_case,
+                                               .context = (void *)(uintptr_t)loaded};
     return banyan_traffic_plan(&world, options, traffic);
 }
 

@@ -8,15 +8,15 @@ static void put(fused *f, banyan_chunk slot, banyan_chunk data)
 
 static void unpack(fused *f, banyan_chunk destination, uint64_t region, int index)
 {
-    banyan_unpack_packets(f->a.program, f->rank, destination, fused_slot(f, f->rank, region, index),
-                          BANYAN_TB(0));
+    banyan_program_unpack_packets(f->a.program, f->rank, destination,
+                                  fused_slot(f, f->rank, region, index), BANYAN_TB(0));
 }
 
 static void reduce(fused *f, banyan_chunk first, const banyan_chunk *others, int count,
                    banyan_chunk destination)
 {
-    banyan_reduce_packets(f->a.program, f->rank, first, others, count, destination, f->a.op,
-                          BANYAN_TB(0));
+    banyan_program_reduce_packets(f->a.program, f->rank, first, others, count, destination, f->a.op,
+                                  BANYAN_TB(0));
 }
 
 /* The operation begins with data: with the rank's own where it is first, or second, since two may
@@ -33,8 +33,9 @@ static void sum(fused *f, const fused_sum *of, banyan_chunk destination)
         reduce(f, of->own, slots + 1, of->count - 1, destination);
     } else {
         if (of->own_at > 1)
-            banyan_copy_packets(f->a.program, f->rank, slots[of->own_at], of->own, BANYAN_TB(0));
-        banyan_unpack_packets(f->a.program, f->rank, destination, slots[0], BANYAN_TB(0));
+            banyan_program_copy_packets(f->a.program, f->rank, slots[of->own_at], of->own,
+                                        BANYAN_TB(0));
+        banyan_program_unpack_packets(f->a.program, f->rank, destination, slots[0], BANYAN_TB(0));
         if (of->count > 1)
             reduce(f, destination, slots + 1, of->count - 1, destination);
     }

@@ -30,7 +30,7 @@ typedef struct fused {
     int chunks, shares;
     fused_layout at;
     int stage; /* units: the thread block at hand, and what links it to the next */
-    banyan_semaphore *room, *link;
+    banyan_program_semaphore *room, *link;
 } fused;
 
 /* Turn to a rank: whose part is written from now on. */

@@ -9,28 +9,28 @@
 #include "mixed/fused_program.h"
 #include "mixed/grid.h"
 
-static banyan_semaphore *semaphore(fused *f, int initial)
+static banyan_program_semaphore *semaphore(fused *f, int initial)
 {
-    return banyan_semaphore_create(f->a.program, f->rank, (uint64_t)initial);
+    return banyan_program_semaphore_create(f->a.program, f->rank, (uint64_t)initial);
 }
 
 static void begin(fused *f)
 {
     f->room = semaphore(f, PIPELINE_AHEAD);
-    banyan_semaphore_acquire(f->room, 0, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_acquire(f->room, 0, BANYAN_SYNC_BOTH);
 }
 
 static void go_on(fused *f)
 {
     f->link = semaphore(f, 0);
-    banyan_semaphore_release(f->link, f->stage, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_release(f->link, f->stage, BANYAN_SYNC_BOTH);
     f->stage++;
-    banyan_semaphore_acquire(f->link, f->stage, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_acquire(f->link, f->stage, BANYAN_SYNC_BOTH);
 }
 
 static void end(fused *f)
 {
-    banyan_semaphore_release(f->room, f->stage, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_release(f->room, f->stage, BANYAN_SYNC_BOTH);
 }
 
 static banyan_chunk mine(const fused *f, uint64_t region, int index)
@@ -224,10 +224,10 @@ static void write_rank(fused *f)
 void fused_write_units(fused *f)
 {
     f->form = &units;
-    banyan_loop_begin(f->a.program, f->a.unit_bytes, 1);
+    banyan_program_loop_begin(f->a.program, f->a.unit_bytes, 1);
     for (int rank = 0; rank < f->a.ranks; rank++) {
         fused_turn_to(f, rank);
         write_rank(f);
     }
-    banyan_loop_end(f->a.program);
+    banyan_program_loop_end(f->a.program);
 }

@@ -50,7 +50,7 @@ static void unload_all(host_engine *engine)
         for (int mode = 0; mode < FUSED_MODES; mode++) {
             for (int i = 0; i < FORMS * PLACES; i++) {
                 ready *of = &engine->ready[op][mode][i / PLACES][i % PLACES];
-                (void)banyan_plan_unload(of->loaded);
+                (void)banyan_loaded_plan_close(of->loaded);
                 *of = (ready){NULL, 0};
             }
         }
@@ -126,10 +126,10 @@ static banyan_status load(host_engine *engine, const fused_kind *kind, uint64_t 
     banyan_plan *plan = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
     banyan_status status = control_agree(world, fused_compile(&engine->setup->grid, kind, &plan));
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = message_of(engine, kind->op, most_bytes);
     if (status == BANYAN_OK)
-        status = banyan_plan_load(engine->executor, plan, &options, loaded);
+        status = banyan_loaded_plan_open(engine->executor, plan, &options, loaded);
     banyan_plan_destroy(plan);
     return status;
 }
@@ -142,7 +142,7 @@ static banyan_status prepare(host_engine *engine, const fused_kind *kind, uint64
     banyan_loaded_plan *loaded, *before = of->loaded;
     RETURN_IF_FAILED(load(engine, kind, most, &loaded));
     *of = (ready){loaded, most};
-    return banyan_plan_unload(before);
+    return banyan_loaded_plan_close(before);
 }
 
 /* What the executor says is about the program: of which call it is. */
@@ -167,8 +167,9 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
              ->ready[call->op][call->mode - BANYAN_MIXED_FEWEST_WAITS][kind.packets][kind.in_place];
     banyan_status status = prepare(engine, &kind, bytes, of);
     if (status == BANYAN_OK)
-        status = banyan_plan_run(of->loaded, call->input, call->output,
-                                 message_of(engine, call->op, bytes), engine->setup->dtype, stream);
+        status = banyan_loaded_plan_run(of->loaded, call->input, call->output,
+                                        message_of(engine, call->op, bytes), engine->setup->dtype,
+                                        stream);
     return name_call(call, status);
 }
 

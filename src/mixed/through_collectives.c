@@ -201,13 +201,13 @@ static banyan_status run_comm(const way *with, const single *of)
     banyan_comm *comm = with->mixed->comms[of->group];
     switch (of->op) {
     case BANYAN_MIXED_ALLREDUCE:
-        return banyan_allreduce(comm, of->input, of->output, of->elems, dtype, BANYAN_SUM,
-                                with->stream);
+        return banyan_comm_allreduce(comm, of->input, of->output, of->elems, dtype, BANYAN_SUM,
+                                     with->stream);
     case BANYAN_MIXED_ALLGATHER:
-        return banyan_allgather(comm, of->input, of->output, of->elems, dtype, with->stream);
+        return banyan_comm_allgather(comm, of->input, of->output, of->elems, dtype, with->stream);
     default:
-        return banyan_reducescatter(comm, of->input, of->output, of->elems, dtype, BANYAN_SUM,
-                                    with->stream);
+        return banyan_comm_reducescatter(comm, of->input, of->output, of->elems, dtype, BANYAN_SUM,
+                                         with->stream);
     }
 }
 

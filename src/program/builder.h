@@ -51,15 +51,15 @@ typedef struct program_channel {
     uint32_t number; /* of the source's channels of the type */
 } program_channel;
 
-struct banyan_memory_channel {
+struct banyan_program_memory_channel {
     program_channel ends;
 };
 
-struct banyan_port_channel {
+struct banyan_program_port_channel {
     program_channel ends;
 };
 
-struct banyan_switch_channel {
+struct banyan_program_switch_channel {
     banyan_program *program;
     plan_buffer buffer;
     int *ranks;
@@ -67,13 +67,13 @@ struct banyan_switch_channel {
     int count;
 };
 
-struct banyan_semaphore {
+struct banyan_program_semaphore {
     banyan_program *program;
     int rank;
     uint32_t number;
 };
 
-struct banyan_group {
+struct banyan_program_group {
     int *blocks;
     int count;
 };
@@ -89,7 +89,7 @@ typedef struct program_call {
     program_place place;
     const char *operation;
     const program_channel *channel;
-    const banyan_switch_channel *group;
+    const banyan_program_switch_channel *group;
     int rank; /* -1: of no rank */
 } program_call;
 
@@ -150,8 +150,8 @@ typedef struct program_share {
 } program_share;
 
 /* How many; 0, and the program has failed, for neither a thread block nor a group. */
-int program_by_count(banyan_program *program, banyan_by by);
-program_share program_by_share(banyan_by by, int i);
+int program_by_count(banyan_program *program, banyan_program_by by);
+program_share program_by_share(banyan_program_by by, int i);
 
 /* ---- adding operations ---- */
 

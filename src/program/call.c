@@ -15,7 +15,7 @@ static _Thread_local struct {
     int count;
 } noted;
 
-void banyan_here(const char *file, int line)
+void banyan_program_here(const char *file, int line)
 {
     if (noted.count == MOST_PLACES)
         memmove(noted.places, noted.places + 1, --noted.count * sizeof noted.places[0]);
@@ -36,7 +36,7 @@ bool program_call_begin(banyan_program *program, program_call call)
     return true;
 }
 
-static void print_ranks(FILE *to, const banyan_switch_channel *group)
+static void print_ranks(FILE *to, const banyan_program_switch_channel *group)
 {
     fprintf(to, " on the switch channel of ranks");
     for (int i = 0; i < group->count; i++)

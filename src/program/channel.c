@@ -101,7 +101,7 @@ static void add_move(const program_channel *channel, plan_op_kind kind, banyan_c
 }
 
 static void add_moves(const program_channel *channel, plan_op_kind kind, banyan_chunk remote,
-                      banyan_chunk local, banyan_by by)
+                      banyan_chunk local, banyan_program_by by)
 {
     int count = program_by_count(channel->program, by);
     for (int i = 0; i < count; i++)
@@ -109,14 +109,14 @@ static void add_moves(const program_channel *channel, plan_op_kind kind, banyan_
 }
 
 void channel_add_put(const program_channel *channel, const char *operation, plan_op_kind kind,
-                     banyan_chunk remote, banyan_chunk local, banyan_by by)
+                     banyan_chunk remote, banyan_chunk local, banyan_program_by by)
 {
     if (begin(channel, operation) && valid_put(channel, kind, remote, local))
         add_moves(channel, kind, remote, local, by);
 }
 
 void channel_add_get(const program_channel *channel, banyan_chunk local, banyan_chunk remote,
-                     banyan_by by)
+                     banyan_program_by by)
 {
     if (begin(channel, "get") &&
         program_has_chunk(channel->program, local, channel->source, "destination") &&
@@ -170,7 +170,7 @@ static void add_reduce(const program_channel *channel, const banyan_chunk *remot
 
 void channel_add_reduce(const program_channel *channel, banyan_chunk local,
                         const banyan_chunk *remote, int count, banyan_chunk destination,
-                        banyan_reduce_op reduce_op, banyan_by by)
+                        banyan_reduce_op reduce_op, banyan_program_by by)
 {
     if (destination.rank < 0)
         destination = local;

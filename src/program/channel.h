@@ -14,14 +14,14 @@ void channel_add_sync(const program_channel *channel, const char *operation, pla
 
 /* Puts: `local` at the source to `remote` at the destination. */
 void channel_add_put(const program_channel *channel, const char *operation, plan_op_kind kind,
-                     banyan_chunk remote, banyan_chunk local, banyan_by by);
+                     banyan_chunk remote, banyan_chunk local, banyan_program_by by);
 
 /* Memory channels only: `remote` at the destination to `local` at the source; and `local` and
  * `remote` chunks, reduced, to a chunk of the source. */
 void channel_add_get(const program_channel *channel, banyan_chunk local, banyan_chunk remote,
-                     banyan_by by);
+                     banyan_program_by by);
 void channel_add_reduce(const program_channel *channel, banyan_chunk local,
                         const banyan_chunk *remote, int count, banyan_chunk destination,
-                        banyan_reduce_op reduce_op, banyan_by by);
+                        banyan_reduce_op reduce_op, banyan_program_by by);
 
 #endif

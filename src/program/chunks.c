@@ -31,17 +31,17 @@ static banyan_chunk buffer_slice(banyan_program *program, int rank, banyan_buffe
     return (banyan_chunk){rank, buffer, start, stop - start};
 }
 
-banyan_chunk banyan_input(banyan_program *program, int rank, uint64_t start, uint64_t stop)
+banyan_chunk banyan_program_input(banyan_program *program, int rank, uint64_t start, uint64_t stop)
 {
     return buffer_slice(program, rank, BANYAN_INPUT, start, stop);
 }
 
-banyan_chunk banyan_output(banyan_program *program, int rank, uint64_t start, uint64_t stop)
+banyan_chunk banyan_program_output(banyan_program *program, int rank, uint64_t start, uint64_t stop)
 {
     return buffer_slice(program, rank, BANYAN_OUTPUT, start, stop);
 }
 
-banyan_chunk banyan_scratch(banyan_program *program, int rank, uint64_t chunks)
+banyan_chunk banyan_program_scratch(banyan_program *program, int rank, uint64_t chunks)
 {
     program_call call = {.operation = "scratch", .rank = rank};
     if (!program_call_begin(program, call) || !program_has_rank(program, rank, "rank"))
@@ -57,7 +57,8 @@ banyan_chunk banyan_scratch(banyan_program *program, int rank, uint64_t chunks)
     return (banyan_chunk){rank, BANYAN_SCRATCH, start, chunks};
 }
 
-banyan_chunk banyan_slice(banyan_program *program, banyan_chunk of, uint64_t start, uint64_t stop)
+banyan_chunk banyan_program_slice(banyan_program *program, banyan_chunk of, uint64_t start,
+                                  uint64_t stop)
 {
     program_call call = {.operation = "slice", .rank = of.rank};
     if (!program_call_begin(program, call))
@@ -155,7 +156,8 @@ bool program_has_blocks(banyan_program *program, const int *thread_blocks, int c
     return true;
 }
 
-banyan_group *banyan_group_create(banyan_program *program, const int *thread_blocks, int count)
+banyan_program_group *banyan_program_group_create(banyan_program *program, const int *thread_blocks,
+                                                  int count)
 {
     if (!program_call_begin(program, (program_call){.operation = "thread block group", .rank = -1}))
         return NULL;
@@ -165,16 +167,16 @@ banyan_group *banyan_group_create(banyan_program *program, const int *thread_blo
     }
     if (!program_has_blocks(program, thread_blocks, count))
         return NULL;
-    banyan_group *group = program_take(program, 1, sizeof *group);
+    banyan_program_group *group = program_take(program, 1, sizeof *group);
     int *blocks = program_take(program, (size_t)count, sizeof *blocks);
     if (!group || !blocks)
         return NULL;
     memcpy(blocks, thread_blocks, (size_t)count * sizeof *blocks);
-    *group = (banyan_group){blocks, count};
+    *group = (banyan_program_group){blocks, count};
     return group;
 }
 
-int program_by_count(banyan_program *program, banyan_by by)
+int program_by_count(banyan_program *program, banyan_program_by by)
 {
     if (by.thread_block >= 0)
         return 1;
@@ -184,7 +186,7 @@ int program_by_count(banyan_program *program, banyan_by by)
     return 0;
 }
 
-program_share program_by_share(banyan_by by, int i)
+program_share program_by_share(banyan_program_by by, int i)
 {
     if (by.thread_block >= 0)
         return (program_share){.thread_block = by.thread_block};

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* One operation a thread block, with the block's share of it. */
-static void add_shares(banyan_program *program, int rank, banyan_by by, plan_op op)
+static void add_shares(banyan_program *program, int rank, banyan_program_by by, plan_op op)
 {
     int count = program_by_count(program, by);
     for (int i = 0; i < count; i++) {
@@ -19,7 +19,7 @@ static void add_shares(banyan_program *program, int rank, banyan_by by, plan_op 
 }
 
 static void add_copy(banyan_program *program, int rank, plan_op_kind kind, banyan_chunk destination,
-                     banyan_chunk source, banyan_by by)
+                     banyan_chunk source, banyan_program_by by)
 {
     plan_op op = {.kind = kind,
                   .sources = program_operand(program, program_local(source)),
@@ -40,23 +40,23 @@ static bool begin_copy(banyan_program *program, const char *operation, int rank,
            program_same_size(program, source, "source", destination, "destination");
 }
 
-void banyan_copy(banyan_program *program, int rank, banyan_chunk destination, banyan_chunk source,
-                 banyan_by by)
+void banyan_program_copy(banyan_program *program, int rank, banyan_chunk destination,
+                         banyan_chunk source, banyan_program_by by)
 {
     if (begin_copy(program, "copy", rank, destination, source))
         add_copy(program, rank, PLAN_COPY, destination, source, by);
 }
 
-void banyan_copy_packets(banyan_program *program, int rank, banyan_chunk destination,
-                         banyan_chunk source, banyan_by by)
+void banyan_program_copy_packets(banyan_program *program, int rank, banyan_chunk destination,
+                                 banyan_chunk source, banyan_program_by by)
 {
     if (begin_copy(program, "copy to packets", rank, destination, source) &&
         program_in_scratch(program, destination, "destination"))
         add_copy(program, rank, PLAN_COPY_PACKET, destination, source, by);
 }
 
-void banyan_unpack_packets(banyan_program *program, int rank, banyan_chunk destination,
-                           banyan_chunk source, banyan_by by)
+void banyan_program_unpack_packets(banyan_program *program, int rank, banyan_chunk destination,
+                                   banyan_chunk source, banyan_program_by by)
 {
     if (begin_copy(program, "unpack packets", rank, destination, source) &&
         program_in_scratch(program, source, "source"))
@@ -81,7 +81,7 @@ static bool has_others(banyan_program *program, int rank, banyan_chunk source,
 
 static void add_reduce(banyan_program *program, plan_op_kind kind, int rank, banyan_chunk source,
                        const banyan_chunk *others, int count, banyan_chunk destination,
-                       banyan_reduce_op reduce_op, banyan_by by)
+                       banyan_reduce_op reduce_op, banyan_program_by by)
 {
     if (destination.rank < 0)
         destination = source;
@@ -108,17 +108,17 @@ static void add_reduce(banyan_program *program, plan_op_kind kind, int rank, ban
                          .destination_count = 1});
 }
 
-void banyan_reduce_chunks(banyan_program *program, int rank, banyan_chunk source,
-                          const banyan_chunk *others, int count, banyan_chunk destination,
-                          banyan_reduce_op op, banyan_by by)
+void banyan_program_reduce(banyan_program *program, int rank, banyan_chunk source,
+                           const banyan_chunk *others, int count, banyan_chunk destination,
+                           banyan_reduce_op op, banyan_program_by by)
 {
     if (program_call_begin(program, (program_call){.operation = "reduce", .rank = rank}))
         add_reduce(program, PLAN_REDUCE, rank, source, others, count, destination, op, by);
 }
 
-void banyan_reduce_packets(banyan_program *program, int rank, banyan_chunk source,
-                           const banyan_chunk *others, int count, banyan_chunk destination,
-                           banyan_reduce_op op, banyan_by by)
+void banyan_program_reduce_packets(banyan_program *program, int rank, banyan_chunk source,
+                                   const banyan_chunk *others, int count, banyan_chunk destination,
+                                   banyan_reduce_op op, banyan_program_by by)
 {
     if (program_call_begin(program, (program_call){.operation = "reduce packets", .rank = rank}))
         add_reduce(program, PLAN_REDUCE_PACKET, rank, source, others, count, destination, op, by);
@@ -149,7 +149,7 @@ static bool barrier_number(banyan_program *program, int rank, const int *thread_
     return true;
 }
 
-void banyan_barrier(banyan_program *program, int rank, const int *thread_blocks, int count)
+void banyan_program_barrier(banyan_program *program, int rank, const int *thread_blocks, int count)
 {
     if (!program_call_begin(program, (program_call){.operation = "barrier", .rank = rank}) ||
         !program_has_rank(program, rank, "rank"))
@@ -174,16 +174,17 @@ void banyan_barrier(banyan_program *program, int rank, const int *thread_blocks,
     }
 }
 
-banyan_semaphore *banyan_semaphore_create(banyan_program *program, int rank, uint64_t initial)
+banyan_program_semaphore *banyan_program_semaphore_create(banyan_program *program, int rank,
+                                                          uint64_t initial)
 {
     if (!program_call_begin(program, (program_call){.operation = "semaphore", .rank = rank}) ||
         !program_has_rank(program, rank, "rank"))
         return NULL;
-    banyan_semaphore *semaphore = program_take(program, 1, sizeof *semaphore);
+    banyan_program_semaphore *semaphore = program_take(program, 1, sizeof *semaphore);
     if (!semaphore)
         return NULL;
     program_rank *of = &program->ranks[rank];
-    *semaphore = (banyan_semaphore){program, rank, (uint32_t)of->semaphores.count};
+    *semaphore = (banyan_program_semaphore){program, rank, (uint32_t)of->semaphores.count};
     if (!array_push(&of->semaphores, initial)) {
         program_fail_memory(program);
         return NULL;
@@ -191,8 +192,8 @@ banyan_semaphore *banyan_semaphore_create(banyan_program *program, int rank, uin
     return semaphore;
 }
 
-static void add_semaphore(banyan_semaphore *semaphore, const char *operation, plan_op_kind kind,
-                          int thread_block, banyan_sync sync)
+static void add_semaphore(banyan_program_semaphore *semaphore, const char *operation,
+                          plan_op_kind kind, int thread_block, banyan_sync sync)
 {
     program_call call = {.operation = operation, .rank = semaphore ? semaphore->rank : -1};
     if (!program_call_begin(semaphore ? semaphore->program : NULL, call))
@@ -207,12 +208,14 @@ static void add_semaphore(banyan_semaphore *semaphore, const char *operation, pl
                               .semaphore_count = 1});
 }
 
-void banyan_semaphore_acquire(banyan_semaphore *semaphore, int thread_block, banyan_sync sync)
+void banyan_program_semaphore_acquire(banyan_program_semaphore *semaphore, int thread_block,
+                                      banyan_sync sync)
 {
     add_semaphore(semaphore, "semaphore acquire", PLAN_SEM_ACQUIRE, thread_block, sync);
 }
 
-void banyan_semaphore_release(banyan_semaphore *semaphore, int thread_block, banyan_sync sync)
+void banyan_program_semaphore_release(banyan_program_semaphore *semaphore, int thread_block,
+                                      banyan_sync sync)
 {
     add_semaphore(semaphore, "semaphore release", PLAN_SEM_RELEASE, thread_block, sync);
 }

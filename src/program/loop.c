@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-void banyan_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t chunks)
+void banyan_program_loop_begin(banyan_program *program, uint64_t unit_bytes, uint64_t chunks)
 {
     if (!program_call_begin(program, (program_call){.operation = "loop", .rank = -1}))
         return;
@@ -45,7 +45,7 @@ static bool close_loop(banyan_program *program, program_block *block)
     return program->failed == BANYAN_OK;
 }
 
-void banyan_loop_end(banyan_program *program)
+void banyan_program_loop_end(banyan_program *program)
 {
     if (!program_call_begin(program, (program_call){.operation = "end of a loop", .rank = -1}))
         return;

@@ -23,8 +23,9 @@ static bool valid_ranks(banyan_program *program, const int *ranks, int count)
     return true;
 }
 
-banyan_switch_channel *banyan_switch_channel_create(banyan_program *program, const int *ranks,
-                                                    int count, banyan_buffer buffer)
+banyan_program_switch_channel *banyan_program_switch_channel_create(banyan_program *program,
+                                                                    const int *ranks, int count,
+                                                                    banyan_buffer buffer)
 {
     if (!program_call_begin(program, (program_call){.operation = "switch channel", .rank = -1}) ||
         !valid_ranks(program, ranks, count))
@@ -33,13 +34,13 @@ banyan_switch_channel *banyan_switch_channel_create(banyan_program *program, con
         program_fail(program, "buffer %d is none that ranks have", (int)buffer);
         return NULL;
     }
-    banyan_switch_channel *channel = program_take(program, 1, sizeof *channel);
+    banyan_program_switch_channel *channel = program_take(program, 1, sizeof *channel);
     int *kept = program_take(program, (size_t)count, sizeof *kept);
     uint32_t *numbers = program_take(program, (size_t)count, sizeof *numbers);
     if (!channel || !kept || !numbers)
         return NULL;
     memcpy(kept, ranks, (size_t)count * sizeof *kept);
-    *channel = (banyan_switch_channel){program, (plan_buffer)buffer, kept, numbers, count};
+    *channel = (banyan_program_switch_channel){program, (plan_buffer)buffer, kept, numbers, count};
     for (int i = 0; i < count; i++) {
         program_rank *member = &program->ranks[ranks[i]];
         numbers[i] = (uint32_t)member->switches.count;
@@ -52,7 +53,7 @@ banyan_switch_channel *banyan_switch_channel_create(banyan_program *program, con
 }
 
 /* Where the rank is in the group. */
-static bool member_index(const banyan_switch_channel *channel, int rank, int *index)
+static bool member_index(const banyan_program_switch_channel *channel, int rank, int *index)
 {
     for (int i = 0; i < channel->count; i++) {
         if (channel->ranks[i] == rank) {
@@ -64,7 +65,8 @@ static bool member_index(const banyan_switch_channel *channel, int rank, int *in
     return false;
 }
 
-static bool region_exists(const banyan_switch_channel *channel, uint64_t index, uint64_t size)
+static bool region_exists(const banyan_program_switch_channel *channel, uint64_t index,
+                          uint64_t size)
 {
     for (int i = 0; i < channel->count; i++) {
         uint64_t chunks = channel->program->ranks[channel->ranks[i]].chunks[channel->buffer];
@@ -80,7 +82,7 @@ static bool region_exists(const banyan_switch_channel *channel, uint64_t index, 
 }
 
 /* The chunk is the rank's own, as large as the region of all. */
-static bool chunk_fits(const banyan_switch_channel *channel, int rank, banyan_chunk chunk,
+static bool chunk_fits(const banyan_program_switch_channel *channel, int rank, banyan_chunk chunk,
                        const char *what, uint64_t size)
 {
     if (!program_has_chunk(channel->program, chunk, rank, what))
@@ -92,9 +94,9 @@ static bool chunk_fits(const banyan_switch_channel *channel, int rank, banyan_ch
 }
 
 /* The operation's two operands, the region of all and the rank's own chunk. */
-static bool take_operands(const banyan_switch_channel *channel, uint64_t index, uint64_t size,
-                          banyan_chunk chunk, int thread_block, program_block **block,
-                          plan_operand **region, plan_operand **own)
+static bool take_operands(const banyan_program_switch_channel *channel, uint64_t index,
+                          uint64_t size, banyan_chunk chunk, int thread_block,
+                          program_block **block, plan_operand **region, plan_operand **own)
 {
     int member;
     uint32_t number;
@@ -110,7 +112,7 @@ static bool take_operands(const banyan_switch_channel *channel, uint64_t index, 
     return *region && *own;
 }
 
-static bool begin(const banyan_switch_channel *channel, const char *operation, int rank)
+static bool begin(const banyan_program_switch_channel *channel, const char *operation, int rank)
 {
     int member;
     program_call call = {.operation = operation, .group = channel, .rank = rank};
@@ -118,8 +120,9 @@ static bool begin(const banyan_switch_channel *channel, const char *operation, i
            member_index(channel, rank, &member);
 }
 
-void banyan_switch_reduce(banyan_switch_channel *channel, int rank, uint64_t index, uint64_t size,
-                          banyan_chunk destination, banyan_reduce_op op, int thread_block)
+void banyan_program_switch_reduce(banyan_program_switch_channel *channel, int rank, uint64_t index,
+                                  uint64_t size, banyan_chunk destination, banyan_reduce_op op,
+                                  int thread_block)
 {
     program_block *block;
     plan_operand *region, *own;
@@ -137,7 +140,7 @@ void banyan_switch_reduce(banyan_switch_channel *channel, int rank, uint64_t ind
                               .destination_count = 1});
 }
 
-static void add_store(banyan_switch_channel *channel, plan_op_kind kind, int rank,
+static void add_store(banyan_program_switch_channel *channel, plan_op_kind kind, int rank,
                       banyan_chunk source, uint64_t index, uint64_t size, int thread_block)
 {
     program_block *block;
@@ -153,15 +156,17 @@ static void add_store(banyan_switch_channel *channel, plan_op_kind kind, int ran
                               .destination_count = 1});
 }
 
-void banyan_switch_broadcast(banyan_switch_channel *channel, int rank, banyan_chunk source,
-                             uint64_t index, uint64_t size, int thread_block)
+void banyan_program_switch_broadcast(banyan_program_switch_channel *channel, int rank,
+                                     banyan_chunk source, uint64_t index, uint64_t size,
+                                     int thread_block)
 {
     if (begin(channel, "broadcast", rank))
         add_store(channel, PLAN_GROUP_STORE, rank, source, index, size, thread_block);
 }
 
-void banyan_switch_broadcast_packets(banyan_switch_channel *channel, int rank, banyan_chunk source,
-                                     uint64_t index, uint64_t size, int thread_block)
+void banyan_program_switch_broadcast_packets(banyan_program_switch_channel *channel, int rank,
+                                             banyan_chunk source, uint64_t index, uint64_t size,
+                                             int thread_block)
 {
     if (!begin(channel, "broadcast packets", rank) ||
         !program_in_scratch(channel->program, source, "source"))

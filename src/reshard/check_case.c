@@ -44,7 +44,7 @@ static banyan_status take_rank(void *context, int rank, planner_result *result)
 /* What the planner refuses is no plan that could run. */
 static banyan_status plan_case(case_check *check, const banyan_reshard_options *options)
 {
-    const banyan_plan_world world = {
+    const banyan_reshard_sample_world world = {
         .world_size = check->rank_count, .layouts = layouts_of, .context = check};
     banyan_status status = plan_imagine(&world, options, take_rank, check);
     if (status == BANYAN_OK || status == BANYAN_ERR_NO_MEMORY)

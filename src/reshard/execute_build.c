@@ -524,7 +524,7 @@ void execution_destroy(execution *run)
     if (!run)
         return;
     for (size_t w = 0; w < run->waves.count; w++)
-        banyan_copy_schedule_free(run->waves.data[w].schedule);
+        banyan_copy_schedule_destroy(run->waves.data[w].schedule);
     free_fills(run);
     array_free(&run->ends);
     array_free(&run->locals);

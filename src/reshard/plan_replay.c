@@ -76,7 +76,7 @@ static banyan_status answer(const plan_messages *questions, directory_part *part
 }
 
 banyan_status plan_replay_run(const plan_replay *replay, int rank, int world_size,
-                              banyan_plan_cost *cost)
+                              banyan_reshard_plan_cost *cost)
 {
     directory_part *part;
     RETURN_IF_FAILED(directory_part_create(rank, world_size, &part));

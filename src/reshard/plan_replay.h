@@ -26,7 +26,7 @@ void plan_replay_free(plan_replay *replay);
  * seconds and to its bytes those of the messages of the round that has most; sets those of the
  * owner. */
 banyan_status plan_replay_run(const plan_replay *replay, int rank, int world_size,
-                              banyan_plan_cost *cost);
+                              banyan_reshard_plan_cost *cost);
 
 /* Processor time of this thread. */
 double plan_processor_s(void);

@@ -14,16 +14,16 @@ struct actor {
     int rank;
     banyan_layout *source, *destination;
     planner *planner;
-    banyan_plan_cost *cost; /* NULL: not measured */
+    banyan_reshard_plan_cost *cost; /* NULL: not measured */
     uint64_t allocated_before;
 };
 
 struct imagined {
-    const banyan_plan_world *world;
+    const banyan_reshard_sample_world *world;
     const banyan_reshard_options *options;
     directory_part **parts;
-    banyan_plan_cost **costs; /* of each rank, NULL for most */
-    plan_replay *replays;     /* of each rank; empty but for those that are measured */
+    banyan_reshard_plan_cost **costs; /* of each rank, NULL for most */
+    plan_replay *replays;             /* of each rank; empty but for those that are measured */
     uint64_t replay_bytes;
     uint64_t steps_done;
     plan_take_fn take; /* gets every rank's transfers; NULL: nobody does */
@@ -50,12 +50,12 @@ static void note_memory(const struct imagined *imagined, const struct actor *act
 }
 
 /* Time is asked for only where it is kept: asking takes longer than many a step. */
-static double begin_step(const banyan_plan_cost *cost)
+static double begin_step(const banyan_reshard_plan_cost *cost)
 {
     return cost ? plan_processor_s() : 0;
 }
 
-static void end_step(banyan_plan_cost *cost, double began)
+static void end_step(banyan_reshard_plan_cost *cost, double began)
 {
     if (cost)
         cost->seconds += plan_processor_s() - began;
@@ -112,7 +112,7 @@ static banyan_status actor_make(struct imagined *imagined, int rank, struct acto
 {
     *actor = (struct actor){.rank = rank, .cost = imagined->costs[rank]};
     actor->allocated_before = actor->cost ? allocated_bytes(imagined) : 0;
-    const banyan_plan_world *world = imagined->world;
+    const banyan_reshard_sample_world *world = imagined->world;
     RETURN_IF_FAILED(banyan_layout_create(&actor->source));
     RETURN_IF_FAILED(banyan_layout_create(&actor->destination));
     RETURN_IF_FAILED(world->layouts(world->context, rank, actor->source, actor->destination));
@@ -291,23 +291,23 @@ static banyan_status play(struct imagined *imagined)
 
 /* Where each rank's cost is kept. */
 static banyan_status choose_ranks(struct imagined *imagined, const int *ranks, int count,
-                                  banyan_plan_cost *costs)
+                                  banyan_reshard_plan_cost *costs)
 {
     int size = imagined->world->world_size;
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= size || imagined->costs[ranks[i]])
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d cannot be sampled (once) from a world of %d", ranks[i], size);
-        costs[i] = (banyan_plan_cost){.rank = ranks[i]};
+        costs[i] = (banyan_reshard_plan_cost){.rank = ranks[i]};
         imagined->costs[ranks[i]] = &costs[i];
     }
     return BANYAN_OK;
 }
 
 /* `take` NULL: the costs of `ranks` are counted; else there are none of these. */
-static banyan_status imagine(const banyan_plan_world *world, const banyan_reshard_options *options,
-                             const int *ranks, int count, banyan_plan_cost *costs,
-                             plan_take_fn take, void *take_context)
+static banyan_status imagine(const banyan_reshard_sample_world *world,
+                             const banyan_reshard_options *options, const int *ranks, int count,
+                             banyan_reshard_plan_cost *costs, plan_take_fn take, void *take_context)
 {
     if (world->world_size < 1 || count < 0)
         return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
@@ -320,7 +320,7 @@ static banyan_status imagine(const banyan_plan_world *world, const banyan_reshar
     size_t size = (size_t)world->world_size;
     struct imagined imagined = {
         .world = world, .options = &chosen, .take = take, .take_context = take_context};
-    banyan_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
+    banyan_reshard_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     imagined.parts = calloc(size, sizeof *imagined.parts);
     imagined.costs = calloc(size, sizeof *imagined.costs);
@@ -346,15 +346,15 @@ free_imagined:
     return status;
 }
 
-banyan_status banyan_reshard_plan_sample(const banyan_plan_world *world,
+banyan_status banyan_reshard_plan_sample(const banyan_reshard_sample_world *world,
                                          const banyan_reshard_options *options, const int *ranks,
-                                         int count, banyan_plan_cost *costs)
+                                         int count, banyan_reshard_plan_cost *costs)
 {
     return imagine(world, options, ranks, count, costs, NULL, NULL);
 }
 
-banyan_status plan_imagine(const banyan_plan_world *world, const banyan_reshard_options *options,
-                           plan_take_fn take, void *context)
+banyan_status plan_imagine(const banyan_reshard_sample_world *world,
+                           const banyan_reshard_options *options, plan_take_fn take, void *context)
 {
     return imagine(world, options, NULL, 0, NULL, take, context);
 }

@@ -8,7 +8,7 @@
 typedef banyan_status (*plan_take_fn)(void *context, int rank, planner_result *result);
 
 /* Plan all ranks to the end, one after another. Errors as banyan_reshard_plan_sample's. */
-banyan_status plan_imagine(const banyan_plan_world *world, const banyan_reshard_options *options,
-                           plan_take_fn take, void *context);
+banyan_status plan_imagine(const banyan_reshard_sample_world *world,
+                           const banyan_reshard_options *options, plan_take_fn take, void *context);
 
 #endif

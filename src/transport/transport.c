@@ -211,39 +211,40 @@ uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer)
     return transport->ops->capabilities(transport->state, peer);
 }
 
-banyan_status banyan_put(banyan_transport *transport, const banyan_remote *destination,
-                         const void *source, size_t bytes)
+banyan_status banyan_transport_put(banyan_transport *transport, const banyan_remote *destination,
+                                   const void *source, size_t bytes)
 {
     RETURN_IF_FAILED(check_remote(transport, destination));
     RETURN_IF_FAILED(check_piece(transport, destination, 0, source, bytes));
     return transport->ops->put(transport->state, destination, source, bytes);
 }
 
-banyan_status banyan_get(banyan_transport *transport, void *destination,
-                         const banyan_remote *source, size_t bytes)
+banyan_status banyan_transport_get(banyan_transport *transport, void *destination,
+                                   const banyan_remote *source, size_t bytes)
 {
     RETURN_IF_FAILED(check_remote(transport, source));
     RETURN_IF_FAILED(check_piece(transport, source, 0, destination, bytes));
     return transport->ops->get(transport->state, destination, source, bytes);
 }
 
-banyan_status banyan_put_many(banyan_transport *transport, const banyan_remote *destination,
-                              const banyan_iovec *pieces, size_t count)
+banyan_status banyan_transport_put_many(banyan_transport *transport,
+                                        const banyan_remote *destination,
+                                        const banyan_iovec *pieces, size_t count)
 {
     RETURN_IF_FAILED(check_pieces(transport, destination, pieces, count));
     return transport->ops->put_many(transport->state, destination, pieces, count);
 }
 
-banyan_status banyan_get_many(banyan_transport *transport, const banyan_remote *source,
-                              const banyan_iovec *pieces, size_t count)
+banyan_status banyan_transport_get_many(banyan_transport *transport, const banyan_remote *source,
+                                        const banyan_iovec *pieces, size_t count)
 {
     RETURN_IF_FAILED(check_pieces(transport, source, pieces, count));
     return transport->ops->get_many(transport->state, source, pieces, count);
 }
 
-banyan_status banyan_put_with_signal(banyan_transport *transport, const banyan_remote *destination,
-                                     const void *source, size_t bytes, uint32_t signal,
-                                     uint64_t add)
+banyan_status banyan_transport_put_with_signal(banyan_transport *transport,
+                                               const banyan_remote *destination, const void *source,
+                                               size_t bytes, uint32_t signal, uint64_t add)
 {
     RETURN_IF_FAILED(check_signal(transport, signal));
     RETURN_IF_FAILED(check_remote(transport, destination));
@@ -252,39 +253,40 @@ banyan_status banyan_put_with_signal(banyan_transport *transport, const banyan_r
                                            add);
 }
 
-banyan_status banyan_signal(banyan_transport *transport, int peer, uint32_t signal, uint64_t add)
+banyan_status banyan_transport_signal(banyan_transport *transport, int peer, uint32_t signal,
+                                      uint64_t add)
 {
     RETURN_IF_FAILED(check_rank(transport, peer));
     RETURN_IF_FAILED(check_signal(transport, signal));
     return transport->ops->signal(transport->state, peer, signal, add);
 }
 
-banyan_status banyan_signal_wait(banyan_transport *transport, uint32_t signal, uint64_t value,
-                                 int peer, const char *what)
+banyan_status banyan_transport_wait(banyan_transport *transport, uint32_t signal, uint64_t value,
+                                    int peer, const char *what)
 {
     RETURN_IF_FAILED(check_rank(transport, peer));
     RETURN_IF_FAILED(check_signal(transport, signal));
     return transport->ops->wait(transport->state, signal, value, peer, what ? what : "a signal");
 }
 
-uint64_t banyan_signal_read(banyan_transport *transport, uint32_t signal)
+uint64_t banyan_transport_read(banyan_transport *transport, uint32_t signal)
 {
     if (check_signal(transport, signal) != BANYAN_OK)
         return 0;
     return transport->ops->read(transport->state, signal);
 }
 
-uint64_t banyan_signal_epoch(banyan_transport *transport)
+uint64_t banyan_transport_epoch(banyan_transport *transport)
 {
     return transport->ops->epoch(transport->state);
 }
 
-banyan_status banyan_signal_idle(banyan_transport *transport, uint64_t seen)
+banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen)
 {
     return transport->ops->idle(transport->state, seen);
 }
 
-banyan_status banyan_flush(banyan_transport *transport, int peer)
+banyan_status banyan_transport_flush(banyan_transport *transport, int peer)
 {
     RETURN_IF_FAILED(check_rank(transport, peer));
     return transport->ops->flush(transport->state, peer);
@@ -314,7 +316,8 @@ static banyan_status make_room_for_marks(banyan_transport *transport, uint32_t e
     return BANYAN_OK;
 }
 
-banyan_status banyan_signals_alloc(banyan_transport *transport, uint32_t count, uint32_t *first)
+banyan_status banyan_transport_signals_alloc(banyan_transport *transport, uint32_t count,
+                                             uint32_t *first)
 {
     CONTROL_ENTER(transport->world);
     uint32_t given;
@@ -333,7 +336,7 @@ banyan_status banyan_signals_alloc(banyan_transport *transport, uint32_t count, 
     return BANYAN_OK;
 }
 
-void banyan_signals_free(banyan_transport *transport, uint32_t first, uint32_t count)
+void banyan_transport_signals_free(banyan_transport *transport, uint32_t first, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (i > UINT32_MAX - first || !signal_is_live(transport, first + i))

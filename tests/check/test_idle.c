@@ -14,16 +14,16 @@
 #define ACQUIRE SEMAPHORE("sem_acquire", 0)
 
 /* How many of the kind, which the message begins with after their number, are idle. */
-static int count_idle(const two_ranks *made, const char *kind, banyan_place *first)
+static int count_idle(const two_ranks *made, const char *kind, banyan_check_place *first)
 {
     banyan_check_report *report = report_of(made);
     int count = 0;
     CHECK(banyan_check_report_is_sound(report));
     for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-        const banyan_finding *one = banyan_check_report_finding(report, i);
+        const banyan_check_finding *one = banyan_check_report_finding(report, i);
         char *rest;
         long number = strtol(one->message, &rest, 10);
-        if (one->rule == BANYAN_RULE_IDLE_SYNC && strncmp(rest + 1, kind, strlen(kind)) == 0) {
+        if (one->rule == BANYAN_CHECK_IDLE_SYNC && strncmp(rest + 1, kind, strlen(kind)) == 0) {
             count = (int)number;
             *first = one->places[0];
         }
@@ -35,7 +35,7 @@ static int count_idle(const two_ranks *made, const char *kind, banyan_place *fir
 static void a_nop_between_what_does_not_meet_is_idle(void **state)
 {
     (void)state;
-    banyan_place first;
+    banyan_check_place first;
     two_ranks made = {.ops = {{COPY_IN "," NOP "," COPY_OUT}, {COPY_ASIDE}}};
     CHECK(count_idle(&made, "nop", &first) == 0);
     made.ops[0][0] = COPY_IN "," NOP "," COPY_ASIDE "," NOP "," COPY_OUT;
@@ -47,7 +47,7 @@ static void a_nop_between_what_does_not_meet_is_idle(void **state)
 static void a_second_signal_for_the_same_is_idle(void **state)
 {
     (void)state;
-    banyan_place first;
+    banyan_check_place first;
     const char *right = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET;
     const char *more = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET "," MEET_RELAXED;
     two_ranks made = {.ops = {{right}, {right}}, .expected = SWAPPED};
@@ -60,7 +60,7 @@ static void a_second_signal_for_the_same_is_idle(void **state)
 static void a_semaphore_that_orders_nothing_is_idle(void **state)
 {
     (void)state;
-    banyan_place first;
+    banyan_check_place first;
     two_ranks made = {.ops = {{COPY_IN "," NOP "," RELEASE, ACQUIRE "," NOP "," COPY_OUT}, {NOP}}};
     CHECK(count_idle(&made, "signal", &first) == 0);
     made.ops[0][1] = ACQUIRE "," NOP "," COPY_ASIDE;
@@ -70,7 +70,7 @@ static void a_semaphore_that_orders_nothing_is_idle(void **state)
 static void a_barrier_that_keeps_nothing_apart_is_idle(void **state)
 {
     (void)state;
-    banyan_place first;
+    banyan_check_place first;
     two_ranks made = {.ops = {{COPY_IN "," BARRIER, BARRIER "," COPY_OUT}, {NOP}}};
     CHECK(count_idle(&made, "barrier", &first) == 0);
     made.ops[0][0] = COPY_IN "," BARRIER "," BARRIER;
@@ -81,7 +81,7 @@ static void a_barrier_that_keeps_nothing_apart_is_idle(void **state)
 static void a_flush_of_what_the_peer_has_answered_is_idle(void **state)
 {
     (void)state;
-    banyan_place first;
+    banyan_check_place first;
     const char *flush = ON("flush", "port");
     char once[1024], answered[1024];
     snprintf(once, sizeof once, "%s,%s,%s,%s,%s,%s", MEET_RELAXED, PORT_PUT, ON("signal", "port"),

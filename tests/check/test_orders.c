@@ -34,7 +34,7 @@ static void run_once(int rank, int count, const banyan_unique_id *id, void *cont
 {
     const shuffled_try *of = context;
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
     char input[64] = "", output[sizeof input];
@@ -42,13 +42,13 @@ static void run_once(int rank, int count, const banyan_unique_id *id, void *cont
     how.shuffle_seed = of->seed;
     options.max_message_bytes = sizeof input;
     CHECK_OK(banyan_executor_open(world, &how, &executor));
-    CHECK_OK(banyan_plan_load(executor, of->plan, &options, &loaded));
-    if (banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1}, NULL) !=
-        BANYAN_OK) {
+    CHECK_OK(banyan_loaded_plan_open(executor, of->plan, &options, &loaded));
+    if (banyan_loaded_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1},
+                               NULL) != BANYAN_OK) {
         atomic_fetch_add(of->stuck, 1);
         _exit(0);
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_executor_close(executor);
     banyan_world_close(world);
 }
@@ -80,7 +80,7 @@ static void a_deadlock_that_only_one_order_leads_to_is_found_with_that_order(voi
     two_ranks made = {
         .ops = {{RELEASE "," WAIT "," RELEASE, ACQUIRE "," SIGNAL, ACQUIRE}, {WAIT "," SIGNAL}}};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_DEADLOCK);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_DEADLOCK);
     CHECK(found->place_count == 3, "%s", found->message);
     CHECK(strstr(found->message, "wait for each other"), "%s", found->message);
     CHECK(strstr(found->message, "when rank 0, thread block 2, operation 0 (sem_acquire) in run 0 "
@@ -98,7 +98,7 @@ static void a_channel_that_two_blocks_wait_on_is_tried_in_both_orders(void **sta
     (void)state;
     two_ranks made = {.ops = {{WAIT "," SIGNAL, WAIT}, {SIGNAL "," WAIT "," SIGNAL}}};
     banyan_check_report *report = report_of(&made);
-    CHECK(strstr(finding_of(report, BANYAN_RULE_DEADLOCK)->message, "thread block 1"));
+    CHECK(strstr(finding_of(report, BANYAN_CHECK_DEADLOCK)->message, "thread block 1"));
     banyan_check_report_destroy(report);
     made.ops[1][0] = SIGNAL "," SIGNAL "," WAIT;
     must_be_decided(&made);
@@ -115,7 +115,7 @@ static void what_has_to_come_first_in_all_orders_is_known_to_have(void **state)
     two_ranks made = {.ops = {{taker}, {first, second}}};
     must_be_decided(&made);
     made.ops[1][0] = SIGNAL "," SIGNAL "," ACQUIRE;
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 static void to_exclude_each_other_is_no_order(void **state)
@@ -124,7 +124,7 @@ static void to_exclude_each_other_is_no_order(void **state)
     const char *alone = ACQUIRE "," NOP "," COPY_IN "," NOP "," RELEASE "," SIGNAL;
     two_ranks made = {
         .ops = {{alone, alone, RELEASE "," WAIT "," ACQUIRE}, {WAIT "," WAIT "," SIGNAL}}};
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 /* So many blocks that take a lock so many times each. */
@@ -161,7 +161,7 @@ static void what_can_go_in_too_many_orders_is_not_called_sound(void **state)
     banyan_check_report_destroy(report);
     report = report_of_lock(16, 8);
     CHECK(!banyan_check_report_is_sound(report));
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_UNDECIDED);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_UNDECIDED);
     CHECK(found->place_count == 1 && found->places[0].operation == 0);
     CHECK(strstr(found->message, "more orders than could be tried"), "%s", found->message);
     banyan_check_report_destroy(report);

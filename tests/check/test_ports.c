@@ -47,24 +47,24 @@ static void run_plan(banyan_world *world, void *context)
     int rank = banyan_world_rank(world);
     for (uint64_t seed = 0; seed < 4; seed++) {
         banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
-        banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+        banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
         banyan_executor *executor;
         banyan_loaded_plan *loaded;
         uint32_t input[ELEMS], output[ELEMS];
         how.shuffle_seed = seed;
         options.max_message_bytes = sizeof input;
         CHECK_OK(banyan_executor_open(world, &how, &executor));
-        CHECK_OK(banyan_plan_load(executor, context, &options, &loaded));
+        CHECK_OK(banyan_loaded_plan_open(executor, context, &options, &loaded));
         for (uint32_t run = 0; run < RUNS; run++) {
             for (uint32_t i = 0; i < ELEMS; i++)
                 input[i] = (run * 2 + (uint32_t)rank) * ELEMS + i;
             memset(output, 0xa5, sizeof output);
-            CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input,
-                                     (DLDataType){kDLUInt, 32, 1}, NULL));
+            CHECK_OK(banyan_loaded_plan_run(loaded, input, output, sizeof input,
+                                            (DLDataType){kDLUInt, 32, 1}, NULL));
             for (uint32_t i = 0; i < ELEMS; i++)
                 CHECK(output[i] == (run * 2 + 1 - (uint32_t)rank) * ELEMS + i, "element %u", i);
         }
-        CHECK_OK(banyan_plan_unload(loaded));
+        CHECK_OK(banyan_loaded_plan_close(loaded));
         banyan_executor_close(executor);
     }
 }
@@ -75,7 +75,7 @@ static void check_plan(const banyan_plan *plan, bool sound)
     CHECK_OK(banyan_plan_check(plan, NULL, &report));
     CHECK(banyan_check_report_is_sound(report) == sound);
     if (!sound)
-        finding_of(report, BANYAN_RULE_DEADLOCK);
+        finding_of(report, BANYAN_CHECK_DEADLOCK);
     banyan_check_report_destroy(report);
 }
 

@@ -13,13 +13,13 @@
 #define PROGRAMS 60
 #endif
 
-static bool is_expected(const banyan_finding *one)
+static bool is_expected(const banyan_check_finding *one)
 {
-    bool by_port = one->rule == BANYAN_RULE_RACE && strstr(one->message, "port channel") &&
+    bool by_port = one->rule == BANYAN_CHECK_RACE && strstr(one->message, "port channel") &&
                    one->places[0].rank == one->places[1].rank &&
                    one->places[0].thread_block == one->places[1].thread_block;
-    return by_port || one->caller_only || banyan_rule_is_warning(one->rule) ||
-           one->rule == BANYAN_RULE_UNINITIALISED || one->rule == BANYAN_RULE_INPUT_WRITTEN;
+    return by_port || one->caller_only || banyan_check_rule_is_warning(one->rule) ||
+           one->rule == BANYAN_CHECK_UNINITIALISED || one->rule == BANYAN_CHECK_INPUT_WRITTEN;
 }
 
 static void nothing_is_found_between_blocks_that_meet(void **state)
@@ -36,9 +36,9 @@ static void nothing_is_found_between_blocks_that_meet(void **state)
         CHECK_OK(banyan_plan_check(plan, NULL, &report));
         CHECK(banyan_check_report_count(report) > 0);
         for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-            const banyan_finding *one = banyan_check_report_finding(report, i);
+            const banyan_check_finding *one = banyan_check_report_finding(report, i);
             CHECK(is_expected(one), "seed %llu: %s: %s", (unsigned long long)seed,
-                  banyan_rule_name(one->rule), one->message);
+                  banyan_check_rule_name(one->rule), one->message);
         }
         banyan_check_report_destroy(report);
         banyan_plan_destroy(plan);

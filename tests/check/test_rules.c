@@ -19,7 +19,7 @@ static void two_ranks_that_wait_first_wait_for_ever(void **state)
     const char *wrong = NOP "," WAIT "," NOP "," SIGNAL;
     two_ranks made = {.ops = {{wrong}, {wrong}}};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_DEADLOCK);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_DEADLOCK);
     CHECK(found->place_count == 2 && found->places[0].rank == 0 &&
           found->places[0].operation == 1 && found->places[1].rank == 1 &&
           found->places[1].operation == 1);
@@ -32,7 +32,7 @@ static void a_wait_that_nobody_signals_is_told(void **state)
     (void)state;
     two_ranks made = {.ops = {{WAIT}, {NOP}}};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_DEADLOCK);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_DEADLOCK);
     CHECK(found->place_count == 1 && found->places[0].rank == 0);
     CHECK(strstr(found->message, "nobody is left"), "%s", found->message);
     banyan_check_report_destroy(report);
@@ -43,7 +43,7 @@ static void a_semaphore_that_is_released_too_seldom_is_a_deadlock(void **state)
     (void)state;
     const char *takes = SEMAPHORE("sem_acquire", 0) "," SEMAPHORE("sem_acquire", 0);
     two_ranks made = {.ops = {{takes, SEMAPHORE("sem_release", 0)}, {NOP}}};
-    must_break(&made, BANYAN_RULE_DEADLOCK);
+    must_break(&made, BANYAN_CHECK_DEADLOCK);
     made.ops[0][1] = SEMAPHORE("sem_release", 0) "," SEMAPHORE("sem_release", 0);
     must_be_sound(&made);
 }
@@ -53,8 +53,8 @@ static void what_runs_dry_after_many_runs_is_a_deadlock(void **state)
     (void)state;
     two_ranks made = {.ops = {{SEMAPHORE("sem_acquire", 1)}, {NOP}}};
     banyan_check_report *report = report_of(&made);
-    CHECK(strstr(finding_of(report, BANYAN_RULE_DEADLOCK)->message, "after 9 runs"), "%s",
-          finding_of(report, BANYAN_RULE_DEADLOCK)->message);
+    CHECK(strstr(finding_of(report, BANYAN_CHECK_DEADLOCK)->message, "after 9 runs"), "%s",
+          finding_of(report, BANYAN_CHECK_DEADLOCK)->message);
     banyan_check_report_destroy(report);
 }
 
@@ -68,7 +68,7 @@ static void waits_that_leave_signals_over_order_nothing_in_the_end(void **state)
     made.ops[0][0] = made.ops[1][0] = wrong;
     banyan_check_report *report = report_of(&made);
     CHECK(!banyan_check_report_is_sound(report));
-    const banyan_finding *warning = finding_of(report, BANYAN_RULE_IDLE_SYNC);
+    const banyan_check_finding *warning = finding_of(report, BANYAN_CHECK_IDLE_SYNC);
     CHECK(strstr(warning->message, "which gets 3 a run of which 2 are taken"), "%s",
           warning->message);
     banyan_check_report_destroy(report);
@@ -80,7 +80,7 @@ static void a_barrier_behind_a_semaphore_of_its_member_is_a_deadlock(void **stat
     two_ranks made = {
         .ops = {{SEMAPHORE("sem_acquire", 0) "," BARRIER, BARRIER "," SEMAPHORE("sem_release", 0)},
                 {NOP}}};
-    must_break(&made, BANYAN_RULE_DEADLOCK);
+    must_break(&made, BANYAN_CHECK_DEADLOCK);
     made.ops[0][1] = SEMAPHORE("sem_release", 0) "," BARRIER;
     must_be_sound(&made);
 }
@@ -89,7 +89,7 @@ static void packets_that_nobody_writes_are_waited_for_in_vain(void **state)
 {
     (void)state;
     two_ranks made = {.ops = {{MOVE("upkt", SCRATCH_CHUNK, OUT_CHUNK)}, {NOP}}};
-    must_break(&made, BANYAN_RULE_DEADLOCK);
+    must_break(&made, BANYAN_CHECK_DEADLOCK);
 }
 
 /* ---- inside a rank ---- */
@@ -99,7 +99,7 @@ static void two_operations_without_a_nop_between_them_race(void **state)
     (void)state;
     two_ranks made = {.ops = {{COPY_IN "," COPY_OUT}, {NOP}}};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_RACE);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_RACE);
     CHECK(!found->caller_only && !found->relaxed_only && found->place_count == 2);
     CHECK(strstr(found->message, "a nop would order them"), "%s", found->message);
     banyan_check_report_destroy(report);
@@ -111,7 +111,7 @@ static void two_thread_blocks_need_a_barrier_or_a_semaphore(void **state)
 {
     (void)state;
     two_ranks made = {.ops = {{COPY_IN, COPY_OUT}, {NOP}}};
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
     made.ops[0][0] = COPY_IN "," BARRIER;
     made.ops[0][1] = BARRIER "," COPY_OUT;
     must_be_sound(&made);
@@ -119,7 +119,7 @@ static void two_thread_blocks_need_a_barrier_or_a_semaphore(void **state)
     made.ops[0][1] = SEMAPHORE("sem_acquire", 0) "," NOP "," COPY_OUT;
     must_be_sound(&made);
     made.ops[0][1] = SEMAPHORE("sem_acquire", 0) "," COPY_OUT;
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 static void an_acquire_is_after_a_release_only_if_it_could_not_do_without(void **state)
@@ -134,7 +134,7 @@ static void an_acquire_is_after_a_release_only_if_it_could_not_do_without(void *
     two_ranks made = {.ops = {{first, second, both}, {NOP}}};
     must_be_sound(&made);
     made.ops[0][2] = one;
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
     banyan_check_report *report = report_of(&made);
     CHECK(strstr(banyan_check_report_limits(report), "share channels or semaphores"));
     banyan_check_report_destroy(report);
@@ -146,7 +146,7 @@ static void credits_that_are_there_at_first_order_nothing(void **state)
     two_ranks made = {.ops = {{COPY_IN "," NOP "," SEMAPHORE("sem_release", 1),
                                SEMAPHORE("sem_acquire", 1) "," NOP "," COPY_OUT},
                               {NOP}}};
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 static void a_reduction_in_place_is_no_race_with_itself(void **state)
@@ -170,7 +170,7 @@ static void a_put_has_to_be_awaited(void **state)
     const char *wrong = MEET_RELAXED "," PUT_TO_OUTPUT;
     made.ops[1][0] = made.ops[0][0] = wrong;
     banyan_check_report *report = report_of(&made);
-    CHECK(finding_of(report, BANYAN_RULE_RACE)->caller_only);
+    CHECK(finding_of(report, BANYAN_CHECK_RACE)->caller_only);
     banyan_check_report_destroy(report);
 }
 
@@ -180,7 +180,7 @@ static void a_relaxed_signal_does_not_tell_what_its_rank_wrote(void **state)
     const char *wrong = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET_RELAXED;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_RACE);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_RACE);
     CHECK(found->caller_only && found->relaxed_only, "%s", found->message);
     banyan_check_report_destroy(report);
 }
@@ -199,7 +199,7 @@ static void a_signal_needs_a_nop_before_it_to_tell_of_all_threads(void **state)
     (void)state;
     const char *wrong = MEET_RELAXED "," PUT_TO_OUTPUT "," SIGNAL "," WAIT "," NOP;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 /* ---- the next run ---- */
@@ -210,7 +210,7 @@ static void without_an_opening_wait_the_next_run_collides(void **state)
     const char *wrong = PUT_TO_OUTPUT "," MEET;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_REUSE);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_REUSE);
     CHECK(found->caller_only && found->places[0].run != found->places[1].run, "%s", found->message);
     CHECK(strstr(found->message, "would have to await"), "%s", found->message);
     banyan_check_report_destroy(report);
@@ -227,7 +227,7 @@ static void packets_need_two_halves_of_scratch(void **state)
         .ops = {{PACKETS_ACROSS}, {PACKETS_ACROSS}}, .expected = SWAPPED, .double_scratch = true};
     must_be_sound(&made);
     made.double_scratch = false;
-    must_break(&made, BANYAN_RULE_REUSE);
+    must_break(&made, BANYAN_CHECK_REUSE);
 }
 
 static void packets_that_answer_packets_free_their_room(void **state)
@@ -262,7 +262,7 @@ static void a_port_reads_what_it_puts_until_it_is_flushed(void **state)
     }
     const char *wrong = MEET_RELAXED "," PORT_PUT("pws") PORT_END;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
-    must_break(&made, BANYAN_RULE_REUSE);
+    must_break(&made, BANYAN_CHECK_REUSE);
 }
 
 static void a_put_lands_beside_what_else_the_port_was_given(void **state)
@@ -277,7 +277,7 @@ static void a_put_lands_beside_what_else_the_port_was_given(void **state)
     two_ranks made = {.ops = {{same}, {same}}, .expected = SWAPPED};
     must_be_sound(&made);
     made.ops[0][0] = made.ops[1][0] = other;
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 static void a_port_signal_before_the_put_tells_nothing_of_it(void **state)
@@ -286,7 +286,7 @@ static void a_port_signal_before_the_put_tells_nothing_of_it(void **state)
     const char *wrong = MEET_RELAXED "," ON("signal", "port") "," PORT_PUT("put") "," ON(
         "flush", "port") "," ON("wait", "port") "," NOP;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
-    must_break(&made, BANYAN_RULE_RACE);
+    must_break(&made, BANYAN_CHECK_RACE);
 }
 
 /* ---- results ---- */
@@ -297,7 +297,7 @@ static void a_wrong_source_is_explained_by_its_history(void **state)
     two_ranks made = {.ops = {{COPY_IN "," NOP "," COPY_OUT}, {COPY_IN "," NOP "," COPY_OUT}},
                       .expected = SWAPPED};
     banyan_check_report *report = report_of(&made);
-    const banyan_finding *found = finding_of(report, BANYAN_RULE_RESULT);
+    const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_RESULT);
     CHECK(found->place_count == 2 && found->places[0].operation == 2 &&
               found->places[1].operation == 0,
           "%s", found->message);
@@ -314,7 +314,7 @@ static void a_sum_counts_how_often_and_a_maximum_does_not(void **state)
     char most[256];
     snprintf(most, sizeof most, "%.*s,\"reduce_op\":\"max\"}", (int)strlen(twice) - 1, twice);
     two_ranks made = {.ops = {{twice}, {NOP}}, .expected = "[[[[0,0]]],null]"};
-    must_break(&made, BANYAN_RULE_RESULT);
+    must_break(&made, BANYAN_CHECK_RESULT);
     made.ops[0][0] = most;
     must_be_sound(&made);
 }
@@ -324,7 +324,7 @@ static void an_output_that_nobody_writes_is_found(void **state)
     (void)state;
     two_ranks made = {.ops = {{COPY_IN}, {NOP}}, .expected = "[[[[0,0]]],null]"};
     banyan_check_report *report = report_of(&made);
-    CHECK(strstr(finding_of(report, BANYAN_RULE_RESULT)->message, "no operation writes it"));
+    CHECK(strstr(finding_of(report, BANYAN_CHECK_RESULT)->message, "no operation writes it"));
     banyan_check_report_destroy(report);
 }
 
@@ -332,7 +332,7 @@ static void scratch_that_nobody_wrote_must_not_be_read(void **state)
 {
     (void)state;
     two_ranks made = {.ops = {{COPY_OUT}, {NOP}}};
-    must_break(&made, BANYAN_RULE_UNINITIALISED);
+    must_break(&made, BANYAN_CHECK_UNINITIALISED);
 }
 
 static void an_input_is_left_alone_unless_the_plan_is_in_place(void **state)
@@ -340,7 +340,7 @@ static void an_input_is_left_alone_unless_the_plan_is_in_place(void **state)
     (void)state;
     const char *ops = COPY_IN "," NOP "," MOVE("re", IN_CHUNK "," SCRATCH_CHUNK, IN_CHUNK);
     two_ranks made = {.ops = {{ops}, {NOP}}};
-    must_break(&made, BANYAN_RULE_INPUT_WRITTEN);
+    must_break(&made, BANYAN_CHECK_INPUT_WRITTEN);
     made.in_place = true;
     must_be_sound(&made);
 }
@@ -354,23 +354,23 @@ static void what_is_sent_and_not_read_is_a_warning(void **state)
     two_ranks made = {.ops = {{ops}, {ops}}};
     must_be_sound(&made);
     banyan_check_report *report = report_of(&made);
-    finding_of(report, BANYAN_RULE_UNREAD);
+    finding_of(report, BANYAN_CHECK_UNREAD);
     CHECK(
-        strcmp(finding_of(report, BANYAN_RULE_UNUSED)->message,
+        strcmp(finding_of(report, BANYAN_CHECK_UNUSED)->message,
                "no operation uses 2 chunks of scratch of 2 ranks; the first is rank 0's chunk 1") ==
         0);
-    CHECK(finding_of(report, BANYAN_RULE_UNUSED)->place_count == 2);
-    finding_of(report, BANYAN_RULE_IDLE_SYNC);
+    CHECK(finding_of(report, BANYAN_CHECK_UNUSED)->place_count == 2);
+    finding_of(report, BANYAN_CHECK_IDLE_SYNC);
     banyan_check_report_destroy(report);
 }
 
-static bool is_told(const two_ranks *made, banyan_rule rule, const char *message)
+static bool is_told(const two_ranks *made, banyan_check_rule rule, const char *message)
 {
     banyan_check_report *report = report_of(made);
     bool told = false;
     CHECK(banyan_check_report_is_sound(report));
     for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-        const banyan_finding *one = banyan_check_report_finding(report, i);
+        const banyan_check_finding *one = banyan_check_report_finding(report, i);
         told = told || one->rule == rule;
         CHECK(one->rule != rule || strstr(one->message, message), "%s", one->message);
     }
@@ -385,12 +385,12 @@ static void a_link_that_carries_twice_what_another_does_is_a_warning(void **stat
     const char *twice = MEET_RELAXED
         "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 1)) "," MEET;
     two_ranks made = {.ops = {{once}, {once}}};
-    CHECK(!is_told(&made, BANYAN_RULE_UNEVEN, ""));
+    CHECK(!is_told(&made, BANYAN_CHECK_UNEVEN, ""));
     made.ops[1][0] = twice;
     CHECK(
-        is_told(&made, BANYAN_RULE_UNEVEN, "rank 1 sends 32 bytes to rank 0, but rank 0 only 16"));
+        is_told(&made, BANYAN_CHECK_UNEVEN, "rank 1 sends 32 bytes to rank 0, but rank 0 only 16"));
     made.ops[0][0] = twice;
-    CHECK(!is_told(&made, BANYAN_RULE_UNEVEN, ""));
+    CHECK(!is_told(&made, BANYAN_CHECK_UNEVEN, ""));
 }
 
 static void findings_are_the_same_each_time(void **state)

@@ -86,16 +86,17 @@ static inline banyan_check_report *report_of(const two_ranks *made)
 }
 
 /* The first finding of the rule; it must be there. */
-static inline const banyan_finding *finding_of(const banyan_check_report *report, banyan_rule rule)
+static inline const banyan_check_finding *finding_of(const banyan_check_report *report,
+                                                     banyan_check_rule rule)
 {
     for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-        const banyan_finding *one = banyan_check_report_finding(report, i);
+        const banyan_check_finding *one = banyan_check_report_finding(report, i);
         if (one->rule == rule)
             return one;
     }
     char *text;
     CHECK_OK(banyan_check_report_print(report, "small", false, &text));
-    CHECK(false, "no %s is found: %s", banyan_rule_name(rule), text);
+    CHECK(false, "no %s is found: %s", banyan_check_rule_name(rule), text);
     return NULL;
 }
 
@@ -110,15 +111,15 @@ static inline void must_be_sound(const two_ranks *made)
 }
 
 /* Nothing but this rule is broken. */
-static inline void must_break(const two_ranks *made, banyan_rule rule)
+static inline void must_break(const two_ranks *made, banyan_check_rule rule)
 {
     banyan_check_report *report = report_of(made);
     char *text;
     CHECK_OK(banyan_check_report_print(report, "small", false, &text));
     CHECK(!banyan_check_report_is_sound(report), "%s", text);
     for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-        const banyan_finding *one = banyan_check_report_finding(report, i);
-        CHECK(one->rule == rule || banyan_rule_is_warning(one->rule), "%s", text);
+        const banyan_check_finding *one = banyan_check_report_finding(report, i);
+        CHECK(one->rule == rule || banyan_check_rule_is_warning(one->rule), "%s", text);
     }
     free(text);
     banyan_check_report_destroy(report);

@@ -126,7 +126,7 @@ static void run_once(const job *j, const trial *t, banyan_loaded_plan *loaded, i
     for (uint64_t i = 0; i < inputs; i++)
         put(input, i, dtype, element(j, j->rank, run, i));
     banyan_status status =
-        banyan_plan_run(loaded, input, output, inputs * sizeof(int32_t), dtype, NULL);
+        banyan_loaded_plan_run(loaded, input, output, inputs * sizeof(int32_t), dtype, NULL);
     CHECK(status == BANYAN_OK,
           "%s of %d ranks, %s place, %d instances, run %d of %llu elements: %s",
           t->entry->info.name, j->ranks, t->params.in_place ? "in" : "out of", t->params.instances,
@@ -154,14 +154,14 @@ static void try_one(const job *j, const trial *t, random_state *same, random_sta
 {
     banyan_plan *plan;
     banyan_loaded_plan *loaded;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     int input_blocks, output_blocks;
     blocks_of(t, &input_blocks, &output_blocks);
     options.max_message_bytes = (uint64_t)input_blocks * MOST_BLOCK * sizeof(int32_t);
     options.input = t->input;
     options.output = t->output;
     CHECK_OK(banyan_algorithm_compile(t->entry->info.name, &t->params, &plan));
-    CHECK_OK(banyan_plan_load(j->executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(j->executor, plan, &options, &loaded));
     banyan_plan_destroy(plan);
     uint64_t blocks[] = {1, MOST_BLOCK, 0, 0};
     for (size_t i = 2; i < sizeof blocks / sizeof *blocks; i++)
@@ -171,7 +171,7 @@ static void try_one(const job *j, const trial *t, random_state *same, random_sta
         run_once(j, t, loaded, run, blocks[random_between(same, 0, 3)],
                  random_between(same, 0, 1) ? BANYAN_F32 : (DLDataType){kDLInt, 32, 1});
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
 }
 
 static void try_all(job *j, bool direct, const banyan_memory *input, const banyan_memory *output)
@@ -226,18 +226,18 @@ static void run_empty_messages_between(banyan_world *world, void *context)
     job_open(&j, world);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         trial t = {.params = BANYAN_ALGORITHM_PARAMS_INIT};
-        banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+        banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
         banyan_plan *plan;
         banyan_loaded_plan *loaded;
         t.params.ranks = j.ranks;
         CHECK_OK(algorithm_find(names[i], &t.entry));
         CHECK_OK(banyan_algorithm_compile(names[i], &t.params, &plan));
         options.max_message_bytes = (uint64_t)j.ranks * MOST_BLOCK * sizeof(int32_t);
-        CHECK_OK(banyan_plan_load(j.executor, plan, &options, &loaded));
+        CHECK_OK(banyan_loaded_plan_open(j.executor, plan, &options, &loaded));
         banyan_plan_destroy(plan);
         for (int run = 0; run < 60; run++)
             run_once(&j, &t, loaded, run, run % 2 ? 0 : 9001, BANYAN_F32);
-        CHECK_OK(banyan_plan_unload(loaded));
+        CHECK_OK(banyan_loaded_plan_close(loaded));
     }
     job_close(&j);
 }

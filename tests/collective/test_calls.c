@@ -58,8 +58,8 @@ static void check_allreduce(struct job *job, size_t count, banyan_reduce_op op, 
     fill(job->input, job->rank, 0, count, job->salt);
     if (in_place)
         memcpy(job->output, job->input, count * sizeof(float));
-    CHECK_OK(banyan_allreduce(job->comm, in_place ? job->output : job->input, job->output, count,
-                              BANYAN_F32, op, NULL));
+    CHECK_OK(banyan_comm_allreduce(job->comm, in_place ? job->output : job->input, job->output,
+                                   count, BANYAN_F32, op, NULL));
     for (size_t i = 0; i < count; i++)
         CHECK(job->output[i] == reduced(job->ranks, i, job->salt, op),
               "rank %d, %s of %zu, %s, element %zu: %g, not %g", job->rank,
@@ -74,7 +74,7 @@ static void check_allgather(struct job *job, size_t count, bool in_place)
     poison(job, all);
     float *input = in_place ? job->output + count * (size_t)job->rank : job->input;
     fill(input, job->rank, 0, count, job->salt);
-    CHECK_OK(banyan_allgather(job->comm, input, job->output, count, BANYAN_F32, NULL));
+    CHECK_OK(banyan_comm_allgather(job->comm, input, job->output, count, BANYAN_F32, NULL));
     for (size_t i = 0; i < all; i++)
         CHECK(job->output[i] == value_of((int)(i / count), i % count, job->salt),
               "rank %d, %zu each, element %zu", job->rank, count, i);
@@ -87,7 +87,7 @@ static void check_reducescatter(struct job *job, size_t count, banyan_reduce_op 
     poison(job, count);
     fill(job->input, job->rank, 0, count * (size_t)job->ranks, job->salt);
     float *output = in_place ? job->input + first : job->output;
-    CHECK_OK(banyan_reducescatter(job->comm, job->input, output, count, BANYAN_F32, op, NULL));
+    CHECK_OK(banyan_comm_reducescatter(job->comm, job->input, output, count, BANYAN_F32, op, NULL));
     for (size_t i = 0; i < count; i++)
         CHECK(output[i] == reduced(job->ranks, first + i, job->salt, op),
               "rank %d, %zu each, %s, element %zu: %g", job->rank, count,
@@ -103,8 +103,8 @@ static void check_alltoall(struct job *job, size_t count, bool in_place)
     fill(job->input, job->rank, 0, all, job->salt);
     if (in_place)
         memcpy(job->output, job->input, all * sizeof(float));
-    CHECK_OK(banyan_alltoall(job->comm, in_place ? job->output : job->input, job->output, count,
-                             BANYAN_F32, NULL));
+    CHECK_OK(banyan_comm_alltoall(job->comm, in_place ? job->output : job->input, job->output,
+                                  count, BANYAN_F32, NULL));
     for (size_t i = 0; i < all; i++) {
         size_t from = count * (size_t)job->rank + i % count;
         CHECK(job->output[i] == value_of((int)(i / count), from, job->salt),
@@ -120,8 +120,8 @@ static void check_broadcast(struct job *job, size_t count, int root, bool in_pla
     float *input = in_place ? job->output : job->input;
     if (job->rank == root)
         fill(input, root, 0, count, job->salt);
-    CHECK_OK(banyan_broadcast(job->comm, job->rank == root ? input : NULL, job->output, count,
-                              BANYAN_F32, root, NULL));
+    CHECK_OK(banyan_comm_broadcast(job->comm, job->rank == root ? input : NULL, job->output, count,
+                                   BANYAN_F32, root, NULL));
     for (size_t i = 0; i < count; i++)
         CHECK(job->output[i] == value_of(root, i, job->salt), "rank %d, root %d, %zu, element %zu",
               job->rank, root, count, i);
@@ -134,8 +134,8 @@ static void check_reduce(struct job *job, size_t count, banyan_reduce_op op, int
     poison(job, count);
     float *input = in_place && job->rank == root ? job->output : job->input;
     fill(input, job->rank, 0, count, job->salt);
-    CHECK_OK(banyan_reduce(job->comm, input, job->rank == root ? job->output : NULL, count,
-                           BANYAN_F32, op, root, NULL));
+    CHECK_OK(banyan_comm_reduce(job->comm, input, job->rank == root ? job->output : NULL, count,
+                                BANYAN_F32, op, root, NULL));
     for (size_t i = 0; i < count; i++) {
         float right = job->rank == root ? reduced(job->ranks, i, job->salt, op)
                                         : value_of(job->rank, i, job->salt);
@@ -151,7 +151,8 @@ static void check_sendrecv(struct job *job, size_t count, int shift)
     int from = ((job->rank - shift) % job->ranks + job->ranks) % job->ranks;
     poison(job, count);
     fill(job->input, job->rank, 0, count, job->salt);
-    CHECK_OK(banyan_sendrecv(job->comm, job->input, job->output, count, BANYAN_F32, shift, NULL));
+    CHECK_OK(
+        banyan_comm_sendrecv(job->comm, job->input, job->output, count, BANYAN_F32, shift, NULL));
     for (size_t i = 0; i < count; i++)
         CHECK(job->output[i] == value_of(from, i, job->salt), "rank %d, shift %d, %zu, element %zu",
               job->rank, shift, count, i);
@@ -297,23 +298,24 @@ static void refuse(banyan_world *world, void *context)
     float buffer[64] = {0};
     banyan_comm *comm;
     CHECK_OK(banyan_comm_create(world, NULL, &comm));
-    CHECK_FAILS(banyan_allreduce(comm, NULL, buffer, 4, BANYAN_F32, BANYAN_SUM, NULL),
+    CHECK_FAILS(banyan_comm_allreduce(comm, NULL, buffer, 4, BANYAN_F32, BANYAN_SUM, NULL),
                 BANYAN_ERR_INVALID, "without an input buffer");
-    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer, 4, BANYAN_F32, (banyan_reduce_op)9, NULL),
-                BANYAN_ERR_INVALID, "reduction 9, which is none");
-    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM, NULL),
-                BANYAN_ERR_INVALID, "overlap");
-    CHECK_FAILS(banyan_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32, NULL),
-                BANYAN_ERR_INVALID, "more than any memory");
     CHECK_FAILS(
-        banyan_allreduce(comm, buffer, buffer + 32, SIZE_MAX / 4, BANYAN_F32, BANYAN_SUM, NULL),
-        BANYAN_ERR_INVALID, "more than any memory");
-    CHECK_FAILS(banyan_broadcast(comm, buffer, buffer, 4, BANYAN_F32, 7, NULL), BANYAN_ERR_INVALID,
-                "root 7 between 2 ranks");
-    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, 4, (DLDataType){kDLInt, 4, 1},
-                                 BANYAN_SUM, NULL),
+        banyan_comm_allreduce(comm, buffer, buffer, 4, BANYAN_F32, (banyan_reduce_op)9, NULL),
+        BANYAN_ERR_INVALID, "reduction 9, which is none");
+    CHECK_FAILS(banyan_comm_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM, NULL),
+                BANYAN_ERR_INVALID, "overlap");
+    CHECK_FAILS(banyan_comm_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID, "more than any memory");
+    CHECK_FAILS(banyan_comm_allreduce(comm, buffer, buffer + 32, SIZE_MAX / 4, BANYAN_F32,
+                                      BANYAN_SUM, NULL),
+                BANYAN_ERR_INVALID, "more than any memory");
+    CHECK_FAILS(banyan_comm_broadcast(comm, buffer, buffer, 4, BANYAN_F32, 7, NULL),
+                BANYAN_ERR_INVALID, "root 7 between 2 ranks");
+    CHECK_FAILS(banyan_comm_allreduce(comm, buffer, buffer + 32, 4, (DLDataType){kDLInt, 4, 1},
+                                      BANYAN_SUM, NULL),
                 BANYAN_ERR_INVALID, "do not fill whole bytes");
-    CHECK_OK(banyan_allreduce(comm, NULL, NULL, 0, BANYAN_F32, BANYAN_SUM, NULL));
+    CHECK_OK(banyan_comm_allreduce(comm, NULL, NULL, 0, BANYAN_F32, BANYAN_SUM, NULL));
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
@@ -330,13 +332,14 @@ static void differ(banyan_world *world, void *context)
     banyan_comm *comm;
     CHECK_OK(banyan_comm_create(world, NULL, &comm));
     size_t count = banyan_world_rank(world) == 1 ? 5 : 4;
-    CHECK_FAILS(banyan_allreduce(comm, buffer, buffer + 32, count, BANYAN_F32, BANYAN_SUM, NULL),
-                BANYAN_ERR_MISMATCH, "rank 0 calls allreduce of 16 bytes");
+    CHECK_FAILS(
+        banyan_comm_allreduce(comm, buffer, buffer + 32, count, BANYAN_F32, BANYAN_SUM, NULL),
+        BANYAN_ERR_MISMATCH, "rank 0 calls allreduce of 16 bytes");
     CHECK(strstr(banyan_last_error(), "rank 1 calls allreduce of 20 bytes"), "%s",
           banyan_last_error());
     memset(buffer, 0, sizeof buffer);
     buffer[32] = 7;
-    CHECK_FAILS(banyan_broadcast(comm, buffer, buffer + 32, count, BANYAN_F32, 0, NULL),
+    CHECK_FAILS(banyan_comm_broadcast(comm, buffer, buffer + 32, count, BANYAN_F32, 0, NULL),
                 BANYAN_ERR_MISMATCH, "broadcast");
     CHECK(buffer[32] == 7, "the root's output was written before calls were compared");
     CHECK_OK(banyan_comm_destroy(comm));
@@ -350,15 +353,15 @@ static void refuse_together(banyan_world *world, void *context)
     banyan_comm *comm;
     bool odd = banyan_world_rank(world) == 1;
     CHECK_OK(banyan_comm_create(world, NULL, &comm));
-    CHECK_FAILS(
-        banyan_allreduce(comm, odd ? NULL : buffer, buffer + 32, 4, BANYAN_F32, BANYAN_SUM, NULL),
-        BANYAN_ERR_INVALID, "rank 1: allreduce without an input buffer");
-    CHECK_FAILS(banyan_broadcast(comm, buffer, buffer, 4, BANYAN_F32, odd ? 3 : 0, NULL),
+    CHECK_FAILS(banyan_comm_allreduce(comm, odd ? NULL : buffer, buffer + 32, 4, BANYAN_F32,
+                                      BANYAN_SUM, NULL),
+                BANYAN_ERR_INVALID, "rank 1: allreduce without an input buffer");
+    CHECK_FAILS(banyan_comm_broadcast(comm, buffer, buffer, 4, BANYAN_F32, odd ? 3 : 0, NULL),
                 BANYAN_ERR_INVALID, "rank 1: broadcast with root 3 between 3 ranks");
-    CHECK_FAILS(
-        banyan_reduce(comm, buffer, buffer, odd ? SIZE_MAX : 4, BANYAN_F32, BANYAN_SUM, 0, NULL),
-        BANYAN_ERR_INVALID, "more than any memory");
-    CHECK_OK(banyan_allreduce(comm, buffer, buffer + 32, 4, BANYAN_F32, BANYAN_SUM, NULL));
+    CHECK_FAILS(banyan_comm_reduce(comm, buffer, buffer, odd ? SIZE_MAX : 4, BANYAN_F32, BANYAN_SUM,
+                                   0, NULL),
+                BANYAN_ERR_INVALID, "more than any memory");
+    CHECK_OK(banyan_comm_allreduce(comm, buffer, buffer + 32, 4, BANYAN_F32, BANYAN_SUM, NULL));
     CHECK_OK(banyan_comm_destroy(comm));
 }
 

@@ -39,7 +39,7 @@ static void lack_in_a_run(int rank, int count, const banyan_unique_id *id, void 
     lack_least_bytes = 0;
     lack_begin(r.world, LACK_ANY, of->n);
     banyan_status status =
-        banyan_plan_run(r.loaded, input, output, ELEMS * sizeof(float), BANYAN_F32, NULL);
+        banyan_loaded_plan_run(r.loaded, input, output, ELEMS * sizeof(float), BANYAN_F32, NULL);
     lack.is_looking = false;
     if (status == BANYAN_OK) {
         check_sums(&r, "the plan");

@@ -16,7 +16,7 @@ static void check_sum(banyan_comm *comm, int rank, int ranks, int round, size_t 
         input[i] = (float)(rank + 1) * (float)(i % 100) + (float)round;
         output[i] = -1;
     }
-    CHECK_OK(banyan_allreduce(comm, input, output, count, BANYAN_F32, BANYAN_SUM, NULL));
+    CHECK_OK(banyan_comm_allreduce(comm, input, output, count, BANYAN_F32, BANYAN_SUM, NULL));
     for (size_t i = 0; i < count; i++) {
         float sum = (float)(ranks * (ranks + 1) / 2) * (float)(i % 100) + (float)(ranks * round);
         CHECK(output[i] == sum, "round %d, element %zu: %g, not %g", round, i, (double)output[i],
@@ -58,9 +58,9 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     banyan_comm *comm;
     banyan_world *world = ranks_open_world(rank, count, id, NS_PER_S / 2);
     CHECK_OK(banyan_comm_create(world, NULL, &comm));
-    CHECK_OK(banyan_allreduce(comm, values, values, 4, BANYAN_F32, BANYAN_SUM, NULL));
+    CHECK_OK(banyan_comm_allreduce(comm, values, values, 4, BANYAN_F32, BANYAN_SUM, NULL));
     if (rank == 0)
-        CHECK_FAILS(banyan_allreduce(comm, values, values, 4, BANYAN_F32, BANYAN_SUM, NULL),
+        CHECK_FAILS(banyan_comm_allreduce(comm, values, values, 4, BANYAN_F32, BANYAN_SUM, NULL),
                     BANYAN_ERR_TIMEOUT, "for rank 1");
     else
         usleep(1000000);

@@ -181,7 +181,7 @@ static void check_sum(banyan_comm *comm, size_t count, int rank, int ranks)
     CHECK(count <= 64);
     for (size_t i = 0; i < count; i++)
         input[i] = (rank + 1) * 1000 + (int)i;
-    CHECK_OK(banyan_allreduce(comm, input, output, count, BANYAN_I32, BANYAN_SUM, NULL));
+    CHECK_OK(banyan_comm_allreduce(comm, input, output, count, BANYAN_I32, BANYAN_SUM, NULL));
     for (size_t i = 0; i < count; i++)
         CHECK(output[i] == ranks * (ranks + 1) / 2 * 1000 + ranks * (int)i, "element %zu: %d", i,
               output[i]);
@@ -261,7 +261,7 @@ static void add_plan(banyan_world *world, void *context)
     check_sum(comm, 64, rank, ranks);
     CHECK_FAILS(banyan_comm_add_plan(comm, other), BANYAN_ERR_INVALID, "the communicator has 3");
     int32_t input = rank, least = -1;
-    CHECK_OK(banyan_allreduce(comm, &input, &least, 1, BANYAN_I32, BANYAN_MIN, NULL));
+    CHECK_OK(banyan_comm_allreduce(comm, &input, &least, 1, BANYAN_I32, BANYAN_MIN, NULL));
     CHECK(least == 0, "the least is %d", least);
     CHECK_OK(banyan_comm_destroy(comm));
     banyan_plan_destroy(plan);

@@ -121,7 +121,7 @@ static void lack_for_copies(banyan_world *world, void *context)
     banyan_copy_service *service = open_at_last(&r);
     banyan_copy_schedule *schedule = prepare_at_last(&r, service);
     run(&r, service, schedule);
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     banyan_memory_free(r.memory);
     if (r.test->on_gpus)

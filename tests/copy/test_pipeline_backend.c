@@ -51,7 +51,7 @@ static void rank_moves_traffic(banyan_world *world, void *context)
         CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
         traffic_check(all, (uint64_t)i);
     }
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     /* And once more, planned and forgotten in one call. */
     traffic_fill(all, 77);
     traffic_submit(all, service);
@@ -304,7 +304,7 @@ static void rank_loses_its_peer(int rank, int count, const banyan_unique_id *id,
     death_check_noticed(test->died);
     CHECK(status == BANYAN_ERR_PEER_LOST && strstr(banyan_last_error(), "rank 1"), "%s",
           banyan_last_error());
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     banyan_world_close(world);
     free(tensor.data);

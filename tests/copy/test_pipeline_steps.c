@@ -133,7 +133,7 @@ static void play_traffic(banyan_world *world, void *context)
             CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
             traffic_check(all, run);
         }
-        banyan_copy_schedule_free(schedule);
+        banyan_copy_schedule_destroy(schedule);
         traffic_free(all);
     }
     banyan_copy_service_close(service);

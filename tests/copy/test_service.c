@@ -231,7 +231,7 @@ static void run_traffic(banyan_world *world, void *context)
             CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
             traffic_check(all, (uint64_t)run);
         }
-        banyan_copy_schedule_free(schedule);
+        banyan_copy_schedule_destroy(schedule);
         traffic_free(all);
     }
     banyan_copy_service_close(service);
@@ -594,11 +594,11 @@ static void outlive_a_service(banyan_world *world, void *context)
         CHECK_OK(banyan_copy_service_prepare(service, &first));
         CHECK_OK(banyan_copy_service_prepare(service, &second));
         CHECK_OK(banyan_copy_service_prepare(service, &third));
-        banyan_copy_schedule_free(second);
+        banyan_copy_schedule_destroy(second);
         banyan_copy_service_close(service);
         CHECK_FAILS(banyan_copy_schedule_run(first, NULL), BANYAN_ERR_INVALID, "service is closed");
-        banyan_copy_schedule_free(third);
-        banyan_copy_schedule_free(first);
+        banyan_copy_schedule_destroy(third);
+        banyan_copy_schedule_destroy(first);
     }
 }
 

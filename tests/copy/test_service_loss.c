@@ -63,7 +63,7 @@ static void run_until_loss(int rank, int count, const banyan_unique_id *id, void
     CHECK(strstr(banyan_last_error(), "rank 1"), "%s", banyan_last_error());
     CHECK(now - died < NS_PER_S, "it took %.3f s", (double)(now - died) / (double)NS_PER_S);
     CHECK(banyan_copy_schedule_run(schedule, NULL) != BANYAN_OK);
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     traffic_free(all);
     banyan_world_close(world);
@@ -112,7 +112,7 @@ static void run_without_one(int rank, int count, const banyan_unique_id *id, voi
     } else {
         usleep(2000000);
     }
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     banyan_world_close(world);
 }

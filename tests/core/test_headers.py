@@ -17,7 +17,7 @@ CLANG = [("clang", "c99"), ("clang++", "c++11"), ("clang++", "c++17")] if shutil
 VALUES = {f"BANYAN_{name}": "DLDataType" for name in
           ("F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I32", "I64", "U8", "U32")}
 VALUES |= {"BANYAN_HOST": "DLDevice", "BANYAN_CUDA(3)": "DLDevice", "BANYAN_IN_SOURCE": "banyan_chunk",
-           "BANYAN_TB(5)": "banyan_by", "BANYAN_TB_GROUP(NULL)": "banyan_by"}
+           "BANYAN_TB(5)": "banyan_program_by", "BANYAN_TB_GROUP(NULL)": "banyan_program_by"}
 found = []
 
 

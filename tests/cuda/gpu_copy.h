@@ -82,7 +82,7 @@ static inline void move_traffic(banyan_world *world, void *context)
     if (test->graph)
         run_as_graph(world, all, service, schedule);
     CHECK_OK(banyan_world_barrier(world));
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     gpu_traffic_free(all);
 }

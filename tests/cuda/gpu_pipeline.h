@@ -67,7 +67,7 @@ static inline pair open_pair(banyan_world *world, const char *transport)
 
 static inline void close_pair(pair *closed)
 {
-    banyan_copy_schedule_free(closed->schedule);
+    banyan_copy_schedule_destroy(closed->schedule);
     banyan_copy_service_close(closed->service);
     gpu_stream_destroy(closed->device, closed->stream);
     banyan_memory_free(closed->memory);

@@ -122,7 +122,7 @@ static void reduce(banyan_world *world, void *context)
         for (int i = 0; i < COUNT; i++)
             here[i] = (float)(i % 97 * (rank + 1) + run);
         gpu_copy(mine, here, COUNT * sizeof *here);
-        CHECK_OK(banyan_allreduce(comm, mine, mine, COUNT, BANYAN_F32, BANYAN_SUM, stream));
+        CHECK_OK(banyan_comm_allreduce(comm, mine, mine, COUNT, BANYAN_F32, BANYAN_SUM, stream));
         gpu_stream_wait(device, stream);
         gpu_copy(here, mine, COUNT * sizeof *here);
         for (int i = 0; i < COUNT; i++)

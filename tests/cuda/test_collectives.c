@@ -181,10 +181,10 @@ static void change_sizes(banyan_world *world, void *context)
     params.instances = (int)random_between(&random, 1, 4);
     banyan_plan *plan;
     CHECK_OK(banyan_algorithm_compile("allreduce_packets_twoshot", &params, &plan));
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = MOST;
     banyan_loaded_plan *loaded;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     collective_case cases[RUNS];
     case_buffers buffers[RUNS];
     for (int run = 0; run < RUNS; run++) {
@@ -199,15 +199,15 @@ static void change_sizes(banyan_world *world, void *context)
         case_fill(c, &buffers[run], rank, run);
     }
     for (int run = 0; run < RUNS; run++)
-        CHECK_OK(banyan_plan_run(loaded, buffers[run].input, buffers[run].output,
-                                 cases[run].message_bytes, cases[run].dtype, stream));
+        CHECK_OK(banyan_loaded_plan_run(loaded, buffers[run].input, buffers[run].output,
+                                        cases[run].message_bytes, cases[run].dtype, stream));
     gpu_stream_wait(device, stream);
-    CHECK_OK(banyan_plan_status(loaded));
+    CHECK_OK(banyan_loaded_plan_status(loaded));
     for (int run = 0; run < RUNS; run++) {
         case_check(&cases[run], &buffers[run], rank, run);
         case_give_back(&cases[run], &buffers[run]);
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
     gpu_stream_destroy(device, stream);
     banyan_executor_close(executor);
@@ -254,11 +254,11 @@ static void call_all(struct call_buffers *b, int rank, int ranks, int round)
 {
     fill_words(b->input, rank, round, COUNT);
     gpu_poison(b->output, (size_t)ranks * COUNT * 4);
-    CHECK_OK(
-        banyan_allreduce(b->comm, b->input, b->output, COUNT, BANYAN_I32, BANYAN_SUM, b->stream));
+    CHECK_OK(banyan_comm_allreduce(b->comm, b->input, b->output, COUNT, BANYAN_I32, BANYAN_SUM,
+                                   b->stream));
     gpu_stream_wait(b->device, b->stream);
     check_sum(b, ranks, round);
-    CHECK_OK(banyan_allgather(b->comm, b->input, b->output, COUNT, BANYAN_I32, b->stream));
+    CHECK_OK(banyan_comm_allgather(b->comm, b->input, b->output, COUNT, BANYAN_I32, b->stream));
     gpu_stream_wait(b->device, b->stream);
     int32_t *got = gpu_read(b->output, (size_t)ranks * COUNT * 4);
     for (int i = 0; i < ranks * COUNT; i++)
@@ -266,8 +266,8 @@ static void call_all(struct call_buffers *b, int rank, int ranks, int round)
               got[i]);
     free(got);
     gpu_poison(b->output, COUNT * 4);
-    CHECK_OK(
-        banyan_broadcast(b->comm, b->input, b->output, COUNT, BANYAN_I32, ranks - 1, b->stream));
+    CHECK_OK(banyan_comm_broadcast(b->comm, b->input, b->output, COUNT, BANYAN_I32, ranks - 1,
+                                   b->stream));
     gpu_stream_wait(b->device, b->stream);
     got = gpu_read(b->output, COUNT * 4);
     for (int i = 0; i < COUNT; i++)
@@ -292,11 +292,12 @@ static void call_in_graphs(banyan_world *world, void *context)
     b.input = memory;
     b.output = b.input + MOST * 4;
     gpu_capture_begin(b.device, b.stream);
-    CHECK_OK(banyan_allreduce(b.comm, b.input, b.output, COUNT, BANYAN_I32, BANYAN_SUM, b.stream));
+    CHECK_OK(
+        banyan_comm_allreduce(b.comm, b.input, b.output, COUNT, BANYAN_I32, BANYAN_SUM, b.stream));
     void *graph = gpu_capture_end(b.device, b.stream);
     for (int count = 10 * COUNT; count <= MOST; count += 20 * COUNT)
-        CHECK_OK(banyan_allreduce(b.comm, b.input, b.output, (size_t)count, BANYAN_I32, BANYAN_SUM,
-                                  b.stream));
+        CHECK_OK(banyan_comm_allreduce(b.comm, b.input, b.output, (size_t)count, BANYAN_I32,
+                                       BANYAN_SUM, b.stream));
     gpu_stream_wait(b.device, b.stream);
     for (int round = 0; round < 5; round++) {
         fill_words(b.input, rank, round, COUNT);

@@ -59,7 +59,8 @@ static void fill(struct caller *c, int round)
 
 static banyan_status reduce(struct caller *c)
 {
-    return banyan_allreduce(c->comm, c->input, c->output, COUNT, BANYAN_I32, BANYAN_SUM, c->stream);
+    return banyan_comm_allreduce(c->comm, c->input, c->output, COUNT, BANYAN_I32, BANYAN_SUM,
+                                 c->stream);
 }
 
 static void check_reduced(struct caller *c, int round)
@@ -90,7 +91,7 @@ static void check_gathered(struct caller *c, int round)
 static void *capture_gathering(struct caller *c)
 {
     gpu_capture_begin(c->device, c->stream);
-    CHECK_OK(banyan_allgather(c->comm, c->input, c->output, COUNT, BANYAN_I32, c->stream));
+    CHECK_OK(banyan_comm_allgather(c->comm, c->input, c->output, COUNT, BANYAN_I32, c->stream));
     return gpu_capture_end(c->device, c->stream);
 }
 

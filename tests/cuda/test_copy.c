@@ -113,8 +113,8 @@ static void pass_round(banyan_world *world, void *context)
     free(got);
     free(image);
     CHECK_OK(banyan_world_barrier(world));
-    banyan_copy_schedule_free(schedules[0]);
-    banyan_copy_schedule_free(schedules[1]);
+    banyan_copy_schedule_destroy(schedules[0]);
+    banyan_copy_schedule_destroy(schedules[1]);
     banyan_copy_service_close(service);
     gpu_stream_destroy(device, stream);
     banyan_memory_free(memory);
@@ -189,7 +189,7 @@ static pair open_pair(banyan_world *world)
 
 static void close_pair(pair *closed)
 {
-    banyan_copy_schedule_free(closed->schedule);
+    banyan_copy_schedule_destroy(closed->schedule);
     banyan_copy_service_close(closed->service);
     banyan_memory_free(closed->memory);
 }

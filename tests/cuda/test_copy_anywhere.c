@@ -81,7 +81,7 @@ static void move_anywhere(banyan_world *world, void *context)
     banyan_copy_schedule *schedule;
     CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     run(world, all, service, schedule, test->graph);
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     CHECK_OK(banyan_world_barrier(world));
     banyan_copy_service_close(service);
     give_back(all, origin);

@@ -157,7 +157,7 @@ static void move_by(banyan_world *world, const many_layout *layout, const sides 
     check(of, by, banyan_world_rank(world));
     CHECK_OK(banyan_world_barrier(world));
     gpu_stream_destroy(of->device, stream);
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
 }
 

@@ -35,9 +35,9 @@ static banyan_plan *built_in(const char *name, int ranks, int instances)
 
 static void load(struct player *p, const banyan_plan *plan, uint64_t most_bytes)
 {
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = most_bytes;
-    CHECK_OK(banyan_plan_load(p->executor, plan, &options, &p->loaded));
+    CHECK_OK(banyan_loaded_plan_open(p->executor, plan, &options, &p->loaded));
 }
 
 static int32_t *take(const struct player *p, size_t bytes)
@@ -67,7 +67,7 @@ static void enter(struct player *p, banyan_world *world)
 
 static void leave(struct player *p)
 {
-    banyan_plan_unload(p->loaded);
+    banyan_loaded_plan_close(p->loaded);
     gpu_stream_destroy(p->device, p->stream);
     give_back(p, p->input);
     give_back(p, p->output);
@@ -101,7 +101,7 @@ static void check_sums(const struct player *p, const int32_t *words, int run)
 
 static banyan_status run_once(struct player *p)
 {
-    return banyan_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_I32, p->stream);
+    return banyan_loaded_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_I32, p->stream);
 }
 
 static void run_and_check(struct player *p, int run)
@@ -109,7 +109,7 @@ static void run_and_check(struct player *p, int run)
     fill(p->input, p->rank, run);
     CHECK_OK(run_once(p));
     gpu_stream_wait(p->device, p->stream);
-    CHECK_OK(banyan_plan_status(p->loaded));
+    CHECK_OK(banyan_loaded_plan_status(p->loaded));
     check_sums(p, p->output, run);
 }
 
@@ -129,7 +129,7 @@ static void queue_runs(struct player *p)
         gpu_stream_copy(p->device, p->stream, outputs + run * COUNT, p->output, BYTES);
     }
     gpu_stream_wait(p->device, p->stream);
-    CHECK_OK(banyan_plan_status(p->loaded));
+    CHECK_OK(banyan_loaded_plan_status(p->loaded));
     for (int run = 0; run < QUEUED; run++)
         check_sums(p, outputs + run * COUNT, run);
     give_back(p, inputs);
@@ -174,8 +174,8 @@ static void run_many_sizes(banyan_world *world, void *context)
         for (int count = 1; count <= 20; count++) {
             fill(p.input, p.rank, count);
             gpu_poison(p.output, BYTES);
-            CHECK_OK(banyan_plan_run(p.loaded, p.input, p.output, (uint64_t)count * 4, BANYAN_I32,
-                                     p.stream));
+            CHECK_OK(banyan_loaded_plan_run(p.loaded, p.input, p.output, (uint64_t)count * 4,
+                                            BANYAN_I32, p.stream));
             gpu_stream_wait(p.device, p.stream);
             int32_t *got = gpu_read(p.output, BYTES);
             CHECK(got[count - 1] == value_of(0, count, count - 1) + value_of(1, count, count - 1),
@@ -184,7 +184,7 @@ static void run_many_sizes(banyan_world *world, void *context)
             free(got);
         }
     }
-    CHECK_OK(banyan_plan_status(p.loaded));
+    CHECK_OK(banyan_loaded_plan_status(p.loaded));
     leave(&p);
     banyan_plan_destroy(plan);
 }
@@ -206,11 +206,11 @@ static void run_long_loop(banyan_world *world, void *context)
     banyan_program *program;
     banyan_plan *plan;
     CHECK_OK(banyan_program_create("long_loop", &collective, 1, NULL, &program));
-    banyan_loop_begin(program, sizeof(int32_t), 1);
-    banyan_chunk other = banyan_input(program, 0, 1, 2);
-    banyan_reduce_chunks(program, 0, banyan_input(program, 0, 0, 1), &other, 1,
-                         banyan_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
-    banyan_loop_end(program);
+    banyan_program_loop_begin(program, sizeof(int32_t), 1);
+    banyan_chunk other = banyan_program_input(program, 0, 1, 2);
+    banyan_program_reduce(program, 0, banyan_program_input(program, 0, 0, 1), &other, 1,
+                          banyan_program_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_loop_end(program);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
     load(&p, plan, 2 * ELEMS * 4);
@@ -219,9 +219,9 @@ static void run_long_loop(banyan_world *world, void *context)
     for (int i = 0; i < 2 * ELEMS; i++)
         values[i] = 3 * i;
     gpu_copy(input, values, 2 * ELEMS * 4);
-    CHECK_OK(banyan_plan_run(p.loaded, input, output, 2 * ELEMS * 4, BANYAN_I32, p.stream));
+    CHECK_OK(banyan_loaded_plan_run(p.loaded, input, output, 2 * ELEMS * 4, BANYAN_I32, p.stream));
     gpu_stream_wait(p.device, p.stream);
-    CHECK_OK(banyan_plan_status(p.loaded));
+    CHECK_OK(banyan_loaded_plan_status(p.loaded));
     int32_t *got = gpu_read(output, ELEMS * 4);
     for (int i = 0; i < ELEMS; i++)
         CHECK(got[i] == values[i] + values[ELEMS + i], "element %d is %d", i, got[i]);
@@ -248,18 +248,18 @@ static banyan_plan *small_puts(void)
     banyan_program *program;
     banyan_plan *plan;
     CHECK_OK(banyan_program_create("small_puts", &collective, 2, NULL, &program));
-    banyan_port_channel *to = banyan_port_channel_create(program, 1, 0);
-    banyan_port_channel *from = banyan_port_channel_create(program, 0, 1);
-    banyan_memory_channel *tell = banyan_memory_channel_create(program, 0, 1);
-    banyan_memory_channel *hear = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_signal(tell, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(hear, 0, BANYAN_SYNC_BOTH);
-    banyan_loop_begin(program, 16, 1);
-    banyan_port_put_with_signal(to, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
-                                0);
-    banyan_port_wait(from, 0, BANYAN_SYNC_BOTH);
-    banyan_loop_end(program);
-    banyan_port_flush(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_channel *to = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_channel *from = banyan_program_port_channel_create(program, 0, 1);
+    banyan_program_memory_channel *tell = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_memory_channel *hear = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_signal(tell, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(hear, 0, BANYAN_SYNC_BOTH);
+    banyan_program_loop_begin(program, 16, 1);
+    banyan_program_port_put_with_signal(to, banyan_program_output(program, 1, 0, 1),
+                                        banyan_program_input(program, 0, 0, 1), 0);
+    banyan_program_port_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_loop_end(program);
+    banyan_program_port_flush(to, 0, BANYAN_SYNC_BOTH);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
     proof_demand(plan, "small_puts");
@@ -280,15 +280,15 @@ static void put_often(banyan_world *world, void *context)
         for (int i = 0; i < ELEMS; i++)
             values[i] = value_of(p.rank, run, i);
         gpu_copy(input, values, ELEMS * 4);
-        CHECK_OK(banyan_plan_run(p.loaded, input, output, ELEMS * 4, BANYAN_I32, p.stream));
+        CHECK_OK(banyan_loaded_plan_run(p.loaded, input, output, ELEMS * 4, BANYAN_I32, p.stream));
         gpu_stream_wait(p.device, p.stream);
-        CHECK_OK(banyan_plan_status(p.loaded));
+        CHECK_OK(banyan_loaded_plan_status(p.loaded));
         int32_t *got = gpu_read(output, ELEMS * 4);
         for (int i = 0; i < ELEMS && p.rank == 1; i++)
             CHECK(got[i] == value_of(0, run, i), "run %d: element %d is %d", run, i, got[i]);
         free(got);
         if (run == 1)
-            CHECK_OK(banyan_plan_reset(p.loaded));
+            CHECK_OK(banyan_loaded_plan_reset(p.loaded));
     }
     free(values);
     give_back(&p, input);
@@ -322,7 +322,7 @@ static void replay(struct player *p, int replays)
         if (slot < QUEUED - 1 && run < replays - 1)
             continue;
         gpu_stream_wait(p->device, p->stream);
-        CHECK_OK(banyan_plan_status(p->loaded));
+        CHECK_OK(banyan_loaded_plan_status(p->loaded));
         for (int i = 0; i <= slot; i++)
             check_sums(p, outputs + i * COUNT, i);
     }
@@ -366,11 +366,11 @@ static void capture_first(banyan_world *world, void *context)
     CHECK_OK(run_once(&p));
     void *graph = gpu_capture_end(p.device, p.stream);
     for (int size = 1; size < 20; size++)
-        CHECK_OK(
-            banyan_plan_run(p.loaded, p.input, p.output, (uint64_t)size * 4, BANYAN_I32, p.stream));
+        CHECK_OK(banyan_loaded_plan_run(p.loaded, p.input, p.output, (uint64_t)size * 4, BANYAN_I32,
+                                        p.stream));
     gpu_graph_launch(p.device, graph, p.stream);
     gpu_stream_wait(p.device, p.stream);
-    CHECK_OK(banyan_plan_status(p.loaded));
+    CHECK_OK(banyan_loaded_plan_status(p.loaded));
     check_sums(&p, p.output, 5);
     gpu_graph_destroy(p.device, graph);
     leave(&p);
@@ -393,23 +393,23 @@ static void refuse(banyan_world *world, void *context)
     banyan_plan *plan = built_in("allreduce_packets", p.ranks, 1), *wide;
     load(&p, plan, BYTES);
     int32_t here[COUNT];
-    CHECK_FAILS(banyan_plan_run(p.loaded, here, p.output, BYTES, BANYAN_I32, p.stream),
+    CHECK_FAILS(banyan_loaded_plan_run(p.loaded, here, p.output, BYTES, BANYAN_I32, p.stream),
                 BANYAN_ERR_INVALID, "lies on the host");
     banyan_request *request;
-    CHECK_FAILS(banyan_plan_start(p.loaded, p.input, p.output, BYTES, BANYAN_I32, &request),
+    CHECK_FAILS(banyan_loaded_plan_start(p.loaded, p.input, p.output, BYTES, BANYAN_I32, &request),
                 BANYAN_ERR_UNSUPPORTED, "GPU");
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
     banyan_memory *on_host;
     CHECK_OK(banyan_memory_alloc(world, BYTES, &on_host));
     options.input = on_host;
     banyan_loaded_plan *none;
-    CHECK_FAILS(banyan_plan_load(p.executor, plan, &options, &none), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_loaded_plan_open(p.executor, plan, &options, &none), BANYAN_ERR_INVALID,
                 "lies on the host");
     banyan_memory_free(on_host);
     options.input = NULL;
     wide = built_in("allreduce_packets", p.ranks, 1000);
-    CHECK_FAILS(banyan_plan_load(p.executor, wide, &options, &none), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_loaded_plan_open(p.executor, wide, &options, &none), BANYAN_ERR_INVALID,
                 "1000 thread blocks");
     run_and_check(&p, 1);
     banyan_plan_destroy(wide);
@@ -455,7 +455,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
         CHECK_OK(run_once(&p));
         gpu_stream_wait(p.device, p.stream);
         CHECK(time_now_ns() - start_ns < 4 * SHORT_NS, "the runs did not end in time");
-        CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
+        CHECK_FAILS(banyan_loaded_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
                     " s for rank 1: thread block 0, operation ");
         double waited_s = 0;
         CHECK(sscanf(banyan_last_error(), "rank 0 waited %lf s", &waited_s) == 1 && waited_s > 0.9,
@@ -468,7 +468,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     }
     if (rank == 1)
         usleep((useconds_t)(SHORT_NS / 1000)); /* its own waits are as short */
-    CHECK_OK(banyan_plan_reset(p.loaded));
+    CHECK_OK(banyan_loaded_plan_reset(p.loaded));
     for (int run = 1; run < 4; run++)
         run_and_check(&p, run);
     leave(&p);
@@ -498,12 +498,12 @@ static void wait_in_a_reduction(int rank, int count, const banyan_unique_id *id,
     if (rank == 2) {
         CHECK_OK(run_once(&p));
         gpu_stream_wait(p.device, p.stream);
-        CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
+        CHECK_FAILS(banyan_loaded_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
                     " s for rank 0: thread block 0, operation 2 (upkt) on packets");
     } else {
         usleep((useconds_t)(SHORT_NS / 1000)); /* its own waits are as short */
     }
-    CHECK_OK(banyan_plan_reset(p.loaded));
+    CHECK_OK(banyan_loaded_plan_reset(p.loaded));
     run_and_check(&p, 1);
     leave(&p);
     banyan_plan_destroy(plan);
@@ -542,7 +542,7 @@ static void wait_in_a_chain(int rank, int count, const banyan_unique_id *id, voi
     if (rank != 2) {
         CHECK_OK(run_once(&p));
         gpu_stream_wait(p.device, p.stream);
-        CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
+        CHECK_FAILS(banyan_loaded_plan_status(p.loaded), BANYAN_ERR_TIMEOUT,
                     "; rank 1 (rank 2 of the job, pid ");
         CHECK(strstr(banyan_last_error(), rank == 1 ? "rank 0 (rank 1 of the job) waited "
                                                     : "rank 2 (rank 3 of the job) waited "),
@@ -552,7 +552,7 @@ static void wait_in_a_chain(int rank, int count, const banyan_unique_id *id, voi
         usleep((useconds_t)(CHAIN_NS / 1000));
     }
     CHECK_OK(banyan_world_set_timeout(world, 60 * NS_PER_S));
-    CHECK_OK(banyan_plan_reset(p.loaded));
+    CHECK_OK(banyan_loaded_plan_reset(p.loaded));
     run_and_check(&p, 1);
     leave(&p);
     banyan_plan_destroy(plan);
@@ -588,7 +588,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     uint64_t start_ns = time_now_ns();
     gpu_stream_wait(p.device, p.stream);
     CHECK(time_now_ns() - start_ns < 10 * NS_PER_S, "the kernel did not end");
-    CHECK_FAILS(banyan_plan_status(p.loaded), BANYAN_ERR_PEER_LOST, "rank 1");
+    CHECK_FAILS(banyan_loaded_plan_status(p.loaded), BANYAN_ERR_PEER_LOST, "rank 1");
     CHECK_FAILS(run_once(&p), BANYAN_ERR_PEER_LOST, "while rank 0 waited for rank 1");
     leave(&p);
     banyan_plan_destroy(plan);

@@ -270,13 +270,13 @@ static void maxima_are_reduced_in_software(void **state)
 static void meet(banyan_program *program)
 {
     const int ranks[] = {0, 1};
-    banyan_memory_channel *channels[2];
+    banyan_program_memory_channel *channels[2];
     for (int rank = 0; rank < 2; rank++)
-        channels[rank] = banyan_memory_channel_create(program, ranks[1 - rank], rank);
+        channels[rank] = banyan_program_memory_channel_create(program, ranks[1 - rank], rank);
     for (int rank = 0; rank < 2; rank++)
-        banyan_memory_signal(channels[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_signal(channels[rank], 0, BANYAN_SYNC_BOTH);
     for (int rank = 0; rank < 2; rank++)
-        banyan_memory_wait(channels[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(channels[rank], 0, BANYAN_SYNC_BOTH);
 }
 
 /* Each rank reduces and stores its half unit by unit. */
@@ -289,16 +289,18 @@ static banyan_plan *write_loop(bool fuse)
     banyan_plan *plan;
     options.fuse = fuse;
     CHECK_OK(banyan_program_create("loop", &collective, 2, &options, &program));
-    banyan_switch_channel *inputs = banyan_switch_channel_create(program, ranks, 2, BANYAN_INPUT);
-    banyan_switch_channel *outputs = banyan_switch_channel_create(program, ranks, 2, BANYAN_OUTPUT);
+    banyan_program_switch_channel *inputs =
+        banyan_program_switch_channel_create(program, ranks, 2, BANYAN_INPUT);
+    banyan_program_switch_channel *outputs =
+        banyan_program_switch_channel_create(program, ranks, 2, BANYAN_OUTPUT);
     meet(program);
-    banyan_loop_begin(program, 512, 1);
+    banyan_program_loop_begin(program, 512, 1);
     for (int rank = 0; rank < 2; rank++) {
-        banyan_chunk own = banyan_output(program, rank, (uint64_t)rank, (uint64_t)rank + 1);
-        banyan_switch_reduce(inputs, rank, (uint64_t)rank, 1, own, BANYAN_SUM, 0);
-        banyan_switch_broadcast(outputs, rank, own, (uint64_t)rank, 1, 0);
+        banyan_chunk own = banyan_program_output(program, rank, (uint64_t)rank, (uint64_t)rank + 1);
+        banyan_program_switch_reduce(inputs, rank, (uint64_t)rank, 1, own, BANYAN_SUM, 0);
+        banyan_program_switch_broadcast(outputs, rank, own, (uint64_t)rank, 1, 0);
     }
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
     meet(program);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
@@ -346,24 +348,25 @@ static void replay(banyan_world *world, void *context)
                          .device = rig.device,
                          .stream = rig.stream};
     case_buffers b = case_take(&c, world);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_loaded_plan *loaded;
     options.max_message_bytes = c.message_bytes;
-    CHECK_OK(banyan_plan_load(rig.executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(rig.executor, plan, &options, &loaded));
     gpu_capture_begin(rig.device, rig.stream);
-    CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, rig.stream));
+    CHECK_OK(
+        banyan_loaded_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, rig.stream));
     void *graph = gpu_capture_end(rig.device, rig.stream);
     uint64_t before = accesses(world);
     for (int run = 0; run < REPLAYS; run++) {
         case_fill(&c, &b, rank, run);
         gpu_graph_launch(rig.device, graph, rig.stream);
         gpu_stream_wait(rig.device, rig.stream);
-        CHECK_OK(banyan_plan_status(loaded));
+        CHECK_OK(banyan_loaded_plan_status(loaded));
         case_check(&c, &b, rank, run);
     }
     CHECK(accesses(world) > before);
     gpu_graph_destroy(rig.device, graph);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     case_give_back(&c, &b);
     banyan_plan_destroy(plan);
     take_down(&rig);

@@ -22,8 +22,8 @@ static bool is_in_order(const banyan_plan *plan, uint64_t message_bytes)
     CHECK_OK(banyan_plan_check(plan, &options, &report));
     bool in_order = true;
     for (size_t i = 0; i < banyan_check_report_count(report); i++) {
-        const banyan_finding *found = banyan_check_report_finding(report, i);
-        in_order &= found->rule != BANYAN_RULE_RACE || found->caller_only;
+        const banyan_check_finding *found = banyan_check_report_finding(report, i);
+        in_order &= found->rule != BANYAN_CHECK_RACE || found->caller_only;
     }
     banyan_check_report_destroy(report);
     return in_order;

@@ -69,7 +69,7 @@ static uint64_t message_of(const struct rig *r, DLDataType dtype, uint64_t bytes
 static void load_plan(struct rig *r, banyan_plan *plan, const struct trial *tried, int instances,
                       bool in_place, DLDataType dtype, uint64_t bytes)
 {
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     r->plan = plan;
     r->of = (collective_case){.plan = plan,
                               .dtype = dtype,
@@ -82,7 +82,7 @@ static void load_plan(struct rig *r, banyan_plan *plan, const struct trial *trie
         r->buffers[i] = case_take(&r->of, r->world);
     /* Scratch may be longer than the message. */
     options.max_message_bytes = r->of.message_bytes * (instances > 1 ? 3 : 1);
-    CHECK_OK(banyan_plan_load(r->executor, plan, &options, &r->loaded));
+    CHECK_OK(banyan_loaded_plan_open(r->executor, plan, &options, &r->loaded));
 }
 
 static void load(struct rig *r, const struct trial *tried, int instances, bool in_place,
@@ -99,7 +99,7 @@ static void load(struct rig *r, const struct trial *tried, int instances, bool i
 
 static void unload(struct rig *r)
 {
-    CHECK_OK(banyan_plan_unload(r->loaded));
+    CHECK_OK(banyan_loaded_plan_close(r->loaded));
     for (int i = 0; i < 2; i++)
         case_give_back(&r->of, &r->buffers[i]);
     banyan_plan_destroy(r->plan);
@@ -107,8 +107,8 @@ static void unload(struct rig *r)
 
 static void queue(struct rig *r, int buffer)
 {
-    CHECK_OK(banyan_plan_run(r->loaded, r->buffers[buffer].input, r->buffers[buffer].output,
-                             r->of.message_bytes, r->of.dtype, r->stream));
+    CHECK_OK(banyan_loaded_plan_run(r->loaded, r->buffers[buffer].input, r->buffers[buffer].output,
+                                    r->of.message_bytes, r->of.dtype, r->stream));
 }
 
 static void fill(struct rig *r, int round)
@@ -120,7 +120,7 @@ static void fill(struct rig *r, int round)
 static void check(struct rig *r, int round)
 {
     gpu_stream_wait(r->device, r->stream);
-    CHECK_OK(banyan_plan_status(r->loaded));
+    CHECK_OK(banyan_loaded_plan_status(r->loaded));
     for (int i = 0; i < 2; i++)
         case_check(&r->of, &r->buffers[i], r->rank, 2 * round + i);
 }
@@ -208,24 +208,25 @@ static banyan_plan *compile_crossed(void)
     banyan_program *program;
     banyan_plan *plan;
     CHECK_OK(banyan_program_create("crossed", &collective, 2, NULL, &program));
-    banyan_port_channel *ways[2][4];
+    banyan_program_port_channel *ways[2][4];
     for (int i = 0; i < 8; i++)
-        ways[i / 4][i % 4] = banyan_port_channel_create(program, 1 - i / 4, i / 4);
+        ways[i / 4][i % 4] = banyan_program_port_channel_create(program, 1 - i / 4, i / 4);
     for (int i = 0; i < 4; i++) {
         int rank = i / 2, block = i % 2;
-        banyan_memory_channel *begun = banyan_memory_channel_create(program, 1 - rank, rank);
-        banyan_memory_signal_relaxed(begun, block, BANYAN_SYNC_BOTH);
-        banyan_memory_wait_relaxed(begun, block, BANYAN_SYNC_BOTH);
+        banyan_program_memory_channel *begun =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_signal_relaxed(begun, block, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait_relaxed(begun, block, BANYAN_SYNC_BOTH);
     }
     for (int i = 0; i < 8; i++) {
         int rank = i / 4, block = i / 2 % 2, way = i % 4;
         uint64_t from = (uint64_t)way, to = (uint64_t)i;
-        banyan_port_put_with_signal_and_flush(ways[rank][way],
-                                              banyan_output(program, 1 - rank, to, to + 1),
-                                              banyan_input(program, rank, from, from + 1), block);
-        banyan_port_wait(ways[rank][waits[block][i % 2]], block, BANYAN_SYNC_BOTH);
-        banyan_copy(program, rank, banyan_output(program, rank, to, to + 1),
-                    banyan_input(program, rank, from, from + 1), BANYAN_TB(block));
+        banyan_program_port_put_with_signal_and_flush(
+            ways[rank][way], banyan_program_output(program, 1 - rank, to, to + 1),
+            banyan_program_input(program, rank, from, from + 1), block);
+        banyan_program_port_wait(ways[rank][waits[block][i % 2]], block, BANYAN_SYNC_BOTH);
+        banyan_program_copy(program, rank, banyan_program_output(program, rank, to, to + 1),
+                            banyan_program_input(program, rank, from, from + 1), BANYAN_TB(block));
     }
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
@@ -279,7 +280,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     if (rank == 0) {
         queue(&r, 0);
         gpu_stream_wait(r.device, r.stream);
-        CHECK_FAILS(banyan_plan_status(r.loaded), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
+        CHECK_FAILS(banyan_loaded_plan_status(r.loaded), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
     }
     if (rank == 1)
         usleep((useconds_t)(SHORT_NS / 1000)); /* its own waits are as short */
@@ -289,9 +290,9 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     } else {
         queue(&r, 0);
         gpu_stream_wait(r.device, r.stream);
-        CHECK(banyan_plan_status(r.loaded) != BANYAN_OK, "a run without rank 0 went well");
+        CHECK(banyan_loaded_plan_status(r.loaded) != BANYAN_OK, "a run without rank 0 went well");
     }
-    CHECK_OK(banyan_plan_reset(r.loaded));
+    CHECK_OK(banyan_loaded_plan_reset(r.loaded));
     fill(&r, 1);
     queue(&r, 0);
     queue(&r, 1);

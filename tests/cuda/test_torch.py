@@ -120,7 +120,7 @@ def copy_rounds(banyan, world, service, rank, size, device):
                 if not torch.equal(around, expected):
                     sys.exit(f"rank {rank}, round {round_} of {epoch}: tensor {number} is not what was sent")
         banyan.copy_service_check(service)
-        banyan.library.banyan_copy_schedule_free(schedule)
+        banyan.library.banyan_copy_schedule_destroy(schedule)
         torch.cuda.synchronize()
         banyan.world_barrier(world)
         del pairs, sent

@@ -44,21 +44,22 @@ static void run_traced(banyan_world *world, void *context)
     CHECK_OK(gpu_memory()->alloc(device.device_id, 2 * BYTES, &buffer));
     gpu_fill(buffer, 0, 2 * BYTES);
     banyan_plan *plan = meeting();
-    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     load.max_message_bytes = BYTES;
-    CHECK_OK(banyan_plan_load(executor, plan, &load, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &load, &loaded));
     for (int run = -1; run < RUNS; run++) {
         if (run == 0)
-            CHECK_OK(banyan_trace_begin(executor)); /* the first run is not recorded */
+            CHECK_OK(banyan_executor_trace_begin(executor)); /* the first run is not recorded */
         if (rank == 0)
             usleep(LATE_US);
-        CHECK_OK(
-            banyan_plan_run(loaded, buffer, (char *)buffer + BYTES, BYTES, BANYAN_F32, stream));
+        CHECK_OK(banyan_loaded_plan_run(loaded, buffer, (char *)buffer + BYTES, BYTES, BANYAN_F32,
+                                        stream));
         gpu_stream_wait(device, stream);
     }
-    CHECK_OK(banyan_trace_write(executor, traced->path));
-    CHECK_OK(banyan_plan_run(loaded, buffer, (char *)buffer + BYTES, BYTES, BANYAN_F32, stream));
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_executor_trace_write(executor, traced->path));
+    CHECK_OK(
+        banyan_loaded_plan_run(loaded, buffer, (char *)buffer + BYTES, BYTES, BANYAN_F32, stream));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     gpu_stream_destroy(device, stream);
     gpu_memory()->free(device.device_id, buffer);
     banyan_plan_destroy(plan);

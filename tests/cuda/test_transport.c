@@ -40,8 +40,9 @@ static void put_and_check(exchange *x, const void *source, int round)
     banyan_remote there = {x->all[x->next], 1000};
     gpu_poison(x->mine, 2 * BYTES);
     CHECK_OK(banyan_world_barrier(x->world));
-    CHECK_OK(banyan_put_with_signal(x->transport, &there, source, BYTES, x->signal, 1));
-    CHECK_OK(banyan_signal_wait(x->transport, x->signal, (uint64_t)round + 1, x->before, "a put"));
+    CHECK_OK(banyan_transport_put_with_signal(x->transport, &there, source, BYTES, x->signal, 1));
+    CHECK_OK(
+        banyan_transport_wait(x->transport, x->signal, (uint64_t)round + 1, x->before, "a put"));
     fill_pattern(expected, BYTES, x->before, round);
     check_bytes(x->mine + 1000, expected, BYTES);
     memset(expected, 0xC9, 1000);
@@ -68,7 +69,7 @@ static void get_and_check(exchange *x, char *destination, bool on_device)
     gpu_fill(destination, 0xC9, BYTES);
     CHECK_OK(banyan_world_barrier(x->world));
     banyan_remote there = {x->all[x->next], 0};
-    CHECK_OK(banyan_get_many(x->transport, &there, pieces, PIECES));
+    CHECK_OK(banyan_transport_get_many(x->transport, &there, pieces, PIECES));
     if (on_device)
         check_bytes(destination, expected, BYTES);
     else
@@ -93,7 +94,7 @@ static void move_both_ways(banyan_world *world, void *context)
     CHECK_OK(banyan_memory_find(world, x.mine, 2 * BYTES, &handle));
     CHECK_OK(banyan_world_allgather(world, &handle, sizeof handle, x.all));
     CHECK_OK(banyan_transport_open(world, NULL, &x.transport));
-    CHECK_OK(banyan_signals_alloc(x.transport, 1, &x.signal));
+    CHECK_OK(banyan_transport_signals_alloc(x.transport, 1, &x.signal));
 
     char *host = malloc(BYTES);
     void *device;
@@ -109,12 +110,12 @@ static void move_both_ways(banyan_world *world, void *context)
     /* Registered memory of a GPU is not what puts are for. */
     CHECK_OK(banyan_memory_register(world, device, BYTES, &handle));
     banyan_remote registered = {handle, 0};
-    CHECK_FAILS(banyan_put(x.transport, &registered, host, 10), BANYAN_ERR_UNSUPPORTED,
+    CHECK_FAILS(banyan_transport_put(x.transport, &registered, host, 10), BANYAN_ERR_UNSUPPORTED,
                 "copies that are prepared");
     CHECK_OK(banyan_memory_unregister(world, &handle));
     gpu_memory()->free(gpu_device_for(rank).device_id, device);
     free(host);
-    banyan_signals_free(x.transport, x.signal, 1);
+    banyan_transport_signals_free(x.transport, x.signal, 1);
     banyan_transport_close(x.transport);
     CHECK_OK(banyan_world_barrier(world));
     banyan_memory_free(memory);
@@ -146,7 +147,7 @@ static void meet_ordinary(banyan_world *world, void *context)
     banyan_transport *transport;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
     banyan_remote there = {all[1 - rank], 0};
-    CHECK_FAILS(banyan_put(transport, &there, device, 64), BANYAN_ERR_UNSUPPORTED,
+    CHECK_FAILS(banyan_transport_put(transport, &there, device, 64), BANYAN_ERR_UNSUPPORTED,
                 "use symmetric memory");
     CHECK_OK(banyan_world_barrier(world));
     for (size_t i = 0; i < sizeof bytes; i++)

@@ -238,20 +238,21 @@ static inline void case_run(banyan_world *world, banyan_executor *executor,
     int rank = banyan_world_rank(world);
     banyan_loaded_plan *loaded;
     case_buffers b = case_take(c, world);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = c->message_bytes;
     options.input = options.output = b.memory;
-    CHECK_OK(banyan_plan_load(executor, c->plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, c->plan, &options, &loaded));
     for (int run = 0; run < c->runs; run++) {
         case_fill(c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, c->stream));
+        CHECK_OK(banyan_loaded_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype,
+                                        c->stream));
         if (!device_is_host(c->device)) {
             gpu_stream_wait(c->device, c->stream);
-            CHECK_OK(banyan_plan_status(loaded));
+            CHECK_OK(banyan_loaded_plan_status(loaded));
         }
         case_check(c, &b, rank, run);
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     case_give_back(c, &b);
 }
 

@@ -91,22 +91,22 @@ static inline void compared_run(banyan_world *world, const compared_case *c)
     CHECK_OK(banyan_executor_open(world, &options, &executor));
     CHECK_OK(banyan_memory_alloc_on(world, c->device, input + output, &memory));
     uint64_t *image = malloc(input + output + 1);
-    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     load.max_message_bytes = input;
     load.input = load.output = memory;
     for (int run = 0; run < c->runs; run++) {
         banyan_loaded_plan *loaded;
-        CHECK_OK(banyan_plan_load(executor, c->plan, &load, &loaded));
+        CHECK_OK(banyan_loaded_plan_open(executor, c->plan, &load, &loaded));
         char *local = banyan_memory_local(memory);
         compared_fill(c, image, rank, run);
         CHECK_OK(banyan_memory_copy(local, image, input + output));
         CHECK_OK(banyan_world_barrier(world));
-        CHECK_OK(banyan_plan_run(loaded, local, local + input, input, COMPARED_TYPE, NULL));
-        CHECK_OK(banyan_plan_wait(loaded));
+        CHECK_OK(banyan_loaded_plan_run(loaded, local, local + input, input, COMPARED_TYPE, NULL));
+        CHECK_OK(banyan_loaded_plan_wait(loaded));
         CHECK_OK(banyan_world_barrier(world));
         CHECK_OK(banyan_memory_copy(image, local, input + output));
         compared_check(c, image, rank, run);
-        CHECK_OK(banyan_plan_unload(loaded));
+        CHECK_OK(banyan_loaded_plan_close(loaded));
     }
     free(image);
     banyan_memory_free(memory);

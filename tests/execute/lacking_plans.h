@@ -54,15 +54,15 @@ static void close_executor(rig *r)
 
 static banyan_status load(rig *r)
 {
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = ELEMS * sizeof(float);
     options.input = options.output = r->memory;
-    return banyan_plan_load(r->executor, r->plan, &options, &r->loaded);
+    return banyan_loaded_plan_open(r->executor, r->plan, &options, &r->loaded);
 }
 
 static void unload(rig *r)
 {
-    CHECK_OK(banyan_plan_unload(r->loaded));
+    CHECK_OK(banyan_loaded_plan_close(r->loaded));
 }
 
 static banyan_status open_comm(rig *r)
@@ -129,14 +129,15 @@ static void run_both(const rig *r)
 {
     float *input = banyan_memory_local(r->memory), *output = input + ELEMS;
     fill(r);
-    CHECK_OK(
-        banyan_plan_run(r->loaded, input, output, ELEMS * sizeof(float), BANYAN_F32, r->stream));
+    CHECK_OK(banyan_loaded_plan_run(r->loaded, input, output, ELEMS * sizeof(float), BANYAN_F32,
+                                    r->stream));
     await(r);
-    CHECK_OK(banyan_plan_status(r->loaded));
+    CHECK_OK(banyan_loaded_plan_status(r->loaded));
     check_sums(r, "the plan");
     fill(r);
     CHECK_OK(banyan_comm_register(r->comm, r->memory));
-    CHECK_OK(banyan_allreduce(r->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, r->stream));
+    CHECK_OK(
+        banyan_comm_allreduce(r->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, r->stream));
     await(r);
     check_sums(r, "the communicator");
 }
@@ -151,21 +152,21 @@ static bool lack_in_run(rig *r, int n)
     bool lacked = false;
     lack_begin(r->world, LACK_ANY, n);
     if (banyan_world_rank(r->world) == LACKING)
-        status = banyan_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream);
+        status = banyan_loaded_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream);
     lack.is_looking = false;
     if (banyan_world_rank(r->world) == LACKING) {
         lacked = lack.has_lacked;
         CHECK(status == (lacked ? BANYAN_ERR_NO_MEMORY : BANYAN_OK), "%s", banyan_last_error());
     }
     if (lacked)
-        CHECK_FAILS(banyan_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream),
+        CHECK_FAILS(banyan_loaded_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream),
                     BANYAN_ERR_NO_MEMORY, "rank 1 could not begin a run of plan");
     CHECK_OK(banyan_world_broadcast(r->world, &lacked, sizeof lacked, LACKING));
     if (!lacked && banyan_world_rank(r->world) != LACKING)
-        CHECK_OK(banyan_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream));
+        CHECK_OK(banyan_loaded_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream));
     await(r);
     if (lacked)
-        CHECK_OK(banyan_plan_reset(r->loaded));
+        CHECK_OK(banyan_loaded_plan_reset(r->loaded));
     return lacked;
 }
 

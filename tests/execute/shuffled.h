@@ -40,7 +40,7 @@ static inline uint64_t shuffled_run_seed(banyan_world *world, const collective_c
 {
     int rank = banyan_world_rank(world);
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
     uint64_t wrong = 0;
@@ -50,13 +50,14 @@ static inline uint64_t shuffled_run_seed(banyan_world *world, const collective_c
     case_buffers b = case_take(c, world);
     options.max_message_bytes = c->message_bytes;
     options.input = options.output = b.memory;
-    CHECK_OK(banyan_plan_load(executor, c->plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, c->plan, &options, &loaded));
     for (int run = 0; run < c->runs; run++) {
         case_fill(c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, NULL));
+        CHECK_OK(
+            banyan_loaded_plan_run(loaded, b.input, b.output, c->message_bytes, c->dtype, NULL));
         wrong += shuffled_count_wrong(c, &b, rank, run);
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     case_give_back(c, &b);
     banyan_executor_close(executor);
     return wrong;

@@ -50,10 +50,12 @@ static void ranks_with_more_thread_blocks_are_told(void **state)
         for (int i = 0; i < 2; i++) {
             int rank = i == 0 ? 0 : peer, to = i == 0 ? peer : 0, block = i == 0 ? peer - 1 : 0;
             uint64_t chunk = (uint64_t)peer - 1;
-            banyan_port_channel *way = banyan_port_channel_create(program, to, rank);
-            banyan_port_put_with_signal(way, banyan_output(program, to, chunk, chunk + 1),
-                                        banyan_input(program, rank, chunk, chunk + 1), block);
-            banyan_port_wait(way, block, BANYAN_SYNC_BOTH);
+            banyan_program_port_channel *way =
+                banyan_program_port_channel_create(program, to, rank);
+            banyan_program_port_put_with_signal(
+                way, banyan_program_output(program, to, chunk, chunk + 1),
+                banyan_program_input(program, rank, chunk, chunk + 1), block);
+            banyan_program_port_wait(way, block, BANYAN_SYNC_BOTH);
         }
     }
     if (banyan_program_compile(program, &plan) != BANYAN_OK)
@@ -72,19 +74,19 @@ static banyan_plan *make_puts(bool turned)
     banyan_program *program;
     banyan_plan *plan;
     assert_int_equal(banyan_program_create("puts", &collective, 2, NULL, &program), BANYAN_OK);
-    banyan_port_channel *ways[2][2];
+    banyan_program_port_channel *ways[2][2];
     for (int i = 0; i < 4; i++)
-        ways[i / 2][i % 2] = banyan_port_channel_create(program, 1 - i / 2, i / 2);
+        ways[i / 2][i % 2] = banyan_program_port_channel_create(program, 1 - i / 2, i / 2);
     for (int rank = 0; rank < 2; rank++) {
         int second = turned && rank == 1 ? 1 : 0;
         const int order[] = {0, second, 1 - second};
         for (int i = 0; i < 3; i++)
-            banyan_port_put_with_signal(
+            banyan_program_port_put_with_signal(
                 ways[rank][order[i]],
-                banyan_output(program, 1 - rank, (uint64_t)i, (uint64_t)i + 1),
-                banyan_input(program, rank, (uint64_t)i, (uint64_t)i + 1), 0);
+                banyan_program_output(program, 1 - rank, (uint64_t)i, (uint64_t)i + 1),
+                banyan_program_input(program, rank, (uint64_t)i, (uint64_t)i + 1), 0);
         for (int i = 0; i < 3; i++)
-            banyan_port_wait(ways[rank][i / 2], 0, BANYAN_SYNC_BOTH);
+            banyan_program_port_wait(ways[rank][i / 2], 0, BANYAN_SYNC_BOTH);
     }
     if (banyan_program_compile(program, &plan) != BANYAN_OK)
         fail_msg("%s", banyan_last_error());
@@ -137,7 +139,7 @@ static void a_channel_that_nothing_comes_through_has_no_twin(void **state)
     uint32_t twin;
     assert_int_equal(banyan_program_create("none", &collective, 2, NULL, &program), BANYAN_OK);
     for (int rank = 0; rank < 2; rank++)
-        (void)banyan_port_channel_create(program, 1 - rank, rank);
+        (void)banyan_program_port_channel_create(program, 1 - rank, rank);
     if (banyan_program_compile(program, &plan) != BANYAN_OK)
         fail_msg("%s", banyan_last_error());
     banyan_program_destroy(program);

@@ -112,9 +112,10 @@ static banyan_plan *make_put_and_flush(void)
     banyan_plan *plan;
     banyan_collective custom = {.kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
     CHECK_OK(banyan_program_create("put_and_flush", &custom, 2, NULL, &program));
-    banyan_port_channel *channel = banyan_port_channel_create(program, 1, 0);
-    banyan_port_put(channel, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1), 0);
-    banyan_port_flush(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_channel *channel = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_put(channel, banyan_program_output(program, 1, 0, 1),
+                            banyan_program_input(program, 0, 0, 1), 0);
+    banyan_program_port_flush(channel, 0, BANYAN_SYNC_BOTH);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
     return plan;
@@ -128,22 +129,23 @@ static void put_and_flush(banyan_world *world, void *context)
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
     banyan_memory *memory;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     size_t bytes = ELEMS * sizeof(int32_t);
     int rank = banyan_world_rank(world);
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     CHECK_OK(banyan_memory_alloc(world, 2 * bytes, &memory));
     options.max_message_bytes = bytes;
     options.input = options.output = memory;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     int32_t *input = banyan_memory_local(memory), *output = input + ELEMS;
     for (int i = 0; i < ELEMS; i++)
         input[i] = 10 * rank + i + 1;
-    CHECK_OK(banyan_plan_run(loaded, input, output, bytes, (DLDataType){kDLInt, 32, 1}, NULL));
+    CHECK_OK(
+        banyan_loaded_plan_run(loaded, input, output, bytes, (DLDataType){kDLInt, 32, 1}, NULL));
     CHECK_OK(banyan_world_barrier(world));
     for (int i = 0; i < ELEMS; i++)
         CHECK(output[i] == (rank == 1 ? i + 1 : 0), "element %d is %d", i, output[i]);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_memory_free(memory);
     banyan_executor_close(executor);
     banyan_plan_destroy(plan);

@@ -9,7 +9,8 @@
 #define CHUNKS_EACH 4
 #define UNIT_BYTES 256
 
-typedef void (*write_fn)(banyan_program *program, int rank, banyan_memory_channel **channels);
+typedef void (*write_fn)(banyan_program *program, int rank,
+                         banyan_program_memory_channel **channels);
 
 struct order_case {
     const char *what;
@@ -31,65 +32,68 @@ static banyan_chunk out(int rank, uint64_t index)
 
 /* ---- plans of two ranks, with two channels from each to the other ---- */
 
-static void tell(banyan_memory_channel *channel)
+static void tell(banyan_program_memory_channel *channel)
 {
-    banyan_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
 }
 
-static void put_between(banyan_program *program, int rank, banyan_memory_channel **channels)
+static void put_between(banyan_program *program, int rank, banyan_program_memory_channel **channels)
 {
     (void)program;
     tell(channels[0]);
-    banyan_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
+    banyan_program_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
     tell(channels[0]);
 }
 
-static void signal_twice(banyan_program *program, int rank, banyan_memory_channel **channels)
+static void signal_twice(banyan_program *program, int rank,
+                         banyan_program_memory_channel **channels)
 {
     (void)program;
-    banyan_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
-    banyan_memory_signal(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_memory_signal_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_memory_signal_relaxed(channels[1], 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait_relaxed(channels[1], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
+    banyan_program_memory_signal(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal_relaxed(channels[1], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(channels[1], 0, BANYAN_SYNC_BOTH);
 }
 
-static void put_packets(banyan_program *program, int rank, banyan_memory_channel **channels)
+static void put_packets(banyan_program *program, int rank, banyan_program_memory_channel **channels)
 {
-    banyan_memory_put_packets(channels[0], (banyan_chunk){1 - rank, BANYAN_SCRATCH, 0, 1},
-                              in(rank, 0), BANYAN_TB(0));
-    banyan_memory_signal_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_unpack_packets(program, rank, out(rank, 0), (banyan_chunk){rank, BANYAN_SCRATCH, 0, 1},
-                          BANYAN_TB(0));
-    banyan_memory_wait_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_put_packets(channels[0], (banyan_chunk){1 - rank, BANYAN_SCRATCH, 0, 1},
+                                      in(rank, 0), BANYAN_TB(0));
+    banyan_program_memory_signal_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_unpack_packets(program, rank, out(rank, 0),
+                                  (banyan_chunk){rank, BANYAN_SCRATCH, 0, 1}, BANYAN_TB(0));
+    banyan_program_memory_wait_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
 }
 
-static void put_in_a_loop(banyan_program *program, int rank, banyan_memory_channel **channels)
+static void put_in_a_loop(banyan_program *program, int rank,
+                          banyan_program_memory_channel **channels)
 {
-    banyan_loop_begin(program, UNIT_BYTES, 1);
-    banyan_memory_signal_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
-    banyan_memory_wait_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
-    banyan_loop_end(program);
+    banyan_program_loop_begin(program, UNIT_BYTES, 1);
+    banyan_program_memory_signal_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
+    banyan_program_memory_wait_relaxed(channels[0], 0, BANYAN_SYNC_BOTH);
+    banyan_program_loop_end(program);
 }
 
-static void barrier_between(banyan_program *program, int rank, banyan_memory_channel **channels)
+static void barrier_between(banyan_program *program, int rank,
+                            banyan_program_memory_channel **channels)
 {
     const int blocks[] = {0, 1};
     tell(channels[0]);
-    banyan_copy(program, rank, out(rank, 0), in(rank, 0), BANYAN_TB(1));
-    banyan_barrier(program, rank, blocks, 2);
+    banyan_program_copy(program, rank, out(rank, 0), in(rank, 0), BANYAN_TB(1));
+    banyan_program_barrier(program, rank, blocks, 2);
     tell(channels[0]);
 }
 
-static void get_at_once(banyan_program *program, int rank, banyan_memory_channel **channels)
+static void get_at_once(banyan_program *program, int rank, banyan_program_memory_channel **channels)
 {
     (void)program;
     tell(channels[0]);
-    banyan_memory_get(channels[0], out(rank, 0), in(1 - rank, 0), BANYAN_TB(0));
+    banyan_program_memory_get(channels[0], out(rank, 0), in(1 - rank, 0), BANYAN_TB(0));
     tell(channels[1]);
 }
 
@@ -102,11 +106,11 @@ static banyan_plan *compile(write_fn write)
     banyan_program *program;
     banyan_plan *plan;
     CHECK_OK(banyan_program_create("order", &collective, 2, &options, &program));
-    banyan_memory_channel *channels[2][2];
+    banyan_program_memory_channel *channels[2][2];
     for (int rank = 0; rank < 2; rank++) {
-        banyan_scratch(program, rank, 2);
+        banyan_program_scratch(program, rank, 2);
         for (int i = 0; i < 2; i++)
-            channels[rank][i] = banyan_memory_channel_create(program, 1 - rank, rank);
+            channels[rank][i] = banyan_program_memory_channel_create(program, 1 - rank, rank);
     }
     for (int rank = 0; rank < 2; rank++)
         write(program, rank, channels[rank]);
@@ -137,22 +141,22 @@ static void check_case(banyan_world *world, void *context)
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
     banyan_memory *memory = NULL;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_plan *plan = compile(c->write);
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     CHECK_OK(banyan_memory_alloc(world, 2 * c->message_bytes, &memory));
     char *buffers = banyan_memory_local(memory);
     options.max_message_bytes = c->message_bytes;
     options.input = options.output = c->symmetric ? memory : NULL;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
-    CHECK_OK(banyan_plan_run(loaded, buffers, buffers + c->message_bytes, c->message_bytes,
-                             BANYAN_U8, NULL));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_run(loaded, buffers, buffers + c->message_bytes, c->message_bytes,
+                                    BANYAN_U8, NULL));
     engine_arrays arrays;
     engine_program program;
     CHECK_OK(engine_program_make(loaded, loaded->cuts.data[0], 0, &arrays, &program));
     check_signals(c, &program);
     engine_arrays_free(&arrays);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_memory_free(memory);
     banyan_executor_close(executor);
     banyan_plan_destroy(plan);

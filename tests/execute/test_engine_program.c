@@ -16,9 +16,9 @@ static banyan_loaded_plan *load(banyan_executor *executor, const char *name, int
     params.instances = instances;
     params.unit_bytes = 256;
     CHECK_OK(banyan_algorithm_compile(name, &params, &plan));
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     banyan_plan_destroy(plan);
     return loaded;
 }
@@ -26,7 +26,7 @@ static banyan_loaded_plan *load(banyan_executor *executor, const char *name, int
 static const plan_cut *cut(banyan_loaded_plan *loaded)
 {
     static _Thread_local float input[BYTES / 4], output[BYTES];
-    CHECK_OK(banyan_plan_run(loaded, input, output, BYTES, BANYAN_F32, NULL));
+    CHECK_OK(banyan_loaded_plan_run(loaded, input, output, BYTES, BANYAN_F32, NULL));
     return loaded->cuts.data[0];
 }
 
@@ -90,7 +90,7 @@ static void check_all(banyan_world *world, void *context)
                 check_step(loaded, &program, block, &program.steps[block->first_step + i]);
         }
         engine_arrays_free(&arrays);
-        CHECK_OK(banyan_plan_unload(loaded));
+        CHECK_OK(banyan_loaded_plan_close(loaded));
     }
     banyan_executor_close(executor);
 }
@@ -133,7 +133,7 @@ static void check_fused(banyan_world *world, void *context)
     CHECK(fused == expected, "rank %d: %u reductions begin with packets", banyan_world_rank(world),
           fused);
     engine_arrays_free(&arrays);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_executor_close(executor);
 }
 

@@ -20,14 +20,14 @@ static banyan_plan *meeting_plan(int ranks, banyan_reduce_op op)
     CHECK_OK(banyan_program_create("meeting", &collective, ranks, NULL, &program));
     for (int r = 0; r < ranks; r++) {
         int next = (r + 1) % ranks, before = (r + ranks - 1) % ranks;
-        banyan_memory_channel *to = banyan_memory_channel_create(program, next, r);
-        banyan_memory_channel *from =
-            before == next ? to : banyan_memory_channel_create(program, before, r);
-        banyan_chunk remote = banyan_input(program, next, 0, 1);
-        banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_reduce(to, banyan_input(program, r, 0, 1), &remote, 1,
-                             banyan_output(program, r, 0, 1), op, BANYAN_TB(0));
+        banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, next, r);
+        banyan_program_memory_channel *from =
+            before == next ? to : banyan_program_memory_channel_create(program, before, r);
+        banyan_chunk remote = banyan_program_input(program, next, 0, 1);
+        banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_reduce(to, banyan_program_input(program, r, 0, 1), &remote, 1,
+                                     banyan_program_output(program, r, 0, 1), op, BANYAN_TB(0));
     }
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
@@ -55,22 +55,22 @@ static void open_player(struct player *p, int rank, int count, const banyan_uniq
     with.workers = workers;
     CHECK_OK(banyan_executor_open(p->world, &with, &p->executor));
     banyan_plan *plan = meeting_plan(count, BANYAN_SUM);
-    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     load.max_message_bytes = BYTES;
-    CHECK_OK(banyan_plan_load(p->executor, plan, &load, &p->loaded));
+    CHECK_OK(banyan_loaded_plan_open(p->executor, plan, &load, &p->loaded));
     banyan_plan_destroy(plan);
 }
 
 static banyan_status run_once(struct player *p)
 {
-    return banyan_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_F32, NULL);
+    return banyan_loaded_plan_run(p->loaded, p->input, p->output, BYTES, BANYAN_F32, NULL);
 }
 
 /* After a failure nothing waits any more. */
 static void close_player(struct player *p)
 {
     uint64_t start_ns = time_now_ns();
-    banyan_plan_unload(p->loaded);
+    banyan_loaded_plan_close(p->loaded);
     banyan_executor_close(p->executor);
     banyan_world_close(p->world);
     CHECK(time_now_ns() - start_ns < 2 * NS_PER_S, "closing took too long");
@@ -200,23 +200,25 @@ static banyan_plan *waiting_plan(int what)
     banyan_plan *plan;
     CHECK_OK(banyan_program_create("waits", &collective, 2, NULL, &program));
     for (int r = 0; r < 2; r++)
-        banyan_scratch(program, r, 2);
+        banyan_program_scratch(program, r, 2);
     for (int r = 0; r < 2; r++) {
-        banyan_memory_channel *to = banyan_memory_channel_create(program, 1 - r, r);
-        banyan_port_channel *port = banyan_port_channel_create(program, 1 - r, r);
-        banyan_semaphore *done = banyan_semaphore_create(program, r, 0);
+        banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1 - r, r);
+        banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1 - r, r);
+        banyan_program_semaphore *done = banyan_program_semaphore_create(program, r, 0);
         banyan_chunk own = {r, BANYAN_SCRATCH, 0, 2}, theirs = {1 - r, BANYAN_SCRATCH, 0, 2};
         if (what == PORT_WAIT) {
-            banyan_port_signal(port, 0, BANYAN_SYNC_NONE);
-            banyan_port_wait(port, 0, BANYAN_SYNC_NONE);
+            banyan_program_port_signal(port, 0, BANYAN_SYNC_NONE);
+            banyan_program_port_wait(port, 0, BANYAN_SYNC_NONE);
         }
         if (what == PACKETS) {
-            banyan_memory_put_packets(to, theirs, banyan_input(program, r, 0, 2), BANYAN_TB(0));
-            banyan_unpack_packets(program, r, banyan_output(program, r, 0, 2), own, BANYAN_TB(0));
+            banyan_program_memory_put_packets(to, theirs, banyan_program_input(program, r, 0, 2),
+                                              BANYAN_TB(0));
+            banyan_program_unpack_packets(program, r, banyan_program_output(program, r, 0, 2), own,
+                                          BANYAN_TB(0));
         }
         if (what != SEMAPHORE)
-            banyan_semaphore_release(done, 0, BANYAN_SYNC_NONE);
-        banyan_semaphore_acquire(done, 1, BANYAN_SYNC_NONE);
+            banyan_program_semaphore_release(done, 0, BANYAN_SYNC_NONE);
+        banyan_program_semaphore_acquire(done, 1, BANYAN_SYNC_NONE);
     }
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
@@ -238,16 +240,16 @@ static void wait_for_what_does_not_come(int rank, int count, const banyan_unique
     open_player(&p, rank, count, id, NS_PER_S * 3 / 10, waiting->workers);
     banyan_plan *plan = waiting_plan(waiting->what);
     banyan_loaded_plan *loaded;
-    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     load.max_message_bytes = BYTES;
-    CHECK_OK(banyan_plan_load(p.executor, plan, &load, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(p.executor, plan, &load, &loaded));
     if (rank == 0) {
         usleep(2000000);
         _exit(0);
     }
-    CHECK_FAILS(banyan_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32, NULL),
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32, NULL),
                 BANYAN_ERR_TIMEOUT, wait_sentences[waiting->what]);
-    banyan_plan_unload(loaded);
+    banyan_loaded_plan_close(loaded);
     banyan_plan_destroy(plan);
     close_player(&p);
 }
@@ -270,11 +272,11 @@ static void every_wait_says_what_it_waits_for(void **state)
 static banyan_status load(banyan_executor *executor, const banyan_plan *plan, uint64_t bytes,
                           const banyan_memory *memory)
 {
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_loaded_plan *loaded = NULL;
     options.max_message_bytes = bytes;
     options.input = memory;
-    return banyan_plan_load(executor, plan, &options, &loaded);
+    return banyan_loaded_plan_open(executor, plan, &options, &loaded);
 }
 
 static void load_apart(banyan_world *world, void *context)
@@ -319,31 +321,31 @@ static void refuse_runs(banyan_world *world, void *context)
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     CHECK_OK(banyan_memory_alloc(world, 2 * BYTES, &memory));
     banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
     options.input = memory;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     char *input = banyan_memory_local(memory), output[BYTES];
-    CHECK_FAILS(banyan_plan_run(loaded, input, output, BYTES + 4, BANYAN_F32, NULL),
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, input, output, BYTES + 4, BANYAN_F32, NULL),
                 BANYAN_ERR_INVALID,
                 "a message of 4100 bytes is longer than the 4096 that its plan was loaded for");
-    CHECK_FAILS(banyan_plan_run(loaded, input, output, 6, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
-                "6 bytes");
-    CHECK_FAILS(banyan_plan_run(loaded, input, output, 16, BANYAN_F8_E8M0, NULL),
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, input, output, 6, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID, "6 bytes");
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, input, output, 16, BANYAN_F8_E8M0, NULL),
                 BANYAN_ERR_INVALID, "cannot be reduced");
-    CHECK_FAILS(banyan_plan_run(loaded, NULL, output, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
-                "16 bytes of input at NULL");
-    CHECK_FAILS(banyan_plan_run(loaded, input, NULL, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
-                "16 bytes of output at NULL");
-    CHECK_FAILS(banyan_plan_run(loaded, input, input + 8, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
-                "overlap");
-    CHECK_FAILS(banyan_plan_run(loaded, output, input, 16, BANYAN_F32, NULL), BANYAN_ERR_INVALID,
-                "does not lie in the symmetric memory");
-    CHECK_FAILS(banyan_plan_run(loaded, input + 2 * BYTES - 8, output, 16, BANYAN_F32, NULL),
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, NULL, output, 16, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID, "16 bytes of input at NULL");
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, input, NULL, 16, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID, "16 bytes of output at NULL");
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, input, input + 8, 16, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID, "overlap");
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, output, input, 16, BANYAN_F32, NULL),
+                BANYAN_ERR_INVALID, "does not lie in the symmetric memory");
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, input + 2 * BYTES - 8, output, 16, BANYAN_F32, NULL),
                 BANYAN_ERR_INVALID, "does not lie in the symmetric memory");
     /* Nothing has moved: all can go on. */
-    CHECK_OK(banyan_plan_run(loaded, input + BYTES, output, 16, BANYAN_F32, NULL));
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_run(loaded, input + BYTES, output, 16, BANYAN_F32, NULL));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
     banyan_memory_free(memory);
     banyan_executor_close(executor);
@@ -364,12 +366,12 @@ static void run_in_the_background(banyan_world *world, void *context)
     banyan_loaded_plan *loaded;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     float input[4] = {1, 2, 3, (float)banyan_world_rank(world)}, output[4] = {0};
     banyan_request *request;
-    CHECK_OK(banyan_plan_start(loaded, input, output, sizeof input, BANYAN_F32, &request));
+    CHECK_OK(banyan_loaded_plan_start(loaded, input, output, sizeof input, BANYAN_F32, &request));
     bool done = false;
     if (banyan_world_rank(world) == 0)
         usleep(10000);
@@ -378,9 +380,9 @@ static void run_in_the_background(banyan_world *world, void *context)
     CHECK_OK(banyan_request_wait(request));
     CHECK(output[0] == 2 && output[1] == 4 && output[2] == 6 && output[3] == 1, "%g %g %g %g",
           output[0], output[1], output[2], output[3]);
-    CHECK_OK(banyan_plan_start(loaded, input, output, BYTES + 4, BANYAN_F32, &request));
+    CHECK_OK(banyan_loaded_plan_start(loaded, input, output, BYTES + 4, BANYAN_F32, &request));
     CHECK_FAILS(banyan_request_wait(request), BANYAN_ERR_INVALID, "longer than");
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
     banyan_executor_close(executor);
 }
@@ -413,7 +415,7 @@ static void open_without_size(banyan_world *world, void *context)
     (void)context;
     banyan_executor *executor;
     banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
-    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_loaded_plan *loaded;
     options.size = 0;
     CHECK_FAILS(banyan_executor_open(world, &options, &executor), BANYAN_ERR_INVALID,
@@ -424,8 +426,8 @@ static void open_without_size(banyan_world *world, void *context)
     CHECK_OK(banyan_executor_open(world, &options, &executor));
     banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
     load.size = 0;
-    CHECK_FAILS(banyan_plan_load(executor, plan, &load, &loaded), BANYAN_ERR_INVALID,
-                "BANYAN_LOAD_OPTIONS_INIT");
+    CHECK_FAILS(banyan_loaded_plan_open(executor, plan, &load, &loaded), BANYAN_ERR_INVALID,
+                "BANYAN_LOADED_PLAN_OPTIONS_INIT");
     banyan_plan_destroy(plan);
     banyan_executor_close(executor);
 }

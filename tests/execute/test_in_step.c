@@ -43,19 +43,19 @@ static banyan_plan *make_puts(bool late)
     banyan_program *program;
     banyan_plan *plan;
     assert_int_equal(banyan_program_create("puts", &collective, 2, NULL, &program), BANYAN_OK);
-    banyan_port_channel *ways[2][4];
+    banyan_program_port_channel *ways[2][4];
     for (int i = 0; i < 8; i++)
-        ways[i / 4][i % 4] = banyan_port_channel_create(program, 1 - i / 4, i / 4);
+        ways[i / 4][i % 4] = banyan_program_port_channel_create(program, 1 - i / 4, i / 4);
     for (int rank = 0; rank < 2; rank++) {
         const int waits[2][2] = {{late ? 3 : 0, 1}, {2, late ? 0 : 3}};
         for (int block = 0; block < 2; block++) {
             for (int i = 0; i < 2; i++) {
                 int way = 2 * block + i;
-                banyan_port_put_with_signal(
+                banyan_program_port_put_with_signal(
                     ways[rank][way],
-                    banyan_output(program, 1 - rank, (uint64_t)way, (uint64_t)way + 1),
-                    banyan_input(program, rank, (uint64_t)way, (uint64_t)way + 1), block);
-                banyan_port_wait(ways[rank][waits[block][i]], block, BANYAN_SYNC_BOTH);
+                    banyan_program_output(program, 1 - rank, (uint64_t)way, (uint64_t)way + 1),
+                    banyan_program_input(program, rank, (uint64_t)way, (uint64_t)way + 1), block);
+                banyan_program_port_wait(ways[rank][waits[block][i]], block, BANYAN_SYNC_BOTH);
             }
         }
     }

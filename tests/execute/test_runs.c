@@ -45,46 +45,49 @@ static banyan_plan *packet_plan(int ranks)
     banyan_program *program = begin(BANYAN_ALLREDUCE, ranks, true, true);
     uint64_t n = (uint64_t)ranks;
     for (int r = 0; r < ranks; r++)
-        banyan_scratch(program, r, 2 * n);
+        banyan_program_scratch(program, r, 2 * n);
     for (int r = 0; r < ranks; r++) {
         uint64_t mine = (uint64_t)r;
-        banyan_memory_channel *to[16];
+        banyan_program_memory_channel *to[16];
         banyan_chunk others[16];
         int count = 0;
         for (int p = 0; p < ranks; p++) {
             uint64_t theirs = (uint64_t)p;
             if (p == r)
                 continue;
-            to[p] = banyan_memory_channel_create(program, p, r);
-            banyan_memory_put_packets(to[p], (banyan_chunk){p, BANYAN_SCRATCH, mine, 1},
-                                      banyan_input(program, r, theirs, theirs + 1), BANYAN_TB(0));
+            to[p] = banyan_program_memory_channel_create(program, p, r);
+            banyan_program_memory_put_packets(to[p], (banyan_chunk){p, BANYAN_SCRATCH, mine, 1},
+                                              banyan_program_input(program, r, theirs, theirs + 1),
+                                              BANYAN_TB(0));
             others[count++] = (banyan_chunk){r, BANYAN_SCRATCH, theirs, 1};
         }
-        banyan_reduce_packets(program, r, banyan_input(program, r, mine, mine + 1), others, count,
-                              BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_reduce_packets(program, r, banyan_program_input(program, r, mine, mine + 1),
+                                      others, count, BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
         for (int p = 0; p < ranks; p++) {
             if (p != r)
-                banyan_memory_put_packets(to[p], (banyan_chunk){p, BANYAN_SCRATCH, n + mine, 1},
-                                          banyan_input(program, r, mine, mine + 1), BANYAN_TB(0));
+                banyan_program_memory_put_packets(
+                    to[p], (banyan_chunk){p, BANYAN_SCRATCH, n + mine, 1},
+                    banyan_program_input(program, r, mine, mine + 1), BANYAN_TB(0));
         }
         for (uint64_t p = 0; p < n; p++) {
             if (p != mine)
-                banyan_unpack_packets(program, r, banyan_input(program, r, p, p + 1),
-                                      (banyan_chunk){r, BANYAN_SCRATCH, n + p, 1}, BANYAN_TB(0));
+                banyan_program_unpack_packets(
+                    program, r, banyan_program_input(program, r, p, p + 1),
+                    (banyan_chunk){r, BANYAN_SCRATCH, n + p, 1}, BANYAN_TB(0));
         }
     }
     return finish(program);
 }
 
-static void meet(banyan_memory_channel *const *to, int rank, int ranks, int block)
+static void meet(banyan_program_memory_channel *const *to, int rank, int ranks, int block)
 {
     for (int p = 0; p < ranks; p++) {
         if (p != rank)
-            banyan_memory_signal(to[p], block, BANYAN_SYNC_BOTH);
+            banyan_program_memory_signal(to[p], block, BANYAN_SYNC_BOTH);
     }
     for (int p = 0; p < ranks; p++) {
         if (p != rank)
-            banyan_memory_wait(to[p], block, BANYAN_SYNC_BOTH);
+            banyan_program_memory_wait(to[p], block, BANYAN_SYNC_BOTH);
     }
 }
 
@@ -94,33 +97,35 @@ static banyan_plan *reading_plan(banyan_collective_kind kind, int ranks, bool in
     banyan_program *program = begin(kind, ranks, in_place, false);
     for (int r = 0; r < ranks; r++) {
         for (int b = 0; b < blocks; b++) {
-            banyan_memory_channel *to[16];
+            banyan_program_memory_channel *to[16];
             uint64_t mine = (uint64_t)r;
             for (int p = 0; p < ranks; p++) {
                 if (p != r)
-                    to[p] = banyan_memory_channel_create(program, p, r);
+                    to[p] = banyan_program_memory_channel_create(program, p, r);
             }
             meet(to, r, ranks, b);
             for (int p = b; p < ranks; p += blocks) {
                 uint64_t theirs = (uint64_t)p;
                 if (kind == BANYAN_ALLTOALL && p == r)
-                    banyan_copy(program, r, banyan_output(program, r, mine, mine + 1),
-                                banyan_input(program, r, mine, mine + 1), BANYAN_TB(b));
+                    banyan_program_copy(
+                        program, r, banyan_program_output(program, r, mine, mine + 1),
+                        banyan_program_input(program, r, mine, mine + 1), BANYAN_TB(b));
                 else if (kind == BANYAN_ALLTOALL)
-                    banyan_memory_get(to[p], banyan_output(program, r, theirs, theirs + 1),
-                                      banyan_input(program, p, mine, mine + 1), BANYAN_TB(b));
+                    banyan_program_memory_get(
+                        to[p], banyan_program_output(program, r, theirs, theirs + 1),
+                        banyan_program_input(program, p, mine, mine + 1), BANYAN_TB(b));
             }
             banyan_chunk remote[16];
             int count = 0;
             for (int p = 0; p < ranks && kind == BANYAN_REDUCESCATTER; p++) {
                 if (p != r)
-                    remote[count++] = banyan_input(program, p, mine, mine + 1);
+                    remote[count++] = banyan_program_input(program, p, mine, mine + 1);
             }
             for (int i = 0; i < count; i++) {
-                banyan_chunk own = banyan_input(program, r, mine, mine + 1);
-                banyan_chunk sum = banyan_output(program, r, 0, 1);
-                banyan_memory_reduce(to[remote[i].rank], i == 0 ? own : sum, &remote[i], 1, sum,
-                                     BANYAN_SUM, BANYAN_TB(b));
+                banyan_chunk own = banyan_program_input(program, r, mine, mine + 1);
+                banyan_chunk sum = banyan_program_output(program, r, 0, 1);
+                banyan_program_memory_reduce(to[remote[i].rank], i == 0 ? own : sum, &remote[i], 1,
+                                             sum, BANYAN_SUM, BANYAN_TB(b));
             }
             meet(to, r, ranks, b);
         }
@@ -134,31 +139,31 @@ static banyan_plan *rooted_plan(banyan_collective_kind kind, int ranks, bool in_
     banyan_program *program = begin(kind, ranks, in_place, false);
     int root = 1 % ranks;
     for (int r = 0; r < ranks; r++) {
-        banyan_memory_channel *out, *back;
+        banyan_program_memory_channel *out, *back;
         if (r == root)
             continue;
-        out = banyan_memory_channel_create(program, r, root);
-        back = banyan_memory_channel_create(program, root, r);
-        banyan_memory_signal(back, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(out, 0, BANYAN_SYNC_BOTH);
+        out = banyan_program_memory_channel_create(program, r, root);
+        back = banyan_program_memory_channel_create(program, root, r);
+        banyan_program_memory_signal(back, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(out, 0, BANYAN_SYNC_BOTH);
         if (kind == BANYAN_BROADCAST) {
-            banyan_memory_put(out, banyan_output(program, r, 0, 1),
-                              banyan_input(program, root, 0, 1), BANYAN_TB(0));
+            banyan_program_memory_put(out, banyan_program_output(program, r, 0, 1),
+                                      banyan_program_input(program, root, 0, 1), BANYAN_TB(0));
         } else {
-            banyan_chunk remote = banyan_input(program, r, 0, 1);
+            banyan_chunk remote = banyan_program_input(program, r, 0, 1);
             bool first = r == (root == 0 ? 1 : 0);
-            banyan_memory_reduce(out,
-                                 first && !in_place ? banyan_input(program, root, 0, 1)
-                                                    : banyan_output(program, root, 0, 1),
-                                 &remote, 1, banyan_output(program, root, 0, 1), BANYAN_SUM,
-                                 BANYAN_TB(0));
+            banyan_program_memory_reduce(
+                out,
+                first && !in_place ? banyan_program_input(program, root, 0, 1)
+                                   : banyan_program_output(program, root, 0, 1),
+                &remote, 1, banyan_program_output(program, root, 0, 1), BANYAN_SUM, BANYAN_TB(0));
         }
-        banyan_memory_signal(out, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_signal(out, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(back, 0, BANYAN_SYNC_BOTH);
     }
     if (kind == BANYAN_BROADCAST && !in_place)
-        banyan_copy(program, root, banyan_output(program, root, 0, 1),
-                    banyan_input(program, root, 0, 1), BANYAN_TB(1));
+        banyan_program_copy(program, root, banyan_program_output(program, root, 0, 1),
+                            banyan_program_input(program, root, 0, 1), BANYAN_TB(1));
     return finish(program);
 }
 
@@ -179,9 +184,9 @@ static void change_sizes(banyan_world *world, void *context)
     banyan_loaded_plan *loaded;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     banyan_plan *plan = packet_plan(ranks);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = 65536;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     for (int run = 0; run < 300; run++) {
         collective_case c = {.plan = plan, .apart = random_next(&random) % 2};
         c.dtype = types[random_next(&random) % (sizeof types / sizeof types[0])];
@@ -190,16 +195,16 @@ static void change_sizes(banyan_world *world, void *context)
             banyan_dtype_bytes(c.dtype);
         case_buffers b = case_take(&c, world);
         case_fill(&c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
+        CHECK_OK(banyan_loaded_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
         case_check(&c, &b, rank, run);
         case_give_back(&c, &b);
-        CHECK_OK(banyan_plan_status(loaded));
+        CHECK_OK(banyan_loaded_plan_status(loaded));
         if (run % 100 == 50) {
-            CHECK_OK(banyan_plan_reset(loaded));
+            CHECK_OK(banyan_loaded_plan_reset(loaded));
             CHECK(loaded->runs == 0 && loaded->flag == 1, "runs are still counted");
         }
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
     banyan_executor_close(executor);
 }
@@ -224,9 +229,9 @@ static void exchange_buffers(banyan_world *world, void *context)
     collective_case c = {.dtype = BANYAN_F32, .apart = true};
     c.plan = reading_plan(BANYAN_ALLTOALL, ranks, false, 2);
     c.message_bytes = 400 * (uint64_t)ranks;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = c.message_bytes;
-    CHECK_OK(banyan_plan_load(executor, c.plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, c.plan, &options, &loaded));
     case_buffers pairs[2] = {case_take(&c, world), case_take(&c, world)};
     for (int run = 0; run < 64; run++) {
         case_buffers mixed = pairs[0];
@@ -235,8 +240,8 @@ static void exchange_buffers(banyan_world *world, void *context)
         mixed.output = pairs[run / 4 % 2].output;
         for (int i = 0; i < 2; i++)
             case_fill(&c, &pairs[i], rank, run + 1000 * i);
-        CHECK_OK(
-            banyan_plan_run(loaded, mixed.input, mixed.output, c.message_bytes, c.dtype, NULL));
+        CHECK_OK(banyan_loaded_plan_run(loaded, mixed.input, mixed.output, c.message_bytes, c.dtype,
+                                        NULL));
         int from = run / 2 % 2, to = run / 4 % 2;
         case_buffers seen = pairs[to];
         memcpy(seen.input, pairs[from].input, (size_t)seen.input_bytes);
@@ -244,7 +249,7 @@ static void exchange_buffers(banyan_world *world, void *context)
     }
     for (int i = 0; i < 2; i++)
         case_give_back(&c, &pairs[i]);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy((banyan_plan *)c.plan);
     banyan_executor_close(executor);
 }
@@ -306,21 +311,21 @@ static void run_without_use(banyan_world *world, void *context)
     for (int i = 0; i < 4; i++) {
         banyan_collective_kind kind = i < 2 ? BANYAN_BROADCAST : BANYAN_REDUCE;
         banyan_plan *plan = rooted_plan(kind, 3, i & 1);
-        banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+        banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
         banyan_loaded_plan *loaded;
         options.max_message_bytes = 16;
-        CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+        CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
         float input[4] = {1, 2, 3, (float)rank}, output[4] = {0};
         bool root = rank == 1;
-        CHECK_OK(banyan_plan_run(loaded, root || kind == BANYAN_REDUCE ? input : NULL,
-                                 root || kind == BANYAN_BROADCAST ? output : NULL, sizeof input,
-                                 BANYAN_F32, NULL));
+        CHECK_OK(banyan_loaded_plan_run(loaded, root || kind == BANYAN_REDUCE ? input : NULL,
+                                        root || kind == BANYAN_BROADCAST ? output : NULL,
+                                        sizeof input, BANYAN_F32, NULL));
         CHECK(input[3] == (float)rank, "the input has changed");
         if (kind == BANYAN_BROADCAST)
             CHECK(output[1] == 2 && output[3] == 1, "%g %g", output[1], output[3]);
         else if (root)
             CHECK(output[1] == 6 && output[3] == 3, "%g %g", output[1], output[3]);
-        CHECK_OK(banyan_plan_unload(loaded));
+        CHECK_OK(banyan_loaded_plan_close(loaded));
         banyan_plan_destroy(plan);
     }
     banyan_executor_close(executor);
@@ -343,21 +348,22 @@ static banyan_plan *custom_plan(uint64_t input, uint64_t output, bool in_place, 
     banyan_program *program;
     CHECK_OK(banyan_program_create("custom", &collective, 1, NULL, &program));
     if (unit_bytes > 0)
-        banyan_loop_begin(program, unit_bytes, 1);
-    banyan_chunk other = banyan_input(program, 0, input - 1, input);
-    banyan_reduce_chunks(program, 0, banyan_input(program, 0, 0, 1), &other, 1,
-                         banyan_output(program, 0, output - 1, output), BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_loop_begin(program, unit_bytes, 1);
+    banyan_chunk other = banyan_program_input(program, 0, input - 1, input);
+    banyan_program_reduce(program, 0, banyan_program_input(program, 0, 0, 1), &other, 1,
+                          banyan_program_output(program, 0, output - 1, output), BANYAN_SUM,
+                          BANYAN_TB(0));
     if (unit_bytes > 0)
-        banyan_loop_end(program);
+        banyan_program_loop_end(program);
     return finish(program);
 }
 
 static banyan_loaded_plan *load_custom(banyan_executor *executor, banyan_plan *plan, uint64_t bytes)
 {
     banyan_loaded_plan *loaded;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = bytes;
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     banyan_plan_destroy(plan);
     return loaded;
 }
@@ -370,16 +376,16 @@ static void run_custom(banyan_world *world, void *context)
     /* The longer of the two holds the other, whichever it is. */
     uint32_t data[3] = {1, 20, 300}, sum[1] = {7};
     banyan_loaded_plan *loaded = load_custom(executor, custom_plan(3, 1, true, 0), 12);
-    CHECK_OK(banyan_plan_run(loaded, data, sum, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
+    CHECK_OK(banyan_loaded_plan_run(loaded, data, sum, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(sum[0] == 301 && data[0] == 1 && data[1] == 20 && data[2] == 300, "%u", sum[0]);
-    CHECK_OK(banyan_plan_run(loaded, data, data, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
+    CHECK_OK(banyan_loaded_plan_run(loaded, data, data, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(data[0] == 301 && data[1] == 20 && data[2] == 300, "%u", data[0]);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     uint32_t out[3] = {7, 8, 9}, in[1] = {5};
     loaded = load_custom(executor, custom_plan(1, 3, true, 0), 4);
-    CHECK_OK(banyan_plan_run(loaded, in, out, 4, (DLDataType){kDLUInt, 32, 1}, NULL));
+    CHECK_OK(banyan_loaded_plan_run(loaded, in, out, 4, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(in[0] == 5 && out[0] == 5 && out[1] == 8 && out[2] == 10, "%u", out[2]);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     /* More iterations than are cut beforehand. */
     enum { ELEMS = 300000 };
     uint32_t *long_in = calloc(2 * ELEMS, sizeof *long_in);
@@ -387,11 +393,11 @@ static void run_custom(banyan_world *world, void *context)
     for (uint32_t i = 0; i < 2 * ELEMS; i++)
         long_in[i] = i * i;
     loaded = load_custom(executor, custom_plan(2, 1, false, 16), 8 * ELEMS);
-    CHECK_OK(
-        banyan_plan_run(loaded, long_in, long_out, 8 * ELEMS, (DLDataType){kDLUInt, 32, 1}, NULL));
+    CHECK_OK(banyan_loaded_plan_run(loaded, long_in, long_out, 8 * ELEMS,
+                                    (DLDataType){kDLUInt, 32, 1}, NULL));
     for (uint32_t i = 0; i < ELEMS; i++)
         CHECK(long_out[i] == long_in[i] + long_in[ELEMS + i], "element %u", i);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     free(long_in);
     free(long_out);
     banyan_executor_close(executor);
@@ -411,12 +417,13 @@ static banyan_plan *port_plan(void)
 {
     banyan_program *program = begin(BANYAN_SENDRECV, 2, false, false);
     for (int r = 0; r < 2; r++) {
-        banyan_port_channel *to = banyan_port_channel_create(program, 1 - r, r);
-        banyan_port_signal(to, 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(to, 0, BANYAN_SYNC_BOTH);
-        banyan_port_put(to, banyan_output(program, 1 - r, 0, 1), banyan_input(program, r, 0, 1), 0);
-        banyan_port_signal(to, 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(to, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_channel *to = banyan_program_port_channel_create(program, 1 - r, r);
+        banyan_program_port_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(to, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_put(to, banyan_program_output(program, 1 - r, 0, 1),
+                                banyan_program_input(program, r, 0, 1), 0);
+        banyan_program_port_signal(to, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(to, 0, BANYAN_SYNC_BOTH);
     }
     return compile(program);
 }
@@ -460,9 +467,9 @@ static void measure(banyan_world *world, void *context)
     banyan_loaded_plan *loaded;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     collective_case c = {.plan = packet_plan(2), .dtype = BANYAN_F32, .message_bytes = BYTES};
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
-    CHECK_OK(banyan_plan_load(executor, c.plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, c.plan, &options, &loaded));
     case_buffers b = case_take(&c, world);
     for (uint32_t runs = 1; runs <= RUNS; runs += RUNS - 1) {
         uint64_t ns = 0, began_ns = time_now_ns(), made = loaded->runs;
@@ -470,7 +477,7 @@ static void measure(banyan_world *world, void *context)
         CHECK_OK(banyan_world_barrier(world));
         if (rank == 1)
             usleep(LATE_NS / 1000);
-        CHECK_OK(banyan_plan_time(loaded, b.input, b.output, BYTES, c.dtype, runs, &ns));
+        CHECK_OK(banyan_loaded_plan_time(loaded, b.input, b.output, BYTES, c.dtype, runs, &ns));
         uint64_t most_ns = time_now_ns() - began_ns - LATE_NS;
         uint64_t least_ns = (uint64_t)runs * BYTES / 1000;
         CHECK(ns >= least_ns && ns <= most_ns, "%" PRIu64 " ns, not %" PRIu64 " to %" PRIu64, ns,
@@ -480,11 +487,11 @@ static void measure(banyan_world *world, void *context)
             case_check(&c, &b, rank, 0);
     }
     uint64_t ns = 7;
-    CHECK_FAILS(banyan_plan_time(loaded, b.input, b.output, 2 * BYTES, c.dtype, 1, &ns),
+    CHECK_FAILS(banyan_loaded_plan_time(loaded, b.input, b.output, 2 * BYTES, c.dtype, 1, &ns),
                 BANYAN_ERR_INVALID, "8388608");
     CHECK(ns == 7);
     case_give_back(&c, &b);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy((banyan_plan *)c.plan);
     banyan_executor_close(executor);
 }
@@ -505,21 +512,21 @@ static void wrap_flags(banyan_world *world, void *context)
     banyan_loaded_plan *loaded;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     collective_case c = {.dtype = BANYAN_F32, .message_bytes = 4000, .plan = packet_plan(2)};
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = c.message_bytes;
-    CHECK_OK(banyan_plan_load(executor, c.plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, c.plan, &options, &loaded));
     case_buffers b = case_take(&c, world);
     for (int run = 0; run < 12; run++) {
         if (run == 4)
             loaded->flag = UINT32_MAX - 4;
         case_fill(&c, &b, rank, run);
-        CHECK_OK(banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
+        CHECK_OK(banyan_loaded_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL));
         case_check(&c, &b, rank, run);
         CHECK(loaded->flag != 0, "flag 0 is fresh memory's");
     }
     CHECK(loaded->flag < 10, "the flag is %u", loaded->flag);
     case_give_back(&c, &b);
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy((banyan_plan *)c.plan);
     banyan_executor_close(executor);
 }

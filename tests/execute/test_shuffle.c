@@ -347,7 +347,7 @@ static const char unseparated[] =
 static uint32_t toss(banyan_world *world, const banyan_plan *plan, uint64_t seed)
 {
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
     char input[1024], output[sizeof input];
@@ -355,14 +355,14 @@ static uint32_t toss(banyan_world *world, const banyan_plan *plan, uint64_t seed
     how.shuffle_seed = seed;
     options.max_message_bytes = sizeof input;
     CHECK_OK(banyan_executor_open(world, &how, &executor));
-    CHECK_OK(banyan_plan_load(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
     for (int run = 0; run < TOSS_RUNS; run++) {
         memset(input, run + 1, sizeof input);
-        CHECK_OK(banyan_plan_run(loaded, input, output, sizeof input, (DLDataType){kDLUInt, 8, 1},
-                                 NULL));
+        CHECK_OK(banyan_loaded_plan_run(loaded, input, output, sizeof input,
+                                        (DLDataType){kDLUInt, 8, 1}, NULL));
         hash = (uint32_t)hash_bytes(output, sizeof output, hash);
     }
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_executor_close(executor);
     return hash;
 }

@@ -18,12 +18,12 @@ static banyan_plan *late_plan(void)
     banyan_plan *plan;
     CHECK_OK(banyan_program_create("late", &collective, RANKS, NULL, &program));
     for (int r = 1; r < RANKS; r++) {
-        banyan_memory_channel *to = banyan_memory_channel_create(program, r, 0);
-        banyan_memory_channel *from = banyan_memory_channel_create(program, 0, r);
-        banyan_memory_signal(to, 0, BANYAN_SYNC_NONE);
-        banyan_memory_wait(from, 0, BANYAN_SYNC_NONE);
-        banyan_copy(program, r, banyan_output(program, r, 0, 1), banyan_input(program, r, 0, 1),
-                    BANYAN_TB(1));
+        banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, r, 0);
+        banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, r);
+        banyan_program_memory_signal(to, 0, BANYAN_SYNC_NONE);
+        banyan_program_memory_wait(from, 0, BANYAN_SYNC_NONE);
+        banyan_program_copy(program, r, banyan_program_output(program, r, 0, 1),
+                            banyan_program_input(program, r, 0, 1), BANYAN_TB(1));
     }
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
@@ -45,20 +45,21 @@ static void run_traced(banyan_world *world, void *context)
     options.workers = traced->workers;
     CHECK_OK(banyan_executor_open(world, &options, &executor));
     banyan_plan *plan = late_plan();
-    banyan_load_options load = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     load.max_message_bytes = 64;
-    CHECK_OK(banyan_plan_load(executor, plan, &load, &loaded));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &load, &loaded));
     char input[64] = {1}, output[RANKS * 64];
-    CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8, NULL)); /* is not recorded */
-    CHECK_OK(banyan_trace_begin(executor));
+    CHECK_OK(
+        banyan_loaded_plan_run(loaded, input, output, 64, BANYAN_U8, NULL)); /* is not recorded */
+    CHECK_OK(banyan_executor_trace_begin(executor));
     for (int run = 0; run < RUNS; run++) {
         if (banyan_world_rank(world) == 0)
             usleep(20000);
-        CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8, NULL));
+        CHECK_OK(banyan_loaded_plan_run(loaded, input, output, 64, BANYAN_U8, NULL));
     }
-    CHECK_OK(banyan_trace_write(executor, traced->path));
-    CHECK_OK(banyan_plan_run(loaded, input, output, 64, BANYAN_U8, NULL));
-    CHECK_OK(banyan_plan_unload(loaded));
+    CHECK_OK(banyan_executor_trace_write(executor, traced->path));
+    CHECK_OK(banyan_loaded_plan_run(loaded, input, output, 64, BANYAN_U8, NULL));
+    CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
     banyan_executor_close(executor);
 }
@@ -132,11 +133,11 @@ static void write_nowhere(banyan_world *world, void *context)
     (void)context;
     banyan_executor *executor;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
-    CHECK_OK(banyan_trace_begin(executor));
-    CHECK_FAILS(banyan_trace_write(executor, "/nonexistent/trace.json"), BANYAN_ERR_NOT_FOUND,
-                "/nonexistent");
-    CHECK_FAILS(banyan_trace_write(executor, "/nonexistent/trace.json"), BANYAN_ERR_NOT_FOUND,
-                "/nonexistent");
+    CHECK_OK(banyan_executor_trace_begin(executor));
+    CHECK_FAILS(banyan_executor_trace_write(executor, "/nonexistent/trace.json"),
+                BANYAN_ERR_NOT_FOUND, "/nonexistent");
+    CHECK_FAILS(banyan_executor_trace_write(executor, "/nonexistent/trace.json"),
+                BANYAN_ERR_NOT_FOUND, "/nonexistent");
     banyan_executor_close(executor);
 }
 

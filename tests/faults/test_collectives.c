@@ -46,7 +46,7 @@ static void finish(job_rank *r)
 {
     struct things *t = things_of(r);
     if (t->loaded)
-        (void)banyan_plan_unload(t->loaded);
+        (void)banyan_loaded_plan_close(t->loaded);
     banyan_executor_close(t->executor);
     if (t->comm)
         (void)banyan_comm_destroy(t->comm);
@@ -84,15 +84,15 @@ static void have_executor(job_rank *r)
 
 static banyan_status load(job_rank *r)
 {
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = ELEMS * sizeof(float);
-    return banyan_plan_load(things_of(r)->executor, things_of(r)->plan, &options,
-                            &things_of(r)->loaded);
+    return banyan_loaded_plan_open(things_of(r)->executor, things_of(r)->plan, &options,
+                                   &things_of(r)->loaded);
 }
 
 static void unload(job_rank *r)
 {
-    CHECK_OK(banyan_plan_unload(things_of(r)->loaded));
+    CHECK_OK(banyan_loaded_plan_close(things_of(r)->loaded));
     things_of(r)->loaded = NULL;
 }
 
@@ -106,14 +106,14 @@ static banyan_status unload_plan(job_rank *r)
 {
     banyan_loaded_plan *loaded = things_of(r)->loaded;
     things_of(r)->loaded = NULL;
-    return banyan_plan_unload(loaded);
+    return banyan_loaded_plan_close(loaded);
 }
 
 static banyan_status run_plan(job_rank *r)
 {
     fill(r);
-    return banyan_plan_run(things_of(r)->loaded, input, output, ELEMS * sizeof(float), BANYAN_F32,
-                           NULL);
+    return banyan_loaded_plan_run(things_of(r)->loaded, input, output, ELEMS * sizeof(float),
+                                  BANYAN_F32, NULL);
 }
 
 static void check_sums(job_rank *r)
@@ -124,13 +124,13 @@ static void check_sums(job_rank *r)
 
 static banyan_status reset_plan(job_rank *r)
 {
-    return banyan_plan_reset(things_of(r)->loaded);
+    return banyan_loaded_plan_reset(things_of(r)->loaded);
 }
 
 static void have_trace(job_rank *r)
 {
     have_loaded(r);
-    CHECK_OK(banyan_trace_begin(things_of(r)->executor));
+    CHECK_OK(banyan_executor_trace_begin(things_of(r)->executor));
     CHECK_OK(run_plan(r));
     things_of(r)->table = NULL;
 }
@@ -139,7 +139,7 @@ static banyan_status write_trace(job_rank *r)
 {
     char path[320];
     snprintf(path, sizeof path, "%s/trace.json", r->folder);
-    return banyan_trace_write(things_of(r)->executor, path);
+    return banyan_executor_trace_write(things_of(r)->executor, path);
 }
 
 /* ---- communicators ---- */
@@ -170,13 +170,14 @@ static banyan_status destroy(job_rank *r)
 static banyan_status allreduce(job_rank *r)
 {
     fill(r);
-    return banyan_allreduce(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, NULL);
+    return banyan_comm_allreduce(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM,
+                                 NULL);
 }
 
 static banyan_status allgather(job_rank *r)
 {
     fill(r);
-    return banyan_allgather(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, NULL);
+    return banyan_comm_allgather(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, NULL);
 }
 
 static void check_gathered(job_rank *r)
@@ -189,8 +190,8 @@ static void check_gathered(job_rank *r)
 static banyan_status reducescatter(job_rank *r)
 {
     fill(r);
-    return banyan_reducescatter(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM,
-                                NULL);
+    return banyan_comm_reducescatter(things_of(r)->comm, input, output, ELEMS, BANYAN_F32,
+                                     BANYAN_SUM, NULL);
 }
 
 static void check_scattered(job_rank *r)
@@ -202,7 +203,7 @@ static void check_scattered(job_rank *r)
 static banyan_status alltoall(job_rank *r)
 {
     fill(r);
-    return banyan_alltoall(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, NULL);
+    return banyan_comm_alltoall(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, NULL);
 }
 
 static void check_exchanged(job_rank *r)
@@ -215,13 +216,13 @@ static void check_exchanged(job_rank *r)
 static banyan_status broadcast(job_rank *r)
 {
     fill(r);
-    return banyan_broadcast(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1, NULL);
+    return banyan_comm_broadcast(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1, NULL);
 }
 
 static banyan_status sendrecv(job_rank *r)
 {
     fill(r);
-    return banyan_sendrecv(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1, NULL);
+    return banyan_comm_sendrecv(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1, NULL);
 }
 
 static void have_memory(job_rank *r)
@@ -252,8 +253,8 @@ static void have_registered(job_rank *r)
 static banyan_status allreduce_registered(job_rank *r)
 {
     float *mine = banyan_memory_local(things_of(r)->memory);
-    return banyan_allreduce(things_of(r)->comm, mine, mine + ELEMS, ELEMS, BANYAN_F32, BANYAN_SUM,
-                            NULL);
+    return banyan_comm_allreduce(things_of(r)->comm, mine, mine + ELEMS, ELEMS, BANYAN_F32,
+                                 BANYAN_SUM, NULL);
 }
 
 static void have_plan(job_rank *r)

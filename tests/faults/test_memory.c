@@ -165,7 +165,7 @@ static void have_transport(job_rank *r)
 static banyan_status take_signals(job_rank *r)
 {
     uint32_t first;
-    return banyan_signals_alloc(r->things, 3, &first);
+    return banyan_transport_signals_alloc(r->things, 3, &first);
 }
 
 static const job_case cases[] = {

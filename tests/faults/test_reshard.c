@@ -26,7 +26,7 @@ static struct things *things_of(job_rank *r)
 static void finish(job_rank *r)
 {
     struct things *t = things_of(r);
-    banyan_copy_schedule_free(t->schedule);
+    banyan_copy_schedule_destroy(t->schedule);
     banyan_reshard_plan_destroy(t->plan);
     banyan_copy_service_close(t->service);
     banyan_tensors_destroy(t->source);

@@ -32,7 +32,7 @@ static banyan_status matrix_layouts(void *context, int rank, banyan_layout *sour
 
 static banyan_traffic *plan_matrix(matrix of, int ranks)
 {
-    const banyan_plan_world world = {
+    const banyan_reshard_sample_world world = {
         .world_size = ranks, .layouts = matrix_layouts, .context = &of};
     banyan_traffic *traffic;
     CHECK_OK(banyan_traffic_plan(&world, NULL, &traffic));
@@ -222,7 +222,7 @@ static void what_cannot_be_is_refused(void **state)
     banyan_topology *topology;
     banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
     banyan_forecast found;
-    const banyan_plan_world nobody = {.world_size = 0, .layouts = matrix_layouts};
+    const banyan_reshard_sample_world nobody = {.world_size = 0, .layouts = matrix_layouts};
     star small = plain;
     small.processors = 3;
     topology = star_make(&small);

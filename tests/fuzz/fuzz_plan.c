@@ -13,38 +13,41 @@ static char *sample(bool reuse, size_t *bytes)
     char *text;
     options.reuse_resources = options.double_scratch = reuse;
     FUZZ_REQUIRE(banyan_program_create("sample", &collective, 2, &options, &program) == BANYAN_OK);
-    banyan_chunk scratch[2] = {banyan_scratch(program, 0, 4), banyan_scratch(program, 1, 4)};
-    banyan_switch_channel *all =
-        banyan_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_INPUT);
+    banyan_chunk scratch[2] = {banyan_program_scratch(program, 0, 4),
+                               banyan_program_scratch(program, 1, 4)};
+    banyan_program_switch_channel *all =
+        banyan_program_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_INPUT);
     for (int r = 0; r < 2; r++) {
-        banyan_memory_channel *memory = banyan_memory_channel_create(program, 1 - r, r);
-        banyan_port_channel *port = banyan_port_channel_create(program, 1 - r, r);
-        banyan_semaphore *semaphore = banyan_semaphore_create(program, r, 1);
-        banyan_group *group = banyan_group_create(program, (const int[]){0, 1}, 2);
-        banyan_chunk here = banyan_input(program, r, (uint64_t)r, (uint64_t)r + 1);
-        banyan_chunk there = banyan_input(program, 1 - r, (uint64_t)r, (uint64_t)r + 1);
-        banyan_chunk own = banyan_slice(program, scratch[r], 0, 1);
-        banyan_chunk other = banyan_slice(program, scratch[1 - r], 1, 2);
-        banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BOTH);
-        banyan_barrier(program, r, (const int[]){0, 1}, 2);
-        banyan_loop_begin(program, 64, 1);
-        banyan_copy(program, r, own, here, BANYAN_TB_GROUP(group));
-        banyan_memory_reduce(memory, here, &there, 1, BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
-        banyan_memory_put(memory, there, here, BANYAN_TB(0));
-        banyan_loop_end(program);
+        banyan_program_memory_channel *memory =
+            banyan_program_memory_channel_create(program, 1 - r, r);
+        banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1 - r, r);
+        banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, r, 1);
+        banyan_program_group *group = banyan_program_group_create(program, (const int[]){0, 1}, 2);
+        banyan_chunk here = banyan_program_input(program, r, (uint64_t)r, (uint64_t)r + 1);
+        banyan_chunk there = banyan_program_input(program, 1 - r, (uint64_t)r, (uint64_t)r + 1);
+        banyan_chunk own = banyan_program_slice(program, scratch[r], 0, 1);
+        banyan_chunk other = banyan_program_slice(program, scratch[1 - r], 1, 2);
+        banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BOTH);
+        banyan_program_barrier(program, r, (const int[]){0, 1}, 2);
+        banyan_program_loop_begin(program, 64, 1);
+        banyan_program_copy(program, r, own, here, BANYAN_TB_GROUP(group));
+        banyan_program_memory_reduce(memory, here, &there, 1, BANYAN_IN_SOURCE, BANYAN_SUM,
+                                     BANYAN_TB(0));
+        banyan_program_memory_put(memory, there, here, BANYAN_TB(0));
+        banyan_program_loop_end(program);
         if (!reuse) {
-            banyan_memory_put_packets(memory, other, here, BANYAN_TB(1));
-            banyan_chunk packets = banyan_slice(program, scratch[r], 1, 2);
-            banyan_reduce_packets(program, r, here, &packets, 1, BANYAN_IN_SOURCE, BANYAN_MAX,
-                                  BANYAN_TB(1));
+            banyan_program_memory_put_packets(memory, other, here, BANYAN_TB(1));
+            banyan_chunk packets = banyan_program_slice(program, scratch[r], 1, 2);
+            banyan_program_reduce_packets(program, r, here, &packets, 1, BANYAN_IN_SOURCE,
+                                          BANYAN_MAX, BANYAN_TB(1));
         }
-        banyan_memory_signal(memory, 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(memory, 0, BANYAN_SYNC_BOTH);
-        banyan_port_put_with_signal_and_flush(port, there, here, 2);
-        banyan_port_wait(port, 2, BANYAN_SYNC_BOTH);
-        banyan_switch_reduce(all, r, (uint64_t)r, 1, here, BANYAN_SUM, 2);
-        banyan_switch_broadcast(all, r, here, (uint64_t)r, 1, 2);
-        banyan_semaphore_release(semaphore, 2, BANYAN_SYNC_BOTH);
+        banyan_program_memory_signal(memory, 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(memory, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_put_with_signal_and_flush(port, there, here, 2);
+        banyan_program_port_wait(port, 2, BANYAN_SYNC_BOTH);
+        banyan_program_switch_reduce(all, r, (uint64_t)r, 1, here, BANYAN_SUM, 2);
+        banyan_program_switch_broadcast(all, r, here, (uint64_t)r, 1, 2);
+        banyan_program_semaphore_release(semaphore, 2, BANYAN_SYNC_BOTH);
     }
     FUZZ_REQUIRE(banyan_program_compile(program, &plan) == BANYAN_OK);
     FUZZ_REQUIRE(banyan_plan_print(plan, &text, bytes) == BANYAN_OK);

@@ -54,7 +54,7 @@ static void exchange_blocks(banyan_world *world, banyan_user_memory_path *used)
     CHECK_OK(banyan_memory_register(world, block, BLOCK, &mine));
     CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, handles));
     banyan_remote source = {handles[next], 0};
-    CHECK_OK(banyan_get(transport, copy, &source, BLOCK));
+    CHECK_OK(banyan_transport_get(transport, copy, &source, BLOCK));
     for (size_t i = 0; i < BLOCK; i++)
         CHECK(copy[i] == next + 100);
     CHECK_OK(banyan_world_barrier(world));
@@ -212,10 +212,12 @@ static void expect_refusal(struct pair *p, banyan_memory_handle handle, uint64_t
     memset(local, 0x77, sizeof local);
     banyan_remote remote = {handle, offset};
     banyan_iovec piece = {.local = local, .bytes = bytes};
-    CHECK_FAILS(banyan_get(p->transport, local, &remote, bytes), BANYAN_ERR_INVALID, "");
-    CHECK_FAILS(banyan_put(p->transport, &remote, local, bytes), BANYAN_ERR_INVALID, "");
-    CHECK_FAILS(banyan_get_many(p->transport, &remote, &piece, 1), BANYAN_ERR_INVALID, "");
-    CHECK_FAILS(banyan_put_many(p->transport, &remote, &piece, 1), BANYAN_ERR_INVALID, "");
+    CHECK_FAILS(banyan_transport_get(p->transport, local, &remote, bytes), BANYAN_ERR_INVALID, "");
+    CHECK_FAILS(banyan_transport_put(p->transport, &remote, local, bytes), BANYAN_ERR_INVALID, "");
+    CHECK_FAILS(banyan_transport_get_many(p->transport, &remote, &piece, 1), BANYAN_ERR_INVALID,
+                "");
+    CHECK_FAILS(banyan_transport_put_many(p->transport, &remote, &piece, 1), BANYAN_ERR_INVALID,
+                "");
     for (size_t i = 0; i < sizeof local; i++)
         CHECK(local[i] == 0x77);
 }
@@ -262,7 +264,7 @@ static void try_to_reach_beyond(banyan_world *world, void *context)
     CHECK_OK(banyan_world_allgather(world, &p.mine, sizeof p.mine, both));
     banyan_remote good = {both[1 - banyan_world_rank(world)], BLOCK - 2010};
     unsigned char tail[10] = {0};
-    CHECK_OK(banyan_get(p.transport, tail, &good, 10));
+    CHECK_OK(banyan_transport_get(p.transport, tail, &good, 10));
     CHECK(tail[9] == 0x55);
     CHECK_OK(banyan_world_barrier(world));
     free(p.block);
@@ -296,7 +298,7 @@ static void reach_far(banyan_world *world, void *context)
     banyan_iovec pieces[] = {{0, text[0], 8},
                              {((uint64_t)3 << 30) + 5, text[1], 8},
                              {((uint64_t)5 << 30) - 8, text[2], 8}};
-    CHECK_OK(banyan_put_many(transport, &remote, pieces, 3));
+    CHECK_OK(banyan_transport_put_many(transport, &remote, pieces, 3));
     CHECK_OK(banyan_world_barrier(world));
     CHECK(strcmp(area + ((size_t)1 << 30), "first") == 0);
     CHECK(strcmp(area + ((size_t)4 << 30) + 5, "middle") == 0);
@@ -304,7 +306,7 @@ static void reach_far(banyan_world *world, void *context)
     char back[3][8];
     for (size_t i = 0; i < 3; i++)
         pieces[i].local = back[i];
-    CHECK_OK(banyan_get_many(transport, &remote, pieces, 3));
+    CHECK_OK(banyan_transport_get_many(transport, &remote, pieces, 3));
     CHECK(memcmp(back, text, sizeof back) == 0);
     CHECK_OK(banyan_world_barrier(world));
     banyan_transport_close(transport);
@@ -334,11 +336,13 @@ static void read_what_is_gone(banyan_world *world, void *context)
     char *local = malloc(1 << 20);
     banyan_remote remote = {both[1 - rank], 0};
     char range[64];
-    CHECK_OK(banyan_get(transport, local, &remote, 1 << 19));
-    CHECK_FAILS(banyan_get(transport, local, &remote, 1 << 20), BANYAN_ERR_SYSTEM, "missing");
+    CHECK_OK(banyan_transport_get(transport, local, &remote, 1 << 19));
+    CHECK_FAILS(banyan_transport_get(transport, local, &remote, 1 << 20), BANYAN_ERR_SYSTEM,
+                "missing");
     snprintf(range, sizeof range, "of rank %d", 1 - rank);
     CHECK(strstr(banyan_last_error(), range) != NULL, "%s", banyan_last_error());
-    CHECK_FAILS(banyan_put(transport, &remote, local, 1 << 20), BANYAN_ERR_SYSTEM, "missing");
+    CHECK_FAILS(banyan_transport_put(transport, &remote, local, 1 << 20), BANYAN_ERR_SYSTEM,
+                "missing");
     CHECK_OK(banyan_world_barrier(world));
     free(local);
     banyan_transport_close(transport);
@@ -364,7 +368,7 @@ static void churn(banyan_world *world, void *context)
     for (int round = 0; round < 300; round++) {
         char *mine = others[banyan_world_rank(world)];
         CHECK_OK(banyan_memory_register(world, mine, 64, &other));
-        CHECK_OK(banyan_get(p.transport, copy, &source, BLOCK - 2000));
+        CHECK_OK(banyan_transport_get(p.transport, copy, &source, BLOCK - 2000));
         CHECK(copy[round] == 0x55);
         CHECK_OK(banyan_memory_unregister(world, &other));
     }
@@ -404,7 +408,7 @@ static void read_from_the_dying(int rank, int count, const banyan_unique_id *id,
     uint64_t start_ns = time_now_ns();
     banyan_status status = BANYAN_OK;
     while (status == BANYAN_OK) {
-        status = banyan_get(p.transport, copy, &source, BLOCK - 2000);
+        status = banyan_transport_get(p.transport, copy, &source, BLOCK - 2000);
         CHECK(time_now_ns() - start_ns < 3 * NS_PER_S);
     }
     CHECK(status == BANYAN_ERR_PEER_LOST, "%s: %s", banyan_status_name(status),
@@ -437,9 +441,10 @@ static void read_from_the_stopped(int rank, int count, const banyan_unique_id *i
     usleep(20000);
     unsigned char copy[100];
     banyan_remote source = {p.theirs, 0};
-    CHECK_FAILS(banyan_get(p.transport, copy, &source, 100), BANYAN_ERR_TIMEOUT,
+    CHECK_FAILS(banyan_transport_get(p.transport, copy, &source, 100), BANYAN_ERR_TIMEOUT,
                 "rank 0 waited 0.5 s for rank 1");
-    CHECK_FAILS(banyan_get(p.transport, copy, &source, 100), BANYAN_ERR_TIMEOUT, "gave up");
+    CHECK_FAILS(banyan_transport_get(p.transport, copy, &source, 100), BANYAN_ERR_TIMEOUT,
+                "gave up");
     kill(victims->pids[1], SIGKILL);
 }
 
@@ -464,8 +469,8 @@ static void read_from_the_busy(banyan_world *world, void *context)
     unsigned char *copy = malloc(BLOCK);
     banyan_remote source = {p.theirs, 0};
     if (banyan_world_rank(world) == 0) {
-        CHECK_OK(banyan_get(p.transport, copy, &source, BLOCK - 2000));
-        CHECK_OK(banyan_put(p.transport, &source, copy, BLOCK - 2000));
+        CHECK_OK(banyan_transport_get(p.transport, copy, &source, BLOCK - 2000));
+        CHECK_OK(banyan_transport_put(p.transport, &source, copy, BLOCK - 2000));
     } else {
         usleep(300000);
     }

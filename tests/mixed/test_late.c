@@ -55,7 +55,7 @@ static banyan_status reduce(struct objects *with)
     for (int i = 0; i < ELEMS; i++)
         input[i] = (float)(with->rank + i);
     banyan_status status =
-        banyan_allreduce(with->comm, input, with->sums, ELEMS, BANYAN_F32, BANYAN_SUM, NULL);
+        banyan_comm_allreduce(with->comm, input, with->sums, ELEMS, BANYAN_F32, BANYAN_SUM, NULL);
     for (int i = 0; i < ELEMS && status == BANYAN_OK; i++)
         CHECK(with->sums[i] == (float)(RANKS * i + RANKS * (RANKS - 1) / 2));
     return status;
@@ -151,7 +151,7 @@ static const struct {
 } calls[] = {
     {alloc_memory, "banyan_memory_alloc", SOON_MS},
     {create_comm, "banyan_comm_create", SOON_MS},
-    {reduce, "banyan_allreduce", SOON_MS},
+    {reduce, "banyan_comm_allreduce", SOON_MS},
     {alloc_source, "banyan_tensors_alloc", SOON_MS},
     {alloc_destination, "banyan_tensors_alloc", SOON_MS},
     {create_plan, "banyan_reshard_plan_create", SOON_MS},

@@ -71,7 +71,7 @@ static void run_collectives_of_a_node(int rank, int count, const banyan_unique_i
     CHECK_OK(banyan_comm_create(node, NULL, &comm));
     for (int i = 0; i < 100; i++)
         sums[i] = (float)(rank + i);
-    CHECK_OK(banyan_allreduce(comm, sums, sums, 100, BANYAN_F32, BANYAN_SUM, NULL));
+    CHECK_OK(banyan_comm_allreduce(comm, sums, sums, 100, BANYAN_F32, BANYAN_SUM, NULL));
     for (int i = 0; i < 100; i++)
         CHECK(sums[i] == (float)(2 * first + 1 + 2 * i));
     CHECK_OK(banyan_comm_destroy(comm));

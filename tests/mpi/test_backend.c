@@ -29,7 +29,7 @@ static void move_traffic(banyan_world *world, uint64_t seed, traffic_ids ids)
             CHECK_OK(banyan_copy_schedule_run(schedule, NULL));
             traffic_check(all, run);
         }
-        banyan_copy_schedule_free(schedule);
+        banyan_copy_schedule_destroy(schedule);
         traffic_free(all);
     }
     banyan_copy_service_close(service);
@@ -130,7 +130,7 @@ static int wait_in_vain(void)
     } else {
         sleep(3);
     }
-    banyan_copy_schedule_free(schedule);
+    banyan_copy_schedule_destroy(schedule);
     banyan_copy_service_close(service);
     _exit(0);
 }

@@ -45,9 +45,9 @@ static uint64_t bytes_between(const banyan_plan_stats *stats, int source, int de
     return bytes;
 }
 
-static banyan_memory_channel *channel(banyan_program *program, int from, int to)
+static banyan_program_memory_channel *channel(banyan_program *program, int from, int to)
 {
-    return banyan_memory_channel_create(program, to, from);
+    return banyan_program_memory_channel_create(program, to, from);
 }
 
 /* Every rank's block goes round the ring, one rank a step. */
@@ -56,9 +56,10 @@ static banyan_plan *ring(int ranks)
     const banyan_collective collective = {.kind = BANYAN_ALLGATHER};
     banyan_program *program = begin(&collective, ranks, NULL);
     for (int r = 0; r < ranks; r++)
-        banyan_copy(program, r, banyan_output(program, r, (uint64_t)r, (uint64_t)r + 1),
-                    banyan_input(program, r, 0, 1), BANYAN_TB(0));
-    banyan_memory_channel *forth[16], *back[16];
+        banyan_program_copy(program, r,
+                            banyan_program_output(program, r, (uint64_t)r, (uint64_t)r + 1),
+                            banyan_program_input(program, r, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_channel *forth[16], *back[16];
     for (int r = 0; r < ranks; r++) {
         forth[r] = channel(program, r, (r + 1) % ranks);
         back[r] = channel(program, (r + 1) % ranks, r);
@@ -67,12 +68,12 @@ static banyan_plan *ring(int ranks)
         for (int r = 0; r < ranks; r++) {
             uint64_t c = (uint64_t)((r - step + ranks) % ranks);
             int next = (r + 1) % ranks;
-            banyan_memory_put(forth[r], banyan_output(program, next, c, c + 1),
-                              banyan_output(program, r, c, c + 1), BANYAN_TB(0));
-            banyan_memory_signal(forth[r], 0, BANYAN_SYNC_BOTH);
+            banyan_program_memory_put(forth[r], banyan_program_output(program, next, c, c + 1),
+                                      banyan_program_output(program, r, c, c + 1), BANYAN_TB(0));
+            banyan_program_memory_signal(forth[r], 0, BANYAN_SYNC_BOTH);
         }
         for (int r = 0; r < ranks; r++)
-            banyan_memory_wait(back[r], 0, BANYAN_SYNC_BOTH);
+            banyan_program_memory_wait(back[r], 0, BANYAN_SYNC_BOTH);
     }
     return end(program);
 }
@@ -106,13 +107,14 @@ static void packets_are_a_hop_and_twice_the_bytes(void **state)
     banyan_program *program = begin(&collective, 2, &options);
     banyan_chunk scratch[2];
     for (int r = 0; r < 2; r++)
-        scratch[r] = banyan_scratch(program, r, 1);
+        scratch[r] = banyan_program_scratch(program, r, 1);
     for (int r = 0; r < 2; r++)
-        banyan_memory_put_packets(channel(program, r, 1 - r), scratch[1 - r],
-                                  banyan_input(program, r, 0, 1), BANYAN_TB(0));
+        banyan_program_memory_put_packets(channel(program, r, 1 - r), scratch[1 - r],
+                                          banyan_program_input(program, r, 0, 1), BANYAN_TB(0));
     for (int r = 0; r < 2; r++)
-        banyan_reduce_packets(program, r, banyan_input(program, r, 0, 1), &scratch[r], 1,
-                              banyan_output(program, r, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_reduce_packets(program, r, banyan_program_input(program, r, 0, 1),
+                                      &scratch[r], 1, banyan_program_output(program, r, 0, 1),
+                                      BANYAN_SUM, BANYAN_TB(0));
     banyan_plan *plan = end(program);
     banyan_plan_stats stats = measure(plan, 2048);
     CHECK(stats.critical_hops == 1 && stats.signals == 0);
@@ -128,16 +130,18 @@ static void waits_pass_through_semaphores_and_barriers(void **state)
     (void)state;
     const banyan_collective collective = {.kind = BANYAN_BROADCAST, .chunk_factor = 1};
     banyan_program *program = begin(&collective, 3, NULL);
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 1, 0);
-    banyan_memory_channel *first = channel(program, 0, 1), *first_back = channel(program, 1, 0);
-    banyan_memory_channel *second = channel(program, 1, 2), *second_back = channel(program, 2, 1);
-    banyan_memory_signal(first, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(first_back, 0, BANYAN_SYNC_BOTH);
-    banyan_semaphore_release(semaphore, 0, BANYAN_SYNC_BOTH);
-    banyan_semaphore_acquire(semaphore, 1, BANYAN_SYNC_BOTH);
-    banyan_barrier(program, 1, (const int[]){1, 2}, 2);
-    banyan_memory_signal(second, 2, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(second_back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 1, 0);
+    banyan_program_memory_channel *first = channel(program, 0, 1),
+                                  *first_back = channel(program, 1, 0);
+    banyan_program_memory_channel *second = channel(program, 1, 2),
+                                  *second_back = channel(program, 2, 1);
+    banyan_program_memory_signal(first, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(first_back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_release(semaphore, 0, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_acquire(semaphore, 1, BANYAN_SYNC_BOTH);
+    banyan_program_barrier(program, 1, (const int[]){1, 2}, 2);
+    banyan_program_memory_signal(second, 2, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(second_back, 0, BANYAN_SYNC_BOTH);
     banyan_plan *plan = end(program);
     banyan_plan_stats stats = measure(plan, 64);
     CHECK(stats.critical_hops == 2 && stats.signals == 2 && stats.link_count == 0);
@@ -151,15 +155,15 @@ static void loops_signal_in_every_iteration(void **state)
     (void)state;
     const banyan_collective collective = {.kind = BANYAN_ALLREDUCE};
     banyan_program *program = begin(&collective, 2, NULL);
-    banyan_memory_channel *forth = channel(program, 0, 1), *back = channel(program, 1, 0);
-    banyan_loop_begin(program, 256, 1);
-    banyan_memory_put(forth, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
-                      BANYAN_TB(0));
-    banyan_memory_signal(forth, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_signal(back, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(forth, 0, BANYAN_SYNC_BOTH);
-    banyan_loop_end(program);
+    banyan_program_memory_channel *forth = channel(program, 0, 1), *back = channel(program, 1, 0);
+    banyan_program_loop_begin(program, 256, 1);
+    banyan_program_memory_put(forth, banyan_program_output(program, 1, 0, 1),
+                              banyan_program_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_signal(forth, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(forth, 0, BANYAN_SYNC_BOTH);
+    banyan_program_loop_end(program);
     banyan_plan *plan = end(program);
     banyan_plan_stats stats = measure(plan, 2048);
     CHECK(stats.signals == 8 && stats.critical_hops == 8);

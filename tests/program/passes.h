@@ -12,8 +12,8 @@
 #include "support/test.h"
 
 /* Chunks of the program at hand, all of which is called `program`. */
-#define IN(rank, start, stop) banyan_input(program, (rank), (start), (stop))
-#define OUT(rank, start, stop) banyan_output(program, (rank), (start), (stop))
+#define IN(rank, start, stop) banyan_program_input(program, (rank), (start), (stop))
+#define OUT(rank, start, stop) banyan_program_output(program, (rank), (start), (stop))
 #define CHUNKS(...) ((const banyan_chunk[]){__VA_ARGS__})
 
 /* Of `ranks` ranks with `chunks` chunks in input and output. */

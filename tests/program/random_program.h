@@ -10,10 +10,10 @@ enum { RANKS = 3, BLOCKS = 2, CHUNKS_EACH = 6, ROUNDS = 6 };
 typedef struct writer {
     banyan_program *program;
     random_state *random;
-    banyan_memory_channel *memory[RANKS][RANKS][BLOCKS];
-    banyan_port_channel *port[RANKS][RANKS][BLOCKS];
-    banyan_switch_channel *all[BLOCKS];
-    banyan_semaphore *semaphores[RANKS][BLOCKS];
+    banyan_program_memory_channel *memory[RANKS][RANKS][BLOCKS];
+    banyan_program_port_channel *port[RANKS][RANKS][BLOCKS];
+    banyan_program_switch_channel *all[BLOCKS];
+    banyan_program_semaphore *semaphores[RANKS][BLOCKS];
     banyan_chunk scratch[RANKS], packets[RANKS];
     uint64_t packets_used;
     uint64_t most_size; /* of what an operation moves, in chunks */
@@ -46,7 +46,7 @@ static inline banyan_chunk any_chunk(writer *w, int rank, int block, uint64_t si
     case 1:
         return OUT(rank, at, at + size);
     default:
-        return banyan_slice(program, w->scratch[rank], at, at + size);
+        return banyan_program_slice(program, w->scratch[rank], at, at + size);
     }
 }
 
@@ -67,7 +67,7 @@ static inline void write_copy(writer *w, int rank, int block)
     uint64_t size = any_size(w);
     banyan_chunk from = any_chunk(w, rank, block, size), to = any_chunk(w, rank, block, size);
     if (!overlap(from, to))
-        banyan_copy(w->program, rank, to, from, BANYAN_TB(block));
+        banyan_program_copy(w->program, rank, to, from, BANYAN_TB(block));
 }
 
 /* Chunks c of a rank's input with c % RANKS == peer are the peer's to write in a round. */
@@ -85,21 +85,21 @@ static inline void write_reduce(writer *w, int rank, int block)
     banyan_reduce_op op = any_op(w);
     banyan_chunk sum = chunk_for(w, rank, rank, block), source = sum;
     /* Another reduction from the same source to the same sum would be taken to add up. */
-    banyan_barrier(w->program, rank, &block, 1);
+    banyan_program_barrier(w->program, rank, &block, 1);
     if (chance(w, 3))
         source = chunk_for(w, rank, rank, block);
     for (int64_t i = random_between(w->random, 1, 3); i > 0; i--) {
         banyan_chunk other = any_chunk(w, rank, block, 1);
         if (other.buffer == BANYAN_INPUT)
             continue;
-        banyan_reduce_chunks(w->program, rank, source, &other, 1, sum, op, BANYAN_TB(block));
+        banyan_program_reduce(w->program, rank, source, &other, 1, sum, op, BANYAN_TB(block));
         source = sum;
     }
     for (int peer = 0; peer < RANKS; peer++) {
         banyan_chunk to = sum;
         to.rank = peer;
         if (peer != rank && chance(w, 2))
-            banyan_memory_put(w->memory[rank][peer][block], to, sum, BANYAN_TB(block));
+            banyan_program_memory_put(w->memory[rank][peer][block], to, sum, BANYAN_TB(block));
     }
 }
 
@@ -109,15 +109,15 @@ static inline void write_exchange(writer *w, int rank, int block)
     banyan_chunk to = chunk_for(w, peer, rank, block), own = chunk_for(w, rank, rank, block);
     switch (random_between(w->random, 0, 2)) {
     case 0:
-        banyan_memory_put(w->memory[rank][peer][block], to, own, BANYAN_TB(block));
+        banyan_program_memory_put(w->memory[rank][peer][block], to, own, BANYAN_TB(block));
         break;
     case 1:
-        banyan_memory_get(w->memory[rank][peer][block], own, chunk_for(w, peer, rank, block),
-                          BANYAN_TB(block));
+        banyan_program_memory_get(w->memory[rank][peer][block], own,
+                                  chunk_for(w, peer, rank, block), BANYAN_TB(block));
         break;
     default:
-        banyan_memory_reduce(w->memory[rank][peer][block], own, &to, 1, BANYAN_IN_SOURCE, any_op(w),
-                             BANYAN_TB(block));
+        banyan_program_memory_reduce(w->memory[rank][peer][block], own, &to, 1, BANYAN_IN_SOURCE,
+                                     any_op(w), BANYAN_TB(block));
     }
 }
 
@@ -134,21 +134,23 @@ static inline void write_packets(writer *w, int rank, int block)
     int peer = (rank + 1) % RANKS;
     banyan_chunk local = new_packet(w, rank), remote = local, sum = chunk_for(w, rank, rank, block);
     remote.rank = peer;
-    banyan_copy_packets(w->program, rank, local, chunk_for(w, rank, rank, block), BANYAN_TB(block));
+    banyan_program_copy_packets(w->program, rank, local, chunk_for(w, rank, rank, block),
+                                BANYAN_TB(block));
     if (chance(w, 2))
-        banyan_memory_read_put_packets(w->memory[rank][peer][block], remote, local,
-                                       BANYAN_TB(block));
-    banyan_reduce_packets(w->program, rank, sum, &local, 1, BANYAN_IN_SOURCE, any_op(w),
-                          BANYAN_TB(block));
+        banyan_program_memory_read_put_packets(w->memory[rank][peer][block], remote, local,
+                                               BANYAN_TB(block));
+    banyan_program_reduce_packets(w->program, rank, sum, &local, 1, BANYAN_IN_SOURCE, any_op(w),
+                                  BANYAN_TB(block));
     if (chance(w, 2))
-        banyan_copy_packets(w->program, rank, new_packet(w, rank), sum, BANYAN_TB(block));
+        banyan_program_copy_packets(w->program, rank, new_packet(w, rank), sum, BANYAN_TB(block));
     if (chance(w, 2)) {
         banyan_chunk sent = new_packet(w, peer);
-        banyan_memory_put_packets(w->memory[rank][peer][block], sent, sum, BANYAN_TB(block));
+        banyan_program_memory_put_packets(w->memory[rank][peer][block], sent, sum,
+                                          BANYAN_TB(block));
     }
     if (chance(w, 2))
-        banyan_unpack_packets(w->program, rank, chunk_for(w, rank, rank, block), local,
-                              BANYAN_TB(block));
+        banyan_program_unpack_packets(w->program, rank, chunk_for(w, rank, rank, block), local,
+                                      BANYAN_TB(block));
 }
 
 static inline void write_switch(writer *w, int rank, int block)
@@ -156,31 +158,31 @@ static inline void write_switch(writer *w, int rank, int block)
     banyan_program *program = w->program;
     banyan_chunk own = chunk_for(w, rank, rank, block), to = own;
     if (chance(w, 2))
-        to = banyan_slice(program, w->scratch[rank], own.index, own.index + 1);
-    banyan_switch_reduce(w->all[block], rank, own.index, 1, to, any_op(w), block);
+        to = banyan_program_slice(program, w->scratch[rank], own.index, own.index + 1);
+    banyan_program_switch_reduce(w->all[block], rank, own.index, 1, to, any_op(w), block);
     if (chance(w, 2))
-        banyan_switch_broadcast(w->all[block], rank, to, own.index, 1, block);
+        banyan_program_switch_broadcast(w->all[block], rank, to, own.index, 1, block);
 }
 
 static inline void write_semaphores(writer *w, int rank, int block)
 {
-    banyan_semaphore_release(w->semaphores[rank][block], block, any_sync(w));
-    banyan_semaphore_acquire(w->semaphores[rank][block], block, any_sync(w));
+    banyan_program_semaphore_release(w->semaphores[rank][block], block, any_sync(w));
+    banyan_program_semaphore_acquire(w->semaphores[rank][block], block, any_sync(w));
 }
 
 static inline void write_port(writer *w, int rank, int block)
 {
     int peer = (rank + 1) % RANKS, before = (rank + RANKS - 1) % RANKS;
-    banyan_port_channel *channel = w->port[rank][peer][block];
-    banyan_port_put(channel, chunk_for(w, peer, rank, block), chunk_for(w, rank, rank, block),
-                    block);
+    banyan_program_port_channel *channel = w->port[rank][peer][block];
+    banyan_program_port_put(channel, chunk_for(w, peer, rank, block),
+                            chunk_for(w, rank, rank, block), block);
     if (chance(w, 2))
-        banyan_port_put(channel, chunk_for(w, peer, rank, block), chunk_for(w, rank, rank, block),
-                        block);
-    banyan_port_signal(channel, block, BANYAN_SYNC_BEFORE);
+        banyan_program_port_put(channel, chunk_for(w, peer, rank, block),
+                                chunk_for(w, rank, rank, block), block);
+    banyan_program_port_signal(channel, block, BANYAN_SYNC_BEFORE);
     if (chance(w, 2))
-        banyan_port_flush(channel, block, any_sync(w));
-    banyan_port_wait(w->port[rank][before][block], block, any_sync(w));
+        banyan_program_port_flush(channel, block, any_sync(w));
+    banyan_program_port_wait(w->port[rank][before][block], block, any_sync(w));
 }
 
 /* All of a block's peers have finished what they do before any goes on. */
@@ -188,11 +190,11 @@ static inline void write_meeting(writer *w, int rank, int block)
 {
     for (int peer = 0; peer < RANKS; peer++) {
         if (peer != rank)
-            banyan_memory_signal(w->memory[rank][peer][block], block, BANYAN_SYNC_BOTH);
+            banyan_program_memory_signal(w->memory[rank][peer][block], block, BANYAN_SYNC_BOTH);
     }
     for (int peer = 0; peer < RANKS; peer++) {
         if (peer != rank)
-            banyan_memory_wait(w->memory[rank][peer][block], block, BANYAN_SYNC_BOTH);
+            banyan_program_memory_wait(w->memory[rank][peer][block], block, BANYAN_SYNC_BOTH);
     }
 }
 
@@ -223,7 +225,7 @@ static inline void write_round(writer *w, int rank, int block, int kind)
             return;
         }
         if (chance(w, 6))
-            banyan_barrier(w->program, rank, &block, 1);
+            banyan_program_barrier(w->program, rank, &block, 1);
     }
 }
 
@@ -234,7 +236,7 @@ static inline void write_rounds(writer *w)
     for (int round = 0; round < ROUNDS; round++) {
         bool loop = chance(w, 3);
         if (loop)
-            banyan_loop_begin(w->program, loop_bytes, 2);
+            banyan_program_loop_begin(w->program, loop_bytes, 2);
         for (int block = 0; block < BLOCKS; block++) {
             int kind = (int)random_between(w->random, 0, 6);
             for (int rank = 0; rank < RANKS; rank++) {
@@ -243,7 +245,7 @@ static inline void write_rounds(writer *w)
             }
         }
         if (loop)
-            banyan_loop_end(w->program);
+            banyan_program_loop_end(w->program);
     }
 }
 
@@ -251,20 +253,23 @@ static inline void write_resources(writer *w)
 {
     const int all[RANKS] = {0, 1, 2};
     for (int rank = 0; rank < RANKS; rank++) {
-        w->scratch[rank] = banyan_scratch(w->program, rank, BLOCKS * CHUNKS_EACH);
-        w->packets[rank] = banyan_scratch(w->program, rank, 4 * 4 * ROUNDS * BLOCKS * RANKS);
+        w->scratch[rank] = banyan_program_scratch(w->program, rank, BLOCKS * CHUNKS_EACH);
+        w->packets[rank] =
+            banyan_program_scratch(w->program, rank, 4 * 4 * ROUNDS * BLOCKS * RANKS);
         for (int block = 0; block < BLOCKS; block++) {
-            w->semaphores[rank][block] = banyan_semaphore_create(w->program, rank, 0);
+            w->semaphores[rank][block] = banyan_program_semaphore_create(w->program, rank, 0);
             for (int peer = 0; peer < RANKS; peer++) {
                 if (peer == rank)
                     continue;
-                w->memory[rank][peer][block] = banyan_memory_channel_create(w->program, peer, rank);
-                w->port[rank][peer][block] = banyan_port_channel_create(w->program, peer, rank);
+                w->memory[rank][peer][block] =
+                    banyan_program_memory_channel_create(w->program, peer, rank);
+                w->port[rank][peer][block] =
+                    banyan_program_port_channel_create(w->program, peer, rank);
             }
         }
     }
     for (int block = 0; block < BLOCKS; block++)
-        w->all[block] = banyan_switch_channel_create(w->program, all, RANKS, BANYAN_INPUT);
+        w->all[block] = banyan_program_switch_channel_create(w->program, all, RANKS, BANYAN_INPUT);
 }
 
 static inline banyan_plan *compile_random(uint64_t seed, uint64_t most_size,

@@ -31,8 +31,8 @@ static inline void choose_ll(banyan_program_options *options)
 }
 
 /* Chunks of the program at hand, all of which is called `program`. */
-#define IN(rank, start, stop) banyan_input(program, (rank), (start), (stop))
-#define OUT(rank, start, stop) banyan_output(program, (rank), (start), (stop))
+#define IN(rank, start, stop) banyan_program_input(program, (rank), (start), (stop))
+#define OUT(rank, start, stop) banyan_program_output(program, (rank), (start), (stop))
 #define CHUNKS(...) ((const banyan_chunk[]){__VA_ARGS__})
 
 static inline banyan_plan *compile_case(const shared_case *of)

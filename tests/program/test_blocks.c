@@ -7,27 +7,28 @@
 /* Rank r's output block is the sum of its own input block r and the other rank's. */
 static void write_sums(banyan_program *program)
 {
-    banyan_memory_channel *to[2];
+    banyan_program_memory_channel *to[2];
     banyan_chunk slots[2];
     for (int rank = 0; rank < 2; rank++) {
-        to[rank] = banyan_memory_channel_create(program, 1 - rank, rank);
-        slots[rank] = banyan_scratch(program, rank, CHUNKS);
+        to[rank] = banyan_program_memory_channel_create(program, 1 - rank, rank);
+        slots[rank] = banyan_program_scratch(program, rank, CHUNKS);
     }
     for (int rank = 0; rank < 2; rank++) {
         int peer = 1 - rank;
         for (uint64_t c = 0; c < CHUNKS; c++) {
             uint64_t theirs = (uint64_t)peer * CHUNKS + c;
-            banyan_memory_put(to[rank], banyan_slice(program, slots[peer], c, c + 1),
-                              banyan_input(program, rank, theirs, theirs + 1), BANYAN_TB(0));
+            banyan_program_memory_put(
+                to[rank], banyan_program_slice(program, slots[peer], c, c + 1),
+                banyan_program_input(program, rank, theirs, theirs + 1), BANYAN_TB(0));
         }
-        banyan_memory_signal(to[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(to[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_signal(to[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(to[rank], 0, BANYAN_SYNC_BOTH);
         for (uint64_t c = 0; c < CHUNKS; c++) {
             uint64_t own = (uint64_t)rank * CHUNKS + c;
-            banyan_chunk other = banyan_slice(program, slots[rank], c, c + 1);
-            banyan_reduce_chunks(program, rank, banyan_input(program, rank, own, own + 1), &other,
-                                 1, banyan_output(program, rank, c, c + 1), BANYAN_SUM,
-                                 BANYAN_TB(0));
+            banyan_chunk other = banyan_program_slice(program, slots[rank], c, c + 1);
+            banyan_program_reduce(program, rank, banyan_program_input(program, rank, own, own + 1),
+                                  &other, 1, banyan_program_output(program, rank, c, c + 1),
+                                  BANYAN_SUM, BANYAN_TB(0));
         }
     }
 }

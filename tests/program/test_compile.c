@@ -23,14 +23,14 @@ static void log_pass(void *context, const char *pass, const banyan_plan *plan)
 /* Something to do for every pass: on rank 0, and what pairs with it on rank 1. */
 static void write(banyan_program *program)
 {
-    banyan_port_channel *to = banyan_port_channel_create(program, 1, 0);
-    banyan_port_channel *from = banyan_port_channel_create(program, 0, 1);
-    banyan_port_put(to, OUT(1, 0, 1), IN(0, 0, 1), 0);
-    banyan_port_signal(to, 0, BANYAN_SYNC_BEFORE);
-    banyan_port_flush(to, 0, BANYAN_SYNC_NONE);
-    banyan_copy(program, 0, IN(0, 0, 1), IN(0, 1, 2), BANYAN_TB(0));
-    banyan_copy(program, 0, OUT(0, 1, 2), IN(0, 0, 1), BANYAN_TB(0));
-    banyan_port_wait(from, 0, BANYAN_SYNC_AFTER);
+    banyan_program_port_channel *to = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_channel *from = banyan_program_port_channel_create(program, 0, 1);
+    banyan_program_port_put(to, OUT(1, 0, 1), IN(0, 0, 1), 0);
+    banyan_program_port_signal(to, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_port_flush(to, 0, BANYAN_SYNC_NONE);
+    banyan_program_copy(program, 0, IN(0, 0, 1), IN(0, 1, 2), BANYAN_TB(0));
+    banyan_program_copy(program, 0, OUT(0, 1, 2), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_port_wait(from, 0, BANYAN_SYNC_AFTER);
 }
 
 static banyan_plan *compile_with(banyan_program_options options, pass_log *log)
@@ -120,7 +120,7 @@ static void a_program_is_not_changed_by_compiling(void **state)
     CHECK_OK(banyan_program_compile(program, &first));
     CHECK_OK(banyan_program_compile(program, &second));
     check_same(first, second);
-    banyan_copy(program, 1, OUT(1, 1, 2), IN(1, 0, 1), BANYAN_TB(3));
+    banyan_program_copy(program, 1, OUT(1, 1, 2), IN(1, 0, 1), BANYAN_TB(3));
     banyan_plan_destroy(second);
     CHECK_OK(banyan_program_compile(program, &second));
     assert_int_equal(second->ranks[0].block_count, 1);
@@ -189,8 +189,8 @@ static void collectives_have_their_buffers(void **state)
         banyan_program *program;
         banyan_plan *plan;
         CHECK_OK(banyan_program_create("sizes", &collective, 4, NULL, &program));
-        banyan_chunk input = banyan_input(program, 3, 0, cases[i].input);
-        banyan_chunk output = banyan_output(program, 3, 0, cases[i].output);
+        banyan_chunk input = banyan_program_input(program, 3, 0, cases[i].input);
+        banyan_chunk output = banyan_program_output(program, 3, 0, cases[i].output);
         assert_int_equal(input.size, cases[i].input);
         assert_int_equal(output.size, cases[i].output);
         CHECK_OK(banyan_program_compile(program, &plan));
@@ -205,8 +205,9 @@ static void scratch_grows_as_it_is_taken(void **state)
 {
     (void)state;
     banyan_program *program = program_begin(2, 4, NULL);
-    banyan_chunk first = banyan_scratch(program, 1, 3), second = banyan_scratch(program, 1, 2);
-    banyan_chunk part = banyan_slice(program, second, 1, 2);
+    banyan_chunk first = banyan_program_scratch(program, 1, 3),
+                 second = banyan_program_scratch(program, 1, 2);
+    banyan_chunk part = banyan_program_slice(program, second, 1, 2);
     assert_int_equal(first.index, 0);
     assert_int_equal(second.index, 3);
     assert_int_equal(part.index, 4);
@@ -226,9 +227,9 @@ static void ten_thousand_puts_are_one(void **state)
     (void)state;
     enum { PUTS = 10000 };
     banyan_program *program = program_begin(2, PUTS, NULL);
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
     for (uint64_t i = 0; i < PUTS; i++)
-        banyan_memory_put(channel, OUT(1, i, i + 1), IN(0, i, i + 1), BANYAN_TB(0));
+        banyan_program_memory_put(channel, OUT(1, i, i + 1), IN(0, i, i + 1), BANYAN_TB(0));
     banyan_plan *plan;
     CHECK_OK(banyan_program_compile(program, &plan));
     assert_int_equal(plan->ranks[0].blocks[0].op_count, 1);
@@ -243,11 +244,11 @@ static banyan_status compile_signals(const int *times)
     banyan_program *program = program_begin(4, 1, NULL);
     banyan_plan *plan = NULL;
     for (int r = 1; r < 4; r++) {
-        banyan_memory_channel *to = banyan_memory_channel_create(program, r, 0);
-        banyan_memory_channel *from = banyan_memory_channel_create(program, 0, r);
+        banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, r, 0);
+        banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, r);
         for (int i = 0; i < times[r - 1]; i++)
-            banyan_memory_signal(to, 0, BANYAN_SYNC_NONE);
-        banyan_memory_wait(from, 0, BANYAN_SYNC_NONE);
+            banyan_program_memory_signal(to, 0, BANYAN_SYNC_NONE);
+        banyan_program_memory_wait(from, 0, BANYAN_SYNC_NONE);
     }
     banyan_status status = banyan_program_compile(program, &plan);
     banyan_plan_destroy(plan);

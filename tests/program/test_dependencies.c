@@ -2,16 +2,16 @@
  * nothing else. */
 #include "program/passes.h"
 
-#define AT(chunk, index) banyan_slice(program, (chunk), (index), (index) + 1)
+#define AT(chunk, index) banyan_program_slice(program, (chunk), (index), (index) + 1)
 
 static void copy(banyan_program *program, uint64_t from, uint64_t to, uint64_t size)
 {
-    banyan_copy(program, 0, OUT(0, to, to + size), IN(0, from, from + size), BANYAN_TB(0));
+    banyan_program_copy(program, 0, OUT(0, to, to + size), IN(0, from, from + size), BANYAN_TB(0));
 }
 
 static void copy_back(banyan_program *program, uint64_t from, uint64_t to, uint64_t size)
 {
-    banyan_copy(program, 0, IN(0, to, to + size), OUT(0, from, from + size), BANYAN_TB(0));
+    banyan_program_copy(program, 0, IN(0, to, to + size), OUT(0, from, from + size), BANYAN_TB(0));
 }
 
 static void independent(banyan_program *program)
@@ -43,8 +43,8 @@ static void write_after_write(banyan_program *program)
 static void write_after_two_reads(banyan_program *program)
 {
     copy(program, 0, 0, 1);
-    banyan_reduce_chunks(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 1, 2)), 1, BANYAN_IN_SOURCE,
-                         BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_reduce(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 1, 2)), 1, BANYAN_IN_SOURCE,
+                          BANYAN_SUM, BANYAN_TB(0));
 }
 
 /* What an operation did before its nop was found to be needed is remembered, too. */
@@ -58,14 +58,14 @@ static void remembered_after_nop(banyan_program *program)
 static void nop_is_enough(banyan_program *program)
 {
     copy(program, 0, 0, 1);
-    banyan_barrier(program, 0, (const int[]){0}, 1);
+    banyan_program_barrier(program, 0, (const int[]){0}, 1);
     copy_back(program, 0, 0, 1);
 }
 
 static void barrier_is_enough(banyan_program *program)
 {
     copy(program, 0, 0, 1);
-    banyan_barrier(program, 0, (const int[]){0, 1}, 2);
+    banyan_program_barrier(program, 0, (const int[]){0, 1}, 2);
     copy_back(program, 0, 0, 1);
 }
 
@@ -79,86 +79,86 @@ static void one_nop_for_all(banyan_program *program)
 
 static void gets_and_puts(banyan_program *program)
 {
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_get(channel, IN(0, 0, 1), OUT(1, 0, 1), BANYAN_TB(0));
-    banyan_memory_put(channel, OUT(1, 1, 2), IN(0, 0, 1), BANYAN_TB(0));
-    banyan_memory_get(channel, OUT(0, 1, 2), OUT(1, 1, 2), BANYAN_TB(0));
+    banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_get(channel, IN(0, 0, 1), OUT(1, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_put(channel, OUT(1, 1, 2), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_get(channel, OUT(0, 1, 2), OUT(1, 1, 2), BANYAN_TB(0));
 }
 
 /* What one operation writes at a peer and another reads or writes there. */
 static void peers(banyan_program *program)
 {
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_put(channel, OUT(1, 0, 2), IN(0, 0, 2), BANYAN_TB(0));
-    banyan_memory_put(channel, OUT(1, 1, 2), IN(0, 2, 3), BANYAN_TB(0));
-    banyan_memory_reduce(channel, OUT(0, 0, 1), CHUNKS(OUT(1, 1, 2)), 1, BANYAN_IN_SOURCE,
-                         BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_put(channel, OUT(1, 0, 2), IN(0, 0, 2), BANYAN_TB(0));
+    banyan_program_memory_put(channel, OUT(1, 1, 2), IN(0, 2, 3), BANYAN_TB(0));
+    banyan_program_memory_reduce(channel, OUT(0, 0, 1), CHUNKS(OUT(1, 1, 2)), 1, BANYAN_IN_SOURCE,
+                                 BANYAN_SUM, BANYAN_TB(0));
 }
 
 static void other_peers(banyan_program *program)
 {
-    banyan_memory_channel *first = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *second = banyan_memory_channel_create(program, 2, 0);
-    banyan_memory_put(first, OUT(1, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
-    banyan_memory_put(second, OUT(2, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
-    banyan_memory_get(first, OUT(0, 0, 1), OUT(1, 1, 2), BANYAN_TB(0));
-    banyan_memory_get(second, OUT(0, 1, 2), IN(2, 0, 1), BANYAN_TB(0));
-    banyan_memory_get(second, OUT(0, 2, 3), OUT(2, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_channel *first = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *second = banyan_program_memory_channel_create(program, 2, 0);
+    banyan_program_memory_put(first, OUT(1, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_put(second, OUT(2, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_get(first, OUT(0, 0, 1), OUT(1, 1, 2), BANYAN_TB(0));
+    banyan_program_memory_get(second, OUT(0, 1, 2), IN(2, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_get(second, OUT(0, 2, 3), OUT(2, 0, 1), BANYAN_TB(0));
 }
 
 /* Packets' readers wait for their flags; the data that they become does not. */
 static void packets(banyan_program *program)
 {
-    banyan_chunk scratch = banyan_scratch(program, 0, 2);
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
-    banyan_chunk theirs = banyan_scratch(program, 1, 1);
-    banyan_copy_packets(program, 0, AT(scratch, 0), IN(0, 0, 1), BANYAN_TB(0));
-    banyan_memory_read_put_packets(channel, theirs, AT(scratch, 0), BANYAN_TB(0));
-    banyan_unpack_packets(program, 0, OUT(0, 0, 1), AT(scratch, 0), BANYAN_TB(0));
-    banyan_reduce_packets(program, 0, OUT(0, 0, 1), CHUNKS(AT(scratch, 1)), 1, OUT(0, 1, 2),
-                          BANYAN_SUM, BANYAN_TB(0));
+    banyan_chunk scratch = banyan_program_scratch(program, 0, 2);
+    banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_chunk theirs = banyan_program_scratch(program, 1, 1);
+    banyan_program_copy_packets(program, 0, AT(scratch, 0), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_read_put_packets(channel, theirs, AT(scratch, 0), BANYAN_TB(0));
+    banyan_program_unpack_packets(program, 0, OUT(0, 0, 1), AT(scratch, 0), BANYAN_TB(0));
+    banyan_program_reduce_packets(program, 0, OUT(0, 0, 1), CHUNKS(AT(scratch, 1)), 1, OUT(0, 1, 2),
+                                  BANYAN_SUM, BANYAN_TB(0));
 }
 
 static void groups_of_ranks(banyan_program *program)
 {
-    banyan_switch_channel *all =
-        banyan_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_INPUT);
-    banyan_switch_reduce(all, 0, 0, 1, OUT(0, 0, 1), BANYAN_SUM, 0);
-    banyan_switch_broadcast(all, 0, OUT(0, 0, 1), 1, 1, 0);
+    banyan_program_switch_channel *all =
+        banyan_program_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_INPUT);
+    banyan_program_switch_reduce(all, 0, 0, 1, OUT(0, 0, 1), BANYAN_SUM, 0);
+    banyan_program_switch_broadcast(all, 0, OUT(0, 0, 1), 1, 1, 0);
     copy(program, 1, 1, 1);
 }
 
 static void groups_and_peers(banyan_program *program)
 {
-    banyan_switch_channel *all =
-        banyan_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_OUTPUT);
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
-    banyan_switch_broadcast(all, 0, IN(0, 0, 1), 0, 1, 0);
-    banyan_memory_get(channel, IN(0, 1, 2), OUT(1, 0, 1), BANYAN_TB(0));
+    banyan_program_switch_channel *all =
+        banyan_program_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_OUTPUT);
+    banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_switch_broadcast(all, 0, IN(0, 0, 1), 0, 1, 0);
+    banyan_program_memory_get(channel, IN(0, 1, 2), OUT(1, 0, 1), BANYAN_TB(0));
 }
 
 static void in_loop(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_loop_begin(program, 64, 1);
     copy(program, 0, 0, 1);
     copy_back(program, 0, 1, 1);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 /* The loop as a whole reads and writes what its operations do. */
 static void around_loop(banyan_program *program)
 {
     copy(program, 0, 0, 1);
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_loop_begin(program, 64, 1);
     copy_back(program, 0, 1, 1);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
     copy(program, 1, 2, 1);
     copy(program, 3, 3, 1);
 }
 
 static void other_blocks(banyan_program *program)
 {
-    banyan_copy(program, 0, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB(1));
+    banyan_program_copy(program, 0, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB(1));
     copy_back(program, 0, 0, 1);
 }
 

@@ -13,21 +13,21 @@ typedef struct error_case {
     const char *parts[4]; /* of the sentence */
 } error_case;
 
-#define AT(chunk, index) banyan_slice(program, (chunk), (index), (index) + 1)
+#define AT(chunk, index) banyan_program_slice(program, (chunk), (index), (index) + 1)
 
-static banyan_memory_channel *memory(banyan_program *program)
+static banyan_program_memory_channel *memory(banyan_program *program)
 {
-    return banyan_memory_channel_create(program, 2, 1);
+    return banyan_program_memory_channel_create(program, 2, 1);
 }
 
-static banyan_port_channel *port(banyan_program *program)
+static banyan_program_port_channel *port(banyan_program *program)
 {
-    return banyan_port_channel_create(program, 2, 1);
+    return banyan_program_port_channel_create(program, 2, 1);
 }
 
-static banyan_switch_channel *group(banyan_program *program, banyan_buffer buffer)
+static banyan_program_switch_channel *group(banyan_program *program, banyan_buffer buffer)
 {
-    return banyan_switch_channel_create(program, (const int[]){0, 1, 3}, 3, buffer);
+    return banyan_program_switch_channel_create(program, (const int[]){0, 1, 3}, 3, buffer);
 }
 
 /* ---- ranks ---- */
@@ -39,47 +39,47 @@ static void input_of_no_rank(banyan_program *program)
 
 static void scratch_of_no_rank(banyan_program *program)
 {
-    WRONG(banyan_scratch(program, -1, 1));
+    WRONG(banyan_program_scratch(program, -1, 1));
 }
 
 static void copy_at_no_rank(banyan_program *program)
 {
-    WRONG(banyan_copy(program, 9, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 9, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB(0)));
 }
 
 static void channel_to_no_rank(banyan_program *program)
 {
-    WRONG(banyan_memory_channel_create(program, 4, 0));
+    WRONG(banyan_program_memory_channel_create(program, 4, 0));
 }
 
 static void channel_from_no_rank(banyan_program *program)
 {
-    WRONG(banyan_port_channel_create(program, 0, -2));
+    WRONG(banyan_program_port_channel_create(program, 0, -2));
 }
 
 static void channel_to_itself(banyan_program *program)
 {
-    WRONG(banyan_memory_channel_create(program, 3, 3));
+    WRONG(banyan_program_memory_channel_create(program, 3, 3));
 }
 
 static void switch_over_no_rank(banyan_program *program)
 {
-    WRONG(banyan_switch_channel_create(program, (const int[]){0, 1, 5}, 3, BANYAN_INPUT));
+    WRONG(banyan_program_switch_channel_create(program, (const int[]){0, 1, 5}, 3, BANYAN_INPUT));
 }
 
 static void switch_over_a_rank_twice(banyan_program *program)
 {
-    WRONG(banyan_switch_channel_create(program, (const int[]){0, 3, 3}, 3, BANYAN_INPUT));
+    WRONG(banyan_program_switch_channel_create(program, (const int[]){0, 3, 3}, 3, BANYAN_INPUT));
 }
 
 static void semaphore_of_no_rank(banyan_program *program)
 {
-    WRONG(banyan_semaphore_create(program, 4, 0));
+    WRONG(banyan_program_semaphore_create(program, 4, 0));
 }
 
 static void barrier_of_no_rank(banyan_program *program)
 {
-    WRONG(banyan_barrier(program, 4, (const int[]){0, 1}, 2));
+    WRONG(banyan_program_barrier(program, 4, (const int[]){0, 1}, 2));
 }
 
 /* ---- chunks ---- */
@@ -96,242 +96,246 @@ static void output_that_starts_after_its_stop(banyan_program *program)
 
 static void slice_past_its_end(banyan_program *program)
 {
-    WRONG(banyan_slice(program, banyan_scratch(program, 3, 2), 1, 3));
+    WRONG(banyan_program_slice(program, banyan_program_scratch(program, 3, 2), 1, 3));
 }
 
 static void slice_that_starts_after_its_stop(banyan_program *program)
 {
-    WRONG(banyan_slice(program, IN(3, 0, 4), 2, 1));
+    WRONG(banyan_program_slice(program, IN(3, 0, 4), 2, 1));
 }
 
 static void chunk_that_was_made_up(banyan_program *program)
 {
     banyan_chunk made_up = {.rank = 1, .buffer = BANYAN_SCRATCH, .index = 7, .size = 1};
-    WRONG(banyan_copy(program, 1, OUT(1, 0, 1), made_up, BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 1, OUT(1, 0, 1), made_up, BANYAN_TB(0)));
 }
 
 static void chunk_that_overflows(banyan_program *program)
 {
     banyan_chunk made_up = {.rank = 1, .buffer = BANYAN_INPUT, .index = 2, .size = UINT64_MAX - 1};
-    WRONG(banyan_copy(program, 1, made_up, IN(1, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 1, made_up, IN(1, 0, 1), BANYAN_TB(0)));
 }
 
 static void buffer_that_was_made_up(banyan_program *program)
 {
     banyan_chunk made_up = {.rank = 1, .buffer = (banyan_buffer)7, .index = 0, .size = 1};
-    WRONG(banyan_copy(program, 1, made_up, IN(1, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 1, made_up, IN(1, 0, 1), BANYAN_TB(0)));
 }
 
 static void chunk_of_nothing(banyan_program *program)
 {
-    WRONG(banyan_copy(program, 1, OUT(1, 2, 2), IN(1, 0, 0), BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 1, OUT(1, 2, 2), IN(1, 0, 0), BANYAN_TB(0)));
 }
 
 static void scratch_without_end(banyan_program *program)
 {
-    banyan_scratch(program, 2, 5);
-    WRONG(banyan_scratch(program, 2, UINT64_MAX - 4));
+    banyan_program_scratch(program, 2, 5);
+    WRONG(banyan_program_scratch(program, 2, UINT64_MAX - 4));
 }
 
 static void copy_from_another_rank(banyan_program *program)
 {
-    WRONG(banyan_copy(program, 0, OUT(0, 0, 1), IN(3, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 0, OUT(0, 0, 1), IN(3, 0, 1), BANYAN_TB(0)));
 }
 
 static void put_of_another_rank(banyan_program *program)
 {
-    WRONG(banyan_memory_put(memory(program), OUT(2, 0, 1), IN(0, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_memory_put(memory(program), OUT(2, 0, 1), IN(0, 0, 1), BANYAN_TB(0)));
 }
 
 static void put_to_another_rank(banyan_program *program)
 {
-    WRONG(banyan_port_put(port(program), OUT(3, 0, 1), IN(1, 0, 1), 0));
+    WRONG(banyan_program_port_put(port(program), OUT(3, 0, 1), IN(1, 0, 1), 0));
 }
 
 static void get_to_another_rank(banyan_program *program)
 {
-    WRONG(banyan_memory_get(memory(program), OUT(2, 0, 1), IN(2, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_memory_get(memory(program), OUT(2, 0, 1), IN(2, 0, 1), BANYAN_TB(0)));
 }
 
 static void get_from_another_rank(banyan_program *program)
 {
-    WRONG(banyan_memory_get(memory(program), OUT(1, 0, 1), IN(1, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_memory_get(memory(program), OUT(1, 0, 1), IN(1, 0, 1), BANYAN_TB(0)));
 }
 
 static void read_reduce_of_another_rank(banyan_program *program)
 {
-    WRONG(banyan_memory_reduce(memory(program), IN(1, 0, 1), CHUNKS(IN(2, 0, 1), IN(3, 0, 1)), 2,
-                               BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0)));
+    WRONG(banyan_program_memory_reduce(memory(program), IN(1, 0, 1),
+                                       CHUNKS(IN(2, 0, 1), IN(3, 0, 1)), 2, BANYAN_IN_SOURCE,
+                                       BANYAN_SUM, BANYAN_TB(0)));
 }
 
 /* ---- sizes ---- */
 
 static void copy_of_different_sizes(banyan_program *program)
 {
-    WRONG(banyan_copy(program, 0, OUT(0, 0, 3), IN(0, 0, 2), BANYAN_TB(0)));
+    WRONG(banyan_program_copy(program, 0, OUT(0, 0, 3), IN(0, 0, 2), BANYAN_TB(0)));
 }
 
 static void put_of_different_sizes(banyan_program *program)
 {
-    WRONG(banyan_memory_put(memory(program), OUT(2, 0, 1), IN(1, 0, 4), BANYAN_TB(0)));
+    WRONG(banyan_program_memory_put(memory(program), OUT(2, 0, 1), IN(1, 0, 4), BANYAN_TB(0)));
 }
 
 static void reduce_of_different_sizes(banyan_program *program)
 {
-    WRONG(banyan_reduce_chunks(program, 2, IN(2, 0, 2), CHUNKS(IN(2, 2, 4), IN(2, 0, 1)), 2,
-                               BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0)));
+    WRONG(banyan_program_reduce(program, 2, IN(2, 0, 2), CHUNKS(IN(2, 2, 4), IN(2, 0, 1)), 2,
+                                BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0)));
 }
 
 static void reduce_to_a_different_size(banyan_program *program)
 {
-    WRONG(banyan_reduce_chunks(program, 2, IN(2, 0, 2), CHUNKS(IN(2, 2, 4)), 1, OUT(2, 0, 1),
-                               BANYAN_SUM, BANYAN_TB(0)));
+    WRONG(banyan_program_reduce(program, 2, IN(2, 0, 2), CHUNKS(IN(2, 2, 4)), 1, OUT(2, 0, 1),
+                                BANYAN_SUM, BANYAN_TB(0)));
 }
 
 static void read_reduce_of_different_sizes(banyan_program *program)
 {
-    WRONG(banyan_memory_reduce(memory(program), IN(1, 0, 1), CHUNKS(IN(2, 0, 2)), 1,
-                               BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0)));
+    WRONG(banyan_program_memory_reduce(memory(program), IN(1, 0, 1), CHUNKS(IN(2, 0, 2)), 1,
+                                       BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0)));
 }
 
 static void reduce_with_nothing(banyan_program *program)
 {
-    WRONG(banyan_reduce_chunks(program, 2, IN(2, 0, 2), NULL, 0, BANYAN_IN_SOURCE, BANYAN_SUM,
-                               BANYAN_TB(0)));
+    WRONG(banyan_program_reduce(program, 2, IN(2, 0, 2), NULL, 0, BANYAN_IN_SOURCE, BANYAN_SUM,
+                                BANYAN_TB(0)));
 }
 
 static void reduce_in_an_unknown_way(banyan_program *program)
 {
-    WRONG(banyan_reduce_chunks(program, 2, IN(2, 0, 1), CHUNKS(IN(2, 1, 2)), 1, BANYAN_IN_SOURCE,
-                               (banyan_reduce_op)9, BANYAN_TB(0)));
+    WRONG(banyan_program_reduce(program, 2, IN(2, 0, 1), CHUNKS(IN(2, 1, 2)), 1, BANYAN_IN_SOURCE,
+                                (banyan_reduce_op)9, BANYAN_TB(0)));
 }
 
 /* ---- packets ---- */
 
 static void packets_into_output(banyan_program *program)
 {
-    WRONG(banyan_copy_packets(program, 1, OUT(1, 3, 4), IN(1, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_copy_packets(program, 1, OUT(1, 3, 4), IN(1, 0, 1), BANYAN_TB(0)));
 }
 
 static void packets_out_of_input(banyan_program *program)
 {
-    WRONG(banyan_unpack_packets(program, 1, OUT(1, 0, 1), IN(1, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_unpack_packets(program, 1, OUT(1, 0, 1), IN(1, 0, 1), BANYAN_TB(0)));
 }
 
 static void packets_put_into_output(banyan_program *program)
 {
-    WRONG(banyan_memory_put_packets(memory(program), OUT(2, 1, 2), IN(1, 0, 1), BANYAN_TB(0)));
+    WRONG(banyan_program_memory_put_packets(memory(program), OUT(2, 1, 2), IN(1, 0, 1),
+                                            BANYAN_TB(0)));
 }
 
 static void packets_read_from_input(banyan_program *program)
 {
-    banyan_chunk theirs = banyan_scratch(program, 2, 1);
-    WRONG(banyan_port_read_put_packets(port(program), theirs, IN(1, 0, 1), BANYAN_TB(0)));
+    banyan_chunk theirs = banyan_program_scratch(program, 2, 1);
+    WRONG(banyan_program_port_read_put_packets(port(program), theirs, IN(1, 0, 1), BANYAN_TB(0)));
 }
 
 static void packets_reduced_from_input(banyan_program *program)
 {
-    WRONG(banyan_reduce_packets(program, 1, IN(1, 0, 1), CHUNKS(IN(1, 1, 2)), 1, BANYAN_IN_SOURCE,
-                                BANYAN_SUM, BANYAN_TB(0)));
+    WRONG(banyan_program_reduce_packets(program, 1, IN(1, 0, 1), CHUNKS(IN(1, 1, 2)), 1,
+                                        BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0)));
 }
 
 static void packets_broadcast_to_output(banyan_program *program)
 {
-    WRONG(banyan_switch_broadcast_packets(group(program, BANYAN_OUTPUT), 1,
-                                          banyan_scratch(program, 1, 1), 0, 1, 0));
+    WRONG(banyan_program_switch_broadcast_packets(group(program, BANYAN_OUTPUT), 1,
+                                                  banyan_program_scratch(program, 1, 1), 0, 1, 0));
 }
 
 /* ---- thread blocks ---- */
 
 static void nobody_does_it(banyan_program *program)
 {
-    WRONG(banyan_copy(program, 1, OUT(1, 0, 1), IN(1, 0, 1), BANYAN_TB_GROUP(NULL)));
+    WRONG(banyan_program_copy(program, 1, OUT(1, 0, 1), IN(1, 0, 1), BANYAN_TB_GROUP(NULL)));
 }
 
 static void nobody_puts(banyan_program *program)
 {
-    WRONG(banyan_memory_put(memory(program), OUT(2, 0, 1), IN(1, 0, 1), BANYAN_TB(-1)));
+    WRONG(banyan_program_memory_put(memory(program), OUT(2, 0, 1), IN(1, 0, 1), BANYAN_TB(-1)));
 }
 
 static void signal_by_nobody(banyan_program *program)
 {
-    WRONG(banyan_memory_signal(memory(program), -3, BANYAN_SYNC_BOTH));
+    WRONG(banyan_program_memory_signal(memory(program), -3, BANYAN_SYNC_BOTH));
 }
 
 static void signal_by_far_too_many(banyan_program *program)
 {
-    WRONG(banyan_memory_signal(memory(program), INT32_MAX, BANYAN_SYNC_BOTH));
+    WRONG(banyan_program_memory_signal(memory(program), INT32_MAX, BANYAN_SYNC_BOTH));
 }
 
 static void twice_in_a_group(banyan_program *program)
 {
-    WRONG(banyan_group_create(program, (const int[]){4, 2, 4}, 3));
+    WRONG(banyan_program_group_create(program, (const int[]){4, 2, 4}, 3));
 }
 
 static void group_of_nobody(banyan_program *program)
 {
-    WRONG(banyan_group_create(program, NULL, 0));
+    WRONG(banyan_program_group_create(program, NULL, 0));
 }
 
 static void twice_at_a_barrier(banyan_program *program)
 {
-    WRONG(banyan_barrier(program, 2, (const int[]){1, 5, 5}, 3));
+    WRONG(banyan_program_barrier(program, 2, (const int[]){1, 5, 5}, 3));
 }
 
 static void barrier_of_nobody(banyan_program *program)
 {
-    WRONG(banyan_barrier(program, 2, NULL, 0));
+    WRONG(banyan_program_barrier(program, 2, NULL, 0));
 }
 
 /* ---- switches ---- */
 
 static void switch_at_a_rank_outside(banyan_program *program)
 {
-    WRONG(banyan_switch_reduce(group(program, BANYAN_INPUT), 2, 0, 1, IN(2, 0, 1), BANYAN_SUM, 0));
+    WRONG(banyan_program_switch_reduce(group(program, BANYAN_INPUT), 2, 0, 1, IN(2, 0, 1),
+                                       BANYAN_SUM, 0));
 }
 
 static void switch_chunk_of_another_rank(banyan_program *program)
 {
-    WRONG(banyan_switch_reduce(group(program, BANYAN_INPUT), 1, 0, 1, IN(3, 0, 1), BANYAN_SUM, 0));
+    WRONG(banyan_program_switch_reduce(group(program, BANYAN_INPUT), 1, 0, 1, IN(3, 0, 1),
+                                       BANYAN_SUM, 0));
 }
 
 static void switch_of_a_wrong_size(banyan_program *program)
 {
-    WRONG(banyan_switch_broadcast(group(program, BANYAN_INPUT), 1, IN(1, 0, 1), 0, 2, 0));
+    WRONG(banyan_program_switch_broadcast(group(program, BANYAN_INPUT), 1, IN(1, 0, 1), 0, 2, 0));
 }
 
 static void switch_past_the_end(banyan_program *program)
 {
-    banyan_chunk own = banyan_scratch(program, 0, 3);
-    banyan_scratch(program, 1, 3);
-    banyan_scratch(program, 3, 2);
-    WRONG(banyan_switch_broadcast(group(program, BANYAN_SCRATCH), 0, own, 0, 3, 0));
+    banyan_chunk own = banyan_program_scratch(program, 0, 3);
+    banyan_program_scratch(program, 1, 3);
+    banyan_program_scratch(program, 3, 2);
+    WRONG(banyan_program_switch_broadcast(group(program, BANYAN_SCRATCH), 0, own, 0, 3, 0));
 }
 
 /* ---- loops ---- */
 
 static void loop_in_a_loop(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 1);
-    WRONG(banyan_loop_begin(program, 64, 1));
+    banyan_program_loop_begin(program, 64, 1);
+    WRONG(banyan_program_loop_begin(program, 64, 1));
 }
 
 static void loop_over_nothing(banyan_program *program)
 {
-    WRONG(banyan_loop_begin(program, 0, 3));
+    WRONG(banyan_program_loop_begin(program, 0, 3));
 }
 
 static void loop_that_has_not_begun(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 1);
-    banyan_loop_end(program);
-    WRONG(banyan_loop_end(program));
+    banyan_program_loop_begin(program, 64, 1);
+    banyan_program_loop_end(program);
+    WRONG(banyan_program_loop_end(program));
 }
 
 static void more_than_the_loop_is_over(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 2);
-    WRONG(banyan_copy(program, 1, OUT(1, 0, 3), IN(1, 0, 3), BANYAN_TB(0)));
+    banyan_program_loop_begin(program, 64, 2);
+    WRONG(banyan_program_copy(program, 1, OUT(1, 0, 3), IN(1, 0, 3), BANYAN_TB(0)));
 }
 
 static error_case cases[] = {
@@ -466,48 +470,51 @@ static error_case cases[] = {
 /* Every kind of call, most of them wrong, with handles that may be NULL. */
 static void call_everything(banyan_program *program)
 {
-    banyan_memory_channel *memory_channel = banyan_memory_channel_create(program, 77, 0);
-    banyan_port_channel *port_channel = banyan_port_channel_create(program, 0, 77);
-    banyan_switch_channel *switch_channel =
-        banyan_switch_channel_create(program, (const int[]){77}, 1, BANYAN_INPUT);
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 77, 0);
-    banyan_group *nobody = banyan_group_create(program, (const int[]){1, 1}, 2);
-    banyan_chunk a = banyan_input(program, 77, 0, 1), b = banyan_output(program, 0, 3, 99);
-    banyan_chunk c = banyan_scratch(program, 77, 1), d = banyan_slice(program, c, 5, 6);
-    banyan_by by = BANYAN_TB_GROUP(nobody);
+    banyan_program_memory_channel *memory_channel =
+        banyan_program_memory_channel_create(program, 77, 0);
+    banyan_program_port_channel *port_channel = banyan_program_port_channel_create(program, 0, 77);
+    banyan_program_switch_channel *switch_channel =
+        banyan_program_switch_channel_create(program, (const int[]){77}, 1, BANYAN_INPUT);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 77, 0);
+    banyan_program_group *nobody = banyan_program_group_create(program, (const int[]){1, 1}, 2);
+    banyan_chunk a = banyan_program_input(program, 77, 0, 1),
+                 b = banyan_program_output(program, 0, 3, 99);
+    banyan_chunk c = banyan_program_scratch(program, 77, 1),
+                 d = banyan_program_slice(program, c, 5, 6);
+    banyan_program_by by = BANYAN_TB_GROUP(nobody);
     assert_null(memory_channel);
     assert_null(nobody);
     banyan_program_tag(program, "key", "value");
-    banyan_copy(program, 0, a, b, by);
-    banyan_copy_packets(program, 0, c, d, by);
-    banyan_unpack_packets(program, 77, c, d, by);
-    banyan_reduce_chunks(program, 0, a, &b, 1, BANYAN_IN_SOURCE, BANYAN_SUM, by);
-    banyan_reduce_packets(program, 0, a, &b, 1, c, BANYAN_SUM, by);
-    banyan_barrier(program, 77, (const int[]){0}, 1);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BOTH);
-    banyan_semaphore_release(semaphore, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_signal(memory_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(memory_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_signal_relaxed(memory_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait_relaxed(memory_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_get(memory_channel, a, b, by);
-    banyan_memory_put(memory_channel, a, b, by);
-    banyan_memory_put_packets(memory_channel, a, b, by);
-    banyan_memory_read_put_packets(memory_channel, a, b, by);
-    banyan_memory_reduce(memory_channel, a, &b, 1, c, BANYAN_SUM, by);
-    banyan_port_signal(port_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_port_wait(port_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_port_flush(port_channel, 0, BANYAN_SYNC_BOTH);
-    banyan_port_put(port_channel, a, b, 0);
-    banyan_port_put_with_signal(port_channel, a, b, 0);
-    banyan_port_put_with_signal_and_flush(port_channel, a, b, 0);
-    banyan_port_put_packets(port_channel, a, b, 0);
-    banyan_port_read_put_packets(port_channel, a, b, by);
-    banyan_switch_reduce(switch_channel, 0, 0, 1, a, BANYAN_SUM, 0);
-    banyan_switch_broadcast(switch_channel, 0, a, 0, 1, 0);
-    banyan_switch_broadcast_packets(switch_channel, 0, a, 0, 1, 0);
-    banyan_loop_end(program);
-    banyan_loop_begin(program, 0, 0);
+    banyan_program_copy(program, 0, a, b, by);
+    banyan_program_copy_packets(program, 0, c, d, by);
+    banyan_program_unpack_packets(program, 77, c, d, by);
+    banyan_program_reduce(program, 0, a, &b, 1, BANYAN_IN_SOURCE, BANYAN_SUM, by);
+    banyan_program_reduce_packets(program, 0, a, &b, 1, c, BANYAN_SUM, by);
+    banyan_program_barrier(program, 77, (const int[]){0}, 1);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_release(semaphore, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(memory_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(memory_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal_relaxed(memory_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(memory_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_get(memory_channel, a, b, by);
+    banyan_program_memory_put(memory_channel, a, b, by);
+    banyan_program_memory_put_packets(memory_channel, a, b, by);
+    banyan_program_memory_read_put_packets(memory_channel, a, b, by);
+    banyan_program_memory_reduce(memory_channel, a, &b, 1, c, BANYAN_SUM, by);
+    banyan_program_port_signal(port_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_wait(port_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_flush(port_channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_put(port_channel, a, b, 0);
+    banyan_program_port_put_with_signal(port_channel, a, b, 0);
+    banyan_program_port_put_with_signal_and_flush(port_channel, a, b, 0);
+    banyan_program_port_put_packets(port_channel, a, b, 0);
+    banyan_program_port_read_put_packets(port_channel, a, b, by);
+    banyan_program_switch_reduce(switch_channel, 0, 0, 1, a, BANYAN_SUM, 0);
+    banyan_program_switch_broadcast(switch_channel, 0, a, 0, 1, 0);
+    banyan_program_switch_broadcast_packets(switch_channel, 0, a, 0, 1, 0);
+    banyan_program_loop_end(program);
+    banyan_program_loop_begin(program, 0, 0);
 }
 
 static void the_first_error_is_kept(void **state)
@@ -547,7 +554,7 @@ static void check_taken_place(const char *expected)
     banyan_plan *plan;
     banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 4, .output_chunks = 4};
     CHECK_OK(banyan_program_create("places", &collective, 4, NULL, &program));
-    (banyan_input)(program, 77, 0, 1);
+    (banyan_program_input)(program, 77, 0, 1);
     CHECK_FAILS(banyan_program_compile(program, &plan), BANYAN_ERR_INVALID,
                 expected ? expected : "program \"places\": input");
     banyan_program_destroy(program);
@@ -559,11 +566,11 @@ static void a_call_is_given_the_place_noted_last(void **state)
     enum { KEPT = 16, NOTED = 40 };
     char place[64];
     for (int i = 0; i < 2 * KEPT; i++)
-        (banyan_input)(NULL, 0, 0, 1);
+        (banyan_program_input)(NULL, 0, 0, 1);
     check_taken_place(NULL);
     for (int noted = 1; noted <= NOTED; noted++) {
         for (int i = 1; i <= noted; i++)
-            banyan_here("nested.c", i);
+            banyan_program_here("nested.c", i);
         for (int i = noted; i > 0 && i > noted - KEPT; i--) {
             snprintf(place, sizeof place, "program \"places\": nested.c:%d: input", i);
             check_taken_place(place);

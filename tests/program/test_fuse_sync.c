@@ -1,24 +1,24 @@
 /* Fusion of synchronisation: runs become one, and what a neighbour fulfils is not asked for. */
 #include "program/passes.h"
 
-static banyan_memory_channel *memory(banyan_program *program)
+static banyan_program_memory_channel *memory(banyan_program *program)
 {
-    return banyan_memory_channel_create(program, 1, 0);
+    return banyan_program_memory_channel_create(program, 1, 0);
 }
 
 static void nop(banyan_program *program)
 {
-    banyan_barrier(program, 0, (const int[]){0}, 1);
+    banyan_program_barrier(program, 0, (const int[]){0}, 1);
 }
 
 static void barrier(banyan_program *program)
 {
-    banyan_barrier(program, 0, (const int[]){0, 1}, 2);
+    banyan_program_barrier(program, 0, (const int[]){0, 1}, 2);
 }
 
 static void copy(banyan_program *program, uint64_t at)
 {
-    banyan_copy(program, 0, OUT(0, at, at + 1), IN(0, at, at + 1), BANYAN_TB(0));
+    banyan_program_copy(program, 0, OUT(0, at, at + 1), IN(0, at, at + 1), BANYAN_TB(0));
 }
 
 static void two_nops(banyan_program *program)
@@ -42,106 +42,106 @@ static void barrier_then_nop(banyan_program *program)
 static void nop_then_signal(banyan_program *program)
 {
     nop(program);
-    banyan_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
 }
 
 static void barrier_then_signal(banyan_program *program)
 {
     barrier(program);
-    banyan_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
 }
 
 static void signal_then_nop(banyan_program *program)
 {
-    banyan_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
     nop(program);
 }
 
 static void signal_then_barrier(banyan_program *program)
 {
-    banyan_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
     barrier(program);
 }
 
 static void signal_then_wait(banyan_program *program)
 {
-    banyan_memory_channel *channel = memory(program);
-    banyan_memory_signal(channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_channel *channel = memory(program);
+    banyan_program_memory_signal(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(channel, 0, BANYAN_SYNC_BOTH);
 }
 
 static void signal_then_wait_at_once(banyan_program *program)
 {
-    banyan_memory_channel *channel = memory(program);
-    banyan_memory_signal(channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(channel, 0, BANYAN_SYNC_AFTER);
+    banyan_program_memory_channel *channel = memory(program);
+    banyan_program_memory_signal(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(channel, 0, BANYAN_SYNC_AFTER);
 }
 
 static void signal_then_copy(banyan_program *program)
 {
-    banyan_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(memory(program), 0, BANYAN_SYNC_BOTH);
     copy(program, 0);
 }
 
 static void run_of_signals(banyan_program *program)
 {
-    banyan_memory_channel *first = memory(program), *second = memory(program);
-    banyan_memory_signal(second, 0, BANYAN_SYNC_BEFORE);
-    banyan_memory_signal(first, 0, BANYAN_SYNC_AFTER);
-    banyan_memory_signal(second, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_channel *first = memory(program), *second = memory(program);
+    banyan_program_memory_signal(second, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_memory_signal(first, 0, BANYAN_SYNC_AFTER);
+    banyan_program_memory_signal(second, 0, BANYAN_SYNC_NONE);
 }
 
 static void run_of_waits(banyan_program *program)
 {
-    banyan_memory_channel *first = memory(program), *second = memory(program);
-    banyan_memory_wait(first, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(second, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_channel *first = memory(program), *second = memory(program);
+    banyan_program_memory_wait(first, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(second, 0, BANYAN_SYNC_BOTH);
 }
 
 static void relaxed_beside_others(banyan_program *program)
 {
-    banyan_memory_channel *first = memory(program), *second = memory(program);
-    banyan_memory_signal(first, 0, BANYAN_SYNC_NONE);
-    banyan_memory_signal_relaxed(second, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_channel *first = memory(program), *second = memory(program);
+    banyan_program_memory_signal(first, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_signal_relaxed(second, 0, BANYAN_SYNC_NONE);
 }
 
 static void types_beside_each_other(banyan_program *program)
 {
-    banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
-    banyan_memory_signal(memory(program), 0, BANYAN_SYNC_NONE);
-    banyan_port_signal(port, 0, BANYAN_SYNC_NONE);
+    banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_memory_signal(memory(program), 0, BANYAN_SYNC_NONE);
+    banyan_program_port_signal(port, 0, BANYAN_SYNC_NONE);
 }
 
 static void run_of_flushes(banyan_program *program)
 {
-    banyan_port_channel *first = banyan_port_channel_create(program, 1, 0);
-    banyan_port_channel *second = banyan_port_channel_create(program, 1, 0);
-    banyan_port_flush(first, 0, BANYAN_SYNC_BEFORE);
-    banyan_port_flush(second, 0, BANYAN_SYNC_NONE);
-    banyan_port_flush(first, 0, BANYAN_SYNC_NONE);
+    banyan_program_port_channel *first = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_channel *second = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_flush(first, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_port_flush(second, 0, BANYAN_SYNC_NONE);
+    banyan_program_port_flush(first, 0, BANYAN_SYNC_NONE);
 }
 
 static void run_of_semaphores(banyan_program *program)
 {
-    banyan_semaphore *first = banyan_semaphore_create(program, 0, 1);
-    banyan_semaphore *second = banyan_semaphore_create(program, 0, 1);
-    banyan_semaphore_acquire(second, 0, BANYAN_SYNC_NONE);
-    banyan_semaphore_acquire(first, 0, BANYAN_SYNC_AFTER);
-    banyan_semaphore_release(first, 0, BANYAN_SYNC_NONE);
-    banyan_semaphore_release(second, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore *first = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_semaphore *second = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_semaphore_acquire(second, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore_acquire(first, 0, BANYAN_SYNC_AFTER);
+    banyan_program_semaphore_release(first, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore_release(second, 0, BANYAN_SYNC_NONE);
 }
 
 /* Around a loop that begins, or ends, with its threads together. */
 static void around_loop(banyan_program *program, banyan_sync first, banyan_sync last)
 {
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 0, 1);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_AFTER);
-    banyan_loop_begin(program, 64, 1);
-    banyan_semaphore_acquire(semaphore, 0, first);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_AFTER);
+    banyan_program_loop_begin(program, 64, 1);
+    banyan_program_semaphore_acquire(semaphore, 0, first);
     copy(program, 0);
-    banyan_semaphore_release(semaphore, 0, last);
-    banyan_loop_end(program);
-    banyan_semaphore_release(semaphore, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_semaphore_release(semaphore, 0, last);
+    banyan_program_loop_end(program);
+    banyan_program_semaphore_release(semaphore, 0, BANYAN_SYNC_BEFORE);
 }
 
 static void loop_with_sync(banyan_program *program)
@@ -156,13 +156,13 @@ static void loop_without_sync(banyan_program *program)
 
 static void nops_around_loop(banyan_program *program)
 {
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 0, 1);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 1);
     nop(program);
-    banyan_loop_begin(program, 64, 1);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_loop_begin(program, 64, 1);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BEFORE);
     copy(program, 0);
     nop(program);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
     nop(program);
 }
 
@@ -170,21 +170,21 @@ static void nops_around_loop(banyan_program *program)
 static void nop_before_loop_that_ends_with_one(banyan_program *program)
 {
     nop(program);
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_loop_begin(program, 64, 1);
     copy(program, 0);
     nop(program);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 static void fused_inside_loop(banyan_program *program)
 {
-    banyan_semaphore *first = banyan_semaphore_create(program, 0, 1);
-    banyan_semaphore *second = banyan_semaphore_create(program, 0, 1);
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_semaphore *first = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_semaphore *second = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_loop_begin(program, 64, 1);
     two_nops(program);
-    banyan_semaphore_acquire(first, 0, BANYAN_SYNC_NONE);
-    banyan_semaphore_acquire(second, 0, BANYAN_SYNC_NONE);
-    banyan_loop_end(program);
+    banyan_program_semaphore_acquire(first, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore_acquire(second, 0, BANYAN_SYNC_NONE);
+    banyan_program_loop_end(program);
 }
 
 static pass_case cases[] = {

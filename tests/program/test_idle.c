@@ -3,17 +3,17 @@
 
 static void nop(banyan_program *program)
 {
-    banyan_barrier(program, 0, (const int[]){0}, 1);
+    banyan_program_barrier(program, 0, (const int[]){0}, 1);
 }
 
 static void copy(banyan_program *program, uint64_t from)
 {
-    banyan_copy(program, 0, OUT(0, from, from + 1), IN(0, from, from + 1), BANYAN_TB(0));
+    banyan_program_copy(program, 0, OUT(0, from, from + 1), IN(0, from, from + 1), BANYAN_TB(0));
 }
 
-static banyan_memory_channel *channel(banyan_program *program)
+static banyan_program_memory_channel *channel(banyan_program *program)
 {
-    return banyan_memory_channel_create(program, 1, 0);
+    return banyan_program_memory_channel_create(program, 1, 0);
 }
 
 static void at_the_ends(banyan_program *program)
@@ -33,25 +33,25 @@ static void twice(banyan_program *program)
 
 static void meeting(banyan_program *program)
 {
-    banyan_memory_channel *to = channel(program);
+    banyan_program_memory_channel *to = channel(program);
     copy(program, 0);
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(to, 0, BANYAN_SYNC_BOTH);
     copy(program, 1);
 }
 
 static void move_and_wait(banyan_program *program)
 {
     copy(program, 0);
-    banyan_memory_wait(channel(program), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(channel(program), 0, BANYAN_SYNC_BOTH);
     copy(program, 1);
 }
 
 static void waits_at_one_channel(banyan_program *program)
 {
-    banyan_memory_channel *to = channel(program);
+    banyan_program_memory_channel *to = channel(program);
     for (int i = 0; i < 2; i++) {
-        banyan_memory_wait(to, 0, BANYAN_SYNC_NONE);
+        banyan_program_memory_wait(to, 0, BANYAN_SYNC_NONE);
         nop(program);
     }
     copy(program, 0);
@@ -60,7 +60,7 @@ static void waits_at_one_channel(banyan_program *program)
 static void waits_at_two_channels(banyan_program *program)
 {
     for (int i = 0; i < 2; i++) {
-        banyan_memory_wait(channel(program), 0, BANYAN_SYNC_NONE);
+        banyan_program_memory_wait(channel(program), 0, BANYAN_SYNC_NONE);
         nop(program);
     }
     copy(program, 0);
@@ -68,53 +68,53 @@ static void waits_at_two_channels(banyan_program *program)
 
 static void signals_through_one_channel(banyan_program *program)
 {
-    banyan_memory_channel *to = channel(program);
-    banyan_memory_signal(to, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_channel *to = channel(program);
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_NONE);
     nop(program);
-    banyan_memory_signal(to, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_NONE);
 }
 
 static void wait_where_another_block_waits(banyan_program *program)
 {
-    banyan_memory_channel *to = channel(program);
+    banyan_program_memory_channel *to = channel(program);
     copy(program, 0);
     nop(program);
-    banyan_memory_wait(to, 0, BANYAN_SYNC_NONE);
-    banyan_memory_wait(to, 1, BANYAN_SYNC_NONE);
+    banyan_program_memory_wait(to, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_wait(to, 1, BANYAN_SYNC_NONE);
 }
 
 static void acquire_after_wait(banyan_program *program)
 {
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 0, 1);
-    banyan_memory_wait(channel(program), 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_memory_wait(channel(program), 0, BANYAN_SYNC_NONE);
     nop(program);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_NONE);
 }
 
 static void release_and_acquire(banyan_program *program)
 {
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 0, 1);
-    banyan_semaphore_release(semaphore, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_semaphore_release(semaphore, 0, BANYAN_SYNC_NONE);
     nop(program);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_NONE);
 }
 
 static void port_signal_and_put(banyan_program *program)
 {
-    banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
-    banyan_port_signal(port, 0, BANYAN_SYNC_NONE);
+    banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_signal(port, 0, BANYAN_SYNC_NONE);
     nop(program);
-    banyan_port_put(port, OUT(1, 0, 1), IN(0, 0, 1), 0);
+    banyan_program_port_put(port, OUT(1, 0, 1), IN(0, 0, 1), 0);
 }
 
 static void handed_on_in_units(banyan_program *program)
 {
-    banyan_memory_channel *to = channel(program);
-    banyan_loop_begin(program, 64, 1);
-    banyan_memory_wait(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_channel *to = channel(program);
+    banyan_program_loop_begin(program, 64, 1);
+    banyan_program_memory_wait(to, 0, BANYAN_SYNC_BOTH);
     copy(program, 0);
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_loop_end(program);
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_loop_end(program);
 }
 
 static void in_units_after_a_copy(banyan_program *program)
@@ -126,10 +126,10 @@ static void in_units_after_a_copy(banyan_program *program)
 
 static void copies_in_units(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_loop_begin(program, 64, 1);
     nop(program);
     copy(program, 0);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 #define UNITS "pipeline over 1 chunk in units of 64 bytes {\n"

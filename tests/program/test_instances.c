@@ -11,21 +11,21 @@ static banyan_plan *replicate(program_writer write, int instances, banyan_replic
 
 static void everything(banyan_program *program)
 {
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 0, 7);
-    banyan_memory_channel *first = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *second = banyan_memory_channel_create(program, 1, 0);
-    banyan_switch_channel *both =
-        banyan_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_OUTPUT);
-    banyan_memory_channel_create(program, 0, 1);
-    banyan_memory_channel_create(program, 0, 1);
-    banyan_scratch(program, 0, 3);
-    banyan_memory_put(second, OUT(1, 3, 5), IN(0, 1, 3), BANYAN_TB(1));
-    banyan_memory_signal(first, 1, BANYAN_SYNC_NONE);
-    banyan_semaphore_acquire(semaphore, 1, BANYAN_SYNC_NONE);
-    banyan_barrier(program, 0, (const int[]){0, 1}, 2);
-    banyan_loop_begin(program, 64, 2);
-    banyan_switch_broadcast(both, 0, IN(0, 2, 3), 4, 1, 1);
-    banyan_loop_end(program);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 7);
+    banyan_program_memory_channel *first = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *second = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_switch_channel *both =
+        banyan_program_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_OUTPUT);
+    banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_scratch(program, 0, 3);
+    banyan_program_memory_put(second, OUT(1, 3, 5), IN(0, 1, 3), BANYAN_TB(1));
+    banyan_program_memory_signal(first, 1, BANYAN_SYNC_NONE);
+    banyan_program_semaphore_acquire(semaphore, 1, BANYAN_SYNC_NONE);
+    banyan_program_barrier(program, 0, (const int[]){0, 1}, 2);
+    banyan_program_loop_begin(program, 64, 2);
+    banyan_program_switch_broadcast(both, 0, IN(0, 2, 3), 4, 1, 1);
+    banyan_program_loop_end(program);
 }
 
 static void instances_are_interleaved(void **state)
@@ -95,10 +95,12 @@ static void pairs_of_channels_stay_pairs(void **state)
 
 static void all_packets(banyan_program *program)
 {
-    banyan_chunk s = banyan_scratch(program, 0, 4);
-    banyan_reduce_packets(program, 0, IN(0, 0, 1), CHUNKS(banyan_slice(program, s, 1, 2)), 1,
-                          BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
-    banyan_copy_packets(program, 0, banyan_slice(program, s, 3, 4), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_chunk s = banyan_program_scratch(program, 0, 4);
+    banyan_program_reduce_packets(program, 0, IN(0, 0, 1),
+                                  CHUNKS(banyan_program_slice(program, s, 1, 2)), 1,
+                                  BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_copy_packets(program, 0, banyan_program_slice(program, s, 3, 4), IN(0, 0, 1),
+                                BANYAN_TB(0));
 }
 
 /* Every operand of a fused operation moves to its instance's chunks, packets as well. */

@@ -23,10 +23,10 @@ static void dump(void *context, const char *pass, const banyan_plan *plan)
         printf("== %s\\n%s", pass, text);
     free(text);
 }
-#define IN(rank, i) banyan_input(program, rank, i, (i) + 1)
-#define OUT(rank, i) banyan_output(program, rank, i, (i) + 1)
-#define SCRATCH(i) banyan_slice(program, scratch, i, (i) + 1)
-#define FAR(i) banyan_slice(program, far, i, (i) + 1)
+#define IN(rank, i) banyan_program_input(program, rank, i, (i) + 1)
+#define OUT(rank, i) banyan_program_output(program, rank, i, (i) + 1)
+#define SCRATCH(i) banyan_program_slice(program, scratch, i, (i) + 1)
+#define FAR(i) banyan_program_slice(program, far, i, (i) + 1)
 """
 FUNCTION = """
 static void snippet_%(number)d(void)
@@ -39,9 +39,9 @@ static void snippet_%(number)d(void)
     %(options)s
     printf("=== %(number)d\\n");
     banyan_program_create("snippet", &custom, 4, &options, &program);
-    banyan_chunk scratch = banyan_scratch(program, 0, 8), far = banyan_scratch(program, 1, 8);
-    banyan_memory_channel *to = NULL, *back = NULL;
-    banyan_port_channel *port_to = NULL, *port_back = NULL;
+    banyan_chunk scratch = banyan_program_scratch(program, 0, 8), far = banyan_program_scratch(program, 1, 8);
+    banyan_program_memory_channel *to = NULL, *back = NULL;
+    banyan_program_port_channel *port_to = NULL, *port_back = NULL;
     (void)scratch, (void)far, (void)to, (void)back, (void)port_to, (void)port_back;
     %(channels)s
     {
@@ -54,10 +54,10 @@ static void snippet_%(number)d(void)
 }
 """
 CHANNELS = {
-    "port_to": "port_to = banyan_port_channel_create(program, 1, 0);"
-               "port_back = banyan_port_channel_create(program, 0, 1);",
-    "to": "to = banyan_memory_channel_create(program, 1, 0);"
-          "back = banyan_memory_channel_create(program, 0, 1);",
+    "port_to": "port_to = banyan_program_port_channel_create(program, 1, 0);"
+               "port_back = banyan_program_port_channel_create(program, 0, 1);",
+    "to": "to = banyan_program_memory_channel_create(program, 1, 0);"
+          "back = banyan_program_memory_channel_create(program, 0, 1);",
 }
 
 

@@ -2,64 +2,64 @@
  * them, and reductions with those that go on from their result. */
 #include "program/passes.h"
 
-static banyan_port_channel *port(banyan_program *program)
+static banyan_program_port_channel *port(banyan_program *program)
 {
-    return banyan_port_channel_create(program, 1, 0);
+    return banyan_program_port_channel_create(program, 1, 0);
 }
 
-static void put(banyan_program *program, banyan_port_channel *channel)
+static void put(banyan_program *program, banyan_program_port_channel *channel)
 {
-    banyan_port_put(channel, OUT(1, 0, 1), IN(0, 0, 1), 0);
+    banyan_program_port_put(channel, OUT(1, 0, 1), IN(0, 0, 1), 0);
 }
 
 static void put_and_signal(banyan_program *program)
 {
-    banyan_port_channel *channel = port(program);
+    banyan_program_port_channel *channel = port(program);
     put(program, channel);
-    banyan_port_signal(channel, 0, BANYAN_SYNC_NONE);
+    banyan_program_port_signal(channel, 0, BANYAN_SYNC_NONE);
 }
 
 static void put_signal_and_flush(banyan_program *program)
 {
-    banyan_port_channel *channel = port(program);
+    banyan_program_port_channel *channel = port(program);
     put(program, channel);
-    banyan_port_signal(channel, 0, BANYAN_SYNC_BEFORE);
-    banyan_port_flush(channel, 0, BANYAN_SYNC_AFTER);
+    banyan_program_port_signal(channel, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_port_flush(channel, 0, BANYAN_SYNC_AFTER);
 }
 
 static void put_and_flush(banyan_program *program)
 {
-    banyan_port_channel *channel = port(program);
+    banyan_program_port_channel *channel = port(program);
     put(program, channel);
-    banyan_port_flush(channel, 0, BANYAN_SYNC_NONE);
+    banyan_program_port_flush(channel, 0, BANYAN_SYNC_NONE);
 }
 
 static void put_and_signal_elsewhere(banyan_program *program)
 {
     put(program, port(program));
-    banyan_port_signal(port(program), 0, BANYAN_SYNC_NONE);
+    banyan_program_port_signal(port(program), 0, BANYAN_SYNC_NONE);
 }
 
 static void put_nop_and_signal(banyan_program *program)
 {
-    banyan_port_channel *channel = port(program);
+    banyan_program_port_channel *channel = port(program);
     put(program, channel);
-    banyan_barrier(program, 0, (const int[]){0}, 1);
-    banyan_port_signal(channel, 0, BANYAN_SYNC_NONE);
+    banyan_program_barrier(program, 0, (const int[]){0}, 1);
+    banyan_program_port_signal(channel, 0, BANYAN_SYNC_NONE);
 }
 
 static void memory_put_and_signal(banyan_program *program)
 {
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_put(channel, OUT(1, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
-    banyan_memory_signal(channel, 0, BANYAN_SYNC_NONE);
+    banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_put(channel, OUT(1, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_signal(channel, 0, BANYAN_SYNC_NONE);
 }
 
 static void in_loop(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_loop_begin(program, 64, 1);
     put_and_signal(program);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 static banyan_chunk in(banyan_program *program, uint64_t at)
@@ -70,8 +70,8 @@ static banyan_chunk in(banyan_program *program, uint64_t at)
 static void reduce_to(banyan_program *program, banyan_chunk source, uint64_t other,
                       banyan_chunk destination)
 {
-    banyan_reduce_chunks(program, 0, source, CHUNKS(in(program, other)), 1, destination, BANYAN_SUM,
-                         BANYAN_TB(0));
+    banyan_program_reduce(program, 0, source, CHUNKS(in(program, other)), 1, destination,
+                          BANYAN_SUM, BANYAN_TB(0));
 }
 
 static void chain_of_reductions(banyan_program *program)
@@ -85,8 +85,9 @@ static void chain_over_channels(banyan_program *program)
 {
     banyan_chunk sum = OUT(0, 0, 1), own = in(program, 0);
     for (uint64_t i = 0; i < 2; i++)
-        banyan_memory_reduce(banyan_memory_channel_create(program, 1, 0), i ? sum : own,
-                             CHUNKS(IN(1, i, i + 1)), 1, sum, BANYAN_MAX, BANYAN_TB(0));
+        banyan_program_memory_reduce(banyan_program_memory_channel_create(program, 1, 0),
+                                     i ? sum : own, CHUNKS(IN(1, i, i + 1)), 1, sum, BANYAN_MAX,
+                                     BANYAN_TB(0));
 }
 
 static void reductions_of_one_source(banyan_program *program)

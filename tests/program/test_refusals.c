@@ -22,7 +22,7 @@ static void a_loop_needs_an_end(void **state)
     (void)state;
     char place[64];
     banyan_program *program = program_begin(1, 1, NULL);
-    WRONG(banyan_loop_begin(program, 64, 1));
+    WRONG(banyan_program_loop_begin(program, 64, 1));
     snprintf(place, sizeof place, "test_refusals.c:%d has no end", wrong_line);
     check_compile_fails(program, (const char *const[]){place, NULL});
 }
@@ -31,12 +31,12 @@ static void signals_without_waits_are_refused(void **state)
 {
     (void)state;
     banyan_program *program = program_begin(3, 1, NULL);
-    banyan_memory_channel *there = banyan_memory_channel_create(program, 2, 0);
-    banyan_memory_channel *back = banyan_memory_channel_create(program, 0, 2);
+    banyan_program_memory_channel *there = banyan_program_memory_channel_create(program, 2, 0);
+    banyan_program_memory_channel *back = banyan_program_memory_channel_create(program, 0, 2);
     for (int i = 0; i < 3; i++)
-        banyan_memory_signal(there, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait_relaxed(back, 1, BANYAN_SYNC_BOTH);
+        banyan_program_memory_signal(there, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(back, 1, BANYAN_SYNC_BOTH);
     check_compile_fails(program, (const char *const[]){"program \"", "memory channels",
                                                        "rank 0 signals rank 2 3 times",
                                                        "rank 2 waits for it 2 times", NULL});
@@ -46,14 +46,14 @@ static void waits_without_signals_are_refused(void **state)
 {
     (void)state;
     banyan_program *program = program_begin(2, 1, NULL);
-    banyan_port_channel *there = banyan_port_channel_create(program, 1, 0);
-    banyan_port_channel *back = banyan_port_channel_create(program, 0, 1);
-    banyan_port_put_with_signal(there, OUT(1, 0, 1), IN(0, 0, 1), 0);
-    banyan_port_put_with_signal_and_flush(there, OUT(1, 0, 1), IN(0, 0, 1), 0);
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_port_channel *there = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_channel *back = banyan_program_port_channel_create(program, 0, 1);
+    banyan_program_port_put_with_signal(there, OUT(1, 0, 1), IN(0, 0, 1), 0);
+    banyan_program_port_put_with_signal_and_flush(there, OUT(1, 0, 1), IN(0, 0, 1), 0);
+    banyan_program_loop_begin(program, 64, 1);
     for (int i = 0; i < 3; i++)
-        banyan_port_wait(back, 0, BANYAN_SYNC_BOTH);
-    banyan_loop_end(program);
+        banyan_program_port_wait(back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_loop_end(program);
     check_compile_fails(program,
                         (const char *const[]){"port channels", "rank 0 signals rank 1 2 times",
                                               "rank 1 waits for it 3 times", NULL});
@@ -63,8 +63,10 @@ static void types_of_channels_do_not_pair_with_each_other(void **state)
 {
     (void)state;
     banyan_program *program = program_begin(2, 1, NULL);
-    banyan_memory_signal(banyan_memory_channel_create(program, 1, 0), 0, BANYAN_SYNC_BOTH);
-    banyan_port_wait(banyan_port_channel_create(program, 0, 1), 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(banyan_program_memory_channel_create(program, 1, 0), 0,
+                                 BANYAN_SYNC_BOTH);
+    banyan_program_port_wait(banyan_program_port_channel_create(program, 0, 1), 0,
+                             BANYAN_SYNC_BOTH);
     check_compile_fails(program, (const char *const[]){"rank 0 signals rank 1", NULL});
 }
 
@@ -73,11 +75,11 @@ static void a_channel_without_another_end_is_refused(void **state)
     (void)state;
     banyan_plan *plan;
     banyan_program *program = program_begin(2, 1, NULL);
-    banyan_memory_channel *back = banyan_memory_channel_create(program, 0, 1);
-    banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *second = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_signal(second, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(back, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_channel *back = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *second = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_signal(second, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(back, 0, BANYAN_SYNC_BOTH);
     CHECK_FAILS(banyan_program_compile(program, &plan), BANYAN_ERR_FORMAT,
                 "memory channel 1 of rank 0");
     banyan_program_destroy(program);

@@ -38,14 +38,14 @@ static void write_allreduce(banyan_program *program, int ranks)
             meet_all(&channels[block], rank, block);
             for (int peer = 0; peer < ranks; peer++) {
                 if (peer != rank)
-                    banyan_memory_reduce(channels[block].to[rank][peer], own,
-                                         CHUNKS(IN(peer, at, at + 1)), 1, BANYAN_IN_SOURCE,
-                                         BANYAN_SUM, BANYAN_TB(block));
+                    banyan_program_memory_reduce(channels[block].to[rank][peer], own,
+                                                 CHUNKS(IN(peer, at, at + 1)), 1, BANYAN_IN_SOURCE,
+                                                 BANYAN_SUM, BANYAN_TB(block));
             }
             for (int peer = 0; peer < ranks; peer++) {
                 if (peer != rank)
-                    banyan_memory_put(channels[block].to[rank][peer], IN(peer, at, at + 1), own,
-                                      BANYAN_TB(block));
+                    banyan_program_memory_put(channels[block].to[rank][peer], IN(peer, at, at + 1),
+                                              own, BANYAN_TB(block));
             }
             finish_all(&channels[block], rank, block);
         }
@@ -65,24 +65,27 @@ static void write_allreduce_naive(banyan_program *program, int ranks)
         for (int peer = 0; peer < ranks; peer++) {
             uint64_t theirs = (uint64_t)peer;
             if (peer != rank)
-                banyan_memory_put_packets(channels.to[rank][peer], SCRATCH(peer, own, own + 1),
-                                          IN(rank, theirs, theirs + 1), BANYAN_TB(0));
+                banyan_program_memory_put_packets(channels.to[rank][peer],
+                                                  SCRATCH(peer, own, own + 1),
+                                                  IN(rank, theirs, theirs + 1), BANYAN_TB(0));
         }
         for (uint64_t peer = 0; peer < all; peer++) {
             if (peer != own)
-                banyan_reduce_packets(program, rank, mine, CHUNKS(SCRATCH(rank, peer, peer + 1)), 1,
-                                      BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
+                banyan_program_reduce_packets(program, rank, mine,
+                                              CHUNKS(SCRATCH(rank, peer, peer + 1)), 1,
+                                              BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
         }
         for (int peer = 0; peer < ranks; peer++) {
             if (peer != rank)
-                banyan_memory_put_packets(channels.to[rank][peer],
-                                          SCRATCH(peer, all + own, all + own + 1), mine,
-                                          BANYAN_TB(0));
+                banyan_program_memory_put_packets(channels.to[rank][peer],
+                                                  SCRATCH(peer, all + own, all + own + 1), mine,
+                                                  BANYAN_TB(0));
         }
         for (uint64_t peer = 0; peer < all; peer++) {
             if (peer != own)
-                banyan_unpack_packets(program, rank, IN(rank, peer, peer + 1),
-                                      SCRATCH(rank, all + peer, all + peer + 1), BANYAN_TB(0));
+                banyan_program_unpack_packets(program, rank, IN(rank, peer, peer + 1),
+                                              SCRATCH(rank, all + peer, all + peer + 1),
+                                              BANYAN_TB(0));
         }
     }
 }
@@ -101,28 +104,29 @@ static void write_allreduce_packets(banyan_program *program, int ranks)
         for (int peer = 0; peer < ranks; peer++) {
             uint64_t to = n * slot(rank, peer), share = n * (uint64_t)peer;
             if (peer != rank)
-                banyan_memory_put_packets(channels.to[rank][peer], SCRATCH(peer, to, to + n),
-                                          IN(rank, share, share + n), BANYAN_TB(block++));
+                banyan_program_memory_put_packets(channels.to[rank][peer],
+                                                  SCRATCH(peer, to, to + n),
+                                                  IN(rank, share, share + n), BANYAN_TB(block++));
         }
         for (uint64_t b = 0; b < n; b++) {
             banyan_chunk own = IN(rank, n * (uint64_t)rank + b, n * (uint64_t)rank + b + 1);
             banyan_chunk others[MOST];
             for (uint64_t i = 0; i < n - 1; i++)
                 others[i] = SCRATCH(rank, n * i + b, n * i + b + 1);
-            banyan_reduce_packets(program, rank, own, others, ranks - 1, BANYAN_IN_SOURCE,
-                                  BANYAN_SUM, BANYAN_TB((int)b));
+            banyan_program_reduce_packets(program, rank, own, others, ranks - 1, BANYAN_IN_SOURCE,
+                                          BANYAN_SUM, BANYAN_TB((int)b));
             for (int peer = 0; peer < ranks; peer++) {
                 uint64_t to = sums + n * slot(rank, peer) + b;
                 if (peer != rank)
-                    banyan_memory_put_packets(channels.to[rank][peer], SCRATCH(peer, to, to + 1),
-                                              own, BANYAN_TB((int)b));
+                    banyan_program_memory_put_packets(
+                        channels.to[rank][peer], SCRATCH(peer, to, to + 1), own, BANYAN_TB((int)b));
             }
         }
         for (int peer = 0; peer < ranks; peer++) {
             uint64_t from = sums + n * slot(peer, rank), share = n * (uint64_t)peer;
             if (peer != rank)
-                banyan_unpack_packets(program, rank, IN(rank, share, share + n),
-                                      SCRATCH(rank, from, from + n), BANYAN_TB(peer));
+                banyan_program_unpack_packets(program, rank, IN(rank, share, share + n),
+                                              SCRATCH(rank, from, from + n), BANYAN_TB(peer));
         }
     }
 }
@@ -130,13 +134,13 @@ static void write_allreduce_packets(banyan_program *program, int ranks)
 static void write_allreduce_switch(banyan_program *program, int ranks)
 {
     mesh channels = mesh_create(program, ranks);
-    banyan_switch_channel *all = switch_of_all(program, ranks, BANYAN_INPUT);
+    banyan_program_switch_channel *all = switch_of_all(program, ranks, BANYAN_INPUT);
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t own = (uint64_t)rank;
         banyan_chunk sum = IN(rank, own, own + 1);
         meet_all(&channels, rank, 0);
-        banyan_switch_reduce(all, rank, own, 1, sum, BANYAN_SUM, 0);
-        banyan_switch_broadcast(all, rank, sum, own, 1, 0);
+        banyan_program_switch_reduce(all, rank, own, 1, sum, BANYAN_SUM, 0);
+        banyan_program_switch_broadcast(all, rank, sum, own, 1, 0);
         meet_all(&channels, rank, 0);
     }
 }
@@ -145,37 +149,40 @@ static void write_allreduce_switch(banyan_program *program, int ranks)
 static void write_allreduce_loop(banyan_program *program, int ranks)
 {
     banyan_chunk scratch[MOST];
-    banyan_semaphore *filled[MOST], *reduced[MOST];
+    banyan_program_semaphore *filled[MOST], *reduced[MOST];
     take_scratch(program, ranks, (uint64_t)ranks, scratch);
     mesh first = mesh_create(program, ranks), second = mesh_create(program, ranks);
-    banyan_switch_channel *all = switch_of_all(program, ranks, BANYAN_SCRATCH);
+    banyan_program_switch_channel *all = switch_of_all(program, ranks, BANYAN_SCRATCH);
     for (int rank = 0; rank < ranks; rank++) {
-        filled[rank] = banyan_semaphore_create(program, rank, 0);
-        reduced[rank] = banyan_semaphore_create(program, rank, 0);
+        filled[rank] = banyan_program_semaphore_create(program, rank, 0);
+        reduced[rank] = banyan_program_semaphore_create(program, rank, 0);
     }
-    banyan_loop_begin(program, 1 << 20, 1);
+    banyan_program_loop_begin(program, 1 << 20, 1);
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t own = (uint64_t)rank, n = (uint64_t)ranks;
-        banyan_memory_channel *to = first.to[rank][1 - rank], *after = second.to[rank][1 - rank];
+        banyan_program_memory_channel *to = first.to[rank][1 - rank],
+                                      *after = second.to[rank][1 - rank];
         for (uint64_t i = 0; i < n; i++)
-            banyan_copy(program, rank, SCRATCH(rank, i, i + 1), IN(rank, i, i + 1), BANYAN_TB(0));
-        banyan_memory_signal(to, 0, BANYAN_SYNC_BEFORE);
-        banyan_memory_wait(to, 0, BANYAN_SYNC_AFTER);
-        banyan_semaphore_release(filled[rank], 0, BANYAN_SYNC_AFTER);
+            banyan_program_copy(program, rank, SCRATCH(rank, i, i + 1), IN(rank, i, i + 1),
+                                BANYAN_TB(0));
+        banyan_program_memory_signal(to, 0, BANYAN_SYNC_BEFORE);
+        banyan_program_memory_wait(to, 0, BANYAN_SYNC_AFTER);
+        banyan_program_semaphore_release(filled[rank], 0, BANYAN_SYNC_AFTER);
 
-        banyan_semaphore_acquire(filled[rank], 1, BANYAN_SYNC_AFTER);
+        banyan_program_semaphore_acquire(filled[rank], 1, BANYAN_SYNC_AFTER);
         banyan_chunk sum = SCRATCH(rank, own, own + 1);
-        banyan_switch_reduce(all, rank, own, 1, sum, BANYAN_SUM, 1);
-        banyan_switch_broadcast(all, rank, sum, own, 1, 1);
-        banyan_memory_signal(after, 1, BANYAN_SYNC_BEFORE);
-        banyan_semaphore_release(reduced[rank], 1, BANYAN_SYNC_BOTH);
+        banyan_program_switch_reduce(all, rank, own, 1, sum, BANYAN_SUM, 1);
+        banyan_program_switch_broadcast(all, rank, sum, own, 1, 1);
+        banyan_program_memory_signal(after, 1, BANYAN_SYNC_BEFORE);
+        banyan_program_semaphore_release(reduced[rank], 1, BANYAN_SYNC_BOTH);
 
-        banyan_semaphore_acquire(reduced[rank], 2, BANYAN_SYNC_BOTH);
-        banyan_memory_wait(after, 2, BANYAN_SYNC_AFTER);
+        banyan_program_semaphore_acquire(reduced[rank], 2, BANYAN_SYNC_BOTH);
+        banyan_program_memory_wait(after, 2, BANYAN_SYNC_AFTER);
         for (uint64_t i = 0; i < n; i++)
-            banyan_copy(program, rank, OUT(rank, i, i + 1), SCRATCH(rank, i, i + 1), BANYAN_TB(2));
+            banyan_program_copy(program, rank, OUT(rank, i, i + 1), SCRATCH(rank, i, i + 1),
+                                BANYAN_TB(2));
     }
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 static shared_case cases[] = {

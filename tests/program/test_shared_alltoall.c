@@ -23,14 +23,14 @@ static void write_alltoall(banyan_program *program, int ranks)
         for (int peer = 0; peer < ranks; peer++) {
             if (peer == rank)
                 continue;
-            banyan_memory_channel *channel = channels.to[rank][peer];
+            banyan_program_memory_channel *channel = channels.to[rank][peer];
             uint64_t to = slot(rank, peer), from = slot(peer, rank), share = (uint64_t)peer;
             meet(channel, block);
-            banyan_memory_put(channel, SCRATCH(peer, to, to + 1), IN(rank, share, share + 1),
-                              BANYAN_TB(block));
+            banyan_program_memory_put(channel, SCRATCH(peer, to, to + 1),
+                                      IN(rank, share, share + 1), BANYAN_TB(block));
             finish(channel, block);
-            banyan_copy(program, rank, IN(rank, share, share + 1), SCRATCH(rank, from, from + 1),
-                        BANYAN_TB(block));
+            banyan_program_copy(program, rank, IN(rank, share, share + 1),
+                                SCRATCH(rank, from, from + 1), BANYAN_TB(block));
             block++;
         }
     }
@@ -39,8 +39,8 @@ static void write_alltoall(banyan_program *program, int ranks)
 /* One thread block sends to a peer while another unloads what comes from it, on a channel for data
  * and one for being ready. */
 typedef struct exchange {
-    banyan_memory_channel *data[MOST][MOST], *ready[MOST][MOST];
-    banyan_semaphore *sent[MOST][MOST];
+    banyan_program_memory_channel *data[MOST][MOST], *ready[MOST][MOST];
+    banyan_program_semaphore *sent[MOST][MOST];
 } exchange;
 
 static exchange exchange_create(banyan_program *program, int ranks, int semaphores)
@@ -50,11 +50,11 @@ static exchange exchange_create(banyan_program *program, int ranks, int semaphor
         for (int peer = 0; peer < ranks; peer++) {
             if (peer == rank)
                 continue;
-            made.data[rank][peer] = banyan_memory_channel_create(program, peer, rank);
-            made.ready[rank][peer] = banyan_memory_channel_create(program, peer, rank);
+            made.data[rank][peer] = banyan_program_memory_channel_create(program, peer, rank);
+            made.ready[rank][peer] = banyan_program_memory_channel_create(program, peer, rank);
         }
         for (int i = 0; i < semaphores; i++)
-            made.sent[rank][i] = banyan_semaphore_create(program, rank, 0);
+            made.sent[rank][i] = banyan_program_semaphore_create(program, rank, 0);
     }
     return made;
 }
@@ -78,15 +78,15 @@ static void exchange_blocks(banyan_program *program, const exchange *with, int r
                 continue;
             uint64_t to = slot(rank, peer), from = slot(peer, rank), share = (uint64_t)peer;
             int sender = (int)from, receiver = ranks - 1 + (int)from;
-            banyan_memory_channel *data = with->data[rank][peer];
-            banyan_memory_put(data, SCRATCH(peer, to, to + 1), IN(rank, share, share + 1),
-                              BANYAN_TB(sender));
-            banyan_memory_signal(data, sender, BANYAN_SYNC_BEFORE);
-            banyan_semaphore_release(with->sent[rank][from], sender, BANYAN_SYNC_BOTH);
-            banyan_semaphore_acquire(with->sent[rank][from], receiver, BANYAN_SYNC_BOTH);
-            banyan_memory_wait(data, receiver, BANYAN_SYNC_BOTH);
-            banyan_copy(program, rank, IN(rank, share, share + 1), SCRATCH(rank, from, from + 1),
-                        BANYAN_TB(receiver));
+            banyan_program_memory_channel *data = with->data[rank][peer];
+            banyan_program_memory_put(data, SCRATCH(peer, to, to + 1), IN(rank, share, share + 1),
+                                      BANYAN_TB(sender));
+            banyan_program_memory_signal(data, sender, BANYAN_SYNC_BEFORE);
+            banyan_program_semaphore_release(with->sent[rank][from], sender, BANYAN_SYNC_BOTH);
+            banyan_program_semaphore_acquire(with->sent[rank][from], receiver, BANYAN_SYNC_BOTH);
+            banyan_program_memory_wait(data, receiver, BANYAN_SYNC_BOTH);
+            banyan_program_copy(program, rank, IN(rank, share, share + 1),
+                                SCRATCH(rank, from, from + 1), BANYAN_TB(receiver));
         }
     }
 }
@@ -97,9 +97,9 @@ static void write_alltoall_loop(banyan_program *program, int ranks)
     take_scratch(program, ranks, (uint64_t)ranks - 1, scratch);
     exchange with = exchange_create(program, ranks, ranks);
     meet_in_pairs(&with, ranks);
-    banyan_loop_begin(program, 1 << 19, 1);
+    banyan_program_loop_begin(program, 1 << 19, 1);
     exchange_blocks(program, &with, ranks, scratch);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 static void write_alltoall_ring(banyan_program *program, int ranks)

@@ -17,10 +17,11 @@ static void write_allgather(banyan_program *program, int ranks)
         for (int peer = 0; peer < ranks; peer++) {
             if (peer == rank)
                 continue;
-            banyan_memory_channel *channel = banyan_memory_channel_create(program, peer, rank);
+            banyan_program_memory_channel *channel =
+                banyan_program_memory_channel_create(program, peer, rank);
             meet(channel, 0);
-            banyan_memory_put(channel, OUT(peer, own, own + 1), OUT(rank, own, own + 1),
-                              BANYAN_TB(0));
+            banyan_program_memory_put(channel, OUT(peer, own, own + 1), OUT(rank, own, own + 1),
+                                      BANYAN_TB(0));
             finish(channel, 0);
         }
     }
@@ -29,11 +30,11 @@ static void write_allgather(banyan_program *program, int ranks)
 static void write_allgather_switch(banyan_program *program, int ranks)
 {
     mesh channels = mesh_create(program, ranks);
-    banyan_switch_channel *all = switch_of_all(program, ranks, BANYAN_OUTPUT);
+    banyan_program_switch_channel *all = switch_of_all(program, ranks, BANYAN_OUTPUT);
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t own = (uint64_t)rank;
         meet_all(&channels, rank, 0);
-        banyan_switch_broadcast(all, rank, OUT(rank, own, own + 1), own, 1, 0);
+        banyan_program_switch_broadcast(all, rank, OUT(rank, own, own + 1), own, 1, 0);
         meet_all(&channels, rank, 0);
     }
 }
@@ -48,11 +49,12 @@ static void write_allgather_packets(banyan_program *program, int ranks)
         for (int i = 0; i < ranks - 1; i++) {
             int peer = (rank + 1 + i) % ranks;
             uint64_t theirs = (uint64_t)peer;
-            banyan_memory_put_packets(banyan_memory_channel_create(program, peer, rank),
-                                      SCRATCH(peer, own, own + 1), OUT(rank, own, own + 1),
-                                      BANYAN_TB(i));
-            banyan_unpack_packets(program, rank, OUT(rank, theirs, theirs + 1),
-                                  SCRATCH(rank, theirs, theirs + 1), BANYAN_TB(ranks - 1 + i));
+            banyan_program_memory_put_packets(
+                banyan_program_memory_channel_create(program, peer, rank),
+                SCRATCH(peer, own, own + 1), OUT(rank, own, own + 1), BANYAN_TB(i));
+            banyan_program_unpack_packets(program, rank, OUT(rank, theirs, theirs + 1),
+                                          SCRATCH(rank, theirs, theirs + 1),
+                                          BANYAN_TB(ranks - 1 + i));
         }
     }
 }
@@ -66,16 +68,17 @@ static void write_allgather_read_put(banyan_program *program, int ranks)
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t own = (uint64_t)rank;
         banyan_chunk packets = SCRATCH(rank, all + own, all + own + 1);
-        banyan_copy_packets(program, rank, packets, IN(rank, 0, 1), BANYAN_TB(0));
+        banyan_program_copy_packets(program, rank, packets, IN(rank, 0, 1), BANYAN_TB(0));
         for (int i = 1; i < ranks; i++) {
             int peer = (rank + i) % ranks;
-            banyan_memory_read_put_packets(banyan_memory_channel_create(program, peer, rank),
-                                           SCRATCH(peer, own, own + 1), packets, BANYAN_TB(0));
+            banyan_program_memory_read_put_packets(
+                banyan_program_memory_channel_create(program, peer, rank),
+                SCRATCH(peer, own, own + 1), packets, BANYAN_TB(0));
         }
         for (int i = 1; i < ranks; i++) {
             uint64_t theirs = (uint64_t)((rank + i) % ranks);
-            banyan_unpack_packets(program, rank, OUT(rank, theirs, theirs + 1),
-                                  SCRATCH(rank, theirs, theirs + 1), BANYAN_TB(0));
+            banyan_program_unpack_packets(program, rank, OUT(rank, theirs, theirs + 1),
+                                          SCRATCH(rank, theirs, theirs + 1), BANYAN_TB(0));
         }
     }
 }
@@ -84,8 +87,8 @@ static void write_allgather_read_put(banyan_program *program, int ranks)
 
 /* Channels to the ranks of the same node, and to the one in the same place on the other. */
 typedef struct two_nodes {
-    banyan_memory_channel *local[MOST][MOST];
-    banyan_port_channel *cross[MOST];
+    banyan_program_memory_channel *local[MOST][MOST];
+    banyan_program_port_channel *cross[MOST];
     int per_node;
 } two_nodes;
 
@@ -97,9 +100,10 @@ static two_nodes two_nodes_create(banyan_program *program, int ranks)
         for (int i = 0; i < made.per_node; i++) {
             int peer = node * made.per_node + i;
             if (peer != rank)
-                made.local[rank][i] = banyan_memory_channel_create(program, peer, rank);
+                made.local[rank][i] = banyan_program_memory_channel_create(program, peer, rank);
         }
-        made.cross[rank] = banyan_port_channel_create(program, (rank + ranks / 2) % ranks, rank);
+        made.cross[rank] =
+            banyan_program_port_channel_create(program, (rank + ranks / 2) % ranks, rank);
     }
     return made;
 }
@@ -117,8 +121,8 @@ static void put_to_node(banyan_program *program, const two_nodes *nodes, int ran
     int first = rank / nodes->per_node * nodes->per_node;
     for (int i = 0; i < nodes->per_node; i++) {
         if (nodes->local[rank][i])
-            banyan_memory_put(nodes->local[rank][i], OUT(first + i, chunk, chunk + 1),
-                              OUT(rank, chunk, chunk + 1), BANYAN_TB(0));
+            banyan_program_memory_put(nodes->local[rank][i], OUT(first + i, chunk, chunk + 1),
+                                      OUT(rank, chunk, chunk + 1), BANYAN_TB(0));
     }
 }
 
@@ -128,17 +132,17 @@ static void write_allgather_nodes(banyan_program *program, int ranks)
     for (int rank = 0; rank < ranks; rank++) {
         int other = (rank + ranks / 2) % ranks;
         uint64_t own = (uint64_t)rank;
-        with_local(&nodes, rank, (banyan_memory_signal_relaxed));
-        with_local(&nodes, rank, (banyan_memory_wait_relaxed));
+        with_local(&nodes, rank, (banyan_program_memory_signal_relaxed));
+        with_local(&nodes, rank, (banyan_program_memory_wait_relaxed));
         put_to_node(program, &nodes, rank, own);
-        banyan_port_signal(nodes.cross[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(nodes.cross[rank], 0, BANYAN_SYNC_BOTH);
-        banyan_port_put_with_signal_and_flush(nodes.cross[rank], OUT(other, own, own + 1),
-                                              OUT(rank, own, own + 1), 0);
-        banyan_port_wait(nodes.cross[rank], 0, BANYAN_SYNC_AFTER);
+        banyan_program_port_signal(nodes.cross[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(nodes.cross[rank], 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_put_with_signal_and_flush(nodes.cross[rank], OUT(other, own, own + 1),
+                                                      OUT(rank, own, own + 1), 0);
+        banyan_program_port_wait(nodes.cross[rank], 0, BANYAN_SYNC_AFTER);
         put_to_node(program, &nodes, rank, (uint64_t)other);
-        with_local(&nodes, rank, (banyan_memory_signal));
-        with_local(&nodes, rank, (banyan_memory_wait));
+        with_local(&nodes, rank, (banyan_program_memory_signal));
+        with_local(&nodes, rank, (banyan_program_memory_wait));
     }
 }
 
@@ -160,28 +164,28 @@ static void write_reducescatter_nodes(banyan_program *program, int ranks)
             uint64_t to = n + slot(rank - first, i);
             if (peer == rank)
                 continue;
-            banyan_memory_put_packets(nodes.local[rank][i], SCRATCH(peer, place, place + 1),
-                                      IN(rank, theirs, theirs + 1), BANYAN_TB(0));
-            banyan_memory_put_packets(nodes.local[rank][i], SCRATCH(peer, to, to + 1),
-                                      IN(rank, across, across + 1), BANYAN_TB(0));
+            banyan_program_memory_put_packets(nodes.local[rank][i], SCRATCH(peer, place, place + 1),
+                                              IN(rank, theirs, theirs + 1), BANYAN_TB(0));
+            banyan_program_memory_put_packets(nodes.local[rank][i], SCRATCH(peer, to, to + 1),
+                                              IN(rank, across, across + 1), BANYAN_TB(0));
         }
         banyan_chunk others[MOST], sum = IN(rank, (uint64_t)other, (uint64_t)other + 1);
         for (uint64_t i = 0; i < n - 1; i++)
             others[i] = SCRATCH(rank, n + i, n + i + 1);
         banyan_chunk packets = SCRATCH(rank, place, place + 1);
-        banyan_reduce_packets(program, rank, sum, others, half - 1, BANYAN_IN_SOURCE, BANYAN_SUM,
-                              BANYAN_TB(0));
-        banyan_copy_packets(program, rank, packets, sum, BANYAN_TB(0));
-        banyan_port_read_put_packets(nodes.cross[rank], SCRATCH(other, 2 * n - 1, 2 * n), packets,
-                                     BANYAN_TB(0));
+        banyan_program_reduce_packets(program, rank, sum, others, half - 1, BANYAN_IN_SOURCE,
+                                      BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_copy_packets(program, rank, packets, sum, BANYAN_TB(0));
+        banyan_program_port_read_put_packets(nodes.cross[rank], SCRATCH(other, 2 * n - 1, 2 * n),
+                                             packets, BANYAN_TB(0));
         int count = 0;
         others[count++] = SCRATCH(rank, 2 * n - 1, 2 * n);
         for (uint64_t i = 0; i < n; i++) {
             if (i != place)
                 others[count++] = SCRATCH(rank, i, i + 1);
         }
-        banyan_reduce_packets(program, rank, IN(rank, (uint64_t)rank, (uint64_t)rank + 1), others,
-                              count, BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_reduce_packets(program, rank, IN(rank, (uint64_t)rank, (uint64_t)rank + 1),
+                                      others, count, BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
     }
 }
 
@@ -193,41 +197,45 @@ static void write_allgather_groups(banyan_program *program, int ranks)
     const int all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
     banyan_chunk scratch[MOST];
     take_scratch(program, ranks, (uint64_t)ranks, scratch);
-    banyan_by senders = BANYAN_TB_GROUP(banyan_group_create(program, all + 1, SHARES));
-    banyan_by copiers = BANYAN_TB_GROUP(banyan_group_create(program, all + 1 + SHARES, SHARES));
+    banyan_program_by senders =
+        BANYAN_TB_GROUP(banyan_program_group_create(program, all + 1, SHARES));
+    banyan_program_by copiers =
+        BANYAN_TB_GROUP(banyan_program_group_create(program, all + 1 + SHARES, SHARES));
     for (int rank = 0; rank < ranks; rank++) {
         int peer = rank ^ 1, other = rank ^ 2;
         uint64_t own = (uint64_t)rank, near = (uint64_t)peer, far = (uint64_t)other;
         uint64_t last = (uint64_t)(peer ^ 2);
-        banyan_memory_channel *local[SHARES];
+        banyan_program_memory_channel *local[SHARES];
         for (int i = 0; i < SHARES; i++)
-            local[i] = banyan_memory_channel_create(program, peer, rank);
-        banyan_port_channel *cross = banyan_port_channel_create(program, other, rank);
-        banyan_port_signal(cross, 0, BANYAN_SYNC_NONE);
-        banyan_port_wait(cross, 0, BANYAN_SYNC_AFTER);
-        banyan_port_put_with_signal_and_flush(cross, SCRATCH(other, own, own + 1), IN(rank, 0, 1),
-                                              0);
-        banyan_port_wait(cross, 0, BANYAN_SYNC_BOTH);
+            local[i] = banyan_program_memory_channel_create(program, peer, rank);
+        banyan_program_port_channel *cross =
+            banyan_program_port_channel_create(program, other, rank);
+        banyan_program_port_signal(cross, 0, BANYAN_SYNC_NONE);
+        banyan_program_port_wait(cross, 0, BANYAN_SYNC_AFTER);
+        banyan_program_port_put_with_signal_and_flush(cross, SCRATCH(other, own, own + 1),
+                                                      IN(rank, 0, 1), 0);
+        banyan_program_port_wait(cross, 0, BANYAN_SYNC_BOTH);
 
         for (int i = 0; i < SHARES; i++) {
-            banyan_memory_signal_relaxed(local[i], 1 + i, BANYAN_SYNC_NONE);
-            banyan_memory_wait_relaxed(local[i], 1 + i, BANYAN_SYNC_AFTER);
+            banyan_program_memory_signal_relaxed(local[i], 1 + i, BANYAN_SYNC_NONE);
+            banyan_program_memory_wait_relaxed(local[i], 1 + i, BANYAN_SYNC_AFTER);
         }
-        banyan_memory_put(local[0], SCRATCH(peer, own, own + 1), IN(rank, 0, 1), senders);
+        banyan_program_memory_put(local[0], SCRATCH(peer, own, own + 1), IN(rank, 0, 1), senders);
         for (int i = 0; i < SHARES; i++)
             finish(local[i], 1 + i);
-        banyan_copy(program, rank, OUT(rank, near, near + 1), SCRATCH(rank, near, near + 1),
-                    senders);
-        banyan_copy(program, rank, OUT(rank, own, own + 1), IN(rank, 0, 1), copiers);
+        banyan_program_copy(program, rank, OUT(rank, near, near + 1), SCRATCH(rank, near, near + 1),
+                            senders);
+        banyan_program_copy(program, rank, OUT(rank, own, own + 1), IN(rank, 0, 1), copiers);
 
-        banyan_barrier(program, rank, all, 1 + 2 * SHARES);
-        banyan_memory_put(local[0], SCRATCH(peer, far, far + 1), SCRATCH(rank, far, far + 1),
-                          senders);
+        banyan_program_barrier(program, rank, all, 1 + 2 * SHARES);
+        banyan_program_memory_put(local[0], SCRATCH(peer, far, far + 1),
+                                  SCRATCH(rank, far, far + 1), senders);
         for (int i = 0; i < SHARES; i++)
             finish(local[i], 1 + i);
-        banyan_copy(program, rank, OUT(rank, last, last + 1), SCRATCH(rank, last, last + 1),
-                    senders);
-        banyan_copy(program, rank, OUT(rank, far, far + 1), SCRATCH(rank, far, far + 1), copiers);
+        banyan_program_copy(program, rank, OUT(rank, last, last + 1), SCRATCH(rank, last, last + 1),
+                            senders);
+        banyan_program_copy(program, rank, OUT(rank, far, far + 1), SCRATCH(rank, far, far + 1),
+                            copiers);
     }
 }
 

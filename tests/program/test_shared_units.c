@@ -6,119 +6,123 @@
 static void write_barrier(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_barrier(program, 0, (const int[]){0, 1}, 2);
+    banyan_program_barrier(program, 0, (const int[]){0, 1}, 2);
 }
 
 static void write_copy(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_copy(program, 0, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_copy(program, 0, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
 }
 
 static void write_copy_packets(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_copy_packets(program, 0, banyan_scratch(program, 0, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_copy_packets(program, 0, banyan_program_scratch(program, 0, 1), IN(0, 0, 1),
+                                BANYAN_TB(0));
 }
 
 static void write_unpack_packets(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_chunk packets = banyan_scratch(program, 0, 1);
-    banyan_copy_packets(program, 0, packets, IN(0, 0, 1), BANYAN_TB(0));
-    banyan_unpack_packets(program, 0, OUT(0, 0, 1), packets, BANYAN_TB(0));
+    banyan_chunk packets = banyan_program_scratch(program, 0, 1);
+    banyan_program_copy_packets(program, 0, packets, IN(0, 0, 1), BANYAN_TB(0));
+    banyan_program_unpack_packets(program, 0, OUT(0, 0, 1), packets, BANYAN_TB(0));
 }
 
 static void write_loop(banyan_program *program, int ranks)
 {
-    banyan_loop_begin(program, 1 << 20, 1);
+    banyan_program_loop_begin(program, 1 << 20, 1);
     write_copy(program, ranks);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 static void write_group_copy(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_group *group = banyan_group_create(program, (const int[]){0, 1, 2, 3}, 4);
-    banyan_copy(program, 0, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB_GROUP(group));
+    banyan_program_group *group =
+        banyan_program_group_create(program, (const int[]){0, 1, 2, 3}, 4);
+    banyan_program_copy(program, 0, OUT(0, 0, 1), IN(0, 0, 1), BANYAN_TB_GROUP(group));
 }
 
 static void write_reduce(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_reduce_chunks(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 1, 2)), 1, OUT(0, 0, 1), BANYAN_SUM,
-                         BANYAN_TB(0));
+    banyan_program_reduce(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 1, 2)), 1, OUT(0, 0, 1), BANYAN_SUM,
+                          BANYAN_TB(0));
 }
 
 static void write_reduces(banyan_program *program, int ranks)
 {
     write_reduce(program, ranks);
-    banyan_reduce_chunks(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 2, 3)), 1, OUT(0, 0, 1), BANYAN_SUM,
-                         BANYAN_TB(0));
+    banyan_program_reduce(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 2, 3)), 1, OUT(0, 0, 1), BANYAN_SUM,
+                          BANYAN_TB(0));
 }
 
 static void write_group_reduce(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_group *group = banyan_group_create(program, (const int[]){0, 1, 2, 3}, 4);
-    banyan_reduce_chunks(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 1, 2)), 1, OUT(0, 0, 1), BANYAN_SUM,
-                         BANYAN_TB_GROUP(group));
+    banyan_program_group *group =
+        banyan_program_group_create(program, (const int[]){0, 1, 2, 3}, 4);
+    banyan_program_reduce(program, 0, IN(0, 0, 1), CHUNKS(IN(0, 1, 2)), 1, OUT(0, 0, 1), BANYAN_SUM,
+                          BANYAN_TB_GROUP(group));
 }
 
 static banyan_chunk part(banyan_program *program, banyan_chunk of, uint64_t index)
 {
-    return banyan_slice(program, of, index, index + 1);
+    return banyan_program_slice(program, of, index, index + 1);
 }
 
 static void write_reduce_packets(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_chunk s = banyan_scratch(program, 0, 3);
-    banyan_reduce_packets(program, 0, part(program, s, 0), CHUNKS(part(program, s, 1)), 1,
-                          part(program, s, 2), BANYAN_SUM, BANYAN_TB(0));
+    banyan_chunk s = banyan_program_scratch(program, 0, 3);
+    banyan_program_reduce_packets(program, 0, part(program, s, 0), CHUNKS(part(program, s, 1)), 1,
+                                  part(program, s, 2), BANYAN_SUM, BANYAN_TB(0));
 }
 
 static void write_reduces_of_packets(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_chunk s = banyan_scratch(program, 0, 4);
+    banyan_chunk s = banyan_program_scratch(program, 0, 4);
     for (uint64_t i = 1; i < 3; i++)
-        banyan_reduce_packets(program, 0, part(program, s, 0), CHUNKS(part(program, s, i)), 1,
-                              part(program, s, 3), BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_reduce_packets(program, 0, part(program, s, 0), CHUNKS(part(program, s, i)),
+                                      1, part(program, s, 3), BANYAN_SUM, BANYAN_TB(0));
 }
 
 static void write_reduce_and_copy_packets(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_chunk s = banyan_scratch(program, 0, 2);
-    banyan_reduce_packets(program, 0, IN(0, 0, 1), CHUNKS(part(program, s, 0)), 1, BANYAN_IN_SOURCE,
-                          BANYAN_SUM, BANYAN_TB(0));
-    banyan_copy_packets(program, 0, part(program, s, 1), IN(0, 0, 1), BANYAN_TB(0));
+    banyan_chunk s = banyan_program_scratch(program, 0, 2);
+    banyan_program_reduce_packets(program, 0, IN(0, 0, 1), CHUNKS(part(program, s, 0)), 1,
+                                  BANYAN_IN_SOURCE, BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_copy_packets(program, 0, part(program, s, 1), IN(0, 0, 1), BANYAN_TB(0));
 }
 
 /* ---- two ranks over memory channels ---- */
 
 /* Both ranks are ready for the other; each waits for it with its threads together. */
-static void meet(banyan_memory_channel *channel)
+static void meet(banyan_program_memory_channel *channel)
 {
-    banyan_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
 }
 
 /* What each has done is seen by the other. */
-static void finish(banyan_memory_channel *channel)
+static void finish(banyan_program_memory_channel *channel)
 {
-    banyan_memory_signal(channel, 0, BANYAN_SYNC_BEFORE);
-    banyan_memory_wait(channel, 0, BANYAN_SYNC_AFTER);
+    banyan_program_memory_signal(channel, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_memory_wait(channel, 0, BANYAN_SYNC_AFTER);
 }
 
 static void write_gets(banyan_program *program, int times)
 {
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         meet(channel);
         for (int i = 0; i < times; i++)
-            banyan_memory_get(channel, IN(rank, 0, 1), IN(1 - rank, 1, 2), BANYAN_TB(0));
+            banyan_program_memory_get(channel, IN(rank, 0, 1), IN(1 - rank, 1, 2), BANYAN_TB(0));
         finish(channel);
     }
 }
@@ -139,9 +143,10 @@ static void write_put(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         meet(channel);
-        banyan_memory_put(channel, IN(1 - rank, 1, 2), IN(rank, 0, 1), BANYAN_TB(0));
+        banyan_program_memory_put(channel, IN(1 - rank, 1, 2), IN(rank, 0, 1), BANYAN_TB(0));
         finish(channel);
     }
 }
@@ -150,11 +155,13 @@ static void write_puts(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *first = banyan_memory_channel_create(program, 1 - rank, rank);
-        banyan_memory_channel *second = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *first =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *second =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         meet(first);
-        banyan_memory_put(first, IN(1 - rank, 1, 2), IN(rank, 0, 1), BANYAN_TB(0));
-        banyan_memory_put(second, IN(1 - rank, 0, 1), IN(rank, 1, 2), BANYAN_TB(0));
+        banyan_program_memory_put(first, IN(1 - rank, 1, 2), IN(rank, 0, 1), BANYAN_TB(0));
+        banyan_program_memory_put(second, IN(1 - rank, 0, 1), IN(rank, 1, 2), BANYAN_TB(0));
         finish(second);
     }
 }
@@ -163,10 +170,11 @@ static void write_put_packets(banyan_program *program, int ranks)
 {
     banyan_chunk packets[2];
     for (int rank = 0; rank < ranks; rank++)
-        packets[rank] = banyan_scratch(program, rank, 1);
+        packets[rank] = banyan_program_scratch(program, rank, 1);
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
-        banyan_memory_put_packets(channel, packets[1 - rank], IN(rank, 0, 1), BANYAN_TB(0));
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_put_packets(channel, packets[1 - rank], IN(rank, 0, 1), BANYAN_TB(0));
     }
 }
 
@@ -174,11 +182,12 @@ static void write_read_put_packets(banyan_program *program, int ranks)
 {
     banyan_chunk packets[2];
     for (int rank = 0; rank < ranks; rank++)
-        packets[rank] = banyan_scratch(program, rank, 2);
+        packets[rank] = banyan_program_scratch(program, rank, 2);
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
-        banyan_memory_read_put_packets(channel, part(program, packets[1 - rank], 1),
-                                       part(program, packets[rank], 0), BANYAN_TB(0));
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_read_put_packets(channel, part(program, packets[1 - rank], 1),
+                                               part(program, packets[rank], 0), BANYAN_TB(0));
     }
 }
 
@@ -186,10 +195,11 @@ static void write_read_reduce(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         meet(channel);
-        banyan_memory_reduce(channel, IN(rank, 0, 1), CHUNKS(IN(1 - rank, 1, 2)), 1,
-                             OUT(rank, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+        banyan_program_memory_reduce(channel, IN(rank, 0, 1), CHUNKS(IN(1 - rank, 1, 2)), 1,
+                                     OUT(rank, 0, 1), BANYAN_SUM, BANYAN_TB(0));
         finish(channel);
     }
 }
@@ -198,23 +208,25 @@ static void write_read_reduces(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         meet(channel);
         for (uint64_t i = 0; i < 2; i++)
-            banyan_memory_reduce(channel, IN(rank, 0, 1), CHUNKS(IN(1 - rank, i, i + 1)), 1,
-                                 OUT(rank, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+            banyan_program_memory_reduce(channel, IN(rank, 0, 1), CHUNKS(IN(1 - rank, i, i + 1)), 1,
+                                         OUT(rank, 0, 1), BANYAN_SUM, BANYAN_TB(0));
         finish(channel);
     }
 }
 
-static void write_reduce_and_put(banyan_program *program, banyan_by by)
+static void write_reduce_and_put(banyan_program *program, banyan_program_by by)
 {
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         meet(channel);
-        banyan_reduce_chunks(program, rank, IN(rank, 0, 1), CHUNKS(IN(rank, 1, 2)), 1,
-                             OUT(rank, 0, 1), BANYAN_SUM, by);
-        banyan_memory_put(channel, OUT(1 - rank, 1, 2), OUT(rank, 0, 1), by);
+        banyan_program_reduce(program, rank, IN(rank, 0, 1), CHUNKS(IN(rank, 1, 2)), 1,
+                              OUT(rank, 0, 1), BANYAN_SUM, by);
+        banyan_program_memory_put(channel, OUT(1 - rank, 1, 2), OUT(rank, 0, 1), by);
         finish(channel);
     }
 }
@@ -228,7 +240,8 @@ static void write_reduce_send(banyan_program *program, int ranks)
 static void write_group_reduce_send(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_group *group = banyan_group_create(program, (const int[]){0, 1, 2, 3}, 4);
+    banyan_program_group *group =
+        banyan_program_group_create(program, (const int[]){0, 1, 2, 3}, 4);
     write_reduce_and_put(program, BANYAN_TB_GROUP(group));
 }
 
@@ -236,13 +249,16 @@ static void write_reduce_send_packets(banyan_program *program, int ranks)
 {
     banyan_chunk s[2];
     for (int rank = 0; rank < ranks; rank++)
-        s[rank] = banyan_scratch(program, rank, 4);
+        s[rank] = banyan_program_scratch(program, rank, 4);
     for (int rank = 0; rank < 2; rank++) {
-        banyan_memory_channel *channel = banyan_memory_channel_create(program, 1 - rank, rank);
+        banyan_program_memory_channel *channel =
+            banyan_program_memory_channel_create(program, 1 - rank, rank);
         banyan_chunk sum = part(program, s[rank], 2);
-        banyan_reduce_packets(program, rank, part(program, s[rank], 0),
-                              CHUNKS(part(program, s[rank], 1)), 1, sum, BANYAN_SUM, BANYAN_TB(0));
-        banyan_memory_put_packets(channel, part(program, s[1 - rank], 3), sum, BANYAN_TB(0));
+        banyan_program_reduce_packets(program, rank, part(program, s[rank], 0),
+                                      CHUNKS(part(program, s[rank], 1)), 1, sum, BANYAN_SUM,
+                                      BANYAN_TB(0));
+        banyan_program_memory_put_packets(channel, part(program, s[1 - rank], 3), sum,
+                                          BANYAN_TB(0));
     }
 }
 
@@ -250,27 +266,27 @@ static void write_relaxed(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++)
-        meet(banyan_memory_channel_create(program, 1 - rank, rank));
+        meet(banyan_program_memory_channel_create(program, 1 - rank, rank));
 }
 
 static void write_signal_wait(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++)
-        finish(banyan_memory_channel_create(program, 1 - rank, rank));
+        finish(banyan_program_memory_channel_create(program, 1 - rank, rank));
 }
 
 static void write_signals_waits(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_memory_channel *channels[2][4];
+    banyan_program_memory_channel *channels[2][4];
     for (int rank = 0; rank < 2; rank++) {
         for (int i = 0; i < 4; i++)
-            channels[rank][i] = banyan_memory_channel_create(program, 1 - rank, rank);
+            channels[rank][i] = banyan_program_memory_channel_create(program, 1 - rank, rank);
         for (int i = 0; i < 2; i++)
-            banyan_memory_signal(channels[rank][i], 0, BANYAN_SYNC_BOTH);
+            banyan_program_memory_signal(channels[rank][i], 0, BANYAN_SYNC_BOTH);
         for (int i = 2; i < 4; i++)
-            banyan_memory_wait(channels[rank][i], 0, BANYAN_SYNC_BOTH);
+            banyan_program_memory_wait(channels[rank][i], 0, BANYAN_SYNC_BOTH);
     }
 }
 
@@ -279,34 +295,37 @@ static void write_signals_waits(banyan_program *program, int ranks)
 static void write_flush(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_port_flush(banyan_port_channel_create(program, 1, 0), 0, BANYAN_SYNC_BEFORE);
+    banyan_program_port_flush(banyan_program_port_channel_create(program, 1, 0), 0,
+                              BANYAN_SYNC_BEFORE);
 }
 
 static void write_flushes(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int i = 0; i < 2; i++)
-        banyan_port_flush(banyan_port_channel_create(program, 1, 0), 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_flush(banyan_program_port_channel_create(program, 1, 0), 0,
+                                  BANYAN_SYNC_BOTH);
 }
 
 static void write_put_with_signal(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++) {
-        banyan_port_channel *channel = banyan_port_channel_create(program, 1 - rank, rank);
-        banyan_port_signal(channel, 0, BANYAN_SYNC_BOTH);
-        banyan_port_wait(channel, 0, BANYAN_SYNC_BOTH);
-        banyan_port_put_with_signal(channel, IN(1 - rank, 1, 2), IN(rank, 0, 1), 0);
-        banyan_port_wait(channel, 0, BANYAN_SYNC_AFTER);
+        banyan_program_port_channel *channel =
+            banyan_program_port_channel_create(program, 1 - rank, rank);
+        banyan_program_port_signal(channel, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_wait(channel, 0, BANYAN_SYNC_BOTH);
+        banyan_program_port_put_with_signal(channel, IN(1 - rank, 1, 2), IN(rank, 0, 1), 0);
+        banyan_program_port_wait(channel, 0, BANYAN_SYNC_AFTER);
     }
 }
 
 static void write_broadcast(banyan_program *program, int ranks)
 {
     (void)ranks;
-    banyan_switch_channel *channel =
-        banyan_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_INPUT);
-    banyan_switch_broadcast(channel, 0, banyan_scratch(program, 0, 1), 0, 1, 0);
+    banyan_program_switch_channel *channel =
+        banyan_program_switch_channel_create(program, (const int[]){0, 1}, 2, BANYAN_INPUT);
+    banyan_program_switch_broadcast(channel, 0, banyan_program_scratch(program, 0, 1), 0, 1, 0);
 }
 
 static shared_case cases[] = {

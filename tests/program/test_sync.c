@@ -3,18 +3,18 @@
 
 static void requests(banyan_program *program)
 {
-    banyan_semaphore *semaphore = banyan_semaphore_create(program, 0, 1);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BOTH);
-    banyan_semaphore_release(semaphore, 0, BANYAN_SYNC_BEFORE);
-    banyan_semaphore_acquire(semaphore, 0, BANYAN_SYNC_AFTER);
-    banyan_semaphore_release(semaphore, 0, BANYAN_SYNC_NONE);
+    banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 1);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_BOTH);
+    banyan_program_semaphore_release(semaphore, 0, BANYAN_SYNC_BEFORE);
+    banyan_program_semaphore_acquire(semaphore, 0, BANYAN_SYNC_AFTER);
+    banyan_program_semaphore_release(semaphore, 0, BANYAN_SYNC_NONE);
 }
 
 static void requests_in_loop(banyan_program *program)
 {
-    banyan_loop_begin(program, 64, 1);
+    banyan_program_loop_begin(program, 64, 1);
     requests(program);
-    banyan_loop_end(program);
+    banyan_program_loop_end(program);
 }
 
 #define PLACED                                                                                     \

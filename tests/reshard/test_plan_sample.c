@@ -33,12 +33,12 @@ static void note_progress(void *context, uint64_t done, uint64_t total)
 }
 
 static banyan_status sample(struct imagined *imagined, const int *ranks, int count,
-                            banyan_plan_cost *costs)
+                            banyan_reshard_plan_cost *costs)
 {
-    banyan_plan_world world = {.world_size = RANKS,
-                               .layouts = rows_to_columns,
-                               .progress = note_progress,
-                               .context = imagined};
+    banyan_reshard_sample_world world = {.world_size = RANKS,
+                                         .layouts = rows_to_columns,
+                                         .progress = note_progress,
+                                         .context = imagined};
     return banyan_reshard_plan_sample(&world, NULL, ranks, count, costs);
 }
 
@@ -46,7 +46,7 @@ static void sampled_ranks_count_their_own_transfers(void **state)
 {
     (void)state;
     struct imagined imagined = {0};
-    banyan_plan_cost costs[3];
+    banyan_reshard_plan_cost costs[3];
     CHECK_OK(sample(&imagined, (const int[]){5, 0, 1}, 3, costs));
     for (int i = 0; i < 3; i++) {
         static const int ranks[] = {5, 0, 1};
@@ -64,7 +64,7 @@ static void a_plan_that_fails_at_a_sampled_rank_fails(void **state)
 {
     (void)state;
     struct imagined imagined = {.source_is_short = true};
-    banyan_plan_cost costs[1] = {{.rank = -7}};
+    banyan_reshard_plan_cost costs[1] = {{.rank = -7}};
     CHECK_FAILS(sample(&imagined, (const int[]){1}, 1, costs), BANYAN_ERR_INVALID, "weight");
     assert_int_equal(costs[0].rank, -7);
 }
@@ -73,7 +73,7 @@ static void a_layout_that_is_wrong_is_refused(void **state)
 {
     (void)state;
     struct imagined imagined = {.layout_is_wrong = true};
-    banyan_plan_cost costs[1];
+    banyan_reshard_plan_cost costs[1];
     CHECK_FAILS(sample(&imagined, (const int[]){1}, 1, costs), BANYAN_ERR_INVALID, "weight");
 }
 
@@ -81,7 +81,7 @@ static void ranks_that_cannot_be_sampled_are_refused(void **state)
 {
     (void)state;
     struct imagined imagined = {0};
-    banyan_plan_cost costs[2];
+    banyan_reshard_plan_cost costs[2];
     CHECK_FAILS(sample(&imagined, (const int[]){RANKS}, 1, costs), BANYAN_ERR_INVALID, "rank 6");
     CHECK_FAILS(sample(&imagined, (const int[]){-1}, 1, costs), BANYAN_ERR_INVALID, "rank -1");
     CHECK_FAILS(sample(&imagined, (const int[]){2, 2}, 2, costs), BANYAN_ERR_INVALID, "rank 2");
@@ -91,7 +91,8 @@ static void ranks_that_cannot_be_sampled_are_refused(void **state)
 static void a_world_larger_than_any_is_refused(void **state)
 {
     (void)state;
-    banyan_plan_world world = {.world_size = BANYAN_MAX_RANKS + 1, .layouts = rows_to_columns};
+    banyan_reshard_sample_world world = {.world_size = BANYAN_MAX_RANKS + 1,
+                                         .layouts = rows_to_columns};
     CHECK_FAILS(banyan_reshard_plan_sample(&world, NULL, NULL, 0, NULL), BANYAN_ERR_INVALID,
                 "1048577 ranks are more than the 1048576");
 }

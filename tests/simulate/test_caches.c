@@ -45,11 +45,11 @@ static void what_a_peer_only_has_is_as_near_as_the_own(void **state)
     (void)state;
     /* Its input, which nobody writes, and its output, which it does not touch. */
     banyan_program *program = begin(2, 1);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_get(to, banyan_output(program, 0, 0, 1), banyan_input(program, 1, 0, 1),
-                      BANYAN_TB(0));
-    banyan_memory_put(to, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
-                      BANYAN_TB(0));
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_get(to, banyan_program_output(program, 0, 0, 1),
+                              banyan_program_input(program, 1, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_put(to, banyan_program_output(program, 1, 0, 1),
+                              banyan_program_input(program, 0, 0, 1), BANYAN_TB(0));
     check_takes(program, BYTES, 4 * BYTES / OWN);
 }
 
@@ -57,14 +57,14 @@ static void what_one_writes_and_another_reads_moves_twice(void **state)
 {
     (void)state;
     banyan_program *program = begin(2, 1);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
-    banyan_copy(program, 0, banyan_output(program, 0, 0, 1), banyan_input(program, 0, 0, 1),
-                BANYAN_TB(0));
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_get(from, banyan_output(program, 1, 0, 1), banyan_output(program, 0, 0, 1),
-                      BANYAN_TB(0));
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_copy(program, 0, banyan_program_output(program, 0, 0, 1),
+                        banyan_program_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_get(from, banyan_program_output(program, 1, 0, 1),
+                              banyan_program_output(program, 0, 0, 1), BANYAN_TB(0));
     check_takes(program, BYTES, 2 * BYTES / OWN + 2 * BYTES / OTHERS + SIGNAL);
 }
 
@@ -73,14 +73,14 @@ static void a_signal_without_data_costs_nothing(void **state)
 {
     (void)state;
     banyan_program *program = begin(2, 1);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
-    banyan_memory_put(to, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1),
-                      BANYAN_TB(0));
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_memory_put(to, banyan_program_output(program, 1, 0, 1),
+                              banyan_program_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
     check_takes(program, BYTES, 2 * BYTES / OWN);
 }
 
@@ -89,14 +89,14 @@ static void a_part_may_be_anothers(void **state)
 {
     (void)state;
     banyan_program *program = begin(3, 2);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
-    banyan_copy(program, 0, banyan_output(program, 0, 0, 2), banyan_input(program, 0, 0, 2),
-                BANYAN_TB(0));
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_get(from, banyan_output(program, 1, 0, 1), banyan_output(program, 0, 1, 2),
-                      BANYAN_TB(0));
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_program_copy(program, 0, banyan_program_output(program, 0, 0, 2),
+                        banyan_program_input(program, 0, 0, 2), BANYAN_TB(0));
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_get(from, banyan_program_output(program, 1, 0, 1),
+                              banyan_program_output(program, 0, 1, 2), BANYAN_TB(0));
     check_takes(program, 2 * BYTES,
                 3 * BYTES / OWN + BYTES / OTHERS + SIGNAL + BYTES / OWN + BYTES / OTHERS);
 }
@@ -106,13 +106,14 @@ static void what_was_read_is_there_to_be_written(void **state)
 {
     (void)state;
     banyan_program *program = begin(2, 1);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
-    banyan_chunk sum = banyan_output(program, 1, 0, 1), own = banyan_input(program, 1, 0, 1);
-    banyan_memory_put(to, sum, banyan_input(program, 0, 0, 1), BANYAN_TB(0));
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
-    banyan_reduce_chunks(program, 1, sum, &own, 1, sum, BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_chunk sum = banyan_program_output(program, 1, 0, 1),
+                 own = banyan_program_input(program, 1, 0, 1);
+    banyan_program_memory_put(to, sum, banyan_program_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_reduce(program, 1, sum, &own, 1, sum, BANYAN_SUM, BANYAN_TB(0));
     check_takes(program, BYTES,
                 BYTES / OWN + BYTES / OTHERS + SIGNAL + 2 * BYTES / OWN + BYTES / OTHERS);
 }
@@ -122,18 +123,20 @@ static void sums_wait_for_lines_that_others_hold(void **state)
 {
     (void)state;
     banyan_program *program = begin(2, 2);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_memory_channel *from = banyan_memory_channel_create(program, 0, 1);
-    banyan_chunk first = banyan_input(program, 0, 0, 1), second = banyan_input(program, 0, 1, 2);
-    banyan_chunk shared = banyan_output(program, 0, 0, 1), alone = banyan_output(program, 0, 1, 2);
-    banyan_reduce_chunks(program, 0, first, &second, 1, alone, BANYAN_SUM, BANYAN_TB(0));
-    banyan_reduce_chunks(program, 0, first, &second, 1, shared, BANYAN_SUM, BANYAN_TB(0));
-    banyan_memory_put(to, banyan_output(program, 1, 1, 2), shared, BANYAN_TB(0));
-    banyan_memory_signal(to, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_wait(from, 0, BANYAN_SYNC_BOTH);
-    banyan_memory_get(from, banyan_output(program, 1, 0, 1), shared, BANYAN_TB(0));
-    banyan_copy(program, 1, banyan_input(program, 1, 0, 1), banyan_output(program, 1, 1, 2),
-                BANYAN_TB(0));
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_program_memory_channel *from = banyan_program_memory_channel_create(program, 0, 1);
+    banyan_chunk first = banyan_program_input(program, 0, 0, 1),
+                 second = banyan_program_input(program, 0, 1, 2);
+    banyan_chunk shared = banyan_program_output(program, 0, 0, 1),
+                 alone = banyan_program_output(program, 0, 1, 2);
+    banyan_program_reduce(program, 0, first, &second, 1, alone, BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_reduce(program, 0, first, &second, 1, shared, BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_memory_put(to, banyan_program_output(program, 1, 1, 2), shared, BANYAN_TB(0));
+    banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_wait(from, 0, BANYAN_SYNC_BOTH);
+    banyan_program_memory_get(from, banyan_program_output(program, 1, 0, 1), shared, BANYAN_TB(0));
+    banyan_program_copy(program, 1, banyan_program_input(program, 1, 0, 1),
+                        banyan_program_output(program, 1, 1, 2), BANYAN_TB(0));
     check_takes(program, 2 * BYTES,
                 3 * BYTES / OWN + 2 * BYTES / OWN + BYTES / SUMS + BYTES / OTHERS + SIGNAL +
                     2 * (BYTES / OTHERS + BYTES / OWN));
@@ -163,11 +166,11 @@ static double copied_through_scratch(uint64_t bytes, uint64_t scratch_bytes)
     options.reuse_resources = true;
     options.reused_scratch_bytes = scratch_bytes;
     CHECK_OK(banyan_program_create("through", &collective, 1, &options, &program));
-    banyan_chunk scratch = banyan_scratch(program, 0, 1);
-    banyan_loop_begin(program, 4096, 1);
-    banyan_copy(program, 0, scratch, banyan_input(program, 0, 0, 1), BANYAN_TB(0));
-    banyan_copy(program, 0, banyan_output(program, 0, 0, 1), scratch, BANYAN_TB(0));
-    banyan_loop_end(program);
+    banyan_chunk scratch = banyan_program_scratch(program, 0, 1);
+    banyan_program_loop_begin(program, 4096, 1);
+    banyan_program_copy(program, 0, scratch, banyan_program_input(program, 0, 0, 1), BANYAN_TB(0));
+    banyan_program_copy(program, 0, banyan_program_output(program, 0, 0, 1), scratch, BANYAN_TB(0));
+    banyan_program_loop_end(program);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
     CHECK_OK(banyan_topology_parse(cached, sizeof cached - 1, "cached", &topology));

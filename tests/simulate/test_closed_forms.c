@@ -120,12 +120,12 @@ static banyan_plan *end(banyan_program *program)
 /* Chunks from one rank to another, and a signal that is waited for. */
 static void send(banyan_program *program, int from, int to, uint64_t chunks, int block)
 {
-    banyan_memory_channel *forth = banyan_memory_channel_create(program, to, from);
-    banyan_memory_channel *back = banyan_memory_channel_create(program, from, to);
-    banyan_memory_put(forth, banyan_output(program, to, 0, chunks),
-                      banyan_input(program, from, 0, chunks), BANYAN_TB(block));
-    banyan_memory_signal(forth, block, BANYAN_SYNC_NONE);
-    banyan_memory_wait(back, block + 1, BANYAN_SYNC_NONE);
+    banyan_program_memory_channel *forth = banyan_program_memory_channel_create(program, to, from);
+    banyan_program_memory_channel *back = banyan_program_memory_channel_create(program, from, to);
+    banyan_program_memory_put(forth, banyan_program_output(program, to, 0, chunks),
+                              banyan_program_input(program, from, 0, chunks), BANYAN_TB(block));
+    banyan_program_memory_signal(forth, block, BANYAN_SYNC_NONE);
+    banyan_program_memory_wait(back, block + 1, BANYAN_SYNC_NONE);
 }
 
 #define CHUNK 1000000
@@ -168,9 +168,9 @@ static void a_thread_block_has_its_rates(void **state)
     banyan_program *program = begin(1);
     banyan_chunk sources[3];
     for (uint64_t i = 0; i < 3; i++)
-        sources[i] = banyan_input(program, 0, i, i + 1);
-    banyan_reduce_chunks(program, 0, sources[0], sources + 1, 2, banyan_output(program, 0, 0, 1),
-                         BANYAN_SUM, BANYAN_TB(0));
+        sources[i] = banyan_program_input(program, 0, i, i + 1);
+    banyan_program_reduce(program, 0, sources[0], sources + 1, 2,
+                          banyan_program_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
     banyan_plan *plan = end(program);
     star rates = plain;
     rates.local = 1e9;
@@ -186,10 +186,10 @@ static void a_reduction_reads_its_sources_one_by_one(void **state)
 {
     (void)state;
     banyan_program *program = begin(2);
-    banyan_memory_channel *to = banyan_memory_channel_create(program, 1, 0);
-    banyan_chunk peers = banyan_input(program, 1, 0, 1);
-    banyan_memory_reduce(to, banyan_input(program, 0, 0, 1), &peers, 1,
-                         banyan_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
+    banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
+    banyan_chunk peers = banyan_program_input(program, 1, 0, 1);
+    banyan_program_memory_reduce(to, banyan_program_input(program, 0, 0, 1), &peers, 1,
+                                 banyan_program_output(program, 0, 0, 1), BANYAN_SUM, BANYAN_TB(0));
     banyan_plan *plan = end(program);
     star rates = plain;
     rates.reduce = 2e9;
@@ -228,9 +228,10 @@ static void thread_blocks_share_what_runs_them(void **state)
     (void)state;
     banyan_program *program = begin(1);
     for (int block = 0; block < 3; block++)
-        banyan_copy(program, 0, banyan_output(program, 0, (uint64_t)block, (uint64_t)block + 1),
-                    banyan_input(program, 0, (uint64_t)block, (uint64_t)block + 1),
-                    BANYAN_TB(block));
+        banyan_program_copy(program, 0,
+                            banyan_program_output(program, 0, (uint64_t)block, (uint64_t)block + 1),
+                            banyan_program_input(program, 0, (uint64_t)block, (uint64_t)block + 1),
+                            BANYAN_TB(block));
     banyan_plan *plan = end(program);
     star rates = plain;
     for (rates.local = 1e9; rates.local < 1e12; rates.local *= 10) {
@@ -254,12 +255,13 @@ static void a_barrier_opens_when_its_last_thread_block_has_come(void **state)
         for (int phase = 0; phase < PHASES; phase++) {
             uint64_t most = 0;
             if (phase > 0)
-                banyan_barrier(program, 0, all, members);
+                banyan_program_barrier(program, 0, all, members);
             for (int block = 0; block < members; block++) {
                 uint64_t count = chunks[phase][block];
                 if (count > 0)
-                    banyan_copy(program, 0, banyan_output(program, 0, 0, count),
-                                banyan_input(program, 0, 0, count), BANYAN_TB(block));
+                    banyan_program_copy(program, 0, banyan_program_output(program, 0, 0, count),
+                                        banyan_program_input(program, 0, 0, count),
+                                        BANYAN_TB(block));
                 most = count > most ? count : most;
             }
             longest += most;
@@ -279,11 +281,11 @@ static void a_port_channel_works_by_itself(void **state)
 {
     (void)state;
     banyan_program *program = begin(2);
-    banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
+    banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1, 0);
     for (uint64_t i = 0; i < 3; i += 2)
-        banyan_port_put(port, banyan_output(program, 1, i, i + 1),
-                        banyan_input(program, 0, i, i + 1), 0);
-    banyan_port_flush(port, 0, BANYAN_SYNC_NONE);
+        banyan_program_port_put(port, banyan_program_output(program, 1, i, i + 1),
+                                banyan_program_input(program, 0, i, i + 1), 0);
+    banyan_program_port_flush(port, 0, BANYAN_SYNC_NONE);
     banyan_plan *plan = end(program);
     star slow = plain;
     slow.request_ns = 4000;
@@ -301,10 +303,11 @@ static void a_proxy_may_share_its_processor(void **state)
 {
     (void)state;
     banyan_program *program = begin(2);
-    banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
-    banyan_port_put(port, banyan_output(program, 1, 0, 1), banyan_input(program, 0, 0, 1), 0);
-    banyan_copy(program, 0, banyan_output(program, 0, 1, 2), banyan_input(program, 0, 1, 2),
-                BANYAN_TB(0));
+    banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_put(port, banyan_program_output(program, 1, 0, 1),
+                            banyan_program_input(program, 0, 0, 1), 0);
+    banyan_program_copy(program, 0, banyan_program_output(program, 0, 1, 2),
+                        banyan_program_input(program, 0, 1, 2), BANYAN_TB(0));
     banyan_plan *plan = end(program);
     star slow = {.processors = 2, .blocks_at_once = 1, .port = 1e9, .local = 2e9};
     check_near("apart", 1, star_seconds(plan, &slow, 4 * CHUNK), CHUNK / 1e9);
@@ -313,10 +316,10 @@ static void a_proxy_may_share_its_processor(void **state)
     banyan_plan_destroy(plan);
 
     program = begin(2);
-    port = banyan_port_channel_create(program, 1, 0);
+    port = banyan_program_port_channel_create(program, 1, 0);
     for (uint64_t i = 0; i < 2; i++)
-        banyan_port_put(port, banyan_output(program, 1, i, i + 1),
-                        banyan_input(program, 0, i, i + 1), 0);
+        banyan_program_port_put(port, banyan_program_output(program, 1, i, i + 1),
+                                banyan_program_input(program, 0, i, i + 1), 0);
     plan = end(program);
     slow.request_ns = 3000;
     check_near("in turn", 1, star_seconds(plan, &slow, 4 * CHUNK), 3e-6 + 2 * CHUNK / 1e9);
@@ -331,11 +334,11 @@ static void a_proxy_is_woken_once_for_all_channels(void **state)
     for (int waits = 0; waits <= 1; waits++) {
         banyan_program *program = begin_with(2, false);
         for (uint64_t i = 0; i < 2; i++) {
-            banyan_port_channel *port = banyan_port_channel_create(program, 1, 0);
-            banyan_port_put(port, banyan_output(program, 1, i, i + 1),
-                            banyan_input(program, 0, i, i + 1), 0);
+            banyan_program_port_channel *port = banyan_program_port_channel_create(program, 1, 0);
+            banyan_program_port_put(port, banyan_program_output(program, 1, i, i + 1),
+                                    banyan_program_input(program, 0, i, i + 1), 0);
             if (waits)
-                banyan_port_flush(port, 0, BANYAN_SYNC_NONE);
+                banyan_program_port_flush(port, 0, BANYAN_SYNC_NONE);
         }
         banyan_plan *plan = end(program);
         const double operation = 1.9e-3, request = 1e-3, copied = CHUNK / 1e9;

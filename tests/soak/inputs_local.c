@@ -207,11 +207,11 @@ static banyan_chunk any_chunk(random_state *random, banyan_program *program, int
         return (banyan_chunk){input_int(random), (banyan_buffer)input_int(random),
                               random_next(random), random_next(random)};
     if (input_chance(random, 30))
-        return banyan_input(program, input_int(random), random_next(random), start);
+        return banyan_program_input(program, input_int(random), random_next(random), start);
     if (input_chance(random, 4))
-        return banyan_scratch(program, rank, (uint64_t)random_between(random, 1, 2));
-    return input_chance(random, 2) ? banyan_input(program, rank, start, start + 1)
-                                   : banyan_output(program, rank, start, start + 1);
+        return banyan_program_scratch(program, rank, (uint64_t)random_between(random, 1, 2));
+    return input_chance(random, 2) ? banyan_program_input(program, rank, start, start + 1)
+                                   : banyan_program_output(program, rank, start, start + 1);
 }
 
 static void any_step(random_state *random, banyan_program *program, int ranks)
@@ -220,39 +220,41 @@ static void any_step(random_state *random, banyan_program *program, int ranks)
     int block = input_chance(random, 40) ? input_int(random) : (int)random_between(random, 0, 2);
     banyan_sync sync = input_chance(random, 40) ? (banyan_sync)input_int(random) : BANYAN_SYNC_BOTH;
     banyan_chunk a = any_chunk(random, program, ranks), b = any_chunk(random, program, ranks);
-    banyan_memory_channel *channel = banyan_memory_channel_create(program, to, from);
-    banyan_memory_channel *back = banyan_memory_channel_create(program, from, to);
-    banyan_port_channel *port = banyan_port_channel_create(program, to, from);
+    banyan_program_memory_channel *channel =
+        banyan_program_memory_channel_create(program, to, from);
+    banyan_program_memory_channel *back = banyan_program_memory_channel_create(program, from, to);
+    banyan_program_port_channel *port = banyan_program_port_channel_create(program, to, from);
     switch (random_next(random) % 9) {
     case 0:
-        banyan_copy(program, a.rank, a, b, BANYAN_TB(block));
+        banyan_program_copy(program, a.rank, a, b, BANYAN_TB(block));
         break;
     case 1:
-        banyan_reduce_chunks(program, a.rank, a, &b, 1, a, BANYAN_SUM, BANYAN_TB(block));
+        banyan_program_reduce(program, a.rank, a, &b, 1, a, BANYAN_SUM, BANYAN_TB(block));
         break;
     case 2:
-        banyan_memory_put(channel, banyan_output(program, to, 0, 1),
-                          banyan_input(program, from, 0, 1), BANYAN_TB(block));
+        banyan_program_memory_put(channel, banyan_program_output(program, to, 0, 1),
+                                  banyan_program_input(program, from, 0, 1), BANYAN_TB(block));
         break;
     case 3:
-        banyan_memory_signal(channel, block, sync);
-        banyan_memory_wait(back, block, sync);
+        banyan_program_memory_signal(channel, block, sync);
+        banyan_program_memory_wait(back, block, sync);
         break;
     case 4:
-        banyan_port_put(port, a, b, block);
+        banyan_program_port_put(port, a, b, block);
         break;
     case 5:
-        banyan_barrier(program, to, (const int[]){0, 1, block}, (int)random_between(random, 0, 3));
+        banyan_program_barrier(program, to, (const int[]){0, 1, block},
+                               (int)random_between(random, 0, 3));
         break;
     case 6:
-        banyan_loop_begin(program, (uint64_t)random_between(random, 0, 64), 1);
-        banyan_loop_end(program);
+        banyan_program_loop_begin(program, (uint64_t)random_between(random, 0, 64), 1);
+        banyan_program_loop_end(program);
         break;
     case 7:
-        banyan_copy_packets(program, a.rank, a, b, BANYAN_TB(block));
+        banyan_program_copy_packets(program, a.rank, a, b, BANYAN_TB(block));
         break;
     default:
-        banyan_memory_get(channel, a, b, BANYAN_TB(block));
+        banyan_program_memory_get(channel, a, b, BANYAN_TB(block));
     }
 }
 

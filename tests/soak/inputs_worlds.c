@@ -155,19 +155,19 @@ static banyan_status make_call(banyan_comm *comm, const call *c, uint32_t *input
     banyan_reduce_op op = (banyan_reduce_op)c->op;
     switch (c->kind) {
     case 0:
-        return banyan_allreduce(comm, in, out, c->count, c->dtype, op, NULL);
+        return banyan_comm_allreduce(comm, in, out, c->count, c->dtype, op, NULL);
     case 1:
-        return banyan_allgather(comm, in, out, c->count, c->dtype, NULL);
+        return banyan_comm_allgather(comm, in, out, c->count, c->dtype, NULL);
     case 2:
-        return banyan_reducescatter(comm, in, out, c->count, c->dtype, op, NULL);
+        return banyan_comm_reducescatter(comm, in, out, c->count, c->dtype, op, NULL);
     case 3:
-        return banyan_alltoall(comm, in, out, c->count, c->dtype, NULL);
+        return banyan_comm_alltoall(comm, in, out, c->count, c->dtype, NULL);
     case 4:
-        return banyan_broadcast(comm, in, out, c->count, c->dtype, c->root, NULL);
+        return banyan_comm_broadcast(comm, in, out, c->count, c->dtype, c->root, NULL);
     case 5:
-        return banyan_reduce(comm, in, out, c->count, c->dtype, op, c->root, NULL);
+        return banyan_comm_reduce(comm, in, out, c->count, c->dtype, op, c->root, NULL);
     default:
-        return banyan_sendrecv(comm, in, out, c->count, c->dtype, c->shift, NULL);
+        return banyan_comm_sendrecv(comm, in, out, c->count, c->dtype, c->shift, NULL);
     }
 }
 

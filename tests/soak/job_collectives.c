@@ -11,19 +11,20 @@ static banyan_status call(banyan_comm *comm, const collective_case *c, const cas
     size_t block = count / (size_t)info->ranks;
     switch (info->collective) {
     case BANYAN_ALLREDUCE:
-        return banyan_allreduce(comm, b->input, b->output, count, c->dtype, c->op, NULL);
+        return banyan_comm_allreduce(comm, b->input, b->output, count, c->dtype, c->op, NULL);
     case BANYAN_ALLGATHER:
-        return banyan_allgather(comm, b->input, b->output, count, c->dtype, NULL);
+        return banyan_comm_allgather(comm, b->input, b->output, count, c->dtype, NULL);
     case BANYAN_REDUCESCATTER:
-        return banyan_reducescatter(comm, b->input, b->output, block, c->dtype, c->op, NULL);
+        return banyan_comm_reducescatter(comm, b->input, b->output, block, c->dtype, c->op, NULL);
     case BANYAN_ALLTOALL:
-        return banyan_alltoall(comm, b->input, b->output, block, c->dtype, NULL);
+        return banyan_comm_alltoall(comm, b->input, b->output, block, c->dtype, NULL);
     case BANYAN_BROADCAST:
-        return banyan_broadcast(comm, b->input, b->output, count, c->dtype, info->root, NULL);
+        return banyan_comm_broadcast(comm, b->input, b->output, count, c->dtype, info->root, NULL);
     case BANYAN_REDUCE:
-        return banyan_reduce(comm, b->input, b->output, count, c->dtype, c->op, info->root, NULL);
+        return banyan_comm_reduce(comm, b->input, b->output, count, c->dtype, c->op, info->root,
+                                  NULL);
     default:
-        return banyan_sendrecv(comm, b->input, b->output, count, c->dtype, info->shift, NULL);
+        return banyan_comm_sendrecv(comm, b->input, b->output, count, c->dtype, info->shift, NULL);
     }
 }
 
@@ -83,19 +84,19 @@ static banyan_status run_plan(job *of, banyan_executor *executor, const banyan_p
 {
     int rank = banyan_world_rank(of->world);
     collective_case c = any_case(of, plan, 65536);
-    banyan_load_options options = BANYAN_LOAD_OPTIONS_INIT;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_loaded_plan *loaded = NULL;
     options.max_message_bytes = c.message_bytes;
-    banyan_status status = banyan_plan_load(executor, plan, &options, &loaded);
+    banyan_status status = banyan_loaded_plan_open(executor, plan, &options, &loaded);
     case_buffers b = case_take(&c, of->world);
     for (int run = 0; run < 4 && status == BANYAN_OK; run++) {
         case_fill(&c, &b, rank, run);
-        status = banyan_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL);
+        status = banyan_loaded_plan_run(loaded, b.input, b.output, c.message_bytes, c.dtype, NULL);
         if (status == BANYAN_OK)
             case_check(&c, &b, rank, run);
     }
     case_give_back(&c, &b);
-    banyan_status ended = banyan_plan_unload(loaded);
+    banyan_status ended = banyan_loaded_plan_close(loaded);
     return status != BANYAN_OK ? status : ended;
 }
 

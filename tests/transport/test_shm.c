@@ -136,7 +136,7 @@ static void get_some(struct setting *s, random_state *random, int peer, bool use
     struct pieces p = random_pieces(random, s->bytes);
     banyan_remote source = remote_at(handle_of(s, peer, user), p.base);
     memset(p.local, 0xee, p.local_bytes + 1);
-    CHECK_OK(banyan_get_many(s->transport, &source, p.list, p.count));
+    CHECK_OK(banyan_transport_get_many(s->transport, &source, p.list, p.count));
     unsigned char *expected = malloc(p.local_bytes + 1);
     memset(expected, 0xee, p.local_bytes + 1);
     for (size_t i = 0; i < p.count; i++)
@@ -160,9 +160,9 @@ static void get_from_everybody(banyan_world *world, void *context)
         int peer = (s.rank + 1) % s.size;
         unsigned char *all = malloc(s.bytes);
         banyan_remote source = remote_at(handle_of(&s, peer, user), 1);
-        CHECK_OK(banyan_get(s.transport, all, &source, s.bytes - 1));
+        CHECK_OK(banyan_transport_get(s.transport, all, &source, s.bytes - 1));
         check_same(all, s.patterns[peer] + 1, s.bytes - 1, "the whole");
-        CHECK_OK(banyan_get(s.transport, NULL, &source, 0));
+        CHECK_OK(banyan_transport_get(s.transport, NULL, &source, 0));
         free(all);
     }
     setting_close(&s);
@@ -177,8 +177,8 @@ static void put_some(struct setting *s, uint64_t seed, bool user)
     banyan_remote destination = remote_at(handle_of(s, peer, user), p.base);
     for (size_t i = 0; i < p.count; i++)
         memset(p.list[i].local, (int)(i * 7 + 1) & 0xff, p.list[i].bytes);
-    CHECK_OK(banyan_put_many(s->transport, &destination, p.list, p.count));
-    CHECK_OK(banyan_flush(s->transport, peer));
+    CHECK_OK(banyan_transport_put_many(s->transport, &destination, p.list, p.count));
+    CHECK_OK(banyan_transport_flush(s->transport, peer));
     pieces_free(&p);
     CHECK_OK(banyan_world_barrier(s->world));
 
@@ -200,7 +200,8 @@ static void put_whole(struct setting *s, bool user)
 {
     int peer = (s->rank + 1) % s->size, before = (s->rank + s->size - 1) % s->size;
     banyan_remote destination = remote_at(handle_of(s, peer, user), 3);
-    CHECK_OK(banyan_put(s->transport, &destination, s->patterns[s->rank] + 5, s->bytes - 5));
+    CHECK_OK(
+        banyan_transport_put(s->transport, &destination, s->patterns[s->rank] + 5, s->bytes - 5));
     CHECK_OK(banyan_world_barrier(s->world));
     check_same(offered(s, user), s->patterns[s->rank], 3, "before what was put");
     check_same(offered(s, user) + 3, s->patterns[before] + 5, s->bytes - 5, "all that was put");

@@ -23,8 +23,8 @@ static void play_ping_pong(banyan_world *world, void *context)
     banyan_memory *memory;
     uint32_t signal, stop;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, 1, &signal));
-    CHECK_OK(banyan_signals_alloc(transport, 1, &stop));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 1, &signal));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 1, &stop));
     CHECK_OK(banyan_memory_alloc(world, 4096, &memory));
     void *address;
     size_t bytes;
@@ -34,8 +34,8 @@ static void play_ping_pong(banyan_world *world, void *context)
     bool go_on = true;
     while (go_on) {
         if (rank == 1) {
-            CHECK_OK(banyan_signal_wait(transport, signal, rounds + 1, peer, "ping"));
-            go_on = banyan_signal_read(transport, stop) == 0;
+            CHECK_OK(banyan_transport_wait(transport, signal, rounds + 1, peer, "ping"));
+            go_on = banyan_transport_read(transport, stop) == 0;
         }
         for (uint64_t i = 0; rank == 1 && i < 8; i++)
             CHECK(mine[i] == (rounds << 8) + i, "round %llu", (unsigned long long)rounds);
@@ -43,13 +43,13 @@ static void play_ping_pong(banyan_world *world, void *context)
             usleep(1000);
         if (rank == 0 && rounds % 256 == 255 && time_now_ns() > end_ns) {
             go_on = false;
-            CHECK_OK(banyan_signal(transport, peer, stop, 1));
+            CHECK_OK(banyan_transport_signal(transport, peer, stop, 1));
         }
         for (uint64_t i = 0; i < 8; i++)
             theirs[i] = (rounds << 8) + i + (rank == 1 ? 100 : 0);
-        CHECK_OK(banyan_signal(transport, peer, signal, 1));
+        CHECK_OK(banyan_transport_signal(transport, peer, signal, 1));
         if (rank == 0)
-            CHECK_OK(banyan_signal_wait(transport, signal, rounds + 1, peer, "pong"));
+            CHECK_OK(banyan_transport_wait(transport, signal, rounds + 1, peer, "pong"));
         for (uint64_t i = 0; rank == 0 && i < 8; i++)
             CHECK(mine[i] == (rounds << 8) + i + 100, "round %llu", (unsigned long long)rounds);
         rounds++;
@@ -83,7 +83,7 @@ static void stream_words(banyan_world *world, void *context)
     banyan_memory *memory;
     uint32_t filled, emptied;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, 2, &filled));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 2, &filled));
     emptied = filled + 1;
     CHECK_OK(banyan_memory_alloc(world, RING * 64, &memory));
     banyan_memory_handle mine, handles[2];
@@ -95,13 +95,14 @@ static void stream_words(banyan_world *world, void *context)
             for (uint64_t k = 0; k < 8; k++)
                 words[k] = i * 8 + k;
             if (i >= RING)
-                CHECK_OK(banyan_signal_wait(transport, emptied, i - RING + 1, peer, "a free slot"));
+                CHECK_OK(
+                    banyan_transport_wait(transport, emptied, i - RING + 1, peer, "a free slot"));
             banyan_remote slot = {handles[peer], at};
-            CHECK_OK(banyan_put_with_signal(transport, &slot, words, 64, filled, 1));
+            CHECK_OK(banyan_transport_put_with_signal(transport, &slot, words, 64, filled, 1));
         } else {
-            CHECK_OK(banyan_signal_wait(transport, filled, i + 1, peer, "a full slot"));
+            CHECK_OK(banyan_transport_wait(transport, filled, i + 1, peer, "a full slot"));
             memcpy(words, (char *)banyan_memory_local(memory) + at, 64);
-            CHECK_OK(banyan_signal(transport, peer, emptied, 1));
+            CHECK_OK(banyan_transport_signal(transport, peer, emptied, 1));
             for (uint64_t k = 0; k < 8; k++)
                 CHECK(words[k] == i * 8 + k, "slot %llu word %llu", (unsigned long long)i,
                       (unsigned long long)k);
@@ -132,25 +133,26 @@ static void signal_all(banyan_world *world, void *context)
     banyan_transport *transport;
     uint32_t first;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, (uint32_t)size + 2, &first));
+    CHECK_OK(banyan_transport_signals_alloc(transport, (uint32_t)size + 2, &first));
     uint32_t token = first + (uint32_t)size, total = token + 1;
     for (uint64_t i = 1; i <= rounds; i++) {
         if (rank == 0)
-            CHECK_OK(banyan_signal(transport, next, token, 1));
-        CHECK_OK(banyan_signal_wait(transport, token, i, before, "the token"));
+            CHECK_OK(banyan_transport_signal(transport, next, token, 1));
+        CHECK_OK(banyan_transport_wait(transport, token, i, before, "the token"));
         if (rank != 0)
-            CHECK_OK(banyan_signal(transport, next, token, 1));
+            CHECK_OK(banyan_transport_signal(transport, next, token, 1));
         for (int peer = 0; peer < size; peer++) {
-            CHECK_OK(banyan_signal(transport, peer, first + (uint32_t)rank, 1));
-            CHECK_OK(banyan_signal(transport, peer, total, 3));
+            CHECK_OK(banyan_transport_signal(transport, peer, first + (uint32_t)rank, 1));
+            CHECK_OK(banyan_transport_signal(transport, peer, total, 3));
         }
     }
     for (int peer = 0; peer < size; peer++)
-        CHECK_OK(banyan_signal_wait(transport, first + (uint32_t)peer, rounds, peer, "its count"));
-    CHECK_OK(banyan_signal_wait(transport, total, 3 * rounds * (uint64_t)size, next, "the sum"));
+        CHECK_OK(
+            banyan_transport_wait(transport, first + (uint32_t)peer, rounds, peer, "its count"));
+    CHECK_OK(banyan_transport_wait(transport, total, 3 * rounds * (uint64_t)size, next, "the sum"));
     CHECK_OK(banyan_world_barrier(world));
-    CHECK(banyan_signal_read(transport, total) == 3 * rounds * (uint64_t)size);
-    CHECK(banyan_signal_read(transport, first) == rounds);
+    CHECK(banyan_transport_read(transport, total) == 3 * rounds * (uint64_t)size);
+    CHECK(banyan_transport_read(transport, first) == rounds);
     banyan_transport_close(transport);
 }
 
@@ -172,36 +174,38 @@ static void alloc_and_free(banyan_world *world, void *context)
     banyan_transport *transport;
     uint32_t a, b, c, d, other;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_FAILS(banyan_signals_alloc(transport, 0, &a), BANYAN_ERR_INVALID, "0 signals");
-    CHECK_FAILS(banyan_signals_alloc(transport, UINT32_MAX, &a), BANYAN_ERR_UNSUPPORTED, "limit");
-    CHECK_OK(banyan_signals_alloc(transport, 10, &a));
-    CHECK_OK(banyan_signals_alloc(transport, 5000, &b)); /* more than a segment holds */
-    CHECK_OK(banyan_signals_alloc(transport, 7, &c));
+    CHECK_FAILS(banyan_transport_signals_alloc(transport, 0, &a), BANYAN_ERR_INVALID, "0 signals");
+    CHECK_FAILS(banyan_transport_signals_alloc(transport, UINT32_MAX, &a), BANYAN_ERR_UNSUPPORTED,
+                "limit");
+    CHECK_OK(banyan_transport_signals_alloc(transport, 10, &a));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 5000, &b)); /* more than a segment holds */
+    CHECK_OK(banyan_transport_signals_alloc(transport, 7, &c));
     CHECK(a + 10 <= b && b + 5000 <= c);
     for (uint32_t i = 0; i < 5000; i++)
-        CHECK_OK(banyan_signal(transport, peer, b + i, i + 1));
+        CHECK_OK(banyan_transport_signal(transport, peer, b + i, i + 1));
     for (uint32_t i = 0; i < 5000; i++)
-        CHECK_OK(banyan_signal_wait(transport, b + i, i + 1, peer, "one of 5000"));
+        CHECK_OK(banyan_transport_wait(transport, b + i, i + 1, peer, "one of 5000"));
     CHECK_OK(banyan_world_barrier(world));
     /* Freed numbers come again, at zero. */
-    banyan_signals_free(transport, b, 5000);
-    CHECK_FAILS(banyan_signal(transport, peer, b, 1), BANYAN_ERR_INVALID, "not allocated");
-    CHECK(banyan_signal_read(transport, b) == 0);
-    CHECK_OK(banyan_signals_alloc(transport, 4000, &d));
+    banyan_transport_signals_free(transport, b, 5000);
+    CHECK_FAILS(banyan_transport_signal(transport, peer, b, 1), BANYAN_ERR_INVALID,
+                "not allocated");
+    CHECK(banyan_transport_read(transport, b) == 0);
+    CHECK_OK(banyan_transport_signals_alloc(transport, 4000, &d));
     CHECK(d == b);
     for (uint32_t i = 0; i < 4000; i++)
-        CHECK(banyan_signal_read(transport, d + i) == 0);
+        CHECK(banyan_transport_read(transport, d + i) == 0);
     /* Ranks that differ in what they have freed still agree. */
     if (rank == 0)
-        banyan_signals_free(transport, a, 10);
-    CHECK_OK(banyan_signals_alloc(transport, 8, &other));
+        banyan_transport_signals_free(transport, a, 10);
+    CHECK_OK(banyan_transport_signals_alloc(transport, 8, &other));
     uint32_t all[4];
     CHECK_OK(banyan_world_allgather(world, &other, sizeof other, all));
     for (int i = 0; i < banyan_world_size(world); i++)
         CHECK(all[i] == other);
     CHECK(other >= c + 7 || (other >= d + 4000 && other + 8 <= c));
-    CHECK_OK(banyan_signal(transport, peer, other, 1));
-    CHECK_OK(banyan_signal_wait(transport, other, 1, peer, "the last"));
+    CHECK_OK(banyan_transport_signal(transport, peer, other, 1));
+    CHECK_OK(banyan_transport_wait(transport, other, 1, peer, "the last"));
     CHECK_OK(banyan_world_barrier(world));
     banyan_transport_close(transport);
 }
@@ -221,26 +225,26 @@ static void poll_many(banyan_world *world, void *context)
     banyan_transport *transport;
     uint32_t first;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, (uint32_t)size, &first));
+    CHECK_OK(banyan_transport_signals_alloc(transport, (uint32_t)size, &first));
     if (rank != 0) {
         usleep(20000 * (useconds_t)rank);
-        CHECK_OK(banyan_signal(transport, 0, first + (uint32_t)rank, 1));
+        CHECK_OK(banyan_transport_signal(transport, 0, first + (uint32_t)rank, 1));
     }
     int left = rank == 0 ? size - 1 : 0;
     uint64_t seen_of[8] = {0}, sleeps = 0;
     while (left > 0) {
-        uint64_t epoch = banyan_signal_epoch(transport);
+        uint64_t epoch = banyan_transport_epoch(transport);
         for (int peer = 1; peer < size; peer++) {
-            uint64_t now = banyan_signal_read(transport, first + (uint32_t)peer);
+            uint64_t now = banyan_transport_read(transport, first + (uint32_t)peer);
             left -= now > seen_of[peer];
             seen_of[peer] = now;
         }
         if (left > 0)
-            CHECK_OK(banyan_signal_idle(transport, epoch));
+            CHECK_OK(banyan_transport_idle(transport, epoch));
         CHECK(++sleeps < 10000, "idle does not sleep");
     }
     uint64_t start_ns = time_now_ns();
-    CHECK_OK(banyan_signal_idle(transport, banyan_signal_epoch(transport)));
+    CHECK_OK(banyan_transport_idle(transport, banyan_transport_epoch(transport)));
     CHECK(time_now_ns() - start_ns < NS_PER_S, "idle slept for long with nothing to come");
     CHECK_OK(banyan_world_barrier(world));
     banyan_transport_close(transport);
@@ -261,19 +265,19 @@ static void wait_for_the_dying(int rank, int count, const banyan_unique_id *id, 
     banyan_transport *transport;
     uint32_t signal;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, 1, &signal));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 1, &signal));
     if (rank == 2) {
         usleep(100000);
         kill(getpid(), SIGKILL);
     }
     uint64_t start_ns = time_now_ns();
     if (rank == 0) {
-        CHECK_FAILS(banyan_signal_wait(transport, signal, 1, 1, "what never comes"),
+        CHECK_FAILS(banyan_transport_wait(transport, signal, 1, 1, "what never comes"),
                     BANYAN_ERR_PEER_LOST, "rank 2");
     } else {
         banyan_status status = BANYAN_OK;
         while (status == BANYAN_OK)
-            status = banyan_signal_idle(transport, banyan_signal_epoch(transport));
+            status = banyan_transport_idle(transport, banyan_transport_epoch(transport));
         CHECK(status == BANYAN_ERR_PEER_LOST);
     }
     uint64_t took_ns = time_now_ns() - start_ns;
@@ -299,15 +303,15 @@ static void wait_for_nothing(int rank, int count, const banyan_unique_id *id, vo
     banyan_transport *transport;
     uint32_t signal;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, 3, &signal));
-    CHECK_OK(banyan_signal(transport, 1 - rank, signal + 2, 4));
-    CHECK_OK(banyan_signal_wait(transport, signal + 2, 4, 1 - rank, "what comes"));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 3, &signal));
+    CHECK_OK(banyan_transport_signal(transport, 1 - rank, signal + 2, 4));
+    CHECK_OK(banyan_transport_wait(transport, signal + 2, 4, 1 - rank, "what comes"));
     char expected[128];
     snprintf(expected, sizeof expected,
              "rank %d waited 0.5 s for rank %d (a slot): signal %u is 4, not yet 5", rank, 1 - rank,
              signal + 2);
     uint64_t start_ns = time_now_ns();
-    CHECK_FAILS(banyan_signal_wait(transport, signal + 2, 5, 1 - rank, "a slot"),
+    CHECK_FAILS(banyan_transport_wait(transport, signal + 2, 5, 1 - rank, "a slot"),
                 BANYAN_ERR_TIMEOUT, expected);
     uint64_t took_ns = time_now_ns() - start_ns;
     CHECK(took_ns >= NS_PER_S / 2 && took_ns < NS_PER_S, "%.3f s", (double)took_ns / 1e9);

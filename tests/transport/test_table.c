@@ -72,31 +72,36 @@ static void misuse(banyan_world *world, void *context)
     char bytes[16] = {0};
     void *address;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, 2, &signal));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 2, &signal));
     CHECK_OK(banyan_memory_alloc(world, 100, &memory));
     CHECK_OK(banyan_memory_find(world, banyan_memory_local(memory), 100, &handle));
     banyan_remote good = {handle, 90}, bad = good;
     banyan_iovec pieces[] = {{0, bytes, 10}, {1, bytes, 10}};
 
-    CHECK_OK(banyan_put(transport, &good, bytes, 10));
-    CHECK_FAILS(banyan_put(transport, &good, bytes, 11), BANYAN_ERR_INVALID, "100 bytes of rank");
-    CHECK_FAILS(banyan_get(transport, bytes, &good, 11), BANYAN_ERR_INVALID, "11 bytes");
-    CHECK_FAILS(banyan_put(transport, &good, NULL, 1), BANYAN_ERR_INVALID, "address 0");
-    CHECK_FAILS(banyan_put_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID, "offset 90 + 1");
-    CHECK_FAILS(banyan_get_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID, "offset 90 + 1");
+    CHECK_OK(banyan_transport_put(transport, &good, bytes, 10));
+    CHECK_FAILS(banyan_transport_put(transport, &good, bytes, 11), BANYAN_ERR_INVALID,
+                "100 bytes of rank");
+    CHECK_FAILS(banyan_transport_get(transport, bytes, &good, 11), BANYAN_ERR_INVALID, "11 bytes");
+    CHECK_FAILS(banyan_transport_put(transport, &good, NULL, 1), BANYAN_ERR_INVALID, "address 0");
+    CHECK_FAILS(banyan_transport_put_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID,
+                "offset 90 + 1");
+    CHECK_FAILS(banyan_transport_get_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID,
+                "offset 90 + 1");
     pieces[1].offset = UINT64_MAX;
-    CHECK_FAILS(banyan_get_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID, "reach out");
-    CHECK_OK(banyan_put_many(transport, &good, NULL, 0));
+    CHECK_FAILS(banyan_transport_get_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID,
+                "reach out");
+    CHECK_OK(banyan_transport_put_many(transport, &good, NULL, 0));
     bad.handle.rank = 2;
-    CHECK_FAILS(banyan_put(transport, &bad, bytes, 1), BANYAN_ERR_INVALID, "no rank 2");
+    CHECK_FAILS(banyan_transport_put(transport, &bad, bytes, 1), BANYAN_ERR_INVALID, "no rank 2");
     bad.handle.rank = -1;
-    CHECK_FAILS(banyan_get(transport, bytes, &bad, 1), BANYAN_ERR_INVALID, "no rank -1");
+    CHECK_FAILS(banyan_transport_get(transport, bytes, &bad, 1), BANYAN_ERR_INVALID, "no rank -1");
     bad = good;
     bad.handle.kind = 0;
-    CHECK_FAILS(banyan_get(transport, bytes, &bad, 1), BANYAN_ERR_INVALID, "kind 0");
+    CHECK_FAILS(banyan_transport_get(transport, bytes, &bad, 1), BANYAN_ERR_INVALID, "kind 0");
     bad = good;
     bad.handle.id += 100;
-    CHECK_FAILS(banyan_put(transport, &bad, bytes, 1), BANYAN_ERR_NOT_FOUND, "symmetric buffer");
+    CHECK_FAILS(banyan_transport_put(transport, &bad, bytes, 1), BANYAN_ERR_NOT_FOUND,
+                "symmetric buffer");
 
     CHECK_OK(banyan_transport_address(transport, &good, &address));
     CHECK(address == (char *)banyan_memory_local(memory) + 90);
@@ -104,20 +109,21 @@ static void misuse(banyan_world *world, void *context)
     bad.offset = 101;
     CHECK_FAILS(banyan_transport_address(transport, &bad, &address), BANYAN_ERR_INVALID, "101");
 
-    CHECK_FAILS(banyan_signal(transport, 2, signal, 1), BANYAN_ERR_INVALID, "no rank 2");
-    CHECK_FAILS(banyan_signal(transport, 0, signal + 2, 1), BANYAN_ERR_INVALID, "not allocated");
-    CHECK_FAILS(banyan_signal_wait(transport, signal + 2, 0, 0, "x"), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_transport_signal(transport, 2, signal, 1), BANYAN_ERR_INVALID, "no rank 2");
+    CHECK_FAILS(banyan_transport_signal(transport, 0, signal + 2, 1), BANYAN_ERR_INVALID,
                 "not allocated");
-    CHECK_FAILS(banyan_signal_wait(transport, UINT32_MAX, 0, 0, "x"), BANYAN_ERR_INVALID,
+    CHECK_FAILS(banyan_transport_wait(transport, signal + 2, 0, 0, "x"), BANYAN_ERR_INVALID,
                 "not allocated");
-    CHECK_FAILS(banyan_put_with_signal(transport, &good, bytes, 1, signal + 2, 1),
+    CHECK_FAILS(banyan_transport_wait(transport, UINT32_MAX, 0, 0, "x"), BANYAN_ERR_INVALID,
+                "not allocated");
+    CHECK_FAILS(banyan_transport_put_with_signal(transport, &good, bytes, 1, signal + 2, 1),
                 BANYAN_ERR_INVALID, "not allocated");
-    CHECK_OK(banyan_put_with_signal(transport, &good, bytes, 1, signal, 1));
-    CHECK(banyan_signal_read(transport, signal) == 1);
-    CHECK_FAILS(banyan_flush(transport, 5), BANYAN_ERR_INVALID, "no rank 5");
+    CHECK_OK(banyan_transport_put_with_signal(transport, &good, bytes, 1, signal, 1));
+    CHECK(banyan_transport_read(transport, signal) == 1);
+    CHECK_FAILS(banyan_transport_flush(transport, 5), BANYAN_ERR_INVALID, "no rank 5");
     CHECK(banyan_transport_capabilities(transport, 5) == 0);
-    banyan_signals_free(transport, signal + 1, 2); /* not all of them are: ignored */
-    CHECK_OK(banyan_signal(transport, 0, signal + 1, 1));
+    banyan_transport_signals_free(transport, signal + 1, 2); /* not all of them are: ignored */
+    CHECK_OK(banyan_transport_signal(transport, 0, signal + 1, 1));
     banyan_transport_close(transport);
 }
 
@@ -147,7 +153,7 @@ static void across_nodes(int rank, int count, const banyan_unique_id *id, void *
     CHECK_OK(banyan_world_open(&options, &world));
     CHECK(banyan_world_node_count(world) == 2);
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
-    CHECK_OK(banyan_signals_alloc(transport, 1, &signal));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 1, &signal));
     CHECK_OK(banyan_memory_alloc(world, 100, &memory));
     CHECK_OK(banyan_memory_find(world, banyan_memory_local(memory), 100, &handle));
     CHECK_OK(banyan_world_allgather(world, &handle, sizeof handle, handles));
@@ -155,13 +161,15 @@ static void across_nodes(int rank, int count, const banyan_unique_id *id, void *
     banyan_remote here = {handles[near], 0}, there = {handles[far], 0};
     CHECK(banyan_transport_capabilities(transport, near) & BANYAN_TRANSPORT_ADDRESS);
     CHECK(banyan_transport_capabilities(transport, far) == 0);
-    CHECK_FAILS(banyan_put(transport, &there, &byte, 1), BANYAN_ERR_UNSUPPORTED, "cannot reach");
-    CHECK_FAILS(banyan_signal(transport, far, signal, 1), BANYAN_ERR_UNSUPPORTED, "not on its");
-    CHECK_FAILS(banyan_flush(transport, far), BANYAN_ERR_UNSUPPORTED, "not on its node");
+    CHECK_FAILS(banyan_transport_put(transport, &there, &byte, 1), BANYAN_ERR_UNSUPPORTED,
+                "cannot reach");
+    CHECK_FAILS(banyan_transport_signal(transport, far, signal, 1), BANYAN_ERR_UNSUPPORTED,
+                "not on its");
+    CHECK_FAILS(banyan_transport_flush(transport, far), BANYAN_ERR_UNSUPPORTED, "not on its node");
     CHECK_FAILS(banyan_memory_peer(memory, far, &address, &bytes), BANYAN_ERR_UNSUPPORTED,
                 "another node");
-    CHECK_OK(banyan_put_with_signal(transport, &here, &byte, 1, signal, 1));
-    CHECK_OK(banyan_signal_wait(transport, signal, 1, near, "a byte"));
+    CHECK_OK(banyan_transport_put_with_signal(transport, &here, &byte, 1, signal, 1));
+    CHECK_OK(banyan_transport_wait(transport, signal, 1, near, "a byte"));
     CHECK(*(char *)banyan_memory_local(memory) == near);
     CHECK_OK(banyan_world_barrier(world));
     banyan_transport_close(transport);

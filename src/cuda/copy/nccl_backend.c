@@ -246,7 +246,7 @@ static banyan_status fill_schedule(nccl_state *state, const banyan_copy_batch *b
 static void free_schedules(banyan_copy_schedule **list, size_t count)
 {
     for (size_t i = 0; list && i < count; i++)
-        banyan_copy_schedule_free(list[i]);
+        banyan_copy_schedule_destroy(list[i]);
     free(list);
 }
 
@@ -261,7 +261,7 @@ static void release(void *argument, void *planned)
             driver.cuEventDestroy(schedule->ended);
         driver_leave();
     }
-    banyan_copy_schedule_free(schedule->meeting);
+    banyan_copy_schedule_destroy(schedule->meeting);
     free_schedules(schedule->packing, schedule->packed_windows);
     free_schedules(schedule->unpacking, schedule->packed_windows);
     cuda_memory_ops.free(state->device.device_id, schedule->staging);
