@@ -131,23 +131,6 @@ static int note_range(struct dl_phdr_info *info, size_t bytes, void *context)
     return 0;
 }
 
-static uint64_t place_in_program(uintptr_t caller)
-{
-    extern char __executable_start;
-    return caller - (uintptr_t)&__executable_start;
-}
-
-static bool is_looked_at(uintptr_t caller, inject_kind kind)
-{
-    /* An emulated driver's system calls are its own. */
-    int count = kind <= INJECT_TEXT ? range_count : 1;
-    for (int i = 0; i < count; i++) {
-        if (caller >= ranges[i].low && caller < ranges[i].high)
-            return true;
-    }
-    return false;
-}
-
 void inject_begin(const inject_one *one, uint64_t *caller)
 {
     int seen = 0;
@@ -176,6 +159,26 @@ bool inject_end(int *counts)
     for (int i = 0; i < INJECT_KINDS; i++)
         counts[i] = atomic_load(&state.counts[i]);
     return atomic_load(&state.has_failed);
+}
+
+/* Sanitizers define these functions themselves, and call some before they are ready. */
+#if !defined(SANITIZER_MEMORY) && !defined(SANITIZER_THREAD)
+
+static uint64_t place_in_program(uintptr_t caller)
+{
+    extern char __executable_start;
+    return caller - (uintptr_t)&__executable_start;
+}
+
+static bool is_looked_at(uintptr_t caller, inject_kind kind)
+{
+    /* An emulated driver's system calls are its own. */
+    int count = kind <= INJECT_TEXT ? range_count : 1;
+    for (int i = 0; i < count; i++) {
+        if (caller >= ranges[i].low && caller < ranges[i].high)
+            return true;
+    }
+    return false;
 }
 
 /* True, with errno set, if this call is the one to fail. */
@@ -221,8 +224,6 @@ static void *library(const char *name)
 
 /* ---- memory ---- */
 
-#if !defined(SANITIZER_MEMORY) && !defined(SANITIZER_THREAD)
-
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_realloc(void *old, size_t bytes);
@@ -247,8 +248,6 @@ BANYAN_API void *aligned_alloc(size_t unit, size_t bytes)
 {
     return must_fail(INJECT_MALLOC, CALLER) ? NULL : __libc_memalign(unit, bytes);
 }
-
-#endif
 
 STAND_BEFORE(INJECT_TEXT, NULL, char *, strdup, (const char *text), text)
 STAND_BEFORE(INJECT_TEXT, NULL, char *, strndup, (const char *text, size_t most), text, most)
@@ -470,3 +469,5 @@ STAND_BEFORE(INJECT_CPUS, -1, int, sched_setaffinity,
 STAND_BEFORE(INJECT_HOST, -1, int, gethostname, (char *name, size_t bytes), name, bytes)
 STAND_BEFORE(INJECT_HOST, -1, int, sysinfo, (struct sysinfo * info), info)
 STAND_BEFORE(INJECT_HOST, -1, int, getifaddrs, (struct ifaddrs * *list), list)
+
+#endif
