@@ -97,7 +97,8 @@ static void check(struct bench *b, const struct row *row, banyan_mixed_mode mode
 
 static void measure_row(struct bench *b, struct row *row)
 {
-    static const banyan_mixed_mode peers_first[] = {BANYAN_MIXED_TWO_NCCL, BANYAN_MIXED_WORLD_NCCL};
+    static const banyan_mixed_mode peers_first[] = {BANYAN_MIXED_SEPARATE_NCCL,
+                                                    BANYAN_MIXED_SINGLE_NCCL};
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t count;
     bool have = false;
@@ -139,7 +140,7 @@ static double goal_of(const struct bench *b, const struct row *row)
 
 static double best_peer(const struct row *row)
 {
-    double two = row->us[BANYAN_MIXED_TWO_NCCL], world = row->us[BANYAN_MIXED_WORLD_NCCL];
+    double two = row->us[BANYAN_MIXED_SEPARATE_NCCL], world = row->us[BANYAN_MIXED_SINGLE_NCCL];
     return two > 0 && (world == 0 || two < world) ? two : world;
 }
 
@@ -168,9 +169,9 @@ static void write_json(struct bench *b, const struct row *row)
     b->first_row = false;
 }
 
-static const banyan_mixed_mode columns[] = {
-    BANYAN_MIXED_FEWEST_WAITS, BANYAN_MIXED_FEWEST_LOCAL_BYTES, BANYAN_MIXED_WORLD,
-    BANYAN_MIXED_TWO,          BANYAN_MIXED_WORLD_NCCL,         BANYAN_MIXED_TWO_NCCL};
+static const banyan_mixed_mode columns[] = {BANYAN_MIXED_ONE_SHOT,    BANYAN_MIXED_TWO_SHOT,
+                                            BANYAN_MIXED_SINGLE,      BANYAN_MIXED_SEPARATE,
+                                            BANYAN_MIXED_SINGLE_NCCL, BANYAN_MIXED_SEPARATE_NCCL};
 
 static void print_row(struct bench *b, const struct row *row)
 {

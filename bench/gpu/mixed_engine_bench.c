@@ -226,8 +226,8 @@ static void measure_row(bench *b, banyan_mixed_op op, uint64_t elems)
     b->call = (mixed_call){.op = op, .input = b->input, .output = b->reference, .elems = elems};
     double nccl = b->has_nccl ? measure(b, queue_nccl) : 0;
     b->has_reference = b->has_nccl;
-    double waits = measure_mode(b, BANYAN_MIXED_FEWEST_WAITS);
-    double bytes = measure_mode(b, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
+    double waits = measure_mode(b, BANYAN_MIXED_ONE_SHOT);
+    double bytes = measure_mode(b, BANYAN_MIXED_TWO_SHOT);
     if (b->rank == 0)
         printf("%-24s %12llu %10.2f %10.2f %10.2f\n", banyan_mixed_op_name(op),
                (unsigned long long)(elems * 2), waits, bytes, nccl);

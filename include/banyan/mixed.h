@@ -63,26 +63,26 @@ typedef enum banyan_mixed_mode {
     BANYAN_MIXED_AUTO,
     /* One-shot: every rank pushes its data to all ranks that need it, waits once, and reduces what
      * it needs. */
-    BANYAN_MIXED_FEWEST_WAITS,
+    BANYAN_MIXED_ONE_SHOT,
     /* Two-shot inside a node: reduce-scatter, then all-gather, so that no byte crosses a link of
      * the node twice. Between nodes, every sum goes to all nodes. Needs local_tp > 1. */
-    BANYAN_MIXED_FEWEST_LOCAL_BYTES,
+    BANYAN_MIXED_TWO_SHOT,
     /* Two-shot inside a node and between nodes. Needs inter_tp > 1. */
-    BANYAN_MIXED_FEWEST_BYTES,
+    BANYAN_MIXED_TWO_SHOT_NODES,
     /* The three modes above with NVLink multicast inside the nodes. They need BANYAN_MULTICAST=1.
      * They have never run on hardware. */
-    BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
-    BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST,
-    BANYAN_MIXED_FEWEST_BYTES_MULTICAST,
+    BANYAN_MIXED_ONE_SHOT_MULTICAST,
+    BANYAN_MIXED_TWO_SHOT_MULTICAST,
+    BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST,
     /* Not fused: one collective of the whole world, through a communicator (collective.h), on one
      * machine. Rows are placed before it or extracted after it. */
-    BANYAN_MIXED_WORLD,
+    BANYAN_MIXED_SINGLE,
     /* Not fused: for a pair of operations, one collective over tp and one over dp, through
      * communicators, on one machine. */
-    BANYAN_MIXED_TWO,
+    BANYAN_MIXED_SEPARATE,
     /* The two modes above through NCCL. */
-    BANYAN_MIXED_WORLD_NCCL,
-    BANYAN_MIXED_TWO_NCCL,
+    BANYAN_MIXED_SINGLE_NCCL,
+    BANYAN_MIXED_SEPARATE_NCCL,
     BANYAN_MIXED_MODES
 } banyan_mixed_mode;
 
@@ -93,10 +93,11 @@ BANYAN_API const char *banyan_mixed_op_name(banyan_mixed_op op);
 /* Find an operation by its name. Errors: NOT_FOUND (unknown name). Any thread. */
 BANYAN_API banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op);
 
-/* Return the name of a mode, for example "fewest_waits". The string is static. Any thread. */
+/* Return the name of a mode, for example "one_shot". The string is static. Any thread. */
 BANYAN_API const char *banyan_mixed_mode_name(banyan_mixed_mode mode);
 
-/* Find a mode by its name. Errors: NOT_FOUND (unknown name). Any thread. */
+/* Find a mode by its name. Names of earlier releases are known: "fewest_waits" is "one_shot", for
+ * example. Errors: NOT_FOUND (unknown name). Any thread. */
 BANYAN_API banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode);
 
 /* All ranks pass the same options, except the number of the device and `autotune`. */

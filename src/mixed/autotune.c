@@ -43,7 +43,7 @@ banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed, banya
 
 static uint64_t rated_ns(const banyan_mixed *mixed, const banyan_mixed_timing *one)
 {
-    banyan_mixed_mode usual = op_is_pair(one->op) ? BANYAN_MIXED_TWO : BANYAN_MIXED_WORLD;
+    banyan_mixed_mode usual = op_is_pair(one->op) ? BANYAN_MIXED_SEPARATE : BANYAN_MIXED_SINGLE;
     if (!mixed_is_host(mixed) || one->mode == usual)
         return one->ns;
     uint64_t doubt_ns = one->ns / HOST_DOUBT;

@@ -127,9 +127,9 @@ static banyan_status try_nccl(banyan_mixed *mixed)
     const banyan_mixed_grid *grid = &mixed->setup.grid;
     banyan_status status = BANYAN_OK;
     if (mixed->has_nccl)
-        status = collectives_start_nccl(mixed, BANYAN_MIXED_WORLD_NCCL);
+        status = collectives_start_nccl(mixed, BANYAN_MIXED_SINGLE_NCCL);
     if (mixed->has_nccl && grid->tp > 1 && grid->dp > 1)
-        status = collectives_start_nccl(mixed, BANYAN_MIXED_TWO_NCCL);
+        status = collectives_start_nccl(mixed, BANYAN_MIXED_SEPARATE_NCCL);
     return status == BANYAN_OK ? BANYAN_OK : control_check(mixed->setup.worlds[MIXED_WORLD]);
 }
 

@@ -101,7 +101,7 @@ static void lay_out(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     fused_layout *at = &f->at;
-    if (f->kind.mode == BANYAN_MIXED_FEWEST_WAITS) {
+    if (f->kind.mode == BANYAN_MIXED_ONE_SHOT) {
         at->first = take(at, slots_at_once(f));
         return;
     }
@@ -177,9 +177,9 @@ static banyan_status set_up(const banyan_mixed_grid *grid, const fused_kind *kin
         return error_set(BANYAN_ERR_INVALID,
                          "programs of mixed collectives are for up to %d ranks, not %d",
                          FUSED_RANKS_MOST, ranks);
-    bool two_shots = kind->mode == BANYAN_MIXED_FEWEST_BYTES;
-    bool local = kind->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
-    if ((!two_shots && !local && kind->mode != BANYAN_MIXED_FEWEST_WAITS) ||
+    bool two_shots = kind->mode == BANYAN_MIXED_TWO_SHOT_NODES;
+    bool local = kind->mode == BANYAN_MIXED_TWO_SHOT;
+    if ((!two_shots && !local && kind->mode != BANYAN_MIXED_ONE_SHOT) ||
         (local && grid->local_tp == 1) || (two_shots && grid->inter_tp == 1) ||
         !grid_allows(grid, kind->op))
         return error_set(BANYAN_ERR_INVALID,

@@ -212,7 +212,7 @@ static const fused_form units = {
 
 static void write_rank(fused *f)
 {
-    bool shown = f->kind.mode == BANYAN_MIXED_FEWEST_WAITS && f->gathers && f->grid.tp == 1;
+    bool shown = f->kind.mode == BANYAN_MIXED_ONE_SHOT && f->gathers && f->grid.tp == 1;
     begin(f);
     if (shown && fused_ranks(f) > 1)
         gather_shown(f);

@@ -50,7 +50,7 @@ static void add_up(fused *f, places of, int own_at, banyan_chunk own, banyan_chu
     f->form->sum(f, &sum, destination);
 }
 
-/* ---- fewest waits ---- */
+/* ---- one shot ---- */
 
 static void gather_at_once(fused *f)
 {
@@ -237,7 +237,7 @@ static void scatter_by_parts(fused *f)
 
 void fused_walk(fused *f)
 {
-    bool at_once = f->kind.mode == BANYAN_MIXED_FEWEST_WAITS;
+    bool at_once = f->kind.mode == BANYAN_MIXED_ONE_SHOT;
     if (at_once && f->gathers)
         gather_at_once(f);
     else if (at_once)

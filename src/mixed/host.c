@@ -18,7 +18,7 @@
 
 enum { FORM_UNITS, FORM_PACKETS, FORMS };
 enum { APART, IN_PLACE, PLACES };
-#define FUSED_MODES (BANYAN_MIXED_FEWEST_BYTES - BANYAN_MIXED_FEWEST_WAITS + 1)
+#define FUSED_MODES (BANYAN_MIXED_TWO_SHOT_NODES - BANYAN_MIXED_ONE_SHOT + 1)
 
 /* A program that is loaded when it is first needed, and again when a message is too long for it. */
 typedef struct ready {
@@ -163,8 +163,7 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
                        .packets = bytes <= PACKETS_MOST,
                        .in_place = call->input == call->output};
     ready *of =
-        &engine
-             ->ready[call->op][call->mode - BANYAN_MIXED_FEWEST_WAITS][kind.packets][kind.in_place];
+        &engine->ready[call->op][call->mode - BANYAN_MIXED_ONE_SHOT][kind.packets][kind.in_place];
     banyan_status status = prepare(engine, &kind, bytes, of);
     if (status == BANYAN_OK)
         status = banyan_loaded_plan_run(of->loaded, call->input, call->output,

@@ -17,16 +17,33 @@ static const char *const op_names[BANYAN_MIXED_OPS] = {
 
 static const char *const mode_names[BANYAN_MIXED_MODES] = {
     [BANYAN_MIXED_AUTO] = "auto",
-    [BANYAN_MIXED_FEWEST_WAITS] = "fewest_waits",
-    [BANYAN_MIXED_FEWEST_LOCAL_BYTES] = "fewest_local_bytes",
-    [BANYAN_MIXED_FEWEST_BYTES] = "fewest_bytes",
-    [BANYAN_MIXED_FEWEST_WAITS_MULTICAST] = "fewest_waits_multicast",
-    [BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST] = "fewest_local_bytes_multicast",
-    [BANYAN_MIXED_FEWEST_BYTES_MULTICAST] = "fewest_bytes_multicast",
-    [BANYAN_MIXED_WORLD] = "world",
-    [BANYAN_MIXED_TWO] = "two",
-    [BANYAN_MIXED_WORLD_NCCL] = "world_nccl",
-    [BANYAN_MIXED_TWO_NCCL] = "two_nccl",
+    [BANYAN_MIXED_ONE_SHOT] = "one_shot",
+    [BANYAN_MIXED_TWO_SHOT] = "two_shot",
+    [BANYAN_MIXED_TWO_SHOT_NODES] = "two_shot_nodes",
+    [BANYAN_MIXED_ONE_SHOT_MULTICAST] = "one_shot_multicast",
+    [BANYAN_MIXED_TWO_SHOT_MULTICAST] = "two_shot_multicast",
+    [BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST] = "two_shot_nodes_multicast",
+    [BANYAN_MIXED_SINGLE] = "single",
+    [BANYAN_MIXED_SEPARATE] = "separate",
+    [BANYAN_MIXED_SINGLE_NCCL] = "single_nccl",
+    [BANYAN_MIXED_SEPARATE_NCCL] = "separate_nccl",
+};
+
+/* Names of earlier releases, which saved tables may hold. */
+static const struct {
+    const char *name;
+    banyan_mixed_mode mode;
+} old_mode_names[] = {
+    {"fewest_waits", BANYAN_MIXED_ONE_SHOT},
+    {"fewest_local_bytes", BANYAN_MIXED_TWO_SHOT},
+    {"fewest_bytes", BANYAN_MIXED_TWO_SHOT_NODES},
+    {"fewest_waits_multicast", BANYAN_MIXED_ONE_SHOT_MULTICAST},
+    {"fewest_local_bytes_multicast", BANYAN_MIXED_TWO_SHOT_MULTICAST},
+    {"fewest_bytes_multicast", BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST},
+    {"world", BANYAN_MIXED_SINGLE},
+    {"two", BANYAN_MIXED_SEPARATE},
+    {"world_nccl", BANYAN_MIXED_SINGLE_NCCL},
+    {"two_nccl", BANYAN_MIXED_SEPARATE_NCCL},
 };
 
 const char *banyan_mixed_op_name(banyan_mixed_op op)
@@ -78,6 +95,10 @@ banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op)
 banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode)
 {
     int found = find(name, mode_names, BANYAN_MIXED_MODES);
+    for (size_t i = 0; name && i < sizeof old_mode_names / sizeof old_mode_names[0]; i++) {
+        if (strcmp(name, old_mode_names[i].name) == 0)
+            found = (int)old_mode_names[i].mode;
+    }
     if (found == BANYAN_MIXED_MODES)
         return refuse_name("mixed collectives have no mode", name, mode_names, BANYAN_MIXED_MODES);
     RETURN_IF_NULL(mode);
@@ -87,23 +108,22 @@ banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode)
 
 bool mode_is_fused(banyan_mixed_mode mode)
 {
-    return mode >= BANYAN_MIXED_FEWEST_WAITS && mode <= BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    return mode >= BANYAN_MIXED_ONE_SHOT && mode <= BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
 }
 
 bool mode_is_multicast(banyan_mixed_mode mode)
 {
-    return mode >= BANYAN_MIXED_FEWEST_WAITS_MULTICAST &&
-           mode <= BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    return mode >= BANYAN_MIXED_ONE_SHOT_MULTICAST && mode <= BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
 }
 
 bool mode_is_nccl(banyan_mixed_mode mode)
 {
-    return mode == BANYAN_MIXED_WORLD_NCCL || mode == BANYAN_MIXED_TWO_NCCL;
+    return mode == BANYAN_MIXED_SINGLE_NCCL || mode == BANYAN_MIXED_SEPARATE_NCCL;
 }
 
-bool mode_is_two(banyan_mixed_mode mode)
+bool mode_is_separate(banyan_mixed_mode mode)
 {
-    return mode == BANYAN_MIXED_TWO || mode == BANYAN_MIXED_TWO_NCCL;
+    return mode == BANYAN_MIXED_SEPARATE || mode == BANYAN_MIXED_SEPARATE_NCCL;
 }
 
 bool op_is_pair(banyan_mixed_op op)
@@ -134,9 +154,8 @@ static bool fused_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan
                            const why *reason)
 {
     const banyan_mixed_grid *grid = &mixed->setup.grid;
-    bool local = mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
-                 mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
-    bool all = mode == BANYAN_MIXED_FEWEST_BYTES || mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    bool local = mode == BANYAN_MIXED_TWO_SHOT || mode == BANYAN_MIXED_TWO_SHOT_MULTICAST;
+    bool all = mode == BANYAN_MIXED_TWO_SHOT_NODES || mode == BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
     if (local && grid->local_tp == 1)
         return refuse(reason, "local_tp is 1");
     if (all && grid->inter_tp == 1)
@@ -150,14 +169,14 @@ static bool fused_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan
 
 static bool is_near(const banyan_mixed *mixed, banyan_mixed_mode mode)
 {
-    return mode_is_two(mode) ? mixed->is_near[MIXED_TP] && mixed->is_near[MIXED_DP]
-                             : mixed->is_near[MIXED_WORLD];
+    return mode_is_separate(mode) ? mixed->is_near[MIXED_TP] && mixed->is_near[MIXED_DP]
+                                  : mixed->is_near[MIXED_WORLD];
 }
 
 static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
                                 banyan_mixed_mode mode, const why *reason)
 {
-    if (mode_is_two(mode) && !op_is_pair(op))
+    if (mode_is_separate(mode) && !op_is_pair(op))
         return refuse(reason, "it is a single collective");
     if (mixed->is_suspended)
         return refuse(reason, "they are suspended");
@@ -269,14 +288,13 @@ banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_m
 
 banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, uint64_t bytes)
 {
-    static const banyan_mixed_mode brief[] = {BANYAN_MIXED_FEWEST_WAITS, BANYAN_MIXED_TWO,
-                                              BANYAN_MIXED_WORLD, BANYAN_MIXED_TWO_NCCL,
-                                              BANYAN_MIXED_WORLD_NCCL};
+    static const banyan_mixed_mode brief[] = {BANYAN_MIXED_ONE_SHOT, BANYAN_MIXED_SEPARATE,
+                                              BANYAN_MIXED_SINGLE, BANYAN_MIXED_SEPARATE_NCCL,
+                                              BANYAN_MIXED_SINGLE_NCCL};
     static const banyan_mixed_mode lengthy[] = {
-        BANYAN_MIXED_FEWEST_BYTES, BANYAN_MIXED_FEWEST_LOCAL_BYTES,
-        BANYAN_MIXED_TWO,          BANYAN_MIXED_FEWEST_WAITS,
-        BANYAN_MIXED_WORLD,        BANYAN_MIXED_TWO_NCCL,
-        BANYAN_MIXED_WORLD_NCCL};
+        BANYAN_MIXED_TWO_SHOT_NODES, BANYAN_MIXED_TWO_SHOT, BANYAN_MIXED_SEPARATE,
+        BANYAN_MIXED_ONE_SHOT,       BANYAN_MIXED_SINGLE,   BANYAN_MIXED_SEPARATE_NCCL,
+        BANYAN_MIXED_SINGLE_NCCL};
     char reason[MODE_REASON_BYTES];
     bool is_short = bytes <= (mixed_is_host(mixed) ? HOST_SHORT : GPU_SHORT);
     const banyan_mixed_mode *wanted = is_short ? brief : lengthy;
@@ -285,5 +303,5 @@ banyan_mixed_mode mode_default(const banyan_mixed *mixed, banyan_mixed_op op, ui
         if (mode_is_valid(mixed, op, wanted[i], reason, sizeof reason))
             return wanted[i];
     }
-    return BANYAN_MIXED_FEWEST_WAITS;
+    return BANYAN_MIXED_ONE_SHOT;
 }

@@ -11,7 +11,7 @@ bool mode_is_fused(banyan_mixed_mode mode);
 bool mode_is_multicast(banyan_mixed_mode mode);
 /* Through NCCL; as two collectives. */
 bool mode_is_nccl(banyan_mixed_mode mode);
-bool mode_is_two(banyan_mixed_mode mode);
+bool mode_is_separate(banyan_mixed_mode mode);
 
 /* One of the two mixed ones, which are two collectives in one? */
 bool op_is_pair(banyan_mixed_op op);

@@ -129,7 +129,7 @@ static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
 
 static banyan_status open_nccl_of(banyan_mixed *mixed, banyan_mixed_mode mode)
 {
-    if (!mode_is_two(mode))
+    if (!mode_is_separate(mode))
         return open_nccl(mixed, MIXED_WORLD);
     RETURN_IF_FAILED(open_nccl(mixed, MIXED_TP));
     return open_nccl(mixed, MIXED_DP);
@@ -250,7 +250,7 @@ static banyan_status group_status(const banyan_mixed *mixed, mixed_group group, 
 static banyan_status mode_status(const banyan_mixed *mixed, banyan_mixed_mode mode)
 {
     for (int group = 0; group < MIXED_GROUPS; group++) {
-        if ((group == MIXED_WORLD) == mode_is_two(mode))
+        if ((group == MIXED_WORLD) == mode_is_separate(mode))
             continue;
         banyan_status status = group_status(mixed, (mixed_group)group, mode_is_nccl(mode));
         if (status != BANYAN_OK)
@@ -263,13 +263,13 @@ static banyan_status mode_status(const banyan_mixed *mixed, banyan_mixed_mode mo
  * first. */
 banyan_status collectives_status(const banyan_mixed *mixed)
 {
-    if (mixed->latest >= BANYAN_MIXED_WORLD) {
+    if (mixed->latest >= BANYAN_MIXED_SINGLE) {
         RETURN_IF_FAILED(mode_status(mixed, mixed->latest));
         banyan_status status = control_check(mixed->setup.worlds[MIXED_WORLD]);
         if (status != BANYAN_OK)
             return explain_mode(mixed, MIXED_WORLD, mixed->latest, status);
     }
-    for (int mode = BANYAN_MIXED_WORLD; mode < BANYAN_MIXED_MODES; mode++)
+    for (int mode = BANYAN_MIXED_SINGLE; mode < BANYAN_MIXED_MODES; mode++)
         RETURN_IF_FAILED(mode_status(mixed, (banyan_mixed_mode)mode));
     return BANYAN_OK;
 }
@@ -364,5 +364,5 @@ static banyan_status by_two(const way *with)
 banyan_status through_collectives(banyan_mixed *mixed, const mixed_call *asked, void *stream)
 {
     way with = {mixed, asked, banyan_dtype_bytes(mixed->setup.dtype), stream};
-    return mode_is_two(asked->mode) ? by_two(&with) : by_world(&with);
+    return mode_is_separate(asked->mode) ? by_two(&with) : by_world(&with);
 }

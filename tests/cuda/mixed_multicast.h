@@ -54,8 +54,7 @@ static const data_kind kinds[KINDS] = {DATA_WHOLE, DATA_RANDOM, DATA_SPECIAL};
 
 static inline banyan_mixed_mode by_multicast(banyan_mixed_mode mode)
 {
-    return (banyan_mixed_mode)((int)mode + BANYAN_MIXED_FEWEST_WAITS_MULTICAST -
-                               BANYAN_MIXED_FEWEST_WAITS);
+    return (banyan_mixed_mode)((int)mode + BANYAN_MIXED_ONE_SHOT_MULTICAST - BANYAN_MIXED_ONE_SHOT);
 }
 
 /* Does anything go to several ranks of the node? */

@@ -202,10 +202,10 @@ static inline void make_call(struct player *p, uint64_t most_elems, struct one_c
     c->call.elems += p->more_elems;
     if (random_between(&p->random, 0, 1) == 0)
         c->call.elems = (c->call.elems + 15) / 16 * 16;
-    c->call.mode = BANYAN_MIXED_FEWEST_WAITS;
+    c->call.mode = BANYAN_MIXED_ONE_SHOT;
     if (random_between(&p->random, 0, 1) == 1 &&
-        p->ops->has(p->engine, c->call.op, BANYAN_MIXED_FEWEST_LOCAL_BYTES, reason, sizeof reason))
-        c->call.mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES;
+        p->ops->has(p->engine, c->call.op, BANYAN_MIXED_TWO_SHOT, reason, sizeof reason))
+        c->call.mode = BANYAN_MIXED_TWO_SHOT;
     c->input_bytes = mixed_input_elems(c->call.op, c->call.elems, dp) * elem_bytes;
     c->output_bytes = mixed_output_elems(c->call.op, c->call.elems, dp) * elem_bytes;
     CHECK_OK(gpu_memory()->alloc(p->setup.device.device_id, c->input_bytes + GUARD,

@@ -47,8 +47,8 @@ static void run_all_modes(banyan_world *world, void *context)
     CHECK_OK(banyan_mixed_valid_ops(c.mixed, ops, BANYAN_MIXED_OPS, &op_count));
     for (size_t o = 0; o < op_count; o++) {
         CHECK_OK(banyan_mixed_valid_modes(c.mixed, ops[o], modes, BANYAN_MIXED_MODES, &mode_count));
-        CHECK(mode_count >= 2 && modes[0] == BANYAN_MIXED_FEWEST_WAITS, "%zu modes", mode_count);
-        CHECK((modes[1] == BANYAN_MIXED_FEWEST_LOCAL_BYTES) ==
+        CHECK(mode_count >= 2 && modes[0] == BANYAN_MIXED_ONE_SHOT, "%zu modes", mode_count);
+        CHECK((modes[1] == BANYAN_MIXED_TWO_SHOT) ==
                   (c.grid.local_tp > 1 && ops[o] != BANYAN_MIXED_ALLGATHER),
               "mode %s of %s", banyan_mixed_mode_name(modes[1]), banyan_mixed_op_name(ops[o]));
         for (size_t m = 0; m < mode_count; m++)
@@ -164,11 +164,11 @@ static void queue_before_the_last(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
     static const mixed_one calls[] = {{.op = BANYAN_MIXED_ALLREDUCE_ALLGATHER,
-                                       .mode = BANYAN_MIXED_FEWEST_WAITS,
+                                       .mode = BANYAN_MIXED_ONE_SHOT,
                                        .rows = 4,
                                        .row_elems = 1200},
                                       {.op = BANYAN_MIXED_REDUCESCATTER_ALLREDUCE,
-                                       .mode = BANYAN_MIXED_WORLD,
+                                       .mode = BANYAN_MIXED_SINGLE,
                                        .rows = 1,
                                        .row_elems = 100}};
     banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
@@ -199,7 +199,7 @@ static void queue_before_the_last(banyan_world *world, void *context)
 static void run_communicators(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD, BANYAN_MIXED_TWO};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_SINGLE, BANYAN_MIXED_SEPARATE};
     banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
     mixed_case c = {.world = world, .device = gpu_device_for(0)};
     (void)context;

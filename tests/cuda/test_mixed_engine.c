@@ -164,7 +164,7 @@ static void run_long_before_short(struct player *p)
     for (int i = 0; i < 2; i++) {
         p->more_elems = i == 0 ? 5000 : 0;
         make_call(p, 500, &calls[i]);
-        calls[i].call.mode = BANYAN_MIXED_FEWEST_WAITS;
+        calls[i].call.mode = BANYAN_MIXED_ONE_SHOT;
     }
     if (p->rank == p->ranks - 1) {
         CHECK_OK(banyan_world_barrier(p->world));
@@ -274,7 +274,7 @@ static void run_without_rank_two(struct player *p, const struct one_call *c)
           (unsigned long long)report.waited_ns);
     CHECK(report.rank >= 0 && report.rank < p->ranks && report.rank != p->rank, "for rank %d",
           report.rank);
-    if (c->call.mode == BANYAN_MIXED_FEWEST_WAITS)
+    if (c->call.mode == BANYAN_MIXED_ONE_SHOT)
         CHECK(report.rank == 2, "for rank %d", report.rank);
     gpu_fill(c->output_memory, POISON, c->output_bytes + 3 * GUARD);
     CHECK_OK(run(p, c));

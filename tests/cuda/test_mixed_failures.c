@@ -18,10 +18,10 @@ typedef struct failing {
 #define SCATTER BANYAN_MIXED_REDUCESCATTER_ALLREDUCE
 
 static const failing cases[] = {
-    {GATHER, BANYAN_MIXED_FEWEST_WAITS, 10},
-    {SCATTER, BANYAN_MIXED_FEWEST_LOCAL_BYTES, 10},
-    {GATHER, BANYAN_MIXED_WORLD, ELEMS_MOST},
-    {SCATTER, BANYAN_MIXED_TWO, 10},
+    {GATHER, BANYAN_MIXED_ONE_SHOT, 10},
+    {SCATTER, BANYAN_MIXED_TWO_SHOT, 10},
+    {GATHER, BANYAN_MIXED_SINGLE, ELEMS_MOST},
+    {SCATTER, BANYAN_MIXED_SEPARATE, 10},
 };
 #define CASES (sizeof cases / sizeof *cases)
 
@@ -59,7 +59,7 @@ static void check_sentence(const mixed_one *call)
 {
     char name[64];
     const char *mode = banyan_mixed_mode_name(call->mode);
-    if (call->mode < BANYAN_MIXED_WORLD)
+    if (call->mode < BANYAN_MIXED_SINGLE)
         snprintf(name, sizeof name, "%s (%s)", banyan_mixed_op_name(call->op), mode);
     else
         snprintf(name, sizeof name, "a call in mode %s", mode);

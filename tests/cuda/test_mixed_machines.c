@@ -21,9 +21,9 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t count;
     CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
-    CHECK(count == 4 && modes[3] == BANYAN_MIXED_WORLD_NCCL, "%zu modes", count);
+    CHECK(count == 4 && modes[3] == BANYAN_MIXED_SINGLE_NCCL, "%zu modes", count);
     for (size_t i = 0; i < 3; i++)
-        CHECK((size_t)modes[i] == BANYAN_MIXED_FEWEST_WAITS + i, "mode %s",
+        CHECK((size_t)modes[i] == BANYAN_MIXED_ONE_SHOT + i, "mode %s",
               banyan_mixed_mode_name(modes[i]));
 }
 
@@ -54,7 +54,7 @@ static void meet(int rank, int count, const banyan_unique_id *id, void *context)
         case_run(&c, &call);
         case_check_bits(&c, &call);
     }
-    mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_WORLD, DATA_WHOLE, 1, 1, false};
+    mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_SINGLE, DATA_WHOLE, 1, 1, false};
     CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID,
                 "communicators are of one machine, and its ranks are on 2");
     gpu_case_close(&c);

@@ -7,10 +7,10 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
     bool local = c->grid.local_tp > 1, multicast = c->grid.local_size > 1;
     bool nodes = c->grid.nodes > 1;
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_WAITS));
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES) == local);
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_BYTES) == (nodes && c->grid.inter_tp > 1));
-    for (int m = BANYAN_MIXED_FEWEST_WAITS; m <= BANYAN_MIXED_FEWEST_BYTES; m++)
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_ONE_SHOT));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO_SHOT) == local);
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO_SHOT_NODES) == (nodes && c->grid.inter_tp > 1));
+    for (int m = BANYAN_MIXED_ONE_SHOT; m <= BANYAN_MIXED_TWO_SHOT_NODES; m++)
         CHECK(case_has_mode(c, op, by_multicast((banyan_mixed_mode)m)) ==
                   (multicast && case_has_mode(c, op, (banyan_mixed_mode)m)),
               "%s", banyan_mixed_mode_name((banyan_mixed_mode)m));
@@ -19,7 +19,7 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
 static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
     check_modes(c, op);
-    for (int m = BANYAN_MIXED_FEWEST_WAITS; m <= BANYAN_MIXED_FEWEST_BYTES; m++) {
+    for (int m = BANYAN_MIXED_ONE_SHOT; m <= BANYAN_MIXED_TWO_SHOT_NODES; m++) {
         mixed_one call = {.op = op, .mode = (banyan_mixed_mode)m, .kind = DATA_RANDOM};
         draw_size(random, ELEMS_MOST / 4, &call);
         if (case_has_mode(c, op, by_multicast(call.mode)))

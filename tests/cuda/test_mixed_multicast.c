@@ -9,13 +9,11 @@
 
 static void run_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_FEWEST_WAITS,
-                                              BANYAN_MIXED_FEWEST_LOCAL_BYTES};
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_WAITS_MULTICAST), "%s",
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_ONE_SHOT, BANYAN_MIXED_TWO_SHOT};
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_ONE_SHOT_MULTICAST), "%s", banyan_mixed_op_name(op));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO_SHOT_MULTICAST) == (c->grid.local_tp > 1), "%s",
           banyan_mixed_op_name(op));
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST) == (c->grid.local_tp > 1),
-          "%s", banyan_mixed_op_name(op));
-    CHECK(!case_has_mode(c, op, BANYAN_MIXED_FEWEST_BYTES_MULTICAST), "inter_tp is 1");
+    CHECK(!case_has_mode(c, op, BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST), "inter_tp is 1");
     check_defaults(c, op);
     for (int i = 0; i < 2 * KINDS; i++) {
         mixed_one call = {.op = op, .mode = modes[i % 2], .kind = kinds[i / 2]};
@@ -68,7 +66,7 @@ static void gather_much(banyan_world *world, void *context)
     enter(&c, world, context, BANYAN_F16);
     for (size_t i = 0; i < sizeof elems / sizeof *elems; i++) {
         mixed_one call = {.op = BANYAN_MIXED_ALLGATHER,
-                          .mode = BANYAN_MIXED_FEWEST_WAITS,
+                          .mode = BANYAN_MIXED_ONE_SHOT,
                           .rows = 1,
                           .row_elems = elems[i]};
         compare(&c, call);
@@ -113,7 +111,7 @@ static void gather_bits(banyan_world *world, void *context)
     for (int turn = 0; turn < 8; turn++) {
         uint64_t count = elems[turn / 4];
         mixed_one call = {.op = BANYAN_MIXED_ALLGATHER,
-                          .mode = BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
+                          .mode = BANYAN_MIXED_ONE_SHOT_MULTICAST,
                           .rows = 1,
                           .row_elems = count};
         run_halves(&c, &call, input);
@@ -128,8 +126,8 @@ static void gather_bits(banyan_world *world, void *context)
 
 static void sum_negative_zeros(banyan_world *world, void *context)
 {
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
-                                              BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_ONE_SHOT_MULTICAST,
+                                              BANYAN_MIXED_TWO_SHOT_MULTICAST};
     uint16_t input[999];
     mixed_case c;
     begin(&all_have_it);
@@ -194,8 +192,8 @@ static void run_graphs(banyan_world *world, void *context)
         BANYAN_MIXED_ALLREDUCE_ALLGATHER, BANYAN_MIXED_ALLREDUCE_ALLGATHER,
         BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE};
     static const banyan_mixed_mode modes[GRAPHS] = {
-        BANYAN_MIXED_FEWEST_WAITS_MULTICAST, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST,
-        BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST, BANYAN_MIXED_FEWEST_WAITS_MULTICAST};
+        BANYAN_MIXED_ONE_SHOT_MULTICAST, BANYAN_MIXED_TWO_SHOT_MULTICAST,
+        BANYAN_MIXED_TWO_SHOT_MULTICAST, BANYAN_MIXED_ONE_SHOT_MULTICAST};
     random_state random = random_from(of->seed);
     mixed_one calls[GRAPHS];
     void *graphs[GRAPHS];
@@ -235,7 +233,7 @@ static void resume_elsewhere(banyan_world *world, void *context)
     mixed_case c;
     begin(&all_have_it);
     enter(&c, now, context, BANYAN_F32);
-    call.mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
+    call.mode = BANYAN_MIXED_TWO_SHOT_MULTICAST;
     case_run(&c, &call);
     graph = gpu_case_capture(&c, &call);
     for (int round = 0; round < 2; round++) {
@@ -244,7 +242,7 @@ static void resume_elsewhere(banyan_world *world, void *context)
         c.world = now = world_like(world);
         CHECK_OK(banyan_mixed_resume(c.mixed, now));
         gpu_case_replay(&c, &call, graph);
-        compare(&c, (mixed_one){call.op, BANYAN_MIXED_FEWEST_WAITS, DATA_RANDOM, 7, 300, false});
+        compare(&c, (mixed_one){call.op, BANYAN_MIXED_ONE_SHOT, DATA_RANDOM, 7, 300, false});
     }
     gpu_graph_destroy(c.device, graph);
     gpu_case_close(&c);
@@ -265,10 +263,9 @@ static void a_late_or_dead_peer_is_named(void **state)
     (void)state;
     late_case cases[] = {
         {{.sizes = {1, 2, 1, 1, 1}},
-         {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST, DATA_WHOLE, 3, 50,
-          false}},
+         {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_TWO_SHOT_MULTICAST, DATA_WHOLE, 3, 50, false}},
         {{.sizes = {1, 1, 2, 1, 1}},
-         {BANYAN_MIXED_ALLGATHER, BANYAN_MIXED_FEWEST_WAITS_MULTICAST, DATA_WHOLE, 3, 50, false}},
+         {BANYAN_MIXED_ALLGATHER, BANYAN_MIXED_ONE_SHOT_MULTICAST, DATA_WHOLE, 3, 50, false}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int statuses[2];
@@ -301,15 +298,15 @@ static void run_without(banyan_world *world, void *context)
     c.stream = gpu_stream_create(c.device);
     case_open(&c, &options, ELEMS_MOST);
     mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE, .rows = 2, .row_elems = 99};
-    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode < BANYAN_MIXED_WORLD; mode++) {
+    for (int mode = BANYAN_MIXED_ONE_SHOT; mode < BANYAN_MIXED_SINGLE; mode++) {
         call.mode = (banyan_mixed_mode)mode;
         if (case_has_mode(&c, call.op, call.mode)) {
             CHECK(!mode_is_multicast(call.mode), "%s", banyan_mixed_mode_name(call.mode));
             case_run(&c, &call);
         } else {
             CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID,
-                        mode == BANYAN_MIXED_FEWEST_BYTES ||
-                                mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST
+                        mode == BANYAN_MIXED_TWO_SHOT_NODES ||
+                                mode == BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST
                             ? "inter_tp is 1"
                             : of->why);
         }

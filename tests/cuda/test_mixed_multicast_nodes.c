@@ -16,7 +16,7 @@ static void compare_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
     check_defaults(c, op);
     for (int i = 0; i < 3 * KINDS; i++) {
-        banyan_mixed_mode mode = (banyan_mixed_mode)(BANYAN_MIXED_FEWEST_WAITS + i % 3);
+        banyan_mixed_mode mode = (banyan_mixed_mode)(BANYAN_MIXED_ONE_SHOT + i % 3);
         mixed_one call = {.op = op, .mode = mode, .kind = kinds[i / 3]};
         draw_size(random, ELEMS_MOST, &call);
         CHECK(case_has_mode(c, op, by_multicast(mode)) == case_has_mode(c, op, mode), "%s",
@@ -106,7 +106,7 @@ static void run_graphs(banyan_world *world, void *context)
     enter(&c, world, of, BANYAN_F16);
     for (int i = 0; i < GRAPHS; i++) {
         calls[i] = (mixed_one){.op = BANYAN_MIXED_ALLREDUCE,
-                               .mode = by_multicast(BANYAN_MIXED_FEWEST_WAITS + i),
+                               .mode = by_multicast(BANYAN_MIXED_ONE_SHOT + i),
                                .kind = DATA_RANDOM};
         draw_size(&random, ELEMS_MOST, &calls[i]);
     }
@@ -130,7 +130,7 @@ static void a_late_or_dead_peer_is_named(void **state)
 {
     int statuses[4];
     late_case late = {{.sizes = {2, 2, 1, 1, 2}},
-                      {BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, BANYAN_MIXED_FEWEST_WAITS_MULTICAST,
+                      {BANYAN_MIXED_REDUCESCATTER_ALLREDUCE, BANYAN_MIXED_ONE_SHOT_MULTICAST,
                        DATA_WHOLE, 3, 50, false}};
     (void)state;
     setenv(nvshmem_way, "", 1);
@@ -139,7 +139,7 @@ static void a_late_or_dead_peer_is_named(void **state)
         assert_int_equal(statuses[r], 0);
     late.of.sizes = (grid_sizes){2, 2, 1, 2, 1};
     late.call.op = BANYAN_MIXED_ALLREDUCE;
-    late.call.mode = BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    late.call.mode = BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
     ranks_fork(4, die, &late, statuses);
     for (int r = 0; r < 4; r++)
         assert_true(WIFSIGNALED(statuses[r]) == (r == 1) && (r == 1 || statuses[r] == 0));
@@ -163,7 +163,7 @@ static void run_without(banyan_world *world, void *context)
     begin(rank == of->lacking ? &of->setting : &all_have_it);
     enter(&c, world, &of_calls, BANYAN_BF16);
     mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE, .rows = 2, .row_elems = 99};
-    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+    for (int mode = BANYAN_MIXED_ONE_SHOT; mode <= BANYAN_MIXED_TWO_SHOT_NODES; mode++) {
         call.mode = (banyan_mixed_mode)mode;
         if (!case_has_mode(&c, call.op, call.mode))
             continue;

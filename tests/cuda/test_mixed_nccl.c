@@ -19,9 +19,9 @@ static const char failing_rank[] = "EMULATED_NCCL_FAILS"; /* of each communicato
 static const char prefers_nccl[] =
     "{\"format\": \"banyan mixed tuning\", \"version\": 1, \"local_tp\": 2, \"local_dp\": 2, "
     "\"inter_tp\": 1, \"inter_dp\": 1, \"dtype\": \"F32\", \"device\": \"cuda\", \"rows\": ["
-    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"fewest_waits\", \"ns\": 9},"
+    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"one_shot\", \"ns\": 9},"
     "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"world\", \"ns\": 5},"
-    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"two_nccl\", \"ns\": 4}]}";
+    "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"separate_nccl\", \"ns\": 4}]}";
 
 /* With a table, or none; or with one that is measured. */
 static void open_case(mixed_case *c, banyan_world *world, const char *table, bool tunes)
@@ -41,8 +41,8 @@ static bool has_nccl_modes(const mixed_case *c)
     bool world = false, two = false;
     CHECK_OK(banyan_mixed_valid_modes(c->mixed, OP, modes, BANYAN_MIXED_MODES, &count));
     for (size_t i = 0; i < count; i++) {
-        world |= modes[i] == BANYAN_MIXED_WORLD_NCCL;
-        two |= modes[i] == BANYAN_MIXED_TWO_NCCL;
+        world |= modes[i] == BANYAN_MIXED_SINGLE_NCCL;
+        two |= modes[i] == BANYAN_MIXED_SEPARATE_NCCL;
     }
     CHECK(world == two);
     return world;
@@ -76,7 +76,7 @@ static void check_without(mixed_case *c, const char *why)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t count;
-    mixed_one call = call_of(BANYAN_MIXED_TWO_NCCL);
+    mixed_one call = call_of(BANYAN_MIXED_SEPARATE_NCCL);
     CHECK(!has_nccl_modes(c));
     CHECK_FAILS(case_call(c, &call), BANYAN_ERR_INVALID, why);
     CHECK_OK(banyan_mixed_valid_modes(c->mixed, OP, modes, BANYAN_MIXED_MODES, &count));
@@ -106,9 +106,9 @@ static void fail_when_chosen(banyan_world *world, void *context)
     mixed_one call = call_of(BANYAN_MIXED_AUTO);
     mixed_case c;
     open_case(&c, world, context, false);
-    check_choice(&c, BANYAN_MIXED_TWO_NCCL);
+    check_choice(&c, BANYAN_MIXED_SEPARATE_NCCL);
     case_run(&c, &call);
-    check_choice(&c, BANYAN_MIXED_WORLD);
+    check_choice(&c, BANYAN_MIXED_SINGLE);
     check_without(&c, "NCCL does not start");
     gpu_case_close(&c);
 }
@@ -120,14 +120,14 @@ static void fail_when_tuned(banyan_world *world, void *context)
     (void)context;
     open_case(&c, world, NULL, true);
     for (size_t i = 0; banyan_mixed_timing_at(c.mixed, i, &timing) == BANYAN_OK; i++)
-        CHECK(timing.mode < BANYAN_MIXED_WORLD_NCCL);
+        CHECK(timing.mode < BANYAN_MIXED_SINGLE_NCCL);
     check_without(&c, "NCCL does not start");
     gpu_case_close(&c);
 }
 
 static void one_that_does_not_start_costs_its_modes_alone(void **state)
 {
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD_NCCL, BANYAN_MIXED_TWO_NCCL};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_SINGLE_NCCL, BANYAN_MIXED_SEPARATE_NCCL};
     time_t begun = time(NULL);
     (void)state;
     if (!gpu_is_emulated())
@@ -154,7 +154,7 @@ static void start_when_chosen(banyan_world *world, void *context)
     open_case(&c, world, context, false);
     if (has_nccl_modes(&c)) {
         void *graph = gpu_case_capture(&c, &call); /* it starts while a graph is captured */
-        check_choice(&c, BANYAN_MIXED_TWO_NCCL);
+        check_choice(&c, BANYAN_MIXED_SEPARATE_NCCL);
         for (int i = 0; i < 3; i++)
             gpu_case_replay(&c, &call, graph);
         case_run(&c, &call);
@@ -206,7 +206,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
 
 static void a_death_is_told_with_the_mode(void **state)
 {
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD_NCCL, BANYAN_MIXED_TWO_NCCL};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_SINGLE_NCCL, BANYAN_MIXED_SEPARATE_NCCL};
     int statuses[4];
     (void)state;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {

@@ -24,12 +24,12 @@ static void start_nccl(banyan_world *world, void *context)
                       .rows = 2,
                       .row_elems = 9};
     mixed_one other = call;
-    other.mode = BANYAN_MIXED_FEWEST_WAITS;
+    other.mode = BANYAN_MIXED_ONE_SHOT;
     bool lacked = true;
     for (int n = 0; lacked; n++) {
         mixed_case c;
         gpu_case_open(&c, world, options_for(world, &sizes), ELEMS);
-        lack_begin(world, call.mode == BANYAN_MIXED_WORLD_NCCL ? 4 : 2, n);
+        lack_begin(world, call.mode == BANYAN_MIXED_SINGLE_NCCL ? 4 : 2, n);
         lacked = lack_end(world, case_call(&c, &call), BANYAN_ERR_SYSTEM);
         CHECK(lacked || n > 0);
         gpu_stream_wait(c.device, c.stream);
@@ -40,7 +40,7 @@ static void start_nccl(banyan_world *world, void *context)
 
 static void an_nccl_without_its_ranks_fails_on_all(void **state)
 {
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_WORLD_NCCL, BANYAN_MIXED_TWO_NCCL};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_SINGLE_NCCL, BANYAN_MIXED_SEPARATE_NCCL};
     (void)state;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         ranks_run(4, start_nccl, (void *)&modes[i]);
@@ -50,8 +50,10 @@ static void take_nvshmem(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {2, 2, 1, 2, 1};
     banyan_mixed_options options = options_for(world, &sizes);
-    mixed_one call = {
-        .op = BANYAN_MIXED_ALLREDUCE, .mode = BANYAN_MIXED_FEWEST_BYTES, .rows = 2, .row_elems = 9};
+    mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE,
+                      .mode = BANYAN_MIXED_TWO_SHOT_NODES,
+                      .rows = 2,
+                      .row_elems = 9};
     banyan_mixed *mixed;
     mixed_case c;
     bool lacked = true;
@@ -94,9 +96,8 @@ static void use_and_measure(banyan_world *world, void *context)
     output.shape = gathered;
     for (int lacks = 1; lacks >= 0; lacks--) {
         lack_begin(world, lacks ? 1 : 4, 0);
-        banyan_status status =
-            banyan_mixed_measure(c.mixed, BANYAN_MIXED_ALLREDUCE_ALLGATHER, &input, &output,
-                                 BANYAN_MIXED_FEWEST_WAITS, &ns);
+        banyan_status status = banyan_mixed_measure(c.mixed, BANYAN_MIXED_ALLREDUCE_ALLGATHER,
+                                                    &input, &output, BANYAN_MIXED_ONE_SHOT, &ns);
         CHECK(lack_end(world, status, BANYAN_ERR_NO_MEMORY) == lacks);
     }
     gpu_case_close(&c);
@@ -117,7 +118,7 @@ static void open_groups(banyan_world *world, void *context)
     mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE_ALLGATHER, .rows = 2, .row_elems = 9};
     mixed_case c;
     (void)context;
-    call.mode = BANYAN_MIXED_FEWEST_WAITS;
+    call.mode = BANYAN_MIXED_ONE_SHOT;
     gpu_case_open(&c, world, options, ELEMS);
     for (int n = 0; n < 9; n++) {
         banyan_world *next = world_like(world);
@@ -161,8 +162,8 @@ static void shut_a_call_out(int rank, int count, const banyan_unique_id *id, voi
 {
     const grid_sizes *sizes = context;
     mixed_one call = {.op = BANYAN_MIXED_ALLREDUCE,
-                      .mode = sizes->nodes > 1 ? BANYAN_MIXED_FEWEST_BYTES
-                                               : BANYAN_MIXED_FEWEST_LOCAL_BYTES,
+                      .mode =
+                          sizes->nodes > 1 ? BANYAN_MIXED_TWO_SHOT_NODES : BANYAN_MIXED_TWO_SHOT,
                       .rows = 2,
                       .row_elems = 9};
     banyan_world *world = ranks_open_world(rank, count, id, 60 * NS_PER_S);

@@ -48,9 +48,9 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
     CHECK_OK(banyan_mixed_valid_modes(c->mixed, op, modes, BANYAN_MIXED_MODES, &count));
     for (size_t i = 0; i < count; i++)
         has[modes[i]] = true;
-    CHECK(has[BANYAN_MIXED_FEWEST_WAITS]);
-    CHECK(has[BANYAN_MIXED_FEWEST_LOCAL_BYTES] == (c->grid.local_tp > 1));
-    CHECK(has[BANYAN_MIXED_FEWEST_BYTES] == (c->grid.inter_tp > 1));
+    CHECK(has[BANYAN_MIXED_ONE_SHOT]);
+    CHECK(has[BANYAN_MIXED_TWO_SHOT] == (c->grid.local_tp > 1));
+    CHECK(has[BANYAN_MIXED_TWO_SHOT_NODES] == (c->grid.inter_tp > 1));
 }
 
 /* Each fused mode of each operation at sizes that fill no unit, one, and several launches. */
@@ -62,9 +62,9 @@ static void run_fused(mixed_case *c)
     CHECK_OK(banyan_mixed_valid_ops(c->mixed, ops, BANYAN_MIXED_OPS, &count));
     for (size_t i = 0; i < count; i++) {
         check_modes(c, ops[i]);
-        for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
-            if ((mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES && c->grid.local_tp == 1) ||
-                (mode == BANYAN_MIXED_FEWEST_BYTES && c->grid.inter_tp == 1))
+        for (int mode = BANYAN_MIXED_ONE_SHOT; mode <= BANYAN_MIXED_TWO_SHOT_NODES; mode++) {
+            if ((mode == BANYAN_MIXED_TWO_SHOT && c->grid.local_tp == 1) ||
+                (mode == BANYAN_MIXED_TWO_SHOT_NODES && c->grid.inter_tp == 1))
                 continue;
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 mixed_one one = {.op = ops[i],
@@ -239,10 +239,8 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
 {
     static const grid_sizes grid = {2, 1, 1, 2, 1};
     mixed_case c;
-    mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
-                     .mode = BANYAN_MIXED_FEWEST_WAITS,
-                     .rows = 3,
-                     .row_elems = 50};
+    mixed_one one = {
+        .op = BANYAN_MIXED_ALLREDUCE, .mode = BANYAN_MIXED_ONE_SHOT, .rows = 3, .row_elems = 50};
     banyan_world *world = ranks_open_world(rank, count, id, short_ns());
     (void)context;
     enter(&c, world, &grid, BANYAN_F32);
@@ -256,7 +254,7 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     CHECK_OK(case_call(&c, &one));
     gpu_stream_wait(c.device, c.stream);
     CHECK_FAILS(banyan_mixed_status(c.mixed), BANYAN_ERR_TIMEOUT, "for rank 1 in allreduce");
-    CHECK_FAILS(case_call(&c, &one), BANYAN_ERR_TIMEOUT, "(fewest_waits)");
+    CHECK_FAILS(case_call(&c, &one), BANYAN_ERR_TIMEOUT, "(one_shot)");
     banyan_mixed_close(c.mixed);
     banyan_world_close(world);
 }
@@ -266,7 +264,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     static const grid_sizes grid = {2, 1, 1, 2, 1};
     mixed_case c;
     mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
-                     .mode = BANYAN_MIXED_FEWEST_BYTES,
+                     .mode = BANYAN_MIXED_TWO_SHOT_NODES,
                      .rows = 3,
                      .row_elems = 50};
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(30000000000));
@@ -307,7 +305,7 @@ static void check_no_fused_mode(const banyan_mixed *mixed)
     CHECK_OK(
         banyan_mixed_valid_modes(mixed, BANYAN_MIXED_ALLREDUCE, modes, BANYAN_MIXED_MODES, &count));
     for (size_t i = 0; i < count; i++)
-        CHECK(modes[i] > BANYAN_MIXED_FEWEST_BYTES_MULTICAST);
+        CHECK(modes[i] > BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST);
 }
 
 static void open_without_library(banyan_world *world, void *context)

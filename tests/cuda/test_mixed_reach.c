@@ -52,7 +52,7 @@ static void run_once(banyan_world *world, banyan_mixed_options options)
     gpu_case_open(&c, world, options, 3 * LONG_ROW);
     for (int i = 0; i < 3; i++) {
         mixed_one one = {.op = BANYAN_MIXED_ALLREDUCE,
-                         .mode = i % 2 ? BANYAN_MIXED_FEWEST_BYTES : BANYAN_MIXED_FEWEST_WAITS,
+                         .mode = i % 2 ? BANYAN_MIXED_TWO_SHOT_NODES : BANYAN_MIXED_ONE_SHOT,
                          .rows = 3,
                          .row_elems = i < 2 ? 5000 : LONG_ROW};
         case_run(&c, &one);

@@ -67,8 +67,8 @@ static void suspend_and_resume(banyan_world *world, void *context)
 {
     mixed_case c;
     enter(&c, world, context);
-    mixed_one fused = first_op(&c, BANYAN_MIXED_FEWEST_WAITS), by_comm = fused;
-    by_comm.mode = BANYAN_MIXED_WORLD;
+    mixed_one fused = first_op(&c, BANYAN_MIXED_ONE_SHOT), by_comm = fused;
+    by_comm.mode = BANYAN_MIXED_SINGLE;
     CHECK(run_all(&c) > 2);
     void *fused_graph = capture(&c, &fused), *comm_graph = capture(&c, &by_comm);
     for (int round = 0; round < 3; round++) {
@@ -134,7 +134,7 @@ static void resume_elsewhere(banyan_world *world, void *context)
     mixed_case c;
     banyan_world *now = world_like(world);
     enter(&c, now, context);
-    mixed_one fused = first_op(&c, BANYAN_MIXED_FEWEST_WAITS);
+    mixed_one fused = first_op(&c, BANYAN_MIXED_ONE_SHOT);
     run_all(&c);
     void *graph = capture(&c, &fused);
     for (int round = 0; round < 4; round++) {
@@ -174,7 +174,7 @@ static void refuse_worlds(banyan_world *world, void *context)
     int rank = banyan_world_rank(world), turned[] = {1, 0};
     banyan_world *now = world_like(world), *alone, *other;
     enter(&c, now, context);
-    mixed_one by_comm = first_op(&c, BANYAN_MIXED_WORLD);
+    mixed_one by_comm = first_op(&c, BANYAN_MIXED_SINGLE);
     run_all(&c);
     CHECK_OK(banyan_mixed_suspend(c.mixed));
     CHECK_OK(banyan_world_split(world, &rank, 1, &alone));
@@ -213,7 +213,7 @@ static void refuse_calls(banyan_world *world, void *context)
     size_t count;
     uint64_t ns;
     enter(&c, world, context);
-    mixed_one one = first_op(&c, BANYAN_MIXED_FEWEST_WAITS);
+    mixed_one one = first_op(&c, BANYAN_MIXED_ONE_SHOT);
     CHECK_FAILS(banyan_mixed_resume(c.mixed, NULL), BANYAN_ERR_INVALID, "are not suspended");
     CHECK_OK(banyan_mixed_suspend(c.mixed));
     CHECK_FAILS(banyan_mixed_suspend(c.mixed), BANYAN_ERR_INVALID, "suspended already");
@@ -259,7 +259,7 @@ static void resume_without_room(banyan_world *world, void *context)
         size_t free_now = gpu_free_bytes(world);
         if (!taken)
             CHECK(free_now == free_bytes, "memory is kept of what failed");
-        mixed_one one = {.mode = BANYAN_MIXED_FEWEST_WAITS, .rows = 1, .row_elems = 1};
+        mixed_one one = {.mode = BANYAN_MIXED_ONE_SHOT, .rows = 1, .row_elems = 1};
         one.op = BANYAN_MIXED_ALLGATHER;
         CHECK_FAILS(case_call(&c, &one), BANYAN_ERR_INVALID, "are suspended");
     }
@@ -296,7 +296,7 @@ static void lose_one_meanwhile(int rank, int count, const banyan_unique_id *id, 
     mixed_case c;
     pthread_t thread;
     enter(&c, ranks_open_world(rank, count, id, 60 * NS_PER_S), &grids[0]);
-    mixed_one call = first_op(&c, BANYAN_MIXED_TWO);
+    mixed_one call = first_op(&c, BANYAN_MIXED_SEPARATE);
     case_run(&c, &call);
     banyan_status status = BANYAN_OK;
     for (int round = 0; status == BANYAN_OK; round++) {

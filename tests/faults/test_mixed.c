@@ -92,23 +92,23 @@ static banyan_status run_in(job_rank *r, banyan_mixed_mode mode)
 
 static void check_mode(job_rank *r)
 {
-    mixed_one call = call_in(r, BANYAN_MIXED_FEWEST_WAITS);
+    mixed_one call = call_in(r, BANYAN_MIXED_ONE_SHOT);
     case_check(&things_of(r)->one, &call);
 }
 
 static banyan_status run_waits(job_rank *r)
 {
-    return run_in(r, BANYAN_MIXED_FEWEST_WAITS);
+    return run_in(r, BANYAN_MIXED_ONE_SHOT);
 }
 
 static banyan_status run_world(job_rank *r)
 {
-    return run_in(r, BANYAN_MIXED_WORLD);
+    return run_in(r, BANYAN_MIXED_SINGLE);
 }
 
 static banyan_status run_two(job_rank *r)
 {
-    return run_in(r, BANYAN_MIXED_TWO);
+    return run_in(r, BANYAN_MIXED_SEPARATE);
 }
 
 static banyan_status measure(job_rank *r)
@@ -124,8 +124,7 @@ static banyan_status measure(job_rank *r)
     in.data = one->input;
     in.shape = in_shape;
     uint64_t ns;
-    return banyan_mixed_measure(one->mixed, op_of_grid(r), &in, &out, BANYAN_MIXED_FEWEST_WAITS,
-                                &ns);
+    return banyan_mixed_measure(one->mixed, op_of_grid(r), &in, &out, BANYAN_MIXED_ONE_SHOT, &ns);
 }
 
 static void have_tuned(job_rank *r)
@@ -164,7 +163,7 @@ static banyan_status load(job_rank *r)
 static const job_case cases[] = {
     {"mixed_open", NULL, open_mixed, close_again, REST},
     {"mixed_open_tuned", NULL, open_tuned, close_again, REST},
-    {"mixed_run_fewest_waits", have_case, run_waits, check_mode, REST, .only_once = true},
+    {"mixed_run_one_shot", have_case, run_waits, check_mode, REST, .only_once = true},
     {"mixed_run_world", have_case, run_world, check_mode, REST, .only_once = true},
     /* Its communicators are of sub-worlds: ranks of one that works may return before the context
      * ends for all. */

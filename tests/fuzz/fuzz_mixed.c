@@ -24,9 +24,9 @@ static banyan_mixed *context_of_one(void)
 void fuzz_write_seeds(void)
 {
     fuzz_seed_text(HEAD "]}");
-    fuzz_seed_text(HEAD ROW(1024, "fewest_waits", 10) "]}");
-    fuzz_seed_text(HEAD ROW(1024, "fewest_waits", 10) "," ROW(1024, "world", 9) "," ROW(
-        4096, "fewest_bytes", 1) "," ROW(8192, "two_nccl", 9223372036854775807) "]}");
+    fuzz_seed_text(HEAD ROW(1024, "one_shot", 10) "]}");
+    fuzz_seed_text(HEAD ROW(1024, "one_shot", 10) "," ROW(1024, "single", 9) "," ROW(
+        4096, "two_shot_nodes", 1) "," ROW(8192, "separate_nccl", 9223372036854775807) "]}");
 }
 
 static void check_choices(const banyan_mixed *mixed)

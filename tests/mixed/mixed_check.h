@@ -155,8 +155,7 @@ static inline double one_bound(const mixed_case *c, const mixed_one *call, doubl
         return 0;
     int ranks = c->grid.tp * c->grid.dp;
     double adding = ranks * ldexp(1, -24) * magnitudes;
-    if (call->mode == BANYAN_MIXED_FEWEST_WAITS ||
-        call->mode == BANYAN_MIXED_FEWEST_WAITS_MULTICAST)
+    if (call->mode == BANYAN_MIXED_ONE_SHOT || call->mode == BANYAN_MIXED_ONE_SHOT_MULTICAST)
         return half_ulp(c->dtype) * (fabs(sum) + adding) + adding + 1e-7;
     return 2 * ranks * half_ulp(c->dtype) * magnitudes + adding + 1e-7;
 }

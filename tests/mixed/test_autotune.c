@@ -13,9 +13,9 @@
 #define AND_ROW(bytes, mode, ns) "," ROW(bytes, mode, ns)
 #define TABLE                                                                                      \
     HEAD ROW(1024, "fewest_waits", 10) "," ROW(1024, "world", 20) "," ROW(                         \
-        4096, "fewest_waits", 50) "," ROW(4096, "world", 40) "," ROW(65536, "fewest_local_bytes",  \
-                                                                     80) "," ROW(65536, "world",   \
-                                                                                 95) "]}"
+        4096, "one_shot", 50) "," ROW(4096, "single", 40) "," ROW(65536, "two_shot",               \
+                                                                  80) "," ROW(65536, "single",     \
+                                                                              95) "]}"
 
 static void write_table(const char *path, const char *text)
 {
@@ -60,13 +60,13 @@ static banyan_mixed *open_with(banyan_world *world, const char *table)
 static void choose(banyan_world *world, void *context)
 {
     banyan_mixed *mixed = open_with(world, context);
-    check_choice(mixed, 1, BANYAN_MIXED_FEWEST_WAITS);
-    check_choice(mixed, 1024, BANYAN_MIXED_FEWEST_WAITS);
-    check_choice(mixed, 2047, BANYAN_MIXED_FEWEST_WAITS);
-    check_choice(mixed, 2049, BANYAN_MIXED_WORLD);
-    check_choice(mixed, 16383, BANYAN_MIXED_WORLD);
-    check_choice(mixed, 16385, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
-    check_choice(mixed, UINT64_MAX, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
+    check_choice(mixed, 1, BANYAN_MIXED_ONE_SHOT);
+    check_choice(mixed, 1024, BANYAN_MIXED_ONE_SHOT);
+    check_choice(mixed, 2047, BANYAN_MIXED_ONE_SHOT);
+    check_choice(mixed, 2049, BANYAN_MIXED_SINGLE);
+    check_choice(mixed, 16383, BANYAN_MIXED_SINGLE);
+    check_choice(mixed, 16385, BANYAN_MIXED_TWO_SHOT);
+    check_choice(mixed, UINT64_MAX, BANYAN_MIXED_TWO_SHOT);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -76,18 +76,18 @@ static void the_fastest_mode_of_the_nearest_size_is_chosen(void **state)
 }
 
 #define CLOSE_TABLE                                                                                \
-    HEAD ROW(1024, "fewest_waits", 8000) AND_ROW(1024, "world", 8999)                              \
-        AND_ROW(4096, "fewest_waits", 8000) AND_ROW(4096, "world", 9001)                           \
-            AND_ROW(16384, "fewest_waits", 8000) AND_ROW(16384, "fewest_local_bytes", 7999)        \
-                AND_ROW(65536, "fewest_waits", 2000000) AND_ROW(65536, "world", 2040001) "]}"
+    HEAD ROW(1024, "one_shot", 8000) AND_ROW(1024, "single", 8999) AND_ROW(4096, "one_shot", 8000) \
+        AND_ROW(4096, "single", 9001) AND_ROW(16384, "one_shot", 8000)                             \
+            AND_ROW(16384, "two_shot", 7999) AND_ROW(65536, "one_shot", 2000000)                   \
+                AND_ROW(65536, "single", 2040001) "]}"
 
 static void choose_closely(banyan_world *world, void *context)
 {
     banyan_mixed *mixed = open_with(world, context);
-    check_choice(mixed, 1024, BANYAN_MIXED_WORLD);
-    check_choice(mixed, 4096, BANYAN_MIXED_FEWEST_WAITS);
-    check_choice(mixed, 16384, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
-    check_choice(mixed, 65536, BANYAN_MIXED_FEWEST_WAITS);
+    check_choice(mixed, 1024, BANYAN_MIXED_SINGLE);
+    check_choice(mixed, 4096, BANYAN_MIXED_ONE_SHOT);
+    check_choice(mixed, 16384, BANYAN_MIXED_TWO_SHOT);
+    check_choice(mixed, 65536, BANYAN_MIXED_ONE_SHOT);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -102,10 +102,10 @@ static void choose_by_steps(banyan_world *world, void *context)
     banyan_mixed *mixed;
     CHECK_OK(banyan_mixed_create(world, &options, &mixed));
     CHECK_OK(banyan_mixed_load_autotune(mixed, context));
-    check_choice(mixed, 1024, BANYAN_MIXED_WORLD);
+    check_choice(mixed, 1024, BANYAN_MIXED_SINGLE);
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
-    check_choice(mixed, 1024, BANYAN_MIXED_FEWEST_WAITS);
-    check_choice(mixed, 65536, BANYAN_MIXED_FEWEST_LOCAL_BYTES);
+    check_choice(mixed, 1024, BANYAN_MIXED_ONE_SHOT);
+    check_choice(mixed, 65536, BANYAN_MIXED_TWO_SHOT);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -123,7 +123,7 @@ static void open_with_short_options(banyan_world *world, void *context)
     options.size = offsetof(banyan_mixed_options, autotune);
     options.autotune = "/nowhere/table.json";
     CHECK_OK(banyan_mixed_open(world, &options, &mixed));
-    check_choice(mixed, 1024, BANYAN_MIXED_FEWEST_WAITS);
+    check_choice(mixed, 1024, BANYAN_MIXED_ONE_SHOT);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -136,13 +136,13 @@ static void options_that_end_before_the_table_have_none(void **state)
 /* ---- for people ---- */
 
 #define WIDE_TABLE                                                                                 \
-    HEAD ROW(1024, "fewest_waits", 1999999000) "," ROW(1024, "fewest_local_bytes", 7) "," ROW(     \
-        1024, "world", 99999900) "," ROW(2048, "world", 100) "]}"
+    HEAD ROW(1024, "one_shot", 1999999000) "," ROW(1024, "two_shot", 7) "," ROW(                   \
+        1024, "single", 99999900) "," ROW(2048, "single", 100) "]}"
 
 static const char printed_table[] =
-    "µs                            bytes  fewest_waits  fewest_local_bytes       world\n"
-    "allreduce                      1024     1999999.0                0.0*     99999.9\n"
-    "allreduce                      2048             -                   -        0.1*\n";
+    "µs                            bytes    one_shot    two_shot      single\n"
+    "allreduce                      1024   1999999.0        0.0*     99999.9\n"
+    "allreduce                      2048           -           -        0.1*\n";
 
 static void print(banyan_world *world, void *context)
 {
@@ -203,12 +203,12 @@ static const bad_table bad_tables[] = {
     {HEAD, BANYAN_ERR_FORMAT, "table.json:1"},
     {"{}", BANYAN_ERR_FORMAT, "\"format\""},
     {HEAD "7]}", BANYAN_ERR_FORMAT, "rows[0]"},
-    {HEAD ROW(0, "world", 1) "]}", BANYAN_ERR_FORMAT, "rows[0].bytes is 0"},
-    {HEAD ROW(1024, "world", -1) "]}", BANYAN_ERR_FORMAT, "rows[0].ns is -1"},
+    {HEAD ROW(0, "single", 1) "]}", BANYAN_ERR_FORMAT, "rows[0].bytes is 0"},
+    {HEAD ROW(1024, "single", -1) "]}", BANYAN_ERR_FORMAT, "rows[0].ns is -1"},
     {HEAD ROW(1024, "auto", 1) "]}", BANYAN_ERR_FORMAT, "rows[0] mode is \"auto\""},
     {HEAD "{\"op\": \"allgather\", \"bytes\": 1, \"mode\": \"world\", \"ns\": 1}]}",
      BANYAN_ERR_FORMAT, "rows[0] op is \"allgather\""},
-    {HEAD ROW(1024, "world", 1) "," ROW(1024, "world", 2) "]}", BANYAN_ERR_FORMAT, "rows[1]"},
+    {HEAD ROW(1024, "single", 1) "," ROW(1024, "single", 2) "]}", BANYAN_ERR_FORMAT, "rows[1]"},
     {"{\"format\": \"banyan mixed tuning\", \"version\": 1, \"local_tp\": 4}", BANYAN_ERR_MISMATCH,
      "for local_tp 4, and the grid has 2"},
 };
@@ -228,7 +228,7 @@ static void load_bad_tables(banyan_world *world, void *context)
                 "/nowhere/table.json");
     CHECK_FAILS(banyan_mixed_save_autotune(mixed, context), BANYAN_ERR_INVALID,
                 "nothing was measured");
-    check_choice(mixed, 1024, BANYAN_MIXED_FEWEST_WAITS);
+    check_choice(mixed, 1024, BANYAN_MIXED_ONE_SHOT);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 

@@ -120,7 +120,7 @@ static void take_steps(banyan_world *world, void *context)
     banyan_mixed_options options = sized(1, 2, 1, 0, 0);
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t count;
-    mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_WAITS, DATA_WHOLE, 2, 3, false};
+    mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_ONE_SHOT, DATA_WHOLE, 2, 3, false};
     case_open(&c, &options, 100);
     CHECK_OK(banyan_mixed_close(c.mixed));
     CHECK_OK(banyan_mixed_create(world, &options, &c.mixed));
@@ -133,7 +133,7 @@ static void take_steps(banyan_world *world, void *context)
     CHECK_FAILS(banyan_mixed_init_nvshmem(c.mixed), BANYAN_ERR_INVALID, "no use for NVSHMEM");
     CHECK_OK(banyan_mixed_init_virtual_memory(c.mixed));
     CHECK_FAILS(banyan_mixed_init_virtual_memory(c.mixed), BANYAN_ERR_INVALID, "already");
-    call.mode = BANYAN_MIXED_FEWEST_LOCAL_BYTES;
+    call.mode = BANYAN_MIXED_TWO_SHOT;
     case_run(&c, &call);
     case_close(&c);
 }
@@ -242,7 +242,7 @@ static void pass_no_outputs(banyan_world *world, void *context)
     CHECK(banyan_mixed_rank_at(&grid, 1, 0) == 1 && banyan_mixed_rank_at(&grid, 2, 0) == -1);
     CHECK(banyan_mixed_rank_at(&grid, -1, 0) == -1 && banyan_mixed_rank_at(&grid, 0, 1) == -1);
     CHECK_NULL(banyan_mixed_op_parse("allreduce", NULL), op);
-    CHECK_NULL(banyan_mixed_mode_parse("world", NULL), mode);
+    CHECK_NULL(banyan_mixed_mode_parse("single", NULL), mode);
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
@@ -350,7 +350,7 @@ static void refuse_memory(banyan_mixed *mixed)
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "overlaps the input");
     make_right(&t, SCATTER);
     t.out.data = t.in_data + ROWS / 2 * ROW;
-    refuse_call(mixed, &t, SCATTER, BANYAN_MIXED_TWO, "overlaps the input");
+    refuse_call(mixed, &t, SCATTER, BANYAN_MIXED_SEPARATE, "overlaps the input");
     CHECK_FAILS(banyan_mixed_run(mixed, SCATTER, NULL, &t.out, BANYAN_MIXED_AUTO, NULL),
                 BANYAN_ERR_INVALID, "input is NULL");
     CHECK_FAILS(banyan_mixed_run(mixed, SCATTER, &t.in, NULL, BANYAN_MIXED_AUTO, NULL),
@@ -369,9 +369,9 @@ static void refuse_modes(banyan_mixed *mixed)
     refuse_call(mixed, &t, BANYAN_MIXED_ALLGATHER, BANYAN_MIXED_AUTO, "does not allow allgather");
     refuse_call(mixed, &t, BANYAN_MIXED_OPS, BANYAN_MIXED_AUTO, "there is no mixed collective 5");
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_MODES, "there is no such mode");
-    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_FEWEST_BYTES, "inter_tp is 1");
-    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_FEWEST_WAITS_MULTICAST, "no multicast");
-    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_WORLD_NCCL, "NCCL is for GPUs");
+    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_TWO_SHOT_NODES, "inter_tp is 1");
+    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_ONE_SHOT_MULTICAST, "no multicast");
+    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_SINGLE_NCCL, "NCCL is for GPUs");
 }
 
 static void refuse_calls(banyan_world *world, void *context)
@@ -390,7 +390,7 @@ static void refuse_calls(banyan_world *world, void *context)
     CHECK_FAILS(banyan_mixed_select_autotune_mode(c.mixed, BANYAN_MIXED_REDUCESCATTER, 64, &mode),
                 BANYAN_ERR_INVALID, "does not allow reducescatter");
     /* Nothing has happened to the context. */
-    mixed_one call = {GATHER, BANYAN_MIXED_TWO, DATA_RANDOM, 3, 5, false};
+    mixed_one call = {GATHER, BANYAN_MIXED_SEPARATE, DATA_RANDOM, 3, 5, false};
     case_run(&c, &call);
     case_close(&c);
 }
@@ -415,15 +415,15 @@ static void measure_wrongly(banyan_world *world, void *context)
     make_right(&t, GATHER);
     t.out_shape[0] = ROWS + banyan_world_rank(world);
     CHECK_FAILS(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
-                                     BANYAN_MIXED_FEWEST_WAITS, &ns),
+                                     BANYAN_MIXED_ONE_SHOT, &ns),
                 BANYAN_ERR_INVALID, "rank 1: allreduce's output has 5 rows");
     t.out_shape[0] = ROWS;
     CHECK_OK(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
-                                  BANYAN_MIXED_FEWEST_WAITS, &ns));
+                                  BANYAN_MIXED_ONE_SHOT, &ns));
     CHECK(ns > 0);
     bool odd = banyan_world_rank(world) == 1;
     CHECK_FAILS(banyan_mixed_measure(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
-                                     BANYAN_MIXED_FEWEST_WAITS, odd ? NULL : &ns),
+                                     BANYAN_MIXED_ONE_SHOT, odd ? NULL : &ns),
                 BANYAN_ERR_INVALID, "ns is NULL");
     CHECK_NULL(banyan_mixed_load_autotune(mixed, odd ? "/nowhere/table.json" : NULL), path);
     CHECK_FAILS(banyan_mixed_load_autotune(mixed, odd ? NULL : "/nowhere/table.json"),
@@ -449,8 +449,8 @@ static void differ(banyan_world *world, void *context)
     CHECK_OK(banyan_mixed_open(world, &options, &mixed));
     make_right(&t, BANYAN_MIXED_REDUCESCATTER_ALLREDUCE);
     t.out_shape[0] = ROWS;
-    CHECK_OK(banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out,
-                              BANYAN_MIXED_FEWEST_WAITS, NULL));
+    CHECK_OK(banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_ONE_SHOT,
+                              NULL));
     t.in_shape[0] = t.out_shape[0] = ROWS - banyan_world_rank(world);
     CHECK_FAILS(
         banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO, NULL),
@@ -504,9 +504,8 @@ static void refuse_single(banyan_world *world, void *context)
     case_open(&c, &options, 100);
     make_right(&t, GATHER);
     t.out_shape[0] = ROWS;
-    refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_LOCAL_BYTES,
-                "local_tp is 1");
-    refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_TWO, "a single collective");
+    refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_TWO_SHOT, "local_tp is 1");
+    refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_SEPARATE, "a single collective");
     t.out.data = t.in_data + 1;
     refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_AUTO, "overlaps the input");
     /* Rows of nothing are nothing to do; strides of them and of extents of 1 mean nothing. */

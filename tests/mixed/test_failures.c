@@ -22,14 +22,14 @@ typedef struct failing {
 #define SCATTER BANYAN_MIXED_REDUCESCATTER_ALLREDUCE
 
 static const failing cases[] = {
-    {GATHER, BANYAN_MIXED_FEWEST_WAITS, 10, {1, 2, 2, 1, 1}},
-    {SCATTER, BANYAN_MIXED_FEWEST_WAITS, ELEMS_MOST, {1, 2, 2, 1, 1}},
-    {GATHER, BANYAN_MIXED_FEWEST_LOCAL_BYTES, ELEMS_MOST, {1, 2, 2, 1, 1}},
-    {SCATTER, BANYAN_MIXED_FEWEST_BYTES, 10, {2, 1, 2, 2, 1}},
-    {GATHER, BANYAN_MIXED_FEWEST_BYTES, ELEMS_MOST, {2, 1, 2, 2, 1}},
-    {SCATTER, BANYAN_MIXED_WORLD, 100, {1, 2, 2, 1, 1}},
-    {GATHER, BANYAN_MIXED_TWO, 100, {1, 2, 2, 1, 1}},
-    {SCATTER, BANYAN_MIXED_TWO, ELEMS_MOST, {1, 2, 2, 1, 1}},
+    {GATHER, BANYAN_MIXED_ONE_SHOT, 10, {1, 2, 2, 1, 1}},
+    {SCATTER, BANYAN_MIXED_ONE_SHOT, ELEMS_MOST, {1, 2, 2, 1, 1}},
+    {GATHER, BANYAN_MIXED_TWO_SHOT, ELEMS_MOST, {1, 2, 2, 1, 1}},
+    {SCATTER, BANYAN_MIXED_TWO_SHOT_NODES, 10, {2, 1, 2, 2, 1}},
+    {GATHER, BANYAN_MIXED_TWO_SHOT_NODES, ELEMS_MOST, {2, 1, 2, 2, 1}},
+    {SCATTER, BANYAN_MIXED_SINGLE, 100, {1, 2, 2, 1, 1}},
+    {GATHER, BANYAN_MIXED_SEPARATE, 100, {1, 2, 2, 1, 1}},
+    {SCATTER, BANYAN_MIXED_SEPARATE, ELEMS_MOST, {1, 2, 2, 1, 1}},
 };
 #define CASES (sizeof cases / sizeof *cases)
 
@@ -148,7 +148,7 @@ static void lose_one_of_another_group(int rank, int count, const banyan_unique_i
                                       void *context)
 {
     bool closes = *(const bool *)context;
-    static const failing of = {GATHER, BANYAN_MIXED_TWO, 100, {1, 2, 2, 1, 1}};
+    static const failing of = {GATHER, BANYAN_MIXED_SEPARATE, 100, {1, 2, 2, 1, 1}};
     mixed_one call = one_of(&of);
     mixed_case c = open_case(rank, count, id, &of, 60 * NS_PER_S);
     case_run(&c, &call);
@@ -239,7 +239,7 @@ static void call_something_else(int rank, int count, const banyan_unique_id *id,
     mixed_one call = one_of(context);
     mixed_case c = open_case(rank, count, id, context, LATE_NS);
     if (rank == 3)
-        call.mode = BANYAN_MIXED_FEWEST_WAITS;
+        call.mode = BANYAN_MIXED_ONE_SHOT;
     if (rank != 2)
         usleep(LATE_NS / 4000); /* so that rank 2 gives up first */
     case_fill(&c, &call);
@@ -250,14 +250,14 @@ static void call_something_else(int rank, int count, const banyan_unique_id *id,
               (strstr(sentence, "among the ranks 2, 3 of its tp group") &&
                !strstr(sentence, "among the ranks 0, 1")),
           "%s", sentence);
-    CHECK(rank == 3 || strstr(sentence, "allreduce_allgather (two)"), "%s", sentence);
+    CHECK(rank == 3 || strstr(sentence, "allreduce_allgather (separate)"), "%s", sentence);
     (void)banyan_mixed_close(c.mixed);
     banyan_world_close(c.world);
 }
 
 static void a_failure_in_a_group_counts_the_ranks_of_that_group(void **state)
 {
-    static const failing of = {GATHER, BANYAN_MIXED_TWO, 100, {1, 2, 2, 1, 1}};
+    static const failing of = {GATHER, BANYAN_MIXED_SEPARATE, 100, {1, 2, 2, 1, 1}};
     (void)state;
     int statuses[4];
     ranks_fork(4, call_something_else, (void *)&of, statuses);

@@ -109,6 +109,16 @@ static void names_are_parsed_as_they_are_printed(void **state)
     }
     banyan_mixed_op op;
     banyan_mixed_mode mode;
+    static const struct {
+        const char *name;
+        banyan_mixed_mode mode;
+    } old[] = {{"fewest_waits", BANYAN_MIXED_ONE_SHOT},
+               {"fewest_bytes_multicast", BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST},
+               {"two_nccl", BANYAN_MIXED_SEPARATE_NCCL}};
+    for (size_t i = 0; i < sizeof old / sizeof old[0]; i++) {
+        CHECK_OK(banyan_mixed_mode_parse(old[i].name, &mode));
+        CHECK(mode == old[i].mode);
+    }
     CHECK_FAILS(banyan_mixed_op_parse("allreduce_", &op), BANYAN_ERR_NOT_FOUND, "\"allreduce_\"");
     CHECK_FAILS(banyan_mixed_mode_parse(NULL, &mode), BANYAN_ERR_NOT_FOUND, "\"\"");
     CHECK(strcmp(banyan_mixed_op_name(BANYAN_MIXED_OPS), "?") == 0);

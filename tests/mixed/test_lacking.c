@@ -112,17 +112,16 @@ static void run_at_last(banyan_world *world, const mixed_one *call)
         lacked = somebody_lacked(world, status);
         CHECK(lacked || n > 0);
         go_on(&c, call, status, &options);
-        run_small(&c, call->op, BANYAN_MIXED_FEWEST_WAITS);
-        run_small(&c, call->op, BANYAN_MIXED_TWO);
+        run_small(&c, call->op, BANYAN_MIXED_ONE_SHOT);
+        run_small(&c, call->op, BANYAN_MIXED_SEPARATE);
     }
     case_close(&c);
 }
 
 static void run_modes(banyan_world *world, void *context)
 {
-    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_FEWEST_WAITS,
-                                              BANYAN_MIXED_FEWEST_LOCAL_BYTES, BANYAN_MIXED_WORLD,
-                                              BANYAN_MIXED_TWO};
+    static const banyan_mixed_mode modes[] = {BANYAN_MIXED_ONE_SHOT, BANYAN_MIXED_TWO_SHOT,
+                                              BANYAN_MIXED_SINGLE, BANYAN_MIXED_SEPARATE};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         mixed_one call = {*(const banyan_mixed_op *)context, modes[i], DATA_WHOLE, 1, ELEMS, false};
         run_at_last(world, &call);

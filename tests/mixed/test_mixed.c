@@ -26,12 +26,12 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
     bool pair =
         op == BANYAN_MIXED_ALLREDUCE_ALLGATHER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_WAITS));
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_LOCAL_BYTES) == (c->grid.local_tp > 1));
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_FEWEST_BYTES) == (c->grid.inter_tp > 1));
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_WORLD));
-    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO) == pair);
-    CHECK(!case_has_mode(c, op, BANYAN_MIXED_TWO_NCCL));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_ONE_SHOT));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO_SHOT) == (c->grid.local_tp > 1));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_TWO_SHOT_NODES) == (c->grid.inter_tp > 1));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_SINGLE));
+    CHECK(case_has_mode(c, op, BANYAN_MIXED_SEPARATE) == pair);
+    CHECK(!case_has_mode(c, op, BANYAN_MIXED_SEPARATE_NCCL));
 }
 
 static void check_ops(const mixed_case *c, const banyan_mixed_op *ops, size_t count)

@@ -52,14 +52,14 @@ static void lack_memory(banyan_world *world, void *context)
 
 static void one_rank_without_staging_fails_on_all(void **state)
 {
-    banyan_mixed_mode mode = BANYAN_MIXED_WORLD;
+    banyan_mixed_mode mode = BANYAN_MIXED_SINGLE;
     (void)state;
     ranks_run(4, lack_memory, &mode);
 }
 
 static void one_rank_without_a_communicator_fails_on_all(void **state)
 {
-    banyan_mixed_mode mode = BANYAN_MIXED_TWO;
+    banyan_mixed_mode mode = BANYAN_MIXED_SEPARATE;
     (void)state;
     ranks_run(4, lack_memory, &mode);
 }
@@ -69,7 +69,7 @@ static void lack_plan(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
     mixed_one call = {.op = *(const banyan_mixed_op *)context,
-                      .mode = BANYAN_MIXED_TWO,
+                      .mode = BANYAN_MIXED_SEPARATE,
                       .rows = 1,
                       .row_elems = 4};
     banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
@@ -129,18 +129,18 @@ static void load_tables(banyan_world *world, void *context)
         banyan_mixed *mixed;
         options.autotune = paths[0];
         CHECK_OK(banyan_mixed_open(world, &options, &mixed));
-        check_choice(mixed, BANYAN_MIXED_WORLD);
+        check_choice(mixed, BANYAN_MIXED_SINGLE);
         lack_begin(world, LACK_ANY, n);
         lacked = lack_end(world, banyan_mixed_load_autotune(mixed, paths[1]), BANYAN_ERR_NO_MEMORY);
         CHECK(lacked || n > 2, "%d allocations", n);
-        check_choice(mixed, lacked ? BANYAN_MIXED_WORLD : BANYAN_MIXED_FEWEST_WAITS);
+        check_choice(mixed, lacked ? BANYAN_MIXED_SINGLE : BANYAN_MIXED_ONE_SHOT);
         CHECK_OK(banyan_mixed_close(mixed));
     }
 }
 
 static void a_table_that_one_rank_has_no_memory_for_is_nobodys(void **state)
 {
-    char *paths[] = {write_table(*state, "world", 1), write_table(*state, "fewest_waits", SIZES)};
+    char *paths[] = {write_table(*state, "single", 1), write_table(*state, "one_shot", SIZES)};
     ranks_run(2, load_tables, paths);
     free(paths[0]);
     free(paths[1]);

@@ -69,8 +69,8 @@ static void demand(const banyan_mixed_grid *grid, const fused_kind *kind, const 
 static void prove(const banyan_mixed_grid *grid, fused_kind kind)
 {
     banyan_plan *plan;
-    bool there = (kind.mode != BANYAN_MIXED_FEWEST_LOCAL_BYTES || grid->local_tp > 1) &&
-                 (kind.mode != BANYAN_MIXED_FEWEST_BYTES || grid->inter_tp > 1);
+    bool there = (kind.mode != BANYAN_MIXED_TWO_SHOT || grid->local_tp > 1) &&
+                 (kind.mode != BANYAN_MIXED_TWO_SHOT_NODES || grid->inter_tp > 1);
     if (!there) {
         CHECK_FAILS(fused_compile(grid, &kind, &plan), BANYAN_ERR_INVALID, "there is no program");
         return;
@@ -88,7 +88,7 @@ static void prove_grid(const grid_sizes *sizes, int ranks)
     for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
         if (!grid_allows(&grid, (banyan_mixed_op)op))
             continue;
-        for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+        for (int mode = BANYAN_MIXED_ONE_SHOT; mode <= BANYAN_MIXED_TWO_SHOT_NODES; mode++) {
             for (int form = 0; form < 4; form++) {
                 fused_kind kind = {(banyan_mixed_op)op, (banyan_mixed_mode)mode, form & 1,
                                    form & 2};
@@ -130,7 +130,7 @@ static void more_ranks_than_tables_have_room_for_are_refused(void **state)
 {
     (void)state;
     banyan_plan *plan;
-    fused_kind kind = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_FEWEST_WAITS, true, false};
+    fused_kind kind = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_ONE_SHOT, true, false};
     grid_sizes sizes = {1, 1025, 1, 1, 1};
     banyan_mixed_grid grid = resolve(&sizes, 1025);
     CHECK_FAILS(fused_compile(&grid, &kind, &plan), BANYAN_ERR_INVALID,
@@ -145,7 +145,7 @@ static void programs_of_thirty_two_ranks_compile(void **state)
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
         banyan_mixed_grid grid = resolve(&grids[i], 32);
         for (int op = BANYAN_MIXED_ALLREDUCE_ALLGATHER; op < BANYAN_MIXED_OPS; op++) {
-            fused_kind kind = {(banyan_mixed_op)op, BANYAN_MIXED_FEWEST_WAITS, false, false};
+            fused_kind kind = {(banyan_mixed_op)op, BANYAN_MIXED_ONE_SHOT, false, false};
             banyan_plan *plan;
             uint64_t input, output;
             CHECK_OK(fused_compile(&grid, &kind, &plan));

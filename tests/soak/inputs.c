@@ -119,7 +119,7 @@ const char *input_text(random_state *random)
                                         "f32",
                                         "torch.bfloat16",
                                         "allreduce",
-                                        "fewest_waits",
+                                        "one_shot",
                                         "direct",
                                         "%s%n",
                                         "\n",

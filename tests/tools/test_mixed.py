@@ -8,7 +8,7 @@ import xml.dom.minidom
 
 from collective_case import BANYAN, CollectiveCase
 
-FUSED = {"fewest_waits", "fewest_local_bytes"}
+FUSED = {"one_shot", "two_shot"}
 
 
 class Mixed(CollectiveCase):
@@ -23,7 +23,7 @@ class Mixed(CollectiveCase):
         cells = report["measurements"]
         self.assertEqual({cell["op"] for cell in cells},
                          {"allreduce_allgather", "reducescatter_allreduce"})
-        self.assertEqual({cell["mode"] for cell in cells}, FUSED | {"world", "two"})
+        self.assertEqual({cell["mode"] for cell in cells}, FUSED | {"single", "separate"})
         self.assertEqual({cell["rows"] for cell in cells}, {1, 2, 4})
         for cell in cells:
             outputs = 2 if cell["op"] == "allreduce_allgather" else 1
@@ -39,7 +39,7 @@ class Mixed(CollectiveCase):
 
         again = self.measure("--local-tp", 2, "--local-dp", 2, "--rows", "1:1", "--hidden", 512,
                              "--autotune", table, "--mode", "auto")
-        best = min((row["ns"] + (min(row["ns"] // 8, 40000) if row["mode"] != "two" else 0), i)
+        best = min((row["ns"] + (min(row["ns"] // 8, 40000) if row["mode"] != "separate" else 0), i)
                    for i, row in enumerate(rows)
                    if row["op"] == "allreduce_allgather" and row["bytes"] == 1024)[1]
         used = [cell["mode"] for cell in again["measurements"]
@@ -51,7 +51,7 @@ class Mixed(CollectiveCase):
                               "--dtype", "f32", "--no-autotune")
         cells = report["measurements"]
         self.assertEqual({(cell["op"], cell["mode"]) for cell in cells},
-                         {("allreduce", mode) for mode in FUSED | {"fewest_bytes", "world"}})
+                         {("allreduce", mode) for mode in FUSED | {"two_shot_nodes", "single"}})
         self.assertEqual({cell["wrong_elements"] for cell in cells}, {0})
         self.assertEqual(report["nodes"], 2)
 
@@ -64,7 +64,7 @@ class Mixed(CollectiveCase):
         self.assertIn("*: what the default chose", text)
         self.assertIn("output elements were checked: all are right", text)
         unmarked = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
-                                "--no-autotune", "--mode", "world")
+                                "--no-autotune", "--mode", "single")
         self.assertNotIn("*", unmarked)
 
     def test_nodes_alone_are_tensor_parallel_and_one_rank_is_asked_for(self):
@@ -93,19 +93,19 @@ class Mixed(CollectiveCase):
         words = ["mixed", "--gpu", "--local-tp", 2, "--local-dp", 2, "--rows", "1:1", "--hidden", 64,
                  "--max-bytes", "64K", "--json"]
         untuned = [*words, "--no-autotune"]
-        for failing, expected in [({}, FUSED | {"world", "two", "world_nccl", "two_nccl"}),
-                                  ({"EMULATED_NCCL_FAILS": "1"}, FUSED | {"world", "two"})]:
+        for failing, expected in [({}, FUSED | {"single", "separate", "single_nccl", "separate_nccl"}),
+                                  ({"EMULATED_NCCL_FAILS": "1"}, FUSED | {"single", "separate"})]:
             report = json.loads(self.succeed(*untuned, env={**gpus, **failing}))
             self.assertEqual({cell["mode"] for cell in report["measurements"]}, expected)
             self.assertEqual({cell["wrong_elements"] for cell in report["measurements"]}, {0})
         gpus["EMULATED_NCCL_FAILS"] = "1"
-        named = self.banyan(*untuned, "--mode", "two_nccl", env=gpus)
+        named = self.banyan(*untuned, "--mode", "separate_nccl", env=gpus)
         self.assert_refused(named, "banyan mixed", "NCCL does not start")
         gpus["BANYAN_NCCL"] = "/nowhere/libnccl.so.2"
-        named = self.banyan(*untuned, "--mode", "two_nccl", env=gpus)
+        named = self.banyan(*untuned, "--mode", "separate_nccl", env=gpus)
         self.assert_refused(named, "banyan mixed", "not every rank has found NCCL's library")
         gpus["BANYAN_NCCL"] = str(emulated / "libnccl.so.2")
-        times = {"fewest_waits": 9, "world": 5, "two_nccl": 4}
+        times = {"one_shot": 9, "single": 5, "separate_nccl": 4}
         rows = [{"op": "allreduce_allgather", "bytes": 1024, "mode": mode, "ns": ns}
                 for mode, ns in times.items()]
         table = self.write({"format": "banyan mixed tuning", "version": 1, "local_tp": 2,
@@ -114,7 +114,7 @@ class Mixed(CollectiveCase):
         report = json.loads(self.succeed(*words, "--autotune", table, "--mode", "auto", "--op",
                                          "allreduce_allgather", env=gpus))
         self.assertEqual([(cell["mode"], cell["chosen"]) for cell in report["measurements"]],
-                         [("world", True)])
+                         [("single", True)])
 
     def test_wrong_calls_are_refused(self):
         table = self.folder / "table.json"
@@ -129,7 +129,7 @@ class Mixed(CollectiveCase):
                 (["--local-tp", 2, "--rows", "4:1"], "--rows wants rows", 2),
                 (["--local-tp", 2, "--dtype", "f31"], "names no element type", 2),
                 (["--local-tp", 2, "--mode", "best"],
-                 'no mode "best"; there are auto, fewest_waits, fewest_local_bytes,', 2),
+                 'no mode "best"; there are auto, one_shot, two_shot,', 2),
                 (["--local-tp", 2, "--op", "gather"],
                  'no mixed collective "gather"; there are allreduce, allgather, reducescatter,', 2),
                 (["--local-tp", 2, "--rows", "256G:256G", "--hidden", 1 << 24, "--dtype", "f32"],
@@ -137,7 +137,7 @@ class Mixed(CollectiveCase):
                 (["--local-tp", 2, "--dtype", "i32"], "I32", 1),
                 (["--local-tp", 2, "--op", "allgather"],
                  "a grid of tp 2 × dp 1 does not allow allgather, but allreduce\n", 1),
-                (["--local-dp", 2, "--mode", "fewest_bytes"], "fewest_bytes", 1),
+                (["--local-dp", 2, "--mode", "two_shot_nodes"], "two_shot_nodes", 1),
                 (["--local-tp", 3, "--autotune", table], "local_tp 2, and the grid has 3", 1),
                 (["--local-tp", 2, "--no-autotune", "--save-autotune", table],
                  "nothing to write with --no-autotune", 2),

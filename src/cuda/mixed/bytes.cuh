@@ -11,7 +11,7 @@
 
 #include "cuda/mixed/sums.cuh"
 
-/* This thread's unit of pieces, to some of `count` ranks. BEGINS: as with fewest waits. */
+/* This thread's unit of pieces, to some of `count` ranks. BEGINS: as in one-shot modes. */
 template <typename Element, bool ANY, bool BEGINS>
 BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, mixed_run *run, uint32_t first,
                               uint32_t count, uint64_t at)

@@ -261,8 +261,8 @@ static bool say(char *reason, size_t reason_bytes, const char *text)
 static bool node_has(const cuda_mixed *engine, banyan_mixed_mode mode, char *reason,
                      size_t reason_bytes)
 {
-    bool waits = mixed_unicast(mode) == BANYAN_MIXED_FEWEST_WAITS;
-    bool bytes = mixed_unicast(mode) == BANYAN_MIXED_FEWEST_LOCAL_BYTES;
+    bool waits = mixed_unicast(mode) == BANYAN_MIXED_ONE_SHOT;
+    bool bytes = mixed_unicast(mode) == BANYAN_MIXED_TWO_SHOT;
     if (engine->ranks > MIXED_RANKS_MAX)
         return say(reason, reason_bytes, "a node has more GPUs than its kernels address");
     if (engine->ranks > 1 && !engine->has_parts)

@@ -117,7 +117,7 @@ typedef struct mixed_bytes_args {
     mixed_arrival arrivals[MIXED_RANKS_MAX];
 } mixed_bytes_args;
 
-/* All-gather: packets, or chunks. Slots are as with fewest waits. */
+/* All-gather: packets, or chunks. Slots are as in one-shot modes. */
 typedef struct mixed_gather_args {
     mixed_base base;
     const char *input;

@@ -7,14 +7,13 @@
 /* Does it need setup->multicast? */
 static inline bool mixed_is_multicast(banyan_mixed_mode mode)
 {
-    return mode >= BANYAN_MIXED_FEWEST_WAITS_MULTICAST &&
-           mode <= BANYAN_MIXED_FEWEST_BYTES_MULTICAST;
+    return mode >= BANYAN_MIXED_ONE_SHOT_MULTICAST && mode <= BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
 }
 
 /* What moves the same without. */
 static inline banyan_mixed_mode mixed_unicast(banyan_mixed_mode mode)
 {
-    int apart = BANYAN_MIXED_FEWEST_WAITS_MULTICAST - BANYAN_MIXED_FEWEST_WAITS;
+    int apart = BANYAN_MIXED_ONE_SHOT_MULTICAST - BANYAN_MIXED_ONE_SHOT;
     return mixed_is_multicast(mode) ? (banyan_mixed_mode)((int)mode - apart) : mode;
 }
 

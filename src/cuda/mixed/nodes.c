@@ -21,9 +21,8 @@ static uint64_t up(uint64_t value, uint64_t multiple)
 
 static bool grid_has(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    return mode == BANYAN_MIXED_FEWEST_WAITS ||
-           (mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES && grid->local_tp > 1) ||
-           (mode == BANYAN_MIXED_FEWEST_BYTES && grid->inter_tp > 1);
+    return mode == BANYAN_MIXED_ONE_SHOT || (mode == BANYAN_MIXED_TWO_SHOT && grid->local_tp > 1) ||
+           (mode == BANYAN_MIXED_TWO_SHOT_NODES && grid->inter_tp > 1);
 }
 
 void nodes_size(cuda_mixed *engine)
@@ -35,7 +34,7 @@ void nodes_size(cuda_mixed *engine)
         .rank = grid->node * grid->local_size + grid->local_rank,
         .ranks = grid->nodes * grid->local_size,
     };
-    for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode <= BANYAN_MIXED_FEWEST_BYTES; mode++) {
+    for (int mode = BANYAN_MIXED_ONE_SHOT; mode <= BANYAN_MIXED_TWO_SHOT_NODES; mode++) {
         if (!grid_has(grid, (banyan_mixed_mode)mode))
             continue;
         int slots = 2 * nodes_slots(grid, (banyan_mixed_mode)mode); /* half of them staged */

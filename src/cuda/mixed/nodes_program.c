@@ -1,8 +1,8 @@
 /* Which steps a launch between nodes takes.
  *
- * b rows are moved in cells: whole with fewest waits; one for each tensor-parallel rank of a node
- * with fewest local bytes, whose local rank with that number adds it up inside the node; and those
- * again in one for each tensor-parallel node with fewest bytes, which add it up between nodes. The
+ * b rows are moved in cells: whole in one-shot modes; one for each tensor-parallel rank of a node
+ * in two-shot modes, whose local rank with that number adds it up inside the node; and those
+ * again in one for each tensor-parallel node in two_shot_nodes, which add it up between nodes. The
  * sums go the same way back. Phases have slots of their own, of sizes that the grid decides. */
 #include "cuda/mixed/modes.h"
 #include "cuda/mixed/nodes.h"
@@ -22,12 +22,12 @@ typedef struct builder {
 
 static bool is_waits(banyan_mixed_mode mode)
 {
-    return mixed_unicast(mode) == BANYAN_MIXED_FEWEST_WAITS;
+    return mixed_unicast(mode) == BANYAN_MIXED_ONE_SHOT;
 }
 
 static bool saves_all_bytes(banyan_mixed_mode mode)
 {
-    return mixed_unicast(mode) == BANYAN_MIXED_FEWEST_BYTES;
+    return mixed_unicast(mode) == BANYAN_MIXED_TWO_SHOT_NODES;
 }
 
 static int parts_of(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
@@ -279,7 +279,7 @@ static void cast(builder *b, int slot)
                                  .way = NODES_CAST});
 }
 
-/* ---- fewest waits ---- */
+/* ---- one shot ---- */
 
 /* What this rank takes of its own input. */
 static uint64_t own_rows(const builder *b)
@@ -344,7 +344,7 @@ static void build_waits(builder *b)
         waits_add_up(b, 0, grid->tp, d, d + 1, (uint64_t)d * b->call->whole_bytes);
 }
 
-/* ---- fewest bytes: inside the node ---- */
+/* ---- two shots inside the node ---- */
 
 /* Every local rank gets the cells that it adds up. */
 static void local_send(builder *b)
@@ -433,7 +433,7 @@ static void take_handed(builder *b)
     }
 }
 
-/* ---- fewest bytes: between nodes ---- */
+/* ---- two shots between nodes ---- */
 
 static void from_nodes(builder *b, bool complete, int first, int count)
 {

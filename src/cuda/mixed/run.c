@@ -44,8 +44,7 @@ static uint64_t units_of(uint64_t bytes)
 
 static bool saves_bytes(const mixed_call *call)
 {
-    return call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
-           call->mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST;
+    return call->mode == BANYAN_MIXED_TWO_SHOT || call->mode == BANYAN_MIXED_TWO_SHOT_MULTICAST;
 }
 
 /* Of those that all receive from each other: of all but its own, or with multicast of all. */
@@ -71,7 +70,7 @@ static uint64_t chunks_slot_bytes(uint64_t bytes)
     return up(bytes, MIXED_UNIT) + chunks_of(bytes) * MIXED_UNIT;
 }
 
-/* Launches with fewest waits are for short messages: where pieces can be added up, they carry less
+/* One-shot launches are for short messages: where pieces can be added up, they carry less
  * than the others. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
 {
@@ -230,7 +229,7 @@ static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel
     return launch_rounds(p, kernel, by, units, args, stream);
 }
 
-/* ---- fewest waits ---- */
+/* ---- one shot ---- */
 
 /* What data-parallel rank d takes of this rank's input. */
 static const char *taken_by(const part *p, int d)
@@ -291,7 +290,7 @@ static banyan_status run_waits(const part *p, CUstream stream)
                         stream);
 }
 
-/* ---- fewest bytes inside the node ---- */
+/* ---- two shots inside the node ---- */
 
 /* A piece of the part for each tensor-parallel rank, the last ones shorter. */
 typedef struct pieces {

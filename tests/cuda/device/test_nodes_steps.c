@@ -244,12 +244,11 @@ static void check_call(setting *s)
 
 static bool has_mode(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    if (mode >= BANYAN_MIXED_FEWEST_WAITS_MULTICAST && grid->local_size == 1)
+    if (mode >= BANYAN_MIXED_ONE_SHOT_MULTICAST && grid->local_size == 1)
         return false;
-    if (mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES ||
-        mode == BANYAN_MIXED_FEWEST_LOCAL_BYTES_MULTICAST)
+    if (mode == BANYAN_MIXED_TWO_SHOT || mode == BANYAN_MIXED_TWO_SHOT_MULTICAST)
         return grid->local_tp > 1;
-    if (mode == BANYAN_MIXED_FEWEST_BYTES || mode == BANYAN_MIXED_FEWEST_BYTES_MULTICAST)
+    if (mode == BANYAN_MIXED_TWO_SHOT_NODES || mode == BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST)
         return grid->inter_tp > 1;
     return true;
 }
@@ -259,7 +258,7 @@ static void check_grid(setting *s)
     for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
         if (!grid_allows(&s->grid, (banyan_mixed_op)op))
             continue;
-        for (int mode = BANYAN_MIXED_FEWEST_WAITS; mode < BANYAN_MIXED_WORLD; mode++) {
+        for (int mode = BANYAN_MIXED_ONE_SHOT; mode < BANYAN_MIXED_SINGLE; mode++) {
             if (!has_mode(&s->grid, (banyan_mixed_mode)mode))
                 continue;
             s->op = (banyan_mixed_op)op;
