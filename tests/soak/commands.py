@@ -40,6 +40,15 @@ def children(pid):
     return sorted(map(int, listed))
 
 
+def sent(pid, number):
+    """Send a signal. False if the process has ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Commands:
     def __init__(self, build: pathlib.Path, folder: pathlib.Path, seed: int):
         self.banyan, self.folder = build / "bin/banyan", folder
@@ -83,10 +92,8 @@ class Commands:
         if victim != child.pid:
             number = signal.SIGKILL  # ranks leave the others to the command
         is_guard = victim in children(child.pid)[:1]
-        if victim:
-            # Its number cannot have been given to another process: it is checked again at once.
-            if victim in marked(mark):
-                os.kill(victim, number)
+        # Its number cannot have been given to another process: it is checked again at once.
+        if victim in marked(mark) and sent(victim, number):
             self.figures["kills"] += 1
         self.figures["jobs"] += 1
         if is_guard or not victim:
@@ -115,7 +122,7 @@ class Commands:
             time.sleep(0.02)
         for pid in left:
             complain("left", f"process {pid}")
-            os.kill(pid, signal.SIGKILL)
+            sent(pid, signal.SIGKILL)
         said = log.read_text(errors="replace")
         if "Sanitizer" in said or code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):
             complain("crashes", f"exit code {code}: {said[-800:]}")

@@ -59,6 +59,17 @@ def fuzzers(build, seconds):
     return {"inputs": sum(runs), "fuzzers": count, "failed": len(failed)}
 
 
+def report(total, took):
+    """Print the figures of all parts so far, and return how many are bad."""
+    found = 0
+    for name, counts in total.items():
+        found += sum(counts[key] for key in BAD)
+        figures = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in counts.items())
+        print(f"{name:9} {took[name]:6.0f} s  {figures}")
+    print(f"found: {found}", flush=True)
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
@@ -83,7 +94,7 @@ def main():
     total = {name: collections.Counter() for name in wanted}
     took = collections.Counter()
     began = time.monotonic()
-    turn = 0
+    turn = found = 0
     while time.monotonic() - began < arguments.seconds:
         for name in wanted:
             # In the first turn every part runs, however long the ones before it took.
@@ -99,17 +110,10 @@ def main():
                        if key.startswith("longest")}
             total[name].update(figures)
             total[name].update({key: value - total[name][key] for key, value in longest.items()})
+        print(f"\n{time.monotonic() - began:.0f} s, seeds {arguments.seed} to "
+              f"{arguments.seed + turn}")
+        found = report(total, took)
         turn += 1
-    print(f"\n{time.monotonic() - began:.0f} s, seeds {arguments.seed} to "
-          f"{arguments.seed + turn - 1}")
-    found = 0
-    for name in wanted:
-        bad = sum(total[name][key] for key in BAD)
-        found += bad
-        figures = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in
-                            total[name].items())
-        print(f"{name:9} {took[name]:6.0f} s  {figures}")
-    print(f"found: {found}")
     return 1 if found else 0
 
 
