@@ -87,16 +87,20 @@ int context_rank_of(const struct context *context, int job_rank)
     return -1;
 }
 
-const char *context_rank_text(const struct context *context, int rank,
-                              char text[CONTEXT_RANK_BYTES])
+const char *context_ranks_text(int rank, int job_rank, char text[CONTEXT_RANK_BYTES])
 {
-    bool is_known = context->open && rank >= 0 && rank < context->size;
-    int job_rank = is_known ? context_job_rank(context, rank) : rank;
     if (job_rank == rank)
         snprintf(text, CONTEXT_RANK_BYTES, "rank %d", rank);
     else
         snprintf(text, CONTEXT_RANK_BYTES, "rank %d (rank %d of the job)", rank, job_rank);
     return text;
+}
+
+const char *context_rank_text(const struct context *context, int rank,
+                              char text[CONTEXT_RANK_BYTES])
+{
+    bool is_known = context->open && rank >= 0 && rank < context->size;
+    return context_ranks_text(rank, is_known ? context_job_rank(context, rank) : rank, text);
 }
 
 static struct message_queue *bucket_of(struct context *context, int source, uint64_t tag)

@@ -99,6 +99,7 @@ int context_rank_of(const struct context *context, int job_rank);
 
 /* "rank 0", and "rank 0 (rank 4 of the job)" where that differs. Returns `text`. */
 #define CONTEXT_RANK_BYTES 64
+const char *context_ranks_text(int rank, int job_rank, char text[CONTEXT_RANK_BYTES]);
 const char *context_rank_text(const struct context *context, int rank,
                               char text[CONTEXT_RANK_BYTES]);
 

@@ -550,9 +550,10 @@ static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, ban
 {
     struct endpoint *endpoint = parent->endpoint;
     error_kept kept = error_keep(status);
-    char reason[sizeof kept.sentence + CONTEXT_RANK_BYTES];
-    snprintf(reason, sizeof reason, "rank %d (rank %d of the job): %s", rank,
-             context_job_rank(parent->context, parent->rank), kept.sentence);
+    char reason[sizeof kept.sentence + CONTEXT_RANK_BYTES], name[CONTEXT_RANK_BYTES];
+    snprintf(reason, sizeof reason, "%s: %s",
+             context_ranks_text(rank, context_job_rank(parent->context, parent->rank), name),
+             kept.sentence);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, id);
     /* It stays until the job's world is closed: the others' word of its end may still come. */
