@@ -141,7 +141,7 @@ banyan_status banyan_memory_adopt(banyan_world *world, DLDevice device, void *ad
                                   banyan_memory **memory)
 {
     CONTROL_ENTER(world);
-    struct adoption work = {NULL};
+    struct adoption work = {.space = NULL};
     banyan_status status = memory_space_of(world, &work.space);
     if (status == BANYAN_OK)
         status = adoption_begin(&work, device, address, bytes);

@@ -205,7 +205,7 @@ banyan_status control_share_fd(banyan_world *world, int mine, int *fds)
         fds[i] = -1;
     RETURN_IF_FAILED(control_check(world));
     uint64_t tag = world_next_collective(world);
-    error_kept first = {BANYAN_OK};
+    error_kept first = {.status = BANYAN_OK};
     bool on = true;
     for (int i = 0; i < world->local_size && on; i++) {
         if (i != world->local_rank)

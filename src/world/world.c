@@ -577,7 +577,7 @@ static banyan_status make_sub(banyan_world *parent, const int *ranks, int count,
     split->timeout_ns = banyan_world_timeout_ns(parent);
     banyan_status status = open_sub(parent, ranks, id, split);
     if (status != BANYAN_OK) {
-        leave_sub(split, &(error_kept){BANYAN_OK});
+        leave_sub(split, &(error_kept){.status = BANYAN_OK});
         free_world(split);
         return status;
     }
