@@ -15,7 +15,7 @@
 struct block {
     int64_t start, size;
     const char *heads; /* expression; NULL: none */
-    const char *head_source;
+    const char *head_source, *head_count;
     bool shared, whole, vocab;
     bool needs_heads;
 };
@@ -134,7 +134,12 @@ static bool cut_heads(model_build *build, const model_tensor *tensor, const stru
     if (block->size % rows != 0)
         return fail(build, tensor, "%" PRId64 " elements are no heads of %" PRId64, block->size,
                     rows);
-    int64_t heads = block->size / rows;
+    int64_t heads = block->size / rows, count;
+    if (block->head_count &&
+        model_size(build, tensor, block->head_count, block->size, false, &count) && count != heads)
+        return fail(build, tensor,
+                    "%" PRId64 " elements are %" PRId64 " heads of %" PRId64 ", and %s is %" PRId64,
+                    block->size, heads, rows, block->head_count, count);
     range->head_rows = rows;
     if (heads % ranks->count == 0) {
         range->heads = heads / ranks->count;
@@ -398,6 +403,7 @@ bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char
     const struct block block = {.size = cutting.size,
                                 .heads = rule->heads,
                                 .head_source = rule->head_source,
+                                .head_count = rule->head_count,
                                 .shared = rule->heads_shared,
                                 .vocab = rule->is_vocab,
                                 .needs_heads = needs_sizes(&cutting)};

@@ -62,6 +62,7 @@ typedef struct model_rule {
     bool is_vocab;           /* the sharded dimension is padded */
     const char *heads;       /* expression: elements of a head; NULL: not of heads */
     const char *head_source; /* template of a tensor whose last extent is that too; NULL: none */
+    const char *head_count;  /* expression: heads there are, where it is known; NULL: any number */
     bool heads_shared;       /* fewer heads than ranks: neighbours hold the same one */
     bool stacks_experts;     /* dimension 0 counts experts */
     bool is_buffer;          /* a persistent buffer: takes the source's type */

@@ -101,7 +101,7 @@ static banyan_status read_packed(rules_parser *parser, const rules_line *line, m
     return rules_read_conditions(parser, line, word, NULL, &kept->conditions);
 }
 
-/* heads EXPR [shared] [from TEMPLATE] */
+/* heads EXPR [count EXPR] [shared] [from TEMPLATE] */
 static banyan_status read_heads(rules_parser *parser, const rules_line *line, model_rule *clause)
 {
     RETURN_IF_FAILED(rules_keep_expr(parser, line, 1, &clause->heads));
@@ -110,8 +110,10 @@ static banyan_status read_heads(rules_parser *parser, const rules_line *line, mo
             clause->heads_shared = true;
         else if (strcmp(line->words[w], "from") == 0)
             RETURN_IF_FAILED(keep_template(parser, line, ++w, false, &clause->head_source));
+        else if (strcmp(line->words[w], "count") == 0)
+            RETURN_IF_FAILED(rules_keep_expr(parser, line, ++w, &clause->head_count));
         else
-            return rules_line_fail(line, line->words[w], "is none of from, shared");
+            return rules_line_fail(line, line->words[w], "is none of count, from, shared");
     }
     return BANYAN_OK;
 }

@@ -183,7 +183,7 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("a\n shard 0 1\n", ":2: \"1\" is not expected here");
     expect_refused("a\n shard 0\n heads 4+\n", ":3: \"4+\" is no expression");
     expect_refused("a\n shard 0\n heads (4\n", ":3: \"(4\" lacks a closing parenthesis");
-    expect_refused("a\n shard 0\n heads 4 wide 5\n", ":3: \"wide\" is none of from, shared");
+    expect_refused("a\n shard 0\n heads 4 wide 5\n", ":3: \"wide\" is none of count, from, shared");
     expect_refused("a\n shard 0\n heads\n", ":3: \"heads\" should be followed by a size");
     expect_refused("a\n shard 0\n heads 4 from b.{layer}\n",
                    "has a {layer} or {expert} that the pattern has not");

@@ -103,6 +103,19 @@ class Heads(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("by the spec's head=128, and head_dim is 64 in config.json", done.stderr)
 
+    def test_a_configuration_of_other_heads_is_refused(self):
+        for head in [None, 32, 128]:
+            config = {key: value for key, value in CONFIG.items() if key != "head_dim"}
+            (self.source / "config.json").write_text(
+                json.dumps(config | ({"head_dim": head} if head else {})))
+            done = self.reshard(self.source, "out", "--from", "tp=1", "--to",
+                                "tp=2,packing=megatron")
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            rows, known = HEADS * HEAD, head or HIDDEN // HEADS
+            self.assertIn(f"{rows} elements are {rows // known} heads of {known}, and "
+                          f"num_attention_heads is {HEADS}", done.stderr)
+            self.assertFalse((self.folder / "out").exists())
+
     def test_nothing_is_asked_for_that_is_not_needed(self):
         self.assert_done(self.reshard(self.source, "out", "--from", "tp=1", "--to", "tp=1",
                                       "--join"))
