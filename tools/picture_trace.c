@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "json_file.h"
 #include "picture_op.h"
 
 /* Traces of simulations have proxies' lanes behind those of the thread blocks. */
@@ -167,7 +168,7 @@ static banyan_status take_events(picture *of, const char *path, const json_t *ev
 banyan_status picture_take_trace(picture *of, const char *path)
 {
     json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
+    json_t *root = json_file_load(path, &error);
     if (!root)
         return banyan_error_set(BANYAN_ERR_FORMAT, "cannot read the trace %s: %s", path,
                                 error.text);

@@ -6,6 +6,7 @@
 
 #include <banyan/rules.h>
 
+#include "core/escape.h"
 #include "options.h"
 #include "skip_tensors.h"
 
@@ -136,7 +137,10 @@ static banyan_status print_tensors(const struct checking *job, size_t *without)
             banyan_rules_explain(job->rules, job->model, packing, i, &verdict, text, sizeof text);
         if (status != BANYAN_OK)
             return status;
-        printf("%-60s %s%s\n", banyan_model_tensor(job->model, i)->name, signs[verdict], text);
+        char name[1024], said[sizeof text * ESCAPE_GROWTH];
+        printf("%-60s %s%s\n",
+               escape_controls(banyan_model_tensor(job->model, i)->name, name, sizeof name),
+               signs[verdict], escape_controls(text, said, sizeof said));
         *without += verdict >= BANYAN_RULES_UNMATCHED;
     }
     return BANYAN_OK;
@@ -207,7 +211,8 @@ static int check(int argc, char **argv)
     else if (job.model_path)
         code = check_model(&job);
     else
-        printf("%s is sound\n", job.rules_path ? job.rules_path : "the built-in rules");
+        printf("%s%s\n", job.rules_path ? job.rules_path : "the built-in rules",
+               job.rules_path ? " is sound" : " are sound");
     banyan_model_destroy(job.model);
     banyan_rules_destroy(job.rules);
     return code;

@@ -11,6 +11,7 @@
 
 #include "core/status.h"
 #include "forked.h"
+#include "json_file.h"
 #include "options.h"
 #include "out_file.h"
 #include "progress.h"
@@ -96,7 +97,7 @@ static void print_row(const json_t *row)
 static int print_table(const struct tuning_job *job)
 {
     json_error_t error;
-    json_t *root = json_load_file(job->path, 0, &error), *row;
+    json_t *root = json_file_load(job->path, &error), *row;
     size_t i;
     if (!root) {
         fprintf(stderr, WHO ": cannot read %s again: %s\n", job->path, error.text);

@@ -60,6 +60,13 @@ class Rules(unittest.TestCase):
             self.assert_done(rules("check", RULES / "builtin.rules"), "is sound")
         self.assert_refused(rules("show", "nothing"), 'no built-in rule file "nothing"')
 
+    def test_names_cannot_command_a_terminal(self):
+        name = "a\x1b[31m\nb"
+        done = rules("check", "--model", self.write({name: {"shape": [4], "dtype": "F32"}}))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("a\\x1b[31m\\x0ab", done.stdout)
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
+
     def test_each_tensors_rule_is_told(self):
         done = rules("check", "--model", self.model, "--spec", "tp=2,packing=vllm")
         self.assert_done(done, "14 tensors: each has a rule, and the layouts of all ranks are sound")

@@ -94,6 +94,7 @@ class WrongFiles(CollectiveCase):
         out = ["--out", self.folder / "out"]
         words_of = [
             ["check", fifo], ["run", fifo], ["plan", "show", fifo], ["plan", "view", fifo, "-o", "-"],
+            ["plan", "view", self.paths["plan"], "--trace", fifo, "-o", "-"],
             ["topo", "show", fifo], ["simulate", self.paths["plan"], "-t", fifo],
             ["simulate", fifo, "-t", "h200x4"], ["simulate", "--reshard", fifo, "-t", "h200x4"],
             ["reshard", "verify", fifo], ["plan-scale", "--model", fifo, *specs],
