@@ -178,12 +178,6 @@ static void choose_target(const struct builder *build, step *s)
 static banyan_status finish_combine(struct builder *build, step *s)
 {
     s->reduce = reduce_find(build->made->dtype, s->op->reduce_op);
-    if (!s->reduce)
-        return error_set(BANYAN_ERR_INVALID,
-                         "rank %d, thread block %" PRIu32 ", operation %" PRIu32
-                         " (%s): elements of type %s cannot be reduced",
-                         build->rank, build->block->id, s->number, plan_op_name(s->whole->kind),
-                         banyan_dtype_name(build->made->dtype));
     choose_target(build, s);
     uint32_t packets = 0;
     for (uint32_t i = 0; i < s->source_count; i++)
@@ -451,9 +445,43 @@ static banyan_status cut_for_size(struct builder *build)
     return BANYAN_OK;
 }
 
+static const plan_op *find_impossible(const plan_op *ops, uint32_t count, DLDataType dtype)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (plan_op_reduces(ops[i].kind) && !reduce_find(dtype, ops[i].reduce_op))
+            return &ops[i];
+        const plan_op *inside = find_impossible(ops[i].ops, ops[i].op_count, dtype);
+        if (inside)
+            return inside;
+    }
+    return NULL;
+}
+
+/* Look at the operations of all ranks: a rank that only sends would wait for those that cannot
+ * reduce. */
+static banyan_status check_reductions(const banyan_plan *plan, DLDataType dtype)
+{
+    if (reduce_find(dtype, BANYAN_SUM))
+        return BANYAN_OK;
+    for (int r = 0; r < plan->rank_count; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            const plan_op *op = find_impossible(block->ops, block->op_count, dtype);
+            if (op)
+                return error_set(BANYAN_ERR_INVALID,
+                                 "plan \"%s\" reduces (%s of rank %d, thread block %" PRIu32
+                                 "), and elements of %d bits × %d, type code %d, cannot be reduced",
+                                 plan->name, plan_op_name(op->kind), r, block->id, dtype.bits,
+                                 dtype.lanes, dtype.code);
+        }
+    }
+    return BANYAN_OK;
+}
+
 banyan_status cut_make(const banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype,
                        plan_cut **made)
 {
+    RETURN_IF_FAILED(check_reductions(loaded->plan, dtype));
     plan_cut *new = calloc(1, sizeof *new);
     if (!new)
         return error_no_memory(sizeof *new, "a cut of a plan");

@@ -319,6 +319,31 @@ static void refuse(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
+/* Ranks that only send have nothing to reduce, and would wait for those that have. */
+static void reduce_what_has_no_sum(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_comm *comm;
+    uint64_t input[64] = {0}, output[64] = {0};
+    CHECK_OK(banyan_comm_create(world, NULL, &comm));
+    static const DLDataType types[] = {
+        {kDLOpaqueHandle, 64, 1}, {kDLComplex, 64, 1}, {kDLFloat, 32, 2}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        for (size_t count = 1; count <= 64; count *= 8)
+            CHECK_FAILS(
+                banyan_comm_reduce(comm, input, output, count, types[i], BANYAN_SUM, 1, NULL),
+                BANYAN_ERR_INVALID, "cannot be reduced");
+    }
+    CHECK_OK(banyan_comm_reduce(comm, input, output, 64, BANYAN_I64, BANYAN_SUM, 1, NULL));
+    CHECK_OK(banyan_comm_destroy(comm));
+}
+
+static void elements_that_cannot_be_reduced_are_refused_at_every_rank(void **state)
+{
+    (void)state;
+    ranks_run(3, reduce_what_has_no_sum, NULL);
+}
+
 static void wrong_arguments_are_refused_before_anything_moves(void **state)
 {
     (void)state;
@@ -382,6 +407,7 @@ int main(void)
         cmocka_unit_test(messages_that_no_cache_holds_arrive_whole),
         cmocka_unit_test(threads_race_nowhere),
         cmocka_unit_test(wrong_arguments_are_refused_before_anything_moves),
+        cmocka_unit_test(elements_that_cannot_be_reduced_are_refused_at_every_rank),
         cmocka_unit_test(calls_that_differ_are_named_when_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
