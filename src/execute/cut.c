@@ -468,11 +468,12 @@ static banyan_status check_reductions(const banyan_plan *plan, DLDataType dtype)
             const plan_thread_block *block = &plan->ranks[r].blocks[b];
             const plan_op *op = find_impossible(block->ops, block->op_count, dtype);
             if (op)
-                return error_set(BANYAN_ERR_INVALID,
-                                 "plan \"%s\" reduces (%s of rank %d, thread block %" PRIu32
-                                 "), and elements of %d bits × %d, type code %d, cannot be reduced",
-                                 plan->name, plan_op_name(op->kind), r, block->id, dtype.bits,
-                                 dtype.lanes, dtype.code);
+                return error_set(
+                    BANYAN_ERR_INVALID,
+                    "plan \"%s\" reduces (%s of rank %d, thread block %" PRIu32
+                    "), and elements of type %s (code %d, %d bits × %d) cannot be reduced",
+                    plan->name, plan_op_name(op->kind), r, block->id, banyan_dtype_name(dtype),
+                    dtype.code, dtype.bits, dtype.lanes);
         }
     }
     return BANYAN_OK;
