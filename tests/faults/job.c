@@ -514,17 +514,8 @@ static void run_some(struct job *job, const job_case *cases, size_t count, doubl
     } while (deadline_left_ns(deadline) > 0);
 }
 
-bool job_is_possible(void)
-{
-#if defined(SANITIZER_MEMORY) || defined(SANITIZER_THREAD)
-    printf("skipped: sanitizers stand before the library themselves\n");
-    return false;
-#else
-    return true;
-#endif
-}
-
-int job_run(const job_case *cases, size_t count, double seconds)
+/* Returns the number of faults that some rank took badly. */
+static int run_cases(const job_case *cases, size_t count, double seconds)
 {
     struct totals totals = {0};
     struct job job = {0};
@@ -553,4 +544,29 @@ int job_run(const job_case *cases, size_t count, double seconds)
     assert_int_equal(folder_teardown(&folder), 0);
     munmap(job.shared, sizeof *job.shared);
     return (int)totals.problems;
+}
+
+struct program {
+    const job_case *cases;
+    size_t count;
+    double seconds;
+};
+
+static void one_failing_call_is_reported_to_all(void **state)
+{
+    const struct program *program = *state;
+    assert_int_equal(run_cases(program->cases, program->count, program->seconds), 0);
+}
+
+int job_main(const job_case *cases, size_t count, double seconds)
+{
+#if defined(SANITIZER_MEMORY) || defined(SANITIZER_THREAD)
+    printf("skipped: sanitizers stand before the library themselves\n");
+    return 77;
+#endif
+    struct program program = {cases, count, seconds};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(one_failing_call_is_reported_to_all, &program),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

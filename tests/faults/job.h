@@ -37,12 +37,9 @@ typedef struct job_case {
     bool leaves_no_files;
 } job_case;
 
-/* Called in main: else the program is skipped, and has said so. */
-bool job_is_possible(void);
-
-/* Run the cases: as many random faults as fit the time (BANYAN_FAULTS_SECONDS, else `seconds`), or
- * with BANYAN_FAULTS=all each. BANYAN_FAULTS_CASE, _KIND, _N and _ERRNO choose among them. Returns
- * the number of faults that some rank took badly. */
-int job_run(const job_case *cases, size_t count, double seconds);
+/* The main function of a program of faults: run the cases, as many random faults as fit the time
+ * (BANYAN_FAULTS_SECONDS, else `seconds`), or with BANYAN_FAULTS=all each. BANYAN_FAULTS_CASE,
+ * _KIND, _N and _ERRNO choose among them. Returns the exit code; sanitizers skip the program. */
+int job_main(const job_case *cases, size_t count, double seconds);
 
 #endif

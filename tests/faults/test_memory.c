@@ -190,18 +190,7 @@ static const job_case cases[] = {
      .finish = close_transport},
 };
 
-static void one_failing_call_is_reported_to_all(void **state)
-{
-    (void)state;
-    assert_int_equal(job_run(cases, sizeof cases / sizeof *cases, 10), 0);
-}
-
 int main(void)
 {
-    if (!job_is_possible())
-        return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_failing_call_is_reported_to_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return job_main(cases, sizeof cases / sizeof *cases, 10);
 }

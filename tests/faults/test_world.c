@@ -150,19 +150,8 @@ static const job_case cases[] = {
     {.name = "close_sub", .prepare = have_sub, .call = close_sub, .only_once = true},
 };
 
-static void one_failing_call_is_reported_to_all(void **state)
-{
-    (void)state;
-    find_port();
-    assert_int_equal(job_run(cases, sizeof cases / sizeof *cases, 10), 0);
-}
-
 int main(void)
 {
-    if (!job_is_possible())
-        return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_failing_call_is_reported_to_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    find_port();
+    return job_main(cases, sizeof cases / sizeof *cases, 10);
 }
