@@ -1,4 +1,4 @@
-/* What a kernel tells the host of a wait that lasts: for the log, and for peers that ask for whom
+/* A kernel's report to the host of a wait that lasts: for the log, and for peers that ask for whom
  * this rank waits. Deadlines are the kernel's own affair. */
 #ifndef CUDA_WAITS_H
 #define CUDA_WAITS_H

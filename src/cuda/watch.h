@@ -24,7 +24,7 @@ typedef struct watch_words {
     uint32_t *stop;           /* becomes 1 once banyan_world_check fails */
     const device_waits *told; /* what[0]: the rank of the world, plus 1, and 32 bits of its own */
     const uint32_t *failed;   /* not 0: a wait has ended in vain, which stays known */
-    /* What the device waits for, continuing "rank 2 has waited 10.0 s on its device". */
+    /* The object of the wait, continuing "rank 2 has waited 10.0 s on its device". */
     void (*describe)(int rank, uint32_t own, char *text, size_t bytes);
 } watch_words;
 banyan_status watch_world(const watch_words *words, watch **started);

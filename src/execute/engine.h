@@ -101,7 +101,7 @@ typedef struct engine_end {
     uint32_t twin; /* by number */
 } engine_end;
 
-/* What ended a run on the device. */
+/* The cause that ended a run on the device. */
 typedef enum engine_verdict {
     ENGINE_FINE,
     ENGINE_LATE,    /* a wait passed its deadline */

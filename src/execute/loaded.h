@@ -54,7 +54,7 @@ typedef struct plan_multicast {
     } of[PLAN_BUFFERS]; /* the memories of input and output, the block */
 } plan_multicast;
 
-/* What the device waits for, as the engine's thread says it. */
+/* The object of the device's wait, as the engine's thread reports it. */
 typedef struct device_wait {
     pthread_mutex_t lock; /* of all here, and of changes to the list of the plan's cuts */
     control_wait wait;

@@ -30,7 +30,7 @@ struct message_queue {
 
 /* The number of a wait that belongs to no collective. */
 #define NO_NUMBER UINT64_MAX
-/* Of a wait of this rank's device. Numbers of collectives are smaller. */
+/* The number of a wait of this rank's device. Numbers of collectives are smaller. */
 #define DEVICE_NUMBER (UINT64_MAX - 1)
 /* A collective's steps have consecutive tags. */
 #define NUMBER_SHIFT 8

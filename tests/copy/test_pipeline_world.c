@@ -26,7 +26,7 @@ static size_t batches_of(const pipeline_flow *flows, size_t count)
     return sum;
 }
 
-/* Who receives from `rank` in the round that has this number, or -1. */
+/* Return the rank that receives from `rank` in the round that has this number, or -1. */
 static int receiver_of(const pipeline_world *world, const pipeline_rounds *all, int rank,
                        uint64_t number)
 {

@@ -113,7 +113,7 @@ static banyan_status reshard(struct objects *with)
     return BANYAN_OK;
 }
 
-/* The same in the background: a request that timed out at the gate leaves the destination whole. */
+/* In the background too, a request that timed out at the gate leaves the destination whole. */
 static banyan_status start_reshard(struct objects *with)
 {
     uint64_t version = banyan_tensors_version(with->destination);

@@ -7,7 +7,7 @@ static void run_bounded(banyan_world *world, void *context)
 {
     random_state random = random_from(*(const uint64_t *)context);
     banyan_copy_service *service = open_service(world, "mailbox");
-    /* Of one byte: single elements need no staging. */
+    /* Elements have one byte, so that single ones need no staging. */
     const uint64_t bounds[] = {1, 256, 600, 1024, 5000, 65536};
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
         random_case *of = any_case(world, random_next(&random), 3000);
