@@ -8,8 +8,8 @@
 
 #include <banyan/banyan.h>
 
-#include "bound.h"
 #include "core/deadline.h"
+#include "run/bound.h"
 
 #define ROUNDS 40
 #define ROUND_NS 1e7

@@ -8,8 +8,8 @@
 
 #include <banyan/banyan.h>
 
-#include "bound.h"
-#include "memcpy_limit.h"
+#include "run/bound.h"
+#include "run/memcpy_limit.h"
 
 #define HIDDEN 8192
 #define ROWS_MOST 1024

@@ -2,7 +2,7 @@
 
 #include "core/deadline.h"
 
-#include "../../tools/pattern.c"
+#include "../../tools/reshard/pattern.c"
 
 #define NAME "model.weight"
 

@@ -1,0 +1,205 @@
+#include "draw/svg.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/out_file.h"
+#include "cli/text.h"
+#include "draw/svg_draw.h"
+
+#define WIDTH 960.0
+#define TOP 96.0
+#define LEFT 150.0
+#define RIGHT (WIDTH - 150.0)
+#define NODE_WIDTH 14.0
+#define GAP 10.0
+#define BOTTOM 92.0
+#define LABEL_HEIGHT 11.0 /* nodes closer than this share a label's place: it is left out */
+#define STAYS "#b8bcc4"
+
+/* A rank on one side: where it stands, and how much of its height bands have taken. */
+struct node {
+    uint64_t bytes;
+    double top, height, taken;
+};
+
+struct picture {
+    FILE *file;
+    const svg_flows *flows;
+    struct node *senders, *receivers;
+    uint64_t total, stays;
+    double height, scale; /* scale: pixels a byte */
+};
+
+static uint64_t flow(const struct picture *picture, int sender, int receiver)
+{
+    return picture->flows->bytes[(size_t)sender * (size_t)picture->flows->ranks + (size_t)receiver];
+}
+
+/* Colours that neighbours in the list do not share. */
+static void colour_of(int rank, char text[32])
+{
+    double hue = fmod(210.0 + rank * 137.508, 360.0);
+    snprintf(text, 32, "hsl(%.0f,52%%,%d%%)", hue, rank % 2 ? 46 : 54);
+}
+
+/* ---- layout ---- */
+
+static int count_active(const struct node *nodes, int ranks)
+{
+    int active = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        active += nodes[rank].bytes > 0;
+    return active;
+}
+
+static void sum_up(struct picture *picture)
+{
+    int ranks = picture->flows->ranks;
+    for (int sender = 0; sender < ranks; sender++) {
+        for (int receiver = 0; receiver < ranks; receiver++) {
+            uint64_t bytes = flow(picture, sender, receiver);
+            picture->senders[sender].bytes += bytes;
+            picture->receivers[receiver].bytes += bytes;
+            picture->total += bytes;
+            picture->stays += sender == receiver ? bytes : 0;
+        }
+    }
+}
+
+/* Stack one side's ranks in the middle of the height. */
+static void stack(const struct picture *picture, struct node *nodes)
+{
+    int ranks = picture->flows->ranks, active = count_active(nodes, ranks);
+    double used = (double)picture->total * picture->scale + (active > 1 ? GAP * (active - 1) : 0);
+    double at = TOP + (picture->height - used) / 2;
+    for (int rank = 0; rank < ranks; rank++) {
+        if (nodes[rank].bytes == 0)
+            continue;
+        nodes[rank].top = at;
+        nodes[rank].height = (double)nodes[rank].bytes * picture->scale;
+        at += nodes[rank].height + GAP;
+    }
+}
+
+static void arrange(struct picture *picture)
+{
+    int ranks = picture->flows->ranks;
+    sum_up(picture);
+    int senders = count_active(picture->senders, ranks);
+    int receivers = count_active(picture->receivers, ranks);
+    int rows = senders > receivers ? senders : receivers;
+    double bands = fmax(280.0, rows * 26.0);
+    picture->height = bands + (rows > 1 ? GAP * (rows - 1) : 0);
+    picture->scale = picture->total > 0 ? bands / (double)picture->total : 0;
+    stack(picture, picture->senders);
+    stack(picture, picture->receivers);
+}
+
+/* ---- drawing ---- */
+
+static void draw_band(const struct picture *picture, int sender, int receiver)
+{
+    uint64_t bytes = flow(picture, sender, receiver);
+    if (bytes == 0)
+        return;
+    struct node *from = &picture->senders[sender], *to = &picture->receivers[receiver];
+    double thick = (double)bytes * picture->scale;
+    double y0 = from->top + from->taken, y1 = to->top + to->taken;
+    double x0 = LEFT + NODE_WIDTH, x1 = RIGHT - NODE_WIDTH, bend = (x1 - x0) * 0.45;
+    char colour[32] = STAYS, amount[TEXT_NUMBER_BYTES];
+    from->taken += thick;
+    to->taken += thick;
+    if (sender != receiver)
+        colour_of(sender, colour);
+    fprintf(picture->file,
+            "<path fill=\"%s\" fill-opacity=\"0.55\" d=\"M%.1f %.2fC%.1f %.2f %.1f %.2f %.1f %.2f"
+            "V%.2fC%.1f %.2f %.1f %.2f %.1f %.2fZ\"><title>rank %d to rank %d: %s</title></path>\n",
+            colour, x0, y0, x0 + bend, y0, x1 - bend, y1, x1, y1, y1 + thick, x1 - bend, y1 + thick,
+            x0 + bend, y0 + thick, x0, y0 + thick, sender, receiver, text_bytes(bytes, amount));
+}
+
+static void draw_node(const struct picture *picture, const struct node *node, int rank,
+                      bool is_sender)
+{
+    if (node->bytes == 0)
+        return;
+    char colour[32], label[96], amount[TEXT_NUMBER_BYTES];
+    colour_of(rank, colour);
+    fprintf(picture->file,
+            "<rect x=\"%.1f\" y=\"%.2f\" width=\"%.0f\" height=\"%.2f\" rx=\"2\" fill=\"%s\"/>\n",
+            is_sender ? LEFT : RIGHT - NODE_WIDTH, node->top, NODE_WIDTH, fmax(node->height, 1),
+            is_sender ? colour : "#4a5160");
+    if (node->height + GAP < LABEL_HEIGHT)
+        return;
+    snprintf(label, sizeof label, "rank %d · %s", rank, text_bytes(node->bytes, amount));
+    svg_text(picture->file, is_sender ? LEFT - 8 : RIGHT + 8, node->top + node->height / 2 + 4,
+             is_sender ? "text-anchor=\"end\"" : "", label);
+}
+
+static void draw_legend(const struct picture *picture)
+{
+    double y = TOP + picture->height + 40;
+    char label[128], amount[TEXT_NUMBER_BYTES], colour[32];
+    colour_of(0, colour);
+    fprintf(picture->file,
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"22\" height=\"12\" fill=\"%s\" "
+            "fill-opacity=\"0.55\"/>\n",
+            LEFT, y - 10, colour);
+    snprintf(label, sizeof label, "from rank to rank, in the sender's colour: %s",
+             text_bytes(picture->total - picture->stays, amount));
+    svg_text(picture->file, LEFT + 30, y, "", label);
+    fprintf(picture->file,
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"22\" height=\"12\" fill=\"%s\" "
+            "fill-opacity=\"0.55\"/>\n",
+            LEFT + 380, y - 10, STAYS);
+    snprintf(label, sizeof label, "stays on its rank: %s", text_bytes(picture->stays, amount));
+    svg_text(picture->file, LEFT + 410, y, "", label);
+    svg_text(picture->file, LEFT, y + 26, "fill=\"#5b6472\"", picture->flows->caption);
+}
+
+static void draw(const struct picture *picture)
+{
+    const svg_flows *flows = picture->flows;
+    double height = TOP + picture->height + BOTTOM;
+    fprintf(picture->file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
+            "height=\"%.0f\" font-family=\"system-ui,sans-serif\" font-size=\"12\" "
+            "fill=\"#20242c\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+            WIDTH, height, WIDTH, height);
+    svg_text(picture->file, LEFT, 36, "font-size=\"18\" font-weight=\"600\"", flows->title);
+    svg_text(picture->file, LEFT, 66, "font-weight=\"600\"", flows->from);
+    svg_text(picture->file, RIGHT, 66, "font-weight=\"600\" text-anchor=\"end\"", flows->to);
+    svg_text(picture->file, LEFT, 82, "fill=\"#5b6472\"", "sends");
+    svg_text(picture->file, RIGHT, 82, "fill=\"#5b6472\" text-anchor=\"end\"", "receives");
+    for (int sender = 0; sender < flows->ranks; sender++) {
+        for (int receiver = 0; receiver < flows->ranks; receiver++)
+            draw_band(picture, sender, receiver);
+    }
+    for (int rank = 0; rank < flows->ranks; rank++) {
+        draw_node(picture, &picture->senders[rank], rank, true);
+        draw_node(picture, &picture->receivers[rank], rank, false);
+    }
+    draw_legend(picture);
+    fputs("</svg>\n", picture->file);
+}
+
+bool svg_write(const char *path, const svg_flows *flows)
+{
+    struct picture picture = {.flows = flows};
+    struct node *nodes = calloc(2 * (size_t)flows->ranks, sizeof *nodes);
+    out_file file;
+    bool written = false;
+    if (nodes && out_file_open(&file, path)) {
+        picture.file = file.file;
+        picture.senders = nodes;
+        picture.receivers = nodes + flows->ranks;
+        arrange(&picture);
+        draw(&picture);
+        written = out_file_finish(&file);
+    }
+    free(nodes);
+    return written;
+}

@@ -1,0 +1,190 @@
+#include "cli/commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <banyan/reshard.h>
+#include <jansson.h>
+
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "layout/job_spec.h"
+
+#define WHO "banyan plan-scale"
+
+struct scale {
+    job_spec spec;
+    int sampled;
+    bool json;
+    int *ranks;
+    banyan_reshard_plan_cost *costs;
+    progress bar;
+};
+
+static banyan_status rank_layouts(void *context, int rank, banyan_layout *source,
+                                  banyan_layout *destination)
+{
+    const struct scale *scale = context;
+    job_spec_layouts(&scale->spec, rank, source, destination);
+    return BANYAN_OK;
+}
+
+static void show_progress(void *context, uint64_t done, uint64_t total)
+{
+    struct scale *scale = context;
+    if (done == 1)
+        progress_begin(&scale->bar, true, "planning", total, false);
+    progress_add(&scale->bar, 1);
+}
+
+/* Evenly over the world, the first and the last among them. */
+static void choose_ranks(struct scale *scale)
+{
+    int ranks = scale->spec.ranks;
+    if (scale->sampled > ranks)
+        scale->sampled = ranks;
+    for (int i = 0; i < scale->sampled; i++)
+        scale->ranks[i] =
+            scale->sampled == 1 ? 0 : (int)((int64_t)i * (ranks - 1) / (scale->sampled - 1));
+}
+
+/* ---- reporting ---- */
+
+static int by_seconds(const void *a, const void *b)
+{
+    double first = ((const banyan_reshard_plan_cost *)a)->seconds;
+    double second = ((const banyan_reshard_plan_cost *)b)->seconds;
+    return (first > second) - (first < second);
+}
+
+static const banyan_reshard_plan_cost *largest(const struct scale *scale)
+{
+    const banyan_reshard_plan_cost *found = &scale->costs[0];
+    for (int i = 1; i < scale->sampled; i++) {
+        if (scale->costs[i].bytes > found->bytes)
+            found = &scale->costs[i];
+    }
+    return found;
+}
+
+static void print_row(const char *what, const banyan_reshard_plan_cost *cost)
+{
+    char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
+    printf("%-12s%8d", what, cost->rank);
+    printf("%s", text_right(text_seconds(cost->seconds, text), 11, cell));
+    printf("%s", text_right(text_seconds(cost->owner_seconds, text), 11, cell));
+    printf("%11s", text_bytes(cost->bytes, text));
+    printf("%11s", text_bytes(cost->owner_bytes, text));
+    printf("%11s", text_count(cost->transfers, text));
+    printf("%11s\n", text_bytes(cost->transfer_bytes, text));
+}
+
+/* The costs are sorted by time. */
+static void print_table(const struct scale *scale)
+{
+    char title[JOB_SPEC_TITLE_BYTES], texts[3][TEXT_NUMBER_BYTES];
+    printf("%s\n%s tensors; %s of %s ranks measured, of processor time and memory\n\n",
+           job_spec_title(&scale->spec, title),
+           text_count(banyan_model_tensor_count(scale->spec.model), texts[0]),
+           text_count((uint64_t)scale->sampled, texts[1]),
+           text_count((uint64_t)scale->spec.ranks, texts[2]));
+    printf("%-12s%8s%11s%11s%11s%11s%11s%11s\n", "", "rank", "time", "as owner", "memory",
+           "directory", "transfers", "receives");
+    print_row("slowest", &scale->costs[scale->sampled - 1]);
+    print_row("median", &scale->costs[scale->sampled / 2]);
+    print_row("most memory", largest(scale));
+}
+
+static int print_json(const struct scale *scale)
+{
+    json_t *ranks = json_array();
+    for (int i = 0; i < scale->sampled; i++) {
+        const banyan_reshard_plan_cost *cost = &scale->costs[i];
+        json_array_append_new(
+            ranks, json_pack("{s:i, s:f, s:f, s:I, s:I, s:I, s:I}", "rank", cost->rank, "seconds",
+                             cost->seconds, "owner_seconds", cost->owner_seconds, "bytes",
+                             (json_int_t)cost->bytes, "owner_bytes", (json_int_t)cost->owner_bytes,
+                             "transfers", (json_int_t)cost->transfers, "transfer_bytes",
+                             (json_int_t)cost->transfer_bytes));
+    }
+    json_t *object = json_pack(
+        "{s:s?, s:s, s:s, s:b, s:I, s:i, s:f, s:f, s:I, s:o}", "model", scale->spec.model_path,
+        "from", scale->spec.from_text, "to", scale->spec.to_text, "disjoint", scale->spec.disjoint,
+        "tensors", (json_int_t)banyan_model_tensor_count(scale->spec.model), "ranks",
+        scale->spec.ranks, "slowest_seconds", scale->costs[scale->sampled - 1].seconds,
+        "median_seconds", scale->costs[scale->sampled / 2].seconds, "most_bytes",
+        (json_int_t)largest(scale)->bytes, "sampled", ranks);
+    bool printed = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0 && printf("\n") > 0;
+    json_decref(object);
+    return printed ? 0 : 1;
+}
+
+static int measure(struct scale *scale)
+{
+    if (!job_spec_read(&scale->spec, WHO))
+        return 1;
+    choose_ranks(scale);
+    banyan_reshard_sample_world world = {.world_size = scale->spec.ranks,
+                                         .layouts = rank_layouts,
+                                         .progress = show_progress,
+                                         .context = scale};
+    banyan_status status =
+        banyan_reshard_plan_sample(&world, NULL, scale->ranks, scale->sampled, scale->costs);
+    progress_end(&scale->bar);
+    if (status != BANYAN_OK) {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+        return 1;
+    }
+    qsort(scale->costs, (size_t)scale->sampled, sizeof *scale->costs, by_seconds);
+    if (scale->json)
+        return print_json(scale);
+    print_table(scale);
+    return 0;
+}
+
+int plan_scale_command(int argc, char **argv)
+{
+    struct scale scale = {.sampled = 16};
+    const option_entry entries[] = {
+        {"model", 'm', OPTION_TEXT, &scale.spec.model_path, "FILE",
+         "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
+        {"from", '\0', OPTION_TEXT, &scale.spec.from_text, "SPEC",
+         "source layout: tp=8,pp=8,ep=16,dp=16, or a layout file (.json)", 0, 0},
+        {"to", '\0', OPTION_TEXT, &scale.spec.to_text, "SPEC",
+         "destination layout, or a layout file", 0, 0},
+        {"disjoint", '\0', OPTION_FLAG, &scale.spec.disjoint, NULL,
+         "destination ranks differ from source ranks", 0, 0},
+        {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K",
+         "number of ranks to measure (16)", 1, 1000000},
+        {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",
+         "config.json of the model, if it is not beside the weights", 0, 0},
+        {"rules", '\0', OPTION_TEXT, &scale.spec.rules_path, "FILE",
+         "rules that split the tensors (built in)", 0, 0},
+        {"json", '\0', OPTION_FLAG, &scale.json, NULL, "print one JSON object instead of a table",
+         0, 0},
+    };
+    const option_table table = {
+        WHO, "--model FILE --from SPEC --to SPEC [options]",
+        "Plan a reshard of a world of thousands of ranks in this process, with the planner of a\n"
+        "real world. Measure what it costs some of the ranks: their own planning, and their\n"
+        "part of the directory.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    options_result result = options_parse_only(&table, argc, argv);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    const char *missing = job_spec_missing(&scale.spec);
+    if (missing)
+        return options_refuse(&table, "%s is missing", missing);
+    scale.ranks = calloc((size_t)scale.sampled, sizeof *scale.ranks);
+    scale.costs = calloc((size_t)scale.sampled, sizeof *scale.costs);
+    int code = 1;
+    if (scale.ranks && scale.costs)
+        code = measure(&scale);
+    else
+        fprintf(stderr, WHO ": out of memory for %d ranks\n", scale.sampled);
+    job_spec_free(&scale.spec);
+    free(scale.ranks);
+    free(scale.costs);
+    return code;
+}

@@ -1,0 +1,41 @@
+/* What a rank needs to move a model: its layouts, a plan, a service, memory. */
+#ifndef TOOLS_MOVE_H
+#define TOOLS_MOVE_H
+
+#include <banyan/banyan.h>
+
+#include "layout/job_spec.h"
+#include "reshard/mxfp8_target.h"
+
+typedef struct move_options {
+    const char *backend;   /* NULL: Banyan's choice */
+    const char *transform; /* NULL: none; "mxfp8" or "mxfp8-at-sender" */
+    bool ordinary_memory;  /* the tensors do not lie in symmetric memory */
+    bool checksums;
+    bool partial_source; /* not all of the source need arrive */
+} move_options;
+
+/* A rank that has no part of a side has an empty layout of it, and no tensors. */
+typedef struct move {
+    int rank;
+    banyan_world *world;
+    banyan_layout *source, *plain; /* plain: the destination without a transform */
+    const banyan_layout *destination;
+    mxfp8_target target;    /* what makes it another; zeroed: none */
+    banyan_transform *cast; /* without a target: for tensors whose two types differ */
+    banyan_reshard_plan *plan;
+    double plan_s; /* on all ranks */
+    banyan_copy_service *service;
+    banyan_tensors *source_tensors, *destination_tensors;
+} move;
+
+/* Open the world that the environment tells of, plan, and take memory. Collective. On failure, too,
+ * move_release gives back what there is. */
+banyan_status move_prepare(const job_spec *spec, const move_options *options, int rank, move *made);
+banyan_status move_execute(move *prepared);
+void move_release(move *made);
+
+/* Of a tensor's elements. */
+uint64_t move_tensor_bytes(const DLTensor *tensor);
+
+#endif

@@ -1,0 +1,26 @@
+/* A destination whose matrices are MXFP8, and the scalar arithmetic that says whether they are
+ * right. */
+#ifndef TOOLS_MXFP8_TARGET_H
+#define TOOLS_MXFP8_TARGET_H
+
+#include <banyan/transform.h>
+
+#include "reshard/pattern.h"
+
+typedef struct mxfp8_target {
+    banyan_layout *layout; /* as the plain one, with F8_E4M3 for every matrix of BF16 or F32 */
+    banyan_transform *transform;
+    DLTensor *scales; /* of each local tensor; data NULL: none */
+    size_t count;
+} mxfp8_target;
+
+/* `plain` is the destination as it would be without the transform. */
+banyan_status mxfp8_target_create(const banyan_layout *plain, bool at_sender, mxfp8_target *target);
+void mxfp8_target_destroy(mxfp8_target *target);
+
+/* Compare elements and scales of the i-th local tensor with what the pattern's values give, block
+ * by block; `wrong` counts blocks. Only for tensors with scales. */
+banyan_status mxfp8_target_check(const mxfp8_target *target, const banyan_layout *plain,
+                                 const DLTensor *received, size_t i, pattern_result *result);
+
+#endif

@@ -1,0 +1,180 @@
+#include "cli/commands.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/options.h"
+#include "cli/out_file.h"
+#include "launch/forked.h"
+#include "launch/under_mpi.h"
+#include "reshard/reshard_files.h"
+#include "reshard/reshard_job.h"
+
+#define WHO "banyan reshard"
+#define DEFAULT_ITERS 5
+
+/* What both forms take, and what only one does. */
+struct arguments {
+    job_spec spec;
+    move_options how;
+    const char *in, *out, *svg_path, *memory, *transform;
+    int iters; /* 0: not given */
+    bool join, json;
+    char **argv;
+};
+
+static bool speaks_mpi(const struct arguments *given)
+{
+    return given->how.backend && strcmp(given->how.backend, "mpi") == 0;
+}
+
+/* One of the ranks that mpirun started. */
+static int run_under_mpi(reshard_job *job, int rank)
+{
+    char text[FAILURE_TEXT_BYTES];
+    signal(SIGXFSZ, SIG_IGN);
+    int code = reshard_rank(rank, job);
+    const char *sentence = failure_sentence(job->failed, text);
+    if (sentence)
+        fprintf(stderr, WHO ": %s\n", sentence);
+    return code;
+}
+
+static int run_ranks(reshard_job *job, const struct arguments *given)
+{
+    int rank = under_mpi_rank();
+    if (rank >= 0)
+        return run_under_mpi(job, rank);
+    if (speaks_mpi(given))
+        return under_mpi_start(WHO, job->spec.ranks, given->argv);
+    return forked_run(WHO, job->spec.ranks, reshard_rank, job, job->failed);
+}
+
+static int run_pattern(const struct arguments *given)
+{
+    reshard_job job = {.spec = given->spec,
+                       .how = given->how,
+                       .svg_path = given->svg_path,
+                       .iters = given->iters > 0 ? given->iters : DEFAULT_ITERS,
+                       .json = given->json};
+    int code = 1;
+    if (job.svg_path && !out_file_possible(job.svg_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job.svg_path, strerror(errno));
+        return code;
+    }
+    /* Model, rules and specs are read before any rank starts: what is wrong is said once. */
+    if (job_spec_read(&job.spec, WHO)) {
+        job.failed = failure_create();
+        if (job.failed)
+            code = run_ranks(&job, given);
+        else
+            fprintf(stderr, WHO ": out of memory\n");
+    }
+    failure_destroy(job.failed);
+    job_spec_free(&job.spec);
+    return code;
+}
+
+static int run_files(const struct arguments *given)
+{
+    files_job job = {
+        .spec = given->spec, .how = given->how, .out = given->out, .join = given->join};
+    job.spec.model_path = given->in;
+    return files_run(&job, WHO);
+}
+
+/* The first thing that does not go together, or NULL. */
+static const char *contradiction(const struct arguments *given)
+{
+    if (!given->in)
+        return given->out    ? "--out DIR needs --in DIR"
+               : given->join ? "--join needs --in DIR and --out DIR"
+                             : NULL;
+    if (!given->out)
+        return "--in DIR needs --out DIR";
+    if (speaks_mpi(given))
+        return "--backend mpi does not go with --in DIR";
+    if (given->spec.model_path)
+        return "--in DIR is the model: --model FILE does not go with it";
+    if (given->iters || given->json || given->svg_path || given->transform)
+        return "--iters, --json, --svg and --transform do not go with --in DIR";
+    return NULL;
+}
+
+static int run(const option_table *table, struct arguments *given)
+{
+    const char *wrong = contradiction(given);
+    if (wrong)
+        return options_refuse(table, "%s", wrong);
+    const char *missing = !given->in            ? job_spec_missing(&given->spec)
+                          : given->spec.to_text ? NULL
+                                                : "--to SPEC";
+    if (missing && strcmp(missing, "--model FILE") == 0)
+        return options_refuse(table, "--model FILE is missing, or --in DIR and --out DIR");
+    if (missing)
+        return options_refuse(table, "%s is missing", missing);
+    given->how.ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
+    if (given->transform && strcmp(given->transform, "none") != 0)
+        given->how.transform = given->transform;
+    return given->in ? run_files(given) : run_pattern(given);
+}
+
+int reshard_command(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "verify") == 0)
+        return verify_command(argc - 1, argv + 1);
+    struct arguments given = {.argv = argv};
+    const option_entry entries[] = {
+        {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
+         "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
+        {"from", '\0', OPTION_TEXT, &given.spec.from_text, "SPEC",
+         "source layout: tp=2,pp=2,packing=megatron, or a layout file (.json)", 0, 0},
+        {"to", '\0', OPTION_TEXT, &given.spec.to_text, "SPEC",
+         "destination layout, or a layout file", 0, 0},
+        {"disjoint", '\0', OPTION_FLAG, &given.spec.disjoint, NULL,
+         "destination ranks differ from source ranks", 0, 0},
+        {"backend", '\0', OPTION_TEXT, &given.how.backend, "NAME",
+         "copy backend: direct, pipeline or mpi", 0, 0},
+        {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
+         "memory of the tensors (symmetric)", 0, 0},
+        {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
+         "send and verify a checksum with every transfer", 0, 0},
+        {"partial-source", '\0', OPTION_FLAG, &given.how.partial_source, NULL,
+         "allow source elements that no destination holds (error)", 0, 0},
+        {"config", '\0', OPTION_TEXT, &given.spec.config_path, "FILE",
+         "config.json of the model, if it is not beside the weights", 0, 0},
+        {"skip", '\0', OPTION_TEXT, &given.spec.skip, "GLOB[,…]", "omit these tensors: **.inv_freq",
+         0, 0},
+        {"rules", '\0', OPTION_TEXT, &given.spec.rules_path, "FILE",
+         "rules that split the tensors (built in)", 0, 0},
+        {"iters", '\0', OPTION_COUNT, &given.iters, "N", "number of runs (5)", 1, 1000000},
+        {"transform", '\0', OPTION_CHOICE, &given.transform, "none|mxfp8|mxfp8-at-sender",
+         "convert matrices to another format (none)", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of a table",
+         0, 0},
+        {"svg", '\0', OPTION_FILE, &given.svg_path, "FILE", "draw the traffic between the ranks", 0,
+         0},
+        {"in", '\0', OPTION_TEXT, &given.in, "DIR",
+         "read a Hugging Face folder, or a folder of --out (then without --from)", 0, 0},
+        {"out", '\0', OPTION_TEXT, &given.out, "DIR",
+         "write the tensors of each rank, one folder for each rank", 0, 0},
+        {"join", '\0', OPTION_FLAG, &given.join, NULL,
+         "write one Hugging Face folder for all ranks", 0, 0},
+    };
+    const option_table table = {
+        WHO, "(--model FILE | --in DIR --out DIR) --from SPEC --to SPEC [options]",
+        "Move a model's tensors from one parallel layout to another, between processes of this\n"
+        "machine. With --model, the tensors are filled with values derived from their names and\n"
+        "global indices, and every destination element is checked. With --in, they are read\n"
+        "from safetensors and written to --out, which appears when it is complete. --in also\n"
+        "reads a folder that --out wrote: without --from, each source rank takes the tensors\n"
+        "that one rank wrote.\n\n"
+        "banyan reshard verify --help: check the planner with cases from Megatron-Core.\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    options_result result = options_parse_only(&table, argc, argv);
+    if (result != OPTIONS_OK)
+        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    return run(&table, &given);
+}

@@ -1,0 +1,238 @@
+#include "reshard/reshard_files.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/clock.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "core/status.h"
+#include "launch/forked.h"
+#include "launch/leftovers.h"
+#include "run/span.h"
+
+/* ---- a rank ---- */
+
+enum { READING, MOVING, WRITING, STAGES };
+
+static void show_progress(void *context, uint64_t done, uint64_t total)
+{
+    progress *bar = context;
+    if (bar->total == 0)
+        progress_begin(bar, true, bar->what, total, true);
+    progress_add(bar, done - bar->done);
+}
+
+/* Rank 0's bar stands for all: what ranks read and write is much alike. */
+static banyan_checkpoint_options with_progress(const move *moved, progress *bar, const char *what)
+{
+    banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
+    *bar = (progress){.what = what};
+    if (moved->rank == 0) {
+        options.progress = show_progress;
+        options.progress_context = bar;
+    }
+    return options;
+}
+
+static banyan_status read_in(const files_job *job, move *moved)
+{
+    progress bar;
+    banyan_checkpoint_options options = with_progress(moved, &bar, "reading");
+    banyan_status status =
+        banyan_checkpoint_load(job->checkpoint, moved->source, moved->source_tensors, &options);
+    progress_end(&bar);
+    return status;
+}
+
+static banyan_status write_out(const files_job *job, move *moved)
+{
+    progress bar;
+    banyan_checkpoint_options options = with_progress(moved, &bar, "writing");
+    bool holds = banyan_layout_tensor_count(moved->destination) > 0;
+    options.small_files_from = job->in_folder;
+    banyan_status status =
+        banyan_checkpoint_save(job->saved, holds ? moved->destination : NULL,
+                               holds ? moved->destination_tensors : NULL, moved->world, &options);
+    progress_end(&bar);
+    return status;
+}
+
+static banyan_status sum(banyan_world *world, uint64_t mine, uint64_t *total)
+{
+    size_t ranks = (size_t)banyan_world_size(world);
+    uint64_t *all = calloc(ranks, sizeof *all);
+    if (!all)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %zu ranks", ranks);
+    banyan_status status = banyan_world_allgather(world, &mine, sizeof mine, all);
+    *total = 0;
+    for (size_t rank = 0; rank < ranks; rank++)
+        *total += all[rank];
+    free(all);
+    return status;
+}
+
+static banyan_status report(const files_job *job, const move *moved, const span *stages)
+{
+    double seconds[STAGES];
+    uint64_t read_bytes, written_bytes;
+    char title[JOB_SPEC_TITLE_BYTES], texts[5][TEXT_NUMBER_BYTES];
+    RETURN_IF_FAILED(span_of_all(moved->world, stages, STAGES, seconds));
+    RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
+    RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
+    if (moved->rank == 0)
+        printf("%s (%s)\nread %s in %s, moved it in %s, wrote %s in %s\n",
+               job_spec_title(&job->spec, title), banyan_copy_service_name(moved->service),
+               text_bytes(read_bytes, texts[0]), text_seconds(seconds[READING], texts[1]),
+               text_seconds(seconds[MOVING], texts[2]), text_bytes(written_bytes, texts[3]),
+               text_seconds(seconds[WRITING], texts[4]));
+    return BANYAN_OK;
+}
+
+static banyan_status move_files(const files_job *job, int rank, move *moved)
+{
+    static banyan_status (*const work[STAGES])(const files_job *job, move *moved) = {
+        [READING] = read_in, [WRITING] = write_out};
+    span stages[STAGES];
+    RETURN_IF_FAILED(move_prepare(&job->spec, &job->how, rank, moved));
+    for (int i = 0; i < STAGES; i++) {
+        RETURN_IF_FAILED(banyan_world_barrier(moved->world));
+        stages[i].began = clock_now_s();
+        RETURN_IF_FAILED(work[i] ? work[i](job, moved) : move_execute(moved));
+        stages[i].ended = clock_now_s();
+    }
+    return report(job, moved, stages);
+}
+
+static int files_rank(int rank, void *context)
+{
+    const files_job *job = context;
+    move moved;
+    banyan_status status = move_files(job, rank, &moved);
+    if (status != BANYAN_OK)
+        failure_note(job->failed, rank, status);
+    move_release(&moved);
+    if (status == BANYAN_OK && (status = banyan_world_close(moved.world)) != BANYAN_OK)
+        failure_note(job->failed, rank, status);
+    return status == BANYAN_OK ? 0 : 1;
+}
+
+/* ---- the command ---- */
+
+static int fail(const char *who, const char *sentence)
+{
+    fprintf(stderr, "%s: %s\n", who, sentence);
+    return 1;
+}
+
+/* A folder with something in it would be refused when all the work is done. */
+static bool is_taken(const char *path)
+{
+    struct stat found;
+    DIR *folder = opendir(path);
+    if (!folder)
+        return lstat(path, &found) == 0;
+    int entries = 0;
+    while (readdir(folder))
+        entries++;
+    closedir(folder);
+    return entries > 2;
+}
+
+static int join(files_job *job, const char *who)
+{
+    progress bar = {.what = "joining"};
+    banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
+    options.progress = show_progress;
+    options.progress_context = &bar;
+    banyan_status status = banyan_checkpoint_join(job->saved, job->out, &options);
+    progress_end(&bar);
+    return status == BANYAN_OK ? 0 : fail(who, banyan_last_error());
+}
+
+/* The ranks' folders are a step on the way. */
+static int run_and_join(files_job *job, const char *who)
+{
+    work_folder work;
+    leftovers left;
+    char saved[PATH_MAX + 16];
+    /* The helper is there before the folder, so that no kill leaves it. */
+    if (!work_folder_name(&work, job->out, who) || !leftovers_watch(&left, job->out, &work, who))
+        return 1;
+    if (!work_folder_make(&work, job->out, who)) {
+        leftovers_remove(&left);
+        return 1;
+    }
+    snprintf(saved, sizeof saved, "%s/saved", work.path);
+    job->saved = saved;
+    int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
+    if (code == 0)
+        code = join(job, who);
+    leftovers_remove(&left);
+    return code;
+}
+
+static int run_and_leave(files_job *job, const char *who)
+{
+    leftovers left;
+    if (!leftovers_watch(&left, job->out, NULL, who))
+        return 1;
+    job->saved = job->out;
+    int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
+    leftovers_remove(&left);
+    return code;
+}
+
+static int run(files_job *job, const char *who)
+{
+    if (!job_spec_read(&job->spec, who))
+        return 1;
+    job->failed = failure_create();
+    if (!job->failed)
+        return fail(who, "out of memory");
+    if (job->join)
+        return run_and_join(job, who);
+    return run_and_leave(job, who);
+}
+
+static int open_and_run(files_job *job, const char *who)
+{
+    struct stat found;
+    if (stat(job->spec.model_path, &found) == 0 && S_ISDIR(found.st_mode))
+        job->in_folder = job->spec.model_path;
+    if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
+        return fail(who, banyan_last_error());
+    if (banyan_checkpoint_rank_count(job->checkpoint) > 0)
+        job->spec.saved = job->checkpoint;
+    if (job->spec.from_text || job->spec.saved)
+        return run(job, who);
+    fprintf(stderr, "%s: --from SPEC is missing: %s is not a folder that ranks saved\n", who,
+            job->spec.model_path);
+    return EXIT_USAGE;
+}
+
+int files_run(files_job *job, const char *who)
+{
+    /* "out/" means the folder, and names beside it are made of its name. */
+    char *out = strdup(job->out);
+    if (!out)
+        return fail(who, "out of memory");
+    size_t length = strlen(out);
+    while (length > 1 && out[length - 1] == '/')
+        out[--length] = '\0';
+    job->out = out;
+    int code = 1;
+    if (is_taken(out))
+        fprintf(stderr, "%s: --out %s is there already\n", who, out);
+    else
+        code = open_and_run(job, who);
+    failure_destroy(job->failed);
+    banyan_checkpoint_close(job->checkpoint);
+    job_spec_free(&job->spec);
+    free(out);
+    return code;
+}

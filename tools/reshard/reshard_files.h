@@ -1,0 +1,23 @@
+/* `banyan reshard --in DIR --out DIR`: models on disk. */
+#ifndef TOOLS_RESHARD_FILES_H
+#define TOOLS_RESHARD_FILES_H
+
+#include "cli/failure.h"
+#include "reshard/move.h"
+
+typedef struct files_job {
+    job_spec spec; /* its model is the folder that is read */
+    move_options how;
+    const char *out;
+    bool join; /* one Hugging Face folder, not one folder a rank */
+
+    const char *in_folder; /* whose small files are carried; NULL: a lone file is read */
+    const char *saved;     /* where the ranks write theirs */
+    banyan_checkpoint *checkpoint;
+    failure *failed;
+} files_job;
+
+/* Returns the exit code; what is wrong is told on stderr, behind `who`. */
+int files_run(files_job *job, const char *who);
+
+#endif

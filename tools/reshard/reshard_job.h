@@ -1,0 +1,36 @@
+/* What `banyan reshard` was asked for, and what its ranks do about it. */
+#ifndef TOOLS_RESHARD_JOB_H
+#define TOOLS_RESHARD_JOB_H
+
+#include <banyan/banyan.h>
+
+#include "cli/failure.h"
+#include "reshard/move.h"
+
+typedef struct reshard_job {
+    job_spec spec;
+    move_options how;
+    const char *svg_path;
+    int iters;
+    bool json;
+    failure *failed;
+} reshard_job;
+
+/* A rank's part: plan, fill, move, verify; rank 0 reports. Returns the rank's exit code. */
+int reshard_rank(int rank, void *job);
+
+/* What all ranks together came to. */
+typedef struct reshard_result {
+    const reshard_job *job;
+    const char *backend;
+    uint64_t transfers, bytes, bytes_between; /* between: of them, to another rank */
+    uint64_t elems;                           /* of the destination, each verified */
+    double plan_s, best_s, median_s, memcpy_bytes_per_s;
+    const double *iteration_s;
+    const uint64_t *pair_bytes; /* [sender × ranks + receiver] */
+} reshard_result;
+
+/* Print the table, or the JSON object, and write the picture. SYSTEM when that cannot be done. */
+banyan_status reshard_report(const reshard_result *result);
+
+#endif

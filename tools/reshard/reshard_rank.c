@@ -1,0 +1,343 @@
+#include "reshard/reshard_job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/clock.h"
+#include "cli/progress.h"
+#include "core/status.h"
+#include "reshard/cast_check.h"
+#include "reshard/pattern.h"
+#include "run/memcpy_limit.h"
+#include "run/span.h"
+
+/* What each rank copies to measure memcpy's speed: as much as it has to receive, within these. */
+#define MEMCPY_LEAST ((uint64_t)4 << 20)
+#define MEMCPY_MOST ((uint64_t)64 << 20)
+/* What a destination holds before a run: nothing that could be right. */
+#define POISON 0xa5
+
+/* What a rank has in hand; zeroed at first, and given back whatever happens. */
+struct run {
+    const reshard_job *job;
+    move move;
+    span *spans;
+    double *seconds; /* of each iteration */
+    uint64_t *pair_bytes;
+    uint64_t elems;
+    reshard_result result;
+};
+
+static banyan_status no_memory(size_t bytes)
+{
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
+}
+
+/* ---- data ---- */
+
+static uint64_t piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
+{
+    const DLTensor *tensor = banyan_tensors_get(tensors, (size_t)piece->tensor);
+    return banyan_box_elems(&piece->box) * banyan_dtype_bytes(tensor->dtype);
+}
+
+static void fill_source(struct run *run)
+{
+    progress bar;
+    progress_begin(&bar, run->move.rank == 0, "filling", banyan_layout_bytes(run->move.source),
+                   true);
+    for (size_t i = 0; i < banyan_layout_piece_count(run->move.source); i++) {
+        const banyan_piece *piece = banyan_layout_piece(run->move.source, i);
+        pattern_fill(piece, banyan_tensors_get(run->move.source_tensors, (size_t)piece->tensor));
+        progress_add(&bar, piece_bytes(piece, run->move.source_tensors));
+    }
+    progress_end(&bar);
+}
+
+static void poison_destination(struct run *run)
+{
+    for (size_t i = 0; i < banyan_tensors_count(run->move.destination_tensors); i++) {
+        const DLTensor *tensor = banyan_tensors_get(run->move.destination_tensors, i);
+        uint64_t bytes = move_tensor_bytes(tensor);
+        if (bytes > 0)
+            memset((char *)tensor->data + tensor->byte_offset, POISON, bytes);
+    }
+}
+
+static banyan_status wrong(const struct run *run, const char *what, const char *name,
+                           const pattern_result *result)
+{
+    return banyan_error_set(BANYAN_ERR_CORRUPT,
+                            "rank %d: %llu %s%s are wrong, the first at element %llu",
+                            run->move.rank, (unsigned long long)result->wrong, what, name,
+                            (unsigned long long)result->first_wrong);
+}
+
+static banyan_status verify_padding(struct run *run)
+{
+    for (size_t i = 0; i < banyan_layout_padding_count(run->move.destination); i++) {
+        int tensor;
+        const banyan_box *box = banyan_layout_padding(run->move.destination, i, &tensor);
+        pattern_result result =
+            pattern_check_fill(box, banyan_layout_padding_fill(run->move.destination, i),
+                               banyan_tensors_get(run->move.destination_tensors, (size_t)tensor));
+        if (result.wrong > 0)
+            return wrong(run, "elements of the padding of ",
+                         banyan_layout_tensor(run->move.destination, (size_t)tensor)->name,
+                         &result);
+    }
+    return BANYAN_OK;
+}
+
+static bool is_transformed(const struct run *run, size_t tensor)
+{
+    return tensor < run->move.target.count && run->move.target.scales[tensor].data;
+}
+
+/* A transfer of each piece of the destination, for what it was sent as; to be freed. */
+static const banyan_transfer **sent_transfers(const struct run *run)
+{
+    const banyan_transfer **sent =
+        calloc(banyan_layout_piece_count(run->move.destination) + 1, sizeof *sent);
+    size_t count = sent ? banyan_reshard_plan_recv_count(run->move.plan) : 0;
+    for (size_t i = 0; i < count; i++) {
+        const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
+        sent[transfer->destination_piece] = transfer;
+    }
+    return sent;
+}
+
+/* Values tell by which of its two names a piece was filled: its own, or that to fall back on. */
+static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
+                                  const banyan_transfer *sent)
+{
+    const DLTensor *tensor =
+        banyan_tensors_get(run->move.destination_tensors, (size_t)piece->tensor);
+    const char *names[] = {piece->name, piece->fallback_name};
+    pattern_result result = {0}, own = {0};
+    for (int i = 0; i < 2 && names[i]; i++) {
+        banyan_piece filled = *piece;
+        filled.name = names[i];
+        if (!sent ||
+            (banyan_dtype_equal(sent->source_dtype, tensor->dtype) && sent->value_map == 0))
+            result = pattern_check(&filled, tensor);
+        else
+            RETURN_IF_FAILED(cast_check(&filled, sent, tensor, &result));
+        if (result.wrong == 0)
+            return BANYAN_OK;
+        own = i == 0 ? result : own;
+    }
+    return wrong(run, "elements of ", piece->name, &own);
+}
+
+static banyan_status verify_pieces(struct run *run, progress *bar)
+{
+    const banyan_transfer **sent = sent_transfers(run);
+    banyan_status status = sent ? BANYAN_OK : no_memory(sizeof *sent);
+    size_t count = banyan_layout_piece_count(run->move.destination);
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        const banyan_piece *piece = banyan_layout_piece(run->move.destination, i);
+        run->elems += banyan_box_elems(&piece->box);
+        if (is_transformed(run, (size_t)piece->tensor))
+            continue;
+        status = verify_piece(run, piece, sent[i]);
+        progress_add(bar, piece_bytes(piece, run->move.destination_tensors));
+    }
+    free(sent);
+    return status;
+}
+
+static banyan_status verify_transformed(struct run *run, progress *bar)
+{
+    for (size_t i = 0; i < run->move.target.count; i++) {
+        const DLTensor *received = banyan_tensors_get(run->move.destination_tensors, i);
+        pattern_result result;
+        if (!is_transformed(run, i))
+            continue;
+        RETURN_IF_FAILED(
+            mxfp8_target_check(&run->move.target, run->move.plain, received, i, &result));
+        if (result.wrong > 0)
+            return wrong(run, "blocks of ", banyan_layout_tensor(run->move.plain, i)->name,
+                         &result);
+        progress_add(bar, move_tensor_bytes(received));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status verify(struct run *run)
+{
+    progress bar;
+    progress_begin(&bar, run->move.rank == 0, "verifying",
+                   banyan_layout_bytes(run->move.destination), true);
+    banyan_status status = verify_pieces(run, &bar);
+    if (status == BANYAN_OK)
+        status = verify_transformed(run, &bar);
+    if (status == BANYAN_OK)
+        status = verify_padding(run);
+    progress_end(&bar);
+    return status;
+}
+
+/* ---- moving ---- */
+
+static int ascending(const void *a, const void *b)
+{
+    double first = *(const double *)a, second = *(const double *)b;
+    return (first > second) - (first < second);
+}
+
+static banyan_status iterate(struct run *run)
+{
+    size_t iters = (size_t)run->job->iters;
+    run->spans = calloc(iters, sizeof *run->spans);
+    run->seconds = calloc(2 * iters, sizeof *run->seconds);
+    if (!run->spans || !run->seconds)
+        return no_memory(iters * sizeof *run->spans);
+    progress bar;
+    progress_begin(&bar, run->move.rank == 0, "moving", iters, false);
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < iters && status == BANYAN_OK; i++) {
+        /* What is verified is what a later run moved, by the schedule that the first one kept. */
+        if (i > 0 && i + 1 == iters)
+            poison_destination(run);
+        status = banyan_world_barrier(run->move.world);
+        run->spans[i].began = clock_now_s();
+        if (status == BANYAN_OK)
+            status = move_execute(&run->move);
+        run->spans[i].ended = clock_now_s();
+        progress_add(&bar, 1);
+    }
+    progress_end(&bar);
+    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(span_of_all(run->move.world, run->spans, iters, run->seconds));
+    double *sorted = run->seconds + iters;
+    memcpy(sorted, run->seconds, iters * sizeof *sorted);
+    qsort(sorted, iters, sizeof *sorted, ascending);
+    run->result.best_s = sorted[0];
+    run->result.median_s = (sorted[(iters - 1) / 2] + sorted[iters / 2]) / 2;
+    run->result.iteration_s = run->seconds;
+    return BANYAN_OK;
+}
+
+/* ---- reporting ---- */
+
+/* What one rank received: this, then `partners` pairs of a sender and the bytes from it. */
+struct received {
+    uint64_t transfers, elems, partners;
+};
+
+/* `*words` is to be freed. */
+static banyan_status describe_received(const struct run *run, uint64_t **words, size_t *bytes)
+{
+    size_t ranks = (size_t)run->job->spec.ranks;
+    size_t count = banyan_reshard_plan_recv_count(run->move.plan);
+    uint64_t *from = calloc(ranks, sizeof *from);
+    size_t most = sizeof(struct received) + 2 * (ranks < count ? ranks : count) * sizeof **words;
+    unsigned char *text = malloc(most);
+    if (!from || !text) {
+        free(from);
+        free(text);
+        return no_memory(most);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
+        from[transfer->source_rank] += transfer->bytes;
+    }
+    struct received received = {count, run->elems, 0};
+    uint64_t *pairs = (uint64_t *)(text + sizeof received);
+    for (size_t rank = 0; rank < ranks; rank++) {
+        if (from[rank] == 0)
+            continue;
+        pairs[2 * received.partners] = rank;
+        pairs[2 * received.partners + 1] = from[rank];
+        received.partners++;
+    }
+    memcpy(text, &received, sizeof received);
+    free(from);
+    *words = (uint64_t *)text;
+    *bytes = sizeof received + 2 * received.partners * sizeof *pairs;
+    return BANYAN_OK;
+}
+
+static void add_received(struct run *run, size_t to, const uint64_t *words)
+{
+    size_t ranks = (size_t)run->job->spec.ranks;
+    struct received received;
+    memcpy(&received, words, sizeof received);
+    const uint64_t *pairs = words + sizeof received / sizeof *words;
+    for (uint64_t i = 0; i < received.partners; i++) {
+        size_t from = (size_t)pairs[2 * i];
+        uint64_t bytes = pairs[2 * i + 1];
+        run->pair_bytes[from * ranks + to] = bytes;
+        run->result.bytes += bytes;
+        run->result.bytes_between += from != to ? bytes : 0;
+    }
+    run->result.transfers += received.transfers;
+    run->result.elems += received.elems;
+}
+
+/* The one that reports alone keeps what passed between any two. */
+static banyan_status gather(struct run *run, int rank)
+{
+    size_t ranks = (size_t)run->job->spec.ranks, bytes = 0;
+    uint64_t *mine = NULL;
+    void *all = NULL;
+    size_t *all_bytes = calloc(ranks, sizeof *all_bytes);
+    run->pair_bytes = rank == 0 ? calloc(ranks * ranks, sizeof *run->pair_bytes) : NULL;
+    banyan_status status =
+        all_bytes && (rank != 0 || run->pair_bytes) ? BANYAN_OK : no_memory(ranks * ranks);
+    if (status == BANYAN_OK)
+        status = describe_received(run, &mine, &bytes);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgatherv(run->move.world, mine, bytes, &all, all_bytes);
+    size_t at = 0;
+    for (size_t to = 0; to < ranks && status == BANYAN_OK && rank == 0; to++) {
+        add_received(run, to, (const uint64_t *)((const unsigned char *)all + at));
+        at += all_bytes[to];
+    }
+    free(all);
+    free(all_bytes);
+    free(mine);
+    run->result.pair_bytes = run->pair_bytes;
+    return status;
+}
+
+/* The same on all ranks. */
+static size_t memcpy_bytes(const reshard_job *job)
+{
+    uint64_t received = banyan_model_bytes(job->spec.model) / (uint64_t)job->spec.to_ranks;
+    received = received > MEMCPY_LEAST ? received : MEMCPY_LEAST;
+    return received < MEMCPY_MOST ? received : MEMCPY_MOST;
+}
+
+static banyan_status run_all(struct run *run, int rank)
+{
+    RETURN_IF_FAILED(move_prepare(&run->job->spec, &run->job->how, rank, &run->move));
+    run->result.backend = banyan_copy_service_name(run->move.service);
+    run->result.plan_s = run->move.plan_s;
+    fill_source(run);
+    poison_destination(run);
+    RETURN_IF_FAILED(memcpy_limit_measure(run->move.world, memcpy_bytes(run->job),
+                                          &run->result.memcpy_bytes_per_s));
+    RETURN_IF_FAILED(iterate(run));
+    RETURN_IF_FAILED(verify(run));
+    RETURN_IF_FAILED(gather(run, rank));
+    RETURN_IF_FAILED(rank == 0 ? reshard_report(&run->result) : BANYAN_OK);
+    return banyan_world_barrier(run->move.world);
+}
+
+int reshard_rank(int rank, void *context)
+{
+    const reshard_job *job = context;
+    struct run run = {.job = job, .result.job = job};
+    banyan_status status = run_all(&run, rank);
+    if (status != BANYAN_OK)
+        failure_note(job->failed, rank, status);
+    move_release(&run.move);
+    free(run.spans);
+    free(run.seconds);
+    free(run.pair_bytes);
+    if (status == BANYAN_OK && (status = banyan_world_close(run.move.world)) != BANYAN_OK)
+        failure_note(job->failed, rank, status);
+    return status == BANYAN_OK ? 0 : 1;
+}

@@ -1,0 +1,20 @@
+/* One case of a planner to be executed and compared. */
+#ifndef TOOLS_VERIFY_JOB_H
+#define TOOLS_VERIFY_JOB_H
+
+#include <banyan/banyan.h>
+
+#include "cli/failure.h"
+
+typedef struct verify_job {
+    banyan_megatron_case *loaded;
+    const char *backend; /* NULL: Banyan's choice */
+    failure *failed;
+    uint64_t *elems; /* compared, of every rank; in memory that the ranks share */
+} verify_job;
+
+/* A rank's part: plan, fill, execute, compare what it received with what the case's transfers give.
+ * Returns the rank's exit code. */
+int verify_rank(int rank, void *job);
+
+#endif

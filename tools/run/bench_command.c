@@ -1,0 +1,125 @@
+/* banyan bench: figures with their limits and peers, from one run. */
+#include <errno.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "launch/launch.h"
+
+#define TORCH_SECONDS 120.0
+
+/* What the benchmark is made of lies beside this program, which needs no CUDA runtime itself. */
+static bool find_beside(const char *name, char *path, size_t bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
+    if (length < 0)
+        return false;
+    path[length] = '\0';
+    char *slash = strrchr(path, '/');
+    snprintf(slash + 1, bytes - (size_t)(slash + 1 - path), "%s", name);
+    return access(path, R_OK) == 0;
+}
+
+/* The file that the benchmark is told to write, or one for as long as this lasts. */
+typedef struct figures {
+    const char *path;
+    char own[32];
+} figures;
+
+static bool figures_open(figures *made, char **rest, int count)
+{
+    for (int i = 0; i + 1 < count; i++)
+        if (strcmp(rest[i], "--json") == 0)
+            made->path = rest[i + 1];
+    if (made->path)
+        return true;
+    snprintf(made->own, sizeof made->own, "/tmp/banyan-bench-XXXXXX");
+    int file = mkstemp(made->own);
+    if (file < 0)
+        return false;
+    close(file);
+    made->path = made->own;
+    return true;
+}
+
+static void figures_close(const figures *old)
+{
+    if (old->own[0])
+        unlink(old->own);
+}
+
+/* PyTorch in processes of its own, after ours. It says itself what it lacks; that it does not end,
+ * or not well, is the launcher's sentence, and no failure of this run. */
+static void run_torch(int ranks, const char *path)
+{
+    char script[PATH_MAX], store[PATH_MAX];
+    const char *python = getenv("BANYAN_PYTHON");
+    if (!find_beside("gpu_torch_symmetric.py", script, sizeof script))
+        return;
+    setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1", 1);
+    char *program[] = {(char *)(uintptr_t)(python && *python ? python : "python3"), script,
+                       (char *)(uintptr_t)path, NULL};
+    launch_job job = {.who = "banyan bench: PyTorch",
+                      .count = ranks,
+                      .program = program,
+                      .timeout_s = TORCH_SECONDS};
+    launch_run(&job);
+    if ((size_t)snprintf(store, sizeof store, "%s.store", path) < sizeof store)
+        unlink(store);
+}
+
+static int run_on_gpus(const option_table *table, int ranks, char **rest, int count)
+{
+    char path[PATH_MAX];
+    figures file = {0};
+    if (!find_beside("gpu_bench", path, sizeof path))
+        return options_refuse(
+            table, "there is no %s: `make build` makes it where nvcc is; it is not installed",
+            path);
+    char **program = calloc((size_t)count + 4, sizeof *program);
+    if (!program || !figures_open(&file, rest, count)) {
+        free(program);
+        return options_refuse(table, "no file for its figures: %s", strerror(errno));
+    }
+    program[0] = path;
+    program[1] = (char *)(uintptr_t) "--json";
+    program[2] = (char *)(uintptr_t)file.path;
+    memcpy(program + 3, rest, (size_t)count * sizeof *program);
+    launch_job job = {.who = "banyan bench", .count = ranks, .program = program};
+    int code = launch_run(&job);
+    if (code == 0)
+        run_torch(ranks, file.path);
+    figures_close(&file);
+    free(program);
+    return code;
+}
+
+int bench_command(int argc, char **argv)
+{
+    bool gpu = false;
+    int ranks = 4;
+    const option_entry entries[] = {
+        {"gpu", '\0', OPTION_FLAG, &gpu, NULL, "measure transfers between GPUs", 0, 0},
+        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "number of ranks, one for each GPU (4)", 2, 8},
+    };
+    const option_table table = {
+        "banyan bench", "--gpu [-n N] [-- [--size 1K:1G] [--json FILE] [--way WAY] [WHAT …]]",
+        "Measure transfers, and print every figure beside the machine's limit and a peer's\n"
+        "figure from the same run. For processes of the host, use make bench. WHAT is\n"
+        "allreduce, allgather, reducescatter, alltoall, fixed, copies, casts, many, memory,\n"
+        "reshard or mixed (all). WAY, for copies, is direct, nccl, pipeline/peer or\n"
+        "pipeline/nvshmem (all).\n",
+        entries, sizeof(entries) / sizeof(entries[0])};
+    int rest;
+    options_result result = options_parse(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return options_exit_code(result);
+    if (!gpu)
+        return options_refuse(&table, "say what to measure: --gpu");
+    return run_on_gpus(&table, ranks, argv + rest, argc - rest);
+}

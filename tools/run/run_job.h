@@ -1,0 +1,60 @@
+/* A plan to be run by forked ranks, checked and timed. */
+#ifndef TOOLS_RUN_JOB_H
+#define TOOLS_RUN_JOB_H
+
+#include <banyan/banyan.h>
+
+#include "cli/failure.h"
+#include "run/run_data.h"
+
+/* One size: what it takes, and what rank 0 found out about it. */
+typedef struct run_size {
+    uint64_t message_bytes; /* a rank's input */
+    uint64_t bytes;         /* of the longest buffer */
+    bool in_bounds;         /* of the messages that the plan is meant for */
+    int iters;
+    double seconds; /* of a run: the mean of these on the slowest rank, in the fastest round */
+    uint64_t checked, wrong;
+    int wrong_rank; /* the first with a wrong element, and that element */
+    unsigned wrong_turn;
+    run_wrong first;
+} run_size;
+
+typedef struct run_job {
+    const char *path, *dtype_name, *trace_path;
+    const banyan_plan *plan;
+    banyan_plan_info info;
+    run_data data;
+    bool in_place, ordinary_memory, json;
+    bool on_gpus;    /* rank r runs on GPU r */
+    int iters;       /* of a round; 0: as many as let all take a twentieth of a second */
+    int rounds;      /* that are timed */
+    double rounds_s; /* no more begin after so long, or when several were as fast as any; 0: all */
+    bool bound;      /* each rank to a processor of its own, where there are enough */
+    int workers;
+    int shuffle;     /* seed of an order that thread blocks run in; 0: their own */
+    run_size *sizes; /* in memory that the ranks share; ascending */
+    size_t size_count;
+    failure *failed;
+} run_job;
+
+/* How often every size is run and checked. */
+#define RUN_TURNS 2
+
+/* A rank's part; `job` is a run_job. Returns the rank's exit code. */
+int run_rank(int rank, void *job);
+
+/* Rank 0 prints the head and each size as it is done; the process that started the ranks says how
+ * it ended. Nothing with --json. */
+void run_report_head(const run_job *job);
+void run_report_size(const run_job *job, const run_size *size);
+void run_report_end(const run_job *job);
+
+/* The JSON object, on stdout. False when memory ran out. */
+bool run_report_json(const run_job *job);
+
+/* "rank 1: element 5 of the output is 3, not 4 (message of 4,096 bytes, first of 7 wrong ones)" */
+#define RUN_WRONG_BYTES 512
+const char *run_report_wrong(const run_job *job, const run_size *size, char text[RUN_WRONG_BYTES]);
+
+#endif

@@ -1,0 +1,210 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <banyan/collective.h>
+#include <banyan/simulate.h>
+#include <jansson.h>
+
+#include "cli/commands.h"
+#include "cli/message.h"
+#include "cli/options.h"
+#include "cli/out_file.h"
+#include "cli/plan_file.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "core/status.h"
+#include "simulate/simulate_report.h"
+#include "simulate/simulate_reshard.h"
+
+#define WHO "banyan simulate"
+
+struct arguments {
+    const char *path, *algorithm, *topology_name, *trace_path, *dtype_name;
+    int instances; /* of the algorithm; 0: its default */
+    simulate_reshard_arguments reshard;
+    uint64_t range[2];
+    int step_factor;
+    int max_steps; /* 0: not given */
+    bool json;
+};
+
+static banyan_status simulate_size(const simulate_report *report, size_t elem_bytes,
+                                   const message *size, const banyan_simulate_options *how,
+                                   const progress *bar, double share,
+                                   banyan_simulation **simulation)
+{
+    banyan_simulate_options options = *how;
+    char text[TEXT_NUMBER_BYTES];
+    progress_show(bar, text_bytes(size->bytes, text), share);
+    options.message_bytes = size->message_bytes;
+    options.elem_bytes = elem_bytes;
+    banyan_status status =
+        banyan_plan_simulate(report->plan, report->topology, &options, simulation);
+    progress_hide(bar);
+    return status;
+}
+
+/* What refuses a size refuses the longest: with its steps, which the path and the trace are of, it
+ * is simulated before the first line is printed. */
+static banyan_status simulate(const struct arguments *given, const progress *bar,
+                              simulate_report *report)
+{
+    DLDataType dtype;
+    message sizes[MESSAGES_MOST];
+    size_t count;
+    RETURN_IF_FAILED(banyan_dtype_parse(given->dtype_name, &dtype));
+    size_t elem_bytes = banyan_dtype_bytes(dtype);
+    RETURN_IF_FAILED(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
+                                       given->step_factor, sizes, &count));
+    const message *longest = &sizes[count - 1];
+    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
+    if (given->max_steps > 0)
+        options.max_steps = (uint64_t)given->max_steps;
+    options.steps = true;
+    RETURN_IF_FAILED(simulate_size(report, elem_bytes, longest, &options, bar, 0, &report->last));
+    options.steps = false;
+    if (given->trace_path)
+        RETURN_IF_FAILED(banyan_simulation_write_trace(report->last, given->trace_path));
+    simulate_report_begin(report);
+    for (const message *size = sizes; size < longest; size++) {
+        banyan_simulation *simulation;
+        RETURN_IF_FAILED(simulate_size(report, elem_bytes, size, &options, bar,
+                                       (double)(size - sizes + 1) / (double)count, &simulation));
+        simulate_report_size(report, size, simulation);
+        banyan_simulation_destroy(simulation);
+    }
+    simulate_report_size(report, longest, report->last);
+    simulate_report_end(report);
+    return BANYAN_OK;
+}
+
+/* A plan of a thousand ranks is a gigabyte of JSON, which takes longer to read than to simulate. */
+static banyan_status compile_or_read(const struct arguments *given, const banyan_topology *topology,
+                                     banyan_plan **plan)
+{
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    if (!given->algorithm)
+        return plan_file_read(given->path, plan);
+    params.ranks = banyan_topology_describe(topology).processors;
+    params.instances = given->instances;
+    params.shift = 1;
+    return plan_file_compile(given->algorithm, &params, plan);
+}
+
+static int run(const struct arguments *given)
+{
+    banyan_plan *plan = NULL;
+    banyan_topology *topology = NULL;
+    progress bar;
+    progress_begin(&bar, true, "simulating", 1, false);
+    banyan_status status = banyan_topology_read(given->topology_name, &topology);
+    progress_show(&bar, given->algorithm ? given->algorithm : given->path, 0);
+    if (status == BANYAN_OK)
+        status = compile_or_read(given, topology, &plan);
+    progress_hide(&bar);
+    if (status == BANYAN_OK) {
+        simulate_report report = {.plan = plan, .topology = topology, .json = given->json};
+        status = simulate(given, &bar, &report);
+        simulate_report_free(&report);
+    }
+    if (status != BANYAN_OK)
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    banyan_topology_destroy(topology);
+    banyan_plan_destroy(plan);
+    return status == BANYAN_OK ? 0 : 1;
+}
+
+int simulate_command(int argc, char **argv)
+{
+    struct arguments given = {
+        .dtype_name = "f32", .range = {UINT64_C(1) << 10, UINT64_C(64) << 20}, .step_factor = 2};
+    job_spec *spec = &given.reshard.spec;
+    const option_entry entries[] = {
+        {"topology", 't', OPTION_TEXT, &given.topology_name, "FILE|NAME",
+         "machine: a file, or a name from `banyan topo list`", 0, 0},
+        {"algo", 'a', OPTION_TEXT, &given.algorithm, "NAME",
+         "simulate this built-in algorithm on all processors, without a plan file", 0, 0},
+        {"instances", '\0', OPTION_COUNT, &given.instances, "N",
+         "number of instances (the algorithm's default)", 1, 1024},
+        {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",
+         "bytes of the longer of input and output (1K:64M)", 0, 0},
+        {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
+         "factor from one size to the next (2)", 2, 1 << 20},
+        {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
+         "limit on the steps of the plan's loops (33554432)", 1, INT_MAX},
+        {"dtype", 'd', OPTION_TEXT, &given.dtype_name, "TYPE", "element type (f32)", 0, 0},
+        {"trace", '\0', OPTION_FILE, &given.trace_path, "FILE",
+         "write a trace of the longest size, for Perfetto and banyan plan view", 0, 0},
+        {"reshard", '\0', OPTION_FLAG, &given.reshard.is_case, NULL,
+         "simulate a case file of banyan reshard verify", 0, 0},
+        {"model", 'm', OPTION_TEXT, &spec->model_path, "FILE",
+         "reshard this model: a tensor list, Hugging Face folder or safetensors file", 0, 0},
+        {"from", '\0', OPTION_TEXT, &spec->from_text, "SPEC",
+         "source layout: tp=8,pp=8,ep=16, or a layout file", 0, 0},
+        {"to", '\0', OPTION_TEXT, &spec->to_text, "SPEC", "destination layout", 0, 0},
+        {"disjoint", '\0', OPTION_FLAG, &spec->disjoint, NULL,
+         "destination ranks differ from source ranks", 0, 0},
+        {"rules", '\0', OPTION_TEXT, &spec->rules_path, "FILE",
+         "rules that split the tensors (built in)", 0, 0},
+        {"service", '\0', OPTION_TEXT, &given.reshard.service, "NAME",
+         "copy service of a reshard: direct or pipeline (both)", 0, 0},
+        {"slot-bytes", '\0', OPTION_BYTES, &given.reshard.slot_bytes, "BYTES",
+         "bytes of a slot of the pipeline (16M)", 0, 0},
+        {"optimal-rounds", '\0', OPTION_FLAG, &given.reshard.optimal_rounds, NULL,
+         "give the pipeline the fewest possible rounds", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of a table",
+         0, 0},
+    };
+    const option_table table = {
+        WHO,
+        "PLAN.json --topology FILE|NAME [options]\n"
+        "       banyan simulate --algo NAME --topology FILE|NAME [options]\n"
+        "       banyan simulate --model FILE --from SPEC --to SPEC -t FILE|NAME [options]\n"
+        "       banyan simulate --reshard CASE.json -t FILE|NAME [options]",
+        "Predict the time that a plan takes on a machine, with rank i on processor i. Print the\n"
+        "time for each size. For the longest size, also print the use of links and memories and\n"
+        "the critical path: the chain of dependent operations that determines the end. Nothing\n"
+        "is run. A plan that hangs is refused, with its dependencies. docs/simulate.md explains\n"
+        "the model.\n\n"
+        "Sizes are rounded down to sizes that the plan can divide into whole elements. A ~\n"
+        "marks sizes outside the message bounds of the plan. algbw and busbw are defined as in\n"
+        "banyan run. Use - as PLAN.json to read stdin.\n\n"
+        "For a reshard, all ranks are planned with the planner of a real run. The transfers are\n"
+        "simulated as the direct service and as the copy pipeline perform them.\n",
+        entries, sizeof entries / sizeof entries[0]};
+    int rest;
+    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
+    if (result != OPTIONS_OK)
+        return options_exit_code(result);
+    bool of_model = spec->model_path || spec->from_text || spec->to_text;
+    if (of_model && (rest < argc || given.reshard.is_case))
+        return options_refuse(&table, "--model, --from and --to go without a file");
+    if (of_model && job_spec_missing(spec))
+        return options_refuse(&table, "%s is missing", job_spec_missing(spec));
+    if (given.algorithm && (rest < argc || of_model))
+        return options_refuse(&table, "--algo goes without a file and without a model");
+    if (given.instances && !given.algorithm)
+        return options_refuse(&table, "--instances are those of --algo");
+    if (!of_model && !given.algorithm && rest + 1 != argc)
+        return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
+                                                   : "one plan at a time: PLAN.json");
+    if (!given.topology_name)
+        return options_refuse(&table, "say which machine: --topology FILE or NAME");
+    const char *problem = simulate_reshard_problem(&given.reshard, given.trace_path);
+    if (problem)
+        return options_refuse(&table, "%s", problem);
+    given.path = argv[rest];
+    if (given.trace_path && !out_file_possible(given.trace_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", given.trace_path, strerror(errno));
+        return 1;
+    }
+    given.reshard.case_path = given.path;
+    given.reshard.topology_name = given.topology_name;
+    given.reshard.trace_path = given.trace_path;
+    given.reshard.json = given.json;
+    return of_model || given.reshard.is_case ? simulate_reshard(&given.reshard) : run(&given);
+}

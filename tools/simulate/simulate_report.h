@@ -1,0 +1,31 @@
+/* What `banyan simulate` prints. */
+#ifndef TOOLS_SIMULATE_REPORT_H
+#define TOOLS_SIMULATE_REPORT_H
+
+#include <banyan/simulate.h>
+#include <jansson.h>
+
+#include "cli/message.h"
+
+typedef struct simulate_report {
+    const banyan_plan *plan;
+    const banyan_topology *topology;
+    bool json;
+    json_t *sizes;           /* with `json` */
+    banyan_simulation *last; /* with its steps; the report's own */
+} simulate_report;
+
+void simulate_report_begin(simulate_report *report);
+void simulate_report_size(simulate_report *report, const message *size,
+                          const banyan_simulation *simulation);
+/* Links and path of the last one. */
+void simulate_report_end(const simulate_report *report);
+void simulate_report_free(simulate_report *report);
+
+/* The parts of it that do not ask what was simulated: tables, and their JSON. */
+void simulate_report_links(const banyan_simulation *of);
+void simulate_report_path(const banyan_simulation *of);
+json_t *simulate_report_links_json(const banyan_simulation *of);
+json_t *simulate_report_path_json(const banyan_simulation *of);
+
+#endif
