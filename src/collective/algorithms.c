@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/nearest.h"
 #include "core/options.h"
 
 /* Measured: shorter units cost more in waiting; longer ones gain nothing, and keep messages that
@@ -26,13 +27,17 @@ banyan_status banyan_algorithm_at(size_t index, banyan_algorithm_info *info)
 
 banyan_status algorithm_find(const char *name, const algorithm_entry **entry)
 {
+    names_search search = names_search_for(name);
     for (size_t i = 0; i < algorithm_table_count; i++) {
         if (strcmp(algorithm_table[i].info.name, name) == 0) {
             *entry = &algorithm_table[i];
             return BANYAN_OK;
         }
+        names_search_try(&search, algorithm_table[i].info.name);
     }
-    return error_set(BANYAN_ERR_NOT_FOUND, "no built-in algorithm is called %s", name);
+    return error_set(BANYAN_ERR_NOT_FOUND, "no built-in algorithm is called %s%s%s%s", name,
+                     search.nearest ? " (did you mean " : "", search.nearest ? search.nearest : "",
+                     search.nearest ? "?)" : "");
 }
 
 static bool has_root(banyan_collective_kind kind)

@@ -13,7 +13,7 @@
 #include "reshard/checkpoint_write.h"
 #include "reshard/convert.h"
 #include "reshard/layout.h"
-#include "reshard/nearest.h"
+#include "core/nearest.h"
 #include "reshard/padding.h"
 #include "reshard/value_map.h"
 
@@ -123,17 +123,10 @@ static bool has_tensor(const banyan_checkpoint *checkpoint, const banyan_piece *
 
 static const char *nearest_in(const banyan_checkpoint *checkpoint, const char *name)
 {
-    int limit = names_limit(name);
-    const char *best = NULL;
-    for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint); i++) {
-        const char *text = banyan_checkpoint_tensor(checkpoint, i)->name;
-        int distance = names_distance(name, text, limit);
-        if (distance >= limit)
-            continue;
-        best = text;
-        limit = distance;
-    }
-    return best;
+    names_search search = names_search_for(name);
+    for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint); i++)
+        names_search_try(&search, banyan_checkpoint_tensor(checkpoint, i)->name);
+    return search.nearest;
 }
 
 static banyan_status tell_missing(const banyan_checkpoint *checkpoint, const char *const *missing,

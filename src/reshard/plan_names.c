@@ -12,7 +12,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/map.h"
-#include "reshard/nearest.h"
+#include "core/nearest.h"
 #include "world/control.h"
 
 #define MESSAGE_BYTES 3500

@@ -8,7 +8,7 @@
 #include "core/array.h"
 #include "core/error.h"
 #include "reshard/box.h"
-#include "reshard/nearest.h"
+#include "core/nearest.h"
 #include "reshard/plan_state.h"
 
 static bool may_stay(const planner *planning, const planner_name *name)

@@ -76,7 +76,7 @@ class Algo(CollectiveCase):
                 (["allreduce_ring", "-n", "4", "--op", "avg"], "--op is one of sum|min|max", 2),
                 (["allreduce_ring", "-n", "4", "--unit", "-1"], "--unit wants bytes", 2),
                 (["allreduce_ring", "-n", "4", "-o", ""], '--out wants a value: FILE, not ""', 2),
-                (["allreduce_spring", "-n", "4"], "is called allreduce_spring; banyan algo list names them", 1),
+                (["allreduce_spring", "-n", "4"], "; banyan algo list names them", 1),
                 (["reduce_tree", "-n", "4", "--root", "4"], "4", 1),
                 (["reduce_tree", "-n", "4", "-o", "/nowhere/plan.json"], "there is no folder /nowhere", 1)]:
             self.assert_refused(self.banyan("algo", "emit", *words), "banyan algo emit", part, code)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/sizes.h"
+#include "core/nearest.h"
 
 int options_refuse(const option_table *table, const char *format, ...)
 {
@@ -161,6 +162,21 @@ static const option_entry *find_entry(const option_table *table, const char *arg
     return NULL;
 }
 
+/* Name the option that "--form=tp=2" may stand for. */
+static void refuse_unknown(const option_table *table, const char *argument)
+{
+    char name[64] = "";
+    if (argument[1] == '-')
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(argument + 2, "="), argument + 2);
+    names_search search = names_search_for(name);
+    names_search_try(&search, "help");
+    for (size_t i = 0; i < table->count; i++)
+        names_search_try(&search, table->entries[i].name);
+    options_refuse(table, "there is no option %s%s%s%s; %s --help lists them", argument,
+                   search.nearest ? " (did you mean --" : "", search.nearest ? search.nearest : "",
+                   search.nearest ? "?)" : "", table->command);
+}
+
 /* Read the option at argv[*at] and step over it. */
 static options_result parse_one(const option_table *table, int argc, char **argv, int *at)
 {
@@ -171,8 +187,7 @@ static options_result parse_one(const option_table *table, int argc, char **argv
     }
     const option_entry *entry = find_entry(table, argument, &value);
     if (!entry) {
-        options_refuse(table, "there is no option %s; %s --help lists them", argument,
-                       table->command);
+        refuse_unknown(table, argument);
         return OPTIONS_WRONG;
     }
     if (entry->kind == OPTION_FLAG && value) {

@@ -6,6 +6,7 @@
 #include <banyan/plan.h>
 #include <jansson.h>
 
+#include "cli/command_set.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/plan_file.h"
@@ -225,40 +226,22 @@ static int stats_command(int argc, char **argv)
 
 /* ---- all of them ---- */
 
-static const struct plan_subcommand {
-    const char *name;
-    int (*run)(int argc, char **argv);
-} subcommands[] = {{"show", show_command},
-                   {"diff", diff_command},
-                   {"stats", stats_command},
-                   {"view", plan_view_command}};
-
-#define SUBCOMMAND_COUNT (sizeof subcommands / sizeof subcommands[0])
-
-static void print_help(FILE *to)
-{
-    fprintf(to, "usage: banyan plan show|diff|stats|view ...\n\n"
-                "  show PLAN.json     list its operations by rank and thread block\n"
-                "  diff A.json B.json list the differences\n"
-                "  stats PLAN.json    count its traffic and its hops\n"
-                "  view PLAN.json     draw it, as a page for a browser or a figure\n\n"
-                "  Use - as PLAN.json to read stdin.\n"
-                "  banyan plan show --help, and so on, shows the options.\n");
-}
+static const command_entry subcommands[] = {
+    {"show", "PLAN.json", "list its operations by rank and thread block", show_command},
+    {"diff", "A.json B.json", "list the differences", diff_command},
+    {"stats", "PLAN.json", "count its traffic and its hops", stats_command},
+    {"view", "PLAN.json", "draw it, as a page for a browser or a figure", plan_view_command},
+};
 
 int plan_command(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        print_help(stdout);
-        return 0;
-    }
-    for (size_t i = 0; i < SUBCOMMAND_COUNT; i++) {
-        if (strcmp(subcommands[i].name, name) == 0)
-            return subcommands[i].run(argc - 1, argv + 1);
-    }
-    if (name[0])
-        fprintf(stderr, "banyan plan: there is no command \"%s\"\n", name);
-    print_help(stderr);
-    return EXIT_USAGE;
+    static const command_set set = {
+        .command = "banyan plan",
+        .usage = "show|diff|stats|view ...",
+        .about = "",
+        .more = "  Use - as PLAN.json to read stdin.\n",
+        .entries = subcommands,
+        .count = sizeof subcommands / sizeof subcommands[0],
+    };
+    return command_set_run(&set, argc, argv);
 }

@@ -1,3 +1,4 @@
+#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -313,35 +314,22 @@ static int show_command(int argc, char **argv)
 
 /* ---- all of them ---- */
 
-static const struct layout_subcommand {
-    const char *name;
-    int (*run)(int argc, char **argv);
-} subcommands[] = {{"save", save_command}, {"check", check_layout_command}, {"show", show_command}};
-
-#define SUBCOMMAND_COUNT (sizeof subcommands / sizeof subcommands[0])
-
-static void print_help(FILE *to)
-{
-    fprintf(to, "usage: banyan layout save|check|show ...\n\n"
-                "  save --model FILE --spec SPEC -o FILE.json   write the layouts of all ranks\n"
-                "  check FILE.json                              check it as a side of a reshard\n"
-                "  show FILE.json                               list the tensors of the ranks\n\n"
-                "  banyan layout save --help, and so on, shows the options.\n");
-}
+static const command_entry subcommands[] = {
+    {"save", "--model FILE --spec SPEC -o FILE.json", "write the layouts of all ranks",
+     save_command},
+    {"check", "FILE.json", "check it as a side of a reshard", check_layout_command},
+    {"show", "FILE.json", "list the tensors of the ranks", show_command},
+};
 
 int layout_command(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        print_help(stdout);
-        return 0;
-    }
-    for (size_t i = 0; i < SUBCOMMAND_COUNT; i++) {
-        if (strcmp(subcommands[i].name, name) == 0)
-            return subcommands[i].run(argc - 1, argv + 1);
-    }
-    if (name[0])
-        fprintf(stderr, "banyan layout: there is no command \"%s\"\n", name);
-    print_help(stderr);
-    return EXIT_USAGE;
+    static const command_set set = {
+        .command = "banyan layout",
+        .usage = "save|check|show ...",
+        .about = "",
+        .more = "",
+        .entries = subcommands,
+        .count = sizeof subcommands / sizeof subcommands[0],
+    };
+    return command_set_run(&set, argc, argv);
 }

@@ -1,3 +1,4 @@
+#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -222,21 +223,19 @@ static int check(int argc, char **argv)
 
 int rules_command(int argc, char **argv)
 {
-    const option_table table = {
-        WHO, "list | show [NAME] | check [FILE] [options]",
-        "Rules define how the tensors of a model are split, and where they lie in the packing\n"
-        "of an engine. banyan rules list --help, show --help and check --help show the options.\n",
-        NULL, 0};
-    int rest;
-    if (argc > 1 && strcmp(argv[1], "list") == 0)
-        return list(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "show") == 0)
-        return show(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "check") == 0)
-        return check(argc - 1, argv + 1);
-    options_result result = options_parse(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
-    return argc > rest ? options_refuse(&table, "\"%s\" is none of list, show, check", argv[rest])
-                       : options_refuse(&table, "list, show or check is missing");
+    static const command_entry subcommands[] = {
+        {"list", "", "list the packings and the built-in files", list},
+        {"show", "[NAME]", "print a built-in file", show},
+        {"check", "[FILE]", "check a file, or what it makes of a model", check},
+    };
+    static const command_set set = {
+        .command = WHO,
+        .usage = "list|show|check ...",
+        .about = "Rules define how the tensors of a model are split, and where they lie in the "
+                 "packing\nof an engine.\n",
+        .more = "",
+        .entries = subcommands,
+        .count = sizeof subcommands / sizeof subcommands[0],
+    };
+    return command_set_run(&set, argc, argv);
 }

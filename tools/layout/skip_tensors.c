@@ -3,15 +3,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/nearest.h"
 #include "core/status.h"
 
 static banyan_status skip_one(banyan_model *model, const char *pattern)
 {
     size_t count;
     RETURN_IF_FAILED(banyan_model_skip(model, pattern, &count));
-    return count > 0 ? BANYAN_OK
-                     : banyan_error_set(BANYAN_ERR_INVALID, "no tensor of the model fits \"%s\"",
-                                        pattern);
+    if (count > 0)
+        return BANYAN_OK;
+    names_search search = names_search_for(pattern);
+    for (size_t i = 0; i < banyan_model_tensor_count(model); i++)
+        names_search_try(&search, banyan_model_tensor(model, i)->name);
+    return banyan_error_set(BANYAN_ERR_INVALID, "no tensor of the model fits \"%s\"%s%s%s", pattern,
+                            search.nearest ? " (did you mean " : "",
+                            search.nearest ? search.nearest : "", search.nearest ? "?)" : "");
 }
 
 banyan_status skip_tensors(banyan_model *model, const char *patterns)

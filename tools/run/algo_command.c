@@ -1,3 +1,4 @@
+#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -133,24 +134,17 @@ static int emit(int argc, char **argv)
 
 int algo_command(int argc, char **argv)
 {
-    static const char usage[] =
-        "usage: banyan algo list [--json]\n"
-        "       banyan algo emit NAME -n RANKS [options]\n\n"
-        "  list             list the built-in algorithms\n"
-        "  emit             print the plan of an algorithm, as JSON\n\n"
-        "  banyan algo list --help and banyan algo emit --help show the options.\n";
-    const char *what = argc > 1 ? argv[1] : NULL;
-    if (what && strcmp(what, "list") == 0)
-        return list(argc - 1, argv + 1);
-    if (what && strcmp(what, "emit") == 0)
-        return emit(argc - 1, argv + 1);
-    if (what && (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)) {
-        fputs(usage, stdout);
-        return 0;
-    }
-    if (what)
-        fprintf(stderr, WHO ": there is no command \"%s\"; banyan algo --help lists them\n", what);
-    else
-        fputs(usage, stderr);
-    return EXIT_USAGE;
+    static const command_entry subcommands[] = {
+        {"list", "", "list the built-in algorithms", list},
+        {"emit", "NAME -n RANKS", "print the plan of an algorithm, as JSON", emit},
+    };
+    static const command_set set = {
+        .command = WHO,
+        .usage = "list|emit ...",
+        .about = "",
+        .more = "",
+        .entries = subcommands,
+        .count = sizeof subcommands / sizeof subcommands[0],
+    };
+    return command_set_run(&set, argc, argv);
 }

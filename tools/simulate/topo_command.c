@@ -4,6 +4,7 @@
 
 #include <banyan/simulate.h>
 
+#include "cli/command_set.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "simulate/topo_probe.h"
@@ -83,30 +84,21 @@ static int show_command(int argc, char **argv)
 
 /* ---- all of them ---- */
 
-static void print_help(FILE *to)
-{
-    fprintf(to, "usage: banyan topo list|show|probe ...\n\n"
-                "  list            list the topologies that Banyan ships\n"
-                "  show FILE|NAME  show the size of a topology\n"
-                "  probe           measure this machine and write its topology\n\n"
-                "  banyan topo show --help, and so on, shows the options.\n");
-}
+static const command_entry subcommands[] = {
+    {"list", "", "list the topologies that Banyan ships", list_command},
+    {"show", "FILE|NAME", "show the processors, switches and links of a topology", show_command},
+    {"probe", "", "measure this machine and write its topology", topo_probe_command},
+};
 
 int topo_command(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        print_help(stdout);
-        return 0;
-    }
-    if (strcmp(name, "list") == 0)
-        return list_command(argc - 1, argv + 1);
-    if (strcmp(name, "show") == 0)
-        return show_command(argc - 1, argv + 1);
-    if (strcmp(name, "probe") == 0)
-        return topo_probe_command(argc - 1, argv + 1);
-    if (name[0])
-        fprintf(stderr, "banyan topo: there is no command \"%s\"\n", name);
-    print_help(stderr);
-    return EXIT_USAGE;
+    static const command_set set = {
+        .command = "banyan topo",
+        .usage = "list|show|probe ...",
+        .about = "",
+        .more = "",
+        .entries = subcommands,
+        .count = sizeof subcommands / sizeof subcommands[0],
+    };
+    return command_set_run(&set, argc, argv);
 }

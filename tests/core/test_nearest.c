@@ -2,7 +2,7 @@
 #include "support/random.h"
 #include "support/test.h"
 
-#include "reshard/nearest.h"
+#include "core/nearest.h"
 
 /* The whole table, cell by cell. */
 static int distance_in_full(const char *a, const char *b)
@@ -59,11 +59,27 @@ static void names_that_share_little_are_far(void **state)
     assert_int_equal(names_limit("w"), 1);
 }
 
+static void searches_return_the_first_of_the_nearest(void **state)
+{
+    (void)state;
+    const char *names[] = {"rank", "from", "form", "frum"};
+    names_search search = names_search_for("fromm");
+    assert_null(search.nearest);
+    for (int i = 0; i < 4; i++)
+        names_search_try(&search, names[i]);
+    assert_ptr_equal(search.nearest, names[1]);
+    search = names_search_for("iterations");
+    for (int i = 0; i < 4; i++)
+        names_search_try(&search, names[i]);
+    assert_null(search.nearest);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distances_are_those_of_the_whole_table),
         cmocka_unit_test(names_that_share_little_are_far),
+        cmocka_unit_test(searches_return_the_first_of_the_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

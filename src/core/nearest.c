@@ -1,4 +1,4 @@
-#include "reshard/nearest.h"
+#include "core/nearest.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,4 +68,18 @@ int names_distance(const char *a, const char *b, int limit)
     if (apart >= (size_t)limit || a_bytes > 4096)
         return limit;
     return band_distance(a, (int)a_bytes, b, (int)b_bytes, limit);
+}
+
+names_search names_search_for(const char *wanted)
+{
+    return (names_search){.wanted = wanted, .limit = names_limit(wanted)};
+}
+
+void names_search_try(names_search *search, const char *name)
+{
+    int distance = names_distance(search->wanted, name, search->limit);
+    if (distance >= search->limit)
+        return;
+    search->nearest = name;
+    search->limit = distance;
 }
