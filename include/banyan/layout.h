@@ -328,7 +328,7 @@ BANYAN_API const banyan_local_tensor *banyan_model_tensor(const banyan_model *mo
 BANYAN_API uint64_t banyan_model_bytes(const banyan_model *model);
 
 /* A parallel layout as on a command line: "tp=2,pp=2,dp=1,ep=4,etp=1,fsdp=8,packing=vllm".
- * docs/layouts.md describes every key, the numbering of ranks and the format of rule files. */
+ * docs/layouts.md describes every key and the numbering of ranks, docs/rules.md rule files. */
 typedef struct banyan_spec {
     int tp, pp, dp;   /* tensor parallel, pipeline parallel, data parallel (replicas) */
     int fsdp;         /* ranks over which the rows of each replica are sharded */
@@ -349,7 +349,7 @@ BANYAN_API int banyan_spec_world_size(const banyan_spec *spec);
 /* Rules that map tensor names, by glob patterns, to the dimension to split and the packing. */
 typedef struct banyan_rules banyan_rules;
 
-/* Load a rule file; NULL loads the built-in rules, which cover the models in docs/layouts.md. The
+/* Load a rule file; NULL loads the built-in rules, which cover the models in docs/models.md. The
  * caller owns the rules. Errors: FORMAT (with file, line and word), NOT_FOUND (with the file),
  * INVALID, SYSTEM, NO_MEMORY. */
 BANYAN_API banyan_status banyan_rules_load(const char *path, banyan_rules **rules);

@@ -2,7 +2,7 @@
  *
  * Rules define how the tensors of a model are split, and where they lie in the packing of an
  * engine. banyan/layout.h loads rules and builds layouts with them; this header shows their
- * content. docs/layouts.md describes the format.
+ * content. docs/rules.md describes the format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
