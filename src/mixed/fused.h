@@ -1,8 +1,8 @@
 /* The fused modes as programs in Banyan's language, for any grid.
  *
  * Peers reach scratch alone, so that ordinary memory needs no staging. Two forms: packets in one
- * thread block, and units that flow through a small ring of scratch. docs/mixed.md says what each
- * mode moves where. */
+ * thread block, and units that flow through a small ring of scratch. docs/internals/mixed.md
+ * says what each mode moves where. */
 #ifndef MIXED_FUSED_H
 #define MIXED_FUSED_H
 
