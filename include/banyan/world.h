@@ -16,7 +16,8 @@
  * world continues, and you may call again until the late rank arrives; its first call then pairs
  * with the next call of the others. A wait that times out later, in the middle of a call, leaves
  * the rank out of step with the others. This ends its world, and when it leaves, the world of the
- * others.
+ * others. A run of a plan or communicator on the host, which has no gate, ends the world of all
+ * ranks at once; the late rank's run then fails with the message of the rank that waited for it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

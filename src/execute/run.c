@@ -213,10 +213,8 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
     if (status == BANYAN_OK && loaded->shuffle)
         shuffle_end(loaded);
     drain_ports(loaded);
-    if (status != BANYAN_OK) {
-        control_end(loaded->executor->world, status);
-        return status;
-    }
+    if (status != BANYAN_OK)
+        return control_fail(loaded->executor->world, status);
     placement_copy_out(placed);
     return BANYAN_OK;
 }
@@ -257,6 +255,18 @@ static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status statu
     return status;
 }
 
+/* Runs have no gate: a rank that is later than the others' timeout finds the world ended. */
+static banyan_status check_world(const banyan_loaded_plan *loaded)
+{
+    banyan_world *world = loaded->executor->world;
+    char own[CONTROL_RANK_BYTES];
+    banyan_status status = control_check(world);
+    if (status != BANYAN_ERR_TIMEOUT)
+        return status;
+    return error_set(status, "%s, %.1f s before this run of %s", banyan_last_error(),
+                     (double)control_ended_for_ns(world) / 1e9, control_own_name(world, own));
+}
+
 banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
                                      uint64_t message_bytes, DLDataType dtype, void *stream)
 {
@@ -264,7 +274,9 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
     plan_cut *cut = NULL;
     if (on_host)
         RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
-    RETURN_IF_FAILED(banyan_loaded_plan_status(loaded));
+    else
+        RETURN_IF_FAILED(device_status(loaded));
+    RETURN_IF_FAILED(check_world(loaded));
     banyan_status status = begin(loaded, input, output, message_bytes, dtype, stream, &cut);
     if (status != BANYAN_OK)
         return fall_behind(loaded, status);

@@ -71,7 +71,16 @@ static banyan_status explain_end(const struct turn *turn, banyan_status status)
                      turn->of->loaded->executor->rank, text);
 }
 
-/* A rank that waited in vain is out of step with the others. */
+/* A rank that waited in vain is out of step with the others: the late one must not begin the run.
+ */
+static banyan_status end_in_vain(const banyan_executor *executor, banyan_status status)
+{
+    return control_fail(executor->world,
+                        error_set(status,
+                                  "%s; the run stopped in the middle, which ended its world",
+                                  banyan_last_error()));
+}
+
 static banyan_status wait_longer(struct turn *turn, uint64_t *nap_ns)
 {
     banyan_executor *executor = turn->of->loaded->executor;
@@ -84,7 +93,7 @@ static banyan_status wait_longer(struct turn *turn, uint64_t *nap_ns)
         turn->peer = wait_peer(turn->of, waiting);
     banyan_status status = control_wait_on(&turn->wait, turn->peer, speaks ? text : NULL, nap_ns);
     if (status == BANYAN_ERR_TIMEOUT && control_check(executor->world) == BANYAN_OK)
-        control_end(executor->world, status);
+        return end_in_vain(executor, status);
     return status;
 }
 

@@ -150,8 +150,8 @@ static banyan_status name_call(const mixed_call *call, banyan_status status)
 {
     if (status == BANYAN_OK)
         return BANYAN_OK;
-    return error_set(status, "%s, in %s (%s)", banyan_last_error(), banyan_mixed_op_name(call->op),
-                     banyan_mixed_mode_name(call->mode));
+    return error_set(status, "%s; the call was %s (%s)", banyan_last_error(),
+                     banyan_mixed_op_name(call->op), banyan_mixed_mode_name(call->mode));
 }
 
 static banyan_status host_run(void *given, const mixed_call *call, void *stream)

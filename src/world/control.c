@@ -271,6 +271,14 @@ banyan_status control_check(banyan_world *world)
     return status;
 }
 
+uint64_t control_ended_for_ns(banyan_world *world)
+{
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    uint64_t ended_ns = world->context->ended_ns;
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return time_now_ns() - ended_ns;
+}
+
 banyan_status control_first_cause(banyan_world *world, banyan_status status)
 {
     uint64_t deadline = deadline_after(NS_PER_S);
@@ -279,13 +287,6 @@ banyan_status control_first_cause(banyan_world *world, banyan_status status)
         usleep(1000);
     } while (deadline_left_ns(deadline) > 0);
     return status;
-}
-
-void control_end(banyan_world *world, banyan_status status)
-{
-    pthread_mutex_lock(&world->endpoint->reactor.lock);
-    context_end(world->context, status, banyan_last_error());
-    pthread_mutex_unlock(&world->endpoint->reactor.lock);
 }
 
 banyan_status control_fail(banyan_world *world, banyan_status status)

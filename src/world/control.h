@@ -75,6 +75,9 @@ int control_pid(const banyan_world *world, int rank);
  * in shared memory call it between sleeps, at least every 100 ms. */
 banyan_status control_check(banyan_world *world);
 
+/* The time since the world ended, which it has. */
+uint64_t control_ended_for_ns(banyan_world *world);
+
 /* For a failure that may follow from a loss which others heard of first: the error that ends the
  * world if it ends within a second, by when every rank has heard of a loss, or else `status`, whose
  * sentence stays. */
@@ -118,13 +121,10 @@ void control_device_waits(control_wait *wait, int rank, uint64_t waited_ns, cons
 /* As control_name_late, for a wait of the device. It asks, if need be, and takes 100 ms at most. */
 void control_device_late(banyan_world *world, int rank, char *text, size_t bytes);
 
-/* A wait of an upper layer was in vain, so that this rank is out of step with the others: end the
- * world here with `status` and the sentence in banyan_last_error(). The first cause stays. */
-void control_end(banyan_world *world, banyan_status status);
-
-/* A local failure after which this rank cannot take its part in what the others wait for: end the
- * world for all ranks with `status` and the message in banyan_last_error(), which names this rank
- * to them. The first cause stays. Returns `status`; BANYAN_OK ends nothing. Any thread. */
+/* A local failure after which this rank cannot take its part in what the others wait for, or a wait
+ * in vain, after which it is out of step with them: end the world for all ranks with `status` and
+ * the message in banyan_last_error(), which names this rank to them. The first cause stays. Returns
+ * `status`; BANYAN_OK ends nothing. Any thread. */
 banyan_status control_fail(banyan_world *world, banyan_status status);
 
 /* What this rank has called, for the messages of its waits: "rank 0 waited 60.0 s in
