@@ -47,13 +47,15 @@ typedef enum banyan_rules_verdict {
     BANYAN_RULES_MATCHED = 0,
     BANYAN_RULES_SKIPPED,   /* the packing does not have the tensor */
     BANYAN_RULES_UNMATCHED, /* no rule matches the name */
-    BANYAN_RULES_UNDECIDED  /* the rule depends on a config.json that is missing */
+    BANYAN_RULES_UNDECIDED, /* the rule depends on a config.json that is missing */
+    BANYAN_RULES_INCOMPLETE /* the rule needs a tensor that the model lacks */
 } banyan_rules_verdict;
 
 /* Explain how the rules treat tensor `i` of the model in a packing. `text`, of `bytes` bytes,
  * receives the rule (pattern, file and line) and the template of the local tensor. For a skipped
  * tensor it receives the rule that skips it. For a tensor without a rule it receives the nearest
- * rule and the reason why that does not match. Errors: INVALID (unknown packing, or `i` out of
+ * rule and the reason why that does not match. For an incomplete model it receives the name of the
+ * missing tensor. Errors: INVALID (unknown packing, or `i` out of
  * range), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_rules_explain(const banyan_rules *rules, const banyan_model *model,
                                               const char *packing, size_t i,

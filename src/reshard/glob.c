@@ -190,7 +190,7 @@ bool glob_expand(const char *text, const glob_captures *captures, const glob_loc
                                captures->stars[star]);
             star++;
             at++;
-        } else if (read_field(at, &found)) {
+        } else if (*at == '{' && read_field(at, &found)) {
             written = snprintf(name + used, bytes - used, "%" PRId64, numbers[found]);
             at += strlen(field_names[found]);
         } else {

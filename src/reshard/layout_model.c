@@ -126,6 +126,55 @@ static bool check_decided(model_build *build, size_t index)
                                     rule_condition_format(which, condition, sizeof condition));
 }
 
+/* A name after prefixes, as the model has it. */
+static const char *original_name(const rule_match *match, const char *name, char *text,
+                                 size_t bytes)
+{
+    const rule_prefix *prefix = match->prefix;
+    bool has_prefix = prefix && strncmp(name, prefix->to, strlen(prefix->to)) == 0;
+    snprintf(text, bytes, "%s%s", has_prefix ? prefix->from : "",
+             has_prefix ? name + strlen(prefix->to) : name);
+    return text;
+}
+
+static bool fail_missing(model_build *build, size_t index, const char *missing, int line)
+{
+    const rule_match *match = &build->matched->matches[index];
+    char text[MAX_NAME_BYTES];
+    return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                       "tensor \"%s\" (rule \"%s\", %s:%d): it needs a tensor \"%s\" beside it, "
+                       "and the model has none",
+                       banyan_model_tensor(build->model, index)->name, match->rule->text,
+                       match->rule->file, line, original_name(match, missing, text, sizeof text));
+}
+
+/* Every layer with experts has all of them: as many as config.json says, where it does. */
+static bool check_experts(model_build *build)
+{
+    for (size_t i = 0; i < build->rules->expert_facts.count; i++) {
+        const char *key = build->rules->expert_facts.data[i];
+        int64_t count;
+        if (!model_fact_int(build->model, key, &count))
+            continue;
+        if (build->experts > count)
+            return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                               "the model has tensors of %" PRId64 " experts, and %s is %" PRId64
+                               " in config.json",
+                               build->experts, key, count);
+        layout_keep_fact(build->layout, key, model_fact(build->model, key));
+        build->experts = count;
+        break;
+    }
+    for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
+        const rule_match *match = &build->matched->matches[i];
+        char name[MAX_NAME_BYTES];
+        if (match->ends_experts && match->captures.expert + 1 < build->experts &&
+            !is_skipped(build, i) && rules_expert_name(match, 1, name, sizeof name))
+            return fail_missing(build, i, name, match->rule->line);
+    }
+    return true;
+}
+
 /* A tensor of all experts tells how many there are. */
 static bool count_stack(model_build *build, size_t index, int64_t *stacked)
 {
@@ -173,6 +222,8 @@ static bool look_at_names(model_build *build)
             layout_keep_skipped(build->layout, banyan_model_tensor(build->model, i)->name);
         if (!match->rule)
             return fail_unmatched(build);
+        if (match->missing)
+            return fail_missing(build, i, match->missing, match->missing_line);
         if (!check_decided(build, i) ||
             (match->rule->stacks_experts && !count_stack(build, i, &stacked)))
             return false;
@@ -194,7 +245,7 @@ static bool look_at_names(model_build *build)
                            " with tensors of their own",
                            stacked, build->experts);
     build->experts = stacked > 0 ? stacked : build->experts;
-    return true;
+    return build->experts == 0 || check_experts(build);
 }
 
 /* Layers go to the stages in order, evenly, and one more to each of the first when they do not

@@ -21,6 +21,7 @@
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 #define CONFIG_NAME "config.json"
+#define MAX_NAME_BYTES 1024
 
 struct banyan_model {
     ARRAY(banyan_local_tensor) tensors;
@@ -434,6 +435,29 @@ static banyan_status match_prefixes(const banyan_model *model, const banyan_rule
     return BANYAN_OK;
 }
 
+static banyan_status find_missing(const rule_subject *subject, model_matched *made,
+                                  rule_match *match)
+{
+    char name[MAX_NAME_BYTES];
+    const rule_need *need = rules_find_missing(subject, match, name, sizeof name);
+    if (need)
+        match->missing_line = need->line;
+    else if (match->captures.expert == 1 && rules_expert_name(match, -1, name, sizeof name) &&
+             !subject_find(subject, name))
+        match->missing_line = match->rule->line;
+    else
+        return BANYAN_OK;
+    match->missing = names_keep(&made->names, name);
+    return match->missing ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static bool ends_experts(const rule_subject *subject, const rule_match *match)
+{
+    char name[MAX_NAME_BYTES];
+    return match->rule && match->captures.expert >= 0 &&
+           rules_expert_name(match, 1, name, sizeof name) && !subject_find(subject, name);
+}
+
 static banyan_status match_all(const banyan_model *model, const banyan_rules *rules,
                                model_matched **matched)
 {
@@ -453,10 +477,16 @@ static banyan_status match_all(const banyan_model *model, const banyan_rules *ru
         return status;
     }
     const rule_subject subject = model_matched_subject(made, model);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         const rule_prefix *prefix = made->matches[i].prefix;
-        rules_match(rules, &subject, made->matches[i].name, &made->matches[i]);
+        if (rules_match(rules, &subject, made->matches[i].name, &made->matches[i]))
+            status = find_missing(&subject, made, &made->matches[i]);
+        made->matches[i].ends_experts = ends_experts(&subject, &made->matches[i]);
         made->matches[i].prefix = prefix;
+    }
+    if (status != BANYAN_OK) {
+        model_matched_free(made);
+        return status;
     }
     *matched = made;
     return BANYAN_OK;

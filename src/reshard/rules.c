@@ -64,8 +64,13 @@ static void free_rule(model_rule *rule)
 {
     for (size_t i = 0; i < rule->packed.count; i++)
         rule_conditions_free(&rule->packed.data[i].conditions);
+    for (size_t i = 0; i < rule->needs.count; i++) {
+        rule_conditions_free(&rule->needs.data[i].conditions);
+        free(rule->needs.data[i].names);
+    }
     array_free(&rule->packed);
     array_free(&rule->parts);
+    array_free(&rule->needs);
     rule_conditions_free(&rule->conditions);
 }
 
@@ -83,6 +88,7 @@ void banyan_rules_destroy(banyan_rules *rules)
         rule_conditions_free(&rules->prefixes.data[i].conditions);
     for (size_t i = 0; i < rules->renames.count; i++)
         rule_conditions_free(&rules->renames.data[i].conditions);
+    array_free(&rules->expert_facts);
     array_free(&rules->rules);
     array_free(&rules->packings);
     array_free(&rules->defaults);

@@ -23,6 +23,14 @@ typedef struct rule_conditions {
     ARRAY(rule_condition) list; /* all must hold */
 } rule_conditions;
 
+/* Tensors of which a model has one beside the rule's tensor. */
+typedef struct rule_need {
+    const char **names; /* templates */
+    size_t count;
+    rule_conditions conditions; /* a fact that is not known counts as missing */
+    int line;
+} rule_need;
+
 /* Where a tensor lies in one packing. */
 typedef struct rule_packed {
     const char *packing;
@@ -72,6 +80,7 @@ typedef struct model_rule {
     const char *scale_suffix; /* of the tensor of block scales beside it */
     int64_t scale_block;
     ARRAY(rule_part) parts;
+    ARRAY(rule_need) needs;
     rule_conditions conditions;
     ARRAY(rule_packed) packed;
 } model_rule;
@@ -134,6 +143,7 @@ typedef struct rule_rename {
 struct banyan_rules {
     uint64_t serial; /* no other rules of this process have it */
     names names;
+    ARRAY(const char *) expert_facts; /* the first that is known counts the experts */
     ARRAY(model_rule) rules;
     ARRAY(rule_packing) packings;
     ARRAY(rule_default) defaults;
@@ -149,8 +159,11 @@ typedef struct rule_match {
     const model_rule *rule;
     const rule_condition *undecided; /* of the rule: its fact is not known; NULL: all hold */
     const rule_prefix *prefix;       /* NULL: none */
+    const char *missing;             /* a tensor that the rule needs; NULL: none */
+    int missing_line;                /* of the rule's file */
     glob_captures captures;          /* point into `name` */
     bool is_scale;
+    bool ends_experts; /* it is one expert's, and the model has none of the next one */
     uint64_t skips, undecided_skips; /* bits: lines of rules->skips */
 } rule_match;
 
@@ -166,6 +179,19 @@ typedef enum rule_answer { RULE_NO = 0, RULE_YES, RULE_UNDECIDED } rule_answer;
  * depends on an unknown fact; NULL is allowed. */
 rule_answer rules_decide(const rule_conditions *conditions, const rule_subject *subject,
                          const glob_captures *captures, const rule_condition **which);
+
+/* Does the condition hold? A fact that is not known counts as missing. */
+bool rule_condition_holds(const rule_condition *condition, const rule_subject *subject,
+                          const glob_captures *captures);
+
+/* The first tensor that the rule needs beside the matched one and that the model lacks: its name in
+ * `name`, and the clause; NULL: none. */
+const rule_need *rules_find_missing(const rule_subject *subject, const rule_match *match,
+                                    char *name, size_t bytes);
+
+/* The name that the matched tensor has for the expert `step` behind. False: it is too long, or the
+ * pattern does not tell. */
+bool rules_expert_name(const rule_match *match, int step, char *name, size_t bytes);
 
 /* Does the rule's pattern fit, or its scales'? */
 bool rule_fits(const model_rule *rule, const char *name, glob_captures *captures, bool *is_scale);

@@ -213,6 +213,22 @@ static banyan_status read_condition(rules_parser *parser, const rules_line *line
     return rules_read_conditions(parser, line, 0, NULL, &clause->conditions);
 }
 
+/* needs TEMPLATE [or TEMPLATE]… [conditions] */
+static banyan_status read_needs(rules_parser *parser, const rules_line *line, model_rule *clause)
+{
+    if (!array_push(&clause->needs, (rule_need){.line = line->number}))
+        return BANYAN_ERR_NO_MEMORY;
+    rule_need *need = &clause->needs.data[clause->needs.count - 1];
+    need->names = calloc((size_t)line->count, sizeof *need->names);
+    if (!need->names)
+        return error_no_memory((size_t)line->count * sizeof *need->names, "a clause");
+    int word = 1;
+    RETURN_IF_FAILED(keep_template(parser, line, word++, false, &need->names[need->count++]));
+    for (; word < line->count && strcmp(line->words[word], "or") == 0; word += 2)
+        RETURN_IF_FAILED(keep_template(parser, line, word + 1, false, &need->names[need->count++]));
+    return rules_read_conditions(parser, line, word, NULL, &need->conditions);
+}
+
 static const struct clause_kind {
     const char *word;
     banyan_status (*read)(rules_parser *parser, const rules_line *line, model_rule *clause);
@@ -222,7 +238,7 @@ static const struct clause_kind {
     {"stage", read_stage_clause}, {"tie", read_tie},        {"scale", read_scale},
     {"buffer", read_flag},        {"in", read_packed},      {"with", read_condition},
     {"without", read_condition},  {"when", read_condition}, {"unless", read_condition},
-    {"fallback", read_fallback},
+    {"fallback", read_fallback},  {"needs", read_needs},
 };
 
 banyan_status rules_read_clause(rules_parser *parser, const rules_line *line, model_rule *clause)
@@ -234,7 +250,7 @@ banyan_status rules_read_clause(rules_parser *parser, const rules_line *line, mo
     return rules_line_fail(
         line, line->words[0],
         "is no clause: there are replicate, shard, vocab, heads, part, experts, "
-        "stage, tie, fallback, scale, buffer, in, with, without, when and unless");
+        "stage, tie, fallback, scale, buffer, needs, in, with, without, when and unless");
 }
 
 static bool has_expert(const model_rule *rule)

@@ -136,6 +136,15 @@ rule_answer rules_decide(const rule_conditions *conditions, const rule_subject *
     return all;
 }
 
+bool rule_condition_holds(const rule_condition *condition, const rule_subject *subject,
+                          const glob_captures *captures)
+{
+    if (!condition->is_fact)
+        return decide_tensor(condition, subject, captures) == RULE_YES;
+    rule_answer answer = decide_fact(condition, subject->model);
+    return answer == RULE_YES || (answer == RULE_UNDECIDED && condition->is_negated);
+}
+
 /* ---- saying ---- */
 
 const char *rule_condition_format(const rule_condition *condition, char *text, size_t bytes)

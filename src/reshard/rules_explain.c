@@ -65,6 +65,11 @@ static banyan_rules_verdict explain(const banyan_rules *rules, const rule_subjec
                  which && !open ? rule_condition_format(which, condition, sizeof condition) : "");
         return BANYAN_RULES_UNDECIDED;
     }
+    if (match->missing) {
+        snprintf(text, bytes, "%s:%d needs a tensor \"%s\" beside it, and the model has none",
+                 rule->file, match->missing_line, match->missing);
+        return BANYAN_RULES_INCOMPLETE;
+    }
     if (answer == RULE_YES)
         snprintf(text, bytes, "%s (%s:%d), in %s", rule->text, rule->file, rule->line,
                  packed->name);

@@ -227,6 +227,18 @@ static banyan_status read_rename(rules_parser *parser, const rules_line *line)
                                  &added->conditions);
 }
 
+/* experts KEY… */
+static banyan_status read_experts(rules_parser *parser, const rules_line *line)
+{
+    for (int word = 1; word < line->count; word++) {
+        const char *key;
+        RETURN_IF_FAILED(rules_keep_word(parser, line, word, &key));
+        if (!array_push(&parser->rules->expert_facts, key))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
 static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
 {
     RETURN_IF_FAILED(rules_line_end(line, 1));
@@ -318,7 +330,7 @@ static const struct top_line {
 } top_lines[] = {
     {"packing", read_packing}, {"default", read_default}, {"skip", read_skip},
     {"keep", read_skip},       {"prefix", read_prefix},   {"rename", read_rename},
-    {"behind", read_behind},   {"include", read_include},
+    {"behind", read_behind},   {"include", read_include}, {"experts", read_experts},
 };
 
 static banyan_status read_line(rules_parser *parser, const rules_line *line)

@@ -425,6 +425,9 @@ static void parts_that_do_not_fit_together_are_refused(void **state)
     snprintf(text, sizeof text, "packing p\na.0\n in p f\na.2\n in p f\n%s", rest);
     expect_refused(model, text, "packing=p", "\"a.0\" and \"a.2\"");
     snprintf(text, sizeof text, "packing p\na.*\n replicate\ne.{expert}\n in p s stack\n%s", rest);
+    expect_refused(model, text, "packing=p", "it needs a tensor \"e.1\" beside it");
+    snprintf(text, sizeof text, "packing p\na.*\n replicate\n**e.{expert}\n in p s stack\n%s",
+             rest);
     expect_refused(model, text, "packing=p", "local tensor \"s\"");
     expect_refused(model, text, "packing=p", "expert 1 is missing in the model");
     snprintf(text, sizeof text, "packing p\na.0\n in p a.1\n%s", rest);

@@ -128,6 +128,7 @@ static banyan_status print_tensors(const struct checking *job, size_t *without)
         [BANYAN_RULES_SKIPPED] = "",
         [BANYAN_RULES_UNMATCHED] = "NO RULE: ",
         [BANYAN_RULES_UNDECIDED] = "UNDECIDED: ",
+        [BANYAN_RULES_INCOMPLETE] = "INCOMPLETE: ",
     };
     const char *packing = job->spec_text ? job->spec.packing : "hf";
     *without = 0;
@@ -169,7 +170,10 @@ static int check_model(const struct checking *job)
     if (print_tensors(job, &without) != BANYAN_OK)
         return fail(CHECK_WHO);
     if (without > 0) {
-        fprintf(stderr, CHECK_WHO ": %zu of %zu tensors have no rule\n", without, count);
+        fprintf(stderr,
+                CHECK_WHO ": %zu of %zu tensors have no rule, or one that is "
+                          "undecided or incomplete\n",
+                without, count);
         return 1;
     }
     if (job->spec_text && check_layouts(job) != BANYAN_OK)
