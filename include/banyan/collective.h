@@ -185,6 +185,16 @@ BANYAN_API banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective
                                             banyan_reduce_op op, bool in_place, bool registered,
                                             const char **name);
 
+/* Time of an algorithm at one message size. */
+typedef struct banyan_tune_time {
+    banyan_collective_kind kind;
+    bool registered;        /* the buffers are in registered memory */
+    uint64_t message_bytes; /* a rank's input */
+    const char *algorithm;
+    int instances;          /* 0: the algorithm's default */
+    double ns;              /* of one run, on the slowest rank: median of several batches */
+} banyan_tune_time;
+
 typedef struct banyan_tune_options {
     size_t size;                   /* of this struct; BANYAN_TUNE_OPTIONS_INIT sets it */
     uint64_t min_bytes, max_bytes; /* of a rank's longer buffer; each size is 4 × the last */
@@ -197,6 +207,9 @@ typedef struct banyan_tune_options {
      * with f32, and use the result for all types without their own table. */
     DLDataType dtype;
     banyan_collective_kind kind; /* tune this collective alone; BANYAN_CUSTOM: all */
+    /* NULL, or called on rank 0 with `context` after each measurement. `time` and
+     * its string are valid during the call. */
+    void (*measured)(void *context, const banyan_tune_time *time);
 } banyan_tune_options;
 
 #define BANYAN_TUNE_OPTIONS_INIT                                                                   \

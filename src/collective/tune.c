@@ -86,6 +86,14 @@ static banyan_status try_algorithm(const struct field *field, const tuning_row *
     banyan_loaded_plan *loaded;
     RETURN_IF_FAILED(comm_load(field->comm, &wanted, &chosen, &loaded));
     banyan_status status = measure(field, loaded, message_bytes, run_ns);
+    if (status == BANYAN_OK && field->comm->rank == 0 && field->options->measured)
+        field->options->measured(field->options->context,
+                                 &(banyan_tune_time){.kind = field->kind,
+                                                     .registered = field->memory != NULL,
+                                                     .message_bytes = message_bytes,
+                                                     .algorithm = row->algorithm,
+                                                     .instances = row->instances,
+                                                     .ns = *run_ns});
     if (status == BANYAN_OK && field->comm->rank == 0)
         log_debug("tuning: %s x %d, %" PRIu64 " bytes, %s memory: %.2f us", row->algorithm,
                   row->instances, message_bytes, field->memory ? "registered" : "ordinary",

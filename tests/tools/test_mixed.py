@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import unittest
 import xml.dom.minidom
@@ -61,11 +62,31 @@ class Mixed(CollectiveCase):
         self.assertIn("allgather, µs", text)
         self.assertIn("reducescatter, µs", text)
         self.assertRegex(text, r"\d\*")
-        self.assertIn("*: what the default chose", text)
+        self.assertIn("*: the fastest mode of the line", text)
         self.assertIn("output elements were checked: all are right", text)
         unmarked = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
                                 "--no-autotune", "--mode", "single")
         self.assertNotIn("*", unmarked)
+        self.assertNotIn("+:", unmarked)
+
+    def test_a_star_marks_the_fastest_of_a_line_and_a_plus_another_choice(self):
+        words = ["--local-tp", 2, "--local-dp", 2, "--rows", "1:64", "--hidden", 256]
+        text = self.succeed("mixed", *words, "--no-autotune")
+        lines = re.findall(r"^ +\d+ +\S+ [KMGi]*B +(\d.*)$", text, re.MULTILINE)
+        self.assertGreater(len(lines), 6)
+        for line in lines:
+            cells = line.replace("-", "inf").split()
+            times = [float(cell.rstrip("*+")) for cell in cells]
+            starred = [time for time, cell in zip(times, cells) if cell.endswith("*")]
+            self.assertEqual(starred, [min(times)], line)
+            self.assertLessEqual(line.count("+"), 1)
+        self.assertEqual("+: the mode that the default chose instead" in text,
+                         any("+" in line for line in lines))
+        cells = self.measure(*words)["measurements"]
+        for op, rows in {(cell["op"], cell["rows"]) for cell in cells}:
+            line = [cell for cell in cells if (cell["op"], cell["rows"]) == (op, rows)]
+            self.assertEqual([cell["ns"] for cell in line if cell["fastest"]],
+                             [min(cell["ns"] for cell in line)])
 
     def test_nodes_alone_are_tensor_parallel_and_one_rank_is_asked_for(self):
         for words, ranks in [(["--nodes", 2], 2), (["--local-tp", 1], 1)]:
@@ -75,7 +96,7 @@ class Mixed(CollectiveCase):
     def test_nothing_is_tuned_below_the_least_size(self):
         text = self.succeed("mixed", "--local-tp", 2, "--rows", "1:1", "--hidden", 64,
                             "--max-bytes", 512)
-        self.assertIn("*: what the default chose", text)
+        self.assertNotIn("autotuning", text)
 
     def test_a_picture_shows_every_mode_of_a_single_size(self):
         picture = self.folder / "mixed.svg"

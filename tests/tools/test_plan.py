@@ -114,6 +114,22 @@ class Diff(Plan):
         self.assertEqual(text.count("\n"), 101)
         self.assertRegex(text, r"\nand \d\d\d more\n\Z")
 
+    def test_all_differences_are_in_the_json(self):
+        def no_operations(plan):
+            for gpu in plan["gpus"]:
+                for block in gpu["threadblocks"]:
+                    nops = [{"name": "nop"}] * 100
+                    block["ops"] = [op for op in block["ops"] if op["name"] == "barrier"] + nops
+        changed = self.changed(no_operations)
+        report = json.loads(self.printed("diff", "--json", PLAN, changed, code=1))
+        self.assertFalse(report["equal"])
+        self.assertGreater(report["count"], 200)
+        self.assertEqual(len(report["differences"]), report["count"])
+        lines = self.printed("diff", PLAN, changed, code=1).splitlines()
+        self.assertEqual(report["differences"][:100], lines[:100])
+        self.assertEqual(json.loads(self.printed("diff", "--json", PLAN, PLAN)),
+                         {"equal": True, "count": 0, "differences": []})
+
     def test_a_plan_that_cannot_be_read_is_no_difference(self):
         self.assert_refused("there is no file /nowhere", "diff", PLAN, "/nowhere", code=2)
         self.assert_refused("there is no file /nowhere", "diff", "/nowhere", PLAN, code=2)

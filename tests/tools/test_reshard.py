@@ -411,6 +411,21 @@ class Verify(WithFolder):
     def test_without_cases_it_is_a_wrong_call(self):
         self.assertEqual(self.verify().returncode, 2)
 
+    def test_the_json_has_every_case(self):
+        good = small_case.case()
+        short = small_case.case()
+        short["transfers"].pop()
+        paths = [self.write("small.json", good), self.write("short.json", short),
+                 self.folder / "nowhere.json"]
+        done = self.verify("--json", *paths)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        report = json.loads(done.stdout)
+        self.assertEqual((report["passed"], report["failed"]), (1, 2))
+        self.assertEqual(report["cases"][0], {"case": "small.json", "passed": True, "ranks": 3,
+                                              "elements": 53, "transfers": 3})
+        self.assertEqual([case["passed"] for case in report["cases"]], [True, False, False])
+        self.assertIn("there is no file", report["cases"][2]["error"])
+
     @unittest.skipUnless(GOLDEN.is_dir(), f"there is no {GOLDEN}")
     def test_the_golden_cases_pass(self):
         cases = sorted(GOLDEN.glob("*.json"))

@@ -222,6 +222,32 @@ class Topologies(Command):
         self.refused("no topology of that name: there are ", "topo", "show", "nowhere")
         self.refused("there is no command", "topo", "make", code=2)
 
+    def test_the_list_is_printed_as_json(self):
+        listed = json.loads(self.printed("topo", "list", "--json"))
+        self.assertEqual([entry["name"] for entry in listed],
+                         [line.split()[0] for line in self.printed("topo", "list").splitlines()[1:]])
+        four = next(entry for entry in listed if entry["name"] == "h200x4")
+        self.assertEqual((four["processors"], four["switches"], four["links"]), (4, 1, 8))
+
+    def test_links_are_shown_with_their_numbers(self):
+        for entry in json.loads(self.printed("topo", "list", "--json")):
+            lines = self.printed("topo", "show", entry["name"]).splitlines()
+            at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["links", "GB/s"])
+            self.assertEqual(sum(int(line.split()[0].replace(",", "")) for line in lines[at + 1:]),
+                             entry["links"])
+        self.assertIn("       8     397.0      200 ns  gpu{g} <-> nvswitch\n",
+                      self.printed("topo", "show", "h200x4"))
+        topology = json.loads(self.printed("topo", "show", "h200x4", "--json"))
+        topology["links"] = [{"for": {"g": 4}, "from": "gpu{g}", "to": "nvswitch", "latency_ns": 90,
+                              "bytes_per_s": 1e9, "both_ways": False},
+                             {"for": {"g": 4}, "from": "nvswitch", "to": "gpu{g}",
+                              "latency_ns": 200, "bytes_per_s": 2e9}]
+        path = self.folder / "mine.json"
+        path.write_text(json.dumps(topology))
+        self.assertIn("       4       1.0       90 ns  gpu{g} -> nvswitch\n"
+                      "       8       2.0      200 ns  nvswitch <-> gpu{g}\n",
+                      self.printed("topo", "show", path))
+
     def test_this_machine_is_measured(self):
         path = self.folder / "here.json"
         ranks, largest = 17, 2 ** 26  # that of fewer would be too much of so many

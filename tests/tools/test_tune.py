@@ -1,6 +1,7 @@
 """banyan tune: measures, writes a table that communicators take, and adds to it."""
 
 import json
+import re
 import sys
 import unittest
 
@@ -48,6 +49,36 @@ class Tune(CollectiveCase):
         self.assertEqual([row for row in self.rows(2) if row["dtype"] is None], two)
         self.assertIn("BF16", {row["dtype"] for row in self.rows(2)})
         self.assertRegex(text, r"\n\w+ +(ordinary|registered) +2 +BF16 ")
+
+    def test_times_are_printed_beside_the_next_best(self):
+        text = self.tune(2, "--seconds", 20, "--collective", "allgather")
+        lines = text[text.index("fastest algorithm"):].splitlines()[1:-2]
+        self.assertEqual([(line.split()[1], line.split()[2]) for line in lines],
+                         [("ordinary", "32"), ("ordinary", "128"), ("registered", "32"),
+                          ("registered", "128")])
+        for line in lines:
+            found = re.match(r"allgather +\w+ +\d+ +(\d+\.\d+)  allgather_\w+ "
+                             r"\((\d+\.\d+): allgather_\w+\)$", line)
+            self.assertTrue(found, line)
+            self.assertLessEqual(float(found[1]), float(found[2]))
+
+    def test_the_json_has_the_table_and_all_times(self):
+        report = json.loads(self.tune(2, "--seconds", 20, "--collective", "allgather", "--json"))
+        self.assertEqual((report["ranks"], report["device"], report["file"]),
+                         (2, "host", str(self.path)))
+        self.assertEqual(report["rows"], self.rows(2))
+        algorithms = {entry["name"] for entry in json.loads(self.succeed("algo", "list", "--json"))
+                      if entry["collective"] == "allgather" and not entry["reaches_peers_buffers"]}
+        ordinary = [time for time in report["times"]
+                    if not time["registered"] and time["message_bytes"] == 128]
+        tried = {time["algorithm"] for time in ordinary}
+        self.assertGreater(len(tried), 2)
+        self.assertLessEqual(tried, algorithms)
+        fastest = min(ordinary, key=lambda time: time["seconds"])
+        row = next(row for row in report["rows"] if not row["registered"]
+                   and row["collective"] == "allgather"
+                   and (row["up_to_bytes"] is None or row["up_to_bytes"] >= 128))
+        self.assertEqual(row["algorithm"], fastest["algorithm"])
 
     def test_too_little_time_is_told_and_changes_nothing(self):
         self.tune(2, "--seconds", 20, "--collective", "allreduce")

@@ -8,6 +8,7 @@
 
 #include "cli/command_set.h"
 #include "cli/commands.h"
+#include "cli/json_print.h"
 #include "cli/options.h"
 #include "cli/plan_file.h"
 #include "cli/text.h"
@@ -64,20 +65,35 @@ static int show_command(int argc, char **argv)
 
 /* ---- diff ---- */
 
-static int print_differences(const char *who, const banyan_plan *a, const banyan_plan *b)
+static banyan_status print_differences_json(const char *text, size_t count)
+{
+    json_t *lines = json_array();
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+        json_array_append_new(lines, json_stringn(line, (size_t)(end - line)));
+    return json_print(json_pack("{s:b, s:I, s:o}", "equal", count == 0, "count", (json_int_t)count,
+                                "differences", lines));
+}
+
+static int print_differences(const char *who, const banyan_plan *a, const banyan_plan *b, bool json)
 {
     char *text;
     size_t count;
-    if (banyan_plan_diff(a, b, DIFFERENCES_TOLD, &text, &count) != BANYAN_OK)
+    if (banyan_plan_diff(a, b, json ? SIZE_MAX : DIFFERENCES_TOLD, &text, &count) != BANYAN_OK)
         return fail(who);
-    fputs(text, stdout);
-    if (count > DIFFERENCES_TOLD)
+    banyan_status status = BANYAN_OK;
+    if (json)
+        status = print_differences_json(text, count);
+    else
+        fputs(text, stdout);
+    if (!json && count > DIFFERENCES_TOLD)
         printf("and %zu more\n", count - DIFFERENCES_TOLD);
     free(text);
+    if (status != BANYAN_OK)
+        return fail(who);
     return count > 0;
 }
 
-static int diff(const char *who, char **paths)
+static int diff(const char *who, char **paths, bool json)
 {
     banyan_plan *a, *b;
     if (plan_file_read(paths[0], &a) != BANYAN_OK) {
@@ -86,7 +102,7 @@ static int diff(const char *who, char **paths)
     }
     int code = EXIT_USAGE;
     if (plan_file_read(paths[1], &b) == BANYAN_OK) {
-        code = print_differences(who, a, b);
+        code = print_differences(who, a, b, json);
         banyan_plan_destroy(b);
     } else {
         fail(who);
@@ -97,18 +113,23 @@ static int diff(const char *who, char **paths)
 
 static int diff_command(int argc, char **argv)
 {
+    bool json = false;
+    const option_entry entries[] = {
+        {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON object", 0, 0},
+    };
     const option_table table = {
-        "banyan plan diff", "A.json B.json",
-        "List the differences of two plans, one on each line, with the value of A first. Exit\n"
-        "code: 0 if the plans are equal, 1 if they differ, 2 if one cannot be read.\n",
-        NULL, 0};
+        "banyan plan diff", "A.json B.json [--json]",
+        "List the differences of two plans, one on each line, with the value of A first. Without\n"
+        "--json, at most 100 are listed. Exit code: 0 if the plans are equal, 1 if they differ, 2\n"
+        "if one cannot be read.\n",
+        entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
         return options_exit_code(result);
     if (argc - rest != 2)
         return options_refuse(&table, "wants 2 plans, %d given", argc - rest);
-    return diff(table.command, argv + rest);
+    return diff(table.command, argv + rest, json);
 }
 
 /* ---- stats ---- */
@@ -147,7 +168,7 @@ static void print_stats(const banyan_plan_info *info, uint64_t message,
     }
 }
 
-static int print_json(const banyan_plan_info *info, uint64_t message,
+static int print_json(const char *who, const banyan_plan_info *info, uint64_t message,
                       const banyan_plan_stats *stats)
 {
     json_t *links = json_array();
@@ -165,9 +186,7 @@ static int print_json(const banyan_plan_info *info, uint64_t message,
         "operations", (json_int_t)info->operations, "thread_blocks", info->thread_blocks, "signals",
         (json_int_t)stats->signals, "critical_hops", (json_int_t)stats->critical_hops,
         "local_bytes", (json_int_t)stats->local_bytes, "links", links);
-    bool printed = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0 && printf("\n") > 0;
-    json_decref(object);
-    return printed ? 0 : 1;
+    return json_print(object) == BANYAN_OK ? 0 : fail(who);
 }
 
 /* The default is rounded up to what the plan can cut; a stranger's plan may want absurdly much. */
@@ -194,7 +213,7 @@ static int stats(const char *who, const char *path, uint64_t size, bool json)
         code = fail(who);
     } else {
         if (json)
-            code = print_json(&info, message, &found);
+            code = print_json(who, &info, message, &found);
         else
             print_stats(&info, message, &found);
         free(found.links);

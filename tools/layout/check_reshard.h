@@ -1,10 +1,11 @@
-/* banyan check --reshard: proving cases of planners. */
+/* banyan check --reshard: cases of banyan reshard verify, their own transfers and Banyan's plan. */
 #ifndef TOOLS_CHECK_RESHARD_H
 #define TOOLS_CHECK_RESHARD_H
 
 #include <stdbool.h>
 
-/* Print a report for each of the files; returns the exit code of the worst. */
-int check_reshard_cases(char *const *paths, int count, bool json);
+/* Check a case and set `*text` to the report, to be freed. Returns the exit code; `*text` is NULL,
+ * with the error set, if the case cannot be checked. */
+int check_reshard_case(const char *path, bool json, char **text);
 
 #endif

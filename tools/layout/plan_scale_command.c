@@ -6,6 +6,7 @@
 #include <banyan/reshard.h>
 #include <jansson.h>
 
+#include "cli/json_print.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/text.h"
@@ -115,9 +116,10 @@ static int print_json(const struct scale *scale)
         scale->spec.ranks, "slowest_seconds", scale->costs[scale->sampled - 1].seconds,
         "median_seconds", scale->costs[scale->sampled / 2].seconds, "most_bytes",
         (json_int_t)largest(scale)->bytes, "sampled", ranks);
-    bool printed = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0 && printf("\n") > 0;
-    json_decref(object);
-    return printed ? 0 : 1;
+    if (json_print(object) == BANYAN_OK)
+        return 0;
+    fprintf(stderr, WHO ": %s\n", banyan_last_error());
+    return 1;
 }
 
 static int measure(struct scale *scale)

@@ -30,10 +30,12 @@ static void make_sizes(mixed_job *job)
 static int report(const mixed_job *job)
 {
     char text[MIXED_WRONG_BYTES];
-    if (!job->json)
+    if (!job->json) {
         mixed_report(job);
-    else if (!mixed_report_json(job))
+    } else if (mixed_report_json(job) != BANYAN_OK) {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
         return 1;
+    }
     if (job->svg_path && !mixed_plot(job)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", job->svg_path, strerror(errno));
         return 1;
@@ -180,8 +182,9 @@ int mixed_command(int argc, char **argv)
         WHO, "--local-tp N --local-dp N [options]",
         "Run the collectives of a tensor-parallel by data-parallel grid between processes of\n"
         "this machine, or between its GPUs. Check every element of every output, and time each\n"
-        "operation, mode and number of rows. A star marks the mode that autotuning chose, or\n"
-        "the default mode without autotuning. Inputs are integers derived from rank and\n"
+        "operation, mode and number of rows. A star marks the fastest mode of a line, a plus the\n"
+        "mode that autotuning, or the default, chose instead. Inputs are integers derived from "
+        "rank and\n"
         "position, so that sums are exact. Outputs are poisoned before each run. A time is that\n"
         "of one call on the slowest rank, in the fastest of several batches; on a GPU it is the\n"
         "median of several graph launches.\n",

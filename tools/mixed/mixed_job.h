@@ -50,8 +50,8 @@ bool mixed_job_is_tuned(const mixed_job *job);
 int mixed_rank(int rank, void *job);
 
 void mixed_report(const mixed_job *job);
-/* The JSON object, on stdout. False when memory ran out. */
-bool mixed_report_json(const mixed_job *job);
+/* The JSON object, on stdout. */
+banyan_status mixed_report_json(const mixed_job *job);
 /* Of the first wrong element of all, a sentence; NULL when there is none. */
 #define MIXED_WRONG_BYTES 512
 const char *mixed_report_wrong(const mixed_job *job, char text[MIXED_WRONG_BYTES]);

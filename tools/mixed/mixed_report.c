@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "cli/json_print.h"
 #include "cli/text.h"
 #include "mixed/mixed_job.h"
 
@@ -45,6 +46,28 @@ static int column_of(banyan_mixed_mode mode)
     return width < COLUMN_LEAST ? COLUMN_LEAST : width;
 }
 
+/* The fastest mode of a size, or BANYAN_MIXED_MODES if fewer than two were run. */
+static int fastest_of(const mixed_size *size, banyan_mixed_op op)
+{
+    int fastest = BANYAN_MIXED_MODES, run = 0;
+    for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
+        const mixed_cell *cells = size->cells[op];
+        if (!cells[mode].done)
+            continue;
+        if (run++ == 0 || cells[mode].ns < cells[fastest].ns)
+            fastest = mode;
+    }
+    return run > 1 ? fastest : BANYAN_MIXED_MODES;
+}
+
+/* The choice, where the fastest is another. */
+static bool is_chosen_instead(const mixed_size *size, banyan_mixed_op op, int mode)
+{
+    int fastest = fastest_of(size, op);
+    return fastest < BANYAN_MIXED_MODES && fastest != mode && (int)size->chosen[op] == mode &&
+           size->cells[op][mode].ns > size->cells[op][fastest].ns;
+}
+
 static void print_size(const mixed_job *job, const mixed_size *size, banyan_mixed_op op)
 {
     char text[TEXT_NUMBER_BYTES];
@@ -59,7 +82,9 @@ static void print_size(const mixed_job *job, const mixed_size *size, banyan_mixe
             printf("%*s ", width - 1, "-");
         else
             printf("%*.2f%c", width - 1, (double)cell->ns / 1000,
-                   size->chosen[op] == (banyan_mixed_mode)mode ? '*' : ' ');
+                   fastest_of(size, op) == mode        ? '*'
+                   : is_chosen_instead(size, op, mode) ? '+'
+                                                       : ' ');
     }
     printf("\n");
 }
@@ -77,16 +102,22 @@ static void print_op(const mixed_job *job, banyan_mixed_op op)
         print_size(job, &job->sizes[s], op);
 }
 
-static bool any_is_marked(const mixed_job *job)
+/* Explain the marks that the tables have. */
+static void print_legend(const mixed_job *job)
 {
+    bool starred = false, plus = false;
     for (size_t s = 0; s < job->size_count; s++) {
         const mixed_size *size = &job->sizes[s];
-        for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
-            if (size->cells[op][size->chosen[op]].done)
-                return true;
+        for (banyan_mixed_op op = 0; op < BANYAN_MIXED_OPS; op++) {
+            starred |= fastest_of(size, op) < BANYAN_MIXED_MODES;
+            plus |= is_chosen_instead(size, op, (int)size->chosen[op]);
         }
     }
-    return false;
+    if (starred)
+        printf("*: the fastest mode of the line\n");
+    if (plus)
+        printf("+: the mode that %s chose instead\n",
+               mixed_job_is_tuned(job) ? "autotuning" : "the default");
 }
 
 static uint64_t sum_of_checked(const mixed_job *job)
@@ -111,8 +142,7 @@ void mixed_report(const mixed_job *job)
             print_op(job, (banyan_mixed_op)op);
     }
     printf("\n");
-    if (any_is_marked(job))
-        printf("*: what %s chose\n", mixed_job_is_tuned(job) ? "autotuning" : "the default");
+    print_legend(job);
     if (!mixed_report_wrong(job, text))
         printf("%s output elements were checked: all are right\n",
                text_count(sum_of_checked(job), count));
@@ -154,11 +184,12 @@ static json_t *cell_json(const mixed_job *job, const mixed_size *size, banyan_mi
                          banyan_mixed_mode mode)
 {
     const mixed_cell *cell = &size->cells[op][mode];
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I}", "op", banyan_mixed_op_name(op),
-                     "mode", banyan_mixed_mode_name(mode), "rows", (json_int_t)size->rows, "bytes",
-                     (json_int_t)mixed_job_bytes(job, size), "ns", (json_int_t)cell->ns, "chosen",
-                     (int)(size->chosen[op] == mode), "checked_elements", (json_int_t)cell->checked,
-                     "wrong_elements", (json_int_t)cell->wrong);
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:I, s:I}", "op",
+                     banyan_mixed_op_name(op), "mode", banyan_mixed_mode_name(mode), "rows",
+                     (json_int_t)size->rows, "bytes", (json_int_t)mixed_job_bytes(job, size), "ns",
+                     (json_int_t)cell->ns, "chosen", (int)(size->chosen[op] == mode), "fastest",
+                     (int)(fastest_of(size, op) == (int)mode), "checked_elements",
+                     (json_int_t)cell->checked, "wrong_elements", (json_int_t)cell->wrong);
 }
 
 static void add_cells(const mixed_job *job, const mixed_size *size, json_t *rows)
@@ -172,7 +203,7 @@ static void add_cells(const mixed_job *job, const mixed_size *size, json_t *rows
     }
 }
 
-bool mixed_report_json(const mixed_job *job)
+banyan_status mixed_report_json(const mixed_job *job)
 {
     const banyan_mixed_options *options = &job->options;
     json_t *rows = json_array();
@@ -184,7 +215,5 @@ bool mixed_report_json(const mixed_job *job)
                   "local_dp", options->local_dp, "inter_tp", options->inter_tp, "inter_dp",
                   options->inter_dp, "nodes", options->nodes, "hidden", (json_int_t)job->hidden,
                   "dtype", banyan_dtype_name(options->dtype), "measurements", rows);
-    bool printed = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0;
-    json_decref(object);
-    return printed && putchar('\n') != EOF;
+    return json_print(object);
 }

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "cli/json_print.h"
 #include "cli/out_file.h"
 #include "cli/text.h"
 #include "core/status.h"
@@ -79,17 +80,6 @@ static json_t *json_of(const reshard_result *result)
         "pair_bytes", pairs);
 }
 
-static banyan_status print_json(const reshard_result *result)
-{
-    json_t *object = json_of(result);
-    if (!object)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for the JSON object");
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    json_decref(object);
-    putchar('\n');
-    return BANYAN_OK;
-}
-
 static banyan_status write_picture(const reshard_result *result)
 {
     const reshard_job *job = result->job;
@@ -119,7 +109,7 @@ banyan_status reshard_report(const reshard_result *result)
     if (result->job->svg_path)
         RETURN_IF_FAILED(write_picture(result));
     if (result->job->json)
-        RETURN_IF_FAILED(print_json(result));
+        RETURN_IF_FAILED(json_print(json_of(result)));
     else
         print_table(result);
     if (!out_file_flush_stdout())

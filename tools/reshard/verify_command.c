@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cli/json_print.h"
 #include "cli/options.h"
 #include "cli/text.h"
 #include "launch/launch.h"
@@ -11,15 +12,36 @@
 
 #define WHO "banyan reshard verify"
 
-static void print_passed(const char *name, const verify_job *job, int ranks)
+static uint64_t elements_of(const verify_job *job, int ranks)
 {
-    char transfers[TEXT_NUMBER_BYTES], elems[TEXT_NUMBER_BYTES];
     uint64_t total = 0;
     for (int rank = 0; rank < ranks; rank++)
         total += job->elems[rank];
-    printf("%s: passed: %d ranks, %s elements as %s transfers give them\n", name, ranks,
-           text_count(total, elems),
-           text_count(banyan_megatron_case_transfer_count(job->loaded), transfers));
+    return total;
+}
+
+/* A case's line, or its object in `list`. */
+static void report_failed(json_t *list, const char *name, const char *why)
+{
+    if (list)
+        json_array_append_new(
+            list, json_pack("{s:s, s:b, s:s}", "case", name, "passed", 0, "error", why));
+    else
+        printf("%s: failed: %s\n", name, why);
+}
+
+static void report_passed(json_t *list, const char *name, const verify_job *job, int ranks)
+{
+    char transfers[TEXT_NUMBER_BYTES], elems[TEXT_NUMBER_BYTES];
+    size_t count = banyan_megatron_case_transfer_count(job->loaded);
+    if (list)
+        json_array_append_new(list, json_pack("{s:s, s:b, s:i, s:I, s:I}", "case", name, "passed",
+                                              1, "ranks", ranks, "elements",
+                                              (json_int_t)elements_of(job, ranks), "transfers",
+                                              (json_int_t)count));
+    else
+        printf("%s: passed: %d ranks, %s elements as %s transfers give them\n", name, ranks,
+               text_count(elements_of(job, ranks), elems), text_count(count, transfers));
 }
 
 /* Run the ranks; what went wrong is in job->failed, or `why`. */
@@ -37,14 +59,14 @@ static bool execute(verify_job *job, int ranks, const char **why, char text[FAIL
     return !*why;
 }
 
-/* One file: passed or failed, a line. */
-static bool verify_case(const char *path, const char *backend)
+/* One file; `list` is NULL without --json. */
+static bool verify_case(const char *path, const char *backend, json_t *list)
 {
     verify_job job = {.backend = backend};
     char text[FAILURE_TEXT_BYTES];
-    const char *why = NULL, *slash = strrchr(path, '/');
+    const char *why = NULL, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (banyan_megatron_case_load(path, &job.loaded) != BANYAN_OK) {
-        printf("%s: failed: %s\n", slash ? slash + 1 : path, banyan_last_error());
+        report_failed(list, name, banyan_last_error());
         return false;
     }
     int ranks = banyan_megatron_case_world_size(job.loaded);
@@ -60,9 +82,9 @@ static bool verify_case(const char *path, const char *backend)
         execute(&job, ranks, &why, text);
     }
     if (why)
-        printf("%s: failed: %s\n", slash ? slash + 1 : path, why);
+        report_failed(list, name, why);
     else
-        print_passed(slash ? slash + 1 : path, &job, ranks);
+        report_passed(list, name, &job, ranks);
     fflush(stdout);
     failure_destroy(job.failed);
     if (shared != MAP_FAILED)
@@ -74,9 +96,11 @@ static bool verify_case(const char *path, const char *backend)
 int verify_command(int argc, char **argv)
 {
     const char *backend = NULL;
+    bool json = false;
     const option_entry entries[] = {
         {"backend", '\0', OPTION_TEXT, &backend, "NAME", "copy backend: direct, pipeline or mpi", 0,
          0},
+        {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON object", 0, 0},
     };
     const option_table table = {
         WHO, "[options] CASE.json…",
@@ -90,8 +114,14 @@ int verify_command(int argc, char **argv)
         return options_exit_code(result);
     if (rest == argc)
         return options_refuse(&table, "say which cases: CASE.json…");
+    json_t *list = json ? json_array() : NULL;
     for (int i = rest; i < argc; i++)
-        passed += verify_case(argv[i], backend);
-    printf("%d passed, %d failed\n", passed, argc - rest - passed);
-    return passed == argc - rest ? 0 : 1;
+        passed += verify_case(argv[i], backend, list);
+    int failed = argc - rest - passed;
+    if (!json)
+        printf("%d passed, %d failed\n", passed, failed);
+    else if (json_print(json_pack("{s:i, s:i, s:o}", "passed", passed, "failed", failed, "cases",
+                                  list)) != BANYAN_OK)
+        return options_refuse(&table, "%s", banyan_last_error());
+    return failed == 0 ? 0 : 1;
 }

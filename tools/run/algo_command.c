@@ -8,6 +8,7 @@
 #include <banyan/collective.h>
 #include <jansson.h>
 
+#include "cli/json_print.h"
 #include "cli/options.h"
 #include "cli/plan_file.h"
 
@@ -35,9 +36,10 @@ static int print_json(void)
             array, json_pack("{s:s, s:s, s:s, s:b}", "name", info.name, "collective",
                              banyan_collective_name(info.collective), "about", info.about,
                              "reaches_peers_buffers", (int)info.reaches_peers_buffers));
-    bool printed = array && json_dumpf(array, stdout, JSON_INDENT(2)) == 0;
-    json_decref(array);
-    return printed && putchar('\n') != EOF ? 0 : 1;
+    if (json_print(array) == BANYAN_OK)
+        return 0;
+    fprintf(stderr, LIST_WHO ": %s\n", banyan_last_error());
+    return 1;
 }
 
 static int list(int argc, char **argv)

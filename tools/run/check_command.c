@@ -3,8 +3,10 @@
 #include <stdlib.h>
 
 #include <banyan/check.h>
+#include <jansson.h>
 
 #include "cli/commands.h"
+#include "cli/json_print.h"
 #include "cli/options.h"
 #include "cli/plan_file.h"
 #include "layout/check_reshard.h"
@@ -17,27 +19,13 @@ typedef struct arguments {
     int max_findings, max_steps; /* max_steps 0: not given */
 } arguments;
 
-/* 2 when the file is no plan, or none that can be checked. */
-static int fail(void)
-{
-    fprintf(stderr, WHO ": %s\n", banyan_last_error());
-    return EXIT_USAGE;
-}
-
-static int print_report(const banyan_check_report *report, const char *path, bool json)
-{
-    char *text;
-    if (banyan_check_report_print(report, path, json, &text) != BANYAN_OK)
-        return fail();
-    printf("%s%s", text, json ? "\n" : "");
-    free(text);
-    return banyan_check_report_is_sound(report) ? 0 : 1;
-}
-
-static int check(const char *path, const arguments *given)
+/* Check a plan and set `*text` to the report, to be freed. Returns the exit code; `*text` is NULL,
+ * with the error set, if the file is not a plan or cannot be checked. */
+static int check_plan(const char *path, const arguments *given, char **text)
 {
     banyan_plan *plan;
     banyan_check_report *report;
+    int code = EXIT_USAGE;
     banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
     options.warnings = !given->no_warnings;
     options.max_findings = (size_t)given->max_findings;
@@ -47,17 +35,52 @@ static int check(const char *path, const arguments *given)
         options.message_bytes = &given->size;
         options.message_count = 1;
     }
+    *text = NULL;
     if (plan_file_read(path, &plan) != BANYAN_OK)
-        return fail();
-    int code;
+        return code;
     if (banyan_plan_check(plan, &options, &report) == BANYAN_OK) {
-        code = print_report(report, path, given->json);
+        if (banyan_check_report_print(report, path, given->json, text) == BANYAN_OK)
+            code = banyan_check_report_is_sound(report) ? 0 : 1;
         banyan_check_report_destroy(report);
-    } else {
-        code = fail();
     }
     banyan_plan_destroy(plan);
     return code;
+}
+
+/* What a list of reports has of a file that cannot be checked. */
+static json_t *error_json(const arguments *given, const char *path)
+{
+    return json_pack("{s:s, s:s}", given->reshard ? "case" : "plan", path, "error",
+                     banyan_last_error());
+}
+
+/* Returns the worst exit code. A single file gives an object in JSON, several give a list. */
+static int check_all(const arguments *given, char **paths, int count)
+{
+    json_t *list = given->json ? json_array() : NULL;
+    int worst = 0;
+    for (int i = 0; i < count; i++) {
+        char *text;
+        int code = given->reshard ? check_reshard_case(paths[i], given->json, &text)
+                                  : check_plan(paths[i], given, &text);
+        if (!text)
+            fprintf(stderr, WHO ": %s\n", banyan_last_error());
+        else if (!given->json)
+            fputs(text, stdout);
+        if (given->json && (text || count > 1))
+            json_array_append_new(list,
+                                  text ? json_loads(text, 0, NULL) : error_json(given, paths[i]));
+        free(text);
+        fflush(stdout);
+        worst = code > worst ? code : worst;
+    }
+    json_t *whole = count > 1 ? json_incref(list) : json_incref(json_array_get(list, 0));
+    json_decref(list);
+    if (whole && json_print(whole) != BANYAN_OK) {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+        return EXIT_USAGE;
+    }
+    return worst;
 }
 
 int check_command(int argc, char **argv)
@@ -71,28 +94,27 @@ int check_command(int argc, char **argv)
         {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
          "limit on the loop steps of all sizes together (1048576)", 1, INT_MAX},
         {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "report errors only", 0, 0},
-        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object", 0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL,
+         "print one JSON object, or a list if there are several files", 0, 0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard, NULL,
          "check cases of banyan reshard verify: their transfers and Banyan's", 0, 0},
     };
     const option_table table = {
-        WHO, "PLAN.json [options] | --reshard CASE.json…",
-        "Prove that a plan is sound, or report each fault and its place. A sound plan cannot\n"
+        WHO, "PLAN.json… [options] | --reshard CASE.json…",
+        "Prove that plans are sound, or report each fault and its place. A sound plan cannot\n"
         "deadlock, has no race and computes the right result, for every message size and any\n"
         "number of runs on the same buffers. docs/check.md defines the memory model. Exit code:\n"
-        "0 if the plan is sound, 1 with findings, 2 if the file is not a plan or cannot be\n"
+        "0 if all plans are sound, 1 with findings, 2 if a file is not a plan or cannot be\n"
         "checked. Use - as PLAN.json to read stdin.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
         return options_exit_code(result);
-    if (given.reshard && (rest == argc || given.size > 0))
-        return options_refuse(&table, rest == argc ? "say which cases: CASE.json…"
-                                                   : "--reshard does not go with --size");
-    if (given.reshard)
-        return check_reshard_cases(argv + rest, argc - rest, given.json);
-    if (rest + 1 != argc)
-        return options_refuse(&table, "say which plan, one at a time: PLAN.json");
-    return check(argv[rest], &given);
+    if (rest == argc)
+        return options_refuse(&table, given.reshard ? "say which cases: CASE.json…"
+                                                    : "say which plans: PLAN.json…");
+    if (given.reshard && given.size > 0)
+        return options_refuse(&table, "--reshard does not go with --size");
+    return check_all(&given, argv + rest, argc - rest);
 }

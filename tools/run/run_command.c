@@ -60,8 +60,10 @@ static int run_ranks(run_job *job)
         return code;
     if (!job->json)
         run_report_end(job);
-    else if (!run_report_json(job))
+    else if (run_report_json(job) != BANYAN_OK) {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
         code = 1;
+    }
     return tell_wrong(job) ? 1 : code;
 }
 

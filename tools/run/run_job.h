@@ -50,8 +50,8 @@ void run_report_head(const run_job *job);
 void run_report_size(const run_job *job, const run_size *size);
 void run_report_end(const run_job *job);
 
-/* The JSON object, on stdout. False when memory ran out. */
-bool run_report_json(const run_job *job);
+/* The JSON object, on stdout. */
+banyan_status run_report_json(const run_job *job);
 
 /* "rank 1: element 5 of the output is 3, not 4 (message of 4,096 bytes, first of 7 wrong ones)" */
 #define RUN_WRONG_BYTES 512

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+#include "cli/json_print.h"
 #include "cli/message.h"
 #include "cli/text.h"
 #include "run/run_job.h"
@@ -127,7 +128,7 @@ static json_t *size_json(const run_job *job, const run_size *size)
                      "first_wrong", wrong_json(job, size));
 }
 
-bool run_report_json(const run_job *job)
+banyan_status run_report_json(const run_job *job)
 {
     const banyan_plan_info *info = &job->info;
     json_t *sizes = json_array();
@@ -139,8 +140,5 @@ bool run_report_json(const run_job *job)
                   "device", job->on_gpus ? "cuda" : "host", "dtype", job->dtype_name, "in_place",
                   (int)job->in_place, "memory", job->ordinary_memory ? "ordinary" : "symmetric",
                   "workers", job->workers, "checked", (int)job->data.said, "sizes", sizes);
-    bool printed =
-        object && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
-    json_decref(object);
-    return printed && putchar('\n') != EOF;
+    return json_print(object);
 }

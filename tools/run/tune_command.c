@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <jansson.h>
 
 #include "cli/json_file.h"
+#include "cli/json_print.h"
 #include "cli/options.h"
 #include "cli/out_file.h"
 #include "cli/progress.h"
@@ -19,36 +21,199 @@
 
 #define WHO "banyan tune"
 
-struct tuning_job {
+typedef struct tune_job {
     const char *path;
     bool exists; /* the table in `path` is added to */
     int ranks, workers;
-    bool on_gpus;
+    bool on_gpus, json;
     banyan_tune_options how;
     failure *failed;
-};
+} tune_job;
+
+/* ---- times, which rank 0 keeps ---- */
+
+typedef struct measurement {
+    banyan_tune_time time;
+    char algorithm[64]; /* time.algorithm is NULL */
+} measurement;
+
+typedef struct measurements {
+    progress bar;
+    measurement *all;
+    size_t count, room;
+} measurements;
+
+static void keep_time(void *context, const banyan_tune_time *time)
+{
+    measurements *kept = context;
+    if (kept->count == kept->room) {
+        size_t room = kept->room ? 2 * kept->room : 256;
+        measurement *all = realloc(kept->all, room * sizeof *all);
+        if (!all)
+            return; /* its row is in the table all the same */
+        kept->all = all;
+        kept->room = room;
+    }
+    measurement *one = &kept->all[kept->count++];
+    one->time = *time;
+    snprintf(one->algorithm, sizeof one->algorithm, "%s", time->algorithm);
+    one->time.algorithm = NULL;
+}
+
+static bool is_same_message(const banyan_tune_time *a, const banyan_tune_time *b)
+{
+    return a->kind == b->kind && a->registered == b->registered &&
+           a->message_bytes == b->message_bytes;
+}
+
+/* "allreduce_packets × 8" */
+static void print_algorithm(const char *name, int instances)
+{
+    printf("%s", name);
+    if (instances > 1)
+        printf(" × %d", instances);
+}
+
+/* A line for the `count` measurements of one message: the fastest, and the next algorithm. */
+static void print_message(const measurement *of, size_t count)
+{
+    const measurement *best = of, *next = NULL;
+    for (size_t i = 1; i < count; i++)
+        best = of[i].time.ns < best->time.ns ? &of[i] : best;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(of[i].algorithm, best->algorithm) != 0 &&
+            (!next || of[i].time.ns < next->time.ns))
+            next = &of[i];
+    }
+    char text[TEXT_NUMBER_BYTES];
+    printf("%-15s%-12s%16s%12.2f  ", banyan_collective_name(best->time.kind),
+           best->time.registered ? "registered" : "ordinary",
+           text_count(best->time.message_bytes, text), best->time.ns / 1e3);
+    print_algorithm(best->algorithm, best->time.instances);
+    if (next) {
+        printf(" (%.2f: ", next->time.ns / 1e3);
+        print_algorithm(next->algorithm, next->time.instances);
+        printf(")");
+    }
+    printf("\n");
+}
+
+static void print_times(const measurements *kept)
+{
+    char cell[TEXT_NUMBER_BYTES];
+    printf("\n%-15s%-12s%16s%s  %s\n", "collective", "memory", "bytes", text_right("µs", 12, cell),
+           "fastest algorithm (the next one)");
+    for (size_t i = 0, end; i < kept->count; i = end) {
+        for (end = i + 1;
+             end < kept->count && is_same_message(&kept->all[i].time, &kept->all[end].time);)
+            end++;
+        print_message(&kept->all[i], end - i);
+    }
+}
+
+static json_t *times_json(const measurements *kept)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < kept->count; i++) {
+        const banyan_tune_time *time = &kept->all[i].time;
+        json_array_append_new(list, json_pack("{s:s, s:b, s:I, s:s, s:i, s:f}", "collective",
+                                              banyan_collective_name(time->kind), "registered",
+                                              (int)time->registered, "message_bytes",
+                                              (json_int_t)time->message_bytes, "algorithm",
+                                              kept->all[i].algorithm, "instances", time->instances,
+                                              "seconds", time->ns / 1e9));
+    }
+    return list;
+}
+
+/* ---- the table, as the file has it now ---- */
+
+static void print_row(const json_t *row)
+{
+    char text[TEXT_NUMBER_BYTES], nodes[TEXT_NUMBER_BYTES];
+    json_int_t on_node = json_integer_value(json_object_get(row, "ranks_per_node"));
+    const char *dtype = json_string_value(json_object_get(row, "dtype"));
+    const json_t *up_to = json_object_get(row, "up_to_bytes");
+    bool bounded = json_is_integer(up_to);
+    printf("%-15s%-12s%12s  %-10s%16s  ", json_string_value(json_object_get(row, "collective")),
+           json_is_true(json_object_get(row, "registered")) ? "registered" : "ordinary",
+           on_node > 0 ? text_count((uint64_t)on_node, nodes) : "any", dtype ? dtype : "any",
+           bounded ? text_count((uint64_t)json_integer_value(up_to), text) : "any");
+    print_algorithm(json_string_value(json_object_get(row, "algorithm")),
+                    (int)json_integer_value(json_object_get(row, "instances")));
+    printf("\n");
+}
+
+/* Rows of the file for this number of ranks; NULL, with the error set, if it cannot be read. */
+static json_t *read_rows(const tune_job *job)
+{
+    json_error_t error;
+    json_t *root = json_file_load(job->path, &error), *rows = json_array(), *row;
+    size_t i;
+    if (!root) {
+        json_decref(rows);
+        banyan_error_set(BANYAN_ERR_SYSTEM, "cannot read %s again: %s", job->path, error.text);
+        return NULL;
+    }
+    json_array_foreach(json_object_get(root, "rows"), i, row)
+    {
+        if (strcmp(json_string_value(json_object_get(row, "device")),
+                   job->on_gpus ? "cuda" : "host") == 0 &&
+            json_integer_value(json_object_get(row, "ranks")) == job->ranks)
+            json_array_append(rows, row);
+    }
+    json_decref(root);
+    return rows;
+}
+
+static void print_table(const tune_job *job, const json_t *rows)
+{
+    json_t *row;
+    size_t i;
+    printf("%d %s, a rank's input\n\n", job->ranks, job->on_gpus ? "GPUs" : "ranks");
+    printf("%-15s%-12s%12s  %-10s%16s  %s\n", "collective", "memory", "ranks a node", "dtype",
+           "up to bytes", "algorithm");
+    json_array_foreach(rows, i, row) print_row(row);
+}
+
+static banyan_status report(const tune_job *job, const measurements *kept)
+{
+    json_t *rows = read_rows(job);
+    if (!rows)
+        return BANYAN_ERR_SYSTEM;
+    if (job->json)
+        return json_print(json_pack("{s:i, s:s, s:s, s:o, s:o}", "ranks", job->ranks, "device",
+                                    job->on_gpus ? "cuda" : "host", "file", job->path, "rows", rows,
+                                    "times", times_json(kept)));
+    print_table(job, rows);
+    print_times(kept);
+    printf("\nwritten to %s; BANYAN_TUNING=%s has communicators use it\n", job->path, job->path);
+    json_decref(rows);
+    return BANYAN_OK;
+}
 
 /* ---- a rank ---- */
 
 static void show(void *context, const char *what, double share)
 {
-    progress_show(context, what, share);
+    const measurements *kept = context;
+    progress_show(&kept->bar, what, share);
 }
 
-static banyan_status measure(const struct tuning_job *job, banyan_comm *comm, int rank)
+static banyan_status measure(const tune_job *job, banyan_comm *comm, int rank, measurements *kept)
 {
-    progress bar;
     banyan_tune_options how = job->how;
-    progress_begin(&bar, rank == 0, "tuning", 1, false);
+    progress_begin(&kept->bar, rank == 0, "tuning", 1, false);
     how.progress = show;
-    how.context = &bar;
+    how.measured = keep_time;
+    how.context = kept;
     banyan_status status = banyan_comm_tune(comm, &how);
-    progress_end(&bar);
+    progress_end(&kept->bar);
     RETURN_IF_FAILED(status);
     return banyan_comm_save_tuning(comm, job->path);
 }
 
-static banyan_status tune(const struct tuning_job *job, int rank)
+static banyan_status tune(const tune_job *job, int rank, measurements *kept)
 {
     banyan_world *world;
     banyan_comm *comm;
@@ -59,68 +224,29 @@ static banyan_status tune(const struct tuning_job *job, int rank)
         options.device = BANYAN_CUDA(rank);
     RETURN_IF_FAILED(banyan_world_open(NULL, &world));
     RETURN_IF_FAILED(banyan_comm_create(world, &options, &comm));
-    RETURN_IF_FAILED(measure(job, comm, rank));
+    RETURN_IF_FAILED(measure(job, comm, rank, kept));
     RETURN_IF_FAILED(banyan_comm_destroy(comm));
     return banyan_world_close(world);
 }
 
 static int tune_rank(int rank, void *context)
 {
-    const struct tuning_job *job = context;
-    banyan_status status = tune(job, rank);
+    const tune_job *job = context;
+    measurements kept = {0};
+    banyan_status status = tune(job, rank, &kept);
+    if (status == BANYAN_OK && rank == 0)
+        status = report(job, &kept);
+    if (status == BANYAN_OK && !out_file_flush_stdout())
+        status = banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
+    free(kept.all);
     if (status != BANYAN_OK)
         failure_note(job->failed, rank, status);
     return status == BANYAN_OK ? 0 : 1;
 }
 
-/* ---- the summary ---- */
-
-static void print_row(const json_t *row)
-{
-    char text[TEXT_NUMBER_BYTES], nodes[TEXT_NUMBER_BYTES];
-    json_int_t on_node = json_integer_value(json_object_get(row, "ranks_per_node"));
-    const char *dtype = json_string_value(json_object_get(row, "dtype"));
-    const json_t *up_to = json_object_get(row, "up_to_bytes");
-    bool bounded = json_is_integer(up_to);
-    int instances = (int)json_integer_value(json_object_get(row, "instances"));
-    printf("%-15s%-12s%12s  %-10s%16s  %s", json_string_value(json_object_get(row, "collective")),
-           json_is_true(json_object_get(row, "registered")) ? "registered" : "ordinary",
-           on_node > 0 ? text_count((uint64_t)on_node, nodes) : "any", dtype ? dtype : "any",
-           bounded ? text_count((uint64_t)json_integer_value(up_to), text) : "any",
-           json_string_value(json_object_get(row, "algorithm")));
-    if (instances > 1)
-        printf(" × %d", instances);
-    printf("\n");
-}
-
-/* What the file says of this number of ranks now. */
-static int print_table(const struct tuning_job *job)
-{
-    json_error_t error;
-    json_t *root = json_file_load(job->path, &error), *row;
-    size_t i;
-    if (!root) {
-        fprintf(stderr, WHO ": cannot read %s again: %s\n", job->path, error.text);
-        return 1;
-    }
-    printf("%d %s, a rank's input\n\n", job->ranks, job->on_gpus ? "GPUs" : "ranks");
-    printf("%-15s%-12s%12s  %-10s%16s  %s\n", "collective", "memory", "ranks a node", "dtype",
-           "up to bytes", "algorithm");
-    const char *where = job->on_gpus ? "cuda" : "host";
-    json_array_foreach(json_object_get(root, "rows"), i, row)
-    {
-        if (strcmp(json_string_value(json_object_get(row, "device")), where) == 0 &&
-            json_integer_value(json_object_get(row, "ranks")) == job->ranks)
-            print_row(row);
-    }
-    printf("\nwritten to %s; BANYAN_TUNING=%s has communicators use it\n", job->path, job->path);
-    json_decref(root);
-    return 0;
-}
-
 /* ---- the command ---- */
 
-static int run(struct tuning_job *job)
+static int run(tune_job *job)
 {
     job->exists = access(job->path, F_OK) == 0;
     if (!out_file_possible(job->path)) {
@@ -134,12 +260,12 @@ static int run(struct tuning_job *job)
     }
     int code = forked_run(WHO, job->ranks, tune_rank, job, job->failed);
     failure_destroy(job->failed);
-    return code == 0 ? print_table(job) : code;
+    return code;
 }
 
 int tune_command(int argc, char **argv)
 {
-    struct tuning_job job = {.workers = 1, .how = BANYAN_TUNE_OPTIONS_INIT};
+    tune_job job = {.workers = 1, .how = BANYAN_TUNE_OPTIONS_INIT};
     uint64_t range[2] = {job.how.min_bytes, job.how.max_bytes};
     const char *dtype = NULL, *collective = NULL;
     const option_entry entries[] = {
@@ -157,11 +283,16 @@ int tune_command(int argc, char **argv)
         {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
         {"out", 'o', OPTION_FILE, &job.path, "FILE",
          "file of the table; an existing table is extended", 0, 0},
+        {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object instead of tables", 0,
+         0},
     };
     const option_table table = {
         WHO, "-n RANKS -o FILE [options]",
         "Measure the built-in algorithms of every collective between processes of this machine,\n"
         "in ordinary and in registered memory, and record which is the fastest for each size.\n"
+        "Print the rows of the table for this number of ranks, and the times of each size: that\n"
+        "of the fastest algorithm and of the next one; with --json, of all. A time is that of a\n"
+        "run on the slowest rank, the median of several batches.\n"
         "Rows of an existing table for other numbers of ranks or types are kept. A communicator\n"
         "reads the table that its options or the environment variable BANYAN_TUNING name.\n",
         entries, sizeof(entries) / sizeof(entries[0])};

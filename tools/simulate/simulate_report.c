@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/json_print.h"
 #include "cli/text.h"
 
 /* Rows of a table; JSON has them all. */
@@ -190,10 +191,8 @@ static void print_json(const simulate_report *report)
                                banyan_topology_describe(report->topology).name, "sizes",
                                report->sizes, "links", simulate_report_links_json(report->last),
                                "critical_path", simulate_report_path_json(report->last));
-    if (!object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
-        fprintf(stderr, "banyan simulate: out of memory\n");
-    json_decref(object);
-    putchar('\n');
+    if (json_print(object) != BANYAN_OK)
+        fprintf(stderr, "banyan simulate: %s\n", banyan_last_error());
 }
 
 void simulate_report_end(const simulate_report *report)

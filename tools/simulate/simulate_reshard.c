@@ -7,6 +7,7 @@
 #include <banyan/forecast.h>
 #include <jansson.h>
 
+#include "cli/json_print.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/escape.h"
@@ -166,11 +167,7 @@ static banyan_status print_json(const job *of)
                   "local_bytes", (json_int_t)info.local_bytes, "pairs", (json_int_t)info.pairs,
                   "most_sent", (json_int_t)info.most_sent, "most_received",
                   (json_int_t)info.most_received, "forecasts", forecasts_json(of));
-    bool printed =
-        object && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
-    json_decref(object);
-    putchar('\n');
-    return printed ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "cannot print the report");
+    return json_print(object);
 }
 
 /* ---- simulating ---- */

@@ -3,10 +3,13 @@
 #include <string.h>
 
 #include <banyan/simulate.h>
+#include <jansson.h>
 
 #include "cli/command_set.h"
 #include "cli/commands.h"
+#include "cli/json_print.h"
 #include "cli/options.h"
+#include "cli/text.h"
 #include "simulate/topo_probe.h"
 
 static int fail(const char *who)
@@ -17,50 +20,93 @@ static int fail(const char *who)
 
 /* ---- list ---- */
 
-static int list_command(int argc, char **argv)
+static int print_list(const char *who, json_t *list)
 {
-    const option_table table = {"banyan topo list", "", "List the topologies that Banyan ships.\n",
-                                NULL, 0};
-    options_result result = options_parse_only(&table, argc, argv);
-    if (result != OPTIONS_OK)
-        return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    printf("%-16s%12s  %s\n", "name", "processors", "what it is");
+    if (!list)
+        printf("%-16s%12s  %s\n", "name", "processors", "what it is");
     for (size_t i = 0; banyan_topology_shipped(i); i++) {
         banyan_topology *topology;
-        if (banyan_topology_read(banyan_topology_shipped(i), &topology) != BANYAN_OK)
-            return fail(table.command);
+        if (banyan_topology_read(banyan_topology_shipped(i), &topology) != BANYAN_OK) {
+            json_decref(list);
+            return fail(who);
+        }
         banyan_topology_info info = banyan_topology_describe(topology);
-        printf("%-16s%12d  %s\n", info.name, info.processors, info.about);
+        if (list)
+            json_array_append_new(list,
+                                  json_pack("{s:s, s:s, s:i, s:i, s:I}", "name", info.name, "about",
+                                            info.about, "processors", info.processors, "switches",
+                                            info.switches, "links", (json_int_t)info.links));
+        else
+            printf("%-16s%12d  %s\n", info.name, info.processors, info.about);
         banyan_topology_destroy(topology);
     }
-    return 0;
+    return !list || json_print(list) == BANYAN_OK ? 0 : fail(who);
+}
+
+static int list_command(int argc, char **argv)
+{
+    bool json = false;
+    const option_entry entries[] = {
+        {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON array instead of a table", 0, 0},
+    };
+    const option_table table = {"banyan topo list", "[--json]",
+                                "List the topologies that Banyan ships.\n", entries,
+                                sizeof entries / sizeof entries[0]};
+    options_result result = options_parse_only(&table, argc, argv);
+    if (result != OPTIONS_OK)
+        return options_exit_code(result);
+    return print_list(table.command, json ? json_array() : NULL);
 }
 
 /* ---- show ---- */
 
-static banyan_status print_json(const banyan_topology *topology)
+/* Links that an entry of the file makes, each direction counted. */
+static uint64_t count_links(const json_t *entry)
 {
-    char *text;
-    banyan_status status = banyan_topology_print(topology, &text);
-    if (status != BANYAN_OK)
-        return status;
-    printf("%s\n", text);
-    free(text);
-    return BANYAN_OK;
+    const json_t *both_ways = json_object_get(entry, "both_ways"), *turns;
+    uint64_t count = json_is_false(both_ways) ? 1 : 2;
+    const char *variable;
+    json_object_foreach(json_object_get(entry, "for"), variable, turns) count *=
+        (uint64_t)json_integer_value(turns);
+    return count;
+}
+
+/* "gpu{g} <-> nvswitch": a line for each entry of the file, not for each of a thousand links. */
+static void print_links(const json_t *root)
+{
+    const json_t *entry;
+    size_t i;
+    printf("\n%8s%10s%12s  %s\n", "links", "GB/s", "latency", "between");
+    json_array_foreach(json_object_get(root, "links"), i, entry)
+    {
+        char count[TEXT_NUMBER_BYTES];
+        printf("%8s%10.1f%9.0f ns  %s %s %s\n", text_count(count_links(entry), count),
+               json_number_value(json_object_get(entry, "bytes_per_s")) / 1e9,
+               json_number_value(json_object_get(entry, "latency_ns")),
+               json_string_value(json_object_get(entry, "from")),
+               json_is_false(json_object_get(entry, "both_ways")) ? "->" : "<->",
+               json_string_value(json_object_get(entry, "to")));
+    }
 }
 
 static int show(const char *who, const char *name, bool json)
 {
     banyan_topology *topology;
-    int code = 0;
+    char *text = NULL;
     if (banyan_topology_read(name, &topology) != BANYAN_OK)
         return fail(who);
     banyan_topology_info info = banyan_topology_describe(topology);
-    if (!json)
+    int code = banyan_topology_print(topology, &text) == BANYAN_OK ? 0 : fail(who);
+    if (code == 0 && json) {
+        puts(text);
+    } else if (code == 0) {
+        json_t *root = json_loads(text, 0, NULL);
         printf("%s: %s\n%d processors, %d switch%s, %zu links\n", info.name, info.about,
                info.processors, info.switches, info.switches == 1 ? "" : "es", info.links);
-    else if (print_json(topology) != BANYAN_OK)
-        code = fail(who);
+        print_links(root);
+        json_decref(root);
+    }
+    free(text);
     banyan_topology_destroy(topology);
     return code;
 }
@@ -74,8 +120,9 @@ static int show_command(int argc, char **argv)
     };
     const option_table table = {
         "banyan topo show", "FILE|NAME [--json]",
-        "Show the numbers of processors, switches and links of a topology.\n", entries,
-        sizeof entries / sizeof entries[0]};
+        "Show the numbers of processors and switches of a topology, and its links: how many of a\n"
+        "kind, each direction counted, and the bandwidth and latency of each.\n",
+        entries, sizeof entries / sizeof entries[0]};
     const char *name;
     options_result result =
         options_parse_one(&table, argc, argv, "which topology: FILE or NAME", &name);
