@@ -70,8 +70,9 @@ banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status
         char first[256], other[256];
         describe(&all[0], first, sizeof first);
         describe(&all[rank], other, sizeof other);
-        status = error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s", first,
-                           rank, other);
+        status = control_fail_together(
+            comm->world, error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s",
+                                   first, rank, other));
     }
     free(gathered);
     return status;

@@ -93,7 +93,7 @@ banyan_status load_agree(banyan_loaded_plan *loaded)
     banyan_status status =
         control_gather(executor->world, BANYAN_OK, &mine, sizeof mine, "what ranks load", &all);
     if (status == BANYAN_OK)
-        status = compare_records(loaded, all);
+        status = control_fail_together(executor->world, compare_records(loaded, all));
     free(all);
     return status;
 }

@@ -111,10 +111,11 @@ static banyan_status agree_on_device(banyan_executor *executor)
     const int32_t *all = gathered;
     for (int r = 1; r < executor->ranks && status == BANYAN_OK; r++) {
         if (all[r] != all[0])
-            status =
+            status = control_fail_together(
+                executor->world,
                 error_set(BANYAN_ERR_MISMATCH, "rank 0 opens an executor on %s, and rank %d on %s",
                           all[0] == kDLCPU ? "the host" : "a device", r,
-                          all[r] == kDLCPU ? "the host" : "a device");
+                          all[r] == kDLCPU ? "the host" : "a device"));
     }
     free(gathered);
     return status;

@@ -157,7 +157,7 @@ banyan_status options_agree(banyan_world *world, const banyan_mixed_options *opt
     banyan_status status =
         control_gather(world, BANYAN_OK, &mine, sizeof mine, "options of ranks", &all);
     if (status == BANYAN_OK)
-        status = compare(all, banyan_world_size(world));
+        status = control_fail_together(world, compare(all, banyan_world_size(world)));
     free(all);
     return status;
 }

@@ -56,7 +56,7 @@ banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine, ban
     banyan_status status =
         control_gather(world, checked, &own, sizeof own, "a comparison of calls", &all);
     if (status == BANYAN_OK)
-        status = compare(mixed, all);
+        status = control_fail_together(world, compare(mixed, all));
     free(all);
     return status;
 }

@@ -126,13 +126,15 @@ static banyan_status create_together(banyan_mixed *mixed)
     banyan_world *world = mixed->world;
     RETURN_IF_FAILED(options_agree(world, &mixed->options));
     if (device_is_host(mixed->options.device)) /* the engine is not there yet */
-        RETURN_IF_FAILED(control_require_one_node(
-            world, "mixed collectives on the host run",
-            "between nodes they run on GPUs, or split a world off for each node "
-            "(banyan_world_split)"));
+        RETURN_IF_FAILED(control_fail_together(
+            world, control_require_one_node(
+                       world, "mixed collectives on the host run",
+                       "between nodes they run on GPUs, or split a world off for each node "
+                       "(banyan_world_split)")));
     RETURN_IF_FAILED(check_calls_begin(mixed));
-    RETURN_IF_FAILED(grid_resolve(&mixed->options, mixed->rank, mixed->ranks, node_of, world,
-                                  &mixed->setup.grid));
+    RETURN_IF_FAILED(
+        control_fail_together(world, grid_resolve(&mixed->options, mixed->rank, mixed->ranks,
+                                                  node_of, world, &mixed->setup.grid)));
     for (int group = 0; group < MIXED_GROUPS; group++)
         mixed->is_near[group] = worlds_are_near(world, &mixed->setup.grid, (mixed_group)group);
     RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));

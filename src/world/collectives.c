@@ -237,6 +237,15 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     return status;
 }
 
+banyan_status control_fail_together(banyan_world *world, banyan_status status)
+{
+    if (status == BANYAN_OK)
+        return status;
+    error_kept kept = error_keep(status);
+    (void)control_agree(world, status);
+    return error_again(&kept);
+}
+
 banyan_status banyan_module_agree(banyan_world *world, banyan_status mine)
 {
     return control_agree(world, mine);
@@ -462,6 +471,8 @@ banyan_status banyan_world_allgather(banyan_world *world, const void *mine, size
             status = error_set(BANYAN_ERR_MISMATCH,
                                "rank %d gives %zu bytes to an allgather, rank 0 gives %zu", rank,
                                sizes[rank], sizes[0]);
+        if (status != BANYAN_OK)
+            status = control_fail_together(world, status);
     }
     if (status == BANYAN_OK && bytes > 0)
         memcpy(all, gathered, bytes * (size_t)world->size);

@@ -43,6 +43,11 @@ const char *control_nodes_text(const banyan_world *world, char text[CONTROL_NODE
  * others hear the same, not of its end. Collective. */
 banyan_status control_agree(banyan_world *world, banyan_status mine);
 
+/* All ranks have found the same failure in the same data. A rank may exit on error, and its end
+ * must not reach those that have not found it yet: return when all have. Returns `status` with this
+ * rank's message; BANYAN_OK at once. Collective when it has failed. */
+banyan_status control_fail_together(banyan_world *world, banyan_status status);
+
 /* When all ranks have succeeded so far, `bytes` from each of them, in rank order, to be freed.
  * `what` they are is for whoever has no memory for them. Else, or when that fails somewhere,
  * `*all` is NULL, and it is as control_agree has it. Collective. */
