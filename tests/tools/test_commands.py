@@ -36,6 +36,12 @@ class Commands(CollectiveCase):
                 self.assertTrue(text.startswith(f"usage: banyan {command} {name}"), text)
                 self.assertEqual(text, self.succeed(command, "help", name))
 
+    def test_columns_of_help_line_up(self):
+        for command in self.commands():
+            if command not in SUBCOMMANDS:
+                for line in self.succeed("help", command).split("\n\n")[-1].splitlines():
+                    self.assertRegex(line, r"^  .{30}  \S|^  .{31,}$|^ {34}\S")
+
     def test_misspelt_commands_and_options_are_recognised(self):
         for words, part in [
                 (["reshrad"], 'no command "reshrad" (did you mean reshard?)'),

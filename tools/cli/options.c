@@ -10,6 +10,8 @@
 #include "cli/sizes.h"
 #include "core/nearest.h"
 
+#define HELP_COLUMN 30 /* width of the options */
+
 int options_refuse(const option_table *table, const char *format, ...)
 {
     va_list args;
@@ -19,6 +21,15 @@ int options_refuse(const option_table *table, const char *format, ...)
     fputc('\n', stderr);
     va_end(args);
     return EXIT_USAGE;
+}
+
+/* printf's widths count bytes. */
+static int columns_of(const char *text)
+{
+    int columns = 0;
+    for (; *text; text++)
+        columns += (*text & 0xc0) != 0x80;
+    return columns;
 }
 
 static void print_help(const option_table *table)
@@ -31,10 +42,13 @@ static void print_help(const option_table *table)
         snprintf(left, sizeof left, "%s%c%s--%s%s%s", entry->letter ? "-" : " ",
                  entry->letter ? entry->letter : ' ', entry->letter ? ", " : "  ", entry->name,
                  entry->argument ? " " : "", entry->argument ? entry->argument : "");
-        printf(strlen(left) <= 30 ? "  %-30s  %s\n" : "  %s\n%34s%s\n", left,
-               strlen(left) <= 30 ? entry->help : "", entry->help);
+        int columns = columns_of(left);
+        if (columns <= HELP_COLUMN)
+            printf("  %s%*s  %s\n", left, HELP_COLUMN - columns, "", entry->help);
+        else
+            printf("  %s\n%*s%s\n", left, HELP_COLUMN + 4, "", entry->help);
     }
-    printf("  %-30s  %s\n", "    --help", "print this help");
+    printf("  %-*s  %s\n", HELP_COLUMN, "    --help", "print this help");
 }
 
 static bool is_choice(const char *choices, const char *text)

@@ -79,8 +79,11 @@ static int run_pattern(const struct arguments *given)
 
 static int run_files(const struct arguments *given)
 {
-    files_job job = {
-        .spec = given->spec, .how = given->how, .out = given->out, .join = given->join};
+    files_job job = {.spec = given->spec,
+                     .how = given->how,
+                     .out = given->out,
+                     .join = given->join,
+                     .json = given->json};
     job.spec.model_path = given->in;
     return files_run(&job, WHO);
 }
@@ -98,8 +101,8 @@ static const char *contradiction(const struct arguments *given)
         return "--backend mpi does not go with --in DIR";
     if (given->spec.model_path)
         return "--in DIR is the model: --model FILE does not go with it";
-    if (given->iters || given->json || given->svg_path || given->transform)
-        return "--iters, --json, --svg and --transform do not go with --in DIR";
+    if (given->iters || given->svg_path || given->transform)
+        return "--iters, --svg and --transform do not go with --in DIR";
     return NULL;
 }
 
@@ -152,25 +155,25 @@ int reshard_command(int argc, char **argv)
         {"iters", '\0', OPTION_COUNT, &given.iters, "N", "number of runs (5)", 1, 1000000},
         {"transform", '\0', OPTION_CHOICE, &given.transform, "none|mxfp8|mxfp8-at-sender",
          "convert matrices to another format (none)", 0, 0},
-        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of a table",
-         0, 0},
+        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of text", 0,
+         0},
         {"svg", '\0', OPTION_FILE, &given.svg_path, "FILE", "draw the traffic between the ranks", 0,
          0},
         {"in", '\0', OPTION_TEXT, &given.in, "DIR",
-         "read a Hugging Face folder, or a folder of --out (then without --from)", 0, 0},
+         "read a Hugging Face folder, or a folder of --out", 0, 0},
         {"out", '\0', OPTION_TEXT, &given.out, "DIR",
          "write the tensors of each rank, one folder for each rank", 0, 0},
         {"join", '\0', OPTION_FLAG, &given.join, NULL,
          "write one Hugging Face folder for all ranks", 0, 0},
     };
     const option_table table = {
-        WHO, "(--model FILE | --in DIR --out DIR) --from SPEC --to SPEC [options]",
+        WHO, "(--model FILE --from SPEC | --in DIR --out DIR [--from SPEC]) --to SPEC [options]",
         "Move a model's tensors from one parallel layout to another, between processes of this\n"
         "machine. With --model, the tensors are filled with values derived from their names and\n"
         "global indices, and every destination element is checked. With --in, they are read\n"
-        "from safetensors and written to --out, which appears when it is complete. --in also\n"
-        "reads a folder that --out wrote: without --from, each source rank takes the tensors\n"
-        "that one rank wrote.\n\n"
+        "from safetensors and written to --out, which appears when it is complete. Without\n"
+        "--from, one rank reads a Hugging Face folder (tp=1). --in also reads a folder that\n"
+        "--out wrote: without --from, each source rank takes the tensors that one rank wrote.\n\n"
         "banyan reshard verify --help: check the planner with cases from Megatron-Core.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "cli/clock.h"
-#include "cli/options.h"
+#include "cli/json_print.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/status.h"
@@ -84,6 +84,15 @@ static banyan_status report(const files_job *job, const move *moved, const span 
     RETURN_IF_FAILED(span_of_all(moved->world, stages, STAGES, seconds));
     RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
     RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
+    if (moved->rank == 0 && job->json)
+        return json_print(json_pack(
+            "{s:s, s:s, s:s, s:b, s:i, s:s, s:b, s:I, s:f, s:f, s:I, s:f}", "in",
+            job->spec.model_path, "from", job_spec_from(&job->spec), "to", job->spec.to_text,
+            "disjoint", (int)job->spec.disjoint, "ranks", job->spec.ranks, "backend",
+            banyan_copy_service_name(moved->service), "joined", (int)job->join, "read_bytes",
+            (json_int_t)read_bytes, "read_seconds", seconds[READING], "move_seconds",
+            seconds[MOVING], "written_bytes", (json_int_t)written_bytes, "write_seconds",
+            seconds[WRITING]));
     if (moved->rank == 0)
         printf("%s (%s)\nread %s in %s, moved it in %s, wrote %s in %s\n",
                job_spec_title(&job->spec, title), banyan_copy_service_name(moved->service),
@@ -208,11 +217,10 @@ static int open_and_run(files_job *job, const char *who)
         return fail(who, banyan_last_error());
     if (banyan_checkpoint_rank_count(job->checkpoint) > 0)
         job->spec.saved = job->checkpoint;
-    if (job->spec.from_text || job->spec.saved)
-        return run(job, who);
-    fprintf(stderr, "%s: --from SPEC is missing: %s is not a folder that ranks saved\n", who,
-            job->spec.model_path);
-    return EXIT_USAGE;
+    /* A Hugging Face folder holds whole tensors: one rank reads them all. */
+    if (!job->spec.from_text && !job->spec.saved)
+        job->spec.from_text = "tp=1";
+    return run(job, who);
 }
 
 int files_run(files_job *job, const char *who)

@@ -10,6 +10,7 @@ typedef struct files_job {
     move_options how;
     const char *out;
     bool join; /* one Hugging Face folder, not one folder a rank */
+    bool json;
 
     const char *in_folder; /* whose small files are carried; NULL: a lone file is read */
     const char *saved;     /* where the ranks write theirs */
