@@ -22,15 +22,18 @@ exit {code}
 """
 
 
-def bench(code, python, *arguments):
+def bench(code, python, *arguments, parts="bin"):
+    """`parts`: the folder, beside or under that of bin, in which the benchmark lies."""
     with tempfile.TemporaryDirectory() as folder:
         programs = pathlib.Path(folder) / "bin"
         programs.mkdir()
         shutil.copy(BUILD / "bin/banyan", programs / "banyan")
-        shutil.copy(ROOT / "bench/gpu/torch_symmetric.py", programs / "gpu_torch_symmetric.py")
+        lies = pathlib.Path(folder) / parts
+        lies.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "bench/gpu/torch_symmetric.py", lies / "gpu_torch_symmetric.py")
         if code is not None:
-            (programs / "gpu_bench").write_text(GPU_BENCH.format(figures=json.dumps(FIGURES), code=code))
-            (programs / "gpu_bench").chmod(0o755)
+            (lies / "gpu_bench").write_text(GPU_BENCH.format(figures=json.dumps(FIGURES), code=code))
+            (lies / "gpu_bench").chmod(0o755)
         # A Python that finds a torch which cannot be imported, whatever this machine has.
         (pathlib.Path(folder) / "torch.py").write_text("raise ImportError('no PyTorch for this test')\n")
         file = pathlib.Path(folder) / "figures.json"
@@ -55,6 +58,9 @@ check(done.stdout.count("was not measured: no PyTorch for this test") == 1, "one
 check(figures == FIGURES, "the file keeps what it had", done)
 done, _ = bench(0, sys.executable)
 check(done.returncode == 0 and "was not measured" in done.stdout, "a file of its own does as well", done)
+done, figures = bench(0, sys.executable, "--", "--json", parts="libexec/banyan")
+check(done.returncode == 0 and "a figure" in done.stdout and "no PyTorch for this test" in done.stdout
+      and figures == FIGURES, "an installed benchmark is found", done)
 done, _ = bench(0, "/nonexistent/python")
 check(done.returncode == 0 and "/nonexistent/python" in done.stderr, "a Python that is not there is named", done)
 done, _ = bench(5, sys.executable)

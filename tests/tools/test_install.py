@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,15 @@ with tempfile.TemporaryDirectory() as folder:
     pc = next(prefix.glob("lib/**/pkgconfig"))
     environment = dict(os.environ, PKG_CONFIG_PATH=str(pc), LD_LIBRARY_PATH=str(pc.parent))
     launch = [prefix / "bin/banyan", "launch", "-n", "2", "--"]
+
+    if (BUILD / "bin/gpu_bench").exists():
+        parts = {path.name for path in (prefix / "libexec/banyan").iterdir()}
+        if parts != {"gpu_bench", "gpu_torch_symmetric.py"}:
+            sys.exit(f"of banyan bench --gpu, these are installed: {parts}")
+        libraries = run("ldd", prefix / "libexec/banyan/gpu_bench")
+        if str(pc.parent.resolve()) not in str(pathlib.Path(
+                re.search(r"libbanyan\.so\S* => (\S+)", libraries)[1]).resolve()):
+            sys.exit(f"the installed gpu_bench does not find the installed library:\n{libraries}")
 
     flags = run("pkg-config", "--cflags", "--libs", "banyan", env=environment).split()
     if f"-I{prefix}/include" not in flags:

@@ -13,16 +13,23 @@
 
 #define TORCH_SECONDS 120.0
 
-/* What the benchmark is made of lies beside this program, which needs no CUDA runtime itself. */
-static bool find_beside(const char *name, char *path, size_t bytes)
+/* Find a file of the benchmark: beside this program, as the build has it, or where it is installed.
+ * This program needs no CUDA runtime itself. */
+static bool find_part(const char *name, char *path, size_t bytes)
 {
-    ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
+    static const char *const folders[] = {"", BANYAN_LIBEXEC_FROM_BIN "/"};
+    char own[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     if (length < 0)
         return false;
-    path[length] = '\0';
-    char *slash = strrchr(path, '/');
-    snprintf(slash + 1, bytes - (size_t)(slash + 1 - path), "%s", name);
-    return access(path, R_OK) == 0;
+    own[length] = '\0';
+    *strrchr(own, '/') = '\0';
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        int needed = snprintf(path, bytes, "%s/%s%s", own, folders[i], name);
+        if (needed >= 0 && (size_t)needed < bytes && access(path, R_OK) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* The file that the benchmark is told to write, or one for as long as this lasts. */
@@ -59,7 +66,7 @@ static void run_torch(int ranks, const char *path)
 {
     char script[PATH_MAX], store[PATH_MAX];
     const char *python = getenv("BANYAN_PYTHON");
-    if (!find_beside("gpu_torch_symmetric.py", script, sizeof script))
+    if (!find_part("gpu_torch_symmetric.py", script, sizeof script))
         return;
     setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1", 1);
     char *program[] = {(char *)(uintptr_t)(python && *python ? python : "python3"), script,
@@ -77,9 +84,10 @@ static int run_on_gpus(const option_table *table, int ranks, char **rest, int co
 {
     char path[PATH_MAX];
     figures file = {0};
-    if (!find_beside("gpu_bench", path, sizeof path))
+    if (!find_part("gpu_bench", path, sizeof path))
         return options_refuse(
-            table, "there is no %s: `make build` makes it where nvcc is; it is not installed",
+            table,
+            "there is no %s: `make build` makes it where nvcc is, `make install` installs it",
             path);
     char **program = calloc((size_t)count + 4, sizeof *program);
     if (!program || !figures_open(&file, rest, count)) {
