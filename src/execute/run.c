@@ -244,12 +244,12 @@ static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status statu
     const banyan_executor *executor = loaded->executor;
     if (status != BANYAN_ERR_NO_MEMORY && status != BANYAN_ERR_SYSTEM)
         return status;
-    char what[640];
+    char what[640], own[CONTROL_RANK_BYTES];
     snprintf(what, sizeof what, "could not begin a run of plan \"%s\", which others make: %s",
              loaded->plan->name, banyan_last_error());
     if (executor_is_host(executor))
         (void)banyan_world_abort(executor->world, what);
-    (void)error_set(status, "rank %d %s", executor->rank, what);
+    (void)error_set(status, "%s %s", control_own_name(executor->world, own), what);
     if (!executor_is_host(executor))
         device_fail(loaded, status);
     return status;

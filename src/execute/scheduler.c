@@ -65,10 +65,10 @@ static const task *find_waiting(const struct turn *turn)
 
 static banyan_status explain_end(const struct turn *turn, banyan_status status)
 {
-    char text[WAIT_TEXT_BYTES];
+    char text[WAIT_TEXT_BYTES], own[CONTROL_RANK_BYTES];
     wait_describe(turn->of, find_waiting(turn), text);
-    return error_set(status, "%s while rank %d waited %s", banyan_last_error(),
-                     turn->of->loaded->executor->rank, text);
+    return error_set(status, "%s while %s waited %s", banyan_last_error(),
+                     control_own_name(turn->of->loaded->executor->world, own), text);
 }
 
 /* A rank that waited in vain is out of step with the others: the late one must not begin the run.

@@ -297,7 +297,7 @@ banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
     banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
     if (told != BANYAN_OK && status == BANYAN_ERR_ABORTED)
         kept = error_keep(told);
-    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, kept.sentence);
+    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, &kept);
     if (ended && mixed->failed.status == BANYAN_OK)
         mixed->failed = kept;
     return error_again(&kept);

@@ -1,6 +1,7 @@
 #include "mixed/through_collectives.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "collective/comm.h"
 #include "core/error.h"
@@ -49,14 +50,17 @@ static banyan_status explain(const banyan_mixed *mixed, mixed_group group, const
     } else if (group != MIXED_WORLD) {
         name_members(mixed, group, names, sizeof names);
     }
-    return error_set(cause.status, "rank %d, %s%s: %s", mixed->rank, what, names, cause.sentence);
+    char own[32] = "";
+    if (strncmp(cause.sentence, "rank ", 5) != 0)
+        snprintf(own, sizeof own, "rank %d: ", mixed->rank);
+    return error_set(cause.status, "%s%s; the call was %s%s", own, cause.sentence, what, names);
 }
 
 static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
                                   banyan_mixed_mode mode, banyan_status status)
 {
     char what[96];
-    snprintf(what, sizeof what, "a call in mode %s", banyan_mixed_mode_name(mode));
+    snprintf(what, sizeof what, "in mode %s", banyan_mixed_mode_name(mode));
     return explain(mixed, group, what, status);
 }
 
@@ -217,7 +221,7 @@ static banyan_status end_others(const way *with, mixed_group group, banyan_statu
     const banyan_mixed *mixed = with->mixed;
     if (status != BANYAN_OK && !mixed_is_of_waits(status) &&
         (group != MIXED_WORLD || mixed_is_host(mixed)))
-        (void)banyan_world_abort(mixed->setup.worlds[MIXED_WORLD], banyan_last_error());
+        return control_fail(mixed->setup.worlds[MIXED_WORLD], status);
     return status;
 }
 

@@ -70,19 +70,19 @@ banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
 }
 
 bool worlds_end_together(banyan_world *parent, banyan_world *worlds[MIXED_GROUPS],
-                         const char *reason)
+                         const error_kept *why)
 {
-    char told[768] = "";
-    bool ended = parent && control_check(parent) != BANYAN_OK;
-    for (int group = 0; group < MIXED_GROUPS && !ended; group++)
-        ended = worlds[group] && control_check(worlds[group]) != BANYAN_OK;
-    if (ended)
-        snprintf(told, sizeof told, "%s", reason ? reason : banyan_last_error());
-    for (int group = 0; group < MIXED_GROUPS && ended; group++) {
-        if (worlds[group])
-            (void)banyan_world_abort(worlds[group], told);
+    banyan_status ended = parent ? control_check(parent) : BANYAN_OK;
+    for (int group = 0; group < MIXED_GROUPS && ended == BANYAN_OK; group++)
+        ended = worlds[group] ? control_check(worlds[group]) : BANYAN_OK;
+    error_kept kept = why ? *why : error_keep(ended);
+    for (int group = 0; group < MIXED_GROUPS && ended != BANYAN_OK; group++) {
+        if (worlds[group] && kept.status == BANYAN_ERR_PEER_LOST) /* not of every group */
+            (void)banyan_world_abort(worlds[group], kept.sentence);
+        else if (worlds[group])
+            (void)control_fail(worlds[group], error_again(&kept));
     }
-    return ended;
+    return ended != BANYAN_OK;
 }
 
 void worlds_close(banyan_world *worlds[MIXED_GROUPS])

@@ -183,10 +183,24 @@ static bool names_rank(const char *sentence, size_t bytes, const char *name)
            (sentence[length] == ':' || sentence[length] == ' ');
 }
 
+/* The name that begins the latest message that this thread has agreed on, of any world. */
+static _Thread_local char agreed_name[CONTEXT_RANK_BYTES];
+
+/* With a failure: its message begins with a rank's name that holds in all worlds. */
+#define FAILURE_IS_NAMED (UINT32_C(1) << 31)
+
+/* Whatever agrees on the result of an agreement keeps the name of the rank that has failed. */
+static bool is_named(const char *sentence)
+{
+    return context_names_rank(sentence) ||
+           (agreed_name[0] && names_rank(sentence, strlen(sentence), agreed_name));
+}
+
 /* Returns its length. No memory is taken: there may be none to say so in. */
 static size_t write_failure(int rank, banyan_status status, unsigned char *text, size_t bytes)
 {
-    uint32_t head[2] = {(uint32_t)rank, (uint32_t)status};
+    uint32_t flags = is_named(banyan_last_error()) ? FAILURE_IS_NAMED : 0;
+    uint32_t head[2] = {(uint32_t)rank, (uint32_t)status | flags};
     uint64_t length = strnlen(banyan_last_error(), bytes - sizeof head - sizeof length);
     memcpy(text, head, sizeof head);
     memcpy(text + sizeof head, &length, sizeof length);
@@ -194,30 +208,48 @@ static size_t write_failure(int rank, banyan_status status, unsigned char *text,
     return sizeof head + sizeof length + (size_t)length;
 }
 
+/* "rank 3" or "rank 1 (rank 3 of the job)", if the message begins so. */
+static void note_name(const char *sentence)
+{
+    int at = 0, rank, job_rank, end = 0;
+    agreed_name[0] = '\0';
+    if (sscanf(sentence, "rank %d%n (rank %d of the job)%n", &rank, &at, &job_rank, &end) < 1)
+        return;
+    snprintf(agreed_name, sizeof agreed_name, "%.*s", end > 0 ? end : at, sentence);
+}
+
 /* Set the failure that all agree on as this rank's. */
 static banyan_status take_failure(const banyan_world *world, const struct word *word)
 {
     bytes_reader reader = bytes_reader_of(word->data, word->bytes);
     int rank = (int)bytes_read_u32(&reader);
-    banyan_status status = (banyan_status)bytes_read_u32(&reader);
+    uint32_t flags = bytes_read_u32(&reader);
+    banyan_status status = (banyan_status)(flags & ~FAILURE_IS_NAMED);
     size_t bytes;
     const char *sentence = bytes_read_blob(&reader, &bytes);
     char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
     context_rank_text(world->context, rank, name);
     if (!sentence)
         return error_set(status, "%s failed", name);
-    if (rank == world->rank || names_rank(sentence, bytes, name))
-        return error_set(status, "%.*s", (int)bytes, sentence);
     int skipped = snprintf(own, sizeof own, "rank %d", rank);
-    if (!names_rank(sentence, bytes, own))
-        return error_set(status, "%s: %.*s", name, (int)bytes, sentence);
-    return error_set(status, "%s%.*s", name, (int)bytes - skipped, sentence + skipped);
+    if ((flags & FAILURE_IS_NAMED) || names_rank(sentence, bytes, name))
+        (void)error_set(status, "%.*s", (int)bytes, sentence);
+    else if (names_rank(sentence, bytes, own))
+        (void)error_set(status, "%s%.*s", name, (int)bytes - skipped, sentence + skipped);
+    else if (rank == world->rank)
+        (void)error_set(status, "%.*s", (int)bytes, sentence);
+    else
+        (void)error_set(status, "%s: %.*s", name, (int)bytes, sentence);
+    note_name(banyan_last_error());
+    return status;
 }
 
 banyan_status control_agree(banyan_world *world, banyan_status mine)
 {
     unsigned char text[4096];
     struct word word = {.data = text};
+    if (mine == BANYAN_OK)
+        agreed_name[0] = '\0';
     if (mine == BANYAN_OK)
         RETURN_IF_FAILED(control_check(world));
     else

@@ -103,6 +103,14 @@ const char *context_rank_text(const struct context *context, int rank,
     return context_ranks_text(rank, is_known ? context_job_rank(context, rank) : rank, text);
 }
 
+bool context_names_rank(const char *sentence)
+{
+    int rank, at = 0;
+    if (sscanf(sentence, "rank %d (%n", &rank, &at) != 1 || at == 0)
+        return false;
+    return strncmp(sentence + at, "rank ", 5) == 0 || strncmp(sentence + at, "pid ", 4) == 0;
+}
+
 static struct message_queue *bucket_of(struct context *context, int source, uint64_t tag)
 {
     uint64_t hash = ((uint64_t)source * UINT64_C(0x9e3779b97f4a7c15)) ^ tag;

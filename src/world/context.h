@@ -103,6 +103,9 @@ const char *context_ranks_text(int rank, int job_rank, char text[CONTEXT_RANK_BY
 const char *context_rank_text(const struct context *context, int rank,
                               char text[CONTEXT_RANK_BYTES]);
 
+/* Does the message begin with a rank's whole name, "rank 1 (rank 3 of the job" or "rank 3 (pid"? */
+bool context_names_rank(const char *sentence);
+
 /* Has the collective with this number been given up by all ranks? */
 bool context_gave_up(const struct context *context, uint64_t number);
 /* Give it up here, which it was not yet. False when memory ran out. */

@@ -227,6 +227,10 @@ static void name_abort(const struct context *context, int rank, banyan_status st
 {
     char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
     const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
+    if (status != BANYAN_ERR_ABORTED && context_names_rank(reason)) {
+        snprintf(sentence, SENTENCE_BYTES, "%s", reason);
+        return;
+    }
     snprintf(own, sizeof own, "rank %d", rank);
     const char *rest = skip_name(reason, context_rank_text(context, rank, name));
     if (!rest)

@@ -62,7 +62,7 @@ static void check_sentence(const mixed_one *call)
     if (call->mode < BANYAN_MIXED_SINGLE)
         snprintf(name, sizeof name, "%s (%s)", banyan_mixed_op_name(call->op), mode);
     else
-        snprintf(name, sizeof name, "a call in mode %s", mode);
+        snprintf(name, sizeof name, "the call was in mode %s", mode);
     CHECK(strstr(banyan_last_error(), name), "\"%s\" is not in: %s", name, banyan_last_error());
 }
 

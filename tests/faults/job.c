@@ -268,6 +268,18 @@ static bool names_cause(const struct job *job, const char *message)
            (job->one->error == EFAULT && strstr(message, "memory is missing"));
 }
 
+/* "rank 0: rank 2: out of memory". */
+static bool is_named_twice(const char *message)
+{
+    int rank, at = 0;
+    if (sscanf(message, "rank %d%n", &rank, &at) < 1)
+        return false;
+    const char *rest = message + at, *end = strchr(rest, ')');
+    if (strncmp(rest, " (rank ", 7) == 0 && end)
+        rest = end + 1;
+    return strncmp(rest, ": rank ", 7) == 0 || strncmp(rest, " (rank ", 7) == 0;
+}
+
 static bool names_rank(const struct job *job, int rank, const char *message)
 {
     char name[32];
@@ -306,6 +318,8 @@ static const char *problem_of_statuses(const struct job *job, bool is_retried)
             return "no cause";
         if (its->status != BANYAN_OK && !names_rank(job, i, its->message))
             return "no rank";
+        if (is_named_twice(its->message))
+            return "two names";
         if (its->again != BANYAN_OK)
             return "not usable again";
     }

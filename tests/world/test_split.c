@@ -205,6 +205,43 @@ static void unequal_sizes_are_a_mismatch_with_both_numbers(void **state)
     ranks_run(5, disagree, NULL);
 }
 
+/* ---- agreements on agreements ---- */
+
+/* Rank 1 of the job fails in the sub-world, and all agree on that, around it. */
+static void agree_twice(banyan_world *world, void *context)
+{
+    static const struct {
+        int members[4];
+        const char *message, *agreed; /* rank 1's own; and what all have in the end */
+    } cases[] = {
+        {{0, 1, 2, 3}, "no room", "rank 1: no room"},
+        {{0, 1, 2, 3}, "rank 1: no room", "rank 1: no room"},
+        {{3, 2, 1, 0}, "no room", "rank 2 (rank 1 of the job): no room"},
+        {{3, 2, 1, 0}, "rank 2: no room", "rank 2 (rank 1 of the job): no room"},
+        {{3, 2, 1, 0},
+         "rank 2 (rank 1 of the job, pid 7 on node a) has no room",
+         "rank 2 (rank 1 of the job, pid 7 on node a) has no room"},
+    };
+    (void)context;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        banyan_world *sub;
+        banyan_status status = BANYAN_OK;
+        CHECK_OK(banyan_world_split(world, cases[i].members, 4, &sub));
+        if (banyan_world_rank(world) == 1)
+            status = banyan_error_set(BANYAN_ERR_SYSTEM, "%s", cases[i].message);
+        CHECK(control_agree(world, control_agree(sub, status)) == BANYAN_ERR_SYSTEM);
+        CHECK(strcmp(banyan_last_error(), cases[i].agreed) == 0, "case %d, rank %d: %s", (int)i,
+              banyan_world_rank(world), banyan_last_error());
+        CHECK_OK(banyan_world_close(sub));
+    }
+}
+
+static void an_agreement_on_an_agreement_names_the_rank_once(void **state)
+{
+    (void)state;
+    ranks_run(4, agree_twice, NULL);
+}
+
 /* ---- descriptors and attachments ---- */
 
 static void share_descriptors(banyan_world *world, void *context)
@@ -277,6 +314,7 @@ int main(void)
         cmocka_unit_test(messages_wait_for_a_world_that_is_still_to_come),
         cmocka_unit_test(wrong_lists_are_refused),
         cmocka_unit_test(unequal_sizes_are_a_mismatch_with_both_numbers),
+        cmocka_unit_test(an_agreement_on_an_agreement_names_the_rank_once),
         cmocka_unit_test(descriptors_reach_every_rank_of_the_node),
         cmocka_unit_test(attachments_end_with_their_world),
     };
