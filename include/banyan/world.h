@@ -15,9 +15,9 @@
  * enter before anything moves. A call that times out at the gate has had no effect on any rank. The
  * world continues, and you may call again until the late rank arrives; its first call then pairs
  * with the next call of the others. A wait that times out later, in the middle of a call, leaves
- * the rank out of step with the others. This ends its world, and when it leaves, the world of the
- * others. A run of a plan or communicator on the host, which has no gate, ends the world of all
- * ranks at once; the late rank's run then fails with the message of the rank that waited for it.
+ * the rank out of step with the others. This ends the world of all ranks at once: the late rank's
+ * call fails with the message of the rank that waited for it. Runs of plans and communicators on
+ * the host have no gate, and time out so.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -74,7 +74,8 @@ static banyan_status name_late(const banyan_world *world, const control_wait *wa
                      then, TIMEOUT_HINT);
 }
 
-/* A rank that waited in vain cannot go on in step with the others: the world ends for it. */
+/* A rank that waited in vain cannot go on in step with the others: the world ends for all of them,
+ * so that the late one does not wait in its turn. */
 static banyan_status end_by_timeout(banyan_world *world, const control_wait *wait, const char *how,
                                     const char *what)
 {
@@ -84,8 +85,9 @@ static banyan_status end_by_timeout(banyan_world *world, const control_wait *wai
         name_late(world, wait, late_rank(world->endpoint, &world->context->waiting), how, what, "");
     if (world->in_vain)
         status = error_again(world->in_vain);
-    context_end(world->context, status, banyan_last_error());
-    return status;
+    const error_kept kept = error_keep(status);
+    liveness_abort(world->endpoint, world->context, world->rank, status, kept.sentence);
+    return error_again(&kept);
 }
 
 /* The late rank has given the gate up for all. */

@@ -291,6 +291,44 @@ static void ranks_that_call_again_meet_in_the_same_call(void **state)
     }
 }
 
+/* ---- late in the middle of a call ---- */
+
+/* An agreement has no gate: the others end its world, and stay; then the late rank comes. */
+static void agree_late(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const int *late = context;
+    banyan_world *world = open_late(rank, count, id, 20 * NS_PER_S);
+    char name[64];
+    snprintf(name, sizeof name, "for rank %d (pid ", *late);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank != *late)
+        CHECK_OK(banyan_world_set_timeout(world, 400 * NS_PER_MS));
+    while (rank == *late && play->waiting < count - 1)
+        sleep_ms(1);
+    sleep_ms(rank == *late ? 300 : 0);
+    uint64_t began_ns = time_now_ns();
+    CHECK_FAILS(control_agree(world, BANYAN_OK), BANYAN_ERR_TIMEOUT, name);
+    uint64_t took_ns = time_now_ns() - began_ns;
+    CHECK(strstr(banyan_last_error(), "BANYAN_TIMEOUT"), "%s", banyan_last_error());
+    CHECK(rank != *late || took_ns < 250 * NS_PER_MS, "it took %.2f s", (double)took_ns / 1e9);
+    play->waiting++;
+    while (play->waiting < count)
+        sleep_ms(1);
+    CHECK_FAILS(banyan_world_close(world), BANYAN_ERR_TIMEOUT, name);
+}
+
+static void a_rank_that_is_late_in_the_middle_of_a_call_is_told(void **state)
+{
+    (void)state;
+    for (int late = 0; late < RANKS; late += 2) {
+        int statuses[RANKS];
+        *play = (struct play){.victim = late};
+        ranks_fork(RANKS, agree_late, &late, statuses);
+        for (int rank = 0; rank < RANKS; rank++)
+            assert_int_equal(statuses[rank], 0);
+    }
+}
+
 /* ---- leaving after a timeout ---- */
 
 static void give_up_and_leave(int rank, int count, const banyan_unique_id *id, void *context)
@@ -473,6 +511,7 @@ int main(void)
         cmocka_unit_test(a_call_that_timed_out_can_be_called_again),
         cmocka_unit_test(a_rank_may_be_late_to_split),
         cmocka_unit_test(ranks_that_call_again_meet_in_the_same_call),
+        cmocka_unit_test(a_rank_that_is_late_in_the_middle_of_a_call_is_told),
         cmocka_unit_test(a_rank_that_does_not_call_again_leaves_at_once),
         cmocka_unit_test(leaving_a_sub_world_after_a_timeout_tells_its_members),
         cmocka_unit_test(a_rank_that_waits_in_another_world_is_not_the_late_one),
