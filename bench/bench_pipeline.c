@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "copy/pipeline_rounds.h"
+#include "copy/schedule/rounds.h"
 #include "core/deadline.h"
 
 static uint64_t next_random(uint64_t *state)

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/deadline.h"
-#include "reshard/convert.h"
-#include "reshard/mxfp8.h"
+#include "reshard/run/convert.h"
+#include "reshard/transform/mxfp8.h"
 
 #define ELEMS ((size_t)1 << 25)
 #define REPEATS 5

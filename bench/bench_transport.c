@@ -14,7 +14,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "core/futex.h"
+#include "core/threads/futex.h"
 #include "memory/stream.h"
 
 #define ROUNDS 6

@@ -7,7 +7,7 @@
 #ifndef CHANNEL_COUNTER_H
 #define CHANNEL_COUNTER_H
 
-#include "memory/bell.h"
+#include "memory/staging/wake_up.h"
 
 /* A cache line of its own. Zeroed is ready. */
 typedef struct counter {

@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/cpu.h"
-#include "core/sanitizer.h"
+#include "core/threads/cpu.h"
+#include "core/threads/sanitizer.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

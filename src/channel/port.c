@@ -7,7 +7,7 @@
 #include "channel/packet.h"
 #include "core/deadline.h"
 #include "core/error.h"
-#include "core/thread.h"
+#include "core/threads/thread.h"
 #include "memory/stream.h"
 
 /* Of a queue; a power of two. */

@@ -32,7 +32,7 @@ typedef struct port_request {
 
 /* Local. The thread starts with the first queue, and sleeps when there is nothing to do; after
  * fewer spins when the ranks' threads are `crowded` on their processors. `own` is knocked on
- * (memory/bell.h) when requests are done, for whoever waits for them or for room. */
+ * (memory/staging/wake_up.h) when requests are done, for whoever waits for them or for room. */
 banyan_status port_proxy_create(bell *own, bool crowded, port_proxy **proxy);
 void port_proxy_destroy(port_proxy *proxy); /* after its queues; NULL is ignored */
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "channel/reduce.h"
-#include "core/cpu.h"
-#include "core/float_bits.h"
+#include "core/threads/cpu.h"
+#include "core/types/float_bits.h"
 
 typedef uint8_t byte_at __attribute__((may_alias));
 typedef uint16_t half_at __attribute__((aligned(1), may_alias));

@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "check/classes.h"
-#include "check/idle.h"
-#include "check/replay.h"
+#include "check/replay/replay.h"
 #include "check/report.h"
-#include "check/warnings.h"
+#include "check/warnings/idle.h"
+#include "check/warnings/warnings.h"
 
 /* Halves of scratch come again after two runs; one more tells the others from the first. */
 #define RUNS 3

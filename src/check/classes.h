@@ -3,8 +3,8 @@
 #ifndef CHECK_CLASSES_H
 #define CHECK_CLASSES_H
 
-#include "core/array.h"
-#include "plan/geometry.h"
+#include "core/containers/array.h"
+#include "plan/geometry/geometry.h"
 
 typedef struct size_class {
     uint64_t message_bytes;

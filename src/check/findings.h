@@ -4,9 +4,9 @@
 
 #include <banyan/check.h>
 
-#include "core/arena.h"
-#include "core/array.h"
-#include "core/map.h"
+#include "core/containers/arena.h"
+#include "core/containers/array.h"
+#include "core/containers/map.h"
 
 #define PLACES_MOST 64
 

@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "core/text.h"
+#include "core/text/text.h"
 
 static const struct rule_form {
     const char *name;

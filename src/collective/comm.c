@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json.h"
-#include "core/new_file.h"
+#include "core/files/new_file.h"
 #include "core/options.h"
-#include "execute/placement.h"
+#include "core/text/json.h"
+#include "execute/load/binding.h"
 #include "world/control.h"
 
 #define TUNING_FILE_MAX ((size_t)16 << 20)

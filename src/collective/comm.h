@@ -4,9 +4,9 @@
 
 #include <banyan/collective.h>
 
-#include "collective/algorithms.h"
+#include "collective/algorithms/algorithms.h"
 #include "collective/tuning.h"
-#include "core/array.h"
+#include "core/containers/array.h"
 
 /* All that decides which plan serves a call, equal on all ranks. */
 typedef struct call {

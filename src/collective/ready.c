@@ -4,7 +4,7 @@
 
 #include "collective/comm.h"
 #include "core/error.h"
-#include "execute/loaded.h"
+#include "execute/load/loaded.h"
 #include "plan/plan.h"
 #include "world/control.h"
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/algorithms.h"
+#include "collective/algorithms/algorithms.h"
 #include "core/error.h"
-#include "core/json.h"
-#include "core/json_kind.h"
+#include "core/text/json.h"
+#include "core/text/json_kind.h"
 
 #define FORMAT_NAME "banyan tuning"
 #define FORMAT_VERSION 1

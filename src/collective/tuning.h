@@ -4,7 +4,7 @@
 
 #include <banyan/plan.h>
 
-#include "core/array.h"
+#include "core/containers/array.h"
 
 #define TUNING_NAME_BYTES 64
 

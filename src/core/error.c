@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "core/escape.h"
+#include "core/text/escape.h"
 
 #define ERROR_BYTES 4096
 

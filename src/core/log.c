@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/escape.h"
+#include "core/text/escape.h"
 
 #define LINE_BYTES 2048
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/thread.h"
+#include "core/threads/thread.h"
 
 struct banyan_request {
     pthread_t thread;

@@ -92,7 +92,8 @@
     X(cuLaunchKernel)                                                                              \
     X(cuLaunchKernelEx)
 
-/* Of CUDA 12.1 and later: NULL where the driver is older. Only memory/multicast.c calls them. */
+/* Of CUDA 12.1 and later: NULL where the driver is older. Only memory/symmetric/multicast.c calls
+ * them. */
 #define DRIVER_MULTICAST_FUNCTIONS(X)                                                              \
     X(cuMulticastGetGranularity)                                                                   \
     X(cuMulticastCreate)                                                                           \

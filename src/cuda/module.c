@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/copy/mover.h"
-#include "cuda/copy/nccl_backend.h"
-#include "cuda/courier/courier.h"
+#include "cuda/copy/gpu_copy.h"
+#include "cuda/copy/nccl/backend.h"
 #include "cuda/driver.h"
 #include "cuda/execute/engine.h"
 #include "cuda/memory/memory.h"
 #include "cuda/mixed/engine.h"
+#include "cuda/pipeline/pipeline.h"
 
 static const banyan_copy_backend *const device_backends[] = {&cuda_nccl_backend, NULL};
 

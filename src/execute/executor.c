@@ -6,12 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/cpu.h"
 #include "core/options.h"
-#include "execute/device.h"
-#include "execute/shuffle.h"
-#include "memory/multicast.h"
+#include "core/threads/cpu.h"
+#include "execute/device/device.h"
+#include "execute/shuffle/shuffle.h"
 #include "memory/stream.h"
+#include "memory/symmetric/multicast.h"
 #include "world/control.h"
 
 /* Whatever the size of the pieces that they are moved in: measured with 2, 4 and 8 ranks, first on

@@ -5,10 +5,10 @@
 #include <banyan/execute.h>
 
 #include "channel/port.h"
-#include "core/array.h"
-#include "execute/engine.h"
-#include "execute/trace.h"
-#include "execute/workers.h"
+#include "core/containers/array.h"
+#include "execute/device/engine.h"
+#include "execute/host/trace.h"
+#include "execute/host/workers.h"
 #include "memory/device.h"
 #include "memory/space.h"
 

@@ -1,8 +1,8 @@
 #include "forecast/traffic.h"
 
-#include "reshard/case_layouts.h"
-#include "reshard/plan_sample.h"
-#include "reshard/plan_tasks.h"
+#include "reshard/model/megatron_layouts.h"
+#include "reshard/planner/sample.h"
+#include "reshard/planner/tasks.h"
 
 /* Transfers are many, and large: only what a service asks of them is kept. */
 static banyan_status take_rank(void *context, int rank, planner_result *result)

@@ -4,7 +4,7 @@
 
 #include <banyan/forecast.h>
 
-#include "copy/pipeline_world.h"
+#include "copy/schedule/world.h"
 
 typedef struct traffic_rank {
     pipeline_world_task *tasks; /* by peer and id */

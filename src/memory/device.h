@@ -10,7 +10,7 @@
 
 #include <banyan/memory.h>
 
-#include "memory/pages.h"
+#include "memory/symmetric/pages.h"
 
 /* What names a device alike in every process, whatever number it has there. */
 #define DEVICE_UUID_BYTES 16

@@ -1,8 +1,8 @@
 #include "memory/space.h"
 
-#include "memory/attach.h"
-#include "memory/shares.h"
-#include "memory/user.h"
+#include "memory/symmetric/attach.h"
+#include "memory/symmetric/shares.h"
+#include "memory/user/user.h"
 #include "world/control.h"
 
 static const char space_key;

@@ -7,9 +7,9 @@
 
 #include <banyan/memory.h>
 
-#include "core/array.h"
-#include "memory/pages.h"
-#include "memory/spans.h"
+#include "core/containers/array.h"
+#include "memory/symmetric/pages.h"
+#include "memory/user/spans.h"
 
 /* A rank's part of a symmetric buffer. */
 typedef struct memory_part {

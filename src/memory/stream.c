@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/cpu.h"
-#include "core/sanitizer.h"
+#include "core/threads/cpu.h"
+#include "core/threads/sanitizer.h"
 
 /* Sanitizers know memcpy, but not what intrinsics touch. */
 #if !defined(__x86_64__) || defined(SANITIZER_THREAD) || defined(SANITIZER_MEMORY)

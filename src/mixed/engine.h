@@ -11,7 +11,7 @@
 /* Whose ranks a collective of a library's goes over. */
 typedef enum mixed_group { MIXED_WORLD, MIXED_NODE, MIXED_TP, MIXED_DP, MIXED_GROUPS } mixed_group;
 
-/* NVLink's multicast (memory/multicast.h), inside a node. */
+/* NVLink's multicast (memory/symmetric/multicast.h), inside a node. */
 typedef struct mixed_multicast {
     bool is_expected; /* before `open`: unless making addresses fails, there will be some */
     /* Before `use`: what stands for the parts of all ranks of the node, and for those of this

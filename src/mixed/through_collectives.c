@@ -7,10 +7,10 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "execute/executor.h"
-#include "mixed/autotune.h"
 #include "mixed/grid.h"
+#include "mixed/memory/staging.h"
 #include "mixed/modes.h"
-#include "mixed/staging.h"
+#include "mixed/tuning/autotune.h"
 #include "world/control.h"
 
 /* One call, and what it goes through. */

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/text.h"
+#include "core/text/text.h"
+#include "plan/json/op_text.h"
 #include "plan/op.h"
-#include "plan/op_text.h"
 
 #define ULL(number) ((unsigned long long)(number))
 

@@ -1,8 +1,8 @@
 #include <inttypes.h>
 
-#include "core/text.h"
+#include "core/text/text.h"
+#include "plan/json/op_text.h"
 #include "plan/op.h"
-#include "plan/op_text.h"
 
 static const char *plural(uint64_t count)
 {

@@ -1,7 +1,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "core/map.h"
+#include "core/containers/map.h"
 #include "plan/op.h"
 #include "plan/walk.h"
 

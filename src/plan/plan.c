@@ -1,4 +1,4 @@
-#include "plan/geometry.h"
+#include "plan/geometry/geometry.h"
 
 #include <stdlib.h>
 #include <string.h>

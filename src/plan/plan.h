@@ -4,8 +4,8 @@
 
 #include <banyan/plan.h>
 
-#include "core/arena.h"
-#include "core/array.h"
+#include "core/containers/arena.h"
+#include "core/containers/array.h"
 
 typedef enum plan_buffer { PLAN_INPUT, PLAN_OUTPUT, PLAN_SCRATCH, PLAN_BUFFERS } plan_buffer;
 

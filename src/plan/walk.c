@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/meetings.h"
-#include "plan/packet_writers.h"
+#include "plan/barrier_numbers.h"
+#include "plan/check/packet_writers.h"
 #include "plan/pairs.h"
 
 /* Steps after which a walk is given up: a fraction of a second. */

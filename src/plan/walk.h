@@ -3,7 +3,7 @@
 #ifndef PLAN_WALK_H
 #define PLAN_WALK_H
 
-#include "plan/geometry.h"
+#include "plan/geometry/geometry.h"
 
 /* Hops from one rank to another on the longest way to the end of the plan. 0: there are none; or
  * the walk ends with someone waiting; or it is longer than can be walked. */

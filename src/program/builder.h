@@ -6,7 +6,7 @@
 #define BANYAN_NO_PLACES
 #include <banyan/program.h>
 
-#include "core/map.h"
+#include "core/containers/map.h"
 #include "plan/plan.h"
 
 /* Of a rank: a block has a place in its rank's list, so that a number is not to be a slip. */

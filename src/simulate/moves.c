@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "core/options.h"
-#include "simulate/resources.h"
 #include "simulate/simulation.h"
+#include "simulate/topology/resources.h"
 
 #define PS_PER_S 1e12
 /* 53 days: nothing is meant to take so long. */

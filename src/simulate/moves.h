@@ -2,9 +2,9 @@
 #ifndef SIMULATE_MOVES_H
 #define SIMULATE_MOVES_H
 
-#include "simulate/record.h"
-#include "simulate/routes.h"
-#include "simulate/sharing.h"
+#include "simulate/engine/record.h"
+#include "simulate/engine/sharing.h"
+#include "simulate/topology/routes.h"
 
 #define NO_NUMBER UINT32_MAX
 

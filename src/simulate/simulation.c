@@ -1,6 +1,6 @@
 #include "simulate/simulation.h"
 
-#include "simulate/engine.h"
+#include "simulate/engine/engine.h"
 
 typedef struct used_resource {
     double bytes;

@@ -2,9 +2,9 @@
 #ifndef SIMULATE_SIMULATION_H
 #define SIMULATE_SIMULATION_H
 
-#include "simulate/record.h"
-#include "simulate/sharing.h"
-#include "simulate/topology.h"
+#include "simulate/engine/record.h"
+#include "simulate/engine/sharing.h"
+#include "simulate/topology/topology.h"
 
 /* Of what resources_make has made for so many ranks, and when each rank ended. The record's steps
  * become the result's. NO_MEMORY.

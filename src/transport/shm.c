@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "memory/pieces.h"
 #include "memory/stream.h"
-#include "memory/user.h"
+#include "memory/user/user.h"
 #include "transport/signals.h"
 #include "world/control.h"
 

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/array.h"
-#include "memory/bell.h"
+#include "core/containers/array.h"
 #include "memory/space.h"
+#include "memory/staging/wake_up.h"
 #include "world/control.h"
 
 #define SEGMENT_BITS 12

@@ -8,8 +8,8 @@
 
 #include <banyan/world.h>
 
-#include "core/array.h"
-#include "world/wire.h"
+#include "core/containers/array.h"
+#include "world/net/wire.h"
 
 /* What arrived from a rank of the job. */
 struct message {

@@ -4,7 +4,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "world/late.h"
+#include "world/collectives/late.h"
 #include "world/world.h"
 
 /* A rank that knows what all have agreed on may end at once. The others still have so long to pass

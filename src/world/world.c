@@ -7,14 +7,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/containers/map.h"
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/map.h"
 #include "core/options.h"
-#include "world/descriptors.h"
-#include "world/identity.h"
-#include "world/join.h"
+#include "world/bootstrap/identity.h"
+#include "world/bootstrap/join.h"
+#include "world/net/descriptors.h"
 
 #define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)
 #define JOB_CONTEXT 1

@@ -3,7 +3,7 @@
 #define WORLD_WORLD_H
 
 #include "world/control.h"
-#include "world/endpoint.h"
+#include "world/net/endpoint.h"
 
 struct attachment {
     struct attachment *next;

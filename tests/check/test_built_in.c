@@ -1,7 +1,7 @@
 /* The built-in algorithms are sound. */
 #include <time.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "support/test.h"
 
 /* What is slow, with no second thread to be seen, is kept short. */

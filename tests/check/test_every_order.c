@@ -1,5 +1,5 @@
 /* What the orders that are tried show is what all orders show. */
-#include "check/orders.h"
+#include "check/orders/orders.h"
 #include "support/random.h"
 #include "support/test.h"
 

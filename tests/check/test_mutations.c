@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "execute/shuffled.h"
 #include "support/proof.h"
 #include "support/symbolic.h"

@@ -3,7 +3,7 @@
  * What a program does to the memory of others in one round it may do with two operations after each
  * other: the compiler keeps those apart, but for what is posted on a port, which goes its own time.
  * And it may read what nobody has written. */
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "program/random_program.h"
 
 /* One thread has little to show to the thread sanitizer. */

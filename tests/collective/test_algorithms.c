@@ -1,5 +1,5 @@
 /* The built-in algorithms, played with symbols: right for any ranks, whoever lags. */
-#include "collective/algorithms.h"
+#include "collective/algorithms/algorithms.h"
 #include "support/symbolic.h"
 #include "support/test.h"
 

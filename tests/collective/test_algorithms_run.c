@@ -2,7 +2,7 @@
  * divide and sizes that do not, run after run without a barrier. */
 #include <time.h>
 
-#include "collective/algorithms.h"
+#include "collective/algorithms/algorithms.h"
 #include "support/test.h"
 
 #define MOST_BLOCK 9001 /* elements */

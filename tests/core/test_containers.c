@@ -1,9 +1,9 @@
 /* Maps, byte messages and rank sets hold what was put in, and refuse what is not there. */
 #include "support/test.h"
 
-#include "core/array.h"
-#include "core/bytes.h"
-#include "core/map.h"
+#include "core/containers/array.h"
+#include "core/containers/bytes.h"
+#include "core/containers/map.h"
 
 static void a_map_holds_every_key(void **state)
 {

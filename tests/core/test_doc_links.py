@@ -29,7 +29,7 @@ def what_is_wrong(page, target):
 
 
 def missing_files(text):
-    """Names such as `src/copy/direct.c`. One with a capital folder (tests/LAYER) is a pattern for the reader."""
+    """Names such as `src/copy/direct/direct.c`. One with a capital folder (tests/LAYER) is a pattern for the reader."""
     named = re.findall(r"`((?:src|include|tests|examples|scripts|rules|bench|tools|cmake)/[\w./*-]+)`", text)
     return [name for name in named if not re.search(r"/[A-Z]+/", name) and not any(ROOT.glob(name.rstrip("/")))]
 

@@ -5,8 +5,8 @@
 #include <errno.h>
 
 #include "core/error.h"
-#include "core/escape.h"
 #include "core/log.h"
+#include "core/text/escape.h"
 
 static void expect(const char *text, const char *escaped)
 {

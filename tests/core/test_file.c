@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "core/file.h"
+#include "core/files/file.h"
 #include "support/folder.h"
 #include "support/text_file.h"
 

@@ -1,8 +1,8 @@
 /* Documents: integers of 64 bits without a sign. */
 #include "support/test.h"
 
-#include "core/json.h"
-#include "core/new_file.h"
+#include "core/files/new_file.h"
+#include "core/text/json.h"
 
 static uint64_t number_of(const char *text)
 {

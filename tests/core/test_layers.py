@@ -30,7 +30,7 @@ LAYERS = list(BELOW)
 # headers that declare the tables which a device's module brings, and arithmetic that kernels share.
 ENGINES = ["pmix", "mpi", "cuda"]
 CONTRACT = {"core/module.h", "core/status.h"}
-TABLES = CONTRACT | {"core/float_bits.h", "core/mxfp8_bits.h", "memory/device.h", "execute/engine.h", "execute/step_kind.h", "copy/mover.h", "copy/courier.h", "copy/device_report.h", "mixed/engine.h"}
+TABLES = CONTRACT | {"core/types/float_bits.h", "core/types/mxfp8_bits.h", "memory/device.h", "execute/device/engine.h", "execute/specialize/step_kind.h", "copy/direct/gpu_copy.h", "copy/pipeline/gpu_pipeline.h", "copy/service/device_report.h", "mixed/engine.h"}
 PUBLIC = {
     "core": "core", "world": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
@@ -46,7 +46,7 @@ def layer_of(include):
     parts = include.split("/")
     if parts[0] == "banyan" and len(parts) == 2:
         return PUBLIC.get(parts[1].removesuffix(".h"), "unknown header")
-    if len(parts) == 2 and parts[0] in LAYERS:
+    if len(parts) >= 2 and parts[0] in LAYERS:
         return parts[0]
     return None
 
@@ -57,7 +57,7 @@ def problems():
             continue
         yield from check(path, PUBLIC.get(path.stem, "unknown header"))
     for layer in LAYERS:
-        for path in sorted((ROOT / "src" / layer).glob("*.[ch]")):
+        for path in sorted((ROOT / "src" / layer).rglob("*.[ch]")):
             yield from check(path, layer)
     for engine in ENGINES:
         allowed = TABLES if engine == "cuda" else CONTRACT

@@ -2,7 +2,7 @@
 #include <signal.h>
 
 #include "core/request.h"
-#include "core/thread.h"
+#include "core/threads/thread.h"
 #include "support/test.h"
 
 static bool takes_signals(void)

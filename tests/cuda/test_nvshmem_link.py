@@ -10,7 +10,7 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD", SOURCE / "build"))
-KERNELS = SOURCE / "src/cuda/mixed/nodes_puts.cu"
+KERNELS = SOURCE / "src/cuda/mixed/nodes/puts.cu"
 ARCHITECTURES = ["80", "100"]
 NAMES = {f"mixed_nodes_puts_{multicast}{any_}{dtype}"
          for multicast in ("", "multicast_") for any_ in ("", "any_") for dtype in ("bf16", "f16", "f32")}

@@ -1,10 +1,10 @@
 /* The image of kernels that are linked with NVSHMEM's device library. */
 #include "image.h"
 
-#include "cuda/mixed/nodes_puts.cu"
+#include "cuda/mixed/nodes/puts.cu"
 
 extern "C" {
-#include "cuda/mixed/nodes_puts.h"
+#include "cuda/mixed/nodes/puts.h"
 }
 
 emulated_nvshmem_state emulated_nvshmem;

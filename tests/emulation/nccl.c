@@ -3,7 +3,7 @@
  * emulated streams, which waits for the others' as real ones do, until its communicator is aborted.
  * EMULATED_NCCL_FAILS=n: rank n of each cannot start it, and the others, as those of the real one
  * may, wait. */
-#include "cuda/copy/nccl_library.h"
+#include "cuda/copy/nccl/library.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/float_bits.h"
+#include "core/types/float_bits.h"
 #include "cuda.h"
 
 #define RANKS_MAX 16

@@ -4,7 +4,7 @@
  * multicast. What kernels put goes by the emulated network. EMULATED_NVSHMEM_ABSENT=n: rank n never
  * comes. EMULATED_NVSHMEM, any of: apart (no rank's heap is mapped), old (than any device library),
  * closed (to all of them), stuck (when one comes). */
-#include "cuda/courier/nvshmem.h"
+#include "cuda/pipeline/nvshmem.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

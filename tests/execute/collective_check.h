@@ -7,7 +7,7 @@
 
 #include <banyan/execute.h>
 
-#include "core/map.h"
+#include "core/containers/map.h"
 
 /* All types that can be reduced. */
 static const DLDataType dtypes[] = {

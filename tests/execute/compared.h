@@ -4,7 +4,7 @@
 
 #include "program/interpret.h"
 
-#include "core/map.h"
+#include "core/containers/map.h"
 
 #define COMPARED_TYPE ((DLDataType){kDLInt, 64, 1})
 

@@ -4,7 +4,7 @@
 #include <banyan/collective.h>
 #include <banyan/program.h>
 
-#include "execute/alike.h"
+#include "execute/load/spmd.h"
 
 static bool is_alike(const char *name, int ranks, int instances)
 {

@@ -3,7 +3,7 @@
 #include <fnmatch.h>
 #include <unistd.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "execute/collective_check.h"
 
 #include <banyan/program.h>

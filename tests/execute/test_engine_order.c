@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "execute/engine_order.h"
+#include "execute/device/order.h"
 
 #define CHUNKS_EACH 4
 #define UNIT_BYTES 256

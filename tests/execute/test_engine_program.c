@@ -2,7 +2,7 @@
  * and reductions read what they can where it comes from. */
 #include "support/test.h"
 
-#include "execute/engine_fuse.h"
+#include "execute/device/fuse.h"
 
 #define BYTES 4992
 

@@ -4,8 +4,8 @@
 #include <banyan/collective.h>
 #include <banyan/program.h>
 
-#include "execute/alike.h"
-#include "execute/in_step.h"
+#include "execute/load/lock_step.h"
+#include "execute/load/spmd.h"
 
 static bool is_in_step(banyan_plan *plan)
 {

@@ -1,5 +1,5 @@
 /* Random programs leave in every rank's memory what one thread makes of them, chunk by chunk. */
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "execute/compared.h"
 #include "program/random_program.h"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "execute/loaded.h"
+#include "execute/load/loaded.h"
 #include "support/proof.h"
 
 /* ---- plans ---- */

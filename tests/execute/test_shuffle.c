@@ -6,7 +6,7 @@
 
 #include <banyan/collective.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "execute/shuffled.h"
 #include "plan/plan.h"
 #include "support/proof.h"

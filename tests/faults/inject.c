@@ -31,7 +31,7 @@
 
 #include <banyan/core.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 
 #define MOST_ERRORS 6
 

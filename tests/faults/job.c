@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "support/descriptors.h"
 #include "support/folder.h"
 

@@ -1,7 +1,7 @@
 /* Memory on emulated GPUs, with a fault at one rank: in Banyan's own calls into the C library. */
 #include "faults/job.h"
 
-#include "memory/suspend.h"
+#include "memory/symmetric/suspend.h"
 #include "support/gpu_stream.h"
 
 #define BYTES ((size_t)100000)

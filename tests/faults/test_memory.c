@@ -2,7 +2,7 @@
 #include "faults/job.h"
 
 #include "memory/space.h"
-#include "memory/user.h"
+#include "memory/user/user.h"
 #include "world/control.h"
 
 /* ---- world ---- */

@@ -1,8 +1,8 @@
 /* Indexes of saved checkpoints: every box that is taken lies in its tensor. */
 #include "fuzz.h"
 
-#include "reshard/box.h"
-#include "reshard/checkpoint_index.h"
+#include "reshard/checkpoint/index.h"
+#include "reshard/layout/box.h"
 
 void fuzz_write_seeds(void)
 {

@@ -1,7 +1,7 @@
 /* Layout files: what is taken is written and read again, and says the same. */
 #include "fuzz.h"
 
-#include "reshard/layout_file.h"
+#include "reshard/layout/file.h"
 
 #define BEGIN "{\"format\":\"banyan.layout\",\"version\":1,\"ranks\":["
 

@@ -4,7 +4,7 @@
 
 #include <sys/socket.h>
 
-#include "world/link.h"
+#include "world/net/link.h"
 
 enum { BEFORE_HELLO, BEFORE_CHALLENGE, AFTER_HANDSHAKE, STAGES };
 

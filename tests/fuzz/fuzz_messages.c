@@ -3,11 +3,11 @@
  * chooses which. */
 #include "fuzz.h"
 
-#include "copy/direct_place.h"
-#include "copy/pipeline_exchange.h"
-#include "reshard/box.h"
-#include "reshard/plan_record.h"
-#include "world/member.h"
+#include "copy/direct/place.h"
+#include "copy/schedule/exchange.h"
+#include "reshard/layout/box.h"
+#include "reshard/planner/record.h"
+#include "world/bootstrap/member.h"
 
 enum { JOIN, TABLE, RECORD, PLACE, FLOW, KINDS };
 enum { WORLD = 3, TASKS = 4, SLOT_BYTES = 256 };

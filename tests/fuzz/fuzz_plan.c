@@ -1,7 +1,7 @@
 /* Execution plans, and what is done with one before it runs: write, compare, list, cut, measure. */
 #include "fuzz.h"
 
-#include "plan/geometry.h"
+#include "plan/geometry/geometry.h"
 
 /* A plan of two ranks with most of the operations, as text. */
 static char *sample(bool reuse, size_t *bytes)

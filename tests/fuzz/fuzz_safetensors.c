@@ -1,7 +1,7 @@
 /* Headers of safetensors files. What is taken can be written, and reads back the same. */
 #include "fuzz.h"
 
-#include "reshard/safetensors.h"
+#include "reshard/checkpoint/safetensors.h"
 
 void fuzz_write_seeds(void)
 {

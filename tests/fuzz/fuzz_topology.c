@@ -1,7 +1,7 @@
 /* Topologies, and the ways through them. */
 #include "fuzz.h"
 
-#include "simulate/routes.h"
+#include "simulate/topology/routes.h"
 
 void fuzz_write_seeds(void)
 {

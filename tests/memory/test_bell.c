@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "memory/bell.h"
+#include "memory/staging/wake_up.h"
 
 #define WAITERS 3
 #define LONG_NS (20 * NS_PER_S)

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "memory/pages.h"
+#include "memory/symmetric/pages.h"
 
 static void only_a_whole_mapping_of_this_process_is_shared(void **state)
 {

@@ -1,7 +1,7 @@
 /* Ranges that overlap in any way: one that holds the range asked for is found when there is one. */
 #include "support/test.h"
 
-#include "memory/spans.h"
+#include "memory/user/spans.h"
 
 #define SPANS 300
 #define UNIVERSE 2000

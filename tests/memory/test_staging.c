@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "memory/staging.h"
+#include "memory/staging/staging.h"
 
 #define BYTES ((size_t)1500000)
 

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "memory/pages.h"
+#include "memory/symmetric/pages.h"
 #include "support/descriptors.h"
 
 /* A size that a rank and a round have in common on all ranks; some are 0, some large. */

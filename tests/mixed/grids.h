@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "core/float_bits.h"
+#include "core/types/float_bits.h"
 #include "mixed/engine.h"
 #include "mixed/grid.h"
 #include "support/test.h"

@@ -1,7 +1,7 @@
 /* Call after call with nothing in between: operations, modes, sizes and data change. */
 #include <unistd.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "mixed/mixed_check.h"
 
 #ifdef SANITIZER_THREAD

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "mixed/mixed.h"
 #include "mixed/mixed_check.h"
 #include "support/folder.h"

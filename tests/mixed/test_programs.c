@@ -1,5 +1,5 @@
 /* The fused modes' programs, proved for every grid. */
-#include "mixed/fused.h"
+#include "mixed/fused/fused.h"
 #include "mixed/grids.h"
 #include "plan/plan.h"
 #include "support/proof.h"

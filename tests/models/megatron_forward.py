@@ -317,7 +317,7 @@ def report(banyan: str, jobs: list[Job], update: bool) -> int:
             made = digest(banyan, pathlib.Path(job.model), job.spec, shapes)
             of_family = kept.setdefault(job.family, {}) if job.family not in FEW_HEADS else {}
             if job.family in FEW_HEADS:
-                pass  # tests/reshard/test_layout_packings.c has these
+                pass  # tests/reshard/model/test_layout_packings.c has these
             elif update:
                 of_family[job.spec] = made
             elif of_family.get(job.spec) != made:

@@ -2,7 +2,7 @@
 #ifndef TESTS_PLAN_SHAPES_H
 #define TESTS_PLAN_SHAPES_H
 
-#include "plan/geometry.h"
+#include "plan/geometry/geometry.h"
 #include "support/test.h"
 
 typedef struct shape {

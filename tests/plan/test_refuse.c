@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "core/json.h"
+#include "core/text/json.h"
 
 #define GOOD BANYAN_SOURCE_DIR "/tests/fuzz/corpus/plan/every-operation"
 

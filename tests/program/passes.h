@@ -5,10 +5,10 @@
 
 #include <inttypes.h>
 
-#include "core/text.h"
-#include "plan/op_text.h"
+#include "core/text/text.h"
+#include "plan/json/op_text.h"
 #include "plan/plan.h"
-#include "program/pass.h"
+#include "program/compile/pass.h"
 #include "support/test.h"
 
 /* Chunks of the program at hand, all of which is called `program`. */

@@ -1,5 +1,5 @@
 /* Interval maps against a list of every single chunk. */
-#include "program/interval.h"
+#include "program/compile/interval.h"
 #include "support/test.h"
 
 enum { CHUNKS = 48, STEPS = 400, MAPS = 100 };

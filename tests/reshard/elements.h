@@ -4,7 +4,7 @@
 
 #include "support/test.h"
 
-#include "reshard/layout.h"
+#include "reshard/layout/layout.h"
 
 #define ELEMENT_PADDING (-1)
 #define ELEMENT_UNSAID (-2)

@@ -4,8 +4,8 @@
 
 #include "support/test.h"
 
-#include "reshard/plan_rank.h"
-#include "world/directory.h"
+#include "reshard/planner/rank.h"
+#include "world/directory/directory.h"
 
 typedef struct plan_world {
     int size;

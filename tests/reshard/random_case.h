@@ -7,7 +7,7 @@
 
 #include "support/test.h"
 
-#include "reshard/box.h"
+#include "reshard/layout/box.h"
 
 enum { CASE_MAX_TENSORS = 8, CASE_MAX_HOLDINGS = 160 };
 

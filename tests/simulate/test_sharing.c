@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "simulate/sharing.h"
+#include "simulate/engine/sharing.h"
 
 typedef struct uses {
     uint32_t resources[4];

@@ -8,7 +8,7 @@
 #include <banyan/program.h>
 
 #include "core/deadline.h"
-#include "core/json.h"
+#include "core/text/json.h"
 #include "support/folder.h"
 
 static const star usual = {.processors = 16,

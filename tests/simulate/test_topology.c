@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "core/json.h"
-#include "simulate/routes.h"
+#include "core/text/json.h"
+#include "simulate/topology/routes.h"
 
 #define RATES                                                                                      \
     "\"block\": {\"local_bytes_per_s\": 1e9, \"load_bytes_per_s\": 1e9,"                           \

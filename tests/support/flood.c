@@ -14,8 +14,8 @@
 
 #include "core/deadline.h"
 #include "support/test.h"
-#include "world/address.h"
-#include "world/wire.h"
+#include "world/net/address.h"
+#include "world/net/wire.h"
 
 #define LONGEST_NS (60 * NS_PER_S)
 #define MOST_CONNECTS 200000

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 
 #include "core/deadline.h"
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "support/test.h"
 
 #define LACKING 1 /* the rank */

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 
 /* In a process each, since the level is fixed when it is first asked for; returns how many failed.
  * The thread sanitizer, which is slow, sees the same in all of them. */

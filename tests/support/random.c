@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/containers/map.h"
 #include "core/deadline.h"
-#include "core/map.h"
 
 uint64_t random_seed(void)
 {

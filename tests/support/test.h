@@ -14,7 +14,7 @@
 
 #include <banyan/banyan.h>
 
-#include "core/sanitizer.h"
+#include "core/threads/sanitizer.h"
 #include "support/random.h"
 #include "support/ranks.h"
 

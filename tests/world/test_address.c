@@ -7,7 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "world/address.h"
+#include "world/net/address.h"
 
 /* Others find it by the same bytes, without a zero behind them. */
 static void a_unix_name_is_its_characters_alone(void **state)

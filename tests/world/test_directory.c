@@ -1,9 +1,9 @@
 #include "support/test.h"
 
-#include "core/array.h"
+#include "core/containers/array.h"
 #include "core/deadline.h"
-#include "world/directory.h"
-#include "world/directory_ranks.h"
+#include "world/directory/directory.h"
+#include "world/directory/ranks.h"
 
 /* A world of parts in this process; messages are carried by hand, in order of their senders. */
 struct simulation {

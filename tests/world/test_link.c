@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "world/link.h"
+#include "world/net/link.h"
 
 enum { MESSAGES = 6 };
 

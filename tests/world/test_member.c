@@ -3,7 +3,7 @@
 
 #include <sodium.h>
 
-#include "world/member.h"
+#include "world/bootstrap/member.h"
 
 static struct member some_member(random_state *random)
 {

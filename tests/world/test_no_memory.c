@@ -1,6 +1,6 @@
 /* What one rank has no memory for. */
 #include "support/lacking.h"
-#include "world/endpoint.h"
+#include "world/net/endpoint.h"
 #include "world/world.h"
 
 static const int all[] = {0, 1};

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "world/rendezvous.h"
+#include "world/bootstrap/rendezvous.h"
 
 #define SECRET "00112233445566778899aabbccddeeff"
 #define AT_ONCE_NS (5 * NS_PER_S)

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "world/reactor.h"
+#include "world/net/reactor.h"
 
 #define ANSWER_NS (100 * NS_PER_MS)
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "world/rendezvous.h"
+#include "world/bootstrap/rendezvous.h"
 #include "world/world.h"
 
 enum { RANKS = 4 };

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "core/nameless.h"
+#include "core/files/nameless.h"
 
 typedef struct out_file {
     const char *path;

@@ -9,7 +9,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "core/nameless.h"
+#include "core/files/nameless.h"
 
 /* As the library names its hidden folders: ".banyan-RESULT." and so many hexadecimal digits. */
 #define RANDOM_DIGITS 16

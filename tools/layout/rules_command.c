@@ -8,7 +8,7 @@
 #include <banyan/rules.h>
 
 #include "cli/options.h"
-#include "core/escape.h"
+#include "core/text/escape.h"
 #include "layout/skip_tensors.h"
 
 #define WHO "banyan rules"

@@ -4,8 +4,8 @@
 
 #include "cli/progress.h"
 #include "cli/text.h"
-#include "core/float_bits.h"
 #include "core/status.h"
+#include "core/types/float_bits.h"
 #include "mixed/mixed_job.h"
 
 /* What an output holds before a checked run. */

@@ -10,8 +10,8 @@
 #include "cli/json_print.h"
 #include "cli/progress.h"
 #include "cli/text.h"
-#include "core/escape.h"
 #include "core/status.h"
+#include "core/text/escape.h"
 #include "simulate/simulate_report.h"
 
 #define WHO "banyan simulate"

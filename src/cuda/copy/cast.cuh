@@ -2,7 +2,7 @@
 #ifndef CUDA_COPY_CAST_CUH
 #define CUDA_COPY_CAST_CUH
 
-#include "core/float_bits.h"
+#include "core/types/float_bits.h"
 #include "cuda/copy/memory.cuh"
 #include "cuda/copy/work.h"
 

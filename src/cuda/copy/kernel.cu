@@ -4,7 +4,7 @@
 
 #include "cuda/copy/quantize.cuh"
 #include "cuda/copy/waiting.cuh"
-#include "cuda/device.cuh"
+#include "cuda/runtime/device.cuh"
 
 #define UNITS_IN_FLIGHT 8
 

@@ -2,7 +2,7 @@
 #ifndef CUDA_COPY_LAYOUT_H
 #define CUDA_COPY_LAYOUT_H
 
-#include "copy/mover.h"
+#include "copy/direct/gpu_copy.h"
 #include "cuda/copy/work.h"
 
 /* A run of bytes for a copy engine. */

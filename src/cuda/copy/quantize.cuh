@@ -6,7 +6,7 @@
 #ifndef CUDA_COPY_QUANTIZE_CUH
 #define CUDA_COPY_QUANTIZE_CUH
 
-#include "core/mxfp8_bits.h"
+#include "core/types/mxfp8_bits.h"
 #include "cuda/copy/cast.cuh"
 
 #define WHOLE_WARP 0xffffffffu

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "copy/device_report.h"
+#include "copy/service/device_report.h"
 #include "cuda/copy/work.h"
 
 /* Zeroed memory, and its address on the device, which is entered. */

@@ -4,7 +4,7 @@
 
 #include "cuda/copy/memory.cuh"
 #include "cuda/copy/work.h"
-#include "cuda/waits.cuh"
+#include "cuda/runtime/waits.cuh"
 
 #define STOP_CHECK_NS 500000
 #define TELL_NS 100000000

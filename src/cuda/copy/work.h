@@ -2,7 +2,7 @@
 #ifndef CUDA_COPY_WORK_H
 #define CUDA_COPY_WORK_H
 
-#include "cuda/waits.h"
+#include "cuda/runtime/waits.h"
 
 #define COPY_WARP 32
 #define COPY_THREADS_MAX 256 /* in a thread block: whole warps */
@@ -85,7 +85,7 @@ typedef struct copy_span {
     uint32_t unused;
 } copy_span;
 
-/* mover_lane of mover.h; `runs` counts those that ended, here. */
+/* mover_lane of gpu_copy.h; `runs` counts those that ended, here. */
 typedef struct copy_lane {
     uint64_t *my_entered, *their_entered, *my_finished, *their_finished, *runs;
     int32_t peer;
@@ -103,7 +103,7 @@ typedef struct copy_shared {
     uint64_t runs[COPY_RUNS_MAX];
 } copy_shared;
 
-/* device_verdict of copy/device_report.h. */
+/* device_verdict of copy/service/device_report.h. */
 #define COPY_LATE 1
 #define COPY_STOPPED 2
 #define COPY_SPOILT 3

@@ -1,4 +1,4 @@
-#include "cuda/device.cuh"
+#include "cuda/runtime/device.cuh"
 
 #include <banyan/device/wait.cuh>
 

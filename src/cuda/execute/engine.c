@@ -5,11 +5,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/begin.h"
+#include "cuda/execute/report.h"
 #include "cuda/execute/staged.h"
-#include "cuda/execute/tell.h"
-#include "cuda/replay.h"
-#include "cuda/thread.h"
+#include "cuda/runtime/begin.h"
+#include "cuda/runtime/replay.h"
+#include "cuda/runtime/thread.h"
 
 /* How soon kernels learn that the world has ended. */
 #define WATCH_NS 20000000L

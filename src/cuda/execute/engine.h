@@ -7,7 +7,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/execute/kernel.h"
-#include "cuda/watch.h"
+#include "cuda/runtime/watch.h"
 
 extern const execute_engine_ops cuda_engine_ops;
 

@@ -10,7 +10,7 @@
 
 #include <banyan/core.h>
 
-#include "execute/engine.h"
+#include "execute/device/engine.h"
 
 /* Has arrays of its own, but for ends and spans, and no operands: words are KERNEL_PLACE. */
 typedef struct fused_program {

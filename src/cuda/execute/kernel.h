@@ -12,8 +12,8 @@
 
 #include <banyan/device/port.h>
 
-#include "cuda/waits.h"
-#include "execute/engine.h"
+#include "cuda/runtime/waits.h"
+#include "execute/device/engine.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "execute/engine.h"
+#include "execute/device/engine.h"
 
 /* Copies, packets and reductions, here and at peers, but not what is posted. */
 bool part_moves_bytes(const engine_step *step);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/thread.h"
+#include "cuda/runtime/thread.h"
 
 /* Looks in vain before the thread naps between them, and how long it naps. */
 #define LOOKS 4000

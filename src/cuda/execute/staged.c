@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
+#include "cuda/execute/report.h"
 #include "cuda/execute/stages.h"
-#include "cuda/execute/tell.h"
 
 struct cuda_staged {
     stages *all;

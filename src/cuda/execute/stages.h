@@ -18,7 +18,7 @@
 
 #include <banyan/core.h>
 
-#include "execute/engine.h"
+#include "execute/device/engine.h"
 
 /* Rows of so many bytes, the next so far from the one before. Bases are a run's, by step_base. */
 typedef struct stage_copy {

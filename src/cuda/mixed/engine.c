@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "core/module.h"
-#include "cuda/begin.h"
 #include "cuda/memory/memory.h"
-#include "cuda/replay.h"
+#include "cuda/runtime/begin.h"
+#include "cuda/runtime/replay.h"
 
 #define MOST_BYTES_DEFAULT (UINT64_C(64) << 20)
 #define MOST_BYTES (UINT64_C(3) << 30) /* units of all slots are counted by 32 bits */

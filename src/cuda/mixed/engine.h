@@ -2,12 +2,12 @@
 #ifndef CUDA_MIXED_ENGINE_H
 #define CUDA_MIXED_ENGINE_H
 
-#include "cuda/copy/nccl_session.h"
+#include "cuda/copy/nccl/session.h"
 #include "cuda/driver.h"
 #include "cuda/mixed/kernel.h"
 #include "cuda/mixed/modes.h"
-#include "cuda/mixed/nodes.h"
-#include "cuda/watch.h"
+#include "cuda/mixed/nodes/nodes.h"
+#include "cuda/runtime/watch.h"
 #include "mixed/engine.h"
 
 extern const mixed_engine_ops cuda_mixed_ops;

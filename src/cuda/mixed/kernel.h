@@ -23,7 +23,7 @@
 
 #include <banyan/core.h>
 
-#include "cuda/waits.h"
+#include "cuda/runtime/waits.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -174,7 +174,7 @@ typedef enum mixed_kernel {
     MIXED_CHUNKS_ONCE_MULTICAST,
     MIXED_CHUNKS_ONCE_MULTICAST_ANY,
     MIXED_CLEAR,
-    MIXED_LOADED, /* those that follow: nodes_puts.h has them */
+    MIXED_LOADED, /* those that follow: nodes/puts.h has them */
     MIXED_NODES_PUTS = MIXED_LOADED,
     MIXED_NODES_PUTS_ANY,
     MIXED_NODES_PUTS_MULTICAST,

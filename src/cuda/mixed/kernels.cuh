@@ -3,7 +3,7 @@
 #define CUDA_MIXED_KERNELS_CUH
 
 #include "cuda/mixed/bytes.cuh"
-#include "cuda/mixed/nodes.cuh"
+#include "cuda/mixed/nodes/nodes.cuh"
 #include "cuda/mixed/waits.cuh"
 
 #define MIXED_DEFINE_KERNEL(name, function, args_type, ...)                                        \

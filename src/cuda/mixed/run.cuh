@@ -4,10 +4,10 @@
 
 #include <banyan/device/wait.cuh>
 
-#include "cuda/begin.cuh"
-#include "cuda/device.cuh"
+#include "cuda/runtime/begin.cuh"
+#include "cuda/runtime/device.cuh"
 #include "cuda/mixed/unit.cuh"
-#include "cuda/waits.cuh"
+#include "cuda/runtime/waits.cuh"
 
 struct mixed_run {
     uint4 state;    /* as it was read: mixed_state */

@@ -3,7 +3,7 @@
  * of different ranks would wait for each other; and staging memory of a window does not overlap. */
 #include "support/test.h"
 
-#include "cuda/copy/nccl_plan.h"
+#include "cuda/copy/nccl/plan.h"
 
 #define RANKS 5
 #define TASKS 4000

@@ -1,7 +1,7 @@
 /* Steps of mixed collectives between nodes, of all grids of up to as many ranks as kernels address:
  * a launch has room for them, each message that a rank sends is awaited by each rank that it
  * reaches, once, in a later phase, and nobody awaits another. Nothing runs. */
-#include "cuda/mixed/nodes.h"
+#include "cuda/mixed/nodes/nodes.h"
 #include "mixed/grids.h"
 
 #define GRIDS_MOST 128

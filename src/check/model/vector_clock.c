@@ -1,0 +1,160 @@
+#include "check/model/vector_clock.h"
+
+#include <string.h>
+
+static size_t bytes_of(uint32_t count)
+{
+    return sizeof(knowledge) + count * sizeof(knowledge_entry);
+}
+
+static knowledge *make(knowledge_store *store, uint32_t count)
+{
+    knowledge *made = malloc(bytes_of(count));
+    if (!made) {
+        error_no_memory(bytes_of(count), "what thread blocks know of each other");
+        return NULL;
+    }
+    store->bytes += bytes_of(count);
+    made->users = 1;
+    made->count = 0;
+    return made;
+}
+
+void knowledge_drop(knowledge_store *store, knowledge *known)
+{
+    if (!known || --known->users > 0)
+        return;
+    store->bytes -= bytes_of(known->count);
+    free(known);
+}
+
+static uint32_t greater(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static knowledge_entry join(knowledge_entry a, knowledge_entry b)
+{
+    return (knowledge_entry){a.chain, greater(a.order, b.order), greater(a.seen, b.seen)};
+}
+
+/* Calls `put` for what both know, ascending, without what the callers' times imply. */
+typedef struct merger {
+    const chain_list *chains;
+    uint32_t caller, caller_runs; /* the last caller's */
+    knowledge_entry *to;
+    uint32_t count;
+    bool same; /* as `like`, so far */
+    const knowledge *like;
+} merger;
+
+/* Who waits for a rank's part to end has waited for these. */
+static bool ends_with_run(const chain_owner *of)
+{
+    return of->kind == CHAIN_BLOCK || of->kind == CHAIN_PART;
+}
+
+static void merge_one(merger *to, knowledge_entry one)
+{
+    const chain_owner *of = &to->chains->list[one.chain];
+    if (of->kind == CHAIN_CALLER) {
+        to->caller = one.chain;
+        to->caller_runs = one.order;
+    }
+    if (ends_with_run(of) && of->caller == to->caller &&
+        to->caller_runs >= block_time_run(one.order) + 2)
+        return;
+    if (to->to)
+        to->to[to->count] = one;
+    to->same = to->same && to->like && to->count < to->like->count &&
+               memcmp(&to->like->entries[to->count], &one, sizeof one) == 0;
+    to->count++;
+}
+
+static void merge(merger *to, const knowledge *a, const knowledge_entry *b, uint32_t b_count)
+{
+    uint32_t i = 0, k = 0, a_count = a ? a->count : 0;
+    while (i < a_count || k < b_count) {
+        if (k == b_count || (i < a_count && a->entries[i].chain < b[k].chain))
+            merge_one(to, a->entries[i++]);
+        else if (i == a_count || b[k].chain < a->entries[i].chain)
+            merge_one(to, b[k++]);
+        else
+            merge_one(to, join(a->entries[i++], b[k++]));
+    }
+    to->same = to->same && to->like && to->count == to->like->count;
+}
+
+static bool add_entries(knowledge_store *store, knowledge **into, const knowledge_entry *more,
+                        uint32_t count)
+{
+    merger look = {.chains = store->chains, .caller = UINT32_MAX, .same = true, .like = *into};
+    merge(&look, *into, more, count);
+    if (look.same)
+        return true;
+    knowledge *made = make(store, look.count);
+    if (!made)
+        return false;
+    merger fill = {.chains = store->chains, .caller = UINT32_MAX, .to = made->entries};
+    merge(&fill, *into, more, count);
+    made->count = fill.count;
+    knowledge_drop(store, *into);
+    *into = made;
+    return true;
+}
+
+bool knowledge_add(knowledge_store *store, knowledge **into, const knowledge *more)
+{
+    if (!more || more == *into)
+        return true;
+    return add_entries(store, into, more->entries, more->count);
+}
+
+bool knowledge_add_one(knowledge_store *store, knowledge **into, knowledge_entry one)
+{
+    return add_entries(store, into, &one, 1);
+}
+
+knowledge *knowledge_relax(knowledge_store *store, const knowledge *known, int rank)
+{
+    uint32_t count = known ? known->count : 0;
+    knowledge *made = make(store, count);
+    if (!made)
+        return NULL;
+    if (count > 0)
+        memcpy(made->entries, known->entries, count * sizeof *made->entries);
+    made->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        const chain_owner *of = &store->chains->list[made->entries[i].chain];
+        if (of->rank == rank && of->kind == CHAIN_BLOCK)
+            made->entries[i].seen = 0;
+    }
+    return made;
+}
+
+static const knowledge_entry *find(const knowledge *known, uint32_t chain)
+{
+    uint32_t low = 0, high = known ? known->count : 0;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (known->entries[middle].chain < chain)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return known && low < known->count && known->entries[low].chain == chain ? &known->entries[low]
+                                                                             : NULL;
+}
+
+bool knowledge_orders(const knowledge *known, const chain_list *all, uint32_t chain, uint32_t time,
+                      bool seen)
+{
+    const knowledge_entry *one;
+    if (ends_with_run(&all->list[chain])) {
+        one = find(known, all->list[chain].caller);
+        if (one && one->order >= block_time_run(time) + 2)
+            return true;
+    }
+    one = find(known, chain);
+    return one && (seen ? one->seen : one->order) >= time;
+}

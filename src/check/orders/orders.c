@@ -1,0 +1,404 @@
+#include "check/orders/orders.h"
+
+#include <string.h>
+
+/* Looks at a lane, and bytes of states, after which the orders of a class of messages are too many.
+ */
+#define LOOKS_MOST (UINT64_C(1) << 25)
+#define STATE_BYTES_MOST (32 << 20)
+
+/* ---- the net ---- */
+
+bool order_net_make(order_net *net, uint32_t lanes, const uint64_t *initial, uint32_t counters)
+{
+    *net = (order_net){.lane_count = lanes,
+                       .counter_count = counters,
+                       .lanes = calloc(lanes + 1, sizeof *net->lanes),
+                       .initial = calloc(counters + 1, sizeof *net->initial),
+                       .takes = calloc(counters + 1, sizeof *net->takes)};
+    if (!net->lanes || !net->initial || !net->takes) {
+        order_net_free(net);
+        error_no_memory(lanes * sizeof *net->lanes, "orders of thread blocks");
+        return false;
+    }
+    memcpy(net->initial, initial, counters * sizeof *initial);
+    return true;
+}
+
+void order_net_free(order_net *net)
+{
+    for (uint32_t i = 0; net->lanes && i < net->lane_count; i++) {
+        array_free(&net->lanes[i].events);
+        array_free(&net->lanes[i].needs);
+    }
+    free(net->lanes);
+    free(net->initial);
+    free(net->takes);
+    *net = (order_net){0};
+}
+
+static size_t needs_of_past(const order_lane *lane)
+{
+    if (lane->events.count == 0)
+        return 0;
+    const order_event *last = &lane->events.data[lane->events.count - 1];
+    return last->first_need + last->need_count;
+}
+
+bool order_net_need(order_net *net, uint32_t number, order_need need)
+{
+    order_lane *lane = &net->lanes[number];
+    if (need.lane == number)
+        return true;
+    for (size_t i = needs_of_past(lane); i < lane->needs.count; i++) {
+        if (lane->needs.data[i].lane == need.lane) {
+            if (lane->needs.data[i].at < need.at)
+                lane->needs.data[i].at = need.at;
+            return true;
+        }
+    }
+    return array_push(&lane->needs, need);
+}
+
+bool order_net_add(order_net *net, uint32_t number, uint32_t instance, uint32_t gives,
+                   uint32_t takes)
+{
+    order_lane *lane = &net->lanes[number];
+    size_t first = needs_of_past(lane);
+    order_event new = {.instance = instance,
+                       .first_need = (uint32_t)first,
+                       .need_count = (uint32_t)(lane->needs.count - first),
+                       .gives = gives,
+                       .takes = takes};
+    if (takes != ORDER_NONE)
+        net->takes[takes]++;
+    return array_push(&lane->events, new);
+}
+
+static bool count_left(order_net *net)
+{
+    uint32_t *left = calloc(net->counter_count + 1, sizeof *left);
+    if (!left) {
+        error_no_memory(net->counter_count * sizeof *left, "orders of thread blocks");
+        return false;
+    }
+    for (uint32_t l = 0; l < net->lane_count; l++) {
+        order_lane *lane = &net->lanes[l];
+        memset(left, 0, net->counter_count * sizeof *left);
+        for (size_t i = lane->events.count; i-- > 0;) {
+            order_event *event = &lane->events.data[i];
+            if (event->takes != ORDER_NONE)
+                event->left = ++left[event->takes];
+        }
+    }
+    free(left);
+    return true;
+}
+
+/* ---- one state ---- */
+
+typedef struct branch {
+    uint32_t parent; /* state; ORDER_NONE: the first one */
+    uint32_t lane;   /* that takes first */
+} branch;
+
+typedef struct state {
+    branch from;
+    const uint32_t *at;     /* how far each lane is */
+    const uint64_t *counts; /* given to each counter, then taken from it */
+} state;
+
+typedef struct trial {
+    const order_net *net;
+    order_need limit; /* the lane goes no further than that; lane ORDER_NONE: none is held back */
+    uint64_t *looks;  /* that are left */
+    arena memory;
+    map seen;
+    ARRAY(state) states;
+    ARRAY(branch) branches; /* to be gone on from */
+    uint32_t *at;           /* of the state at hand */
+    uint64_t *counts;
+    uint32_t *reach; /* the furthest of each lane in any state; or NULL */
+    uint32_t stuck;  /* a state in which nobody can go on, though not all is done; ORDER_NONE */
+    bool gave_up;
+} trial;
+
+static const order_event *event_of(const trial *by, uint32_t lane)
+{
+    const order_lane *of = &by->net->lanes[lane];
+    bool held = by->limit.lane == lane && by->at[lane] >= by->limit.at;
+    return held || by->at[lane] >= of->events.count ? NULL : &of->events.data[by->at[lane]];
+}
+
+static bool has_needs(const trial *by, uint32_t lane, const order_event *event)
+{
+    const order_need *needs = &by->net->lanes[lane].needs.data[event->first_need];
+    for (uint32_t i = 0; i < event->need_count; i++) {
+        if (by->at[needs[i].lane] < needs[i].at)
+            return false;
+    }
+    return true;
+}
+
+static uint64_t *taken_from(const trial *by, uint32_t counter)
+{
+    return &by->counts[by->net->counter_count + counter];
+}
+
+static uint64_t tokens_of(const trial *by, uint32_t counter)
+{
+    return by->net->initial[counter] + by->counts[counter] - *taken_from(by, counter);
+}
+
+static bool is_able(const trial *by, uint32_t lane, const order_event *event)
+{
+    return event && has_needs(by, lane, event) &&
+           (event->takes == ORDER_NONE || tokens_of(by, event->takes) > 0);
+}
+
+/* Takes that are still to come, of all lanes. */
+static uint64_t takes_left(const trial *by, uint32_t counter)
+{
+    return by->net->takes[counter] - *taken_from(by, counter);
+}
+
+/* There is enough for all that others will ever take: who comes first does not matter. */
+static bool leaves_enough(const trial *by, const order_event *event)
+{
+    return event->takes == ORDER_NONE ||
+           tokens_of(by, event->takes) > takes_left(by, event->takes) - event->left;
+}
+
+static bool step(trial *by, uint32_t lane, const order_event *event, bool chosen,
+                 order_take_list *log)
+{
+    order_take take = {lane, by->at[lane], event->takes, chosen};
+    if (event->gives != ORDER_NONE)
+        by->counts[event->gives]++;
+    if (event->takes != ORDER_NONE)
+        ++*taken_from(by, event->takes);
+    by->at[lane]++;
+    return !log || event->takes == ORDER_NONE || array_push(log, take);
+}
+
+/* All that changes nothing for others. */
+static bool go_on(trial *by, order_take_list *log)
+{
+    for (bool moved = true; moved && !by->gave_up;) {
+        moved = false;
+        for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
+            const order_event *event = event_of(by, lane);
+            for (; is_able(by, lane, event) && leaves_enough(by, event); moved = true) {
+                if (!step(by, lane, event, false, log))
+                    return false;
+                event = event_of(by, lane);
+            }
+        }
+        by->gave_up = *by->looks < by->net->lane_count;
+        *by->looks -= by->gave_up ? 0 : by->net->lane_count;
+    }
+    return true;
+}
+
+/* ---- all states ---- */
+
+/* False: it is known already. */
+static bool is_new(const trial *by)
+{
+    uint64_t place;
+    return !map_get(&by->seen, by->at, by->net->lane_count * sizeof *by->at, &place);
+}
+
+static bool keep_state(trial *by, branch from)
+{
+    size_t at_bytes = by->net->lane_count * sizeof *by->at;
+    size_t count_bytes = 2 * by->net->counter_count * sizeof *by->counts;
+    uint32_t *at = arena_take(&by->memory, at_bytes + 1);
+    uint64_t *counts = arena_take(&by->memory, count_bytes + 1);
+    if (!at || !counts)
+        return false;
+    memcpy(at, by->at, at_bytes);
+    memcpy(counts, by->counts, count_bytes);
+    for (uint32_t lane = 0; by->reach && lane < by->net->lane_count; lane++)
+        by->reach[lane] = at[lane] > by->reach[lane] ? at[lane] : by->reach[lane];
+    by->gave_up |= by->memory.bytes > STATE_BYTES_MOST;
+    return array_push(&by->states, (state){from, at, counts}) &&
+           map_put(&by->seen, at, at_bytes, by->states.count - 1);
+}
+
+static void restore(trial *by, const state *old)
+{
+    memcpy(by->at, old->at, by->net->lane_count * sizeof *by->at);
+    memcpy(by->counts, old->counts, 2 * by->net->counter_count * sizeof *by->counts);
+}
+
+/* A counter that all who will ever take from it are at: to begin with them is enough. */
+static uint32_t find_meeting(const trial *by)
+{
+    for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
+        const order_event *event = event_of(by, lane);
+        uint64_t there = 0;
+        if (!is_able(by, lane, event))
+            continue;
+        for (uint32_t other = 0; other < by->net->lane_count; other++) {
+            const order_event *its = event_of(by, other);
+            if (its && its->takes == event->takes && has_needs(by, other, its))
+                there += its->left;
+        }
+        if (there == takes_left(by, event->takes))
+            return event->takes;
+    }
+    return ORDER_NONE;
+}
+
+static bool add_branches(trial *by)
+{
+    uint32_t only = find_meeting(by), number = (uint32_t)by->states.count - 1;
+    size_t before = by->branches.count;
+    bool done = true;
+    for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
+        const order_event *event = event_of(by, lane);
+        done &= !event;
+        if (!is_able(by, lane, event) || (only != ORDER_NONE && event->takes != only))
+            continue;
+        if (!array_push(&by->branches, (branch){number, lane}))
+            return false;
+    }
+    if (by->branches.count == before && !done)
+        by->stuck = number;
+    return true;
+}
+
+static bool enter_branch(trial *by, branch from, order_take_list *log)
+{
+    if (from.parent == ORDER_NONE) {
+        memset(by->at, 0, by->net->lane_count * sizeof *by->at);
+        memset(by->counts, 0, 2 * by->net->counter_count * sizeof *by->counts);
+    } else {
+        restore(by, &by->states.data[from.parent]);
+        if (!step(by, from.lane, event_of(by, from.lane), true, log))
+            return false;
+    }
+    return go_on(by, log);
+}
+
+/* Those with fewest choices first, so that what leads to a deadlock is short. */
+static bool try_all(trial *by)
+{
+    bool free = by->limit.lane == ORDER_NONE;
+    if (!array_push(&by->branches, (branch){ORDER_NONE, ORDER_NONE}))
+        return false;
+    for (size_t i = 0; i < by->branches.count && !by->gave_up; i++) {
+        branch from = by->branches.data[i];
+        if (free && by->stuck != ORDER_NONE)
+            return true;
+        if (!enter_branch(by, from, NULL))
+            return false;
+        if (!by->gave_up && is_new(by) && (!keep_state(by, from) || !add_branches(by)))
+            return false;
+    }
+    return true;
+}
+
+static bool trial_make(const order_net *net, uint64_t *looks, trial *by)
+{
+    *by = (trial){.net = net, .limit = {ORDER_NONE, 0}, .looks = looks, .stuck = ORDER_NONE};
+    by->at = arena_take(&by->memory, net->lane_count * sizeof *by->at + 1);
+    by->counts = arena_take(&by->memory, 2 * net->counter_count * sizeof *by->counts + 1);
+    return by->at && by->counts;
+}
+
+static void trial_free(trial *by)
+{
+    map_free(&by->seen);
+    array_free(&by->states);
+    array_free(&by->branches);
+    arena_free(&by->memory);
+}
+
+/* ---- what comes of it ---- */
+
+/* Takes on the way to a state, those between its parents' included. */
+static bool log_path(trial *by, uint32_t number, order_take_list *path)
+{
+    ARRAY(uint32_t) back = {0};
+    bool logged = true;
+    for (; logged && number != ORDER_NONE; number = by->states.data[number].from.parent)
+        logged = array_push(&back, number);
+    while (logged && back.count > 0)
+        logged = enter_branch(by, by->states.data[back.data[--back.count]].from, path);
+    array_free(&back);
+    return logged;
+}
+
+static bool try_freely(order_net *net, uint64_t *looks, orders *made)
+{
+    trial by;
+    bool tried = trial_make(net, looks, &by) && try_all(&by);
+    if (tried && by.stuck != ORDER_NONE)
+        tried = log_path(&by, by.stuck, &made->path);
+    made->stuck = by.stuck != ORDER_NONE;
+    made->decided = made->stuck || !by.gave_up;
+    trial_free(&by);
+    return tried;
+}
+
+/* What comes about without this give. */
+static bool try_without(order_net *net, order_need give, uint64_t *looks, orders *made)
+{
+    trial by;
+    order_need *key = arena_take(&made->memory, sizeof *key);
+    size_t row = made->reach.count;
+    if (!key || !array_reserve(&made->reach, net->lane_count))
+        return false;
+    *key = give;
+    made->reach.count += net->lane_count;
+    memset(&made->reach.data[row], 0, net->lane_count * sizeof *made->reach.data);
+    bool tried = trial_make(net, looks, &by);
+    by.limit = give;
+    by.reach = &made->reach.data[row];
+    tried = tried && try_all(&by) && map_put(&made->give_rows, key, sizeof *key, row);
+    made->decided &= !by.gave_up;
+    trial_free(&by);
+    return tried;
+}
+
+static bool try_without_each(order_net *net, uint64_t *looks, orders *made)
+{
+    for (uint32_t lane = 0; lane < net->lane_count; lane++) {
+        for (uint32_t i = 0; i < order_net_next(net, lane); i++) {
+            made->decided &= made->reach.count * sizeof *made->reach.data < STATE_BYTES_MOST;
+            if (!made->decided)
+                return true;
+            if (net->lanes[lane].events.data[i].gives != ORDER_NONE &&
+                !try_without(net, (order_need){lane, i}, looks, made))
+                return false;
+        }
+    }
+    return true;
+}
+
+bool orders_try(order_net *net, orders *made)
+{
+    *made = (orders){0};
+    uint64_t looks = LOOKS_MOST;
+    bool tried = count_left(net) && try_freely(net, &looks, made) &&
+                 (made->stuck || try_without_each(net, &looks, made));
+    made->looks = LOOKS_MOST - looks;
+    return tried;
+}
+
+void orders_free(orders *old)
+{
+    array_free(&old->path);
+    map_free(&old->give_rows);
+    array_free(&old->reach);
+    arena_free(&old->memory);
+}
+
+bool orders_follow(const orders *all, order_need give, order_need take)
+{
+    uint64_t row;
+    return map_get(&all->give_rows, &give, sizeof give, &row) &&
+           all->reach.data[row + take.lane] <= take.at;
+}

@@ -1,0 +1,405 @@
+/* Operations on data: copying, packing, reducing, by a thread block or by a port channel. */
+#include <string.h>
+
+#include "check/replay/motion.h"
+
+/* Bytes that what comes with packets is known of, at most: to forget some is to order less. */
+#define TRACES_MOST 256
+
+typedef struct mover {
+    motion motion;
+    knowledge *known; /* of the thread block, without packets at hand */
+    const plan_op *loop;
+    lane *lanes; /* those of sources, then those of destinations */
+    uint32_t source_lanes, lane_count;
+    value_ref *values; /* of the sources */
+    bool pads, missing;
+    trace_list traces; /* of the packets at hand */
+} mover;
+
+/* ---- lanes ---- */
+
+static const plan_switch *group_of(const replay *all, const walker *by, const plan_operand *operand)
+{
+    return &all->plan->ranks[by->rank]
+                .switches[by->block->channels[PLAN_SWITCH][operand->reference]];
+}
+
+static uint32_t width_of(const replay *all, const walker *by, const plan_operand *operand)
+{
+    return operand->place == PLAN_GROUP ? (uint32_t)group_of(all, by, operand)->rank_count : 1;
+}
+
+static void add_lanes(mover *m, const plan_operand *operand, uint32_t number, bool packets)
+{
+    replay *all = m->motion.all;
+    const walker *by = m->motion.by;
+    uint32_t run = all->ranks[by->rank].run;
+    plan_where where = plan_operand_where(all->plan, by->rank, by->block, m->motion.op, operand);
+    for (uint32_t i = 0; i < width_of(all, by, operand); i++) {
+        int rank = operand->place == PLAN_GROUP ? group_of(all, by, operand)->ranks[i] : where.rank;
+        m->lanes[m->lane_count] = motion_lane(all, rank, where.buffer, packets, run);
+        m->lanes[m->lane_count++].operand = number;
+    }
+}
+
+static bool make_lanes(mover *m)
+{
+    const plan_op *op = m->motion.op;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < op->source_count; i++)
+        count += width_of(m->motion.all, m->motion.by, &op->sources[i]);
+    for (uint32_t i = 0; i < op->destination_count; i++)
+        count += width_of(m->motion.all, m->motion.by, &op->destinations[i]);
+    m->lanes = malloc((count + 1) * sizeof *m->lanes);
+    m->values = malloc((count + 1) * sizeof *m->values);
+    if (!m->lanes || !m->values) {
+        error_no_memory(count * sizeof *m->lanes, "an operation's operands");
+        return false;
+    }
+    for (uint32_t i = 0; i < op->source_count; i++)
+        add_lanes(m, &op->sources[i], i, plan_source_is_packets(op, i));
+    m->source_lanes = m->lane_count;
+    for (uint32_t i = 0; i < op->destination_count; i++)
+        add_lanes(m, &op->destinations[i], op->source_count + i,
+                  plan_destination_is_packets(op, i));
+    return true;
+}
+
+static void free_lanes(mover *m)
+{
+    free(m->lanes);
+    free(m->values);
+    array_free(&m->traces);
+}
+
+/* ---- cells ---- */
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Lay a cell under every lane, from `first` on, that begin at `at` of the piece; all are as long as
+ * the shortest. */
+static bool lay_cells(mover *m, const plan_piece *piece, uint64_t at, uint32_t first,
+                      uint64_t *bytes)
+{
+    cell_list *cells = &m->motion.all->cells;
+    uint64_t before;
+    do {
+        before = *bytes;
+        for (uint32_t i = first; i < m->lane_count; i++) {
+            lane *l = &m->lanes[i];
+            uint64_t begin = l->place + piece->offsets[l->operand] + at, end;
+            if (!space_cut(cells, l->in, begin + *bytes) ||
+                !space_cell(cells, l->in, begin, &l->cell, &end))
+                return false;
+            *bytes = lesser(*bytes, end - begin);
+        }
+    } while (*bytes < before);
+    return true;
+}
+
+static void look_at(mover *m, const plan_piece *piece, const lane *l, uint64_t at, uint64_t bytes)
+{
+    m->motion.at = piece->offsets[l->operand] + at;
+    m->motion.bytes = bytes;
+}
+
+/* ---- have the packets come? ---- */
+
+static banyan_status look_for_packets(void *context, const plan_piece *piece)
+{
+    mover *m = context;
+    for (uint32_t i = 0; i < m->source_lanes && !m->missing; i++) {
+        lane *l = &m->lanes[i];
+        uint64_t at = l->place + piece->offsets[l->operand], end = at + piece->bytes;
+        if (!l->packets)
+            continue;
+        if (!space_cut(&m->motion.all->cells, l->in, end))
+            return BANYAN_ERR_NO_MEMORY;
+        while (at < end && !m->missing) {
+            if (!space_cell(&m->motion.all->cells, l->in, at, &l->cell, &at))
+                return BANYAN_ERR_NO_MEMORY;
+            m->missing = m->motion.all->cells.list.data[l->cell].generation < m->motion.generation;
+        }
+    }
+    return BANYAN_OK;
+}
+
+/* ---- moving ---- */
+
+static bool add_origin(mover *m, uint32_t *made)
+{
+    replay *all = m->motion.all;
+    origin_link new = {.instance = m->motion.instance};
+    for (uint32_t i = 0; i < m->source_lanes && i < 2; i++) {
+        uint32_t from = all->cells.list.data[m->lanes[i].cell].origin;
+        *(i == 0 ? &new.first : &new.second) = from;
+    }
+    const origin_link *last = &all->origins.data[all->origins.count - 1];
+    if (last->instance != new.instance || last->first != new.first || last->second != new.second) {
+        if (!array_push(&all->origins, new))
+            return false;
+    }
+    *made = (uint32_t)all->origins.count - 1;
+    return true;
+}
+
+static bool combine(mover *m, value_ref *value)
+{
+    uint32_t count = m->source_lanes;
+    *value = count > 0 ? m->values[0] : (value_ref){VALUE_ZERO, 0};
+    for (uint32_t i = 0; i < count && count > 1; i++) {
+        if (m->values[i].id == VALUE_NOTHING) {
+            *value = m->values[i];
+            return true;
+        }
+    }
+    return count <= 1 ||
+           values_reduce(&m->motion.all->values, m->values, count, m->motion.op->reduce_op, value);
+}
+
+static bool add_traces(mover *m, const cell *from)
+{
+    for (size_t i = 0; i < from->traces.count && m->traces.count < TRACES_MOST; i++) {
+        trace one = from->traces.data[i];
+        bool there = false;
+        for (size_t k = 0; k < m->traces.count && !there; k++)
+            there =
+                m->traces.data[k].part == one.part && m->traces.data[k].position == one.position;
+        if (!there && !array_push(&m->traces, one))
+            return false;
+    }
+    return true;
+}
+
+/* What the packets told that these bytes come from: who writes them, and who gets them as packets,
+ * is after all that. */
+static bool hear_packets(mover *m, knowledge **known, knowledge **told)
+{
+    replay *all = m->motion.all;
+    m->traces.count = 0;
+    for (uint32_t i = 0; i < m->source_lanes; i++) {
+        const cell *from = &all->cells.list.data[m->lanes[i].cell];
+        if (!m->lanes[i].packets)
+            continue;
+        if (!knowledge_add(&all->store, known, from->told) ||
+            (*told && !knowledge_add(&all->store, told, from->told)) || !add_traces(m, from))
+            return false;
+    }
+    return true;
+}
+
+static bool read_all(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < m->source_lanes; i++) {
+        look_at(m, piece, &m->lanes[i], at, bytes);
+        if (!motion_read(&m->motion, &m->lanes[i], &m->values[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool write_all(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+                      value_ref value, uint32_t made)
+{
+    for (uint32_t i = m->source_lanes; i < m->lane_count; i++) {
+        const lane *l = &m->lanes[i];
+        if (m->pads && !l->packets)
+            continue;
+        look_at(m, piece, l, at, bytes);
+        if (!motion_write(&m->motion, l, value, made))
+            return false;
+        m->motion.all->cells.list.data[l->cell].pad = m->pads;
+    }
+    return true;
+}
+
+static bool write_after_packets(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+                                value_ref value, uint32_t made)
+{
+    knowledge_store *store = &m->motion.all->store;
+    motion before = m->motion;
+    knowledge *known = knowledge_keep(m->known), *told = knowledge_keep(m->motion.told);
+    bool written = hear_packets(m, &known, &told);
+    m->motion.known = known;
+    m->motion.told = told;
+    m->motion.traces = &m->traces;
+    written = written && write_all(m, piece, at, bytes, value, made);
+    knowledge_drop(store, known);
+    knowledge_drop(store, told);
+    m->motion = before;
+    return written;
+}
+
+static bool move_cells(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+{
+    value_ref value = {VALUE_ZERO, 0};
+    uint32_t made = 0;
+    if (m->pads)
+        return write_all(m, piece, at, bytes, value, made);
+    if (!read_all(m, piece, at, bytes) || !combine(m, &value) || !add_origin(m, &made))
+        return false;
+    return write_after_packets(m, piece, at, bytes, value, made);
+}
+
+static banyan_status move_piece(void *context, const plan_piece *piece)
+{
+    mover *m = context;
+    uint64_t bytes;
+    for (uint64_t at = 0; at < piece->bytes; at += bytes) {
+        bytes = piece->bytes - at;
+        if (!lay_cells(m, piece, at, m->pads ? m->source_lanes : 0, &bytes) ||
+            !move_cells(m, piece, at, bytes))
+            return BANYAN_ERR_NO_MEMORY;
+        m->motion.position += bytes;
+        if (m->motion.part != NOBODY && !m->pads)
+            m->motion.all->parts.data[m->motion.part].bytes += bytes;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status cut(mover *m, const plan_op *one, plan_piece_visit visit)
+{
+    replay *all = m->motion.all;
+    walker *by = m->motion.by;
+    return plan_geometry_cut(all->geometry, all->plan, by->rank, by->block, one, m->loop,
+                             by->iteration, visit, m);
+}
+
+static banyan_status pad(mover *m, const plan_op *one)
+{
+    replay *all = m->motion.all;
+    walker *by = m->motion.by;
+    m->pads = true;
+    return plan_geometry_pad(all->geometry, all->plan, by->rank, by->block, one, m->loop,
+                             by->iteration, move_piece, m);
+}
+
+/* ---- by whom ---- */
+
+static uint32_t generation_of(const replay *all, const walker *by, const plan_op *loop)
+{
+    bool rounds = all->geometry->scratch_stride < all->geometry->chunk_bytes;
+    return all->ranks[by->rank].run * all->flags + 1 +
+           (rounds && loop ? (uint32_t)by->iteration : 0);
+}
+
+/* Packets by a port tell how far the port is; those that the block writes tell it of themselves. */
+static bool begin_part(mover *m, const plan_op *op, uint32_t number)
+{
+    replay *all = m->motion.all;
+    const walker *by = m->motion.by;
+    m->motion.part = NOBODY;
+    if (!plan_op_writes_packets(op->kind) || op->channel_type == PLAN_PORT)
+        return true;
+    uint64_t before = chain_packet_parts(by->block->ops, by->at) + number;
+    if (m->loop)
+        before += chain_packet_parts(m->loop->ops, by->inner);
+    part new = {.chain = all->chains.parts[by->rank][by->index] + (uint32_t)before,
+                .time = block_time(all->ranks[by->rank].run, (uint32_t)by->iteration + 1)};
+    m->motion.part = (uint32_t)all->parts.count;
+    return array_push(&all->parts, new);
+}
+
+static uint32_t channel_number(const plan_op *op, uint32_t number)
+{
+    return number < op->channel_count ? number : op->channel_count - 1;
+}
+
+/* A port channel carries it out, some time later. */
+static void leave_to_port(mover *m, const plan_op *op, uint32_t number, uint32_t *channel)
+{
+    replay *all = m->motion.all;
+    const walker *by = m->motion.by;
+    *channel = plan_channel_of(by->block, op, op->channels[channel_number(op, number)]);
+    m->motion.chain =
+        all->chains.callers[by->rank] + 1 + all->plan->ranks[by->rank].block_count + *channel;
+    m->motion.time = all->ranks[by->rank].port_times[*channel];
+    /* No thread does one part after another. */
+    m->motion.position = (uint64_t)number << 48;
+}
+
+/* What packets tell: all that a relaxed signal would. Those of a port tell how far it is, too. */
+static bool tell_with_packets(mover *m, const plan_op *op, uint32_t channel)
+{
+    replay *all = m->motion.all;
+    knowledge *told;
+    if (!plan_op_writes_packets(op->kind))
+        return true;
+    if (!walker_tell(all, m->motion.by, true, &told))
+        return false;
+    m->motion.told = knowledge_keep(told);
+    if (op->channel_type != PLAN_PORT)
+        return true;
+    uint32_t time = all->ranks[m->motion.by->rank].port_times[channel]++;
+    return knowledge_add_one(&all->store, &m->motion.told,
+                             (knowledge_entry){m->motion.chain, time, time});
+}
+
+static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_op *loop,
+                         uint32_t number)
+{
+    plan_op one = plan_op_part(op, number);
+    uint32_t channel = 0;
+    knowledge *known;
+    if (!walker_begin(all, by) || !walker_tell(all, by, false, &known))
+        return FAILED;
+    mover m = {.loop = loop,
+               .known = known,
+               .motion = {.all = all,
+                          .by = by,
+                          .op = &one,
+                          .chain = by->chain,
+                          .time = by->time,
+                          .instance = by->instance,
+                          .generation = generation_of(all, by, loop),
+                          .known = known}};
+    if (op->channel_type == PLAN_PORT)
+        leave_to_port(&m, op, number, &channel);
+    bool played = begin_part(&m, op, number) && tell_with_packets(&m, op, channel) &&
+                  make_lanes(&m) && cut(&m, &one, move_piece) == BANYAN_OK &&
+                  pad(&m, &one) == BANYAN_OK;
+    knowledge_drop(&all->store, m.motion.told);
+    free_lanes(&m);
+    return played ? DONE : FAILED;
+}
+
+static outcome wait_for_packets(replay *all, walker *by, const plan_op *op, const plan_op *loop)
+{
+    bool missing = false;
+    for (uint32_t i = 0; i < plan_op_part_count(op) && !missing; i++) {
+        plan_op one = plan_op_part(op, i);
+        mover m = {
+            .loop = loop,
+            .motion = {
+                .all = all, .by = by, .op = &one, .generation = generation_of(all, by, loop)}};
+        bool looked = make_lanes(&m) && cut(&m, &one, look_for_packets) == BANYAN_OK;
+        free_lanes(&m);
+        if (!looked)
+            return FAILED;
+        missing = m.missing;
+    }
+    return missing ? WAITS : DONE;
+}
+
+outcome replay_data(replay *all, walker *by, const plan_op *op, const plan_op *loop)
+{
+    bool signals = op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
+    if (plan_op_reads_packets(op->kind)) {
+        outcome come = wait_for_packets(all, by, op, loop);
+        if (come != DONE)
+            return come;
+    }
+    for (uint32_t i = 0; i < plan_op_part_count(op); i++) {
+        if (play_part(all, by, op, loop, i) == FAILED)
+            return FAILED;
+        if (signals && replay_signal(all, by, op, channel_number(op, i), false) == FAILED)
+            return FAILED;
+    }
+    if (!replay_note_data(all, by))
+        return FAILED;
+    return op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH ? replay_flush(all, by, op) : DONE;
+}

@@ -1,0 +1,294 @@
+#include "check/replay/motion.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ULL(number) ((unsigned long long)(number))
+
+lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run)
+{
+    rank_state *of = &all->ranks[rank];
+    lane made = {.rank = rank, .buffer = buffer, .packets = packets};
+    space_kind kind = packets ? SPACE_PACKETS : SPACE_SCRATCH;
+    if (buffer != PLAN_SCRATCH) {
+        kind = buffer == PLAN_INPUT || all->plan->in_place ? SPACE_INPUT : SPACE_OUTPUT;
+        made.place = of->places[buffer];
+    }
+    bool second_half = buffer == PLAN_SCRATCH && all->plan->double_scratch && run % 2 == 1;
+    made.in = &of->spaces[kind][second_half];
+    return made;
+}
+
+/* ---- order ---- */
+
+/* Have packets come with what those very bytes became, or all packets of that part? */
+static bool is_traced(const motion *by, const touch *other)
+{
+    if (other->part == NOBODY)
+        return false;
+    for (size_t i = 0; by->traces && i < by->traces->count; i++) {
+        const trace *one = &by->traces->data[i];
+        if (one->part == other->part && one->position == other->position)
+            return true;
+    }
+    const part *of = &by->all->parts.data[other->part];
+    return knowledge_orders(by->known, &by->all->chains, of->chain, of->time, false);
+}
+
+static bool is_ordered(const motion *by, const touch *other, bool seen)
+{
+    const chain_list *chains = &by->all->chains;
+    if (other->chain == NOBODY)
+        return true;
+    if (other->instance == by->instance && other->position == by->position)
+        return true;
+    if (!seen && is_traced(by, other))
+        return true;
+    if (other->chain == by->chain)
+        return other->time < by->time || chains->list[by->chain].kind == CHAIN_CALLER;
+    return knowledge_orders(by->known, chains, other->chain, other->time, seen);
+}
+
+/* ---- telling ---- */
+
+static const char *const buffer_words[] = {
+    [PLAN_INPUT] = "input", [PLAN_OUTPUT] = "output", [PLAN_SCRATCH] = "scratch"};
+
+/* What would have had to order the two: `first` came earlier in the replay. */
+static void advise(const motion *by, const touch *first, bool relaxed_only, char *text,
+                   size_t bytes)
+{
+    const chain_owner *a = &by->all->chains.list[first->chain],
+                      *b = &by->all->chains.list[by->chain];
+    if (a->kind == CHAIN_PORT)
+        snprintf(
+            text, bytes,
+            "rank %d's port channel %u carries the first out whenever it comes to it: a flush, "
+            "or a signal on that channel that is waited for, would order them",
+            a->rank, a->index);
+    else if (relaxed_only)
+        snprintf(text, bytes,
+                 "only packets, or a relaxed signal or wait, are between them, which do not make "
+                 "what rank %d writes visible: a signal and wait would",
+                 a->rank);
+    else if (a->rank == b->rank && a->kind == CHAIN_BLOCK && b->kind == CHAIN_BLOCK)
+        snprintf(text, bytes,
+                 a->index == b->index
+                     ? "the thread block's threads do not meet between them: a nop would order them"
+                     : "a barrier or a semaphore of the two thread blocks would order them");
+    else if (a->rank == b->rank)
+        snprintf(text, bytes,
+                 "the port channel may begin before the first is over: a nop before it is posted "
+                 "would order them, or a barrier or semaphore after that of another thread block");
+    else
+        snprintf(text, bytes, "rank %d would have to await a signal that rank %d gives after that",
+                 b->rank, a->rank);
+}
+
+static const char *run_text(const motion *by, uint32_t number, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "in run %u", by->all->instances.data[number].run);
+    return text;
+}
+
+static void verbs(const motion *by, const touch *other, bool writes, bool other_writes, char *text,
+                  size_t bytes)
+{
+    char mine[PLACE_TEXT_BYTES], theirs[PLACE_TEXT_BYTES], my_run[32], their_run[32];
+    snprintf(text, bytes, "%s %s them %s and %s %s them %s",
+             replay_place_text(by->all, other->instance, theirs), other_writes ? "writes" : "reads",
+             run_text(by, other->instance, their_run, sizeof their_run),
+             replay_place_text(by->all, by->instance, mine), writes ? "writes" : "reads",
+             run_text(by, by->instance, my_run, sizeof my_run));
+}
+
+static bool collide(motion *by, const lane *at, cell *with, const touch *other, bool writes,
+                    bool other_writes, bool seen)
+{
+    replay *all = by->all;
+    const instance *mine = &all->instances.data[by->instance];
+    const instance *theirs = &all->instances.data[other->instance];
+    bool caller = mine->block == NOBODY || theirs->block == NOBODY;
+    with->lost = true;
+    all->raced = true;
+    finding_draft draft = {
+        .rule = mine->run == theirs->run ? BANYAN_CHECK_RACE : BANYAN_CHECK_REUSE,
+        .caller_only = caller,
+        .relaxed_only = seen && is_ordered(by, other, false),
+        .places = {replay_place(all, other->instance), replay_place(all, by->instance)},
+        .place_count = 2};
+    if (!findings_wants(all->findings, &draft))
+        return true;
+    char who[3 * PLACE_TEXT_BYTES], advice[256];
+    verbs(by, other, writes, other_writes, who, sizeof who);
+    advise(by, other, draft.relaxed_only, advice, sizeof advice);
+    return findings_add(all->findings, &draft,
+                        "rank %d's %s%s, bytes [%llu, %llu): %s, and nothing orders the two; %s",
+                        at->rank, at->packets ? "packets in " : "", buffer_words[at->buffer],
+                        ULL(by->at), ULL(by->at + by->bytes), who, advice);
+}
+
+/* ---- packets ---- */
+
+/* A flag tells packets from those before them, but not from those that come after, or at once. */
+static bool is_newer_order(const motion *by, const cell *old, bool writes)
+{
+    if (!writes)
+        return old->generation <= by->generation;
+    if (old->writer.chain == NOBODY ||
+        (old->writer.instance == by->instance && old->writer.position == by->position))
+        return true;
+    return old->generation < by->generation && is_ordered(by, &old->writer, false);
+}
+
+/* ---- reading and writing ---- */
+
+static bool note_reader(motion *by, cell *of)
+{
+    touch new = {by->chain, by->time, by->instance, by->part, by->position};
+    size_t kept = 0;
+    for (size_t i = 0; i < of->readers.count; i++) {
+        const touch *old = &of->readers.data[i];
+        bool implied =
+            old->chain == by->chain && (old->time < by->time || old->instance == by->instance);
+        if (!implied)
+            of->readers.data[kept++] = *old;
+    }
+    of->readers.count = kept;
+    of->read = true;
+    return cells_add_reader(&by->all->cells, of, new);
+}
+
+static bool tell_nothing_read(motion *by, const lane *from)
+{
+    replay *all = by->all;
+    finding_draft draft = {.rule = BANYAN_CHECK_UNINITIALISED,
+                           .places = {replay_place(all, by->instance)},
+                           .place_count = 1};
+    char place[PLACE_TEXT_BYTES];
+    return findings_add(all->findings, &draft,
+                        "%s reads bytes [%llu, %llu) of rank %d's %s, which nobody has written",
+                        replay_place_text(all, by->instance, place), ULL(by->at),
+                        ULL(by->at + by->bytes), from->rank, buffer_words[from->buffer]);
+}
+
+/* Packets that have come: what they tell, and that their part is over when they are the last. */
+static bool hear_packets(motion *by, const cell *of)
+{
+    replay *all = by->all;
+    walker *reader = by->by;
+    if (!replay_note_packets(all, reader, of->writer.instance) ||
+        !knowledge_add(&all->store, &reader->pending, of->told))
+        return false;
+    if (of->writer.part == NOBODY || of->pad)
+        return true;
+    size_t i = 0;
+    while (i < reader->counts.count && reader->counts.data[i].part != of->writer.part)
+        i++;
+    if (i == reader->counts.count && !array_push(&reader->counts, (part_count){of->writer.part, 0}))
+        return false;
+    part_count *count = &reader->counts.data[i];
+    const part *whole = &all->parts.data[of->writer.part];
+    count->bytes += by->bytes;
+    if (count->bytes < whole->bytes)
+        return true;
+    *count = reader->counts.data[--reader->counts.count];
+    return knowledge_add_one(&all->store, &reader->pending,
+                             (knowledge_entry){whole->chain, whole->time, 0});
+}
+
+bool motion_read(motion *by, const lane *from, value_ref *value)
+{
+    cell *of = &by->all->cells.list.data[from->cell];
+    by->all->steps++;
+    bool ordered =
+        from->packets ? is_newer_order(by, of, false) : is_ordered(by, &of->writer, true);
+    if (!ordered && !collide(by, from, of, &of->writer, false, true, !from->packets))
+        return false;
+    if (from->packets && by->by && ordered && !hear_packets(by, of))
+        return false;
+    *value = of->lost ? (value_ref){VALUE_ANYTHING, 0} : of->value;
+    /* Where chunks are clipped, what lies behind their data may be moved, but not be a result. */
+    if (value->id == VALUE_NOTHING && by->by && by->all->whole) {
+        *value = (value_ref){VALUE_ANYTHING, 0};
+        if (!tell_nothing_read(by, from))
+            return false;
+    }
+    return note_reader(by, of);
+}
+
+static bool tell_input_written(motion *by, const lane *to)
+{
+    replay *all = by->all;
+    finding_draft draft = {.rule = BANYAN_CHECK_INPUT_WRITTEN,
+                           .places = {replay_place(all, by->instance)},
+                           .place_count = 1};
+    char place[PLACE_TEXT_BYTES];
+    return findings_add(
+        all->findings, &draft,
+        "%s writes to bytes [%llu, %llu) of rank %d's input, but the plan is not in "
+        "place: an input has to stay as it is",
+        replay_place_text(all, by->instance, place), ULL(by->at), ULL(by->at + by->bytes),
+        to->rank);
+}
+
+/* With who wrote there before, and who has read that. */
+static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref value, bool *lost)
+{
+    bool packets = to->packets, was_lost = of->lost;
+    of->lost = false;
+    /* An operation that writes the same twice does not care which comes first. */
+    bool same = of->writer.instance == by->instance && value_is(of->value, value);
+    bool ordered =
+        same || (packets ? is_newer_order(by, of, true) : is_ordered(by, &of->writer, true));
+    if (!ordered && !collide(by, to, of, &of->writer, true, true, !packets))
+        return false;
+    *lost = of->lost;
+    for (size_t i = 0; i < of->readers.count; i++) {
+        if (!is_ordered(by, &of->readers.data[i], false) &&
+            !collide(by, to, of, &of->readers.data[i], true, false, false))
+            return false;
+    }
+    of->lost = was_lost;
+    return true;
+}
+
+/* What has been read for these packets. */
+static bool leave_traces(const motion *by, cell *of)
+{
+    cell_list *cells = &by->all->cells;
+    of->traces.count = 0;
+    for (size_t i = 0; by->traces && i < by->traces->count; i++) {
+        if (!cells_add_trace(cells, of, by->traces->data[i]))
+            return false;
+    }
+    return by->part == NOBODY || cells_add_trace(cells, of, (trace){by->part, by->position});
+}
+
+bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
+{
+    cell *of = &by->all->cells.list.data[to->cell];
+    bool lost;
+    by->all->steps++;
+    if (by->by && to->buffer == PLAN_INPUT && !by->all->plan->in_place &&
+        !tell_input_written(by, to))
+        return false;
+    if (!collide_with_all(by, to, of, value, &lost))
+        return false;
+    if (to->packets && of->generation > by->generation)
+        return true;
+    of->writer = (touch){by->chain, by->time, by->instance, by->part, by->position};
+    of->readers.count = 0;
+    of->value = value;
+    of->origin = origin;
+    of->lost = lost;
+    of->read = of->pad = false;
+    if (to->packets) {
+        knowledge_drop(&by->all->store, of->told);
+        of->told = knowledge_keep(by->told);
+        of->generation = by->generation;
+        if (!leave_traces(by, of))
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,398 @@
+#include "check/warnings/idle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "check/replay/replay.h"
+
+/* Operations that are played for this, and bytes they touch as one, of all tries. */
+#define STEPS_MOST (UINT64_C(1) << 18)
+
+/* A signal or release of one channel or semaphore, or what takes it. */
+typedef struct end {
+    bool gives, in_loop;
+    int owner;          /* the rank whose counter it is */
+    uint32_t type, key; /* PLAN_CHANNEL_TYPES: a semaphore */
+    uint32_t sequence;  /* in the order of the plan */
+    uint32_t chain;     /* the thread block it is in */
+    plan_op *op;
+    uint32_t at; /* among the operation's channels or semaphores */
+    banyan_check_place place;
+} end;
+
+/* What becomes of one kind. */
+typedef struct idle_kind {
+    const char *one, *many;
+    size_t count;
+    finding_draft draft;
+} idle_kind;
+
+enum { IDLE_NOP, IDLE_FLUSH, IDLE_BARRIER, IDLE_PAIR, IDLE_KINDS };
+
+typedef struct idle_search {
+    banyan_plan *plan; /* a copy, that is changed and changed back */
+    const size_classes *classes;
+    uint32_t runs;
+    uint64_t steps; /* so far */
+    ARRAY(end) ends;
+    idle_kind kinds[IDLE_KINDS];
+} idle_search;
+
+static bool is_spent(const idle_search *by)
+{
+    return by->steps >= STEPS_MOST;
+}
+
+/* ---- is it as sound? ---- */
+
+static banyan_status play_class(idle_search *by, const size_class *at, bool *sound)
+{
+    findings found = {.most = 1, .message_bytes = at->message_bytes};
+    replay all = {.plan = by->plan,
+                  .geometry = &at->geometry,
+                  .runs = by->runs,
+                  .whole = at->whole,
+                  .max_memory_bytes = UINT64_MAX,
+                  .findings = &found};
+    banyan_status status = replay_plan(&all);
+    *sound = found.list.count == 0;
+    by->steps += all.steps;
+    replay_free(&all);
+    findings_free(&found);
+    return status;
+}
+
+static banyan_status is_sound(idle_search *by, bool *sound)
+{
+    *sound = true;
+    for (size_t i = 0; i < by->classes->count && *sound; i++) {
+        if (is_spent(by))
+            *sound = false;
+        else
+            RETURN_IF_FAILED(play_class(by, &by->classes->data[i], sound));
+    }
+    return BANYAN_OK;
+}
+
+static void add_place(idle_kind *to, banyan_check_place place)
+{
+    to->count++;
+    if (to->draft.place_count < PLACES_MOST)
+        to->draft.places[to->draft.place_count++] = place;
+}
+
+/* Does nothing, and lets no threads meet. */
+static plan_op nothing(void)
+{
+    return (plan_op){.kind = PLAN_SIGNAL, .channel_type = PLAN_MEMORY};
+}
+
+/* ---- nops and flushes ---- */
+
+static bool joins(const plan_op *op)
+{
+    return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
+}
+
+/* A nop between which and the meeting before, or the beginning, nothing happens. */
+static bool is_idle_at_sight(const plan_op *ops, uint32_t i, bool in_loop)
+{
+    return ops[i].kind == PLAN_NOP && (i > 0 ? joins(&ops[i - 1]) : !in_loop);
+}
+
+static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_check_place place)
+{
+    plan_op kept = ops[i];
+    bool flush = kept.kind == PLAN_FLUSH || kept.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH, sound;
+    idle_kind *kind = &by->kinds[flush ? IDLE_FLUSH : IDLE_NOP];
+    if (kept.kind != PLAN_NOP && !flush)
+        return BANYAN_OK;
+    if (is_idle_at_sight(ops, i, place.loop_operation >= 0)) {
+        add_place(kind, place);
+        return BANYAN_OK;
+    }
+    if (kept.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
+        ops[i].kind = PLAN_PUT_WITH_SIGNAL;
+    else
+        ops[i] = nothing();
+    banyan_status status = is_sound(by, &sound);
+    ops[i] = kept;
+    if (status == BANYAN_OK && sound)
+        add_place(kind, place);
+    return status;
+}
+
+typedef banyan_status (*op_visit)(idle_search *by, plan_op *ops, uint32_t i,
+                                  banyan_check_place place);
+
+static banyan_status visit_block(idle_search *by, int r, uint32_t b, op_visit visit)
+{
+    plan_thread_block *block = &by->plan->ranks[r].blocks[b];
+    for (uint32_t i = 0; i < block->op_count; i++) {
+        plan_op *op = &block->ops[i];
+        banyan_check_place place = {r, (int)b, (int)i, -1, 0};
+        if (op->kind != PLAN_PIPELINE)
+            RETURN_IF_FAILED(visit(by, block->ops, i, place));
+        for (uint32_t k = 0; op->kind == PLAN_PIPELINE && k < op->op_count; k++) {
+            place.loop_operation = (int)k;
+            RETURN_IF_FAILED(visit(by, op->ops, k, place));
+        }
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status visit_all(idle_search *by, op_visit visit)
+{
+    for (int r = 0; r < by->plan->rank_count; r++) {
+        for (uint32_t b = 0; b < by->plan->ranks[r].block_count; b++)
+            RETURN_IF_FAILED(visit_block(by, r, b, visit));
+    }
+    return BANYAN_OK;
+}
+
+/* ---- barriers ---- */
+
+/* The n-th operation of each thread block at the barrier becomes a nop, or a barrier again. */
+static void change_round(const plan_rank *rank, uint32_t barrier, uint32_t n, bool drop)
+{
+    for (uint32_t b = 0; b < rank->block_count; b++) {
+        uint32_t seen = 0;
+        for (uint32_t i = 0; i < rank->blocks[b].op_count; i++) {
+            plan_op *op = &rank->blocks[b].ops[i];
+            bool there = op->barrier_members > 0 && op->barrier == barrier;
+            if (there && seen++ == n)
+                op->kind = drop ? PLAN_NOP : PLAN_BARRIER;
+        }
+    }
+}
+
+/* The first of its members' operations stands for a round. */
+static banyan_status try_barrier(idle_search *by, plan_op *ops, uint32_t i,
+                                 banyan_check_place place)
+{
+    const plan_rank *rank = &by->plan->ranks[place.rank];
+    uint32_t n = 0, barrier = ops[i].barrier;
+    bool sound;
+    if (ops[i].kind != PLAN_BARRIER || place.loop_operation >= 0)
+        return BANYAN_OK;
+    for (int b = 0; b < place.thread_block; b++) {
+        for (uint32_t k = 0; k < rank->blocks[b].op_count; k++) {
+            if (rank->blocks[b].ops[k].kind == PLAN_BARRIER &&
+                rank->blocks[b].ops[k].barrier == barrier)
+                return BANYAN_OK;
+        }
+    }
+    for (uint32_t k = 0; k < i; k++)
+        n += ops[k].kind == PLAN_BARRIER && ops[k].barrier == barrier;
+    change_round(rank, barrier, n, true);
+    banyan_status status = is_sound(by, &sound);
+    change_round(rank, barrier, n, false);
+    if (status == BANYAN_OK && sound)
+        add_place(&by->kinds[IDLE_BARRIER], place);
+    return status;
+}
+
+/* ---- signals and waits, releases and acquires ---- */
+
+static bool gives(const plan_op *op)
+{
+    return op->kind == PLAN_SIGNAL || op->kind == PLAN_RELAXED_SIGNAL ||
+           op->kind == PLAN_SEM_RELEASE ||
+           (op->kind == PLAN_PUT_WITH_SIGNAL && plan_op_part_count(op) == 1);
+}
+
+static bool takes(const plan_op *op)
+{
+    return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT || op->kind == PLAN_SEM_ACQUIRE;
+}
+
+static bool is_semaphore(const plan_op *op)
+{
+    return op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
+}
+
+static banyan_status note_ends(idle_search *by, plan_op *ops, uint32_t i, banyan_check_place place)
+{
+    plan_op *op = &ops[i];
+    const plan_rank *rank = &by->plan->ranks[place.rank];
+    uint32_t count = is_semaphore(op) ? op->semaphore_count : op->channel_count;
+    for (uint32_t k = 0; (gives(op) || takes(op)) && k < count; k++) {
+        end new = {.gives = gives(op),
+                   .in_loop = place.loop_operation >= 0,
+                   .owner = place.rank,
+                   .type = is_semaphore(op) ? PLAN_CHANNEL_TYPES : (uint32_t)op->channel_type,
+                   .sequence = (uint32_t)by->ends.count,
+                   .chain = (uint32_t)place.thread_block,
+                   .op = op,
+                   .at = k,
+                   .place = place};
+        if (is_semaphore(op))
+            new.key = op->semaphores[k];
+        else
+            new.key = plan_channel_of(&rank->blocks[place.thread_block], op, op->channels[k]);
+        if (!array_push(&by->ends, new))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+/* Signals are their receivers' from here on; those that lead nowhere are nobody's. */
+static banyan_status find_owners(idle_search *by)
+{
+    plan_pairs pairs;
+    RETURN_IF_FAILED(plan_pairs_make(by->plan, &pairs));
+    for (size_t i = 0; i < by->ends.count; i++) {
+        end *one = &by->ends.data[i];
+        if (one->gives && one->type != PLAN_CHANNEL_TYPES &&
+            !plan_pairs_find(&pairs, one->place.rank, (plan_channel_type)one->type, one->key,
+                             &one->owner, &one->key))
+            one->owner = -1;
+    }
+    plan_pairs_free(&pairs);
+    return BANYAN_OK;
+}
+
+static int compare_counters(const end *a, const end *b)
+{
+    if (a->owner != b->owner)
+        return a->owner < b->owner ? -1 : 1;
+    if (a->type != b->type)
+        return a->type < b->type ? -1 : 1;
+    return (a->key > b->key) - (a->key < b->key);
+}
+
+static int compare_ends(const void *left, const void *right)
+{
+    const end *a = left, *b = right;
+    int order = compare_counters(a, b);
+    if (order == 0)
+        order = b->gives - a->gives;
+    return order ? order : (a->sequence > b->sequence) - (a->sequence < b->sequence);
+}
+
+/* The operation without one of its channels or semaphores, which are in `rest`. */
+static plan_op without(const end *one, uint32_t *rest)
+{
+    plan_op made = *one->op;
+    if (made.kind == PLAN_PUT_WITH_SIGNAL) {
+        made.kind = PLAN_PUT;
+        return made;
+    }
+    uint32_t **list = is_semaphore(&made) ? &made.semaphores : &made.channels;
+    uint32_t *count = is_semaphore(&made) ? &made.semaphore_count : &made.channel_count;
+    for (uint32_t i = 0, kept = 0; i < *count; i++) {
+        if (i != one->at)
+            rest[kept++] = (*list)[i];
+    }
+    *list = rest;
+    --*count;
+    return made;
+}
+
+static banyan_status try_pair(idle_search *by, const end *giver, const end *taker)
+{
+    plan_op given = *giver->op, taken = *taker->op;
+    size_t most =
+        given.channel_count + given.semaphore_count + taken.channel_count + taken.semaphore_count;
+    uint32_t *rest = calloc(2 * most + 1, sizeof *rest);
+    bool sound;
+    if (!rest)
+        return error_no_memory(2 * most * sizeof *rest, "a plan with less synchronisation");
+    *giver->op = without(giver, rest);
+    *taker->op = without(taker, rest + most);
+    banyan_status status = is_sound(by, &sound);
+    *giver->op = given;
+    *taker->op = taken;
+    free(rest);
+    if (status == BANYAN_OK && sound)
+        add_place(&by->kinds[IDLE_PAIR], giver->place);
+    return status;
+}
+
+/* All ends of one counter, first those who give. One block gives, as often as another takes. */
+static banyan_status try_counter(idle_search *by, const end *ends, size_t count)
+{
+    size_t pairs = count / 2;
+    bool fits = count % 2 == 0 && ends[0].owner >= 0;
+    for (size_t i = 0; i < count && fits; i++)
+        fits = ends[i].gives == (i < pairs) && ends[i].chain == ends[i < pairs ? 0 : pairs].chain &&
+               ends[i].in_loop == ends[i % pairs].in_loop;
+    for (size_t i = 0; i < pairs && fits; i++)
+        RETURN_IF_FAILED(try_pair(by, &ends[i], &ends[pairs + i]));
+    return BANYAN_OK;
+}
+
+static banyan_status try_pairs(idle_search *by)
+{
+    RETURN_IF_FAILED(visit_all(by, note_ends));
+    RETURN_IF_FAILED(find_owners(by));
+    if (by->ends.count > 1)
+        qsort(by->ends.data, by->ends.count, sizeof *by->ends.data, compare_ends);
+    for (size_t i = 0, next; i < by->ends.count; i = next) {
+        next = i + 1;
+        while (next < by->ends.count &&
+               compare_counters(&by->ends.data[i], &by->ends.data[next]) == 0)
+            next++;
+        RETURN_IF_FAILED(try_counter(by, &by->ends.data[i], next - i));
+    }
+    return BANYAN_OK;
+}
+
+/* ---- telling ---- */
+
+static int compare_places(const void *left, const void *right)
+{
+    const banyan_check_place *a = left, *b = right;
+    int order = a->rank - b->rank;
+    order = order ? order : a->thread_block - b->thread_block;
+    order = order ? order : a->operation - b->operation;
+    return order ? order : a->loop_operation - b->loop_operation;
+}
+
+static bool tell_kind(idle_kind *kind, findings *all)
+{
+    finding_draft *draft = &kind->draft;
+    draft->rule = BANYAN_CHECK_IDLE_SYNC;
+    if (kind->count == 0)
+        return true;
+    qsort(draft->places, draft->place_count, sizeof *draft->places, compare_places);
+    const banyan_check_place *first = &draft->places[0];
+    return findings_add(all, draft,
+                        "%zu %s nothing that would not be ordered without %s, taken by %s; the "
+                        "first is rank %d, thread block %d, operation %d",
+                        kind->count, kind->count == 1 ? kind->one : kind->many,
+                        kind->count == 1 ? "it" : "them",
+                        kind->count == 1 ? "itself" : "themselves, one at a time", first->rank,
+                        first->thread_block, first->operation);
+}
+
+static banyan_status search(idle_search *by)
+{
+    RETURN_IF_FAILED(visit_all(by, try_op));
+    RETURN_IF_FAILED(visit_all(by, try_barrier));
+    return try_pairs(by);
+}
+
+banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes, uint32_t runs,
+                           uint64_t steps, findings *all)
+{
+    idle_search by = {.classes = classes,
+                      .steps = steps > STEPS_MOST ? STEPS_MOST : 0,
+                      .runs = runs,
+                      .kinds = {
+                          [IDLE_NOP] = {.one = "nop orders", .many = "nops order"},
+                          [IDLE_FLUSH] = {.one = "flush orders", .many = "flushes order"},
+                          [IDLE_BARRIER] = {.one = "barrier orders", .many = "barriers order"},
+                          [IDLE_PAIR] = {.one = "signal or release, with what waits for it, orders",
+                                         .many = "signals or releases, with what waits for them, "
+                                                 "order"},
+                      }};
+    RETURN_IF_FAILED(plan_clone(plan, &by.plan));
+    all->message_bytes = classes->data[0].message_bytes;
+    banyan_status status = search(&by);
+    for (int i = 0; i < IDLE_KINDS && status == BANYAN_OK; i++)
+        status = tell_kind(&by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    array_free(&by.ends);
+    banyan_plan_destroy(by.plan);
+    return status;
+}

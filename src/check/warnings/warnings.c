@@ -1,0 +1,173 @@
+#include "check/warnings/warnings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ULL(number) ((unsigned long long)(number))
+
+/* A link that carries so many times what another does is told. */
+#define UNEVEN_TIMES 2
+
+/* ---- unread ---- */
+
+static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, uint64_t end,
+                                  const char *where)
+{
+    const cell *of = &all->cells.list.data[at->cell];
+    if (of->writer.chain == NOBODY || of->read || of->pad)
+        return BANYAN_OK;
+    const instance *by = &all->instances.data[of->writer.instance];
+    if (by->block == NOBODY || by->rank == rank)
+        return BANYAN_OK;
+    finding_draft draft = {.rule = BANYAN_CHECK_UNREAD,
+                           .places = {replay_place(all, of->writer.instance)},
+                           .place_count = 1};
+    char place[PLACE_TEXT_BYTES];
+    bool added = findings_add(
+        all->findings, &draft, "%s sends bytes [%llu, %llu) of rank %d's %s, which nobody reads",
+        replay_place_text(all, of->writer.instance, place), ULL(at->begin), ULL(end), rank, where);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+banyan_status warn_of_replay(replay *all)
+{
+    static const char *const words[SPACE_KINDS] = {"input", "output", "scratch", "packets"};
+    if (all->stuck)
+        return BANYAN_OK;
+    if (!replay_warn_of_drifts(all))
+        return BANYAN_ERR_NO_MEMORY;
+    for (int r = 0; r < all->plan->rank_count; r++) {
+        for (int kind = SPACE_OUTPUT; kind < SPACE_KINDS; kind++) {
+            const space *in = &all->ranks[r].spaces[kind][0];
+            bool output = kind == SPACE_OUTPUT && all->plan->collective == BANYAN_REDUCE;
+            for (size_t i = 0; i + 1 < in->edges.count && !output; i++)
+                RETURN_IF_FAILED(warn_of_cell(all, r, &in->edges.data[i],
+                                              in->edges.data[i + 1].begin, words[kind]));
+        }
+    }
+    return BANYAN_OK;
+}
+
+/* ---- scratch ---- */
+
+static void mark_operand(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                         const plan_op *op, const plan_operand *operand, bool **used)
+{
+    plan_where where = plan_operand_where(plan, rank, block, op, operand);
+    const plan_switch *group = NULL;
+    if (operand->place == PLAN_GROUP)
+        group = &plan->ranks[rank].switches[block->channels[PLAN_SWITCH][operand->reference]];
+    if (where.buffer != PLAN_SCRATCH)
+        return;
+    for (int m = 0; m < (group ? group->rank_count : 1); m++) {
+        bool *of = used[group ? group->ranks[m] : where.rank];
+        memset(of + operand->index, true, operand->size * sizeof *of);
+    }
+}
+
+static void mark_ops(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                     const plan_op *ops, uint32_t count, bool **used)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < ops[i].source_count; k++)
+            mark_operand(plan, rank, block, &ops[i], &ops[i].sources[k], used);
+        for (uint32_t k = 0; k < ops[i].destination_count; k++)
+            mark_operand(plan, rank, block, &ops[i], &ops[i].destinations[k], used);
+        mark_ops(plan, rank, block, ops[i].ops, ops[i].op_count, used);
+    }
+}
+
+/* Of all ranks. */
+typedef struct unused_scratch {
+    uint64_t chunks, first;
+    size_t ranks;
+    finding_draft draft;
+} unused_scratch;
+
+static void count_unused(const banyan_plan *plan, int r, const bool *used, unused_scratch *all)
+{
+    uint64_t before = all->chunks;
+    for (uint64_t i = 0; i < plan->ranks[r].chunks[PLAN_SCRATCH]; i++) {
+        if (!used[i] && all->chunks++ == 0)
+            all->first = i;
+    }
+    if (all->chunks == before)
+        return;
+    all->ranks++;
+    if (all->draft.place_count < PLACES_MOST)
+        all->draft.places[all->draft.place_count++] = (banyan_check_place){r, -1, -1, -1, 0};
+}
+
+static banyan_status tell_unused(const unused_scratch *all, findings *found)
+{
+    if (all->chunks == 0)
+        return BANYAN_OK;
+    bool added = findings_add(
+        found, &all->draft,
+        "no operation uses %llu chunk%s of scratch of %zu rank%s; the first is rank %d's chunk "
+        "%llu",
+        ULL(all->chunks), all->chunks == 1 ? "" : "s", all->ranks, all->ranks == 1 ? "" : "s",
+        all->draft.places[0].rank, ULL(all->first));
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static bool *no_chunks(arena *memory, uint64_t chunks)
+{
+    bool *used = arena_take(memory, chunks + 1);
+    if (used)
+        memset(used, 0, chunks + 1);
+    return used;
+}
+
+banyan_status warn_of_unused(const banyan_plan *plan, findings *found)
+{
+    arena memory = {0};
+    unused_scratch all = {.draft.rule = BANYAN_CHECK_UNUSED};
+    size_t ranks = (size_t)plan->rank_count;
+    bool **used = arena_take(&memory, ranks * sizeof *used);
+    banyan_status status = used ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    for (size_t r = 0; r < ranks && status == BANYAN_OK; r++) {
+        used[r] = no_chunks(&memory, plan->ranks[r].chunks[PLAN_SCRATCH]);
+        status = used[r] ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    }
+    for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++) {
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            mark_ops(plan, r, block, block->ops, block->op_count, used);
+        }
+    }
+    for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++)
+        count_unused(plan, r, used[r], &all);
+    if (status == BANYAN_OK)
+        status = tell_unused(&all, found);
+    arena_free(&memory);
+    return status;
+}
+
+/* ---- links ---- */
+
+banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, findings *all)
+{
+    banyan_plan_stats stats;
+    banyan_status status = banyan_plan_measure(plan, message_bytes, &stats);
+    if (status != BANYAN_OK)
+        return status;
+    const banyan_plan_link *most = stats.links, *least = stats.links;
+    for (size_t i = 0; i < stats.link_count; i++) {
+        most = stats.links[i].bytes > most->bytes ? &stats.links[i] : most;
+        least = stats.links[i].bytes < least->bytes ? &stats.links[i] : least;
+    }
+    bool added = true;
+    if (stats.link_count > 0 && most->bytes / UNEVEN_TIMES >= least->bytes) {
+        finding_draft draft = {.rule = BANYAN_CHECK_UNEVEN,
+                               .places = {{most->source, -1, -1, -1, 0}},
+                               .place_count = 1};
+        added = findings_add(all, &draft,
+                             "rank %d sends %llu bytes to rank %d, but rank %d only %llu to rank "
+                             "%d: links are used unevenly",
+                             most->source, ULL(most->bytes), most->destination, least->source,
+                             ULL(least->bytes), least->destination);
+    }
+    free(stats.links);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}

@@ -1,0 +1,189 @@
+/* All pairs in units that stay in the caches: large messages flow through a small ring of scratch.
+ *
+ * The phases of a unit are thread blocks of their own, so that one unit's waiting overlaps with
+ * another's work. A semaphore holds the units that the filling block may be ahead of the emptying
+ * one: PIPELINE_AHEAD, or what the ring holds where that is enough. docs/algorithms.md says why
+ * the ring is never overwritten too soon. */
+#include "collective/algorithms/algorithm.h"
+
+enum { FILL, REDUCE, EMPTY };
+enum { MESH_ARRIVED, MESH_REDUCED };
+
+static banyan_program_semaphore *semaphore(algorithm *a, int rank, int initial)
+{
+    return banyan_program_semaphore_create(a->program, rank, (uint64_t)initial);
+}
+
+static void acquire(banyan_program_semaphore *semaphore, int thread_block)
+{
+    banyan_program_semaphore_acquire(semaphore, thread_block, BANYAN_SYNC_BOTH);
+}
+
+static void release(banyan_program_semaphore *semaphore, int thread_block)
+{
+    banyan_program_semaphore_release(semaphore, thread_block, BANYAN_SYNC_BOTH);
+}
+
+/* A unit of each block to its owner. */
+static void fill_peers(algorithm *a, int rank, uint64_t slots)
+{
+    EACH_PEER(a, rank, peer)
+    remote_put(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer), FILL);
+    mesh_signal_all(a, MESH_ARRIVED, rank, FILL);
+}
+
+static void reduce_unit(algorithm *a, int rank, uint64_t slots, banyan_chunk destination)
+{
+    mesh_wait_all(a, MESH_ARRIVED, rank, REDUCE);
+    reduce_block_into(a, rank, slots, destination, REDUCE);
+}
+
+/* Two-shot. That all have reduced unit i says that their slots for it are free; that all have sent
+ * unit i says that they have gathered unit i - PIPELINE_UNITS. */
+void allreduce_pipelined(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
+        acquire(room, FILL);
+        fill_peers(a, rank, slots);
+        mesh_wait_all(a, MESH_ARRIVED, rank, REDUCE);
+        reduce_block_for_all(a, rank, slots, MESH_REDUCED, REDUCE);
+        gather_blocks(a, rank, slots, MESH_REDUCED, EMPTY);
+        release(room, EMPTY);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+void reducescatter_pipelined(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
+        acquire(room, FILL);
+        fill_peers(a, rank, slots);
+        reduce_unit(a, rank, slots, output_at(a, rank, 0));
+        release(room, REDUCE);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+/* Reduce-scatter, from which the root gathers; it tells all when it has, and has itself reduced. */
+void reduce_pipelined(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        bool is_root = rank == a->root;
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *reduced = is_root ? semaphore(a, rank, 0) : NULL;
+        banyan_chunk own = slot_at(a, rank, slots + (uint64_t)rank);
+        acquire(room, FILL);
+        fill_peers(a, rank, slots);
+        reduce_unit(a, rank, slots, is_root ? output_at(a, rank, rank) : own);
+        if (is_root) {
+            release(reduced, REDUCE);
+            acquire(reduced, EMPTY);
+            mesh_wait_all(a, MESH_REDUCED, rank, EMPTY);
+            EACH_PEER(a, rank, peer)
+            remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slots + (uint64_t)peer),
+                       EMPTY);
+            mesh_signal_all(a, MESH_REDUCED, rank, EMPTY);
+        } else {
+            mesh_signal(a, MESH_REDUCED, rank, a->root, REDUCE);
+            mesh_wait(a, MESH_REDUCED, rank, a->root, EMPTY);
+        }
+        release(room, EMPTY);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+void allgather_pipelined(algorithm *a)
+{
+    uint64_t slot = slots_take(a, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
+        acquire(room, FILL);
+        local_copy(a, slot_at(a, rank, slot), input_at(a, rank, 0), FILL);
+        mesh_signal_all(a, MESH_ARRIVED, rank, FILL);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), FILL);
+        mesh_wait_all(a, MESH_ARRIVED, rank, EMPTY);
+        EACH_PEER(a, rank, peer)
+        remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slot), EMPTY);
+        release(room, EMPTY);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+/* In place a unit may be taken only when the rank's own has been sent. */
+void alltoall_pipelined(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
+        banyan_program_semaphore *sent = semaphore(a, rank, 0);
+        acquire(room, FILL);
+        fill_peers(a, rank, slots);
+        release(sent, FILL);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, rank), FILL);
+        acquire(sent, EMPTY);
+        mesh_wait_all(a, MESH_ARRIVED, rank, EMPTY);
+        EACH_PEER(a, rank, peer)
+        local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)peer), EMPTY);
+        release(room, EMPTY);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+/* The root shows unit by unit and gets room back when all have read one. */
+void broadcast_pipelined(algorithm *a)
+{
+    uint64_t slot = slots_take(a, 1);
+    int root = a->root;
+    banyan_program_semaphore *room = semaphore(a, root, PIPELINE_UNITS);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    acquire(room, FILL);
+    local_copy(a, slot_at(a, root, slot), input_at(a, root, 0), FILL);
+    mesh_signal_all(a, MESH_ARRIVED, root, FILL);
+    local_keep(a, output_at(a, root, 0), input_at(a, root, 0), FILL);
+    mesh_wait_all(a, MESH_ARRIVED, root, EMPTY);
+    release(room, EMPTY);
+    EACH_PEER(a, root, rank)
+    {
+        mesh_wait(a, MESH_ARRIVED, rank, root, FILL);
+        remote_get(a, output_at(a, rank, 0), slot_at(a, root, slot), FILL);
+        mesh_signal(a, MESH_ARRIVED, rank, root, FILL);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+/* Each rank is a sender and a receiver; its third thread block hears what its receiver has taken.
+ */
+void sendrecv_pipelined(algorithm *a)
+{
+    enum { MESH_SENT, MESH_TAKEN };
+    enum { SEND, TAKE, HEAR };
+    uint64_t slot = slots_take(a, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        int to = algorithm_rank(a, rank + a->shift);
+        int from = algorithm_rank(a, rank - a->shift);
+        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *sent = semaphore(a, rank, 0);
+        acquire(room, SEND);
+        local_copy(a, slot_at(a, rank, slot), input_at(a, rank, 0), SEND);
+        mesh_signal(a, MESH_SENT, rank, to, SEND);
+        release(sent, SEND);
+        acquire(sent, TAKE);
+        mesh_wait(a, MESH_SENT, rank, from, TAKE);
+        remote_get(a, output_at(a, rank, 0), slot_at(a, from, slot), TAKE);
+        mesh_signal(a, MESH_TAKEN, rank, from, TAKE);
+        mesh_wait(a, MESH_TAKEN, rank, to, HEAR);
+        release(room, HEAR);
+    }
+    banyan_program_loop_end(a->program);
+}

@@ -1,0 +1,363 @@
+/* By port channels: proxies carry the bytes, on GPUs the copy engines, which do it faster than
+ * thread blocks and leave these alone. For messages of many megabytes.
+ *
+ * All puts of a channel go in order, so that the k-th signal says that its k-th put is there. Every
+ * rank says first that it has begun: then its scratch and its output may be written. It ends when
+ * what it has put has left. */
+#include "collective/algorithms/algorithm.h"
+
+enum { MESH_BEGUN, MESH_REDUCED };
+
+/* Blocks have so many chunks; instances have channels of their own, and divide every chunk. */
+#define CHUNKS 8
+
+/* Each rank turns to one peer after the other, as rarely as may be: when two write to a third at
+ * once, which happens whenever one of them is late, all get much less. Only the block of the last
+ * peer is put in parts: what has come is reduced, or copied to where it belongs, while the rest is
+ * under way. Little should be left to do when all has come, so that the last part of what is copied
+ * is small; what is reduced takes longer, and must not pile up before it. */
+typedef struct part {
+    int begin, end;
+} part;
+
+#define PARTS 3
+#define EACH_PART(of, parts) for (const part *of = (parts); of < (parts) + PARTS; of++)
+
+static const part to_reduce[PARTS] = {{0, 4}, {4, 6}, {6, 8}};
+static const part to_copy[PARTS] = {{0, 4}, {4, 7}, {7, 8}};
+static const part whole = {0, CHUNKS};
+
+static bool is_first(const part *of)
+{
+    return of->begin == 0;
+}
+
+static bool is_last(const part *of)
+{
+    return of->end == CHUNKS;
+}
+
+int factor_ports(int ranks)
+{
+    (void)ranks;
+    return CHUNKS;
+}
+
+static void begin(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    mesh_signal_relaxed(a, MESH_BEGUN, rank, peer, 0);
+    EACH_PEER(a, rank, peer)
+    mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
+}
+
+static void wait(algorithm *a, int rank, int peer)
+{
+    banyan_program_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+}
+
+static void wait_for_all(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    wait(a, rank, peer);
+}
+
+static void end(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    banyan_program_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+}
+
+/* What a rank has for a peer, or for itself. */
+static int block_for(const algorithm *a, int peer)
+{
+    return a->collective == BANYAN_ALLGATHER ? 0 : peer;
+}
+
+static void put_into_outputs(algorithm *a)
+{
+    for (int rank = 0; rank < a->ranks; rank++) {
+        begin(a, rank);
+        EACH_PEER(a, rank, peer)
+        banyan_program_port_put_with_signal(port_between(a, rank, peer), output_at(a, peer, rank),
+                                            input_at(a, rank, block_for(a, peer)), 0);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, block_for(a, rank)), 0);
+        wait_for_all(a, rank);
+        end(a, rank);
+    }
+}
+
+void allgather_ports(algorithm *a)
+{
+    put_into_outputs(a);
+}
+
+void alltoall_ports(algorithm *a)
+{
+    put_into_outputs(a);
+}
+
+/* ---- blocks, named by their first chunks ---- */
+
+static banyan_chunk further(banyan_chunk first, int chunks)
+{
+    first.index += (uint64_t)chunks;
+    return first;
+}
+
+static banyan_chunk output_block(const algorithm *a, int rank, int block)
+{
+    return output_at(a, rank, block * CHUNKS);
+}
+
+static banyan_chunk input_block(const algorithm *a, int rank, int peer)
+{
+    return input_at(a, rank, block_for(a, peer) * CHUNKS);
+}
+
+/* Where it comes to in the scratch of the peer. */
+static banyan_chunk arrived(const algorithm *a, int owner, uint64_t slots, int peer)
+{
+    int place = algorithm_rank(a, peer - owner - 1);
+    return slot_at(a, owner, slots + (uint64_t)(place * CHUNKS));
+}
+
+/* With a signal behind the last chunk. */
+static void put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+{
+    banyan_program_port_channel *channel = port_between(a, from.rank, to.rank);
+    for (int chunk = of->begin; chunk < of->end; chunk++) {
+        if (chunk + 1 < of->end)
+            banyan_program_port_put(channel, further(to, chunk), further(from, chunk), 0);
+        else
+            banyan_program_port_put_with_signal(channel, further(to, chunk), further(from, chunk),
+                                                0);
+    }
+}
+
+static void copy(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+{
+    for (int chunk = of->begin; chunk < of->end; chunk++)
+        local_copy(a, further(to, chunk), further(from, chunk), 0);
+}
+
+/* What the peer puts next has come to `slot`. */
+static void take(algorithm *a, int rank, int peer, banyan_chunk slot, const part *of)
+{
+    wait(a, rank, peer);
+    copy(a, output_block(a, rank, peer), slot, of);
+}
+
+/* The block that comes last. With its end the rank's own puts have left, so that no kernel is left
+ * to wait for nothing but these. */
+static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const part *parts)
+{
+    EACH_PART(of, parts)
+    {
+        wait(a, rank, peer);
+        if (is_last(of))
+            end(a, rank);
+        copy(a, output_block(a, rank, peer), slot, of);
+    }
+}
+
+/* ---- all ranks' blocks to all others' scratch ---- */
+
+static int last_peer(const algorithm *a, int rank)
+{
+    return algorithm_rank(a, rank - 1);
+}
+
+/* Of those that put to the rank. */
+static int last_source(const algorithm *a, int rank)
+{
+    return algorithm_rank(a, rank + 1);
+}
+
+static void put_inputs(algorithm *a, int rank, uint64_t slots, const part *parts)
+{
+    int last = last_peer(a, rank);
+    EACH_PEER(a, rank, peer)
+    {
+        if (peer != last)
+            put(a, arrived(a, peer, slots, rank), input_block(a, rank, peer), &whole);
+    }
+    EACH_PART(of, parts)
+    put(a, arrived(a, last, slots, rank), input_block(a, rank, last), of);
+}
+
+/* With the first part of the last source's block come the others'. */
+static void wait_for_inputs(algorithm *a, int rank, const part *of)
+{
+    if (is_first(of))
+        wait_for_all(a, rank);
+    else
+        wait(a, rank, last_source(a, rank));
+}
+
+/* Blocks are taken as they come, each while the next ones are under way: in an all-to-all in place
+ * when what they lie over has left. */
+static void put_into_scratch(algorithm *a)
+{
+    uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        int last = last_source(a, rank);
+        begin(a, rank);
+        put_inputs(a, rank, slots, to_copy);
+        if (!a->in_place)
+            copy(a, output_block(a, rank, rank), input_block(a, rank, rank), &whole);
+        else if (a->collective == BANYAN_ALLTOALL)
+            end(a, rank);
+        for (int step = 1; step < a->ranks - 1; step++) {
+            int peer = algorithm_rank(a, rank - step);
+            take(a, rank, peer, arrived(a, rank, slots, peer), &whole);
+        }
+        take_last(a, rank, last, arrived(a, rank, slots, last), to_copy);
+    }
+}
+
+void allgather_ports_scratch(algorithm *a)
+{
+    put_into_scratch(a);
+}
+
+void alltoall_ports_scratch(algorithm *a)
+{
+    put_into_scratch(a);
+}
+
+/* ---- reductions ---- */
+
+static void reduce_part(algorithm *a, int rank, uint64_t slots, const part *of, banyan_chunk output)
+{
+    for (int chunk = of->begin; chunk < of->end; chunk++) {
+        EACH_PEER(a, rank, peer)
+        a->parts[peer] = further(arrived(a, rank, slots, peer), chunk);
+        a->parts[rank] = further(input_block(a, rank, rank), chunk);
+        local_reduce_parts(a, a->ranks, further(output, chunk), 0);
+    }
+}
+
+void reducescatter_ports(algorithm *a)
+{
+    uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        begin(a, rank);
+        put_inputs(a, rank, slots, to_reduce);
+        EACH_PART(of, to_reduce)
+        {
+            wait_for_inputs(a, rank, of);
+            if (is_last(of))
+                end(a, rank);
+            reduce_part(a, rank, slots, of, output_at(a, rank, 0));
+        }
+    }
+}
+
+/* In place a peer's sums may come to where an input lay only when that has been read: they are of
+ * that input. */
+void allreduce_ports(algorithm *a)
+{
+    uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        int last = last_peer(a, rank);
+        banyan_chunk sums = output_block(a, rank, rank);
+        begin(a, rank);
+        put_inputs(a, rank, slots, to_reduce);
+        EACH_PART(of, to_reduce)
+        {
+            wait_for_inputs(a, rank, of);
+            reduce_part(a, rank, slots, of, sums);
+            put(a, output_block(a, last, rank), sums, of);
+        }
+        for (int step = a->ranks - 2; step > 0; step--) {
+            int peer = algorithm_rank(a, rank + step);
+            put(a, output_block(a, peer, rank), sums, &whole);
+        }
+        wait_for_all(a, rank);
+        for (int more = 1; more < PARTS; more++)
+            wait(a, rank, last_source(a, rank));
+        end(a, rank);
+    }
+}
+
+/* ---- all-reduce by way of scratch alone ---- */
+
+/* Sums leave for the last peer as soon as they are made, for room of their own; for the others when
+ * these have reduced everything, to where the input came that they are of. */
+static banyan_chunk sums_arrived(const algorithm *a, int owner, uint64_t slots, int peer)
+{
+    if (peer == last_source(a, owner))
+        return slot_at(a, owner, slots + (uint64_t)((a->ranks - 1) * CHUNKS));
+    return arrived(a, owner, slots, peer);
+}
+
+static void put_sums(algorithm *a, int rank, int peer, uint64_t slots, const part *of)
+{
+    put(a, sums_arrived(a, peer, slots, rank), output_block(a, rank, rank), of);
+}
+
+static void let_others_write(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    {
+        if (peer != last_source(a, rank))
+            mesh_signal(a, MESH_REDUCED, rank, peer, 0);
+    }
+}
+
+static void wait_for_others_room(algorithm *a, int rank)
+{
+    EACH_PEER(a, rank, peer)
+    {
+        if (peer != last_peer(a, rank))
+            mesh_wait(a, MESH_REDUCED, rank, peer, 0);
+    }
+}
+
+/* To all but the last peer, to the next one in parts. */
+static void put_to_others(algorithm *a, int rank, uint64_t slots)
+{
+    wait_for_others_room(a, rank);
+    for (int step = a->ranks - 2; step > 1; step--)
+        put_sums(a, rank, algorithm_rank(a, rank + step), slots, &whole);
+    EACH_PART(of, to_copy)
+    put_sums(a, rank, algorithm_rank(a, rank + 1), slots, of);
+}
+
+/* In the order in which they come. */
+static void take_sums(algorithm *a, int rank, uint64_t slots)
+{
+    int first = last_source(a, rank), last = algorithm_rank(a, rank - 1);
+    if (first == last) {
+        take_last(a, rank, first, sums_arrived(a, rank, slots, first), to_reduce);
+        return;
+    }
+    EACH_PART(of, to_reduce)
+    take(a, rank, first, sums_arrived(a, rank, slots, first), of);
+    for (int step = a->ranks - 2; step > 1; step--) {
+        int peer = algorithm_rank(a, rank - step);
+        take(a, rank, peer, sums_arrived(a, rank, slots, peer), &whole);
+    }
+    take_last(a, rank, last, sums_arrived(a, rank, slots, last), to_copy);
+}
+
+void allreduce_ports_scratch(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks * CHUNKS);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        begin(a, rank);
+        put_inputs(a, rank, slots, to_reduce);
+        EACH_PART(of, to_reduce)
+        {
+            wait_for_inputs(a, rank, of);
+            reduce_part(a, rank, slots, of, output_block(a, rank, rank));
+            if (is_last(of))
+                let_others_write(a, rank);
+            put_sums(a, rank, last_peer(a, rank), slots, of);
+        }
+        if (a->ranks > 2)
+            put_to_others(a, rank, slots);
+        take_sums(a, rank, slots);
+    }
+}

@@ -1,0 +1,168 @@
+/* Binary trees, in units: each rank deals with its parent and its two children. Rank v, counted
+ * from the root, has the children 2v + 1 and 2v + 2. */
+#include "collective/algorithms/algorithm.h"
+
+enum { UP, DOWN };
+enum { MESH_UP, MESH_DOWN };
+enum { WORK, HEAR };
+
+typedef struct node {
+    int rank;
+    int parent; /* -1 */
+    int children[2], child_count;
+    int place; /* which child of its parent */
+} node;
+
+static node node_of(const algorithm *a, int rank)
+{
+    int v = algorithm_rank(a, rank - a->root);
+    node found = {.rank = rank, .parent = -1, .place = (v + 1) % 2};
+    if (v)
+        found.parent = algorithm_rank(a, a->root + (v - 1) / 2);
+    for (int child = 2 * v + 1; child <= 2 * v + 2 && child < a->ranks; child++)
+        found.children[found.child_count++] = algorithm_rank(a, a->root + child);
+    return found;
+}
+
+static void wait_children(algorithm *a, const node *at, int mesh, int thread_block)
+{
+    for (int i = 0; i < at->child_count; i++)
+        mesh_wait(a, mesh, at->rank, at->children[i], thread_block);
+}
+
+static void signal_children(algorithm *a, const node *at, int mesh, int thread_block)
+{
+    for (int i = 0; i < at->child_count; i++)
+        mesh_signal(a, mesh, at->rank, at->children[i], thread_block);
+}
+
+/* Where a vector passes through a rank: from its children, on its way up, and down again. */
+typedef struct stations {
+    int size;
+    uint64_t from_child[2], sum, down;
+} stations;
+
+/* The rank's input with what its children sent, to `destination`. */
+static void reduce_children(algorithm *a, const node *at, const stations *s,
+                            banyan_chunk destination)
+{
+    banyan_chunk sent[2];
+    for (int i = 0; i < at->child_count; i++)
+        sent[i] = slot_range(a, at->rank, s->from_child[i], s->size);
+    banyan_program_reduce(a->program, at->rank, input_all(a, at->rank), sent, at->child_count,
+                          destination, a->op, BANYAN_TB(UP));
+}
+
+/* A leaf's input goes up as it is. */
+static void send_up(algorithm *a, const node *at, const stations *s)
+{
+    banyan_chunk sum =
+        at->child_count ? slot_range(a, at->rank, s->sum, s->size) : input_all(a, at->rank);
+    remote_put(a, slot_range(a, at->parent, s->from_child[at->place], s->size), sum, UP);
+    mesh_signal(a, MESH_UP, at->rank, at->parent, UP);
+}
+
+static void pass_down(algorithm *a, const node *at, const stations *s, int thread_block)
+{
+    if (!at->child_count)
+        return;
+    local_copy(a, slot_range(a, at->rank, s->down, s->size), output_range(a, at->rank, 0, s->size),
+               thread_block);
+    signal_children(a, at, MESH_DOWN, thread_block);
+}
+
+static void take_from_parent(algorithm *a, const node *at, const stations *s, int thread_block)
+{
+    mesh_wait(a, MESH_DOWN, at->rank, at->parent, thread_block);
+    remote_get(a, output_range(a, at->rank, 0, s->size),
+               slot_range(a, at->parent, s->down, s->size), thread_block);
+}
+
+/* That a unit comes down says that it was used everywhere on its way up, so a rank may send as many
+ * further units as the ring holds. A result's ring is free, too: who sends unit i up has taken
+ * unit i - PIPELINE_UNITS. */
+void allreduce_tree(algorithm *a)
+{
+    stations s = {.size = (int)a->input_chunks};
+    s.from_child[0] = slots_take(a, s.size);
+    s.from_child[1] = slots_take(a, s.size);
+    s.sum = slots_take(a, s.size);
+    s.down = slots_take(a, s.size);
+    banyan_program_loop_begin(a->program, a->unit_bytes, a->input_chunks);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node at = node_of(a, rank);
+        if (at.parent < 0) {
+            wait_children(a, &at, MESH_UP, UP);
+            reduce_children(a, &at, &s, output_range(a, rank, 0, s.size));
+            pass_down(a, &at, &s, UP);
+            continue;
+        }
+        banyan_program_semaphore *room =
+            banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
+        banyan_program_semaphore_acquire(room, UP, BANYAN_SYNC_BOTH);
+        if (at.child_count) {
+            wait_children(a, &at, MESH_UP, UP);
+            reduce_children(a, &at, &s, slot_range(a, rank, s.sum, s.size));
+        }
+        send_up(a, &at, &s);
+        take_from_parent(a, &at, &s, DOWN);
+        pass_down(a, &at, &s, DOWN);
+        banyan_program_semaphore_release(room, DOWN, BANYAN_SYNC_BOTH);
+    }
+    banyan_program_loop_end(a->program);
+}
+
+/* Children tell that they have taken a unit, which makes room for another. */
+void broadcast_tree(algorithm *a)
+{
+    stations s = {.size = 1, .down = slots_take(a, 1)};
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node at = node_of(a, rank);
+        banyan_program_semaphore *room = NULL;
+        if (at.child_count) {
+            room = banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
+            banyan_program_semaphore_acquire(room, WORK, BANYAN_SYNC_BOTH);
+        }
+        if (at.parent < 0) {
+            local_keep(a, output_at(a, rank, 0), input_at(a, rank, 0), WORK);
+        } else {
+            take_from_parent(a, &at, &s, WORK);
+            mesh_signal(a, MESH_UP, rank, at.parent, WORK);
+        }
+        pass_down(a, &at, &s, WORK);
+        if (room) {
+            wait_children(a, &at, MESH_UP, HEAR);
+            banyan_program_semaphore_release(room, HEAR, BANYAN_SYNC_BOTH);
+        }
+    }
+    banyan_program_loop_end(a->program);
+}
+
+/* Parents tell that they have used a unit. */
+void reduce_tree(algorithm *a)
+{
+    stations s = {.size = 1};
+    s.from_child[0] = slots_take(a, 1);
+    s.from_child[1] = slots_take(a, 1);
+    s.sum = slots_take(a, 1);
+    banyan_program_loop_begin(a->program, a->unit_bytes, 1);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node at = node_of(a, rank);
+        banyan_chunk sum = at.parent < 0 ? output_at(a, rank, 0) : slot_at(a, rank, s.sum);
+        if (at.child_count) {
+            wait_children(a, &at, MESH_UP, UP);
+            reduce_children(a, &at, &s, sum);
+            signal_children(a, &at, MESH_DOWN, UP);
+        }
+        if (at.parent < 0)
+            continue;
+        banyan_program_semaphore *room =
+            banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
+        banyan_program_semaphore_acquire(room, UP, BANYAN_SYNC_BOTH);
+        send_up(a, &at, &s);
+        mesh_wait(a, MESH_DOWN, rank, at.parent, DOWN);
+        banyan_program_semaphore_release(room, DOWN, BANYAN_SYNC_BOTH);
+    }
+    banyan_program_loop_end(a->program);
+}

@@ -1,0 +1,228 @@
+#include "copy/direct/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "copy/direct/gpu_copy.h"
+#include "copy/direct/plan.h"
+#include "copy/match/match.h"
+#include "core/module.h"
+#include "memory/device.h"
+#include "world/control.h"
+
+#define LINE_BYTES 64
+
+/* What a peer tells this rank, by the peer's place on the node: it alone writes here. */
+typedef struct device_counters {
+    uint64_t entered;
+    char entered_padding[LINE_BYTES - sizeof(uint64_t)];
+    uint64_t finished;
+    char finished_padding[LINE_BYTES - sizeof(uint64_t)];
+} device_counters;
+
+typedef struct device_state {
+    banyan_world *world;
+    const copy_mover_ops *ops;
+    void *mover;
+    DLDevice device;
+    banyan_memory *counters; /* one a local rank, on the device */
+} device_state;
+
+typedef struct device_schedule {
+    direct_plan *plan;
+    mover_lane *lanes;
+    mover_lane landed; /* from the landing to where this rank receives */
+    void *work, *landing;
+} device_schedule;
+
+/* ---- open and close ---- */
+
+static void state_close(void *argument)
+{
+    device_state *state = argument;
+    if (state->mover)
+        state->ops->close(state->mover);
+    banyan_memory_free(state->counters);
+    free(state);
+}
+
+static banyan_status find_mover(DLDevice device, const memory_device_ops **memory,
+                                const copy_mover_ops **ops)
+{
+    const module_tables *tables;
+    RETURN_IF_FAILED(memory_device_find(device.device_type, memory));
+    RETURN_IF_FAILED((*memory)->open(device.device_id));
+    RETURN_IF_FAILED(module_load((*memory)->name, &tables));
+    if (!tables->mover)
+        return error_set(BANYAN_ERR_UNSUPPORTED, "module %s cannot move tensors between devices",
+                         tables->name);
+    *ops = tables->mover;
+    return BANYAN_OK;
+}
+
+/* How many ranks use this rank's device. Collective. */
+static banyan_status count_sharers(banyan_world *world, const memory_device_ops *memory, int device,
+                                   int *sharers)
+{
+    size_t size = (size_t)banyan_world_size(world);
+    unsigned char mine[DEVICE_UUID_BYTES] = {0}, *all = malloc(size * sizeof mine);
+    banyan_status status = all ? memory->identify(device, mine)
+                               : error_no_memory(size * sizeof mine, "the devices of a world");
+    status = copy_agree(world, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, mine, sizeof mine, all);
+    int found = 0;
+    for (size_t i = 0; status == BANYAN_OK && i < size; i++)
+        found += memcmp(all + i * sizeof mine, mine, sizeof mine) == 0;
+    free(all);
+    if (status == BANYAN_OK)
+        *sharers = found;
+    return status;
+}
+
+static banyan_status open_shared(device_state *state, DLDevice device)
+{
+    const memory_device_ops *memory = NULL;
+    int sharers;
+    RETURN_IF_FAILED(copy_agree(state->world, find_mover(device, &memory, &state->ops)));
+    RETURN_IF_FAILED(count_sharers(state->world, memory, device.device_id, &sharers));
+    size_t bytes = (size_t)banyan_world_local_size(state->world) * sizeof(device_counters);
+    RETURN_IF_FAILED(banyan_memory_alloc_on(state->world, device, bytes, &state->counters));
+    return copy_agree(state->world,
+                      state->ops->open(state->world, device.device_id, sharers,
+                                       banyan_world_timeout_ns(state->world), &state->mover));
+}
+
+static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
+                                void **opened)
+{
+    void *memory;
+    RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
+    device_state *state = memory;
+    state->world = world;
+    state->device = options->device;
+    banyan_status status = open_shared(state, options->device);
+    if (status == BANYAN_OK)
+        *opened = state;
+    else
+        state_close(state);
+    return status;
+}
+
+/* ---- schedules ---- */
+
+static int local_rank_of(const banyan_world *world, int rank)
+{
+    int local = 0;
+    while (banyan_world_local_peer(world, local) != rank)
+        local++;
+    return local;
+}
+
+static banyan_status partner_lane(const device_state *state, const direct_partner *partner,
+                                  mover_lane *lane)
+{
+    void *far;
+    size_t bytes;
+    RETURN_IF_FAILED(banyan_memory_peer(state->counters, partner->peer, &far, &bytes));
+    device_counters *mine = banyan_memory_local(state->counters), *theirs = far;
+    mine += local_rank_of(state->world, partner->peer);
+    theirs += banyan_world_local_rank(state->world);
+    *lane = (mover_lane){
+        .peer = partner->peer,
+        .receives = partner->in.bytes > 0,
+        .moves = &partner->out.own,
+        .my_entered = &mine->entered,
+        .their_entered = &theirs->entered,
+        .my_finished = &mine->finished,
+        .their_finished = &theirs->finished,
+    };
+    return BANYAN_OK;
+}
+
+static banyan_status fill_schedule(const device_state *state, device_schedule *schedule)
+{
+    const direct_plan *plan = schedule->plan;
+    size_t count = plan->partner_count;
+    schedule->lanes = calloc(count + 1, sizeof *schedule->lanes);
+    if (!schedule->lanes)
+        return error_no_memory((count + 1) * sizeof *schedule->lanes, "the lanes of a schedule");
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(partner_lane(state, &plan->partners[i], &schedule->lanes[i]));
+    if (plan->local.bytes > 0)
+        schedule->lanes[count++] =
+            (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->local};
+    RETURN_IF_FAILED(state->ops->prepare(state->mover, schedule->lanes, count, &schedule->work));
+    if (plan->places.landed.bytes == 0)
+        return BANYAN_OK;
+    schedule->landed =
+        (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->places.landed};
+    return state->ops->prepare(state->mover, &schedule->landed, 1, &schedule->landing);
+}
+
+static void release(void *argument, void *planned)
+{
+    const device_state *state = argument;
+    device_schedule *schedule = planned;
+    if (schedule->work)
+        state->ops->release(schedule->work);
+    if (schedule->landing)
+        state->ops->release(schedule->landing);
+    direct_plan_destroy(schedule->plan);
+    free(schedule->lanes);
+    free(schedule);
+}
+
+static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+{
+    const device_state *state = argument;
+    direct_plan *plan;
+    RETURN_IF_FAILED(direct_plan_create_on_device(state->world, state->device, batch, &plan));
+    device_schedule *schedule = calloc(1, sizeof *schedule);
+    banyan_status status = BANYAN_OK;
+    if (schedule) {
+        schedule->plan = plan;
+        status = fill_schedule(state, schedule);
+    } else {
+        direct_plan_destroy(plan);
+        status = error_no_memory(sizeof *schedule, "a schedule");
+    }
+    return copy_keep_on_all(state->world, status, schedule, release, argument, planned);
+}
+
+/* ---- runs ---- */
+
+static banyan_status check(void *argument)
+{
+    const device_state *state = argument;
+    device_report report;
+    char lacks[80];
+    state->ops->check(state->mover, &report);
+    snprintf(lacks, sizeof lacks, "rank %d to %s", report.peer,
+             report.for_data ? "finish its part of a run" : "enter the run");
+    return device_report_status(state->world, "direct", &report, lacks);
+}
+
+static banyan_status execute(void *argument, void *planned, void *stream)
+{
+    const device_state *state = argument;
+    const device_schedule *schedule = planned;
+    RETURN_IF_FAILED(check(argument));
+    RETURN_IF_FAILED(state->ops->run(schedule->work, stream));
+    /* In the stream's order: whoever writes to the landing next waits for this rank's next run. */
+    return schedule->landing ? state->ops->run(schedule->landing, stream) : BANYAN_OK;
+}
+
+const banyan_copy_backend copy_backend_direct_device = {
+    .size = sizeof(banyan_copy_backend),
+    .name = "direct",
+    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES |
+                    BANYAN_COPY_CASTS,
+    .open = state_open,
+    .close = state_close,
+    .prepare = prepare,
+    .execute = execute,
+    .release = release,
+    .check = check,
+};

@@ -1,0 +1,400 @@
+#include "copy/direct/direct.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "copy/direct/plan.h"
+#include "core/deadline.h"
+#include "world/control.h"
+
+#define LINE_BYTES 64
+
+/* One a lane, in the receiver's memory: the next chunk that neither end has taken. */
+typedef struct direct_claim {
+    _Atomic uint64_t next;
+    char padding[LINE_BYTES - sizeof(uint64_t)];
+} direct_claim;
+
+#define WHY_BYTES 1024
+
+/* In each rank's memory that its peers reach. */
+typedef struct direct_shared {
+    char why[WHY_BYTES];   /* its last run failed */
+    direct_claim claims[]; /* one for each local rank that sends here */
+} direct_shared;
+
+/* What this rank has seen of a peer's counters, of which there are two: one says that the peer has
+ * entered the run, one that it has finished its part with us. The lower halves count runs, the
+ * upper ones add up the statuses of those that failed. */
+typedef struct direct_seen {
+    uint64_t entered, finished;
+} direct_seen;
+
+#define FAILED_SHIFT 32
+
+typedef struct direct_state {
+    banyan_world *world;
+    banyan_transport *transport;
+    direct_reader *reader;
+    banyan_memory *shared;
+    int local_size, local_rank;
+    uint32_t first_signal, signal_ranks;
+    uint64_t unreachable;
+    bool broken;        /* a run ended in the middle: counters no longer tell what they should */
+    direct_seen seen[]; /* of each local rank */
+} direct_state;
+
+/* ---- open and close ---- */
+
+static void state_close(void *argument)
+{
+    direct_state *state = argument;
+    if (state->signal_ranks > 0)
+        banyan_transport_signals_free(state->transport, state->first_signal,
+                                      2 * state->signal_ranks);
+    banyan_memory_free(state->shared);
+    direct_reader_destroy(state->reader);
+    banyan_transport_close(state->transport);
+    free(state);
+}
+
+/* Everything here is collective, in the same order on every rank. */
+static banyan_status open_shared(direct_state *state, const banyan_copy_options *options)
+{
+    uint64_t signal_ranks;
+    RETURN_IF_FAILED(control_max(state->world, (uint64_t)state->local_size, &signal_ranks));
+    RETURN_IF_FAILED(banyan_transport_open(state->world, options->transport, &state->transport));
+    size_t bytes = sizeof(direct_shared) + (size_t)state->local_size * sizeof(direct_claim);
+    RETURN_IF_FAILED(banyan_memory_alloc(state->world, bytes, &state->shared));
+    RETURN_IF_FAILED(banyan_transport_signals_alloc(state->transport, 2 * (uint32_t)signal_ranks,
+                                                    &state->first_signal));
+    state->signal_ranks = (uint32_t)signal_ranks;
+    return BANYAN_OK;
+}
+
+static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
+                                void **opened)
+{
+    size_t local_size = (size_t)banyan_world_local_size(world);
+    size_t bytes = sizeof(direct_state) + local_size * sizeof(direct_seen);
+    void *memory;
+    RETURN_IF_FAILED(copy_alloc_on_all(world, bytes, "a copy backend", &memory));
+    direct_state *state = memory;
+    state->world = world;
+    state->local_size = (int)local_size;
+    state->local_rank = banyan_world_local_rank(world);
+    banyan_status status = open_shared(state, options);
+    if (status == BANYAN_OK)
+        status = direct_reader_create(state->transport, &state->reader);
+    if (status != BANYAN_OK) {
+        state_close(state);
+        return status;
+    }
+    for (int rank = 0; rank < banyan_world_size(world); rank++)
+        state->unreachable += rank != banyan_world_rank(world) &&
+                              banyan_transport_capabilities(state->transport, rank) == 0;
+    *opened = state;
+    return BANYAN_OK;
+}
+
+uint64_t direct_unreachable_peers(const void *state)
+{
+    return ((const direct_state *)state)->unreachable;
+}
+
+/* ---- a run ---- */
+
+/* A partner during a run. */
+typedef struct direct_meeting {
+    const direct_partner *partner;
+    int slot; /* the partner's local rank */
+    bool worked;
+    direct_claim *in, *out;
+    const char *why; /* the partner's */
+} direct_meeting;
+
+/* A schedule and the room that its runs need. */
+typedef struct direct_schedule {
+    direct_plan *plan;
+    direct_meeting *meetings; /* one a partner */
+    bool streaming;
+} direct_schedule;
+
+static uint32_t entered_signal(const direct_state *state, int slot)
+{
+    return state->first_signal + (uint32_t)slot;
+}
+
+static uint32_t finished_signal(const direct_state *state, int slot)
+{
+    return state->first_signal + state->signal_ranks + (uint32_t)slot;
+}
+
+static banyan_status tell_entered(const direct_state *state, const direct_schedule *schedule)
+{
+    for (size_t i = 0; i < schedule->plan->partner_count; i++)
+        atomic_store_explicit(&schedule->meetings[i].in->next, 0, memory_order_relaxed);
+    for (size_t i = 0; i < schedule->plan->partner_count; i++)
+        RETURN_IF_FAILED(banyan_transport_signal(state->transport,
+                                                 schedule->meetings[i].partner->peer,
+                                                 entered_signal(state, state->local_rank), 1));
+    return BANYAN_OK;
+}
+
+static banyan_status tell_finished(const direct_state *state, int peer, banyan_status status)
+{
+    strided_fence();
+    return banyan_transport_signal(state->transport, peer,
+                                   finished_signal(state, state->local_rank),
+                                   1 + ((uint64_t)status << FAILED_SHIFT));
+}
+
+static bool has_entered(direct_state *state, int slot)
+{
+    direct_seen *seen = &state->seen[slot];
+    uint64_t count = banyan_transport_read(state->transport, entered_signal(state, slot));
+    if (count == seen->entered)
+        return false;
+    seen->entered++;
+    return true;
+}
+
+static void run_all(const direct_moves *moves, bool streaming)
+{
+    for (size_t chunk = 0; chunk < moves->chunk_ends.count; chunk++)
+        direct_moves_run_chunk(moves, chunk, streaming);
+}
+
+static void run_shared(const direct_moves *moves, direct_claim *claim, bool streaming)
+{
+    size_t chunks = moves->chunk_ends.count;
+    while (chunks > 0) {
+        uint64_t chunk = atomic_fetch_add_explicit(&claim->next, 1, memory_order_relaxed);
+        if (chunk >= chunks)
+            return;
+        direct_moves_run_chunk(moves, chunk, streaming);
+    }
+}
+
+static banyan_status read_lane(direct_reader *reader, const direct_lane *lane)
+{
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < lane->reads.count && status == BANYAN_OK; i++)
+        status = direct_reader_read(reader, &lane->reads.data[i]);
+    if (status == BANYAN_OK)
+        status = direct_reader_finish(reader);
+    if (status != BANYAN_OK)
+        direct_reader_reset(reader);
+    return status;
+}
+
+/* What only this rank can move, and its share of what the partner sends. A partner that heard of a
+ * loss first may have left, and withdrawn the memory that is read here. */
+static banyan_status work_with(direct_state *state, const direct_meeting *meeting, bool streaming)
+{
+    const direct_partner *partner = meeting->partner;
+    run_all(&partner->out.own, streaming);
+    run_all(&partner->in.own, streaming);
+    run_shared(&partner->in.shared, meeting->in, streaming);
+    banyan_status status = read_lane(state->reader, &partner->in);
+    return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
+}
+
+static int find_absent(const direct_schedule *schedule)
+{
+    size_t i = 0;
+    while (schedule->meetings[i].worked)
+        i++;
+    return schedule->meetings[i].partner->peer;
+}
+
+/* Partners enter in any order; the first that has not is waited for. */
+static banyan_status wait_for_absent(direct_state *state, const direct_schedule *schedule,
+                                     control_wait *wait, uint64_t epoch)
+{
+    uint64_t nap_ns;
+    int absent = find_absent(schedule);
+    char text[64];
+    snprintf(text, sizeof text, "for rank %d to enter a direct copy", absent);
+    RETURN_IF_FAILED(control_wait_on(wait, absent, text, &nap_ns));
+    return banyan_transport_idle(state->transport, epoch);
+}
+
+/* Serve those who have entered since the last call. `*mine` is a failure of ours: it does not end
+ * the run, since the others are told of it by the very signals that they wait for. */
+static size_t work_with_entered(direct_state *state, direct_schedule *schedule, banyan_status *mine)
+{
+    size_t served = 0;
+    for (size_t i = 0; i < schedule->plan->partner_count; i++) {
+        direct_meeting *meeting = &schedule->meetings[i];
+        if (meeting->worked || !has_entered(state, meeting->slot))
+            continue;
+        if (*mine == BANYAN_OK)
+            *mine = work_with(state, meeting, schedule->streaming);
+        meeting->worked = true;
+        served++;
+    }
+    return served;
+}
+
+static banyan_status work_with_all(direct_state *state, direct_schedule *schedule,
+                                   banyan_status *mine)
+{
+    control_wait wait = control_wait_begin(state->world);
+    banyan_status status = BANYAN_OK;
+    for (size_t left = schedule->plan->partner_count; left > 0 && status == BANYAN_OK;) {
+        uint64_t epoch = banyan_transport_epoch(state->transport);
+        size_t served = work_with_entered(state, schedule, mine);
+        left -= served;
+        if (served > 0)
+            control_wait_restart(&wait);
+        else
+            status = wait_for_absent(state, schedule, &wait, epoch);
+    }
+    control_wait_end(&wait);
+    return status;
+}
+
+/* `*theirs`: how the partner's part went. */
+static banyan_status wait_finished(direct_state *state, const direct_meeting *meeting,
+                                   banyan_status *theirs)
+{
+    uint64_t *seen = &state->seen[meeting->slot].finished, before = *seen;
+    uint32_t signal = finished_signal(state, meeting->slot);
+    RETURN_IF_FAILED(banyan_transport_wait(state->transport, signal, before + 1,
+                                           meeting->partner->peer, "its part of a direct copy"));
+    *seen = banyan_transport_read(state->transport, signal);
+    *theirs = (banyan_status)((*seen >> FAILED_SHIFT) - (before >> FAILED_SHIFT));
+    return BANYAN_OK;
+}
+
+/* The partner's failure, as this rank tells it. A rank that lost another may be told by it, or by
+ * the world. */
+static banyan_status report_theirs(const direct_state *state, const direct_meeting *meeting,
+                                   banyan_status theirs)
+{
+    if (theirs == BANYAN_ERR_PEER_LOST)
+        RETURN_IF_FAILED(control_first_cause(state->world, BANYAN_OK));
+    return error_set(theirs, "direct: rank %d could not move its part of a run: %.*s",
+                     meeting->partner->peer, WHY_BYTES, meeting->why);
+}
+
+/* All partners have entered: none reads what an earlier run left here. */
+static void leave_message(const direct_state *state, banyan_status mine)
+{
+    direct_shared *own = banyan_memory_local(state->shared);
+    if (mine != BANYAN_OK)
+        snprintf(own->why, sizeof own->why, "%s", banyan_last_error());
+}
+
+/* Enter, do what is ours, help those that still take from us, and leave when all partners have
+ * finished with us. */
+static banyan_status meet_partners(direct_state *state, direct_schedule *schedule,
+                                   banyan_status *mine)
+{
+    size_t count = schedule->plan->partner_count;
+    RETURN_IF_FAILED(tell_entered(state, schedule));
+    run_all(&schedule->plan->local, schedule->streaming);
+    RETURN_IF_FAILED(work_with_all(state, schedule, mine));
+    leave_message(state, *mine);
+    for (size_t i = 0; i < count; i++) {
+        const direct_meeting *meeting = &schedule->meetings[i];
+        if (*mine == BANYAN_OK)
+            run_shared(&meeting->partner->out.shared, meeting->out, schedule->streaming);
+        RETURN_IF_FAILED(tell_finished(state, meeting->partner->peer, *mine));
+    }
+    for (size_t i = 0; i < count; i++) {
+        banyan_status theirs;
+        RETURN_IF_FAILED(wait_finished(state, &schedule->meetings[i], &theirs));
+        if (*mine == BANYAN_OK && theirs != BANYAN_OK)
+            *mine = report_theirs(state, &schedule->meetings[i], theirs);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status execute(void *argument, void *planned, void *stream)
+{
+    (void)stream;
+    direct_state *state = argument;
+    direct_schedule *schedule = planned;
+    if (state->broken)
+        return error_set(BANYAN_ERR_INVALID,
+                         "direct: an earlier run on this service of rank %d ended in the middle",
+                         banyan_world_rank(state->world));
+    for (size_t i = 0; i < schedule->plan->partner_count; i++)
+        schedule->meetings[i].worked = false;
+    banyan_status mine = BANYAN_OK;
+    banyan_status status = meet_partners(state, schedule, &mine);
+    state->broken = status != BANYAN_OK;
+    return status != BANYAN_OK ? status : mine;
+}
+
+/* ---- schedules ---- */
+
+static int slot_of(const direct_state *state, int peer)
+{
+    int slot = 0;
+    while (banyan_world_local_peer(state->world, slot) != peer)
+        slot++;
+    return slot;
+}
+
+static banyan_status open_meetings(const direct_state *state, direct_schedule *schedule)
+{
+    direct_shared *own = banyan_memory_local(state->shared);
+    size_t count = schedule->plan->partner_count;
+    schedule->meetings = calloc(count + 1, sizeof *schedule->meetings);
+    if (!schedule->meetings)
+        return error_no_memory(count * sizeof *schedule->meetings, "the partners of a schedule");
+    for (size_t i = 0; i < count; i++) {
+        direct_meeting *meeting = &schedule->meetings[i];
+        void *far;
+        size_t bytes;
+        meeting->partner = &schedule->plan->partners[i];
+        meeting->slot = slot_of(state, meeting->partner->peer);
+        meeting->in = &own->claims[meeting->slot];
+        RETURN_IF_FAILED(banyan_memory_peer(state->shared, meeting->partner->peer, &far, &bytes));
+        meeting->out = &((direct_shared *)far)->claims[state->local_rank];
+        meeting->why = ((direct_shared *)far)->why;
+    }
+    return BANYAN_OK;
+}
+
+static void release(void *argument, void *planned)
+{
+    (void)argument;
+    direct_schedule *schedule = planned;
+    direct_plan_destroy(schedule->plan);
+    free(schedule->meetings);
+    free(schedule);
+}
+
+static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+{
+    const direct_state *state = argument;
+    direct_plan *plan;
+    RETURN_IF_FAILED(direct_plan_create(state->world, state->transport, batch, &plan));
+    direct_schedule *schedule = calloc(1, sizeof *schedule);
+    banyan_status status = BANYAN_OK;
+    if (schedule) {
+        schedule->plan = plan;
+        schedule->streaming = plan->bytes >= STRIDED_STREAMING_BYTES;
+        status = open_meetings(state, schedule);
+    } else {
+        direct_plan_destroy(plan);
+        status = error_no_memory(sizeof *schedule, "a schedule");
+    }
+    return copy_keep_on_all(state->world, status, schedule, release, argument, planned);
+}
+
+const banyan_copy_backend copy_backend_direct = {
+    .size = sizeof(banyan_copy_backend),
+    .name = "direct",
+    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
+    .open = state_open,
+    .close = state_close,
+    .prepare = prepare,
+    .execute = execute,
+    .release = release,
+};

@@ -1,0 +1,212 @@
+#include "copy/direct/place.h"
+
+#include <stdlib.h>
+
+/* Registrations closer than this become one. Nothing in between is ever read. */
+#define WINDOW_GAP_BYTES ((uintptr_t)64 << 10)
+
+/* Ordinary memory of one operation. */
+typedef struct ordinary {
+    uintptr_t low, high;
+    size_t op;
+} ordinary;
+
+bool direct_place_find_symmetric(banyan_world *world, direct_place *place)
+{
+    char *low;
+    size_t bytes;
+    strided_view_span(&place->view, &low, &bytes);
+    banyan_memory_handle handle;
+    if (bytes == 0 || banyan_memory_find(world, low, bytes, &handle) != BANYAN_OK ||
+        handle.kind != BANYAN_MEMORY_SYMMETRIC)
+        return false;
+    place->handle = handle;
+    place->offset = (int64_t)((uintptr_t)place->view.data - handle.address);
+    return true;
+}
+
+static int compare_ordinary(const void *a, const void *b)
+{
+    const ordinary *left = a, *right = b;
+    return (left->low > right->low) - (left->low < right->low);
+}
+
+/* Register [low, high) for the operations that lie in it. */
+static banyan_status register_window(direct_places *places, const ordinary *parts, size_t count,
+                                     uintptr_t high)
+{
+    banyan_memory_handle handle;
+    if (!array_reserve(&places->windows, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(
+        banyan_memory_register(places->world, (void *)parts[0].low, high - parts[0].low, &handle));
+    places->windows.data[places->windows.count++] = handle;
+    for (size_t i = 0; i < count; i++) {
+        direct_place *place = &places->sends[parts[i].op];
+        place->handle = handle;
+        place->offset = (int64_t)((uintptr_t)place->view.data - handle.address);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status register_windows(direct_places *places, ordinary *parts, size_t count)
+{
+    if (count > 1)
+        qsort(parts, count, sizeof *parts, compare_ordinary);
+    for (size_t first = 0, behind; first < count; first = behind) {
+        uintptr_t high = parts[first].high;
+        for (behind = first + 1; behind < count && parts[behind].low <= high + WINDOW_GAP_BYTES;
+             behind++)
+            high = parts[behind].high > high ? parts[behind].high : high;
+        RETURN_IF_FAILED(register_window(places, parts + first, behind - first, high));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status find_sends(direct_places *places, const banyan_copy_batch *batch, int rank)
+{
+    ordinary *parts = malloc((batch->send_count + 1) * sizeof *parts);
+    if (!parts)
+        return error_no_memory(batch->send_count * sizeof *parts, "the places of a batch");
+    size_t count = 0;
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < batch->send_count && status == BANYAN_OK; i++) {
+        direct_place *place = &places->sends[i];
+        if (batch->sends[i].peer == rank)
+            continue;
+        status = strided_view_anywhere(&batch->sends[i].tensor, &place->view);
+        if (status != BANYAN_OK || place->view.elems == 0 ||
+            direct_place_find_symmetric(places->world, place))
+            continue;
+        char *low;
+        size_t bytes;
+        strided_view_span(&place->view, &low, &bytes);
+        parts[count++] = (ordinary){(uintptr_t)low, (uintptr_t)low + bytes, i};
+    }
+    if (status == BANYAN_OK)
+        status = register_windows(places, parts, count);
+    free(parts);
+    return status;
+}
+
+static banyan_status find_recvs(direct_places *places, const banyan_copy_batch *batch, int rank)
+{
+    for (size_t i = 0; i < batch->recv_count; i++) {
+        direct_place *place = &places->recvs[i];
+        if (batch->recvs[i].peer == rank)
+            continue;
+        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[i].tensor, &place->view));
+        direct_place_find_symmetric(places->world, place);
+    }
+    return BANYAN_OK;
+}
+
+banyan_status direct_places_make(banyan_world *world, const banyan_copy_batch *batch,
+                                 direct_places *places)
+{
+    direct_places made = {.world = world};
+    made.sends = calloc(batch->send_count + 1, sizeof *made.sends);
+    made.recvs = calloc(batch->recv_count + 1, sizeof *made.recvs);
+    if (!made.sends || !made.recvs) {
+        direct_places_free(&made);
+        return error_no_memory((batch->send_count + batch->recv_count) * sizeof *made.sends,
+                               "the places of a batch");
+    }
+    *places = made;
+    return BANYAN_OK;
+}
+
+banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
+                                 direct_places *places)
+{
+    direct_places found;
+    int rank = banyan_world_rank(world);
+    RETURN_IF_FAILED(direct_places_make(world, batch, &found));
+    banyan_status status = find_sends(&found, batch, rank);
+    if (status == BANYAN_OK)
+        status = find_recvs(&found, batch, rank);
+    if (status == BANYAN_OK)
+        *places = found;
+    else
+        direct_places_free(&found);
+    return status;
+}
+
+void direct_places_free(direct_places *places)
+{
+    for (size_t i = 0; i < places->windows.count; i++)
+        banyan_memory_unregister(places->world, &places->windows.data[i]);
+    array_free(&places->windows);
+    banyan_memory_free(places->landing);
+    direct_moves_free(&places->landed);
+    free(places->sends);
+    free(places->recvs);
+    *places = (direct_places){0};
+}
+
+bool direct_place_is_symmetric(const direct_place *place)
+{
+    return place->handle.kind == BANYAN_MEMORY_SYMMETRIC;
+}
+
+/* ---- notes ---- */
+
+void direct_place_write(const direct_place *place, bytes_writer *note)
+{
+    bytes_write(note, &place->handle, sizeof place->handle);
+    bytes_write_u64(note, (uint64_t)place->offset);
+    bytes_write_u32(note, (uint32_t)place->view.ndim);
+    for (int i = 0; i < place->view.ndim; i++) {
+        bytes_write_u64(note, (uint64_t)place->view.extent[i]);
+        bytes_write_u64(note, (uint64_t)place->view.stride[i]);
+    }
+}
+
+static banyan_status malformed(int peer)
+{
+    return error_set(BANYAN_ERR_FORMAT, "direct: rank %d described a tensor that cannot be", peer);
+}
+
+/* All of it lies in what the handle names, computed where nothing overflows. */
+static bool is_inside(const direct_place *place, uint64_t elems)
+{
+    const strided_view *view = &place->view;
+    __int128 low = place->offset, high = place->offset, count = 1;
+    for (int i = 0; i < view->ndim; i++) {
+        if (view->extent[i] < 2 || count > (__int128)elems)
+            return false;
+        count *= view->extent[i];
+        __int128 length = (__int128)(view->extent[i] - 1) * view->stride[i];
+        if (length < 0)
+            low += length;
+        else
+            high += length;
+        if (low < 0 || high > INT64_MAX)
+            return false;
+    }
+    return count == (__int128)elems && low >= 0 &&
+           high + (__int128)view->elem_bytes <= (__int128)place->handle.bytes;
+}
+
+banyan_status direct_place_read(const void *note, size_t bytes, int peer, uint64_t elems,
+                                size_t elem_bytes, direct_place *place)
+{
+    direct_place read = {.view = {.elem_bytes = elem_bytes, .elems = elems}};
+    bytes_reader reader = bytes_reader_of(note, bytes);
+    bytes_read(&reader, &read.handle, sizeof read.handle);
+    read.offset = (int64_t)bytes_read_u64(&reader);
+    uint32_t ndim = bytes_read_u32(&reader);
+    if (reader.failed || ndim > BANYAN_MAX_DIMS)
+        return malformed(peer);
+    read.view.ndim = (int)ndim;
+    for (uint32_t i = 0; i < ndim; i++) {
+        read.view.extent[i] = (int64_t)bytes_read_u64(&reader);
+        read.view.stride[i] = (int64_t)bytes_read_u64(&reader);
+    }
+    if (reader.failed || reader.left > 0)
+        return malformed(peer);
+    if (read.handle.kind != 0 && (read.handle.rank != peer || !is_inside(&read, elems)))
+        return malformed(peer);
+    *place = read;
+    return BANYAN_OK;
+}

@@ -1,0 +1,362 @@
+#include "copy/direct/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "copy/match/local.h"
+#include "world/control.h"
+
+/* ---- notes ---- */
+
+typedef struct note_context {
+    banyan_world *world;
+    banyan_transport *transport;
+    const banyan_copy_batch *batch;
+    const direct_places *places;
+    banyan_status status; /* of finding the places */
+} note_context;
+
+static banyan_status unreachable(const note_context *context, const banyan_copy_op *op)
+{
+    int rank = banyan_world_rank(context->world);
+    if (!context->transport)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "direct: the device of rank %d (node %d) cannot reach that of rank %d "
+                         "(node %d); between nodes take the pipeline over NVSHMEM "
+                         "(BANYAN_COPY=pipeline)",
+                         rank, banyan_world_node_of(context->world, rank), op->peer,
+                         banyan_world_node_of(context->world, op->peer));
+    return error_set(
+        BANYAN_ERR_UNSUPPORTED,
+        "direct: rank %d (node %d) cannot reach the memory of rank %d (node %d) "
+        "through transport %s; take the mpi backend (BANYAN_COPY=mpi), which crosses nodes",
+        rank, banyan_world_node_of(context->world, rank), op->peer,
+        banyan_world_node_of(context->world, op->peer), banyan_transport_name(context->transport));
+}
+
+static bool can_reach(const note_context *context, int peer)
+{
+    banyan_world *world = context->world;
+    if (context->transport)
+        return banyan_transport_capabilities(context->transport, peer) != 0;
+    return banyan_world_node_of(world, peer) ==
+           banyan_world_node_of(world, banyan_world_rank(world));
+}
+
+static banyan_status write_note(void *argument, const banyan_copy_op *op, bool is_send,
+                                bytes_writer *note)
+{
+    const note_context *context = argument;
+    if (!can_reach(context, op->peer))
+        return unreachable(context, op);
+    if (context->status != BANYAN_OK)
+        return context->status;
+    const direct_place *place = is_send ? &context->places->sends[op - context->batch->sends]
+                                        : &context->places->recvs[op - context->batch->recvs];
+    direct_place_write(place, note);
+    return BANYAN_OK;
+}
+
+/* ---- partners ---- */
+
+static int compare_int(const void *a, const void *b)
+{
+    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+
+/* Sorted, each once. */
+static size_t list_peers(const copy_matches *matches, int *peers)
+{
+    size_t most = 0, count = 0;
+    for (size_t i = 0; i < matches->send_count; i++)
+        peers[most++] = matches->sends[i].peer;
+    for (size_t i = 0; i < matches->recv_count; i++)
+        peers[most++] = matches->recvs[i].peer;
+    if (most > 1)
+        qsort(peers, most, sizeof *peers, compare_int);
+    for (size_t i = 0; i < most; i++)
+        if (count == 0 || peers[i] != peers[count - 1])
+            peers[count++] = peers[i];
+    return count;
+}
+
+/* In rotation: the ranks after this one come first, so that not all start with the same. */
+static banyan_status list_partners(direct_plan *plan, int rank, const copy_matches *matches)
+{
+    size_t most = matches->send_count + matches->recv_count;
+    int *peers = malloc((most + 1) * sizeof *peers);
+    if (!peers)
+        return error_no_memory(most * sizeof *peers, "the partners of a schedule");
+    size_t count = list_peers(matches, peers), after = 0;
+    while (after < count && peers[after] < rank)
+        after++;
+    plan->partners = calloc(count + 1, sizeof *plan->partners);
+    for (size_t i = 0; plan->partners && i < count; i++)
+        plan->partners[i].peer = peers[(after + i) % count];
+    plan->partner_count = plan->partners ? count : 0;
+    free(peers);
+    return plan->partners
+               ? BANYAN_OK
+               : error_no_memory(count * sizeof *plan->partners, "the partners of a schedule");
+}
+
+static direct_partner *partner_of(direct_plan *plan, int peer)
+{
+    size_t i = 0;
+    while (plan->partners[i].peer != peer)
+        i++;
+    return &plan->partners[i];
+}
+
+/* ---- lanes ---- */
+
+static banyan_status read_far(const copy_match *match, direct_place *far)
+{
+    RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer,
+                                       match->bytes / match->elem_bytes, match->elem_bytes, far));
+    far->view.format = match->format;
+    return BANYAN_OK;
+}
+
+static banyan_status map_far(banyan_world *world, const direct_place *far, strided_view *view)
+{
+    void *address;
+    RETURN_IF_FAILED(banyan_memory_map(world, &far->handle, &address));
+    *view = far->view;
+    view->data = (char *)address + far->offset;
+    return BANYAN_OK;
+}
+
+static banyan_status add_read(direct_lane *lane, const direct_place *far, const strided_view *to)
+{
+    direct_gather gather;
+    RETURN_IF_FAILED(direct_gather_plan(far, to, &lane->read_memory, &gather));
+    return array_push(&lane->reads, gather) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status add_recv(banyan_world *world, direct_plan *plan, direct_lane *lane,
+                              const direct_place *own, const direct_place *far)
+{
+    if (!direct_place_is_symmetric(far))
+        return direct_place_is_symmetric(own) ? BANYAN_OK : add_read(lane, far, &own->view);
+    strided_view from;
+    RETURN_IF_FAILED(map_far(world, far, &from));
+    RETURN_IF_FAILED(direct_pages_add(&plan->pages, &from, false));
+    return direct_moves_add(direct_place_is_symmetric(own) ? &lane->shared : &lane->own, &own->view,
+                            &from);
+}
+
+static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lane *lane,
+                              const direct_place *own, const direct_place *far)
+{
+    if (!direct_place_is_symmetric(far))
+        return BANYAN_OK;
+    strided_view to;
+    RETURN_IF_FAILED(map_far(world, far, &to));
+    RETURN_IF_FAILED(direct_pages_add(&plan->pages, &to, true));
+    return direct_moves_add(direct_place_is_symmetric(own) ? &lane->shared : &lane->own, &to,
+                            &own->view);
+}
+
+/* The next of the registered destinations. */
+static banyan_status map_attached(direct_plan *plan, const direct_place *far, strided_view *view)
+{
+    const memory_wanted *wanted = &plan->wanted.data[plan->mapped++];
+    if (!wanted->address)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "direct: rank %d cannot map where rank %d receives: %s",
+                         banyan_world_rank(plan->places.world), far->handle.rank,
+                         memory_attachments_reason(plan->attached));
+    *view = far->view;
+    view->data = wanted->address + far->offset;
+    return BANYAN_OK;
+}
+
+static banyan_status add_device_send(banyan_world *world, direct_plan *plan, direct_lane *lane,
+                                     const direct_place *own, const direct_place *far)
+{
+    strided_view to;
+    RETURN_IF_FAILED(far->handle.kind == BANYAN_MEMORY_DEVICE ? map_attached(plan, far, &to)
+                                                              : map_far(world, far, &to));
+    return direct_moves_add_whole(&lane->own, &to, &own->view);
+}
+
+static bool is_on_device(const direct_plan *plan)
+{
+    return plan->device.device_type == kDLCUDA;
+}
+
+static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_partner *partner,
+                               const copy_match *match, bool is_send)
+{
+    const direct_place *own =
+        is_send ? &plan->places.sends[match->op] : &plan->places.recvs[match->op];
+    if (own->view.elems == 0)
+        return BANYAN_OK;
+    direct_place far;
+    RETURN_IF_FAILED(read_far(match, &far));
+    direct_lane *lane = is_send ? &partner->out : &partner->in;
+    lane->bytes += match->bytes;
+    if (is_on_device(plan))
+        return is_send ? add_device_send(world, plan, lane, own, &far) : BANYAN_OK;
+    if (!is_send)
+        plan->bytes += match->bytes;
+    else if (direct_place_is_symmetric(&far) && !direct_place_is_symmetric(own))
+        plan->bytes += match->bytes;
+    return is_send ? add_send(world, plan, lane, own, &far)
+                   : add_recv(world, plan, lane, own, &far);
+}
+
+static banyan_status add_matches(banyan_world *world, direct_plan *plan, const copy_match *matches,
+                                 size_t count, bool is_send)
+{
+    direct_partner *partner = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (!partner || partner->peer != matches[i].peer)
+            partner = partner_of(plan, matches[i].peer);
+        RETURN_IF_FAILED(add_match(world, plan, partner, &matches[i], is_send));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status finish_lanes(direct_plan *plan)
+{
+    for (size_t i = 0; i < plan->partner_count; i++) {
+        direct_partner *partner = &plan->partners[i];
+        RETURN_IF_FAILED(direct_moves_finish(&partner->in.shared));
+        RETURN_IF_FAILED(direct_moves_finish(&partner->in.own));
+        RETURN_IF_FAILED(direct_moves_finish(&partner->out.shared));
+        RETURN_IF_FAILED(direct_moves_finish(&partner->out.own));
+    }
+    return direct_moves_finish(&plan->local);
+}
+
+static banyan_status add_local(direct_plan *plan, const banyan_copy_batch *batch)
+{
+    for (size_t i = 0; i < batch->local_count; i++) {
+        strided_view to, from;
+        RETURN_IF_FAILED(copy_op_view(&batch->recvs[batch->local[i].recv], false, &to));
+        RETURN_IF_FAILED(copy_op_view(&batch->sends[batch->local[i].send], true, &from));
+        RETURN_IF_FAILED(is_on_device(plan) ? direct_moves_add_whole(&plan->local, &to, &from)
+                                            : direct_moves_add(&plan->local, &to, &from));
+        plan->bytes += to.elems * to.elem_bytes;
+    }
+    return BANYAN_OK;
+}
+
+/* Each rank for itself. */
+static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
+                                const banyan_copy_batch *batch, const copy_matches *matches)
+{
+    RETURN_IF_FAILED(list_partners(plan, banyan_world_rank(world), matches));
+    RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
+    RETURN_IF_FAILED(add_matches(world, plan, matches->recvs, matches->recv_count, false));
+    RETURN_IF_FAILED(add_local(plan, batch));
+    if (is_on_device(plan))
+        return BANYAN_OK;
+    direct_pages_prefault(&plan->pages);
+    return finish_lanes(plan);
+}
+
+static banyan_status want_destinations(direct_plan *plan, const copy_matches *matches)
+{
+    for (size_t i = 0; i < matches->send_count; i++) {
+        const direct_place *own = &plan->places.sends[matches->sends[i].op];
+        direct_place far;
+        if (own->view.elems == 0)
+            continue;
+        RETURN_IF_FAILED(read_far(&matches->sends[i], &far));
+        if (far.handle.kind == BANYAN_MEMORY_DEVICE &&
+            !array_push(&plan->wanted, (memory_wanted){.handle = far.handle}))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+/* Collective. */
+static banyan_status attach_destinations(banyan_world *world, direct_plan *plan,
+                                         const copy_matches *matches)
+{
+    banyan_status mine = want_destinations(plan, matches);
+    if (mine != BANYAN_OK)
+        plan->wanted.count = 0;
+    banyan_status status = memory_attach(world, plan->device.device_id, plan->wanted.data,
+                                         plan->wanted.count, &plan->attached);
+    return mine != BANYAN_OK ? mine : status;
+}
+
+static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
+                               const banyan_copy_batch *batch, direct_plan *plan)
+{
+    note_context context = {world, transport, batch, &plan->places, BANYAN_OK};
+    context.status = is_on_device(plan)
+                         ? direct_places_find_on_device(world, plan->device, batch, &plan->places)
+                         : direct_places_find(world, batch, &plan->places);
+    copy_matches matches;
+    RETURN_IF_FAILED(copy_match_batch(world, "direct", batch, write_note, &context, &matches));
+    banyan_status status = context.status;
+    if (is_on_device(plan))
+        status = attach_destinations(world, plan, &matches);
+    if (status == BANYAN_OK)
+        status = plan_lanes(world, plan, batch, &matches);
+    copy_matches_free(&matches);
+    array_free(&plan->wanted);
+    return status;
+}
+
+static void lane_free(direct_lane *lane)
+{
+    direct_moves_free(&lane->shared);
+    direct_moves_free(&lane->own);
+    array_free(&lane->reads);
+    arena_free(&lane->read_memory);
+}
+
+static void plan_clear(direct_plan *plan)
+{
+    for (size_t i = 0; i < plan->partner_count; i++) {
+        lane_free(&plan->partners[i].in);
+        lane_free(&plan->partners[i].out);
+    }
+    free(plan->partners);
+    direct_moves_free(&plan->local);
+    direct_pages_free(&plan->pages);
+    memory_attachments_free(plan->attached);
+    direct_places_free(&plan->places);
+}
+
+static banyan_status create(banyan_world *world, banyan_transport *transport, DLDevice device,
+                            const banyan_copy_batch *batch, direct_plan **plan)
+{
+    direct_plan made = {.device = device}, *kept = NULL;
+    banyan_status status = plan_fill(world, transport, batch, &made);
+    if (status == BANYAN_OK && !(kept = malloc(sizeof *kept)))
+        status = error_no_memory(sizeof *kept, "a schedule");
+    status = copy_agree(world, status);
+    if (status == BANYAN_OK) {
+        *kept = made;
+        *plan = kept;
+        return BANYAN_OK;
+    }
+    free(kept);
+    plan_clear(&made);
+    return status;
+}
+
+banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
+                                 const banyan_copy_batch *batch, direct_plan **plan)
+{
+    return create(world, transport, BANYAN_HOST, batch, plan);
+}
+
+banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
+                                           const banyan_copy_batch *batch, direct_plan **plan)
+{
+    return create(world, NULL, device, batch, plan);
+}
+
+void direct_plan_destroy(direct_plan *plan)
+{
+    plan_clear(plan);
+    free(plan);
+}

@@ -1,0 +1,10 @@
+/* The pipeline backend for tensors in memory of devices: through slots that a module's courier
+ * carries (gpu_pipeline.h), in the order of the caller's stream. */
+#ifndef COPY_PIPELINE_DEVICE_H
+#define COPY_PIPELINE_DEVICE_H
+
+#include "copy/service/backends.h"
+
+extern const banyan_copy_backend copy_backend_pipeline_device;
+
+#endif

@@ -1,0 +1,276 @@
+/* One execution: a state machine for each direction, polled in turn, so that neither waits while
+ * the other can move.
+ *
+ * Why nobody waits for ever: sends and receives are two queues, and a rank works on the head of
+ * either without regard to the other. Take the order of all batches that every list follows, and in
+ * it the first batch that has not been unpacked. What its sender sends before it and what its
+ * receiver receives before it come earlier in that order, so they are done: the batch is at the
+ * head of both queues, a slot has been granted for it, and it moves. */
+#include "copy/pipeline/executor.h"
+
+#include "core/deadline.h"
+#include "core/error.h"
+
+#define SLOTS BANYAN_PIPELINE_SLOTS
+
+/* A batch between packing and sending. */
+typedef struct outgoing {
+    const banyan_slot_batch *batch;
+    bool direct; /* packed into the peer's slot */
+    int granted; /* the peer's slot, -1: not yet */
+} outgoing;
+
+typedef struct execution {
+    const banyan_pipeline *pipeline;
+    const banyan_iteration *iterations;
+    size_t count;
+    bool queues_signals; /* on streams, as all work */
+    bool polls_events;   /* work is queued on streams, but signals are not */
+
+    size_t next_pack; /* iteration of the next batch to pack; `count` when there is none */
+    outgoing flight[SLOTS];
+    uint64_t packed, sent; /* batches so far; batch n is in flight[n % SLOTS] */
+
+    size_t next_grant, next_unpack;      /* iterations */
+    uint64_t granted, unpacked, emptied; /* batches so far; batch n uses slot n % SLOTS */
+
+    bool moved;
+    banyan_pipeline_stall stall;
+} execution;
+
+static size_t next_send(const execution *run, size_t from)
+{
+    while (from < run->count && run->iterations[from].send.peer < 0)
+        from++;
+    return from;
+}
+
+static size_t next_recv(const execution *run, size_t from)
+{
+    while (from < run->count && run->iterations[from].recv.peer < 0)
+        from++;
+    return from;
+}
+
+static banyan_status event_reached(execution *run, banyan_event event, bool *yes)
+{
+    const banyan_pipeline_launcher *launcher = run->pipeline->launcher;
+    *yes = true;
+    if (!run->polls_events)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(launcher->reached(launcher->context, event, yes));
+    run->stall.for_events |= !*yes;
+    return BANYAN_OK;
+}
+
+/* ---- sending ---- */
+
+static banyan_status take_grant(execution *run, int peer, int *slot)
+{
+    const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
+    RETURN_IF_FAILED(buffers->take_grant(buffers->context, peer, slot));
+    if (*slot < 0)
+        run->stall.grant_from = peer;
+    return BANYAN_OK;
+}
+
+static banyan_status pack_into(execution *run, int slot, void *memory,
+                               const banyan_slot_batch *batch)
+{
+    const banyan_pipeline *p = run->pipeline;
+    const banyan_pipeline_launcher *launcher = p->launcher;
+    /* The event was last recorded behind the send of what this slot held. */
+    if (run->queues_signals && run->packed >= SLOTS)
+        RETURN_IF_FAILED(
+            launcher->stream_wait(launcher->context, p->pack_stream, p->pack_event[slot]));
+    RETURN_IF_FAILED(launcher->pack(launcher->context, p->pack_stream, memory, batch->segments,
+                                    batch->segment_count));
+    if (p->pack_stream)
+        RETURN_IF_FAILED(launcher->record(launcher->context, p->pack_event[slot], p->pack_stream));
+    return BANYAN_OK;
+}
+
+static banyan_status pack_next(execution *run)
+{
+    const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
+    if (run->next_pack == run->count || run->packed - run->sent == SLOTS)
+        return BANYAN_OK;
+    const banyan_slot_batch *batch = &run->iterations[run->next_pack].send;
+    int slot = (int)(run->packed % SLOTS), granted = -1;
+    bool direct = buffers->peer_slot && buffers->peer_slot(buffers->context, batch->peer, 0);
+    void *memory = buffers->send_slot[slot];
+    if (direct) {
+        RETURN_IF_FAILED(take_grant(run, batch->peer, &granted));
+        if (granted < 0)
+            return BANYAN_OK;
+        memory = buffers->peer_slot(buffers->context, batch->peer, granted);
+    }
+    RETURN_IF_FAILED(pack_into(run, slot, memory, batch));
+    run->flight[slot] = (outgoing){batch, direct, granted};
+    run->packed++;
+    run->next_pack = next_send(run, run->next_pack + 1);
+    run->moved = true;
+    return BANYAN_OK;
+}
+
+static banyan_status send_batch(execution *run, int slot)
+{
+    const banyan_pipeline *p = run->pipeline;
+    const banyan_pipeline_launcher *launcher = p->launcher;
+    const banyan_pipeline_buffers *buffers = p->buffers;
+    const outgoing *out = &run->flight[slot];
+    if (run->queues_signals)
+        RETURN_IF_FAILED(
+            launcher->stream_wait(launcher->context, p->send_stream, p->pack_event[slot]));
+    RETURN_IF_FAILED(buffers->send(buffers->context, p->send_stream, out->batch->peer,
+                                   out->direct ? -1 : slot, out->granted, out->batch->bytes));
+    if (run->queues_signals)
+        RETURN_IF_FAILED(launcher->record(launcher->context, p->pack_event[slot], p->send_stream));
+    return BANYAN_OK;
+}
+
+static banyan_status send_next(execution *run)
+{
+    if (run->sent == run->packed)
+        return BANYAN_OK;
+    int slot = (int)(run->sent % SLOTS);
+    outgoing *out = &run->flight[slot];
+    bool packed;
+    RETURN_IF_FAILED(event_reached(run, run->pipeline->pack_event[slot], &packed));
+    if (!packed)
+        return BANYAN_OK;
+    if (out->granted < 0)
+        RETURN_IF_FAILED(take_grant(run, out->batch->peer, &out->granted));
+    if (out->granted < 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(send_batch(run, slot));
+    run->sent++;
+    run->moved = true;
+    return BANYAN_OK;
+}
+
+/* ---- receiving ---- */
+
+/* A slot is given away again as soon as what it held is unpacked, or the unpacking that the grant
+ * is queued behind is. */
+static banyan_status grant_slots(execution *run)
+{
+    const banyan_pipeline *p = run->pipeline;
+    const banyan_pipeline_buffers *buffers = p->buffers;
+    while (run->emptied < run->unpacked && run->next_grant < run->count) {
+        bool empty;
+        RETURN_IF_FAILED(event_reached(run, p->unpack_event[run->emptied % SLOTS], &empty));
+        if (!empty)
+            break;
+        run->emptied++;
+        run->moved = true;
+    }
+    while (run->next_grant < run->count && run->granted - run->emptied < SLOTS) {
+        RETURN_IF_FAILED(buffers->grant(buffers->context, p->unpack_stream,
+                                        run->iterations[run->next_grant].recv.peer,
+                                        (int)(run->granted % SLOTS)));
+        run->granted++;
+        run->next_grant = next_recv(run, run->next_grant + 1);
+        run->moved = true;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status unpack_next(execution *run)
+{
+    const banyan_pipeline *p = run->pipeline;
+    const banyan_pipeline_launcher *launcher = p->launcher;
+    const banyan_pipeline_buffers *buffers = p->buffers;
+    if (run->next_unpack == run->count)
+        return BANYAN_OK;
+    const banyan_slot_batch *batch = &run->iterations[run->next_unpack].recv;
+    int slot = (int)(run->unpacked % SLOTS);
+    /* Both slots may still be waiting for their events. */
+    if (run->unpacked == run->granted)
+        return BANYAN_OK;
+    bool arrived;
+    RETURN_IF_FAILED(buffers->take_arrival(buffers->context, batch->peer, slot, &arrived));
+    if (!arrived) {
+        run->stall.arrival_from = batch->peer;
+        return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(launcher->unpack(launcher->context, p->unpack_stream, buffers->recv_slot[slot],
+                                      batch->segments, batch->segment_count));
+    if (p->unpack_stream)
+        RETURN_IF_FAILED(
+            launcher->record(launcher->context, p->unpack_event[slot], p->unpack_stream));
+    run->unpacked++;
+    run->next_unpack = next_recv(run, run->next_unpack + 1);
+    run->moved = true;
+    return grant_slots(run);
+}
+
+/* ---- both ---- */
+
+/* One turn: what a partner waits for comes before what it does not. */
+static banyan_status turn(execution *run)
+{
+    run->moved = false;
+    run->stall = (banyan_pipeline_stall){.grant_from = -1, .arrival_from = -1};
+    RETURN_IF_FAILED(grant_slots(run));
+    RETURN_IF_FAILED(send_next(run));
+    RETURN_IF_FAILED(unpack_next(run));
+    RETURN_IF_FAILED(pack_next(run));
+    return send_next(run);
+}
+
+static bool is_done(const execution *run)
+{
+    return run->next_pack == run->count && run->sent == run->packed &&
+           run->next_unpack == run->count;
+}
+
+static banyan_status idle(execution *run, uint64_t last_move_ns)
+{
+    const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
+    run->stall.stalled_ns = time_now_ns() - last_move_ns;
+    return buffers->idle(buffers->context, &run->stall);
+}
+
+static banyan_status run_until_done(execution *run)
+{
+    uint64_t last_move_ns = 0;
+    while (!is_done(run)) {
+        RETURN_IF_FAILED(turn(run));
+        if (run->moved) {
+            last_move_ns = 0;
+        } else {
+            if (last_move_ns == 0)
+                last_move_ns = time_now_ns();
+            RETURN_IF_FAILED(idle(run, last_move_ns));
+        }
+    }
+    return BANYAN_OK;
+}
+
+/* Also after a failure: nothing may touch the tensors once the call has returned. */
+static banyan_status drain_streams(const banyan_pipeline *p)
+{
+    const banyan_stream streams[] = {p->pack_stream, p->send_stream, p->unpack_stream};
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < 3 && streams[i]; i++) {
+        banyan_status end = p->launcher->synchronize(p->launcher->context, streams[i]);
+        status = status == BANYAN_OK ? end : status;
+    }
+    return status;
+}
+
+banyan_status pipeline_run(const banyan_pipeline *pipeline, const banyan_iteration *iterations,
+                           size_t count)
+{
+    const banyan_pipeline_buffers *buffers = pipeline->buffers;
+    execution run = {.pipeline = pipeline, .iterations = iterations, .count = count};
+    run.queues_signals = pipeline->pack_stream && buffers->stream_ordered;
+    run.polls_events = pipeline->pack_stream && !buffers->stream_ordered;
+    run.next_pack = next_send(&run, 0);
+    run.next_grant = run.next_unpack = next_recv(&run, 0);
+    RETURN_IF_FAILED(buffers->begin(buffers->context));
+    banyan_status status = run_until_done(&run);
+    banyan_status drained = drain_streams(pipeline);
+    return status != BANYAN_OK ? status : drained;
+}

@@ -1,0 +1,51 @@
+/* Is what the pipeline's executor does with its slots right? All ranks' steps are played in this
+ * process, without memory or signals. */
+#ifndef COPY_SCHEDULE_CHECK_H
+#define COPY_SCHEDULE_CHECK_H
+
+#include <banyan/pipeline.h>
+
+#include "core/containers/array.h"
+
+typedef enum pipeline_step_kind {
+    PIPELINE_GRANT,  /* a receive slot is given to the peer */
+    PIPELINE_UNPACK, /* wait for the peer's batch in the slot, and empty it */
+    PIPELINE_PACK,   /* fill a send slot */
+    PIPELINE_SEND    /* wait for a grant of the peer, and empty the send slot into it */
+} pipeline_step_kind;
+
+typedef struct pipeline_step {
+    pipeline_step_kind kind;
+    int peer, slot;
+    uint64_t bytes; /* of the batch; a grant has none */
+} pipeline_step;
+
+typedef ARRAY(pipeline_step) pipeline_step_list;
+
+/* A rank's steps in either direction, in order. The directions do not wait for each other. */
+typedef struct pipeline_steps {
+    pipeline_step_list sending, receiving;
+} pipeline_steps;
+
+/* What the executor does with these iterations, appended to empty lists: a slot is granted again,
+ * or packed again, behind the step that empties it. NO_MEMORY. */
+banyan_status pipeline_steps_of(const banyan_iteration *iterations, size_t count,
+                                pipeline_steps *steps);
+void pipeline_steps_free(pipeline_steps *steps);
+
+typedef enum pipeline_fault {
+    PIPELINE_FAULT_SLOT,  /* a slot is used again before it is emptied */
+    PIPELINE_FAULT_STUCK, /* a grant or a batch that is waited for does not come, or is left over */
+    PIPELINE_FAULT_BYTES  /* a batch is larger than a slot, or than its other end expects */
+} pipeline_fault;
+
+/* Tell of a fault of `rank`. An error ends the check. */
+typedef banyan_status (*pipeline_fault_fn)(void *context, pipeline_fault fault, int rank,
+                                           const char *sentence);
+
+/* Play the steps of all ranks; steps[i] is rank i's. Steps only ever let others go on, so that what
+ * one order shows all orders show. Errors: NO_MEMORY, and the callback's. */
+banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint64_t slot_bytes,
+                                   pipeline_fault_fn tell, void *context);
+
+#endif

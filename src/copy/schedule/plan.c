@@ -1,0 +1,272 @@
+#include "copy/schedule/plan.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "copy/match/match.h"
+#include "copy/schedule/rounds.h"
+#include "copy/strided/strided.h"
+
+/* One direction: the tasks by peer, as matched, and the flows that they make. */
+typedef struct plan_side {
+    const banyan_copy_op *ops;
+    const copy_match *matches;
+    size_t match_count;
+    pipeline_task *tasks; /* one a match */
+    pipeline_flow *flows;
+    size_t flow_count;
+} plan_side;
+
+typedef struct planner {
+    banyan_world *world;
+    banyan_transport *transport;
+    uint64_t slot_bytes;
+    copy_matches matches;
+    plan_side sends, recvs;
+    pipeline_rounds rounds;
+} planner;
+
+/* ---- flows ---- */
+
+static banyan_status check_reachable(const planner *plan, int peer)
+{
+    int rank = banyan_world_rank(plan->world);
+    if (!plan->transport || banyan_transport_capabilities(plan->transport, peer) != 0)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "pipeline: rank %d (node %d) cannot reach rank %d (node %d) by transport %s; "
+                     "take the mpi backend (BANYAN_COPY=mpi), which crosses nodes",
+                     rank, banyan_world_node_of(plan->world, rank), peer,
+                     banyan_world_node_of(plan->world, peer),
+                     banyan_transport_name(plan->transport));
+}
+
+static banyan_status side_tasks(plan_side *side)
+{
+    size_t count = side->match_count;
+    side->tasks = calloc(count + 1, sizeof *side->tasks);
+    side->flows = calloc(count + 1, sizeof *side->flows);
+    if (!side->tasks || !side->flows)
+        return error_no_memory((count + 1) * (sizeof *side->tasks + sizeof *side->flows),
+                               "planning a batch");
+    for (size_t i = 0; i < count; i++) {
+        strided_view view;
+        RETURN_IF_FAILED(strided_view_anywhere(&side->ops[side->matches[i].op].tensor, &view));
+        side->tasks[i] = (pipeline_task){view.elems, view.elem_bytes};
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status side_flows(const planner *plan, plan_side *side)
+{
+    RETURN_IF_FAILED(side_tasks(side));
+    for (size_t i = 0; i < side->match_count; i++) {
+        int peer = side->matches[i].peer;
+        if (i == 0 || side->matches[i - 1].peer != peer) {
+            RETURN_IF_FAILED(check_reachable(plan, peer));
+            side->flows[side->flow_count++] =
+                (pipeline_flow){.peer = peer, .tasks = &side->tasks[i]};
+        }
+        side->flows[side->flow_count - 1].task_count++;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status plan_flows(planner *plan)
+{
+    RETURN_IF_FAILED(side_flows(plan, &plan->sends));
+    RETURN_IF_FAILED(side_flows(plan, &plan->recvs));
+    for (size_t i = 0; i < plan->sends.flow_count; i++) {
+        pipeline_flow *flow = &plan->sends.flows[i];
+        RETURN_IF_FAILED(
+            pipeline_batch_pack(flow->tasks, flow->task_count, plan->slot_bytes, &flow->batches));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status plan_rounds(planner *plan, bool optimal)
+{
+    const plan_side *sends = &plan->sends, *recvs = &plan->recvs;
+    if (optimal)
+        return pipeline_rounds_colour(plan->world, sends->flows, sends->flow_count, recvs->flows,
+                                      recvs->flow_count, &plan->rounds);
+    return pipeline_rounds_rotate(banyan_world_rank(plan->world), banyan_world_size(plan->world),
+                                  sends->flows, sends->flow_count, recvs->flows, recvs->flow_count,
+                                  &plan->rounds);
+}
+
+/* ---- the schedule ---- */
+
+/* Shape and strides belong to the caller. */
+static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor *copy)
+{
+    size_t dims = (size_t)tensor->ndim, bytes = dims * sizeof(int64_t);
+    int64_t *kept = arena_take(memory, 2 * bytes + sizeof(int64_t));
+    if (!kept)
+        return BANYAN_ERR_NO_MEMORY;
+    *copy = *tensor;
+    if (dims > 0)
+        memcpy(kept, tensor->shape, bytes);
+    copy->shape = kept;
+    if (tensor->strides && dims > 0)
+        memcpy(kept + dims, tensor->strides, bytes);
+    copy->strides = tensor->strides ? kept + dims : NULL;
+    return BANYAN_OK;
+}
+
+/* The matched tensors, in the matches' order. */
+static banyan_status side_tensors(arena *memory, const plan_side *side, DLTensor **tensors)
+{
+    DLTensor *kept = arena_take(memory, (side->match_count + 1) * sizeof *kept);
+    if (!kept)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < side->match_count; i++)
+        RETURN_IF_FAILED(copy_tensor(memory, &side->ops[side->matches[i].op].tensor, &kept[i]));
+    *tensors = kept;
+    return BANYAN_OK;
+}
+
+/* Every flow's segments, in the order of its batches: one array a flow. */
+static banyan_status side_segments(arena *memory, const plan_side *side, banyan_segment **segments)
+{
+    DLTensor *tensors;
+    RETURN_IF_FAILED(side_tensors(memory, side, &tensors));
+    for (size_t f = 0; f < side->flow_count; f++) {
+        const pipeline_flow *flow = &side->flows[f];
+        const DLTensor *first = &tensors[flow->tasks - side->tasks];
+        size_t count = flow->batches.segments.count;
+        segments[f] = arena_take(memory, (count + 1) * sizeof **segments);
+        if (!segments[f])
+            return BANYAN_ERR_NO_MEMORY;
+        for (size_t i = 0; i < count; i++) {
+            const pipeline_segment *segment = &flow->batches.segments.data[i];
+            segments[f][i] = (banyan_segment){first[segment->task], segment->first_elem,
+                                              segment->elem_count, segment->slot_offset};
+        }
+    }
+    return BANYAN_OK;
+}
+
+static banyan_slot_batch slot_batch(const plan_side *side, banyan_segment *const *segments,
+                                    size_t flow, size_t index)
+{
+    if (flow == PIPELINE_NO_FLOW)
+        return (banyan_slot_batch){.peer = -1};
+    const pipeline_batch *batch = &side->flows[flow].batches.list.data[index];
+    return (banyan_slot_batch){side->flows[flow].peer, segments[flow] + batch->first_segment,
+                               batch->segment_count, batch->bytes};
+}
+
+static banyan_status fill_iterations(const planner *plan, pipeline_schedule *schedule)
+{
+    arena *memory = &schedule->memory;
+    size_t flows = plan->sends.flow_count + plan->recvs.flow_count, count = plan->rounds.count;
+    banyan_segment **segments = arena_take(memory, (flows + 1) * sizeof *segments);
+    banyan_iteration *iterations = arena_take(memory, (count + 1) * sizeof *iterations);
+    uint64_t *rounds = arena_take(memory, (count + 1) * sizeof *rounds);
+    if (!segments || !iterations || !rounds)
+        return BANYAN_ERR_NO_MEMORY;
+    banyan_segment **recv_segments = segments + plan->sends.flow_count;
+    RETURN_IF_FAILED(side_segments(memory, &plan->sends, segments));
+    RETURN_IF_FAILED(side_segments(memory, &plan->recvs, recv_segments));
+    for (size_t i = 0; i < count; i++) {
+        const pipeline_round *round = &plan->rounds.data[i];
+        iterations[i] = (banyan_iteration){
+            slot_batch(&plan->sends, segments, round->send_flow, round->send_batch),
+            slot_batch(&plan->recvs, recv_segments, round->recv_flow, round->recv_batch)};
+        schedule->recv_bytes += iterations[i].recv.bytes;
+        rounds[i] = round->number;
+    }
+    schedule->iterations = iterations;
+    schedule->rounds = rounds;
+    schedule->iteration_count = count;
+    return BANYAN_OK;
+}
+
+/* Moves to oneself, with their own numbering of operations. */
+static banyan_status fill_local(const banyan_copy_batch *batch, pipeline_schedule *schedule)
+{
+    arena *memory = &schedule->memory;
+    size_t count = batch->local_count;
+    banyan_copy_op *sends = arena_take(memory, (count + 1) * sizeof *sends);
+    banyan_copy_op *recvs = arena_take(memory, (count + 1) * sizeof *recvs);
+    banyan_copy_pair *pairs = arena_take(memory, (count + 1) * sizeof *pairs);
+    if (!sends || !recvs || !pairs)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        const banyan_copy_op *send = &batch->sends[batch->local[i].send];
+        const banyan_copy_op *recv = &batch->recvs[batch->local[i].recv];
+        sends[i] = *send;
+        recvs[i] = *recv;
+        RETURN_IF_FAILED(copy_tensor(memory, &send->tensor, &sends[i].tensor));
+        RETURN_IF_FAILED(copy_tensor(memory, &recv->tensor, &recvs[i].tensor));
+        pairs[i] = (banyan_copy_pair){i, i};
+    }
+    schedule->sends = sends;
+    schedule->recvs = recvs;
+    schedule->local = pairs;
+    schedule->local_count = count;
+    return BANYAN_OK;
+}
+
+/* ---- the plan ---- */
+
+/* After matching. */
+static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy_batch *batch,
+                                  pipeline_schedule *schedule)
+{
+    banyan_status status = copy_agree(plan->world, plan_flows(plan));
+    if (status != BANYAN_OK)
+        return status;
+    status = pipeline_exchange(plan->world, status, plan->sends.flows, plan->sends.flow_count,
+                               plan->slot_bytes, plan->recvs.flows, plan->recvs.flow_count);
+    /* Rank 0 cannot colour what a rank that failed has not told. */
+    if (optimal) {
+        status = copy_agree(plan->world, status);
+        if (status != BANYAN_OK)
+            return status;
+    }
+    if (status == BANYAN_OK)
+        status = plan_rounds(plan, optimal);
+    if (status == BANYAN_OK)
+        status = fill_iterations(plan, schedule);
+    if (status == BANYAN_OK)
+        status = fill_local(batch, schedule);
+    return copy_agree(plan->world, status);
+}
+
+static void side_free(plan_side *side)
+{
+    for (size_t i = 0; i < side->flow_count; i++)
+        pipeline_flow_free(&side->flows[i]);
+    free(side->flows);
+    free(side->tasks);
+}
+
+banyan_status pipeline_plan(banyan_world *world, banyan_transport *transport, uint64_t slot_bytes,
+                            bool optimal_rounds, const banyan_copy_batch *batch,
+                            pipeline_schedule *schedule)
+{
+    planner plan = {.world = world, .transport = transport, .slot_bytes = slot_bytes};
+    RETURN_IF_FAILED(copy_match_batch(world, "pipeline", batch, NULL, NULL, &plan.matches));
+    plan.sends = (plan_side){
+        .ops = batch->sends, .matches = plan.matches.sends, .match_count = plan.matches.send_count};
+    plan.recvs = (plan_side){
+        .ops = batch->recvs, .matches = plan.matches.recvs, .match_count = plan.matches.recv_count};
+    pipeline_schedule made = {0};
+    banyan_status status = plan_matched(&plan, optimal_rounds, batch, &made);
+    side_free(&plan.sends);
+    side_free(&plan.recvs);
+    array_free(&plan.rounds);
+    copy_matches_free(&plan.matches);
+    if (status == BANYAN_OK)
+        *schedule = made;
+    else
+        pipeline_schedule_free(&made);
+    return status;
+}
+
+void pipeline_schedule_free(pipeline_schedule *schedule)
+{
+    arena_free(&schedule->memory);
+}

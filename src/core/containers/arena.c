@@ -1,0 +1,57 @@
+#include "core/containers/arena.h"
+
+#include <stdalign.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+
+#define FIRST_BLOCK_BYTES 512
+#define LARGEST_BLOCK_BYTES ((size_t)1 << 20)
+
+struct arena_block {
+    struct arena_block *before;
+    size_t bytes; /* of data */
+    alignas(max_align_t) unsigned char data[];
+};
+
+static bool add_block(arena *to, size_t least)
+{
+    size_t bytes = to->last ? to->last->bytes * 2 : FIRST_BLOCK_BYTES;
+    if (bytes > LARGEST_BLOCK_BYTES)
+        bytes = LARGEST_BLOCK_BYTES;
+    if (bytes < least)
+        bytes = least;
+    struct arena_block *block = malloc(sizeof *block + bytes);
+    if (!block)
+        return false;
+    block->before = to->last;
+    block->bytes = bytes;
+    to->last = block;
+    to->used = 0;
+    to->bytes += sizeof *block + bytes;
+    return true;
+}
+
+void *arena_take(arena *from, size_t bytes)
+{
+    size_t rounded = (bytes + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
+    bool fits = from->last && rounded <= from->last->bytes - from->used;
+    if (rounded < bytes || rounded > SIZE_MAX / 2 || (!fits && !add_block(from, rounded))) {
+        error_no_memory(bytes, "an arena");
+        return NULL;
+    }
+    void *taken = from->last->data + from->used;
+    from->used += rounded;
+    return taken;
+}
+
+void arena_free(arena *all)
+{
+    while (all->last) {
+        struct arena_block *before = all->last->before;
+        free(all->last);
+        all->last = before;
+    }
+    *all = (arena){0};
+}

@@ -1,0 +1,484 @@
+#include "cuda/copy/gpu_copy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/copy/image.h"
+#include "cuda/copy/kernel.h"
+#include "cuda/copy/report.h"
+#include "cuda/driver.h"
+#include "cuda/memory/memory.h"
+#include "cuda/runtime/watch.h"
+
+/* Runs of bytes from here on go by copy engine, which is some percent faster than the kernel and
+ * leaves the multiprocessors free. Each costs an engine 4 us, in which the kernel would be 20 MB
+ * ahead, and all together two launches more, so that there must be enough of them. */
+#define ENGINE_BYTES ((uint64_t)32 << 20)
+#define ENGINE_RUNS_WORTH_IT 2
+
+/* A stream a partner, so that all links are in use; or more than one. */
+#define SIDE_STREAMS 8
+
+#define BLOCKS_A_MULTIPROCESSOR 2
+
+typedef struct mover {
+    banyan_world *world;
+    int device;
+    uint64_t timeout_ns, engine_bytes;
+    uint32_t threads;      /* of a thread block */
+    uint32_t blocks;       /* that one launch may have */
+    CUfunction kernels[2]; /* the second converts elements, too */
+    CUstream sides[SIDE_STREAMS];
+    CUevent fork, join[SIDE_STREAMS];
+    copy_shared *shared;
+    copy_report *report;        /* here */
+    copy_report *device_report; /* and as the device knows it */
+    watch *watching;
+    int peers[COPY_RUNS_MAX]; /* whose runs shared->runs counts */
+    int peer_count;
+} mover;
+
+typedef struct work {
+    mover *mover;
+    char *memory; /* all arrays of args */
+    copy_args args;
+    uint32_t blocks; /* 0: there are no tiles */
+    bool converts;
+    copy_engine_move *engine_moves;
+    size_t engine_count;
+    uint32_t streams_a_lane;
+    CUevent ended; /* of the last run that is not a graph's */
+    bool has_run;
+} work;
+
+/* ---- open and close ---- */
+
+static banyan_status open_streams(mover *made)
+{
+    banyan_status status =
+        DRIVER(made->device, cuEventCreate, &made->fork, CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
+        status = DRIVER(made->device, cuStreamCreate, &made->sides[i], CU_STREAM_NON_BLOCKING);
+        if (status == BANYAN_OK)
+            status = DRIVER(made->device, cuEventCreate, &made->join[i], CU_EVENT_DISABLE_TIMING);
+    }
+    return status;
+}
+
+static banyan_status open_memory(mover *made)
+{
+    void *here, *there, *shared;
+    banyan_status status = bytes_alloc(made->device, sizeof *made->shared, &shared);
+    if (status != BANYAN_OK)
+        return status;
+    made->shared = shared;
+    status = bytes_fill(made->shared, 0, sizeof *made->shared);
+    if (status == BANYAN_OK)
+        status = shared_words_open(made->device, sizeof *made->report, &here, &there);
+    if (status != BANYAN_OK)
+        return status;
+    made->report = here;
+    made->device_report = there;
+    return BANYAN_OK;
+}
+
+/* How many of the kernel's thread blocks, of up to *threads, a multiprocessor holds at once. */
+static banyan_status look_at_kernel(const mover *made, CUfunction kernel, int *threads, int *fit)
+{
+    int most = 0, holds = 0;
+    banyan_status status = DRIVER(made->device, cuFuncGetAttribute, &most,
+                                  CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel);
+    if (most < *threads)
+        *threads = most;
+    if (status == BANYAN_OK)
+        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &holds, kernel,
+                        *threads, 0);
+    if (holds < *fit)
+        *fit = holds;
+    return status;
+}
+
+/* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
+static banyan_status open_kernels(mover *made, int sharers)
+{
+    int fit = BLOCKS_A_MULTIPROCESSOR, threads = COPY_THREADS_MAX;
+    for (int i = 0; i < 2; i++) {
+        banyan_status status =
+            driver_kernel(copy_kernel_symbol(i), made->device, &made->kernels[i]);
+        if (status == BANYAN_OK)
+            status = look_at_kernel(made, made->kernels[i], &threads, &fit);
+        if (status != BANYAN_OK)
+            return status;
+    }
+    int blocks = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device) * fit;
+    if (blocks < sharers)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: device %d holds %d thread blocks of copies at once, too few "
+                                "for the %d ranks that share it",
+                                made->device, blocks, sharers);
+    made->threads = (uint32_t)threads;
+    made->blocks = (uint32_t)(blocks / sharers);
+    return BANYAN_OK;
+}
+
+static void close_device(mover *closed)
+{
+    for (int i = 0; i < SIDE_STREAMS; i++) {
+        if (closed->sides[i])
+            driver.cuStreamDestroy(closed->sides[i]);
+        if (closed->join[i])
+            driver.cuEventDestroy(closed->join[i]);
+    }
+    if (closed->fork)
+        driver.cuEventDestroy(closed->fork);
+    bytes_free(closed->device, closed->shared);
+    shared_words_close(closed->report);
+}
+
+static void mover_close(void *argument)
+{
+    mover *closed = argument;
+    watch_end(closed->watching);
+    if (driver_enter(closed->device) == BANYAN_OK) {
+        close_device(closed);
+        driver_leave();
+    }
+    free(closed);
+}
+
+static banyan_status open_device(mover *made, int sharers)
+{
+    banyan_status status = driver_enter(made->device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = open_kernels(made, sharers);
+    if (status == BANYAN_OK)
+        status = open_streams(made);
+    if (status == BANYAN_OK)
+        status = open_memory(made);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* BANYAN_COPY_ENGINE_BYTES, for those who measure. */
+static banyan_status read_engine_bytes(uint64_t *bytes)
+{
+    const char *text = getenv("BANYAN_COPY_ENGINE_BYTES");
+    *bytes = ENGINE_BYTES;
+    if (!text || !*text)
+        return BANYAN_OK;
+    char *end;
+    *bytes = strtoull(text, &end, 10);
+    if (*end == '\0' && *text >= '0' && *text <= '9')
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_INVALID,
+                            "BANYAN_COPY_ENGINE_BYTES is \"%s\", and should be a number of bytes",
+                            text);
+}
+
+static void describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "for rank %d to %s (direct)", rank,
+             for_data ? "finish its part of a run" : "enter the run");
+}
+
+static banyan_status watch_waits(mover *made)
+{
+    watch_words words = {.world = made->world,
+                         .stop = &made->report->stop,
+                         .told = &made->report->waits,
+                         .failed = &made->report->verdict,
+                         .describe = describe_wait};
+    return watch_world(&words, &made->watching);
+}
+
+static banyan_status mover_open(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
+                                void **opened)
+{
+    uint64_t engine_bytes;
+    banyan_status status = read_engine_bytes(&engine_bytes);
+    if (status != BANYAN_OK)
+        return status;
+    mover *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for a mover",
+                                sizeof *made);
+    made->world = world;
+    made->device = device;
+    made->timeout_ns = timeout_ns;
+    made->engine_bytes = engine_bytes;
+    status = open_device(made, sharers);
+    if (status == BANYAN_OK)
+        status = watch_waits(made);
+    if (status == BANYAN_OK)
+        *opened = made;
+    else
+        mover_close(made);
+    return status;
+}
+
+/* ---- work ---- */
+
+static uint32_t warps_a_block(const mover *of)
+{
+    return of->threads / COPY_WARP;
+}
+
+/* Where the runs with a peer are counted. */
+static banyan_status runs_of(mover *of, int peer, uint64_t **runs)
+{
+    int i = 0;
+    while (i < of->peer_count && of->peers[i] != peer)
+        i++;
+    if (i == COPY_RUNS_MAX)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: device %d moves tensors to more than %d other ranks",
+                                of->device, COPY_RUNS_MAX);
+    if (i == of->peer_count)
+        of->peers[of->peer_count++] = peer;
+    *runs = &of->shared->runs[i];
+    return BANYAN_OK;
+}
+
+static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count, copy_lane *filled)
+{
+    for (size_t i = 0; i < count; i++) {
+        const mover_lane *lane = &lanes[i];
+        filled[i] = (copy_lane){
+            .my_entered = lane->my_entered,
+            .their_entered = lane->their_entered,
+            .my_finished = lane->my_finished,
+            .their_finished = lane->their_finished,
+            .peer = lane->peer,
+            .receives = lane->receives,
+        };
+        if (!lane->my_entered)
+            continue;
+        banyan_status status = runs_of(of->mover, lane->peer, &filled[i].runs);
+        if (status != BANYAN_OK)
+            return status;
+    }
+    for (size_t i = 0; i < of->engine_count; i++)
+        filled[of->engine_moves[i].lane].by_engine = 1;
+    return BANYAN_OK;
+}
+
+static banyan_status alloc_on_device(work *of, size_t bytes)
+{
+    int device = of->mover->device;
+    void *memory;
+    banyan_status status = bytes_alloc(device, bytes, &memory);
+    if (status != BANYAN_OK)
+        return status;
+    of->memory = memory;
+    status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
+    driver_leave();
+    return status;
+}
+
+static banyan_status upload(work *of, const mover_lane *lanes, const copy_layout *layout)
+{
+    copy_image image;
+    if (!copy_image_make(layout, of->blocks * warps_a_block(of->mover), &image))
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes",
+                                image.bytes);
+    banyan_status status = fill_lanes(of, lanes, layout->lane_count, copy_image_lanes(&image));
+    if (status == BANYAN_OK)
+        status = alloc_on_device(of, image.bytes);
+    if (status == BANYAN_OK)
+        status = bytes_copy(of->memory, image.data, image.bytes);
+    free(image.data);
+    of->args = (copy_args){
+        .shared = of->mover->shared,
+        .report = of->mover->device_report,
+        .timeout_ns = of->mover->timeout_ns,
+        .lane_count = (uint32_t)layout->lane_count,
+    };
+    copy_image_point(&image, of->memory, &of->args);
+    return status;
+}
+
+static void work_release(void *argument)
+{
+    work *of = argument;
+    if (driver_enter(of->mover->device) == BANYAN_OK) {
+        driver_capture before = driver_capture_relax();
+        if (of->has_run)
+            driver.cuEventSynchronize(of->ended);
+        if (of->ended)
+            driver.cuEventDestroy(of->ended);
+        driver_capture_restore(before);
+        driver_leave();
+    }
+    bytes_free(of->mover->device, of->memory);
+    free(of->engine_moves);
+    free(of);
+}
+
+/* Copy engines, if there is enough for them. */
+static banyan_status lay_out(const mover *of, const mover_lane *lanes, size_t count,
+                             copy_layout *layout)
+{
+    banyan_status status = copy_layout_make(lanes, count, of->engine_bytes, layout);
+    if (status != BANYAN_OK || layout->engine_count == 0 ||
+        layout->engine_bytes / ENGINE_RUNS_WORTH_IT >= of->engine_bytes)
+        return status;
+    copy_layout_free(layout);
+    return copy_layout_make(lanes, count, 0, layout);
+}
+
+static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t count)
+{
+    copy_layout layout;
+    banyan_status status = lay_out(made->mover, lanes, count, &layout);
+    if (status != BANYAN_OK)
+        return status;
+    uint32_t warps = warps_a_block(made->mover);
+    uint64_t wanted = (layout.tiles + warps - 1) / warps;
+    made->blocks = wanted < made->mover->blocks ? (uint32_t)wanted : made->mover->blocks;
+    made->engine_moves = layout.engine_moves;
+    made->engine_count = layout.engine_count;
+    layout.engine_moves = NULL;
+    made->converts = layout.converts;
+    made->streams_a_lane = count > 0 && count <= SIDE_STREAMS / 2 ? 2 : 1;
+    status = upload(made, lanes, &layout);
+    copy_layout_free(&layout);
+    return status;
+}
+
+static banyan_status mover_prepare(void *argument, const mover_lane *lanes, size_t count,
+                                   void **prepared)
+{
+    if (count > MOVER_LANES_MAX)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: a schedule moves tensors to %zu ranks, itself included; "
+                                "%d are possible",
+                                count, MOVER_LANES_MAX);
+    work *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY,
+                                "cuda: out of memory: %zu bytes for a schedule", sizeof *made);
+    made->mover = argument;
+    banyan_status status = prepare_work(made, lanes, count);
+    if (status == BANYAN_OK)
+        *prepared = made;
+    else
+        work_release(made);
+    return status;
+}
+
+/* ---- runs ---- */
+
+static banyan_status launch(const work *of, uint32_t blocks, uint32_t phases, CUstream stream)
+{
+    copy_args args = of->args;
+    args.phases = phases;
+    void *params[] = {&args};
+    return DRIVER(of->mover->device, cuLaunchKernel, of->mover->kernels[of->converts], blocks, 1, 1,
+                  of->mover->threads, 1, 1, 0, stream, params, NULL);
+}
+
+static banyan_status fork_sides(const mover *of, CUstream stream)
+{
+    banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
+    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++)
+        status = DRIVER(of->device, cuStreamWaitEvent, of->sides[i], of->fork, 0);
+    return status;
+}
+
+static banyan_status join_sides(const mover *of, CUstream stream)
+{
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
+        status = DRIVER(of->device, cuEventRecord, of->join[i], of->sides[i]);
+        if (status == BANYAN_OK)
+            status = DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0);
+    }
+    return status;
+}
+
+/* Partners each have streams of their own, as far as there are streams. */
+static size_t side_of(const work *of, size_t i)
+{
+    return (of->engine_moves[i].lane * of->streams_a_lane + i % of->streams_a_lane) % SIDE_STREAMS;
+}
+
+static banyan_status copy_by_engine(const work *of)
+{
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < of->engine_count && status == BANYAN_OK; i++) {
+        const copy_engine_move *move = &of->engine_moves[i];
+        status = DRIVER(of->mover->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
+                        (CUdeviceptr)(uintptr_t)move->from, move->bytes,
+                        of->mover->sides[side_of(of, i)]);
+    }
+    return status;
+}
+
+/* Engines write to nobody who has not entered, and nobody is told of the end before theirs. */
+static banyan_status run_with_engines(const work *of, CUstream stream)
+{
+    banyan_status status = launch(of, 1, COPY_ENTER | COPY_MEET, stream);
+    if (status == BANYAN_OK)
+        status = fork_sides(of->mover, stream);
+    if (status == BANYAN_OK)
+        status = copy_by_engine(of);
+    if (status == BANYAN_OK && of->blocks > 0)
+        status = launch(of, of->blocks, COPY_MOVE, stream);
+    if (status == BANYAN_OK)
+        status = join_sides(of->mover, stream);
+    return status == BANYAN_OK ? launch(of, 1, COPY_FINISH, stream) : status;
+}
+
+static banyan_status run_here(work *of, CUstream stream)
+{
+    banyan_status status;
+    CUstreamCaptureStatus capture;
+    if (of->engine_count > 0)
+        status = run_with_engines(of, stream);
+    else if (of->blocks > 0)
+        status = launch(of, of->blocks, COPY_ENTER | COPY_MOVE | COPY_FINISH, stream);
+    else if (of->args.lane_count > 0)
+        status = launch(of, 1, COPY_ENTER | COPY_FINISH, stream);
+    else
+        return BANYAN_OK;
+    if (status == BANYAN_OK)
+        status = DRIVER(of->mover->device, cuStreamIsCapturing, stream, &capture);
+    if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return status;
+    of->has_run = true;
+    return DRIVER(of->mover->device, cuEventRecord, of->ended, stream);
+}
+
+static banyan_status mover_run(void *argument, void *stream)
+{
+    work *of = argument;
+    banyan_status status = driver_enter(of->mover->device);
+    if (status != BANYAN_OK)
+        return status;
+    status = run_here(of, stream);
+    driver_leave();
+    return status;
+}
+
+static void mover_check(void *argument, device_report *report)
+{
+    report_read(((const mover *)argument)->report, report);
+}
+
+const copy_mover_ops cuda_mover_ops = {
+    .size = sizeof(copy_mover_ops),
+    .name = "cuda",
+    .open = mover_open,
+    .close = mover_close,
+    .prepare = mover_prepare,
+    .release = work_release,
+    .run = mover_run,
+    .check = mover_check,
+};

@@ -1,0 +1,9 @@
+/* Strided moves between GPUs: the module's table. */
+#ifndef CUDA_COPY_GPU_COPY_H
+#define CUDA_COPY_GPU_COPY_H
+
+#include "copy/direct/gpu_copy.h"
+
+extern const copy_mover_ops cuda_mover_ops;
+
+#endif

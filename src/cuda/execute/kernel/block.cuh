@@ -1,0 +1,284 @@
+/* A thread block that runs its part of a plan: what its threads share, and what each has. */
+#ifndef CUDA_EXECUTE_KERNEL_BLOCK_CUH
+#define CUDA_EXECUTE_KERNEL_BLOCK_CUH
+
+#include <banyan/device/channel.cuh>
+
+#include "cuda/runtime/device.cuh"
+#include "cuda/execute/kernel.h"
+#include "cuda/runtime/waits.cuh"
+
+/* In front of shared memory; the section lies behind it. What hardly changes is read from here,
+ * so that registers are free for data on its way. */
+struct block_shared {
+    char *bases[KERNEL_BASES];      /* of this run */
+    uint64_t arrays[KERNEL_ARRAYS]; /* their addresses, as kernel_array has them */
+    uint64_t run, flags; /* before this run: how many there were, and the flags they used up */
+    uint64_t waited_ns;  /* thread 0, in this step, when it is traced */
+    banyan_device_limits limits;
+    kernel_report *report;
+    uint64_t uploaded;
+    uint32_t first_flag;
+    uint32_t traces;
+    volatile uint32_t ended; /* a wait of one of the threads has given up */
+};
+static_assert(sizeof(block_shared) <= KERNEL_SHARED_BYTES, "the section would lie over it");
+
+BANYAN_DEVICE block_shared *block_share(void)
+{
+    return (block_shared *)device_shared();
+}
+
+BANYAN_DEVICE const kernel_section *block_section(void)
+{
+    return (const kernel_section *)(device_shared() + KERNEL_SHARED_BYTES);
+}
+
+BANYAN_DEVICE const engine_step *block_steps(void)
+{
+    return (const engine_step *)block_share()->arrays[KERNEL_STEPS];
+}
+
+BANYAN_DEVICE const kernel_end *block_ends(void)
+{
+    return (const kernel_end *)block_share()->arrays[KERNEL_ENDS];
+}
+
+BANYAN_DEVICE const uint64_t *block_words(void)
+{
+    return (const uint64_t *)block_share()->arrays[KERNEL_WORDS];
+}
+
+/* This thread's number and how many there are, read anew each time: what follows from them for one
+ * kind of step would otherwise lie in registers during all others. */
+BANYAN_DEVICE uint32_t block_thread(void)
+{
+#ifdef __CUDACC__
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+#else
+    return threadIdx.x;
+#endif
+}
+
+BANYAN_DEVICE uint32_t block_threads(void)
+{
+#ifdef __CUDACC__
+    uint32_t threads;
+    asm volatile("mov.u32 %0, %%ntid.x;" : "=r"(threads));
+    return threads;
+#else
+    return blockDim.x;
+#endif
+}
+
+/* Where a thread stands. */
+struct block_run {
+    const engine_step *step;
+    const uint64_t *piece; /* of the step, that is waited for; NULL */
+    uint32_t iteration;
+    uint32_t flag; /* of the packets of this step in this iteration */
+    bool ended;    /* nothing is to be touched any more */
+};
+
+BANYAN_DEVICE bool block_is_odd(void)
+{
+    return block_share()->run & 1;
+}
+
+/* ---- pieces and operands ---- */
+
+BANYAN_DEVICE uint32_t block_operand_count(const engine_step *step)
+{
+    return (uint32_t)step->source_count + step->destination_count;
+}
+
+/* Those of the step at hand, in this iteration. */
+struct block_pieces {
+    const uint64_t *at, *end;
+    uint32_t words; /* of one */
+};
+
+BANYAN_DEVICE block_pieces block_find_pieces(const block_run *run)
+{
+    const engine_step *step = run->step;
+    const uint64_t *all = block_words(), *first = all + step->words;
+    uint32_t words = 1 + block_operand_count(step);
+    if (step->in_loop)
+        return {all + first[run->iteration], all + first[run->iteration + 1], words};
+    return {first, first + step->piece_count * words, words};
+}
+
+/* The units of 8 bytes of all pieces, one piece after the other, dealt out to the threads in turn,
+ * so that short pieces go on side by side. */
+struct block_units {
+    block_pieces pieces; /* the piece at hand first */
+    uint64_t next;       /* in it, or behind its end */
+
+    /* Go on to the piece that has the next unit of this thread; false: there is none. */
+    BANYAN_DEVICE_MEMBER bool find(void)
+    {
+        for (; pieces.at < pieces.end; pieces.at += pieces.words) {
+            uint64_t units = (piece_bytes() + 7) / 8;
+            if (next < units)
+                return true;
+            next -= units;
+        }
+        return false;
+    }
+    BANYAN_DEVICE_MEMBER uint64_t piece_bytes(void) const { return pieces.at[0] & ~ENGINE_PAD; }
+    /* In the piece. */
+    BANYAN_DEVICE_MEMBER uint64_t at(void) const { return 8 * next; }
+    BANYAN_DEVICE_MEMBER uint32_t bytes(void) const
+    {
+        uint64_t left = piece_bytes() - at();
+        return left < 8 ? (uint32_t)left : 8;
+    }
+};
+
+BANYAN_DEVICE block_units block_find_units(block_pieces pieces)
+{
+    return {pieces, block_thread()};
+}
+
+/* More pieces than one, that would not keep all threads busy one by one? The first speaks for all:
+ * they hardly differ. */
+BANYAN_DEVICE bool block_are_short(block_pieces pieces)
+{
+    return pieces.at + pieces.words < pieces.end && pieces.at[0] < 8 * (uint64_t)block_threads();
+}
+
+/* The operands of a piece from one on, as places. */
+struct block_places {
+    const uint64_t *words;
+
+    BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
+    {
+        uint64_t word = words[i];
+        return block_share()->bases[KERNEL_PLACE_BASE(word)] + (word & KERNEL_PLACE_OFFSET);
+    }
+    BANYAN_DEVICE_MEMBER bool is_packets(uint32_t i) const
+    {
+        return words[i] & KERNEL_PLACE_PACKETS;
+    }
+    BANYAN_DEVICE_MEMBER bool is_of_group(uint32_t i) const
+    {
+        return ((uint32_t)(words[i] >> KERNEL_PLACE_SHIFT) & 0x7fff) >= ENGINE_GROUP_BASES;
+    }
+};
+
+BANYAN_DEVICE block_places block_places_of(const uint64_t *piece, uint32_t first)
+{
+    return {piece + 1 + first};
+}
+
+/* ---- flags ---- */
+
+/* Flags go round from 1 to 2^32 - 1, the residues of 2^32 - 1 plus one; 2^32 leaves 1. */
+BANYAN_DEVICE uint32_t block_flag(uint64_t used_up)
+{
+    uint64_t sum = (used_up & 0xffffffff) + (used_up >> 32);
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    return (uint32_t)sum == 0xffffffff ? 1 : (uint32_t)sum + 1;
+}
+
+/* ---- giving up ---- */
+
+/* The step that the wait is of, also when another one does it. */
+BANYAN_DEVICE uint32_t block_step_number(const block_run *run)
+{
+    const engine_step *step = run->step;
+    uint32_t number = (uint32_t)(step - block_steps());
+    if (!run->piece || step->in_loop || step->barrier == 0)
+        return number;
+    uint32_t words = (uint32_t)(run->piece - (block_words() + step->words));
+    return number + words / ((1 + block_operand_count(step)) * step->barrier);
+}
+
+/* The first of a launch whose wait has ended in vain reports it. */
+BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
+                                const banyan_device_wait *wait)
+{
+    block_shared *shared = block_share();
+    if (banyan_device_claim((uint32_t *)shared->limits.stops[0]) != 0)
+        return;
+    engine_report *report = &shared->report->report;
+    report->verdict =
+        banyan_device_wait_end(wait) == BANYAN_DEVICE_LATE ? ENGINE_LATE : ENGINE_STOPPED;
+    report->block = blockIdx.x;
+    report->step = block_step_number(run);
+    report->index = index;
+    report->iteration = run->iteration;
+    report->waited_ns = banyan_device_waited_ns(wait);
+    report->uploaded = (void *)shared->uploaded;
+    banyan_device_publish(&shared->report->written, 1);
+}
+
+/* A wait for a peer goes on. */
+BANYAN_DEVICE void block_tell(const block_run *run, uint32_t index, const banyan_device_wait *wait)
+{
+    block_shared *shared = block_share();
+    uint64_t waited_ns;
+    if (!waits_turn(wait, &waited_ns))
+        return;
+    device_waits *waits = &shared->report->waits;
+    waits_store(&waits->what[0], (uint64_t)block_step_number(run) << 32 | blockIdx.x);
+    waits_store(&waits->what[1], (uint64_t)run->iteration << 32 | index);
+    waits_store(&waits->what[2], shared->uploaded);
+    waits_store(&waits->waited_ns, waited_ns);
+}
+
+/* All threads of the block. */
+BANYAN_DEVICE void block_meet(block_run *run)
+{
+    __syncthreads();
+    run->ended |= block_share()->ended != 0;
+}
+
+/* ---- waiting ---- */
+
+/* A wait of a step. For traces, thread 0 notes how long it lasted. */
+struct block_wait {
+    banyan_device_wait wait;
+    uint64_t began_ns;
+};
+
+/* A look at the clock, and what follows from it. Returns as banyan_device_wait_look. */
+BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t index,
+                                       uint64_t grace_ns)
+{
+    const banyan_device_limits *limits = &block_share()->limits;
+    banyan_device_wait wait = {};
+    wait.since = banyan_device_wait_look(since, limits->timeout_ns + grace_ns, limits->stops[0],
+                                         limits->stops[1]);
+    if (banyan_device_wait_end(&wait) != BANYAN_DEVICE_WAITING) {
+        block_share()->ended = 1;
+        block_report(&run, index, &wait);
+    } else if (grace_ns == 0) {
+        block_tell(&run, index, &wait);
+    }
+    return wait.since;
+}
+
+/* In every iteration of a loop that waits. False: give up, which the others are told. */
+BANYAN_DEVICE bool block_wait_on(block_run *run, block_wait *wait, uint32_t index,
+                                 uint64_t grace_ns)
+{
+    banyan_device_pause();
+    if (wait->wait.looks == 0 && block_share()->traces && block_thread() == 0)
+        wait->began_ns = banyan_device_time_ns();
+    if (++wait->wait.looks % BANYAN_DEVICE_LOOKS != 0)
+        return true;
+    wait->wait.since = block_look(*run, wait->wait.since, index, grace_ns);
+    run->ended = banyan_device_wait_end(&wait->wait) != BANYAN_DEVICE_WAITING;
+    return !run->ended;
+}
+
+BANYAN_DEVICE void block_wait_ends(const block_wait *wait)
+{
+    if (wait->began_ns != 0)
+        block_share()->waited_ns += banyan_device_time_ns() - wait->began_ns;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* A third kernel, between the quick one and the one for all plans: for programs that copy and add
+ * up data with signals between them (pack_kind), 16 bytes at a time, and with little else to fetch.
+ */
+#ifndef CUDA_EXECUTE_KERNEL_DIRECT_CUH
+#define CUDA_EXECUTE_KERNEL_DIRECT_CUH
+
+#include "cuda/execute/kernel/begin.cuh"
+#include "cuda/execute/kernel/short.cuh"
+#include "cuda/execute/kernel/sync.cuh"
+
+/* A copy's destinations from one on, and round to it again. */
+struct direct_places {
+    block_places of;
+    uint32_t count, first;
+
+    BANYAN_DEVICE_MEMBER char *operator[](uint32_t i) const
+    {
+        uint32_t at = i + first;
+        return of[at < count ? at : at - count];
+    }
+};
+
+/* Bytes that take one trip to memory go to all peers at once, to another one first in every thread
+ * block. More go to one peer after the other: the thread blocks of all ranks turn to the next at
+ * about the same time, so that no two ranks write to the same one. What is read again is near by
+ * now. */
+BANYAN_DEVICE void direct_copy(block_places to, uint32_t places, const char *from, uint64_t words)
+{
+    bool once = words <= BANYAN_DEVICE_COPY_UNROLL * (uint64_t)block_threads();
+    uint32_t together = once ? places : 1;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = 0; i < places; i += together) {
+        direct_places some = {to, places, once ? blockIdx.x % places : i};
+        banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(some, together, from, 0, words,
+                                                                   block_thread(), block_threads());
+    }
+}
+
+/* Copies are long when every thread has more than one word of them. */
+template <typename Element>
+BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece, uint32_t thread,
+                                uint32_t threads)
+{
+    uint32_t sources = step->source_count, places = step->destination_count;
+    uint64_t words = piece[0] / sizeof(uint4);
+    block_places from = block_places_of(piece, 0), to = block_places_of(piece, sources);
+    if (step->kind == STEP_COPY && words > threads)
+        direct_copy(to, places, from[0], words);
+    else if (step->kind == STEP_COPY)
+        banyan_device_copy_words<uint4, 1>(to, places, from[0], 0, words, thread, threads);
+    else if (sources <= 2 && (int)Element::COUNT <= 4 && words > threads)
+        banyan_device_reduce_wide<Element, BANYAN_DEVICE_SUM, (int)Element::COUNT <= 4 ? 2 : 1, 2>(
+            to, places, from, sources, words, thread, threads);
+    else
+        banyan_device_reduce_wide<Element, BANYAN_DEVICE_SUM, 1, 4>(to, places, from, sources,
+                                                                    words, thread, threads);
+}
+
+template <typename Element> BANYAN_DEVICE void direct_move(const block_run *run)
+{
+    const engine_step *step = run->step;
+    block_pieces pieces = block_find_pieces(run);
+    uint32_t thread = block_thread(), threads = block_threads();
+    bool are_short =
+        pieces.at + pieces.words < pieces.end && pieces.at[0] <= sizeof(uint4) * (uint64_t)threads;
+    if (are_short && step->kind == STEP_COPY)
+        return short_copy(pieces, step->destination_count);
+    short_words words = {pieces, are_short ? thread : 0};
+    BANYAN_DEVICE_LOOP
+    while (are_short ? words.find() : words.pieces.at < pieces.end) {
+        const uint64_t *piece = words.pieces.at;
+        direct_piece<Element>(step, piece, are_short ? (uint32_t)words.next : thread,
+                              are_short ? (uint32_t)words.count() : threads);
+        words.next += are_short ? threads : 0;
+        words.pieces.at += are_short ? 0 : pieces.words;
+    }
+}
+
+/* POST_SIGNAL: of puts that others have done (stages.h). */
+BANYAN_DEVICE void direct_sync(block_run *run)
+{
+    const engine_step *step = run->step;
+    uint32_t lane = block_thread();
+    if (lane >= BANYAN_DEVICE_WARP)
+        return;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = lane; i < step->end_count && !run->ended; i += BANYAN_DEVICE_WARP) {
+        const kernel_end *end = block_ends() + step->ends + i;
+        if (step->kind == STEP_WAIT)
+            sync_take_signal(run, end, i);
+        else if (step->kind == STEP_SIGNAL)
+            sync_signal(run, end);
+        else
+            banyan_device_add_release(end->outgoing, 1);
+    }
+    __syncwarp();
+}
+
+template <typename Element> BANYAN_DEVICE void direct(const kernel_args *args)
+{
+    block_run run = {};
+    begin_run(args, &run);
+    uint32_t count = block_section()->step_count;
+    uint32_t end = args->end_step < count ? args->end_step : count;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t at = args->first_step; at < end; at = run.step->jump) {
+        run.step = block_steps() + at;
+        uint32_t kind = run.step->kind;
+        if (kind == STEP_SIGNAL || kind == STEP_WAIT || kind == STEP_POST_SIGNAL) {
+            direct_sync(&run);
+            continue;
+        }
+        if (kind == STEP_NOP || (run.step->relaxed & KERNEL_MEETS))
+            block_meet(&run);
+        if ((kind == STEP_COPY || kind == STEP_COMBINE) && !run.ended)
+            direct_move<Element>(&run);
+    }
+}
+
+#define EXECUTE_DEFINE_DIRECT_KERNEL(name)                                                         \
+    static __global__ void __launch_bounds__(KERNEL_THREADS_MOST, 1)                               \
+        execute_direct_##name(const __grid_constant__ kernel_args args)                            \
+    {                                                                                              \
+        direct<banyan_device_##name>(&args);                                                       \
+    }                                                                                              \
+                                                                                                   \
+    const void *execute_direct_kernel_##name(void)                                                 \
+    {                                                                                              \
+        return DEVICE_KERNEL(execute_direct_##name, kernel_args);                                  \
+    }
+
+#endif

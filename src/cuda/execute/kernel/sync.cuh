@@ -1,0 +1,192 @@
+/* Steps that tell and wait. One warp does them all, in the plan's order, a lane each end. */
+#ifndef CUDA_EXECUTE_KERNEL_SYNC_CUH
+#define CUDA_EXECUTE_KERNEL_SYNC_CUH
+
+#include "cuda/execute/kernel/block.cuh"
+
+/* Wait until a counter has come to `target`. */
+BANYAN_DEVICE void sync_wait(block_run *run, const uint64_t *counter, uint64_t target,
+                             uint32_t index)
+{
+    block_wait wait = {};
+    while (banyan_device_load_acquire(counter) < target) {
+        if (!block_wait_on(run, &wait, index, 0))
+            return;
+    }
+    block_wait_ends(&wait);
+}
+
+/* ---- channels ---- */
+
+/* Several thread blocks may wait on one channel: each takes a signal of its own. */
+BANYAN_DEVICE void sync_take_signal(block_run *run, const kernel_end *end, uint32_t index)
+{
+    uint64_t taken = banyan_device_take(end->consumed, 1);
+    sync_wait(run, end->incoming, taken + 1, index);
+}
+
+BANYAN_DEVICE void sync_flush(block_run *run, const kernel_end *end, uint32_t index)
+{
+    if (!end->queue)
+        return;
+    uint64_t posted = banyan_device_load_relaxed(&end->queue->posted);
+    sync_wait(run, end->queue->done, posted, index);
+}
+
+/* ---- port channels ---- */
+
+BANYAN_DEVICE void sync_post(block_run *run, const kernel_end *end, kernel_request *request,
+                             uint32_t index)
+{
+    kernel_queue *queue = end->queue;
+    request->run = block_share()->run;
+    uint64_t number = banyan_device_take(&queue->posted, 1);
+    if (number >= queue->room)
+        sync_wait(run, queue->done, number - queue->room + 1, index);
+    if (!run->ended)
+        banyan_device_post_at(queue, number, request);
+}
+
+BANYAN_DEVICE void sync_post_signal(block_run *run, const kernel_end *end, uint32_t index)
+{
+    if (!end->queue)
+        return banyan_device_add_release(end->outgoing, 1);
+    kernel_request request = {};
+    request.kind = KERNEL_SIGNAL;
+    request.signal = end->outgoing;
+    sync_post(run, end, &request, index);
+}
+
+BANYAN_DEVICE void sync_post_copies(block_run *run, const kernel_end *end)
+{
+    block_pieces pieces = block_find_pieces(run);
+    BANYAN_DEVICE_LOOP
+    for (; end->queue && pieces.at < pieces.end && !run->ended; pieces.at += pieces.words) {
+        block_places places = block_places_of(pieces.at, 0);
+        kernel_request request = {};
+        request.kind = KERNEL_PUT;
+        request.source = places[0];
+        request.destination = places[1];
+        request.bytes = pieces.at[0];
+        sync_post(run, end, &request, 0);
+    }
+}
+
+/* ---- thread blocks of this rank ---- */
+
+BANYAN_DEVICE uint64_t *sync_semaphore(const kernel_end *end)
+{
+    return block_is_odd() ? end->outgoing : end->incoming;
+}
+
+BANYAN_DEVICE void sync_acquire(block_run *run, const kernel_end *end, uint32_t index)
+{
+    uint64_t *semaphore = sync_semaphore(end);
+    block_wait wait = {};
+    for (;;) {
+        uint64_t value = banyan_device_load_relaxed(semaphore);
+        if (value > 0 && banyan_device_exchange_if(semaphore, value, value - 1) == value)
+            break;
+        if (!block_wait_on(run, &wait, index, KERNEL_GRACE_NS))
+            return;
+    }
+    block_wait_ends(&wait);
+}
+
+/* Arrivals are counted for ever: the n-th meeting is complete when n times the members came. */
+BANYAN_DEVICE void sync_arrive(block_run *run, uint64_t *arrivals, uint32_t members)
+{
+    uint64_t before = banyan_device_meet(arrivals, 1), all = before - before % members + members;
+    block_wait wait = {};
+    while (banyan_device_load_acquire(arrivals) < all) {
+        if (!block_wait_on(run, &wait, 0, KERNEL_GRACE_NS))
+            return;
+    }
+    block_wait_ends(&wait);
+}
+
+/* The thread blocks' threads, too. As packets_step. */
+BANYAN_DEVICE_RARE bool sync_barrier(block_run run, uint64_t *arrivals, uint32_t members)
+{
+    block_meet(&run);
+    if (block_thread() == 0 && !run.ended)
+        sync_arrive(&run, arrivals, members);
+    block_meet(&run);
+    return run.ended;
+}
+
+/* ---- steps ---- */
+
+/* What plans seldom do. */
+BANYAN_DEVICE_RARE bool sync_apart(block_run run, const kernel_end *end, uint32_t index)
+{
+    switch (run.step->kind) {
+    case STEP_FLUSH:
+        sync_flush(&run, end, index);
+        break;
+    case STEP_POST_SIGNAL:
+        sync_post_signal(&run, end, index);
+        break;
+    case STEP_POST_COPY:
+        sync_post_copies(&run, end);
+        break;
+    case STEP_ACQUIRE:
+        sync_acquire(&run, end, index);
+        break;
+    default:
+        banyan_device_add_release(sync_semaphore(end), 1);
+    }
+    return run.ended;
+}
+
+BANYAN_DEVICE void sync_signal(const block_run *run, const kernel_end *end)
+{
+    if (run->step->relaxed)
+        banyan_device_add_relaxed(end->outgoing, 1);
+    else
+        banyan_device_add_release(end->outgoing, 1);
+}
+
+/* Semaphores are acquired one after the other, as the plan names them. As packets_step. */
+BANYAN_DEVICE bool sync_step(block_run run)
+{
+    const engine_step *step = run.step;
+    const kernel_end *ends = block_ends() + step->ends;
+    uint32_t lanes = step->kind == STEP_ACQUIRE ? 1 : BANYAN_DEVICE_WARP;
+    uint32_t first = block_thread() < lanes ? block_thread() : step->end_count;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = first; i < step->end_count && !run.ended; i += lanes) {
+        if (step->kind == STEP_SIGNAL)
+            sync_signal(&run, &ends[i]);
+        else if (step->kind == STEP_WAIT)
+            sync_take_signal(&run, &ends[i], i);
+        else
+            run.ended = sync_apart(run, &ends[i], i);
+    }
+    if (block_thread() < BANYAN_DEVICE_WARP)
+        __syncwarp();
+    return run.ended;
+}
+
+/* What was posted is done before the run ends, so that its sources may be written again. */
+BANYAN_DEVICE_RARE bool sync_drain(block_run run)
+{
+    const kernel_end *ends = block_ends() + block_section()->first_end;
+    uint32_t count = block_section()->end_count;
+    BANYAN_DEVICE_LOOP
+    for (uint32_t i = block_thread(); i < count && !run.ended; i += block_threads()) {
+        if (ends[i].queue)
+            sync_flush(&run, &ends[i], 0);
+    }
+    return run.ended;
+}
+
+/* Packets through a port channel are written here, once what was posted before them is done. */
+BANYAN_DEVICE_RARE bool sync_flush_before(block_run run)
+{
+    if (block_thread() == 0 && !run.ended)
+        sync_flush(&run, &block_ends()[run.step->ends], 0);
+    return run.ended;
+}
+
+#endif

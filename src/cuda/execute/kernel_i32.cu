@@ -1,8 +1,0 @@
-#include "cuda/execute/direct.cuh"
-#include "cuda/execute/interpret.cuh"
-#include "cuda/execute/kernels.h"
-#include "cuda/execute/quick.cuh"
-
-EXECUTE_DEFINE_KERNEL(i32)
-EXECUTE_DEFINE_QUICK_KERNEL(i32)
-EXECUTE_DEFINE_DIRECT_KERNEL(i32)

@@ -1,0 +1,529 @@
+/* Which steps a launch between nodes takes.
+ *
+ * b rows are moved in cells: whole in one-shot modes; one for each tensor-parallel rank of a node
+ * in two-shot modes, whose local rank with that number adds it up inside the node; and those
+ * again in one for each tensor-parallel node in two_shot_nodes, which add it up between nodes. The
+ * sums go the same way back. Phases have slots of their own, of sizes that the grid decides. */
+#include "cuda/mixed/modes.h"
+#include "cuda/mixed/nodes/nodes.h"
+
+typedef struct builder {
+    const nodes_places *places;
+    const nodes_layout *layout;
+    const nodes_call *call;
+    nodes_args *args;
+    int local_size, nodes, parts; /* parts: cells of a tensor-parallel rank's */
+    char *cast; /* what stands for all ranks of the node that take the same; NULL: one by one */
+    int staged, source_count, target_count;
+    bool is_full;
+} builder;
+
+/* ---- sizes ---- */
+
+static bool is_waits(banyan_mixed_mode mode)
+{
+    return mixed_unicast(mode) == BANYAN_MIXED_ONE_SHOT;
+}
+
+static bool saves_all_bytes(banyan_mixed_mode mode)
+{
+    return mixed_unicast(mode) == BANYAN_MIXED_TWO_SHOT_NODES;
+}
+
+static int parts_of(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+{
+    return saves_all_bytes(mode) ? grid->inter_tp : 1;
+}
+
+int nodes_cells(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+{
+    return is_waits(mode) ? 1 : grid->local_tp * parts_of(grid, mode);
+}
+
+uint64_t nodes_cell_bytes(const banyan_mixed_grid *grid, banyan_mixed_mode mode, uint64_t bytes)
+{
+    uint64_t cells = (uint64_t)nodes_cells(grid, mode);
+    uint64_t units = (bytes + MIXED_UNIT - 1) / MIXED_UNIT;
+    return (units + cells - 1) / cells * MIXED_UNIT;
+}
+
+/* Of the phases inside a node, before and behind those between nodes. */
+static int local_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+{
+    return grid->local_size * grid->inter_dp * parts_of(grid, mode);
+}
+
+int nodes_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+{
+    if (is_waits(mode))
+        return grid->local_size * grid->nodes;
+    return 2 * local_slots(grid, mode) + 2 * grid->nodes;
+}
+
+/* ---- slots ---- */
+
+static int slot_gathered(const builder *b, int local, int e, int part)
+{
+    return (local * b->places->grid->inter_dp + e) * b->parts + part;
+}
+
+/* Sums of a node, and sums of all nodes. */
+static int slot_of_node(const builder *b, bool complete, int node)
+{
+    return local_slots(b->places->grid, b->call->mode) + (complete ? b->nodes : 0) + node;
+}
+
+static int slot_handed(const builder *b, int local, int e, int part)
+{
+    return slot_of_node(b, true, b->nodes) + slot_gathered(b, local, e, part);
+}
+
+static uint64_t slot_at(const builder *b, int slot)
+{
+    return b->layout->slots_at + (uint64_t)slot * b->layout->slot_bytes;
+}
+
+static uint64_t flags_at(int slot)
+{
+    return (uint64_t)slot * NODES_TILES * sizeof(uint64_t);
+}
+
+/* ---- ranks and cells ---- */
+
+static int rank_at(const builder *b, int node, int local)
+{
+    return node * b->local_size + local;
+}
+
+static int local_at(const builder *b, int t, int d)
+{
+    return d * b->places->grid->local_tp + t;
+}
+
+/* Of these indices in its groups. */
+static int rank_of(const banyan_mixed_grid *grid, int tp_index, int dp_index)
+{
+    int local = tp_index % grid->local_tp + dp_index % grid->local_dp * grid->local_tp;
+    int node = tp_index / grid->local_tp + dp_index / grid->local_dp * grid->inter_tp;
+    return node * grid->local_size + local;
+}
+
+static int node_at(const builder *b, int i, int e)
+{
+    return e * b->places->grid->inter_tp + i;
+}
+
+/* Of the data-parallel ranks' rows, those of local number d and node number e. */
+static uint64_t rows_at(const builder *b, int d, int e)
+{
+    return (uint64_t)(d + e * b->places->grid->local_dp) * b->call->whole_bytes;
+}
+
+static uint64_t cell_at(const builder *b, int t, int part)
+{
+    uint64_t cell = nodes_cell_bytes(b->places->grid, b->call->mode, b->call->bytes);
+    uint64_t at = (uint64_t)(t * b->parts + part) * cell;
+    return at < b->call->bytes ? at : b->call->bytes;
+}
+
+static uint64_t cell_bytes(const builder *b, int t, int part)
+{
+    return part + 1 < b->parts ? cell_at(b, t, part + 1) - cell_at(b, t, part)
+                               : cell_at(b, t + 1, 0) - cell_at(b, t, part);
+}
+
+static bool scatters(const builder *b)
+{
+    return b->call->op == BANYAN_MIXED_REDUCESCATTER ||
+           b->call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+}
+
+/* ---- steps ---- */
+
+static void phase_begin(builder *b)
+{
+    if (b->args->phase_count == NODES_PHASES) {
+        b->is_full = true;
+        return;
+    }
+    b->args->phases[b->args->phase_count++] = (nodes_phase){
+        .first_step = (uint16_t)b->args->step_count,
+        .first_source = (uint16_t)b->source_count,
+        .first_target = (uint16_t)b->target_count,
+    };
+}
+
+static nodes_phase *phase_of(const builder *b)
+{
+    return &b->args->phases[b->args->phase_count - 1];
+}
+
+static void step_begin(builder *b, uint64_t bytes)
+{
+    if (b->args->step_count == NODES_STEPS || b->is_full) {
+        b->is_full = true;
+        return;
+    }
+    nodes_phase *phase = phase_of(b);
+    phase->step_count++;
+    phase->bytes = bytes > phase->bytes ? bytes : phase->bytes;
+    b->args->steps[b->args->step_count++] = (nodes_step){
+        .bytes = bytes,
+        .first_source = (uint16_t)b->source_count,
+        .first_target = (uint16_t)b->target_count,
+    };
+}
+
+static void add_source(builder *b, nodes_source source)
+{
+    if (b->source_count == NODES_SOURCES || b->is_full) {
+        b->is_full = true;
+        return;
+    }
+    nodes_phase *phase = phase_of(b);
+    source.step = (uint16_t)(b->args->step_count - 1);
+    b->args->sources[b->source_count++] = source;
+    b->args->steps[source.step].source_count++;
+    phase->source_count++;
+    phase->awaited = (uint16_t)(phase->awaited + (source.flags ? 1 : 0));
+}
+
+static void add_target(builder *b, nodes_target target)
+{
+    if (b->target_count == NODES_TARGETS || b->is_full) {
+        b->is_full = true;
+        return;
+    }
+    nodes_phase *phase = phase_of(b);
+    target.step = (uint16_t)(b->args->step_count - 1);
+    b->args->targets[b->target_count++] = target;
+    b->args->steps[target.step].target_count++;
+    phase->target_count++;
+    phase->put = (uint16_t)(phase->put + (target.way == NODES_PUT ? 1 : 0));
+}
+
+static void from_input(builder *b, uint64_t at)
+{
+    add_source(b, (nodes_source){.at = b->call->input + at});
+}
+
+static void to_output(builder *b, uint64_t at)
+{
+    add_target(b, (nodes_target){.to = b->call->output + at, .way = NODES_OUTPUT});
+}
+
+static void from_slot(builder *b, int slot, int rank)
+{
+    const nodes_places *places = b->places;
+    bool near = rank / b->local_size == places->rank / b->local_size;
+    char *base = near ? places->from_node : places->from_elsewhere;
+    add_source(b, (nodes_source){.at = base + slot_at(b, slot),
+                                 .flags = (uint64_t *)(void *)(base + flags_at(slot)),
+                                 .rank = (uint32_t)rank,
+                                 .is_far = !near});
+}
+
+/* One copy serves all ranks that a step puts to. */
+static void stage(builder *b)
+{
+    nodes_step *step = &b->args->steps[b->args->step_count - 1];
+    if (step->staged)
+        return;
+    char *at = b->places->own + slot_at(b, b->layout->received + b->staged++);
+    step->staged = at;
+    add_target(b, (nodes_target){.to = at, .way = NODES_STAGED});
+}
+
+static void to_slot(builder *b, int slot, int rank)
+{
+    char *base = b->places->mapped[rank];
+    if (!base && !b->is_full)
+        stage(b);
+    const int *pes = b->places->pes;
+    nodes_target target = {.way = base  ? NODES_STORED
+                                  : pes ? NODES_PUT
+                                        : NODES_POSTED,
+                           .peer = (uint32_t)(pes ? pes[rank] : rank)};
+    base = base ? base : b->places->own;
+    target.to = base + slot_at(b, slot);
+    target.flags = (uint64_t *)(void *)(base + flags_at(slot));
+    add_target(b, target);
+}
+
+/* ---- multicast ---- */
+
+/* Of what is scattered the tensor-parallel ranks of a node take the same, and only they may use
+ * their address. */
+static char *find_cast(const builder *b)
+{
+    const nodes_places *places = b->places;
+    if (!mixed_is_multicast(b->call->mode))
+        return NULL;
+    if (scatters(b))
+        return places->grid->local_tp > 1 ? places->cast_tp : NULL;
+    return places->cast_node;
+}
+
+static bool is_cast_to(const builder *b, int rank)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    return b->cast && rank / b->local_size == grid->node &&
+           (!scatters(b) || rank % b->local_size / grid->local_tp == grid->local_dp_rank);
+}
+
+/* Into the slot of all that it reaches, this rank among them, which takes it from there. */
+static void cast(builder *b, int slot)
+{
+    add_target(b, (nodes_target){.to = b->cast + slot_at(b, slot),
+                                 .flags = (uint64_t *)(void *)(b->cast + flags_at(slot)),
+                                 .way = NODES_CAST});
+}
+
+/* ---- one shot ---- */
+
+/* What this rank takes of its own input. */
+static uint64_t own_rows(const builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    return scatters(b) ? rows_at(b, grid->local_dp_rank, grid->inter_dp_rank) : 0;
+}
+
+static void waits_send(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    int me = b->places->rank, ranks = b->places->ranks;
+    if (b->cast || !scatters(b)) {
+        step_begin(b, b->call->bytes);
+        from_input(b, own_rows(b));
+    }
+    if (b->cast)
+        cast(b, me);
+    for (int k = 1; k < ranks; k++) {
+        int to = (me + k) % ranks, local = to % b->local_size, node = to / b->local_size;
+        if (is_cast_to(b, to))
+            continue;
+        if (!scatters(b)) {
+            to_slot(b, me, to);
+            continue;
+        }
+        step_begin(b, b->call->bytes);
+        from_input(b, rows_at(b, local / grid->local_tp, node / grid->inter_tp));
+        to_slot(b, me, to);
+    }
+}
+
+/* The sum of some ranks, or the only one's data. */
+static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, int dp_to,
+                         uint64_t output)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    step_begin(b, b->call->bytes);
+    for (int d = dp_from; d < dp_to; d++) {
+        for (int t = first_tp; t < first_tp + tp_count; t++) {
+            int rank = rank_of(grid, t, d);
+            if (rank != b->places->rank || b->cast)
+                from_slot(b, rank, rank);
+            else
+                from_input(b, own_rows(b));
+        }
+    }
+    to_output(b, output);
+}
+
+static void build_waits(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    phase_begin(b);
+    waits_send(b);
+    phase_begin(b);
+    if (scatters(b)) {
+        waits_add_up(b, 0, grid->tp, 0, grid->dp, 0);
+        return;
+    }
+    for (int d = 0; d < grid->dp; d++)
+        waits_add_up(b, 0, grid->tp, d, d + 1, (uint64_t)d * b->call->whole_bytes);
+}
+
+/* ---- two shots inside the node ---- */
+
+/* Every local rank gets the cells that it adds up. */
+static void local_send(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    int me = grid->local_rank;
+    for (int k = 1; k < b->local_size; k++) {
+        int to = (me + k) % b->local_size, t = to % grid->local_tp, d = to / grid->local_tp;
+        if (!scatters(b) && d != grid->local_dp_rank)
+            continue;
+        for (int e = 0; e < (scatters(b) ? grid->inter_dp : 1); e++) {
+            for (int part = 0; part < b->parts; part++) {
+                step_begin(b, cell_bytes(b, t, part));
+                from_input(b, cell_at(b, t, part) + (scatters(b) ? rows_at(b, d, e) : 0));
+                to_slot(b, slot_gathered(b, me, e, part), rank_at(b, grid->node, to));
+            }
+        }
+    }
+}
+
+/* The cell of the local ranks that have it, in their order. */
+static void from_local(builder *b, int e, int part)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    int first = scatters(b) ? 0 : local_at(b, 0, grid->local_dp_rank);
+    int count = scatters(b) ? b->local_size : grid->local_tp;
+    for (int local = first; local < first + count; local++) {
+        if (local != grid->local_rank)
+            from_slot(b, slot_gathered(b, local, e, part), rank_at(b, grid->node, local));
+        else
+            from_input(b, cell_at(b, grid->local_tp_rank, part) +
+                              (scatters(b) ? rows_at(b, grid->local_dp_rank, e) : 0));
+    }
+}
+
+/* To the same local rank of those nodes that add it up further. */
+static void local_add_up(builder *b, int e, int part)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    int slot = slot_of_node(b, false, grid->node);
+    step_begin(b, cell_bytes(b, grid->local_tp_rank, part));
+    from_local(b, e, part);
+    for (int k = 0; k < b->nodes; k++) {
+        int node = (grid->node + k) % b->nodes;
+        int i = node % grid->inter_tp, its_e = node / grid->inter_tp;
+        bool adds = saves_all_bytes(b->call->mode)
+                        ? i == part && its_e == (scatters(b) ? e : grid->inter_dp_rank)
+                        : !scatters(b) || its_e == e;
+        if (adds)
+            to_slot(b, slot, rank_at(b, node, grid->local_rank));
+    }
+}
+
+/* A sum that is complete: into this rank's output, and to the local ranks that want it. */
+static void hand_out(builder *b, int e, int part)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    int me = grid->local_rank;
+    if (b->cast)
+        return cast(b, slot_handed(b, me, e, part));
+    to_output(b, cell_at(b, grid->local_tp_rank, part) +
+                     (scatters(b) ? 0 : rows_at(b, grid->local_dp_rank, e)));
+    for (int k = 1; k < b->local_size; k++) {
+        int local = (me + k) % b->local_size;
+        if (!scatters(b) || local / grid->local_tp == grid->local_dp_rank)
+            to_slot(b, slot_handed(b, me, e, part), rank_at(b, grid->node, local));
+    }
+}
+
+/* This rank's own last, which are there when they were cast. */
+static void take_handed(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    for (int k = 1; k < b->local_size + (b->cast ? 1 : 0); k++) {
+        int local = (grid->local_rank + b->local_size - k) % b->local_size;
+        int t = local % grid->local_tp, d = local / grid->local_tp;
+        if (scatters(b) && d != grid->local_dp_rank)
+            continue;
+        for (int e = 0; e < (scatters(b) ? 1 : grid->inter_dp); e++) {
+            for (int part = 0; part < b->parts; part++) {
+                step_begin(b, cell_bytes(b, t, part));
+                from_slot(b, slot_handed(b, local, e, part), rank_at(b, grid->node, local));
+                to_output(b, cell_at(b, t, part) + (scatters(b) ? 0 : rows_at(b, d, e)));
+            }
+        }
+    }
+}
+
+/* ---- two shots between nodes ---- */
+
+static void from_nodes(builder *b, bool complete, int first, int count)
+{
+    for (int node = first; node < first + count; node++)
+        from_slot(b, slot_of_node(b, complete, node),
+                  rank_at(b, node, b->places->grid->local_rank));
+}
+
+/* Sums of nodes are added up by all that hand them out. */
+static void nodes_add_up_everywhere(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    for (int e = 0; e < (scatters(b) ? 1 : grid->inter_dp); e++) {
+        step_begin(b, cell_bytes(b, grid->local_tp_rank, 0));
+        if (scatters(b))
+            from_nodes(b, false, 0, b->nodes);
+        else
+            from_nodes(b, false, node_at(b, 0, e), grid->inter_tp);
+        hand_out(b, e, 0);
+    }
+}
+
+/* Each by one of them, which sends the rest of them what it has. */
+static void nodes_add_up_once(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    int own = grid->inter_tp_rank, e = grid->inter_dp_rank;
+    step_begin(b, cell_bytes(b, grid->local_tp_rank, own));
+    if (scatters(b))
+        from_nodes(b, false, 0, b->nodes);
+    else
+        from_nodes(b, false, node_at(b, 0, e), grid->inter_tp);
+    for (int k = 0; k < b->nodes; k++) {
+        int node = (grid->node + k) % b->nodes;
+        if (!scatters(b) || node / grid->inter_tp == e)
+            to_slot(b, slot_of_node(b, true, grid->node), rank_at(b, node, grid->local_rank));
+    }
+    phase_begin(b);
+    for (int k = 0; k < b->nodes; k++) {
+        int node = (grid->node + b->nodes - k) % b->nodes;
+        int part = node % grid->inter_tp, its_e = node / grid->inter_tp;
+        if (scatters(b) && its_e != e)
+            continue;
+        step_begin(b, cell_bytes(b, grid->local_tp_rank, part));
+        from_nodes(b, true, node, 1);
+        hand_out(b, scatters(b) ? 0 : its_e, part);
+    }
+}
+
+static void build_bytes(builder *b)
+{
+    const banyan_mixed_grid *grid = b->places->grid;
+    phase_begin(b);
+    local_send(b);
+    phase_begin(b);
+    for (int e = 0; e < (scatters(b) ? grid->inter_dp : 1); e++) {
+        for (int part = 0; part < b->parts; part++)
+            local_add_up(b, e, part);
+    }
+    phase_begin(b);
+    if (saves_all_bytes(b->call->mode))
+        nodes_add_up_once(b);
+    else
+        nodes_add_up_everywhere(b);
+    phase_begin(b);
+    take_handed(b);
+}
+
+banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout,
+                          const nodes_call *call, nodes_args *args)
+{
+    builder b = {
+        .places = places,
+        .layout = layout,
+        .call = call,
+        .args = args,
+        .local_size = places->grid->local_size,
+        .nodes = places->grid->nodes,
+        .parts = parts_of(places->grid, call->mode),
+    };
+    b.cast = find_cast(&b);
+    args->step_count = args->phase_count = 0;
+    if (is_waits(call->mode))
+        build_waits(&b);
+    else
+        build_bytes(&b);
+    if (b.is_full)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "cuda: %s over %d nodes of %d ranks takes more steps than a launch "
+                                "has room for",
+                                banyan_mixed_op_name(call->op), b.nodes, b.local_size);
+    return BANYAN_OK;
+}

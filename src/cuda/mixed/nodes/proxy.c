@@ -1,0 +1,207 @@
+#include "cuda/mixed/nodes/proxy.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cuda/memory/memory.h"
+#include "cuda/runtime/thread.h"
+
+#define ROOM 1024 /* requests to a rank that are not made yet */
+/* Looks in vain before the thread naps between them, and how long it naps. */
+#define LOOKS 4000
+#define NAP_NS 20000L
+
+struct nodes_proxy {
+    int device, ranks;
+    const nvshmem_part *part;
+    CUstream stream;
+    banyan_port_queue *queues;     /* the device's */
+    banyan_port_request *requests; /* pinned, ROOM a rank */
+    uint64_t *done;                /* pinned, a cache line a rank */
+    void *pinned;
+    atomic_bool ends;
+    bool has_thread;
+    pthread_t thread;
+    struct {
+        sem_t told;
+        banyan_status status; /* of entering the device */
+        char reason[256];
+    } entered;
+};
+
+#define DONE_APART (64 / sizeof(uint64_t))
+
+static banyan_port_request *requests_of(const nodes_proxy *proxy, int rank)
+{
+    return proxy->requests + (size_t)rank * ROOM;
+}
+
+/* ---- serving ---- */
+
+static bool serve(nodes_proxy *proxy, int rank)
+{
+    uint64_t *done = &proxy->done[(size_t)rank * DONE_APART], served = *done;
+    const banyan_port_request *request = &requests_of(proxy, rank)[served % ROOM];
+    if (__atomic_load_n(&request->number, __ATOMIC_ACQUIRE) != served + 1)
+        return false;
+    proxy->part->functions->nvshmemx_putmem_signal_on_stream(
+        request->destination, request->source, request->bytes, request->signal, request->run,
+        NVSHMEM_SET, proxy->part->pes[rank], proxy->stream);
+    __atomic_store_n(done, served + 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+static bool serve_all(nodes_proxy *proxy)
+{
+    bool any = false;
+    for (int rank = 0; rank < proxy->ranks; rank++)
+        any |= serve(proxy, rank);
+    return any;
+}
+
+static bool enter_and_tell(nodes_proxy *proxy)
+{
+    banyan_status status = driver_enter(proxy->device);
+    if (status != BANYAN_OK)
+        snprintf(proxy->entered.reason, sizeof proxy->entered.reason, "%s", banyan_last_error());
+    proxy->entered.status = status;
+    sem_post(&proxy->entered.told);
+    return status == BANYAN_OK;
+}
+
+static void *serve_main(void *argument)
+{
+    nodes_proxy *proxy = argument;
+    if (!enter_and_tell(proxy))
+        return NULL;
+    driver_capture_relax();
+    for (uint32_t idle = 0; !atomic_load(&proxy->ends);) {
+        if (serve_all(proxy))
+            idle = 0;
+        else if (idle++ >= LOOKS)
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    while (serve_all(proxy))
+        ;
+    driver_leave();
+    return NULL;
+}
+
+/* ---- starting and ending ---- */
+
+static banyan_status take_memory(nodes_proxy *proxy)
+{
+    size_t ranks = (size_t)proxy->ranks, queue_bytes = ranks * sizeof(banyan_port_queue);
+    size_t request_bytes = ranks * ROOM * sizeof(banyan_port_request);
+    size_t done_bytes = ranks * DONE_APART * sizeof(uint64_t);
+    void *queues;
+    banyan_status status = cuda_memory_ops.alloc(proxy->device, queue_bytes, &queues);
+    if (status != BANYAN_OK)
+        return status;
+    proxy->queues = queues;
+    status = DRIVER(proxy->device, cuMemHostAlloc, &proxy->pinned, request_bytes + done_bytes,
+                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (status != BANYAN_OK)
+        return status;
+    memset(proxy->pinned, 0, request_bytes + done_bytes);
+    proxy->requests = proxy->pinned;
+    proxy->done = (uint64_t *)(void *)((char *)proxy->pinned + request_bytes);
+    banyan_port_queue *made = calloc(ranks, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for %zu queues", ranks);
+    for (int rank = 0; rank < proxy->ranks; rank++)
+        made[rank] = (banyan_port_queue){.room = ROOM,
+                                         .requests = requests_of(proxy, rank),
+                                         .done = &proxy->done[(size_t)rank * DONE_APART]};
+    status = cuda_memory_ops.copy(proxy->queues, made, queue_bytes);
+    free(made);
+    return status;
+}
+
+/* Of the highest priority, so that it shares no queue of the device with a caller's stream: a put
+ * behind a kernel that is queued there would wait for the one that waits for the put. */
+static banyan_status make_stream(nodes_proxy *proxy)
+{
+    int least = 0, greatest = 0;
+    RETURN_IF_FAILED(DRIVER(proxy->device, cuCtxGetStreamPriorityRange, &least, &greatest));
+    return DRIVER(proxy->device, cuStreamCreateWithPriority, &proxy->stream, CU_STREAM_NON_BLOCKING,
+                  greatest);
+}
+
+/* NVSHMEM and the driver may load what they need for a put, and wait for all kernels to end. */
+static banyan_status try_puts(const nodes_proxy *proxy, char *trial)
+{
+    for (int rank = 0; rank < proxy->ranks; rank++)
+        proxy->part->functions->nvshmemx_putmem_signal_on_stream(
+            trial, trial, sizeof(uint64_t), (uint64_t *)(void *)trial + 1, 0, NVSHMEM_SET,
+            proxy->part->pes[rank], proxy->stream);
+    return DRIVER(proxy->device, cuStreamSynchronize, proxy->stream);
+}
+
+static banyan_status start_thread(nodes_proxy *proxy)
+{
+    RETURN_IF_FAILED(module_thread_start(&proxy->thread, serve_main, proxy, "NVSHMEM's puts"));
+    proxy->has_thread = true;
+    while (sem_wait(&proxy->entered.told) != 0)
+        ; /* a signal came */
+    return proxy->entered.status == BANYAN_OK
+               ? BANYAN_OK
+               : banyan_error_set(proxy->entered.status, "a thread for NVSHMEM's puts: %s",
+                                  proxy->entered.reason);
+}
+
+banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks, char *trial,
+                                nodes_proxy **proxy)
+{
+    nodes_proxy *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for NVSHMEM's puts");
+    made->device = device;
+    made->ranks = ranks;
+    made->part = part;
+    sem_init(&made->entered.told, 0, 0);
+    banyan_status status = take_memory(made);
+    if (status == BANYAN_OK)
+        status = make_stream(made);
+    if (status == BANYAN_OK)
+        status = try_puts(made, trial);
+    if (status == BANYAN_OK)
+        status = start_thread(made);
+    if (status != BANYAN_OK) {
+        nodes_proxy_end(made);
+        return status;
+    }
+    *proxy = made;
+    return BANYAN_OK;
+}
+
+banyan_port_queue *nodes_proxy_queues(const nodes_proxy *proxy)
+{
+    return proxy->queues;
+}
+
+/* A put that a peer never takes keeps nobody: the stream is left with it. */
+void nodes_proxy_end(nodes_proxy *proxy)
+{
+    if (!proxy)
+        return;
+    atomic_store(&proxy->ends, true);
+    if (proxy->has_thread)
+        pthread_join(proxy->thread, NULL);
+    if (driver_enter(proxy->device) == BANYAN_OK) {
+        if (proxy->stream)
+            driver.cuStreamDestroy(proxy->stream);
+        if (proxy->queues)
+            cuda_memory_ops.free(proxy->device, proxy->queues);
+        if (proxy->pinned)
+            driver.cuMemFreeHost(proxy->pinned);
+        driver_leave();
+    }
+    sem_destroy(&proxy->entered.told);
+    free(proxy);
+}

@@ -1,0 +1,97 @@
+#include "cuda/pipeline/copies.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/copy/image.h"
+#include "cuda/memory/memory.h"
+
+static uint32_t warps_a_block(const courier *owner)
+{
+    return owner->threads / COPY_WARP;
+}
+
+static banyan_status alloc_on_device(courier_copies *of, size_t bytes)
+{
+    int device = of->courier->device;
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = DRIVER(device, cuMemAlloc, &of->memory, bytes);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+/* No more thread blocks than the longest list has tiles for: what warps are told of their parts
+ * must not be more than the parts. */
+static uint32_t blocks_for(const courier *owner, const copy_layout *layout)
+{
+    uint64_t most = 1;
+    for (size_t i = 0; i < layout->lane_count; i++)
+        most = layout->lanes[i].tiles > most ? layout->lanes[i].tiles : most;
+    uint64_t blocks = (most - 1) / warps_a_block(owner) + 1;
+    return blocks < owner->blocks ? (uint32_t)blocks : owner->blocks;
+}
+
+static banyan_status upload(courier_copies *of, const copy_layout *layout)
+{
+    const courier *owner = of->courier;
+    copy_image image;
+    if (!copy_image_make(layout, of->blocks * warps_a_block(owner), &image))
+        return courier_no_memory(image.bytes, "a schedule");
+    for (size_t i = 0; i < layout->lane_count; i++)
+        copy_image_lanes(&image)[i].peer = owner->rank;
+    banyan_status status = alloc_on_device(of, image.bytes);
+    const char *there = (const char *)(uintptr_t)of->memory;
+    if (status == BANYAN_OK)
+        status = bytes_copy((void *)(uintptr_t)of->memory, image.data, image.bytes);
+    free(image.data);
+    of->args = (copy_args){
+        .shared = owner->shared,
+        .report = owner->device_report,
+        .timeout_ns = owner->timeout_ns,
+        .lane_count = 1,
+        .phases = COPY_MOVE,
+    };
+    copy_image_point(&image, there, &of->args);
+    return status;
+}
+
+banyan_status courier_copies_make(const courier *owner, const direct_moves *const *lists,
+                                  size_t count, courier_copies *copies)
+{
+    mover_lane *lanes = calloc(count + 1, sizeof *lanes);
+    if (!lanes)
+        return courier_no_memory((count + 1) * sizeof *lanes, "a schedule");
+    for (size_t i = 0; i < count; i++)
+        lanes[i] = (mover_lane){.peer = owner->rank, .moves = lists[i]};
+    copy_layout layout;
+    banyan_status status = copy_layout_make(lanes, count, 0, &layout);
+    free(lanes);
+    if (status != BANYAN_OK)
+        return status;
+    *copies = (courier_copies){.courier = owner, .blocks = blocks_for(owner, &layout)};
+    status = upload(copies, &layout);
+    copy_layout_free(&layout);
+    return status;
+}
+
+void courier_copies_free(courier_copies *copies)
+{
+    if (copies->memory)
+        driver.cuMemFree(copies->memory);
+    *copies = (courier_copies){0};
+}
+
+banyan_status courier_copies_launch(const courier_copies *copies, size_t list, CUstream stream)
+{
+    const courier *owner = copies->courier;
+    copy_args args = copies->args;
+    args.lanes += list;
+    args.spans += list * copies->blocks * warps_a_block(owner);
+    void *params[] = {&args};
+    return DRIVER(owner->device, cuLaunchKernel, owner->copy_kernel, copies->blocks, 1, 1,
+                  owner->threads, 1, 1, 0, stream, params, NULL);
+}

@@ -1,0 +1,334 @@
+#include "cuda/pipeline/pipeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/module.h"
+#include "cuda/copy/kernel.h"
+#include "cuda/copy/report.h"
+#include "cuda/memory/memory.h"
+
+/* At the speed of NVLink a slot takes ten times as long as what is launched around it. */
+#define DEFAULT_SLOT_BYTES ((size_t)32 << 20)
+#define SLOT_BYTES_MAX ((size_t)1 << 40)
+
+#define WORD_BYTES 64 /* a line for each, since others write it */
+
+banyan_status courier_no_memory(size_t bytes, const char *what)
+{
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for %s", bytes,
+                            what);
+}
+
+/* ---- places ---- */
+
+static size_t round_up(size_t bytes, size_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+size_t courier_batch_word(const courier *of, int rank)
+{
+    (void)of;
+    return (size_t)rank * WORD_BYTES;
+}
+
+size_t courier_slot_word(const courier *of, int rank)
+{
+    return (size_t)(of->ranks + rank) * WORD_BYTES;
+}
+
+static size_t words_bytes(const courier *of)
+{
+    return round_up((size_t)of->ranks * 2 * WORD_BYTES, 4096);
+}
+
+static size_t slot_stride(const courier *of)
+{
+    return COURIER_HEADER_BYTES + round_up(of->slot_bytes, COURIER_HEADER_BYTES);
+}
+
+size_t courier_send_slot(const courier *of, int slot)
+{
+    return words_bytes(of) + (size_t)slot * slot_stride(of);
+}
+
+size_t courier_recv_slot(const courier *of, int slot)
+{
+    return words_bytes(of) + (size_t)(SLOTS + slot) * slot_stride(of);
+}
+
+/* ---- agreeing with the others ---- */
+
+/* What a rank tells all others before anything is made. */
+typedef struct introduction {
+    unsigned char uuid[DEVICE_UUID_BYTES];
+    uint64_t slot_bytes;
+    char wire[16];
+} introduction;
+
+static const courier_wire_ops *const wires[] = {&courier_wire_peer, &courier_wire_nvshmem};
+
+/* Between machines only NVSHMEM goes. */
+static banyan_status choose_wire(const banyan_world *world, const char *name,
+                                 const courier_wire_ops **wire)
+{
+    if (!name || !*name)
+        name = getenv("BANYAN_GPU_TRANSPORT");
+    if (!name || !*name)
+        name = banyan_world_node_count(world) > 1 ? "nvshmem" : "peer";
+    for (size_t i = 0; i < sizeof(wires) / sizeof(wires[0]); i++)
+        if (strcmp(wires[i]->name, name) == 0) {
+            *wire = wires[i];
+            return BANYAN_OK;
+        }
+    return banyan_error_set(BANYAN_ERR_NOT_FOUND,
+                            "pipeline: there is no transport \"%s\" between GPUs; there are peer, "
+                            "nvshmem",
+                            name);
+}
+
+static banyan_status introduce(const courier *made, introduction *said)
+{
+    memset(said, 0, sizeof *said);
+    said->slot_bytes = made->slot_bytes;
+    snprintf(said->wire, sizeof said->wire, "%s", made->wire_ops->name);
+    return device_identify(made->device, said->uuid);
+}
+
+static banyan_status compare(courier *made, const introduction *all)
+{
+    for (int rank = 0; rank < made->ranks; rank++) {
+        const introduction *other = &all[rank];
+        if (other->slot_bytes != all[0].slot_bytes)
+            return banyan_error_set(BANYAN_ERR_MISMATCH,
+                                    "pipeline: rank %d opens slots of %zu bytes, rank 0 of %zu",
+                                    rank, (size_t)other->slot_bytes, (size_t)all[0].slot_bytes);
+        if (strcmp(other->wire, all[0].wire) != 0)
+            return banyan_error_set(BANYAN_ERR_MISMATCH,
+                                    "pipeline: rank %d opens transport %s, rank 0 %s", rank,
+                                    other->wire, all[0].wire);
+        made->sharers += memcmp(other->uuid, all[made->rank].uuid, sizeof other->uuid) == 0;
+    }
+    return BANYAN_OK;
+}
+
+/* What is wrong comes to every rank. Collective. */
+static banyan_status meet(courier *made, banyan_world *world, banyan_status mine)
+{
+    introduction said, *all = calloc((size_t)made->ranks, sizeof *all);
+    if (mine == BANYAN_OK && !all)
+        mine = courier_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
+    if (mine == BANYAN_OK)
+        mine = introduce(made, &said);
+    banyan_status status = banyan_module_agree(world, mine);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, &said, sizeof said, all);
+    if (status == BANYAN_OK)
+        status = compare(made, all);
+    free(all);
+    return status;
+}
+
+/* ---- open and close ---- */
+
+static banyan_status open_kernels(courier *made)
+{
+    int fit = 0, threads = 0;
+    banyan_status status = driver_kernel(courier_kernel_symbol(), made->device, &made->kernel);
+    if (status == BANYAN_OK)
+        status = driver_kernel(copy_kernel_symbol(false), made->device, &made->copy_kernel);
+    if (status == BANYAN_OK)
+        status = DRIVER(made->device, cuFuncGetAttribute, &threads,
+                        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->copy_kernel);
+    if (threads > COPY_THREADS_MAX)
+        threads = COPY_THREADS_MAX;
+    if (status == BANYAN_OK)
+        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
+                        made->copy_kernel, threads, 0);
+    if (status != BANYAN_OK)
+        return status;
+    /* Packing is faster than any link with a thread block a multiprocessor, and unpacking goes on
+     * beside it. */
+    made->threads = (uint32_t)threads;
+    made->blocks =
+        (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device);
+    if (fit > 0 && made->blocks > 0)
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: device %d holds no thread block",
+                            made->device);
+}
+
+/* Ranks of one process that share a device share its few queues, too: with a stream each nobody's
+ * waiting stands in front of what another waits for. */
+static banyan_status open_streams(courier *made)
+{
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++) {
+        if (i > 0 && made->sharers > 1)
+            made->streams[i] = made->streams[0];
+        else
+            status =
+                DRIVER(made->device, cuStreamCreate, &made->streams[i], CU_STREAM_NON_BLOCKING);
+    }
+    CUevent *events[] = {&made->fork,       &made->begun,     &made->packed[0], &made->packed[1],
+                         &made->sealed[0],  &made->sealed[1], &made->sent[0],   &made->sent[1],
+                         &made->granted[0], &made->granted[1]};
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]) && status == BANYAN_OK; i++)
+        status = DRIVER(made->device, cuEventCreate, events[i], CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++)
+        status = DRIVER(made->device, cuEventCreate, &made->join[i], CU_EVENT_DISABLE_TIMING);
+    return status;
+}
+
+static banyan_status open_memory(courier *made)
+{
+    CUdeviceptr shared;
+    size_t bytes = sizeof *made->shared + (size_t)made->ranks * COUNTS * sizeof *made->counts;
+    void *here, *there;
+    banyan_status status = DRIVER(made->device, cuMemAlloc, &shared, bytes);
+    if (status != BANYAN_OK)
+        return status;
+    made->shared = (copy_shared *)(uintptr_t)shared;
+    made->counts = (uint64_t *)(void *)(made->shared + 1);
+    status = bytes_fill(made->shared, 0, bytes);
+    if (status == BANYAN_OK)
+        status = shared_words_open(made->device, sizeof *made->report, &here, &there);
+    if (status != BANYAN_OK)
+        return status;
+    made->report = here;
+    made->device_report = there;
+    return BANYAN_OK;
+}
+
+static banyan_status open_device(courier *made)
+{
+    banyan_status status = driver_enter(made->device);
+    if (status != BANYAN_OK)
+        return status;
+    driver_capture before = driver_capture_relax();
+    status = open_kernels(made);
+    if (status == BANYAN_OK)
+        status = open_streams(made);
+    if (status == BANYAN_OK)
+        status = open_memory(made);
+    driver_capture_restore(before);
+    driver_leave();
+    return status;
+}
+
+static void destroy_event(CUevent event)
+{
+    if (event)
+        driver.cuEventDestroy(event);
+}
+
+static void close_device(courier *closed)
+{
+    int streams = closed->sharers > 1 ? 1 : STREAMS;
+    for (int i = 0; i < streams; i++)
+        if (closed->streams[i]) {
+            driver.cuStreamSynchronize(closed->streams[i]);
+            driver.cuStreamDestroy(closed->streams[i]);
+        }
+    destroy_event(closed->fork);
+    destroy_event(closed->begun);
+    for (int i = 0; i < STREAMS; i++)
+        destroy_event(closed->join[i]);
+    for (int slot = 0; slot < SLOTS; slot++) {
+        destroy_event(closed->packed[slot]);
+        destroy_event(closed->sealed[slot]);
+        destroy_event(closed->sent[slot]);
+        destroy_event(closed->granted[slot]);
+    }
+    if (closed->shared)
+        driver.cuMemFree((CUdeviceptr)(uintptr_t)closed->shared);
+}
+
+static void courier_close(void *argument)
+{
+    courier *closed = argument;
+    if (driver_enter(closed->device) == BANYAN_OK) {
+        close_device(closed);
+        /* Until here it tells the device of a lost peer. */
+        watch_end(closed->watching);
+        shared_words_close(closed->report);
+        driver_leave();
+    }
+    if (closed->wire)
+        closed->wire_ops->close(closed->wire);
+    free(closed);
+}
+
+static void describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "for a %s rank %d (pipeline)", for_data ? "batch from" : "slot of", rank);
+}
+
+static banyan_status watch_waits(courier *made, banyan_world *world)
+{
+    watch_words words = {.world = world,
+                         .stop = &made->report->stop,
+                         .told = &made->report->waits,
+                         .failed = &made->report->verdict,
+                         .describe = describe_wait};
+    return watch_world(&words, &made->watching);
+}
+
+static banyan_status open_all(courier *made, banyan_world *world, const char *transport)
+{
+    banyan_status status = choose_wire(world, transport, &made->wire_ops);
+    if (status == BANYAN_OK && made->slot_bytes > SLOT_BYTES_MAX)
+        status =
+            banyan_error_set(BANYAN_ERR_INVALID, "pipeline: slots of %zu bytes", made->slot_bytes);
+    status = meet(made, world, status);
+    if (status != BANYAN_OK)
+        return status;
+    status = made->wire_ops->open(world, made->device, courier_recv_slot(made, SLOTS),
+                                  words_bytes(made), &made->wire, &made->symmetric);
+    if (status == BANYAN_OK)
+        status = open_device(made);
+    return status == BANYAN_OK ? watch_waits(made, world) : status;
+}
+
+static banyan_status courier_open(banyan_world *world, int device, const char *transport,
+                                  size_t slot_bytes, void **opened, courier_slots *slots)
+{
+    courier *made = calloc(1, sizeof *made);
+    if (!made) /* which the others hear when they meet */
+        return banyan_module_agree(world, courier_no_memory(sizeof *made, "a pipeline"));
+    made->device = device;
+    made->rank = banyan_world_rank(world);
+    made->ranks = banyan_world_size(world);
+    made->timeout_ns = banyan_world_timeout_ns(world);
+    made->slot_bytes = slot_bytes > 0 ? slot_bytes : DEFAULT_SLOT_BYTES;
+    banyan_status status = open_all(made, world, transport);
+    if (status != BANYAN_OK) {
+        courier_close(made);
+        return status;
+    }
+    *slots = (courier_slots){.bytes = made->slot_bytes};
+    for (int slot = 0; slot < SLOTS; slot++) {
+        slots->send[slot] = made->symmetric + courier_send_slot(made, slot) + COURIER_HEADER_BYTES;
+        slots->recv[slot] = made->symmetric + courier_recv_slot(made, slot) + COURIER_HEADER_BYTES;
+    }
+    *opened = made;
+    return BANYAN_OK;
+}
+
+static void courier_check(void *argument, device_report *report)
+{
+    report_read(((const courier *)argument)->report, report);
+}
+
+const copy_courier_ops cuda_courier_ops = {
+    .size = sizeof(copy_courier_ops),
+    .name = "cuda",
+    .open = courier_open,
+    .close = courier_close,
+    .prepare = courier_prepare,
+    .release = courier_release,
+    .run = courier_run,
+    .check = courier_check,
+};

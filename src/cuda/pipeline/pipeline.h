@@ -1,0 +1,67 @@
+/* A courier inside: what its parts share. */
+#ifndef CUDA_PIPELINE_PIPELINE_H
+#define CUDA_PIPELINE_PIPELINE_H
+
+#include "copy/pipeline/gpu_pipeline.h"
+
+#include "cuda/driver.h"
+#include "cuda/pipeline/kernel.h"
+#include "cuda/pipeline/wire.h"
+#include "cuda/runtime/watch.h"
+
+#define SLOTS BANYAN_PIPELINE_SLOTS
+
+/* The kinds of work that go on side by side. */
+enum {
+    STREAM_PACK,
+    STREAM_SEAL,
+    STREAM_SEND, /* one a send slot */
+    STREAM_UNPACK = STREAM_SEND + SLOTS,
+    STREAM_LOCAL,
+    STREAMS
+};
+
+/* What is counted on the device, of each peer. */
+enum { COUNT_SEALED, COUNT_ACCEPTED, COUNT_TOLD_BATCHES, COUNT_TOLD_SLOTS, COUNTS };
+
+typedef struct courier {
+    int device, rank, ranks;
+    int sharers; /* ranks that use the device */
+    uint64_t timeout_ns;
+    const courier_wire_ops *wire_ops;
+    void *wire;
+    char *symmetric; /* this rank's part: words, send slots, receive slots */
+    size_t slot_bytes;
+    CUfunction kernel, copy_kernel;
+    uint32_t threads, blocks; /* of a copy */
+    CUstream streams[STREAMS];
+    CUevent fork, begun, join[STREAMS], packed[SLOTS], sealed[SLOTS], sent[SLOTS], granted[SLOTS];
+    copy_shared *shared; /* and behind it the counts */
+    uint64_t *counts;
+    copy_report *report;        /* here */
+    copy_report *device_report; /* and as the device knows it */
+    watch *watching;
+} courier;
+
+/* Where things lie in symmetric memory. A peer counts up the words that have its rank. */
+size_t courier_batch_word(const courier *of, int rank);
+size_t courier_slot_word(const courier *of, int rank);
+size_t courier_send_slot(const courier *of, int slot); /* its seal; its bytes are behind that */
+size_t courier_recv_slot(const courier *of, int slot);
+
+static inline uint64_t *courier_count(const courier *of, int kind, int peer)
+{
+    return of->counts + (size_t)kind * (size_t)of->ranks + peer;
+}
+
+banyan_status courier_no_memory(size_t bytes, const char *what);
+
+/* Of the table: work.c. */
+banyan_status courier_prepare(void *argument, const courier_step *steps, size_t count,
+                              const direct_moves *local, void **work);
+void courier_release(void *work);
+banyan_status courier_run(void *work, void *stream);
+
+extern const copy_courier_ops cuda_courier_ops;
+
+#endif

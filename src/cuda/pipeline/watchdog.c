@@ -1,0 +1,173 @@
+#include "cuda/pipeline/watchdog.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/module.h"
+#include "cuda/driver.h"
+#include "cuda/runtime/thread.h"
+
+#define PERIOD_NS 10000000
+#define NS_IN_S 1000000000u
+
+/* Freed by whoever is the last to need it. */
+typedef struct patient_call {
+    int device;
+    void (*call)(void *argument);
+    void *argument;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum { HELD, SENT, DROPPED } gate;
+    bool done, abandoned;
+    banyan_status status; /* of entering the device */
+    char reason[256];
+} patient_call;
+
+static void call_free(patient_call *old)
+{
+    pthread_cond_destroy(&old->changed);
+    pthread_mutex_destroy(&old->lock);
+    free(old);
+}
+
+static void *call_main(void *given)
+{
+    patient_call *made = given;
+    pthread_mutex_lock(&made->lock);
+    while (made->gate == HELD)
+        pthread_cond_wait(&made->changed, &made->lock);
+    bool dropped = made->gate == DROPPED;
+    pthread_mutex_unlock(&made->lock);
+    banyan_status status = dropped ? BANYAN_OK : driver_enter(made->device);
+    if (!dropped && status == BANYAN_OK) {
+        made->call(made->argument);
+        driver_leave();
+    }
+    pthread_mutex_lock(&made->lock);
+    made->done = true;
+    made->status = status;
+    if (status != BANYAN_OK)
+        snprintf(made->reason, sizeof made->reason, "%s", banyan_last_error());
+    bool abandoned = made->abandoned;
+    pthread_cond_broadcast(&made->changed);
+    pthread_mutex_unlock(&made->lock);
+    if (abandoned)
+        call_free(made);
+    return NULL;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_IN_S + (uint64_t)now.tv_nsec;
+}
+
+/* With the lock, but for looking at the world. */
+static banyan_status wait_until_done(patient_call *made, banyan_world *world, const char *name)
+{
+    module_wait wait = banyan_module_wait_begin(world);
+    banyan_status status = BANYAN_OK;
+    char text[160];
+    snprintf(text, sizeof text, "for %.60s to end, which does not say for which rank it waits",
+             name);
+    while (!made->done && status == BANYAN_OK) {
+        uint64_t until_ns = now_ns() + PERIOD_NS;
+        struct timespec until = {(time_t)(until_ns / NS_IN_S), (long)(until_ns % NS_IN_S)};
+        pthread_cond_timedwait(&made->changed, &made->lock, &until);
+        if (made->done)
+            break;
+        pthread_mutex_unlock(&made->lock);
+        status = banyan_module_wait_on(&wait, -1, text);
+        pthread_mutex_lock(&made->lock);
+    }
+    banyan_module_wait_end(&wait);
+    if (status != BANYAN_OK)
+        return status;
+    return made->status == BANYAN_OK ? BANYAN_OK
+                                     : banyan_error_set(made->status, "%s", made->reason);
+}
+
+/* Its thread waits at the gate. */
+static banyan_status begin(int device, const char *name, void (*call)(void *argument),
+                           void *argument, patient_call **begun)
+{
+    patient_call *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
+    made->device = device;
+    made->call = call;
+    made->argument = argument;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_t thread;
+    banyan_status status = module_thread_start(&thread, call_main, made, name);
+    if (status != BANYAN_OK) {
+        call_free(made);
+        return status;
+    }
+    pthread_detach(thread);
+    *begun = made;
+    return BANYAN_OK;
+}
+
+/* With the lock. */
+static void open_gate(patient_call *made, bool sent)
+{
+    made->gate = sent ? SENT : DROPPED;
+    pthread_cond_broadcast(&made->changed);
+}
+
+static void drop(patient_call *made)
+{
+    pthread_mutex_lock(&made->lock);
+    open_gate(made, false);
+    while (!made->done)
+        pthread_cond_wait(&made->changed, &made->lock);
+    pthread_mutex_unlock(&made->lock);
+    call_free(made);
+}
+
+static banyan_status send(patient_call *made, banyan_world *world, const char *name,
+                          patience_end *end)
+{
+    pthread_mutex_lock(&made->lock);
+    open_gate(made, true);
+    banyan_status status = wait_until_done(made, world, name);
+    bool done = made->done;
+    made->abandoned = !done;
+    pthread_mutex_unlock(&made->lock);
+    *end = done ? PATIENCE_CALLED : PATIENCE_LEFT;
+    if (done)
+        call_free(made);
+    return status;
+}
+
+banyan_status patience_call(banyan_world *world, int device, const char *name,
+                            void (*call)(void *argument), void *argument, patience_end *end)
+{
+    patient_call *made;
+    *end = PATIENCE_NOT_CALLED;
+    banyan_status status = begin(device, name, call, argument, &made);
+    return status == BANYAN_OK ? send(made, world, name, end) : status;
+}
+
+banyan_status patience_call_together(banyan_world *world, int device, const char *name,
+                                     void (*call)(void *argument), void *argument,
+                                     patience_end *end)
+{
+    patient_call *made = NULL;
+    *end = PATIENCE_NOT_CALLED;
+    banyan_status status = banyan_module_agree(world, begin(device, name, call, argument, &made));
+    if (status == BANYAN_OK)
+        return send(made, world, name, end);
+    if (made)
+        drop(made);
+    return status;
+}

@@ -1,0 +1,67 @@
+/* Puts with signals by NVSHMEM's calls on streams. What arrives is waited for in kernels of our
+ * own, which know deadlines. */
+#include "cuda/pipeline/wire.h"
+
+#include <stdlib.h>
+
+#include "core/module.h"
+#include "cuda/pipeline/nvshmem.h"
+
+static banyan_status wire_open(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
+                               void **opened, char **local)
+{
+    nvshmem_part *part = calloc(1, sizeof *part);
+    if (!part) /* which nvshmem_take tells the others */
+        return banyan_module_agree(
+            world,
+            banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes", sizeof *part));
+    banyan_status status =
+        nvshmem_take(world, device, &(nvshmem_start){0}, bytes, zero_bytes, part);
+    if (status != BANYAN_OK) {
+        free(part);
+        return status;
+    }
+    *opened = part;
+    *local = part->local;
+    return BANYAN_OK;
+}
+
+static void wire_close(void *argument)
+{
+    nvshmem_give_back(argument);
+    free(argument);
+}
+
+static uint64_t *word_at(const nvshmem_part *part, size_t word)
+{
+    return (uint64_t *)(void *)(part->local + word);
+}
+
+static banyan_status wire_put(void *argument, CUstream stream, int peer, size_t to, size_t from,
+                              size_t bytes, size_t word)
+{
+    const nvshmem_part *part = argument;
+    part->functions->nvshmemx_putmem_signal_on_stream(part->local + to, part->local + from, bytes,
+                                                      word_at(part, word), 1, NVSHMEM_ADD,
+                                                      part->pes[peer], stream);
+    return BANYAN_OK;
+}
+
+static banyan_status wire_tell(void *argument, CUstream stream, int peer, size_t word,
+                               uint64_t *told)
+{
+    (void)told;
+    const nvshmem_part *part = argument;
+    part->functions->nvshmemx_signal_op_on_stream(word_at(part, word), 1, NVSHMEM_ADD,
+                                                  part->pes[peer], stream);
+    return BANYAN_OK;
+}
+
+const courier_wire_ops courier_wire_nvshmem = {
+    .name = "nvshmem",
+    .open = wire_open,
+    .close = wire_close,
+    .tell = wire_tell,
+    .put = wire_put,
+    .put_tells = true,
+};

@@ -1,0 +1,354 @@
+/* A schedule on the device, and how a run of it is queued.
+ *
+ * Streams are a hope, not a promise: devices have few queues, and graphs are run in whatever order
+ * their edges allow. A kernel that waits may so stand in front of anything that is not ordered
+ * before it. Three rules make every such order get to the end, by round r of a batch:
+ *
+ *  - nobody waits for a batch of round r before what it sends itself up to round r is sent;
+ *  - nobody waits for a slot in round r before it has given away its own slots, at first, and
+ *    again after what it received up to round r - 2;
+ *  - nobody waits for a slot in round r before all that it sent before round r - 1 is sent.
+ *
+ * For let r be the first round of which a batch has not been unpacked. Its sender waits for its
+ * slot behind nothing but earlier rounds, and the slot has been granted: that hangs on batches
+ * before round r - 1, and no wait for a slot in a later round than r comes before the grant. So all
+ * batches of round r are sent: no more than the wait for a slot in round r + 1 may stand in front
+ * of that, and it hangs on batches up to round r - 1 in the same way. In front of a receiver's wait
+ * for one may stand its own sends of round r, and again no wait for a slot beyond round r + 1. */
+#include "cuda/pipeline/pipeline.h"
+
+#include <stdlib.h>
+
+#include "cuda/pipeline/copies.h"
+
+typedef struct work_batch {
+    int peer, slot; /* of the receiver's */
+    uint64_t bytes;
+    size_t list; /* of moves */
+} work_batch;
+
+typedef struct work_step {
+    uint64_t round;
+    work_batch send, recv;
+} work_step;
+
+typedef struct work {
+    courier *courier;
+    work_step *steps;
+    size_t step_count;
+    courier_copies batches, local;
+    bool has_local;
+    CUevent ended; /* of the last run that is not a graph's */
+    bool has_run;
+} work;
+
+/* ---- prepare and release ---- */
+
+static work_batch take_batch(const courier_batch *batch, const direct_moves **lists, size_t *count)
+{
+    work_batch taken = {.peer = batch->peer, .slot = batch->slot, .bytes = batch->bytes};
+    if (batch->peer >= 0) {
+        taken.list = *count;
+        lists[(*count)++] = batch->moves;
+    }
+    return taken;
+}
+
+static banyan_status fill_batches(work *of, const courier_step *steps)
+{
+    const direct_moves **lists = calloc(2 * of->step_count + 1, sizeof *lists);
+    size_t count = 0;
+    if (!lists)
+        return courier_no_memory((2 * of->step_count + 1) * sizeof *lists, "a schedule");
+    for (size_t i = 0; i < of->step_count; i++) {
+        of->steps[i].round = steps[i].round;
+        of->steps[i].send = take_batch(&steps[i].send, lists, &count);
+        of->steps[i].recv = take_batch(&steps[i].recv, lists, &count);
+    }
+    banyan_status status = courier_copies_make(of->courier, lists, count, &of->batches);
+    free(lists);
+    return status;
+}
+
+static banyan_status make_event(work *of)
+{
+    int device = of->courier->device;
+    banyan_status status = driver_enter(device);
+    if (status != BANYAN_OK)
+        return status;
+    status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
+    driver_leave();
+    return status;
+}
+
+static banyan_status fill(work *of, const courier_step *steps, const direct_moves *local)
+{
+    banyan_status status = make_event(of);
+    if (status == BANYAN_OK)
+        status = fill_batches(of, steps);
+    of->has_local = local->list.count > 0;
+    if (status == BANYAN_OK && of->has_local)
+        status = courier_copies_make(of->courier, &local, 1, &of->local);
+    return status;
+}
+
+void courier_release(void *argument)
+{
+    work *of = argument;
+    if (driver_enter(of->courier->device) == BANYAN_OK) {
+        driver_capture before = driver_capture_relax();
+        if (of->has_run)
+            driver.cuEventSynchronize(of->ended);
+        if (of->ended)
+            driver.cuEventDestroy(of->ended);
+        courier_copies_free(&of->batches);
+        courier_copies_free(&of->local);
+        driver_capture_restore(before);
+        driver_leave();
+    }
+    free(of->steps);
+    free(of);
+}
+
+banyan_status courier_prepare(void *argument, const courier_step *steps, size_t count,
+                              const direct_moves *local, void **prepared)
+{
+    work *made = calloc(1, sizeof *made);
+    work_step *taken = calloc(count + 1, sizeof *taken);
+    if (!made || !taken) {
+        free(made);
+        free(taken);
+        return courier_no_memory((count + 1) * sizeof *taken, "a schedule");
+    }
+    made->courier = argument;
+    made->steps = taken;
+    made->step_count = count;
+    banyan_status status = fill(made, steps, local);
+    if (status == BANYAN_OK)
+        *prepared = made;
+    else
+        courier_release(made);
+    return status;
+}
+
+/* ---- a run ---- */
+
+typedef struct queued {
+    const work *of;
+    const courier *courier;
+    size_t sent, received, granted; /* batches so far */
+    size_t next_grant;              /* step */
+    uint64_t sent_in;               /* the round of what was sent last */
+    uint64_t received_in[SLOTS];    /* the round of what came to each slot last */
+} queued;
+
+static banyan_status launch_wait(const courier *of, courier_task task, int peer, size_t slot,
+                                 uint64_t bytes, CUstream stream)
+{
+    bool seals = task == COURIER_SEAL;
+    size_t word = seals ? courier_slot_word(of, peer) : courier_batch_word(of, peer);
+    courier_args args = {
+        .task = task,
+        .peer = peer,
+        .word = (const uint64_t *)(const void *)(of->symmetric + word),
+        .count = courier_count(of, seals ? COUNT_SEALED : COUNT_ACCEPTED, peer),
+        .seal = (courier_seal *)(void *)(of->symmetric + slot),
+        .bytes = bytes,
+        .shared = of->shared,
+        .report = of->device_report,
+        .timeout_ns = of->timeout_ns,
+    };
+    void *params[] = {&args};
+    return DRIVER(of->device, cuLaunchKernel, of->kernel, 1, 1, 1, 1, 1, 1, 0, stream, params,
+                  NULL);
+}
+
+static banyan_status fork_streams(const courier *of, CUstream stream)
+{
+    banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
+    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++)
+        status = DRIVER(of->device, cuStreamWaitEvent, of->streams[i], of->fork, 0);
+    return status;
+}
+
+static banyan_status join_streams(const courier *of, CUstream stream)
+{
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++) {
+        status = DRIVER(of->device, cuEventRecord, of->join[i], of->streams[i]);
+        if (status == BANYAN_OK)
+            status = DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0);
+    }
+    return status;
+}
+
+/* `stream` waits for all that has been sent and told. */
+static banyan_status after_sends(const queued *run, CUstream stream)
+{
+    const courier *of = run->courier;
+    if (run->sent == 0)
+        return BANYAN_OK;
+    return DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[(run->sent - 1) % SLOTS], 0);
+}
+
+/* The second rule: for the grants behind the last receive of a round before `round` - 1, which is
+ * one of the last two, or for those at the beginning. */
+static banyan_status after_grants(const queued *run, uint64_t round, CUstream stream)
+{
+    const courier *of = run->courier;
+    for (size_t back = 1; back <= SLOTS && back <= run->received; back++) {
+        size_t slot = (run->received - back) % SLOTS;
+        if (run->received_in[slot] + 1 < round)
+            return DRIVER(of->device, cuStreamWaitEvent, stream, of->granted[slot], 0);
+    }
+    return DRIVER(of->device, cuStreamWaitEvent, stream, of->begun, 0);
+}
+
+/* Behind everything that was unpacked: as many slots as are empty then. */
+static banyan_status grant_slots(queued *run)
+{
+    const courier *of = run->courier;
+    while (run->next_grant < run->of->step_count && run->granted - run->received < SLOTS) {
+        int peer = run->of->steps[run->next_grant++].recv.peer;
+        if (peer < 0)
+            continue;
+        banyan_status status = of->wire_ops->tell(of->wire, of->streams[STREAM_UNPACK], peer,
+                                                  courier_slot_word(of, of->rank),
+                                                  courier_count(of, COUNT_TOLD_SLOTS, peer));
+        if (status != BANYAN_OK)
+            return status;
+        run->granted++;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status queue_pack(const queued *run, const work_batch *batch, size_t slot)
+{
+    const courier *of = run->courier;
+    CUstream stream = of->streams[STREAM_PACK];
+    banyan_status status = BANYAN_OK;
+    if (run->sent >= SLOTS)
+        status = DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[slot], 0);
+    if (status == BANYAN_OK)
+        status = courier_copies_launch(&run->of->batches, batch->list, stream);
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->packed[slot], stream)
+                               : status;
+}
+
+/* When the slot has been packed and the peer's granted. */
+static banyan_status queue_seal(const queued *run, uint64_t round, const work_batch *batch,
+                                size_t slot)
+{
+    const courier *of = run->courier;
+    CUstream stream = of->streams[STREAM_SEAL];
+    banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0);
+    if (status == BANYAN_OK)
+        status = after_grants(run, round, stream);
+    if (status == BANYAN_OK && round > run->sent_in + 1)
+        status = after_sends(run, stream);
+    if (status == BANYAN_OK)
+        status = launch_wait(of, COURIER_SEAL, batch->peer, courier_send_slot(of, (int)slot),
+                             batch->bytes, stream);
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sealed[slot], stream)
+                               : status;
+}
+
+/* Two batches may travel at once, so that the link is busy while one begins and the other ends, but
+ * are told in their order. */
+static banyan_status queue_put(const queued *run, const work_batch *batch, size_t slot)
+{
+    const courier *of = run->courier;
+    const courier_wire_ops *wire = of->wire_ops;
+    CUstream stream = of->streams[wire->put_tells ? STREAM_SEND : STREAM_SEND + (int)slot];
+    size_t word = courier_batch_word(of, of->rank);
+    banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->sealed[slot], 0);
+    if (status == BANYAN_OK)
+        status =
+            wire->put(of->wire, stream, batch->peer, courier_recv_slot(of, batch->slot),
+                      courier_send_slot(of, (int)slot), COURIER_HEADER_BYTES + batch->bytes, word);
+    if (status == BANYAN_OK && !wire->put_tells)
+        status = after_sends(run, stream);
+    if (status == BANYAN_OK && !wire->put_tells)
+        status = wire->tell(of->wire, stream, batch->peer, word,
+                            courier_count(of, COUNT_TOLD_BATCHES, batch->peer));
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sent[slot], stream) : status;
+}
+
+static banyan_status queue_send(queued *run, uint64_t round, const work_batch *batch)
+{
+    size_t slot = run->sent % SLOTS;
+    banyan_status status = queue_pack(run, batch, slot);
+    if (status == BANYAN_OK)
+        status = queue_seal(run, round, batch, slot);
+    if (status == BANYAN_OK)
+        status = queue_put(run, batch, slot);
+    run->sent++;
+    run->sent_in = round;
+    return status;
+}
+
+static banyan_status queue_receive(queued *run, uint64_t round, const work_batch *batch)
+{
+    const courier *of = run->courier;
+    size_t slot = run->received % SLOTS;
+    CUstream stream = of->streams[STREAM_UNPACK];
+    banyan_status status = after_sends(run, stream); /* the first rule */
+    if (status == BANYAN_OK)
+        status = launch_wait(of, COURIER_ACCEPT, batch->peer, courier_recv_slot(of, batch->slot),
+                             batch->bytes, stream);
+    if (status == BANYAN_OK)
+        status = courier_copies_launch(&run->of->batches, batch->list, stream);
+    run->received_in[slot] = round;
+    run->received++;
+    if (status == BANYAN_OK)
+        status = grant_slots(run);
+    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->granted[slot], stream)
+                               : status;
+}
+
+static banyan_status queue_steps(const work *of)
+{
+    queued run = {.of = of, .courier = of->courier};
+    banyan_status status = grant_slots(&run);
+    if (status == BANYAN_OK)
+        status = DRIVER(of->courier->device, cuEventRecord, of->courier->begun,
+                        of->courier->streams[STREAM_UNPACK]);
+    for (size_t i = 0; i < of->step_count && status == BANYAN_OK; i++) {
+        const work_step *step = &of->steps[i];
+        if (step->send.peer >= 0)
+            status = queue_send(&run, step->round, &step->send);
+        if (status == BANYAN_OK && step->recv.peer >= 0)
+            status = queue_receive(&run, step->round, &step->recv);
+    }
+    return status;
+}
+
+static banyan_status run_here(work *of, CUstream stream)
+{
+    const courier *owner = of->courier;
+    CUstreamCaptureStatus capture;
+    banyan_status status = fork_streams(owner, stream);
+    if (status == BANYAN_OK && of->has_local)
+        status = courier_copies_launch(&of->local, 0, owner->streams[STREAM_LOCAL]);
+    if (status == BANYAN_OK)
+        status = queue_steps(of);
+    if (status == BANYAN_OK)
+        status = join_streams(owner, stream);
+    if (status == BANYAN_OK)
+        status = DRIVER(owner->device, cuStreamIsCapturing, stream, &capture);
+    if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return status;
+    of->has_run = true;
+    return DRIVER(owner->device, cuEventRecord, of->ended, stream);
+}
+
+banyan_status courier_run(void *argument, void *stream)
+{
+    work *of = argument;
+    banyan_status status = driver_enter(of->courier->device);
+    if (status != BANYAN_OK)
+        return status;
+    status = run_here(of, stream);
+    driver_leave();
+    return status;
+}

@@ -1,0 +1,147 @@
+#include "cuda/runtime/watch.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda/runtime/thread.h"
+
+#define PERIOD_NS 10000000
+/* Warps tell every 256 ms that they wait. */
+#define BEAT_NS UINT64_C(600000000)
+
+struct watch {
+    bool (*look)(void *context);
+    void *context;
+    watch_words words; /* of watch_world, which is its own context */
+    watch_beat beat;
+    module_wait wait;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool ends;
+};
+
+static void *watch_main(void *argument)
+{
+    watch *of = argument;
+    bool well = true;
+    pthread_mutex_lock(&of->lock);
+    while (!of->ends && well) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += PERIOD_NS;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000;
+        }
+        pthread_cond_timedwait(&of->ended, &of->lock, &until);
+        pthread_mutex_unlock(&of->lock);
+        well = of->look(of->context);
+        pthread_mutex_lock(&of->lock);
+    }
+    pthread_mutex_unlock(&of->lock);
+    return NULL;
+}
+
+static banyan_status make(bool (*look)(void *context), void *context, watch **made)
+{
+    watch *of = calloc(1, sizeof *of);
+    if (!of)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
+    of->look = look;
+    of->context = context;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&of->lock, NULL);
+    pthread_cond_init(&of->ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    *made = of;
+    return BANYAN_OK;
+}
+
+static banyan_status start(watch *of, watch **started)
+{
+    banyan_status status = module_thread_start(&of->thread, watch_main, of, "watching the world");
+    if (status != BANYAN_OK) {
+        free(of);
+        return status;
+    }
+    *started = of;
+    return BANYAN_OK;
+}
+
+banyan_status watch_start(bool (*look)(void *context), void *context, watch **started)
+{
+    watch *of;
+    banyan_status status = make(look, context, &of);
+    return status == BANYAN_OK ? start(of, started) : status;
+}
+
+bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *waited_ns)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now = (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+    *waited_ns = __atomic_load_n(&told->waited_ns, __ATOMIC_RELAXED);
+    if (*waited_ns != beat->waited_ns) {
+        beat->waited_ns = *waited_ns;
+        beat->heard_ns = now;
+    }
+    *waited_ns += now - beat->heard_ns;
+    return beat->heard_ns != 0 && now - beat->heard_ns < BEAT_NS;
+}
+
+static void look_at_waits(watch *of)
+{
+    uint64_t waited_ns, what = __atomic_load_n(&of->words.told->what[0], __ATOMIC_RELAXED);
+    char text[160];
+    int rank = (int)(uint32_t)what - 1;
+    bool lasts = watch_beat_lasts(&of->beat, of->words.told, &waited_ns);
+    if (lasts && rank >= 0 && rank < banyan_world_size(of->words.world)) {
+        of->words.describe(rank, (uint32_t)(what >> 32), text, sizeof text);
+        banyan_module_device_waits(&of->wait, rank, waited_ns, text);
+    } else if (__atomic_load_n(of->words.failed, __ATOMIC_ACQUIRE) == 0) {
+        banyan_module_device_waits(&of->wait, -1, 0, NULL);
+    }
+}
+
+static bool look_at_world(void *argument)
+{
+    watch *of = argument;
+    if (banyan_world_check(of->words.world) == BANYAN_OK) {
+        look_at_waits(of);
+        return true;
+    }
+    __atomic_store_n(of->words.stop, 1, __ATOMIC_RELEASE);
+    return false;
+}
+
+banyan_status watch_world(const watch_words *words, watch **started)
+{
+    watch *of;
+    banyan_status status = make(look_at_world, NULL, &of);
+    if (status != BANYAN_OK)
+        return status;
+    of->context = of;
+    of->words = *words;
+    of->wait.world = words->world;
+    return start(of, started);
+}
+
+void watch_end(watch *of)
+{
+    if (!of)
+        return;
+    pthread_mutex_lock(&of->lock);
+    of->ends = true;
+    pthread_cond_signal(&of->ended);
+    pthread_mutex_unlock(&of->lock);
+    pthread_join(of->thread, NULL);
+    if (of->wait.world)
+        banyan_module_device_waits(&of->wait, -1, 0, NULL);
+    pthread_cond_destroy(&of->ended);
+    pthread_mutex_destroy(&of->lock);
+    free(of);
+}

@@ -1,0 +1,186 @@
+#include "execute/device/fuse.h"
+
+struct fuser {
+    const banyan_loaded_plan *loaded;
+    engine_arrays *all;
+};
+
+/* Four steps in a row: own data to own packets, packets to the output, a meeting, a reduction. */
+struct chain {
+    engine_step *pack, *unpack, *combine;
+    uint32_t own; /* the reduction's source that has the own packets */
+};
+
+/* ---- operands ---- */
+
+static uint32_t operand_count(const engine_step *s)
+{
+    return (uint32_t)s->source_count + s->destination_count;
+}
+
+static uint32_t *operands(const struct fuser *fuser, const engine_step *s)
+{
+    return fuser->all->operands.data + s->operands;
+}
+
+/* Of a step outside of loops: the piece's bytes, then an offset an operand. */
+static uint64_t *piece(const struct fuser *fuser, const engine_step *s, uint64_t i)
+{
+    return fuser->all->words.data + s->words + i * (1 + operand_count(s));
+}
+
+static uint64_t room_of(uint32_t operand, uint64_t bytes)
+{
+    bytes &= ~ENGINE_PAD;
+    return operand & ENGINE_PACKETS ? (bytes + 3) / 4 * 8 : bytes;
+}
+
+/* Operand a of s and operand b of t lie in the same place, piece by piece. */
+static bool same_place(const struct fuser *fuser, const engine_step *s, uint32_t a,
+                       const engine_step *t, uint32_t b)
+{
+    if (operands(fuser, s)[a] != operands(fuser, t)[b] || s->piece_count != t->piece_count)
+        return false;
+    for (uint64_t i = 0; i < s->piece_count; i++) {
+        if (piece(fuser, s, i)[0] != piece(fuser, t, i)[0] ||
+            piece(fuser, s, i)[1 + a] != piece(fuser, t, i)[1 + b])
+            return false;
+    }
+    return true;
+}
+
+/* ---- who else reads the own packets ---- */
+
+static bool overlap(const struct fuser *fuser, const engine_step *s, uint32_t a,
+                    const engine_step *t, uint32_t b)
+{
+    uint32_t first = operands(fuser, s)[a], second = operands(fuser, t)[b];
+    if (first != second)
+        return false;
+    for (uint64_t i = 0; i < s->piece_count; i++) {
+        const uint64_t *one = piece(fuser, s, i);
+        for (uint64_t k = 0; k < t->piece_count; k++) {
+            const uint64_t *other = piece(fuser, t, k);
+            if (one[1 + a] < other[1 + b] + room_of(second, other[0]) &&
+                other[1 + b] < one[1 + a] + room_of(first, one[0]))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool is_read_here(const struct fuser *fuser, const struct chain *chain)
+{
+    for (size_t i = 0; i < fuser->all->steps.count; i++) {
+        const engine_step *s = &fuser->all->steps.data[i];
+        for (uint32_t k = 0; k < s->source_count; k++) {
+            bool same = operands(fuser, s)[k] == operands(fuser, chain->pack)[1];
+            if (same && s->in_loop)
+                return true;
+            if (same && (s != chain->combine || k != chain->own) &&
+                overlap(fuser, s, k, chain->pack, 1))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool reads_scratch_of(const struct fuser *fuser, int reader, const plan_thread_block *block,
+                             const plan_op *ops, uint32_t count)
+{
+    const banyan_plan *plan = fuser->loaded->plan;
+    for (uint32_t i = 0; i < count; i++) {
+        const plan_op *op = &ops[i];
+        for (uint32_t k = 0; k < op->source_count; k++) {
+            if (op->sources[k].place == PLAN_GROUP)
+                return true;
+            plan_where where = plan_operand_where(plan, reader, block, op, &op->sources[k]);
+            if (where.rank == fuser->loaded->executor->rank && where.buffer == PLAN_SCRATCH)
+                return true;
+        }
+        if (reads_scratch_of(fuser, reader, block, op->ops, op->op_count))
+            return true;
+    }
+    return false;
+}
+
+static bool peers_read_scratch(const struct fuser *fuser)
+{
+    const banyan_plan *plan = fuser->loaded->plan;
+    for (int r = 0; r < plan->rank_count; r++) {
+        const plan_rank *rank = &plan->ranks[r];
+        for (uint32_t b = 0; b < rank->block_count && r != fuser->loaded->executor->rank; b++) {
+            if (reads_scratch_of(fuser, r, &rank->blocks[b], rank->blocks[b].ops,
+                                 rank->blocks[b].op_count))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* ---- chains ---- */
+
+static bool is_single(const engine_step *s, step_kind kind)
+{
+    return s->kind == kind && !s->in_loop && s->source_count == 1 && s->destination_count == 1;
+}
+
+/* The reduction goes to where its first source was unpacked, so that nobody misses that. */
+static bool find_chain(const struct fuser *fuser, engine_step *first, struct chain *chain)
+{
+    *chain = (struct chain){.pack = first, .unpack = first + 1, .combine = first + 3};
+    if (!is_single(chain->pack, STEP_PACK) || !is_single(chain->unpack, STEP_UNPACK) ||
+        first[2].kind != STEP_NOP || chain->combine->kind != STEP_COMBINE ||
+        chain->combine->in_loop)
+        return false;
+    const engine_step *combine = chain->combine;
+    if (!same_place(fuser, chain->unpack, 1, combine, 0) ||
+        !same_place(fuser, chain->unpack, 1, combine, combine->source_count))
+        return false;
+    chain->own = 1;
+    while (chain->own < combine->source_count &&
+           !same_place(fuser, chain->pack, 1, combine, chain->own))
+        chain->own++;
+    return chain->own < combine->source_count && !is_read_here(fuser, chain);
+}
+
+static void read_from(const struct fuser *fuser, const engine_step *combine, uint32_t source,
+                      const engine_step *from)
+{
+    operands(fuser, combine)[source] = operands(fuser, from)[0];
+    for (uint64_t i = 0; i < combine->piece_count; i++)
+        piece(fuser, combine, i)[1 + source] = piece(fuser, from, i)[1];
+}
+
+static void leave_out(engine_step *s)
+{
+    s->kind = STEP_COPY;
+    s->piece_count = 0;
+}
+
+void engine_fuse(const banyan_loaded_plan *loaded, engine_arrays *arrays)
+{
+    struct fuser fuser = {.loaded = loaded, .all = arrays};
+    bool looked = false;
+    for (size_t b = 0; b < arrays->blocks.count; b++) {
+        const engine_block *block = &arrays->blocks.data[b];
+        engine_step *steps = arrays->steps.data + block->first_step;
+        struct chain chain;
+        for (uint32_t i = 0; i + 3 < block->step_count; i++) {
+            if (!find_chain(&fuser, &steps[i], &chain))
+                continue;
+            if (!looked && peers_read_scratch(&fuser))
+                return;
+            looked = true;
+            read_from(&fuser, chain.combine, 0, chain.unpack);
+            read_from(&fuser, chain.combine, chain.own, chain.pack);
+            leave_out(chain.pack);
+            leave_out(chain.unpack);
+        }
+    }
+}
+
+bool engine_is_fused(const step *s, uint32_t source)
+{
+    return s->kind == STEP_COMBINE && source == 0 && !s->operands[0].packets;
+}

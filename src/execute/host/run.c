@@ -1,0 +1,362 @@
+/* Running a loaded plan. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/request.h"
+#include "core/stream.h"
+#include "execute/device/device.h"
+#include "execute/host/scheduler.h"
+#include "execute/load/binding.h"
+#include "execute/shuffle/shuffle.h"
+#include "world/control.h"
+
+/* Cuts that are kept. */
+#define CUTS_MOST 16
+
+/* ---- cuts ---- */
+
+static bool cut_fits(const plan_cut *of, uint64_t message_bytes, DLDataType dtype)
+{
+    return of->message_bytes == message_bytes && banyan_dtype_equal(of->dtype, dtype);
+}
+
+static void drop_cut(banyan_loaded_plan *loaded, size_t at)
+{
+    plan_cut *old = loaded->cuts.data[at];
+    for (int i = 0; i < 2; i++) {
+        if (loaded->placements[i].cut == old)
+            loaded->placements[i].cut = NULL;
+    }
+    device_drop_cut(loaded, old);
+    pthread_mutex_lock(&loaded->waits.lock);
+    loaded->cuts.count--;
+    for (size_t i = at; i < loaded->cuts.count; i++)
+        loaded->cuts.data[i] = loaded->cuts.data[i + 1];
+    pthread_mutex_unlock(&loaded->waits.lock);
+    cut_free(old);
+}
+
+/* What graphs refer to stays. */
+static void make_room(banyan_loaded_plan *loaded)
+{
+    size_t oldest = 0;
+    while (oldest < loaded->cuts.count && loaded->cuts.data[oldest]->captured)
+        oldest++;
+    if (loaded->cuts.count >= CUTS_MOST && oldest < loaded->cuts.count)
+        drop_cut(loaded, oldest);
+}
+
+static banyan_status check_message(const banyan_loaded_plan *loaded, uint64_t message_bytes)
+{
+    if (message_bytes <= loaded->max_message_bytes)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: a message of %" PRIu64 " bytes is longer than the %" PRIu64
+                     " that its plan was loaded for",
+                     loaded->executor->rank, message_bytes, loaded->max_message_bytes);
+}
+
+static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype)
+{
+    RETURN_IF_FAILED(check_message(loaded, message_bytes));
+    plan_cut *made;
+    RETURN_IF_FAILED(cut_make(loaded, message_bytes, dtype, &made));
+    bool on_host = executor_is_host(loaded->executor);
+    for (uint32_t i = 0; i < loaded->task_count && on_host; i++) {
+        banyan_status status = task_prepare(&loaded->tasks[i], &made->blocks[i]);
+        if (status != BANYAN_OK) {
+            cut_free(made);
+            return status;
+        }
+    }
+    make_room(loaded);
+    pthread_mutex_lock(&loaded->waits.lock);
+    bool added = array_push(&loaded->cuts, made);
+    pthread_mutex_unlock(&loaded->waits.lock);
+    if (!added)
+        cut_free(made);
+    return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+/* The latest cuts are last. */
+static banyan_status find_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype,
+                              plan_cut **found)
+{
+    size_t at = loaded->cuts.count;
+    while (at > 0 && !cut_fits(loaded->cuts.data[at - 1], message_bytes, dtype))
+        at--;
+    if (at == 0)
+        RETURN_IF_FAILED(add_cut(loaded, message_bytes, dtype));
+    if (at > 0 && at < loaded->cuts.count) {
+        pthread_mutex_lock(&loaded->waits.lock);
+        for (; at < loaded->cuts.count; at++) {
+            plan_cut *later = loaded->cuts.data[at];
+            loaded->cuts.data[at] = loaded->cuts.data[at - 1];
+            loaded->cuts.data[at - 1] = later;
+        }
+        pthread_mutex_unlock(&loaded->waits.lock);
+    }
+    *found = loaded->cuts.data[loaded->cuts.count - 1];
+    return BANYAN_OK;
+}
+
+/* ---- one run ---- */
+
+/* Stale packets are told from new ones by their flag. Once flags begin anew, those of four thousand
+ * million runs ago would be taken for new: nobody may be left in an earlier run, and no old packet,
+ * when that happens. */
+static banyan_status begin_flags_anew(banyan_loaded_plan *loaded)
+{
+    banyan_executor *executor = loaded->executor;
+    RETURN_IF_FAILED(banyan_world_barrier(executor->world));
+    const block_layout *layout = &loaded->layouts[executor->rank];
+    if (loaded->block)
+        memset((char *)banyan_memory_local(loaded->block) + layout->scratch, 0,
+               layout->scratch_bytes);
+    RETURN_IF_FAILED(banyan_world_barrier(executor->world));
+    loaded->flag = 1;
+    return BANYAN_OK;
+}
+
+static banyan_status take_flags(banyan_loaded_plan *loaded, const plan_cut *cut, uint32_t *first)
+{
+    if (loaded->flag > UINT32_MAX - cut->flags)
+        RETURN_IF_FAILED(begin_flags_anew(loaded));
+    *first = loaded->flag;
+    loaded->flag += cut->flags;
+    return BANYAN_OK;
+}
+
+static void begin_tasks(banyan_loaded_plan *loaded, const plan_run *of)
+{
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
+    for (uint32_t i = 0; i < rank->semaphore_count; i++)
+        atomic_store_explicit(&loaded->semaphores[i].value, rank->semaphores[i],
+                              memory_order_relaxed);
+    for (uint32_t i = 0; i < loaded->task_count; i++)
+        task_reset(&loaded->tasks[i], of, i);
+}
+
+struct shared_run {
+    plan_run *of;
+    error_kept failed; /* the worker that did first */
+};
+
+static trace_ring *ring_of(const banyan_executor *executor, int worker)
+{
+    return executor->trace ? &executor->trace->rings[worker] : NULL;
+}
+
+static void work(void *context, int worker)
+{
+    struct shared_run *shared = context;
+    const banyan_executor *executor = shared->of->loaded->executor;
+    banyan_status status = scheduler_run(
+        shared->of, (uint32_t)worker, (uint32_t)executor->worker_count, ring_of(executor, worker));
+    if (status == BANYAN_OK || atomic_exchange(&shared->of->stopped, true))
+        return;
+    shared->failed = error_keep(status);
+    bell_ring(executor_bell(executor, executor->rank));
+}
+
+static banyan_status run_tasks(plan_run *of)
+{
+    const banyan_executor *executor = of->loaded->executor;
+    if (!executor->pool || of->loaded->task_count < 2)
+        return scheduler_run(of, 0, 1, ring_of(executor, 0));
+    of->shared = true;
+    struct shared_run shared = {.of = of};
+    workers_run(executor->pool, work, &shared);
+    return error_again(&shared.failed);
+}
+
+/* The proxy goes on by itself: what it still reads is the caller's input, and scratch of the next
+ * run, also when this one has failed. It waits for nobody. */
+static void drain_ports(const banyan_loaded_plan *loaded)
+{
+    const banyan_executor *executor = loaded->executor;
+    bell *own = executor_bell(executor, executor->rank);
+    uint32_t count = loaded->plan->ranks[executor->rank].channel_count[PLAN_PORT];
+    for (uint32_t i = 0; i < count; i++) {
+        const port_queue *queue = loaded->ends[PLAN_PORT][i].queue;
+        uint64_t posted = port_posted(queue);
+        for (uint32_t looks = 0; port_done(queue) != posted; looks++) {
+            if (looks < bell_spins(executor->crowded)) {
+                spin_pause();
+                continue;
+            }
+            uint32_t seen = bell_announce(own);
+            if (port_done(queue) != posted)
+                bell_sleep_announced(own, seen, BELL_NAP_NS);
+            bell_withdraw(own);
+        }
+    }
+}
+
+static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
+                             const placement *placed)
+{
+    plan_run of = {.loaded = loaded,
+                   .cut = cut,
+                   .bases = placed->bases,
+                   .traces = loaded->executor->trace != NULL};
+    RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
+    placement_copy_in(placed);
+    begin_tasks(loaded, &of);
+    banyan_status status = BANYAN_OK;
+    if (loaded->executor->shuffle_seed != 0)
+        status = shuffle_begin(loaded, &of);
+    if (status == BANYAN_OK)
+        status = run_tasks(&of);
+    if (status == BANYAN_OK && loaded->shuffle)
+        shuffle_end(loaded);
+    drain_ports(loaded);
+    if (status != BANYAN_OK)
+        return control_fail(loaded->executor->world, status);
+    placement_copy_out(placed);
+    return BANYAN_OK;
+}
+
+/* On a device the run is queued then. No run at all without bytes: where data themselves tell of
+ * their arrival, it would have this rank go on to the other half of scratch without having heard
+ * from anybody. */
+static banyan_status begin(banyan_loaded_plan *loaded, const void *input, void *output,
+                           uint64_t message_bytes, DLDataType dtype, void *stream, plan_cut **cut)
+{
+    placement *placed = &loaded->placements[loaded->runs & 1];
+    RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, cut));
+    if (message_bytes == 0)
+        return BANYAN_OK;
+    if (!executor_is_host(loaded->executor))
+        return device_run(loaded, *cut, input, output, stream);
+    if (placed->cut == *cut && placed->input == input && placed->output == output)
+        return BANYAN_OK;
+    return placement_make(loaded, *cut, input, output, placed);
+}
+
+/* Others make a run that this rank has no memory for, or could not queue, and its next one would
+ * meet theirs of before. On the host, where they would end the world once they have waited long
+ * enough, it ends now; on a device this rank makes no more runs until they are reset. */
+static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status status)
+{
+    const banyan_executor *executor = loaded->executor;
+    if (status != BANYAN_ERR_NO_MEMORY && status != BANYAN_ERR_SYSTEM)
+        return status;
+    char what[640], own[CONTROL_RANK_BYTES];
+    snprintf(what, sizeof what, "could not begin a run of plan \"%s\", which others make: %s",
+             loaded->plan->name, banyan_last_error());
+    if (executor_is_host(executor))
+        (void)banyan_world_abort(executor->world, what);
+    (void)error_set(status, "%s %s", control_own_name(executor->world, own), what);
+    if (!executor_is_host(executor))
+        device_fail(loaded, status);
+    return status;
+}
+
+/* Runs have no gate: a rank that is later than the others' timeout finds the world ended. */
+static banyan_status check_world(const banyan_loaded_plan *loaded)
+{
+    banyan_world *world = loaded->executor->world;
+    char own[CONTROL_RANK_BYTES];
+    banyan_status status = control_check(world);
+    if (status != BANYAN_ERR_TIMEOUT)
+        return status;
+    return error_set(status, "%s, %.1f s before this run of %s", banyan_last_error(),
+                     (double)control_ended_for_ns(world) / 1e9, control_own_name(world, own));
+}
+
+banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
+                                     uint64_t message_bytes, DLDataType dtype, void *stream)
+{
+    bool on_host = executor_is_host(loaded->executor);
+    plan_cut *cut = NULL;
+    if (on_host)
+        RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
+    else
+        RETURN_IF_FAILED(device_status(loaded));
+    RETURN_IF_FAILED(check_world(loaded));
+    banyan_status status = begin(loaded, input, output, message_bytes, dtype, stream, &cut);
+    if (status != BANYAN_OK)
+        return fall_behind(loaded, status);
+    if (!on_host || message_bytes == 0)
+        return BANYAN_OK;
+    placement *placed = &loaded->placements[loaded->runs++ & 1];
+    return execute(loaded, cut, placed);
+}
+
+/* ---- how runs went ---- */
+
+banyan_status banyan_loaded_plan_status(banyan_loaded_plan *loaded)
+{
+    if (!executor_is_host(loaded->executor))
+        RETURN_IF_FAILED(device_status(loaded));
+    return control_check(loaded->executor->world);
+}
+
+static banyan_status reset_host(banyan_loaded_plan *loaded)
+{
+    const banyan_executor *executor = loaded->executor;
+    const block_layout *layout = &loaded->layouts[executor->rank];
+    const plan_rank *rank = &loaded->plan->ranks[executor->rank];
+    if (layout->bytes > 0)
+        memset(banyan_memory_local(loaded->block), 0, layout->scratch + layout->scratch_bytes);
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        for (uint32_t i = 0; i < rank->channel_count[type]; i++)
+            atomic_store(&loaded->ends[type][i].consumed, 0);
+    }
+    for (uint32_t i = 0; i < loaded->barrier_count; i++)
+        atomic_store(&loaded->barriers[i].value, 0);
+    loaded->runs = 0;
+    loaded->flag = 1;
+    return BANYAN_OK;
+}
+
+/* Nobody's memory is cleared while a peer's run still writes there, and nobody runs while a peer's
+ * is. */
+banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded)
+{
+    banyan_executor *executor = loaded->executor;
+    CONTROL_ENTER(executor->world);
+    bool on_host = executor_is_host(executor);
+    RETURN_IF_FAILED(control_agree(executor->world, on_host ? BANYAN_OK : device_drain(loaded)));
+    return control_agree(executor->world, on_host ? reset_host(loaded) : device_reset(loaded));
+}
+
+/* ---- on a thread of its own ---- */
+
+struct started_run {
+    banyan_loaded_plan *loaded;
+    const void *input;
+    void *output;
+    uint64_t message_bytes;
+    DLDataType dtype;
+};
+
+static banyan_status run_started(void *context)
+{
+    struct started_run started = *(struct started_run *)context;
+    free(context);
+    return banyan_loaded_plan_run(started.loaded, started.input, started.output,
+                                  started.message_bytes, started.dtype, NULL);
+}
+
+banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *input, void *output,
+                                       uint64_t message_bytes, DLDataType dtype,
+                                       banyan_request **request)
+{
+    if (!executor_is_host(loaded->executor))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: runs on a GPU go on by themselves in their stream, and have no "
+                         "request to wait for",
+                         loaded->executor->rank);
+    struct started_run *started = malloc(sizeof *started);
+    if (!started)
+        return error_no_memory(sizeof *started, "a run of a plan");
+    *started = (struct started_run){loaded, input, output, message_bytes, dtype};
+    banyan_status status = request_start(run_started, started, request);
+    if (status != BANYAN_OK)
+        free(started);
+    return status;
+}

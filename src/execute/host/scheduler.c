@@ -1,0 +1,178 @@
+#include "execute/host/scheduler.h"
+
+#include <sched.h>
+
+#include "core/deadline.h"
+#include "execute/host/waits.h"
+#include "execute/load/loaded.h"
+#include "execute/shuffle/shuffle.h"
+#include "world/control.h"
+
+/* Looks at everything that is waited for before the thread sleeps. Where ranks have a processor
+ * each, about as long as falling asleep and waking take. Where they share processors each look
+ * gives the processor away, to those who are waited for. */
+#define LOOKS 400
+#define LOOKS_CROWDED 40
+
+/* Thread blocks that wait for each other let those who wait for a peer speak first, even when their
+ * thread has to wait for a processor. */
+#define INSIDE_GRACE_NS NS_PER_S
+
+struct turn {
+    plan_run *of;
+    uint32_t first, stride;
+    trace_ring *ring;
+    bell *own;
+    uint32_t looks; /* in vain, since something moved */
+    bool waits;     /* the wait has begun since something moved */
+    control_wait wait;
+    int peer; /* that is waited for; -1: not yet looked for, or none */
+};
+
+enum pass { PASS_DONE, PASS_MOVED, PASS_STUCK, PASS_FAILED };
+
+static enum pass pass_over(const struct turn *turn)
+{
+    banyan_loaded_plan *loaded = turn->of->loaded;
+    bool left = false, moved = false;
+    for (uint32_t i = turn->first; i < loaded->task_count; i += turn->stride) {
+        task *t = &loaded->tasks[i];
+        if (t->at == t->step_count)
+            continue;
+        t->moved = false;
+        task_state state = loaded->shuffle ? shuffle_advance(turn->of, t, turn->ring)
+                                           : task_advance(turn->of, t, turn->ring);
+        if (state == TASK_FAILED)
+            return PASS_FAILED;
+        left |= state == TASK_WAITS;
+        moved |= t->moved;
+    }
+    return !left ? PASS_DONE : moved ? PASS_MOVED : PASS_STUCK;
+}
+
+/* A thread block to blame: one that waits for a peer, if any does. */
+static const task *find_waiting(const struct turn *turn)
+{
+    const banyan_loaded_plan *loaded = turn->of->loaded;
+    const task *found = NULL;
+    for (uint32_t i = turn->first; i < loaded->task_count; i += turn->stride) {
+        const task *t = &loaded->tasks[i];
+        if (t->at < t->step_count && (!found || (wait_is_inside(found) && !wait_is_inside(t))))
+            found = t;
+    }
+    return found;
+}
+
+static banyan_status explain_end(const struct turn *turn, banyan_status status)
+{
+    char text[WAIT_TEXT_BYTES], own[CONTROL_RANK_BYTES];
+    wait_describe(turn->of, find_waiting(turn), text);
+    return error_set(status, "%s while %s waited %s", banyan_last_error(),
+                     control_own_name(turn->of->loaded->executor->world, own), text);
+}
+
+/* A rank that waited in vain is out of step with the others: the late one must not begin the run.
+ */
+static banyan_status end_in_vain(const banyan_executor *executor, banyan_status status)
+{
+    return control_fail(executor->world,
+                        error_set(status,
+                                  "%s; the run stopped in the middle, which ended its world",
+                                  banyan_last_error()));
+}
+
+static banyan_status wait_longer(struct turn *turn, uint64_t *nap_ns)
+{
+    banyan_executor *executor = turn->of->loaded->executor;
+    const task *waiting = find_waiting(turn);
+    char text[WAIT_TEXT_BYTES];
+    bool speaks = control_wait_speaks(&turn->wait);
+    if (speaks)
+        wait_describe(turn->of, waiting, text);
+    if (turn->peer < 0 && control_wait_is_long(&turn->wait))
+        turn->peer = wait_peer(turn->of, waiting);
+    banyan_status status = control_wait_on(&turn->wait, turn->peer, speaks ? text : NULL, nap_ns);
+    if (status == BANYAN_ERR_TIMEOUT && control_check(executor->world) == BANYAN_OK)
+        return end_in_vain(executor, status);
+    return status;
+}
+
+/* Nothing has moved for a while, and nothing has now that peers are told that this rank sleeps. */
+static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
+{
+    banyan_world *world = turn->of->loaded->executor->world;
+    banyan_status status = control_check(world);
+    if (status != BANYAN_OK)
+        return explain_end(turn, status);
+    if (!turn->waits) {
+        turn->waits = true;
+        turn->wait = control_wait_begin(world);
+        turn->peer = -1;
+        if (turn->stride > 1 && wait_is_inside(find_waiting(turn)))
+            turn->wait.ends_ns += INSIDE_GRACE_NS;
+    }
+    uint64_t nap_ns;
+    RETURN_IF_FAILED(wait_longer(turn, &nap_ns));
+    bell_sleep_announced(turn->own, seen, nap_ns);
+    return BANYAN_OK;
+}
+
+static void end_wait(struct turn *turn)
+{
+    if (turn->waits)
+        control_wait_end(&turn->wait);
+    turn->waits = false;
+}
+
+static banyan_status rest(struct turn *turn, enum pass *pass)
+{
+    uint32_t seen = bell_announce(turn->own);
+    banyan_status status = BANYAN_OK;
+    *pass = pass_over(turn);
+    if (*pass == PASS_STUCK && !atomic_load(&turn->of->stopped))
+        status = sleep_on_bell(turn, seen);
+    bell_withdraw(turn->own);
+    return status;
+}
+
+/* False: it is time to sleep. */
+static bool look_again(struct turn *turn)
+{
+    bool crowded = turn->of->loaded->executor->crowded;
+    if (turn->looks++ >= (crowded ? LOOKS_CROWDED : LOOKS))
+        return false;
+    if (crowded)
+        sched_yield();
+    else
+        spin_pause();
+    return true;
+}
+
+banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace_ring *ring)
+{
+    const banyan_executor *executor = of->loaded->executor;
+    struct turn turn = {.of = of,
+                        .first = first,
+                        .stride = stride,
+                        .ring = ring,
+                        .own = executor_bell(executor, executor->rank)};
+    banyan_status status = BANYAN_OK;
+    for (;;) {
+        enum pass pass = pass_over(&turn);
+        if (pass == PASS_STUCK && !look_again(&turn))
+            status = rest(&turn, &pass);
+        if (status != BANYAN_OK || pass == PASS_DONE ||
+            atomic_load_explicit(&of->stopped, memory_order_relaxed))
+            break;
+        if (pass == PASS_FAILED) {
+            status = BANYAN_ERR_NO_MEMORY;
+            break;
+        }
+        if (pass == PASS_MOVED) {
+            turn.looks = 0;
+            end_wait(&turn);
+        }
+    }
+    end_wait(&turn);
+    return status;
+}

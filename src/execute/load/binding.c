@@ -1,0 +1,371 @@
+#include "execute/load/binding.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "memory/stream.h"
+
+static const char *const buffer_names[] = {"input", "output"};
+
+/* Is no rank's `shorter` buffer longer than its `longer` one? */
+static bool is_no_longer(const banyan_plan *plan, plan_buffer shorter, plan_buffer longer)
+{
+    for (int r = 0; r < plan->rank_count; r++) {
+        if (plan->ranks[r].chunks[shorter] > plan->ranks[r].chunks[longer])
+            return false;
+    }
+    return true;
+}
+
+banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer)
+{
+    if (is_no_longer(plan, PLAN_INPUT, PLAN_OUTPUT))
+        *longer = PLAN_OUTPUT;
+    else if (is_no_longer(plan, PLAN_OUTPUT, PLAN_INPUT))
+        *longer = PLAN_INPUT;
+    else
+        return error_set(BANYAN_ERR_INVALID,
+                         "plan %s is in place, and neither its inputs nor its outputs hold the "
+                         "other on every rank",
+                         plan->name);
+    return BANYAN_OK;
+}
+
+static const reach *reach_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    return &loaded->reaches[step_base(rank, buffer)];
+}
+
+static bool peers_reach(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    if (!loaded->plan->in_place)
+        return reach_of(loaded, rank, buffer)->peers;
+    return buffer == loaded->longer && (reach_of(loaded, rank, PLAN_INPUT)->peers ||
+                                        reach_of(loaded, rank, PLAN_OUTPUT)->peers);
+}
+
+/* A plan that is in place and works in its input, as reduce-scatter does, must leave it as it is
+ * when the output lies apart. */
+static bool may_work_apart(const banyan_loaded_plan *loaded)
+{
+    return loaded->plan->in_place && loaded->longer == PLAN_INPUT;
+}
+
+bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    return peers_reach(loaded, rank, buffer) &&
+           (!loaded->memories[buffer] || may_work_apart(loaded));
+}
+
+bool placement_copies_output(const banyan_loaded_plan *loaded)
+{
+    return placement_is_staged(loaded, loaded->executor->rank, PLAN_OUTPUT) ||
+           may_work_apart(loaded);
+}
+
+/* ---- what the caller brought ---- */
+
+struct brought {
+    banyan_loaded_plan *loaded;
+    const plan_cut *cut;
+    int rank;
+    char *buffers[2]; /* NULL: this rank has no use for it */
+    bool apart;       /* in place, but the caller's buffers are not */
+};
+
+static banyan_status check_present(const struct brought *with, plan_buffer buffer)
+{
+    const banyan_plan *plan = with->loaded->plan;
+    bool others = with->rank != plan->root;
+    bool optional = (plan->collective == BANYAN_BROADCAST && buffer == PLAN_INPUT && others) ||
+                    (plan->collective == BANYAN_REDUCE && buffer == PLAN_OUTPUT && others) ||
+                    !reach_of(with->loaded, with->rank, buffer)->used;
+    if (with->buffers[buffer] || optional || with->cut->bytes[buffer] == 0)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID, "rank %d runs a plan with %" PRIu64 " bytes of %s at NULL",
+                     with->rank, with->cut->bytes[buffer], buffer_names[buffer]);
+}
+
+banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
+                                     const void *address, const char *what)
+{
+    bool here = executor_is_host(executor) ? device.device_type != kDLCUDA
+                                           : device.device_type == executor->device.device_type &&
+                                                 device.device_id == executor->device.device_id;
+    if (here)
+        return BANYAN_OK;
+    char runs_on[32] = "the host", lies_on[32] = "on the host";
+    if (!executor_is_host(executor))
+        snprintf(runs_on, sizeof runs_on, "GPU %d", (int)executor->device.device_id);
+    if (device.device_type == kDLCUDA)
+        snprintf(lies_on, sizeof lies_on, "on GPU %d", (int)device.device_id);
+    else if (!device_is_host(device))
+        snprintf(lies_on, sizeof lies_on, "in memory that is not a GPU's own");
+    return error_set(
+        BANYAN_ERR_INVALID,
+        "rank %d: the %s at %p lies %s, and plans run on %s (the device in the options "
+        "of the executor or communicator)",
+        executor->rank, what, address, lies_on, runs_on);
+}
+
+static banyan_status check_device(const struct brought *with, plan_buffer buffer)
+{
+    DLDevice device;
+    const char *address = with->buffers[buffer];
+    if (!address || with->cut->bytes[buffer] == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(banyan_memory_locate(address, &device));
+    return placement_check_device(with->loaded->executor, device, address, buffer_names[buffer]);
+}
+
+static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
+{
+    return a && b && a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+static banyan_status check_overlap(struct brought *with)
+{
+    const plan_cut *cut = with->cut;
+    const banyan_plan *plan = with->loaded->plan;
+    const char *input = with->buffers[PLAN_INPUT], *output = with->buffers[PLAN_OUTPUT];
+    if (plan->in_place && input && output &&
+        input + cut_place(cut, plan, with->rank, PLAN_OUTPUT) ==
+            output + cut_place(cut, plan, with->rank, PLAN_INPUT)) {
+        with->apart = false;
+        return BANYAN_OK;
+    }
+    with->apart = true;
+    if (!overlap(input, cut->bytes[PLAN_INPUT], output, cut->bytes[PLAN_OUTPUT]))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: input [%p, +%" PRIu64 ") and output [%p, +%" PRIu64
+                     ") overlap in a way that %s plan cannot use",
+                     with->rank, (const void *)input, cut->bytes[PLAN_INPUT], (const void *)output,
+                     cut->bytes[PLAN_OUTPUT], plan->in_place ? "an in-place" : "this");
+}
+
+/* Where the caller's buffer begins in the symmetric memory that was promised for it. */
+static banyan_status find_in_memory(const struct brought *with, plan_buffer buffer,
+                                    uint64_t *offset)
+{
+    const banyan_memory *memory = with->loaded->memories[buffer];
+    const char *start = banyan_memory_local(memory), *at = with->buffers[buffer];
+    uint64_t room = banyan_memory_bytes(memory), bytes = with->cut->bytes[buffer];
+    if (at && at >= start && (uint64_t)(at - start) <= room &&
+        bytes <= room - (uint64_t)(at - start)) {
+        *offset = (uint64_t)(at - start);
+        return BANYAN_OK;
+    }
+    if (bytes == 0) {
+        *offset = 0;
+        return BANYAN_OK;
+    }
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: %s [%p, +%" PRIu64 ") does not lie in the symmetric memory [%p, "
+                     "+%" PRIu64 ") that its plan was loaded with",
+                     with->rank, buffer_names[buffer], (const void *)at, bytes, (const void *)start,
+                     room);
+}
+
+static banyan_status take_private(const banyan_executor *executor, uint64_t bytes, char **taken)
+{
+    if (executor_is_host(executor)) {
+        *taken = malloc(bytes + 1);
+        return *taken ? BANYAN_OK : error_no_memory(bytes, "a plan's buffer");
+    }
+    void *address = NULL;
+    RETURN_IF_FAILED(
+        executor->device_memory->alloc(executor->device.device_id, bytes + 1, &address));
+    *taken = address;
+    return BANYAN_OK;
+}
+
+static banyan_status private_buffer(banyan_loaded_plan *loaded, plan_buffer buffer, char **address)
+{
+    if (!loaded->private_buffers[buffer])
+        RETURN_IF_FAILED(take_private(loaded->executor, loaded->largest.buffers[buffer].bytes,
+                                      &loaded->private_buffers[buffer]));
+    *address = loaded->private_buffers[buffer];
+    return BANYAN_OK;
+}
+
+/* ---- bases ---- */
+
+static char *part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory, int rank)
+{
+    return memory_part_of(memory, memory_space_local(loaded->executor->space, rank));
+}
+
+static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    return part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
+}
+
+/* Everybody's buffer, when they all lie in symmetric memory at the offset of this rank's. */
+static banyan_status place_in_memory(const struct brought *with, plan_buffer buffer, char **bases)
+{
+    const banyan_loaded_plan *loaded = with->loaded;
+    const banyan_memory *memory = loaded->memories[buffer];
+    uint64_t offset = 0;
+    RETURN_IF_FAILED(find_in_memory(with, buffer, &offset));
+    for (int r = 0; r < loaded->executor->ranks; r++) {
+        uint64_t bytes = plan_geometry_bytes(&with->cut->geometry, loaded->plan, r, buffer);
+        uint64_t room = memory->parts[memory_space_local(loaded->executor->space, r)].bytes;
+        if (bytes > 0 && (offset > room || bytes > room - offset))
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d: %" PRIu64 " bytes of %s at offset %" PRIu64
+                             " reach out of rank %d's %" PRIu64 " bytes of symmetric memory",
+                             with->rank, bytes, buffer_names[buffer], offset, r, room);
+        bases[step_base(r, buffer)] = part_of(loaded, memory, r) + offset;
+    }
+    return BANYAN_OK;
+}
+
+static void place_in_staging(const struct brought *with, plan_buffer buffer, char **bases)
+{
+    const banyan_loaded_plan *loaded = with->loaded;
+    for (int r = 0; r < loaded->executor->ranks; r++) {
+        bool staged = placement_is_staged(loaded, r, buffer);
+        bases[step_base(r, buffer)] = staged ? staging_of(loaded, r, buffer) : NULL;
+    }
+}
+
+static void plan_copy_out(const struct brought *with, placement *made, const char *from)
+{
+    char *to = with->buffers[PLAN_OUTPUT];
+    if (to && to != from) {
+        made->copy_out.to = to;
+        made->copy_out.from = from;
+    }
+}
+
+static void plan_copy_in(const struct brought *with, placement *made, char *to)
+{
+    const char *from = with->buffers[PLAN_INPUT];
+    if (from && from != to && with->cut->bytes[PLAN_INPUT] > 0) {
+        made->copy_in.to = to;
+        made->copy_in.from = from;
+        made->copy_in.bytes = with->cut->bytes[PLAN_INPUT];
+    }
+}
+
+/* A buffer of a plan that is not in place. */
+static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, placement *made)
+{
+    banyan_loaded_plan *loaded = with->loaded;
+    const reach *of = reach_of(loaded, with->rank, buffer);
+    char **mine = &made->bases[step_base(with->rank, buffer)];
+    if (loaded->memories[buffer])
+        return place_in_memory(with, buffer, made->bases);
+    place_in_staging(with, buffer, made->bases);
+    /* The caller's input is only read. */
+    bool kept = buffer == PLAN_INPUT && of->written;
+    if (!*mine && of->used && (kept || !with->buffers[buffer]))
+        RETURN_IF_FAILED(private_buffer(loaded, buffer, mine));
+    if (!*mine)
+        *mine = with->buffers[buffer];
+    else if (buffer == PLAN_INPUT)
+        plan_copy_in(with, made, *mine);
+    else
+        plan_copy_out(with, made, *mine);
+    return BANYAN_OK;
+}
+
+/* Both bases of every rank, from that of the buffer that stands for both. */
+static void spread_longer(const struct brought *with, char **bases)
+{
+    const banyan_plan *plan = with->loaded->plan;
+    plan_buffer longer = with->loaded->longer;
+    for (int r = 0; r < with->loaded->executor->ranks; r++) {
+        char *both = bases[step_base(r, longer)];
+        for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
+            bases[step_base(r, (plan_buffer)buffer)] =
+                both ? both + cut_place(with->cut, plan, r, (plan_buffer)buffer) : NULL;
+    }
+}
+
+static banyan_status place_both(const struct brought *with, placement *made)
+{
+    banyan_loaded_plan *loaded = with->loaded;
+    const banyan_plan *plan = loaded->plan;
+    plan_buffer longer = loaded->longer;
+    bool works_apart = may_work_apart(loaded) && with->apart;
+    char **mine = &made->bases[step_base(with->rank, longer)];
+    if (loaded->memories[longer] && !works_apart) {
+        RETURN_IF_FAILED(place_in_memory(with, longer, made->bases));
+    } else {
+        place_in_staging(with, longer, made->bases);
+        if (!*mine && (works_apart || !with->buffers[longer]))
+            RETURN_IF_FAILED(private_buffer(loaded, longer, mine));
+        if (!*mine)
+            *mine = with->buffers[longer];
+    }
+    char *own = *mine;
+    spread_longer(with, made->bases);
+    if (plan->collective != BANYAN_BROADCAST || with->rank == plan->root)
+        plan_copy_in(with, made, own + cut_place(with->cut, plan, with->rank, PLAN_INPUT));
+    if (plan->collective != BANYAN_REDUCE || with->rank == plan->root)
+        plan_copy_out(with, made, own + cut_place(with->cut, plan, with->rank, PLAN_OUTPUT));
+    return BANYAN_OK;
+}
+
+banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
+                             void *output, placement *made)
+{
+    struct brought with = {.loaded = loaded,
+                           .cut = cut,
+                           .rank = loaded->executor->rank,
+                           .buffers = {(char *)input, output}};
+    made->cut = NULL;
+    RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
+    RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));
+    RETURN_IF_FAILED(check_device(&with, PLAN_INPUT));
+    RETURN_IF_FAILED(check_device(&with, PLAN_OUTPUT));
+    RETURN_IF_FAILED(check_overlap(&with));
+    made->copy_in.to = made->copy_out.to = NULL;
+    if (loaded->plan->in_place) {
+        RETURN_IF_FAILED(place_both(&with, made));
+    } else {
+        RETURN_IF_FAILED(place_buffer(&with, PLAN_INPUT, made));
+        RETURN_IF_FAILED(place_buffer(&with, PLAN_OUTPUT, made));
+    }
+    made->cut = cut;
+    made->input = input;
+    made->output = output;
+    return BANYAN_OK;
+}
+
+/* ---- copies ---- */
+
+/* What is staged is read by peers soon: only when it is longer than their caches is it kept out of
+ * them. The output is the caller's, whenever that comes to it. */
+#define STAGED_PAST_CACHE ((uint64_t)8 << 20)
+
+static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
+{
+    if (past_cache) {
+        stream_past_cache(to, from, bytes);
+        stream_fence();
+    } else {
+        stream_copy(to, from, bytes);
+    }
+}
+
+void placement_copy_in(const placement *of)
+{
+    if (of->copy_in.to)
+        copy_bytes(of->copy_in.to, of->copy_in.from, of->copy_in.bytes,
+                   of->copy_in.bytes >= STAGED_PAST_CACHE);
+}
+
+void placement_copy_out(const placement *of)
+{
+    if (!of->copy_out.to)
+        return;
+    for (size_t i = 0; i < of->cut->spans.count; i++) {
+        const cut_span *one = &of->cut->spans.data[i];
+        copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes,
+                   stream_is_worthwhile(one->bytes));
+    }
+}

@@ -1,0 +1,296 @@
+/* Loading plans: agreeing on one, and taking the memory that it needs. */
+#include <string.h>
+
+#include "core/options.h"
+#include "execute/device/device.h"
+#include "execute/device/multicast.h"
+#include "execute/load/agree.h"
+#include "execute/load/binding.h"
+#include "execute/shuffle/shuffle.h"
+#include "world/control.h"
+
+#define PAGE ((uint64_t)4096)
+
+static uint64_t round_to(uint64_t bytes, uint64_t multiple)
+{
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+/* ---- what this rank can do alone ---- */
+
+static banyan_status check_arguments(const banyan_executor *executor, const banyan_plan *plan,
+                                     const banyan_loaded_plan_options *options)
+{
+    if (plan->rank_count != executor->ranks)
+        return error_set(BANYAN_ERR_INVALID,
+                         "a plan for %d ranks cannot be loaded in a world of %d", plan->rank_count,
+                         executor->ranks);
+    const banyan_memory *memories[] = {options->input, options->output};
+    for (int i = 0; i < 2; i++) {
+        if (memories[i] && memories[i]->space != executor->space)
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d: the %s memory of a plan belongs to another world",
+                             executor->rank, i == 0 ? "input" : "output");
+        if (memories[i])
+            RETURN_IF_FAILED(placement_check_device(executor, banyan_memory_device(memories[i]),
+                                                    banyan_memory_local(memories[i]),
+                                                    i == 0 ? "input memory" : "output memory"));
+    }
+    return BANYAN_OK;
+}
+
+struct needs {
+    uint64_t counters;
+    bool scratch, staging[2];
+};
+
+static uint64_t counter_count(const plan_rank *rank)
+{
+    return (uint64_t)rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
+}
+
+/* What a rank's part must hold. */
+static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *needs)
+{
+    uint64_t counters = counter_count(&loaded->plan->ranks[rank]);
+    needs->counters = counters > needs->counters ? counters : needs->counters;
+    needs->scratch |= loaded->reaches[step_base(rank, PLAN_SCRATCH)].used;
+    for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
+        needs->staging[buffer] |= placement_is_staged(loaded, rank, (plan_buffer)buffer);
+}
+
+/* A multicast address is one for all ranks' parts: then they are all laid out alike. */
+static void lay_out(banyan_loaded_plan *loaded, int rank)
+{
+    block_layout *layout = &loaded->layouts[rank];
+    uint64_t half = loaded->largest.scratch_half_bytes;
+    struct needs needs = {0};
+    for (int r = 0; r < loaded->executor->ranks; r++) {
+        if (r == rank || loaded->executor->multicast)
+            measure(loaded, r, &needs);
+    }
+    uint64_t at = round_to(needs.counters * sizeof(counter), PAGE);
+    layout->scratch = at;
+    layout->scratch_half = round_to(half, PAGE);
+    layout->scratch_bytes =
+        needs.scratch ? layout->scratch_half * (loaded->plan->double_scratch + 1) : 0;
+    at += layout->scratch_bytes;
+    for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++) {
+        layout->staging[buffer] = at;
+        if (needs.staging[buffer])
+            at += round_to(loaded->largest.buffers[buffer].bytes, PAGE);
+    }
+    layout->bytes = at;
+}
+
+/* A plan may number its barriers as it likes. */
+static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *ops, uint32_t count)
+{
+    map *places = &loaded->barrier_places;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t place;
+        const uint32_t *number = &ops[i].barrier; /* the map keeps the pointer */
+        if (ops[i].kind == PLAN_BARRIER && !map_get(places, number, sizeof *number, &place) &&
+            !map_put(places, number, sizeof *number, loaded->barrier_count++))
+            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(number_barriers(loaded, ops[i].ops, ops[i].op_count));
+    }
+    return BANYAN_OK;
+}
+
+static void *take_zeroed(size_t count, size_t bytes, const char *what)
+{
+    void *taken = aligned_alloc(64, round_to((count + 1) * bytes, 64));
+    if (!taken) {
+        error_no_memory((count + 1) * bytes, what);
+        return NULL;
+    }
+    return memset(taken, 0, round_to((count + 1) * bytes, 64));
+}
+
+static banyan_status take_own(banyan_loaded_plan *loaded)
+{
+    const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
+    size_t ranks = (size_t)loaded->executor->ranks;
+    for (uint32_t i = 0; i < rank->block_count; i++)
+        RETURN_IF_FAILED(number_barriers(loaded, rank->blocks[i].ops, rank->blocks[i].op_count));
+    loaded->semaphores =
+        take_zeroed(rank->semaphore_count, sizeof *loaded->semaphores, "a plan's semaphores");
+    loaded->barriers = take_zeroed(loaded->barrier_count, sizeof *loaded->barriers, "barriers");
+    loaded->tasks = take_zeroed(rank->block_count, sizeof *loaded->tasks, "thread blocks");
+    loaded->layouts = take_zeroed(ranks, sizeof *loaded->layouts, "a plan's layout");
+    if (!loaded->semaphores || !loaded->barriers || !loaded->tasks || !loaded->layouts)
+        return BANYAN_ERR_NO_MEMORY;
+    loaded->task_count = rank->block_count;
+    for (uint32_t i = 0; i < rank->block_count; i++)
+        loaded->tasks[i].block = &rank->blocks[i];
+    for (int i = 0; i < 2; i++) {
+        loaded->placements[i].bases =
+            take_zeroed(ranks * PLAN_BUFFERS, sizeof(char *), "a plan's bases");
+        if (!loaded->placements[i].bases)
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        loaded->ends[type] =
+            take_zeroed(rank->channel_count[type], sizeof *loaded->ends[type], "channels");
+        if (!loaded->ends[type])
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan,
+                             const banyan_loaded_plan_options *options)
+{
+    RETURN_IF_FAILED(check_arguments(loaded->executor, plan, options));
+    RETURN_IF_FAILED(plan_clone(plan, &loaded->plan));
+    loaded->max_message_bytes = options->max_message_bytes;
+    loaded->memories[PLAN_INPUT] = options->input;
+    loaded->memories[PLAN_OUTPUT] = options->output;
+    loaded->flag = 1;
+    loaded->reaches = reach_find(loaded->plan);
+    if (!loaded->reaches)
+        return BANYAN_ERR_NO_MEMORY;
+    if (loaded->plan->in_place)
+        RETURN_IF_FAILED(placement_find_longer(loaded->plan, &loaded->longer));
+    loaded->copies_output = placement_copies_output(loaded);
+    RETURN_IF_FAILED(
+        plan_geometry_largest(loaded->plan, loaded->max_message_bytes, &loaded->largest));
+    RETURN_IF_FAILED(take_own(loaded));
+    for (int r = 0; r < loaded->executor->ranks; r++)
+        lay_out(loaded, r);
+    return BANYAN_OK;
+}
+
+/* ---- what all ranks do together ---- */
+
+static counter *counters_of(const banyan_loaded_plan *loaded, int rank, plan_channel_type type)
+{
+    const banyan_executor *executor = loaded->executor;
+    counter *all =
+        (counter *)memory_part_of(loaded->block, memory_space_local(executor->space, rank));
+    return type == PLAN_PORT ? all + loaded->plan->ranks[rank].channel_count[PLAN_MEMORY] : all;
+}
+
+static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type type, uint32_t i)
+{
+    banyan_executor *executor = loaded->executor;
+    channel_end *end = &loaded->ends[type][i];
+    uint32_t peer_channel;
+    end->number = i;
+    end->peer = loaded->plan->ranks[executor->rank].peers[type][i];
+    end->incoming = &counters_of(loaded, executor->rank, type)[i];
+    /* A channel without another end carries data at most: the plan was checked. */
+    if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
+        end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
+    end->bell = executor_bell(executor, end->peer);
+    if (type != PLAN_PORT || !executor_is_host(executor))
+        return BANYAN_OK;
+    if (!executor->proxy)
+        RETURN_IF_FAILED(port_proxy_create(executor_bell(executor, executor->rank),
+                                           executor->crowded, &executor->proxy));
+    return port_queue_create(executor->proxy, &end->queue);
+}
+
+static banyan_status connect(banyan_loaded_plan *loaded)
+{
+    const banyan_executor *executor = loaded->executor;
+    const plan_rank *rank = &loaded->plan->ranks[executor->rank];
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        for (uint32_t i = 0; i < rank->channel_count[type]; i++)
+            RETURN_IF_FAILED(connect_end(loaded, (plan_channel_type)type, i));
+    }
+    for (int parity = 0; parity < 2; parity++) {
+        for (int r = 0; r < executor->ranks; r++) {
+            const block_layout *layout = &loaded->layouts[r];
+            uint64_t half = loaded->plan->double_scratch ? layout->scratch_half : 0;
+            loaded->placements[parity].bases[step_base(r, PLAN_SCRATCH)] =
+                memory_part_of(loaded->block, memory_space_local(executor->space, r)) +
+                layout->scratch + (uint64_t)parity * half;
+        }
+    }
+    return executor_is_host(executor) ? BANYAN_OK : device_load(loaded);
+}
+
+static void release(banyan_loaded_plan *loaded)
+{
+    if (!executor_is_host(loaded->executor))
+        device_unload(loaded);
+    uint32_t ports = loaded->plan && loaded->ends[PLAN_PORT]
+                         ? loaded->plan->ranks[loaded->executor->rank].channel_count[PLAN_PORT]
+                         : 0;
+    for (uint32_t i = 0; i < ports; i++)
+        port_queue_destroy(loaded->ends[PLAN_PORT][i].queue);
+    for (int type = 0; type < PLAN_CHANNEL_TYPES; type++)
+        free(loaded->ends[type]);
+    for (size_t i = 0; i < loaded->cuts.count; i++)
+        cut_free(loaded->cuts.data[i]);
+    array_free(&loaded->cuts);
+    map_free(&loaded->barrier_places);
+    for (uint32_t i = 0; i < loaded->task_count; i++)
+        task_free(&loaded->tasks[i]);
+    shuffle_free(loaded->shuffle);
+    for (int i = 0; i < 2; i++) {
+        free(loaded->placements[i].bases);
+        free(loaded->private_buffers[i]);
+    }
+    free(loaded->tasks);
+    free(loaded->semaphores);
+    free(loaded->barriers);
+    free(loaded->layouts);
+    free(loaded->reaches);
+    banyan_memory_free(loaded->block);
+    banyan_plan_destroy(loaded->plan);
+    pthread_mutex_destroy(&loaded->waits.lock);
+    free(loaded);
+}
+
+static banyan_status take_block(banyan_loaded_plan *loaded)
+{
+    uint64_t bytes = loaded->layouts[loaded->executor->rank].bytes;
+    const banyan_executor *executor = loaded->executor;
+    return banyan_memory_alloc_on(executor->world, executor->device, bytes, &loaded->block);
+}
+
+banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_plan *plan,
+                                      const banyan_loaded_plan_options *options,
+                                      banyan_loaded_plan **loaded)
+{
+    CONTROL_ENTER(executor->world);
+    banyan_loaded_plan *made = calloc(1, sizeof *made);
+    banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a plan");
+    banyan_loaded_plan_options taken = BANYAN_LOADED_PLAN_OPTIONS_INIT;
+    if (made) {
+        made->executor = executor;
+        made->waits.wait.world = executor->world;
+        pthread_mutex_init(&made->waits.lock, NULL);
+        status = options_take(options, "BANYAN_LOADED_PLAN_OPTIONS_INIT", &taken, sizeof taken);
+    }
+    if (status == BANYAN_OK)
+        status = prepare(made, plan, &taken);
+    status = control_agree(executor->world, status);
+    if (status == BANYAN_OK)
+        status = load_agree(made);
+    if (status == BANYAN_OK)
+        status = take_block(made);
+    if (status == BANYAN_OK)
+        status = multicast_load(made);
+    if (status == BANYAN_OK)
+        status = control_agree(executor->world, connect(made));
+    if (status != BANYAN_OK) {
+        if (made)
+            release(made);
+        return status;
+    }
+    *loaded = made;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_loaded_plan_close(banyan_loaded_plan *loaded)
+{
+    if (!loaded)
+        return BANYAN_OK;
+    banyan_status status = banyan_world_barrier(loaded->executor->world);
+    release(loaded);
+    return status;
+}

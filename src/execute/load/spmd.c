@@ -1,0 +1,118 @@
+#include "execute/load/spmd.h"
+
+static bool is_put(const plan_op *op)
+{
+    return op->channel_type == PLAN_PORT && op->channel_count > 0 && op->kind != PLAN_WAIT &&
+           op->kind != PLAN_RELAXED_WAIT && op->kind != PLAN_FLUSH;
+}
+
+/* The place of the thread block's first put, or signal, through the port channel of a later one. */
+typedef struct place {
+    uint32_t op, channel;
+} place;
+
+static place first_use(const plan_thread_block *block, uint32_t number)
+{
+    for (uint32_t i = 0; i < block->op_count; i++) {
+        const plan_op *op = &block->ops[i];
+        for (uint32_t k = 0; k < op->channel_count && is_put(op); k++) {
+            if (op->channels[k] == number)
+                return (place){i, k};
+        }
+    }
+    return (place){block->op_count, 0};
+}
+
+/* Do both turn to their channels in the same order? */
+static bool channels_alike(const plan_thread_block *a, const plan_thread_block *b)
+{
+    for (uint32_t i = 0; i < a->op_count; i++) {
+        for (uint32_t k = 0; k < a->ops[i].channel_count && is_put(&a->ops[i]); k++) {
+            place one = first_use(a, a->ops[i].channels[k]);
+            place other = first_use(b, b->ops[i].channels[k]);
+            if (one.op != other.op || one.channel != other.channel)
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool ops_alike(const plan_op *a, const plan_op *b, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (a[i].kind != b[i].kind || a[i].channel_type != b[i].channel_type ||
+            a[i].channel_count != b[i].channel_count || a[i].source_count != b[i].source_count ||
+            a[i].destination_count != b[i].destination_count || a[i].op_count != b[i].op_count ||
+            !ops_alike(a[i].ops, b[i].ops, a[i].op_count))
+            return false;
+    }
+    return true;
+}
+
+bool plan_is_alike(const banyan_plan *plan)
+{
+    const plan_thread_block *first = NULL;
+    for (int r = 0; r < plan->rank_count; r++) {
+        const plan_rank *rank = &plan->ranks[r];
+        if (rank->block_count == 0 || rank->block_count != plan->ranks[0].block_count)
+            return false;
+        for (uint32_t b = 0; b < rank->block_count; b++) {
+            const plan_thread_block *block = &rank->blocks[b];
+            first = first ? first : block;
+            if (block->op_count != first->op_count ||
+                !ops_alike(first->ops, block->ops, block->op_count) ||
+                !channels_alike(first, block))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* The number of a port channel in a thread block that puts through it. */
+static bool find_number(const plan_thread_block *block, uint32_t channel, uint32_t *number)
+{
+    for (uint32_t i = 0; i < block->channel_count[PLAN_PORT]; i++) {
+        *number = i;
+        if (block->channels[PLAN_PORT][i] == channel)
+            return first_use(block, i).op < block->op_count;
+    }
+    return false;
+}
+
+static uint32_t count_blocks(const plan_rank *rank, uint32_t channel)
+{
+    uint32_t count = 0, number;
+    for (uint32_t b = 0; b < rank->block_count; b++)
+        count += find_number(&rank->blocks[b], channel, &number);
+    return count;
+}
+
+/* The channel that a thread block uses first where its counterpart uses one first. */
+static uint32_t counterpart(const plan_thread_block *block, const plan_thread_block *of,
+                            uint32_t number)
+{
+    place first = first_use(of, number);
+    const plan_op *op = &block->ops[first.op];
+    return plan_channel_of(block, op, op->channels[first.channel]);
+}
+
+bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *twin)
+{
+    int peer;
+    uint32_t other, number, found = 0, blocks = 0;
+    if (!plan_channel_pair(plan, rank, PLAN_PORT, channel, &peer, &other))
+        return false;
+    const plan_rank *here = &plan->ranks[rank], *there = &plan->ranks[peer];
+    for (uint32_t b = 0; b < here->block_count; b++) {
+        if (!find_number(&there->blocks[b], other, &number))
+            continue;
+        uint32_t now = counterpart(&here->blocks[b], &there->blocks[b], number);
+        if (blocks++ > 0 && now != found)
+            return false;
+        found = now;
+    }
+    if (blocks == 0 || count_blocks(here, found) != blocks)
+        return false;
+    *twin = found;
+    return true;
+}

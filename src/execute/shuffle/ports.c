@@ -1,0 +1,83 @@
+#include "execute/shuffle/ports.h"
+
+#include <string.h>
+
+static void lock(channel_end *end)
+{
+    while (atomic_flag_test_and_set_explicit(&end->posting, memory_order_acquire))
+        spin_pause();
+}
+
+static void unlock(channel_end *end)
+{
+    atomic_flag_clear_explicit(&end->posting, memory_order_release);
+}
+
+/* How many of the first may change places with the first: puts up to a signal. Signals, and
+ * packets, which tell of what was posted before them, go only when they are the first. */
+static uint32_t count_able(const held_port *port)
+{
+    uint32_t able = 0;
+    while (able < port->count && port->requests[able].kind == PORT_PUT)
+        able++;
+    return able > 0 || port->count == 0 ? able : 1;
+}
+
+static bool pass_on(held_port *port, channel_end *end)
+{
+    if (port->count == 0)
+        return false;
+    uint32_t i = (uint32_t)shuffle_below(&port->random, count_able(port));
+    if (!port_post(end->queue, &port->requests[i]))
+        return false;
+    memmove(&port->requests[i], &port->requests[i + 1],
+            (--port->count - i) * sizeof port->requests[0]);
+    return true;
+}
+
+bool held_port_take(held_port *port, channel_end *end, const port_request *request)
+{
+    lock(end);
+    bool room = port->count < HELD_MOST || pass_on(port, end);
+    if (room)
+        port->requests[port->count++] = *request;
+    unlock(end);
+    return room;
+}
+
+bool held_port_pass_on(held_port *port, channel_end *end)
+{
+    lock(end);
+    bool passed = pass_on(port, end);
+    unlock(end);
+    return passed;
+}
+
+/* How many were posted up to the last that is no put. */
+static uint32_t count_awaited(const held_port *port)
+{
+    uint32_t awaited = port->count;
+    while (awaited > 0 && port->requests[awaited - 1].kind == PORT_PUT)
+        awaited--;
+    return awaited;
+}
+
+bool held_port_end(held_port *port, channel_end *end)
+{
+    lock(end);
+    bool all = shuffle_below(&port->random, 2), passed = true;
+    while (passed && (all ? port->count : count_awaited(port)) > 0)
+        passed = pass_on(port, end);
+    unlock(end);
+    return passed;
+}
+
+bool held_port_drain(held_port *port, channel_end *end)
+{
+    lock(end);
+    while (pass_on(port, end))
+        continue;
+    bool empty = port->count == 0;
+    unlock(end);
+    return empty;
+}

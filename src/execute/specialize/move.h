@@ -1,0 +1,21 @@
+/* Steps that move bytes. */
+#ifndef EXECUTE_SPECIALIZE_MOVE_H
+#define EXECUTE_SPECIALIZE_MOVE_H
+
+#include "execute/host/task.h"
+
+/* True when the step is done; else it waits, and t->moved says whether it got on. */
+bool move_copy(const plan_run *of, task *t, const step *s);
+bool move_pack(const plan_run *of, task *t, const step *s);
+bool move_unpack(const plan_run *of, task *t, const step *s);
+bool move_forward(const plan_run *of, task *t, const step *s);
+bool move_combine(const plan_run *of, task *t, const step *s);
+bool move_post(const plan_run *of, task *t, const step *s);
+
+/* Post to the proxy. False: the queue is full. */
+bool move_request(const plan_run *of, channel_end *end, const port_request *request);
+
+/* Wake those who wait for the packets that the step has written. */
+void move_knock(task *t, const step *s);
+
+#endif

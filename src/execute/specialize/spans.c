@@ -1,0 +1,132 @@
+/* Which bytes of a rank's output a run leaves something in. */
+#include <stdlib.h>
+
+#include "execute/specialize/specialize.h"
+
+struct span_finder {
+    plan_cut *of;
+    const banyan_plan *plan;
+    int rank; /* whose output */
+    int actor;
+    const plan_thread_block *block;
+    uint64_t at;          /* where the buffer at hand begins in the one that stands for both */
+    uint32_t destination; /* of the part at hand */
+    uint32_t source_count;
+};
+
+static banyan_status add_span(plan_cut *of, uint64_t offset, uint64_t bytes)
+{
+    if (bytes > 0 && !array_push(&of->spans, (cut_span){offset, bytes}))
+        return BANYAN_ERR_NO_MEMORY;
+    return BANYAN_OK;
+}
+
+static banyan_status visit(void *context, const plan_piece *piece)
+{
+    const struct span_finder *find = context;
+    uint64_t offset = piece->offsets[find->source_count + find->destination];
+    return add_span(find->of, find->at + offset, piece->bytes);
+}
+
+/* Does the operand lie in this rank's output, or, in place, its input? */
+static bool lies_there(const struct span_finder *find, const plan_op *op,
+                       const plan_operand *operand, plan_buffer *buffer)
+{
+    bool mine = false;
+    if (operand->place == PLAN_GROUP) {
+        const plan_switch *group = step_group(find->plan, find->actor, find->block, operand);
+        *buffer = group->buffer;
+        for (int i = 0; i < group->rank_count; i++)
+            mine |= group->ranks[i] == find->rank;
+    } else {
+        plan_where where = plan_operand_where(find->plan, find->actor, find->block, op, operand);
+        *buffer = where.buffer;
+        mine = where.rank == find->rank;
+    }
+    return mine && (*buffer == PLAN_OUTPUT || (*buffer == PLAN_INPUT && find->plan->in_place));
+}
+
+static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
+{
+    find->source_count = part->source_count;
+    for (uint32_t i = 0; i < part->destination_count; i++) {
+        plan_buffer buffer;
+        if (!lies_there(find, part, &part->destinations[i], &buffer))
+            continue;
+        find->destination = i;
+        find->at = find->plan->in_place ? cut_place(find->of, find->plan, find->rank, buffer) : 0;
+        RETURN_IF_FAILED(plan_geometry_cut(&find->of->geometry, find->plan, find->actor,
+                                           find->block, part, NULL, 0, visit, find));
+    }
+    return BANYAN_OK;
+}
+
+/* What a loop writes, iteration by iteration, is what its operations would write outside of it. */
+static banyan_status find_in_ops(struct span_finder *find, const plan_op *ops, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < plan_op_part_count(&ops[i]); k++) {
+            plan_op part = plan_op_part(&ops[i], k);
+            RETURN_IF_FAILED(find_in_part(find, &part));
+        }
+        RETURN_IF_FAILED(find_in_ops(find, ops[i].ops, ops[i].op_count));
+    }
+    return BANYAN_OK;
+}
+
+static int compare_spans(const void *a, const void *b)
+{
+    const cut_span *left = a, *right = b;
+    return (left->offset > right->offset) - (left->offset < right->offset);
+}
+
+static void merge_spans(plan_cut *of)
+{
+    size_t kept = 0;
+    if (of->spans.count > 0)
+        qsort(of->spans.data, of->spans.count, sizeof *of->spans.data, compare_spans);
+    for (size_t i = 0; i < of->spans.count; i++) {
+        cut_span next = of->spans.data[i];
+        cut_span *last = kept > 0 ? &of->spans.data[kept - 1] : NULL;
+        if (!last || next.offset > last->offset + last->bytes)
+            of->spans.data[kept++] = next;
+        else if (next.offset + next.bytes > last->offset + last->bytes)
+            last->bytes = next.offset + next.bytes - last->offset;
+    }
+    of->spans.count = kept;
+}
+
+/* From places in the buffer that stands for both to places in the output. */
+static void clip_spans(plan_cut *of, uint64_t begin, uint64_t bytes)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < of->spans.count; i++) {
+        uint64_t from = of->spans.data[i].offset, to = from + of->spans.data[i].bytes;
+        from = from < begin ? begin : from;
+        to = to > begin + bytes ? begin + bytes : to;
+        if (from < to)
+            of->spans.data[kept++] = (cut_span){from - begin, to - from};
+    }
+    of->spans.count = kept;
+}
+
+banyan_status cut_find_spans(plan_cut *of, const banyan_plan *plan, int rank)
+{
+    struct span_finder find = {.of = of, .plan = plan, .rank = rank};
+    for (find.actor = 0; find.actor < plan->rank_count; find.actor++) {
+        const plan_rank *actor = &plan->ranks[find.actor];
+        for (uint32_t i = 0; i < actor->block_count; i++) {
+            find.block = &actor->blocks[i];
+            RETURN_IF_FAILED(find_in_ops(&find, find.block->ops, find.block->op_count));
+        }
+    }
+    bool keeps_input =
+        plan->in_place && (plan->collective != BANYAN_BROADCAST || rank == plan->root);
+    if (keeps_input)
+        RETURN_IF_FAILED(
+            add_span(of, cut_place(of, plan, rank, PLAN_INPUT), of->bytes[PLAN_INPUT]));
+    merge_spans(of);
+    clip_spans(of, plan->in_place ? cut_place(of, plan, rank, PLAN_OUTPUT) : 0,
+               of->bytes[PLAN_OUTPUT]);
+    return BANYAN_OK;
+}

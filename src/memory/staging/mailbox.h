@@ -1,0 +1,69 @@
+/* The symmetric block that ranks of a node work through to reach each other's ordinary memory. */
+#ifndef MEMORY_STAGING_MAILBOX_H
+#define MEMORY_STAGING_MAILBOX_H
+
+#include <sched.h>
+
+#include "memory/space.h"
+#include "memory/staging/wake_up.h"
+
+#define BOARD_SLOTS 4
+#define BOARD_SLOT_BYTES ((size_t)256 << 10)
+#define BOARD_SLOT_PIECES 1024
+#define BOARD_RANKS_MAX 4096
+#define BOARD_DESKS 4
+
+typedef enum slot_state {
+    SLOT_FREE,   /* the requester's */
+    SLOT_POSTED, /* the owner's */
+    SLOT_DONE    /* the requester's again, with a verdict */
+} slot_state;
+
+typedef enum slot_verdict {
+    SLOT_GRANTED = 1,
+    SLOT_NOT_REGISTERED,
+    SLOT_OUT_OF_RANGE,
+    SLOT_MALFORMED
+} slot_verdict;
+
+typedef struct slot_piece {
+    uint64_t offset, bytes;
+} slot_piece;
+
+/* One request: pieces of the owner's memory, whose bytes lie one after another in `data`. */
+typedef struct board_slot {
+    _Alignas(64) _Atomic uint32_t state;
+    uint32_t owner;   /* local rank */
+    uint32_t write;   /* from the slot into the owner's memory */
+    uint32_t verdict; /* slot_verdict */
+    uint32_t past_cache;
+    uint32_t piece_count;
+    int32_t processor; /* serve it there, where its data is cached; -1: anywhere */
+    banyan_memory_handle handle;
+    slot_piece pieces[BOARD_SLOT_PIECES];
+    _Alignas(4096) char data[BOARD_SLOT_BYTES];
+} board_slot;
+
+/* Where one thread of an owner hears of requests: requesters who meet at the same owner are served
+ * at the same time, each on its own processor. */
+typedef struct board_desk {
+    bell requested;                                                 /* rung by requesters */
+    _Alignas(64) _Atomic uint64_t requesters[BOARD_RANKS_MAX / 64]; /* a bit a local rank */
+} board_desk;
+
+/* A rank's part. Slots belong to the rank that asks: it has one operation at a time. */
+typedef struct board {
+    board_desk desks[BOARD_DESKS]; /* of this rank as an owner */
+    bell answered;                 /* rung by owners, for this rank as a requester */
+    cpu_set_t processors; /* where the rank may run; empty when there are too many to tell */
+    _Alignas(4096) registration_entry registrations[REGISTRATIONS_MAX];
+    board_slot slots[BOARD_SLOTS];
+} board;
+
+/* The desk that a requester goes to, by its local rank. */
+static inline board_desk *board_desk_for(board *owner, int requester)
+{
+    return &owner->desks[requester % BOARD_DESKS];
+}
+
+#endif

@@ -1,0 +1,294 @@
+/* The owner's side of staging: threads that serve what peers ask for. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/threads/sanitizer.h"
+#include "core/threads/thread.h"
+#include "memory/staging/staging.h"
+#include "memory/stream.h"
+#include "world/control.h"
+
+/* A peer that asks knows that the memory is ready to be read or written, by signals and messages
+ * that went through its own process. The thread sanitizer sees only what happens in this one, and
+ * would take our copy for a race with whoever wrote before. Ranks that are threads of one process
+ * it sees whole. */
+#ifdef SANITIZER_THREAD
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+
+static void copy_unseen_begin(bool foreign)
+{
+    if (foreign) {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    }
+}
+
+static void copy_unseen_end(bool foreign)
+{
+    if (foreign) {
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+}
+#else
+static void copy_unseen_begin(bool foreign)
+{
+    (void)foreign;
+}
+
+static void copy_unseen_end(bool foreign)
+{
+    (void)foreign;
+}
+#endif
+
+/* A thread at its desk. */
+typedef struct helper {
+    staging_service *service;
+    board_desk *desk;
+    pthread_t thread;
+    int processor; /* moved to last; -1: anywhere */
+} helper;
+
+struct staging_service {
+    memory_space *space;
+    const banyan_memory *boards;
+    uint32_t spins;
+    helper helpers[BOARD_DESKS];
+    int helper_count;
+    atomic_bool stop;
+};
+
+/* What is asked for ahead of a copy: more than that would be driven out again. */
+#define EXPECTED_AHEAD 2
+#define EXPECTED_BYTES 2048
+
+/* Pieces of one size that lie equally far apart in the owner's memory. */
+typedef struct slot_rows {
+    uint64_t offset, pitch; /* a pitch may stand for a negative number */
+    size_t bytes;
+    uint32_t count;
+} slot_rows;
+
+/* The pieces from `first` on that are rows together: one, where nothing fits. Slots are shared
+ * memory: every number is read once, and checked before it is used. */
+static slot_verdict take_rows(const board_slot *slot, uint32_t first, uint32_t piece_count,
+                              const banyan_memory_handle *handle, size_t room, slot_rows *rows)
+{
+    *rows = (slot_rows){0};
+    for (uint32_t i = first; i < piece_count; i++, rows->count++) {
+        slot_piece piece = *(const volatile slot_piece *)&slot->pieces[i];
+        if (rows->count == 0)
+            *rows = (slot_rows){.offset = piece.offset, .bytes = piece.bytes};
+        else if (rows->count == 1)
+            rows->pitch = piece.offset - rows->offset;
+        if (piece.bytes != rows->bytes || piece.offset != rows->offset + rows->count * rows->pitch)
+            break;
+        if (piece.bytes > room)
+            return SLOT_MALFORMED;
+        if (piece.offset > handle->bytes || piece.bytes > handle->bytes - piece.offset)
+            return SLOT_OUT_OF_RANGE;
+        room -= piece.bytes;
+    }
+    return SLOT_GRANTED;
+}
+
+static void copy_rows(char *memory, char *data, const slot_rows *rows, bool write, bool past_cache)
+{
+    ptrdiff_t pitch = (ptrdiff_t)rows->pitch, dense = (ptrdiff_t)rows->bytes;
+    if (!write)
+        stream_rows_into_cache(data, dense, memory, pitch, rows->count, rows->bytes);
+    else if (past_cache)
+        stream_rows_past_cache(memory, pitch, data, dense, rows->count, rows->bytes);
+    else
+        for (uint32_t i = 0; i < rows->count; i++)
+            stream_copy(memory + (ptrdiff_t)i * pitch, data + (ptrdiff_t)i * dense, rows->bytes);
+}
+
+/* Prefetchers do not know where the next piece lies. Asking for memory that is not there is
+ * harmless. */
+static void expect_piece(const char *memory, const slot_piece *next)
+{
+    for (size_t i = 0; i < next->bytes && i < EXPECTED_BYTES; i += 64)
+        __builtin_prefetch(memory + next->offset + i);
+}
+
+static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *handle)
+{
+    bool write = slot->write, past_cache = slot->past_cache;
+    uint32_t count = slot->piece_count;
+    if (count > BOARD_SLOT_PIECES)
+        return SLOT_MALFORMED;
+    char *memory = (char *)(uintptr_t)handle->address;
+    slot_rows rows;
+    size_t used = 0;
+    for (uint32_t i = 0; i < count; i += rows.count) {
+        slot_verdict verdict = take_rows(slot, i, count, handle, BOARD_SLOT_BYTES - used, &rows);
+        if (verdict != SLOT_GRANTED)
+            return verdict;
+        if (!write && i + EXPECTED_AHEAD < count && rows.count <= EXPECTED_AHEAD)
+            expect_piece(memory, &slot->pieces[i + EXPECTED_AHEAD]);
+        copy_rows(memory + rows.offset, slot->data + used, &rows, write, past_cache);
+        used += rows.count * rows.bytes;
+    }
+    if (write && past_cache)
+        stream_fence();
+    return SLOT_GRANTED;
+}
+
+/* A hint: where it is not allowed to run it stays. */
+static void move_to(helper *self, int processor)
+{
+    if (processor < 0 || processor >= CPU_SETSIZE || processor == self->processor)
+        return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+    self->processor = processor;
+}
+
+static void serve_slot(helper *self, board_slot *slot, bool foreign)
+{
+    memory_space *space = self->service->space;
+    banyan_memory_handle handle = slot->handle;
+    move_to(self, slot->processor);
+    slot_verdict verdict = SLOT_NOT_REGISTERED;
+    pthread_rwlock_rdlock(&space->lock);
+    if (handle.kind == BANYAN_MEMORY_USER && handle.rank == space->rank &&
+        registration_covers(space, &handle)) {
+        copy_unseen_begin(foreign);
+        verdict = serve_pieces(slot, &handle);
+        copy_unseen_end(foreign);
+    }
+    pthread_rwlock_unlock(&space->lock);
+    slot->verdict = verdict;
+    atomic_store_explicit(&slot->state, SLOT_DONE, memory_order_release);
+}
+
+/* A requester that shares this processor is woken once for all: it would only displace us. */
+static void serve_requester(helper *self, int local)
+{
+    memory_space *space = self->service->space;
+    if (local >= space->local_size)
+        return;
+    board *requester = (board *)memory_part_of(self->service->boards, local);
+    bool unheard = false;
+    bool foreign = control_pid(space->world, space->local_ranks[local]) != getpid();
+    for (int i = 0; i < BOARD_SLOTS; i++) {
+        board_slot *slot = &requester->slots[i];
+        if (atomic_load_explicit(&slot->state, memory_order_acquire) != SLOT_POSTED ||
+            slot->owner != (uint32_t)space->local_rank)
+            continue;
+        bool together = slot->processor >= 0;
+        serve_slot(self, slot, foreign);
+        unheard = together;
+        if (!together)
+            bell_ring(&requester->answered);
+    }
+    if (unheard)
+        bell_ring(&requester->answered);
+}
+
+/* Serve all that is asked for now; false when nothing was. */
+static bool serve_round(helper *self)
+{
+    bool any = false;
+    for (int word = 0; word * 64 < self->service->space->local_size; word++) {
+        uint64_t asking =
+            atomic_exchange_explicit(&self->desk->requesters[word], 0, memory_order_acquire);
+        for (; asking != 0; asking &= asking - 1) {
+            serve_requester(self, word * 64 + __builtin_ctzll(asking));
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void *serve(void *argument)
+{
+    helper *self = argument;
+    uint32_t idle = 0;
+    while (!atomic_load_explicit(&self->service->stop, memory_order_acquire)) {
+        uint32_t seen = bell_read(&self->desk->requested);
+        if (serve_round(self))
+            idle = 0;
+        else if (idle++ < self->service->spins)
+            spin_pause();
+        else
+            bell_sleep(&self->desk->requested, seen, NS_PER_S);
+    }
+    return NULL;
+}
+
+static banyan_status start_helper(staging_service *service, board_desk *desk)
+{
+    helper *self = &service->helpers[service->helper_count];
+    *self = (helper){.service = service, .desk = desk, .processor = -1};
+    RETURN_IF_FAILED(thread_start(&self->thread, serve, self, false));
+    service->helper_count++;
+    return BANYAN_OK;
+}
+
+/* Somebody goes to each of the first desks, unless it is only this rank itself. */
+static banyan_status start_helpers(staging_service *service)
+{
+    const memory_space *space = service->space;
+    board *own = (board *)memory_part_of(service->boards, space->local_rank);
+    for (int i = 0; i < BOARD_DESKS && i < space->local_size; i++) {
+        bool only_this_rank = i == space->local_rank && i + BOARD_DESKS >= space->local_size;
+        if (!only_this_rank)
+            RETURN_IF_FAILED(start_helper(service, board_desk_for(own, i)));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status staging_service_start(memory_space *space, const banyan_memory *boards,
+                                    staging_service **service)
+{
+    staging_service *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "the staging service");
+    made->space = space;
+    made->boards = boards;
+    made->spins = bell_spins(memory_space_is_crowded(space, 2));
+    banyan_status status = start_helpers(made);
+    if (status == BANYAN_OK)
+        *service = made;
+    else
+        staging_service_stop(made);
+    return status;
+}
+
+void staging_service_stop(staging_service *service)
+{
+    if (!service)
+        return;
+    atomic_store_explicit(&service->stop, true, memory_order_release);
+    for (int i = 0; i < service->helper_count; i++) {
+        bell_ring(&service->helpers[i].desk->requested);
+        pthread_join(service->helpers[i].thread, NULL);
+    }
+    free(service);
+}
+
+uint64_t staging_service_cpu_ns(const staging_service *service)
+{
+    uint64_t sum_ns = 0;
+    for (int i = 0; service && i < service->helper_count; i++) {
+        clockid_t clock;
+        struct timespec used;
+        if (pthread_getcpuclockid(service->helpers[i].thread, &clock) == 0 &&
+            clock_gettime(clock, &used) == 0)
+            sum_ns += (uint64_t)used.tv_sec * NS_PER_S + (uint64_t)used.tv_nsec;
+    }
+    return sum_ns;
+}

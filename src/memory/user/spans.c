@@ -1,0 +1,109 @@
+#include "memory/user/spans.h"
+
+#include <stdlib.h>
+
+#include "core/containers/map.h"
+#include "core/error.h"
+
+static bool span_before(const span *a, uintptr_t start, uint64_t id)
+{
+    return a->start != start ? a->start < start : a->id < id;
+}
+
+static void update(span *node)
+{
+    node->furthest_end = node->end;
+    if (node->left && node->left->furthest_end > node->furthest_end)
+        node->furthest_end = node->left->furthest_end;
+    if (node->right && node->right->furthest_end > node->furthest_end)
+        node->furthest_end = node->right->furthest_end;
+}
+
+/* Into what comes before (start, id), and the rest. */
+static void split(span *node, uintptr_t start, uint64_t id, span **before, span **rest)
+{
+    if (!node) {
+        *before = *rest = NULL;
+    } else if (span_before(node, start, id)) {
+        split(node->right, start, id, &node->right, rest);
+        *before = node;
+        update(node);
+    } else {
+        split(node->left, start, id, before, &node->left);
+        *rest = node;
+        update(node);
+    }
+}
+
+static span *merge(span *low, span *high)
+{
+    if (!low || !high)
+        return low ? low : high;
+    span *top = low;
+    if (low->priority > high->priority) {
+        low->right = merge(low->right, high);
+    } else {
+        high->left = merge(low, high->left);
+        top = high;
+    }
+    update(top);
+    return top;
+}
+
+bool spans_add(spans *set, uintptr_t start, uintptr_t end, uint64_t id)
+{
+    span *node = malloc(sizeof *node);
+    if (!node) {
+        error_no_memory(sizeof *node, "a memory range");
+        return false;
+    }
+    set->random++;
+    *node = (span){.start = start,
+                   .end = end,
+                   .id = id,
+                   .furthest_end = end,
+                   .priority = hash_bytes(&set->random, sizeof set->random, 0)};
+    span *before, *rest;
+    split(set->root, start, id, &before, &rest);
+    set->root = merge(merge(before, node), rest);
+    return true;
+}
+
+void spans_remove(spans *set, uintptr_t start, uint64_t id)
+{
+    span *before, *node, *rest;
+    split(set->root, start, id, &before, &rest);
+    split(rest, start, id + 1, &node, &rest);
+    free(node);
+    set->root = merge(before, rest);
+}
+
+const span *spans_find(const spans *set, uintptr_t start, uintptr_t end)
+{
+    const span *node = set->root;
+    while (node && node->furthest_end >= end) {
+        /* All that is to the left of a span that starts early enough does so too. */
+        if (node->start > start || (node->left && node->left->furthest_end >= end))
+            node = node->left;
+        else if (node->end >= end)
+            return node;
+        else
+            node = node->right;
+    }
+    return NULL;
+}
+
+static void free_below(span *node)
+{
+    if (!node)
+        return;
+    free_below(node->left);
+    free_below(node->right);
+    free(node);
+}
+
+void spans_free(spans *set)
+{
+    free_below(set->root);
+    *set = (spans){0};
+}

@@ -1,0 +1,32 @@
+/* Address ranges of one process, which may overlap, and which of them holds a given one. */
+#ifndef MEMORY_USER_SPANS_H
+#define MEMORY_USER_SPANS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A treap ordered by (start, id), each node knowing the furthest end below it. */
+typedef struct span {
+    uintptr_t start, end; /* end is behind the last byte */
+    uint64_t id;
+    uintptr_t furthest_end;
+    uint64_t priority;
+    struct span *left, *right;
+} span;
+
+/* Zeroed is empty. */
+typedef struct spans {
+    span *root;
+    uint64_t random;
+} spans;
+
+/* False, with the error set, when memory ran out. */
+bool spans_add(spans *set, uintptr_t start, uintptr_t end, uint64_t id);
+void spans_remove(spans *set, uintptr_t start, uint64_t id);
+
+/* One that holds [start, end) whole; NULL when none does. O(log n). */
+const span *spans_find(const spans *set, uintptr_t start, uintptr_t end);
+void spans_free(spans *set);
+
+#endif

@@ -1,0 +1,310 @@
+#include "memory/user/user.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "memory/measure/measure.h"
+#include "memory/measure/probe.h"
+#include "memory/pieces.h"
+#include "memory/staging/staging.h"
+#include "memory/stream.h"
+#include "memory/user/cma.h"
+#include "world/control.h"
+
+/* Below these a hand-over to the owner's thread and back takes longer than the kernel's copy. */
+#define SMALL_BYTES (32 << 10)
+#define SMALL_COUNT 32
+
+struct user_memory {
+    memory_space *space;
+    banyan_memory *boards;
+    user_memory_way way;
+    bool attaches_small; /* to be staged, but small, and the kernel allows it */
+    staging_service *service;
+    staging_requester requester;
+};
+
+static board *board_of(const user_memory *user, int local)
+{
+    return (board *)memory_part_of(user->boards, local);
+}
+
+/* ---- moving bytes ---- */
+
+static banyan_status check_pieces(const user_memory *user, const banyan_memory_handle *handle,
+                                  const banyan_iovec *pieces, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t offset = pieces[i].offset;
+        if (offset > handle->bytes || pieces[i].bytes > handle->bytes - offset)
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d: %zu bytes at offset %" PRIu64
+                             " reach out of rank %d's registration of %" PRIu64 " bytes",
+                             user->space->rank, pieces[i].bytes, offset, handle->rank,
+                             handle->bytes);
+    }
+    return BANYAN_OK;
+}
+
+/* The owner is in this process, and so is its memory. */
+static void copy_here(const banyan_memory_handle *handle, const banyan_iovec *pieces, size_t count,
+                      bool write, bool past_cache)
+{
+    pieces_copy((char *)(uintptr_t)handle->address, pieces, count, write, past_cache);
+}
+
+static banyan_status copy_own(user_memory *user, const banyan_memory_handle *handle,
+                              const banyan_iovec *pieces, size_t count, bool write, bool past_cache)
+{
+    pthread_rwlock_rdlock(&user->space->lock);
+    bool known = registration_covers(user->space, handle);
+    pthread_rwlock_unlock(&user->space->lock);
+    if (!known)
+        return registration_missing(user->space, handle);
+    copy_here(handle, pieces, count, write, past_cache);
+    return BANYAN_OK;
+}
+
+static banyan_status cross_attach(user_memory *user, int local, const banyan_memory_handle *handle,
+                                  const banyan_iovec *pieces, size_t count, bool write,
+                                  bool past_cache)
+{
+    memory_space *space = user->space;
+    if (!registration_shown_covers(board_of(user, local)->registrations, handle))
+        return registration_missing(space, handle);
+    RETURN_IF_FAILED(control_check(space->world));
+    cma_peer peer = {space->rank, handle->rank, control_pid(space->world, handle->rank)};
+    if (peer.pid == getpid()) {
+        copy_here(handle, pieces, count, write, past_cache);
+        return BANYAN_OK;
+    }
+    if (write)
+        return cma_write(&peer, handle->address, pieces, count);
+    return cma_read(&peer, handle->address, pieces, count);
+}
+
+static banyan_status transfer(user_memory *user, const banyan_memory_handle *handle,
+                              const banyan_iovec *pieces, size_t count, uint64_t total, bool write)
+{
+    RETURN_IF_FAILED(check_pieces(user, handle, pieces, count));
+    int local = memory_space_local(user->space, handle->rank);
+    if (local < 0)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d cannot reach memory of rank %d, which is not on its node",
+                         user->space->rank, handle->rank);
+    if (pieces_touch_device(NULL, pieces, count))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: ordinary memory of rank %d is not copied from or to a GPU: use "
+                         "symmetric memory",
+                         user->space->rank, handle->rank);
+    bool past_cache = stream_is_worthwhile(total);
+    if (local == user->space->local_rank)
+        return copy_own(user, handle, pieces, count, write, past_cache);
+    bool small = user->attaches_small && total <= SMALL_BYTES && count <= SMALL_COUNT;
+    if (user->way != USER_MEMORY_STAGED || small)
+        return cross_attach(user, local, handle, pieces, count, write, past_cache);
+    staging_transfer request = {handle, pieces, count, write, past_cache};
+    return staging_run(&user->requester, &request);
+}
+
+banyan_status user_memory_read(user_memory *user, const banyan_memory_handle *handle,
+                               const banyan_iovec *pieces, size_t count, uint64_t total)
+{
+    return transfer(user, handle, pieces, count, total, false);
+}
+
+banyan_status user_memory_write(user_memory *user, const banyan_memory_handle *handle,
+                                const banyan_iovec *pieces, size_t count, uint64_t total)
+{
+    return transfer(user, handle, pieces, count, total, true);
+}
+
+/* ---- finding out which way ---- */
+
+/* What BANYAN_USER_MEMORY asks for; 0 when it asks for nothing. */
+static banyan_status forced_path(const memory_space *space, uint32_t *path)
+{
+    const char *text = getenv("BANYAN_USER_MEMORY");
+    *path = 0;
+    if (!text || text[0] == '\0')
+        return BANYAN_OK;
+    if (strcmp(text, "cma") == 0)
+        *path = BANYAN_USER_MEMORY_CMA;
+    else if (strcmp(text, "staging") == 0)
+        *path = BANYAN_USER_MEMORY_STAGING;
+    else
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: BANYAN_USER_MEMORY is \"%s\", not cma or staging", space->rank,
+                         text);
+    return BANYAN_OK;
+}
+
+/* The ranks of a node must ask for the same. */
+static banyan_status agree_on_forced(memory_space *space, uint32_t *path)
+{
+    void *gathered;
+    banyan_status status = forced_path(space, path);
+    status = control_gather(space->world, status, path, sizeof *path,
+                            "the ranks' paths to user memory", &gathered);
+    const uint32_t *all = gathered;
+    for (int i = 0; status == BANYAN_OK && i < space->local_size; i++) {
+        int rank = space->local_ranks[i];
+        if (all[rank] != *path)
+            status = error_set(BANYAN_ERR_MISMATCH,
+                               "BANYAN_USER_MEMORY is not the same at ranks %d and %d of one node",
+                               space->rank, rank);
+    }
+    free(gathered);
+    return control_agree(space->world, status);
+}
+
+/* Ranks that are all threads of one process, or alone, copy; there is nothing to compare. */
+static bool has_other_processes(const memory_space *space)
+{
+    for (int i = 0; i < space->local_size; i++) {
+        if (control_pid(space->world, space->local_ranks[i]) != getpid())
+            return true;
+    }
+    return false;
+}
+
+static banyan_status choose(user_memory *user, uint32_t forced)
+{
+    memory_space *space = user->space;
+    bool works = false;
+    char reason[256] = "";
+    RETURN_IF_FAILED(probe_cma(space, &works, reason, sizeof reason));
+    banyan_status status = BANYAN_OK;
+    if (forced == BANYAN_USER_MEMORY_CMA && !works)
+        status = error_set(BANYAN_ERR_UNSUPPORTED, "BANYAN_USER_MEMORY=cma does not work here: %s",
+                           reason);
+    RETURN_IF_FAILED(control_agree(space->world, status));
+    bool others = has_other_processes(space);
+    unsigned ways = 0;
+    if (works && forced != BANYAN_USER_MEMORY_STAGING)
+        ways |= 1U << USER_MEMORY_CMA;
+    if (!works || (forced != BANYAN_USER_MEMORY_CMA && others) ||
+        forced == BANYAN_USER_MEMORY_STAGING)
+        ways |= 1U << USER_MEMORY_STAGED;
+    if (ways >> USER_MEMORY_STAGED & 1)
+        status = staging_service_start(space, user->boards, &user->service);
+    RETURN_IF_FAILED(control_agree(space->world, status));
+    user_memory_way way;
+    RETURN_IF_FAILED(measure_ways(space, user, ways, &way));
+    user_memory_use(user, way);
+    user->attaches_small = works && forced == 0;
+    if (way != USER_MEMORY_STAGED) {
+        staging_service_stop(user->service);
+        user->service = NULL;
+    }
+    log_info("rank %d reaches its node's ordinary memory by %s%s%s", space->rank,
+             way == USER_MEMORY_STAGED ? "staging" : "cma", works ? "" : ": ", works ? "" : reason);
+    return BANYAN_OK;
+}
+
+static banyan_status user_memory_create(memory_space *space, user_memory **user)
+{
+    if (space->local_size > BOARD_RANKS_MAX)
+        return error_set(BANYAN_ERR_UNSUPPORTED, "a node has %d ranks, and %d is the limit",
+                         space->local_size, BOARD_RANKS_MAX);
+    user_memory *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "the way to user memory");
+    made->space = space;
+    *user = made;
+    return BANYAN_OK;
+}
+
+/* A launcher may have bound every rank to a processor of its own: what one rank may use says
+ * little.
+ */
+static banyan_status count_processors(user_memory *user)
+{
+    memory_space *space = user->space;
+    cpu_set_t *mine = &board_of(user, space->local_rank)->processors, all;
+    if (sched_getaffinity(0, sizeof *mine, mine) != 0)
+        CPU_ZERO(mine);
+    RETURN_IF_FAILED(banyan_world_barrier(space->world));
+    CPU_ZERO(&all);
+    for (int i = 0; i < space->local_size; i++)
+        CPU_OR(&all, &all, &board_of(user, i)->processors);
+    space->processors = CPU_COUNT(&all);
+    return BANYAN_OK;
+}
+
+static banyan_status user_memory_set_up(user_memory *user, uint32_t forced)
+{
+    memory_space *space = user->space;
+    RETURN_IF_FAILED(memory_alloc(space->world, sizeof(board), true, &user->boards));
+    RETURN_IF_FAILED(count_processors(user));
+    user->requester = staging_requester_of(space, user->boards);
+    registrations_show(space, board_of(user, space->local_rank)->registrations);
+    return choose(user, forced);
+}
+
+banyan_status user_memory_open(memory_space *space, user_memory **user)
+{
+    if (space->user) {
+        *user = space->user;
+        return BANYAN_OK;
+    }
+    uint32_t forced;
+    user_memory *made = NULL;
+    RETURN_IF_FAILED(agree_on_forced(space, &forced));
+    banyan_status status = user_memory_create(space, &made);
+    status = control_agree(space->world, status);
+    if (status == BANYAN_OK)
+        status = user_memory_set_up(made, forced);
+    if (status != BANYAN_OK) {
+        user_memory_close(made);
+        return status;
+    }
+    space->user = made;
+    *user = made;
+    return BANYAN_OK;
+}
+
+void user_memory_close(user_memory *user)
+{
+    if (!user)
+        return;
+    staging_service_stop(user->service);
+    user->space->shown = NULL;
+    user->space->user = NULL;
+    banyan_memory_free(user->boards);
+    free(user);
+}
+
+void user_memory_use(user_memory *user, user_memory_way way)
+{
+    user->way = way;
+}
+
+uint64_t user_memory_cpu_ns(const user_memory *user)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * NS_PER_S + (uint64_t)used.tv_nsec +
+           staging_service_cpu_ns(user->service);
+}
+
+banyan_user_memory_path user_memory_path(const user_memory *user)
+{
+    return user->way == USER_MEMORY_STAGED ? BANYAN_USER_MEMORY_STAGING : BANYAN_USER_MEMORY_CMA;
+}
+
+banyan_status banyan_memory_user_path(banyan_world *world, banyan_user_memory_path *path)
+{
+    CONTROL_CALL(world, __func__);
+    memory_space *space;
+    user_memory *user;
+    RETURN_IF_FAILED(control_fail(world, memory_space_of(world, &space)));
+    RETURN_IF_FAILED(user_memory_open(space, &user));
+    *path = user_memory_path(user);
+    return BANYAN_OK;
+}

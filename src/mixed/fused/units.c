@@ -1,0 +1,233 @@
+/* Units: long messages flow through a small ring of scratch, and what peers wait for is signalled.
+ *
+ * The steps of a mode are stages, a thread block each, so that one unit's waiting overlaps with
+ * another's work. A unit goes from stage to stage of a rank by semaphores, and the first takes it
+ * up only when the last has done with the unit PIPELINE_AHEAD before. A result has something of
+ * every rank in it: who has done with unit i - PIPELINE_AHEAD knows that all ranks have taken it
+ * up, and so that all have done with unit i - 2 · PIPELINE_AHEAD, whose place in the ring unit i
+ * takes. The same holds for consecutive runs and the halves of scratch, packets' as well. */
+#include "mixed/fused/program.h"
+#include "mixed/grid.h"
+
+static banyan_program_semaphore *semaphore(fused *f, int initial)
+{
+    return banyan_program_semaphore_create(f->a.program, f->rank, (uint64_t)initial);
+}
+
+static void begin(fused *f)
+{
+    f->room = semaphore(f, PIPELINE_AHEAD);
+    banyan_program_semaphore_acquire(f->room, 0, BANYAN_SYNC_BOTH);
+}
+
+static void go_on(fused *f)
+{
+    f->link = semaphore(f, 0);
+    banyan_program_semaphore_release(f->link, f->stage, BANYAN_SYNC_BOTH);
+    f->stage++;
+    banyan_program_semaphore_acquire(f->link, f->stage, BANYAN_SYNC_BOTH);
+}
+
+static void end(fused *f)
+{
+    banyan_program_semaphore_release(f->room, f->stage, BANYAN_SYNC_BOTH);
+}
+
+static banyan_chunk mine(const fused *f, uint64_t region, int index)
+{
+    return fused_slot(f, f->rank, region, index);
+}
+
+static void keep(fused *f, banyan_chunk destination, banyan_chunk source)
+{
+    local_copy(&f->a, destination, source, f->stage);
+}
+
+static void put(fused *f, banyan_chunk slot, banyan_chunk data)
+{
+    remote_put(&f->a, slot, data, f->stage);
+}
+
+static void sum(fused *f, const fused_sum *of, banyan_chunk destination)
+{
+    if (of->own_at >= 0)
+        f->a.parts[of->own_at] = of->own;
+    local_reduce_parts(&f->a, of->count, destination, f->stage);
+}
+
+/* Results are shown to the node's ranks. */
+static banyan_chunk result(const fused *f, int row)
+{
+    return mine(f, f->at.gathered, row);
+}
+
+/* ---- telling groups ---- */
+
+/* The circle's ranks but this one, beginning with the next. */
+static int list_others(const fused *f, fused_circle of, int *ranks)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int count = 0;
+    switch (of) {
+    case IN_ALL:
+        EACH_OTHER(fused_ranks(f), f->rank, rank)
+        ranks[count++] = rank;
+        break;
+    case IN_TP:
+        EACH_OTHER(grid->local_tp, grid->local_tp_rank, tp)
+        ranks[count++] = fused_local(f, tp, grid->local_dp_rank);
+        break;
+    case IN_NODE:
+        EACH_OTHER(grid->local_size, grid->local_rank, local)
+        ranks[count++] = fused_local(f, local % grid->local_tp, local / grid->local_tp);
+        break;
+    case AMONG_NODES:
+        EACH_OTHER(grid->nodes, grid->node, node)
+        ranks[count++] = fused_rank_on(f, node);
+        break;
+    case AMONG_TP_NODES:
+        EACH_OTHER(grid->inter_tp, grid->inter_tp_rank, tp)
+        ranks[count++] = fused_node(f, tp, grid->inter_dp_rank);
+        break;
+    }
+    return count;
+}
+
+static void tell(fused *f, int mesh, fused_circle who)
+{
+    int *others = f->a.everyone, count = list_others(f, who, others);
+    for (int i = 0; i < count; i++)
+        mesh_signal(&f->a, mesh, f->rank, others[i], f->stage);
+}
+
+static void hear(fused *f, int mesh, fused_circle who)
+{
+    int *others = f->a.everyone, count = list_others(f, who, others);
+    for (int i = 0; i < count; i++)
+        mesh_wait(&f->a, mesh, f->rank, others[i], f->stage);
+}
+
+/* In the next stage. */
+static void meet(fused *f, int mesh, fused_circle who)
+{
+    tell(f, mesh, who);
+    if (list_others(f, who, f->a.everyone) == 0)
+        return;
+    go_on(f);
+    hear(f, mesh, who);
+}
+
+/* ---- gathering ---- */
+
+/* Nothing is summed: blocks are read where their ranks show them. */
+static void gather_shown(fused *f)
+{
+    keep(f, mine(f, f->at.first, 0), fused_input(f, 0, 0, 0));
+    tell(f, MESH_LOCAL_FIRST, IN_ALL);
+    keep(f, fused_output(f, f->grid.dp_index, 0, 0), fused_input(f, 0, 0, 0));
+    go_on(f);
+    hear(f, MESH_LOCAL_FIRST, IN_ALL);
+    EACH_OTHER(fused_ranks(f), f->rank, peer)
+    remote_get(&f->a, fused_output(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0),
+               fused_slot(f, peer, f->at.first, 0), f->stage);
+}
+
+static void gather_shares(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    /* A node's share is the row of its number. */
+    EACH_OTHER(grid->nodes, grid->node, node)
+    put(f, fused_slot(f, fused_rank_on(f, node), f->at.gathered, grid->node),
+        result(f, grid->node));
+    meet(f, MESH_NODES_LAST, AMONG_NODES);
+}
+
+/* What the ranks of the node show goes into all their outputs. */
+static void gather_in_node(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int rows = fused_rows(f);
+    tell(f, MESH_LOCAL_LAST, IN_NODE);
+    for (int row = 0; row < rows; row++)
+        keep(f,
+             fused_output(f, fused_block(f, grid->local_dp_rank, row / f->shares),
+                          grid->local_tp_rank, row % f->shares),
+             result(f, row));
+    if (grid->local_size == 1)
+        return;
+    go_on(f);
+    hear(f, MESH_LOCAL_LAST, IN_NODE);
+    EACH_OTHER(grid->local_size, grid->local_rank, local)
+    {
+        int tp = local % grid->local_tp, dp = local / grid->local_tp;
+        for (int row = 0; row < rows; row++)
+            remote_get(&f->a,
+                       fused_output(f, fused_block(f, dp, row / f->shares), tp, row % f->shares),
+                       fused_slot(f, fused_local(f, tp, dp), f->at.gathered, row), f->stage);
+    }
+}
+
+/* ---- scattering ---- */
+
+static void share_between_nodes(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int own = grid->inter_tp_rank;
+    EACH_OTHER(grid->inter_tp, own, tp)
+    put(f, fused_slot(f, fused_node(f, tp, grid->inter_dp_rank), f->at.gathered, own),
+        result(f, own));
+    meet(f, MESH_NODES_LAST, AMONG_TP_NODES);
+}
+
+static void share_in_node(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int own = grid->local_tp_rank;
+    tell(f, MESH_LOCAL_LAST, IN_TP);
+    for (int share = 0; share < f->shares; share++)
+        keep(f, fused_output(f, 0, own, share), result(f, share));
+    if (grid->local_tp == 1)
+        return;
+    go_on(f);
+    hear(f, MESH_LOCAL_LAST, IN_TP);
+    EACH_OTHER(grid->local_tp, own, tp)
+    for (int share = 0; share < f->shares; share++)
+        remote_get(&f->a, fused_output(f, 0, tp, share),
+                   fused_slot(f, fused_local(f, tp, grid->local_dp_rank), f->at.gathered, share),
+                   f->stage);
+}
+
+static const fused_form units = {
+    .put = put,
+    .sum = sum,
+    .meet = meet,
+    .result = result,
+    .gather_shares = gather_shares,
+    .gather_in_node = gather_in_node,
+    .share_between_nodes = share_between_nodes,
+    .share_in_node = share_in_node,
+};
+
+/* ---- programs ---- */
+
+static void write_rank(fused *f)
+{
+    bool shown = f->kind.mode == BANYAN_MIXED_ONE_SHOT && f->gathers && f->grid.tp == 1;
+    begin(f);
+    if (shown && fused_ranks(f) > 1)
+        gather_shown(f);
+    else
+        fused_walk(f);
+    end(f);
+}
+
+void fused_write_units(fused *f)
+{
+    f->form = &units;
+    banyan_program_loop_begin(f->a.program, f->a.unit_bytes, 1);
+    for (int rank = 0; rank < f->a.ranks; rank++) {
+        fused_turn_to(f, rank);
+        write_rank(f);
+    }
+    banyan_program_loop_end(f->a.program);
+}

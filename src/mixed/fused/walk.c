@@ -1,0 +1,249 @@
+/* Who sends what to whom and adds it up: the steps of every mode, in either form. */
+#include "mixed/fused/program.h"
+#include "mixed/grid.h"
+
+static void put(fused *f, int peer, uint64_t region, int index, banyan_chunk data)
+{
+    f->form->put(f, fused_slot(f, peer, region, index), data);
+}
+
+static void meet(fused *f, int mesh, fused_circle who)
+{
+    if (f->form->meet)
+        f->form->meet(f, mesh, who);
+}
+
+static banyan_chunk mine(const fused *f, uint64_t region, int index)
+{
+    return fused_slot(f, f->rank, region, index);
+}
+
+/* What a sum is made of, in its order, which is that of all who add the same. */
+static void add(fused *f, fused_sum *sum, uint64_t region, int index)
+{
+    f->a.parts[sum->count++] = mine(f, region, index);
+}
+
+static void add_own(fused *f, fused_sum *sum, banyan_chunk own, uint64_t region, int index)
+{
+    sum->own = own;
+    sum->own_at = sum->count;
+    add(f, sum, region, index);
+}
+
+/* `count` places of a region, `step` apart. */
+typedef struct places {
+    uint64_t region;
+    int first, step, count;
+} places;
+
+/* The own_at-th place is the rank's own; -1: none is. */
+static void add_up(fused *f, places of, int own_at, banyan_chunk own, banyan_chunk destination)
+{
+    fused_sum sum = FUSED_SUM_INIT;
+    for (int i = 0; i < of.count; i++) {
+        if (i == own_at)
+            add_own(f, &sum, own, of.region, of.first + i * of.step);
+        else
+            add(f, &sum, of.region, of.first + i * of.step);
+    }
+    f->form->sum(f, &sum, destination);
+}
+
+/* ---- one shot ---- */
+
+static void gather_at_once(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    EACH_OTHER(fused_ranks(f), f->rank, peer)
+    put(f, peer, f->at.first, f->rank, fused_input(f, 0, 0, 0));
+    meet(f, MESH_LOCAL_FIRST, IN_ALL);
+    for (int dp = 0; dp < grid->dp; dp++) {
+        fused_sum sum = FUSED_SUM_INIT;
+        for (int tp = 0; tp < grid->tp; tp++) {
+            int source = grid_rank_at(grid, tp, dp);
+            if (source == f->rank)
+                add_own(f, &sum, fused_input(f, 0, 0, 0), f->at.first, source);
+            else
+                add(f, &sum, f->at.first, source);
+        }
+        f->form->sum(f, &sum, fused_output(f, dp, 0, 0));
+    }
+}
+
+static void scatter_at_once(fused *f)
+{
+    EACH_OTHER(fused_ranks(f), f->rank, peer)
+    put(f, peer, f->at.first, f->rank, fused_input(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0));
+    meet(f, MESH_LOCAL_FIRST, IN_ALL);
+    add_up(f, (places){f->at.first, 0, 1, fused_ranks(f)}, f->rank,
+           fused_input(f, f->grid.dp_index, 0, 0), fused_output(f, 0, 0, 0));
+}
+
+/* ---- inside the node, first ---- */
+
+static void put_parts(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    EACH_OTHER(grid->local_tp, grid->local_tp_rank, tp)
+    for (int share = 0; share < f->shares; share++)
+        put(f, fused_local(f, tp, grid->local_dp_rank), f->at.first,
+            grid->local_tp_rank * f->shares + share, fused_input(f, 0, tp, share));
+    meet(f, MESH_LOCAL_FIRST, IN_TP);
+}
+
+/* The sum over the node's tensor-parallel ranks of one share of the rank's part: where it is, which
+ * is `destination` if there is anything to add. */
+static banyan_chunk sum_part(fused *f, int share, banyan_chunk destination)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    banyan_chunk own = fused_input(f, 0, grid->local_tp_rank, share);
+    if (grid->local_tp == 1)
+        return own;
+    places parts = {f->at.first, share, f->shares, grid->local_tp};
+    add_up(f, parts, grid->local_tp_rank, own, destination);
+    return destination;
+}
+
+static void put_rows(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int rows = fused_rows(f);
+    EACH_OTHER(grid->local_size, grid->local_rank, local)
+    {
+        int tp = local % grid->local_tp, dp = local / grid->local_tp;
+        for (int row = 0; row < rows; row++)
+            put(f, fused_local(f, tp, dp), f->at.first, grid->local_rank * rows + row,
+                fused_input(f, fused_block(f, dp, row / f->shares), tp, row % f->shares));
+    }
+    meet(f, MESH_LOCAL_FIRST, IN_NODE);
+}
+
+/* The same over all ranks of the node, of a row of theirs. */
+static banyan_chunk sum_row(fused *f, int row, banyan_chunk destination)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    banyan_chunk own = fused_input(f, fused_block(f, grid->local_dp_rank, row / f->shares),
+                                   grid->local_tp_rank, row % f->shares);
+    if (grid->local_size == 1)
+        return own;
+    places rows = {f->at.first, row, fused_rows(f), grid->local_size};
+    add_up(f, rows, grid->local_rank, own, destination);
+    return destination;
+}
+
+/* ---- gathering ---- */
+
+/* The sums of a tensor-parallel group of nodes, of which `own` is this one's. */
+static void sum_group(fused *f, int inter_dp, banyan_chunk own, banyan_chunk destination)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int own_at = inter_dp == grid->inter_dp_rank ? grid->inter_tp_rank : -1;
+    places sums = {f->at.inter, fused_node_number(f, 0, inter_dp), 1, grid->inter_tp};
+    add_up(f, sums, own_at, own, destination);
+}
+
+static void show(fused *f, int row)
+{
+    if (f->form->show)
+        f->form->show(f, row);
+}
+
+/* Every node's sums to all nodes, which add them up alike. */
+static void gather_between_nodes(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    banyan_chunk own = sum_part(f, 0, mine(f, f->at.partial, 0));
+    EACH_OTHER(grid->nodes, grid->node, node)
+    put(f, fused_rank_on(f, node), f->at.inter, grid->node, own);
+    meet(f, MESH_NODES_FIRST, AMONG_NODES);
+    for (int dp = 0; dp < grid->inter_dp; dp++) {
+        sum_group(f, dp, own, f->form->result(f, dp));
+        show(f, dp);
+    }
+}
+
+/* Node `inter_tp` of a tensor-parallel group of nodes adds up its share of the group's sums, which
+ * goes to all nodes. */
+static void gather_in_shares(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int own_dp = grid->inter_dp_rank, own_tp = grid->inter_tp_rank;
+    EACH_OTHER(grid->inter_tp, own_tp, tp)
+    put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node,
+        sum_part(f, tp, mine(f, f->at.partial, tp)));
+    banyan_chunk own = sum_part(f, own_tp, mine(f, f->at.partial, own_tp));
+    meet(f, MESH_NODES_FIRST, AMONG_TP_NODES);
+    sum_group(f, own_dp, own, f->form->result(f, own_dp * f->shares + own_tp));
+    f->form->gather_shares(f);
+}
+
+static void gather_by_parts(fused *f)
+{
+    put_parts(f);
+    if (f->two_shots) {
+        gather_in_shares(f);
+    } else if (f->grid.nodes > 1) {
+        gather_between_nodes(f);
+    } else {
+        (void)sum_part(f, 0, f->form->result(f, 0));
+        show(f, 0);
+    }
+    f->form->gather_in_node(f);
+}
+
+/* ---- scattering ---- */
+
+/* The node's sum of a row goes to the nodes whose it is: all of them, or the one whose share it is.
+ */
+static banyan_chunk send_row(fused *f, int row)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int dp = row / f->shares, share = row % f->shares;
+    banyan_chunk sum = sum_row(f, row, mine(f, f->at.partial, row));
+    for (int tp = 0; tp < grid->inter_tp; tp++) {
+        int node = fused_node_number(f, tp, dp);
+        if (node != grid->node && (tp == share || !f->two_shots))
+            put(f, fused_rank_on(f, node), f->at.inter, grid->node, sum);
+    }
+    return sum;
+}
+
+/* Who gets a row from all nodes adds it up. */
+static void scatter_between_nodes(fused *f)
+{
+    const banyan_mixed_grid *grid = &f->grid;
+    int own_share = f->two_shots ? grid->inter_tp_rank : 0;
+    int own_row = grid->inter_dp_rank * f->shares + own_share;
+    EACH_OTHER(fused_rows(f), own_row, row)
+    (void)send_row(f, row);
+    banyan_chunk own = send_row(f, own_row);
+    meet(f, MESH_NODES_FIRST, AMONG_NODES);
+    add_up(f, (places){f->at.inter, 0, 1, grid->nodes}, grid->node, own,
+           f->form->result(f, own_share));
+}
+
+static void scatter_by_parts(fused *f)
+{
+    put_rows(f);
+    if (f->grid.nodes > 1)
+        scatter_between_nodes(f);
+    else
+        (void)sum_row(f, 0, f->form->result(f, 0));
+    if (f->two_shots)
+        f->form->share_between_nodes(f);
+    f->form->share_in_node(f);
+}
+
+void fused_walk(fused *f)
+{
+    bool at_once = f->kind.mode == BANYAN_MIXED_ONE_SHOT;
+    if (at_once && f->gathers)
+        gather_at_once(f);
+    else if (at_once)
+        scatter_at_once(f);
+    else if (f->gathers)
+        gather_by_parts(f);
+    else
+        scatter_by_parts(f);
+}

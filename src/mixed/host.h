@@ -1,9 +1,0 @@
-/* The fused modes on the host: plans that one executor runs over the context's world. */
-#ifndef MIXED_HOST_H
-#define MIXED_HOST_H
-
-#include "mixed/engine.h"
-
-extern const mixed_engine_ops mixed_host_ops;
-
-#endif

@@ -1,0 +1,250 @@
+#include "mixed/memory/suspend.h"
+
+#include <stdlib.h>
+
+#include "collective/comm.h"
+#include "core/error.h"
+#include "memory/symmetric/suspend.h"
+#include "mixed/memory/staging.h"
+#include "mixed/worlds.h"
+#include "world/control.h"
+
+/* ---- when the world ends meanwhile ---- */
+
+/* The contexts that are suspended in a world: its end takes theirs with it. */
+typedef struct suspended {
+    ARRAY(banyan_mixed *) contexts;
+} suspended;
+
+static const char suspended_key;
+
+/* Communicators go with their worlds; the memory waits for another one. Collective while the worlds
+ * are healthy. */
+static void leave_world(banyan_mixed *mixed)
+{
+    mixed->ops->leave_worlds(mixed->engine);
+    for (int group = MIXED_GROUPS; group-- > 0;) {
+        mixed->nccl_is_open[group] = false;
+        if (!mixed->comms[group])
+            continue;
+        mixed->graphs_hold_comms |= comm_is_captured(mixed->comms[group]);
+        (void)banyan_comm_destroy(mixed->comms[group]);
+        mixed->comms[group] = NULL;
+    }
+    if (mixed->memory)
+        memory_leave(mixed->memory);
+    worlds_close(mixed->setup.worlds);
+    mixed->world = NULL;
+    mixed->latest = BANYAN_MIXED_AUTO;
+}
+
+static void world_ends(void *attachment)
+{
+    suspended *all = attachment;
+    for (size_t i = 0; i < all->contexts.count; i++)
+        leave_world(all->contexts.data[i]);
+    array_free(&all->contexts);
+    free(all);
+}
+
+static banyan_status note(banyan_world *world, banyan_mixed *mixed)
+{
+    suspended *all = world_attachment(world, &suspended_key);
+    if (!all) {
+        all = calloc(1, sizeof *all);
+        if (!all)
+            return error_no_memory(sizeof *all, "suspended mixed collectives");
+        banyan_status status = world_attach(world, &suspended_key, all, world_ends);
+        if (status != BANYAN_OK) {
+            free(all);
+            return status;
+        }
+    }
+    return array_push(&all->contexts, mixed) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+void suspension_forget(banyan_mixed *mixed)
+{
+    suspended *all = mixed->world ? world_attachment(mixed->world, &suspended_key) : NULL;
+    for (size_t i = 0; all && i < all->contexts.count; i++) {
+        if (all->contexts.data[i] != mixed)
+            continue;
+        all->contexts.data[i] = all->contexts.data[--all->contexts.count];
+        return;
+    }
+}
+
+/* ---- suspending ---- */
+
+/* The world of all comes last: when all have come to it, all is free. */
+static banyan_status release(banyan_mixed *mixed)
+{
+    staging_suspend(mixed);
+    for (int group = MIXED_GROUPS; group-- > 0;)
+        RETURN_IF_FAILED(memory_suspend_all(mixed->setup.worlds[group]));
+    return BANYAN_OK;
+}
+
+static banyan_status check_can_suspend(const banyan_mixed *mixed)
+{
+    if (mixed->is_suspended)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: the mixed collectives are suspended already",
+                         mixed->rank);
+    if (mixed_is_host(mixed))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: mixed collectives on the host cannot be suspended", mixed->rank);
+    if (mixed->setup.grid.nodes > 1)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "rank %d: mixed collectives of %d nodes cannot be suspended: NVSHMEM "
+                         "keeps its memory",
+                         mixed->rank, mixed->setup.grid.nodes);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
+{
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_FAILED(check_can_suspend(mixed));
+    CONTROL_CALL(mixed->world, __func__);
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
+    banyan_status status = control_enter(mixed->world);
+    if (status != BANYAN_OK)
+        return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
+    status = control_agree(all, note(mixed->world, mixed));
+    if (status != BANYAN_OK) {
+        suspension_forget(mixed);
+        return status;
+    }
+    mixed->is_suspended = true;
+    status = release(mixed);
+    return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
+}
+
+banyan_status mixed_check_awake(const banyan_mixed *mixed)
+{
+    if (!mixed->is_suspended)
+        return BANYAN_OK;
+    return error_set(
+        BANYAN_ERR_INVALID,
+        "rank %d: the mixed collectives are suspended; banyan_mixed_resume comes first",
+        mixed->rank);
+}
+
+/* ---- another world ---- */
+
+static banyan_status check_shape(const banyan_mixed *mixed, const banyan_world *world)
+{
+    int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
+    int machines = banyan_world_node_count(world);
+    if (rank == mixed->rank && ranks == mixed->ranks && machines == 1)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d of %d on 1 machine has suspended mixed collectives, and would resume "
+                     "them as rank %d of %d on %d",
+                     mixed->rank, mixed->ranks, rank, ranks, machines);
+}
+
+static banyan_status check_graphs(const banyan_mixed *mixed)
+{
+    bool hold = mixed->graphs_hold_comms;
+    for (int group = 0; group < MIXED_GROUPS; group++)
+        hold |= mixed->comms[group] && comm_is_captured(mixed->comms[group]);
+    if (!hold)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "rank %d: graphs hold mixed collectives that run through communicators, which "
+                     "end with the world that they were made in: no other will do",
+                     mixed->rank);
+}
+
+static banyan_status join(banyan_mixed *mixed, banyan_world *world)
+{
+    banyan_world *node = mixed->setup.worlds[MIXED_NODE];
+    if (mixed->memory)
+        RETURN_IF_FAILED(memory_join(node, mixed->memory));
+    return note(world, mixed);
+}
+
+static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
+{
+    banyan_status status = check_shape(mixed, world);
+    if (status == BANYAN_OK)
+        status = check_graphs(mixed);
+    RETURN_IF_FAILED(control_agree(world, status));
+    if (mixed->world) {
+        suspension_forget(mixed);
+        leave_world(mixed);
+    }
+    RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
+    mixed->world = world;
+    status = control_agree(world, join(mixed, world));
+    if (status != BANYAN_OK) {
+        suspension_forget(mixed);
+        leave_world(mixed);
+    }
+    return status;
+}
+
+/* ---- resuming ---- */
+
+/* Groups of a kind may fare differently: all hear of the first that fails. */
+static banyan_status take_back(banyan_mixed *mixed)
+{
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
+    for (int group = 0; group < MIXED_GROUPS; group++)
+        RETURN_IF_FAILED(control_agree(all, memory_resume_all(mixed->setup.worlds[group])));
+    return control_agree(all, staging_resume(mixed));
+}
+
+/* What kernels remember from run to run began with other memory. */
+static banyan_status begin_anew(banyan_mixed *mixed)
+{
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
+    for (int group = 0; group < MIXED_GROUPS; group++) {
+        if (mixed->comms[group])
+            RETURN_IF_FAILED(control_agree(all, banyan_comm_reset(mixed->comms[group])));
+    }
+    if (mixed->has_memory)
+        RETURN_IF_FAILED(mixed_use_memory(mixed));
+    mixed->failed.status = BANYAN_OK;
+    return BANYAN_OK;
+}
+
+static banyan_status check_can_resume(const banyan_mixed *mixed, const banyan_world *world)
+{
+    if (!mixed->is_suspended)
+        return error_set(BANYAN_ERR_INVALID, "rank %d: the mixed collectives are not suspended",
+                         mixed->rank);
+    if (!world && !mixed->world)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: the world of the mixed collectives is closed, and "
+                         "banyan_mixed_resume was given no other",
+                         mixed->rank);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
+{
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_FAILED(check_can_resume(mixed, world));
+    world = world ? world : mixed->world;
+    CONTROL_CALL(world, __func__);
+    banyan_status status = control_enter(world);
+    if (status != BANYAN_OK)
+        return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
+    if (world != mixed->world)
+        RETURN_IF_FAILED(enter_world(mixed, world));
+    status = take_back(mixed);
+    if (status == BANYAN_OK)
+        status = begin_anew(mixed);
+    if (status != BANYAN_OK) {
+        if (mixed_is_of_waits(status)) /* nobody waits in a group for who has given up */
+            status = mixed_stop_groups(mixed, status);
+        error_kept kept = error_keep(status);
+        (void)release(mixed);
+        return error_again(&kept);
+    }
+    suspension_forget(mixed);
+    mixed->is_suspended = false;
+    return BANYAN_OK;
+}

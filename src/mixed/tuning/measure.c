@@ -1,0 +1,119 @@
+#include "mixed/tuning/measure.h"
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "mixed/modes.h"
+#include "mixed/through_collectives.h"
+#include "world/control.h"
+
+/* The fastest of several batches counts. On the host what else a machine does only adds, and short
+ * ones often fit in between. A device repeats a batch by itself and takes the median, but a graph
+ * of short calls may be slower than the next one of the same calls, by a tenth, as often as it is
+ * played. */
+#define BATCH_NS 500000 /* of so long, about */
+#define TIMES_MOST 40   /* calls a batch */
+#define BATCHES_LEAST 5
+#define BATCHES_MOST 10
+#define ALL_NS 10000000 /* of all batches, where that is more than the least */
+#define GRAPHS_MOST 3   /* batches on a device, of calls that take less than */
+#define GRAPHS_NS 20000
+
+static banyan_status queue(void *context, void *stream)
+{
+    const measurement *of = context;
+    return banyan_mixed_run(of->mixed, of->op, of->input, of->output, of->mode, stream);
+}
+
+/* Where calls are done when they return. */
+static banyan_status measure_here(measurement *of, uint32_t times, uint64_t *ns)
+{
+    RETURN_IF_FAILED(queue(of, NULL));
+    uint64_t began_ns = time_now_ns();
+    for (uint32_t i = 0; i < times; i++)
+        RETURN_IF_FAILED(queue(of, NULL));
+    *ns = (time_now_ns() - began_ns) / times;
+    return BANYAN_OK;
+}
+
+/* Of the slowest rank. */
+static banyan_status time_batch(measurement *of, uint32_t times, uint64_t *ns)
+{
+    banyan_mixed *mixed = of->mixed;
+    uint64_t mine = 0;
+    banyan_status status = mixed->ops->measure
+                               ? mixed->ops->measure(mixed->engine, queue, of, times, &mine)
+                               : measure_here(of, times, &mine);
+    RETURN_IF_FAILED(control_agree(mixed->world, status));
+    return control_max(mixed->world, mine, ns);
+}
+
+static uint64_t between(uint64_t number, uint64_t least, uint64_t most)
+{
+    return number < least ? least : number > most ? most : number;
+}
+
+/* Nothing takes no time. */
+static void take_time(measurement *of, uint64_t ns)
+{
+    of->least_ns = between(ns, 1, of->least_ns);
+    of->times = (uint32_t)between(BATCH_NS / of->least_ns, 1, TIMES_MOST);
+}
+
+static int batches_for(const measurement *of)
+{
+    if (of->mixed->ops->measure)
+        return of->least_ns < GRAPHS_NS ? GRAPHS_MOST : 1;
+    return (int)between(ALL_NS / ((of->times + 1) * of->least_ns), BATCHES_LEAST, BATCHES_MOST);
+}
+
+banyan_status measure_batch(measurement *of)
+{
+    uint64_t ns;
+    RETURN_IF_FAILED(time_batch(of, of->times, &ns));
+    take_time(of, ns);
+    return BANYAN_OK;
+}
+
+banyan_status measure_begin(measurement *of)
+{
+    banyan_mixed *mixed = of->mixed;
+    mixed_call checked;
+    RETURN_IF_FAILED(control_agree(
+        mixed->world, mixed_check_call(mixed, of->op, of->input, of->output, of->mode, &checked)));
+    if (mode_is_nccl(of->mode)) /* what is captured opens nothing */
+        RETURN_IF_FAILED(collectives_start_nccl(mixed, of->mode));
+    /* The first calls open and load things and find peers asleep: a second look says how long one
+     * takes. */
+    of->times = 1;
+    of->least_ns = UINT64_MAX;
+    for (int i = 0; i < (mixed->ops->measure ? 1 : 2); i++)
+        RETURN_IF_FAILED(measure_batch(of));
+    of->batches = batches_for(of);
+    of->least_ns = UINT64_MAX;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                                   const DLTensor *output, banyan_mixed_mode mode, uint64_t *ns)
+{
+    RETURN_IF_NULL(mixed);
+    if (!mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: a mixed collective is measured before its memory is there "
+                         "(banyan_mixed_init_virtual_memory)",
+                         mixed->rank);
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
+    CONTROL_CALL(mixed->world, __func__);
+    measurement of = {.mixed = mixed, .op = op, .mode = mode, .input = input, .output = output};
+    banyan_status status = control_enter(mixed->world);
+    if (status == BANYAN_OK)
+        status = control_agree(mixed->world, ns ? BANYAN_OK : error_null(__func__, "ns"));
+    if (status == BANYAN_OK)
+        status = measure_begin(&of);
+    for (int i = 0; i < of.batches && status == BANYAN_OK; i++)
+        status = measure_batch(&of);
+    if (status != BANYAN_OK)
+        return mixed_stop_groups(mixed, status);
+    *ns = of.least_ns;
+    return BANYAN_OK;
+}

@@ -1,0 +1,145 @@
+#include <string.h>
+
+#include "plan/json/read.h"
+
+static banyan_status read_tags(plan_reader *reader, const json_t *extras)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *tags = json_object_get(extras, "tags"), *value;
+    const char *key;
+    if (!tags)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member(&reader->path, extras, "tags", JSON_OBJECT, &tags));
+    size_t mark = json_path_key(&reader->path, "tags");
+    plan->tags = plan_take(plan, json_object_size(tags), sizeof *plan->tags);
+    if (!plan->tags)
+        return BANYAN_ERR_NO_MEMORY;
+    json_object_foreach(tags, key, value)
+    {
+        const char *text;
+        plan_tag *tag = &plan->tags[plan->tag_count++];
+        RETURN_IF_FAILED(json_member_string(&reader->path, tags, key, &text));
+        RETURN_IF_FAILED(read_text(reader, "key", key, &tag->key));
+        RETURN_IF_FAILED(read_text(reader, "value", text, &tag->value));
+    }
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}
+
+/* ---- the expected result of a custom collective ---- */
+
+static banyan_status read_contribution(plan_reader *reader, const json_t *pair,
+                                       plan_contribution *read)
+{
+    uint64_t rank;
+    if (json_array_size(pair) != 2)
+        return json_path_fail(&reader->path, "has to be a rank and one of its input chunks");
+    RETURN_IF_FAILED(json_u64(&reader->path, json_array_get(pair, 0), 0,
+                              (uint64_t)reader->plan->rank_count - 1, &rank));
+    read->rank = (int)rank;
+    return json_u64(&reader->path, json_array_get(pair, 1), 0, INT64_MAX, &read->chunk);
+}
+
+static banyan_status read_chunk(plan_reader *reader, const json_t *pairs, plan_expected *read)
+{
+    if (json_is_null(pairs))
+        return BANYAN_OK;
+    if (!json_is_array(pairs))
+        return json_path_fail(&reader->path, "has to be null or a list of contributions");
+    plan_contribution *contributions =
+        plan_take(reader->plan, json_array_size(pairs), sizeof *contributions);
+    if (!contributions)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(read_contribution(reader, json_array_get(pairs, i), &contributions[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    *read = (plan_expected){contributions, json_array_size(pairs)};
+    return BANYAN_OK;
+}
+
+/* A list a rank, of as many as the rank has output chunks: no number alone makes memory be taken.
+ */
+static banyan_status read_chunks(plan_reader *reader, const json_t *chunks, int rank)
+{
+    uint64_t outputs = reader->plan->ranks[rank].chunks[PLAN_OUTPUT];
+    if (json_is_null(chunks))
+        return BANYAN_OK;
+    if (!json_is_array(chunks) || json_array_size(chunks) != outputs)
+        return json_path_fail(&reader->path, "has to be null or a list of the %llu output chunks",
+                              (unsigned long long)outputs);
+    plan_expected *read = plan_take(reader->plan, (size_t)outputs, sizeof *read);
+    if (!read)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < outputs; i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(read_chunk(reader, json_array_get(chunks, i), &read[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    reader->plan->expected[rank] = read;
+    return BANYAN_OK;
+}
+
+static banyan_status read_expected(plan_reader *reader, const json_t *extras)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *ranks;
+    RETURN_IF_FAILED(read_array_maybe(reader, extras, "expected", &ranks));
+    if (!ranks)
+        return BANYAN_OK;
+    size_t key = json_path_key(&reader->path, "expected");
+    if (json_array_size(ranks) != (size_t)plan->rank_count)
+        return json_path_fail(&reader->path, "has %zu entries, and the plan has %d ranks",
+                              json_array_size(ranks), plan->rank_count);
+    plan->expected = plan_take(plan, (size_t)plan->rank_count, sizeof *plan->expected);
+    if (!plan->expected)
+        return BANYAN_ERR_NO_MEMORY;
+    for (int r = 0; r < plan->rank_count; r++) {
+        size_t mark = json_path_index(&reader->path, (size_t)r);
+        RETURN_IF_FAILED(read_chunks(reader, json_array_get(ranks, (size_t)r), r));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+static banyan_status read_expected_op(plan_reader *reader, const json_t *extras)
+{
+    const char *name;
+    if (!json_object_get(extras, "reduce_op"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member_string(&reader->path, extras, "reduce_op", &name));
+    if (banyan_reduce_op_parse(name, &reader->plan->expected_op) == BANYAN_OK)
+        return BANYAN_OK;
+    json_path_key(&reader->path, "reduce_op");
+    return json_path_fail(&reader->path, "is \"%s\": sum, min and max are possible", name);
+}
+
+banyan_status read_extras(plan_reader *reader, const json_t *root)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *extras;
+    bool shifts = plan->collective == BANYAN_SENDRECV;
+    uint64_t root_rank = 0, shift = shifts ? (uint64_t)(1 % plan->rank_count) : 0;
+    uint64_t last = (uint64_t)plan->rank_count - 1;
+    plan->shift = (int)shift;
+    if (!json_object_get(root, "banyan"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member(&reader->path, root, "banyan", JSON_OBJECT, &extras));
+    size_t mark = json_path_key(&reader->path, "banyan");
+    RETURN_IF_FAILED(read_u64_maybe(reader, extras, "root", 0, last, &root_rank));
+    RETURN_IF_FAILED(read_u64_maybe(reader, extras, "shift", 0, last, &shift));
+    RETURN_IF_FAILED(read_u64_maybe(reader, extras, "reused_scratch_bytes", 0, UINT64_MAX,
+                                    &plan->reused_scratch_bytes));
+    if (plan->collective == BANYAN_CUSTOM)
+        RETURN_IF_FAILED(
+            read_u64_maybe(reader, extras, "block_chunks", 1, INT64_MAX, &plan->block_chunks));
+    RETURN_IF_FAILED(read_expected_op(reader, extras));
+    RETURN_IF_FAILED(read_expected(reader, extras));
+    RETURN_IF_FAILED(read_tags(reader, extras));
+    plan->root = (int)root_rank;
+    plan->shift = (int)shift;
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}

@@ -1,0 +1,261 @@
+#include "plan/json/read.h"
+#include "plan/op.h"
+
+/* How many numbers the entries hold for channels of each type, at most: some may be refused yet. */
+static void count_numbers(const json_t *entries, const char *type_key, const char *numbers_key,
+                          size_t counts[PLAN_CHANNEL_TYPES])
+{
+    for (size_t i = 0; i < json_array_size(entries); i++) {
+        const json_t *entry = json_array_get(entries, i);
+        const char *name = json_string_value(json_object_get(entry, type_key));
+        plan_channel_type type;
+        if (name && plan_channel_parse(name, &type))
+            counts[type] += json_array_size(json_object_get(entry, numbers_key));
+    }
+}
+
+/* ---- a thread block's numbering of the rank's channels and remote buffers ---- */
+
+static banyan_status read_references(plan_reader *reader, const json_t *object,
+                                     const char *list_key, const char *type_key,
+                                     const char *numbers_key, uint32_t **lists, uint32_t *counts)
+{
+    json_t *entries;
+    size_t room[PLAN_CHANNEL_TYPES] = {0};
+    RETURN_IF_FAILED(read_array_maybe(reader, object, list_key, &entries));
+    count_numbers(entries, type_key, numbers_key, room);
+    for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
+        lists[type] = plan_take(reader->plan, room[type], sizeof *lists[type]);
+        if (!lists[type])
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    size_t key = json_path_key(&reader->path, list_key);
+    for (size_t i = 0; i < json_array_size(entries); i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        const json_t *entry = json_array_get(entries, i);
+        plan_channel_type type;
+        RETURN_IF_FAILED(read_channel_type(reader, entry, type_key, &type));
+        RETURN_IF_FAILED(
+            read_numbers(reader, entry, numbers_key, UINT32_MAX, lists[type], &counts[type]));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+static banyan_status read_block(plan_reader *reader, const json_t *object, uint32_t number,
+                                plan_thread_block *block)
+{
+    uint64_t id;
+    json_t *ops;
+    RETURN_IF_FAILED(json_member_u64(&reader->path, object, "id", 0, UINT64_MAX, &id));
+    if (id != number)
+        return json_path_fail(&reader->path,
+                              "has the id %llu: thread blocks stand in order, and %u is missing",
+                              (unsigned long long)id, number);
+    block->id = number;
+    RETURN_IF_FAILED(read_references(reader, object, "channels", "channel_type", "channel_ids",
+                                     block->channels, block->channel_count));
+    RETURN_IF_FAILED(read_references(reader, object, "remote_buffer_refs", "access_channel_type",
+                                     "remote_buffer_ids", block->remote_buffers,
+                                     block->remote_buffer_count));
+    RETURN_IF_FAILED(json_member(&reader->path, object, "ops", JSON_ARRAY, &ops));
+    size_t mark = json_path_key(&reader->path, "ops");
+    RETURN_IF_FAILED(read_ops(reader, ops, false, &block->ops, &block->op_count));
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}
+
+static banyan_status read_blocks(plan_reader *reader, const json_t *object, plan_rank *rank)
+{
+    json_t *blocks;
+    RETURN_IF_FAILED(json_member(&reader->path, object, "threadblocks", JSON_ARRAY, &blocks));
+    size_t key = json_path_key(&reader->path, "threadblocks");
+    RETURN_IF_FAILED(read_count(reader, blocks, &rank->block_count));
+    rank->blocks = plan_take(reader->plan, rank->block_count, sizeof *rank->blocks);
+    if (!rank->blocks)
+        return BANYAN_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < rank->block_count; i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(read_block(reader, json_array_get(blocks, i), i, &rank->blocks[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+/* ---- the rank's channels ---- */
+
+static banyan_status read_ranks(plan_reader *reader, const json_t *object, const char *key,
+                                int *ranks, uint32_t *count)
+{
+    return read_numbers(reader, object, key, (uint32_t)reader->plan->rank_count - 1,
+                        (uint32_t *)ranks, count);
+}
+
+static banyan_status read_group(plan_reader *reader, const json_t *group, plan_switch *read)
+{
+    uint32_t count = 0;
+    read->ranks = plan_take(reader->plan, json_array_size(json_object_get(group, "ranks")),
+                            sizeof *read->ranks);
+    if (!read->ranks)
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(read_ranks(reader, group, "ranks", read->ranks, &count));
+    uint64_t size = count;
+    RETURN_IF_FAILED(read_u64_maybe(reader, group, "size", 0, UINT64_MAX, &size));
+    if (size != count)
+        return json_path_fail(&reader->path, "has the size %llu and %u ranks",
+                              (unsigned long long)size, count);
+    read->rank_count = (int)count;
+    return BANYAN_OK;
+}
+
+static banyan_status read_groups(plan_reader *reader, const json_t *entry, plan_rank *rank)
+{
+    json_t *groups;
+    plan_buffer buffer;
+    RETURN_IF_FAILED(read_buffer(reader, entry, "buffer_type", &buffer));
+    RETURN_IF_FAILED(json_member(&reader->path, entry, "rank_groups", JSON_ARRAY, &groups));
+    size_t key = json_path_key(&reader->path, "rank_groups");
+    for (size_t i = 0; i < json_array_size(groups); i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        plan_switch *read = &rank->switches[rank->channel_count[PLAN_SWITCH]];
+        read->buffer = buffer;
+        RETURN_IF_FAILED(read_group(reader, json_array_get(groups, i), read));
+        rank->channel_count[PLAN_SWITCH]++;
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+/* How many switch channels the entries hold, at most. */
+static size_t count_groups(const json_t *entries)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < json_array_size(entries); i++)
+        count += json_array_size(json_object_get(json_array_get(entries, i), "rank_groups"));
+    return count;
+}
+
+static banyan_status make_room(plan_reader *reader, const json_t *entries, plan_rank *rank)
+{
+    size_t room[PLAN_CHANNEL_TYPES] = {0};
+    count_numbers(entries, "channel_type", "connected_to", room);
+    for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
+        rank->peers[type] = plan_take(reader->plan, room[type], sizeof *rank->peers[type]);
+        if (!rank->peers[type])
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    rank->switches = plan_take(reader->plan, count_groups(entries), sizeof *rank->switches);
+    return rank->switches ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status read_channels(plan_reader *reader, const json_t *object, plan_rank *rank)
+{
+    json_t *entries;
+    RETURN_IF_FAILED(read_array_maybe(reader, object, "channels", &entries));
+    RETURN_IF_FAILED(make_room(reader, entries, rank));
+    size_t key = json_path_key(&reader->path, "channels");
+    for (size_t i = 0; i < json_array_size(entries); i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        const json_t *entry = json_array_get(entries, i);
+        plan_channel_type type;
+        RETURN_IF_FAILED(read_channel_type(reader, entry, "channel_type", &type));
+        if (type == PLAN_NO_CHANNEL)
+            return json_path_fail(&reader->path, "is a channel of the type \"none\"");
+        if (type == PLAN_SWITCH)
+            RETURN_IF_FAILED(read_groups(reader, entry, rank));
+        else
+            RETURN_IF_FAILED(read_ranks(reader, entry, "connected_to", rank->peers[type],
+                                        &rank->channel_count[type]));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+/* ---- what else the rank has ---- */
+
+static banyan_status read_access(plan_reader *reader, const json_t *entry, unsigned *access)
+{
+    json_t *types;
+    RETURN_IF_FAILED(json_member(&reader->path, entry, "access_channel_types", JSON_ARRAY, &types));
+    size_t key = json_path_key(&reader->path, "access_channel_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *name = json_string_value(json_array_get(types, i));
+        size_t mark = json_path_index(&reader->path, i);
+        plan_channel_type type;
+        if (!name || !plan_channel_parse(name, &type) || type == PLAN_NO_CHANNEL)
+            return json_path_fail(&reader->path, "is none of memory, port and switch");
+        *access |= PLAN_BIT(type);
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+static banyan_status read_remote_buffer(plan_reader *reader, const json_t *entry,
+                                        plan_remote_buffer *read)
+{
+    uint64_t rank;
+    RETURN_IF_FAILED(json_member_u64(&reader->path, entry, "rank", 0,
+                                     (uint64_t)reader->plan->rank_count - 1, &rank));
+    read->rank = (int)rank;
+    RETURN_IF_FAILED(read_buffer(reader, entry, "type", &read->buffer));
+    return read_access(reader, entry, &read->access);
+}
+
+static banyan_status read_remote_buffers(plan_reader *reader, const json_t *object, plan_rank *rank)
+{
+    json_t *entries;
+    RETURN_IF_FAILED(read_array_maybe(reader, object, "remote_buffers", &entries));
+    size_t key = json_path_key(&reader->path, "remote_buffers");
+    RETURN_IF_FAILED(read_count(reader, entries, &rank->remote_buffer_count));
+    rank->remote_buffers =
+        plan_take(reader->plan, rank->remote_buffer_count, sizeof *rank->remote_buffers);
+    if (!rank->remote_buffers)
+        return BANYAN_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < rank->remote_buffer_count; i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(
+            read_remote_buffer(reader, json_array_get(entries, i), &rank->remote_buffers[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+static banyan_status read_semaphores(plan_reader *reader, const json_t *object, plan_rank *rank)
+{
+    json_t *entries;
+    RETURN_IF_FAILED(read_array_maybe(reader, object, "semaphores", &entries));
+    size_t key = json_path_key(&reader->path, "semaphores");
+    RETURN_IF_FAILED(read_count(reader, entries, &rank->semaphore_count));
+    rank->semaphores = plan_take(reader->plan, rank->semaphore_count, sizeof *rank->semaphores);
+    if (!rank->semaphores)
+        return BANYAN_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < rank->semaphore_count; i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(json_member_u64(&reader->path, json_array_get(entries, i), "init_value", 0,
+                                         INT64_MAX, &rank->semaphores[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+banyan_status read_rank(plan_reader *reader, const json_t *object, plan_rank *rank)
+{
+    json_path *path = &reader->path;
+    RETURN_IF_FAILED(
+        json_member_u64(path, object, "input_chunks", 0, INT64_MAX, &rank->chunks[PLAN_INPUT]));
+    RETURN_IF_FAILED(
+        json_member_u64(path, object, "output_chunks", 0, INT64_MAX, &rank->chunks[PLAN_OUTPUT]));
+    RETURN_IF_FAILED(
+        json_member_u64(path, object, "scratch_chunks", 0, INT64_MAX, &rank->chunks[PLAN_SCRATCH]));
+    RETURN_IF_FAILED(read_channels(reader, object, rank));
+    RETURN_IF_FAILED(read_remote_buffers(reader, object, rank));
+    RETURN_IF_FAILED(read_semaphores(reader, object, rank));
+    return read_blocks(reader, object, rank);
+}

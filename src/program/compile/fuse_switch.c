@@ -1,0 +1,65 @@
+#include "program/compile/fuse.h"
+
+/* Does the source take in some of the owner's chunk? */
+static bool reads_chunk(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                        const plan_op *op, const plan_operand *source, int owner,
+                        const plan_operand *chunk)
+{
+    plan_where where = plan_operand_where(plan, rank, block, op, source);
+    bool owners = source->place == PLAN_GROUP || where.rank == owner;
+    return owners && where.buffer == chunk->buffer && ops_operand_overlap(source, chunk);
+}
+
+static uint64_t reads_of(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                         const plan_op *ops, uint32_t count, int owner, const plan_operand *chunk)
+{
+    uint64_t reads = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        reads += reads_of(plan, rank, block, ops[i].ops, ops[i].op_count, owner, chunk);
+        for (uint32_t s = 0; s < ops[i].source_count; s++)
+            reads += reads_chunk(plan, rank, block, &ops[i], &ops[i].sources[s], owner, chunk);
+    }
+    return reads;
+}
+
+/* Nobody but the store itself reads the chunk of scratch. */
+static bool is_only_stored(const fuse *with, const plan_operand *chunk)
+{
+    if (chunk->buffer != PLAN_SCRATCH)
+        return false;
+    uint64_t reads = 0;
+    for (int rank = 0; rank < with->place->before->rank_count; rank++) {
+        const plan_rank *of = &with->place->before->ranks[rank];
+        for (uint32_t i = 0; i < of->block_count; i++) {
+            const plan_thread_block *block = &of->blocks[i];
+            reads += reads_of(with->place->before, rank, block, block->ops, block->op_count,
+                              with->place->rank, chunk);
+        }
+    }
+    return reads == 1;
+}
+
+/* The joined operation does not write the chunk in between: either the store writes it too, or
+ * nobody misses it. */
+static bool chunk_is_spare(const fuse *with, const plan_op *load, const plan_op *store)
+{
+    const plan_operand *chunk = &load->destinations[0];
+    const plan_operand *region = &store->destinations[0];
+    plan_where where =
+        plan_operand_where(with->place->plan, with->place->rank, with->place->block, store, region);
+    bool stored = chunk->buffer == where.buffer && chunk->index == region->index;
+    return stored || is_only_stored(with, chunk);
+}
+
+banyan_status fuse_switch(fuse *with, plan_op *current, const plan_op *next, bool *joined)
+{
+    *joined = current->kind == PLAN_GROUP_LOAD_REDUCE && next->kind == PLAN_GROUP_STORE &&
+              current->sources[0].reference == next->destinations[0].reference &&
+              ops_operand_equal(&current->destinations[0], &next->sources[0]) &&
+              chunk_is_spare(with, current, next);
+    if (*joined) {
+        current->kind = PLAN_GROUP_LOAD_REDUCE_STORE;
+        current->destinations = next->destinations;
+    }
+    return BANYAN_OK;
+}

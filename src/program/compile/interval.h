@@ -1,0 +1,23 @@
+/* Which chunks of a buffer have been read or written: disjoint intervals, in order. */
+#ifndef PROGRAM_COMPILE_INTERVAL_H
+#define PROGRAM_COMPILE_INTERVAL_H
+
+#include "core/containers/array.h"
+
+typedef struct interval {
+    uint64_t start, stop; /* start < stop */
+    bool written;         /* else only read */
+} interval;
+
+/* Zeroed is empty. */
+typedef ARRAY(interval) interval_map;
+
+/* Would reading, or writing, [start, stop) depend on what is in the map? Reads do not depend on
+ * reads. */
+bool interval_map_conflicts(const interval_map *map, uint64_t start, uint64_t stop, bool write);
+/* Note [start, stop) as read, or written. What was written stays so. False: memory ran out. */
+bool interval_map_add(interval_map *map, uint64_t start, uint64_t stop, bool written);
+void interval_map_clear(interval_map *map);
+void interval_map_free(interval_map *map);
+
+#endif

@@ -1,0 +1,191 @@
+/* Drops nops that keep nothing apart. Between two meetings of a thread block's threads its
+ * operations overlap. So a nop may go if those before it, back to the last meeting, may overlap
+ * those after it, up to the next: there are none of one of them; or the earlier ones only tell
+ * others something, in which those that follow have no part; or the later ones only wait for
+ * signals, which changes nothing before the threads meet again. */
+#include "program/compile/pass.h"
+#include "program/ops.h"
+
+static bool joins(const plan_op *op)
+{
+    return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
+}
+
+static bool tells(const plan_op *op)
+{
+    return op->kind == PLAN_SEM_RELEASE ||
+           (op->channel_type == PLAN_MEMORY &&
+            (op->kind == PLAN_SIGNAL || op->kind == PLAN_RELAXED_SIGNAL));
+}
+
+static bool is_wait(const plan_op *op)
+{
+    return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT;
+}
+
+static bool have_common(const uint32_t *a, uint32_t a_count, const uint32_t *b, uint32_t b_count)
+{
+    for (uint32_t i = 0; i < a_count; i++) {
+        for (uint32_t k = 0; k < b_count; k++) {
+            if (a[i] == b[k])
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool share_channel(const plan_op *a, const plan_op *b)
+{
+    return a->channel_type == b->channel_type &&
+           have_common(a->channels, a->channel_count, b->channels, b->channel_count);
+}
+
+/* Operations between two meetings. */
+typedef struct stretch {
+    const plan_op *ops;
+    uint32_t count;
+    bool open; /* it is not known what else is before the first one, or after the last one */
+} stretch;
+
+/* ---- those before only tell ---- */
+
+/* Threads that do not meet would signal through one channel, or use one semaphore. */
+static bool tell_through_one(const plan_op *a, const plan_op *b)
+{
+    return b->kind == PLAN_PIPELINE || (tells(b) && share_channel(a, b)) ||
+           have_common(a->semaphores, a->semaphore_count, b->semaphores, b->semaphore_count);
+}
+
+static bool only_tells(const stretch *before, const stretch *after)
+{
+    for (uint32_t i = 0; i < before->count; i++) {
+        if (!tells(&before->ops[i]))
+            return false;
+        for (uint32_t k = 0; k < after->count; k++) {
+            if (tell_through_one(&before->ops[i], &after->ops[k]))
+                return false;
+        }
+    }
+    return !before->open && (!after->open || before->count == 0);
+}
+
+/* ---- those after only wait ---- */
+
+/* Does no other thread block wait there? Nobody misses then what is taken earlier. */
+static bool waits_alone(const ops_place *place, const plan_op *op)
+{
+    const plan_rank *rank = &place->before->ranks[place->rank];
+    for (uint32_t i = 0; i < op->channel_count; i++) {
+        uint32_t channel = place->block->channels[op->channel_type][op->channels[i]];
+        for (uint32_t b = 0; b < rank->block_count; b++) {
+            const plan_thread_block *other = &rank->blocks[b];
+            if (other->id != place->block->id &&
+                have_common(&channel, 1, other->channels[op->channel_type],
+                            other->channel_count[op->channel_type]))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool wait_at_one(const plan_op *a, const plan_op *b)
+{
+    return a->kind == PLAN_PIPELINE || (is_wait(a) && share_channel(a, b));
+}
+
+static bool only_waits(const ops_place *place, const stretch *before, const stretch *after)
+{
+    for (uint32_t k = 0; k < after->count; k++) {
+        if (!is_wait(&after->ops[k]) || !waits_alone(place, &after->ops[k]))
+            return false;
+        for (uint32_t i = 0; i < before->count; i++) {
+            if (wait_at_one(&before->ops[i], &after->ops[k]))
+                return false;
+        }
+    }
+    return !after->open && (!before->open || after->count == 0);
+}
+
+static bool may_overlap(const ops_place *place, const stretch *before, const stretch *after)
+{
+    return only_tells(before, after) || only_waits(place, before, after);
+}
+
+/* ---- lists ---- */
+
+/* To the next meeting; open if there is none. */
+static stretch stretch_from(const plan_op *ops, uint32_t count)
+{
+    uint32_t i = 0;
+    while (i < count && !joins(&ops[i]))
+        i++;
+    return (stretch){ops, i, i == count};
+}
+
+static stretch stretch_to(const plan_op *ops, uint32_t count)
+{
+    uint32_t i = count;
+    while (i > 0 && !joins(&ops[i - 1]))
+        i--;
+    return (stretch){ops + i, count - i, i == 0};
+}
+
+/* The nop that a body begins with is between its end and its beginning as well. */
+static void drop_first_of_body(const ops_place *place, plan_op *loop)
+{
+    if (loop->op_count < 2 || loop->ops[0].kind != PLAN_NOP)
+        return;
+    stretch end = stretch_to(loop->ops + 1, loop->op_count - 1);
+    stretch begin = stretch_from(loop->ops + 1, loop->op_count - 1);
+    if (!end.open && !begin.open && may_overlap(place, &end, &begin)) {
+        loop->ops++;
+        loop->op_count--;
+    }
+}
+
+static void drop_last_of_body(const ops_place *place, plan_op *loop)
+{
+    uint32_t last = loop->op_count - 1;
+    if (loop->op_count < 2 || loop->ops[last].kind != PLAN_NOP)
+        return;
+    stretch end = stretch_to(loop->ops, last);
+    stretch begin = stretch_from(loop->ops, last);
+    if (!end.open && !begin.open && may_overlap(place, &end, &begin))
+        loop->op_count--;
+}
+
+/* Where nothing is to be kept apart from what is before the loop, or after it. */
+static void drop_at_ends_of_body(const ops_place *place, const stretch *before,
+                                 const stretch *after, plan_op *loop)
+{
+    if (before->count == 0 && !before->open)
+        drop_first_of_body(place, loop);
+    if (after->count == 0 && !after->open)
+        drop_last_of_body(place, loop);
+}
+
+banyan_status pass_idle(const ops_place *place, plan_op **ops, uint32_t *count)
+{
+    /* The threads of a block meet when it begins and when it ends. */
+    bool body = ops != &place->block->ops;
+    plan_op *list = *ops;
+    stretch before = {list, 0, body};
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        plan_op next = list[i];
+        if (next.kind == PLAN_NOP || next.kind == PLAN_PIPELINE) {
+            stretch after = stretch_from(&list[i + 1], *count - i - 1);
+            after.open &= body;
+            if (next.kind == PLAN_PIPELINE)
+                drop_at_ends_of_body(place, &before, &after, &next);
+            else if (may_overlap(place, &before, &after))
+                continue;
+        }
+        list[kept++] = next;
+        before.count++;
+        if (joins(&next))
+            before = (stretch){&list[kept], 0, false};
+    }
+    *count = kept;
+    return BANYAN_OK;
+}

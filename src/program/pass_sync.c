@@ -1,6 +1,0 @@
-#include "program/pass.h"
-
-banyan_status pass_sync(const ops_place *place, plan_op **ops, uint32_t *count)
-{
-    return ops_place_sync(place, ops, count);
-}

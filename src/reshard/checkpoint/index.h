@@ -1,0 +1,52 @@
+/* The index of a saved layout: which box of which global tensor lies where in which file. */
+#ifndef RESHARD_CHECKPOINT_INDEX_H
+#define RESHARD_CHECKPOINT_INDEX_H
+
+#include <jansson.h>
+
+#include <banyan/reshard.h>
+
+#include "core/containers/array.h"
+#include "reshard/checkpoint/index_boxes.h"
+#include "reshard/layout/names.h"
+#include "reshard/model/facts.h"
+
+#define CHECKPOINT_INDEX_NAME "banyan.index.json"
+
+/* A piece, whose local tensor is one of the file's. */
+typedef struct index_piece {
+    size_t file;
+    size_t tensor;     /* the global one */
+    const char *local; /* name of the local one */
+    int local_ndim;
+    banyan_piece piece; /* but for its number of the local tensor */
+} index_piece;
+
+typedef struct checkpoint_index {
+    ARRAY(banyan_local_tensor) tensors; /* global */
+    ARRAY(const char *) files;          /* relative to the index's folder */
+    ARRAY(bool) declares; /* of each file: its "padding" is what belongs to no piece */
+    ARRAY(index_piece) pieces;
+    index_boxes boxes;
+    facts facts; /* of the layout that was saved; none in older folders */
+    names names;
+    map by_name;
+} checkpoint_index;
+
+/* FORMAT names the place of what is wrong: boxes out of their tensors, files out of the folder, …
+ */
+banyan_status checkpoint_index_parse(const char *path, const char *text, size_t bytes,
+                                     checkpoint_index *index);
+void checkpoint_index_free(checkpoint_index *index);
+
+/* What one rank's file holds, as a part of an index. NULL, with the error set, for a name that is
+ * no UTF-8, or when memory ran out. */
+json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
+                              const banyan_tensors *tensors);
+
+/* Put a part that a rank sent into a whole. MISMATCH when ranks disagree about a tensor
+ * or a fact. */
+json_t *checkpoint_index_begin(void);
+banyan_status checkpoint_index_merge(json_t *whole, const char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,335 @@
+/* One Hugging Face folder from what the ranks of a layout have saved, a buffer's worth at a time.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/files/path.h"
+#include "core/text/json.h"
+#include "reshard/checkpoint/folder.h"
+#include "reshard/checkpoint/saved.h"
+#include "reshard/checkpoint/small_files.h"
+#include "reshard/checkpoint/write.h"
+#include "reshard/layout/box.h"
+#include "reshard/layout/layout.h"
+#include "reshard/layout/value_map.h"
+
+#define DEFAULT_SHARD_BYTES UINT64_C(5000000000)
+
+/* One file of the result: tensors first … first + count - 1 of the index. */
+struct shard {
+    size_t first, count;
+    char name[64];
+    new_file file;
+};
+
+struct join {
+    const char *saved, *folder;
+    banyan_checkpoint_options options;
+    saved_model model;
+    ARRAY(struct shard) shards;
+    progress_state progress;
+    char *buffer;
+};
+
+static uint64_t tensor_bytes(const banyan_local_tensor *tensor)
+{
+    uint64_t bytes = 0;
+    shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes);
+    return bytes;
+}
+
+/* ---- data ---- */
+
+/* A tensor as slabs that fit the buffer and are each one run of the file: single indices of the
+ * dimensions before `dim`, `run` indices of it and all of those behind. */
+struct slabs {
+    int dim;
+    int64_t run;
+    uint64_t count;
+};
+
+static struct slabs slabs_of(const banyan_local_tensor *tensor)
+{
+    struct slabs slabs = {.run = 1, .count = 1};
+    uint64_t below = tensor_bytes(tensor);
+    if (below == 0)
+        return (struct slabs){0};
+    if (tensor->ndim == 0)
+        return slabs;
+    for (;; slabs.dim++) {
+        below /= (uint64_t)tensor->shape[slabs.dim];
+        if (below <= CHECKPOINT_BUFFER_BYTES)
+            break;
+        slabs.count *= (uint64_t)tensor->shape[slabs.dim];
+    }
+    int64_t most = (int64_t)(CHECKPOINT_BUFFER_BYTES / below), extent = tensor->shape[slabs.dim];
+    slabs.run = most < extent ? most : extent;
+    slabs.count *= (uint64_t)((extent + slabs.run - 1) / slabs.run);
+    return slabs;
+}
+
+static banyan_box slab_at(const banyan_local_tensor *tensor, const struct slabs *slabs,
+                          uint64_t number)
+{
+    banyan_box slab = box_whole(tensor->ndim, tensor->shape);
+    if (tensor->ndim == 0)
+        return slab;
+    int64_t extent = tensor->shape[slabs->dim];
+    uint64_t runs = (uint64_t)((extent + slabs->run - 1) / slabs->run);
+    int64_t start = (int64_t)(number % runs) * slabs->run;
+    slab.start[slabs->dim] = start;
+    slab.extent[slabs->dim] = extent - start < slabs->run ? extent - start : slabs->run;
+    number /= runs;
+    for (int d = slabs->dim - 1; d >= 0; d--) {
+        slab.start[d] = (int64_t)(number % (uint64_t)tensor->shape[d]);
+        slab.extent[d] = 1;
+        number /= (uint64_t)tensor->shape[d];
+    }
+    return slab;
+}
+
+/* The slab as a piece of its tensor, dense in the buffer. */
+static banyan_status fill_buffer(const struct join *join, size_t t, const banyan_box *slab)
+{
+    banyan_piece piece = {.ndim = slab->ndim, .box = *slab};
+    int64_t extent[BANYAN_MAX_DIMS];
+    for (int d = 0; d < slab->ndim; d++) {
+        piece.dim_map[d] = d;
+        extent[d] = slab->extent[d];
+    }
+    DLTensor buffer = {.data = join->buffer,
+                       .device = {kDLCPU, 0},
+                       .ndim = slab->ndim,
+                       .dtype = join->model.index.tensors.data[t].dtype,
+                       .shape = extent};
+    return saved_model_copy(&join->model, t, &piece, &buffer);
+}
+
+static banyan_status write_slab(struct join *join, const struct shard *shard, size_t t,
+                                const banyan_box *slab, uint64_t offset)
+{
+    RETURN_IF_FAILED(fill_buffer(join, t, slab));
+    DLDataType dtype = join->model.index.tensors.data[t].dtype;
+    uint64_t bytes = banyan_box_elems(slab) * banyan_dtype_bytes(dtype);
+    RETURN_IF_FAILED(new_file_write(&shard->file, shard->name, offset, join->buffer, bytes));
+    progress_add(&join->progress, bytes);
+    return BANYAN_OK;
+}
+
+static banyan_status write_tensor(struct join *join, const struct shard *shard,
+                                  const safetensors_entry *entry, size_t t)
+{
+    const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
+    struct slabs slabs = slabs_of(tensor);
+    uint64_t offset = entry->offset;
+    for (uint64_t number = 0; number < slabs.count; number++) {
+        banyan_box slab = slab_at(tensor, &slabs, number);
+        RETURN_IF_FAILED(write_slab(join, shard, t, &slab, offset));
+        offset += banyan_box_elems(&slab) * banyan_dtype_bytes(tensor->dtype);
+    }
+    return BANYAN_OK;
+}
+
+/* ---- shards ---- */
+
+/* As many tensors in a row as fit, one at least. */
+static banyan_status cut_shards(struct join *join)
+{
+    uint64_t most = join->options.max_shard_bytes, used = 0;
+    if (most == 0)
+        most = DEFAULT_SHARD_BYTES;
+    for (size_t t = 0; t < join->model.index.tensors.count; t++) {
+        uint64_t bytes = tensor_bytes(&join->model.index.tensors.data[t]);
+        join->progress.total += bytes;
+        if (join->shards.count == 0 || bytes > most - used) {
+            struct shard shard = {.first = t, .file.fd = -1};
+            if (!array_push(&join->shards, shard))
+                return BANYAN_ERR_NO_MEMORY;
+            used = 0;
+        }
+        join->shards.data[join->shards.count - 1].count++;
+        used = bytes > most ? most : used + bytes;
+    }
+    for (size_t i = 0; i < join->shards.count; i++) {
+        struct shard *shard = &join->shards.data[i];
+        if (join->shards.count == 1)
+            snprintf(shard->name, sizeof shard->name, "model.safetensors");
+        else
+            snprintf(shard->name, sizeof shard->name, "model-%05zu-of-%05zu.safetensors", i + 1,
+                     join->shards.count);
+    }
+    return BANYAN_OK;
+}
+
+/* Tensors in the order of their data: larger elements first, so that all are aligned. */
+static void order_tensors(const struct join *join, const struct shard *shard, size_t *order,
+                          safetensors_entry *entries)
+{
+    size_t count = 0;
+    for (size_t elem_bytes = 16; elem_bytes > 0; elem_bytes /= 2) {
+        for (size_t t = shard->first; t < shard->first + shard->count; t++) {
+            const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
+            if (banyan_dtype_bytes(tensor->dtype) != elem_bytes)
+                continue;
+            entries[count].tensor = *tensor;
+            order[count++] = t;
+        }
+    }
+}
+
+static banyan_status write_entries(struct join *join, struct shard *shard, const char *parent,
+                                   safetensors_entry *entries, const size_t *order)
+{
+    void *head;
+    size_t head_bytes = 0;
+    RETURN_IF_FAILED(safetensors_format(entries, shard->count, "pt", &head, &head_bytes));
+    const safetensors_entry *last = &entries[shard->count - 1];
+    uint64_t end = last->offset + last->bytes;
+    banyan_status status = new_file_open(parent, shard->name, end, &shard->file);
+    if (status == BANYAN_OK)
+        status = new_file_write(&shard->file, shard->name, 0, head, head_bytes);
+    for (size_t i = 0; i < shard->count && status == BANYAN_OK; i++)
+        status = write_tensor(join, shard, &entries[i], order[i]);
+    free(head);
+    return status == BANYAN_OK ? new_file_sync(&shard->file, shard->name) : status;
+}
+
+static banyan_status write_shard(struct join *join, struct shard *shard, const char *parent)
+{
+    safetensors_entry *entries = calloc(shard->count, sizeof *entries);
+    size_t *order = calloc(shard->count, sizeof *order);
+    banyan_status status = BANYAN_ERR_NO_MEMORY;
+    if (!entries || !order) {
+        error_no_memory(shard->count * sizeof *entries, "a shard's tensors");
+        goto free_lists;
+    }
+    order_tensors(join, shard, order, entries);
+    status = write_entries(join, shard, parent, entries, order);
+free_lists:
+    free(entries);
+    free(order);
+    return status;
+}
+
+static banyan_status write_shards(struct join *join)
+{
+    char *parent = path_parent(join->folder);
+    join->buffer = malloc(CHECKPOINT_BUFFER_BYTES);
+    banyan_status status = BANYAN_OK;
+    if (!parent || !join->buffer)
+        status = error_no_memory(CHECKPOINT_BUFFER_BYTES, "a buffer");
+    for (size_t i = 0; i < join->shards.count && status == BANYAN_OK; i++)
+        status = write_shard(join, &join->shards.data[i], parent);
+    free(parent);
+    return status;
+}
+
+/* ---- the folder ---- */
+
+static json_t *weight_map(const struct join *join)
+{
+    json_t *shards = json_object();
+    for (size_t i = 0; i < join->shards.count; i++) {
+        const struct shard *shard = &join->shards.data[i];
+        for (size_t t = shard->first; t < shard->first + shard->count; t++)
+            json_object_set_new(shards, join->model.index.tensors.data[t].name,
+                                json_string(shard->name));
+    }
+    return json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)join->progress.total,
+                     "weight_map", shards);
+}
+
+static banyan_status place_shards(struct join *join, const char *hidden)
+{
+    for (size_t i = 0; i < join->shards.count; i++) {
+        char *path = path_join(hidden, join->shards.data[i].name);
+        if (!path)
+            return BANYAN_ERR_NO_MEMORY;
+        banyan_status status = new_file_publish(&join->shards.data[i].file, path);
+        free(path);
+        RETURN_IF_FAILED(status);
+    }
+    if (join->shards.count == 1)
+        return BANYAN_OK;
+    json_t *index = weight_map(join);
+    char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
+    json_decref(index);
+    if (!text)
+        return error_no_memory(join->model.index.tensors.count, "an index");
+    banyan_status status = new_file_write_text(hidden, "model.safetensors.index.json", text);
+    free(text);
+    return status;
+}
+
+static const char *small_files_from(const struct join *join)
+{
+    return join->options.small_files_from ? join->options.small_files_from : join->saved;
+}
+
+static banyan_status name_folder(struct join *join)
+{
+    char *hidden;
+    int lock;
+    RETURN_IF_FAILED(new_folder_make(join->folder, &hidden, &lock));
+    banyan_status status = place_shards(join, hidden);
+    if (status == BANYAN_OK)
+        status = small_files_copy(small_files_from(join), hidden);
+    if (status == BANYAN_OK)
+        status = new_folder_publish(hidden, join->folder);
+    if (status != BANYAN_OK)
+        new_folder_remove(hidden);
+    if (lock >= 0)
+        close(lock);
+    free(hidden);
+    return status;
+}
+
+/* A joined folder has the model's own values. */
+static banyan_status check_maps(const saved_model *model)
+{
+    for (size_t t = 0; t < model->index.tensors.count; t++) {
+        const char *name = value_map_name(saved_model_map(model, t));
+        if (name)
+            return error_set(BANYAN_ERR_MISMATCH,
+                             "%s: tensor %s is kept as its %s, and no value map is undone: such a "
+                             "folder cannot be joined",
+                             model->index_path, model->index.tensors.data[t].name, name);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status join_all(struct join *join)
+{
+    RETURN_IF_FAILED(new_folder_check(join->folder));
+    RETURN_IF_FAILED(small_files_check(join->options.small_files_from));
+    RETURN_IF_FAILED(saved_model_open(join->saved, &join->model));
+    RETURN_IF_FAILED(check_maps(&join->model));
+    RETURN_IF_FAILED(cut_shards(join));
+    RETURN_IF_FAILED(write_shards(join));
+    return name_folder(join);
+}
+
+static void join_free(struct join *join)
+{
+    for (size_t i = 0; i < join->shards.count; i++)
+        new_file_close(&join->shards.data[i].file);
+    array_free(&join->shards);
+    free(join->buffer);
+    saved_model_close(&join->model);
+}
+
+banyan_status banyan_checkpoint_join(const char *saved, const char *folder,
+                                     const banyan_checkpoint_options *options)
+{
+    struct join join = {.saved = saved, .folder = folder};
+    RETURN_IF_FAILED(checkpoint_options_take(options, &join.options));
+    join.progress.options = &join.options;
+    banyan_status status = join_all(&join);
+    join_free(&join);
+    return status;
+}

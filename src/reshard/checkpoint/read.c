@@ -1,0 +1,346 @@
+#include "reshard/checkpoint/read.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/files/path.h"
+#include "core/log.h"
+#include "core/text/json.h"
+#include "reshard/checkpoint/safetensors.h"
+
+#define INDEX_NAME "model.safetensors.index.json"
+#define SINGLE_NAME "model.safetensors"
+#define MAX_INDEX_BYTES ((size_t)1 << 30)
+
+struct mapped_file {
+    void *base;
+    size_t bytes;
+};
+
+struct mapped_tensor {
+    banyan_local_tensor tensor;
+    DLTensor data;
+};
+
+struct banyan_checkpoint {
+    char *path;
+    ARRAY(struct mapped_file) files;
+    ARRAY(struct mapped_tensor) tensors;
+    map by_name;
+    names names;
+    saved_model saved; /* without files: the tensors lie in one piece each */
+};
+
+/* ---- files ---- */
+
+static banyan_status map_open(int fd, const char *path, uint64_t bytes, struct mapped_file *file)
+{
+    if (bytes == 0)
+        return error_set(BANYAN_ERR_FORMAT, "%s is empty", path);
+    void *base = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (base == MAP_FAILED)
+        return error_set_errno("mapping the %" PRIu64 " bytes of %s", bytes, path);
+    *file = (struct mapped_file){base, (size_t)bytes};
+    return BANYAN_OK;
+}
+
+static banyan_status map_file(banyan_checkpoint *checkpoint, const char *path,
+                              struct mapped_file *file)
+{
+    int fd;
+    uint64_t bytes;
+    if (!array_reserve(&checkpoint->files, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(file_open(path, &fd, &bytes));
+    banyan_status status = map_open(fd, path, bytes, file);
+    close(fd);
+    if (status == BANYAN_OK)
+        checkpoint->files.data[checkpoint->files.count++] = *file;
+    return status;
+}
+
+static banyan_status add_tensor(banyan_checkpoint *checkpoint, const safetensors_entry *entry,
+                                const struct mapped_file *file)
+{
+    struct mapped_tensor added = {.tensor = entry->tensor};
+    added.tensor.name = names_keep(&checkpoint->names, entry->tensor.name);
+    if (!added.tensor.name || !array_reserve(&checkpoint->tensors, 1) ||
+        !map_put_string(&checkpoint->by_name, added.tensor.name, checkpoint->tensors.count))
+        return BANYAN_ERR_NO_MEMORY;
+    added.data = (DLTensor){.data = (char *)file->base + entry->offset,
+                            .device = {kDLCPU, 0},
+                            .ndim = entry->tensor.ndim,
+                            .dtype = entry->tensor.dtype};
+    checkpoint->tensors.data[checkpoint->tensors.count++] = added;
+    return BANYAN_OK;
+}
+
+/* Is this the shard that the index gives for the tensor? Without an index each file is. */
+static bool index_agrees(const json_t *weight_map, const char *tensor, const char *shard)
+{
+    const char *listed = json_string_value(json_object_get(weight_map, tensor));
+    return !weight_map || (listed && strcmp(listed, shard) == 0);
+}
+
+/* Add the tensors of a file; of a shard, those that the index has there. */
+static banyan_status add_file(banyan_checkpoint *checkpoint, const char *path,
+                              const json_t *weight_map, const char *shard)
+{
+    struct mapped_file file;
+    safetensors_header header;
+    RETURN_IF_FAILED(map_file(checkpoint, path, &file));
+    RETURN_IF_FAILED(safetensors_parse(path, file.base, file.bytes, file.bytes, &header));
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < header.entries.count && status == BANYAN_OK; i++) {
+        const safetensors_entry *entry = &header.entries.data[i];
+        if (index_agrees(weight_map, entry->tensor.name, shard))
+            status = add_tensor(checkpoint, entry, &file);
+        else
+            log_info("%s: tensor %s is not in the index and left out", path, entry->tensor.name);
+    }
+    safetensors_header_free(&header);
+    return status;
+}
+
+/* ---- the index ---- */
+
+/* A shard lies in the index's own folder. */
+static banyan_status check_shard_name(const json_path *place, const json_t *value)
+{
+    const char *name = json_string_value(value);
+    if (!name)
+        return json_path_fail(place, "is not a file's name");
+    if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strchr(name, '/'))
+        return json_path_fail(place, "is \"%s\", not the name of a file in this folder", name);
+    return BANYAN_OK;
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The shards' names, sorted, each once. */
+static banyan_status list_shards(json_path *place, json_t *weight_map, const char ***shards,
+                                 size_t *count)
+{
+    const char **list = calloc(json_object_size(weight_map) + 1, sizeof *list), *tensor;
+    size_t all = 0, unique = 0;
+    json_t *value;
+    if (!list)
+        return error_no_memory(json_object_size(weight_map) * sizeof *list, "a list of shards");
+    json_object_foreach(weight_map, tensor, value)
+    {
+        size_t mark = json_path_key(place, tensor);
+        banyan_status status = check_shard_name(place, value);
+        if (status != BANYAN_OK) {
+            free(list);
+            return status;
+        }
+        json_path_pop(place, mark);
+        list[all++] = json_string_value(value);
+    }
+    qsort(list, all, sizeof *list, compare_strings);
+    for (size_t i = 0; i < all; i++) {
+        if (unique == 0 || strcmp(list[unique - 1], list[i]) != 0)
+            list[unique++] = list[i];
+    }
+    *shards = list;
+    *count = unique;
+    return BANYAN_OK;
+}
+
+static banyan_status add_shards(banyan_checkpoint *checkpoint, const char *index, json_path *place,
+                                json_t *weight_map)
+{
+    const char **shards = NULL, *tensor;
+    size_t count = 0, found;
+    json_t *value;
+    RETURN_IF_FAILED(list_shards(place, weight_map, &shards, &count));
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        char *path = path_join(checkpoint->path, shards[i]);
+        status = path ? add_file(checkpoint, path, weight_map, shards[i]) : BANYAN_ERR_NO_MEMORY;
+        free(path);
+    }
+    free(shards);
+    if (status != BANYAN_OK)
+        return status;
+    json_object_foreach(weight_map, tensor, value)
+    {
+        if (banyan_checkpoint_find(checkpoint, tensor, &found) != BANYAN_OK)
+            return error_set(BANYAN_ERR_FORMAT, "%s: tensor %s is said to be in %s, which has none",
+                             index, tensor, json_string_value(value));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index)
+{
+    char *text;
+    size_t bytes;
+    json_t *root, *weight_map;
+    json_path place = {.file = index};
+    RETURN_IF_FAILED(file_read(index, MAX_INDEX_BYTES, &text, &bytes));
+    banyan_status status = json_parse(index, text, bytes, &root);
+    free(text);
+    if (status != BANYAN_OK)
+        return status;
+    status = json_member(&place, root, "weight_map", JSON_OBJECT, &weight_map);
+    json_path_key(&place, "weight_map");
+    if (status == BANYAN_OK)
+        status = add_shards(checkpoint, index, &place, weight_map);
+    json_decref(root);
+    return status;
+}
+
+/* ---- a folder that ranks saved ---- */
+
+static banyan_status open_saved(banyan_checkpoint *checkpoint)
+{
+    RETURN_IF_FAILED(saved_model_open(checkpoint->path, &checkpoint->saved));
+    const checkpoint_index *index = &checkpoint->saved.index;
+    for (size_t t = 0; t < index->tensors.count; t++) {
+        struct mapped_tensor added = {.tensor = index->tensors.data[t]};
+        if (!map_put_string(&checkpoint->by_name, added.tensor.name, t) ||
+            !array_push(&checkpoint->tensors, added))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+const saved_model *checkpoint_saved(const banyan_checkpoint *checkpoint)
+{
+    return checkpoint->saved.files ? &checkpoint->saved : NULL;
+}
+
+int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint)
+{
+    return checkpoint->saved.files ? (int)checkpoint->saved.index.files.count : 0;
+}
+
+void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
+                                  banyan_layout *layout)
+{
+    if (rank >= 0 && rank < banyan_checkpoint_rank_count(checkpoint))
+        saved_model_add_layout(&checkpoint->saved, (size_t)rank, layout);
+}
+
+/* ---- opening ---- */
+
+static banyan_status open_folder(banyan_checkpoint *checkpoint)
+{
+    char *index = path_join(checkpoint->path, INDEX_NAME);
+    char *single = path_join(checkpoint->path, SINGLE_NAME);
+    char *saved = path_join(checkpoint->path, CHECKPOINT_INDEX_NAME);
+    banyan_status status = BANYAN_ERR_NO_MEMORY;
+    if (!index || !single || !saved)
+        goto free_paths;
+    if (access(index, F_OK) == 0)
+        status = open_index(checkpoint, index);
+    else if (access(single, F_OK) == 0)
+        status = add_file(checkpoint, single, NULL, NULL);
+    else if (access(saved, F_OK) == 0)
+        status = open_saved(checkpoint);
+    else
+        status = error_set(BANYAN_ERR_NOT_FOUND, "%s has no %s, %s or %s", checkpoint->path,
+                           INDEX_NAME, SINGLE_NAME, CHECKPOINT_INDEX_NAME);
+free_paths:
+    free(index);
+    free(single);
+    free(saved);
+    return status;
+}
+
+static banyan_status open_file(banyan_checkpoint *checkpoint)
+{
+    return add_file(checkpoint, checkpoint->path, NULL, NULL);
+}
+
+static banyan_status open_path(banyan_checkpoint *checkpoint)
+{
+    struct stat info;
+    if (stat(checkpoint->path, &info) != 0 && errno == ENOENT)
+        return error_set(BANYAN_ERR_NOT_FOUND, "there is no %s", checkpoint->path);
+    if (stat(checkpoint->path, &info) != 0)
+        return error_set_errno("looking at %s", checkpoint->path);
+    return S_ISDIR(info.st_mode) ? open_folder(checkpoint) : open_file(checkpoint);
+}
+
+static banyan_status open_with(banyan_status (*open)(banyan_checkpoint *checkpoint),
+                               const char *path, banyan_checkpoint **checkpoint)
+{
+    banyan_checkpoint *opened = calloc(1, sizeof *opened);
+    char *copy = strdup(path);
+    if (!opened || !copy) {
+        free(opened);
+        free(copy);
+        return error_no_memory(sizeof *opened + strlen(path), "a checkpoint");
+    }
+    opened->path = copy;
+    banyan_status status = open(opened);
+    if (status != BANYAN_OK) {
+        banyan_checkpoint_close(opened);
+        return status;
+    }
+    for (size_t i = 0; i < opened->tensors.count; i++)
+        opened->tensors.data[i].data.shape = opened->tensors.data[i].tensor.shape;
+    *checkpoint = opened;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **checkpoint)
+{
+    return open_with(open_path, path, checkpoint);
+}
+
+banyan_status checkpoint_open_file(const char *path, banyan_checkpoint **checkpoint)
+{
+    return open_with(open_file, path, checkpoint);
+}
+
+void banyan_checkpoint_close(banyan_checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    for (size_t i = 0; i < checkpoint->files.count; i++)
+        munmap(checkpoint->files.data[i].base, checkpoint->files.data[i].bytes);
+    saved_model_close(&checkpoint->saved);
+    array_free(&checkpoint->files);
+    array_free(&checkpoint->tensors);
+    map_free(&checkpoint->by_name);
+    names_free(&checkpoint->names);
+    free(checkpoint->path);
+    free(checkpoint);
+}
+
+size_t banyan_checkpoint_tensor_count(const banyan_checkpoint *checkpoint)
+{
+    return checkpoint->tensors.count;
+}
+
+const banyan_local_tensor *banyan_checkpoint_tensor(const banyan_checkpoint *checkpoint, size_t i)
+{
+    return &checkpoint->tensors.data[i].tensor;
+}
+
+const DLTensor *banyan_checkpoint_data(const banyan_checkpoint *checkpoint, size_t i)
+{
+    return checkpoint_saved(checkpoint) ? NULL : &checkpoint->tensors.data[i].data;
+}
+
+banyan_status banyan_checkpoint_find(const banyan_checkpoint *checkpoint, const char *name,
+                                     size_t *i)
+{
+    uint64_t found;
+    if (!map_get_string(&checkpoint->by_name, name, &found))
+        return error_set(BANYAN_ERR_NOT_FOUND, "%s has no tensor %s", checkpoint->path, name);
+    *i = (size_t)found;
+    return BANYAN_OK;
+}

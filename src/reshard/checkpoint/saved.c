@@ -1,0 +1,245 @@
+#include "reshard/checkpoint/saved.h"
+
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "core/files/path.h"
+#include "core/text/json.h"
+#include "reshard/checkpoint/read.h"
+#include "reshard/layout/box.h"
+#include "reshard/layout/layout.h"
+#include "reshard/layout/value_map.h"
+
+#define MAX_INDEX_BYTES ((size_t)4 << 30)
+
+static banyan_status read_index(saved_model *saved, const char *folder)
+{
+    char *text;
+    size_t bytes;
+    saved->index_path = path_join(folder, CHECKPOINT_INDEX_NAME);
+    if (!saved->index_path)
+        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_FAILED(file_read(saved->index_path, MAX_INDEX_BYTES, &text, &bytes));
+    banyan_status status = checkpoint_index_parse(saved->index_path, text, bytes, &saved->index);
+    free(text);
+    return status;
+}
+
+static banyan_status open_files(saved_model *saved, const char *folder)
+{
+    saved->files = calloc(saved->index.files.count + 1, sizeof(banyan_checkpoint *));
+    if (!saved->files)
+        return error_no_memory(saved->index.files.count * sizeof(banyan_checkpoint *), "files");
+    for (size_t i = 0; i < saved->index.files.count; i++) {
+        char *path = path_join(folder, saved->index.files.data[i]);
+        if (!path)
+            return BANYAN_ERR_NO_MEMORY;
+        banyan_status status = checkpoint_open_file(path, &saved->files[i]);
+        free(path);
+        RETURN_IF_FAILED(status);
+    }
+    return BANYAN_OK;
+}
+
+/* The piece must lie in a local tensor that is there, and of the global one's type. */
+static banyan_status find_source(saved_model *saved, size_t i)
+{
+    const index_piece *piece = &saved->index.pieces.data[i];
+    const banyan_local_tensor *global = &saved->index.tensors.data[piece->tensor];
+    const char *file = saved->index.files.data[piece->file];
+    char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
+    if (banyan_checkpoint_find(saved->files[piece->file], piece->local, &saved->sources[i]) !=
+        BANYAN_OK)
+        return error_set(BANYAN_ERR_FORMAT, "%s: file %s has no tensor %s, which holds part of %s",
+                         saved->index_path, file, piece->local, global->name);
+    const banyan_local_tensor *local =
+        banyan_checkpoint_tensor(saved->files[piece->file], saved->sources[i]);
+    if (!banyan_dtype_equal(local->dtype, global->dtype))
+        return error_set(BANYAN_ERR_FORMAT, "%s: tensor %s in %s is %s, but %s is %s",
+                         saved->index_path, local->name, file, banyan_dtype_name(local->dtype),
+                         global->name, banyan_dtype_name(global->dtype));
+    banyan_box box = {0};
+    if (local->ndim == piece->local_ndim)
+        box = piece_local_box(&piece->piece, local->ndim, &piece->piece.box);
+    if (local->ndim != piece->local_ndim || !box_fits(&box, local->ndim, local->shape))
+        return error_set(BANYAN_ERR_FORMAT,
+                         "%s: box %s of %s does not lie in tensor %s of %s, of shape %s",
+                         saved->index_path, banyan_box_format(&piece->piece.box, text, sizeof text),
+                         global->name, local->name, file,
+                         shape_format(local->ndim, local->shape, shape, sizeof shape));
+    return BANYAN_OK;
+}
+
+static banyan_status find_boxes(saved_model *saved)
+{
+    for (size_t i = 0; i < saved->index.boxes.count; i++) {
+        index_box *box = &saved->index.boxes.data[i];
+        const banyan_checkpoint *in = saved->files[box->file];
+        const char *file = saved->index.files.data[box->file];
+        if (banyan_checkpoint_find(in, box->local, &box->source) != BANYAN_OK)
+            return error_set(BANYAN_ERR_FORMAT,
+                             "%s: file %s has no tensor %s, which is said to have padding",
+                             saved->index_path, file, box->local);
+        RETURN_IF_FAILED(index_box_check(box, saved->index_path, file,
+                                         banyan_checkpoint_tensor(in, box->source)));
+    }
+    return BANYAN_OK;
+}
+
+/* Find every piece's data, and list pieces by tensor. */
+static banyan_status find_sources(saved_model *saved)
+{
+    size_t pieces = saved->index.pieces.count, tensors = saved->index.tensors.count;
+    saved->sources = calloc(pieces + 1, sizeof *saved->sources);
+    saved->piece_order = calloc(pieces + 1, sizeof *saved->piece_order);
+    saved->first_piece = calloc(tensors + 2, sizeof *saved->first_piece);
+    if (!saved->sources || !saved->piece_order || !saved->first_piece)
+        return error_no_memory((2 * pieces + tensors) * sizeof *saved->sources, "an index");
+    for (size_t i = 0; i < pieces; i++) {
+        RETURN_IF_FAILED(find_source(saved, i));
+        saved->first_piece[saved->index.pieces.data[i].tensor + 2]++;
+    }
+    for (size_t t = 2; t < tensors + 2; t++)
+        saved->first_piece[t] += saved->first_piece[t - 1];
+    for (size_t i = 0; i < pieces; i++)
+        saved->piece_order[saved->first_piece[saved->index.pieces.data[i].tensor + 1]++] = i;
+    return BANYAN_OK;
+}
+
+static const index_piece *piece_of(const saved_model *saved, size_t in_order)
+{
+    return &saved->index.pieces.data[saved->piece_order[in_order]];
+}
+
+uint32_t saved_model_map(const saved_model *saved, size_t t)
+{
+    size_t first = saved->first_piece[t];
+    return first < saved->first_piece[t + 1] ? piece_of(saved, first)->piece.flags & VALUE_MAPS : 0;
+}
+
+static banyan_status check_maps(const saved_model *saved, size_t t)
+{
+    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++)
+        if ((piece_of(saved, p)->piece.flags & VALUE_MAPS) != saved_model_map(saved, t))
+            return error_set(BANYAN_ERR_FORMAT,
+                             "%s: pieces of tensor %s are kept under different value maps",
+                             saved->index_path, saved->index.tensors.data[t].name);
+    return BANYAN_OK;
+}
+
+static banyan_status check_covered(const saved_model *saved, size_t t)
+{
+    const banyan_local_tensor *tensor = &saved->index.tensors.data[t];
+    ARRAY(banyan_box) missing = {0};
+    banyan_status status = BANYAN_OK;
+    if (!array_push(&missing, box_whole(tensor->ndim, tensor->shape)))
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
+        const banyan_box *cut = &piece_of(saved, p)->piece.box;
+        for (size_t i = missing.count; i-- > 0;) {
+            banyan_box rest[2 * BANYAN_MAX_DIMS], from = missing.data[i];
+            int count = banyan_box_subtract(&from, cut, rest);
+            missing.data[i] = missing.data[--missing.count];
+            for (int r = 0; r < count; r++) {
+                if (!array_push(&missing, rest[r])) {
+                    array_free(&missing);
+                    return BANYAN_ERR_NO_MEMORY;
+                }
+            }
+        }
+    }
+    char text[BOX_TEXT_BYTES];
+    if (missing.count > 0 && banyan_box_elems(&missing.data[0]) > 0)
+        status =
+            error_set(BANYAN_ERR_INVALID, "%s: no file has box %s of tensor %s", saved->index_path,
+                      banyan_box_format(&missing.data[0], text, sizeof text), tensor->name);
+    array_free(&missing);
+    return status;
+}
+
+banyan_status saved_model_open(const char *folder, saved_model *saved)
+{
+    *saved = (saved_model){0};
+    RETURN_IF_FAILED(read_index(saved, folder));
+    if (saved->index.tensors.count == 0)
+        return error_set(BANYAN_ERR_FORMAT, "%s has no tensors", saved->index_path);
+    RETURN_IF_FAILED(open_files(saved, folder));
+    RETURN_IF_FAILED(find_sources(saved));
+    RETURN_IF_FAILED(find_boxes(saved));
+    for (size_t t = 0; t < saved->index.tensors.count; t++) {
+        RETURN_IF_FAILED(check_maps(saved, t));
+        RETURN_IF_FAILED(check_covered(saved, t));
+    }
+    return BANYAN_OK;
+}
+
+void saved_model_close(saved_model *saved)
+{
+    for (size_t i = 0; saved->files && i < saved->index.files.count; i++)
+        banyan_checkpoint_close(saved->files[i]);
+    free(saved->files);
+    free(saved->sources);
+    free(saved->piece_order);
+    free(saved->first_piece);
+    free(saved->index_path);
+    checkpoint_index_free(&saved->index);
+    *saved = (saved_model){0};
+}
+
+static banyan_status copy_box(const saved_model *saved, size_t in_order, const banyan_box *box,
+                              const banyan_piece *to, const DLTensor *local)
+{
+    const index_piece *from = piece_of(saved, in_order);
+    const DLTensor *data = banyan_checkpoint_data(saved->files[from->file],
+                                                  saved->sources[saved->piece_order[in_order]]);
+    int64_t to_shape[BANYAN_MAX_DIMS], to_strides[BANYAN_MAX_DIMS];
+    int64_t from_shape[BANYAN_MAX_DIMS], from_strides[BANYAN_MAX_DIMS];
+    DLTensor target, source;
+    piece_view(to, box, local, to_shape, to_strides, &target);
+    piece_view(&from->piece, box, data, from_shape, from_strides, &source);
+    return banyan_tensor_copy(&target, &source);
+}
+
+banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_piece *piece,
+                               const DLTensor *local)
+{
+    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
+        const banyan_box *has = &piece_of(saved, p)->piece.box;
+        banyan_box box;
+        if (!banyan_box_intersect(&piece->box, has, &box))
+            continue;
+        RETURN_IF_FAILED(copy_box(saved, p, &box, piece, local));
+        /* Replicas of the box hold the same. */
+        if (banyan_box_equal(&box, &piece->box))
+            break;
+    }
+    return BANYAN_OK;
+}
+
+void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout *layout)
+{
+    const banyan_checkpoint *tensors = saved->files[file];
+    int first = (int)banyan_layout_tensor_count(layout);
+    for (size_t i = 0; i < banyan_checkpoint_tensor_count(tensors); i++) {
+        const banyan_local_tensor *tensor = banyan_checkpoint_tensor(tensors, i);
+        banyan_layout_add_tensor(layout, tensor->name, tensor->dtype, tensor->ndim, tensor->shape);
+    }
+    for (size_t i = 0; i < saved->index.facts.list.count; i++)
+        layout_keep_fact(layout, saved->index.facts.list.data[i].key,
+                         saved->index.facts.list.data[i].text);
+    for (size_t i = 0; i < saved->index.pieces.count; i++) {
+        if (saved->index.pieces.data[i].file != file)
+            continue;
+        banyan_piece piece = saved->index.pieces.data[i].piece;
+        piece.tensor = first + (int)saved->sources[i];
+        banyan_layout_add_piece(layout, &piece);
+    }
+    for (size_t i = 0; i < saved->index.boxes.count; i++) {
+        const index_box *box = &saved->index.boxes.data[i];
+        if (box->file == file)
+            index_box_add(box, first + (int)box->source, layout);
+    }
+    /* The rest of a tensor was padding in folders of an earlier release, which did not list it. */
+    if (!saved->index.declares.data[file])
+        layout_pad_rest(layout, first);
+}

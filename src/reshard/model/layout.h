@@ -1,0 +1,100 @@
+/* Building a rank's layout of a model: tensors become parts (boxes that a rank holds of a tensor),
+ * parts become local tensors (fused, stacked, transposed, padded, cut into rows). */
+#ifndef RESHARD_MODEL_LAYOUT_H
+#define RESHARD_MODEL_LAYOUT_H
+
+#include "reshard/model/model.h"
+#include "reshard/model/spec.h"
+#include "reshard/rules/rules.h"
+
+/* A tensor of the model, and how it comes to this rank. */
+typedef struct model_tensor {
+    const banyan_local_tensor *global;
+    rule_match match;
+    bool is_expert;            /* one expert's, or all experts' */
+    bool is_tied;              /* the last stage holds it in place of another */
+    bool is_at_ends;           /* the first and the last stage hold it */
+    bool is_left_out;          /* by banyan_model_skip */
+    const rule_packed *packed; /* its place in the packing; NULL: its own name */
+} model_tensor;
+
+/* The level of a part's replicas that the ranks of the shard axis are. */
+#define MODEL_SHARD_LEVEL 3
+
+/* A box that this rank holds of a tensor, before rows are cut. */
+typedef struct model_part {
+    const banyan_local_tensor *global;
+    const model_rule *rule;
+    banyan_box box;
+    int64_t padding;   /* further elements along the rule's dimension, behind the box */
+    int64_t heads;     /* in the box; 0: it is not made of heads */
+    int64_t head_rows; /* elements of each */
+    bool halves; /* of each the even ones come first, then the odd ones; not in vectors beside them
+                  */
+    /* Heads of the whole tensor, or of the part of it that this is cut from, and where they begin
+     * along the rule's dimension. */
+    int64_t all_heads, first_head;
+    banyan_rank_set replicas;
+    int slot, slots; /* the first, and how many it fills; -1: not fused */
+    bool absent;     /* zeros stand in its place */
+    bool left_alone; /* the engine computes its place */
+    uint32_t map;    /* BANYAN_PIECE_…: the value map of its pieces; 0: none */
+    int64_t expert;  /* in the stack; 0 without one */
+    size_t next;     /* part of the same local tensor; SIZE_MAX: none */
+} model_part;
+
+/* A local tensor to be, with its parts. */
+typedef struct model_target {
+    const char *name;
+    const rule_packed *packed; /* of the first part; NULL: a tensor as it is */
+    const spec_axes *axes;
+    size_t first_part, part_count;
+} model_target;
+
+typedef struct model_build {
+    banyan_layout *layout;
+    const banyan_model *model;
+    const banyan_rules *rules;
+    const model_matched *matched;
+    rule_subject subject;
+    const banyan_spec *spec;
+    rule_packing packing;
+    uint64_t skips; /* bits: the lines of rules->skips for this packing */
+    spec_place place;
+    int rank_offset;
+    int64_t layers, experts; /* of the model: the highest number and one, but for */
+    int64_t layers_behind;   /* layers that the packing has behind them */
+    const rule_behind *behind;
+    int64_t first_layer, last_layer;    /* of this stage: from, and up to but not */
+    int64_t first_expert, expert_count; /* of this rank */
+    ARRAY(model_part) parts;
+    ARRAY(model_target) targets;
+    map target_by_name;
+    names names;
+} model_build;
+
+/* File what this rank holds of a tensor under its local tensor's name. False: the layout has
+ * failed. */
+bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char *name);
+
+/* File the part under its local tensor. */
+bool model_part_file(model_build *build, const char *name, const rule_packed *packed,
+                     const spec_axes *axes, const model_part *part);
+
+/* Make the local tensor of all its parts. */
+bool model_target_build(model_build *build, const model_target *target);
+
+/* Evaluate a size of a rule. `size` is the tensor's extent along the sharded dimension. Facts that
+ * are used are kept in the layout. False: the value is not known; the layout has failed if it is
+ * `needed`. */
+bool model_size(model_build *build, const model_tensor *tensor, const char *expression,
+                int64_t size, bool needed, int64_t *value);
+
+/* Fail with the tensor and its rule. Returns false. */
+bool model_tensor_fail(model_build *build, const model_tensor *tensor, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
+
+/* The dimension of a rule's tensors along which parts lie one behind the other. */
+int model_fuse_dim(const model_rule *rule);
+
+#endif

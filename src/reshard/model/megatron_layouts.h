@@ -1,0 +1,11 @@
+/* A case's tensors as layouts. */
+#ifndef RESHARD_MODEL_MEGATRON_LAYOUTS_H
+#define RESHARD_MODEL_MEGATRON_LAYOUTS_H
+
+#include <banyan/layout.h>
+
+/* Add what the rank holds on that side; the layout's first error, if there is one. */
+banyan_status case_add_layout(const banyan_megatron_case *loaded, int rank, banyan_side side,
+                              banyan_layout *layout);
+
+#endif

@@ -1,0 +1,530 @@
+#include "reshard/planner/rank.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "reshard/layout/box.h"
+#include "reshard/layout/value_map.h"
+#include "reshard/planner/ids.h"
+#include "reshard/planner/state.h"
+#include "reshard/run/convert.h"
+
+/* Where the claims of a name lie: sources first, then destinations. */
+typedef struct name_claims {
+    size_t first_source, first_destination, end;
+} name_claims;
+
+typedef struct deriving {
+    planner *planning;
+    name_claims *claims; /* of each name */
+    uint32_t viewed;     /* the name that `tensor` is of; NO_NAME: none yet */
+    plan_tensor tensor;
+    ARRAY(plan_claim) sources;
+    ARRAY(int64_t) reach;
+    plan_shares shares;
+    ARRAY(plan_move) sends;
+    ARRAY(plan_move) recvs;
+    DLDataType *piece_dtypes; /* of the source, for each destination piece by number */
+} deriving;
+
+/* ---- claims in order ---- */
+
+static int compare_claims(const void *left, const void *right)
+{
+    const planner_claim *a = left, *b = right;
+    if (a->name != b->name)
+        return a->name < b->name ? -1 : 1;
+    if (a->side != b->side)
+        return a->side < b->side ? -1 : 1;
+    int order = plan_box_compare(&a->claim.box, &b->claim.box);
+    if (order == 0)
+        order = (a->claim.ordinal > b->claim.ordinal) - (a->claim.ordinal < b->claim.ordinal);
+    if (order == 0 && a->wanted != b->wanted)
+        order = strcmp(a->wanted ? a->wanted : "", b->wanted ? b->wanted : "");
+    if (order == 0)
+        order = (a->flags > b->flags) - (a->flags < b->flags);
+    if (order == 0)
+        order = memcmp(&a->dtype, &b->dtype, sizeof a->dtype);
+    return order;
+}
+
+/* What lies across two slabs was heard twice. */
+static void settle_claims(planner *planning)
+{
+    planner_claim *claims = planning->claims.data;
+    size_t count = planning->claims.count, kept = 0;
+    if (count > 0)
+        qsort(claims, count, sizeof *claims, compare_claims);
+    for (size_t i = 0; i < count; i++) {
+        if (kept > 0 && compare_claims(&claims[kept - 1], &claims[i]) == 0)
+            continue;
+        claims[kept] = claims[i];
+        claims[kept].claim.holders.sets = planning->sets.data + claims[i].first_set;
+        kept++;
+    }
+    planning->claims.count = kept;
+}
+
+static banyan_status find_name_claims(deriving *work)
+{
+    const planner *planning = work->planning;
+    work->claims = calloc(planning->names.count + 1, sizeof *work->claims);
+    if (!work->claims)
+        return error_no_memory(planning->names.count * sizeof *work->claims, "a planner's claims");
+    size_t at = 0;
+    for (size_t name = 0; name < planning->names.count; name++) {
+        name_claims *range = &work->claims[name];
+        range->first_source = at;
+        while (at < planning->claims.count && planning->claims.data[at].name == name &&
+               planning->claims.data[at].side == PLAN_SOURCE)
+            at++;
+        range->first_destination = at;
+        while (at < planning->claims.count && planning->claims.data[at].name == name)
+            at++;
+        range->end = at;
+    }
+    return BANYAN_OK;
+}
+
+/* Make `tensor` the one of this name. */
+static banyan_status view_tensor(deriving *work, uint32_t index)
+{
+    if (work->viewed == index)
+        return BANYAN_OK;
+    const planner *planning = work->planning;
+    const planner_name *name = &planning->names.data[index];
+    const name_claims *range = &work->claims[index];
+    size_t count = range->first_destination - range->first_source;
+    work->sources.count = work->reach.count = 0;
+    if (!array_reserve(&work->sources, count) || !array_reserve(&work->reach, count + 1))
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < count; i++)
+        work->sources.data[i] = planning->claims.data[range->first_source + i].claim;
+    plan_reach_of(work->sources.data, count, work->reach.data);
+    work->tensor = (plan_tensor){
+        .name = name->text,
+        .ndim = name->ndim,
+        .shape = name->shape,
+        .elem_bytes = banyan_dtype_bytes(name->source_dtype),
+        .min_split_bytes = planning->min_split_bytes,
+        .sources = work->sources.data,
+        .reach = work->reach.data,
+        .source_count = count,
+    };
+    work->viewed = index;
+    return BANYAN_OK;
+}
+
+/* ---- this rank's pieces among the claims ---- */
+
+/* The first claim of [first, end), which have one name and one side, that is not before the box. */
+static size_t find_box(const planner *planning, size_t first, size_t end, const banyan_box *box)
+{
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        if (plan_box_compare(&planning->claims.data[middle].claim.box, box) < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+/* The claim of a piece, and this rank's place among those that make it. A piece that falls back
+ * looks where the senders look, since the order of the ranks is theirs. */
+static banyan_status find_own(const deriving *work, const planner_piece *own,
+                              const planner_claim **found, int64_t *index)
+{
+    const planner *planning = work->planning;
+    uint32_t from = own->side == PLAN_SOURCE ? own->name : planner_from(planning, own);
+    const char *wanted = from == own->name ? NULL : planning->names.data[own->name].text;
+    const name_claims *range = &work->claims[from];
+    bool is_source = own->side == PLAN_SOURCE;
+    size_t first = is_source ? range->first_source : range->first_destination;
+    size_t end = is_source ? range->first_destination : range->end;
+    int times = 0;
+    for (size_t i = find_box(planning, first, end, &own->piece->box); i < end; i++) {
+        const planner_claim *claim = &planning->claims.data[i];
+        if (!banyan_box_equal(&claim->claim.box, &own->piece->box))
+            break;
+        if (claim->wanted != wanted || claim->claim.ordinal != own->ordinal)
+            continue;
+        int64_t place = plan_holders_find(&claim->claim.holders, planning->rank);
+        if (place < 0 || claim->flags != own->piece->flags ||
+            !banyan_dtype_equal(claim->dtype, own->dtype))
+            continue;
+        *found = claim;
+        *index = place;
+        times++;
+    }
+    if (times == 1)
+        return BANYAN_OK;
+    char text[BOX_TEXT_BYTES];
+    return error_set(BANYAN_ERR_MISMATCH,
+                     "rank %d holds %s of \"%s\" in the %s, but its replicas, as they name each "
+                     "other, include it %d times: all of them must name the same set",
+                     planning->rank, banyan_box_format(&own->piece->box, text, sizeof text),
+                     own->piece->name, is_source ? "source" : "destination", times);
+}
+
+/* The first of this rank's source pieces that is this box. */
+static const planner_piece *own_source(const planner *planning, uint32_t name,
+                                       const banyan_box *box)
+{
+    size_t low = 0, high = planning->pieces.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const planner_piece *own = &planning->pieces.data[middle];
+        bool before = own->name != name
+                          ? own->name < name
+                          : own->side == PLAN_SOURCE && plan_box_compare(&own->piece->box, box) < 0;
+        if (before)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return &planning->pieces.data[low];
+}
+
+/* ---- transfers ---- */
+
+static DLDataType landing_dtype(uint32_t flags, DLDataType declared, DLDataType source)
+{
+    return flags & BANYAN_PIECE_PERSISTENT_BUFFER ? source : declared;
+}
+
+static plan_move move_of(const deriving *work, const plan_share *share, const char *name,
+                         const plan_claim *destination)
+{
+    const planner *planning = work->planning;
+    plan_move move = {
+        .transfer =
+            {
+                .name = name,
+                .box = share->box,
+                .bytes = banyan_box_elems(&share->box) * work->tensor.elem_bytes,
+                .source_piece = SIZE_MAX,
+                .destination_piece = SIZE_MAX,
+                .source_dtype = planning->names.data[work->viewed].source_dtype,
+            },
+        .destination = destination->box,
+        .ordinal = destination->ordinal,
+    };
+    return move;
+}
+
+static bool push_send(deriving *work, const planner_piece *own, const planner_claim *destination,
+                      const plan_share *share)
+{
+    const planner *planning = work->planning;
+    const char *name = destination->wanted ? destination->wanted : work->tensor.name;
+    plan_move move = move_of(work, share, name, &destination->claim);
+    banyan_transfer *transfer = &move.transfer;
+    transfer->source_rank = planning->rank;
+    transfer->destination_rank = share->rank;
+    transfer->source_piece = own->number;
+    transfer->destination_dtype =
+        landing_dtype(destination->flags, destination->dtype, transfer->source_dtype);
+    value_map_between(planning->names.data[own->name].source_flags, destination->flags,
+                      &transfer->value_map);
+    transfer->task_id = plan_id_of(&move);
+    return array_push(&work->sends, move);
+}
+
+static banyan_status derive_sends(deriving *work, const planner_piece *own)
+{
+    const planner *planning = work->planning;
+    if (own->ordinal > 0 || !planning->names.data[own->name].has_destination)
+        return BANYAN_OK;
+    const planner_claim *claim;
+    int64_t index;
+    RETURN_IF_FAILED(find_own(work, own, &claim, &index));
+    RETURN_IF_FAILED(view_tensor(work, own->name));
+    const name_claims *range = &work->claims[own->name];
+    size_t source = (size_t)(claim - planning->claims.data) - range->first_source;
+    for (size_t i = range->first_destination; i < range->end; i++) {
+        const planner_claim *destination = &planning->claims.data[i];
+        if (!planner_serves(planning, destination))
+            continue;
+        work->shares.count = 0;
+        RETURN_IF_FAILED(plan_shares_sent(&work->tensor, source, index, planning->rank,
+                                          &destination->claim, &work->shares));
+        for (size_t s = 0; s < work->shares.count; s++)
+            if (!push_send(work, own, destination, &work->shares.data[s]))
+                return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status fail_piece(const deriving *work, const planner_piece *own,
+                                banyan_status status, const char *what)
+{
+    char text[BOX_TEXT_BYTES];
+    return error_set(status, "rank %d needs %s of \"%s\": %s", work->planning->rank,
+                     banyan_box_format(&own->piece->box, text, sizeof text), own->piece->name,
+                     what);
+}
+
+static banyan_status check_shapes(const deriving *work, const planner_piece *own,
+                                  const planner_name *from)
+{
+    const banyan_piece *piece = own->piece;
+    bool own_differs =
+        from->ndim != piece->ndim ||
+        memcmp(from->shape, piece->shape, (size_t)piece->ndim * sizeof piece->shape[0]) != 0;
+    if (!own_differs && !from->shape_differs)
+        return BANYAN_OK;
+    char mine[BOX_TEXT_BYTES], theirs[BOX_TEXT_BYTES], what[3 * BOX_TEXT_BYTES];
+    int ndim = from->shape_differs ? from->differing_ndim : from->ndim;
+    const int64_t *shape = from->shape_differs ? from->differing_shape : from->shape;
+    snprintf(what, sizeof what, "its global shape is %s here and %s at rank %d, in the source",
+             shape_format(piece->ndim, piece->shape, mine, sizeof mine),
+             shape_format(ndim, shape, theirs, sizeof theirs),
+             from->shape_differs ? from->differing_rank : from->source_rank);
+    return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
+}
+
+/* Every rank of the source has the tensor under one map, and it leads to the destination's. */
+static banyan_status check_maps(const deriving *work, const planner_piece *own,
+                                const planner_name *from)
+{
+    char what[512];
+    uint32_t flag;
+    const char *theirs = value_map_name(from->source_flags);
+    const char *mine = value_map_name(own->piece->flags);
+    if (from->map_differs)
+        snprintf(what, sizeof what,
+                 "the source has it as %s at rank %d, and otherwise at rank %d: all pieces of a "
+                 "tensor have one value map",
+                 theirs ? theirs : "it is", from->source_rank, from->differing_map_rank);
+    else if (value_map_between(from->source_flags, own->piece->flags, &flag))
+        return BANYAN_OK;
+    else
+        snprintf(what, sizeof what,
+                 "the source keeps %s of it (rank %d), this rank %s: no value map is undone",
+                 theirs, from->source_rank, mine ? mine : "its own values");
+    return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
+}
+
+static banyan_status check_source(const deriving *work, const planner_piece *own,
+                                  const planner_name *from)
+{
+    char what[512];
+    if (!from->has_source) {
+        snprintf(what, sizeof what, "no rank holds it in the source%s%.200s%s",
+                 own->fallback == NO_NAME ? "" : ", nor \"",
+                 own->fallback == NO_NAME ? "" : own->piece->fallback_name,
+                 own->fallback == NO_NAME ? "" : "\" to fall back on");
+        return fail_piece(work, own, BANYAN_ERR_NOT_FOUND, what);
+    }
+    RETURN_IF_FAILED(check_shapes(work, own, from));
+    RETURN_IF_FAILED(check_maps(work, own, from));
+    if (!from->dtype_differs)
+        return BANYAN_OK;
+    snprintf(what, sizeof what, "the source has it in %s at rank %d and in %s at rank %d",
+             banyan_dtype_name(from->source_dtype), from->source_rank,
+             banyan_dtype_name(from->differing_dtype), from->differing_rank);
+    return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
+}
+
+static banyan_status fail_uncovered(const deriving *work, const planner_piece *own)
+{
+    banyan_box hole = own->piece->box;
+    char text[BOX_TEXT_BYTES], what[2 * BOX_TEXT_BYTES];
+    plan_hole_of(&work->tensor, &own->piece->box, &hole);
+    snprintf(what, sizeof what, "no rank holds %s of it in the source",
+             banyan_box_format(&hole, text, sizeof text));
+    return fail_piece(work, own, BANYAN_ERR_INVALID, what);
+}
+
+/* A change of type, or of values, must be one that a run can make. */
+static banyan_status check_change(const deriving *work, const planner_piece *own,
+                                  const banyan_transfer *transfer)
+{
+    const banyan_transform *transform = work->planning->transform;
+    const char *why = NULL;
+    if (transfer->value_map) {
+        if (!convert_is_float(transfer->source_dtype) ||
+            !convert_is_float(transfer->destination_dtype))
+            why = "value maps are between F32, F16 and BF16";
+    } else if (!banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype)) {
+        if (!transform)
+            why = "there is no transform";
+        else if (!transform->should_transform(transform->context, transfer))
+            why = "the transform does not take it";
+    }
+    if (!why)
+        return BANYAN_OK;
+    char text[BOX_TEXT_BYTES], what[2 * BOX_TEXT_BYTES];
+    snprintf(what, sizeof what, "%s comes from rank %d in %s, is declared %s, and %s",
+             banyan_box_format(&transfer->box, text, sizeof text), transfer->source_rank,
+             banyan_dtype_name(transfer->source_dtype),
+             banyan_dtype_name(transfer->destination_dtype), why);
+    return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
+}
+
+static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_t from,
+                               const plan_share *share)
+{
+    const planner *planning = work->planning;
+    plan_claim destination = {.box = own->piece->box, .ordinal = own->ordinal};
+    /* The text of the layout does not live as long as the plan. */
+    plan_move move = move_of(work, share, planning->names.data[own->name].text, &destination);
+    banyan_transfer *transfer = &move.transfer;
+    transfer->source_rank = share->rank;
+    transfer->destination_rank = planning->rank;
+    transfer->destination_piece = own->number;
+    transfer->destination_dtype =
+        landing_dtype(own->piece->flags, own->dtype, transfer->source_dtype);
+    if (share->rank == planning->rank)
+        transfer->source_piece =
+            own_source(planning, from, &work->tensor.sources[share->source].box)->number;
+    value_map_between(planning->names.data[from].source_flags, own->piece->flags,
+                      &transfer->value_map);
+    transfer->task_id = plan_id_of(&move);
+    RETURN_IF_FAILED(check_change(work, own, transfer));
+    return array_push(&work->recvs, move) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status derive_recvs(deriving *work, const planner_piece *own)
+{
+    const planner *planning = work->planning;
+    uint32_t from = planner_from(planning, own);
+    RETURN_IF_FAILED(check_source(work, own, &planning->names.data[from]));
+    const planner_claim *claim;
+    int64_t index;
+    RETURN_IF_FAILED(find_own(work, own, &claim, &index));
+    RETURN_IF_FAILED(view_tensor(work, from));
+    uint64_t covered;
+    work->shares.count = 0;
+    RETURN_IF_FAILED(plan_shares_received(&work->tensor, &claim->claim, index, planning->rank,
+                                          &work->shares, &covered));
+    if (covered < banyan_box_elems(&own->piece->box))
+        return fail_uncovered(work, own);
+    for (size_t s = 0; s < work->shares.count; s++)
+        RETURN_IF_FAILED(push_recv(work, own, from, &work->shares.data[s]));
+    work->piece_dtypes[own->number] = planning->names.data[from].source_dtype;
+    return BANYAN_OK;
+}
+
+static banyan_status derive_moves(deriving *work)
+{
+    planner *planning = work->planning;
+    for (size_t i = 0; i < planning->pieces.count; i++) {
+        const planner_piece *own = &planning->pieces.data[i];
+        RETURN_IF_FAILED(own->side == PLAN_SOURCE ? derive_sends(work, own)
+                                                  : derive_recvs(work, own));
+    }
+    return BANYAN_OK;
+}
+
+/* ---- the result ---- */
+
+static int compare_places(const void *left, const void *right)
+{
+    const banyan_transfer *a = left, *b = right;
+    if (a->source_rank != b->source_rank)
+        return a->source_rank < b->source_rank ? -1 : 1;
+    if (a->destination_rank != b->destination_rank)
+        return a->destination_rank < b->destination_rank ? -1 : 1;
+    if (a->destination_piece != b->destination_piece)
+        return a->destination_piece < b->destination_piece ? -1 : 1;
+    if (a->source_piece != b->source_piece)
+        return a->source_piece < b->source_piece ? -1 : 1;
+    int order = plan_box_compare(&a->box, &b->box);
+    return order != 0 ? order : (a->task_id > b->task_id) - (a->task_id < b->task_id);
+}
+
+/* By partner and, for one partner, in the order of memory. */
+static banyan_status take_moves(plan_move *moves, size_t count, banyan_transfer **transfers)
+{
+    plan_ids_settle(moves, count);
+    banyan_transfer *taken = calloc(count + 1, sizeof *taken);
+    if (!taken)
+        return error_no_memory(count * sizeof *taken, "a plan's transfers");
+    for (size_t i = 0; i < count; i++)
+        taken[i] = moves[i].transfer;
+    qsort(taken, count, sizeof *taken, compare_places);
+    *transfers = taken;
+    return BANYAN_OK;
+}
+
+/* A local tensor takes the source's type when all its pieces are persistent buffers. */
+static banyan_status settle_dtypes(const deriving *work, size_t tensor_count, DLDataType *dtypes)
+{
+    const planner *planning = work->planning;
+    bool *adopted = calloc(tensor_count + 1, sizeof *adopted);
+    if (!adopted)
+        return error_no_memory(tensor_count, "a plan's types");
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < planning->pieces.count && status == BANYAN_OK; i++) {
+        const planner_piece *own = &planning->pieces.data[i];
+        if (own->side != PLAN_DESTINATION)
+            continue;
+        int tensor = own->piece->tensor;
+        DLDataType landing =
+            landing_dtype(own->piece->flags, own->dtype, work->piece_dtypes[own->number]);
+        if (adopted[tensor] && !banyan_dtype_equal(dtypes[tensor], landing))
+            status = fail_piece(work, own, BANYAN_ERR_MISMATCH,
+                                "a local tensor that takes the type of its source has pieces of "
+                                "more than one type");
+        dtypes[tensor] = landing;
+        adopted[tensor] = true;
+    }
+    free(adopted);
+    return status;
+}
+
+static banyan_status derive_all(deriving *work, planner_result *result)
+{
+    const planner *planning = work->planning;
+    size_t tensors = planning->destination ? banyan_layout_tensor_count(planning->destination) : 0;
+    work->piece_dtypes = calloc(planning->pieces.count + 1, sizeof *work->piece_dtypes);
+    result->destination_dtypes = calloc(tensors + 1, sizeof *result->destination_dtypes);
+    if (!work->piece_dtypes || !result->destination_dtypes)
+        return error_no_memory(planning->pieces.count * sizeof *work->piece_dtypes,
+                               "a plan's types");
+    for (size_t i = 0; i < tensors; i++)
+        result->destination_dtypes[i] = banyan_layout_tensor(planning->destination, i)->dtype;
+    RETURN_IF_FAILED(find_name_claims(work));
+    RETURN_IF_FAILED(derive_moves(work));
+    RETURN_IF_FAILED(settle_dtypes(work, tensors, result->destination_dtypes));
+    RETURN_IF_FAILED(take_moves(work->sends.data, work->sends.count, &result->sends));
+    result->send_count = work->sends.count;
+    RETURN_IF_FAILED(take_moves(work->recvs.data, work->recvs.count, &result->recvs));
+    result->recv_count = work->recvs.count;
+    return BANYAN_OK;
+}
+
+banyan_status planner_derive(planner *planning, planner_result *result)
+{
+    settle_claims(planning);
+    deriving work = {.planning = planning, .viewed = NO_NAME};
+    planner_result made = {0};
+    banyan_status status = derive_all(&work, &made);
+    free(work.claims);
+    free(work.piece_dtypes);
+    array_free(&work.sources);
+    array_free(&work.reach);
+    array_free(&work.shares);
+    array_free(&work.sends);
+    array_free(&work.recvs);
+    if (status != BANYAN_OK) {
+        planner_result_free(&made);
+        return status;
+    }
+    made.names = planning->pool;
+    planning->pool = (names){0};
+    *result = made;
+    return BANYAN_OK;
+}
+
+void planner_result_free(planner_result *result)
+{
+    names_free(&result->names);
+    free(result->sends);
+    free(result->recvs);
+    free(result->destination_dtypes);
+    *result = (planner_result){0};
+}

@@ -1,0 +1,278 @@
+#include "reshard/planner/rank.h"
+
+#include <stdlib.h>
+
+#include "reshard/layout/box.h"
+#include "reshard/layout/layout.h"
+#include "reshard/planner/state.h"
+
+#define DEFAULT_MIN_SPLIT_BYTES (256 * 1024)
+
+bool planner_name_of(planner *planning, const char *text, uint32_t *index)
+{
+    uint64_t known;
+    if (map_get_string(&planning->name_index, text, &known)) {
+        *index = (uint32_t)known;
+        return true;
+    }
+    const char *kept = names_keep(&planning->pool, text);
+    if (!kept || !map_put_string(&planning->name_index, kept, planning->names.count) ||
+        !array_push(&planning->names, (planner_name){.text = kept}))
+        return false;
+    *index = (uint32_t)(planning->names.count - 1);
+    return true;
+}
+
+/* The first piece that names a tensor gives its shape; pieces of a fallback have the same. */
+static bool name_piece(planner *planning, const char *text, const banyan_piece *piece,
+                       uint32_t *index)
+{
+    size_t before = planning->names.count;
+    if (!planner_name_of(planning, text, index))
+        return false;
+    if (planning->names.count > before) {
+        planner_name *name = &planning->names.data[*index];
+        name->ndim = piece->ndim;
+        memcpy(name->shape, piece->shape, sizeof name->shape);
+    }
+    return true;
+}
+
+static banyan_status add_pieces(planner *planning, const banyan_layout *layout, plan_side side)
+{
+    size_t count = layout ? banyan_layout_piece_count(layout) : 0;
+    if (!array_reserve(&planning->pieces, count))
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        const banyan_piece *piece = banyan_layout_piece(layout, i);
+        planner_piece own = {
+            .side = side,
+            .piece = piece,
+            .number = i,
+            .dtype = banyan_layout_tensor(layout, (size_t)piece->tensor)->dtype,
+            .fallback = NO_NAME,
+        };
+        if (!name_piece(planning, piece->name, piece, &own.name) ||
+            !array_push(&planning->pieces, own))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+/* After all names of pieces, so that a tensor that is a piece and a fallback has its own shape. */
+static banyan_status add_fallbacks(planner *planning)
+{
+    for (size_t i = 0; i < planning->pieces.count; i++) {
+        planner_piece *own = &planning->pieces.data[i];
+        if (own->side == PLAN_DESTINATION && own->piece->fallback_name &&
+            !name_piece(planning, own->piece->fallback_name, own->piece, &own->fallback))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    planning->own_names = planning->names.count;
+    return BANYAN_OK;
+}
+
+static int compare_pieces(const void *left, const void *right)
+{
+    const planner_piece *a = left, *b = right;
+    if (a->name != b->name)
+        return a->name < b->name ? -1 : 1;
+    if (a->side != b->side)
+        return a->side < b->side ? -1 : 1;
+    int order = plan_box_compare(&a->piece->box, &b->piece->box);
+    return order != 0 ? order : (a->number > b->number) - (a->number < b->number);
+}
+
+static void number_equal_boxes(planner *planning)
+{
+    if (planning->pieces.count > 0)
+        qsort(planning->pieces.data, planning->pieces.count, sizeof planning->pieces.data[0],
+              compare_pieces);
+    for (size_t i = 1; i < planning->pieces.count; i++) {
+        const planner_piece *before = &planning->pieces.data[i - 1];
+        planner_piece *own = &planning->pieces.data[i];
+        if (own->name == before->name && own->side == before->side &&
+            banyan_box_equal(&own->piece->box, &before->piece->box))
+            own->ordinal = before->ordinal + 1;
+    }
+}
+
+static banyan_status check_replicas(const planner *planning)
+{
+    for (size_t i = 0; i < planning->pieces.count; i++) {
+        const banyan_piece *piece = planning->pieces.data[i].piece;
+        char text[BOX_TEXT_BYTES];
+        if (banyan_rank_set_size(&piece->replicas) != 0 &&
+            banyan_rank_set_find(&piece->replicas, planning->rank) < 0)
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d holds %s of \"%s\", but the replicas that its layout names "
+                             "(from rank %d on) do not include it",
+                             planning->rank, banyan_box_format(&piece->box, text, sizeof text),
+                             piece->name, piece->replicas.first);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status compile_skip(planner *planning, const banyan_reshard_options *options)
+{
+    for (size_t i = 0; i < options->skip_count; i++) {
+        glob compiled;
+        const char *pattern = names_keep(&planning->pool, options->skip[i]);
+        if (!pattern)
+            return BANYAN_ERR_NO_MEMORY;
+        const char *problem = glob_compile(pattern, &compiled);
+        if (problem)
+            return error_set(BANYAN_ERR_INVALID, "pattern \"%s\" of tensors to skip: %s", pattern,
+                             problem);
+        if (!array_push(&planning->skip, compiled))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+banyan_status planner_create(int rank, int world_size, const banyan_layout *source,
+                             const banyan_layout *destination,
+                             const banyan_reshard_options *options, planner **made)
+{
+    planner *planning = calloc(1, sizeof *planning);
+    if (!planning)
+        return error_no_memory(sizeof *planning, "a planner");
+    planning->rank = rank;
+    planning->world_size = world_size;
+    planning->destination = destination;
+    planning->min_split_bytes =
+        options->min_split_bytes > 0 ? options->min_split_bytes : DEFAULT_MIN_SPLIT_BYTES;
+    planning->transform = options->transform;
+    planning->whole_source = options->require_whole_source;
+    banyan_status status = compile_skip(planning, options);
+    if (status == BANYAN_OK)
+        status = add_pieces(planning, source, PLAN_SOURCE);
+    if (status == BANYAN_OK)
+        status = add_pieces(planning, destination, PLAN_DESTINATION);
+    if (status == BANYAN_OK)
+        status = add_fallbacks(planning);
+    if (status == BANYAN_OK)
+        status = check_replicas(planning);
+    if (status != BANYAN_OK) {
+        planner_destroy(planning);
+        return status;
+    }
+    number_equal_boxes(planning);
+    *made = planning;
+    return BANYAN_OK;
+}
+
+void planner_destroy(planner *planning)
+{
+    if (!planning)
+        return;
+    array_free(&planning->skip);
+    names_free(&planning->pool);
+    map_free(&planning->name_index);
+    array_free(&planning->names);
+    array_free(&planning->pieces);
+    array_free(&planning->notes);
+    array_free(&planning->claims);
+    array_free(&planning->sets);
+    array_free(&planning->asks);
+    bytes_writer_free(&planning->key_text);
+    free(planning->keys);
+    free(planning);
+}
+
+/* ---- what this rank says ---- */
+
+typedef struct teller {
+    planner_put_fn put;
+    void *context;
+    bytes_writer key, value;
+} teller;
+
+static banyan_status tell(teller *telling, const plan_record *record,
+                          const banyan_rank_set *holders)
+{
+    telling->value.count = 0;
+    plan_record_write(&telling->value, record);
+    if (telling->key.failed || telling->value.failed)
+        return BANYAN_ERR_NO_MEMORY;
+    return telling->put(telling->context, (const char *)telling->key.data, telling->value.data,
+                        telling->value.count, holders);
+}
+
+static banyan_status tell_under(teller *telling, const char *name, plan_record *record,
+                                const banyan_rank_set *holders)
+{
+    plan_cells cells = plan_cells_of(&record->box, record->shape);
+    telling->key.count = 0;
+    plan_key_write_root(&telling->key, name);
+    if (cells.level == 0)
+        return tell(telling, record, holders);
+    plan_record note = *record;
+    note.is_note = true;
+    note.dim = cells.dim;
+    note.level = cells.level;
+    RETURN_IF_FAILED(tell(telling, &note, holders));
+    for (int64_t cell = cells.first; cell <= cells.last; cell++) {
+        telling->key.count = 0;
+        plan_key_write_cell(&telling->key, name, cells.dim, cells.level, cell);
+        RETURN_IF_FAILED(tell(telling, record, holders));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status tell_piece(const planner *planning, teller *telling, const planner_piece *own)
+{
+    const banyan_piece *piece = own->piece;
+    const banyan_rank_set *holders = NULL;
+    if (banyan_rank_set_size(&piece->replicas) > 0) {
+        holders = &piece->replicas;
+        if (banyan_rank_set_at(holders, 0) != planning->rank)
+            return BANYAN_OK;
+    }
+    plan_record record = {
+        .side = own->side,
+        .dtype = own->dtype,
+        .flags = piece->flags,
+        .ndim = piece->ndim,
+        .box = piece->box,
+        .ordinal = own->ordinal,
+    };
+    memcpy(record.shape, piece->shape, sizeof record.shape);
+    RETURN_IF_FAILED(tell_under(telling, piece->name, &record, holders));
+    if (own->fallback == NO_NAME)
+        return BANYAN_OK;
+    record.wanted = piece->name;
+    return tell_under(telling, piece->fallback_name, &record, holders);
+}
+
+/* What the destination leaves out, for the ranks whose source has it. */
+static banyan_status tell_skipped(const planner *planning, teller *telling)
+{
+    const plan_record record = {.side = PLAN_DESTINATION, .dtype = BANYAN_U8, .is_skip = true};
+    const banyan_layout *layout = planning->destination;
+    if (!layout || !planning->whole_source)
+        return BANYAN_OK;
+    for (size_t i = 0; i < layout_skipped_count(layout); i++) {
+        telling->key.count = 0;
+        plan_key_write_root(&telling->key, layout_skipped(layout, i));
+        RETURN_IF_FAILED(tell(telling, &record, NULL));
+    }
+    return BANYAN_OK;
+}
+
+/* A source that holds a box twice sends the first. */
+banyan_status planner_describe(planner *planning, planner_put_fn put, void *context)
+{
+    teller telling = {.put = put, .context = context};
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < planning->pieces.count && status == BANYAN_OK; i++) {
+        const planner_piece *own = &planning->pieces.data[i];
+        if (own->side == PLAN_DESTINATION || own->ordinal == 0)
+            status = tell_piece(planning, &telling, own);
+    }
+    if (status == BANYAN_OK)
+        status = tell_skipped(planning, &telling);
+    bytes_writer_free(&telling.key);
+    bytes_writer_free(&telling.value);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* A plan inside Banyan: what runs need of it. */
+#ifndef RESHARD_PLANNER_PLAN_H
+#define RESHARD_PLANNER_PLAN_H
+
+#include "reshard/planner/rank.h"
+
+typedef struct plan_padding {
+    int tensor;
+    banyan_box box;
+    bool is_filled; /* with another value than zero */
+    unsigned char fill[BANYAN_MAX_FILL_BYTES];
+} plan_padding;
+
+/* One side of this rank's layouts, as far as runs need it. */
+typedef struct plan_holding {
+    banyan_local_tensor *tensors; /* with the types that tensors must have in a run */
+    size_t tensor_count;
+    banyan_piece *pieces;
+    size_t piece_count;
+    plan_padding *paddings;
+    size_t padding_count;
+    int *left_alone; /* the tensor of each box that runs leave alone */
+    size_t left_alone_count;
+} plan_holding;
+
+struct banyan_reshard_plan {
+    int rank, world_size;
+    uint64_t max_staging_bytes; /* 0: no bound */
+    bool checksums;
+    planner_result transfers;
+    plan_holding source, destination;
+    struct execution *execution; /* what the last run left for the next; NULL: nothing */
+};
+
+/* Copy a layout (NULL: empty); texts are kept in `pool`. `dtypes` NULL: the layout's own. */
+banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *dtypes, names *pool,
+                                plan_holding *holding);
+void plan_holding_free(plan_holding *holding);
+
+/* What fills the i-th padding; NULL: zeros. */
+static inline const void *plan_padding_fill(const plan_holding *holding, size_t i)
+{
+    return holding->paddings[i].is_filled ? holding->paddings[i].fill : NULL;
+}
+
+#endif

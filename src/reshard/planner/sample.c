@@ -1,0 +1,360 @@
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/options.h"
+#include "reshard/planner/replay.h"
+#include "reshard/planner/sample.h"
+#include "reshard/verify/check.h"
+#include "world/directory/directory.h"
+
+/* One rank's layouts and planner, made when they are needed and not kept: a world of thousands
+ * would not fit. */
+struct actor {
+    int rank;
+    banyan_layout *source, *destination;
+    planner *planner;
+    banyan_reshard_plan_cost *cost; /* NULL: not measured */
+    uint64_t allocated_before;
+};
+
+struct imagined {
+    const banyan_reshard_sample_world *world;
+    const banyan_reshard_options *options;
+    directory_part **parts;
+    banyan_reshard_plan_cost **costs; /* of each rank, NULL for most */
+    plan_replay *replays;             /* of each rank; empty but for those that are measured */
+    uint64_t replay_bytes;
+    uint64_t steps_done;
+    plan_take_fn take; /* gets every rank's transfers; NULL: nobody does */
+    void *take_context;
+};
+
+static uint64_t allocated_bytes(const struct imagined *imagined)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd - imagined->replay_bytes;
+}
+
+/* Note the most that the rank has held: its part of the directory, and what was allocated since it
+ * was made. */
+static void note_memory(const struct imagined *imagined, const struct actor *actor)
+{
+    if (!actor->cost)
+        return;
+    uint64_t now = allocated_bytes(imagined),
+             owned = directory_part_memory(imagined->parts[actor->rank]);
+    uint64_t held = owned + (now > actor->allocated_before ? now - actor->allocated_before : 0);
+    if (held > actor->cost->bytes)
+        actor->cost->bytes = held;
+}
+
+/* Time is asked for only where it is kept: asking takes longer than many a step. */
+static double begin_step(const banyan_reshard_plan_cost *cost)
+{
+    return cost ? plan_processor_s() : 0;
+}
+
+static void end_step(banyan_reshard_plan_cost *cost, double began)
+{
+    if (cost)
+        cost->seconds += plan_processor_s() - began;
+}
+
+/* A measured owner's work is timed later, in one go. */
+static banyan_status keep_message(struct imagined *imagined, int owner, plan_messages *to, int from,
+                                  const control_message *message)
+{
+    if (!imagined->costs[owner])
+        return BANYAN_OK;
+    plan_replay *replay = &imagined->replays[owner];
+    uint64_t before = replay->bytes;
+    bool kept = plan_replay_keep(replay, to, from, message->data, message->bytes);
+    imagined->replay_bytes += replay->bytes - before;
+    return kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static void step_done(struct imagined *imagined)
+{
+    imagined->steps_done++;
+    if (imagined->world->progress)
+        imagined->world->progress(imagined->world->context, imagined->steps_done,
+                                  2 * (uint64_t)imagined->world->world_size);
+}
+
+/* ---- actors ---- */
+
+static void actor_free(struct actor *actor)
+{
+    planner_destroy(actor->planner);
+    banyan_layout_destroy(actor->destination);
+    banyan_layout_destroy(actor->source);
+}
+
+static banyan_status put_in_part(void *part, const char *key, const void *value, size_t bytes,
+                                 const banyan_rank_set *holders)
+{
+    return directory_part_put(part, key, value, bytes, holders);
+}
+
+static banyan_status put_nowhere(void *part, const char *key, const void *value, size_t bytes,
+                                 const banyan_rank_set *holders)
+{
+    (void)part;
+    (void)key;
+    (void)value;
+    (void)bytes;
+    (void)holders;
+    return BANYAN_OK;
+}
+
+static banyan_status actor_make(struct imagined *imagined, int rank, struct actor *actor)
+{
+    *actor = (struct actor){.rank = rank, .cost = imagined->costs[rank]};
+    actor->allocated_before = actor->cost ? allocated_bytes(imagined) : 0;
+    const banyan_reshard_sample_world *world = imagined->world;
+    RETURN_IF_FAILED(banyan_layout_create(&actor->source));
+    RETURN_IF_FAILED(banyan_layout_create(&actor->destination));
+    RETURN_IF_FAILED(world->layouts(world->context, rank, actor->source, actor->destination));
+    RETURN_IF_FAILED(banyan_layout_check_as(actor->source, BANYAN_SOURCE));
+    return banyan_layout_check_as(actor->destination, BANYAN_DESTINATION);
+}
+
+static banyan_status actor_describe(struct imagined *imagined, struct actor *actor,
+                                    planner_put_fn put)
+{
+    RETURN_IF_FAILED(planner_create(actor->rank, imagined->world->world_size, actor->source,
+                                    actor->destination, imagined->options, &actor->planner));
+    return planner_describe(actor->planner, put, imagined->parts[actor->rank]);
+}
+
+/* ---- the first half: every rank says what it holds ---- */
+
+static banyan_status absorb_all(struct imagined *imagined, int from,
+                                const control_message *messages, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int owner = messages[i].rank;
+        RETURN_IF_FAILED(
+            keep_message(imagined, owner, &imagined->replays[owner].puts, from, &messages[i]));
+        RETURN_IF_FAILED(directory_part_absorb(imagined->parts[owner], from, messages[i].data,
+                                               messages[i].bytes));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status describe(struct imagined *imagined, int rank)
+{
+    struct actor actor;
+    control_message *messages = NULL;
+    size_t count = 0;
+    banyan_status status = actor_make(imagined, rank, &actor);
+    double began = begin_step(actor.cost);
+    if (status == BANYAN_OK)
+        status = actor_describe(imagined, &actor, put_in_part);
+    if (status == BANYAN_OK)
+        status = directory_part_take_puts(imagined->parts[rank], &messages, &count);
+    end_step(actor.cost, began);
+    note_memory(imagined, &actor);
+    if (status == BANYAN_OK)
+        status = absorb_all(imagined, rank, messages, count);
+    control_messages_free(messages, count);
+    actor_free(&actor);
+    return status;
+}
+
+/* ---- the second half: every rank asks, and those that are measured plan ---- */
+
+static banyan_status answer_all(struct imagined *imagined, int from, int round,
+                                const control_message *questions, size_t count,
+                                control_message *answers)
+{
+    for (size_t i = 0; i < count; i++) {
+        int owner = questions[i].rank;
+        answers[i].rank = owner;
+        RETURN_IF_FAILED(keep_message(imagined, owner, &imagined->replays[owner].questions[round],
+                                      from, &questions[i]));
+        RETURN_IF_FAILED(directory_part_answer(imagined->parts[owner], questions[i].data,
+                                               questions[i].bytes, &answers[i].data,
+                                               &answers[i].bytes));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status ask_round(struct imagined *imagined, struct actor *actor, int round)
+{
+    directory_part *part = imagined->parts[actor->rank];
+    control_message *questions = NULL, *answers = NULL;
+    size_t key_count, count = 0;
+    const char *const *keys;
+    double began = begin_step(actor->cost);
+    banyan_status status = planner_ask(actor->planner, &key_count, &keys);
+    if (status == BANYAN_OK)
+        status = directory_part_ask(part, key_count, keys, &questions, &count);
+    end_step(actor->cost, began);
+    if (status != BANYAN_OK)
+        return status;
+    answers = calloc(count ? count : 1, sizeof *answers);
+    status = answers ? answer_all(imagined, actor->rank, round, questions, count, answers)
+                     : error_no_memory(count * sizeof *answers, "the directory's answers");
+    began = begin_step(actor->cost);
+    if (status == BANYAN_OK)
+        status = directory_part_visit(part, answers, count, planner_hear, actor->planner);
+    end_step(actor->cost, began);
+    note_memory(imagined, actor);
+    control_messages_free(answers, answers ? count : 0);
+    control_messages_free(questions, count);
+    return status;
+}
+
+/* What a run would do once, with what a plan keeps of the layouts. */
+static banyan_status prove(const struct actor *actor, const planner_result *result)
+{
+    names pool = {0};
+    plan_holding source = {0}, destination = {0};
+    const check_part part = {actor->rank, &source, &destination, result};
+    banyan_status status = plan_holding_copy(actor->source, NULL, &pool, &source);
+    if (status == BANYAN_OK)
+        status = plan_holding_copy(actor->destination, NULL, &pool, &destination);
+    double began = plan_processor_s();
+    if (status == BANYAN_OK)
+        status = check_part_sound(&part);
+    actor->cost->prove_seconds = plan_processor_s() - began;
+    plan_holding_free(&destination);
+    plan_holding_free(&source);
+    names_free(&pool);
+    return status;
+}
+
+static banyan_status derive(const struct imagined *imagined, const struct actor *actor)
+{
+    planner_result result = {0};
+    double began = begin_step(actor->cost);
+    banyan_status status = planner_derive(actor->planner, &result);
+    if (status == BANYAN_OK)
+        status = planner_check_whole_source(actor->planner);
+    end_step(actor->cost, began);
+    note_memory(imagined, actor);
+    if (status == BANYAN_OK && imagined->take)
+        return imagined->take(imagined->take_context, actor->rank, &result);
+    if (status == BANYAN_OK) {
+        actor->cost->transfers = result.send_count + result.recv_count;
+        for (size_t i = 0; i < result.recv_count; i++)
+            actor->cost->transfer_bytes += result.recvs[i].bytes;
+        status = prove(actor, &result);
+    }
+    planner_result_free(&result);
+    return status;
+}
+
+static banyan_status ask(struct imagined *imagined, int rank)
+{
+    struct actor actor;
+    banyan_status status = actor_make(imagined, rank, &actor);
+    if (status == BANYAN_OK)
+        status = actor_describe(imagined, &actor, put_nowhere);
+    for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
+        status = ask_round(imagined, &actor, round);
+    if (status == BANYAN_OK && (actor.cost || imagined->take))
+        status = derive(imagined, &actor);
+    actor_free(&actor);
+    return status;
+}
+
+static banyan_status replay_owners(const struct imagined *imagined)
+{
+    int size = imagined->world->world_size;
+    for (int rank = 0; rank < size; rank++)
+        if (imagined->costs[rank])
+            RETURN_IF_FAILED(
+                plan_replay_run(&imagined->replays[rank], rank, size, imagined->costs[rank]));
+    return BANYAN_OK;
+}
+
+/* ---- the whole ---- */
+
+static banyan_status play(struct imagined *imagined)
+{
+    int size = imagined->world->world_size;
+    for (int rank = 0; rank < size; rank++)
+        RETURN_IF_FAILED(directory_part_create(rank, size, &imagined->parts[rank]));
+    for (int rank = 0; rank < size; rank++) {
+        RETURN_IF_FAILED(describe(imagined, rank));
+        step_done(imagined);
+    }
+    for (int rank = 0; rank < size; rank++) {
+        RETURN_IF_FAILED(ask(imagined, rank));
+        step_done(imagined);
+    }
+    return replay_owners(imagined);
+}
+
+/* Where each rank's cost is kept. */
+static banyan_status choose_ranks(struct imagined *imagined, const int *ranks, int count,
+                                  banyan_reshard_plan_cost *costs)
+{
+    int size = imagined->world->world_size;
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= size || imagined->costs[ranks[i]])
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d cannot be sampled (once) from a world of %d", ranks[i], size);
+        costs[i] = (banyan_reshard_plan_cost){.rank = ranks[i]};
+        imagined->costs[ranks[i]] = &costs[i];
+    }
+    return BANYAN_OK;
+}
+
+/* `take` NULL: the costs of `ranks` are counted; else there are none of these. */
+static banyan_status imagine(const banyan_reshard_sample_world *world,
+                             const banyan_reshard_options *options, const int *ranks, int count,
+                             banyan_reshard_plan_cost *costs, plan_take_fn take, void *take_context)
+{
+    if (world->world_size < 1 || count < 0)
+        return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
+                         world->world_size);
+    if (world->world_size > BANYAN_MAX_RANKS)
+        return error_set(BANYAN_ERR_INVALID, "%d ranks are more than the %d that a world can have",
+                         world->world_size, BANYAN_MAX_RANKS);
+    banyan_reshard_options chosen = BANYAN_RESHARD_OPTIONS_INIT;
+    RETURN_IF_FAILED(options_take(options, "BANYAN_RESHARD_OPTIONS_INIT", &chosen, sizeof chosen));
+    size_t size = (size_t)world->world_size;
+    struct imagined imagined = {
+        .world = world, .options = &chosen, .take = take, .take_context = take_context};
+    banyan_reshard_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
+    banyan_status status = BANYAN_ERR_NO_MEMORY;
+    imagined.parts = calloc(size, sizeof *imagined.parts);
+    imagined.costs = calloc(size, sizeof *imagined.costs);
+    imagined.replays = calloc(size, sizeof *imagined.replays);
+    if (!imagined.parts || !imagined.costs || !imagined.replays || !found) {
+        error_no_memory(size * sizeof *imagined.parts, "an imagined world");
+        goto free_imagined;
+    }
+    status = choose_ranks(&imagined, ranks, count, found);
+    if (status == BANYAN_OK)
+        status = play(&imagined);
+    if (status == BANYAN_OK && count > 0)
+        memcpy(costs, found, (size_t)count * sizeof *costs);
+    for (size_t rank = 0; rank < size; rank++) {
+        plan_replay_free(&imagined.replays[rank]);
+        directory_part_destroy(imagined.parts[rank]);
+    }
+free_imagined:
+    free(imagined.replays);
+    free(imagined.costs);
+    free(imagined.parts);
+    free(found);
+    return status;
+}
+
+banyan_status banyan_reshard_plan_sample(const banyan_reshard_sample_world *world,
+                                         const banyan_reshard_options *options, const int *ranks,
+                                         int count, banyan_reshard_plan_cost *costs)
+{
+    return imagine(world, options, ranks, count, costs, NULL, NULL);
+}
+
+banyan_status plan_imagine(const banyan_reshard_sample_world *world,
+                           const banyan_reshard_options *options, plan_take_fn take, void *context)
+{
+    return imagine(world, options, NULL, 0, NULL, take, context);
+}

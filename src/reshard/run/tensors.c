@@ -1,0 +1,343 @@
+#include "reshard/run/tensors.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "copy/strided/strided.h"
+#include "core/error.h"
+#include "memory/device.h"
+#include "memory/symmetric/pages.h"
+#include "reshard/layout/box.h"
+#include "world/control.h"
+
+#define TENSOR_ALIGNMENT 256
+#define STATE_BITS 2
+
+struct banyan_tensors {
+    uint64_t id;
+    size_t count;
+    DLTensor *tensors;
+    int64_t *dims;          /* shapes and strides of all */
+    _Atomic uint64_t state; /* version << STATE_BITS | state: both are read at once */
+    banyan_memory *memory;  /* symmetric */
+    void *mapped;           /* or ordinary */
+    size_t mapped_bytes;
+    const memory_device_ops *ops; /* or a device's: of `mapped` */
+    DLDevice device;
+};
+
+static banyan_status set_create(size_t count, banyan_tensors **set)
+{
+    static _Atomic uint64_t last_id;
+    banyan_tensors *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_no_memory(sizeof *made, "a tensor set");
+    made->tensors = calloc(count + 1, sizeof *made->tensors);
+    made->dims = calloc(count + 1, 2 * BANYAN_MAX_DIMS * sizeof *made->dims);
+    if (!made->tensors || !made->dims) {
+        banyan_tensors_destroy(made);
+        return error_no_memory(count * sizeof *made->tensors, "a tensor set");
+    }
+    made->id = atomic_fetch_add(&last_id, 1) + 1;
+    made->count = count;
+    *set = made;
+    return BANYAN_OK;
+}
+
+/* Make the i-th tensor, with shape and strides (NULL: dense) of its own. */
+static DLTensor *set_add(banyan_tensors *set, size_t i, DLDataType dtype, int ndim,
+                         const int64_t *shape, const int64_t *strides)
+{
+    int64_t *own = set->dims + i * 2 * BANYAN_MAX_DIMS, dense = 1;
+    DLTensor *tensor = &set->tensors[i];
+    *tensor = (DLTensor){.device = {kDLCPU, 0}, .ndim = ndim, .dtype = dtype, .shape = own};
+    tensor->strides = own + BANYAN_MAX_DIMS;
+    for (int d = ndim - 1; d >= 0; d--) {
+        tensor->shape[d] = shape[d];
+        tensor->strides[d] = strides ? strides[d] : dense;
+        dense *= shape[d] > 0 ? shape[d] : 1;
+    }
+    return tensor;
+}
+
+static banyan_status check_tensor(const DLTensor *tensor, const banyan_local_tensor *needed,
+                                  bool any_dtype)
+{
+    char theirs[BOX_TEXT_BYTES], ours[BOX_TEXT_BYTES];
+    bool same = tensor->ndim == needed->ndim;
+    for (int d = 0; d < needed->ndim && same; d++)
+        same = tensor->shape && tensor->shape[d] == needed->shape[d];
+    if (!same)
+        return error_set(BANYAN_ERR_INVALID, "tensor \"%s\" has shape %s, its layout says %s",
+                         needed->name,
+                         tensor->ndim < 0 || tensor->ndim > BANYAN_MAX_DIMS || !tensor->shape
+                             ? "?"
+                             : shape_format(tensor->ndim, tensor->shape, theirs, sizeof theirs),
+                         shape_format(needed->ndim, needed->shape, ours, sizeof ours));
+    if (!any_dtype && !banyan_dtype_equal(tensor->dtype, needed->dtype))
+        return error_set(BANYAN_ERR_INVALID, "tensor \"%s\" has type %s, its layout says %s",
+                         needed->name, banyan_dtype_name(tensor->dtype),
+                         banyan_dtype_name(needed->dtype));
+    strided_view view;
+    if (!device_is_host(tensor->device) && tensor->device.device_type != kDLCUDAHost &&
+        tensor->device.device_type != kDLCUDA)
+        return error_set(BANYAN_ERR_INVALID,
+                         "tensor \"%s\" lies on device type %d, neither in host memory nor on a "
+                         "GPU",
+                         needed->name, (int)tensor->device.device_type);
+    if (strided_view_anywhere(tensor, &view) != BANYAN_OK)
+        return error_set(BANYAN_ERR_INVALID, "tensor \"%s\": %s", needed->name,
+                         banyan_last_error());
+    return BANYAN_OK;
+}
+
+/* Which local tensors hold persistent buffers: their type is the source's. */
+static bool *persistent_tensors(const banyan_layout *layout)
+{
+    bool *persistent = calloc(banyan_layout_tensor_count(layout) + 1, sizeof *persistent);
+    if (!persistent) {
+        error_no_memory(banyan_layout_tensor_count(layout), "a tensor set");
+        return NULL;
+    }
+    for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
+        const banyan_piece *piece = banyan_layout_piece(layout, i);
+        if (piece->flags & BANYAN_PIECE_PERSISTENT_BUFFER)
+            persistent[piece->tensor] = true;
+    }
+    return persistent;
+}
+
+banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor *tensors,
+                                    size_t count, banyan_tensors **set)
+{
+    if (!layout || (!tensors && count > 0) || !set)
+        return error_set(BANYAN_ERR_INVALID, "a tensor set needs a layout, tensors and a place");
+    RETURN_IF_FAILED(banyan_layout_check(layout));
+    if (count != banyan_layout_tensor_count(layout))
+        return error_set(BANYAN_ERR_INVALID, "%zu tensors for a layout of %zu", count,
+                         banyan_layout_tensor_count(layout));
+    bool *persistent = persistent_tensors(layout);
+    if (!persistent)
+        return BANYAN_ERR_NO_MEMORY;
+    banyan_tensors *made = NULL;
+    banyan_status status = set_create(count, &made);
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        status = check_tensor(&tensors[i], banyan_layout_tensor(layout, i), persistent[i]);
+        if (status != BANYAN_OK)
+            break;
+        DLTensor *own = set_add(made, i, tensors[i].dtype, tensors[i].ndim, tensors[i].shape,
+                                tensors[i].strides);
+        own->device = tensors[i].device;
+        if (tensors[i].data)
+            own->data = (char *)tensors[i].data + tensors[i].byte_offset;
+    }
+    free(persistent);
+    if (status != BANYAN_OK) {
+        banyan_tensors_destroy(made);
+        return status;
+    }
+    *set = made;
+    return BANYAN_OK;
+}
+
+/* ---- memory of its own ---- */
+
+static banyan_status alloc_on_device(banyan_tensors *set, size_t bytes)
+{
+    const memory_device_ops *ops;
+    RETURN_IF_FAILED(memory_device_find(set->device.device_type, &ops));
+    RETURN_IF_FAILED(ops->open(set->device.device_id));
+    RETURN_IF_FAILED(ops->alloc(set->device.device_id, bytes, &set->mapped));
+    set->ops = ops;
+    return ops->fill(set->mapped, 0, bytes);
+}
+
+static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
+{
+    if (bytes == 0)
+        return BANYAN_OK;
+    if (!device_is_host(set->device))
+        return alloc_on_device(set, bytes);
+    RETURN_IF_FAILED(memory_check_machine(bytes, "memory for tensors"));
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED)
+        return error_no_memory(bytes, "a tensor set");
+    madvise(mapped, bytes, MADV_HUGEPAGE);
+    set->mapped = mapped;
+    set->mapped_bytes = bytes;
+    return BANYAN_OK;
+}
+
+/* False when no memory can hold the tensor. */
+static bool aligned_bytes(const DLTensor *tensor, uint64_t *bytes)
+{
+    if (!shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), bytes))
+        return false;
+    *bytes = (*bytes + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;
+    return true;
+}
+
+/* Dense tensors without memory, and how much they need. */
+static banyan_status describe_dense(const banyan_local_tensor *tensors, size_t count,
+                                    banyan_tensors **set, uint64_t *bytes)
+{
+    banyan_tensors *made;
+    RETURN_IF_FAILED(set_create(count, &made));
+    uint64_t total = 0, more;
+    for (size_t i = 0; i < count; i++) {
+        const banyan_local_tensor *tensor = &tensors[i];
+        if (!aligned_bytes(set_add(made, i, tensor->dtype, tensor->ndim, tensor->shape, NULL),
+                           &more) ||
+            __builtin_add_overflow(total, more, &total) || total > INT64_MAX) {
+            banyan_tensors_destroy(made);
+            return error_set(BANYAN_ERR_NO_MEMORY, "no memory can hold the tensors up to \"%s\"",
+                             tensor->name);
+        }
+    }
+    *set = made;
+    *bytes = total;
+    return BANYAN_OK;
+}
+
+static void place_dense(banyan_tensors *set, char *memory)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        uint64_t bytes = 0;
+        aligned_bytes(&set->tensors[i], &bytes);
+        set->tensors[i].data = memory;
+        set->tensors[i].device = device_is_host(set->device) ? BANYAN_HOST : set->device;
+        memory += bytes;
+    }
+}
+
+/* `mine` is how this rank fares so far; the tensors lie in one array. */
+static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *tensors, size_t count,
+                               banyan_world *world, DLDevice device, banyan_tensors **set)
+{
+    banyan_tensors *made = NULL;
+    uint64_t bytes = 0;
+    banyan_status status = mine == BANYAN_OK ? describe_dense(tensors, count, &made, &bytes) : mine;
+    if (world)
+        status = control_agree(world, status);
+    if (status == BANYAN_OK) {
+        made->device = device;
+        status = world ? banyan_memory_alloc_on(world, device, (size_t)bytes, &made->memory)
+                       : alloc_ordinary(made, (size_t)bytes);
+    }
+    if (status != BANYAN_OK) {
+        banyan_tensors_destroy(made);
+        return status;
+    }
+    place_dense(made, world ? banyan_memory_local(made->memory) : made->mapped);
+    *set = made;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *world,
+                                   banyan_tensors **set)
+{
+    CONTROL_ENTER(world);
+    return banyan_tensors_alloc_on(layout, world, BANYAN_HOST, set);
+}
+
+banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
+                                      DLDevice device, banyan_tensors **set)
+{
+    CONTROL_ENTER(world);
+    banyan_status mine = layout ? banyan_layout_check(layout) : BANYAN_OK;
+    size_t count = layout && mine == BANYAN_OK ? banyan_layout_tensor_count(layout) : 0;
+    return alloc_set(mine, count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, world, device,
+                     set);
+}
+
+banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan, banyan_world *world,
+                                           banyan_tensors **set)
+{
+    return banyan_tensors_alloc_planned_on(plan, world, BANYAN_HOST, set);
+}
+
+banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan, banyan_world *world,
+                                              DLDevice device, banyan_tensors **set)
+{
+    CONTROL_ENTER(world);
+    size_t count = banyan_reshard_plan_tensor_count(plan);
+    return alloc_set(BANYAN_OK, banyan_reshard_plan_tensor(plan, 0), count, world, device, set);
+}
+
+void banyan_tensors_destroy(banyan_tensors *set)
+{
+    if (!set)
+        return;
+    banyan_memory_free(set->memory);
+    if (set->ops)
+        set->ops->free(set->device.device_id, set->mapped);
+    else if (set->mapped)
+        munmap(set->mapped, set->mapped_bytes);
+    free(set->tensors);
+    free(set->dims);
+    free(set);
+}
+
+/* ---- reading ---- */
+
+size_t banyan_tensors_count(const banyan_tensors *set)
+{
+    return set->count;
+}
+
+const DLTensor *banyan_tensors_get(const banyan_tensors *set, size_t i)
+{
+    return i < set->count ? &set->tensors[i] : NULL;
+}
+
+uint64_t tensors_id(const banyan_tensors *set)
+{
+    return set->id;
+}
+
+banyan_tensors_state banyan_tensors_get_state(const banyan_tensors *set)
+{
+    uint64_t state = atomic_load_explicit(&set->state, memory_order_acquire);
+    return (banyan_tensors_state)(state & ((1 << STATE_BITS) - 1));
+}
+
+uint64_t banyan_tensors_version(const banyan_tensors *set)
+{
+    return atomic_load_explicit(&set->state, memory_order_acquire) >> STATE_BITS;
+}
+
+void tensors_set_torn(banyan_tensors *set)
+{
+    uint64_t version = banyan_tensors_version(set);
+    atomic_store_explicit(&set->state, version << STATE_BITS | BANYAN_TENSORS_TORN,
+                          memory_order_release);
+}
+
+void tensors_set_back(banyan_tensors *set, banyan_tensors_state state)
+{
+    uint64_t version = banyan_tensors_version(set);
+    atomic_store_explicit(&set->state, version << STATE_BITS | (uint64_t)state,
+                          memory_order_release);
+}
+
+void tensors_set_whole(banyan_tensors *set, uint64_t version)
+{
+    atomic_store_explicit(&set->state, version << STATE_BITS | BANYAN_TENSORS_WHOLE,
+                          memory_order_release);
+}
+
+banyan_status tensors_check(const banyan_tensors *set, const banyan_local_tensor *needed,
+                            size_t count, const char *side)
+{
+    size_t have = set ? set->count : 0;
+    if (have != count)
+        return error_set(BANYAN_ERR_INVALID, "the %s has %zu tensors, its plan %zu", side, have,
+                         count);
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(check_tensor(&set->tensors[i], &needed[i], false));
+    return BANYAN_OK;
+}

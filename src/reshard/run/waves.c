@@ -1,0 +1,201 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/run/execute.h"
+#include "reshard/verify/run.h"
+#include "world/control.h"
+
+/* Positions are below this. */
+#define LINE_END UINT64_MAX
+
+/* What of this rank's lies at a position, and what it needs. */
+typedef struct execution_need {
+    uint64_t position, bytes;
+} execution_need;
+
+/* The first positions of the second and later waves. */
+typedef ARRAY(uint64_t) execution_boundaries;
+
+/* ---- cutting ---- */
+
+/* How far from `first` on this rank can go: the first position that does not fit any more. Needs at
+ * one position stay together, even if the hashes that made them equal then cost a little more. */
+static uint64_t reach_from(const execution_need *needs, size_t count, size_t first, uint64_t bound)
+{
+    uint64_t total = 0;
+    for (size_t i = first; i < count; i++) {
+        bool fits = total <= bound && needs[i].bytes <= bound - total;
+        if (!fits && needs[i].position != needs[first].position)
+            return needs[i].position;
+        total += needs[i].bytes;
+    }
+    return LINE_END;
+}
+
+/* Each wave ends where the first rank is full, so that nobody takes more than the bound: one small
+ * collective a wave, once. Each need by itself is within the bound. */
+static banyan_status cut_waves(banyan_world *world, const execution_need *needs, size_t count,
+                               uint64_t bound_bytes, execution_boundaries *boundaries)
+{
+    size_t at = 0;
+    banyan_status mine = BANYAN_OK;
+    for (;;) {
+        uint64_t reach = reach_from(needs, count, at, bound_bytes), inverse;
+        RETURN_IF_FAILED(control_max(world, ~reach, &inverse));
+        uint64_t boundary = ~inverse;
+        if (boundary == LINE_END)
+            return control_agree(world, mine);
+        if (!array_push(boundaries, boundary))
+            mine = BANYAN_ERR_NO_MEMORY;
+        while (at < count && needs[at].position < boundary)
+            at++;
+    }
+}
+
+/* ---- dealing ---- */
+
+static int compare_needs(const void *left, const void *right)
+{
+    const execution_need *a = left, *b = right;
+    return (a->position > b->position) - (a->position < b->position);
+}
+
+static size_t wave_of(const execution_boundaries *boundaries, uint64_t position)
+{
+    size_t low = 0, high = boundaries->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (boundaries->data[middle] <= position)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int compare_ends(const void *left, const void *right)
+{
+    const execution_end *a = *(execution_end *const *)left, *b = *(execution_end *const *)right;
+    if (a->wave != b->wave)
+        return a->wave < b->wave ? -1 : 1;
+    if (a->is_send != b->is_send)
+        return a->is_send ? -1 : 1;
+    if (a->peer != b->peer)
+        return a->peer < b->peer ? -1 : 1;
+    if (a->transfer->task_id != b->transfer->task_id)
+        return a->transfer->task_id < b->transfer->task_id ? -1 : 1;
+    return (a->block > b->block) - (a->block < b->block);
+}
+
+static banyan_status order_ends(const execution_end *ends, size_t count, size_t step,
+                                execution_end ***order)
+{
+    execution_end **made = calloc(count / step + 1, sizeof *made);
+    if (!made)
+        return error_no_memory(count * sizeof *made, "a run's order");
+    for (size_t i = 0; i < count / step; i++)
+        made[i] = (execution_end *)&ends[i * step];
+    qsort(made, count / step, sizeof *made, compare_ends);
+    *order = made;
+    return BANYAN_OK;
+}
+
+/* Deal ends and local moves to the waves, in order. */
+static banyan_status deal_waves(execution *run, const execution_boundaries *boundaries)
+{
+    size_t waves = boundaries->count + 1;
+    if (!array_reserve(&run->waves, waves))
+        return BANYAN_ERR_NO_MEMORY;
+    memset(run->waves.data, 0, waves * sizeof run->waves.data[0]);
+    run->waves.count = waves;
+    for (size_t i = 0; i < run->ends.count; i++)
+        run->ends.data[i].wave = wave_of(boundaries, run->ends.data[i].position);
+    for (size_t i = 0; i < run->locals.count; i++)
+        run->locals.data[i].wave = wave_of(boundaries, run->locals.data[i].position);
+    RETURN_IF_FAILED(order_ends(run->ends.data, run->ends.count, 1, &run->end_order));
+    RETURN_IF_FAILED(order_ends(run->locals.data, run->locals.count, 2, &run->local_order));
+    size_t end = 0, local = 0;
+    for (size_t w = 0; w < waves; w++) {
+        execution_wave *wave = &run->waves.data[w];
+        wave->ends = run->end_order + end;
+        while (end < run->ends.count && run->end_order[end]->wave == w)
+            wave->end_count++, end++;
+        wave->locals = run->local_order + local;
+        while (local < run->locals.count / 2 && run->local_order[local]->wave == w)
+            wave->local_count++, local++;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status list_needs(const execution *run, execution_need **needs, size_t *count)
+{
+    size_t most = run->ends.count + run->locals.count;
+    execution_need *listed = calloc(most + 1, sizeof *listed);
+    if (!listed)
+        return error_no_memory(most * sizeof *listed, "a run's waves");
+    for (size_t i = 0; i < run->ends.count; i++)
+        listed[i] = (execution_need){run->ends.data[i].position, run->ends.data[i].need_bytes};
+    for (size_t i = 0; i < run->locals.count; i++)
+        listed[run->ends.count + i] =
+            (execution_need){run->locals.data[i].position, run->locals.data[i].need_bytes};
+    qsort(listed, most, sizeof *listed, compare_needs);
+    *needs = listed;
+    *count = most;
+    return BANYAN_OK;
+}
+
+static banyan_status cut_and_deal(execution *run)
+{
+    execution_need *needs = NULL;
+    size_t count = 0;
+    execution_boundaries boundaries = {0};
+    banyan_status status = control_agree(run->world, list_needs(run, &needs, &count));
+    if (status == BANYAN_OK && run->plan->max_staging_bytes > 0)
+        status = cut_waves(run->world, needs, count,
+                           run->plan->max_staging_bytes - execution_set_aside(run), &boundaries);
+    if (status == BANYAN_OK) {
+        banyan_status mine = deal_waves(run, &boundaries);
+        status = control_agree(run->world, mine == BANYAN_OK ? check_run_staging(run) : mine);
+    }
+    free(needs);
+    array_free(&boundaries);
+    return status;
+}
+
+uint64_t execution_largest_wave(const execution *run)
+{
+    uint64_t largest = 0;
+    for (size_t w = 0; w < run->waves.count; w++) {
+        const execution_wave *wave = &run->waves.data[w];
+        uint64_t total = execution_sums_rounding(run);
+        for (size_t i = 0; i < wave->end_count; i++)
+            total += wave->ends[i]->need_bytes;
+        for (size_t i = 0; i < wave->local_count; i++)
+            total += wave->locals[i][0].need_bytes + wave->locals[i][1].need_bytes;
+        largest = total > largest ? total : largest;
+    }
+    return largest;
+}
+
+static banyan_status alloc_arena(execution *run)
+{
+    uint64_t mine = execution_largest_wave(run), most;
+    RETURN_IF_FAILED(control_max(run->world, mine, &most));
+    return most > 0 ? run_memory_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
+}
+
+uint64_t execution_sums_rounding(const execution *run)
+{
+    return run->plan->checksums ? run_memory_rounded(1) : 0;
+}
+
+uint64_t execution_set_aside(const execution *run)
+{
+    return run->kept_bytes + execution_sums_rounding(run);
+}
+
+banyan_status execution_plan_waves(execution *run)
+{
+    RETURN_IF_FAILED(cut_and_deal(run));
+    return alloc_arena(run);
+}

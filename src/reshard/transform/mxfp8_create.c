@@ -1,0 +1,537 @@
+/* The MXFP8 transform. Converted at the end where the values are, one tensor travels, in the type
+ * of the other end's local tensor; otherwise two do, elements and scales, whose blocks are counted
+ * from the box's start. */
+#include <stdlib.h>
+
+#include "core/containers/array.h"
+#include "core/containers/map.h"
+#include "core/error.h"
+#include "reshard/run/convert.h"
+#include "reshard/transform/mxfp8_pending.h"
+#include "reshard/transform/mxfp8_task.h"
+#include "reshard/transform/object.h"
+
+/* What is known of one of this rank's local tensors. */
+struct mxfp8_tensor {
+    char *name;
+    bool bound, dense;
+    DLTensor scales; /* but for shape and strides, which are below */
+    int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
+    uint64_t cleared_in;    /* the run that has zeroed the scales */
+    uint64_t counted_in;    /* the run that has accounted for the pending values */
+    mxfp8_pending *pending; /* once slices have cut blocks; stays, since schedules point into it */
+    mxfp8_memory elements;  /* the whole tensor's, where the pending values will go */
+    mxfp8_scales pending_scales;
+};
+
+struct mxfp8_transform {
+    transform_object object;
+    banyan_mxfp8_options options;
+    name_filter names;
+    ARRAY(struct mxfp8_tensor) tensors;
+    map by_name;
+    uint64_t run;
+};
+
+enum { PART_ELEMENTS, PART_SCALES, PART_COUNT };
+
+static bool is_e4m3(DLDataType dtype)
+{
+    return banyan_dtype_equal(dtype, BANYAN_F8_E4M3);
+}
+
+/* Into MXFP8, or back out of it? */
+static bool quantizes(const banyan_transfer *transfer)
+{
+    return is_e4m3(transfer->destination_dtype);
+}
+
+static bool at_sender(const struct mxfp8_transform *mxfp8, const banyan_transfer *transfer)
+{
+    if (mxfp8->options.side == BANYAN_TRANSFORM_SIDE_DEFAULT)
+        return !quantizes(transfer);
+    return mxfp8->options.side == BANYAN_TRANSFORM_AT_SENDER;
+}
+
+static bool mxfp8_should(void *context, const banyan_transfer *transfer)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    bool types_fit = quantizes(transfer) ? convert_is_float(transfer->source_dtype)
+                                         : is_e4m3(transfer->source_dtype) &&
+                                               convert_is_float(transfer->destination_dtype);
+    if (!types_fit || !name_filter_accepts(&mxfp8->names, transfer->name))
+        return false;
+    return !mxfp8->options.accepts ||
+           mxfp8->options.accepts(mxfp8->options.accepts_context, transfer);
+}
+
+/* ---- this rank's tensors ---- */
+
+static struct mxfp8_tensor *find_tensor(const struct mxfp8_transform *mxfp8, const char *name)
+{
+    uint64_t i;
+    return map_get_string(&mxfp8->by_name, name, &i) ? &mxfp8->tensors.data[i] : NULL;
+}
+
+/* The scales that are bound to a tensor. */
+static banyan_status bound_scales(const struct mxfp8_transform *mxfp8,
+                                  const struct mxfp8_tensor *tensor, const DLTensor *whole,
+                                  mxfp8_scales *scales)
+{
+    DLTensor bound = tensor->scales;
+    bound.shape = (int64_t *)tensor->shape;
+    bound.strides = tensor->dense ? NULL : (int64_t *)tensor->strides;
+    return mxfp8_scales_of(mxfp8->options.layout, tensor->name, whole->ndim, whole->shape, &bound,
+                           scales);
+}
+
+/* The tensor that the task's local side is, and its scales. */
+static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
+                                 const banyan_transform_task *task, struct mxfp8_tensor **tensor,
+                                 mxfp8_scales *scales)
+{
+    struct mxfp8_tensor *found = find_tensor(mxfp8, task->local_name);
+    if (!found || !found->bound)
+        return error_set(BANYAN_ERR_NOT_FOUND,
+                         "no scales are bound to local tensor %s, which holds MXFP8 of tensor %s "
+                         "(banyan_mxfp8_bind_scales)",
+                         task->local_name, task->transfer->name);
+    RETURN_IF_FAILED(bound_scales(mxfp8, found, task->whole, scales));
+    *tensor = found;
+    return BANYAN_OK;
+}
+
+/* A run writes all scales of a destination: blocks of padding alone, which no task brings, get
+ * zeros, as their elements do. */
+static void clear_once(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                       const mxfp8_scales *scales)
+{
+    if (tensor->cleared_in != mxfp8->run)
+        mxfp8_scales_clear(scales);
+    tensor->cleared_in = mxfp8->run;
+}
+
+/* The same for a task's tensor at the destination. */
+static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
+                                    const banyan_transform_task *task, struct mxfp8_tensor **tensor,
+                                    mxfp8_scales *scales)
+{
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, tensor, scales));
+    clear_once(mxfp8, *tensor, scales);
+    return BANYAN_OK;
+}
+
+/* ---- parts ---- */
+
+/* Values or elements of the task's box, on their own. */
+static banyan_status scratch_elements(const banyan_transform_task *task, DLDataType dtype,
+                                      banyan_transform_scratch *scratch, DLTensor *part)
+{
+    return scratch_tensor(scratch, dtype, task->local->ndim, task->local->shape, part);
+}
+
+static banyan_status scratch_scales(const banyan_transform_task *task,
+                                    banyan_transform_scratch *scratch, DLTensor *part)
+{
+    int64_t shape[BANYAN_MAX_DIMS];
+    int ndim;
+    RETURN_IF_FAILED(banyan_mxfp8_scales_shape(BANYAN_MXFP8_PLAIN, task->local->ndim,
+                                               task->local->shape, &ndim, shape));
+    return scratch_tensor(scratch, BANYAN_F8_E8M0, ndim, shape, part);
+}
+
+static banyan_status scratch_blocks(const banyan_transform_task *task,
+                                    banyan_transform_scratch *scratch, DLTensor *parts)
+{
+    RETURN_IF_FAILED(scratch_elements(task, BANYAN_F8_E4M3, scratch, &parts[PART_ELEMENTS]));
+    return scratch_scales(task, scratch, &parts[PART_SCALES]);
+}
+
+static banyan_status wire_scales(const banyan_transform_task *task, const DLTensor *part,
+                                 mxfp8_scales *scales)
+{
+    return mxfp8_scales_of(BANYAN_MXFP8_PLAIN, task->local_name, task->local->ndim,
+                           task->local->shape, part, scales);
+}
+
+/* The memory where the task's tensor is put together, as it comes: in the source's type. */
+static banyan_status have_pending(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                                  const banyan_transform_task *task,
+                                  banyan_transform_scratch *scratch)
+{
+    const DLTensor *whole = task->whole;
+    DLDataType dtype = task->transfer->source_dtype;
+    uint64_t bytes;
+    if (!mxfp8_pending_bytes(dtype, whole->ndim, whole->shape, &bytes))
+        return error_no_memory(SIZE_MAX, task->local_name);
+    if (tensor->pending && !mxfp8_pending_fits(tensor->pending, dtype, whole->ndim, whole->shape)) {
+        mxfp8_pending_destroy(tensor->pending);
+        tensor->pending = NULL;
+    }
+    if (tensor->counted_in != mxfp8->run)
+        RETURN_IF_FAILED(banyan_transform_scratch_keep(scratch, task->local_name, bytes));
+    tensor->counted_in = mxfp8->run;
+    if (tensor->pending)
+        return BANYAN_OK;
+    return mxfp8_pending_create(task->local_name, dtype, whole->ndim, whole->shape,
+                                &tensor->pending);
+}
+
+/* The place of the task's box in that memory. */
+static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
+                                  const banyan_transform_task *task, const mxfp8_scales *scales,
+                                  banyan_transform_scratch *scratch, DLTensor *part)
+{
+    RETURN_IF_FAILED(have_pending(mxfp8, tensor, task, scratch));
+    DLDataType dtype = task->transfer->source_dtype;
+    mxfp8_memory_of(task->whole, &tensor->elements);
+    tensor->pending_scales = *scales;
+    size_t ndim = (size_t)task->local->ndim;
+    int64_t *dims = banyan_transform_scratch_take(scratch, 2 * ndim * sizeof *dims);
+    if (!dims)
+        return BANYAN_ERR_NO_MEMORY;
+    mxfp8_box box;
+    mxfp8_memory memory;
+    mxfp8_task_box(task, &box);
+    mxfp8_pending_memory(tensor->pending, &box, &memory);
+    for (size_t g = 0; g < ndim; g++) {
+        dims[g] = task->local->shape[g];
+        int d = task->dim_map[g];
+        dims[ndim + g] =
+            d == BANYAN_NO_DIM ? 0 : memory.stride[d] / (int64_t)banyan_dtype_bytes(dtype);
+    }
+    *part = (DLTensor){.data = memory.data,
+                       .device = {kDLCPU, 0},
+                       .ndim = task->local->ndim,
+                       .dtype = dtype,
+                       .shape = dims,
+                       .strides = dims + ndim};
+    return BANYAN_OK;
+}
+
+/* ---- the sender ---- */
+
+static banyan_status send_quantized(const struct mxfp8_transform *mxfp8,
+                                    const banyan_transform_task *task,
+                                    banyan_transform_scratch *scratch, DLTensor *parts)
+{
+    mxfp8_box box;
+    mxfp8_memory from, to;
+    mxfp8_scales scales;
+    RETURN_IF_FAILED(scratch_blocks(task, scratch, parts));
+    RETURN_IF_FAILED(wire_scales(task, &parts[PART_SCALES], &scales));
+    mxfp8_task_wire_box(task, &box);
+    mxfp8_memory_of(task->local, &from);
+    mxfp8_memory_of(&parts[PART_ELEMENTS], &to);
+    mxfp8_box_quantize(mxfp8->options.rule, &box, &from, &to, &scales);
+    return BANYAN_OK;
+}
+
+static banyan_status send_blocks(const struct mxfp8_transform *mxfp8,
+                                 const banyan_transform_task *task,
+                                 banyan_transform_scratch *scratch, DLTensor *parts)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    mxfp8_box box;
+    mxfp8_memory to;
+    RETURN_IF_FAILED(mxfp8_task_require_whole_blocks(task));
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    RETURN_IF_FAILED(scratch_scales(task, scratch, &parts[PART_SCALES]));
+    mxfp8_task_box(task, &box);
+    mxfp8_task_memory(task, &parts[PART_SCALES], &to);
+    mxfp8_box_scales_read(&box, &scales, &to);
+    return BANYAN_OK;
+}
+
+static banyan_status send_read(const struct mxfp8_transform *mxfp8,
+                               const banyan_transform_task *task, banyan_transform_scratch *scratch,
+                               DLTensor *part)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    mxfp8_box box;
+    mxfp8_memory from, to;
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    RETURN_IF_FAILED(scratch_elements(task, task->transfer->destination_dtype, scratch, part));
+    mxfp8_task_box(task, &box);
+    mxfp8_task_memory(task, task->local, &from);
+    mxfp8_task_memory(task, part, &to);
+    mxfp8_box_dequantize(&box, &from, &scales, &to);
+    return BANYAN_OK;
+}
+
+static banyan_status mxfp8_prepare_send(void *context, const banyan_transform_task *task,
+                                        banyan_transform_scratch *scratch, DLTensor *parts,
+                                        int *part_count)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    bool quantizing = quantizes(task->transfer), here = at_sender(mxfp8, task->transfer);
+    DLTensor made[PART_COUNT] = {*task->local};
+    banyan_status status = BANYAN_OK;
+    if (quantizing && here)
+        status = send_quantized(mxfp8, task, scratch, made);
+    else if (!quantizing && here)
+        status = send_read(mxfp8, task, scratch, made);
+    else if (!quantizing)
+        status = send_blocks(mxfp8, task, scratch, made);
+    if (status != BANYAN_OK)
+        return status;
+    *part_count = quantizing == here ? PART_COUNT : 1;
+    memcpy(parts, made, sizeof made[0] * (size_t)*part_count);
+    return BANYAN_OK;
+}
+
+/* ---- the receiver ---- */
+
+static banyan_status receive_quantized(const struct mxfp8_transform *mxfp8,
+                                       const banyan_transform_task *task,
+                                       banyan_transform_scratch *scratch, DLTensor *parts)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    RETURN_IF_FAILED(mxfp8_task_require_whole_blocks(task));
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    return scratch_scales(task, scratch, &parts[PART_SCALES]);
+}
+
+static banyan_status receive_values(const struct mxfp8_transform *mxfp8,
+                                    const banyan_transform_task *task,
+                                    banyan_transform_scratch *scratch, DLTensor *part)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    int64_t block;
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    if (mxfp8_task_cuts_block(task, &block))
+        return pending_part(mxfp8, tensor, task, &scales, scratch, part);
+    return scratch_elements(task, task->transfer->source_dtype, scratch, part);
+}
+
+static banyan_status mxfp8_prepare_recv(void *context, const banyan_transform_task *task,
+                                        banyan_transform_scratch *scratch, DLTensor *parts,
+                                        int *part_count)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    bool quantizing = quantizes(task->transfer), here = !at_sender(mxfp8, task->transfer);
+    DLTensor made[PART_COUNT] = {*task->local};
+    banyan_status status = BANYAN_OK;
+    if (quantizing && here)
+        status = receive_values(mxfp8, task, scratch, made);
+    else if (quantizing)
+        status = receive_quantized(mxfp8, task, scratch, made);
+    else if (here)
+        status = scratch_blocks(task, scratch, made);
+    if (status != BANYAN_OK)
+        return status;
+    *part_count = quantizing == here ? 1 : PART_COUNT;
+    memcpy(parts, made, sizeof made[0] * (size_t)*part_count);
+    return BANYAN_OK;
+}
+
+static banyan_status finish_values(const struct mxfp8_transform *mxfp8,
+                                   const banyan_transform_task *task, const DLTensor *part)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    mxfp8_box box;
+    mxfp8_memory from, to;
+    int64_t block;
+    RETURN_IF_FAILED(landing_tensor(mxfp8, task, &tensor, &scales));
+    mxfp8_task_box(task, &box);
+    if (mxfp8_task_cuts_block(task, &block)) {
+        mxfp8_pending_mark(tensor->pending, &box);
+        return BANYAN_OK;
+    }
+    mxfp8_task_memory(task, part, &from);
+    mxfp8_task_memory(task, task->local, &to);
+    mxfp8_box_quantize(mxfp8->options.rule, &box, &from, &to, &scales);
+    return BANYAN_OK;
+}
+
+static banyan_status finish_quantized(const struct mxfp8_transform *mxfp8,
+                                      const banyan_transform_task *task, const DLTensor *part)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    mxfp8_box box;
+    mxfp8_memory from;
+    RETURN_IF_FAILED(landing_tensor(mxfp8, task, &tensor, &scales));
+    mxfp8_task_box(task, &box);
+    mxfp8_task_memory(task, part, &from);
+    mxfp8_box_scales_write(&box, &scales, &from);
+    return BANYAN_OK;
+}
+
+static banyan_status finish_blocks(const banyan_transform_task *task, const DLTensor *parts)
+{
+    mxfp8_scales scales;
+    mxfp8_box box;
+    mxfp8_memory from, to;
+    RETURN_IF_FAILED(wire_scales(task, &parts[PART_SCALES], &scales));
+    mxfp8_task_wire_box(task, &box);
+    mxfp8_memory_of(&parts[PART_ELEMENTS], &from);
+    mxfp8_memory_of(task->local, &to);
+    mxfp8_box_dequantize(&box, &from, &scales, &to);
+    return BANYAN_OK;
+}
+
+static banyan_status mxfp8_finalize_recv(void *context, const banyan_transform_task *task,
+                                         const DLTensor *parts, int part_count)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    bool quantizing = quantizes(task->transfer), here = !at_sender(mxfp8, task->transfer);
+    (void)part_count;
+    if (quantizing && here)
+        return finish_values(mxfp8, task, &parts[0]);
+    if (quantizing)
+        return finish_quantized(mxfp8, task, &parts[PART_SCALES]);
+    return here ? finish_blocks(task, parts) : BANYAN_OK;
+}
+
+/* ---- runs ---- */
+
+/* What the run before has brought is forgotten, also when it failed half-way. */
+static banyan_status mxfp8_begin(void *context)
+{
+    struct mxfp8_transform *mxfp8 = context;
+    mxfp8->run++;
+    for (size_t i = 0; i < mxfp8->tensors.count; i++) {
+        if (mxfp8->tensors.data[i].pending)
+            mxfp8_pending_reset(mxfp8->tensors.data[i].pending);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status mxfp8_finish_padding(void *context, const char *local_name,
+                                          const DLTensor *whole)
+{
+    const struct mxfp8_transform *mxfp8 = context;
+    struct mxfp8_tensor *tensor = find_tensor(mxfp8, local_name);
+    mxfp8_scales scales;
+    if (!tensor || !tensor->bound || !is_e4m3(whole->dtype))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(bound_scales(mxfp8, tensor, whole, &scales));
+    clear_once(mxfp8, tensor, &scales);
+    return BANYAN_OK;
+}
+
+static banyan_status mxfp8_finish(void *context)
+{
+    struct mxfp8_transform *mxfp8 = context;
+    for (size_t i = 0; i < mxfp8->tensors.count; i++) {
+        const struct mxfp8_tensor *tensor = &mxfp8->tensors.data[i];
+        if (tensor->pending)
+            mxfp8_pending_quantize(tensor->pending, mxfp8->options.rule, &tensor->elements,
+                                   &tensor->pending_scales);
+    }
+    return BANYAN_OK;
+}
+
+/* ---- on devices ---- */
+
+bool transform_is_mxfp8(const banyan_transform *transform)
+{
+    return transform && transform->prepare_send == mxfp8_prepare_send;
+}
+
+banyan_mxfp8_rule mxfp8_rule_of(const banyan_transform *transform)
+{
+    return ((const struct mxfp8_transform *)transform->context)->options.rule;
+}
+
+banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
+                                   const banyan_transform_task *task, struct mxfp8_scales *scales,
+                                   DLDevice *device)
+{
+    struct mxfp8_tensor *tensor;
+    RETURN_IF_FAILED(task_tensor(transform->context, task, &tensor, scales));
+    *device = tensor->scales.device;
+    return BANYAN_OK;
+}
+
+/* ---- making one ---- */
+
+static void mxfp8_destroy(transform_object *object)
+{
+    struct mxfp8_transform *mxfp8 = (struct mxfp8_transform *)object;
+    for (size_t i = 0; i < mxfp8->tensors.count; i++) {
+        mxfp8_pending_destroy(mxfp8->tensors.data[i].pending);
+        free(mxfp8->tensors.data[i].name);
+    }
+    array_free(&mxfp8->tensors);
+    map_free(&mxfp8->by_name);
+    name_filter_free(&mxfp8->names);
+    free(mxfp8);
+}
+
+banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_transform **transform)
+{
+    banyan_mxfp8_options taken = BANYAN_MXFP8_OPTIONS_INIT;
+    TRANSFORM_TAKE_OPTIONS(taken, options);
+    struct mxfp8_transform *mxfp8 = calloc(1, sizeof *mxfp8);
+    if (!mxfp8)
+        return error_no_memory(sizeof *mxfp8, "an MXFP8 transform");
+    banyan_status status = name_filter_copy(taken.names, taken.name_count, &mxfp8->names);
+    if (status != BANYAN_OK) {
+        free(mxfp8);
+        return status;
+    }
+    mxfp8->options = taken;
+    mxfp8->object = (transform_object){.table = {.size = sizeof(banyan_transform),
+                                                 .name = "mxfp8",
+                                                 .context = mxfp8,
+                                                 .should_transform = mxfp8_should,
+                                                 .begin = mxfp8_begin,
+                                                 .prepare_send = mxfp8_prepare_send,
+                                                 .prepare_recv = mxfp8_prepare_recv,
+                                                 .finalize_recv = mxfp8_finalize_recv,
+                                                 .finish = mxfp8_finish,
+                                                 .finish_padding = mxfp8_finish_padding},
+                                       .destroy = mxfp8_destroy};
+    *transform = &mxfp8->object.table;
+    return BANYAN_OK;
+}
+
+static banyan_status add_tensor(struct mxfp8_transform *mxfp8, const char *name,
+                                struct mxfp8_tensor **tensor)
+{
+    char *copy = strdup(name);
+    if (!copy)
+        return error_no_memory(strlen(name) + 1, "a tensor's name");
+    struct mxfp8_tensor added = {.name = copy, .cleared_in = UINT64_MAX, .counted_in = UINT64_MAX};
+    if (!array_reserve(&mxfp8->tensors, 1) ||
+        !map_put_string(&mxfp8->by_name, copy, mxfp8->tensors.count)) {
+        free(copy);
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    *tensor = &mxfp8->tensors.data[mxfp8->tensors.count++];
+    **tensor = added;
+    return BANYAN_OK;
+}
+
+banyan_status banyan_mxfp8_bind_scales(banyan_transform *transform, const char *name,
+                                       const DLTensor *scales)
+{
+    if (transform->prepare_send != mxfp8_prepare_send)
+        return error_set(BANYAN_ERR_INVALID, "transform %s has no scales to bind for tensor %s",
+                         transform->name, name);
+    if (scales && (scales->ndim < 0 || scales->ndim > BANYAN_MAX_DIMS))
+        return error_set(BANYAN_ERR_INVALID, "the scales of %s have %d dimensions", name,
+                         scales->ndim);
+    struct mxfp8_transform *mxfp8 = transform->context;
+    struct mxfp8_tensor *tensor = find_tensor(mxfp8, name);
+    if (!tensor)
+        RETURN_IF_FAILED(add_tensor(mxfp8, name, &tensor));
+    tensor->bound = scales != NULL;
+    if (!scales)
+        return BANYAN_OK;
+    tensor->scales = *scales;
+    tensor->dense = !scales->strides;
+    tensor->cleared_in = UINT64_MAX;
+    for (int d = 0; d < scales->ndim; d++) {
+        tensor->shape[d] = scales->shape[d];
+        tensor->strides[d] = scales->strides ? scales->strides[d] : 0;
+    }
+    return BANYAN_OK;
+}

@@ -1,0 +1,294 @@
+/* A case for planners is checked twice: the transfers that it gives, and those that we plan. */
+#include <string.h>
+
+#include "reshard/layout/box.h"
+#include "reshard/layout/layout.h"
+#include "reshard/model/megatron_layouts.h"
+#include "reshard/planner/sample.h"
+#include "reshard/verify/check.h"
+#include "reshard/verify/slots.h"
+
+#define SLOT_BYTES (512 * 1024)
+
+/* What a rank holds, and what is planned for it. */
+typedef struct case_rank {
+    names names;
+    plan_holding source, destination;
+    planner_result transfers;
+} case_rank;
+
+typedef struct case_check {
+    const banyan_megatron_case *loaded;
+    int rank_count;
+    case_rank *ranks;
+    banyan_reshard_report *report;
+} case_check;
+
+/* ---- what we plan ---- */
+
+static banyan_status layouts_of(void *context, int rank, banyan_layout *source,
+                                banyan_layout *destination)
+{
+    const case_check *check = context;
+    RETURN_IF_FAILED(case_add_layout(check->loaded, rank, BANYAN_SOURCE, source));
+    return case_add_layout(check->loaded, rank, BANYAN_DESTINATION, destination);
+}
+
+static banyan_status take_rank(void *context, int rank, planner_result *result)
+{
+    const case_check *check = context;
+    check->ranks[rank].transfers = *result;
+    return BANYAN_OK;
+}
+
+/* What the planner refuses is no plan that could run. */
+static banyan_status plan_case(case_check *check, const banyan_reshard_options *options)
+{
+    const banyan_reshard_sample_world world = {
+        .world_size = check->rank_count, .layouts = layouts_of, .context = check};
+    banyan_status status = plan_imagine(&world, options, take_rank, check);
+    if (status == BANYAN_OK || status == BANYAN_ERR_NO_MEMORY)
+        return status;
+    return check_report_add(check->report, BANYAN_RESHARD_UNPLANNED, 0, "%s", banyan_last_error());
+}
+
+static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
+{
+    check_part *parts = calloc((size_t)check->rank_count, sizeof *parts);
+    if (!parts)
+        return error_no_memory((size_t)check->rank_count * sizeof *parts, "the check of a case");
+    banyan_status status = BANYAN_OK;
+    size_t found = banyan_reshard_report_count(check->report);
+    for (int r = 0; r < check->rank_count && status == BANYAN_OK; r++) {
+        const case_rank *of = &check->ranks[r];
+        parts[r] = (check_part){r, &of->source, &of->destination, &of->transfers};
+        status = check_part_alone(&parts[r], check->report);
+    }
+    if (status == BANYAN_OK)
+        status = check_parts_pair(parts, check->rank_count, check->report);
+    if (status == BANYAN_OK && banyan_reshard_report_count(check->report) == found)
+        status = check_slots(parts, check->rank_count, slot_bytes, check->report);
+    free(parts);
+    return status;
+}
+
+/* ---- what the case says ---- */
+
+/* A part of a slice of a local tensor that is a box of one global tensor. `place` is where it lies
+ * in the slice, which starts at 0. */
+static bool piece_in_slice(const banyan_piece *piece, const plan_holding *holding,
+                           const banyan_box *slice, banyan_box *place)
+{
+    int ndim = holding->tensors[piece->tensor].ndim;
+    banyan_box lies = piece_local_box(piece, ndim, &piece->box);
+    if (!banyan_box_intersect(&lies, slice, place))
+        return false;
+    for (int d = 0; d < ndim; d++)
+        place->start[d] -= slice->start[d];
+    return true;
+}
+
+/* Where global index 0 of the piece's box would lie in the slice. */
+static int64_t offset_in_slice(const banyan_piece *piece, const banyan_box *slice, int d)
+{
+    int local = piece->dim_map[d];
+    return piece->local_start[local] - piece->box.start[d] - slice->start[local];
+}
+
+/* Does the same place of both slices hold the same global element? */
+static bool same_elements(const banyan_piece *from, const banyan_box *source_slice,
+                          const banyan_piece *to, const banyan_box *destination_slice)
+{
+    if (from->ndim != to->ndim || !check_names_fit(from, to))
+        return false;
+    for (int d = 0; d < to->ndim; d++)
+        if (from->dim_map[d] != to->dim_map[d] ||
+            offset_in_slice(from, source_slice, d) != offset_in_slice(to, destination_slice, d))
+            return false;
+    return true;
+}
+
+static int tensor_named(const plan_holding *holding, const char *name)
+{
+    for (size_t i = 0; i < holding->tensor_count; i++)
+        if (strcmp(holding->tensors[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* Elements of the slice that the transfer brings from where they belong. */
+static uint64_t right_elems(const case_check *check, const banyan_megatron_transfer *transfer)
+{
+    const plan_holding *source = &check->ranks[transfer->source_rank].source;
+    const plan_holding *destination = &check->ranks[transfer->destination_rank].destination;
+    int from = tensor_named(source, transfer->source_name);
+    int to = tensor_named(destination, transfer->destination_name);
+    uint64_t elems = 0;
+    banyan_box there, here, both;
+    for (size_t d = 0; d < destination->piece_count; d++) {
+        const banyan_piece *piece = &destination->pieces[d];
+        if (piece->tensor != to ||
+            !piece_in_slice(piece, destination, &transfer->destination_slice, &here))
+            continue;
+        for (size_t s = 0; s < source->piece_count; s++) {
+            const banyan_piece *other = &source->pieces[s];
+            if (other->tensor == from &&
+                piece_in_slice(other, source, &transfer->source_slice, &there) &&
+                banyan_box_intersect(&here, &there, &both) &&
+                same_elements(other, &transfer->source_slice, piece, &transfer->destination_slice))
+                elems += banyan_box_elems(&both);
+        }
+    }
+    return elems;
+}
+
+static banyan_status check_given_source(const case_check *check,
+                                        const banyan_megatron_transfer *transfer)
+{
+    const banyan_box *from = &transfer->source_slice, *to = &transfer->destination_slice;
+    uint64_t elems = banyan_box_elems(to);
+    if (from->ndim == to->ndim &&
+        memcmp(from->extent, to->extent, (size_t)to->ndim * sizeof *to->extent) == 0 &&
+        right_elems(check, transfer) == elems)
+        return BANYAN_OK;
+    char sent[BOX_TEXT_BYTES], received[BOX_TEXT_BYTES];
+    return check_report_add(
+        check->report, BANYAN_RESHARD_SOURCE, transfer->destination_rank,
+        "task %llu brings %s of \"%s\" from rank %d, which does not hold there what belongs into "
+        "%s of \"%s\"",
+        (unsigned long long)transfer->task_id, banyan_box_format(from, sent, sizeof sent),
+        transfer->source_name, transfer->source_rank,
+        banyan_box_format(to, received, sizeof received), transfer->destination_name);
+}
+
+static int by_destination(const void *left, const void *right)
+{
+    const banyan_megatron_transfer *a = *(const banyan_megatron_transfer *const *)left;
+    const banyan_megatron_transfer *b = *(const banyan_megatron_transfer *const *)right;
+    if (a->destination_rank != b->destination_rank)
+        return a->destination_rank < b->destination_rank ? -1 : 1;
+    return strcmp(a->destination_name, b->destination_name);
+}
+
+typedef struct given {
+    const banyan_megatron_transfer **sorted; /* by destination */
+    size_t count;
+    banyan_box *boxes; /* room for as many */
+} given;
+
+static banyan_status check_given_tensor(const case_check *check, int rank,
+                                        const banyan_local_tensor *tensor, const given *all)
+{
+    const banyan_megatron_transfer key = {.destination_rank = rank,
+                                          .destination_name = tensor->name};
+    const banyan_megatron_transfer *wanted = &key;
+    size_t low = 0, high = all->count, count = 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (by_destination(&all->sorted[middle], &wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < all->count && by_destination(&all->sorted[low], &wanted) == 0; low++)
+        all->boxes[count++] = all->sorted[low]->destination_slice;
+    banyan_box whole = box_whole(tensor->ndim, tensor->shape);
+    return check_cover(rank, tensor->name, &whole, all->boxes, count, check->report);
+}
+
+static banyan_status check_given_transfers(const case_check *check, given *all)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        all->sorted[i] = banyan_megatron_case_transfer(check->loaded, i);
+        RETURN_IF_FAILED(check_given_source(check, all->sorted[i]));
+    }
+    qsort(all->sorted, all->count, sizeof *all->sorted, by_destination);
+    for (int r = 0; r < check->rank_count; r++) {
+        const plan_holding *holding = &check->ranks[r].destination;
+        for (size_t i = 0; i < holding->tensor_count; i++)
+            RETURN_IF_FAILED(check_given_tensor(check, r, &holding->tensors[i], all));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status check_given(case_check *check)
+{
+    given all = {.count = banyan_megatron_case_transfer_count(check->loaded)};
+    all.sorted = calloc(all.count + 1, sizeof *all.sorted);
+    all.boxes = calloc(all.count + 1, sizeof *all.boxes);
+    check->report->subject = "as the case has it";
+    banyan_status status = BANYAN_OK;
+    if (all.sorted && all.boxes)
+        status = check_given_transfers(check, &all);
+    else
+        status = error_no_memory(all.count * sizeof *all.boxes, "the check of a case");
+    free(all.boxes);
+    free(all.sorted);
+    return status;
+}
+
+/* ---- both ---- */
+
+static void free_ranks(case_check *check)
+{
+    for (int r = 0; check->ranks && r < check->rank_count; r++) {
+        plan_holding_free(&check->ranks[r].source);
+        plan_holding_free(&check->ranks[r].destination);
+        planner_result_free(&check->ranks[r].transfers);
+        names_free(&check->ranks[r].names);
+    }
+    free(check->ranks);
+}
+
+static banyan_status hold_side(const banyan_megatron_case *loaded, int rank, banyan_side side,
+                               names *pool, plan_holding *holding)
+{
+    banyan_layout *layout;
+    RETURN_IF_FAILED(banyan_layout_create(&layout));
+    banyan_status status = case_add_layout(loaded, rank, side, layout);
+    if (status == BANYAN_OK)
+        status = plan_holding_copy(layout, NULL, pool, holding);
+    banyan_layout_destroy(layout);
+    return status;
+}
+
+static banyan_status make_ranks(case_check *check)
+{
+    check->ranks = calloc((size_t)check->rank_count, sizeof *check->ranks);
+    if (!check->ranks)
+        return error_no_memory((size_t)check->rank_count * sizeof *check->ranks,
+                               "the check of a case");
+    for (int r = 0; r < check->rank_count; r++) {
+        case_rank *of = &check->ranks[r];
+        RETURN_IF_FAILED(hold_side(check->loaded, r, BANYAN_SOURCE, &of->names, &of->source));
+        RETURN_IF_FAILED(
+            hold_side(check->loaded, r, BANYAN_DESTINATION, &of->names, &of->destination));
+    }
+    return check_report_create(&check->report);
+}
+
+static banyan_status check_case(case_check *check, const banyan_reshard_options *options,
+                                uint64_t slot_bytes)
+{
+    RETURN_IF_FAILED(make_ranks(check));
+    RETURN_IF_FAILED(check_given(check));
+    check->report->subject = "as planned";
+    RETURN_IF_FAILED(plan_case(check, options));
+    if (check->report->counts[BANYAN_RESHARD_UNPLANNED] > 0)
+        return BANYAN_OK;
+    return check_planned(check, slot_bytes ? slot_bytes : SLOT_BYTES);
+}
+
+banyan_status banyan_reshard_case_check(const banyan_megatron_case *loaded,
+                                        const banyan_reshard_options *options, uint64_t slot_bytes,
+                                        banyan_reshard_report **report)
+{
+    case_check check = {.loaded = loaded, .rank_count = banyan_megatron_case_world_size(loaded)};
+    banyan_status status = check_case(&check, options, slot_bytes);
+    free_ranks(&check);
+    if (status == BANYAN_OK)
+        *report = check.report;
+    else
+        banyan_reshard_report_destroy(check.report);
+    return status;
+}

@@ -1,0 +1,200 @@
+#include "reshard/verify/check.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "reshard/layout/box.h"
+
+static bool box_inside(const banyan_box *box, const banyan_box *of)
+{
+    if (box->ndim != of->ndim)
+        return false;
+    for (int d = 0; d < box->ndim; d++)
+        if (box->extent[d] < 0 || box->start[d] < of->start[d] ||
+            box->start[d] + box->extent[d] > of->start[d] + of->extent[d])
+            return false;
+    return true;
+}
+
+/* ---- exactly once ---- */
+
+/* Take every box out of the whole: what is left is written by nobody. */
+static banyan_status add_unwritten(int rank, const char *name, const banyan_box *whole,
+                                   const banyan_box *boxes, size_t count,
+                                   banyan_reshard_report *report)
+{
+    ARRAY(banyan_box) rest = {0};
+    bool kept = array_push(&rest, *whole);
+    for (size_t i = 0; i < count && kept; i++) {
+        for (size_t r = rest.count; r-- > 0 && kept;) {
+            banyan_box both, cut[2 * BANYAN_MAX_DIMS];
+            if (!banyan_box_intersect(&rest.data[r], &boxes[i], &both))
+                continue;
+            int parts = banyan_box_subtract(&rest.data[r], &both, cut);
+            rest.data[r] = rest.data[--rest.count];
+            for (int p = 0; p < parts && kept; p++)
+                kept = array_push(&rest, cut[p]);
+        }
+    }
+    banyan_status status = kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    char text[BOX_TEXT_BYTES];
+    if (kept && rest.count > 0)
+        status = check_report_add(report, BANYAN_RESHARD_UNWRITTEN, rank,
+                                  "no transfer writes %s of \"%s\"",
+                                  banyan_box_format(&rest.data[0], text, sizeof text), name);
+    array_free(&rest);
+    return status;
+}
+
+static banyan_status add_outside(int rank, const char *name, const banyan_box *whole,
+                                 const banyan_box *box, banyan_reshard_report *report)
+{
+    char text[BOX_TEXT_BYTES], limits[BOX_TEXT_BYTES];
+    return check_report_add(report, BANYAN_RESHARD_OUTSIDE, rank,
+                            "%s of \"%s\" is received into %s, which does not hold all of it",
+                            banyan_box_format(box, text, sizeof text), name,
+                            banyan_box_format(whole, limits, sizeof limits));
+}
+
+banyan_status check_cover(int rank, const char *name, const banyan_box *whole, banyan_box *boxes,
+                          size_t count, banyan_reshard_report *report)
+{
+    size_t inside = 0, a, b;
+    uint64_t elems = 0;
+    bool found;
+    for (size_t i = 0; i < count; i++) {
+        if (!box_inside(&boxes[i], whole))
+            RETURN_IF_FAILED(add_outside(rank, name, whole, &boxes[i], report));
+        if (boxes[i].ndim == whole->ndim && banyan_box_intersect(&boxes[i], whole, &boxes[inside]))
+            elems += banyan_box_elems(&boxes[inside++]);
+    }
+    RETURN_IF_FAILED(boxes_find_overlap(boxes, inside, &found, &a, &b));
+    banyan_box both = {0};
+    char text[BOX_TEXT_BYTES];
+    if (found && banyan_box_intersect(&boxes[a], &boxes[b], &both))
+        RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_TWICE, rank,
+                                          "two transfers write %s of \"%s\"",
+                                          banyan_box_format(&both, text, sizeof text), name));
+    if (!found && elems == banyan_box_elems(whole))
+        return BANYAN_OK;
+    return add_unwritten(rank, name, whole, boxes, inside, report);
+}
+
+/* ---- one rank ---- */
+
+bool check_names_fit(const banyan_piece *source, const banyan_piece *destination)
+{
+    return strcmp(source->name, destination->name) == 0 ||
+           (destination->fallback_name && strcmp(source->name, destination->fallback_name) == 0);
+}
+
+/* A transfer has its destination's name: whether the piece may have another, its receiver knows. */
+static banyan_status check_held(const check_part *part, const banyan_transfer *transfer,
+                                banyan_reshard_report *report)
+{
+    char text[BOX_TEXT_BYTES], held[BOX_TEXT_BYTES] = "";
+    const plan_holding *source = part->source, *destination = part->destination;
+    bool known =
+        transfer->source_rank == part->rank && transfer->source_piece < source->piece_count;
+    const banyan_piece *piece = known ? &source->pieces[transfer->source_piece] : NULL;
+    bool is_local = transfer->destination_rank == part->rank &&
+                    transfer->destination_piece < destination->piece_count;
+    if (piece) {
+        DLDataType dtype = source->tensors[piece->tensor].dtype;
+        uint64_t bytes = banyan_box_elems(&transfer->box) * banyan_dtype_bytes(dtype);
+        if (box_inside(&transfer->box, &piece->box) && bytes == transfer->bytes &&
+            (!is_local ||
+             check_names_fit(piece, &destination->pieces[transfer->destination_piece])))
+            return BANYAN_OK;
+        banyan_box_format(&piece->box, held, sizeof held);
+    }
+    return check_report_add(report, BANYAN_RESHARD_SOURCE, part->rank,
+                            "it is to send %s of \"%s\", %" PRIu64
+                            " bytes, to rank %d, but its piece (%s%s) does not hold that",
+                            banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
+                            transfer->bytes, transfer->destination_rank,
+                            piece ? piece->name : "none", held);
+}
+
+static int by_piece(const void *left, const void *right)
+{
+    const banyan_transfer *a = *(banyan_transfer *const *)left;
+    const banyan_transfer *b = *(banyan_transfer *const *)right;
+    return (a->destination_piece > b->destination_piece) -
+           (a->destination_piece < b->destination_piece);
+}
+
+/* The receives, sorted by piece; `boxes` has room for all of them. */
+static banyan_status check_pieces(const check_part *part, banyan_transfer *const *sorted,
+                                  size_t count, banyan_box *boxes, banyan_reshard_report *report)
+{
+    const plan_holding *holding = part->destination;
+    size_t at = 0;
+    for (size_t p = 0; p < holding->piece_count; p++) {
+        const banyan_piece *piece = &holding->pieces[p];
+        size_t filled = 0;
+        for (; at < count && sorted[at]->destination_piece == p; at++) {
+            if (strcmp(sorted[at]->name, piece->name) == 0)
+                boxes[filled++] = sorted[at]->box;
+            else
+                RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_OUTSIDE, part->rank,
+                                                  "\"%s\" is received into a piece of \"%s\"",
+                                                  sorted[at]->name, piece->name));
+        }
+        RETURN_IF_FAILED(check_cover(part->rank, piece->name, &piece->box, boxes, filled, report));
+    }
+    if (at == count)
+        return BANYAN_OK;
+    return check_report_add(report, BANYAN_RESHARD_OUTSIDE, part->rank,
+                            "\"%s\" is received into piece %zu of %zu", sorted[at]->name,
+                            sorted[at]->destination_piece, holding->piece_count);
+}
+
+static banyan_status check_receives(const check_part *part, banyan_reshard_report *report)
+{
+    size_t count = part->transfers->recv_count;
+    banyan_transfer **sorted = calloc(count + 1, sizeof *sorted);
+    banyan_box *boxes = calloc(count + 1, sizeof *boxes);
+    banyan_status status = BANYAN_ERR_NO_MEMORY;
+    if (!sorted || !boxes) {
+        error_no_memory((count + 1) * (sizeof *sorted + sizeof *boxes), "the check of a plan");
+        goto free_arrays;
+    }
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = &part->transfers->recvs[i];
+    qsort(sorted, count, sizeof *sorted, by_piece);
+    status = check_pieces(part, sorted, count, boxes, report);
+free_arrays:
+    free(boxes);
+    free(sorted);
+    return status;
+}
+
+banyan_status check_part_alone(const check_part *part, banyan_reshard_report *report)
+{
+    const planner_result *transfers = part->transfers;
+    for (size_t i = 0; i < transfers->send_count; i++)
+        RETURN_IF_FAILED(check_held(part, &transfers->sends[i], report));
+    for (size_t i = 0; i < transfers->recv_count; i++)
+        if (transfers->recvs[i].source_rank == part->rank)
+            RETURN_IF_FAILED(check_held(part, &transfers->recvs[i], report));
+    return check_receives(part, report);
+}
+
+banyan_status check_part_sound(const check_part *part)
+{
+    banyan_reshard_report *report;
+    RETURN_IF_FAILED(check_report_create(&report));
+    banyan_status status = check_part_alone(part, report);
+    if (status == BANYAN_OK && report->findings.count > 0)
+        status = error_set(BANYAN_ERR_INVALID, "the plan is not sound: %s",
+                           report->findings.data[0].message);
+    banyan_reshard_report_destroy(report);
+    return status;
+}
+
+banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan)
+{
+    const check_part part = {plan->rank, &plan->source, &plan->destination, &plan->transfers};
+    return check_part_sound(&part);
+}

@@ -1,0 +1,149 @@
+/* Do the parts of all ranks fit together? */
+#include <string.h>
+
+#include "reshard/layout/box.h"
+#include "reshard/verify/check.h"
+
+/* A transfer as one of its ends has it. */
+typedef struct pair_end {
+    const banyan_transfer *transfer;
+    bool is_send;
+} pair_end;
+
+static int by_task(const void *left, const void *right)
+{
+    const pair_end *a = left, *b = right;
+    const banyan_transfer *x = a->transfer, *y = b->transfer;
+    if (x->source_rank != y->source_rank)
+        return x->source_rank < y->source_rank ? -1 : 1;
+    if (x->destination_rank != y->destination_rank)
+        return x->destination_rank < y->destination_rank ? -1 : 1;
+    if (x->task_id != y->task_id)
+        return x->task_id < y->task_id ? -1 : 1;
+    return (b->is_send > a->is_send) - (b->is_send < a->is_send);
+}
+
+static bool same_task(const pair_end *a, const pair_end *b)
+{
+    return a->transfer->source_rank == b->transfer->source_rank &&
+           a->transfer->destination_rank == b->transfer->destination_rank &&
+           a->transfer->task_id == b->transfer->task_id;
+}
+
+static bool same_bytes(const banyan_transfer *a, const banyan_transfer *b)
+{
+    return a->bytes == b->bytes && banyan_box_equal(&a->box, &b->box) &&
+           strcmp(a->name, b->name) == 0 && banyan_dtype_equal(a->source_dtype, b->source_dtype);
+}
+
+static const banyan_piece *piece_of(const plan_holding *holding, size_t i)
+{
+    return i < holding->piece_count ? &holding->pieces[i] : NULL;
+}
+
+/* Does the rank that it is to come from hold it, in any piece? */
+static bool is_held(const check_part *parts, const banyan_transfer *recv)
+{
+    const plan_holding *source = parts[recv->source_rank].source;
+    const banyan_piece *to =
+        piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
+    banyan_box both;
+    for (size_t i = 0; to && i < source->piece_count; i++)
+        if (check_names_fit(&source->pieces[i], to) &&
+            banyan_box_intersect(&source->pieces[i].box, &recv->box, &both) &&
+            banyan_box_equal(&both, &recv->box))
+            return true;
+    return false;
+}
+
+static bool names_fit(const check_part *parts, const banyan_transfer *send,
+                      const banyan_transfer *recv)
+{
+    const banyan_piece *from = piece_of(parts[send->source_rank].source, send->source_piece);
+    const banyan_piece *to =
+        piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
+    return from && to && check_names_fit(from, to);
+}
+
+/* All ends with the same ranks and id: one send and one receive of the same is right. */
+static banyan_status check_task(const check_part *parts, const pair_end *ends, size_t count,
+                                banyan_reshard_report *report)
+{
+    if (count == 2 && ends[0].is_send && !ends[1].is_send &&
+        same_bytes(ends[0].transfer, ends[1].transfer) &&
+        names_fit(parts, ends[0].transfer, ends[1].transfer))
+        return BANYAN_OK;
+    size_t sends = 0;
+    for (size_t i = 0; i < count; i++)
+        sends += ends[i].is_send;
+    const pair_end *last = &ends[count - 1];
+    const banyan_transfer *one = last->transfer;
+    char text[BOX_TEXT_BYTES];
+    banyan_box_format(&one->box, text, sizeof text);
+    if (!last->is_send && !is_held(parts, one))
+        RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_SOURCE, one->destination_rank,
+                                          "it is to receive %s of \"%s\" from rank %d, which does "
+                                          "not hold it",
+                                          text, one->name, one->source_rank));
+    return check_report_add(
+        report, BANYAN_RESHARD_UNPAIRED, last->is_send ? one->source_rank : one->destination_rank,
+        "task %016llx, %s of \"%s\", has %zu sends at rank %d and %zu receives "
+        "at rank %d%s",
+        (unsigned long long)one->task_id, text, one->name, sends, one->source_rank, count - sends,
+        one->destination_rank,
+        count == 2 && sends == 1 ? ", of different tensors, boxes or bytes" : "");
+}
+
+/* The ends of one rank that have another rank at their other end. */
+static banyan_status add_ends(const check_part *part, int ranks, const banyan_transfer *transfers,
+                              size_t count, bool is_send, pair_end *ends, size_t *end_count,
+                              banyan_reshard_report *report)
+{
+    for (size_t i = 0; i < count; i++) {
+        const banyan_transfer *one = &transfers[i];
+        int mine = is_send ? one->source_rank : one->destination_rank;
+        int other = is_send ? one->destination_rank : one->source_rank;
+        if (mine != part->rank || other < 0 || other >= ranks)
+            RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_UNPAIRED, part->rank,
+                                              "it has a %s of \"%s\" from rank %d to rank %d of %d",
+                                              is_send ? "send" : "receive", one->name,
+                                              one->source_rank, one->destination_rank, ranks));
+        else if (other != mine)
+            ends[(*end_count)++] = (pair_end){one, is_send};
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status check_ends(const check_part *parts, int count, pair_end *ends,
+                                banyan_reshard_report *report)
+{
+    size_t end_count = 0;
+    for (int r = 0; r < count; r++) {
+        const planner_result *of = parts[r].transfers;
+        RETURN_IF_FAILED(
+            add_ends(&parts[r], count, of->sends, of->send_count, true, ends, &end_count, report));
+        RETURN_IF_FAILED(
+            add_ends(&parts[r], count, of->recvs, of->recv_count, false, ends, &end_count, report));
+    }
+    qsort(ends, end_count, sizeof *ends, by_task);
+    for (size_t first = 0, i = 1; i <= end_count; i++) {
+        if (i < end_count && same_task(&ends[first], &ends[i]))
+            continue;
+        RETURN_IF_FAILED(check_task(parts, &ends[first], i - first, report));
+        first = i;
+    }
+    return BANYAN_OK;
+}
+
+banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshard_report *report)
+{
+    size_t most = 1;
+    for (int r = 0; r < count; r++)
+        most += parts[r].transfers->send_count + parts[r].transfers->recv_count;
+    pair_end *ends = calloc(most, sizeof *ends);
+    if (!ends)
+        return error_no_memory(most * sizeof *ends, "the check of a plan's pairs");
+    banyan_status status = check_ends(parts, count, ends, report);
+    free(ends);
+    return status;
+}

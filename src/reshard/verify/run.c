@@ -1,0 +1,210 @@
+#include "reshard/verify/run.h"
+
+#include <inttypes.h>
+
+#include "reshard/layout/box.h"
+#include "reshard/run/tensors.h"
+#include "reshard/verify/views.h"
+
+/* Memory from `low` to below `high`, of which `view` is what is touched. */
+typedef struct run_span {
+    const char *low, *high;
+    bool is_write;
+    size_t tensor;            /* of its side */
+    const execution_end *end; /* NULL: a whole tensor, or padding */
+    strided_view view;
+} run_span;
+
+typedef ARRAY(run_span) run_spans;
+
+static banyan_status add_view(run_spans *spans, const strided_view *view, bool is_write,
+                              size_t tensor, const execution_end *end)
+{
+    char *low;
+    size_t bytes;
+    strided_view_span(view, &low, &bytes);
+    run_span span = {low, low + bytes, is_write, tensor, end, *view};
+    if (bytes == 0)
+        return BANYAN_OK;
+    return array_push(spans, span) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static int by_address(const void *left, const void *right)
+{
+    const run_span *a = left, *b = right;
+    return (a->low > b->low) - (a->low < b->low);
+}
+
+typedef banyan_status (*overlap_fn)(void *context, const run_span *read, const run_span *write);
+
+/* Tell of each read and write whose spans overlap. The spans are sorted; `open` holds indices of
+ * those, of each kind, that the sweep has not left. */
+static banyan_status sweep(const run_spans *spans, size_t *open[2], overlap_fn tell, void *context)
+{
+    size_t counts[2] = {0, 0};
+    for (size_t i = 0; i < spans->count; i++) {
+        const run_span *span = &spans->data[i];
+        size_t kept = 0, *others = open[!span->is_write];
+        for (size_t k = 0; k < counts[!span->is_write]; k++) {
+            const run_span *other = &spans->data[others[k]];
+            if (other->high <= span->low)
+                continue;
+            others[kept++] = others[k];
+            RETURN_IF_FAILED(span->is_write ? tell(context, other, span)
+                                            : tell(context, span, other));
+        }
+        counts[!span->is_write] = kept;
+        open[span->is_write][counts[span->is_write]++] = i;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *context)
+{
+    if (spans->count < 2)
+        return BANYAN_OK;
+    qsort(spans->data, spans->count, sizeof *spans->data, by_address);
+    size_t *indices = calloc(spans->count, 2 * sizeof *indices);
+    if (!indices)
+        return error_no_memory(2 * spans->count * sizeof *indices, "the check of a run");
+    banyan_status status =
+        sweep(spans, (size_t *[2]){indices, indices + spans->count}, tell, context);
+    free(indices);
+    return status;
+}
+
+/* ---- whole tensors first: mostly no two share memory ---- */
+
+typedef struct shared_tensors {
+    bool *read,
+        *written; /* of the source's and the destination's: shares memory with another side */
+    bool any;
+} shared_tensors;
+
+/* What has no view cannot be moved but by a transform. */
+static banyan_status add_tensors(const banyan_tensors *set, bool is_write, run_spans *spans)
+{
+    for (size_t i = 0; set && i < banyan_tensors_count(set); i++) {
+        strided_view view;
+        if (strided_view_anywhere(banyan_tensors_get(set, i), &view) == BANYAN_OK)
+            RETURN_IF_FAILED(add_view(spans, &view, is_write, i, NULL));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status note_shared(void *context, const run_span *read, const run_span *write)
+{
+    shared_tensors *shared = context;
+    shared->read[read->tensor] = shared->written[write->tensor] = shared->any = true;
+    return BANYAN_OK;
+}
+
+static banyan_status find_shared(const execution *run, shared_tensors *shared)
+{
+    run_spans spans = {0};
+    banyan_status status = add_tensors(run->source, false, &spans);
+    if (status == BANYAN_OK)
+        status = add_tensors(run->destination, true, &spans);
+    if (status == BANYAN_OK)
+        status = each_overlap(&spans, note_shared, shared);
+    array_free(&spans);
+    return status;
+}
+
+/* ---- then what a run touches of those that do ---- */
+
+static size_t tensor_of(const execution *run, const execution_end *end)
+{
+    const banyan_piece *piece =
+        end->is_send ? &run->plan->source.pieces[end->transfer->source_piece]
+                     : &run->plan->destination.pieces[end->transfer->destination_piece];
+    return (size_t)piece->tensor;
+}
+
+static banyan_status add_end(const execution *run, const shared_tensors *shared,
+                             const execution_end *end, run_spans *spans)
+{
+    size_t tensor = tensor_of(run, end);
+    strided_view view;
+    bool converted = end->transformed && !end->transfer->value_map;
+    if (converted || !(end->is_send ? shared->read : shared->written)[tensor])
+        return BANYAN_OK;
+    RETURN_IF_FAILED(strided_view_anywhere(&end->view, &view));
+    return add_view(spans, &view, !end->is_send, tensor, end);
+}
+
+static banyan_status add_touched(const execution *run, const shared_tensors *shared,
+                                 run_spans *spans)
+{
+    for (size_t i = 0; i < run->ends.count; i++)
+        RETURN_IF_FAILED(add_end(run, shared, &run->ends.data[i], spans));
+    for (size_t i = 0; i < run->locals.count; i += 2) {
+        const execution_end *sending = &run->locals.data[i], *receiving = sending + 1;
+        RETURN_IF_FAILED(add_end(run, shared, sending, spans));
+        if (!execution_same_memory(&sending->view, &receiving->view))
+            RETURN_IF_FAILED(add_end(run, shared, receiving, spans));
+    }
+    for (size_t i = 0; i < run->paddings.count; i++)
+        RETURN_IF_FAILED(add_view(spans, &run->paddings.data[i], true,
+                                  (size_t)run->plan->destination.paddings[i].tensor, NULL));
+    return BANYAN_OK;
+}
+
+static banyan_status fail_overlap(void *context, const run_span *read, const run_span *write)
+{
+    const execution *run = context;
+    char from[BOX_TEXT_BYTES], to[BOX_TEXT_BYTES] = "padding";
+    if (!check_views_overlap(&read->view, &write->view))
+        return BANYAN_OK;
+    if (write->end)
+        banyan_box_format(&write->end->box, to, sizeof to);
+    const banyan_reshard_plan *plan = run->plan;
+    return error_set(
+        BANYAN_ERR_INVALID,
+        "rank %d: %s of \"%s\", written at %p to %p (destination tensor \"%s\"), shares memory "
+        "with "
+        "%s of \"%s\", read at %p to %p (source tensor \"%s\"), and nothing orders the two",
+        plan->rank, to, write->end ? write->end->transfer->name : "a tensor",
+        (const void *)write->low, (const void *)write->high,
+        plan->destination.tensors[write->tensor].name,
+        banyan_box_format(&read->end->box, from, sizeof from), read->end->transfer->name,
+        (const void *)read->low, (const void *)read->high, plan->source.tensors[read->tensor].name);
+}
+
+static banyan_status check_touched(const execution *run, const shared_tensors *shared)
+{
+    run_spans spans = {0};
+    banyan_status status = add_touched(run, shared, &spans);
+    if (status == BANYAN_OK)
+        status = each_overlap(&spans, fail_overlap, (void *)run);
+    array_free(&spans);
+    return status;
+}
+
+banyan_status check_run_overlaps(const execution *run)
+{
+    size_t reads = run->plan->source.tensor_count + 1;
+    size_t writes = run->plan->destination.tensor_count + 1;
+    bool *flags = calloc(reads + writes, sizeof *flags);
+    if (!flags)
+        return error_no_memory((reads + writes) * sizeof *flags, "the check of a run");
+    shared_tensors shared = {.read = flags, .written = flags + reads};
+    banyan_status status = find_shared(run, &shared);
+    if (status == BANYAN_OK && shared.any)
+        status = check_touched(run, &shared);
+    free(flags);
+    return status;
+}
+
+/* ---- staging ---- */
+
+banyan_status check_run_staging(const execution *run)
+{
+    uint64_t bound = run->plan->max_staging_bytes, most = execution_largest_wave(run);
+    if (bound == 0 || (most <= bound && run->kept_bytes <= bound - most))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: a wave takes %" PRIu64 " bytes of staging, beside %" PRIu64
+                     " that the transform keeps; max_staging_bytes is %" PRIu64,
+                     run->plan->rank, most, run->kept_bytes, bound);
+}

@@ -1,0 +1,204 @@
+#include "simulate/engine/caches.h"
+
+#include <string.h>
+
+/* Chunks, each counted for every rank that uses it. */
+#define CHUNKS_MOST (UINT64_C(1) << 24)
+/* Packets lie in a part of scratch of their own. */
+#define PACKETS PLAN_BUFFERS
+
+typedef struct chunk_key {
+    uint64_t chunk;
+    int rank, buffer;
+} chunk_key;
+
+typedef struct touch_key {
+    uint64_t place;
+    uint64_t rank;
+} touch_key;
+
+/* In place, one buffer stands for both. */
+static chunk_key key_of(const banyan_plan *plan, int rank, plan_buffer buffer, bool packets,
+                        uint64_t chunk)
+{
+    chunk_key key = {chunk, rank, packets ? (int)PACKETS : (int)buffer};
+    uint64_t own = (uint64_t)rank * plan->ranks[rank].chunks[buffer];
+    if (!plan->in_place || buffer == PLAN_SCRATCH)
+        return key;
+    if (plan->collective == BANYAN_ALLGATHER && buffer == PLAN_INPUT)
+        key.chunk += own;
+    if (plan->collective == BANYAN_REDUCESCATTER && buffer == PLAN_OUTPUT)
+        key.chunk += own;
+    key.buffer = PLAN_INPUT;
+    return key;
+}
+
+static void add_user(int *users, int rank)
+{
+    *users = *users == CACHES_NOBODY || *users == rank ? rank : CACHES_SEVERAL;
+}
+
+/* ---- who uses what ---- */
+
+typedef struct maker {
+    caches *made;
+    const plan_geometry *geometry;
+    int rank; /* that uses it */
+} maker;
+
+static uint64_t chunk_bytes(const maker *of, plan_buffer buffer, bool packets)
+{
+    if (buffer != PLAN_SCRATCH)
+        return of->geometry->chunk_bytes;
+    uint64_t halves = of->made->plan->double_scratch ? 2 : 1;
+    return of->geometry->scratch_stride * halves * (packets ? 2 : 1);
+}
+
+static banyan_status keep_place(caches *made, const chunk_key *key, uint64_t *place)
+{
+    if (map_get(&made->chunks, key, sizeof *key, place))
+        return BANYAN_OK;
+    *place = made->users.count;
+    chunk_key *kept = arena_take(&made->memory, sizeof *kept);
+    if (!kept || !array_push(&made->users, ((chunk_users){CACHES_NOBODY, CACHES_NOBODY})))
+        return BANYAN_ERR_NO_MEMORY;
+    *kept = *key;
+    return map_put(&made->chunks, kept, sizeof *kept, *place) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer)
+{
+    return buffer == PLAN_SCRATCH && geometry->scratch_stride < geometry->chunk_bytes;
+}
+
+static banyan_status touch(const maker *of, uint64_t place, plan_buffer buffer, uint64_t bytes)
+{
+    caches *made = of->made;
+    touch_key key = {place, (uint64_t)of->rank};
+    uint64_t known;
+    if (map_get(&made->touched, &key, sizeof key, &known))
+        return BANYAN_OK;
+    if (made->touched.count >= CHUNKS_MOST)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "the plan uses more than %llu chunks, too many to know which caches have",
+                         (unsigned long long)CHUNKS_MOST);
+    touch_key *kept = arena_take(&made->memory, sizeof *kept);
+    if (!kept)
+        return BANYAN_ERR_NO_MEMORY;
+    *kept = key;
+    made->working_sets[of->rank] += bytes;
+    if (caches_go_round(of->geometry, buffer))
+        made->rings[of->rank] += bytes;
+    return map_put(&made->touched, kept, sizeof *kept, 0) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
+                                const plan_operand *operand, bool packets, bool written)
+{
+    uint64_t bytes = chunk_bytes(of, buffer, packets), place;
+    for (uint64_t c = operand->index; c < operand->index + operand->size; c++) {
+        chunk_key key = key_of(of->made->plan, rank, buffer, packets, c);
+        RETURN_IF_FAILED(keep_place(of->made, &key, &place));
+        chunk_users *users = &of->made->users.data[place];
+        add_user(&users->users, of->rank);
+        if (written)
+            add_user(&users->writers, of->rank);
+        RETURN_IF_FAILED(touch(of, place, buffer, bytes));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status use_operand(const maker *of, const plan_thread_block *block, const plan_op *op,
+                                 const plan_operand *operand, bool packets, bool written)
+{
+    int room;
+    const int *ranks;
+    int count = plan_operand_ranks(of->made->plan, of->rank, block, op, operand, &ranks, &room);
+    plan_where where = plan_operand_where(of->made->plan, of->rank, block, op, operand);
+    for (int i = 0; i < count; i++)
+        RETURN_IF_FAILED(use_chunks(of, ranks[i], where.buffer, operand, packets, written));
+    return BANYAN_OK;
+}
+
+static banyan_status use_ops(const maker *of, const plan_thread_block *block, const plan_op *ops,
+                             uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const plan_op *op = &ops[i];
+        for (uint32_t k = 0; k < op->source_count; k++)
+            RETURN_IF_FAILED(
+                use_operand(of, block, op, &op->sources[k], plan_source_is_packets(op, k), false));
+        for (uint32_t k = 0; k < op->destination_count; k++)
+            RETURN_IF_FAILED(use_operand(of, block, op, &op->destinations[k],
+                                         plan_destination_is_packets(op, k), true));
+        RETURN_IF_FAILED(use_ops(of, block, op->ops, op->op_count));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status caches_make(const banyan_plan *plan, const plan_geometry *geometry, caches *made)
+{
+    *made = (caches){.plan = plan};
+    size_t bytes = (size_t)plan->rank_count * sizeof *made->working_sets;
+    made->working_sets = arena_take(&made->memory, 2 * bytes);
+    if (!made->working_sets)
+        return BANYAN_ERR_NO_MEMORY;
+    memset(made->working_sets, 0, 2 * bytes);
+    made->rings = made->working_sets + plan->rank_count;
+    for (int r = 0; r < plan->rank_count; r++) {
+        maker of = {.made = made, .geometry = geometry, .rank = r};
+        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
+            const plan_thread_block *block = &plan->ranks[r].blocks[b];
+            RETURN_IF_FAILED(use_ops(&of, block, block->ops, block->op_count));
+        }
+    }
+    return BANYAN_OK;
+}
+
+void caches_free(caches *old)
+{
+    map_free(&old->chunks);
+    map_free(&old->touched);
+    array_free(&old->users);
+    arena_free(&old->memory);
+}
+
+/* ---- what others use ---- */
+
+/* What an operation writes where it has read, it has fetched already. */
+static bool has_read(const plan_op *op, const plan_operand *operand, uint64_t chunk)
+{
+    for (uint32_t i = 0; i < op->source_count; i++) {
+        const plan_operand *source = &op->sources[i];
+        bool same = source->place == operand->place && source->buffer == operand->buffer &&
+                    source->reference == operand->reference;
+        if (same && chunk >= source->index && chunk < source->index + source->size)
+            return true;
+    }
+    return false;
+}
+
+double caches_share_of_others(const caches *all, int rank, const plan_thread_block *block,
+                              const plan_op *op, const plan_operand *operand, bool packets,
+                              bool written)
+{
+    int room;
+    const int *ranks;
+    int count = plan_operand_ranks(all->plan, rank, block, op, operand, &ranks, &room);
+    plan_buffer buffer = plan_operand_where(all->plan, rank, block, op, operand).buffer;
+    uint64_t others = 0;
+    for (int i = 0; i < count; i++) {
+        for (uint64_t c = operand->index; c < operand->index + operand->size; c++) {
+            chunk_key key = key_of(all->plan, ranks[i], buffer, packets, c);
+            uint64_t place;
+            if (written && has_read(op, operand, c))
+                continue;
+            if (!map_get(&all->chunks, &key, sizeof key, &place))
+                continue;
+            const chunk_users *users = &all->users.data[place];
+            int who = written ? users->users : users->writers;
+            others += who != rank && who != CACHES_NOBODY;
+        }
+    }
+    return (double)others / ((double)operand->size * count);
+}

@@ -1,0 +1,347 @@
+#include <math.h>
+
+#include "plan/op.h"
+#include "simulate/engine/engine.h"
+#include "simulate/topology/resources.h"
+
+/* Bytes that a thread block has to move, by its rates. */
+typedef struct work {
+    double local, loaded, stored, packed;
+    double summed; /* of what is stored, by the arithmetic itself */
+} work;
+
+/* What a flow is made of. */
+typedef struct load {
+    engine *all;
+    uint32_t lane;
+    const sim_move *move;
+    double data, packets; /* bytes of an operand that is the one or the other */
+    work work, in_ring;   /* the latter in scratch that is gone round in */
+    double reduced;
+    uint64_t land_ps;
+} load;
+
+static banyan_status sum_piece(void *context, const plan_piece *piece)
+{
+    *(uint64_t *)context += piece->bytes;
+    return BANYAN_OK;
+}
+
+static banyan_status count_bytes(load *to)
+{
+    const sim_move *move = to->move;
+    const engine *all = to->all;
+    uint64_t bytes = 0, padding = 0;
+    RETURN_IF_FAILED(plan_geometry_cut(&all->geometry, all->plan, move->rank, move->block, move->op,
+                                       move->loop, move->iteration, sum_piece, &bytes));
+    if (plan_op_writes_packets(move->op->kind))
+        RETURN_IF_FAILED(plan_geometry_pad(&all->geometry, all->plan, move->rank, move->block,
+                                           move->op, move->loop, move->iteration, sum_piece,
+                                           &padding));
+    to->data = (double)bytes;
+    to->packets = 2 * (double)(bytes + padding);
+    return BANYAN_OK;
+}
+
+/* ---- ways ---- */
+
+static const char *name_of(const engine *all, uint32_t vertex)
+{
+    return all->topology->vertices.data[vertex].name;
+}
+
+static banyan_status find_way(engine *all, uint32_t from, uint32_t to)
+{
+    bool there;
+    RETURN_IF_FAILED(routes_find(&all->routes, from, to, &all->way, &there));
+    if (!there)
+        return error_set(BANYAN_ERR_INVALID, "topology %s: there is no way from %s to %s",
+                         all->topology->name, name_of(all, from), name_of(all, to));
+    return BANYAN_OK;
+}
+
+banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps)
+{
+    RETURN_IF_FAILED(find_way(all, (uint32_t)from, (uint32_t)to));
+    *latency_ps = all->way.latency_ps;
+    return BANYAN_OK;
+}
+
+static banyan_status add_way(load *to, uint32_t source, uint32_t destination, double bytes,
+                             bool written)
+{
+    engine *all = to->all;
+    const processor_kind *kind = all->ranks[to->move->rank].kind;
+    double overhead = written ? kind->store_overhead : kind->load_overhead;
+    RETURN_IF_FAILED(find_way(all, source, destination));
+    for (size_t i = 0; i < all->way.links.count; i++) {
+        if (!flow_add_framed(&all->sharing, to->lane, all->way.links.data[i], bytes,
+                             to->move->by_port ? 1 : overhead))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status add_memory(load *to, int rank, double bytes)
+{
+    uint32_t number = resource_memory(to->all->topology, rank);
+    return flow_add(&to->all->sharing, to->lane, number, bytes) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+/* ---- switches ---- */
+
+/* Can the members reach each other through this switch? How far it is from the first. */
+static banyan_status try_switch(engine *all, int rank, const plan_switch *group, uint32_t vertex,
+                                bool *there, uint64_t *latency_ps)
+{
+    *there = true;
+    for (int m = 0; m < group->rank_count && *there; m++) {
+        uint32_t member = (uint32_t)group->ranks[m];
+        RETURN_IF_FAILED(routes_find(&all->routes, member, vertex, &all->way, there));
+        if (*there)
+            RETURN_IF_FAILED(routes_find(&all->routes, vertex, member, &all->way, there));
+    }
+    if (*there)
+        RETURN_IF_FAILED(routes_find(&all->routes, (uint32_t)rank, vertex, &all->way, there));
+    *latency_ps = all->way.latency_ps;
+    return BANYAN_OK;
+}
+
+static banyan_status find_switch(engine *all, int rank, const plan_switch *group, uint32_t *found)
+{
+    uint64_t nearest = UINT64_MAX;
+    for (uint32_t v = 0; v < all->topology->vertices.count; v++) {
+        bool there;
+        uint64_t latency_ps;
+        if (!all->topology->vertices.data[v].multicast)
+            continue;
+        RETURN_IF_FAILED(try_switch(all, rank, group, v, &there, &latency_ps));
+        if (!there || latency_ps >= nearest)
+            continue;
+        nearest = latency_ps;
+        *found = v;
+    }
+    if (nearest == UINT64_MAX)
+        return error_set(
+            BANYAN_ERR_UNSUPPORTED,
+            "topology %s: rank %d has a switch channel of %d ranks, and no switch with "
+            "multicast is reached by all of them",
+            all->topology->name, rank, group->rank_count);
+    return BANYAN_OK;
+}
+
+banyan_status engine_switch(engine *all, int rank, uint32_t channel, uint32_t *vertex)
+{
+    uint32_t *known = &all->ranks[rank].switches[channel];
+    if (*known == UINT32_MAX)
+        RETURN_IF_FAILED(find_switch(all, rank, &all->plan->ranks[rank].switches[channel], known));
+    *vertex = *known;
+    return BANYAN_OK;
+}
+
+static banyan_status add_group(load *to, const plan_operand *operand, bool written, double bytes)
+{
+    int rank = to->move->rank;
+    uint32_t channel = to->move->block->channels[PLAN_SWITCH][operand->reference], middle;
+    const plan_switch *group = &to->all->plan->ranks[rank].switches[channel];
+    RETURN_IF_FAILED(engine_switch(to->all, rank, channel, &middle));
+    for (int m = 0; m < group->rank_count; m++) {
+        uint32_t member = (uint32_t)group->ranks[m];
+        RETURN_IF_FAILED(
+            add_way(to, written ? middle : member, written ? member : middle, bytes, written));
+        RETURN_IF_FAILED(add_memory(to, group->ranks[m], bytes));
+        if (written && to->all->way.latency_ps > to->land_ps)
+            to->land_ps = to->all->way.latency_ps;
+    }
+    uint32_t self = (uint32_t)rank;
+    RETURN_IF_FAILED(add_way(to, written ? self : middle, written ? middle : self, bytes, written));
+    to->land_ps += written ? to->all->way.latency_ps : 0;
+    return BANYAN_OK;
+}
+
+/* ---- operands ---- */
+
+static bool is_shared(const engine *all, const sim_move *move)
+{
+    return all->ranks[move->rank].kind->shared_memory;
+}
+
+/* Of the operand, what is not the rank's own: peers' memory, or in a shared memory what others
+ * have in their caches. */
+static double share_of_others(const engine *all, const sim_move *move, const plan_operand *operand,
+                              bool in_packets, bool written)
+{
+    if (is_shared(all, move))
+        return caches_share_of_others(&all->caches, move->rank, move->block, move->op, operand,
+                                      in_packets, written);
+    return operand->place != PLAN_LOCAL;
+}
+
+/* A reduction writes its sum to one place, its own if it can, and copies it from there. */
+static bool gets_sum(const plan_op *op, const plan_operand *operand)
+{
+    return plan_op_reduces(op->kind) &&
+           (op->destination_count == 1 || operand->place == PLAN_LOCAL);
+}
+
+static banyan_status add_operand(load *to, const plan_operand *operand, bool in_packets,
+                                 bool written)
+{
+    const sim_move *move = to->move;
+    const engine *all = to->all;
+    double bytes = in_packets ? to->packets : to->data;
+    double others = share_of_others(all, move, operand, in_packets, written);
+    plan_where where = plan_operand_where(all->plan, move->rank, move->block, move->op, operand);
+    work *sort = caches_go_round(&all->geometry, where.buffer) ? &to->in_ring : &to->work;
+    if (in_packets)
+        sort->packed += bytes;
+    *(written ? &sort->stored : &sort->loaded) += in_packets ? 0 : bytes * others;
+    sort->local += in_packets ? 0 : bytes * (1 - others);
+    if (written && !in_packets && gets_sum(move->op, operand))
+        sort->summed += bytes * others;
+    if (operand->place == PLAN_GROUP)
+        return add_group(to, operand, written, bytes);
+    RETURN_IF_FAILED(add_memory(to, where.rank, bytes));
+    if (where.rank == move->rank)
+        return BANYAN_OK;
+    uint32_t self = (uint32_t)move->rank, peer = (uint32_t)where.rank;
+    RETURN_IF_FAILED(add_way(to, written ? self : peer, written ? peer : self, bytes, written));
+    if (written && to->all->way.latency_ps > to->land_ps)
+        to->land_ps = to->all->way.latency_ps;
+    return BANYAN_OK;
+}
+
+static banyan_status add_operands(load *to)
+{
+    const plan_op *op = to->move->op;
+    if (plan_op_reduces(op->kind))
+        to->reduced = to->data * op->source_count;
+    for (uint32_t i = 0; i < op->source_count; i++)
+        RETURN_IF_FAILED(add_operand(to, &op->sources[i], plan_source_is_packets(op, i), false));
+    for (uint32_t i = 0; i < op->destination_count; i++)
+        RETURN_IF_FAILED(
+            add_operand(to, &op->destinations[i], plan_destination_is_packets(op, i), true));
+    return BANYAN_OK;
+}
+
+static double moved_on_core(const work *of, const block_rates *rates)
+{
+    return of->local / rates->local + of->loaded / rates->load +
+           (of->stored - of->summed) / rates->store + of->summed / rates->reduce_store +
+           of->packed / rates->packet;
+}
+
+/* A core fetches its lines one after the other, and adds meanwhile. A sum that is stored to lines
+ * that others hold takes longer than what is copied there. */
+static double alone_on_core(const load *of, const sim_rank *rank)
+{
+    double moved =
+        moved_on_core(&of->work, &rank->rates) + moved_on_core(&of->in_ring, &rank->ring_rates);
+    return fmax(moved, of->reduced / rank->rates.reduce);
+}
+
+/* The many threads of a thread block read and write at the same time; but one that reduces has one
+ * load in flight, and stores when it has them all. */
+static double alone_in_block(const load *of, const block_rates *rates)
+{
+    double loaded = of->work.loaded + of->in_ring.loaded;
+    double stored = of->work.stored + of->in_ring.stored;
+    double moved =
+        fmax(fmax((of->work.local + of->in_ring.local) / rates->local, loaded / rates->load),
+             fmax(stored / rates->store, (of->work.packed + of->in_ring.packed) / rates->packet));
+    if (!plan_op_reduces(of->move->op->kind))
+        return moved;
+    double own = of->reduced - loaded;
+    return fmax(moved, own / rates->reduce + loaded / rates->reduce_load + stored / rates->store);
+}
+
+/* Seconds that it takes at the rates of whoever moves it, when no link is in the way. */
+static double alone(const load *of, double wire)
+{
+    const sim_rank *rank = &of->all->ranks[of->move->rank];
+    if (of->move->by_port)
+        return wire / rank->kind->port_bytes_per_s;
+    return rank->kind->shared_memory ? alone_on_core(of, rank) : alone_in_block(of, &rank->rates);
+}
+
+/* Bytes on the link that carries most, or where there is none, in the memory. */
+static double heaviest(const load *of)
+{
+    const flow *made = &of->all->sharing.flows[of->lane];
+    double on_links = 0, in_memory = 0;
+    for (size_t u = 0; u < made->uses.count; u++) {
+        const flow_use *use = &made->uses.data[u];
+        double *most = use->resource < of->all->topology->links.count ? &on_links : &in_memory;
+        *most = fmax(*most, use->bytes);
+    }
+    return on_links > 0 ? on_links : in_memory;
+}
+
+banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool *flows,
+                         uint64_t *land_ps)
+{
+    load of = {.all = all, .lane = lane, .move = move};
+    RETURN_IF_FAILED(count_bytes(&of));
+    *flows = of.packets > 0;
+    *land_ps = 0;
+    if (!*flows)
+        return BANYAN_OK;
+    flow_begin(&all->sharing, lane);
+    RETURN_IF_FAILED(add_operands(&of));
+    double amount = heaviest(&of), seconds = alone(&of, amount);
+    uint32_t workers = resource_workers(all->topology, all->plan->rank_count, move->rank);
+    bool elsewhere = move->by_port && !all->ranks[move->rank].kind->port_takes_block;
+    bool added = elsewhere || flow_add(&all->sharing, lane, workers, seconds * BLOCK_SECOND);
+    if (!added || !flow_go(&all->sharing, lane, amount, amount / seconds, all->now_ps))
+        return BANYAN_ERR_NO_MEMORY;
+    *land_ps = of.land_ps;
+    return BANYAN_OK;
+}
+
+/* ---- what is far away ---- */
+
+static banyan_status reach_operand(engine *all, const sim_move *move, const plan_operand *operand,
+                                   uint64_t *latency_ps)
+{
+    uint64_t there = 0, back;
+    if (operand->place == PLAN_GROUP) {
+        uint32_t channel = move->block->channels[PLAN_SWITCH][operand->reference], middle;
+        RETURN_IF_FAILED(engine_switch(all, move->rank, channel, &middle));
+        const plan_switch *group = &all->plan->ranks[move->rank].switches[channel];
+        for (int m = 0; m < group->rank_count; m++) {
+            RETURN_IF_FAILED(find_way(all, (uint32_t)group->ranks[m], middle));
+            there = all->way.latency_ps > there ? all->way.latency_ps : there;
+        }
+        RETURN_IF_FAILED(find_way(all, middle, (uint32_t)move->rank));
+        *latency_ps = 2 * (there + all->way.latency_ps);
+        return BANYAN_OK;
+    }
+    int peer = plan_operand_where(all->plan, move->rank, move->block, move->op, operand).rank;
+    RETURN_IF_FAILED(engine_latency(all, move->rank, peer, &there));
+    RETURN_IF_FAILED(engine_latency(all, peer, move->rank, &back));
+    *latency_ps = there + back;
+    return BANYAN_OK;
+}
+
+banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps)
+{
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < move->op->source_count && !is_shared(all, move); i++) {
+        uint64_t one = 0;
+        if (move->op->sources[i].place == PLAN_LOCAL)
+            continue;
+        RETURN_IF_FAILED(reach_operand(all, move, &move->op->sources[i], &one));
+        longest = one > longest ? one : longest;
+    }
+    *latency_ps = longest;
+    return BANYAN_OK;
+}
+
+bool move_publishes(const engine *all, const sim_move *move)
+{
+    bool others = false;
+    for (uint32_t i = 0; i < move->op->destination_count && is_shared(all, move); i++)
+        others |= share_of_others(all, move, &move->op->destinations[i],
+                                  plan_destination_is_packets(move->op, i), true) > 0;
+    return others;
+}

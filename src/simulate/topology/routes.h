@@ -1,0 +1,25 @@
+/* The quickest ways through a topology. */
+#ifndef SIMULATE_TOPOLOGY_ROUTES_H
+#define SIMULATE_TOPOLOGY_ROUTES_H
+
+#include "simulate/topology/topology.h"
+
+typedef struct routes {
+    const banyan_topology *topology;
+    uint32_t **arrived_by; /* of each source asked for: the link by which each vertex is reached */
+} routes;
+
+typedef struct route {
+    ARRAY(uint32_t) links; /* the last one first */
+    uint64_t latency_ps;
+} route;
+
+banyan_status routes_make(const banyan_topology *topology, routes *all);
+void routes_free(routes *all);
+
+/* Of the ways with the least latency the one with the fewest links. Processors do not forward.
+ * `*there` is false when there is none. The route's memory is used again. */
+banyan_status routes_find(routes *all, uint32_t from, uint32_t to, route *found, bool *there);
+void route_free(route *old);
+
+#endif

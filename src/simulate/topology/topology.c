@@ -1,0 +1,75 @@
+#include "simulate/topology/topology.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *about_of(const banyan_topology *topology)
+{
+    const char *about = json_string_value(json_object_get(topology->source, "about"));
+    return about ? about : "";
+}
+
+banyan_topology_info banyan_topology_describe(const banyan_topology *topology)
+{
+    uint32_t processors = topology->processor_count;
+    return (banyan_topology_info){.name = topology->name,
+                                  .about = about_of(topology),
+                                  .processors = (int)processors,
+                                  .switches = (int)(topology->vertices.count - processors),
+                                  .links = topology->links.count};
+}
+
+banyan_status banyan_topology_print(const banyan_topology *topology, char **text)
+{
+    char *printed = json_dumps(topology->source, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    if (!printed)
+        return error_no_memory(0, "a topology's text");
+    *text = printed;
+    return BANYAN_OK;
+}
+
+static double between(double first, double second, double share)
+{
+    return 1 / ((1 - share) / first + share / second);
+}
+
+block_rates rates_for(const processor_kind *kind, double working_set_bytes)
+{
+    const cached_rates *all = kind->rates;
+    size_t last = kind->rate_count - 1, at = 0;
+    if (working_set_bytes >= all[last].working_set_bytes)
+        return all[last].rates;
+    while (working_set_bytes >= all[at].working_set_bytes)
+        at++;
+    if (at == 0)
+        return all[0].rates;
+    const block_rates *low = &all[at - 1].rates, *high = &all[at].rates;
+    double share = log(working_set_bytes / all[at - 1].working_set_bytes) /
+                   log(all[at].working_set_bytes / all[at - 1].working_set_bytes);
+    return (block_rates){between(low->local, high->local, share),
+                         between(low->load, high->load, share),
+                         between(low->store, high->store, share),
+                         between(low->packet, high->packet, share),
+                         between(low->reduce, high->reduce, share),
+                         between(low->reduce_load, high->reduce_load, share),
+                         between(low->reduce_store, high->reduce_store, share)};
+}
+
+const char *banyan_topology_shipped(size_t index)
+{
+    size_t count = 0;
+    while (shipped_topologies[count].name)
+        count++;
+    return index < count ? shipped_topologies[index].name : NULL;
+}
+
+void banyan_topology_destroy(banyan_topology *topology)
+{
+    if (!topology)
+        return;
+    json_decref(topology->source);
+    array_free(&topology->vertices);
+    array_free(&topology->links);
+    arena_free(&topology->memory);
+    free(topology);
+}

@@ -1,0 +1,82 @@
+/* A machine, or many: processors and switches, and the links between them. */
+#ifndef SIMULATE_TOPOLOGY_TOPOLOGY_H
+#define SIMULATE_TOPOLOGY_TOPOLOGY_H
+
+#include <jansson.h>
+
+#include <banyan/simulate.h>
+
+#include "core/containers/arena.h"
+#include "core/containers/array.h"
+
+/* The topologies that are compiled in. */
+typedef struct shipped_topology {
+    const char *name, *text;
+} shipped_topology;
+extern const shipped_topology shipped_topologies[]; /* ends with an empty one */
+
+/* What a thread block does in a second. Where processors share a memory, peers' memory is what
+ * others write, and to be written, what others touch: wherever it lies. */
+typedef struct block_rates {
+    double local;        /* bytes of its own memory, read or written */
+    double load;         /* bytes of a peer's memory, read */
+    double store;        /* bytes of a peer's memory, written */
+    double packet;       /* bytes of packets with their flags, read or written, wherever they lie */
+    double reduce;       /* bytes of sources, reduced */
+    double reduce_load;  /* those of a peer's memory */
+    double reduce_store; /* bytes of sums that a core writes to what peers touch */
+} block_rates;
+
+/* The rates of a rank that touches so many bytes in a run. */
+typedef struct cached_rates {
+    double working_set_bytes;
+    block_rates rates;
+} cached_rates;
+
+typedef struct processor_kind {
+    const char *name;
+    double memory_bytes_per_s;
+    double blocks_at_once; /* thread blocks that can go at their full rates */
+    uint64_t launch_ps;    /* before the first operation of a run */
+    uint64_t operation_ps; /* of each operation but nop */
+    uint64_t sync_ps;      /* of a nop or barrier */
+    uint64_t signal_ps;    /* more, of a signal; in shared memory, of one with data to publish */
+    bool shared_memory;    /* with all others of its kind, each with caches of its own */
+    cached_rates *rates;   /* by working set, ascending; one: whatever that is */
+    size_t rate_count;
+    double load_overhead, store_overhead; /* room on links of a byte that a thread block moves */
+    uint64_t request_ps;                  /* the proxy's work for one request */
+    double port_bytes_per_s;
+    bool port_takes_block; /* the proxy copies where thread blocks do */
+} processor_kind;
+
+/* Processors come first. */
+typedef struct topology_vertex {
+    const char *name;
+    const processor_kind *kind; /* NULL: a switch */
+    bool multicast;
+} topology_vertex;
+
+typedef struct topology_link {
+    uint32_t from, to;
+    uint64_t latency_ps;
+    double bytes_per_s;
+} topology_link;
+
+struct banyan_topology {
+    arena memory;
+    json_t *source;
+    const char *name;
+    processor_kind *kinds;
+    size_t kind_count;
+    ARRAY(topology_vertex) vertices;
+    uint32_t processor_count;
+    ARRAY(topology_link) links;
+    uint32_t *first_out; /* of each vertex, and one more, into `out` */
+    uint32_t *out;       /* links by where they come from */
+};
+
+/* Those of a working set: between two that are known, a byte's time changes with the logarithm. */
+block_rates rates_for(const processor_kind *kind, double working_set_bytes);
+
+#endif

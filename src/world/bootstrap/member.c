@@ -1,0 +1,137 @@
+#include "world/bootstrap/member.h"
+
+#include <netinet/in.h>
+#include <sodium.h>
+
+#include "core/error.h"
+
+static void write_text(bytes_writer *writer, const char *text)
+{
+    bytes_write_blob(writer, text, strlen(text));
+}
+
+static void read_text(bytes_reader *reader, char *text, size_t room)
+{
+    size_t bytes;
+    const char *from = bytes_read_blob(reader, &bytes);
+    if (!from || bytes == 0 || bytes >= room || memchr(from, 0, bytes)) {
+        reader->failed = true;
+        return;
+    }
+    memcpy(text, from, bytes);
+    text[bytes] = '\0';
+}
+
+static int read_port(bytes_reader *reader)
+{
+    uint32_t port = bytes_read_u32(reader);
+    reader->failed |= port > UINT16_MAX;
+    return reader->failed ? 0 : (int)port;
+}
+
+static int read_count(bytes_reader *reader)
+{
+    uint32_t count = bytes_read_u32(reader);
+    reader->failed |= count > INT32_MAX;
+    return reader->failed ? 0 : (int)count;
+}
+
+void member_write(bytes_writer *writer, const struct member *member)
+{
+    write_text(writer, member->node);
+    write_text(writer, member->host);
+    write_text(writer, member->name);
+    bytes_write_u32(writer, (uint32_t)member->pid);
+    bytes_write_u32(writer, (uint32_t)member->port);
+    bytes_write_u32(writer, member->tcp.bytes);
+    bytes_write(writer, &member->tcp.socket, member->tcp.bytes);
+    bytes_write_u32(writer, (uint32_t)member->descriptors.limit);
+    bytes_write_u32(writer, (uint32_t)member->descriptors.free);
+}
+
+static void member_read(bytes_reader *reader, struct member *member)
+{
+    read_text(reader, member->node, sizeof member->node);
+    read_text(reader, member->host, sizeof member->host);
+    read_text(reader, member->name, sizeof member->name);
+    member->pid = read_count(reader);
+    member->port = read_port(reader);
+    uint32_t bytes = bytes_read_u32(reader);
+    if (bytes != 0 && bytes != sizeof(struct sockaddr_in) && bytes != sizeof(struct sockaddr_in6)) {
+        reader->failed = true;
+        return;
+    }
+    member->tcp.bytes = bytes;
+    bytes_read(reader, &member->tcp.socket, bytes);
+    member->descriptors.limit = read_count(reader);
+    member->descriptors.free = read_count(reader);
+}
+
+void join_write(bytes_writer *writer, const struct join_request *request)
+{
+    bytes_write_u32(writer, (uint32_t)request->rank);
+    bytes_write_u32(writer, (uint32_t)request->world_size);
+    bytes_write_u64(writer, request->timeout_ns);
+    member_write(writer, &request->self);
+}
+
+static void read_request(bytes_reader *reader, struct join_request *request)
+{
+    request->rank = read_count(reader);
+    request->world_size = read_count(reader);
+    request->timeout_ns = bytes_read_u64(reader);
+    member_read(reader, &request->self);
+}
+
+bool join_read(const void *data, size_t bytes, struct join_request *request)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    read_request(&reader, request);
+    return !reader.failed && reader.left == 0;
+}
+
+void failure_write(bytes_writer *writer, const error_kept *why)
+{
+    bytes_write_u32(writer, (uint32_t)why->status);
+    write_text(writer, why->sentence);
+}
+
+bool failure_read(const void *data, size_t bytes, struct join_request *request, error_kept *why)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    read_request(&reader, request);
+    uint32_t status = bytes_read_u32(&reader);
+    read_text(&reader, why->sentence, sizeof why->sentence);
+    why->status = (banyan_status)status;
+    return !reader.failed && reader.left == 0 && status > BANYAN_OK && status <= BANYAN_ERR_NVSHMEM;
+}
+
+void table_write(bytes_writer *writer, int world_size)
+{
+    unsigned char token[MEMBER_TOKEN_BYTES];
+    randombytes_buf(token, sizeof token);
+    bytes_write(writer, token, sizeof token);
+    bytes_write_u32(writer, (uint32_t)world_size);
+}
+
+banyan_status table_read(const void *data, size_t bytes, int world_size, struct member_table *table)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    struct member_table found = {0};
+    bytes_read(&reader, found.token, sizeof found.token);
+    int count = read_count(&reader);
+    if (reader.failed || count != world_size)
+        return error_set(BANYAN_ERR_FORMAT, "the table of ranks has %d entries, not %d", count,
+                         world_size);
+    found.members = calloc((size_t)world_size, sizeof *found.members);
+    if (!found.members)
+        return error_no_memory((size_t)world_size * sizeof *found.members, "the table of ranks");
+    for (int rank = 0; rank < world_size; rank++)
+        member_read(&reader, &found.members[rank]);
+    if (reader.failed || reader.left != 0) {
+        free(found.members);
+        return error_set(BANYAN_ERR_FORMAT, "the table of ranks is malformed (%zu bytes)", bytes);
+    }
+    *table = found;
+    return BANYAN_OK;
+}

@@ -1,0 +1,698 @@
+#include "world/bootstrap/rendezvous.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/threads/thread.h"
+#include "world/bootstrap/member.h"
+#include "world/net/descriptors.h"
+#include "world/net/reactor.h"
+
+/* What was handed out is on its way for so long at most. */
+#define FAREWELL_NS (10 * NS_PER_S)
+#define LOOK_NS (100 * NS_PER_MS)
+/* So many copies of the table may be on their way at once: each is as long as the job is large. */
+#define HANDED_AT_ONCE 64
+/* A rank whose connection ends may still report why, on another. */
+#define REPORT_NS (200 * NS_PER_MS)
+/* How long ranks that come late are told that there will be no world. */
+#define TURN_AWAY_NS NS_PER_S
+#define MISSING_NAMED 10
+#define MISSING_BYTES 256
+#define NEWS_BYTES 512
+
+/* A rank that has come and waits for the others. */
+struct seat {
+    struct link *link; /* NULL: nobody */
+    struct join_request request;
+    uint64_t gives_up_ns;
+    bool gave_up, died; /* whoever was here last */
+    bool came;          /* somebody was here, or nobody will be */
+    bool ready;         /* it has the table, and can be connected to */
+};
+
+enum phase {
+    GATHERING, /* not all ranks are here */
+    PREPARING, /* they are: they receive the table, and become ready */
+    ALL_READY  /* they have been told so, and leave */
+};
+
+struct rendezvous {
+    struct reactor reactor;
+    pthread_t thread;
+    atomic_bool stop;
+    bool detached;
+    enum phase phase;
+    unsigned char key[WIRE_KEY_BYTES];
+    int world_size, joined, sized_by;
+    error_kept lacks;          /* descriptors for all ranks */
+    const error_kept *refuses; /* everybody; NULL: only those who are wrong here */
+    uint64_t refuses_until_ns;
+    int refused;
+    struct seat *seats;
+    uint64_t came_ns, news_ns; /* when the first rank came, and when there is news next */
+    error_kept failure;        /* of a rank: ranks that have not come yet are told */
+    bool turned_away;          /* the others have been told of it */
+    error_kept own_failure;    /* of the rank that hosts this, before `stop` is set */
+    /* Once all are here. */
+    bytes_writer table;
+    int handed; /* ranks that were sent the table */
+    int ready;
+    int lost; /* a rank whose connection ended; -1: none */
+    uint64_t lost_ns, ends_ns;
+};
+
+static banyan_status admit_anybody(void *owner, struct link *link)
+{
+    (void)owner;
+    link->rank = link->hello.from;
+    return BANYAN_OK;
+}
+
+static void nothing_to_say(void *owner, struct link *link)
+{
+    (void)owner;
+    (void)link;
+}
+
+/* Of ranks, as far as is known. */
+static int count_connections(const struct rendezvous *rendezvous)
+{
+    int count = (int)rendezvous->reactor.near.count;
+    for (const struct link *link = rendezvous->reactor.links; link; link = link->next)
+        count++;
+    return count;
+}
+
+static banyan_status fix_world_size(struct rendezvous *rendezvous, int rank, int world_size)
+{
+    if (rendezvous->lacks.status == BANYAN_OK)
+        rendezvous->lacks = error_keep(
+            descriptors_check_hosting(world_size, world_size - count_connections(rendezvous)));
+    RETURN_IF_FAILED(error_again(&rendezvous->lacks));
+    rendezvous->seats = calloc((size_t)world_size, sizeof *rendezvous->seats);
+    if (!rendezvous->seats)
+        return error_no_memory((size_t)world_size * sizeof *rendezvous->seats,
+                               "the ranks that join");
+    rendezvous->world_size = world_size;
+    rendezvous->sized_by = rank;
+    return BANYAN_OK;
+}
+
+static banyan_status check_size(struct rendezvous *rendezvous, const struct join_request *request)
+{
+    int rank = request->rank, world_size = request->world_size;
+    if (world_size < 1 || world_size > BANYAN_MAX_RANKS || rank < 0 || rank >= world_size)
+        return error_set(BANYAN_ERR_MISMATCH, "rank %d does not exist in a world of %d", rank,
+                         world_size);
+    if (!rendezvous->seats)
+        RETURN_IF_FAILED(fix_world_size(rendezvous, rank, world_size));
+    if (world_size != rendezvous->world_size)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "rank %d says that the world has %d ranks, but rank %d said %d", rank,
+                         world_size, rendezvous->sized_by, rendezvous->world_size);
+    return BANYAN_OK;
+}
+
+static banyan_status check_request(struct rendezvous *rendezvous,
+                                   const struct join_request *request)
+{
+    int rank = request->rank, world_size = request->world_size;
+    RETURN_IF_FAILED(check_size(rendezvous, request));
+    const struct seat *seat = &rendezvous->seats[rank];
+    if (rendezvous->phase == ALL_READY)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "rank %d comes again, and the world of %d ranks is open already", rank,
+                         world_size);
+    if (seat->link)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "two processes say that they are rank %d of %d: pid %d on node %s came "
+                         "first, then pid %d on node %s",
+                         rank, world_size, seat->request.self.pid, seat->request.self.host,
+                         request->self.pid, request->self.host);
+    return BANYAN_OK;
+}
+
+/* Tell a rank that is here, and have it gone. One that cannot be told comes again, and is told
+ * then.
+ */
+static void dismiss(struct rendezvous *rendezvous, struct seat *seat, const error_kept *why)
+{
+    struct link *link = seat->link;
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    bool told = link_refuse(link, why->status, why->sentence) == BANYAN_OK;
+    if (!told)
+        shutdown(link->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    *seat = (struct seat){.request = seat->request, .came = told};
+    reactor_drop(&rendezvous->reactor, link, why->status);
+}
+
+/* The world cannot be opened: tell all ranks that are here. */
+static void call_off(struct rendezvous *rendezvous, const error_kept *why)
+{
+    log_info("the rendezvous: the world is not opened: %s", why->sentence);
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        if (rendezvous->seats[rank].link)
+            dismiss(rendezvous, &rendezvous->seats[rank], why);
+    }
+    bytes_writer_free(&rendezvous->table);
+    rendezvous->table = (bytes_writer){0};
+    rendezvous->phase = GATHERING;
+    rendezvous->joined = rendezvous->handed = rendezvous->ready = 0;
+    rendezvous->lost = -1;
+}
+
+/* The failure of a rank that cannot open the world, as the others are told. */
+static error_kept name_failure(int rank, const error_kept *why)
+{
+    char name[32];
+    int length = snprintf(name, sizeof name, "rank %d", rank);
+    bool is_named = strncmp(why->sentence, name, (size_t)length) == 0;
+    error_kept named = {.status = why->status};
+    snprintf(named.sentence, sizeof named.sentence, "%s%s%.1900s", is_named ? "" : name,
+             is_named ? "" : ": ", why->sentence);
+    return named;
+}
+
+/* A rank cannot open the world: ranks that come later are told, too. */
+static void call_off_for(struct rendezvous *rendezvous, int rank, const error_kept *why)
+{
+    rendezvous->failure = name_failure(rank, why);
+    rendezvous->seats[rank].came = true;
+    call_off(rendezvous, &rendezvous->failure);
+}
+
+/* The rendezvous itself has failed. */
+static void call_off_here(struct rendezvous *rendezvous, banyan_status status)
+{
+    error_kept why = error_keep(status);
+    rendezvous->failure = rendezvous->detached ? why : name_failure(0, &why);
+    why = rendezvous->failure;
+    call_off(rendezvous, &why);
+}
+
+/* A rank is lost while others may have the table. */
+static void call_off_for_loss(struct rendezvous *rendezvous)
+{
+    const struct member *lost = &rendezvous->seats[rendezvous->lost].request.self;
+    error_kept why = error_keep(error_set(BANYAN_ERR_PEER_LOST,
+                                          "rank %d (pid %d on node %s) died while the world was "
+                                          "opened",
+                                          rendezvous->lost, lost->pid, lost->host));
+    call_off(rendezvous, &why);
+}
+
+/* All have come. */
+static void write_table(struct rendezvous *rendezvous)
+{
+    table_write(&rendezvous->table, rendezvous->world_size);
+    for (int rank = 0; rank < rendezvous->world_size; rank++)
+        member_write(&rendezvous->table, &rendezvous->seats[rank].request.self);
+    rendezvous->phase = PREPARING;
+}
+
+static void hand_out_table(struct rendezvous *rendezvous)
+{
+    const bytes_writer *table = &rendezvous->table;
+    struct wire_frame frame = {.kind = WIRE_TABLE, .bytes = table->count};
+    banyan_status status =
+        table->failed ? error_no_memory(table->count, "the table of ranks to hand out") : BANYAN_OK;
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    while (status == BANYAN_OK && rendezvous->handed < rendezvous->world_size &&
+           rendezvous->handed - rendezvous->ready < HANDED_AT_ONCE) {
+        struct link *link = rendezvous->seats[rendezvous->handed++].link;
+        if (link) {
+            status = link_send(link, &frame, table->data, -1);
+            reactor_update(&rendezvous->reactor, link);
+        }
+    }
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    if (status != BANYAN_OK)
+        call_off_here(rendezvous, status);
+}
+
+/* All can be connected to. A rank hangs up then; one that cannot be told finds out by itself. */
+static void let_go(struct rendezvous *rendezvous)
+{
+    struct wire_frame frame = {.kind = WIRE_GO};
+    reactor_stop_listening(&rendezvous->reactor);
+    rendezvous->phase = ALL_READY;
+    rendezvous->ends_ns = deadline_after(FAREWELL_NS);
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        struct link *link = rendezvous->seats[rank].link;
+        if (link) {
+            if (link_send(link, &frame, NULL, -1) != BANYAN_OK)
+                shutdown(link->fd, SHUT_RDWR);
+            reactor_update(&rendezvous->reactor, link);
+        }
+    }
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+}
+
+/* To the lowest `most` ranks that wait, for their logs. */
+static void spread_news(struct rendezvous *rendezvous, const char *text, int most)
+{
+    struct wire_frame frame = {.kind = WIRE_NEWS, .bytes = strlen(text)};
+    log_info("the rendezvous: %s", text);
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    for (int rank = 0; rank < rendezvous->world_size && most > 0; rank++) {
+        struct link *link = rendezvous->seats[rank].link;
+        if (!link || link->closed)
+            continue;
+        link_send(link, &frame, text, -1);
+        reactor_update(&rendezvous->reactor, link);
+        most--;
+    }
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+}
+
+static banyan_status refuse(struct rendezvous *rendezvous, struct link *link, banyan_status status)
+{
+    if (!rendezvous->refuses)
+        log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    link_refuse(link, status, banyan_last_error());
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    return status;
+}
+
+/* A rank that has been told of a failure and comes again begins anew. */
+static banyan_status check_failure(struct rendezvous *rendezvous, struct seat *seat)
+{
+    if (seat->came)
+        rendezvous->failure.status = BANYAN_OK;
+    seat->came = true;
+    return error_again(&rendezvous->failure);
+}
+
+static banyan_status take_join(struct rendezvous *rendezvous, struct link *link, const void *data,
+                               size_t bytes)
+{
+    struct join_request request = {0};
+    banyan_status status = BANYAN_OK;
+    if (!join_read(data, bytes, &request) || request.rank != link->rank)
+        status = error_set(BANYAN_ERR_FORMAT, "%s sends a malformed request to join", link->who);
+    if (status == BANYAN_OK && rendezvous->refuses) {
+        rendezvous->refused++;
+        status = error_again(rendezvous->refuses);
+    }
+    if (status == BANYAN_OK)
+        status = check_request(rendezvous, &request);
+    if (status == BANYAN_OK && rendezvous->phase == PREPARING)
+        call_off_for_loss(rendezvous);
+    if (status == BANYAN_OK)
+        status = check_failure(rendezvous, &rendezvous->seats[request.rank]);
+    if (status != BANYAN_OK)
+        return refuse(rendezvous, link, status);
+    struct address remote = {.bytes = sizeof remote.socket};
+    if (link->sealed &&
+        getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
+        request.self.tcp = address_with_port(&remote, request.self.port);
+    struct seat *seat = &rendezvous->seats[request.rank];
+    char text[NEWS_BYTES];
+    if (seat->died) {
+        snprintf(text, sizeof text, "rank %d (pid %d on node %s) has taken its place", request.rank,
+                 request.self.pid, request.self.host);
+        spread_news(rendezvous, text, rendezvous->world_size);
+    }
+    *seat = (struct seat){.link = link,
+                          .request = request,
+                          .gives_up_ns = deadline_after(request.timeout_ns),
+                          .came = true};
+    if (rendezvous->joined++ == 0)
+        rendezvous->news_ns = (rendezvous->came_ns = time_now_ns()) + log_wait_period_ns();
+    log_debug("rank %d of %d (pid %d) joins", request.rank, request.world_size, request.self.pid);
+    return BANYAN_OK;
+}
+
+static banyan_status take_ready(struct rendezvous *rendezvous, const struct link *link)
+{
+    struct seat *seat = rendezvous->phase == PREPARING ? &rendezvous->seats[link->rank] : NULL;
+    if (!seat || seat->link != link || seat->ready)
+        return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
+                         link->who);
+    seat->ready = true;
+    rendezvous->ready++;
+    return BANYAN_OK;
+}
+
+/* Another process that says it is a rank which is here is not believed. */
+static bool is_of_another(const struct seat *seat, const struct member *self)
+{
+    const struct member *here = &seat->request.self;
+    return seat->link && (here->pid != self->pid || strcmp(here->node, self->node) != 0);
+}
+
+/* The answer says that the report has come. */
+static banyan_status take_failure(struct rendezvous *rendezvous, struct link *link,
+                                  const void *data, size_t bytes)
+{
+    struct join_request request = {0};
+    error_kept why;
+    if (!failure_read(data, bytes, &request, &why) || request.rank != link->rank)
+        return error_set(BANYAN_ERR_FORMAT, "%s sends a malformed report of a failure", link->who);
+    banyan_status status = rendezvous->refuses ? error_again(rendezvous->refuses) : BANYAN_OK;
+    rendezvous->refused += rendezvous->refuses != NULL;
+    if (status == BANYAN_OK)
+        status = check_size(rendezvous, &request);
+    if (status == BANYAN_OK && rendezvous->phase != ALL_READY &&
+        !is_of_another(&rendezvous->seats[request.rank], &request.self)) {
+        call_off_for(rendezvous, request.rank, &why);
+        status = error_again(&rendezvous->failure);
+    }
+    if (status == BANYAN_OK)
+        status = error_set(BANYAN_ERR_MISMATCH, "rank %d is another process", request.rank);
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    link_refuse(link, status, banyan_last_error());
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    return status;
+}
+
+static banyan_status take_frame(void *owner, struct link *link, const struct wire_frame *frame,
+                                void *payload, int fd)
+{
+    banyan_status status;
+    if (fd >= 0)
+        close(fd);
+    if (frame->kind == WIRE_READY)
+        status = take_ready(owner, link);
+    else if (frame->kind == WIRE_FAILED)
+        status = take_failure(owner, link, payload, (size_t)frame->bytes);
+    else
+        status = take_join(owner, link, frame->kind == WIRE_JOIN ? payload : NULL,
+                           frame->kind == WIRE_JOIN ? (size_t)frame->bytes : 0);
+    free(payload);
+    return status;
+}
+
+/* The link of a rank that waits ends with the rank. */
+static void leave_seat(void *owner, struct link *link, banyan_status status)
+{
+    struct rendezvous *rendezvous = owner;
+    int rank = link->rank;
+    if (!rendezvous->seats || rank < 0 || rank >= rendezvous->world_size ||
+        rendezvous->seats[rank].link != link)
+        return;
+    struct seat *seat = &rendezvous->seats[rank];
+    if ((link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY) &&
+        rendezvous->phase != ALL_READY) {
+        call_off_here(rendezvous, status);
+        return;
+    }
+    seat->link = NULL;
+    rendezvous->joined--;
+    if (rendezvous->phase == ALL_READY || seat->gave_up)
+        return;
+    char text[NEWS_BYTES];
+    seat->died = true;
+    if (rendezvous->phase == PREPARING) {
+        if (rendezvous->lost < 0) {
+            rendezvous->lost = rank;
+            rendezvous->lost_ns = deadline_after(REPORT_NS);
+        }
+        return;
+    }
+    snprintf(text, sizeof text,
+             "rank %d (pid %d on node %s) died before all %d ranks had joined; until the deadline "
+             "another process may take its place",
+             rank, seat->request.self.pid, seat->request.self.host, rendezvous->world_size);
+    spread_news(rendezvous, text, rendezvous->world_size);
+}
+
+static const struct reactor_ops rendezvous_ops = {
+    .link = {.admit = admit_anybody, .ready = nothing_to_say, .frame = take_frame},
+    .closed = leave_seat,
+};
+
+/* The ranks that never came or, when there are none, those that came and gave up. */
+static void name_missing(const struct rendezvous *rendezvous, char *text, size_t bytes)
+{
+    int named = 0, missing = 0, gone = 0;
+    size_t used = 0;
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        const struct seat *seat = &rendezvous->seats[rank];
+        missing += !seat->link && !seat->gave_up;
+        gone += !seat->link;
+    }
+    bool came = missing == 0;
+    for (int rank = 0; rank < rendezvous->world_size && named < MISSING_NAMED; rank++) {
+        const struct seat *seat = &rendezvous->seats[rank];
+        if (!seat->link && seat->gave_up == came)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d%s", named++ ? ", " : "", rank,
+                                     seat->died ? " (died)" : "");
+    }
+    int unnamed = (came ? gone : missing) - named;
+    if (unnamed > 0)
+        used += (size_t)snprintf(text + used, bytes - used, " and %d others", unnamed);
+    if (came)
+        snprintf(text + used, bytes - used, " (gave up waiting)");
+}
+
+/* Those whose patience ends hear who is missing. */
+static void send_home(struct rendezvous *rendezvous)
+{
+    uint64_t now = time_now_ns();
+    for (int rank = 0; rendezvous->seats && rank < rendezvous->world_size; rank++) {
+        struct seat *seat = &rendezvous->seats[rank];
+        if (!seat->link || now < seat->gives_up_ns)
+            continue;
+        char missing[MISSING_BYTES];
+        name_missing(rendezvous, missing, sizeof missing);
+        banyan_status status = error_set(
+            BANYAN_ERR_TIMEOUT,
+            "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s; " TIMEOUT_HINT,
+            rank, (double)seat->request.timeout_ns / 1e9, rendezvous->world_size, missing);
+        seat->gave_up = true;
+        pthread_mutex_lock(&rendezvous->reactor.lock);
+        link_refuse(seat->link, status, banyan_last_error());
+        pthread_mutex_unlock(&rendezvous->reactor.lock);
+        reactor_drop(&rendezvous->reactor, seat->link, status);
+    }
+}
+
+/* All are here, and not all become ready: the first to die or to be waited for too long ends it. */
+static void check_preparing(struct rendezvous *rendezvous)
+{
+    uint64_t now = time_now_ns();
+    int late = 0, rank = 0;
+    if (rendezvous->lost >= 0 && now >= rendezvous->lost_ns) {
+        call_off_for_loss(rendezvous);
+        return;
+    }
+    while (rank < rendezvous->world_size && now < rendezvous->seats[rank].gives_up_ns)
+        rank++;
+    if (rank == rendezvous->world_size)
+        return;
+    while (rendezvous->seats[late].ready)
+        late++;
+    const struct member *who = &rendezvous->seats[late].request.self;
+    error_kept why = error_keep(error_set(
+        BANYAN_ERR_TIMEOUT,
+        "rank %d waited %.1f s for rank %d (pid %d on node %s), which has joined and has not "
+        "become ready; " TIMEOUT_HINT,
+        rank, (double)rendezvous->seats[rank].request.timeout_ns / 1e9, late, who->pid, who->host));
+    call_off(rendezvous, &why);
+}
+
+/* One line every so often, at one rank. */
+static void tell_missing(struct rendezvous *rendezvous)
+{
+    uint64_t now = time_now_ns();
+    if (rendezvous->joined == 0 || now < rendezvous->news_ns)
+        return;
+    char missing[MISSING_BYTES], text[NEWS_BYTES];
+    rendezvous->news_ns = now + log_wait_period_ns();
+    name_missing(rendezvous, missing, sizeof missing);
+    snprintf(text, sizeof text,
+             "%.1f s after the first of all %d ranks joined, not there yet: rank %s",
+             (double)(now - rendezvous->came_ns) / 1e9, rendezvous->world_size, missing);
+    spread_news(rendezvous, text, 1);
+}
+
+static void rendezvous_free(struct rendezvous *rendezvous)
+{
+    reactor_close(&rendezvous->reactor);
+    sodium_memzero(rendezvous->key, sizeof rendezvous->key);
+    bytes_writer_free(&rendezvous->table);
+    free(rendezvous->seats);
+    free(rendezvous);
+}
+
+static bool all_have_come(const struct rendezvous *rendezvous)
+{
+    return rendezvous->world_size > 0 && rendezvous->joined == rendezvous->world_size;
+}
+
+/* In the caller's thread, which has nothing else to do. */
+static void refuse_all(struct rendezvous *rendezvous)
+{
+    uint64_t left_ns;
+    while (rendezvous->refused < rendezvous->world_size - 1 &&
+           (left_ns = deadline_left_ns(rendezvous->refuses_until_ns)) > 0)
+        reactor_step(&rendezvous->reactor, left_ns);
+}
+
+static uint64_t look_again_ns(const struct rendezvous *rendezvous)
+{
+    uint64_t news_ns = deadline_left_ns(rendezvous->news_ns);
+    if (rendezvous->joined == 0)
+        return FAREWELL_NS;
+    return rendezvous->phase != GATHERING || news_ns > LOOK_NS ? LOOK_NS : news_ns;
+}
+
+/* True when the thread has nothing more to do. */
+static bool serve_once(struct rendezvous *rendezvous)
+{
+    if (rendezvous->phase == GATHERING && all_have_come(rendezvous))
+        write_table(rendezvous);
+    if (rendezvous->phase == GATHERING) {
+        send_home(rendezvous);
+        tell_missing(rendezvous);
+        return false;
+    }
+    if (rendezvous->phase == PREPARING)
+        hand_out_table(rendezvous);
+    if (rendezvous->phase == PREPARING && rendezvous->ready == rendezvous->world_size)
+        let_go(rendezvous);
+    else if (rendezvous->phase == PREPARING)
+        check_preparing(rendezvous);
+    return rendezvous->phase == ALL_READY &&
+           (rendezvous->joined == 0 ||
+            (rendezvous->detached && time_now_ns() >= rendezvous->ends_ns));
+}
+
+/* The rank that hosts this has failed: tell the others, and those that come within a while. */
+static void turn_away(struct rendezvous *rendezvous)
+{
+    uint64_t left_ns, ends_ns = deadline_after(TURN_AWAY_NS);
+    int rank = 0;
+    if (rendezvous->phase == ALL_READY)
+        return;
+    rendezvous->turned_away = true;
+    if (rendezvous->failure.status == BANYAN_OK)
+        call_off_for(rendezvous, 0, &rendezvous->own_failure);
+    while ((left_ns = deadline_left_ns(ends_ns)) > 0) {
+        while (rank < rendezvous->world_size && rendezvous->seats[rank].came)
+            rank++;
+        if (rank == rendezvous->world_size)
+            break;
+        reactor_step(&rendezvous->reactor, left_ns);
+    }
+}
+
+static void *serve(void *argument)
+{
+    struct rendezvous *rendezvous = argument;
+    while (!atomic_load(&rendezvous->stop)) {
+        reactor_step(&rendezvous->reactor, look_again_ns(rendezvous));
+        if (serve_once(rendezvous))
+            break;
+    }
+    if (rendezvous->own_failure.status != BANYAN_OK)
+        turn_away(rendezvous);
+    if (rendezvous->detached)
+        rendezvous_free(rendezvous);
+    return NULL;
+}
+
+/* Takes the TCP listener. */
+static banyan_status listen_everywhere(struct rendezvous *rendezvous,
+                                       const struct rendezvous_place *place, int tcp_fd)
+{
+    struct address name = address_unix(place->name);
+    int fd;
+    char who[ADDRESS_TEXT_BYTES];
+    banyan_status status = address_listen(&name, &fd);
+    if (status != BANYAN_OK && address_is_taken(&name, who))
+        status = address_say_taken(&name, who);
+    if (status == BANYAN_OK)
+        status = reactor_listen(&rendezvous->reactor, fd, false);
+    if (status == BANYAN_OK && tcp_fd >= 0)
+        return reactor_listen(&rendezvous->reactor, tcp_fd, true);
+    if (tcp_fd >= 0)
+        close(tcp_fd);
+    return status;
+}
+
+/* Takes the TCP listener, also on failure. */
+static banyan_status open_rendezvous(const struct rendezvous_place *place, int tcp_fd,
+                                     struct rendezvous **rendezvous)
+{
+    struct rendezvous *opened = calloc(1, sizeof *opened);
+    banyan_status status = opened ? reactor_open(&opened->reactor, WIRE_PURPOSE_JOIN, -1,
+                                                 opened->key, &rendezvous_ops, opened)
+                                  : error_no_memory(sizeof *opened, "a rendezvous");
+    if (status != BANYAN_OK) {
+        if (tcp_fd >= 0)
+            close(tcp_fd);
+        free(opened);
+        return status;
+    }
+    memcpy(opened->key, place->key, sizeof opened->key);
+    opened->lost = -1;
+    opened->reactor.name = "the rendezvous";
+    status = listen_everywhere(opened, place, tcp_fd);
+    if (status != BANYAN_OK)
+        rendezvous_free(opened);
+    else
+        *rendezvous = opened;
+    return status;
+}
+
+banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
+                               bool detached, struct rendezvous **rendezvous)
+{
+    struct rendezvous *started;
+    RETURN_IF_FAILED(open_rendezvous(place, tcp_fd, &started));
+    started->detached = detached;
+    banyan_status status = BANYAN_OK;
+    if (world_size > 0)
+        status = fix_world_size(started, 0, world_size);
+    if (status == BANYAN_OK)
+        status = thread_start(&started->thread, serve, started, detached);
+    if (status != BANYAN_OK) {
+        rendezvous_free(started);
+        return status;
+    }
+    if (!detached)
+        *rendezvous = started;
+    return BANYAN_OK;
+}
+
+void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
+                       const error_kept *why, uint64_t ns)
+{
+    struct rendezvous *rendezvous;
+    if (open_rendezvous(place, tcp_fd, &rendezvous) != BANYAN_OK)
+        return;
+    error_kept named = name_failure(0, why);
+    rendezvous->world_size = world_size;
+    rendezvous->refuses = &named;
+    rendezvous->refuses_until_ns = deadline_after(ns);
+    rendezvous->reactor.quiet = true;
+    refuse_all(rendezvous);
+    rendezvous_free(rendezvous);
+}
+
+bool rendezvous_stop(struct rendezvous *rendezvous, const error_kept *why)
+{
+    if (!rendezvous)
+        return false;
+    if (why)
+        rendezvous->own_failure = *why;
+    atomic_store(&rendezvous->stop, true);
+    reactor_wake(&rendezvous->reactor);
+    pthread_join(rendezvous->thread, NULL);
+    bool told = rendezvous->turned_away;
+    rendezvous_free(rendezvous);
+    return told;
+}

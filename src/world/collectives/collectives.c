@@ -1,0 +1,514 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/containers/bytes.h"
+#include "core/error.h"
+#include "core/module.h"
+#include "world/world.h"
+
+/* ---- dissemination: in log2(ranks) steps everybody has heard from everybody, if only through
+ * others; good for anything that does no harm when it is heard twice ---- */
+
+struct word {
+    const void *data;
+    size_t bytes;
+    void *owned; /* memory of it to be freed; NULL: none */
+};
+
+/* Should what was heard replace what is held? */
+typedef bool (*word_wins)(const struct word *heard, const struct word *held);
+
+uint64_t world_enter_collective(banyan_world *world)
+{
+    struct context *context = world->context;
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    while (context_gave_up(context, context->number))
+        context->number++;
+    context->inside = true;
+    uint64_t tag = context->number << NUMBER_SHIFT;
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+    return tag;
+}
+
+void world_leave_collective(banyan_world *world)
+{
+    struct context *context = world->context;
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    context->inside = false;
+    context->number++;
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
+}
+
+uint64_t world_next_collective(banyan_world *world)
+{
+    uint64_t tag = world_enter_collective(world);
+    world_leave_collective(world);
+    return tag;
+}
+
+static banyan_status take_step(banyan_world *world, uint64_t tag, int reach, const char *what,
+                               word_wins wins, struct word *word)
+{
+    int to = (int)(((int64_t)world->rank + reach) % world->size);
+    int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
+    RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
+    struct message *message;
+    RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
+    struct word heard = {message->data, message->bytes, message->data};
+    if (wins && wins(&heard, word)) {
+        free(word->owned);
+        *word = heard;
+        message->data = NULL;
+    }
+    message_free(message);
+    return BANYAN_OK;
+}
+
+/* `word` is replaced when another one wins. */
+static banyan_status disseminate(banyan_world *world, const char *what, word_wins wins,
+                                 struct word *word)
+{
+    uint64_t tag = world_enter_collective(world);
+    banyan_status status = BANYAN_OK;
+    for (int reach = 1; reach < world->size && status == BANYAN_OK; reach *= 2)
+        status = take_step(world, tag++, reach, what, wins, word);
+    world_leave_collective(world);
+    return status;
+}
+
+banyan_status world_barrier(banyan_world *world, const char *what)
+{
+    RETURN_IF_FAILED(control_check(world));
+    struct word nothing = {0};
+    return disseminate(world, what, NULL, &nothing);
+}
+
+/* A gate that was given up is tried again under its next number, with the same deadline. */
+typedef banyan_status (*gate_try)(banyan_world *world, void *state);
+static banyan_status pass_gate(banyan_world *world, gate_try attempt, void *state)
+{
+    control_wait wait = control_wait_begin(world);
+    banyan_status status;
+    world->gate = &wait;
+    do {
+        world->again = false;
+        status = control_check(world);
+        if (status == BANYAN_OK)
+            status = attempt(world, state);
+    } while (world->again);
+    world->gate = NULL;
+    world->missed = status == BANYAN_ERR_TIMEOUT ? error_keep(status) : (error_kept){0};
+    return status;
+}
+
+static banyan_status try_barrier(banyan_world *world, void *state)
+{
+    (void)state;
+    return world_barrier(world, "to enter the call");
+}
+
+banyan_status control_enter(banyan_world *world)
+{
+    if (!world || !world_begins_call())
+        return world ? control_check(world) : BANYAN_OK;
+    return pass_gate(world, try_barrier, NULL);
+}
+
+banyan_status banyan_world_barrier(banyan_world *world)
+{
+    CONTROL_CALL(world, __func__);
+    return world_begins_call() ? pass_gate(world, try_barrier, NULL)
+                               : world_barrier(world, "barrier");
+}
+
+static bool larger_wins(const struct word *heard, const struct word *held)
+{
+    uint64_t theirs, mine;
+    if (heard->bytes != sizeof theirs)
+        return false;
+    memcpy(&theirs, heard->data, sizeof theirs);
+    memcpy(&mine, held->data, sizeof mine);
+    return theirs > mine;
+}
+
+banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
+{
+    RETURN_IF_FAILED(control_check(world));
+    struct word word = {.data = &mine, .bytes = sizeof mine};
+    banyan_status status = disseminate(world, "largest value of all ranks", larger_wins, &word);
+    if (status == BANYAN_OK)
+        memcpy(max, word.data, sizeof *max);
+    free(word.owned);
+    return status;
+}
+
+struct largest {
+    uint64_t mine, all;
+};
+
+static banyan_status try_max(banyan_world *world, void *state)
+{
+    struct largest *of = state;
+    return control_max(world, of->mine, &of->all);
+}
+
+banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *max)
+{
+    struct largest of = {.mine = mine};
+    if (!world_begins_call())
+        return control_max(world, mine, max);
+    RETURN_IF_FAILED(pass_gate(world, try_max, &of));
+    *max = of.all;
+    return BANYAN_OK;
+}
+
+/* ---- agreement ---- */
+
+/* A rank's failure: its number, its status, its sentence; empty when it has none. */
+static bool lower_rank_wins(const struct word *heard, const struct word *held)
+{
+    if (heard->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
+        return heard->bytes >= 2 * sizeof(uint32_t);
+    bytes_reader theirs = bytes_reader_of(heard->data, heard->bytes);
+    bytes_reader mine = bytes_reader_of(held->data, held->bytes);
+    return bytes_read_u32(&theirs) < bytes_read_u32(&mine);
+}
+
+/* Does the sentence name the rank itself, at its start? */
+static bool names_rank(const char *sentence, size_t bytes, const char *name)
+{
+    size_t length = strlen(name);
+    return bytes > length && memcmp(sentence, name, length) == 0 &&
+           (sentence[length] == ':' || sentence[length] == ' ');
+}
+
+/* The name that begins the latest message that this thread has agreed on, of any world. */
+static _Thread_local char agreed_name[CONTEXT_RANK_BYTES];
+
+/* With a failure: its message begins with a rank's name that holds in all worlds. */
+#define FAILURE_IS_NAMED (UINT32_C(1) << 31)
+
+/* Whatever agrees on the result of an agreement keeps the name of the rank that has failed. */
+static bool is_named(const char *sentence)
+{
+    return context_names_rank(sentence) ||
+           (agreed_name[0] && names_rank(sentence, strlen(sentence), agreed_name));
+}
+
+/* Returns its length. No memory is taken: there may be none to say so in. */
+static size_t write_failure(int rank, banyan_status status, unsigned char *text, size_t bytes)
+{
+    uint32_t flags = is_named(banyan_last_error()) ? FAILURE_IS_NAMED : 0;
+    uint32_t head[2] = {(uint32_t)rank, (uint32_t)status | flags};
+    uint64_t length = strnlen(banyan_last_error(), bytes - sizeof head - sizeof length);
+    memcpy(text, head, sizeof head);
+    memcpy(text + sizeof head, &length, sizeof length);
+    memcpy(text + sizeof head + sizeof length, banyan_last_error(), (size_t)length);
+    return sizeof head + sizeof length + (size_t)length;
+}
+
+/* "rank 3" or "rank 1 (rank 3 of the job)", if the message begins so. */
+static void note_name(const char *sentence)
+{
+    int at = 0, rank, job_rank, end = 0;
+    agreed_name[0] = '\0';
+    if (sscanf(sentence, "rank %d%n (rank %d of the job)%n", &rank, &at, &job_rank, &end) < 1)
+        return;
+    snprintf(agreed_name, sizeof agreed_name, "%.*s", end > 0 ? end : at, sentence);
+}
+
+/* Set the failure that all agree on as this rank's. */
+static banyan_status take_failure(const banyan_world *world, const struct word *word)
+{
+    bytes_reader reader = bytes_reader_of(word->data, word->bytes);
+    int rank = (int)bytes_read_u32(&reader);
+    uint32_t flags = bytes_read_u32(&reader);
+    banyan_status status = (banyan_status)(flags & ~FAILURE_IS_NAMED);
+    size_t bytes;
+    const char *sentence = bytes_read_blob(&reader, &bytes);
+    char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
+    context_rank_text(world->context, rank, name);
+    if (!sentence)
+        return error_set(status, "%s failed", name);
+    int skipped = snprintf(own, sizeof own, "rank %d", rank);
+    if ((flags & FAILURE_IS_NAMED) || names_rank(sentence, bytes, name))
+        (void)error_set(status, "%.*s", (int)bytes, sentence);
+    else if (names_rank(sentence, bytes, own))
+        (void)error_set(status, "%s%.*s", name, (int)bytes - skipped, sentence + skipped);
+    else if (rank == world->rank)
+        (void)error_set(status, "%.*s", (int)bytes, sentence);
+    else
+        (void)error_set(status, "%s: %.*s", name, (int)bytes, sentence);
+    note_name(banyan_last_error());
+    return status;
+}
+
+banyan_status control_agree(banyan_world *world, banyan_status mine)
+{
+    unsigned char text[4096];
+    struct word word = {.data = text};
+    if (mine == BANYAN_OK)
+        agreed_name[0] = '\0';
+    if (mine == BANYAN_OK)
+        RETURN_IF_FAILED(control_check(world));
+    else
+        word.bytes = write_failure(world->rank, mine, text, sizeof text);
+    error_kept kept = error_keep(mine);
+    world->agreeing = control_check(world) == BANYAN_OK;
+    world->in_vain = mine == BANYAN_ERR_TIMEOUT && !world->in_vain ? &kept : world->in_vain;
+    banyan_status status =
+        disseminate(world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
+    world->agreeing = false;
+    world->in_vain = world->in_vain == &kept ? NULL : world->in_vain;
+    if (status == BANYAN_OK && word.bytes > 0) {
+        endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
+        status = take_failure(world, &word);
+    }
+    free(word.owned);
+    return status;
+}
+
+banyan_status control_fail_together(banyan_world *world, banyan_status status)
+{
+    if (status == BANYAN_OK)
+        return status;
+    error_kept kept = error_keep(status);
+    (void)control_agree(world, status);
+    return error_again(&kept);
+}
+
+banyan_status banyan_module_agree(banyan_world *world, banyan_status mine)
+{
+    return control_agree(world, mine);
+}
+
+banyan_status control_gather(banyan_world *world, banyan_status status, const void *mine,
+                             size_t bytes, const char *what, void **all)
+{
+    size_t all_bytes = (size_t)world->size * bytes;
+    void *made = status == BANYAN_OK ? malloc(all_bytes) : NULL;
+    *all = NULL;
+    if (status == BANYAN_OK && !made)
+        status = error_no_memory(all_bytes, what);
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(world, mine, bytes, made);
+    if (status == BANYAN_OK)
+        *all = made;
+    else
+        free(made);
+    return status;
+}
+
+/* ---- broadcast, along a binomial tree ---- */
+
+static banyan_status pass_on(banyan_world *world, uint64_t tag, int root, int reach,
+                             const void *data, size_t bytes)
+{
+    int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
+    for (; reach > 0; reach /= 2) {
+        if ((int64_t)place + reach >= world->size)
+            continue;
+        int to = (int)(((int64_t)world->rank + reach) % world->size);
+        RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, data, bytes, -1));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status broadcast(banyan_world *world, uint64_t tag, void *data, size_t bytes,
+                               int root)
+{
+    int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
+    int reach = 1;
+    while (place == 0 ? reach < world->size : !(place & reach))
+        reach *= 2;
+    if (place == 0)
+        return pass_on(world, tag, root, reach / 2, data, bytes);
+    int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
+    struct message *message;
+    RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, "broadcast", &message));
+    banyan_status status = pass_on(world, tag, root, reach / 2, message->data, message->bytes);
+    if (status == BANYAN_OK && message->bytes != bytes)
+        status =
+            error_set(BANYAN_ERR_MISMATCH, "rank %d broadcasts %zu bytes, but rank %d expects %zu",
+                      root, message->bytes, world->rank, bytes);
+    if (status == BANYAN_OK && bytes > 0)
+        memcpy(data, message->data, bytes);
+    message_free(message);
+    return status;
+}
+
+banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t bytes, int root)
+{
+    if (root < 0 || root >= world->size)
+        return error_set(BANYAN_ERR_INVALID, "broadcast from rank %d in a world of %d", root,
+                         world->size);
+    CONTROL_ENTER(world);
+    uint64_t tag = world_enter_collective(world);
+    banyan_status status = broadcast(world, tag, data, bytes, root);
+    world_leave_collective(world);
+    return status;
+}
+
+/* ---- gathering (Bruck): each step doubles the number of ranks whose bytes are here ---- */
+
+/* Blocks of the ranks from this one upwards, and around. */
+struct gathered {
+    size_t *sizes;
+    int count;
+    bytes_writer data;
+};
+
+static size_t sum(const size_t *sizes, int count)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += sizes[i];
+    return bytes;
+}
+
+static banyan_status send_blocks(banyan_world *world, int to, uint64_t tag,
+                                 const struct gathered *gathered, int count)
+{
+    bytes_writer text = {0};
+    for (int i = 0; i < count; i++)
+        bytes_write_u64(&text, gathered->sizes[i]);
+    bytes_write(&text, gathered->data.data, sum(gathered->sizes, count));
+    banyan_status status =
+        text.failed ? error_no_memory(sum(gathered->sizes, count), "what is gathered")
+                    : world_send(world, WIRE_COLLECTIVE, to, tag, text.data, text.count, -1);
+    bytes_writer_free(&text);
+    return status;
+}
+
+static banyan_status append_blocks(banyan_world *world, int from, const struct message *message,
+                                   int count, struct gathered *gathered)
+{
+    bytes_reader reader = bytes_reader_of(message->data, message->bytes);
+    uint64_t left = message->bytes - (uint64_t)count * sizeof(uint64_t);
+    bool sane = message->bytes >= (uint64_t)count * sizeof(uint64_t);
+    for (int i = 0; i < count && sane; i++) {
+        uint64_t bytes = bytes_read_u64(&reader);
+        sane = bytes <= left;
+        left -= bytes;
+        gathered->sizes[gathered->count + i] = (size_t)bytes;
+    }
+    if (!sane || left != 0)
+        return error_set(BANYAN_ERR_MISMATCH,
+                         "rank %d expected %d blocks of a gather from rank %d and got %zu bytes: "
+                         "the ranks do not call the same operation",
+                         world->rank, count, from, message->bytes);
+    bytes_write(&gathered->data, reader.data, reader.left);
+    gathered->count += count;
+    if (gathered->data.failed)
+        return error_no_memory(reader.left, "what is gathered");
+    return BANYAN_OK;
+}
+
+static banyan_status gather_all(banyan_world *world, uint64_t tag, const char *what,
+                                struct gathered *gathered)
+{
+    for (int size = world->size; gathered->count < size; tag++) {
+        int reach = gathered->count;
+        int count = reach < size - reach ? reach : size - reach;
+        int to = (world->rank - reach + size) % size;
+        int from = (int)(((int64_t)world->rank + reach) % size);
+        RETURN_IF_FAILED(send_blocks(world, to, tag, gathered, count));
+        struct message *message;
+        RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
+        banyan_status status = append_blocks(world, from, message, count, gathered);
+        message_free(message);
+        RETURN_IF_FAILED(status);
+    }
+    return BANYAN_OK;
+}
+
+/* From this rank's order into rank order. */
+static banyan_status unrotate(const banyan_world *world, const struct gathered *gathered,
+                              void **all, size_t *sizes)
+{
+    size_t total = gathered->data.count;
+    unsigned char *ordered = malloc(total > 0 ? total : 1);
+    if (!ordered)
+        return error_no_memory(total, "what was gathered");
+    int low = world->size - world->rank; /* blocks of this rank and those above it */
+    size_t high_bytes = sum(gathered->sizes, low), low_bytes = total - high_bytes;
+    if (low_bytes > 0)
+        memcpy(ordered, gathered->data.data + high_bytes, low_bytes);
+    if (high_bytes > 0)
+        memcpy(ordered + low_bytes, gathered->data.data, high_bytes);
+    for (int i = 0; i < world->size; i++)
+        sizes[(world->rank + i) % world->size] = gathered->sizes[i];
+    *all = ordered;
+    return BANYAN_OK;
+}
+
+struct gathering {
+    const void *mine;
+    size_t bytes;
+    const char *what;
+    void **all;
+    size_t *sizes;
+};
+
+static banyan_status try_gather(banyan_world *world, void *state)
+{
+    const struct gathering *of = state;
+    struct gathered gathered = {.sizes = calloc((size_t)world->size, sizeof *gathered.sizes),
+                                .count = 1};
+    if (!gathered.sizes)
+        return control_fail(world, error_no_memory((size_t)world->size * sizeof *gathered.sizes,
+                                                   "what is gathered"));
+    gathered.sizes[0] = of->bytes;
+    bytes_write(&gathered.data, of->mine, of->bytes);
+    uint64_t tag = world_enter_collective(world);
+    banyan_status status = gathered.data.failed ? error_no_memory(of->bytes, "what is gathered")
+                                                : gather_all(world, tag, of->what, &gathered);
+    world_leave_collective(world);
+    if (status == BANYAN_OK)
+        status = unrotate(world, &gathered, of->all, of->sizes);
+    bytes_writer_free(&gathered.data);
+    free(gathered.sizes);
+    return status == BANYAN_ERR_NO_MEMORY ? control_fail(world, status) : status;
+}
+
+/* A gate too: what all ranks give is here when all have entered. */
+banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
+                           void **all, size_t *sizes)
+{
+    struct gathering of = {mine, bytes, what, all, sizes};
+    RETURN_IF_FAILED(control_check(world));
+    return world_begins_call() ? pass_gate(world, try_gather, &of) : try_gather(world, &of);
+}
+
+banyan_status banyan_world_allgatherv(banyan_world *world, const void *mine, size_t bytes,
+                                      void **all, size_t *all_bytes)
+{
+    CONTROL_CALL(world, __func__);
+    return world_gather(world, mine, bytes, "allgatherv", all, all_bytes);
+}
+
+banyan_status banyan_world_allgather(banyan_world *world, const void *mine, size_t bytes, void *all)
+{
+    CONTROL_CALL(world, __func__);
+    size_t *sizes = calloc((size_t)world->size, sizeof *sizes);
+    if (!sizes)
+        return control_fail(world,
+                            error_no_memory((size_t)world->size * sizeof *sizes, "an allgather"));
+    void *gathered = NULL;
+    banyan_status status = world_gather(world, mine, bytes, "allgather", &gathered, sizes);
+    for (int rank = 1; rank < world->size && status == BANYAN_OK; rank++) {
+        if (sizes[rank] != sizes[0])
+            status = error_set(BANYAN_ERR_MISMATCH,
+                               "rank %d gives %zu bytes to an allgather, rank 0 gives %zu", rank,
+                               sizes[rank], sizes[0]);
+        if (status != BANYAN_OK)
+            status = control_fail_together(world, status);
+    }
+    if (status == BANYAN_OK && bytes > 0)
+        memcpy(all, gathered, bytes * (size_t)world->size);
+    free(gathered);
+    free(sizes);
+    return status;
+}

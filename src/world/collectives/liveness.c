@@ -1,0 +1,394 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "world/net/endpoint.h"
+
+#define SENTENCE_BYTES 2048
+/* Turns of reading what a lost rank has sent: more than a socket holds. */
+#define LAST_WORDS_TURNS 64
+
+/* To all who are connected, whichever side made the connection, but `except` (-1: none). With the
+ * lock held. */
+static void tell_everybody(struct endpoint *endpoint, const struct wire_frame *frame,
+                           const char *text, int except)
+{
+    for (struct link *link = endpoint->reactor.links; link; link = link->next) {
+        if (!link_may_stand(link) || link->rank == except)
+            continue;
+        link_send(link, frame, text, -1);
+        reactor_update(&endpoint->reactor, link);
+    }
+}
+
+static struct wire_frame loss_frame(int rank, const struct peer *peer)
+{
+    return (struct wire_frame){.kind = WIRE_LOST,
+                               .flags = (uint32_t)peer->lost_status,
+                               .tag = (uint64_t)rank,
+                               .bytes = peer->lost_how ? strlen(peer->lost_how) : 0};
+}
+
+static bool has_living_world(const struct endpoint *endpoint)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        const struct context *context = endpoint->contexts.data[i];
+        if (context->open && atomic_load(&context->ended) == BANYAN_OK)
+            return true;
+    }
+    return false;
+}
+
+static int lowest_rank(const struct endpoint *endpoint, int node)
+{
+    for (int rank = 0; rank < endpoint->size; rank++) {
+        const struct peer *peer = &endpoint->peers[rank];
+        if (peer->state == PEER_HERE && (node < 0 || peer->node == node))
+            return rank;
+    }
+    return endpoint->rank;
+}
+
+void liveness_connect(struct endpoint *endpoint)
+{
+    endpoint_want(endpoint, lowest_rank(endpoint, -1));
+    endpoint_want(endpoint, lowest_rank(endpoint, endpoint->peers[endpoint->rank].node));
+}
+
+static bool is_connected(const struct endpoint *endpoint, int rank)
+{
+    const struct link *out = endpoint->peers[rank].out;
+    return rank == endpoint->rank || (out && out->stage == LINK_READY);
+}
+
+bool liveness_is_connected(const struct endpoint *endpoint, int *missing)
+{
+    *missing = lowest_rank(endpoint, -1);
+    if (is_connected(endpoint, *missing))
+        *missing = lowest_rank(endpoint, endpoint->peers[endpoint->rank].node);
+    return is_connected(endpoint, *missing);
+}
+
+void liveness_join(struct endpoint *endpoint, struct context *context)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
+    const struct context *parent = context->parent;
+    int ended = parent ? atomic_load(&parent->ended) : BANYAN_OK;
+    if (ended != BANYAN_OK && ended != BANYAN_ERR_PEER_LOST && ended != BANYAN_ERR_TIMEOUT)
+        context_end(context, (banyan_status)ended, parent->sentence ? parent->sentence : "aborted");
+    for (int rank = 0; rank < context->size; rank++) {
+        int job_rank = context_job_rank(context, rank);
+        if (endpoint->peers[job_rank].state != PEER_LOST)
+            continue;
+        snprintf(sentence, sizeof sentence, "%s %s",
+                 endpoint_rank_text(endpoint, context, job_rank, name),
+                 endpoint->peers[job_rank].lost_how ? endpoint->peers[job_rank].lost_how : "died");
+        context_end(context, endpoint->peers[job_rank].lost_status, sentence);
+    }
+}
+
+static void end_worlds_of(struct endpoint *endpoint, int rank, banyan_status status,
+                          const char *how)
+{
+    char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        struct context *context = endpoint->contexts.data[i];
+        if (!context->open || context_rank_of(context, rank) < 0)
+            continue;
+        snprintf(sentence, sizeof sentence, "%s %s",
+                 endpoint_rank_text(endpoint, context, rank, name), how);
+        context_end(context, status, sentence);
+    }
+}
+
+/* Everybody is told before anybody here wakes up, so that whoever leaves because of this loss is
+ * not taken for its cause. */
+static void lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+{
+    struct peer *peer = &endpoint->peers[rank];
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (peer->state != PEER_HERE) {
+        pthread_mutex_unlock(&endpoint->reactor.lock);
+        return;
+    }
+    peer->state = PEER_LOST;
+    peer->lost_status = status;
+    peer->lost_how = strdup(how);
+    if (!array_push(&endpoint->lost, rank))
+        log_warn("rank %d has no memory to remember that rank %d %s", endpoint->rank, rank, how);
+    if (has_living_world(endpoint)) {
+        struct wire_frame frame = loss_frame(rank, peer);
+        tell_everybody(endpoint, &frame, peer->lost_how, rank);
+        end_worlds_of(endpoint, rank, status, how);
+        liveness_connect(endpoint);
+    }
+    endpoint_drop_pending(peer);
+    pthread_cond_broadcast(&endpoint->changed);
+    endpoint->reactor.quiet = !has_living_world(endpoint);
+    struct link *out = peer->out, *in = peer->in;
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    log_info("rank %d: rank %d %s", endpoint->rank, rank, how);
+    if (out)
+        reactor_drop(&endpoint->reactor, out, BANYAN_OK);
+    if (in)
+        reactor_drop(&endpoint->reactor, in, BANYAN_OK);
+}
+
+/* What a rank sent before it was lost came before its loss. Messages come on the connection that it
+ * made; the end of either ends both. */
+static void hear_last_words(struct endpoint *endpoint, struct peer *peer)
+{
+    if (endpoint->heard_last || peer->state != PEER_HERE)
+        return;
+    endpoint->heard_last = peer;
+    for (int i = 0; i < LAST_WORDS_TURNS && peer->in; i++) {
+        if (reactor_pump(&endpoint->reactor, peer->in))
+            break;
+    }
+    for (int i = 0; i < LAST_WORDS_TURNS && peer->out; i++) {
+        if (reactor_pump(&endpoint->reactor, peer->out))
+            break;
+    }
+    endpoint->heard_last = NULL;
+}
+
+/* Among the last words of one rank may be news of the loss of others, and so on: one after another,
+ * or this would go as deep as there are ranks. */
+static bool lose_later(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+{
+    if (!endpoint->heard_last || endpoint->heard_last == &endpoint->peers[rank])
+        return false;
+    struct loss loss = {rank, status, strdup(how)};
+    if (loss.how && array_push(&endpoint->losses, loss))
+        return true;
+    free(loss.how);
+    return false;
+}
+
+static void lose_those_put_off(struct endpoint *endpoint)
+{
+    while (!endpoint->heard_last && endpoint->losses.count > 0) {
+        struct loss loss = endpoint->losses.data[--endpoint->losses.count];
+        hear_last_words(endpoint, &endpoint->peers[loss.rank]);
+        lose(endpoint, loss.rank, loss.status, loss.how);
+        free(loss.how);
+    }
+}
+
+void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+{
+    if (lose_later(endpoint, rank, status, how))
+        return;
+    hear_last_words(endpoint, &endpoint->peers[rank]);
+    lose(endpoint, rank, status, how);
+    lose_those_put_off(endpoint);
+}
+
+/* Whoever gave up waiting leaves; what ends the others' worlds is still the wait that was in vain.
+ */
+static banyan_status cause_of(uint64_t status)
+{
+    return status == BANYAN_ERR_TIMEOUT ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_PEER_LOST;
+}
+
+banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *link,
+                                 const struct wire_frame *frame, const char *how)
+{
+    if (frame->tag >= (uint64_t)endpoint->size)
+        return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu is lost, of %d", link->who,
+                         (unsigned long long)frame->tag, endpoint->size);
+    liveness_lose(endpoint, (int)frame->tag, cause_of(frame->flags), how);
+    return BANYAN_OK;
+}
+
+static bool comes_from(const struct context *context, const struct context *ancestor)
+{
+    while (context && context != ancestor)
+        context = context->parent;
+    return context == ancestor;
+}
+
+/* The reason without the number of its rank, if it begins with that; else NULL. */
+static const char *skip_name(const char *reason, const char *name)
+{
+    size_t length = strlen(name);
+    bool is_named = strncmp(reason, name, length) == 0;
+    return is_named && (reason[length] == ' ' || reason[length] == ':') ? reason + length : NULL;
+}
+
+/* "rank 3: …", once. */
+static void name_abort(const struct context *context, int rank, banyan_status status,
+                       const char *reason, char sentence[SENTENCE_BYTES])
+{
+    char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
+    const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
+    if (status != BANYAN_ERR_ABORTED && context_names_rank(reason)) {
+        snprintf(sentence, SENTENCE_BYTES, "%s", reason);
+        return;
+    }
+    snprintf(own, sizeof own, "rank %d", rank);
+    const char *rest = skip_name(reason, context_rank_text(context, rank, name));
+    if (!rest)
+        rest = skip_name(reason, own);
+    bool is_said = rest && (status != BANYAN_ERR_ABORTED || strncmp(rest, " (rank ", 7) == 0 ||
+                            strncmp(rest, between, strlen(between)) == 0);
+    snprintf(sentence, SENTENCE_BYTES, "%s%s%s", name, is_said ? "" : between,
+             is_said ? rest : reason);
+}
+
+static struct wire_frame abort_frame(const struct context *context, int rank, banyan_status status,
+                                     const char *reason)
+{
+    return (struct wire_frame){.kind = WIRE_ABORT,
+                               .flags = (uint32_t)status,
+                               .context = context->id,
+                               .tag = (uint64_t)rank,
+                               .bytes = strlen(reason)};
+}
+
+void liveness_tell_losses(struct endpoint *endpoint, struct link *link)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        const struct context *context = endpoint->contexts.data[i];
+        if (!context->open || context->parent || !context->was_aborted)
+            continue;
+        const char *why = context->sentence ? context->sentence : "aborted";
+        struct wire_frame frame = abort_frame(context, context->aborted_by,
+                                              (banyan_status)atomic_load(&context->ended), why);
+        link_send(link, &frame, why, -1);
+    }
+    for (size_t i = 0; i < endpoint->lost.count; i++) {
+        int rank = endpoint->lost.data[i];
+        struct wire_frame frame = loss_frame(rank, &endpoint->peers[rank]);
+        link_send(link, &frame, endpoint->peers[rank].lost_how, -1);
+    }
+    reactor_update(&endpoint->reactor, link);
+}
+
+void liveness_abort(struct endpoint *endpoint, struct context *context, int rank,
+                    banyan_status status, const char *reason)
+{
+    if (atomic_load(&context->ended) != BANYAN_OK)
+        return;
+    char sentence[SENTENCE_BYTES];
+    name_abort(context, rank, status, reason, sentence);
+    struct wire_frame frame = abort_frame(context, rank, status, sentence);
+    tell_everybody(endpoint, &frame, sentence, -1);
+    context->was_aborted = true;
+    context->aborted_by = rank;
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        if (comes_from(endpoint->contexts.data[i], context))
+            context_end(endpoint->contexts.data[i], status, sentence);
+    }
+    pthread_cond_broadcast(&endpoint->changed); /* a world may be about to be opened */
+}
+
+void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status status,
+                   const char *reason)
+{
+    for (size_t i = 0; i < endpoint->contexts.count; i++) {
+        struct context *context = endpoint->contexts.data[i];
+        if (!context->open || context->parent || atomic_load(&context->ended) != BANYAN_OK)
+            continue;
+        struct wire_frame frame = abort_frame(context, context->rank, status, reason);
+        if (link && link_may_stand(link))
+            link_send(link, &frame, reason, -1);
+        liveness_abort(endpoint, context, context->rank, status, reason);
+    }
+}
+
+void liveness_give_up(struct endpoint *endpoint, const struct context *context, int rank,
+                      banyan_status status, const char *reason)
+{
+    struct wire_frame frame = abort_frame(context, rank, status, reason);
+    tell_everybody(endpoint, &frame, reason, -1);
+}
+
+banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
+                                  const struct wire_frame *frame, const char *reason)
+{
+    if (frame->tag >= (uint64_t)endpoint->size)
+        return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu aborts, of %d", link->who,
+                         (unsigned long long)frame->tag, endpoint->size);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    struct context *context = endpoint_context(endpoint, frame->context);
+    bool failed = frame->flags > BANYAN_OK && frame->flags <= BANYAN_ERR_NVSHMEM;
+    if (context)
+        liveness_abort(endpoint, context, (int)frame->tag,
+                       failed ? (banyan_status)frame->flags : BANYAN_ERR_ABORTED, reason);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    return context ? BANYAN_OK : error_no_memory(sizeof *context, "a world that is aborted");
+}
+
+void liveness_leave(struct endpoint *endpoint, struct peer *peer)
+{
+    if (peer->state == PEER_HERE)
+        peer->state = PEER_LEFT;
+    for (size_t i = 0; i < endpoint->contexts.count; i++)
+        pthread_cond_broadcast(&endpoint->contexts.data[i]->changed);
+}
+
+/* On the connection that this rank made, a goodbye may overtake messages on the other. */
+void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
+                           const struct wire_frame *frame, const char *reason)
+{
+    if (frame->tag != BANYAN_OK) {
+        char how[1200];
+        snprintf(how, sizeof how, "left the world: %s", reason);
+        liveness_lose(endpoint, link->rank, cause_of(frame->tag), how);
+        return;
+    }
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    struct peer *peer = &endpoint->peers[link->rank];
+    peer->said_goodbye = true;
+    if (link == peer->in || !peer->in)
+        liveness_leave(endpoint, peer);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+}
+
+/* ---- processes of this node ---- */
+
+void liveness_watch(struct endpoint *endpoint, const struct link *link)
+{
+    struct peer *peer = &endpoint->peers[link->rank];
+    struct ucred process = {0};
+    socklen_t bytes = sizeof process;
+    if (link->sealed || peer->process.fd >= 0 ||
+        getsockopt(link->fd, SOL_SOCKET, SO_PEERCRED, &process, &bytes) != 0 || process.pid <= 0 ||
+        process.pid == getpid())
+        return;
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    peer->process.fd = (int)syscall(SYS_pidfd_open, process.pid, 0);
+    int error = errno;
+    if (peer->process.fd >= 0 && reactor_watch(&endpoint->reactor, &peer->process) != BANYAN_OK) {
+        close(peer->process.fd);
+        peer->process.fd = -1;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    /* On other failures the connection alone must tell. */
+    if (peer->process.fd < 0 && error == ESRCH)
+        liveness_process_ended(endpoint, &peer->process);
+}
+
+/* All that the process wrote is here to be read: what counts is whether it said goodbye. */
+void liveness_process_ended(struct endpoint *endpoint, struct event_source *source)
+{
+    struct peer *peer = source->context;
+    int rank = (int)(peer - endpoint->peers);
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    if (source->fd >= 0) {
+        reactor_unwatch(&endpoint->reactor, source);
+        close(source->fd);
+        source->fd = -1;
+    }
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    hear_last_words(endpoint, peer);
+    if (!peer->said_goodbye)
+        liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
+    lose_those_put_off(endpoint);
+}

@@ -1,0 +1,138 @@
+#include "world/net/descriptors.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "core/error.h"
+
+/* A rank's own: epoll, a wake-up, a Unix listener and one of TCP. */
+#define OWN 4
+/* The same of a rendezvous. */
+#define HOST 4
+/* What joins: epoll, a wake-up, a connection. */
+#define JOIN 3
+
+/* Of a rank that may have as many as it likes. */
+#define UNLIMITED INT32_MAX
+
+static int log2_ceiling(int value)
+{
+    int log = 0;
+    while ((int64_t)1 << log < value)
+        log++;
+    return log;
+}
+
+static int lesser(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int taken_by_meeting(int world_size, bool hosts)
+{
+    return OWN + JOIN + (hosts ? HOST + world_size : 0);
+}
+
+/* With each rank of its node two connections and the other's process; with ranks of other nodes one
+ * each way, for each step of an operation of all ranks, in either direction. Rank 0 hears of every
+ * death, from everybody. */
+static int taken_by_world(int rank, int world_size, int near, bool hosts)
+{
+    int far = world_size - near, steps = 2 * log2_ceiling(world_size);
+    int met = taken_by_meeting(world_size, hosts);
+    int64_t taken = OWN + (hosts ? HOST : 0) + 3 * ((int64_t)near - 1) + lesser(far, steps) +
+                    (rank == 0 ? far : lesser(far, steps));
+    return taken > UNLIMITED ? UNLIMITED : taken > met ? (int)taken : met;
+}
+
+struct descriptors descriptors_count(int world_size)
+{
+    struct rlimit limit;
+    struct descriptors found = {UNLIMITED, UNLIMITED};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return found;
+    if (limit.rlim_cur < UNLIMITED)
+        found.limit = (int)limit.rlim_cur;
+    int enough = taken_by_world(0, world_size, world_size, true);
+    found.free = 0;
+    for (int fd = 0; fd < found.limit && found.free < enough; fd++)
+        found.free += fcntl(fd, F_GETFD) < 0;
+    return found;
+}
+
+static banyan_status say_too_few(const struct descriptors *of, int rank, int world_size, int near,
+                                 int taken)
+{
+    char place[64] = "";
+    if (near > 0)
+        snprintf(place, sizeof place, ", %d of them on its node,", near);
+    return error_set(BANYAN_ERR_SYSTEM,
+                     "rank %d has a limit of %d open files and %d of them open, and a world of %d "
+                     "ranks%s takes %d more: raise the limit, for example by \"ulimit -n %d\"",
+                     rank, of->limit, of->limit - of->free, world_size, place, taken,
+                     of->limit - of->free + taken);
+}
+
+banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank, int world_size,
+                                        bool hosts)
+{
+    int taken = taken_by_meeting(world_size, hosts);
+    return mine->free >= taken ? BANYAN_OK : say_too_few(mine, rank, world_size, 0, taken);
+}
+
+/* Is there room for so many here, where ranks meet? */
+static banyan_status check_host(int taken, int world_size, const char *doing)
+{
+    struct descriptors mine = descriptors_count(world_size);
+    int open = mine.limit - mine.free;
+    if (mine.free >= taken)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_SYSTEM,
+                     "the process where the ranks meet has a limit of %d open files and %d of them "
+                     "open, and %s takes %d more: raise the limit, for example by \"ulimit -n %d\"",
+                     mine.limit, open, doing, taken, open + taken);
+}
+
+banyan_status descriptors_check_id(void)
+{
+    return check_host(HOST + 1, 1, "making a unique id");
+}
+
+banyan_status descriptors_check_hosting(int world_size, int missing)
+{
+    char doing[64];
+    snprintf(doing, sizeof doing, "answering %d ranks", world_size);
+    return check_host(missing, world_size, doing);
+}
+
+bool descriptors_raise_limit(int count, struct rlimit *before)
+{
+    if (getrlimit(RLIMIT_NOFILE, before) != 0 || before->rlim_cur >= before->rlim_max)
+        return false;
+    struct rlimit more = *before;
+    more.rlim_cur = before->rlim_max - before->rlim_cur < (rlim_t)count
+                        ? before->rlim_max
+                        : before->rlim_cur + (rlim_t)count;
+    return setrlimit(RLIMIT_NOFILE, &more) == 0;
+}
+
+banyan_status descriptors_check_members(const struct member *members, const int *nodes,
+                                        int world_size, bool rank_0_hosts)
+{
+    int *near = calloc((size_t)world_size, sizeof *near);
+    if (!near)
+        return error_no_memory((size_t)world_size * sizeof *near, "the ranks of nodes");
+    for (int rank = 0; rank < world_size; rank++)
+        near[nodes[rank]]++;
+    banyan_status status = BANYAN_OK;
+    for (int rank = 0; rank < world_size && status == BANYAN_OK; rank++) {
+        const struct descriptors *its = &members[rank].descriptors;
+        int there = near[nodes[rank]];
+        int taken = taken_by_world(rank, world_size, there, rank == 0 && rank_0_hosts);
+        if (its->free < taken)
+            status = say_too_few(its, rank, world_size, there, taken);
+    }
+    free(near);
+    return status;
+}

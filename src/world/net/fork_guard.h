@@ -1,0 +1,18 @@
+/* Children that the user's program forks must not keep this process's connections open, or read
+ * from them: right after a fork their copies are closed. */
+#ifndef WORLD_NET_FORK_GUARD_H
+#define WORLD_NET_FORK_GUARD_H
+
+#include <pthread.h>
+
+struct fork_guard {
+    struct fork_guard *next, **previous;
+    pthread_mutex_t *lock; /* held over the fork, so that what in_child sees is whole */
+    void (*in_child)(void *owner);
+    void *owner;
+};
+
+void fork_guard_add(struct fork_guard *guard);
+void fork_guard_remove(struct fork_guard *guard);
+
+#endif

@@ -1,0 +1,91 @@
+/* The loop behind control connections: listeners, accepting, reading, writing, timing out those
+ * that do not say who they are. The rendezvous and every rank's endpoint have one each. */
+#ifndef WORLD_NET_REACTOR_H
+#define WORLD_NET_REACTOR_H
+
+#include "world/bootstrap/newcomers.h"
+#include "world/net/fork_guard.h"
+#include "world/net/link.h"
+
+struct reactor_listener {
+    struct event_source source;
+    bool sealed; /* TCP */
+};
+
+struct reactor_ops {
+    struct link_ops link;
+    /* The link is going: EOF (OK) or an error, with its sentence. The owner forgets it. */
+    void (*closed)(void *owner, struct link *link, banyan_status status);
+    void (*watched)(void *owner, struct event_source *source);
+    /* No descriptors are left to accept connections from this machine with. NULL: never mind. */
+    void (*starved)(void *owner, int error);
+    /* In a forked child: close what the reactor does not know of. NULL: nothing. */
+    void (*forked)(void *owner);
+};
+
+#define REACTOR_LISTENERS 2
+
+struct reactor {
+    pthread_mutex_t lock; /* outputs and stages of links, and whatever the owner puts under it */
+    struct fork_guard guard;
+    int epoll_fd;
+    struct event_source wake;
+    struct reactor_listener listeners[REACTOR_LISTENERS];
+    int listener_count;
+    struct link *links; /* but for newcomers */
+    struct link *finished;
+    struct newcomers near, far; /* accepted from Unix sockets, and TCP; the loop's thread */
+    size_t proving;             /* of the links: accepted, with a hello that has the key's tag */
+    struct stranger_log strangers;
+    size_t handshakes; /* that have an end */
+    /* How long whoever is connected to may take to answer the first word; 0: as long as it likes.
+     * For owners that connect anew. */
+    uint64_t answer_ns;
+    uint64_t next_check_ns;
+    uint64_t starved_ns; /* since when local connections are not accepted; 0: they are */
+    bool accepting;
+    bool quiet;       /* the job is over: strangers who are its own ranks are no news */
+    const char *name; /* for the log: "rank 3" */
+    uint32_t purpose;
+    int rank; /* expected in hellos */
+    const unsigned char *key;
+    const struct reactor_ops *ops;
+    void *owner;
+};
+
+banyan_status reactor_open(struct reactor *reactor, uint32_t purpose, int rank,
+                           const unsigned char *key, const struct reactor_ops *ops, void *owner);
+/* Closes all links without a word, and everything else. No other thread uses it any more. */
+void reactor_close(struct reactor *reactor);
+
+/* Accept at a listener. Takes the descriptor, also on failure. */
+banyan_status reactor_listen(struct reactor *reactor, int fd, bool sealed);
+/* TCP's listener comes last. */
+void reactor_stop_tcp(struct reactor *reactor);
+void reactor_stop_listening(struct reactor *reactor);
+
+/* Start to connect as `from` to rank `to` at an address. NULL, with errno set, when it fails at
+ * once; EACCES: another user listens there. The loop's thread. */
+struct link *reactor_connect(struct reactor *reactor, const struct address *address,
+                             const char *who, int from, int to);
+
+/* Tell the loop about output that link_send left queued. With the lock held; any thread. */
+void reactor_update(struct reactor *reactor, struct link *link);
+
+/* End a link from within the loop's thread. */
+void reactor_drop(struct reactor *reactor, struct link *link, banyan_status status);
+
+/* Read what has arrived on a link, now. False when its turn ended before all was read. The loop's
+ * thread. */
+bool reactor_pump(struct reactor *reactor, struct link *link);
+
+banyan_status reactor_watch(struct reactor *reactor, struct event_source *source);
+void reactor_unwatch(struct reactor *reactor, struct event_source *source);
+
+/* Wait for events, `timeout_ns` at most, and handle them. */
+void reactor_step(struct reactor *reactor, uint64_t timeout_ns);
+
+/* Make a reactor_step return. Any thread. */
+void reactor_wake(struct reactor *reactor);
+
+#endif
