@@ -5,8 +5,8 @@
  * one kernel, and the thread blocks are the kernel's.
  *
  * To run a plan: open an executor, load the plan on all ranks together, and run it many times.
- * Consecutive runs of a sound plan (check.h) need no barrier between them. docs/execution.md and
- * docs/gpu.md have the details.
+ * Consecutive runs of a sound plan (check.h) need no barrier between them.
+ * docs/internals/execution.md and docs/gpu.md have the details.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -3,7 +3,7 @@
  * First plan, then run. Planning is collective and happens once. Each rank computes its own
  * transfers, from its layouts (layout.h) and from what the directory (world.h) reports about its
  * own tensors. A run moves the bytes through a copy service (copy.h). A plan can run any number of
- * times. docs/resharding.md describes the planner.
+ * times. docs/internals/planner.md describes the planner.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -3,7 +3,7 @@
  * The simulation is event-driven. Thread blocks run their operations in order, at the rates of the
  * topology. Bytes flow over links that have a latency and a bandwidth, which concurrent flows share
  * max-min fairly. Port channels have a proxy with its own cost, and signals have a latency.
- * docs/simulate.md describes the model and the topology files.
+ * docs/internals/simulation.md describes the model, docs/simulate.md the topology files.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -16,7 +16,7 @@
 
 /* Whatever the size of the pieces that they are moved in: measured with 2, 4 and 8 ranks, first on
  * cores with 2 MiB of second-level cache each. AMD's share a third level of 32 MiB, up to eight of
- * them, and reach each other's caches fastest with what memcpy does (docs/performance.md). */
+ * them, and reach each other's caches fastest with what memcpy does (docs/notes/performance.md). */
 #define LARGE_BYTES (UINT64_C(4) << 20)
 #define LARGE_BYTES_AMD (UINT64_C(96) << 20) /* of all ranks that share caches */
 
