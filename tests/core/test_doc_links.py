@@ -1,5 +1,5 @@
 """Links between the pages of the repository go to files and headings that exist, and so do the files that they name;
-docs/README.md lists every page."""
+docs/README.md lists every page. The pages that headers, sources and help name exist."""
 
 import pathlib
 import re
@@ -51,5 +51,10 @@ for page in pages:
             problems.append(f"{page.relative_to(ROOT)} links to {target}: {wrong}")
 problems += [f"docs/README.md does not list {page.relative_to(ROOT)}"
              for page in pages if (ROOT / "docs") in page.parents and page not in listed]
+for folder in ("include", "src", "tools", "tests", "examples", "rules"):
+    for path in sorted((ROOT / folder).rglob("*")):
+        if path.suffix in (".h", ".c", ".cu", ".cuh", ".py", ".rules"):
+            problems += [f"{path.relative_to(ROOT)} names {name}, which does not exist"
+                         for name in re.findall(r"\bdocs/[\w/.-]*\w", path.read_text()) if not (ROOT / name).exists()]
 print("\n".join(problems) or f"{count} links are good")
 sys.exit(1 if problems else 0)
