@@ -50,6 +50,10 @@ typedef struct banyan_check_place {
     int operation;      /* index in the thread block */
     int loop_operation; /* index in the loop body if `operation` is a loop; otherwise -1 */
     int run;            /* 0: this run, 1: the next run, … */
+    /* Source line of the builder call that asked for the operation (banyan_program_here). `file` is
+     * NULL if the plan does not have it; it lives as long as the report. */
+    const char *file;
+    int line;
 } banyan_check_place;
 
 typedef struct banyan_check_finding {
@@ -63,6 +67,12 @@ typedef struct banyan_check_finding {
     const banyan_check_place *places; /* the operations involved, the first one first */
     size_t place_count;
     const char *message; /* explanation, with a remedy */
+    /* Index of the first finding with the same rule and operations, perhaps on other ranks; its own
+     * index if this is the first. */
+    size_t like;
+    /* Index of a finding without which this one would probably not be there; its own index if there
+     * is none. */
+    size_t cause;
 } banyan_check_finding;
 
 typedef struct banyan_check_options {
@@ -117,8 +127,9 @@ banyan_check_report_finding(const banyan_check_report *report, size_t index);
  * string lives as long as the report. Any thread. */
 BANYAN_API const char *banyan_check_report_limits(const banyan_check_report *report);
 
-/* Set `*text` to the findings: for people, one paragraph each, or as JSON (docs/check.md describes
- * the keys). The text calls the plan `plan_name`. Free it with free(). Errors: NO_MEMORY. Any
+/* Set `*text` to the findings: for people, or as JSON (docs/check.md describes the keys). The text
+ * has a paragraph for each finding, with those like it on other ranks and its consequences, and
+ * calls the plan `plan_name`. Free it with free(). Errors: NO_MEMORY. Any
  * thread. */
 BANYAN_API banyan_status banyan_check_report_print(const banyan_check_report *report,
                                                    const char *plan_name, bool json, char **text);

@@ -146,6 +146,8 @@ static banyan_status check_all(checker *by)
     if (by->options.warnings && by->classes.count > 0)
         RETURN_IF_FAILED(warn(by));
     keep_most(&by->report->findings, by->options.max_findings);
+    if (!findings_relate(&by->report->findings, by->plan))
+        return BANYAN_ERR_NO_MEMORY;
     return tell_limits(by);
 }
 

@@ -7,6 +7,7 @@
 #include "core/containers/arena.h"
 #include "core/containers/array.h"
 #include "core/containers/map.h"
+#include "plan/plan.h"
 
 #define PLACES_MOST 64
 
@@ -34,6 +35,11 @@ bool findings_add(findings *all, const finding_draft *draft, const char *format,
     __attribute__((format(printf, 3, 4)));
 /* By rule, places and message. */
 void findings_sort(findings *all);
+/* The source line of the operation there, or NULL. */
+const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place *at);
+/* Give all places their source lines, and say which findings are alike, and which is the cause of
+ * which. False when memory ran out. Once they are sorted. */
+bool findings_relate(findings *all, const banyan_plan *plan);
 void findings_free(findings *all);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "core/text/text.h"
 
@@ -76,24 +77,113 @@ static const char *remark_of(const banyan_check_finding *one)
     return one->relaxed_only ? " (rests on a relaxed pair or packets)" : "";
 }
 
+/* The rank of its first operation. */
+static int rank_of(const banyan_check_finding *one)
+{
+    for (size_t i = 0; i < one->place_count; i++) {
+        if (one->places[i].thread_block >= 0)
+            return one->places[i].rank;
+    }
+    return one->place_count > 0 ? one->places[0].rank : 0;
+}
+
+static int compare_ranks(const void *left, const void *right)
+{
+    const int *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+/* "0 to 3, 5 and 7" */
+static void print_ranks(bytes_writer *to, int *ranks, size_t count)
+{
+    size_t kept = 0;
+    qsort(ranks, count, sizeof *ranks, compare_ranks);
+    for (size_t i = 0; i < count; i++) {
+        if (kept == 0 || ranks[kept - 1] != ranks[i])
+            ranks[kept++] = ranks[i];
+    }
+    text_add(to, kept == 1 ? " rank " : " ranks ");
+    for (size_t i = 0, next; i < kept; i = next) {
+        for (next = i + 1; next < kept && ranks[next] == ranks[next - 1] + 1;)
+            next++;
+        next = next > i + 2 ? next : i + 1;
+        const char *before = i == 0 ? "" : next < kept ? ", " : " and ";
+        text_print(to, next > i + 1 ? "%s%d to %d" : "%s%d", before, ranks[i], ranks[next - 1]);
+    }
+}
+
+/* A finding and how many are alike, on which ranks. */
+static banyan_status print_finding(bytes_writer *to, const banyan_check_report *report,
+                                   size_t number)
+{
+    const banyan_check_finding *all = report->findings.list.data, *one = &all[number];
+    size_t count = report->findings.list.count, alike = 0;
+    uint64_t least_bytes = one->message_bytes;
+    int *ranks = malloc((count + 1) * sizeof *ranks);
+    if (!ranks)
+        return error_no_memory(count * sizeof *ranks, "a report");
+    for (size_t i = number + 1; i < count; i++) {
+        if (all[i].like != number)
+            continue;
+        ranks[alike++] = rank_of(&all[i]);
+        least_bytes = all[i].message_bytes < least_bytes ? all[i].message_bytes : least_bytes;
+    }
+    text_print(to, "%zu. %s%s%s, from messages of %llu bytes on:\n   %s.\n", number,
+               banyan_check_rule_is_warning(one->rule) ? "warning: " : "",
+               banyan_check_rule_name(one->rule), remark_of(one), (unsigned long long)least_bytes,
+               one->message);
+    if (alike > 0) {
+        text_print(to, "   And %zu alike, at", alike);
+        print_ranks(to, ranks, alike);
+        text_add(to, ".\n");
+    }
+    free(ranks);
+    return BANYAN_OK;
+}
+
+/* Findings that follow from this one, or from one like it, one of each kind. */
+static void print_consequences(bytes_writer *to, const banyan_check_report *report, size_t number)
+{
+    const banyan_check_finding *all = report->findings.list.data;
+    for (size_t i = 0; i < report->findings.list.count; i++) {
+        if (all[i].cause != i && all[i].like == i && all[all[i].cause].like == number)
+            text_print(to, "   From that follows %zu. %s%s: %s.\n", i,
+                       banyan_check_rule_name(all[i].rule), remark_of(&all[i]), all[i].message);
+    }
+}
+
+static bool is_shown(const banyan_check_finding *all, size_t i)
+{
+    return all[i].like == i && all[i].cause == i;
+}
+
 static banyan_status print_text(const banyan_check_report *report, const char *plan_name,
                                 char **text)
 {
     bytes_writer to = {0};
-    size_t warnings = 0, count = report->findings.list.count;
+    const banyan_check_finding *all = report->findings.list.data;
+    size_t warnings = 0, shown = 0, count = report->findings.list.count;
     for (size_t i = 0; i < count; i++) {
-        const banyan_check_finding *one = &report->findings.list.data[i];
-        bool warning = banyan_check_rule_is_warning(one->rule);
+        bool warning = banyan_check_rule_is_warning(all[i].rule);
         warnings += warning;
-        text_print(&to, "%zu. %s%s%s, from messages of %llu bytes on:\n   %s.\n", i,
-                   warning ? "warning: " : "", banyan_check_rule_name(one->rule), remark_of(one),
-                   (unsigned long long)one->message_bytes, one->message);
+        if (!is_shown(all, i))
+            continue;
+        shown += !warning;
+        banyan_status status = print_finding(&to, report, i);
+        if (status != BANYAN_OK) {
+            bytes_writer_free(&to);
+            return status;
+        }
+        print_consequences(&to, report, i);
     }
     if (report->limits[0])
         text_print(&to, "%s\n", report->limits);
-    text_print(&to, "%s: %s, %zu finding%s, %zu warning%s\n", plan_name,
+    text_print(&to, "%s: %s, %zu finding%s", plan_name,
                banyan_check_report_is_sound(report) ? "sound" : "not sound", count - warnings,
-               count - warnings == 1 ? "" : "s", warnings, warnings == 1 ? "" : "s");
+               count - warnings == 1 ? "" : "s");
+    if (shown < count - warnings)
+        text_print(&to, " of %zu kind%s", shown, shown == 1 ? "" : "s");
+    text_print(&to, ", %zu warning%s\n", warnings, warnings == 1 ? "" : "s");
     return text_finish(&to, text, NULL);
 }
 
@@ -104,22 +194,27 @@ static json_t *json_of_places(const banyan_check_finding *one)
     json_t *list = json_array();
     for (size_t i = 0; i < one->place_count; i++) {
         const banyan_check_place *at = &one->places[i];
-        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:i}", "rank", at->rank,
-                                              "thread_block", at->thread_block, "operation",
-                                              at->operation, "loop_operation", at->loop_operation,
-                                              "run", at->run));
+        json_t *place = json_pack("{s:i, s:i, s:i, s:i, s:i}", "rank", at->rank, "thread_block",
+                                  at->thread_block, "operation", at->operation, "loop_operation",
+                                  at->loop_operation, "run", at->run);
+        if (at->file) {
+            json_object_set_new(place, "file", json_string(at->file));
+            json_object_set_new(place, "line", json_integer(at->line));
+        }
+        json_array_append_new(list, place);
     }
     return list;
 }
 
 static json_t *json_of_finding(const banyan_check_finding *one, size_t number)
 {
-    return json_pack("{s:I, s:s, s:s, s:s, s:o, s:I, s:b, s:b}", "number", (json_int_t)number,
-                     "rule", banyan_check_rule_name(one->rule), "level",
+    return json_pack("{s:I, s:s, s:s, s:s, s:o, s:I, s:b, s:b, s:I, s:I}", "number",
+                     (json_int_t)number, "rule", banyan_check_rule_name(one->rule), "level",
                      banyan_check_rule_is_warning(one->rule) ? "warning" : "error", "message",
                      one->message, "places", json_of_places(one), "message_bytes",
                      (json_int_t)one->message_bytes, "caller_only", one->caller_only,
-                     "relaxed_only", one->relaxed_only);
+                     "relaxed_only", one->relaxed_only, "like", (json_int_t)one->like, "cause",
+                     (json_int_t)one->cause);
 }
 
 static banyan_status print_json(const banyan_check_report *report, const char *plan_name,

@@ -90,6 +90,9 @@ static void copy_all(copier *to, const banyan_plan *plan)
         made->tags[i].key = copy_text(to, made->tags[i].key);
         made->tags[i].value = copy_text(to, made->tags[i].value);
     }
+    COPY(to, made->lines, plan->line_count);
+    for (size_t i = 0; i < plan->line_count && !to->failed; i++)
+        made->lines[i].file = copy_text(to, made->lines[i].file);
 }
 
 static banyan_status clone_plan(const banyan_plan *plan, bool with_ops, banyan_plan **clone)

@@ -91,6 +91,9 @@ struct plan_op {
     uint64_t unit_bytes, loop_chunks; /* PIPELINE */
     plan_op *ops;
     uint32_t op_count;
+    /* The plan's number of the source line that asked for it, from 1. 0: the compiler added it, or
+     * the plan has no lines. */
+    uint32_t line;
 };
 
 /* A thread block's own numbering of the rank's channels and remote buffers. */
@@ -145,6 +148,12 @@ typedef struct plan_tag {
     const char *key, *value;
 } plan_tag;
 
+/* Where a program calls the builder. */
+typedef struct plan_line {
+    const char *file;
+    int line;
+} plan_line;
+
 struct banyan_plan {
     arena memory; /* of everything below */
     const char *name;
@@ -167,6 +176,8 @@ struct banyan_plan {
     banyan_reduce_op expected_op;
     plan_tag *tags;
     size_t tag_count;
+    plan_line *lines; /* of the program; none in a plan from elsewhere */
+    uint32_t line_count;
 };
 
 /* An empty plan of so many ranks with the format's defaults; lists are then taken from its arena.
@@ -183,6 +194,12 @@ banyan_status plan_copy_ops(banyan_plan *plan, const plan_op *ops, uint32_t coun
 /* From the plan's arena, zeroed: `count` things of `bytes` each. NULL, with the error set. */
 void *plan_take(banyan_plan *plan, size_t count, size_t bytes);
 const char *plan_take_text(banyan_plan *plan, const char *text);
+
+/* The source line of an operation, or NULL. */
+static inline const plan_line *plan_line_of(const banyan_plan *plan, const plan_op *op)
+{
+    return op->line > 0 ? &plan->lines[op->line - 1] : NULL;
+}
 
 /* "put", "respkt"; "i", "o", "s"; "memory". As the format has them. */
 const char *plan_op_name(plan_op_kind kind);

@@ -119,7 +119,7 @@ static bool fits_loop(banyan_program *program, const plan_op *op)
     for (uint32_t i = 0; program->in_loop && i < op->source_count; i++) {
         if (op->sources[i].size > program->loop_chunks) {
             program_fail(program, "%" PRIu64 " chunks in a loop over %" PRIu64 ", begun at %s:%d",
-                         op->sources[i].size, program->loop_chunks, program->loop_place.file,
+                         op->sources[i].size, program->loop_chunks, program_loop_file(program),
                          program->loop_place.line);
             return false;
         }
@@ -127,8 +127,34 @@ static bool fits_loop(banyan_program *program, const plan_op *op)
     return true;
 }
 
+/* The number of the call's source line; 0: not known. */
+static uint32_t line_of(banyan_program *program)
+{
+    const plan_line *place = &program->call.place;
+    struct {
+        uintptr_t file;
+        uintptr_t line; /* as long, so that keys have no padding */
+    } key = {(uintptr_t)place->file, (uintptr_t)place->line}, *kept;
+    uint64_t number = program->lines.count;
+    if (!place->file)
+        return 0;
+    if (map_get(&program->line_numbers, &key, sizeof key, &number))
+        return (uint32_t)number + 1;
+    kept = program_take(program, 1, sizeof *kept);
+    if (!kept)
+        return 0;
+    *kept = key;
+    if (!array_push(&program->lines, *place) ||
+        !map_put(&program->line_numbers, kept, sizeof *kept, number)) {
+        program_fail_memory(program);
+        return 0;
+    }
+    return (uint32_t)number + 1;
+}
+
 void program_add(banyan_program *program, program_block *block, plan_op op)
 {
+    op.line = line_of(program);
     if (!program->options.requested_sync)
         op.sync = 0;
     if (program->failed != BANYAN_OK || !fits_loop(program, &op))

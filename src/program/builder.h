@@ -78,15 +78,9 @@ struct banyan_program_group {
     int count;
 };
 
-/* Where a call stands; `file` NULL: not known. */
-typedef struct program_place {
-    const char *file;
-    int line;
-} program_place;
-
 /* The call under way, for its error: what it does, and where. */
 typedef struct program_call {
-    program_place place;
+    plan_line place; /* `file` NULL: not known */
     const char *operation;
     const program_channel *channel;
     const banyan_program_switch_channel *group;
@@ -105,7 +99,9 @@ struct banyan_program {
 
     bool in_loop;
     uint64_t loop_unit_bytes, loop_chunks;
-    program_place loop_place;
+    plan_line loop_place;
+    ARRAY(plan_line) lines; /* of the operations */
+    map line_numbers;
 
     program_call call;
     banyan_status failed; /* the first error's status, and its sentence */
@@ -117,6 +113,11 @@ struct banyan_program {
 /* Begin a builder call, once in each, and take the place that was noted for it. False when there is
  * nothing to do: no program, or it has failed. */
 bool program_call_begin(banyan_program *program, program_call call);
+/* The file in which the open loop begins, for an error. */
+static inline const char *program_loop_file(const banyan_program *program)
+{
+    return program->loop_place.file ? program->loop_place.file : "an unknown place";
+}
 /* Keep the call's error, with its place, operation and ranks in front. */
 void program_fail(banyan_program *program, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));

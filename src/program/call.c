@@ -11,7 +11,7 @@
 enum { MOST_PLACES = 16 };
 
 static _Thread_local struct {
-    program_place places[MOST_PLACES];
+    plan_line places[MOST_PLACES];
     int count;
 } noted;
 
@@ -19,12 +19,12 @@ void banyan_program_here(const char *file, int line)
 {
     if (noted.count == MOST_PLACES)
         memmove(noted.places, noted.places + 1, --noted.count * sizeof noted.places[0]);
-    noted.places[noted.count++] = (program_place){file, line};
+    noted.places[noted.count++] = (plan_line){file, line};
 }
 
-static program_place take_place(void)
+static plan_line take_place(void)
 {
-    return noted.count > 0 ? noted.places[--noted.count] : (program_place){NULL, 0};
+    return noted.count > 0 ? noted.places[--noted.count] : (plan_line){NULL, 0};
 }
 
 bool program_call_begin(banyan_program *program, program_call call)
@@ -66,7 +66,7 @@ void program_fail(banyan_program *program, const char *format, ...)
         program->failed = BANYAN_ERR_NO_MEMORY;
         return;
     }
-    const program_place *place = &program->call.place;
+    const plan_line *place = &program->call.place;
     if (place->file)
         fprintf(to, "%s:%d: ", place->file, place->line);
     print_call(to, &program->call);

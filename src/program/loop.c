@@ -9,7 +9,7 @@ void banyan_program_loop_begin(banyan_program *program, uint64_t unit_bytes, uin
         return;
     if (program->in_loop) {
         program_fail(program, "it begins inside the loop begun at %s:%d: loops do not nest",
-                     program->loop_place.file, program->loop_place.line);
+                     program_loop_file(program), program->loop_place.line);
         return;
     }
     if (unit_bytes == 0 || chunks == 0) {
@@ -21,8 +21,6 @@ void banyan_program_loop_begin(banyan_program *program, uint64_t unit_bytes, uin
     program->loop_unit_bytes = unit_bytes;
     program->loop_chunks = chunks;
     program->loop_place = program->call.place;
-    if (!program->loop_place.file)
-        program->loop_place.file = "an unknown place";
 }
 
 /* The block's part of the loop becomes one operation of it. */
@@ -54,6 +52,7 @@ void banyan_program_loop_end(banyan_program *program)
         return;
     }
     program->in_loop = false;
+    program->call.place = program->loop_place;
     for (int rank = 0; rank < program->rank_count; rank++) {
         for (size_t i = 0; i < program->ranks[rank].blocks.count; i++) {
             if (!close_loop(program, &program->ranks[rank].blocks.data[i]))

@@ -226,6 +226,8 @@ void banyan_program_destroy(banyan_program *program)
         free_rank(&program->ranks[rank]);
     free(program->ranks);
     array_free(&program->tags);
+    array_free(&program->lines);
+    map_free(&program->line_numbers);
     arena_free(&program->memory);
     free(program->error);
     free(program);

@@ -23,6 +23,36 @@ class Check(CollectiveCase):
         done = self.banyan("check", unsound, "--json")
         self.assertEqual((done.returncode, json.loads(done.stdout)["sound"]), (1, False))
 
+    def test_findings_name_lines_and_chunks_and_are_folded(self):
+        plan = self.plan("allgather_direct", 4)
+        lines = [["ring.c", 42]]
+        plan["banyan"] = {"lines": lines}
+        for gpu in plan["gpus"]:
+            for block in gpu["threadblocks"]:
+                ops = block["ops"]
+                last = max(i for i, op in enumerate(ops) if op["name"] in ("wait", "rlxwait"))
+                ops.pop(last)
+                for op in ops:
+                    op["line"] = 1
+        done = self.banyan("check", self.write(plan), "--no-warnings")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stdout, r", ring.c:42\)")
+        self.assertRegex(done.stdout, r"bytes \[\d+, \d+\) \(chunk \d\)")
+        self.assertRegex(done.stdout, r"\n   And \d+ alike, at ranks? \d")
+        self.assertRegex(done.stdout, r"not sound, \d+ findings of \d+ kinds?, 0 warnings\n$")
+        report = json.loads(self.banyan("check", self.folder / "plan.json", "--json",
+                                        "--no-warnings").stdout)
+        findings = report["findings"]
+        self.assertEqual([finding["number"] for finding in findings], list(range(len(findings))))
+        shown = [finding["number"] for finding in findings
+                 if finding["number"] == finding["like"] == finding["cause"]]
+        self.assertEqual([int(line.split(".")[0]) for line in done.stdout.splitlines()
+                          if line[:1].isdigit()], shown)
+        self.assertLess(len(shown), len(findings))
+        at = [place for finding in findings for place in finding["places"]]
+        self.assertEqual({(place.get("file"), place.get("line")) for place in at},
+                         {("ring.c", 42), (None, None)})
+
     def test_several_plans_are_checked_and_the_worst_is_the_exit_code(self):
         ring, pairs, unsound = (self.emit("allreduce_ring", 2), self.emit("allgather_allpairs", 2),
                                 self.unsound())

@@ -64,7 +64,10 @@ static bool tell(replay *all, int rank, counter *at, const char *what, uint32_t 
         return true;
     const chain_owner *taker = &all->chains.list[at->takers.data[0].chain];
     finding_draft draft = {.rule = BANYAN_CHECK_DEADLOCK,
-                           .places = {{taker->rank, (int)taker->index, -1, -1, 0}},
+                           .places = {{.rank = taker->rank,
+                                       .thread_block = (int)taker->index,
+                                       .operation = -1,
+                                       .loop_operation = -1}},
                            .place_count = 1};
     return findings_add(all->findings, &draft,
                         "rank %d takes %llu times a run from %s %u, which is given to %llu times "
@@ -80,7 +83,10 @@ static bool warn(replay *all, int rank, counter *at, const char *what, uint32_t 
         return true;
     const chain_owner *giver = &all->chains.list[at->givers.data[0].chain];
     finding_draft draft = {.rule = BANYAN_CHECK_IDLE_SYNC,
-                           .places = {{giver->rank, (int)giver->index, -1, -1, 0}},
+                           .places = {{.rank = giver->rank,
+                                       .thread_block = (int)giver->index,
+                                       .operation = -1,
+                                       .loop_operation = -1}},
                            .place_count = 1};
     return findings_add(all->findings, &draft,
                         "rank %d, thread block %u gives to rank %d's %s %u, which gets %llu a run "

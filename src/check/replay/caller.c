@@ -5,8 +5,6 @@
 
 #include "check/replay/motion.h"
 
-#define ULL(number) ((unsigned long long)(number))
-
 /* Operations of a history that are told. */
 #define HISTORY_TOLD 4
 #define VALUE_TEXT_BYTES 256
@@ -107,17 +105,18 @@ static bool tell_wrong(motion *by, const cell *of, value_ref expected)
                                        ? BANYAN_CHECK_UNINITIALISED
                                        : BANYAN_CHECK_RESULT};
     char history[HISTORY_TOLD * PLACE_TEXT_BYTES], is[VALUE_TEXT_BYTES], should[VALUE_TEXT_BYTES];
+    char span[SPAN_TEXT_BYTES];
     tell_history(all, of->origin, history, sizeof history, &draft);
     if (draft.place_count == 0)
         draft.places[draft.place_count++] = replay_place(all, by->instance);
     values_tell(&all->values, of->value, all->plan->rank_count, is, sizeof is);
     values_tell(&all->values, expected, all->plan->rank_count, should, sizeof should);
-    return findings_add(all->findings, &draft,
-                        "rank %d's output, bytes [%llu, %llu), holds %s after run %u, but should "
-                        "hold %s; %s%s",
-                        rank, ULL(by->at), ULL(by->at + by->bytes), is,
-                        all->instances.data[by->instance].run, should,
-                        history[0] ? "written by " : "no operation writes it", history);
+    return findings_add(
+        all->findings, &draft,
+        "rank %d's output, %s, holds %s after run %u, but should hold %s; %s%s", rank,
+        replay_bytes_text(all, PLAN_OUTPUT, false, by->at, by->at + by->bytes, span), is,
+        all->instances.data[by->instance].run, should,
+        history[0] ? "written by " : "no operation writes it", history);
 }
 
 static bool expected_value(replay *all, const banyan_plan_result *wanted, uint32_t run,

@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ULL(number) ((unsigned long long)(number))
-
 lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run)
 {
     rank_state *of = &all->ranks[rank];
@@ -119,13 +117,14 @@ static bool collide(motion *by, const lane *at, cell *with, const touch *other, 
         .place_count = 2};
     if (!findings_wants(all->findings, &draft))
         return true;
-    char who[3 * PLACE_TEXT_BYTES], advice[256];
+    char who[3 * PLACE_TEXT_BYTES], advice[256], span[SPAN_TEXT_BYTES];
     verbs(by, other, writes, other_writes, who, sizeof who);
     advise(by, other, draft.relaxed_only, advice, sizeof advice);
-    return findings_add(all->findings, &draft,
-                        "rank %d's %s%s, bytes [%llu, %llu): %s, and nothing orders the two; %s",
-                        at->rank, at->packets ? "packets in " : "", buffer_words[at->buffer],
-                        ULL(by->at), ULL(by->at + by->bytes), who, advice);
+    return findings_add(
+        all->findings, &draft, "rank %d's %s%s, %s: %s, and nothing orders the two; %s", at->rank,
+        at->packets ? "packets in " : "", buffer_words[at->buffer],
+        replay_bytes_text(all, at->buffer, at->packets, by->at, by->at + by->bytes, span), who,
+        advice);
 }
 
 /* ---- packets ---- */
@@ -165,11 +164,12 @@ static bool tell_nothing_read(motion *by, const lane *from)
     finding_draft draft = {.rule = BANYAN_CHECK_UNINITIALISED,
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
-    char place[PLACE_TEXT_BYTES];
-    return findings_add(all->findings, &draft,
-                        "%s reads bytes [%llu, %llu) of rank %d's %s, which nobody has written",
-                        replay_place_text(all, by->instance, place), ULL(by->at),
-                        ULL(by->at + by->bytes), from->rank, buffer_words[from->buffer]);
+    char place[PLACE_TEXT_BYTES], span[SPAN_TEXT_BYTES];
+    return findings_add(
+        all->findings, &draft, "%s reads %s of rank %d's %s, which nobody has written",
+        replay_place_text(all, by->instance, place),
+        replay_bytes_text(all, from->buffer, from->packets, by->at, by->at + by->bytes, span),
+        from->rank, buffer_words[from->buffer]);
 }
 
 /* Packets that have come: what they tell, and that their part is over when they are the last. */
@@ -223,13 +223,13 @@ static bool tell_input_written(motion *by, const lane *to)
     finding_draft draft = {.rule = BANYAN_CHECK_INPUT_WRITTEN,
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
-    char place[PLACE_TEXT_BYTES];
+    char place[PLACE_TEXT_BYTES], span[SPAN_TEXT_BYTES];
     return findings_add(
         all->findings, &draft,
-        "%s writes to bytes [%llu, %llu) of rank %d's input, but the plan is not in "
-        "place: an input has to stay as it is",
-        replay_place_text(all, by->instance, place), ULL(by->at), ULL(by->at + by->bytes),
-        to->rank);
+        "%s writes to %s of rank %d's input, but the plan is not in place: an input has to stay "
+        "as it is",
+        replay_place_text(all, by->instance, place),
+        replay_bytes_text(all, to->buffer, false, by->at, by->at + by->bytes, span), to->rank);
 }
 
 /* With who wrote there before, and who has read that. */

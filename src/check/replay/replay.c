@@ -1,6 +1,8 @@
 #include "check/replay/replay.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- places ---- */
 
@@ -26,8 +28,11 @@ static instance instance_of(const replay *all, const walker *by)
 static banyan_check_place place_of(instance one)
 {
     bool caller = one.block == NOBODY;
-    return (banyan_check_place){one.rank, caller ? -1 : (int)one.block, caller ? -1 : (int)one.op,
-                                one.loop_op == NOBODY ? -1 : (int)one.loop_op, (int)one.run};
+    return (banyan_check_place){.rank = one.rank,
+                                .thread_block = caller ? -1 : (int)one.block,
+                                .operation = caller ? -1 : (int)one.op,
+                                .loop_operation = one.loop_op == NOBODY ? -1 : (int)one.loop_op,
+                                .run = (int)one.run};
 }
 
 banyan_check_place walker_place(const replay *all, const walker *by)
@@ -40,6 +45,21 @@ banyan_check_place replay_place(const replay *all, uint32_t number)
     return place_of(all->instances.data[number]);
 }
 
+/* Of a long path, the end is shown. */
+#define FILE_BYTES_MOST 96
+
+const char *line_text(const plan_line *line, char text[LINE_TEXT_BYTES])
+{
+    text[0] = '\0';
+    if (!line)
+        return text;
+    size_t bytes = strlen(line->file);
+    bool cut = bytes > FILE_BYTES_MOST;
+    snprintf(text, LINE_TEXT_BYTES, ", %s%s:%d", cut ? "..." : "",
+             cut ? line->file + bytes - FILE_BYTES_MOST : line->file, line->line);
+    return text;
+}
+
 const char *replay_place_text(const replay *all, uint32_t number, char text[PLACE_TEXT_BYTES])
 {
     instance one = all->instances.data[number];
@@ -48,14 +68,59 @@ const char *replay_place_text(const replay *all, uint32_t number, char text[PLAC
         return text;
     }
     const plan_op *op = &all->plan->ranks[one.rank].blocks[one.block].ops[one.op];
-    if (one.loop_op == NOBODY)
-        snprintf(text, PLACE_TEXT_BYTES, "rank %d, thread block %u, operation %u (%s)", one.rank,
-                 one.block, one.op, plan_op_name(op->kind));
+    bool in_loop = one.loop_op != NOBODY;
+    const plan_op *inner = in_loop ? &op->ops[one.loop_op] : op;
+    char line[LINE_TEXT_BYTES];
+    line_text(plan_line_of(all->plan, inner), line);
+    if (!in_loop)
+        snprintf(text, PLACE_TEXT_BYTES, "rank %d, thread block %u, operation %u (%s%s)", one.rank,
+                 one.block, one.op, plan_op_name(op->kind), line);
     else
         snprintf(text, PLACE_TEXT_BYTES,
-                 "rank %d, thread block %u, operation %u of the loop %u (%s), iteration %u",
-                 one.rank, one.block, one.loop_op, one.op, plan_op_name(op->ops[one.loop_op].kind),
+                 "rank %d, thread block %u, operation %u of the loop %u (%s%s), iteration %u",
+                 one.rank, one.block, one.loop_op, one.op, plan_op_name(inner->kind), line,
                  one.iteration);
+    return text;
+}
+
+/* ---- chunks ---- */
+
+/* The chunk of a rank's buffer that has this byte. False: of bytes that several chunks use. */
+static bool chunk_at(const replay *all, plan_buffer buffer, bool packets, uint64_t byte,
+                     uint64_t *chunk)
+{
+    const plan_geometry *geometry = all->geometry;
+    if (buffer == PLAN_SCRATCH) {
+        uint64_t behind = packets ? 0 : geometry->scratch_data_chunks;
+        if (geometry->scratch_stride < geometry->chunk_bytes || geometry->scratch_stride == 0 ||
+            byte / geometry->scratch_stride < behind)
+            return false;
+        *chunk = byte / geometry->scratch_stride - behind;
+        return true;
+    }
+    uint64_t block_bytes = geometry->buffers[buffer].block_bytes;
+    uint64_t block_chunks = geometry->buffers[buffer].block_chunks;
+    if (block_bytes == 0 || geometry->chunk_bytes == 0)
+        return false;
+    uint64_t in_block = byte % block_bytes / geometry->chunk_bytes;
+    *chunk =
+        byte / block_bytes * block_chunks + (in_block < block_chunks ? in_block : block_chunks - 1);
+    return true;
+}
+
+const char *replay_bytes_text(const replay *all, plan_buffer buffer, bool packets, uint64_t begin,
+                              uint64_t end, char text[SPAN_TEXT_BYTES])
+{
+    uint64_t first, last;
+    int used = snprintf(text, SPAN_TEXT_BYTES, "bytes [%" PRIu64 ", %" PRIu64 ")", begin, end);
+    if (!chunk_at(all, buffer, packets, begin, &first) ||
+        !chunk_at(all, buffer, packets, end - 1, &last))
+        return text;
+    if (first == last)
+        snprintf(text + used, SPAN_TEXT_BYTES - (size_t)used, " (chunk %" PRIu64 ")", first);
+    else
+        snprintf(text + used, SPAN_TEXT_BYTES - (size_t)used,
+                 " (chunks %" PRIu64 " to %" PRIu64 ")", first, last);
     return text;
 }
 

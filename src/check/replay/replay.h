@@ -208,8 +208,18 @@ counter *replay_taken(replay *all, int rank, const plan_thread_block *block, con
                       uint32_t k);
 
 banyan_check_place replay_place(const replay *all, uint32_t instance);
-/* "rank 0, thread block 1, operation 2 (put)", "rank 0's caller". */
-#define PLACE_TEXT_BYTES 128
+/* "rank 0, thread block 1, operation 2 (put, ring.c:42)", "rank 0's caller". */
+#define PLACE_TEXT_BYTES 256
 const char *replay_place_text(const replay *all, uint32_t instance, char text[PLACE_TEXT_BYTES]);
+
+/* ", ring.c:42"; "" for NULL. */
+#define LINE_TEXT_BYTES 128
+const char *line_text(const plan_line *line, char text[LINE_TEXT_BYTES]);
+
+/* "bytes [64, 128) (chunk 1)": bytes from `begin` to `end` of a rank's buffer, `packets` of its
+ * packets. */
+#define SPAN_TEXT_BYTES 128
+const char *replay_bytes_text(const replay *all, plan_buffer buffer, bool packets, uint64_t begin,
+                              uint64_t end, char text[SPAN_TEXT_BYTES]);
 
 #endif

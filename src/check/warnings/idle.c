@@ -105,7 +105,8 @@ static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_ch
     plan_op kept = ops[i];
     bool flush = kept.kind == PLAN_FLUSH || kept.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH, sound;
     idle_kind *kind = &by->kinds[flush ? IDLE_FLUSH : IDLE_NOP];
-    if (kept.kind != PLAN_NOP && !flush)
+    /* The compiler's own nops are not the author's to remove. */
+    if ((kept.kind != PLAN_NOP && !flush) || (by->plan->line_count > 0 && kept.line == 0))
         return BANYAN_OK;
     if (is_idle_at_sight(ops, i, place.loop_operation >= 0)) {
         add_place(kind, place);
@@ -130,7 +131,8 @@ static banyan_status visit_block(idle_search *by, int r, uint32_t b, op_visit vi
     plan_thread_block *block = &by->plan->ranks[r].blocks[b];
     for (uint32_t i = 0; i < block->op_count; i++) {
         plan_op *op = &block->ops[i];
-        banyan_check_place place = {r, (int)b, (int)i, -1, 0};
+        banyan_check_place place = {
+            .rank = r, .thread_block = (int)b, .operation = (int)i, .loop_operation = -1};
         if (op->kind != PLAN_PIPELINE)
             RETURN_IF_FAILED(visit(by, block->ops, i, place));
         for (uint32_t k = 0; op->kind == PLAN_PIPELINE && k < op->op_count; k++) {
@@ -349,7 +351,7 @@ static int compare_places(const void *left, const void *right)
     return order ? order : a->loop_operation - b->loop_operation;
 }
 
-static bool tell_kind(idle_kind *kind, findings *all)
+static bool tell_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
 {
     finding_draft *draft = &kind->draft;
     draft->rule = BANYAN_CHECK_IDLE_SYNC;
@@ -357,13 +359,14 @@ static bool tell_kind(idle_kind *kind, findings *all)
         return true;
     qsort(draft->places, draft->place_count, sizeof *draft->places, compare_places);
     const banyan_check_place *first = &draft->places[0];
-    return findings_add(all, draft,
-                        "%zu %s nothing that would not be ordered without %s, taken by %s; the "
-                        "first is rank %d, thread block %d, operation %d",
-                        kind->count, kind->count == 1 ? kind->one : kind->many,
-                        kind->count == 1 ? "it" : "them",
-                        kind->count == 1 ? "itself" : "themselves, one at a time", first->rank,
-                        first->thread_block, first->operation);
+    char line[LINE_TEXT_BYTES];
+    return findings_add(
+        all, draft,
+        "%zu %s nothing that would not be ordered without %s, taken by %s; the "
+        "first is rank %d, thread block %d, operation %d%s",
+        kind->count, kind->count == 1 ? kind->one : kind->many, kind->count == 1 ? "it" : "them",
+        kind->count == 1 ? "itself" : "themselves, one at a time", first->rank, first->thread_block,
+        first->operation, line_text(findings_line(plan, first), line));
 }
 
 static banyan_status search(idle_search *by)
@@ -391,7 +394,7 @@ banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes,
     all->message_bytes = classes->data[0].message_bytes;
     banyan_status status = search(&by);
     for (int i = 0; i < IDLE_KINDS && status == BANYAN_OK; i++)
-        status = tell_kind(&by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+        status = tell_kind(plan, &by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     array_free(&by.ends);
     banyan_plan_destroy(by.plan);
     return status;

@@ -11,8 +11,9 @@
 /* ---- unread ---- */
 
 static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, uint64_t end,
-                                  const char *where)
+                                  space_kind kind)
 {
+    static const char *const words[SPACE_KINDS] = {"input", "output", "scratch", "packets"};
     const cell *of = &all->cells.list.data[at->cell];
     if (of->writer.chain == NOBODY || of->read || of->pad)
         return BANYAN_OK;
@@ -22,16 +23,18 @@ static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, u
     finding_draft draft = {.rule = BANYAN_CHECK_UNREAD,
                            .places = {replay_place(all, of->writer.instance)},
                            .place_count = 1};
-    char place[PLACE_TEXT_BYTES];
-    bool added = findings_add(
-        all->findings, &draft, "%s sends bytes [%llu, %llu) of rank %d's %s, which nobody reads",
-        replay_place_text(all, of->writer.instance, place), ULL(at->begin), ULL(end), rank, where);
+    char place[PLACE_TEXT_BYTES], bytes[SPAN_TEXT_BYTES];
+    plan_buffer buffer = kind == SPACE_OUTPUT ? PLAN_OUTPUT : PLAN_SCRATCH;
+    bool added =
+        findings_add(all->findings, &draft, "%s sends %s of rank %d's %s, which nobody reads",
+                     replay_place_text(all, of->writer.instance, place),
+                     replay_bytes_text(all, buffer, kind == SPACE_PACKETS, at->begin, end, bytes),
+                     rank, words[kind]);
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 banyan_status warn_of_replay(replay *all)
 {
-    static const char *const words[SPACE_KINDS] = {"input", "output", "scratch", "packets"};
     if (all->stuck)
         return BANYAN_OK;
     if (!replay_warn_of_drifts(all))
@@ -42,7 +45,7 @@ banyan_status warn_of_replay(replay *all)
             bool output = kind == SPACE_OUTPUT && all->plan->collective == BANYAN_REDUCE;
             for (size_t i = 0; i + 1 < in->edges.count && !output; i++)
                 RETURN_IF_FAILED(warn_of_cell(all, r, &in->edges.data[i],
-                                              in->edges.data[i + 1].begin, words[kind]));
+                                              in->edges.data[i + 1].begin, (space_kind)kind));
         }
     }
     return BANYAN_OK;
@@ -95,7 +98,8 @@ static void count_unused(const banyan_plan *plan, int r, const bool *used, unuse
         return;
     all->ranks++;
     if (all->draft.place_count < PLACES_MOST)
-        all->draft.places[all->draft.place_count++] = (banyan_check_place){r, -1, -1, -1, 0};
+        all->draft.places[all->draft.place_count++] = (banyan_check_place){
+            .rank = r, .thread_block = -1, .operation = -1, .loop_operation = -1};
 }
 
 static banyan_status tell_unused(const unused_scratch *all, findings *found)
@@ -160,7 +164,10 @@ banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, fi
     bool added = true;
     if (stats.link_count > 0 && most->bytes / UNEVEN_TIMES >= least->bytes) {
         finding_draft draft = {.rule = BANYAN_CHECK_UNEVEN,
-                               .places = {{most->source, -1, -1, -1, 0}},
+                               .places = {{.rank = most->source,
+                                           .thread_block = -1,
+                                           .operation = -1,
+                                           .loop_operation = -1}},
                                .place_count = 1};
         added = findings_add(all, &draft,
                              "rank %d sends %llu bytes to rank %d, but rank %d only %llu to rank "

@@ -8,6 +8,8 @@
 #ifndef COLLECTIVE_ALGORITHMS_ALGORITHM_H
 #define COLLECTIVE_ALGORITHMS_ALGORITHM_H
 
+/* A user of the plans has no use for these lines. */
+#define BANYAN_NO_PLACES
 #include <banyan/collective.h>
 
 #include "core/containers/arena.h"

@@ -307,6 +307,11 @@ banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop)
 {
     if (op->kind == PLAN_PIPELINE && loop)
         return json_path_fail(&check->path, "is a pipeline in a pipeline: they do not nest");
+    if (op->line > check->plan->line_count) {
+        json_path_key(&check->path, "line");
+        return json_path_fail(&check->path, "is %u, and the plan has %u lines", op->line,
+                              check->plan->line_count);
+    }
     const plan_op_form *form = plan_op_form_of(op->kind);
     RETURN_IF_FAILED(check_channel_type(check, op));
     RETURN_IF_FAILED(

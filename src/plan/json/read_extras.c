@@ -1,3 +1,4 @@
+#include <limits.h>
 #include <string.h>
 
 #include "plan/json/read.h"
@@ -21,6 +22,34 @@ static banyan_status read_tags(plan_reader *reader, const json_t *extras)
         RETURN_IF_FAILED(json_member_string(&reader->path, tags, key, &text));
         RETURN_IF_FAILED(read_text(reader, "key", key, &tag->key));
         RETURN_IF_FAILED(read_text(reader, "value", text, &tag->value));
+    }
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}
+
+/* [["ring.c", 42], …] */
+static banyan_status read_lines(plan_reader *reader, const json_t *extras)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *list;
+    RETURN_IF_FAILED(read_array_maybe(reader, extras, "lines", &list));
+    if (!list)
+        return BANYAN_OK;
+    size_t mark = json_path_key(&reader->path, "lines");
+    RETURN_IF_FAILED(read_count(reader, list, &plan->line_count));
+    plan->lines = plan_take(plan, plan->line_count, sizeof *plan->lines);
+    if (!plan->lines)
+        return BANYAN_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < plan->line_count; i++) {
+        const json_t *pair = json_array_get(list, i), *line = json_array_get(pair, 1);
+        const char *file = json_string_value(json_array_get(pair, 0));
+        json_int_t number = json_integer_value(line);
+        size_t inner = json_path_index(&reader->path, i);
+        if (!file || !json_is_integer(line) || number < 0 || number > INT_MAX)
+            return json_path_fail(&reader->path, "is no list of a file and a line");
+        plan->lines[i].line = (int)number;
+        RETURN_IF_FAILED(read_text(reader, "file", file, &plan->lines[i].file));
+        json_path_pop(&reader->path, inner);
     }
     json_path_pop(&reader->path, mark);
     return BANYAN_OK;
@@ -138,6 +167,7 @@ banyan_status read_extras(plan_reader *reader, const json_t *root)
     RETURN_IF_FAILED(read_expected_op(reader, extras));
     RETURN_IF_FAILED(read_expected(reader, extras));
     RETURN_IF_FAILED(read_tags(reader, extras));
+    RETURN_IF_FAILED(read_lines(reader, extras));
     plan->root = (int)root_rank;
     plan->shift = (int)shift;
     json_path_pop(&reader->path, mark);

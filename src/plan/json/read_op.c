@@ -144,7 +144,10 @@ static banyan_status read_kind(plan_reader *reader, const json_t *object, bool i
 
 static banyan_status read_op(plan_reader *reader, const json_t *object, bool in_loop, plan_op *op)
 {
+    uint64_t line = 0;
     RETURN_IF_FAILED(read_kind(reader, object, in_loop, &op->kind));
+    RETURN_IF_FAILED(read_u64_maybe(reader, object, "line", 0, UINT32_MAX, &line));
+    op->line = (uint32_t)line;
     const plan_op_form *form = plan_op_form_of(op->kind);
     if (form->channel_types)
         RETURN_IF_FAILED(read_channel_type(reader, object, "channel_type", &op->channel_type));

@@ -86,6 +86,8 @@ static void add_op(plan_writer *writer, const plan_op *op, const char *indent)
 {
     bytes_writer *text = &writer->text;
     text_print(text, "{\"name\": \"%s\"", plan_op_name(op->kind));
+    if (op->line > 0)
+        text_print(text, ", \"line\": %u", op->line);
     if (op->kind == PLAN_BARRIER)
         text_print(text, ", \"barrier_id\": %u, \"num_threadblocks\": %u", op->barrier,
                    op->barrier_members);
@@ -273,6 +275,17 @@ static void add_tags(plan_writer *writer)
     text_add(&writer->text, "\n    }");
 }
 
+static void add_lines(plan_writer *writer)
+{
+    text_add(&writer->text, "\"lines\": [");
+    for (uint32_t i = 0; i < writer->plan->line_count; i++) {
+        text_add(&writer->text, i > 0 ? ",\n      [" : "\n      [");
+        add_string(writer, writer->plan->lines[i].file);
+        text_print(&writer->text, ", %d]", writer->plan->lines[i].line);
+    }
+    text_add(&writer->text, "\n    ]");
+}
+
 static const char *next_extra(bool *any)
 {
     const char *before = *any ? ",\n    " : ",\n  \"banyan\": {\n    ";
@@ -302,6 +315,10 @@ static void add_extras(plan_writer *writer)
     if (plan->tag_count > 0) {
         text_add(text, next_extra(&any));
         add_tags(writer);
+    }
+    if (plan->line_count > 0) {
+        text_add(text, next_extra(&any));
+        add_lines(writer);
     }
     text_add(text, any ? "\n  }" : "");
 }

@@ -73,6 +73,8 @@ static void view_header(banyan_plan *view, const banyan_program *program)
     view->expected_op = collective->expected_op;
     view->tags = program->tags.data;
     view->tag_count = program->tags.count;
+    view->lines = program->lines.data;
+    view->line_count = (uint32_t)program->lines.count;
 }
 
 /* The program as it was written: its lists are those of the program. To be destroyed. */
@@ -207,7 +209,7 @@ static banyan_status report_first_error(const banyan_program *program)
                          program->error ? program->error : "out of memory");
     if (program->in_loop)
         return error_set(BANYAN_ERR_INVALID, "program \"%s\": the loop begun at %s:%d has no end",
-                         program->name, program->loop_place.file, program->loop_place.line);
+                         program->name, program_loop_file(program), program->loop_place.line);
     return BANYAN_OK;
 }
 

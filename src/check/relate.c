@@ -1,0 +1,196 @@
+/* Which findings are one mistake: the same on other ranks, and what follows from another. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check/findings.h"
+
+/* ---- source lines ---- */
+
+const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place *at)
+{
+    if (at->thread_block < 0 || at->operation < 0)
+        return NULL;
+    const plan_op *op = &plan->ranks[at->rank].blocks[at->thread_block].ops[at->operation];
+    return plan_line_of(plan, at->loop_operation < 0 ? op : &op->ops[at->loop_operation]);
+}
+
+/* The plan may be gone before its report. */
+static const char *keep_file(findings *all, const char **files, const banyan_plan *plan,
+                             const plan_line *line)
+{
+    size_t number = (size_t)(line - plan->lines), bytes = strlen(line->file) + 1;
+    if (!files[number] && (files[number] = arena_take(&all->memory, bytes)))
+        memcpy((char *)(uintptr_t)files[number], line->file, bytes);
+    return files[number];
+}
+
+static bool add_lines(findings *all, const banyan_plan *plan)
+{
+    const char **files = arena_take(&all->memory, plan->line_count * sizeof *files + 1);
+    if (!files)
+        return false;
+    memset(files, 0, plan->line_count * sizeof *files);
+    for (size_t i = 0; i < all->list.count; i++) {
+        for (size_t k = 0; k < all->list.data[i].place_count; k++) {
+            banyan_check_place *at = (banyan_check_place *)(uintptr_t)&all->list.data[i].places[k];
+            const plan_line *line = findings_line(plan, at);
+            if (!line)
+                continue;
+            at->line = line->line;
+            at->file = keep_file(all, files, plan, line);
+            if (!at->file)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* ---- keys ---- */
+
+/* Two findings have something in common if the numbers are the same. */
+typedef struct relate_key {
+    int32_t *numbers;
+    size_t count;
+} relate_key;
+
+#define KEY_NUMBERS 4
+
+static void key_add(relate_key *key, int rank, const banyan_check_place *at)
+{
+    const int32_t numbers[KEY_NUMBERS] = {rank, at->thread_block, at->operation,
+                                          at->loop_operation};
+    memcpy(key->numbers + key->count, numbers, sizeof numbers);
+    key->count += KEY_NUMBERS;
+}
+
+/* The first finding with this key, which is `number` if there was none. False: no memory. */
+static bool first_with(findings *all, map *seen, const relate_key *key, size_t number,
+                       size_t *first)
+{
+    size_t bytes = key->count * sizeof *key->numbers;
+    uint64_t found = number;
+    if (!map_get(seen, key->numbers, bytes, &found)) {
+        void *kept = arena_take(&all->memory, bytes);
+        if (!kept || !map_put(seen, memcpy(kept, key->numbers, bytes), bytes, number))
+            return false;
+        found = number;
+    }
+    *first = (size_t)found;
+    return true;
+}
+
+/* ---- alike ---- */
+
+static int compare_operations(const void *left, const void *right)
+{
+    return memcmp(left, right, KEY_NUMBERS * sizeof(int32_t));
+}
+
+/* The same operations, on whichever ranks, and in whichever order. */
+static void key_of_alike(relate_key *key, const banyan_check_finding *of)
+{
+    const int32_t head[] = {(int32_t)of->rule, of->caller_only, of->relaxed_only};
+    memcpy(key->numbers, head, sizeof head);
+    key->count = sizeof head / sizeof *head;
+    int32_t *operations = key->numbers + key->count;
+    for (size_t i = 0; i < of->place_count; i++)
+        key_add(key, 0, &of->places[i]);
+    qsort(operations, of->place_count, KEY_NUMBERS * sizeof *operations, compare_operations);
+}
+
+/* ---- causes ---- */
+
+static void key_of_place(relate_key *key, const banyan_check_place *at)
+{
+    key->count = 0;
+    key_add(key, at->rank, at);
+}
+
+/* Of two operations, whichever comes first. */
+static void key_of_pair(relate_key *key, const banyan_check_finding *of)
+{
+    const banyan_check_place *a = &of->places[0], *b = &of->places[1];
+    relate_key second = {key->numbers + KEY_NUMBERS, 0};
+    key_of_place(key, a);
+    key_add(&second, b->rank, b);
+    if (memcmp(key->numbers, second.numbers, KEY_NUMBERS * sizeof *key->numbers) > 0) {
+        key_of_place(key, b);
+        second.count = 0;
+        key_add(&second, a->rank, a);
+    }
+    key->count = 2 * KEY_NUMBERS;
+}
+
+typedef struct cause_index {
+    map races;  /* by their two operations */
+    map writes; /* to inputs, by their operation */
+} cause_index;
+
+static bool index_causes(findings *all, cause_index *causes, relate_key *key)
+{
+    size_t first;
+    for (size_t i = 0; i < all->list.count; i++) {
+        const banyan_check_finding *one = &all->list.data[i];
+        if (one->rule == BANYAN_CHECK_RACE) {
+            key_of_pair(key, one);
+            if (!first_with(all, &causes->races, key, i, &first))
+                return false;
+        } else if (one->rule == BANYAN_CHECK_INPUT_WRITTEN) {
+            key_of_place(key, &one->places[0]);
+            if (!first_with(all, &causes->writes, key, i, &first))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool has_caller(const banyan_check_finding *of)
+{
+    for (size_t i = 0; i < of->place_count; i++) {
+        if (of->places[i].thread_block < 0)
+            return true;
+    }
+    return false;
+}
+
+/* An operation that writes to an input races with the rank's caller, and what is made of that input
+ * is wrong. Two operations that race in a run also race from run to run. */
+static size_t cause_of(const findings *all, size_t number, const cause_index *causes,
+                       relate_key *key)
+{
+    const banyan_check_finding *one = &all->list.data[number];
+    bool races = one->rule == BANYAN_CHECK_RACE || one->rule == BANYAN_CHECK_REUSE;
+    bool spoilt = one->rule == BANYAN_CHECK_RESULT || (races && has_caller(one));
+    uint64_t cause;
+    for (size_t i = 0; i < one->place_count && spoilt; i++) {
+        key_of_place(key, &one->places[i]);
+        if (map_get(&causes->writes, key->numbers, key->count * sizeof *key->numbers, &cause))
+            return (size_t)cause;
+    }
+    if (one->rule != BANYAN_CHECK_REUSE)
+        return number;
+    key_of_pair(key, one);
+    return map_get(&causes->races, key->numbers, key->count * sizeof *key->numbers, &cause)
+               ? (size_t)cause
+               : number;
+}
+
+bool findings_relate(findings *all, const banyan_plan *plan)
+{
+    int32_t numbers[3 + KEY_NUMBERS * PLACES_MOST];
+    relate_key key = {numbers, 0};
+    map alike = {0};
+    cause_index causes = {0};
+    bool done = true;
+    for (size_t i = 0; i < all->list.count && done; i++) {
+        key_of_alike(&key, &all->list.data[i]);
+        done = first_with(all, &alike, &key, i, &all->list.data[i].like);
+    }
+    done = done && index_causes(all, &causes, &key);
+    for (size_t i = 0; i < all->list.count && done; i++)
+        all->list.data[i].cause = cause_of(all, i, &causes, &key);
+    map_free(&alike);
+    map_free(&causes.races);
+    map_free(&causes.writes);
+    return done && add_lines(all, plan);
+}
