@@ -168,6 +168,19 @@ BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
                                                   const banyan_algorithm_params *params,
                                                   banyan_plan **plan);
 
+/* Set `params->instances` and `params->unit_bytes`, if they are 0, to the numbers that the tuning
+ * table has for this algorithm, on `params->ranks` ranks with buffers on `device`, for elements of
+ * `dtype` and messages of `message_bytes` (a rank's input). If the table gives that size to another
+ * algorithm, take the numbers of the next longer size for which it names this one, or else of the
+ * longest. Rows for any number of ranks count up to 16 ranks. `tuning` names a table that comes
+ * before the built-in one; NULL means the one that BANYAN_TUNING names. Leave what the table does
+ * not have. Errors: NOT_FOUND (unknown name, or no such file), FORMAT, SYSTEM, NO_MEMORY. Any
+ * thread. */
+BANYAN_API banyan_status banyan_algorithm_tuned(const char *name, const char *tuning,
+                                                DLDevice device, DLDataType dtype,
+                                                uint64_t message_bytes,
+                                                banyan_algorithm_params *params);
+
 /* Add a plan. It serves the calls of its collective, root, shift, reduction and in-place mode with
  * a message in the plan's bounds. It takes precedence over the tuning table and over the plans
  * added before. Broadcast and reduce only use plans that are in place. The plan must outlive the
@@ -191,8 +204,8 @@ typedef struct banyan_tune_time {
     bool registered;        /* the buffers are in registered memory */
     uint64_t message_bytes; /* a rank's input */
     const char *algorithm;
-    int instances;          /* 0: the algorithm's default */
-    double ns;              /* of one run, on the slowest rank: median of several batches */
+    int instances; /* 0: the algorithm's default */
+    double ns;     /* of one run, on the slowest rank: median of several batches */
 } banyan_tune_time;
 
 typedef struct banyan_tune_options {

@@ -418,12 +418,11 @@ BANYAN_API void banyan_program_loop_end(banyan_program *program);
 
 /* ---- source lines in errors ---- */
 
-/* Record, for this thread, the source line of the next builder call, so that its error, and findings
- * about its operation (check.h), can name it.
- * The macros below do this for every builder call; define BANYAN_NO_PLACES before the include to
- * disable them, for example in a language binding. Calls take the most recent line first: a builder
- * call in the arguments of another one has its own line. `file` is not copied; pass a string
- * literal. Any thread. */
+/* Record, for this thread, the source line of the next builder call, so that its error, and
+ * findings about its operation (check.h), can name it. The macros below do this for every builder
+ * call; define BANYAN_NO_PLACES before the include to disable them, for example in a language
+ * binding. Calls take the most recent line first: a builder call in the arguments of another one
+ * has its own line. `file` is not copied; pass a string literal. Any thread. */
 BANYAN_API void banyan_program_here(const char *file, int line);
 
 #ifndef BANYAN_NO_PLACES

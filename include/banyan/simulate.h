@@ -41,7 +41,8 @@ BANYAN_API void banyan_topology_destroy(banyan_topology *topology);
 typedef struct banyan_topology_info {
     const char *name, *about; /* live as long as the topology */
     int processors, switches;
-    size_t links; /* each direction counts */
+    size_t links;      /* each direction counts */
+    int thread_blocks; /* that a processor runs at their full rate at once */
 } banyan_topology_info;
 
 /* Return the properties of a topology. Any thread. */

@@ -11,8 +11,6 @@
 #include "execute/load/binding.h"
 #include "world/control.h"
 
-#define TUNING_FILE_MAX ((size_t)16 << 20)
-
 /* ---- making ---- */
 
 /* Rank 0's file, for everybody: files on different machines may differ. */

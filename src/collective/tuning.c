@@ -71,6 +71,27 @@ const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted)
     return best;
 }
 
+const tuning_row *tuning_find_algorithm(const tuning *table, const tuning_row *wanted,
+                                        int any_ranks_most)
+{
+    const tuning_row *best = NULL;
+    tuning_row any_size = *wanted;
+    any_size.up_to_bytes = 0;
+    for (size_t i = 0; i < table->rows.count; i++) {
+        const tuning_row *row = &table->rows.data[i];
+        bool longer = row->up_to_bytes >= wanted->up_to_bytes;
+        bool best_longer = best && best->up_to_bytes >= wanted->up_to_bytes;
+        if (!serves(row, &any_size) || strcmp(row->algorithm, wanted->algorithm) != 0 ||
+            (row->ranks == 0 && wanted->ranks > any_ranks_most))
+            continue;
+        if (!best || (longer && !best_longer) ||
+            (longer == best_longer &&
+             (longer ? comes_before(row, best) : row->up_to_bytes > best->up_to_bytes)))
+            best = row;
+    }
+    return best;
+}
+
 /* ---- text ---- */
 
 static json_t *row_json(const tuning_row *row)

@@ -7,6 +7,7 @@
 #include "core/containers/array.h"
 
 #define TUNING_NAME_BYTES 64
+#define TUNING_FILE_MAX ((size_t)16 << 20)
 
 /* The algorithm for messages of up to `up_to_bytes` (a rank's input), from the next lower row on.
  */
@@ -38,6 +39,12 @@ banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count
 /* The row for a message, which `wanted` describes as a row for it alone would be; rows for this
  * number of ranks, then of ranks a node, then type come before those for any. NULL: none. */
 const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted);
+
+/* The row for an algorithm that the table may give to other sizes alone: that of the next longer
+ * size, else of the longest. `wanted` has its name and describes the message. Rows for any number
+ * of ranks count up to `any_ranks_most` of them. NULL: the table does not name it. */
+const tuning_row *tuning_find_algorithm(const tuning *table, const tuning_row *wanted,
+                                        int any_ranks_most);
 
 /* As JSON text, and back: rows of the text replace those of the table. FORMAT names the place. */
 banyan_status tuning_print(const tuning *table, char **text);

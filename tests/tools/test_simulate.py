@@ -68,12 +68,42 @@ class Simulate(Command):
         options = ("-t", "h200x4", "-s", "64K", "--json")
         plan = self.folder / "plan.json"
         plan.write_text(self.printed("algo", "emit", "allgather_direct", "-n", 4, "--instances", 2))
-        self.assertEqual(self.printed("simulate", "--algo", "allgather_direct", "--instances", 2, *options),
-                         self.printed("simulate", plan, *options))
+        compiled = json.loads(self.printed("simulate", "--algo", "allgather_direct", "--instances", 2, *options))
+        self.assertEqual([size.pop("instances") for size in compiled["sizes"]], [2])
+        self.assertEqual(compiled, json.loads(self.printed("simulate", plan, *options)))
         self.refused("--algo goes without a file", "simulate", plan, "--algo", "allgather_direct", *options, code=2)
         self.refused("--instances are those of --algo", "simulate", plan, "--instances", 2, *options, code=2)
         self.refused("no built-in algorithm is called none; banyan algo list names them", "simulate", "--algo", "none",
                      *options)
+
+    def instances(self, *words):
+        sizes = json.loads(self.printed("simulate", "--json", *words))["sizes"]
+        return {size["bytes"]: size["instances"] for size in sizes}
+
+    def test_an_algorithm_has_the_tuned_number_of_instances(self):
+        words = ("--algo", "allreduce_packets", "-t", "h200x4")
+        self.assertEqual(self.instances(*words, "-s", "2K:1M", "--step-factor", 8),
+                         {2048: 2, 16384: 16, 131072: 64, 1048576: 64})
+        self.assertRegex(self.printed("simulate", *words, "-s", "4K"), r"\n +4,096 .*  8 instances\n")
+        # A row counts a rank's input, of which the output of an all-gather has four.
+        self.assertEqual(self.instances("--algo", "allgather_direct", "-t", "h200x4", "-s", "32M:64M"),
+                         {2 ** 25: 64, 2 ** 26: 128})
+        self.assertEqual(self.instances("--algo", "allreduce_ring", "-t", "h200x4", "-s", "4K"), {4096: 1})
+        self.assertEqual(self.instances("--algo", "allreduce_packets", "-t", "ethernet16", "-s", "4K"), {4096: 1})
+        self.assertEqual(self.instances("--algo", "allreduce_packets", "-t", "gb200-nvl72", "-s", "72K"), {73728: 1})
+        self.assertEqual(self.instances(*words, "-s", "4K", "--instances", 3), {4096: 3})
+        table = self.folder / "tuning.json"
+        rows = [{"collective": "allreduce", "device": "cuda", "ranks": 4, "ranks_per_node": 0, "dtype": dtype,
+                 "registered": False, "up_to_bytes": up_to, "algorithm": name, "instances": instances, "unit_bytes": 0}
+                for dtype, up_to, name, instances in [(None, 8192, "allreduce_ring", 5), (None, None, "allreduce_ring", 9),
+                                                      ("BF16", None, "allreduce_ring", 7)]]
+        table.write_text(json.dumps({"format": "banyan tuning", "version": 1, "rows": rows}))
+        ring = ("--algo", "allreduce_ring", "-t", "h200x4", "-s", "8K:16K", "--tuning", table)
+        self.assertEqual(self.instances(*ring), {8192: 5, 16384: 9})
+        self.assertEqual(self.instances(*ring, "--dtype", "bf16"), {8192: 7, 16384: 7})
+        self.refused("--tuning is for --algo", "simulate", "plan.json", "-t", "h200x4", "--tuning", table, code=2)
+        self.refused("--tuning and --instances contradict", "simulate", *ring, "--instances", 2, code=2)
+        self.refused("there is no file /nowhere", "simulate", *words, "--tuning", "/nowhere")
 
     def test_a_topology_may_be_a_file(self):
         plan = self.emit("sendrecv_port", 2)

@@ -23,8 +23,8 @@
 #define WHO "banyan simulate"
 
 struct arguments {
-    const char *path, *algorithm, *topology_name, *trace_path, *dtype_name;
-    int instances; /* of the algorithm; 0: its default */
+    const char *path, *algorithm, *topology_name, *trace_path, *dtype_name, *tuning_path;
+    int instances; /* of the algorithm; 0: as tuned */
     simulate_reshard_arguments reshard;
     uint64_t range[2];
     int step_factor;
@@ -32,89 +32,160 @@ struct arguments {
     bool json;
 };
 
-static banyan_status simulate_size(const simulate_report *report, size_t elem_bytes,
-                                   const message *size, const banyan_simulate_options *how,
-                                   const progress *bar, double share,
+/* ---- plans ---- */
+
+/* A plan and, if it was compiled here, what for. */
+typedef struct sized_plan {
+    banyan_plan *plan;
+    int instances;
+    uint64_t unit_bytes;
+} sized_plan;
+
+/* The algorithm's parameters for messages whose longer buffer has `bytes`. */
+static banyan_status choose_params(const struct arguments *given, const banyan_topology *topology,
+                                   DLDataType dtype, uint64_t bytes,
+                                   banyan_algorithm_params *params)
+{
+    banyan_topology_info machine = banyan_topology_describe(topology);
+    banyan_algorithm_info info;
+    size_t i = 0;
+    *params = (banyan_algorithm_params)BANYAN_ALGORITHM_PARAMS_INIT;
+    params->ranks = machine.processors;
+    params->instances = given->instances;
+    params->shift = 1;
+    while (banyan_algorithm_at(i, &info) == BANYAN_OK && strcmp(info.name, given->algorithm) != 0)
+        i++;
+    /* The compiler refuses an unknown name. */
+    if (given->instances > 0 || banyan_algorithm_at(i, &info) != BANYAN_OK)
+        return BANYAN_OK;
+    bool gathers = info.collective == BANYAN_ALLGATHER, on_gpus = machine.thread_blocks > 1;
+    banyan_status status = banyan_algorithm_tuned(
+        given->algorithm, given->tuning_path, on_gpus ? BANYAN_CUDA(0) : BANYAN_HOST, dtype,
+        gathers ? bytes / (uint64_t)machine.processors : bytes, params);
+    params->instances = params->instances > 0 ? params->instances : 1;
+    return status;
+}
+
+/* Make `*made` the plan for this size. Algorithms are compiled here, since a plan of a thousand
+ * ranks is a gigabyte of JSON, which takes longer to read than to simulate. */
+static banyan_status make_plan(const struct arguments *given, const banyan_topology *topology,
+                               DLDataType dtype, uint64_t bytes, sized_plan *made)
+{
+    banyan_algorithm_params params;
+    if (!given->algorithm)
+        return made->plan ? BANYAN_OK : plan_file_read(given->path, &made->plan);
+    RETURN_IF_FAILED(choose_params(given, topology, dtype, bytes, &params));
+    if (made->plan && params.instances == made->instances && params.unit_bytes == made->unit_bytes)
+        return BANYAN_OK;
+    banyan_plan_destroy(made->plan);
+    *made = (sized_plan){.instances = params.instances, .unit_bytes = params.unit_bytes};
+    return plan_file_compile(given->algorithm, &params, &made->plan);
+}
+
+/* ---- sizes ---- */
+
+typedef struct simulated {
+    const struct arguments *given;
+    const banyan_topology *topology;
+    DLDataType dtype;
+    const progress *bar;
+    banyan_simulate_options options;
+} simulated;
+
+static banyan_status simulate_size(const simulated *of, const banyan_plan *plan,
+                                   const message *size, bool steps, double share,
                                    banyan_simulation **simulation)
 {
-    banyan_simulate_options options = *how;
+    banyan_simulate_options options = of->options;
     char text[TEXT_NUMBER_BYTES];
-    progress_show(bar, text_bytes(size->bytes, text), share);
+    progress_show(of->bar, text_bytes(size->bytes, text), share);
     options.message_bytes = size->message_bytes;
-    options.elem_bytes = elem_bytes;
-    banyan_status status =
-        banyan_plan_simulate(report->plan, report->topology, &options, simulation);
-    progress_hide(bar);
+    options.elem_bytes = banyan_dtype_bytes(of->dtype);
+    options.steps = steps;
+    banyan_status status = banyan_plan_simulate(plan, of->topology, &options, simulation);
+    progress_hide(of->bar);
     return status;
+}
+
+/* The sizes that are asked for, ascending; the plan rounds them. */
+static size_t wanted_sizes(const struct arguments *given, uint64_t wanted[MESSAGES_MOST])
+{
+    uint64_t high = given->range[1], factor = (uint64_t)given->step_factor;
+    size_t count = 0;
+    for (uint64_t bytes = given->range[0]; count < MESSAGES_MOST; bytes *= factor) {
+        wanted[count++] = bytes;
+        if (bytes > high / factor)
+            break;
+    }
+    return count;
 }
 
 /* What refuses a size refuses the longest: with its steps, which the path and the trace are of, it
  * is simulated before the first line is printed. */
-static banyan_status simulate(const struct arguments *given, const progress *bar,
-                              simulate_report *report)
+static banyan_status simulate(const simulated *of, sized_plan *longest, simulate_report *report)
 {
-    DLDataType dtype;
-    message sizes[MESSAGES_MOST];
-    size_t count;
-    RETURN_IF_FAILED(banyan_dtype_parse(given->dtype_name, &dtype));
-    size_t elem_bytes = banyan_dtype_bytes(dtype);
-    RETURN_IF_FAILED(message_fit_range(report->plan, elem_bytes, given->range[0], given->range[1],
-                                       given->step_factor, sizes, &count));
-    const message *longest = &sizes[count - 1];
-    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
-    if (given->max_steps > 0)
-        options.max_steps = (uint64_t)given->max_steps;
-    options.steps = true;
-    RETURN_IF_FAILED(simulate_size(report, elem_bytes, longest, &options, bar, 0, &report->last));
-    options.steps = false;
-    if (given->trace_path)
-        RETURN_IF_FAILED(banyan_simulation_write_trace(report->last, given->trace_path));
+    uint64_t wanted[MESSAGES_MOST];
+    message last, size, before = {0};
+    size_t count = wanted_sizes(of->given, wanted), elem_bytes = banyan_dtype_bytes(of->dtype);
+    RETURN_IF_FAILED(message_fit(longest->plan, elem_bytes, wanted[count - 1], &last));
+    RETURN_IF_FAILED(simulate_size(of, longest->plan, &last, true, 0, &report->last));
+    if (of->given->trace_path)
+        RETURN_IF_FAILED(banyan_simulation_write_trace(report->last, of->given->trace_path));
     simulate_report_begin(report);
-    for (const message *size = sizes; size < longest; size++) {
+    sized_plan own = {0};
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i + 1 < count && status == BANYAN_OK; i++) {
         banyan_simulation *simulation;
-        RETURN_IF_FAILED(simulate_size(report, elem_bytes, size, &options, bar,
-                                       (double)(size - sizes + 1) / (double)count, &simulation));
-        simulate_report_size(report, size, simulation);
+        sized_plan *used = of->given->algorithm ? &own : longest;
+        status = make_plan(of->given, of->topology, of->dtype, wanted[i], used);
+        if (status == BANYAN_OK)
+            status = message_fit(used->plan, elem_bytes, wanted[i], &size);
+        if (status != BANYAN_OK || size.message_bytes == before.message_bytes ||
+            size.message_bytes >= last.message_bytes)
+            continue;
+        before = size;
+        status = simulate_size(of, used->plan, &size, false, (double)(i + 1) / (double)count,
+                               &simulation);
+        if (status != BANYAN_OK)
+            continue;
+        simulate_report_size(report, &size, simulation, used->instances);
         banyan_simulation_destroy(simulation);
     }
-    simulate_report_size(report, longest, report->last);
+    banyan_plan_destroy(own.plan);
+    RETURN_IF_FAILED(status);
+    simulate_report_size(report, &last, report->last, longest->instances);
     simulate_report_end(report);
     return BANYAN_OK;
 }
 
-/* A plan of a thousand ranks is a gigabyte of JSON, which takes longer to read than to simulate. */
-static banyan_status compile_or_read(const struct arguments *given, const banyan_topology *topology,
-                                     banyan_plan **plan)
-{
-    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
-    if (!given->algorithm)
-        return plan_file_read(given->path, plan);
-    params.ranks = banyan_topology_describe(topology).processors;
-    params.instances = given->instances;
-    params.shift = 1;
-    return plan_file_compile(given->algorithm, &params, plan);
-}
-
 static int run(const struct arguments *given)
 {
-    banyan_plan *plan = NULL;
     banyan_topology *topology = NULL;
+    sized_plan longest = {0};
+    uint64_t wanted[MESSAGES_MOST];
     progress bar;
+    simulated of = {.given = given, .bar = &bar, .options = BANYAN_SIMULATE_OPTIONS_INIT};
+    if (given->max_steps > 0)
+        of.options.max_steps = (uint64_t)given->max_steps;
     progress_begin(&bar, true, "simulating", 1, false);
-    banyan_status status = banyan_topology_read(given->topology_name, &topology);
+    banyan_status status = banyan_dtype_parse(given->dtype_name, &of.dtype);
+    if (status == BANYAN_OK)
+        status = banyan_topology_read(given->topology_name, &topology);
+    of.topology = topology;
     progress_show(&bar, given->algorithm ? given->algorithm : given->path, 0);
     if (status == BANYAN_OK)
-        status = compile_or_read(given, topology, &plan);
+        status =
+            make_plan(given, topology, of.dtype, wanted[wanted_sizes(given, wanted) - 1], &longest);
     progress_hide(&bar);
     if (status == BANYAN_OK) {
-        simulate_report report = {.plan = plan, .topology = topology, .json = given->json};
-        status = simulate(given, &bar, &report);
+        simulate_report report = {.plan = longest.plan, .topology = topology, .json = given->json};
+        status = simulate(&of, &longest, &report);
         simulate_report_free(&report);
     }
     if (status != BANYAN_OK)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
     banyan_topology_destroy(topology);
-    banyan_plan_destroy(plan);
+    banyan_plan_destroy(longest.plan);
     return status == BANYAN_OK ? 0 : 1;
 }
 
@@ -129,7 +200,9 @@ int simulate_command(int argc, char **argv)
         {"algo", 'a', OPTION_TEXT, &given.algorithm, "NAME",
          "simulate this built-in algorithm on all processors, without a plan file", 0, 0},
         {"instances", '\0', OPTION_COUNT, &given.instances, "N",
-         "number of instances (the algorithm's default)", 1, 1024},
+         "number of instances of --algo (the tuned one for each size, or 1)", 1, 1024},
+        {"tuning", '\0', OPTION_TEXT, &given.tuning_path, "FILE",
+         "table of banyan tune with numbers of instances (BANYAN_TUNING, or built in)", 0, 0},
         {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",
          "bytes of the longer of input and output (1K:64M)", 0, 0},
         {"step-factor", '\0', OPTION_COUNT, &given.step_factor, "N",
@@ -173,6 +246,9 @@ int simulate_command(int argc, char **argv)
         "Sizes are rounded down to sizes that the plan can divide into whole elements. A ~\n"
         "marks sizes outside the message bounds of the plan. algbw and busbw are defined as in\n"
         "banyan run. Use - as PLAN.json to read stdin.\n\n"
+        "With --algo, each size has the number of instances that the tuning table has for the\n"
+        "algorithm: the rows for GPUs if a processor of the machine runs several thread blocks\n"
+        "at once. The table of times shows the number.\n\n"
         "For a reshard, all ranks are planned with the planner of a real run. The transfers are\n"
         "simulated as the direct service and as the copy pipeline perform them.\n",
         entries, sizeof entries / sizeof entries[0]};
@@ -189,6 +265,9 @@ int simulate_command(int argc, char **argv)
         return options_refuse(&table, "--algo goes without a file and without a model");
     if (given.instances && !given.algorithm)
         return options_refuse(&table, "--instances are those of --algo");
+    if (given.tuning_path && (!given.algorithm || given.instances))
+        return options_refuse(&table, given.algorithm ? "--tuning and --instances contradict"
+                                                      : "--tuning is for --algo");
     if (!of_model && !given.algorithm && rest + 1 != argc)
         return options_refuse(&table, rest == argc ? "say which plan: PLAN.json"
                                                    : "one plan at a time: PLAN.json");

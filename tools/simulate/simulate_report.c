@@ -27,7 +27,7 @@ void simulate_report_begin(simulate_report *report)
 }
 
 void simulate_report_size(simulate_report *report, const message *size,
-                          const banyan_simulation *simulation)
+                          const banyan_simulation *simulation, int instances)
 {
     banyan_plan_info info = banyan_plan_describe(report->plan);
     double seconds = banyan_simulation_seconds(simulation);
@@ -35,16 +35,20 @@ void simulate_report_size(simulate_report *report, const message *size,
     double busbw = algbw * message_bus_factor(&info);
     char text[TEXT_NUMBER_BYTES];
     if (report->json) {
-        json_array_append_new(report->sizes,
-                              json_pack("{s:I, s:I, s:b, s:f, s:f, s:f}", "bytes",
-                                        (json_int_t)size->bytes, "message_bytes",
-                                        (json_int_t)size->message_bytes, "in_bounds",
-                                        (int)size->in_bounds, "seconds", seconds,
-                                        "algorithm_gb_per_s", algbw, "bus_gb_per_s", busbw));
+        json_t *entry = json_pack(
+            "{s:I, s:I, s:b, s:f, s:f, s:f}", "bytes", (json_int_t)size->bytes, "message_bytes",
+            (json_int_t)size->message_bytes, "in_bounds", (int)size->in_bounds, "seconds", seconds,
+            "algorithm_gb_per_s", algbw, "bus_gb_per_s", busbw);
+        if (instances > 0)
+            json_object_set_new(entry, "instances", json_integer(instances));
+        json_array_append_new(report->sizes, entry);
         return;
     }
-    printf("%c%15s%12.2f%10.3f%10.3f\n", size->in_bounds ? ' ' : '~', text_count(size->bytes, text),
+    printf("%c%15s%12.2f%10.3f%10.3f", size->in_bounds ? ' ' : '~', text_count(size->bytes, text),
            seconds * 1e6, algbw, busbw);
+    if (instances > 0)
+        printf("  %d instance%s", instances, instances == 1 ? "" : "s");
+    printf("\n");
     fflush(stdout);
 }
 

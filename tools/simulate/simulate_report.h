@@ -16,8 +16,9 @@ typedef struct simulate_report {
 } simulate_report;
 
 void simulate_report_begin(simulate_report *report);
+/* `instances` 0: the plan is from a file, which does not have their number. */
 void simulate_report_size(simulate_report *report, const message *size,
-                          const banyan_simulation *simulation);
+                          const banyan_simulation *simulation, int instances);
 /* Links and path of the last one. */
 void simulate_report_end(const simulate_report *report);
 void simulate_report_free(simulate_report *report);

@@ -16,7 +16,9 @@ banyan_topology_info banyan_topology_describe(const banyan_topology *topology)
                                   .about = about_of(topology),
                                   .processors = (int)processors,
                                   .switches = (int)(topology->vertices.count - processors),
-                                  .links = topology->links.count};
+                                  .links = topology->links.count,
+                                  .thread_blocks =
+                                      (int)topology->vertices.data[0].kind->blocks_at_once};
 }
 
 banyan_status banyan_topology_print(const banyan_topology *topology, char **text)
