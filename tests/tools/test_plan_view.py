@@ -96,6 +96,50 @@ class View(unittest.TestCase):
                 self.assertEqual(drawn.count(f'class="arrow {kind}"'), len(arrows), (name, kind))
             self.assertGreater(len(data["arrows"]), 0, name)
 
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_many_arrows_are_shown_for_the_operation_under_the_pointer(self):
+        data = self.data_of(self.view(self.emit("allreduce_twoshot", 24)))
+        self.assertGreater(len(data["arrows"]), 1000)
+        self.assertEqual(self.drawn().count('class="arrow '), 0)
+        wait = next(i for i, step in enumerate(data["steps"]) if self.name_of(data, step) == "wait")
+        expected = sorted(a for a, (kind, start, end) in enumerate(data["arrows"])
+                          if (kind != "get" and start == wait) or (kind != "put" and end == wait))
+        self.assertGreater(len(expected), 1)
+        shown = self.asked(f"""
+          const over = element => element.dispatchEvent(new MouseEvent("mousemove", {{ bubbles: true }}));
+          const drawn = () => Object.keys(lines).map(Number).sort((a, b) => a - b);
+          const sets = [];
+          over(rects[{wait}]); sets.push(drawn());
+          over(chart); sets.push(drawn());
+          arrowMode.value = "all"; draw(); sets.push(drawn().length);
+          arrowMode.value = "none"; draw(); over(rects[{wait}]); sets.push(drawn().length);
+          document.title = JSON.stringify(sets);""")
+        self.assertEqual(shown, [expected, [], len(data["arrows"]), 0])
+
+    def name_of(self, data, step):
+        return data["operations"]["/".join(str(step[i]) for i in (0, 1, 3, 4))]["name"]
+
+    @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
+    def test_names_of_operations_are_explained(self):
+        data = self.data_of(self.view(self.emit("allreduce_ring")))
+        used = {operation["name"] for operation in data["operations"].values()}
+        listed = self.asked("""
+          const words = [...document.querySelectorAll("#words dt")].map(
+            word => [word.textContent, word.nextSibling.textContent, describe(data.steps.find(s => whatOf(s) === word.textContent))]);
+          document.title = JSON.stringify(words);""")
+        self.assertEqual({word for word, _, _ in listed}, used)
+        for word, text, tip in listed:
+            self.assertRegex(text, r"^[A-Z].*\.$", word)
+            self.assertIn(f": {word}\n{text}", tip)
+
+    def test_every_name_of_the_format_is_explained(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        plan = json.loads((root / "tests/fuzz/corpus/plan/every-operation").read_text())
+        operations = [op for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"]]
+        names = {op["name"] for op in operations + [inner for op in operations for inner in op.get("ops", [])]}
+        words = re.search(r"^const WORDS = \{(.*?)^\};", (root / "tools/draw/plan_page.html").read_text(), re.M | re.S)[1]
+        self.assertEqual(set(re.findall(r"^  (\w+): \"", words, re.M)), names | {"launch"})
+
     def test_arrows_lead_from_signals_to_waits_and_from_data_to_buffers(self):
         """A ring of four: each tells the next one that a chunk is there, who then reads it."""
         data = self.data_of(self.view(self.emit("allreduce_ring")))
@@ -144,7 +188,7 @@ class View(unittest.TestCase):
         places = {tuple(step[:5]): i for i, step in enumerate(data["steps"])}
         self.assertEqual({hidden for _, hidden in told}, {"none"})
         reduce, _ = told[places[(1, 0, 0, 5, -1)]]
-        self.assertRegex(reduce, r"^rank 1, thread block 0, operation 5: rre\n"
+        self.assertRegex(reduce, r"^rank 1, thread block 0, operation 5: rre\nRead reduce: .*\.\n"
                                  r"from input\[3\], scratch\[0\] of rank 0\nto scratch\[1\]\nreduced by sum\n\d+ to \d+$")
         self.assertIn("memory channel: rank 3", told[places[(2, 0, 0, 2, -1)]][0])
 
