@@ -122,9 +122,16 @@ static void key_of_pair(relate_key *key, const banyan_check_finding *of)
 }
 
 typedef struct cause_index {
-    map races;  /* by their two operations */
-    map writes; /* to inputs, by their operation */
+    map races;    /* by their two operations */
+    map writes;   /* to inputs, by their operation */
+    size_t drift; /* the first counter that gets more than is taken; SIZE_MAX: none */
 } cause_index;
+
+/* Warnings about other synchronization name an operation. */
+static bool is_drift(const banyan_check_finding *of)
+{
+    return of->rule == BANYAN_CHECK_IDLE_SYNC && of->places[0].operation < 0;
+}
 
 static bool index_causes(findings *all, cause_index *causes, relate_key *key)
 {
@@ -139,6 +146,8 @@ static bool index_causes(findings *all, cause_index *causes, relate_key *key)
             key_of_place(key, &one->places[0]);
             if (!first_with(all, &causes->writes, key, i, &first))
                 return false;
+        } else if (is_drift(one) && causes->drift == SIZE_MAX) {
+            causes->drift = i;
         }
     }
     return true;
@@ -154,7 +163,8 @@ static bool has_caller(const banyan_check_finding *of)
 }
 
 /* An operation that writes to an input races with the rank's caller, and what is made of that input
- * is wrong. Two operations that race in a run also race from run to run. */
+ * is wrong. Two operations that race in a run also race from run to run. A wait that is missing
+ * lets later ones of its channel end too early, and what they protect is no longer in order. */
 static size_t cause_of(const findings *all, size_t number, const cause_index *causes,
                        relate_key *key)
 {
@@ -167,6 +177,10 @@ static size_t cause_of(const findings *all, size_t number, const cause_index *ca
         if (map_get(&causes->writes, key->numbers, key->count * sizeof *key->numbers, &cause))
             return (size_t)cause;
     }
+    if (causes->drift != SIZE_MAX &&
+        (races || one->rule == BANYAN_CHECK_RESULT || one->rule == BANYAN_CHECK_UNINITIALISED ||
+         one->rule == BANYAN_CHECK_UNREAD))
+        return causes->drift;
     if (one->rule != BANYAN_CHECK_REUSE)
         return number;
     key_of_pair(key, one);
@@ -180,7 +194,7 @@ bool findings_relate(findings *all, const banyan_plan *plan)
     int32_t numbers[3 + KEY_NUMBERS * PLACES_MOST];
     relate_key key = {numbers, 0};
     map alike = {0};
-    cause_index causes = {0};
+    cause_index causes = {.drift = SIZE_MAX};
     bool done = true;
     for (size_t i = 0; i < all->list.count && done; i++) {
         key_of_alike(&key, &all->list.data[i]);

@@ -77,6 +77,9 @@ static const char *remark_of(const banyan_check_finding *one)
     return one->relaxed_only ? " (rests on a relaxed pair or packets)" : "";
 }
 
+/* Of a cause. */
+#define CONSEQUENCES_TOLD 3
+
 /* The rank of its first operation. */
 static int rank_of(const banyan_check_finding *one)
 {
@@ -141,15 +144,20 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
     return BANYAN_OK;
 }
 
-/* Findings that follow from this one, or from one like it, one of each kind. */
-static void print_consequences(bytes_writer *to, const banyan_check_report *report, size_t number)
+/* Findings that follow from this one, or from one like it, one of each kind. Returns how many. */
+static size_t print_consequences(bytes_writer *to, const banyan_check_report *report, size_t number)
 {
     const banyan_check_finding *all = report->findings.list.data;
+    size_t kinds = 0;
     for (size_t i = 0; i < report->findings.list.count; i++) {
-        if (all[i].cause != i && all[i].like == i && all[all[i].cause].like == number)
-            text_print(to, "   From that follows %zu. %s%s: %s.\n", i,
+        bool follows = all[i].cause != i && all[i].like == i && all[all[i].cause].like == number;
+        if (follows && kinds++ < CONSEQUENCES_TOLD)
+            text_print(to, "   Probable consequence: %zu. %s%s: %s.\n", i,
                        banyan_check_rule_name(all[i].rule), remark_of(&all[i]), all[i].message);
     }
+    if (kinds > CONSEQUENCES_TOLD)
+        text_print(to, "   And %zu kinds more; the JSON has all.\n", kinds - CONSEQUENCES_TOLD);
+    return kinds;
 }
 
 static bool is_shown(const banyan_check_finding *all, size_t i)
@@ -168,13 +176,12 @@ static banyan_status print_text(const banyan_check_report *report, const char *p
         warnings += warning;
         if (!is_shown(all, i))
             continue;
-        shown += !warning;
         banyan_status status = print_finding(&to, report, i);
         if (status != BANYAN_OK) {
             bytes_writer_free(&to);
             return status;
         }
-        print_consequences(&to, report, i);
+        shown += print_consequences(&to, report, i) > 0 || !warning;
     }
     if (report->limits[0])
         text_print(&to, "%s\n", report->limits);

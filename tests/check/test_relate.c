@@ -131,7 +131,31 @@ static void a_consequence_stands_under_its_cause(void **state)
     const banyan_check_finding *result = finding_of(report, BANYAN_CHECK_RESULT);
     CHECK(banyan_check_report_finding(report, result->cause) == cause);
     char *text = printed(report);
-    CHECK(strstr(text, ".\n   From that follows 0. result: rank 0's output"), "%s", text);
+    CHECK(strstr(text, ".\n   Probable consequence: 0. result: rank 0's output"), "%s", text);
+    free(text);
+    banyan_check_report_destroy(report);
+}
+
+static void a_missing_wait_is_the_cause_of_what_is_out_of_order(void **state)
+{
+    (void)state;
+    const char *ops = NOP "," RELAXED_SIGNAL "," MEET_RELAXED
+                          "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(1, 0)) "," MEET;
+    two_ranks made = {.ops = {{ops}, {ops}}, .expected = "[[[[1,0]]],[[[0,0]]]]"};
+    banyan_check_report *report = report_of(&made);
+    const banyan_check_finding *cause = finding_of(report, BANYAN_CHECK_IDLE_SYNC);
+    CHECK(strstr(cause->message, "which gets 3 a run of which 2 are taken"), "%s", cause->message);
+    size_t consequences = 0;
+    for (size_t i = 0; i < banyan_check_report_count(report); i++) {
+        const banyan_check_finding *one = banyan_check_report_finding(report, i);
+        if (banyan_check_rule_is_warning(one->rule))
+            continue;
+        consequences++;
+        CHECK(banyan_check_report_finding(report, one->cause) == cause, "%s", one->message);
+    }
+    CHECK(consequences > 0);
+    char *text = printed(report);
+    CHECK(strstr(text, " of 1 kind, ") && strstr(text, "   Probable consequence: "), "%s", text);
     free(text);
     banyan_check_report_destroy(report);
 }
@@ -216,6 +240,7 @@ int main(void)
         cmocka_unit_test(operations_have_the_lines_of_their_program),
         cmocka_unit_test(the_same_mistake_on_other_ranks_is_told_once),
         cmocka_unit_test(a_consequence_stands_under_its_cause),
+        cmocka_unit_test(a_missing_wait_is_the_cause_of_what_is_out_of_order),
         cmocka_unit_test(nops_of_the_compiler_are_no_warning),
         cmocka_unit_test(a_line_that_the_plan_does_not_have_is_refused),
     };

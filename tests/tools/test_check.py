@@ -46,6 +46,7 @@ class Check(CollectiveCase):
         self.assertEqual([finding["number"] for finding in findings], list(range(len(findings))))
         shown = [finding["number"] for finding in findings
                  if finding["number"] == finding["like"] == finding["cause"]]
+        self.assertTrue(shown)
         self.assertEqual([int(line.split(".")[0]) for line in done.stdout.splitlines()
                           if line[:1].isdigit()], shown)
         self.assertLess(len(shown), len(findings))

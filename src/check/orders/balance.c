@@ -90,7 +90,7 @@ static bool warn(replay *all, int rank, counter *at, const char *what, uint32_t 
                            .place_count = 1};
     return findings_add(all->findings, &draft,
                         "rank %d, thread block %u gives to rank %d's %s %u, which gets %llu a run "
-                        "of which %llu are taken: whoever waits there soon waits for nothing",
+                        "of which %llu are taken: waits there soon end too early",
                         giver->rank, giver->index, rank, what, number,
                         (unsigned long long)given_of(at), (unsigned long long)taken_of(at));
 }
