@@ -160,7 +160,7 @@ static bool has_reason_to_go_on(port_proxy *proxy)
     return false;
 }
 
-static void *serve(void *argument)
+static void *channel_port_serve(void *argument)
 {
     port_proxy *proxy = argument;
     for (uint32_t idle = 0; !atomic_load_explicit(&proxy->stop, memory_order_acquire);) {
@@ -212,7 +212,7 @@ banyan_status port_queue_create(port_proxy *proxy, port_queue **queue)
     memset(made, 0, sizeof *made);
     made->proxy = proxy;
     if (!proxy->running) {
-        banyan_status status = thread_start(&proxy->thread, serve, proxy, false);
+        banyan_status status = thread_start(&proxy->thread, channel_port_serve, proxy, false);
         if (status != BANYAN_OK) {
             free(made);
             return status;

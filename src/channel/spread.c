@@ -7,7 +7,7 @@
 /* Stays in the first-level cache while it is copied again and again; what streaming likes best. */
 #define BLOCK ((size_t)32 << 10)
 
-static void copy_block(char *to, const char *from, size_t bytes, spread_way way)
+static void spread_copy_block(char *to, const char *from, size_t bytes, spread_way way)
 {
     if (to == from)
         return;
@@ -27,7 +27,7 @@ void spread_bytes(void *const *destinations, uint32_t count, const void *source,
     for (size_t at = 0; at < bytes; at += block) {
         size_t some = bytes - at < block ? bytes - at : block;
         for (uint32_t i = 0; i < count; i++)
-            copy_block((char *)destinations[i] + at, from + at, some, way);
+            spread_copy_block((char *)destinations[i] + at, from + at, some, way);
     }
     if (way == SPREAD_PAST_CACHE)
         stream_fence();

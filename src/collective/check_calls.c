@@ -16,7 +16,8 @@ typedef struct signature {
     uint32_t input, output; /* 1 + the registered buffer's number; 0: ordinary memory */
 } signature;
 
-static uint32_t number_of(const banyan_comm *comm, const banyan_memory *memory)
+static uint32_t collective_check_calls_number_of(const banyan_comm *comm,
+                                                 const banyan_memory *memory)
 {
     for (size_t i = 0; i < comm->registered.count; i++) {
         if (comm->registered.data[i] == memory)
@@ -38,12 +39,12 @@ static signature signature_of(const banyan_comm *comm, const call *made)
         .in_place = made->in_place,
         .dtype =
             (uint32_t)made->dtype.code << 24 | (uint32_t)made->dtype.bits << 16 | made->dtype.lanes,
-        .input = number_of(comm, made->input),
-        .output = number_of(comm, made->output),
+        .input = collective_check_calls_number_of(comm, made->input),
+        .output = collective_check_calls_number_of(comm, made->output),
     };
 }
 
-static void describe(const signature *of, char *text, size_t bytes)
+static void collective_check_calls_describe(const signature *of, char *text, size_t bytes)
 {
     DLDataType dtype = {(uint8_t)(of->dtype >> 24), (uint8_t)(of->dtype >> 16),
                         (uint16_t)of->dtype};
@@ -68,8 +69,8 @@ banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status
         if (memcmp(&all[rank], &all[0], sizeof own) == 0)
             continue;
         char first[256], other[256];
-        describe(&all[0], first, sizeof first);
-        describe(&all[rank], other, sizeof other);
+        collective_check_calls_describe(&all[0], first, sizeof first);
+        collective_check_calls_describe(&all[rank], other, sizeof other);
         status = control_fail_together(
             comm->world, error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s",
                                    first, rank, other));

@@ -100,8 +100,8 @@ static uint32_t most_blocks(const banyan_plan *plan)
     return most;
 }
 
-static banyan_status compile(const banyan_comm *comm, const call *wanted, const tuning_row *row,
-                             banyan_plan **plan)
+static banyan_status ready_compile(const banyan_comm *comm, const call *wanted,
+                                   const tuning_row *row, banyan_plan **plan)
 {
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     params.ranks = comm->ranks;
@@ -132,7 +132,7 @@ banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *cho
     banyan_plan *compiled = NULL;
     banyan_status status = BANYAN_OK;
     if (!chosen->added)
-        status = control_agree(comm->world, compile(comm, wanted, &chosen->row, &compiled));
+        status = control_agree(comm->world, ready_compile(comm, wanted, &chosen->row, &compiled));
     banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = wanted->message_bytes;
     options.input = wanted->input;
@@ -159,7 +159,7 @@ static bool same_use(const call *a, const call *b)
            a->in_place == b->in_place && a->input == b->input && a->output == b->output;
 }
 
-static banyan_status drop(banyan_comm *comm, size_t at)
+static banyan_status ready_drop(banyan_comm *comm, size_t at)
 {
     banyan_loaded_plan *loaded = comm->ready.data[at].loaded;
     comm->ready.data[at] = comm->ready.data[--comm->ready.count];
@@ -174,7 +174,7 @@ banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory)
         const call *use = &comm->ready.data[i].for_call;
         if (memory && use->input != memory && use->output != memory)
             continue;
-        banyan_status dropped = drop(comm, i);
+        banyan_status dropped = ready_drop(comm, i);
         status = status == BANYAN_OK ? dropped : status;
     }
     return status;
@@ -268,7 +268,7 @@ bool comm_is_ready(const banyan_comm *comm, const call *wanted)
 banyan_status comm_unprepare(banyan_comm *comm, const call *wanted)
 {
     size_t place;
-    return find_ready(comm, wanted, &place) ? drop(comm, place) : BANYAN_OK;
+    return find_ready(comm, wanted, &place) ? ready_drop(comm, place) : BANYAN_OK;
 }
 
 /* All ranks make the same calls, and so come to the same decisions here. */
@@ -280,12 +280,12 @@ static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t 
         if (is_long_enough(comm, *place, wanted))
             return BANYAN_OK;
         RETURN_IF_FAILED(control_enter(comm->world));
-        RETURN_IF_FAILED(drop(comm, *place));
+        RETURN_IF_FAILED(ready_drop(comm, *place));
     }
     RETURN_IF_FAILED(control_enter(comm->world));
     size_t oldest = 0;
     if (comm->ready.count >= COMM_READY_MAX && find_oldest(comm, &oldest))
-        RETURN_IF_FAILED(drop(comm, oldest));
+        RETURN_IF_FAILED(ready_drop(comm, oldest));
     call at_most = *wanted;
     at_most.message_bytes = capacity_for(&chosen, wanted->message_bytes);
     banyan_status room = array_reserve(&comm->ready, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

@@ -51,7 +51,7 @@ static bool comes_before(const tuning_row *row, const tuning_row *other)
     return row->up_to_bytes < other->up_to_bytes;
 }
 
-static bool serves(const tuning_row *row, const tuning_row *wanted)
+static bool tuning_serves(const tuning_row *row, const tuning_row *wanted)
 {
     return row->kind == wanted->kind && row->on_gpu == wanted->on_gpu &&
            row->registered == wanted->registered && row->up_to_bytes >= wanted->up_to_bytes &&
@@ -65,7 +65,7 @@ const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted)
     const tuning_row *best = NULL;
     for (size_t i = 0; i < table->rows.count; i++) {
         const tuning_row *row = &table->rows.data[i];
-        if (serves(row, wanted) && (!best || comes_before(row, best)))
+        if (tuning_serves(row, wanted) && (!best || comes_before(row, best)))
             best = row;
     }
     return best;
@@ -81,7 +81,7 @@ const tuning_row *tuning_find_algorithm(const tuning *table, const tuning_row *w
         const tuning_row *row = &table->rows.data[i];
         bool longer = row->up_to_bytes >= wanted->up_to_bytes;
         bool best_longer = best && best->up_to_bytes >= wanted->up_to_bytes;
-        if (!serves(row, &any_size) || strcmp(row->algorithm, wanted->algorithm) != 0 ||
+        if (!tuning_serves(row, &any_size) || strcmp(row->algorithm, wanted->algorithm) != 0 ||
             (row->ranks == 0 && wanted->ranks > any_ranks_most))
             continue;
         if (!best || (longer && !best_longer) ||

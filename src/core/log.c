@@ -19,7 +19,7 @@ static void *user_context;
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
-static void emit(banyan_log_level level, const char *text)
+static void core_log_emit(banyan_log_level level, const char *text)
 {
     pthread_mutex_lock(&log_lock);
     if (user_fn)
@@ -29,7 +29,7 @@ static void emit(banyan_log_level level, const char *text)
     pthread_mutex_unlock(&log_lock);
 }
 
-static void read_level(void)
+static void core_log_read_level(void)
 {
     const char *wanted = getenv("BANYAN_LOG");
     if (!wanted || wanted[0] == '\0')
@@ -43,7 +43,7 @@ static void read_level(void)
     char text[512], name[401];
     snprintf(text, sizeof text, "BANYAN_LOG=%s is no level: there are error, warn, info and debug",
              escape_controls(wanted, name, sizeof name));
-    emit(BANYAN_LOG_WARN, text);
+    core_log_emit(BANYAN_LOG_WARN, text);
 }
 
 void banyan_log_set(banyan_log_fn fn, void *context)
@@ -56,7 +56,7 @@ void banyan_log_set(banyan_log_fn fn, void *context)
 
 void log_line(banyan_log_level level, const char *format, ...)
 {
-    pthread_once(&level_once, read_level);
+    pthread_once(&level_once, core_log_read_level);
     if (level > level_wanted)
         return;
     char text[LINE_BYTES], line[LINE_BYTES];
@@ -64,7 +64,7 @@ void log_line(banyan_log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    emit(level, escape_controls(text, line, sizeof line));
+    core_log_emit(level, escape_controls(text, line, sizeof line));
 }
 
 #define WAIT_PERIOD_S 10

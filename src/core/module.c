@@ -59,7 +59,7 @@ bool module_is_there(const char *name)
     return path[0] != '\0';
 }
 
-static banyan_status load(const char *name, const module_tables **tables)
+static banyan_status core_module_load(const char *name, const module_tables **tables)
 {
     char path[PATH_MAX + 64];
     module_path(name, path, sizeof path);
@@ -96,7 +96,7 @@ banyan_status module_load(const char *name, const module_tables **tables)
         status = error_set(BANYAN_ERR_UNSUPPORTED, "module %s: %d modules are loaded already", name,
                            MODULE_MAX);
     } else {
-        status = load(name, tables);
+        status = core_module_load(name, tables);
         if (status == BANYAN_OK) {
             snprintf(modules[i].name, sizeof modules[i].name, "%s", name);
             modules[i].tables = *tables;

@@ -13,7 +13,7 @@ int names_limit(const char *name)
     return third < MOST_DISTANCE ? (int)third : MOST_DISTANCE;
 }
 
-static int least(int a, int b)
+static int core_nearest_least(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -30,7 +30,7 @@ static int band_distance(const char *a, int a_bytes, const char *b, int b_bytes,
         int nearest = limit;
         for (int k = 0; k < BAND; k++)
             row[k] = limit;
-        int low = i - limit > 0 ? i - limit : 0, high = least(b_bytes, i + limit);
+        int low = i - limit > 0 ? i - limit : 0, high = core_nearest_least(b_bytes, i + limit);
         for (int j = low; j <= high; j++) {
             int k = j - i + MOST_DISTANCE + 1, value = limit;
             if (i == 0 || j == 0)
@@ -38,13 +38,13 @@ static int band_distance(const char *a, int a_bytes, const char *b, int b_bytes,
             if (i > 0 && j > 0)
                 value = above[k] + (a[i - 1] != b[j - 1]);
             if (i > 0 && k + 1 < BAND)
-                value = least(value, above[k + 1] + 1);
+                value = core_nearest_least(value, above[k + 1] + 1);
             if (j > 0 && k > 0)
-                value = least(value, row[k - 1] + 1);
+                value = core_nearest_least(value, row[k - 1] + 1);
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                value = least(value, two_above[k] + 1);
-            row[k] = least(value, limit);
-            nearest = least(nearest, row[k]);
+                value = core_nearest_least(value, two_above[k] + 1);
+            row[k] = core_nearest_least(value, limit);
+            nearest = core_nearest_least(nearest, row[k]);
         }
         if (nearest >= limit)
             return limit;
@@ -54,7 +54,7 @@ static int band_distance(const char *a, int a_bytes, const char *b, int b_bytes,
 
 int names_distance(const char *a, const char *b, int limit)
 {
-    limit = least(limit, MOST_DISTANCE + 1);
+    limit = core_nearest_least(limit, MOST_DISTANCE + 1);
     while (*a && *a == *b) {
         a++;
         b++;

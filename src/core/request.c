@@ -43,7 +43,7 @@ banyan_status request_start(banyan_status (*work)(void *context), void *context,
     return BANYAN_OK;
 }
 
-static banyan_status result(const banyan_request *request)
+static banyan_status request_result(const banyan_request *request)
 {
     if (request->status == BANYAN_OK)
         return BANYAN_OK;
@@ -53,13 +53,13 @@ static banyan_status result(const banyan_request *request)
 banyan_status banyan_request_test(banyan_request *request, bool *done)
 {
     *done = atomic_load_explicit(&request->done, memory_order_acquire);
-    return *done ? result(request) : BANYAN_OK;
+    return *done ? request_result(request) : BANYAN_OK;
 }
 
 banyan_status banyan_request_wait(banyan_request *request)
 {
     pthread_join(request->thread, NULL);
-    banyan_status status = result(request);
+    banyan_status status = request_result(request);
     free(request->sentence);
     free(request);
     return status;

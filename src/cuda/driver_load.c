@@ -17,7 +17,7 @@ static char reason[256];
 #define NAME_OF(function) #function
 #define EXPANDED_NAME_OF(function) NAME_OF(function)
 
-static bool find_functions(void *library)
+static bool driver_load_find_functions(void *library)
 {
 #define FIND(function)                                                                             \
     *(void **)&driver.function = dlsym(library, EXPANDED_NAME_OF(function));                       \
@@ -28,8 +28,7 @@ static bool find_functions(void *library)
     }
     DRIVER_FUNCTIONS(FIND)
 #undef FIND
-#define LOOK_FOR(function)                                                                         \
-    *(void **)&driver.function = dlsym(library, EXPANDED_NAME_OF(function));
+#define LOOK_FOR(function) *(void **)&driver.function = dlsym(library, EXPANDED_NAME_OF(function));
     DRIVER_MULTICAST_FUNCTIONS(LOOK_FOR)
 #undef LOOK_FOR
     return true;
@@ -42,7 +41,7 @@ static void open_once(void)
         snprintf(reason, sizeof reason, "this machine has no CUDA driver (%s)", dlerror());
         return;
     }
-    if (!find_functions(library))
+    if (!driver_load_find_functions(library))
         return;
     CUresult result = driver.cuInit(0);
     const char *text = "?";

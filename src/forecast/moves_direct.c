@@ -1,7 +1,7 @@
 #include "forecast/traffic.h"
 
 /* Each pair of ranks has a lane of its own: all begin at once. */
-static banyan_status add_rank(const traffic_rank *of, int rank, move_list *moves)
+static banyan_status moves_direct_add_rank(const traffic_rank *of, int rank, move_list *moves)
 {
     banyan_move next = {.rank = rank,
                         .peer = rank,
@@ -26,6 +26,6 @@ static banyan_status add_rank(const traffic_rank *of, int rank, move_list *moves
 banyan_status moves_direct(const banyan_traffic *traffic, move_list *moves)
 {
     for (int r = 0; r < traffic->info.ranks; r++)
-        RETURN_IF_FAILED(add_rank(&traffic->ranks[r], r, moves));
+        RETURN_IF_FAILED(moves_direct_add_rank(&traffic->ranks[r], r, moves));
     return BANYAN_OK;
 }

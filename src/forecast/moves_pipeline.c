@@ -22,7 +22,7 @@ typedef struct writer {
     batch_ends sends, unpacks, grants;
 } writer;
 
-static banyan_move move_of(int rank, const pipeline_step *step, int lane)
+static banyan_move moves_pipeline_move_of(int rank, const pipeline_step *step, int lane)
 {
     static const char *const names[] = {"pack", "send", "unpack"};
     bool is_sent = lane == LANE_SEND;
@@ -44,7 +44,7 @@ static banyan_status add_sending(writer *to, int rank, const pipeline_step_list 
         const pipeline_step *step = &steps->data[i];
         size_t number = to->moves->count;
         bool packs = step->kind == PIPELINE_PACK;
-        banyan_move next = move_of(rank, step, packs ? LANE_PACK : LANE_SEND);
+        banyan_move next = moves_pipeline_move_of(rank, step, packs ? LANE_PACK : LANE_SEND);
         next.after[0] = packs ? emptied[step->slot] : packed[step->slot];
         *(packs ? &packed[step->slot] : &emptied[step->slot]) = number;
         if (!array_push(to->moves, next))
@@ -69,7 +69,7 @@ static banyan_status add_receiving(writer *to, int rank, const pipeline_step_lis
             continue;
         }
         end.move = emptied[step->slot] = to->moves->count;
-        if (!array_push(to->moves, move_of(rank, step, LANE_UNPACK)) ||
+        if (!array_push(to->moves, moves_pipeline_move_of(rank, step, LANE_UNPACK)) ||
             !array_push(&to->unpacks, end))
             return BANYAN_ERR_NO_MEMORY;
     }
@@ -77,7 +77,8 @@ static banyan_status add_receiving(writer *to, int rank, const pipeline_step_lis
 }
 
 /* What goes to oneself comes last: partners wait for the rest. */
-static banyan_status add_local(writer *to, int rank, size_t last_sent, size_t last_unpacked)
+static banyan_status moves_pipeline_add_local(writer *to, int rank, size_t last_sent,
+                                              size_t last_unpacked)
 {
     banyan_move next = {.rank = rank,
                         .peer = rank,
@@ -94,7 +95,7 @@ static size_t last_move(const batch_ends *ends, size_t before)
     return ends->count > before ? ends->data[ends->count - 1].move : BANYAN_NO_MOVE;
 }
 
-static banyan_status add_rank(writer *to, const pipeline_world *world, int rank)
+static banyan_status moves_pipeline_add_rank(writer *to, const pipeline_world *world, int rank)
 {
     pipeline_steps steps = {0};
     size_t sends = to->sends.count, unpacks = to->unpacks.count;
@@ -107,12 +108,13 @@ static banyan_status add_rank(writer *to, const pipeline_world *world, int rank)
     if (status != BANYAN_OK)
         return status;
     to->counted->batches += to->sends.count - sends;
-    return add_local(to, rank, last_move(&to->sends, sends), last_move(&to->unpacks, unpacks));
+    return moves_pipeline_add_local(to, rank, last_move(&to->sends, sends),
+                                    last_move(&to->unpacks, unpacks));
 }
 
 /* ---- the two ends of each batch ---- */
 
-static int by_ranks(const void *left, const void *right)
+static int moves_pipeline_by_ranks(const void *left, const void *right)
 {
     const batch_end *a = left, *b = right;
     if (a->sender != b->sender)
@@ -122,17 +124,17 @@ static int by_ranks(const void *left, const void *right)
     return (a->number > b->number) - (a->number < b->number);
 }
 
-static void sort(batch_ends *ends)
+static void moves_pipeline_sort(batch_ends *ends)
 {
     if (ends->count > 0)
-        qsort(ends->data, ends->count, sizeof *ends->data, by_ranks);
+        qsort(ends->data, ends->count, sizeof *ends->data, moves_pipeline_by_ranks);
 }
 
 static banyan_status join_ends(writer *to)
 {
-    sort(&to->sends);
-    sort(&to->unpacks);
-    sort(&to->grants);
+    moves_pipeline_sort(&to->sends);
+    moves_pipeline_sort(&to->unpacks);
+    moves_pipeline_sort(&to->grants);
     if (to->sends.count != to->unpacks.count || to->sends.count != to->grants.count)
         return error_set(BANYAN_ERR_MISMATCH,
                          "the pipeline sends %zu batches, unpacks %zu and grants %zu slots",
@@ -177,7 +179,7 @@ banyan_status moves_pipeline(const banyan_traffic *traffic, const banyan_forecas
     if (status == BANYAN_OK)
         status = count_rounds(&world, counted);
     for (int r = 0; r < traffic->info.ranks && status == BANYAN_OK; r++)
-        status = add_rank(&to, &world, r);
+        status = moves_pipeline_add_rank(&to, &world, r);
     if (status == BANYAN_OK)
         status = join_ends(&to);
     array_free(&to.sends);

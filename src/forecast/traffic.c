@@ -5,7 +5,7 @@
 #include "reshard/planner/tasks.h"
 
 /* Transfers are many, and large: only what a service asks of them is kept. */
-static banyan_status take_rank(void *context, int rank, planner_result *result)
+static banyan_status traffic_take_rank(void *context, int rank, planner_result *result)
 {
     banyan_traffic *traffic = context;
     traffic_rank *of = &traffic->ranks[rank];
@@ -19,7 +19,7 @@ static banyan_status take_rank(void *context, int rank, planner_result *result)
     return status;
 }
 
-static banyan_status count_up(banyan_traffic *traffic)
+static banyan_status traffic_count_up(banyan_traffic *traffic)
 {
     banyan_traffic_info *info = &traffic->info;
     uint64_t *received = calloc((size_t)info->ranks, sizeof *received);
@@ -59,9 +59,9 @@ banyan_status banyan_traffic_plan(const banyan_reshard_sample_world *world,
         return error_no_memory(ranks * sizeof *made->ranks, "a world's traffic");
     }
     made->info.ranks = world->world_size;
-    banyan_status status = plan_imagine(world, options, take_rank, made);
+    banyan_status status = plan_imagine(world, options, traffic_take_rank, made);
     if (status == BANYAN_OK)
-        status = count_up(made);
+        status = traffic_count_up(made);
     if (status != BANYAN_OK) {
         banyan_traffic_destroy(made);
         return status;

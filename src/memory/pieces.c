@@ -20,7 +20,7 @@ void pieces_copy(char *there, const banyan_iovec *pieces, size_t count, bool wri
         stream_fence();
 }
 
-static bool is_on_device(const memory_device_ops *ops, const void *address)
+static bool memory_pieces_is_on_device(const memory_device_ops *ops, const void *address)
 {
     DLDevice device;
     return ops->locate(address, &device) == BANYAN_OK && !device_is_host(device);
@@ -29,9 +29,9 @@ static bool is_on_device(const memory_device_ops *ops, const void *address)
 bool pieces_touch_device(const char *there, const banyan_iovec *pieces, size_t count)
 {
     const memory_device_ops *ops = memory_device_loaded(kDLCUDA);
-    bool found = ops && is_on_device(ops, there);
+    bool found = ops && memory_pieces_is_on_device(ops, there);
     for (size_t i = 0; ops && i < count && !found; i++)
-        found = is_on_device(ops, pieces[i].local);
+        found = memory_pieces_is_on_device(ops, pieces[i].local);
     return found;
 }
 

@@ -34,7 +34,7 @@ static void copy_trailing(char *to, const char *from, size_t bytes)
 
 /* With the fourth generation of EPYC `rep movsb` takes fifteen times as long if the destination
  * lies 1 to 15 bytes behind the source in their pages, with the fifth as long as anywhere. */
-static bool trails(const char *to, const char *from)
+static bool stream_trails(const char *to, const char *from)
 {
     bool behind = ((uintptr_t)to - (uintptr_t)from - 1) % 4096 < 15;
     return behind && cpu_amd_family() < 0x1a;
@@ -44,7 +44,7 @@ void stream_copy_long(void *destination, const void *source, size_t bytes)
 {
     char *to = destination;
     const char *from = source;
-    if (trails(to, from)) {
+    if (stream_trails(to, from)) {
         if (bytes >= VECTORS_BYTES)
             memcpy(to, from, bytes);
         else
@@ -207,8 +207,8 @@ void stream_past_cache(void *destination, const void *source, size_t bytes)
 }
 
 /* ABREAST rows that have whole lines in the same places. */
-static void copy_rows(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
-                      size_t bytes, bool wide)
+static void stream_copy_rows(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
+                             size_t bytes, bool wide)
 {
     size_t head = (size_t)(-(uintptr_t)to & (LINE - 1));
     size_t pairs = (bytes - head) / (2 * LINE) * (2 * LINE), behind = head + pairs;
@@ -241,7 +241,7 @@ void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, cons
     size_t row = 0;
     if (rows_suit(to, destination_pitch, bytes))
         for (; rows - row >= ABREAST; row += ABREAST) {
-            copy_rows(to, destination_pitch, from, source_pitch, bytes, wide);
+            stream_copy_rows(to, destination_pitch, from, source_pitch, bytes, wide);
             to += ABREAST * destination_pitch;
             from += ABREAST * source_pitch;
         }

@@ -93,7 +93,7 @@ typedef struct option_values {
     uint64_t of[OPTIONS];
 } option_values;
 
-static uint64_t number_of(int value)
+static uint64_t mixed_agree_number_of(int value)
 {
     return (uint64_t)(int64_t)value;
 }
@@ -103,17 +103,17 @@ static option_values values_of(const banyan_mixed_options *options)
     bool on_host = device_is_host(options->device);
     uint64_t type = (uint64_t)options->dtype.code << 8 | options->dtype.bits;
     return (option_values){{
-        [LOCAL_TP] = number_of(options->local_tp),
-        [LOCAL_DP] = number_of(options->local_dp),
-        [INTER_TP] = number_of(options->inter_tp),
-        [INTER_DP] = number_of(options->inter_dp),
-        [NODES] = number_of(options->nodes),
+        [LOCAL_TP] = mixed_agree_number_of(options->local_tp),
+        [LOCAL_DP] = mixed_agree_number_of(options->local_dp),
+        [INTER_TP] = mixed_agree_number_of(options->inter_tp),
+        [INTER_DP] = mixed_agree_number_of(options->inter_dp),
+        [NODES] = mixed_agree_number_of(options->nodes),
         [DTYPE] = type,
-        [DEVICE_TYPE] = on_host ? kDLCPU : number_of((int)options->device.device_type),
-        [GRID_SIZE] = number_of(options->grid_size),
-        [MAX_BLOCK_SIZE] = number_of(options->max_block_size),
-        [MIN_BLOCK_SIZE] = number_of(options->min_block_size),
-        [MIN_NUM_STEPS] = number_of(options->min_num_steps),
+        [DEVICE_TYPE] = on_host ? kDLCPU : mixed_agree_number_of((int)options->device.device_type),
+        [GRID_SIZE] = mixed_agree_number_of(options->grid_size),
+        [MAX_BLOCK_SIZE] = mixed_agree_number_of(options->max_block_size),
+        [MIN_BLOCK_SIZE] = mixed_agree_number_of(options->min_block_size),
+        [MIN_NUM_STEPS] = mixed_agree_number_of(options->min_num_steps),
         [MAX_BYTES] = options->max_bytes,
         [ENABLE_IBGDA] = options->ib_enable_ibgda,
         [INIT_NVSHMEM] = options->should_init_nvshmem,
@@ -121,7 +121,7 @@ static option_values values_of(const banyan_mixed_options *options)
     }};
 }
 
-static const char *text_of(int option, uint64_t value, char *text, size_t bytes)
+static const char *mixed_agree_text_of(int option, uint64_t value, char *text, size_t bytes)
 {
     if (option == DTYPE)
         return banyan_dtype_name((DLDataType){(uint8_t)(value >> 8), (uint8_t)value, 1});
@@ -131,7 +131,7 @@ static const char *text_of(int option, uint64_t value, char *text, size_t bytes)
     return text;
 }
 
-static banyan_status compare(const option_values *all, int ranks)
+static banyan_status mixed_agree_compare(const option_values *all, int ranks)
 {
     for (int r = 1; r < ranks; r++) {
         int option = 0;
@@ -144,8 +144,8 @@ static banyan_status compare(const option_values *all, int ranks)
                          "ranks open mixed collectives with different options: %s is %s on rank 0, "
                          "and %s on rank %d",
                          option_names[option],
-                         text_of(option, all[0].of[option], first, sizeof first),
-                         text_of(option, all[r].of[option], other, sizeof other), r);
+                         mixed_agree_text_of(option, all[0].of[option], first, sizeof first),
+                         mixed_agree_text_of(option, all[r].of[option], other, sizeof other), r);
     }
     return BANYAN_OK;
 }
@@ -157,7 +157,7 @@ banyan_status options_agree(banyan_world *world, const banyan_mixed_options *opt
     banyan_status status =
         control_gather(world, BANYAN_OK, &mine, sizeof mine, "options of ranks", &all);
     if (status == BANYAN_OK)
-        status = control_fail_together(world, compare(all, banyan_world_size(world)));
+        status = control_fail_together(world, mixed_agree_compare(all, banyan_world_size(world)));
     free(all);
     return status;
 }

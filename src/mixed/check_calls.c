@@ -24,7 +24,8 @@ banyan_status check_calls_begin(banyan_mixed *mixed)
     return BANYAN_OK;
 }
 
-static void describe(const banyan_mixed *mixed, const signature *of, char *text, size_t bytes)
+static void mixed_check_calls_describe(const banyan_mixed *mixed, const signature *of, char *text,
+                                       size_t bytes)
 {
     snprintf(text, bytes, "%s (%s) of %" PRIu64 " elements of %s in b rows%s",
              banyan_mixed_op_name((banyan_mixed_op)of->op),
@@ -32,14 +33,14 @@ static void describe(const banyan_mixed *mixed, const signature *of, char *text,
              banyan_dtype_name(mixed->setup.dtype), of->in_place ? ", in place" : "");
 }
 
-static banyan_status compare(const banyan_mixed *mixed, const signature *all)
+static banyan_status mixed_check_calls_compare(const banyan_mixed *mixed, const signature *all)
 {
     char first[192], other[192];
     for (int rank = 1; rank < mixed->ranks; rank++) {
         if (memcmp(&all[rank], &all[0], sizeof *all) == 0)
             continue;
-        describe(mixed, &all[0], first, sizeof first);
-        describe(mixed, &all[rank], other, sizeof other);
+        mixed_check_calls_describe(mixed, &all[0], first, sizeof first);
+        mixed_check_calls_describe(mixed, &all[rank], other, sizeof other);
         return error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s", first, rank,
                          other);
     }
@@ -56,7 +57,7 @@ banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine, ban
     banyan_status status =
         control_gather(world, checked, &own, sizeof own, "a comparison of calls", &all);
     if (status == BANYAN_OK)
-        status = control_fail_together(world, compare(mixed, all));
+        status = control_fail_together(world, mixed_check_calls_compare(mixed, all));
     free(all);
     return status;
 }

@@ -2,12 +2,12 @@
 
 #include "core/error.h"
 
-static int product(const banyan_mixed_grid *grid)
+static int grid_product(const banyan_mixed_grid *grid)
 {
     return grid->local_tp * grid->local_dp * grid->inter_tp * grid->inter_dp;
 }
 
-static void place(banyan_mixed_grid *grid, int rank)
+static void grid_place(banyan_mixed_grid *grid, int rank)
 {
     grid->local_rank = rank % grid->local_size;
     grid->node = rank / grid->local_size;
@@ -37,7 +37,7 @@ static banyan_status count_nodes(int ranks, int (*node_of)(void *, int), void *c
 }
 
 /* What is not set takes what is left, the tensor-parallel side first. */
-static banyan_status fill(const char *where, int size, int *tp, int *dp)
+static banyan_status grid_fill(const char *where, int size, int *tp, int *dp)
 {
     int asked_tp = *tp, asked_dp = *dp;
     if (*tp == 0 && *dp == 0)
@@ -78,11 +78,11 @@ banyan_status grid_resolve(const banyan_mixed_options *options, int rank, int ra
                          "a mixed grid cannot split %d ranks into %d nodes of one size", ranks,
                          made.nodes);
     made.local_size = ranks / made.nodes;
-    RETURN_IF_FAILED(fill("local", made.local_size, &made.local_tp, &made.local_dp));
-    RETURN_IF_FAILED(fill("inter", made.nodes, &made.inter_tp, &made.inter_dp));
+    RETURN_IF_FAILED(grid_fill("local", made.local_size, &made.local_tp, &made.local_dp));
+    RETURN_IF_FAILED(grid_fill("inter", made.nodes, &made.inter_tp, &made.inter_dp));
     made.tp = made.local_tp * made.inter_tp;
     made.dp = made.local_dp * made.inter_dp;
-    place(&made, rank);
+    grid_place(&made, rank);
     *grid = made;
     return BANYAN_OK;
 }
@@ -90,7 +90,7 @@ banyan_status grid_resolve(const banyan_mixed_options *options, int rank, int ra
 banyan_mixed_grid grid_of_rank(const banyan_mixed_grid *grid, int rank)
 {
     banyan_mixed_grid other = *grid;
-    place(&other, rank);
+    grid_place(&other, rank);
     return other;
 }
 
@@ -105,7 +105,7 @@ int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_ind
 
 bool grid_allows(const banyan_mixed_grid *grid, banyan_mixed_op op)
 {
-    bool tensor = grid->tp > 1 || product(grid) == 1, data = grid->dp > 1;
+    bool tensor = grid->tp > 1 || grid_product(grid) == 1, data = grid->dp > 1;
     switch (op) {
     case BANYAN_MIXED_ALLREDUCE:
         return tensor && !data;

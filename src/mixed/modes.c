@@ -56,7 +56,7 @@ const char *banyan_mixed_mode_name(banyan_mixed_mode mode)
     return (unsigned)mode < BANYAN_MIXED_MODES ? mode_names[mode] : "?";
 }
 
-static int find(const char *name, const char *const *names, int count)
+static int modes_find(const char *name, const char *const *names, int count)
 {
     int i = 0;
     while (i < count && (!name || strcmp(names[i], name) != 0))
@@ -84,7 +84,7 @@ static banyan_status refuse_name(const char *what, const char *name, const char 
 
 banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op)
 {
-    int found = find(name, op_names, BANYAN_MIXED_OPS);
+    int found = modes_find(name, op_names, BANYAN_MIXED_OPS);
     if (found == BANYAN_MIXED_OPS)
         return refuse_name("there is no mixed collective", name, op_names, BANYAN_MIXED_OPS);
     RETURN_IF_NULL(op);
@@ -94,7 +94,7 @@ banyan_status banyan_mixed_op_parse(const char *name, banyan_mixed_op *op)
 
 banyan_status banyan_mixed_mode_parse(const char *name, banyan_mixed_mode *mode)
 {
-    int found = find(name, mode_names, BANYAN_MIXED_MODES);
+    int found = modes_find(name, mode_names, BANYAN_MIXED_MODES);
     for (size_t i = 0; name && i < sizeof old_mode_names / sizeof old_mode_names[0]; i++) {
         if (strcmp(name, old_mode_names[i].name) == 0)
             found = (int)old_mode_names[i].mode;
@@ -138,10 +138,10 @@ typedef struct why {
     size_t bytes;
 } why;
 
-static bool refuse(const why *reason, const char *format, ...)
+static bool modes_refuse(const why *reason, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-static bool refuse(const why *reason, const char *format, ...)
+static bool modes_refuse(const why *reason, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -157,17 +157,17 @@ static bool fused_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan
     bool local = mode == BANYAN_MIXED_TWO_SHOT || mode == BANYAN_MIXED_TWO_SHOT_MULTICAST;
     bool all = mode == BANYAN_MIXED_TWO_SHOT_NODES || mode == BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
     if (local && grid->local_tp == 1)
-        return refuse(reason, "local_tp is 1");
+        return modes_refuse(reason, "local_tp is 1");
     if (all && grid->inter_tp == 1)
-        return refuse(reason, "inter_tp is 1");
+        return modes_refuse(reason, "inter_tp is 1");
     if (mixed->is_suspended)
-        return refuse(reason, "they are suspended");
+        return modes_refuse(reason, "they are suspended");
     if (!mixed->has_memory)
-        return refuse(reason, "banyan_mixed_init_virtual_memory has not been called");
+        return modes_refuse(reason, "banyan_mixed_init_virtual_memory has not been called");
     return mixed->ops->has(mixed->engine, op, mode, reason->text, reason->bytes);
 }
 
-static bool is_near(const banyan_mixed *mixed, banyan_mixed_mode mode)
+static bool modes_is_near(const banyan_mixed *mixed, banyan_mixed_mode mode)
 {
     return mode_is_separate(mode) ? mixed->is_near[MIXED_TP] && mixed->is_near[MIXED_DP]
                                   : mixed->is_near[MIXED_WORLD];
@@ -177,14 +177,14 @@ static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
                                 banyan_mixed_mode mode, const why *reason)
 {
     if (mode_is_separate(mode) && !op_is_pair(op))
-        return refuse(reason, "it is a single collective");
+        return modes_refuse(reason, "it is a single collective");
     if (mixed->is_suspended)
-        return refuse(reason, "they are suspended");
-    if (!mode_is_nccl(mode) && !is_near(mixed, mode))
-        return refuse(reason, "communicators are of one machine, and its ranks are on %d",
-                      banyan_world_node_count(mixed->world));
+        return modes_refuse(reason, "they are suspended");
+    if (!mode_is_nccl(mode) && !modes_is_near(mixed, mode))
+        return modes_refuse(reason, "communicators are of one machine, and its ranks are on %d",
+                            banyan_world_node_count(mixed->world));
     if (mode_is_nccl(mode) && !mixed->has_nccl)
-        return refuse(reason, "%s", mixed->nccl_lacks);
+        return modes_refuse(reason, "%s", mixed->nccl_lacks);
     return true;
 }
 
@@ -194,12 +194,13 @@ bool mode_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_m
     why told = {reason, reason_bytes};
     reason[0] = '\0';
     if (!grid_allows(&mixed->setup.grid, op))
-        return refuse(&told, "tp is %d and dp is %d", mixed->setup.grid.tp, mixed->setup.grid.dp);
+        return modes_refuse(&told, "tp is %d and dp is %d", mixed->setup.grid.tp,
+                            mixed->setup.grid.dp);
     if (mode_is_fused(mode))
         return fused_is_valid(mixed, op, mode, &told);
     if (mode > BANYAN_MIXED_AUTO && mode < BANYAN_MIXED_MODES)
         return collective_is_valid(mixed, op, mode, &told);
-    return refuse(&told, "there is no such mode");
+    return modes_refuse(&told, "there is no such mode");
 }
 
 banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops, size_t room,

@@ -39,8 +39,8 @@ static void name_members(const banyan_mixed *mixed, mixed_group group, char *nam
 
 /* What the world knows of a peer's end counts: there ranks have their own numbers, and it is no
  * echo of a group's. */
-static banyan_status explain(const banyan_mixed *mixed, mixed_group group, const char *what,
-                             banyan_status status)
+static banyan_status through_collectives_explain(const banyan_mixed *mixed, mixed_group group,
+                                                 const char *what, banyan_status status)
 {
     char names[160] = "";
     error_kept cause = error_keep(status);
@@ -61,10 +61,11 @@ static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
 {
     char what[96];
     snprintf(what, sizeof what, "in mode %s", banyan_mixed_mode_name(mode));
-    return explain(mixed, group, what, status);
+    return through_collectives_explain(mixed, group, what, status);
 }
 
-static banyan_status tell(const way *with, mixed_group group, banyan_status status)
+static banyan_status through_collectives_tell(const way *with, mixed_group group,
+                                              banyan_status status)
 {
     const banyan_mixed *mixed = with->mixed;
     if (status == BANYAN_OK || (!mode_is_nccl(with->call->mode) && !mixed_is_of_waits(status)))
@@ -72,16 +73,16 @@ static banyan_status tell(const way *with, mixed_group group, banyan_status stat
     char what[96];
     snprintf(what, sizeof what, "%s (%s)", banyan_mixed_op_name(with->call->op),
              banyan_mixed_mode_name(with->call->mode));
-    return explain(mixed, group, what, status);
+    return through_collectives_explain(mixed, group, what, status);
 }
 
 /* Who waited in vain in its own group says so, and the others that they hear it. */
-static banyan_status agree(const way *with, banyan_status mine)
+static banyan_status through_collectives_agree(const way *with, banyan_status mine)
 {
     error_kept kept = error_keep(mine);
     banyan_status status = control_agree(with->mixed->setup.worlds[MIXED_WORLD], mine);
     if (mine == BANYAN_OK)
-        return tell(with, MIXED_WORLD, status);
+        return through_collectives_tell(with, MIXED_WORLD, status);
     return mixed_is_of_waits(mine) ? error_again(&kept) : status;
 }
 
@@ -108,8 +109,9 @@ static banyan_status open_comm(const way *with, mixed_group group)
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     banyan_comm *made = NULL;
     options.device = mixed->setup.device;
-    banyan_status status = agree(
-        with, tell(with, group, banyan_comm_create(mixed->setup.worlds[group], &options, &made)));
+    banyan_status status = through_collectives_agree(
+        with, through_collectives_tell(
+                  with, group, banyan_comm_create(mixed->setup.worlds[group], &options, &made)));
     if (status == BANYAN_OK)
         status = mind_other_groups(mixed, made);
     if (status != BANYAN_OK) {
@@ -167,7 +169,7 @@ typedef struct single {
     uint64_t elems;
 } single;
 
-static banyan_collective_kind kind_of(banyan_mixed_op op)
+static banyan_collective_kind through_collectives_kind_of(banyan_mixed_op op)
 {
     return op == BANYAN_MIXED_ALLREDUCE   ? BANYAN_ALLREDUCE
            : op == BANYAN_MIXED_ALLGATHER ? BANYAN_ALLGATHER
@@ -176,7 +178,7 @@ static banyan_collective_kind kind_of(banyan_mixed_op op)
 
 /* What a call needs that is not there yet: on all ranks or on none, in the groups of others, too,
  * so that all go on or none. They have made the same calls before, and lack the same. */
-static banyan_status prepare(const way *with, const single *of)
+static banyan_status through_collectives_prepare(const way *with, const single *of)
 {
     banyan_mixed *mixed = with->mixed;
     call wanted;
@@ -185,12 +187,13 @@ static banyan_status prepare(const way *with, const single *of)
         return BANYAN_OK;
     RETURN_IF_FAILED(open_comm(with, of->group));
     banyan_comm *comm = mixed->comms[of->group];
-    RETURN_IF_FAILED(comm_call_of(comm, kind_of(of->op), of->input, of->output, of->elems,
-                                  mixed->setup.dtype, &wanted));
+    RETURN_IF_FAILED(comm_call_of(comm, through_collectives_kind_of(of->op), of->input, of->output,
+                                  of->elems, mixed->setup.dtype, &wanted));
     if (comm->ranks == 1 || comm_is_ready(comm, &wanted))
         return BANYAN_OK;
-    banyan_status mine = tell(with, of->group, comm_prepare(comm, &wanted, &loaded));
-    banyan_status status = agree(with, mine);
+    banyan_status mine =
+        through_collectives_tell(with, of->group, comm_prepare(comm, &wanted, &loaded));
+    banyan_status status = through_collectives_agree(with, mine);
     if (status == BANYAN_OK || mine != BANYAN_OK ||
         control_check(mixed->setup.worlds[MIXED_WORLD]) != BANYAN_OK)
         return status;
@@ -225,20 +228,20 @@ static banyan_status end_others(const way *with, mixed_group group, banyan_statu
     return status;
 }
 
-static banyan_status run(const way *with, const single *of)
+static banyan_status through_collectives_run(const way *with, const single *of)
 {
     banyan_mixed *mixed = with->mixed;
     banyan_status status = mode_is_nccl(with->call->mode)
                                ? mixed->ops->nccl_run(mixed->engine, of->group, of->op, of->input,
                                                       of->output, of->elems, with->stream)
                                : end_others(with, of->group, run_comm(with, of));
-    return tell(with, of->group, status);
+    return through_collectives_tell(with, of->group, status);
 }
 
 static banyan_status collective(const way *with, const single *of)
 {
-    RETURN_IF_FAILED(prepare(with, of));
-    return run(with, of);
+    RETURN_IF_FAILED(through_collectives_prepare(with, of));
+    return through_collectives_run(with, of);
 }
 
 /* ---- how runs went ---- */
@@ -343,10 +346,10 @@ static banyan_status by_world(const way *with)
 /* What either lacks is told before the first one moves anything. */
 static banyan_status one_by_one(const way *with, const single *first, const single *second)
 {
-    RETURN_IF_FAILED(prepare(with, first));
-    RETURN_IF_FAILED(prepare(with, second));
-    RETURN_IF_FAILED(run(with, first));
-    return run(with, second);
+    RETURN_IF_FAILED(through_collectives_prepare(with, first));
+    RETURN_IF_FAILED(through_collectives_prepare(with, second));
+    RETURN_IF_FAILED(through_collectives_run(with, first));
+    return through_collectives_run(with, second);
 }
 
 static banyan_status by_two(const way *with)

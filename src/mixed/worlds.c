@@ -37,8 +37,8 @@ static int member_at(const banyan_mixed_grid *grid, mixed_group group, int index
 }
 
 /* Closing `half` would wait for members that do not have it. */
-static banyan_status give_up(banyan_world *worlds[MIXED_GROUPS], banyan_world *half,
-                             banyan_status status)
+static banyan_status worlds_give_up(banyan_world *worlds[MIXED_GROUPS], banyan_world *half,
+                                    banyan_status status)
 {
     error_kept kept = error_keep(status);
     if (half)
@@ -66,7 +66,7 @@ banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
         latest = worlds[group];
     }
     free(ranks);
-    return status == BANYAN_OK ? BANYAN_OK : give_up(worlds, latest, status);
+    return status == BANYAN_OK ? BANYAN_OK : worlds_give_up(worlds, latest, status);
 }
 
 bool worlds_end_together(banyan_world *parent, banyan_world *worlds[MIXED_GROUPS],

@@ -50,7 +50,7 @@ typedef struct mpi_schedule {
     size_t *missing;       /* messages that each receive waits for */
 } mpi_schedule;
 
-static banyan_status no_memory(size_t bytes)
+static banyan_status mpi_backend_no_memory(size_t bytes)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %zu bytes for a schedule",
                             bytes);
@@ -108,7 +108,7 @@ static banyan_status tasks_open(mpi_tasks *list, int rank, const banyan_copy_op 
 {
     list->tasks = calloc(count + 1, sizeof *list->tasks);
     if (!list->tasks)
-        return no_memory(count * sizeof *list->tasks);
+        return mpi_backend_no_memory(count * sizeof *list->tasks);
     for (size_t i = 0; i < count; i++)
         if (ops[i].peer != rank)
             task_set(&list->tasks[list->count++], &ops[i], i);
@@ -124,7 +124,7 @@ static banyan_status tasks_open(mpi_tasks *list, int rank, const banyan_copy_op 
         task->dense = malloc((size_t)task->bytes);
         if (!task->dense) {
             task->is_packed = false;
-            return no_memory((size_t)task->bytes);
+            return mpi_backend_no_memory((size_t)task->bytes);
         }
     }
     return BANYAN_OK;
@@ -158,7 +158,7 @@ static banyan_status keep_local(mpi_schedule *schedule, const banyan_copy_batch 
     schedule->local_to = calloc(count + 1, sizeof *schedule->local_to);
     schedule->local_from = calloc(count + 1, sizeof *schedule->local_from);
     if (!schedule->local_to || !schedule->local_from)
-        return no_memory(2 * count * sizeof *schedule->local_to);
+        return mpi_backend_no_memory(2 * count * sizeof *schedule->local_to);
     for (size_t i = 0; i < count; i++) {
         task_set(&schedule->local_to[i], &batch->recvs[batch->local[i].recv], i);
         task_set(&schedule->local_from[i], &batch->sends[batch->local[i].send], i);
@@ -183,14 +183,15 @@ static banyan_status schedule_fill(mpi_schedule *schedule, int rank, const banya
     schedule->recv_of = malloc((recvs + 1) * sizeof *schedule->recv_of);
     schedule->missing = malloc((schedule->recvs.count + 1) * sizeof *schedule->missing);
     if (!schedule->requests || !schedule->recv_of || !schedule->missing)
-        return no_memory(all * sizeof *schedule->requests);
+        return mpi_backend_no_memory(all * sizeof *schedule->requests);
     for (size_t i = 0; i < schedule->recvs.count; i++)
         for (size_t k = 0; k < schedule->recvs.tasks[i].message_count; k++)
             schedule->recv_of[schedule->recvs.tasks[i].first_message + k] = i;
     return BANYAN_OK;
 }
 
-static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+static banyan_status mpi_backend_prepare(void *argument, const banyan_copy_batch *batch,
+                                         void **planned)
 {
     mpi_state *state = argument;
     banyan_world *world = state->session.world;
@@ -199,7 +200,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         return status;
     mpi_schedule *schedule = calloc(1, sizeof *schedule);
     status = schedule ? schedule_fill(schedule, banyan_world_rank(world), batch)
-                      : no_memory(sizeof *schedule);
+                      : mpi_backend_no_memory(sizeof *schedule);
     status = banyan_module_agree(world, status);
     if (status == BANYAN_OK)
         *planned = schedule;
@@ -208,7 +209,7 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
     return status;
 }
 
-static void release(void *argument, void *planned)
+static void mpi_backend_release(void *argument, void *planned)
 {
     (void)argument;
     schedule_free(planned);
@@ -232,8 +233,8 @@ static banyan_status post_message(const mpi_session *session, const mpi_task *ta
 
 /* Both ends number the messages between them alike, since they list the same tasks in the same
  * order; where tags run out MPI's own order of equal tags goes on. */
-static banyan_status post(const mpi_session *session, mpi_tasks *list, bool is_send,
-                          MPI_Request *requests)
+static banyan_status mpi_backend_post(const mpi_session *session, mpi_tasks *list, bool is_send,
+                                      MPI_Request *requests)
 {
     uint64_t number = 0;
     for (size_t i = 0; i < list->count; i++) {
@@ -258,7 +259,7 @@ static banyan_status post(const mpi_session *session, mpi_tasks *list, bool is_s
 }
 
 /* The task of a receive message that has come; unpacked when it was the last of its task. */
-static banyan_status take_message(mpi_schedule *schedule, size_t message)
+static banyan_status mpi_backend_take_message(mpi_schedule *schedule, size_t message)
 {
     size_t i = schedule->recv_of[message];
     mpi_task *task = &schedule->recvs.tasks[i];
@@ -287,7 +288,7 @@ static int describe_message(const mpi_schedule *schedule, size_t first, char *te
 
 /* What a rank does between two tests that found nothing. MPI moves messages only inside its calls,
  * so there is no sleeping; but others may want the core. Is it time for a look at the wait? */
-static bool rest(unsigned *idle)
+static bool mpi_backend_rest(unsigned *idle)
 {
     if (++*idle > TESTS_BEFORE_YIELD)
         sched_yield();
@@ -309,13 +310,13 @@ static banyan_status wait_all(mpi_state *state, mpi_schedule *schedule)
         status = mpi_check(&state->session, error, "MPI_Testsome");
         for (int i = 0; i < count && status == BANYAN_OK; i++)
             if (first + (size_t)done[i] < recvs)
-                status = take_message(schedule, first + (size_t)done[i]);
+                status = mpi_backend_take_message(schedule, first + (size_t)done[i]);
         char text[80];
         if (count > 0) {
             banyan_module_wait_end(&wait);
             wait = banyan_module_wait_begin(state->session.world);
             idle = 0;
-        } else if (status == BANYAN_OK && rest(&idle)) {
+        } else if (status == BANYAN_OK && mpi_backend_rest(&idle)) {
             int peer = describe_message(schedule, first, text, sizeof text);
             status = banyan_module_wait_on(&wait, peer, text);
         }
@@ -338,7 +339,7 @@ static banyan_status leave_together(mpi_state *state)
     for (int done = 0; status == BANYAN_OK && !done;) {
         status =
             mpi_check(&state->session, MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-        if (status == BANYAN_OK && !done && rest(&idle))
+        if (status == BANYAN_OK && !done && mpi_backend_rest(&idle))
             status = banyan_module_wait_on(
                 &wait, -1, "for the others to finish a run (mpi, which does not say who is late)");
     }
@@ -362,9 +363,11 @@ static void drop_requests(mpi_schedule *schedule)
 static banyan_status move_all(mpi_state *state, mpi_schedule *schedule)
 {
     size_t recvs = schedule->recvs.message_count;
-    banyan_status status = post(&state->session, &schedule->recvs, false, schedule->requests);
+    banyan_status status =
+        mpi_backend_post(&state->session, &schedule->recvs, false, schedule->requests);
     if (status == BANYAN_OK)
-        status = post(&state->session, &schedule->sends, true, schedule->requests + recvs);
+        status =
+            mpi_backend_post(&state->session, &schedule->sends, true, schedule->requests + recvs);
     for (size_t i = 0; i < schedule->local_count && status == BANYAN_OK; i++)
         status = banyan_tensor_copy(&schedule->local_to[i].op.tensor,
                                     &schedule->local_from[i].op.tensor);
@@ -373,7 +376,7 @@ static banyan_status move_all(mpi_state *state, mpi_schedule *schedule)
     return status == BANYAN_OK ? leave_together(state) : status;
 }
 
-static banyan_status execute(void *argument, void *planned, void *stream)
+static banyan_status mpi_backend_execute(void *argument, void *planned, void *stream)
 {
     (void)stream;
     mpi_state *state = argument;
@@ -398,12 +401,13 @@ static banyan_status execute(void *argument, void *planned, void *stream)
 
 /* ---- the table ---- */
 
-static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
-                                void **opened)
+static banyan_status mpi_backend_state_open(banyan_world *world, const banyan_copy_options *options,
+                                            void **opened)
 {
     (void)options;
     mpi_state *state = calloc(1, sizeof *state);
-    banyan_status status = banyan_module_agree(world, state ? BANYAN_OK : no_memory(sizeof *state));
+    banyan_status status =
+        banyan_module_agree(world, state ? BANYAN_OK : mpi_backend_no_memory(sizeof *state));
     if (status == BANYAN_OK)
         status = mpi_session_open(world, &state->session);
     if (status == BANYAN_OK)
@@ -413,7 +417,7 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     return status;
 }
 
-static void state_close(void *argument)
+static void mpi_backend_state_close(void *argument)
 {
     mpi_state *state = argument;
     mpi_session_close(&state->session,
@@ -425,11 +429,11 @@ static const banyan_copy_backend backend = {
     .size = sizeof(banyan_copy_backend),
     .name = "mpi",
     .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
-    .open = state_open,
-    .close = state_close,
-    .prepare = prepare,
-    .execute = execute,
-    .release = release,
+    .open = mpi_backend_state_open,
+    .close = mpi_backend_state_close,
+    .prepare = mpi_backend_prepare,
+    .execute = mpi_backend_execute,
+    .release = mpi_backend_release,
 };
 
 static const module_tables tables = {

@@ -86,7 +86,7 @@ static banyan_status start_once(int rank)
 
 /* ---- who is who ---- */
 
-static void identify(mpi_identity *own)
+static void mpi_session_identify(mpi_identity *own)
 {
     memset(own, 0, sizeof *own);
     int rank, size;
@@ -111,7 +111,7 @@ static banyan_status check_one_job(int world_rank, const mpi_identity *all, int 
     return BANYAN_OK;
 }
 
-static banyan_status no_memory(int ranks)
+static banyan_status mpi_session_no_memory(int ranks)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %d ranks", ranks);
 }
@@ -120,7 +120,7 @@ static banyan_status check_distinct(const mpi_identity *all, int count)
 {
     int size = all[0].size;
     int *holders = calloc((size_t)size, sizeof *holders); /* world rank + 1, by MPI rank */
-    banyan_status status = holders ? BANYAN_OK : no_memory(size);
+    banyan_status status = holders ? BANYAN_OK : mpi_session_no_memory(size);
     for (int i = 0; i < count && status == BANYAN_OK; i++) {
         int *holder = &holders[all[i].rank];
         if (*holder > 0)
@@ -153,11 +153,11 @@ static banyan_status make_communicator(mpi_session *session, const int *ranks, i
 }
 
 /* Who is who, by world rank. Ranks fail alike. */
-static banyan_status introduce(banyan_world *world, mpi_identity *all, int *ranks)
+static banyan_status mpi_session_introduce(banyan_world *world, mpi_identity *all, int *ranks)
 {
     int rank = banyan_world_rank(world), count = banyan_world_size(world);
     mpi_identity own;
-    identify(&own);
+    mpi_session_identify(&own);
     banyan_status status = banyan_world_allgather(world, &own, sizeof own, all);
     if (status == BANYAN_OK)
         status = check_one_job(rank, all, count);
@@ -174,10 +174,11 @@ banyan_status mpi_session_open(banyan_world *world, mpi_session *session)
     mpi_session made = {.world = world, .comm = MPI_COMM_NULL};
     mpi_identity *all = calloc((size_t)count, sizeof *all);
     int *ranks = calloc((size_t)count, sizeof *ranks);
-    banyan_status status = all && ranks ? start_once(banyan_world_rank(world)) : no_memory(count);
+    banyan_status status =
+        all && ranks ? start_once(banyan_world_rank(world)) : mpi_session_no_memory(count);
     status = banyan_module_agree(world, status);
     if (status == BANYAN_OK)
-        status = introduce(world, all, ranks);
+        status = mpi_session_introduce(world, all, ranks);
     if (status == BANYAN_OK)
         status = make_communicator(&made, ranks, count);
     free(all);

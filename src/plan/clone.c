@@ -8,7 +8,7 @@ typedef struct copier {
     bool with_ops, failed;
 } copier;
 
-static void *copy(copier *to, const void *things, size_t count, size_t bytes)
+static void *clone_copy(copier *to, const void *things, size_t count, size_t bytes)
 {
     if (to->failed || !things)
         return NULL;
@@ -20,14 +20,14 @@ static void *copy(copier *to, const void *things, size_t count, size_t bytes)
     return taken;
 }
 
-#define COPY(to, things, count) ((things) = copy((to), (things), (count), sizeof *(things)))
+#define COPY(to, things, count) ((things) = clone_copy((to), (things), (count), sizeof *(things)))
 
 static const char *copy_text(copier *to, const char *text)
 {
-    return copy(to, text, strlen(text) + 1, 1);
+    return clone_copy(to, text, strlen(text) + 1, 1);
 }
 
-static void copy_ops(copier *to, plan_op **ops, uint32_t count)
+static void clone_copy_ops(copier *to, plan_op **ops, uint32_t count)
 {
     COPY(to, *ops, count);
     for (uint32_t i = 0; i < count && !to->failed; i++) {
@@ -37,14 +37,14 @@ static void copy_ops(copier *to, plan_op **ops, uint32_t count)
         COPY(to, op->channels, op->channel_count);
         COPY(to, op->semaphores, op->semaphore_count);
         if (op->op_count > 0)
-            copy_ops(to, &op->ops, op->op_count);
+            clone_copy_ops(to, &op->ops, op->op_count);
     }
 }
 
-static void copy_block(copier *to, plan_thread_block *block)
+static void clone_copy_block(copier *to, plan_thread_block *block)
 {
     if (to->with_ops)
-        copy_ops(to, &block->ops, block->op_count);
+        clone_copy_ops(to, &block->ops, block->op_count);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
         COPY(to, block->channels[type], block->channel_count[type]);
         COPY(to, block->remote_buffers[type], block->remote_buffer_count[type]);
@@ -55,7 +55,7 @@ static void copy_rank(copier *to, plan_rank *rank)
 {
     COPY(to, rank->blocks, rank->block_count);
     for (uint32_t i = 0; i < rank->block_count && !to->failed; i++)
-        copy_block(to, &rank->blocks[i]);
+        clone_copy_block(to, &rank->blocks[i]);
     COPY(to, rank->peers[PLAN_MEMORY], rank->channel_count[PLAN_MEMORY]);
     COPY(to, rank->peers[PLAN_PORT], rank->channel_count[PLAN_PORT]);
     COPY(to, rank->switches, rank->channel_count[PLAN_SWITCH]);
@@ -76,7 +76,7 @@ static void copy_expected(copier *to, const banyan_plan *plan)
     }
 }
 
-static void copy_all(copier *to, const banyan_plan *plan)
+static void clone_copy_all(copier *to, const banyan_plan *plan)
 {
     banyan_plan *made = to->plan;
     made->name = copy_text(to, plan->name);
@@ -104,7 +104,7 @@ static banyan_status clone_plan(const banyan_plan *plan, bool with_ops, banyan_p
     *made = *plan;
     made->memory = memory;
     copier to = {.plan = made, .with_ops = with_ops};
-    copy_all(&to, plan);
+    clone_copy_all(&to, plan);
     if (to.failed) {
         banyan_plan_destroy(made);
         return BANYAN_ERR_NO_MEMORY;
@@ -127,7 +127,7 @@ banyan_status plan_copy_ops(banyan_plan *plan, const plan_op *ops, uint32_t coun
 {
     copier to = {.plan = plan, .with_ops = true};
     plan_op *list = (plan_op *)(uintptr_t)ops;
-    copy_ops(&to, &list, count);
+    clone_copy_ops(&to, &list, count);
     if (to.failed)
         return BANYAN_ERR_NO_MEMORY;
     *copied = list;

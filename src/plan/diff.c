@@ -16,17 +16,17 @@ typedef struct differ {
 } differ;
 
 /* Count a difference; should it be told? */
-static bool tell(differ *diff)
+static bool diff_tell(differ *diff)
 {
     return diff->count++ < diff->most;
 }
 
-static void note(differ *diff, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void diff_note(differ *diff, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void note(differ *diff, const char *format, ...)
+static void diff_note(differ *diff, const char *format, ...)
 {
     char *line;
-    if (!tell(diff))
+    if (!diff_tell(diff))
         return;
     va_list arguments;
     va_start(arguments, format);
@@ -43,18 +43,18 @@ static void note(differ *diff, const char *format, ...)
 static void note_text(differ *diff, const char *what, const char *a, const char *b)
 {
     if (strcmp(a, b) != 0)
-        note(diff, "%s: %s, %s", what, a, b);
+        diff_note(diff, "%s: %s, %s", what, a, b);
 }
 
 static void note_number(differ *diff, const char *what, uint64_t a, uint64_t b)
 {
     if (a != b)
-        note(diff, "%s: %llu, %llu", what, ULL(a), ULL(b));
+        diff_note(diff, "%s: %llu, %llu", what, ULL(a), ULL(b));
 }
 
 /* ---- operations ---- */
 
-static bool same_operands(const plan_operand *a, const plan_operand *b, uint32_t count)
+static bool diff_same_operands(const plan_operand *a, const plan_operand *b, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         bool same_buffer = a[i].place == PLAN_LOCAL ? a[i].buffer == b[i].buffer
@@ -77,8 +77,8 @@ static bool same_op(const plan_op *a, const plan_op *b)
     return a->kind == b->kind && a->channel_type == b->channel_type &&
            a->reduce_op == b->reduce_op && a->source_count == b->source_count &&
            a->destination_count == b->destination_count &&
-           same_operands(a->sources, b->sources, a->source_count) &&
-           same_operands(a->destinations, b->destinations, a->destination_count) &&
+           diff_same_operands(a->sources, b->sources, a->source_count) &&
+           diff_same_operands(a->destinations, b->destinations, a->destination_count) &&
            same_numbers(a->channels, a->channel_count, b->channels, b->channel_count) &&
            same_numbers(a->semaphores, a->semaphore_count, b->semaphores, b->semaphore_count) &&
            a->barrier == b->barrier && a->barrier_members == b->barrier_members &&
@@ -106,8 +106,8 @@ typedef struct op_lists {
     const char *where; /* "rank 2, thread block 0, operation " */
 } op_lists;
 
-static void add_op(differ *diff, const banyan_plan *plan, const op_lists *lists,
-                   const plan_thread_block *block, const plan_op *op)
+static void diff_add_op(differ *diff, const banyan_plan *plan, const op_lists *lists,
+                        const plan_thread_block *block, const plan_op *op)
 {
     if (op)
         op_text_add(&diff->text, plan, lists->rank, block, op);
@@ -149,11 +149,11 @@ static void compare_ops(differ *diff, const op_lists *lists)
             continue;
         if (a && b && a->kind == PLAN_PIPELINE && same_op(a, b)) {
             compare_loops(diff, lists, i, a, b);
-        } else if (tell(diff)) {
+        } else if (diff_tell(diff)) {
             text_print(&diff->text, "%s%u: ", lists->where, i);
-            add_op(diff, diff->a, lists, lists->a_block, a);
+            diff_add_op(diff, diff->a, lists, lists->a_block, a);
             text_add(&diff->text, " | ");
-            add_op(diff, diff->b, lists, lists->b_block, b);
+            diff_add_op(diff, diff->b, lists, lists->b_block, b);
             text_add(&diff->text, "\n");
         }
     }
@@ -170,11 +170,11 @@ static void compare_blocks(differ *diff, int r, uint32_t number)
         const char *name = plan_channel_name((plan_channel_type)type);
         if (!same_numbers(a->channels[type], a->channel_count[type], b->channels[type],
                           b->channel_count[type]))
-            note(diff, "rank %d, thread block %u: other %s channels", r, number, name);
+            diff_note(diff, "rank %d, thread block %u: other %s channels", r, number, name);
         if (!same_numbers(a->remote_buffers[type], a->remote_buffer_count[type],
                           b->remote_buffers[type], b->remote_buffer_count[type]))
-            note(diff, "rank %d, thread block %u: other remote buffers of %s channels", r, number,
-                 name);
+            diff_note(diff, "rank %d, thread block %u: other remote buffers of %s channels", r,
+                      number, name);
     }
     snprintf(where, sizeof where, "rank %d, thread block %u, operation ", r, number);
     op_lists lists = {a->ops, b->ops, a->op_count, b->op_count, a, b, r, where};
@@ -193,15 +193,15 @@ static void compare_channels(differ *diff, int r)
     for (int type = PLAN_MEMORY; type < PLAN_CHANNEL_TYPES; type++) {
         const char *name = plan_channel_name((plan_channel_type)type);
         if (a->channel_count[type] != b->channel_count[type]) {
-            note(diff, "rank %d: %u %s channels, %u", r, a->channel_count[type], name,
-                 b->channel_count[type]);
+            diff_note(diff, "rank %d: %u %s channels, %u", r, a->channel_count[type], name,
+                      b->channel_count[type]);
             continue;
         }
         for (uint32_t i = 0; i < a->channel_count[type]; i++) {
             bool same = type == PLAN_SWITCH ? same_switch(&a->switches[i], &b->switches[i])
                                             : a->peers[type][i] == b->peers[type][i];
             if (!same)
-                note(diff, "rank %d, %s channel %u: to other ranks", r, name, i);
+                diff_note(diff, "rank %d, %s channel %u: to other ranks", r, name, i);
         }
     }
 }
@@ -210,39 +210,41 @@ static void compare_remote_buffers(differ *diff, int r)
 {
     const plan_rank *a = &diff->a->ranks[r], *b = &diff->b->ranks[r];
     if (a->remote_buffer_count != b->remote_buffer_count) {
-        note(diff, "rank %d: %u remote buffers, %u", r, a->remote_buffer_count,
-             b->remote_buffer_count);
+        diff_note(diff, "rank %d: %u remote buffers, %u", r, a->remote_buffer_count,
+                  b->remote_buffer_count);
         return;
     }
     for (uint32_t i = 0; i < a->remote_buffer_count; i++) {
         const plan_remote_buffer *first = &a->remote_buffers[i], *second = &b->remote_buffers[i];
         if (first->rank != second->rank || first->buffer != second->buffer ||
             first->access != second->access)
-            note(diff, "rank %d, remote buffer %u: rank %d's %s, rank %d's %s%s", r, i, first->rank,
-                 plan_buffer_word(first->buffer), second->rank, plan_buffer_word(second->buffer),
-                 first->access != second->access ? ", for other channels" : "");
+            diff_note(diff, "rank %d, remote buffer %u: rank %d's %s, rank %d's %s%s", r, i,
+                      first->rank, plan_buffer_word(first->buffer), second->rank,
+                      plan_buffer_word(second->buffer),
+                      first->access != second->access ? ", for other channels" : "");
     }
 }
 
-static void compare_ranks(differ *diff, int r)
+static void diff_compare_ranks(differ *diff, int r)
 {
     const plan_rank *a = &diff->a->ranks[r], *b = &diff->b->ranks[r];
     for (int buffer = 0; buffer < PLAN_BUFFERS; buffer++) {
         if (a->chunks[buffer] != b->chunks[buffer])
-            note(diff, "rank %d, %s chunks: %llu, %llu", r, plan_buffer_word((plan_buffer)buffer),
-                 ULL(a->chunks[buffer]), ULL(b->chunks[buffer]));
+            diff_note(diff, "rank %d, %s chunks: %llu, %llu", r,
+                      plan_buffer_word((plan_buffer)buffer), ULL(a->chunks[buffer]),
+                      ULL(b->chunks[buffer]));
     }
     compare_channels(diff, r);
     compare_remote_buffers(diff, r);
     if (a->semaphore_count != b->semaphore_count)
-        note(diff, "rank %d: %u semaphores, %u", r, a->semaphore_count, b->semaphore_count);
+        diff_note(diff, "rank %d: %u semaphores, %u", r, a->semaphore_count, b->semaphore_count);
     for (uint32_t i = 0; i < a->semaphore_count && i < b->semaphore_count; i++) {
         if (a->semaphores[i] != b->semaphores[i])
-            note(diff, "rank %d, semaphore %u: begins at %llu, %llu", r, i, ULL(a->semaphores[i]),
-                 ULL(b->semaphores[i]));
+            diff_note(diff, "rank %d, semaphore %u: begins at %llu, %llu", r, i,
+                      ULL(a->semaphores[i]), ULL(b->semaphores[i]));
     }
     if (a->block_count != b->block_count)
-        note(diff, "rank %d: %u thread blocks, %u", r, a->block_count, b->block_count);
+        diff_note(diff, "rank %d: %u thread blocks, %u", r, a->block_count, b->block_count);
     for (uint32_t i = 0; i < a->block_count && i < b->block_count; i++)
         compare_blocks(diff, r, i);
 }
@@ -270,7 +272,7 @@ static void compare_expected_rank(differ *diff, int r)
     uint64_t chunks = a || b ? diff->a->ranks[r].chunks[PLAN_OUTPUT] : 0;
     for (uint64_t i = 0; i < chunks; i++) {
         if (!same_contributions(a ? &a[i] : &nothing, b ? &b[i] : &nothing))
-            note(diff, "rank %d, output chunk %llu: another result is expected", r, ULL(i));
+            diff_note(diff, "rank %d, output chunk %llu: another result is expected", r, ULL(i));
     }
 }
 
@@ -292,16 +294,16 @@ static void compare_tags(differ *diff)
     for (size_t i = 0; i < a->tag_count; i++) {
         const char *other = banyan_plan_tag(b, a->tags[i].key);
         if (!other || strcmp(other, a->tags[i].value) != 0)
-            note(diff, "tag %s: %s, %s", a->tags[i].key, a->tags[i].value,
-                 other ? other : "(none)");
+            diff_note(diff, "tag %s: %s, %s", a->tags[i].key, a->tags[i].value,
+                      other ? other : "(none)");
     }
     for (size_t i = 0; i < b->tag_count; i++) {
         if (!banyan_plan_tag(a, b->tags[i].key))
-            note(diff, "tag %s: (none), %s", b->tags[i].key, b->tags[i].value);
+            diff_note(diff, "tag %s: (none), %s", b->tags[i].key, b->tags[i].value);
     }
 }
 
-static const char *truth(bool value)
+static const char *diff_truth(bool value)
 {
     return value ? "yes" : "no";
 }
@@ -318,13 +320,14 @@ static void compare_heads(differ *diff)
         note_number(diff, "shift", (uint64_t)a->shift, (uint64_t)b->shift);
     note_text(diff, "protocol", a->protocol == BANYAN_LL ? "LL" : "Simple",
               b->protocol == BANYAN_LL ? "LL" : "Simple");
-    note_text(diff, "in place", truth(a->in_place), truth(b->in_place));
-    note_text(diff, "reuse of resources", truth(a->reuse_resources), truth(b->reuse_resources));
+    note_text(diff, "in place", diff_truth(a->in_place), diff_truth(b->in_place));
+    note_text(diff, "reuse of resources", diff_truth(a->reuse_resources),
+              diff_truth(b->reuse_resources));
     if (a->reuse_resources && b->reuse_resources)
         note_number(diff, "bytes of reused scratch", a->reused_scratch_bytes,
                     b->reused_scratch_bytes);
     note_number(diff, "chunks of a block", a->block_chunks, b->block_chunks);
-    note_text(diff, "double scratch", truth(a->double_scratch), truth(b->double_scratch));
+    note_text(diff, "double scratch", diff_truth(a->double_scratch), diff_truth(b->double_scratch));
     note_number(diff, "threads per block", (uint64_t)a->threads_per_block,
                 (uint64_t)b->threads_per_block);
     note_number(diff, "buffer alignment", a->buffer_alignment, b->buffer_alignment);
@@ -341,10 +344,10 @@ banyan_status banyan_plan_diff(const banyan_plan *a, const banyan_plan *b, size_
     compare_heads(&diff);
     if (a->rank_count == b->rank_count) {
         for (int r = 0; r < a->rank_count; r++)
-            compare_ranks(&diff, r);
+            diff_compare_ranks(&diff, r);
         compare_expected(&diff);
     } else {
-        note(&diff, "ranks: %d, %d", a->rank_count, b->rank_count);
+        diff_note(&diff, "ranks: %d, %d", a->rank_count, b->rank_count);
     }
     RETURN_IF_FAILED(text_finish(&diff.text, &finished, NULL));
     *text = finished;

@@ -4,7 +4,7 @@
 #include "plan/json/op_text.h"
 #include "plan/op.h"
 
-static const char *plural(uint64_t count)
+static const char *list_plural(uint64_t count)
 {
     return count == 1 ? "" : "s";
 }
@@ -12,7 +12,7 @@ static const char *plural(uint64_t count)
 static void list_head(bytes_writer *text, const banyan_plan *plan)
 {
     text_print(text, "%s: %s of %d rank%s", plan->name, plan->collective_name, plan->rank_count,
-               plural((uint64_t)plan->rank_count));
+               list_plural((uint64_t)plan->rank_count));
     if (plan->collective == BANYAN_BROADCAST || plan->collective == BANYAN_REDUCE)
         text_print(text, ", root %d", plan->root);
     if (plan->collective == BANYAN_SENDRECV)
@@ -20,7 +20,8 @@ static void list_head(bytes_writer *text, const banyan_plan *plan)
     text_print(text, "%s, %s protocol\n", plan->in_place ? ", in place" : "",
                plan->protocol == BANYAN_LL ? "LL" : "simple");
     text_print(text, "%d threads a block, buffers aligned to %" PRIu64 " byte%s",
-               plan->threads_per_block, plan->buffer_alignment, plural(plan->buffer_alignment));
+               plan->threads_per_block, plan->buffer_alignment,
+               list_plural(plan->buffer_alignment));
     if (plan->min_message_bytes > 0)
         text_print(text, ", messages from %" PRIu64 " bytes", plan->min_message_bytes);
     if (plan->max_message_bytes < UINT64_MAX)

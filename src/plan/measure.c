@@ -42,8 +42,9 @@ static banyan_status add_flow(measure *to, int source, int destination, uint64_t
 
 /* What the operation moves over one operand: between this rank and the operand's, or those of its
  * group. */
-static banyan_status add_operand(measure *to, const plan_op *op, const plan_operand *operand,
-                                 bool written, uint64_t bytes)
+static banyan_status plan_measure_add_operand(measure *to, const plan_op *op,
+                                              const plan_operand *operand, bool written,
+                                              uint64_t bytes)
 {
     if (operand->place != PLAN_GROUP) {
         int other = plan_operand_where(to->plan, to->rank, to->block, op, operand).rank;
@@ -64,7 +65,7 @@ static banyan_status add_operand(measure *to, const plan_op *op, const plan_oper
     return BANYAN_OK;
 }
 
-static banyan_status sum_piece(void *context, const plan_piece *piece)
+static banyan_status plan_measure_sum_piece(void *context, const plan_piece *piece)
 {
     *(uint64_t *)context += piece->bytes;
     return BANYAN_OK;
@@ -75,20 +76,20 @@ static banyan_status count_moved(measure *to, const plan_op *op)
 {
     uint64_t bytes = 0, padding = 0;
     RETURN_IF_FAILED(plan_geometry_cut(to->geometry, to->plan, to->rank, to->block, op, NULL, 0,
-                                       sum_piece, &bytes));
+                                       plan_measure_sum_piece, &bytes));
     RETURN_IF_FAILED(plan_geometry_pad(to->geometry, to->plan, to->rank, to->block, op, NULL, 0,
-                                       sum_piece, &padding));
+                                       plan_measure_sum_piece, &padding));
     for (uint32_t i = 0; i < op->source_count; i++)
-        RETURN_IF_FAILED(add_operand(to, op, &op->sources[i], false, bytes));
+        RETURN_IF_FAILED(plan_measure_add_operand(to, op, &op->sources[i], false, bytes));
     for (uint32_t i = 0; i < op->destination_count; i++) {
         bool packets = plan_destination_is_packets(op, i);
-        RETURN_IF_FAILED(add_operand(to, op, &op->destinations[i], true,
-                                     packets ? 2 * (bytes + padding) : bytes));
+        RETURN_IF_FAILED(plan_measure_add_operand(to, op, &op->destinations[i], true,
+                                                  packets ? 2 * (bytes + padding) : bytes));
     }
     return BANYAN_OK;
 }
 
-static banyan_status count_pairs(measure *to, const plan_op *op)
+static banyan_status plan_measure_count_pairs(measure *to, const plan_op *op)
 {
     plan_op pair = *op;
     pair.source_count = pair.destination_count = 1;
@@ -100,15 +101,17 @@ static banyan_status count_pairs(measure *to, const plan_op *op)
     return BANYAN_OK;
 }
 
-static banyan_status count_ops(measure *to, const plan_op *ops, uint32_t count, uint64_t times)
+static banyan_status plan_measure_count_ops(measure *to, const plan_op *ops, uint32_t count,
+                                            uint64_t times)
 {
     for (uint32_t i = 0; i < count; i++) {
         const plan_op *op = &ops[i];
         if (plan_op_form_of(op->kind)->signals)
             to->stats.signals += times * op->channel_count;
-        RETURN_IF_FAILED(plan_op_is_pairs(op->kind) ? count_pairs(to, op) : count_moved(to, op));
-        RETURN_IF_FAILED(
-            count_ops(to, op->ops, op->op_count, plan_geometry_iterations(to->geometry, op)));
+        RETURN_IF_FAILED(plan_op_is_pairs(op->kind) ? plan_measure_count_pairs(to, op)
+                                                    : count_moved(to, op));
+        RETURN_IF_FAILED(plan_measure_count_ops(to, op->ops, op->op_count,
+                                                plan_geometry_iterations(to->geometry, op)));
     }
     return BANYAN_OK;
 }
@@ -119,7 +122,7 @@ static banyan_status count_all(measure *to)
         const plan_rank *rank = &to->plan->ranks[to->rank];
         for (uint32_t i = 0; i < rank->block_count; i++) {
             to->block = &rank->blocks[i];
-            RETURN_IF_FAILED(count_ops(to, to->block->ops, to->block->op_count, 1));
+            RETURN_IF_FAILED(plan_measure_count_ops(to, to->block->ops, to->block->op_count, 1));
         }
     }
     return BANYAN_OK;
@@ -133,7 +136,7 @@ static int compare_links(const void *a, const void *b)
     return (first->destination > second->destination) - (first->destination < second->destination);
 }
 
-static banyan_status measure_all(measure *to, const plan_geometry *geometry)
+static banyan_status plan_measure_all(measure *to, const plan_geometry *geometry)
 {
     to->stats.input_bytes = geometry->buffers[PLAN_INPUT].bytes;
     to->stats.output_bytes = geometry->buffers[PLAN_OUTPUT].bytes;
@@ -153,7 +156,7 @@ banyan_status banyan_plan_measure(const banyan_plan *plan, uint64_t message_byte
     plan_geometry unwrapped = geometry;
     unwrapped.scratch_stride = geometry.chunk_bytes;
     measure to = {.plan = plan, .geometry = &unwrapped};
-    banyan_status status = measure_all(&to, &geometry);
+    banyan_status status = plan_measure_all(&to, &geometry);
     map_free(&to.places);
     arena_free(&to.memory);
     if (status != BANYAN_OK) {

@@ -228,7 +228,7 @@ bool plan_channel_parse(const char *name, plan_channel_type *type)
     return true;
 }
 
-static bool has_packets(const plan_operands_form *form)
+static bool plan_op_has_packets(const plan_operands_form *form)
 {
     return form->packets_from != PLAN_MANY &&
            (form->local_most || form->remote_most || form->group);
@@ -236,12 +236,12 @@ static bool has_packets(const plan_operands_form *form)
 
 bool plan_op_reads_packets(plan_op_kind kind)
 {
-    return has_packets(&forms[kind].sources);
+    return plan_op_has_packets(&forms[kind].sources);
 }
 
 bool plan_op_writes_packets(plan_op_kind kind)
 {
-    return has_packets(&forms[kind].destinations);
+    return plan_op_has_packets(&forms[kind].destinations);
 }
 
 void plan_go_on(const plan_op *loop, uint32_t *at, uint32_t *inner, uint64_t *iteration)

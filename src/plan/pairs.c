@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-static int compare(const void *a, const void *b, void *context)
+static int plan_pairs_compare(const void *a, const void *b, void *context)
 {
     const int *peers = context;
     uint32_t first = *(const uint32_t *)a, second = *(const uint32_t *)b;
@@ -24,7 +24,7 @@ static bool make_ends(plan_pairs *pairs, int r, plan_channel_type type)
     for (uint32_t i = 0; i < count; i++)
         ends->by_peer[i] = i;
     if (count > 1)
-        qsort_r(ends->by_peer, count, sizeof *ends->by_peer, compare, peers);
+        qsort_r(ends->by_peer, count, sizeof *ends->by_peer, plan_pairs_compare, peers);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t channel = ends->by_peer[i];
         bool same = i > 0 && peers[ends->by_peer[i - 1]] == peers[channel];

@@ -80,7 +80,7 @@ static outcome signal_one(walk *all, const walker *by, const plan_op *op, uint32
     return add_token(&all->signals[peer][op->channel_type][back], by->depth + 1);
 }
 
-static outcome signal_all(walk *all, const walker *by, const plan_op *op)
+static outcome plan_walk_signal_all(walk *all, const walker *by, const plan_op *op)
 {
     outcome result = DONE;
     for (uint32_t i = 0; i < op->channel_count && result == DONE; i++)
@@ -98,7 +98,7 @@ static outcome wait_for_signals(walk *all, walker *by, const plan_op *op)
     return DONE;
 }
 
-static outcome acquire(walk *all, walker *by, const plan_op *op)
+static outcome plan_walk_acquire(walk *all, walker *by, const plan_op *op)
 {
     for (; by->taken < op->semaphore_count; by->taken++) {
         if (!take_token(&all->semaphores[by->rank][op->semaphores[by->taken]], by))
@@ -107,7 +107,7 @@ static outcome acquire(walk *all, walker *by, const plan_op *op)
     return DONE;
 }
 
-static outcome release(walk *all, const walker *by, const plan_op *op)
+static outcome plan_walk_release(walk *all, const walker *by, const plan_op *op)
 {
     outcome result = DONE;
     for (uint32_t i = 0; i < op->semaphore_count && result == DONE; i++)
@@ -115,7 +115,7 @@ static outcome release(walk *all, const walker *by, const plan_op *op)
     return result;
 }
 
-static meeting *find_meeting(walk *all, int rank, const plan_op *op)
+static meeting *plan_walk_find_meeting(walk *all, int rank, const plan_op *op)
 {
     size_t place;
     if (!plan_meetings_find(&all->meetings, rank, op, &place))
@@ -125,9 +125,9 @@ static meeting *find_meeting(walk *all, int rank, const plan_op *op)
     return &all->meeting_list.data[place];
 }
 
-static outcome meet(walk *all, walker *by, const plan_op *op)
+static outcome plan_walk_meet(walk *all, walker *by, const plan_op *op)
 {
-    meeting *at = find_meeting(all, by->rank, op);
+    meeting *at = plan_walk_find_meeting(all, by->rank, op);
     if (!at)
         return FAILED;
     if (!by->arrived) {
@@ -151,7 +151,7 @@ static outcome meet(walk *all, walker *by, const plan_op *op)
 }
 
 /* Operations on data wait for the packets that they read. */
-static outcome move(walk *all, walker *by, const plan_op *op, uint64_t iterations)
+static outcome plan_walk_move(walk *all, walker *by, const plan_op *op, uint64_t iterations)
 {
     uint32_t step;
     if (plan_op_reads_packets(op->kind) &&
@@ -168,33 +168,33 @@ static outcome move(walk *all, walker *by, const plan_op *op, uint64_t iteration
     if (plan_op_writes_packets(op->kind))
         packet_writers_wrote(&all->packets, &news, NULL, NULL);
     if (op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
-        return signal_all(all, by, op);
+        return plan_walk_signal_all(all, by, op);
     return DONE;
 }
 
-static outcome take_step(walk *all, walker *by, const plan_op *op, uint64_t iterations)
+static outcome plan_walk_take_step(walk *all, walker *by, const plan_op *op, uint64_t iterations)
 {
     switch (op->kind) {
     case PLAN_SIGNAL:
     case PLAN_RELAXED_SIGNAL:
-        return signal_all(all, by, op);
+        return plan_walk_signal_all(all, by, op);
     case PLAN_WAIT:
     case PLAN_RELAXED_WAIT:
         return wait_for_signals(all, by, op);
     case PLAN_SEM_ACQUIRE:
-        return acquire(all, by, op);
+        return plan_walk_acquire(all, by, op);
     case PLAN_SEM_RELEASE:
-        return release(all, by, op);
+        return plan_walk_release(all, by, op);
     case PLAN_BARRIER:
-        return meet(all, by, op);
+        return plan_walk_meet(all, by, op);
     default:
-        return move(all, by, op, iterations);
+        return plan_walk_move(all, by, op, iterations);
     }
 }
 
 /* ---- thread blocks ---- */
 
-static void go_on(walker *by, const plan_op *loop)
+static void plan_walk_go_on(walker *by, const plan_op *loop)
 {
     by->taken = 0;
     plan_go_on(loop, &by->at, &by->inner, &by->iteration);
@@ -206,7 +206,7 @@ static bool is_too_long(const walk *all)
 }
 
 /* As far as it comes; `moved` tells whether that is any further. */
-static outcome advance(walk *all, walker *by, bool *moved)
+static outcome plan_walk_advance(walk *all, walker *by, bool *moved)
 {
     *moved = false;
     while (by->at < by->block->op_count && !is_too_long(all)) {
@@ -216,13 +216,14 @@ static outcome advance(walk *all, walker *by, bool *moved)
         all->steps++;
         if (loop && (by->iteration == iterations || loop->op_count == 0)) {
             by->iteration = 0;
-            go_on(by, NULL);
+            plan_walk_go_on(by, NULL);
             continue;
         }
-        outcome result = take_step(all, by, loop ? &loop->ops[by->inner] : op, iterations);
+        outcome result =
+            plan_walk_take_step(all, by, loop ? &loop->ops[by->inner] : op, iterations);
         if (result != DONE)
             return result;
-        go_on(by, loop);
+        plan_walk_go_on(by, loop);
         *moved = true;
     }
     return DONE;
@@ -235,7 +236,7 @@ static banyan_status walk_on(walk *all)
         moved = false;
         for (size_t i = 0; i < all->walker_count; i++) {
             bool this_one;
-            if (advance(all, &all->walkers[i], &this_one) == FAILED)
+            if (plan_walk_advance(all, &all->walkers[i], &this_one) == FAILED)
                 return BANYAN_ERR_NO_MEMORY;
             moved |= this_one;
             all->steps++;
@@ -259,13 +260,13 @@ static uint64_t depth_of(const walk *all)
 
 /* ---- beginning and end ---- */
 
-static void *take_zeroed(walk *all, size_t count, size_t bytes)
+static void *plan_walk_take_zeroed(walk *all, size_t count, size_t bytes)
 {
     void *taken = arena_take(&all->memory, count * bytes);
     return taken ? memset(taken, 0, count * bytes) : NULL;
 }
 
-static bool fill_semaphores(walk *all, int r)
+static bool plan_walk_fill_semaphores(walk *all, int r)
 {
     const plan_rank *rank = &all->plan->ranks[r];
     for (uint32_t i = 0; i < rank->semaphore_count; i++) {
@@ -279,42 +280,43 @@ static bool fill_semaphores(walk *all, int r)
     return true;
 }
 
-static bool prepare_rank(walk *all, int r)
+static bool plan_walk_prepare_rank(walk *all, int r)
 {
     const plan_rank *rank = &all->plan->ranks[r];
     for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
-        all->signals[r][type] = take_zeroed(all, rank->channel_count[type], sizeof(tokens));
+        all->signals[r][type] =
+            plan_walk_take_zeroed(all, rank->channel_count[type], sizeof(tokens));
         if (!all->signals[r][type])
             return false;
     }
-    all->semaphores[r] = take_zeroed(all, rank->semaphore_count, sizeof(tokens));
-    if (!all->semaphores[r] || !fill_semaphores(all, r))
+    all->semaphores[r] = plan_walk_take_zeroed(all, rank->semaphore_count, sizeof(tokens));
+    if (!all->semaphores[r] || !plan_walk_fill_semaphores(all, r))
         return false;
     for (uint32_t b = 0; b < rank->block_count; b++)
         all->walkers[all->walker_count++] = (walker){.rank = r, .block = &rank->blocks[b]};
     return true;
 }
 
-static banyan_status prepare(walk *all)
+static banyan_status plan_walk_prepare(walk *all)
 {
     const banyan_plan *plan = all->plan;
     size_t ranks = (size_t)plan->rank_count, blocks = 0;
     for (size_t r = 0; r < ranks; r++)
         blocks += plan->ranks[r].block_count;
-    all->signals = take_zeroed(all, ranks, sizeof *all->signals);
-    all->semaphores = take_zeroed(all, ranks, sizeof *all->semaphores);
-    all->walkers = take_zeroed(all, blocks, sizeof *all->walkers);
+    all->signals = plan_walk_take_zeroed(all, ranks, sizeof *all->signals);
+    all->semaphores = plan_walk_take_zeroed(all, ranks, sizeof *all->semaphores);
+    all->walkers = plan_walk_take_zeroed(all, blocks, sizeof *all->walkers);
     if (!all->signals || !all->semaphores || !all->walkers)
         return BANYAN_ERR_NO_MEMORY;
     for (size_t r = 0; r < ranks; r++) {
-        if (!prepare_rank(all, (int)r))
+        if (!plan_walk_prepare_rank(all, (int)r))
             return BANYAN_ERR_NO_MEMORY;
     }
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
     return packet_writers_make(plan, all->geometry, WRITERS_MOST, &all->packets);
 }
 
-static void free_tokens(tokens *list, uint32_t count)
+static void plan_walk_free_tokens(tokens *list, uint32_t count)
 {
     for (uint32_t i = 0; list && i < count; i++)
         array_free(&list[i].depths);
@@ -324,9 +326,9 @@ static void free_walk(walk *all)
 {
     for (int r = 0; all->signals && all->semaphores && r < all->plan->rank_count; r++) {
         const plan_rank *rank = &all->plan->ranks[r];
-        free_tokens(all->signals[r][PLAN_MEMORY], rank->channel_count[PLAN_MEMORY]);
-        free_tokens(all->signals[r][PLAN_PORT], rank->channel_count[PLAN_PORT]);
-        free_tokens(all->semaphores[r], rank->semaphore_count);
+        plan_walk_free_tokens(all->signals[r][PLAN_MEMORY], rank->channel_count[PLAN_MEMORY]);
+        plan_walk_free_tokens(all->signals[r][PLAN_PORT], rank->channel_count[PLAN_PORT]);
+        plan_walk_free_tokens(all->semaphores[r], rank->semaphore_count);
     }
     packet_writers_free(&all->packets);
     plan_pairs_free(&all->pairs);
@@ -338,7 +340,7 @@ static void free_walk(walk *all)
 banyan_status plan_walk_hops(const banyan_plan *plan, const plan_geometry *geometry, uint64_t *hops)
 {
     walk all = {.plan = plan, .geometry = geometry};
-    banyan_status status = prepare(&all);
+    banyan_status status = plan_walk_prepare(&all);
     if (status == BANYAN_OK && !all.packets.too_many)
         status = walk_on(&all);
     if (status == BANYAN_OK)

@@ -19,7 +19,7 @@ static pmix_proc_t self;
  * passing on is collective. */
 static unsigned broadcast_count;
 
-static banyan_status failed(pmix_status_t status, const char *call)
+static banyan_status pmix_failed(pmix_status_t status, const char *call)
 {
     return banyan_error_set(BANYAN_ERR_SYSTEM, "PMIx rank %u of job %s: %s: %s", self.rank,
                             self.nspace, call, PMIx_Error_string(status));
@@ -42,7 +42,7 @@ static banyan_status get_number(const pmix_proc_t *of, const char *key, int *num
     pmix_value_t *value = NULL;
     pmix_status_t status = PMIx_Get(of, key, NULL, 0, &value);
     if (status != PMIX_SUCCESS)
-        return failed(status, key);
+        return pmix_failed(status, key);
     uint64_t wide = UINT64_MAX;
     if (value->type == PMIX_UINT32)
         wide = value->data.uint32;
@@ -151,7 +151,7 @@ static banyan_status fence_all(void)
     if (status == PMIX_SUCCESS)
         status = fence->status;
     free(fence);
-    return status == PMIX_SUCCESS ? BANYAN_OK : failed(status, "PMIx_Fence");
+    return status == PMIX_SUCCESS ? BANYAN_OK : pmix_failed(status, "PMIx_Fence");
 }
 
 static banyan_status put_bytes(const char *key, const void *data, size_t bytes)
@@ -162,7 +162,7 @@ static banyan_status put_bytes(const char *key, const void *data, size_t bytes)
     pmix_status_t status = PMIx_Put(PMIX_GLOBAL, key, &value);
     if (status == PMIX_SUCCESS)
         status = PMIx_Commit();
-    return status == PMIX_SUCCESS ? BANYAN_OK : failed(status, "PMIx_Put");
+    return status == PMIX_SUCCESS ? BANYAN_OK : pmix_failed(status, "PMIx_Put");
 }
 
 static banyan_status get_bytes(const char *key, void *data, size_t bytes)
@@ -172,7 +172,7 @@ static banyan_status get_bytes(const char *key, void *data, size_t bytes)
     pmix_value_t *value = NULL;
     pmix_status_t status = PMIx_Get(&zero, key, NULL, 0, &value);
     if (status != PMIX_SUCCESS)
-        return failed(status, "PMIx_Get");
+        return pmix_failed(status, "PMIx_Get");
     banyan_status result = BANYAN_OK;
     if (value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes)
         memcpy(data, value->data.bo.bytes, bytes);

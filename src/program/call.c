@@ -22,21 +22,21 @@ void banyan_program_here(const char *file, int line)
     noted.places[noted.count++] = (plan_line){file, line};
 }
 
-static plan_line take_place(void)
+static plan_line call_take_place(void)
 {
     return noted.count > 0 ? noted.places[--noted.count] : (plan_line){NULL, 0};
 }
 
 bool program_call_begin(banyan_program *program, program_call call)
 {
-    call.place = take_place();
+    call.place = call_take_place();
     if (!program || program->failed != BANYAN_OK)
         return false;
     program->call = call;
     return true;
 }
 
-static void print_ranks(FILE *to, const banyan_program_switch_channel *group)
+static void call_print_ranks(FILE *to, const banyan_program_switch_channel *group)
 {
     fprintf(to, " on the switch channel of ranks");
     for (int i = 0; i < group->count; i++)
@@ -53,7 +53,7 @@ static void print_call(FILE *to, const program_call *call)
     else if (call->rank >= 0)
         fprintf(to, " at rank %d", call->rank);
     if (call->group)
-        print_ranks(to, call->group);
+        call_print_ranks(to, call->group);
     fprintf(to, ": ");
 }
 

@@ -22,7 +22,7 @@ bool channel_make(banyan_program *program, plan_channel_type type, int destinati
     return true;
 }
 
-static bool begin(const program_channel *channel, const char *operation)
+static bool channel_begin(const program_channel *channel, const char *operation)
 {
     program_call call = {.operation = operation, .channel = channel, .rank = -1};
     return program_call_begin(channel ? channel->program : NULL, call);
@@ -40,7 +40,7 @@ static uint32_t *use_channel(const program_channel *channel, program_block *bloc
 void channel_add_sync(const program_channel *channel, const char *operation, plan_op_kind kind,
                       int thread_block, banyan_sync sync)
 {
-    if (!begin(channel, operation))
+    if (!channel_begin(channel, operation))
         return;
     program_block *block = program_block_of(channel->program, channel->source, thread_block);
     uint32_t *number = block ? use_channel(channel, block) : NULL;
@@ -73,8 +73,8 @@ static bool names_channels(const program_channel *channel, plan_op_kind kind)
 }
 
 /* The operation of a thread block that moves `local` to `remote`, or back. */
-static void add_move(const program_channel *channel, plan_op_kind kind, banyan_chunk remote,
-                     banyan_chunk local, program_share share)
+static void channel_add_move(const program_channel *channel, plan_op_kind kind, banyan_chunk remote,
+                             banyan_chunk local, program_share share)
 {
     banyan_program *program = channel->program;
     program_block *block = program_block_of(program, channel->source, share.thread_block);
@@ -105,20 +105,20 @@ static void add_moves(const program_channel *channel, plan_op_kind kind, banyan_
 {
     int count = program_by_count(channel->program, by);
     for (int i = 0; i < count; i++)
-        add_move(channel, kind, remote, local, program_by_share(by, i));
+        channel_add_move(channel, kind, remote, local, program_by_share(by, i));
 }
 
 void channel_add_put(const program_channel *channel, const char *operation, plan_op_kind kind,
                      banyan_chunk remote, banyan_chunk local, banyan_program_by by)
 {
-    if (begin(channel, operation) && valid_put(channel, kind, remote, local))
+    if (channel_begin(channel, operation) && valid_put(channel, kind, remote, local))
         add_moves(channel, kind, remote, local, by);
 }
 
 void channel_add_get(const program_channel *channel, banyan_chunk local, banyan_chunk remote,
                      banyan_program_by by)
 {
-    if (begin(channel, "get") &&
+    if (channel_begin(channel, "get") &&
         program_has_chunk(channel->program, local, channel->source, "destination") &&
         program_has_chunk(channel->program, remote, channel->destination, "source") &&
         program_same_size(channel->program, remote, "source", local, "destination"))
@@ -146,8 +146,8 @@ static bool valid_reduce(const program_channel *channel, banyan_chunk local,
     return true;
 }
 
-static void add_reduce(const program_channel *channel, const banyan_chunk *remote, int count,
-                       plan_op op, program_share share, banyan_chunk local)
+static void channel_add_reduction(const program_channel *channel, const banyan_chunk *remote,
+                                  int count, plan_op op, program_share share, banyan_chunk local)
 {
     banyan_program *program = channel->program;
     program_block *block = program_block_of(program, channel->source, share.thread_block);
@@ -174,7 +174,8 @@ void channel_add_reduce(const program_channel *channel, banyan_chunk local,
 {
     if (destination.rank < 0)
         destination = local;
-    if (!begin(channel, "reduce") || !valid_reduce(channel, local, remote, count, destination) ||
+    if (!channel_begin(channel, "reduce") ||
+        !valid_reduce(channel, local, remote, count, destination) ||
         !program_has_reduce_op(channel->program, reduce_op))
         return;
     plan_op op = {.kind = PLAN_READ_REDUCE,
@@ -184,5 +185,5 @@ void channel_add_reduce(const program_channel *channel, banyan_chunk local,
                   .destination_count = 1};
     int blocks = op.destinations ? program_by_count(channel->program, by) : 0;
     for (int i = 0; i < blocks; i++)
-        add_reduce(channel, remote, count, op, program_by_share(by, i), local);
+        channel_add_reduction(channel, remote, count, op, program_by_share(by, i), local);
 }

@@ -6,7 +6,7 @@
 
 static const banyan_chunk no_chunk = {.rank = -1};
 
-static const char *buffer_word(banyan_buffer buffer)
+static const char *chunks_buffer_word(banyan_buffer buffer)
 {
     static const char *const words[] = {"input", "output", "scratch"};
     return words[buffer];
@@ -101,12 +101,12 @@ bool program_has_chunk(banyan_program *program, banyan_chunk chunk, int rank, co
         program_fail(program,
                      "the %s, %" PRIu64 " chunks at %" PRIu64
                      ", is outside of rank %d's %s, which has %" PRIu64 " chunks",
-                     what, chunk.size, chunk.index, rank, buffer_word(chunk.buffer), chunks);
+                     what, chunk.size, chunk.index, rank, chunks_buffer_word(chunk.buffer), chunks);
         return false;
     }
     if (chunk.size == 0)
         program_fail(program, "the %s, at %" PRIu64 " of rank %d's %s, has no chunks", what,
-                     chunk.index, rank, buffer_word(chunk.buffer));
+                     chunk.index, rank, chunks_buffer_word(chunk.buffer));
     return chunk.size > 0;
 }
 
@@ -126,7 +126,7 @@ bool program_in_scratch(banyan_program *program, banyan_chunk chunk, const char 
         return true;
     program_fail(program,
                  "the %s is packets, which lie in scratch, but it is in rank %d's %s at %" PRIu64,
-                 what, chunk.rank, buffer_word(chunk.buffer), chunk.index);
+                 what, chunk.rank, chunks_buffer_word(chunk.buffer), chunk.index);
     return false;
 }
 

@@ -79,9 +79,10 @@ static bool has_others(banyan_program *program, int rank, banyan_chunk source,
     return true;
 }
 
-static void add_reduce(banyan_program *program, plan_op_kind kind, int rank, banyan_chunk source,
-                       const banyan_chunk *others, int count, banyan_chunk destination,
-                       banyan_reduce_op reduce_op, banyan_program_by by)
+static void program_local_add_reduce(banyan_program *program, plan_op_kind kind, int rank,
+                                     banyan_chunk source, const banyan_chunk *others, int count,
+                                     banyan_chunk destination, banyan_reduce_op reduce_op,
+                                     banyan_program_by by)
 {
     if (destination.rank < 0)
         destination = source;
@@ -113,7 +114,8 @@ void banyan_program_reduce(banyan_program *program, int rank, banyan_chunk sourc
                            banyan_reduce_op op, banyan_program_by by)
 {
     if (program_call_begin(program, (program_call){.operation = "reduce", .rank = rank}))
-        add_reduce(program, PLAN_REDUCE, rank, source, others, count, destination, op, by);
+        program_local_add_reduce(program, PLAN_REDUCE, rank, source, others, count, destination, op,
+                                 by);
 }
 
 void banyan_program_reduce_packets(banyan_program *program, int rank, banyan_chunk source,
@@ -121,7 +123,8 @@ void banyan_program_reduce_packets(banyan_program *program, int rank, banyan_chu
                                    banyan_reduce_op op, banyan_program_by by)
 {
     if (program_call_begin(program, (program_call){.operation = "reduce packets", .rank = rank}))
-        add_reduce(program, PLAN_REDUCE_PACKET, rank, source, others, count, destination, op, by);
+        program_local_add_reduce(program, PLAN_REDUCE_PACKET, rank, source, others, count,
+                                 destination, op, by);
 }
 
 /* The rank's number of the barrier of these blocks. */

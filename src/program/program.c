@@ -5,7 +5,7 @@
 
 #include "core/options.h"
 
-static bool multiply(uint64_t a, uint64_t b, uint64_t *product)
+static bool program_multiply(uint64_t a, uint64_t b, uint64_t *product)
 {
     return !__builtin_mul_overflow(a, b, product);
 }
@@ -16,7 +16,7 @@ static banyan_status buffer_sizes(const banyan_collective *collective, int ranks
 {
     uint64_t one = collective->chunk_factor ? (uint64_t)collective->chunk_factor : 1;
     uint64_t all;
-    if (!multiply(one, (uint64_t)ranks, &all))
+    if (!program_multiply(one, (uint64_t)ranks, &all))
         return error_set(BANYAN_ERR_INVALID, "%d ranks of %" PRIu64 " chunks are too many", ranks,
                          one);
     switch (collective->kind) {
@@ -48,7 +48,7 @@ static banyan_status buffer_sizes(const banyan_collective *collective, int ranks
                      (int)collective->kind);
 }
 
-static banyan_status check_collective(const banyan_collective *collective, int ranks)
+static banyan_status program_check_collective(const banyan_collective *collective, int ranks)
 {
     if (collective->chunk_factor < 0)
         return error_set(BANYAN_ERR_INVALID, "the chunk factor is %d", collective->chunk_factor);
@@ -63,8 +63,8 @@ static banyan_status check_collective(const banyan_collective *collective, int r
     return BANYAN_OK;
 }
 
-static banyan_status take_options(const banyan_program_options *options,
-                                  banyan_program_options *taken)
+static banyan_status program_take_options(const banyan_program_options *options,
+                                          banyan_program_options *taken)
 {
     *taken = (banyan_program_options)BANYAN_PROGRAM_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_PROGRAM_OPTIONS_INIT", taken, sizeof *taken));
@@ -172,8 +172,8 @@ banyan_status banyan_program_create(const char *name, const banyan_collective *c
     if (!collective)
         return error_set(BANYAN_ERR_INVALID, "a program of %d ranks, but of no collective", ranks);
     banyan_program_options taken;
-    RETURN_IF_FAILED(take_options(options, &taken));
-    RETURN_IF_FAILED(check_collective(collective, ranks));
+    RETURN_IF_FAILED(program_take_options(options, &taken));
+    RETURN_IF_FAILED(program_check_collective(collective, ranks));
     banyan_program *created = calloc(1, sizeof *created);
     if (!created)
         return error_no_memory(sizeof *created, "a program");
@@ -204,7 +204,7 @@ static void free_block(program_block *block)
     }
 }
 
-static void free_rank(program_rank *rank)
+static void program_free_rank(program_rank *rank)
 {
     for (size_t i = 0; i < rank->blocks.count; i++)
         free_block(&rank->blocks.data[i]);
@@ -223,7 +223,7 @@ void banyan_program_destroy(banyan_program *program)
     if (!program)
         return;
     for (int rank = 0; program->ranks && rank < program->rank_count; rank++)
-        free_rank(&program->ranks[rank]);
+        program_free_rank(&program->ranks[rank]);
     free(program->ranks);
     array_free(&program->tags);
     array_free(&program->lines);

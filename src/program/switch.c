@@ -112,7 +112,8 @@ static bool take_operands(const banyan_program_switch_channel *channel, uint64_t
     return *region && *own;
 }
 
-static bool begin(const banyan_program_switch_channel *channel, const char *operation, int rank)
+static bool program_switch_begin(const banyan_program_switch_channel *channel,
+                                 const char *operation, int rank)
 {
     int member;
     program_call call = {.operation = operation, .group = channel, .rank = rank};
@@ -126,7 +127,7 @@ void banyan_program_switch_reduce(banyan_program_switch_channel *channel, int ra
 {
     program_block *block;
     plan_operand *region, *own;
-    if (begin(channel, "reduce", rank) &&
+    if (program_switch_begin(channel, "reduce", rank) &&
         chunk_fits(channel, rank, destination, "destination", size) &&
         region_exists(channel, index, size) && program_has_reduce_op(channel->program, op) &&
         take_operands(channel, index, size, destination, thread_block, &block, &region, &own))
@@ -160,7 +161,7 @@ void banyan_program_switch_broadcast(banyan_program_switch_channel *channel, int
                                      banyan_chunk source, uint64_t index, uint64_t size,
                                      int thread_block)
 {
-    if (begin(channel, "broadcast", rank))
+    if (program_switch_begin(channel, "broadcast", rank))
         add_store(channel, PLAN_GROUP_STORE, rank, source, index, size, thread_block);
 }
 
@@ -168,7 +169,7 @@ void banyan_program_switch_broadcast_packets(banyan_program_switch_channel *chan
                                              banyan_chunk source, uint64_t index, uint64_t size,
                                              int thread_block)
 {
-    if (!begin(channel, "broadcast packets", rank) ||
+    if (!program_switch_begin(channel, "broadcast packets", rank) ||
         !program_in_scratch(channel->program, source, "source"))
         return;
     if (channel->buffer != PLAN_SCRATCH) {

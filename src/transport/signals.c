@@ -140,7 +140,7 @@ static banyan_status take_numbers(signals *set, uint32_t first, uint32_t count)
     return BANYAN_OK;
 }
 
-static banyan_status grow(signals *set, uint32_t end)
+static banyan_status signals_grow(signals *set, uint32_t end)
 {
     while ((uint64_t)set->segments.count * SEGMENT_SIGNALS < end) {
         banyan_status status = BANYAN_OK;
@@ -159,7 +159,7 @@ banyan_status signals_alloc(signals *set, uint32_t count, uint32_t *first)
 {
     uint32_t agreed = 0;
     RETURN_IF_FAILED(agree_on_first(set, count, &agreed));
-    RETURN_IF_FAILED(grow(set, agreed + count));
+    RETURN_IF_FAILED(signals_grow(set, agreed + count));
     /* All have left what the counters counted before: they took part in agreeing. */
     for (uint32_t i = 0; i < count; i++)
         atomic_store_explicit(&counter_of(set, agreed + i, set->space->local_rank)->value, 0,
@@ -208,8 +208,9 @@ uint64_t signals_read(signals *set, uint32_t signal)
                                 memory_order_acquire);
 }
 
-static banyan_status wait_longer(signals *set, control_wait *wait, uint32_t signal, uint64_t value,
-                                 int peer, const char *what, uint64_t *nap_ns)
+static banyan_status signals_wait_longer(signals *set, control_wait *wait, uint32_t signal,
+                                         uint64_t value, int peer, const char *what,
+                                         uint64_t *nap_ns)
 {
     char text[256];
     bool speaks = control_wait_speaks(wait);
@@ -236,7 +237,7 @@ banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int pe
         uint32_t seen = bell_read(mine);
         if (signals_read(set, signal) >= value)
             break;
-        status = wait_longer(set, &wait, signal, value, peer, what, &nap_ns);
+        status = signals_wait_longer(set, &wait, signal, value, peer, what, &nap_ns);
         if (status != BANYAN_OK)
             break;
         bell_sleep(mine, seen, nap_ns);

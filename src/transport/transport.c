@@ -130,7 +130,7 @@ const char *banyan_transport_name(const banyan_transport *transport)
 
 /* ---- checks ---- */
 
-static banyan_status check_rank(const banyan_transport *transport, int rank)
+static banyan_status transport_check_rank(const banyan_transport *transport, int rank)
 {
     int size = banyan_world_size(transport->world);
     if (rank < 0 || rank >= size)
@@ -153,10 +153,11 @@ static banyan_status check_signal(const banyan_transport *transport, uint32_t si
     return BANYAN_OK;
 }
 
-static banyan_status check_remote(banyan_transport *transport, const banyan_remote *remote)
+static banyan_status transport_check_remote(banyan_transport *transport,
+                                            const banyan_remote *remote)
 {
     const banyan_memory_handle *handle = &remote->handle;
-    RETURN_IF_FAILED(check_rank(transport, handle->rank));
+    RETURN_IF_FAILED(transport_check_rank(transport, handle->rank));
     if (handle->kind == BANYAN_MEMORY_DEVICE)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "transport %s: registered memory of rank %d's GPU is reached by copies "
@@ -175,8 +176,9 @@ static banyan_status check_remote(banyan_transport *transport, const banyan_remo
 }
 
 /* Is the piece inside the remote, and somewhere here? */
-static banyan_status check_piece(const banyan_transport *transport, const banyan_remote *remote,
-                                 uint64_t offset, const void *local, size_t bytes)
+static banyan_status transport_check_piece(const banyan_transport *transport,
+                                           const banyan_remote *remote, uint64_t offset,
+                                           const void *local, size_t bytes)
 {
     uint64_t whole = remote->handle.bytes;
     uint64_t room = remote->offset <= whole ? whole - remote->offset : 0;
@@ -192,13 +194,14 @@ static banyan_status check_piece(const banyan_transport *transport, const banyan
     return BANYAN_OK;
 }
 
-static banyan_status check_pieces(banyan_transport *transport, const banyan_remote *remote,
-                                  const banyan_iovec *pieces, size_t count)
+static banyan_status transport_check_pieces(banyan_transport *transport,
+                                            const banyan_remote *remote, const banyan_iovec *pieces,
+                                            size_t count)
 {
-    RETURN_IF_FAILED(check_remote(transport, remote));
+    RETURN_IF_FAILED(transport_check_remote(transport, remote));
     for (size_t i = 0; i < count; i++)
-        RETURN_IF_FAILED(
-            check_piece(transport, remote, pieces[i].offset, pieces[i].local, pieces[i].bytes));
+        RETURN_IF_FAILED(transport_check_piece(transport, remote, pieces[i].offset, pieces[i].local,
+                                               pieces[i].bytes));
     return BANYAN_OK;
 }
 
@@ -206,7 +209,7 @@ static banyan_status check_pieces(banyan_transport *transport, const banyan_remo
 
 uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer)
 {
-    if (check_rank(transport, peer) != BANYAN_OK)
+    if (transport_check_rank(transport, peer) != BANYAN_OK)
         return 0;
     return transport->ops->capabilities(transport->state, peer);
 }
@@ -214,16 +217,16 @@ uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer)
 banyan_status banyan_transport_put(banyan_transport *transport, const banyan_remote *destination,
                                    const void *source, size_t bytes)
 {
-    RETURN_IF_FAILED(check_remote(transport, destination));
-    RETURN_IF_FAILED(check_piece(transport, destination, 0, source, bytes));
+    RETURN_IF_FAILED(transport_check_remote(transport, destination));
+    RETURN_IF_FAILED(transport_check_piece(transport, destination, 0, source, bytes));
     return transport->ops->put(transport->state, destination, source, bytes);
 }
 
 banyan_status banyan_transport_get(banyan_transport *transport, void *destination,
                                    const banyan_remote *source, size_t bytes)
 {
-    RETURN_IF_FAILED(check_remote(transport, source));
-    RETURN_IF_FAILED(check_piece(transport, source, 0, destination, bytes));
+    RETURN_IF_FAILED(transport_check_remote(transport, source));
+    RETURN_IF_FAILED(transport_check_piece(transport, source, 0, destination, bytes));
     return transport->ops->get(transport->state, destination, source, bytes);
 }
 
@@ -231,14 +234,14 @@ banyan_status banyan_transport_put_many(banyan_transport *transport,
                                         const banyan_remote *destination,
                                         const banyan_iovec *pieces, size_t count)
 {
-    RETURN_IF_FAILED(check_pieces(transport, destination, pieces, count));
+    RETURN_IF_FAILED(transport_check_pieces(transport, destination, pieces, count));
     return transport->ops->put_many(transport->state, destination, pieces, count);
 }
 
 banyan_status banyan_transport_get_many(banyan_transport *transport, const banyan_remote *source,
                                         const banyan_iovec *pieces, size_t count)
 {
-    RETURN_IF_FAILED(check_pieces(transport, source, pieces, count));
+    RETURN_IF_FAILED(transport_check_pieces(transport, source, pieces, count));
     return transport->ops->get_many(transport->state, source, pieces, count);
 }
 
@@ -247,8 +250,8 @@ banyan_status banyan_transport_put_with_signal(banyan_transport *transport,
                                                size_t bytes, uint32_t signal, uint64_t add)
 {
     RETURN_IF_FAILED(check_signal(transport, signal));
-    RETURN_IF_FAILED(check_remote(transport, destination));
-    RETURN_IF_FAILED(check_piece(transport, destination, 0, source, bytes));
+    RETURN_IF_FAILED(transport_check_remote(transport, destination));
+    RETURN_IF_FAILED(transport_check_piece(transport, destination, 0, source, bytes));
     return transport->ops->put_with_signal(transport->state, destination, source, bytes, signal,
                                            add);
 }
@@ -256,7 +259,7 @@ banyan_status banyan_transport_put_with_signal(banyan_transport *transport,
 banyan_status banyan_transport_signal(banyan_transport *transport, int peer, uint32_t signal,
                                       uint64_t add)
 {
-    RETURN_IF_FAILED(check_rank(transport, peer));
+    RETURN_IF_FAILED(transport_check_rank(transport, peer));
     RETURN_IF_FAILED(check_signal(transport, signal));
     return transport->ops->signal(transport->state, peer, signal, add);
 }
@@ -264,7 +267,7 @@ banyan_status banyan_transport_signal(banyan_transport *transport, int peer, uin
 banyan_status banyan_transport_wait(banyan_transport *transport, uint32_t signal, uint64_t value,
                                     int peer, const char *what)
 {
-    RETURN_IF_FAILED(check_rank(transport, peer));
+    RETURN_IF_FAILED(transport_check_rank(transport, peer));
     RETURN_IF_FAILED(check_signal(transport, signal));
     return transport->ops->wait(transport->state, signal, value, peer, what ? what : "a signal");
 }
@@ -288,7 +291,7 @@ banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen)
 
 banyan_status banyan_transport_flush(banyan_transport *transport, int peer)
 {
-    RETURN_IF_FAILED(check_rank(transport, peer));
+    RETURN_IF_FAILED(transport_check_rank(transport, peer));
     return transport->ops->flush(transport->state, peer);
 }
 
@@ -349,7 +352,7 @@ void banyan_transport_signals_free(banyan_transport *transport, uint32_t first, 
 banyan_status banyan_transport_address(banyan_transport *transport, const banyan_remote *remote,
                                        void **address)
 {
-    RETURN_IF_FAILED(check_remote(transport, remote));
-    RETURN_IF_FAILED(check_piece(transport, remote, 0, remote, 0));
+    RETURN_IF_FAILED(transport_check_remote(transport, remote));
+    RETURN_IF_FAILED(transport_check_piece(transport, remote, 0, remote, 0));
     return transport->ops->address(transport->state, remote, address);
 }

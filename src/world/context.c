@@ -31,7 +31,7 @@ static struct message *queue_remove(struct message_queue *queue, struct message 
     return message;
 }
 
-static void queue_free(struct message_queue *queue)
+static void context_queue_free(struct message_queue *queue)
 {
     while (queue->first)
         message_free(queue_remove(queue, &queue->first));
@@ -65,8 +65,8 @@ struct context *context_create(uint64_t id)
 void context_destroy(struct context *context)
 {
     for (int i = 0; i < CONTEXT_BUCKETS; i++)
-        queue_free(&context->buckets[i]);
-    queue_free(&context->exchanged);
+        context_queue_free(&context->buckets[i]);
+    context_queue_free(&context->exchanged);
     pthread_cond_destroy(&context->changed);
     array_free(&context->given_up);
     array_free(&context->waiting.askers);
@@ -137,7 +137,7 @@ bool context_gave_up(const struct context *context, uint64_t number)
     return false;
 }
 
-static bool is_of(const struct message *message, uint64_t number)
+static bool context_is_of(const struct message *message, uint64_t number)
 {
     return message->kind == WIRE_COLLECTIVE && message->tag >> NUMBER_SHIFT == number;
 }
@@ -146,7 +146,7 @@ static void drop_messages(struct context *context, uint64_t number)
 {
     for (int i = 0; i < CONTEXT_BUCKETS; i++) {
         for (struct message **at = &context->buckets[i].first; *at;) {
-            if (is_of(*at, number))
+            if (context_is_of(*at, number))
                 message_free(queue_remove(&context->buckets[i], at));
             else
                 at = &(*at)->next;

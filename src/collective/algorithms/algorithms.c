@@ -76,12 +76,13 @@ static bool is_pipeline(const algorithm_entry *entry)
 }
 
 /* Scratch chunks of a rank. */
-static uint64_t rings_of(const algorithm_entry *entry, int ranks)
+static uint64_t algorithms_rings_of(const algorithm_entry *entry, int ranks)
 {
     return (uint64_t)entry->ring_per_rank * (uint64_t)ranks + (uint64_t)entry->ring_once;
 }
 
-static uint64_t unit_for(const algorithm_entry *entry, const banyan_algorithm_params *params)
+static uint64_t algorithms_unit_for(const algorithm_entry *entry,
+                                    const banyan_algorithm_params *params)
 {
     if (!is_pipeline(entry))
         return 0;
@@ -89,8 +90,8 @@ static uint64_t unit_for(const algorithm_entry *entry, const banyan_algorithm_pa
     return (unit + UNIT_MULTIPLE - 1) / UNIT_MULTIPLE * UNIT_MULTIPLE;
 }
 
-static banyan_program_options options_for(const algorithm_entry *entry,
-                                          const banyan_algorithm_params *params)
+static banyan_program_options algorithms_options_for(const algorithm_entry *entry,
+                                                     const banyan_algorithm_params *params)
 {
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     options.instances = params->instances ? params->instances : 1;
@@ -99,9 +100,9 @@ static banyan_program_options options_for(const algorithm_entry *entry,
     options.double_scratch = entry->double_scratch;
     options.reuse_resources = is_pipeline(entry);
     if (options.reuse_resources) {
-        options.reused_scratch_bytes = rings_of(entry, params->ranks) *
-                                       (uint64_t)options.instances * PIPELINE_UNITS *
-                                       unit_for(entry, params) * (options.double_scratch ? 2 : 1);
+        options.reused_scratch_bytes =
+            algorithms_rings_of(entry, params->ranks) * (uint64_t)options.instances *
+            PIPELINE_UNITS * algorithms_unit_for(entry, params) * (options.double_scratch ? 2 : 1);
     }
     return options;
 }
@@ -165,12 +166,12 @@ static bool is_alone(const algorithm *a, banyan_collective_kind kind)
     return a->ranks == 1 || (kind == BANYAN_SENDRECV && a->shift == 0);
 }
 
-static banyan_status write_program(const algorithm_entry *entry,
-                                   const banyan_algorithm_params *params, arena *memory,
-                                   banyan_program **program)
+static banyan_status algorithms_write_program(const algorithm_entry *entry,
+                                              const banyan_algorithm_params *params, arena *memory,
+                                              banyan_program **program)
 {
     banyan_collective collective = collective_for(entry, params);
-    banyan_program_options options = options_for(entry, params);
+    banyan_program_options options = algorithms_options_for(entry, params);
     algorithm a = {.ranks = params->ranks,
                    .ranks_per_node =
                        params->ranks_per_node ? params->ranks_per_node : params->ranks,
@@ -180,7 +181,7 @@ static banyan_status write_program(const algorithm_entry *entry,
                    .root = collective.root,
                    .op = params->op,
                    .input_chunks = input_chunks_of(&collective, params->ranks),
-                   .unit_bytes = unit_for(entry, params)};
+                   .unit_bytes = algorithms_unit_for(entry, params)};
     a.shift = algorithm_rank(&a, params->shift);
     RETURN_IF_FAILED(algorithm_take_tables(&a, memory));
     RETURN_IF_FAILED(
@@ -203,7 +204,7 @@ banyan_status banyan_algorithm_compile(const char *name, const banyan_algorithm_
     RETURN_IF_FAILED(algorithm_check(entry, &taken));
     arena memory = {0};
     banyan_program *program = NULL;
-    banyan_status status = write_program(entry, &taken, &memory, &program);
+    banyan_status status = algorithms_write_program(entry, &taken, &memory, &program);
     if (status == BANYAN_OK)
         status = banyan_program_compile(program, plan);
     banyan_program_destroy(program);

@@ -117,7 +117,7 @@ void alltoall_allpairs(algorithm *a)
     }
 }
 
-static void take_block(algorithm *a, int rank, int source, uint64_t slots)
+static void allpairs_take_block(algorithm *a, int rank, int source, uint64_t slots)
 {
     mesh_wait(a, MESH_ARRIVED, rank, source, 0);
     local_copy(a, output_at(a, rank, source), slot_at(a, rank, slots + (uint64_t)source), 0);
@@ -135,10 +135,10 @@ void alltoall_pairwise(algorithm *a)
             remote_put(a, slot_at(a, to, slots + (uint64_t)rank), input_at(a, rank, to), 0);
             mesh_signal(a, MESH_ARRIVED, rank, to, 0);
             if (!a->in_place)
-                take_block(a, rank, algorithm_rank(a, rank - round), slots);
+                allpairs_take_block(a, rank, algorithm_rank(a, rank - round), slots);
         }
         for (int round = 1; a->in_place && round < a->ranks; round++)
-            take_block(a, rank, algorithm_rank(a, rank - round), slots);
+            allpairs_take_block(a, rank, algorithm_rank(a, rank - round), slots);
     }
 }
 

@@ -27,7 +27,7 @@ int factor_halving(int ranks)
 }
 
 /* Data into a peer's slot, and word of it. */
-static void send(algorithm *a, int mesh, banyan_chunk slot, banyan_chunk data)
+static void doubling_send(algorithm *a, int mesh, banyan_chunk slot, banyan_chunk data)
 {
     remote_put(a, slot, data, 0);
     mesh_signal(a, mesh, data.rank, slot.rank, 0);
@@ -42,7 +42,7 @@ static int extra_of(const algorithm *a, int rank, int core)
 static void lean_on_proxy(algorithm *a, int rank, int proxy, uint64_t slot)
 {
     int size = (int)a->input_chunks;
-    send(a, MESH_EXTRA, slot_range(a, proxy, slot, size), input_all(a, rank));
+    doubling_send(a, MESH_EXTRA, slot_range(a, proxy, slot, size), input_all(a, rank));
     mesh_wait(a, MESH_EXTRA, rank, proxy, 0);
     local_copy(a, output_range(a, rank, 0, size), slot_range(a, rank, slot, size), 0);
 }
@@ -63,7 +63,8 @@ static void serve_extra(algorithm *a, int rank, int extra, uint64_t slot)
 {
     int size = (int)a->input_chunks;
     if (extra >= 0)
-        send(a, MESH_EXTRA, slot_range(a, extra, slot, size), output_range(a, rank, 0, size));
+        doubling_send(a, MESH_EXTRA, slot_range(a, extra, slot, size),
+                      output_range(a, rank, 0, size));
 }
 
 /* Whole vectors are exchanged, log2(ranks) times. */
@@ -80,7 +81,7 @@ void allreduce_doubling(algorithm *a)
         banyan_chunk result = output_range(a, rank, 0, size);
         for (int step = 0; 1 << step < core; step++) {
             int partner = rank ^ 1 << step;
-            send(a, MESH_EXCHANGE, slot_range(a, partner, slots[step], size), held);
+            doubling_send(a, MESH_EXCHANGE, slot_range(a, partner, slots[step], size), held);
             mesh_wait(a, MESH_EXCHANGE, rank, partner, 0);
             local_reduce(a, held, slot_range(a, rank, slots[step], size), result, 0);
             held = result;
@@ -92,7 +93,7 @@ void allreduce_doubling(algorithm *a)
 }
 
 /* Blocks of `size` chunks, of a buffer that begins at `base`. */
-static banyan_chunk blocks(banyan_chunk base, int size, int first, int count)
+static banyan_chunk doubling_blocks(banyan_chunk base, int size, int first, int count)
 {
     base.index += (uint64_t)(first * size);
     base.size = (uint64_t)(count * size);
@@ -113,22 +114,23 @@ void allreduce_halving_doubling(algorithm *a)
         for (int distance = core / 2; distance >= 1; distance /= 2) {
             int partner = rank ^ distance, keep = rank & -distance, give = partner & -distance;
             uint64_t slot = halving + (uint64_t)(used * size);
-            send(a, MESH_EXCHANGE, slot_range(a, partner, slot, distance * size),
-                 blocks(held, size, give, distance));
+            doubling_send(a, MESH_EXCHANGE, slot_range(a, partner, slot, distance * size),
+                          doubling_blocks(held, size, give, distance));
             mesh_wait(a, MESH_EXCHANGE, rank, partner, 0);
-            local_reduce(a, blocks(held, size, keep, distance),
+            local_reduce(a, doubling_blocks(held, size, keep, distance),
                          slot_range(a, rank, slot, distance * size),
-                         blocks(result, size, keep, distance), 0);
+                         doubling_blocks(result, size, keep, distance), 0);
             held = result;
             used += distance;
         }
         for (int distance = 1; distance < core; distance *= 2) {
             int partner = rank ^ distance, mine = rank & -distance, theirs = partner & -distance;
-            send(a, MESH_EXCHANGE,
-                 slot_range(a, partner, doubling + (uint64_t)(mine * size), distance * size),
-                 blocks(result, size, mine, distance));
+            doubling_send(
+                a, MESH_EXCHANGE,
+                slot_range(a, partner, doubling + (uint64_t)(mine * size), distance * size),
+                doubling_blocks(result, size, mine, distance));
             mesh_wait(a, MESH_EXCHANGE, rank, partner, 0);
-            local_copy(a, blocks(result, size, theirs, distance),
+            local_copy(a, doubling_blocks(result, size, theirs, distance),
                        slot_range(a, rank, doubling + (uint64_t)(theirs * size), distance * size),
                        0);
         }
@@ -174,9 +176,11 @@ static void send_halves(algorithm *a, int core, banyan_chunk held, banyan_chunk 
                         int count)
 {
     int more = extra_blocks(a, core, first, count);
-    remote_put(a, blocks(slots, 1, first, count), blocks(held, 1, first, count), 0);
+    remote_put(a, doubling_blocks(slots, 1, first, count), doubling_blocks(held, 1, first, count),
+               0);
     if (more)
-        remote_put(a, blocks(slots, 1, first + core, more), blocks(held, 1, first + core, more), 0);
+        remote_put(a, doubling_blocks(slots, 1, first + core, more),
+                   doubling_blocks(held, 1, first + core, more), 0);
     mesh_signal(a, MESH_EXCHANGE, held.rank, slots.rank, 0);
 }
 
@@ -184,11 +188,12 @@ static void reduce_halves(algorithm *a, int core, banyan_chunk held, banyan_chun
                           banyan_chunk result, int first, int count)
 {
     int more = extra_blocks(a, core, first, count);
-    local_reduce(a, blocks(held, 1, first, count), blocks(slots, 1, first, count),
-                 blocks(result, 1, first, count), 0);
+    local_reduce(a, doubling_blocks(held, 1, first, count), doubling_blocks(slots, 1, first, count),
+                 doubling_blocks(result, 1, first, count), 0);
     if (more)
-        local_reduce(a, blocks(held, 1, first + core, more), blocks(slots, 1, first + core, more),
-                     blocks(result, 1, first + core, more), 0);
+        local_reduce(a, doubling_blocks(held, 1, first + core, more),
+                     doubling_blocks(slots, 1, first + core, more),
+                     doubling_blocks(result, 1, first + core, more), 0);
 }
 
 /* Partial sums are kept in scratch, since the output has room for one block only. A step's half is
@@ -216,12 +221,13 @@ void reducescatter_halving(algorithm *a)
                           rank & -distance, distance);
             held = sums;
         }
-        local_copy(a, output_at(a, rank, 0), blocks(held, 1, rank, 1), 0);
+        local_copy(a, output_at(a, rank, 0), doubling_blocks(held, 1, rank, 1), 0);
         if (extra >= 0)
-            send(a, MESH_EXTRA, slot_at(a, extra, extra_slot), blocks(held, 1, extra, 1));
+            doubling_send(a, MESH_EXTRA, slot_at(a, extra, extra_slot),
+                          doubling_blocks(held, 1, extra, 1));
     }
     for (int rank = core; rank < n; rank++) {
-        send(a, MESH_EXTRA, slot_range(a, rank - core, extra_slot, n), input_all(a, rank));
+        doubling_send(a, MESH_EXTRA, slot_range(a, rank - core, extra_slot, n), input_all(a, rank));
         mesh_wait(a, MESH_EXTRA, rank, rank - core, 0);
         local_copy(a, output_at(a, rank, 0), slot_at(a, rank, extra_slot), 0);
     }

@@ -9,7 +9,7 @@ typedef struct place {
     int nodes, locals;     /* of all, of each node */
 } place;
 
-static place place_of(const algorithm *a, int rank)
+static place hierarchical_place_of(const algorithm *a, int rank)
 {
     return (place){.rank = rank,
                    .node = rank / a->ranks_per_node,
@@ -18,7 +18,7 @@ static place place_of(const algorithm *a, int rank)
                    .locals = a->ranks_per_node};
 }
 
-static int rank_at(const place *p, int node, int local)
+static int hierarchical_rank_at(const place *p, int node, int local)
 {
     return node * p->locals + local;
 }
@@ -34,14 +34,14 @@ static int rank_at(const place *p, int node, int local)
 static void meet_in_node(algorithm *a, const place *p, int mesh)
 {
     EACH_LOCAL(p, local)
-    mesh_signal(a, mesh, p->rank, rank_at(p, p->node, local), 0);
+    mesh_signal(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
     EACH_LOCAL(p, local)
-    mesh_wait(a, mesh, p->rank, rank_at(p, p->node, local), 0);
+    mesh_wait(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
 }
 
 static void send_to_node(algorithm *a, const place *p, int node, uint64_t to, uint64_t from)
 {
-    int peer = rank_at(p, node, p->local);
+    int peer = hierarchical_rank_at(p, node, p->local);
     banyan_program_port_put_with_signal(port_between(a, p->rank, peer), slot_at(a, peer, to),
                                         slot_at(a, p->rank, from), 0);
 }
@@ -49,14 +49,14 @@ static void send_to_node(algorithm *a, const place *p, int node, uint64_t to, ui
 static void wait_nodes(algorithm *a, const place *p)
 {
     EACH_NODE(p, node)
-    banyan_program_port_wait(port_between(a, p->rank, rank_at(p, node, p->local)), 0,
+    banyan_program_port_wait(port_between(a, p->rank, hierarchical_rank_at(p, node, p->local)), 0,
                              BANYAN_SYNC_BOTH);
 }
 
 static void flush_nodes(algorithm *a, const place *p)
 {
     EACH_NODE(p, node)
-    banyan_program_port_flush(port_between(a, p->rank, rank_at(p, node, p->local)), 0,
+    banyan_program_port_flush(port_between(a, p->rank, hierarchical_rank_at(p, node, p->local)), 0,
                               BANYAN_SYNC_BOTH);
 }
 
@@ -66,7 +66,7 @@ static void reduce_in_node(algorithm *a, const place *p, uint64_t arrived, banya
     int size = p->nodes;
     uint64_t mine = arrived + (uint64_t)(p->local * size);
     EACH_LOCAL(p, local)
-    remote_put(a, slot_range(a, rank_at(p, p->node, local), mine, size),
+    remote_put(a, slot_range(a, hierarchical_rank_at(p, p->node, local), mine, size),
                input_range(a, p->rank, local * size, (local + 1) * size), 0);
     meet_in_node(a, p, MESH_ARRIVED);
     for (int local = 0; local < p->locals; local++)
@@ -101,7 +101,7 @@ void allreduce_hierarchical(algorithm *a)
     uint64_t in_node = slots_take(a, a->ranks), sums = slots_take(a, size);
     uint64_t between = slots_take(a, size), whole = slots_take(a, size);
     for (int rank = 0; rank < a->ranks; rank++) {
-        place p = place_of(a, rank);
+        place p = hierarchical_place_of(a, rank);
         reduce_in_node(a, &p, in_node, slot_range(a, rank, sums, size));
         allreduce_nodes(a, &p, sums, between, whole);
         meet_in_node(a, &p, MESH_WHOLE);
@@ -109,7 +109,7 @@ void allreduce_hierarchical(algorithm *a)
                    slot_range(a, rank, whole, size), 0);
         EACH_LOCAL(&p, local)
         remote_get(a, output_range(a, rank, local * size, (local + 1) * size),
-                   slot_range(a, rank_at(&p, p.node, local), whole, size), 0);
+                   slot_range(a, hierarchical_rank_at(&p, p.node, local), whole, size), 0);
     }
 }
 
@@ -119,7 +119,7 @@ void allgather_hierarchical(algorithm *a)
     int nodes = a->ranks / a->ranks_per_node;
     uint64_t slots = slots_take(a, nodes);
     for (int rank = 0; rank < a->ranks; rank++) {
-        place p = place_of(a, rank);
+        place p = hierarchical_place_of(a, rank);
         uint64_t own = slots + (uint64_t)p.node;
         local_copy(a, slot_at(a, rank, own), input_at(a, rank, 0), 0);
         EACH_NODE(&p, node)
@@ -128,12 +128,13 @@ void allgather_hierarchical(algorithm *a)
         wait_nodes(a, &p);
         meet_in_node(a, &p, MESH_ARRIVED);
         EACH_NODE(&p, node)
-        local_copy(a, output_at(a, rank, rank_at(&p, node, p.local)),
+        local_copy(a, output_at(a, rank, hierarchical_rank_at(&p, node, p.local)),
                    slot_at(a, rank, slots + (uint64_t)node), 0);
         EACH_LOCAL(&p, local)
         for (int node = 0; node < nodes; node++)
-            remote_get(a, output_at(a, rank, rank_at(&p, node, local)),
-                       slot_at(a, rank_at(&p, p.node, local), slots + (uint64_t)node), 0);
+            remote_get(a, output_at(a, rank, hierarchical_rank_at(&p, node, local)),
+                       slot_at(a, hierarchical_rank_at(&p, p.node, local), slots + (uint64_t)node),
+                       0);
         flush_nodes(a, &p);
     }
 }

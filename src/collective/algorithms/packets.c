@@ -4,7 +4,7 @@
 
 enum { MESH_BEGUN };
 
-static void unpack(algorithm *a, banyan_chunk destination, banyan_chunk packets)
+static void algorithms_packets_unpack(algorithm *a, banyan_chunk destination, banyan_chunk packets)
 {
     banyan_program_unpack_packets(a->program, destination.rank, destination, packets, BANYAN_TB(0));
 }
@@ -51,7 +51,7 @@ void allreduce_packets(algorithm *a)
         } else {
             banyan_program_copy_packets(a->program, rank, whole_slot(a, rank, slots, rank), own,
                                         BANYAN_TB(0));
-            unpack(a, result, whole_slot(a, rank, slots, 0));
+            algorithms_packets_unpack(a, result, whole_slot(a, rank, slots, 0));
             reduce_with_packets(a, result, a->parts, count, result);
         }
     }
@@ -73,7 +73,8 @@ static void put_to_all(algorithm *a, banyan_chunk own, uint64_t slots)
 static void unpack_all(algorithm *a, int rank, uint64_t slots)
 {
     EACH_PEER(a, rank, peer)
-    unpack(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)peer));
+    algorithms_packets_unpack(a, output_at(a, rank, peer),
+                              slot_at(a, rank, slots + (uint64_t)peer));
 }
 
 void allreduce_packets_twoshot(algorithm *a)
@@ -131,7 +132,7 @@ void broadcast_packets(algorithm *a)
     EACH_PEER(a, a->root, rank)
     {
         mesh_signal(a, MESH_BEGUN, rank, a->root, 0);
-        unpack(a, output_at(a, rank, 0), slot_at(a, rank, slot));
+        algorithms_packets_unpack(a, output_at(a, rank, 0), slot_at(a, rank, slot));
     }
 }
 
@@ -155,7 +156,7 @@ void sendrecv_packets(algorithm *a)
         int from = algorithm_rank(a, rank - a->shift);
         mesh_signal(a, MESH_BEGUN, rank, from, 0);
         remote_put_packets(a, slot_at(a, to, slot), input_at(a, rank, 0), 0);
-        unpack(a, output_at(a, rank, 0), slot_at(a, rank, slot));
+        algorithms_packets_unpack(a, output_at(a, rank, 0), slot_at(a, rank, slot));
         mesh_wait(a, MESH_BEGUN, rank, to, 0);
     }
 }

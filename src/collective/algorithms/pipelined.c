@@ -9,17 +9,17 @@
 enum { FILL, REDUCE, EMPTY };
 enum { MESH_ARRIVED, MESH_REDUCED };
 
-static banyan_program_semaphore *semaphore(algorithm *a, int rank, int initial)
+static banyan_program_semaphore *pipelined_semaphore(algorithm *a, int rank, int initial)
 {
     return banyan_program_semaphore_create(a->program, rank, (uint64_t)initial);
 }
 
-static void acquire(banyan_program_semaphore *semaphore, int thread_block)
+static void pipelined_acquire(banyan_program_semaphore *semaphore, int thread_block)
 {
     banyan_program_semaphore_acquire(semaphore, thread_block, BANYAN_SYNC_BOTH);
 }
 
-static void release(banyan_program_semaphore *semaphore, int thread_block)
+static void pipelined_release(banyan_program_semaphore *semaphore, int thread_block)
 {
     banyan_program_semaphore_release(semaphore, thread_block, BANYAN_SYNC_BOTH);
 }
@@ -45,13 +45,13 @@ void allreduce_pipelined(algorithm *a)
     uint64_t slots = slots_take(a, a->ranks);
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
-        acquire(room, FILL);
+        banyan_program_semaphore *room = pipelined_semaphore(a, rank, PIPELINE_UNITS);
+        pipelined_acquire(room, FILL);
         fill_peers(a, rank, slots);
         mesh_wait_all(a, MESH_ARRIVED, rank, REDUCE);
         reduce_block_for_all(a, rank, slots, MESH_REDUCED, REDUCE);
         gather_blocks(a, rank, slots, MESH_REDUCED, EMPTY);
-        release(room, EMPTY);
+        pipelined_release(room, EMPTY);
     }
     banyan_program_loop_end(a->program);
 }
@@ -61,11 +61,11 @@ void reducescatter_pipelined(algorithm *a)
     uint64_t slots = slots_take(a, a->ranks);
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
-        acquire(room, FILL);
+        banyan_program_semaphore *room = pipelined_semaphore(a, rank, PIPELINE_AHEAD);
+        pipelined_acquire(room, FILL);
         fill_peers(a, rank, slots);
         reduce_unit(a, rank, slots, output_at(a, rank, 0));
-        release(room, REDUCE);
+        pipelined_release(room, REDUCE);
     }
     banyan_program_loop_end(a->program);
 }
@@ -77,15 +77,15 @@ void reduce_pipelined(algorithm *a)
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         bool is_root = rank == a->root;
-        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
-        banyan_program_semaphore *reduced = is_root ? semaphore(a, rank, 0) : NULL;
+        banyan_program_semaphore *room = pipelined_semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *reduced = is_root ? pipelined_semaphore(a, rank, 0) : NULL;
         banyan_chunk own = slot_at(a, rank, slots + (uint64_t)rank);
-        acquire(room, FILL);
+        pipelined_acquire(room, FILL);
         fill_peers(a, rank, slots);
         reduce_unit(a, rank, slots, is_root ? output_at(a, rank, rank) : own);
         if (is_root) {
-            release(reduced, REDUCE);
-            acquire(reduced, EMPTY);
+            pipelined_release(reduced, REDUCE);
+            pipelined_acquire(reduced, EMPTY);
             mesh_wait_all(a, MESH_REDUCED, rank, EMPTY);
             EACH_PEER(a, rank, peer)
             remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slots + (uint64_t)peer),
@@ -95,7 +95,7 @@ void reduce_pipelined(algorithm *a)
             mesh_signal(a, MESH_REDUCED, rank, a->root, REDUCE);
             mesh_wait(a, MESH_REDUCED, rank, a->root, EMPTY);
         }
-        release(room, EMPTY);
+        pipelined_release(room, EMPTY);
     }
     banyan_program_loop_end(a->program);
 }
@@ -105,15 +105,15 @@ void allgather_pipelined(algorithm *a)
     uint64_t slot = slots_take(a, 1);
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
-        acquire(room, FILL);
+        banyan_program_semaphore *room = pipelined_semaphore(a, rank, PIPELINE_AHEAD);
+        pipelined_acquire(room, FILL);
         local_copy(a, slot_at(a, rank, slot), input_at(a, rank, 0), FILL);
         mesh_signal_all(a, MESH_ARRIVED, rank, FILL);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), FILL);
         mesh_wait_all(a, MESH_ARRIVED, rank, EMPTY);
         EACH_PEER(a, rank, peer)
         remote_get(a, output_at(a, rank, peer), slot_at(a, peer, slot), EMPTY);
-        release(room, EMPTY);
+        pipelined_release(room, EMPTY);
     }
     banyan_program_loop_end(a->program);
 }
@@ -124,17 +124,17 @@ void alltoall_pipelined(algorithm *a)
     uint64_t slots = slots_take(a, a->ranks);
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_AHEAD);
-        banyan_program_semaphore *sent = semaphore(a, rank, 0);
-        acquire(room, FILL);
+        banyan_program_semaphore *room = pipelined_semaphore(a, rank, PIPELINE_AHEAD);
+        banyan_program_semaphore *sent = pipelined_semaphore(a, rank, 0);
+        pipelined_acquire(room, FILL);
         fill_peers(a, rank, slots);
-        release(sent, FILL);
+        pipelined_release(sent, FILL);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, rank), FILL);
-        acquire(sent, EMPTY);
+        pipelined_acquire(sent, EMPTY);
         mesh_wait_all(a, MESH_ARRIVED, rank, EMPTY);
         EACH_PEER(a, rank, peer)
         local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)peer), EMPTY);
-        release(room, EMPTY);
+        pipelined_release(room, EMPTY);
     }
     banyan_program_loop_end(a->program);
 }
@@ -144,14 +144,14 @@ void broadcast_pipelined(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
     int root = a->root;
-    banyan_program_semaphore *room = semaphore(a, root, PIPELINE_UNITS);
+    banyan_program_semaphore *room = pipelined_semaphore(a, root, PIPELINE_UNITS);
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
-    acquire(room, FILL);
+    pipelined_acquire(room, FILL);
     local_copy(a, slot_at(a, root, slot), input_at(a, root, 0), FILL);
     mesh_signal_all(a, MESH_ARRIVED, root, FILL);
     local_keep(a, output_at(a, root, 0), input_at(a, root, 0), FILL);
     mesh_wait_all(a, MESH_ARRIVED, root, EMPTY);
-    release(room, EMPTY);
+    pipelined_release(room, EMPTY);
     EACH_PEER(a, root, rank)
     {
         mesh_wait(a, MESH_ARRIVED, rank, root, FILL);
@@ -172,18 +172,18 @@ void sendrecv_pipelined(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         int to = algorithm_rank(a, rank + a->shift);
         int from = algorithm_rank(a, rank - a->shift);
-        banyan_program_semaphore *room = semaphore(a, rank, PIPELINE_UNITS);
-        banyan_program_semaphore *sent = semaphore(a, rank, 0);
-        acquire(room, SEND);
+        banyan_program_semaphore *room = pipelined_semaphore(a, rank, PIPELINE_UNITS);
+        banyan_program_semaphore *sent = pipelined_semaphore(a, rank, 0);
+        pipelined_acquire(room, SEND);
         local_copy(a, slot_at(a, rank, slot), input_at(a, rank, 0), SEND);
         mesh_signal(a, MESH_SENT, rank, to, SEND);
-        release(sent, SEND);
-        acquire(sent, TAKE);
+        pipelined_release(sent, SEND);
+        pipelined_acquire(sent, TAKE);
         mesh_wait(a, MESH_SENT, rank, from, TAKE);
         remote_get(a, output_at(a, rank, 0), slot_at(a, from, slot), TAKE);
         mesh_signal(a, MESH_TAKEN, rank, from, TAKE);
         mesh_wait(a, MESH_TAKEN, rank, to, HEAR);
-        release(room, HEAR);
+        pipelined_release(room, HEAR);
     }
     banyan_program_loop_end(a->program);
 }

@@ -27,7 +27,7 @@ static const part to_reduce[PARTS] = {{0, 4}, {4, 6}, {6, 8}};
 static const part to_copy[PARTS] = {{0, 4}, {4, 7}, {7, 8}};
 static const part whole = {0, CHUNKS};
 
-static bool is_first(const part *of)
+static bool algorithms_ports_is_first(const part *of)
 {
     return of->begin == 0;
 }
@@ -43,7 +43,7 @@ int factor_ports(int ranks)
     return CHUNKS;
 }
 
-static void begin(algorithm *a, int rank)
+static void algorithms_ports_begin(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
     mesh_signal_relaxed(a, MESH_BEGUN, rank, peer, 0);
@@ -51,7 +51,7 @@ static void begin(algorithm *a, int rank)
     mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
 }
 
-static void wait(algorithm *a, int rank, int peer)
+static void algorithms_ports_wait(algorithm *a, int rank, int peer)
 {
     banyan_program_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
 }
@@ -59,10 +59,10 @@ static void wait(algorithm *a, int rank, int peer)
 static void wait_for_all(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
-    wait(a, rank, peer);
+    algorithms_ports_wait(a, rank, peer);
 }
 
-static void end(algorithm *a, int rank)
+static void algorithms_ports_end(algorithm *a, int rank)
 {
     EACH_PEER(a, rank, peer)
     banyan_program_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
@@ -77,13 +77,13 @@ static int block_for(const algorithm *a, int peer)
 static void put_into_outputs(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
-        begin(a, rank);
+        algorithms_ports_begin(a, rank);
         EACH_PEER(a, rank, peer)
         banyan_program_port_put_with_signal(port_between(a, rank, peer), output_at(a, peer, rank),
                                             input_at(a, rank, block_for(a, peer)), 0);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, block_for(a, rank)), 0);
         wait_for_all(a, rank);
-        end(a, rank);
+        algorithms_ports_end(a, rank);
     }
 }
 
@@ -99,7 +99,7 @@ void alltoall_ports(algorithm *a)
 
 /* ---- blocks, named by their first chunks ---- */
 
-static banyan_chunk further(banyan_chunk first, int chunks)
+static banyan_chunk algorithms_ports_further(banyan_chunk first, int chunks)
 {
     first.index += (uint64_t)chunks;
     return first;
@@ -116,36 +116,40 @@ static banyan_chunk input_block(const algorithm *a, int rank, int peer)
 }
 
 /* Where it comes to in the scratch of the peer. */
-static banyan_chunk arrived(const algorithm *a, int owner, uint64_t slots, int peer)
+static banyan_chunk algorithms_ports_arrived(const algorithm *a, int owner, uint64_t slots,
+                                             int peer)
 {
     int place = algorithm_rank(a, peer - owner - 1);
     return slot_at(a, owner, slots + (uint64_t)(place * CHUNKS));
 }
 
 /* With a signal behind the last chunk. */
-static void put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+static void algorithms_ports_put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
 {
     banyan_program_port_channel *channel = port_between(a, from.rank, to.rank);
     for (int chunk = of->begin; chunk < of->end; chunk++) {
         if (chunk + 1 < of->end)
-            banyan_program_port_put(channel, further(to, chunk), further(from, chunk), 0);
+            banyan_program_port_put(channel, algorithms_ports_further(to, chunk),
+                                    algorithms_ports_further(from, chunk), 0);
         else
-            banyan_program_port_put_with_signal(channel, further(to, chunk), further(from, chunk),
-                                                0);
+            banyan_program_port_put_with_signal(channel, algorithms_ports_further(to, chunk),
+                                                algorithms_ports_further(from, chunk), 0);
     }
 }
 
-static void copy(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+static void algorithms_ports_copy(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
 {
     for (int chunk = of->begin; chunk < of->end; chunk++)
-        local_copy(a, further(to, chunk), further(from, chunk), 0);
+        local_copy(a, algorithms_ports_further(to, chunk), algorithms_ports_further(from, chunk),
+                   0);
 }
 
 /* What the peer puts next has come to `slot`. */
-static void take(algorithm *a, int rank, int peer, banyan_chunk slot, const part *of)
+static void algorithms_ports_take(algorithm *a, int rank, int peer, banyan_chunk slot,
+                                  const part *of)
 {
-    wait(a, rank, peer);
-    copy(a, output_block(a, rank, peer), slot, of);
+    algorithms_ports_wait(a, rank, peer);
+    algorithms_ports_copy(a, output_block(a, rank, peer), slot, of);
 }
 
 /* The block that comes last. With its end the rank's own puts have left, so that no kernel is left
@@ -154,10 +158,10 @@ static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const
 {
     EACH_PART(of, parts)
     {
-        wait(a, rank, peer);
+        algorithms_ports_wait(a, rank, peer);
         if (is_last(of))
-            end(a, rank);
-        copy(a, output_block(a, rank, peer), slot, of);
+            algorithms_ports_end(a, rank);
+        algorithms_ports_copy(a, output_block(a, rank, peer), slot, of);
     }
 }
 
@@ -180,19 +184,21 @@ static void put_inputs(algorithm *a, int rank, uint64_t slots, const part *parts
     EACH_PEER(a, rank, peer)
     {
         if (peer != last)
-            put(a, arrived(a, peer, slots, rank), input_block(a, rank, peer), &whole);
+            algorithms_ports_put(a, algorithms_ports_arrived(a, peer, slots, rank),
+                                 input_block(a, rank, peer), &whole);
     }
     EACH_PART(of, parts)
-    put(a, arrived(a, last, slots, rank), input_block(a, rank, last), of);
+    algorithms_ports_put(a, algorithms_ports_arrived(a, last, slots, rank),
+                         input_block(a, rank, last), of);
 }
 
 /* With the first part of the last source's block come the others'. */
 static void wait_for_inputs(algorithm *a, int rank, const part *of)
 {
-    if (is_first(of))
+    if (algorithms_ports_is_first(of))
         wait_for_all(a, rank);
     else
-        wait(a, rank, last_source(a, rank));
+        algorithms_ports_wait(a, rank, last_source(a, rank));
 }
 
 /* Blocks are taken as they come, each while the next ones are under way: in an all-to-all in place
@@ -202,17 +208,19 @@ static void put_into_scratch(algorithm *a)
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
         int last = last_source(a, rank);
-        begin(a, rank);
+        algorithms_ports_begin(a, rank);
         put_inputs(a, rank, slots, to_copy);
         if (!a->in_place)
-            copy(a, output_block(a, rank, rank), input_block(a, rank, rank), &whole);
+            algorithms_ports_copy(a, output_block(a, rank, rank), input_block(a, rank, rank),
+                                  &whole);
         else if (a->collective == BANYAN_ALLTOALL)
-            end(a, rank);
+            algorithms_ports_end(a, rank);
         for (int step = 1; step < a->ranks - 1; step++) {
             int peer = algorithm_rank(a, rank - step);
-            take(a, rank, peer, arrived(a, rank, slots, peer), &whole);
+            algorithms_ports_take(a, rank, peer, algorithms_ports_arrived(a, rank, slots, peer),
+                                  &whole);
         }
-        take_last(a, rank, last, arrived(a, rank, slots, last), to_copy);
+        take_last(a, rank, last, algorithms_ports_arrived(a, rank, slots, last), to_copy);
     }
 }
 
@@ -232,9 +240,10 @@ static void reduce_part(algorithm *a, int rank, uint64_t slots, const part *of, 
 {
     for (int chunk = of->begin; chunk < of->end; chunk++) {
         EACH_PEER(a, rank, peer)
-        a->parts[peer] = further(arrived(a, rank, slots, peer), chunk);
-        a->parts[rank] = further(input_block(a, rank, rank), chunk);
-        local_reduce_parts(a, a->ranks, further(output, chunk), 0);
+        a->parts[peer] =
+            algorithms_ports_further(algorithms_ports_arrived(a, rank, slots, peer), chunk);
+        a->parts[rank] = algorithms_ports_further(input_block(a, rank, rank), chunk);
+        local_reduce_parts(a, a->ranks, algorithms_ports_further(output, chunk), 0);
     }
 }
 
@@ -242,13 +251,13 @@ void reducescatter_ports(algorithm *a)
 {
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
-        begin(a, rank);
+        algorithms_ports_begin(a, rank);
         put_inputs(a, rank, slots, to_reduce);
         EACH_PART(of, to_reduce)
         {
             wait_for_inputs(a, rank, of);
             if (is_last(of))
-                end(a, rank);
+                algorithms_ports_end(a, rank);
             reduce_part(a, rank, slots, of, output_at(a, rank, 0));
         }
     }
@@ -262,22 +271,22 @@ void allreduce_ports(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         int last = last_peer(a, rank);
         banyan_chunk sums = output_block(a, rank, rank);
-        begin(a, rank);
+        algorithms_ports_begin(a, rank);
         put_inputs(a, rank, slots, to_reduce);
         EACH_PART(of, to_reduce)
         {
             wait_for_inputs(a, rank, of);
             reduce_part(a, rank, slots, of, sums);
-            put(a, output_block(a, last, rank), sums, of);
+            algorithms_ports_put(a, output_block(a, last, rank), sums, of);
         }
         for (int step = a->ranks - 2; step > 0; step--) {
             int peer = algorithm_rank(a, rank + step);
-            put(a, output_block(a, peer, rank), sums, &whole);
+            algorithms_ports_put(a, output_block(a, peer, rank), sums, &whole);
         }
         wait_for_all(a, rank);
         for (int more = 1; more < PARTS; more++)
-            wait(a, rank, last_source(a, rank));
-        end(a, rank);
+            algorithms_ports_wait(a, rank, last_source(a, rank));
+        algorithms_ports_end(a, rank);
     }
 }
 
@@ -289,12 +298,12 @@ static banyan_chunk sums_arrived(const algorithm *a, int owner, uint64_t slots, 
 {
     if (peer == last_source(a, owner))
         return slot_at(a, owner, slots + (uint64_t)((a->ranks - 1) * CHUNKS));
-    return arrived(a, owner, slots, peer);
+    return algorithms_ports_arrived(a, owner, slots, peer);
 }
 
 static void put_sums(algorithm *a, int rank, int peer, uint64_t slots, const part *of)
 {
-    put(a, sums_arrived(a, peer, slots, rank), output_block(a, rank, rank), of);
+    algorithms_ports_put(a, sums_arrived(a, peer, slots, rank), output_block(a, rank, rank), of);
 }
 
 static void let_others_write(algorithm *a, int rank)
@@ -334,10 +343,10 @@ static void take_sums(algorithm *a, int rank, uint64_t slots)
         return;
     }
     EACH_PART(of, to_reduce)
-    take(a, rank, first, sums_arrived(a, rank, slots, first), of);
+    algorithms_ports_take(a, rank, first, sums_arrived(a, rank, slots, first), of);
     for (int step = a->ranks - 2; step > 1; step--) {
         int peer = algorithm_rank(a, rank - step);
-        take(a, rank, peer, sums_arrived(a, rank, slots, peer), &whole);
+        algorithms_ports_take(a, rank, peer, sums_arrived(a, rank, slots, peer), &whole);
     }
     take_last(a, rank, last, sums_arrived(a, rank, slots, last), to_copy);
 }
@@ -346,7 +355,7 @@ void allreduce_ports_scratch(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks * CHUNKS);
     for (int rank = 0; rank < a->ranks; rank++) {
-        begin(a, rank);
+        algorithms_ports_begin(a, rank);
         put_inputs(a, rank, slots, to_reduce);
         EACH_PART(of, to_reduce)
         {

@@ -13,7 +13,7 @@ typedef struct node {
     int place; /* which child of its parent */
 } node;
 
-static node node_of(const algorithm *a, int rank)
+static node tree_node_of(const algorithm *a, int rank)
 {
     int v = algorithm_rank(a, rank - a->root);
     node found = {.rank = rank, .parent = -1, .place = (v + 1) % 2};
@@ -90,7 +90,7 @@ void allreduce_tree(algorithm *a)
     s.down = slots_take(a, s.size);
     banyan_program_loop_begin(a->program, a->unit_bytes, a->input_chunks);
     for (int rank = 0; rank < a->ranks; rank++) {
-        node at = node_of(a, rank);
+        node at = tree_node_of(a, rank);
         if (at.parent < 0) {
             wait_children(a, &at, MESH_UP, UP);
             reduce_children(a, &at, &s, output_range(a, rank, 0, s.size));
@@ -118,7 +118,7 @@ void broadcast_tree(algorithm *a)
     stations s = {.size = 1, .down = slots_take(a, 1)};
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        node at = node_of(a, rank);
+        node at = tree_node_of(a, rank);
         banyan_program_semaphore *room = NULL;
         if (at.child_count) {
             room = banyan_program_semaphore_create(a->program, rank, PIPELINE_UNITS);
@@ -148,7 +148,7 @@ void reduce_tree(algorithm *a)
     s.sum = slots_take(a, 1);
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        node at = node_of(a, rank);
+        node at = tree_node_of(a, rank);
         banyan_chunk sum = at.parent < 0 ? output_at(a, rank, 0) : slot_at(a, rank, s.sum);
         if (at.child_count) {
             wait_children(a, &at, MESH_UP, UP);

@@ -131,12 +131,12 @@ banyan_program_port_channel *port_between(algorithm *a, int from, int to)
 
 /* What to do in one operation, or chunk by chunk: instances divide an operation's chunks among them
  * by its size, so that all operations on a chunk must have the same. */
-static int pieces(const algorithm *a, banyan_chunk all)
+static int words_pieces(const algorithm *a, banyan_chunk all)
 {
     return a->split ? (int)all.size : 1;
 }
 
-static banyan_chunk piece(const algorithm *a, banyan_chunk all, int index)
+static banyan_chunk words_piece(const algorithm *a, banyan_chunk all, int index)
 {
     if (!a->split)
         return all;
@@ -147,16 +147,18 @@ static banyan_chunk piece(const algorithm *a, banyan_chunk all, int index)
 
 void remote_put(algorithm *a, banyan_chunk remote, banyan_chunk local, int thread_block)
 {
-    for (int i = 0; i < pieces(a, remote); i++)
-        banyan_program_memory_put(mesh_channel(a, 0, local.rank, remote.rank), piece(a, remote, i),
-                                  piece(a, local, i), BANYAN_TB(thread_block));
+    for (int i = 0; i < words_pieces(a, remote); i++)
+        banyan_program_memory_put(mesh_channel(a, 0, local.rank, remote.rank),
+                                  words_piece(a, remote, i), words_piece(a, local, i),
+                                  BANYAN_TB(thread_block));
 }
 
 void remote_get(algorithm *a, banyan_chunk local, banyan_chunk remote, int thread_block)
 {
-    for (int i = 0; i < pieces(a, remote); i++)
-        banyan_program_memory_get(mesh_channel(a, 0, local.rank, remote.rank), piece(a, local, i),
-                                  piece(a, remote, i), BANYAN_TB(thread_block));
+    for (int i = 0; i < words_pieces(a, remote); i++)
+        banyan_program_memory_get(mesh_channel(a, 0, local.rank, remote.rank),
+                                  words_piece(a, local, i), words_piece(a, remote, i),
+                                  BANYAN_TB(thread_block));
 }
 
 void remote_reduce(algorithm *a, banyan_chunk local, banyan_chunk remote, banyan_chunk destination,
@@ -174,9 +176,9 @@ void remote_put_packets(algorithm *a, banyan_chunk remote, banyan_chunk local, i
 
 void local_copy(algorithm *a, banyan_chunk destination, banyan_chunk source, int thread_block)
 {
-    for (int i = 0; i < pieces(a, source); i++)
-        banyan_program_copy(a->program, destination.rank, piece(a, destination, i),
-                            piece(a, source, i), BANYAN_TB(thread_block));
+    for (int i = 0; i < words_pieces(a, source); i++)
+        banyan_program_copy(a->program, destination.rank, words_piece(a, destination, i),
+                            words_piece(a, source, i), BANYAN_TB(thread_block));
 }
 
 void local_reduce_parts(algorithm *a, int count, banyan_chunk destination, int thread_block)
@@ -185,12 +187,12 @@ void local_reduce_parts(algorithm *a, int count, banyan_chunk destination, int t
         local_copy(a, destination, a->parts[0], thread_block);
         return;
     }
-    for (int i = 0; i < pieces(a, destination); i++) {
+    for (int i = 0; i < words_pieces(a, destination); i++) {
         banyan_chunk *now = a->parts + count;
         for (int part = 0; part < count; part++)
-            now[part] = piece(a, a->parts[part], i);
+            now[part] = words_piece(a, a->parts[part], i);
         banyan_program_reduce(a->program, destination.rank, now[0], now + 1, count - 1,
-                              piece(a, destination, i), a->op, BANYAN_TB(thread_block));
+                              words_piece(a, destination, i), a->op, BANYAN_TB(thread_block));
     }
 }
 

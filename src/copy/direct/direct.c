@@ -47,7 +47,7 @@ typedef struct direct_state {
 
 /* ---- open and close ---- */
 
-static void state_close(void *argument)
+static void copy_direct_state_close(void *argument)
 {
     direct_state *state = argument;
     if (state->signal_ranks > 0)
@@ -60,7 +60,8 @@ static void state_close(void *argument)
 }
 
 /* Everything here is collective, in the same order on every rank. */
-static banyan_status open_shared(direct_state *state, const banyan_copy_options *options)
+static banyan_status copy_direct_open_shared(direct_state *state,
+                                             const banyan_copy_options *options)
 {
     uint64_t signal_ranks;
     RETURN_IF_FAILED(control_max(state->world, (uint64_t)state->local_size, &signal_ranks));
@@ -73,8 +74,8 @@ static banyan_status open_shared(direct_state *state, const banyan_copy_options 
     return BANYAN_OK;
 }
 
-static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
-                                void **opened)
+static banyan_status copy_direct_state_open(banyan_world *world, const banyan_copy_options *options,
+                                            void **opened)
 {
     size_t local_size = (size_t)banyan_world_local_size(world);
     size_t bytes = sizeof(direct_state) + local_size * sizeof(direct_seen);
@@ -84,11 +85,11 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     state->world = world;
     state->local_size = (int)local_size;
     state->local_rank = banyan_world_local_rank(world);
-    banyan_status status = open_shared(state, options);
+    banyan_status status = copy_direct_open_shared(state, options);
     if (status == BANYAN_OK)
         status = direct_reader_create(state->transport, &state->reader);
     if (status != BANYAN_OK) {
-        state_close(state);
+        copy_direct_state_close(state);
         return status;
     }
     for (int rank = 0; rank < banyan_world_size(world); rank++)
@@ -150,7 +151,7 @@ static banyan_status tell_finished(const direct_state *state, int peer, banyan_s
                                    1 + ((uint64_t)status << FAILED_SHIFT));
 }
 
-static bool has_entered(direct_state *state, int slot)
+static bool copy_direct_has_entered(direct_state *state, int slot)
 {
     direct_seen *seen = &state->seen[slot];
     uint64_t count = banyan_transport_read(state->transport, entered_signal(state, slot));
@@ -160,7 +161,7 @@ static bool has_entered(direct_state *state, int slot)
     return true;
 }
 
-static void run_all(const direct_moves *moves, bool streaming)
+static void copy_direct_run_all(const direct_moves *moves, bool streaming)
 {
     for (size_t chunk = 0; chunk < moves->chunk_ends.count; chunk++)
         direct_moves_run_chunk(moves, chunk, streaming);
@@ -194,8 +195,8 @@ static banyan_status read_lane(direct_reader *reader, const direct_lane *lane)
 static banyan_status work_with(direct_state *state, const direct_meeting *meeting, bool streaming)
 {
     const direct_partner *partner = meeting->partner;
-    run_all(&partner->out.own, streaming);
-    run_all(&partner->in.own, streaming);
+    copy_direct_run_all(&partner->out.own, streaming);
+    copy_direct_run_all(&partner->in.own, streaming);
     run_shared(&partner->in.shared, meeting->in, streaming);
     banyan_status status = read_lane(state->reader, &partner->in);
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
@@ -228,7 +229,7 @@ static size_t work_with_entered(direct_state *state, direct_schedule *schedule, 
     size_t served = 0;
     for (size_t i = 0; i < schedule->plan->partner_count; i++) {
         direct_meeting *meeting = &schedule->meetings[i];
-        if (meeting->worked || !has_entered(state, meeting->slot))
+        if (meeting->worked || !copy_direct_has_entered(state, meeting->slot))
             continue;
         if (*mine == BANYAN_OK)
             *mine = work_with(state, meeting, schedule->streaming);
@@ -295,7 +296,7 @@ static banyan_status meet_partners(direct_state *state, direct_schedule *schedul
 {
     size_t count = schedule->plan->partner_count;
     RETURN_IF_FAILED(tell_entered(state, schedule));
-    run_all(&schedule->plan->local, schedule->streaming);
+    copy_direct_run_all(&schedule->plan->local, schedule->streaming);
     RETURN_IF_FAILED(work_with_all(state, schedule, mine));
     leave_message(state, *mine);
     for (size_t i = 0; i < count; i++) {
@@ -313,7 +314,7 @@ static banyan_status meet_partners(direct_state *state, direct_schedule *schedul
     return BANYAN_OK;
 }
 
-static banyan_status execute(void *argument, void *planned, void *stream)
+static banyan_status copy_direct_execute(void *argument, void *planned, void *stream)
 {
     (void)stream;
     direct_state *state = argument;
@@ -361,7 +362,7 @@ static banyan_status open_meetings(const direct_state *state, direct_schedule *s
     return BANYAN_OK;
 }
 
-static void release(void *argument, void *planned)
+static void copy_direct_release(void *argument, void *planned)
 {
     (void)argument;
     direct_schedule *schedule = planned;
@@ -370,7 +371,8 @@ static void release(void *argument, void *planned)
     free(schedule);
 }
 
-static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+static banyan_status copy_direct_prepare(void *argument, const banyan_copy_batch *batch,
+                                         void **planned)
 {
     const direct_state *state = argument;
     direct_plan *plan;
@@ -385,16 +387,16 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         direct_plan_destroy(plan);
         status = error_no_memory(sizeof *schedule, "a schedule");
     }
-    return copy_keep_on_all(state->world, status, schedule, release, argument, planned);
+    return copy_keep_on_all(state->world, status, schedule, copy_direct_release, argument, planned);
 }
 
 const banyan_copy_backend copy_backend_direct = {
     .size = sizeof(banyan_copy_backend),
     .name = "direct",
     .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
-    .open = state_open,
-    .close = state_close,
-    .prepare = prepare,
-    .execute = execute,
-    .release = release,
+    .open = copy_direct_state_open,
+    .close = copy_direct_state_close,
+    .prepare = copy_direct_prepare,
+    .execute = copy_direct_execute,
+    .release = copy_direct_release,
 };

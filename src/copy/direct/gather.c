@@ -29,7 +29,7 @@ typedef struct footprint {
     uint64_t bytes;                         /* of the buffer */
 } footprint;
 
-static uint64_t magnitude(int64_t stride)
+static uint64_t direct_gather_magnitude(int64_t stride)
 {
     return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
@@ -40,7 +40,9 @@ static int dims_by_stride(const strided_view *view, int row_dim, int *dims)
     int count = 0;
     for (int d = row_dim; d < view->ndim; d++) {
         int at = count++;
-        for (; at > 0 && magnitude(view->stride[dims[at - 1]]) > magnitude(view->stride[d]); at--)
+        for (; at > 0 && direct_gather_magnitude(view->stride[dims[at - 1]]) >
+                             direct_gather_magnitude(view->stride[d]);
+             at--)
             dims[at] = dims[at - 1];
         dims[at] = d;
     }
@@ -55,8 +57,8 @@ static footprint footprint_of(const strided_view *view, int row_dim, uint64_t ro
         int d = dims[i];
         uint64_t extent = d == row_dim ? rows : (uint64_t)view->extent[d];
         int64_t stride = view->stride[d];
-        if (print.count == 0 && magnitude(stride) <= print.span + PIECE_COST_BYTES) {
-            print.span += (extent - 1) * magnitude(stride);
+        if (print.count == 0 && direct_gather_magnitude(stride) <= print.span + PIECE_COST_BYTES) {
+            print.span += (extent - 1) * direct_gather_magnitude(stride);
             print.low += stride < 0 ? (int64_t)(extent - 1) * stride : 0;
             print.buffer_stride[d] = stride;
             continue;
@@ -198,7 +200,8 @@ banyan_status direct_reader_finish(direct_reader *reader)
     return BANYAN_OK;
 }
 
-static banyan_status read_bytes(direct_reader *reader, int64_t offset, char *to, uint64_t bytes)
+static banyan_status direct_gather_read_bytes(direct_reader *reader, int64_t offset, char *to,
+                                              uint64_t bytes)
 {
     while (bytes > 0) {
         uint64_t part = bytes < READ_BYTES_MAX ? bytes : READ_BYTES_MAX;
@@ -212,13 +215,13 @@ static banyan_status read_bytes(direct_reader *reader, int64_t offset, char *to,
     return BANYAN_OK;
 }
 
-static banyan_status read_rows(direct_reader *reader, const direct_gather *gather)
+static banyan_status direct_gather_read_rows(direct_reader *reader, const direct_gather *gather)
 {
     const strided_move *rows = &gather->rows;
     odometer at = {.loops = rows->loops, .count = rows->count};
     do {
-        RETURN_IF_FAILED(
-            read_bytes(reader, gather->offset + at.from, rows->to + at.to, rows->run_bytes));
+        RETURN_IF_FAILED(direct_gather_read_bytes(reader, gather->offset + at.from,
+                                                  rows->to + at.to, rows->run_bytes));
     } while (odometer_step(&at));
     return BANYAN_OK;
 }
@@ -229,7 +232,7 @@ static banyan_status read_spans(direct_reader *reader, const footprint *print, i
 {
     uint64_t index[BANYAN_MAX_DIMS] = {0};
     for (;;) {
-        RETURN_IF_FAILED(read_bytes(reader, offset + print->low, to, print->span));
+        RETURN_IF_FAILED(direct_gather_read_bytes(reader, offset + print->low, to, print->span));
         to += print->span;
         int i = 0;
         for (; i < print->count; i++) {
@@ -246,8 +249,9 @@ static banyan_status read_spans(direct_reader *reader, const footprint *print, i
 
 /* `rows` iterations of the row dimension from `row` on. Element `first`, the first of them, lies at
  * `offset`. */
-static banyan_status read_piece(direct_reader *reader, const direct_pieces *pieces, uint64_t first,
-                                uint64_t row, uint64_t rows, int64_t offset)
+static banyan_status direct_gather_read_piece(direct_reader *reader, const direct_pieces *pieces,
+                                              uint64_t first, uint64_t row, uint64_t rows,
+                                              int64_t offset)
 {
     const strided_view *from = &pieces->from;
     footprint print = footprint_of(from, pieces->row_dim, rows);
@@ -268,7 +272,8 @@ static banyan_status read_piece(direct_reader *reader, const direct_pieces *piec
     return BANYAN_OK;
 }
 
-static banyan_status read_pieces(direct_reader *reader, const direct_pieces *pieces, int64_t offset)
+static banyan_status direct_gather_read_pieces(direct_reader *reader, const direct_pieces *pieces,
+                                               int64_t offset)
 {
     const strided_view *from = &pieces->from;
     int row_dim = pieces->row_dim;
@@ -279,8 +284,8 @@ static banyan_status read_pieces(direct_reader *reader, const direct_pieces *pie
     for (uint64_t first = 0;;) {
         for (uint64_t row = 0; row < extent; row += pieces->rows) {
             uint64_t rows = pieces->rows < extent - row ? pieces->rows : extent - row;
-            RETURN_IF_FAILED(read_piece(reader, pieces, first, row, rows,
-                                        offset + (int64_t)row * from->stride[row_dim]));
+            RETURN_IF_FAILED(direct_gather_read_piece(
+                reader, pieces, first, row, rows, offset + (int64_t)row * from->stride[row_dim]));
             first += rows * row_elems;
         }
         int d = row_dim - 1;
@@ -308,6 +313,6 @@ banyan_status direct_reader_read(direct_reader *reader, const direct_gather *gat
         RETURN_IF_FAILED(flush_reads(reader));
         reader->handle = gather->handle;
     }
-    return gather->pieces ? read_pieces(reader, gather->pieces, gather->offset)
-                          : read_rows(reader, gather);
+    return gather->pieces ? direct_gather_read_pieces(reader, gather->pieces, gather->offset)
+                          : direct_gather_read_rows(reader, gather);
 }

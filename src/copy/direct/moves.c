@@ -5,7 +5,7 @@
 #define MOVE_BYTES_MAX ((uint64_t)256 << 10)
 #define CHUNK_BYTES ((uint64_t)128 << 10)
 
-static banyan_status push(direct_moves *moves, const direct_move *move, uint64_t bytes)
+static banyan_status direct_moves_push(direct_moves *moves, const direct_move *move, uint64_t bytes)
 {
     if (!array_push(&moves->list, *move))
         return BANYAN_ERR_NO_MEMORY;
@@ -35,18 +35,18 @@ static banyan_status cut_run(direct_moves *moves, const strided_move *run)
             part.move.run_bytes = part_bytes;
         else
             part.move.run_bytes = run->run_bytes - at;
-        RETURN_IF_FAILED(push(moves, &part, part.move.run_bytes));
+        RETURN_IF_FAILED(direct_moves_push(moves, &part, part.move.run_bytes));
     }
     return BANYAN_OK;
 }
 
 /* Several iterations of the slowest loop at a time; where one alone is too long, each is cut by the
  * loops below. */
-static banyan_status cut(direct_moves *moves, const strided_move *move)
+static banyan_status direct_moves_cut(direct_moves *moves, const strided_move *move)
 {
     uint64_t bytes = strided_move_bytes(move);
     if (bytes <= MOVE_BYTES_MAX)
-        return push(moves, &(direct_move){.move = *move}, bytes);
+        return direct_moves_push(moves, &(direct_move){.move = *move}, bytes);
     if (move->count == 0)
         return cut_run(moves, move);
     const strided_loop *slowest = &move->loops[0];
@@ -59,7 +59,7 @@ static banyan_status cut(direct_moves *moves, const strided_move *move)
         if (rows == 1) {
             part.loops++;
             part.count--;
-            RETURN_IF_FAILED(cut(moves, &part));
+            RETURN_IF_FAILED(direct_moves_cut(moves, &part));
             continue;
         }
         uint64_t left = slowest->extent - row;
@@ -69,12 +69,14 @@ static banyan_status cut(direct_moves *moves, const strided_move *move)
         memcpy(loops, move->loops, (size_t)move->count * sizeof *loops);
         loops[0].extent = rows < left ? rows : left;
         part.loops = loops;
-        RETURN_IF_FAILED(push(moves, &(direct_move){.move = part}, strided_move_bytes(&part)));
+        RETURN_IF_FAILED(
+            direct_moves_push(moves, &(direct_move){.move = part}, strided_move_bytes(&part)));
     }
     return BANYAN_OK;
 }
 
-static banyan_status add_walk(direct_moves *moves, const strided_view *to, const strided_view *from)
+static banyan_status direct_moves_add_walk(direct_moves *moves, const strided_view *to,
+                                           const strided_view *from)
 {
     uint64_t most = MOVE_BYTES_MAX / to->elem_bytes + 1;
     for (uint64_t first = 0; first < to->elems; first += most) {
@@ -83,7 +85,8 @@ static banyan_status add_walk(direct_moves *moves, const strided_view *to, const
         if (!walk)
             return BANYAN_ERR_NO_MEMORY;
         *walk = (direct_walk){*to, *from, first, count};
-        RETURN_IF_FAILED(push(moves, &(direct_move){.walk = walk}, count * to->elem_bytes));
+        RETURN_IF_FAILED(
+            direct_moves_push(moves, &(direct_move){.walk = walk}, count * to->elem_bytes));
     }
     return BANYAN_OK;
 }
@@ -111,14 +114,14 @@ banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
         return BANYAN_OK;
     strided_grid grid;
     if (!strided_grid_of(to, from, &grid))
-        return add_walk(moves, to, from);
+        return direct_moves_add_walk(moves, to, from);
     strided_move move;
     RETURN_IF_FAILED(plan_move(moves, &grid, to, from, &move));
-    return cut(moves, &move);
+    return direct_moves_cut(moves, &move);
 }
 
 /* The view of blocks along the last dimension, and how far a block's values lie apart in it. */
-static strided_view blocks_of(const strided_view *values, int64_t *step)
+static strided_view direct_moves_blocks_of(const strided_view *values, int64_t *step)
 {
     strided_view blocks = *values;
     int last = blocks.ndim - 1;
@@ -132,8 +135,8 @@ static strided_view blocks_of(const strided_view *values, int64_t *step)
     return blocks;
 }
 
-static banyan_status add_whole(direct_moves *moves, const strided_view *to,
-                               const strided_view *from, direct_move whole)
+static banyan_status direct_moves_add_whole_box(direct_moves *moves, const strided_view *to,
+                                                const strided_view *from, direct_move whole)
 {
     if (to->elems == 0)
         return BANYAN_OK;
@@ -160,11 +163,11 @@ banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to
 {
     direct_move whole = {0};
     if (to->elems == 0 || to->format == from->format || !strided_is_mxfp8(to->format))
-        return add_whole(moves, to, from, whole);
-    strided_view values = blocks_of(from, &whole.from_step), elements = *to;
+        return direct_moves_add_whole_box(moves, to, from, whole);
+    strided_view values = direct_moves_blocks_of(from, &whole.from_step), elements = *to;
     if (!strided_is_scales(to->format))
-        elements = blocks_of(to, &whole.to_step);
-    return add_whole(moves, &elements, &values, whole);
+        elements = direct_moves_blocks_of(to, &whole.to_step);
+    return direct_moves_add_whole_box(moves, &elements, &values, whole);
 }
 
 void direct_moves_run_chunk(const direct_moves *moves, size_t chunk, bool streaming)

@@ -23,7 +23,7 @@ static int compare_ranges(const void *a, const void *b)
     return (left->low > right->low) - (left->low < right->low);
 }
 
-static void prefault(direct_page_range *ranges, size_t count, bool written)
+static void direct_pages_prefault_range(direct_page_range *ranges, size_t count, bool written)
 {
     if (count > 1)
         qsort(ranges, count, sizeof *ranges, compare_ranges);
@@ -37,8 +37,8 @@ static void prefault(direct_page_range *ranges, size_t count, bool written)
 
 void direct_pages_prefault(direct_pages *all)
 {
-    prefault(all->read.data, all->read.count, false);
-    prefault(all->written.data, all->written.count, true);
+    direct_pages_prefault_range(all->read.data, all->read.count, false);
+    direct_pages_prefault_range(all->written.data, all->written.count, true);
     direct_pages_free(all);
 }
 

@@ -162,13 +162,13 @@ void direct_place_write(const direct_place *place, bytes_writer *note)
     }
 }
 
-static banyan_status malformed(int peer)
+static banyan_status direct_place_malformed(int peer)
 {
     return error_set(BANYAN_ERR_FORMAT, "direct: rank %d described a tensor that cannot be", peer);
 }
 
 /* All of it lies in what the handle names, computed where nothing overflows. */
-static bool is_inside(const direct_place *place, uint64_t elems)
+static bool direct_place_is_inside(const direct_place *place, uint64_t elems)
 {
     const strided_view *view = &place->view;
     __int128 low = place->offset, high = place->offset, count = 1;
@@ -197,16 +197,17 @@ banyan_status direct_place_read(const void *note, size_t bytes, int peer, uint64
     read.offset = (int64_t)bytes_read_u64(&reader);
     uint32_t ndim = bytes_read_u32(&reader);
     if (reader.failed || ndim > BANYAN_MAX_DIMS)
-        return malformed(peer);
+        return direct_place_malformed(peer);
     read.view.ndim = (int)ndim;
     for (uint32_t i = 0; i < ndim; i++) {
         read.view.extent[i] = (int64_t)bytes_read_u64(&reader);
         read.view.stride[i] = (int64_t)bytes_read_u64(&reader);
     }
     if (reader.failed || reader.left > 0)
-        return malformed(peer);
-    if (read.handle.kind != 0 && (read.handle.rank != peer || !is_inside(&read, elems)))
-        return malformed(peer);
+        return direct_place_malformed(peer);
+    if (read.handle.kind != 0 &&
+        (read.handle.rank != peer || !direct_place_is_inside(&read, elems)))
+        return direct_place_malformed(peer);
     *place = read;
     return BANYAN_OK;
 }

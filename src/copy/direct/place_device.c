@@ -83,7 +83,7 @@ static banyan_status place_recvs(direct_places *places, const banyan_copy_batch 
 
 /* ---- the landing ---- */
 
-static strided_view dense_view(const strided_view *like, char *data)
+static strided_view place_device_dense_view(const strided_view *like, char *data)
 {
     strided_view view = *like;
     int64_t stride = (int64_t)like->elem_bytes;
@@ -96,13 +96,13 @@ static strided_view dense_view(const strided_view *like, char *data)
 }
 
 /* Peers see dense places in the landing; what they write there is moved on from it. */
-static banyan_status land(direct_places *places, const staged_recvs *staged)
+static banyan_status place_device_land(direct_places *places, const staged_recvs *staged)
 {
     char *at = staged->ops.count > 0 ? banyan_memory_local(places->landing) : NULL;
     for (size_t i = 0; i < staged->ops.count; i++) {
         direct_place *place = &places->recvs[staged->ops.data[i]];
         uint64_t bytes = place->view.elems * place->view.elem_bytes;
-        strided_view dense = dense_view(&place->view, at);
+        strided_view dense = place_device_dense_view(&place->view, at);
         RETURN_IF_FAILED(direct_moves_add_whole(&places->landed, &place->view, &dense));
         RETURN_IF_FAILED(banyan_memory_find(places->world, at, bytes, &place->handle));
         place->view = dense;
@@ -137,7 +137,7 @@ banyan_status direct_places_find_on_device(banyan_world *world, DLDevice device,
         status = place_recvs(&found, batch, rank, &staged);
     status = make_landing(&found, device, &staged, status);
     if (status == BANYAN_OK)
-        status = land(&found, &staged);
+        status = place_device_land(&found, &staged);
     array_free(&staged.ops);
     if (status == BANYAN_OK)
         *places = found;

@@ -16,7 +16,7 @@ typedef struct note_context {
     banyan_status status; /* of finding the places */
 } note_context;
 
-static banyan_status unreachable(const note_context *context, const banyan_copy_op *op)
+static banyan_status direct_plan_unreachable(const note_context *context, const banyan_copy_op *op)
 {
     int rank = banyan_world_rank(context->world);
     if (!context->transport)
@@ -48,7 +48,7 @@ static banyan_status write_note(void *argument, const banyan_copy_op *op, bool i
 {
     const note_context *context = argument;
     if (!can_reach(context, op->peer))
-        return unreachable(context, op);
+        return direct_plan_unreachable(context, op);
     if (context->status != BANYAN_OK)
         return context->status;
     const direct_place *place = is_send ? &context->places->sends[op - context->batch->sends]
@@ -181,7 +181,7 @@ static banyan_status add_device_send(banyan_world *world, direct_plan *plan, dir
     return direct_moves_add_whole(&lane->own, &to, &own->view);
 }
 
-static bool is_on_device(const direct_plan *plan)
+static bool direct_plan_is_on_device(const direct_plan *plan)
 {
     return plan->device.device_type == kDLCUDA;
 }
@@ -197,7 +197,7 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
     RETURN_IF_FAILED(read_far(match, &far));
     direct_lane *lane = is_send ? &partner->out : &partner->in;
     lane->bytes += match->bytes;
-    if (is_on_device(plan))
+    if (direct_plan_is_on_device(plan))
         return is_send ? add_device_send(world, plan, lane, own, &far) : BANYAN_OK;
     if (!is_send)
         plan->bytes += match->bytes;
@@ -231,14 +231,15 @@ static banyan_status finish_lanes(direct_plan *plan)
     return direct_moves_finish(&plan->local);
 }
 
-static banyan_status add_local(direct_plan *plan, const banyan_copy_batch *batch)
+static banyan_status direct_plan_add_local(direct_plan *plan, const banyan_copy_batch *batch)
 {
     for (size_t i = 0; i < batch->local_count; i++) {
         strided_view to, from;
         RETURN_IF_FAILED(copy_op_view(&batch->recvs[batch->local[i].recv], false, &to));
         RETURN_IF_FAILED(copy_op_view(&batch->sends[batch->local[i].send], true, &from));
-        RETURN_IF_FAILED(is_on_device(plan) ? direct_moves_add_whole(&plan->local, &to, &from)
-                                            : direct_moves_add(&plan->local, &to, &from));
+        RETURN_IF_FAILED(direct_plan_is_on_device(plan)
+                             ? direct_moves_add_whole(&plan->local, &to, &from)
+                             : direct_moves_add(&plan->local, &to, &from));
         plan->bytes += to.elems * to.elem_bytes;
     }
     return BANYAN_OK;
@@ -251,8 +252,8 @@ static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
     RETURN_IF_FAILED(list_partners(plan, banyan_world_rank(world), matches));
     RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
     RETURN_IF_FAILED(add_matches(world, plan, matches->recvs, matches->recv_count, false));
-    RETURN_IF_FAILED(add_local(plan, batch));
-    if (is_on_device(plan))
+    RETURN_IF_FAILED(direct_plan_add_local(plan, batch));
+    if (direct_plan_is_on_device(plan))
         return BANYAN_OK;
     direct_pages_prefault(&plan->pages);
     return finish_lanes(plan);
@@ -289,13 +290,13 @@ static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
                                const banyan_copy_batch *batch, direct_plan *plan)
 {
     note_context context = {world, transport, batch, &plan->places, BANYAN_OK};
-    context.status = is_on_device(plan)
+    context.status = direct_plan_is_on_device(plan)
                          ? direct_places_find_on_device(world, plan->device, batch, &plan->places)
                          : direct_places_find(world, batch, &plan->places);
     copy_matches matches;
     RETURN_IF_FAILED(copy_match_batch(world, "direct", batch, write_note, &context, &matches));
     banyan_status status = context.status;
-    if (is_on_device(plan))
+    if (direct_plan_is_on_device(plan))
         status = attach_destinations(world, plan, &matches);
     if (status == BANYAN_OK)
         status = plan_lanes(world, plan, batch, &matches);
@@ -325,8 +326,9 @@ static void plan_clear(direct_plan *plan)
     direct_places_free(&plan->places);
 }
 
-static banyan_status create(banyan_world *world, banyan_transport *transport, DLDevice device,
-                            const banyan_copy_batch *batch, direct_plan **plan)
+static banyan_status direct_plan_build(banyan_world *world, banyan_transport *transport,
+                                       DLDevice device, const banyan_copy_batch *batch,
+                                       direct_plan **plan)
 {
     direct_plan made = {.device = device}, *kept = NULL;
     banyan_status status = plan_fill(world, transport, batch, &made);
@@ -346,13 +348,13 @@ static banyan_status create(banyan_world *world, banyan_transport *transport, DL
 banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_batch *batch, direct_plan **plan)
 {
-    return create(world, transport, BANYAN_HOST, batch, plan);
+    return direct_plan_build(world, transport, BANYAN_HOST, batch, plan);
 }
 
 banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
                                            const banyan_copy_batch *batch, direct_plan **plan)
 {
-    return create(world, NULL, device, batch, plan);
+    return direct_plan_build(world, NULL, device, batch, plan);
 }
 
 void direct_plan_destroy(direct_plan *plan)

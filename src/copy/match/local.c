@@ -224,8 +224,9 @@ static banyan_status check_both_sides_there(const char *who, int rank, const loc
                      task_names_text(&received));
 }
 
-static banyan_status check_sizes(const char *who, int rank, const local_sides *sides,
-                                 const banyan_send_op *sends, const banyan_recv_op *recvs)
+static banyan_status match_local_check_sizes(const char *who, int rank, const local_sides *sides,
+                                             const banyan_send_op *sends,
+                                             const banyan_recv_op *recvs)
 {
     task_names unequal = {0};
     for (size_t i = 0; i < sides->send_count; i++) {
@@ -248,7 +249,7 @@ static banyan_status check_sizes(const char *who, int rank, const local_sides *s
                      who, rank, task_names_text(&unequal));
 }
 
-static int compare_pairs(const void *a, const void *b)
+static int match_local_compare_pairs(const void *a, const void *b)
 {
     const banyan_copy_pair *left = a, *right = b;
     return (left->send > right->send) - (left->send < right->send);
@@ -270,12 +271,12 @@ banyan_status banyan_copy_match_local(const char *who, int rank, const banyan_se
     if (status == BANYAN_OK)
         status = check_both_sides_there(who, rank, &sides);
     if (status == BANYAN_OK)
-        status = check_sizes(who, rank, &sides, sends, recvs);
+        status = match_local_check_sizes(who, rank, &sides, sends, recvs);
     if (status == BANYAN_OK) {
         for (size_t i = 0; i < sides.send_count; i++)
             pairs[i] = (banyan_copy_pair){sides.sends[i].op, sides.recvs[i].op};
         if (sides.send_count > 1)
-            qsort(pairs, sides.send_count, sizeof *pairs, compare_pairs);
+            qsort(pairs, sides.send_count, sizeof *pairs, match_local_compare_pairs);
         *pair_count = sides.send_count;
     }
     free(keys);

@@ -131,7 +131,7 @@ static banyan_status write_message(const matcher *match, int peer, bytes_writer 
     return message->failed ? error_no_memory(message->count, "describing a batch") : BANYAN_OK;
 }
 
-static banyan_status write_messages(matcher *match)
+static banyan_status match_write_messages(matcher *match)
 {
     int partners = 0;
     for (int peer = next_partner(match, -1); peer >= 0; peer = next_partner(match, peer))
@@ -158,7 +158,7 @@ static void told_free(matcher *match)
 
 /* ---- hearing them ---- */
 
-static banyan_status malformed(const matcher *match, int peer)
+static banyan_status match_malformed(const matcher *match, int peer)
 {
     return error_set(BANYAN_ERR_FORMAT,
                      "%s: rank %d got a malformed description of rank %d's batch", match->who,
@@ -174,12 +174,12 @@ static bool is_format(strided_format format, uint64_t elem_bytes)
     return elem_bytes == (format == STRIDED_F32 ? 4 : 2);
 }
 
-static banyan_status read_list(const matcher *match, int peer, bytes_reader *reader,
-                               peer_list *list)
+static banyan_status match_read_list(const matcher *match, int peer, bytes_reader *reader,
+                                     peer_list *list)
 {
     uint64_t count = bytes_read_u64(reader);
     if (reader->failed || count > reader->left / PEER_SIDE_BYTES_MIN)
-        return malformed(match, peer);
+        return match_malformed(match, peer);
     list->sides = malloc(((size_t)count + 1) * sizeof *list->sides);
     if (!list->sides)
         return error_no_memory((size_t)count * sizeof *list->sides, "a partner's batch");
@@ -195,7 +195,7 @@ static banyan_status read_list(const matcher *match, int peer, bytes_reader *rea
         side->note = bytes_read_blob(reader, &side->note_bytes);
         if (reader->failed || !is_format(side->format, side->elem_bytes) ||
             (i > 0 && task_key_compare(&side[-1].key, &side->key) >= 0))
-            return malformed(match, peer);
+            return match_malformed(match, peer);
     }
     return BANYAN_OK;
 }
@@ -208,7 +208,7 @@ typedef struct side_range {
 } side_range;
 
 /* Of two entries of equal rank in their orders; those without an id meet by number. */
-static int compare_ends(const task_key *own, const task_key *theirs)
+static int match_compare_ends(const task_key *own, const task_key *theirs)
 {
     if (own->task_id == BANYAN_TASK_ID_NONE && theirs->task_id == BANYAN_TASK_ID_NONE)
         return 0;
@@ -224,7 +224,7 @@ static banyan_status check_same_tasks(const matcher *match, const side_range *ra
     while (i < range->count || j < list->count) {
         int order = i == range->count  ? 1
                     : j == list->count ? -1
-                                       : compare_ends(&keys[i], &list->sides[j].key);
+                                       : match_compare_ends(&keys[i], &list->sides[j].key);
         if (order < 0)
             task_names_add(&own, keys[i].task_id, keys[i].part);
         if (order > 0)
@@ -303,11 +303,11 @@ static banyan_status match_peer(const matcher *match, int peer, const control_me
     banyan_status status = BANYAN_OK;
     if (message) {
         bytes_reader reader = bytes_reader_of(message->data, message->bytes);
-        status = read_list(match, peer, &reader, &sent);
+        status = match_read_list(match, peer, &reader, &sent);
         if (status == BANYAN_OK)
-            status = read_list(match, peer, &reader, &expected);
+            status = match_read_list(match, peer, &reader, &expected);
         if (status == BANYAN_OK && reader.left > 0)
-            status = malformed(match, peer);
+            status = match_malformed(match, peer);
     }
     if (status == BANYAN_OK)
         status = match_side_with(match, &match->send, peer, &expected);
@@ -391,7 +391,7 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
     if (mine == BANYAN_OK)
         mine = side_open(&match.recv, false, batch->recvs, batch->recv_count, match.rank);
     if (mine == BANYAN_OK)
-        mine = write_messages(&match);
+        mine = match_write_messages(&match);
     /* A rank that cannot describe its batch is no reason to tell others that theirs is wrong. */
     banyan_status status = copy_agree(world, mine);
     copy_matches made = {0};

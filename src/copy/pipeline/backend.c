@@ -19,7 +19,7 @@ typedef struct backend_state {
     bool past_caches; /* of the run that is under way: it moves more than they hold */
 } backend_state;
 
-static void close_state(void *context)
+static void pipeline_backend_close_state(void *context)
 {
     backend_state *state = context;
     banyan_pipeline_destroy(state->pipeline);
@@ -49,7 +49,7 @@ banyan_status pipeline_open_over(banyan_world *world, banyan_transport *transpor
             copy_agree(world, banyan_pipeline_create(&state->launcher, state->buffers,
                                                      banyan_world_rank(world), &state->pipeline));
     if (status != BANYAN_OK) {
-        close_state(state);
+        pipeline_backend_close_state(state);
         return status;
     }
     *opened = state;
@@ -104,7 +104,7 @@ const banyan_copy_backend copy_backend_pipeline = {
     .name = "pipeline",
     .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
     .open = backend_open,
-    .close = close_state,
+    .close = pipeline_backend_close_state,
     .prepare = backend_prepare,
     .execute = backend_execute,
     .release = backend_release,

@@ -153,7 +153,7 @@ static banyan_status send_next(execution *run)
 
 /* A slot is given away again as soon as what it held is unpacked, or the unpacking that the grant
  * is queued behind is. */
-static banyan_status grant_slots(execution *run)
+static banyan_status pipeline_executor_grant_slots(execution *run)
 {
     const banyan_pipeline *p = run->pipeline;
     const banyan_pipeline_buffers *buffers = p->buffers;
@@ -202,30 +202,30 @@ static banyan_status unpack_next(execution *run)
     run->unpacked++;
     run->next_unpack = next_recv(run, run->next_unpack + 1);
     run->moved = true;
-    return grant_slots(run);
+    return pipeline_executor_grant_slots(run);
 }
 
 /* ---- both ---- */
 
 /* One turn: what a partner waits for comes before what it does not. */
-static banyan_status turn(execution *run)
+static banyan_status pipeline_executor_turn(execution *run)
 {
     run->moved = false;
     run->stall = (banyan_pipeline_stall){.grant_from = -1, .arrival_from = -1};
-    RETURN_IF_FAILED(grant_slots(run));
+    RETURN_IF_FAILED(pipeline_executor_grant_slots(run));
     RETURN_IF_FAILED(send_next(run));
     RETURN_IF_FAILED(unpack_next(run));
     RETURN_IF_FAILED(pack_next(run));
     return send_next(run);
 }
 
-static bool is_done(const execution *run)
+static bool pipeline_executor_is_done(const execution *run)
 {
     return run->next_pack == run->count && run->sent == run->packed &&
            run->next_unpack == run->count;
 }
 
-static banyan_status idle(execution *run, uint64_t last_move_ns)
+static banyan_status pipeline_executor_idle(execution *run, uint64_t last_move_ns)
 {
     const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
     run->stall.stalled_ns = time_now_ns() - last_move_ns;
@@ -235,14 +235,14 @@ static banyan_status idle(execution *run, uint64_t last_move_ns)
 static banyan_status run_until_done(execution *run)
 {
     uint64_t last_move_ns = 0;
-    while (!is_done(run)) {
-        RETURN_IF_FAILED(turn(run));
+    while (!pipeline_executor_is_done(run)) {
+        RETURN_IF_FAILED(pipeline_executor_turn(run));
         if (run->moved) {
             last_move_ns = 0;
         } else {
             if (last_move_ns == 0)
                 last_move_ns = time_now_ns();
-            RETURN_IF_FAILED(idle(run, last_move_ns));
+            RETURN_IF_FAILED(pipeline_executor_idle(run, last_move_ns));
         }
     }
     return BANYAN_OK;

@@ -36,8 +36,8 @@ static banyan_status host_unpack(void *context, banyan_stream stream, const void
     return BANYAN_OK;
 }
 
-static banyan_status host_copy(void *context, banyan_stream stream, const DLTensor *destination,
-                               const DLTensor *source)
+static banyan_status pipeline_host_copy(void *context, banyan_stream stream,
+                                        const DLTensor *destination, const DLTensor *source)
 {
     (void)context;
     (void)stream;
@@ -50,12 +50,14 @@ banyan_pipeline_launcher pipeline_host_launcher(const bool *past_caches)
                                       .context = (void *)(uintptr_t)past_caches,
                                       .pack = host_pack,
                                       .unpack = host_unpack,
-                                      .copy = host_copy};
+                                      .copy = pipeline_host_copy};
 }
 
 const banyan_pipeline_launcher *banyan_pipeline_host_launcher(void)
 {
-    static const banyan_pipeline_launcher launcher = {
-        .size = sizeof launcher, .pack = host_pack, .unpack = host_unpack, .copy = host_copy};
+    static const banyan_pipeline_launcher launcher = {.size = sizeof launcher,
+                                                      .pack = host_pack,
+                                                      .unpack = host_unpack,
+                                                      .copy = pipeline_host_copy};
     return &launcher;
 }

@@ -107,7 +107,8 @@ static banyan_status check_segment(const banyan_segment *segment, uint64_t batch
     return BANYAN_OK;
 }
 
-static banyan_status check_batch(const banyan_pipeline *pipeline, const banyan_slot_batch *batch)
+static banyan_status copy_pipeline_check_batch(const banyan_pipeline *pipeline,
+                                               const banyan_slot_batch *batch)
 {
     if (batch->peer < -1 || batch->peer == pipeline->rank ||
         batch->peer >= pipeline->buffers->ranks)
@@ -132,7 +133,7 @@ banyan_status pipeline_check(const banyan_pipeline *pipeline, const banyan_itera
     for (size_t i = 0; i < count; i++) {
         const banyan_slot_batch *batches[] = {&iterations[i].send, &iterations[i].recv};
         for (int d = 0; d < 2; d++) {
-            banyan_status status = check_batch(pipeline, batches[d]);
+            banyan_status status = copy_pipeline_check_batch(pipeline, batches[d]);
             if (status != BANYAN_OK)
                 return error_set(status, "pipeline: rank %d, iteration %zu, %s batch: %s",
                                  pipeline->rank, i, d == 0 ? "send" : "receive",

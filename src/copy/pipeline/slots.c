@@ -79,7 +79,7 @@ static uint64_t raise_to(const slot_buffers *buffers, uint64_t lower, uint64_t *
 }
 
 /* The lower half of one of our signals; 0 when it is not of this execution. */
-static uint64_t heard(const slot_buffers *buffers, uint32_t signal)
+static uint64_t pipeline_slots_heard(const slot_buffers *buffers, uint32_t signal)
 {
     uint64_t value = banyan_transport_read(buffers->transport, signal);
     return value >> EXECUTION_SHIFT == (buffers->execution & LOWER_HALF) ? value & LOWER_HALF : 0;
@@ -113,7 +113,7 @@ static banyan_status slots_grant(void *context, banyan_stream stream, int rank, 
                                    raise_to(buffers, lower, &peer->grants));
 }
 
-static void end_wait(slot_buffers *buffers)
+static void pipeline_slots_end_wait(slot_buffers *buffers)
 {
     if (buffers->waits)
         control_wait_end(&buffers->wait);
@@ -124,7 +124,7 @@ static banyan_status slots_take_grant(void *context, int rank, int *slot)
 {
     slot_buffers *buffers = context;
     slot_peer *peer = present_peer(buffers, rank);
-    uint64_t lower = heard(buffers, grant_signal(buffers, rank));
+    uint64_t lower = pipeline_slots_heard(buffers, grant_signal(buffers, rank));
     int last = (int)(lower & 1);
     *slot = -1;
     if (lower >> 1 <= peer->taken)
@@ -136,7 +136,7 @@ static banyan_status slots_take_grant(void *context, int rank, int *slot)
                          banyan_world_rank(buffers->world));
     *slot = ahead == 1 ? last : 1 - last;
     peer->taken++;
-    end_wait(buffers);
+    pipeline_slots_end_wait(buffers);
     return BANYAN_OK;
 }
 
@@ -160,10 +160,10 @@ static banyan_status slots_take_arrival(void *context, int rank, int slot, bool 
     (void)slot;
     slot_buffers *buffers = context;
     slot_peer *peer = present_peer(buffers, rank);
-    *yes = heard(buffers, arrival_signal(buffers, rank)) > peer->arrived;
+    *yes = pipeline_slots_heard(buffers, arrival_signal(buffers, rank)) > peer->arrived;
     peer->arrived += *yes;
     if (*yes)
-        end_wait(buffers);
+        pipeline_slots_end_wait(buffers);
     return BANYAN_OK;
 }
 
@@ -250,7 +250,7 @@ static banyan_status find_peers(slot_buffers *buffers, const banyan_memory_handl
     return BANYAN_OK;
 }
 
-static banyan_status open_shared(slot_buffers *buffers)
+static banyan_status pipeline_slots_open_shared(slot_buffers *buffers)
 {
     banyan_world *world = buffers->world;
     uint32_t ranks = (uint32_t)banyan_world_size(world);
@@ -271,7 +271,8 @@ static banyan_status open_shared(slot_buffers *buffers)
     return status;
 }
 
-static slot_buffers *create(banyan_world *world, banyan_transport *transport, size_t slot_bytes)
+static slot_buffers *pipeline_slots_create(banyan_world *world, banyan_transport *transport,
+                                           size_t slot_bytes)
 {
     slot_buffers *made = calloc(1, sizeof *made);
     if (!made)
@@ -300,12 +301,12 @@ banyan_status banyan_pipeline_buffers_open(banyan_world *world, banyan_transport
     if (slot_bytes == 0)
         slot_bytes = DEFAULT_SLOT_BYTES;
     RETURN_IF_FAILED(agree_on_bytes(world, slot_bytes));
-    slot_buffers *made = create(world, transport, slot_bytes);
+    slot_buffers *made = pipeline_slots_create(world, transport, slot_bytes);
     banyan_status status =
         made ? allocate_own(made) : error_no_memory(sizeof *made, "the pipeline's buffers");
     status = control_agree(world, status);
     if (status == BANYAN_OK)
-        status = open_shared(made);
+        status = pipeline_slots_open_shared(made);
     status = control_agree(world, status);
     if (status != BANYAN_OK) {
         banyan_pipeline_buffers_close(made ? &made->table : NULL);

@@ -45,8 +45,8 @@ static banyan_status add_batch(courier_steps *steps, const banyan_slot_batch *pl
     return BANYAN_OK;
 }
 
-static banyan_status fill_batches(const pipeline_schedule *schedule, const courier_slots *slots,
-                                  courier_steps *steps)
+static banyan_status steps_fill_batches(const pipeline_schedule *schedule,
+                                        const courier_slots *slots, courier_steps *steps)
 {
     size_t sent = 0, received = 0;
     for (size_t i = 0; i < schedule->iteration_count; i++) {
@@ -67,7 +67,7 @@ static banyan_status fill_batches(const pipeline_schedule *schedule, const couri
     return BANYAN_OK;
 }
 
-static banyan_status fill_local(const pipeline_schedule *schedule, courier_steps *steps)
+static banyan_status steps_fill_local(const pipeline_schedule *schedule, courier_steps *steps)
 {
     for (size_t i = 0; i < schedule->local_count; i++) {
         strided_view to, from;
@@ -79,8 +79,8 @@ static banyan_status fill_local(const pipeline_schedule *schedule, courier_steps
     return BANYAN_OK;
 }
 
-static banyan_status fill(const pipeline_schedule *schedule, const courier_slots *slots,
-                          courier_steps *steps)
+static banyan_status steps_fill(const pipeline_schedule *schedule, const courier_slots *slots,
+                                courier_steps *steps)
 {
     size_t count = schedule->iteration_count;
     steps->list = calloc(count + 1, sizeof *steps->list);
@@ -89,8 +89,8 @@ static banyan_status fill(const pipeline_schedule *schedule, const courier_slots
         return error_no_memory((count + 1) * (sizeof *steps->list + 2 * sizeof *steps->moves),
                                "the steps of a schedule");
     steps->count = count;
-    RETURN_IF_FAILED(fill_batches(schedule, slots, steps));
-    return fill_local(schedule, steps);
+    RETURN_IF_FAILED(steps_fill_batches(schedule, slots, steps));
+    return steps_fill_local(schedule, steps);
 }
 
 /* ---- slots ---- */
@@ -174,7 +174,7 @@ banyan_status courier_steps_make(banyan_world *world, const pipeline_schedule *s
                                  const courier_slots *slots, courier_steps *steps)
 {
     courier_steps made = {0};
-    banyan_status status = exchange_slots(world, fill(schedule, slots, &made), &made);
+    banyan_status status = exchange_slots(world, steps_fill(schedule, slots, &made), &made);
     status = copy_agree(world, status);
     if (status == BANYAN_OK)
         *steps = made;

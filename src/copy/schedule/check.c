@@ -8,15 +8,16 @@
 
 /* ---- the executor's steps ---- */
 
-static bool push(pipeline_step_list *list, pipeline_step_kind kind, const banyan_slot_batch *batch,
-                 uint64_t number)
+static bool schedule_check_push(pipeline_step_list *list, pipeline_step_kind kind,
+                                const banyan_slot_batch *batch, uint64_t number)
 {
     pipeline_step step = {kind, batch->peer, (int)(number % SLOTS),
                           kind == PIPELINE_GRANT ? 0 : batch->bytes};
     return array_push(list, step);
 }
 
-static const banyan_slot_batch *batch_of(const banyan_iteration *iteration, bool is_send)
+static const banyan_slot_batch *schedule_check_batch_of(const banyan_iteration *iteration,
+                                                        bool is_send)
 {
     return is_send ? &iteration->send : &iteration->recv;
 }
@@ -30,15 +31,15 @@ static banyan_status list_steps(const banyan_iteration *iterations, size_t count
     uint64_t begun = 0, done = 0;
     size_t next = 0;
     for (size_t i = 0; i < count; i++) {
-        const banyan_slot_batch *batch = batch_of(&iterations[i], is_send);
+        const banyan_slot_batch *batch = schedule_check_batch_of(&iterations[i], is_send);
         if (batch->peer < 0)
             continue;
         for (; next < count && begun < done + SLOTS; next++) {
-            const banyan_slot_batch *coming = batch_of(&iterations[next], is_send);
-            if (coming->peer >= 0 && !push(list, ahead, coming, begun++))
+            const banyan_slot_batch *coming = schedule_check_batch_of(&iterations[next], is_send);
+            if (coming->peer >= 0 && !schedule_check_push(list, ahead, coming, begun++))
                 return BANYAN_ERR_NO_MEMORY;
         }
-        if (!push(list, behind, batch, done++))
+        if (!schedule_check_push(list, behind, batch, done++))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
@@ -91,11 +92,12 @@ typedef struct check_run {
     int line_first, line_count;
 } check_run;
 
-static banyan_status tell(const check_run *run, pipeline_fault fault, int rank, const char *format,
-                          ...) __attribute__((format(printf, 4, 5), cold));
+static banyan_status schedule_check_tell(const check_run *run, pipeline_fault fault, int rank,
+                                         const char *format, ...)
+    __attribute__((format(printf, 4, 5), cold));
 
-static banyan_status tell(const check_run *run, pipeline_fault fault, int rank, const char *format,
-                          ...)
+static banyan_status schedule_check_tell(const check_run *run, pipeline_fault fault, int rank,
+                                         const char *format, ...)
 {
     char sentence[256];
     va_list arguments;
@@ -105,7 +107,7 @@ static banyan_status tell(const check_run *run, pipeline_fault fault, int rank, 
     return run->tell(run->context, fault, rank, sentence);
 }
 
-static int by_ranks(const void *left, const void *right)
+static int schedule_check_by_ranks(const void *left, const void *right)
 {
     const check_pair *a = left, *b = right;
     if (a->sender != b->sender)
@@ -117,7 +119,7 @@ static int by_ranks(const void *left, const void *right)
 static check_pair *pair_of(const check_run *run, int sender, int receiver)
 {
     const check_pair key = {.sender = sender, .receiver = receiver};
-    return bsearch(&key, run->pairs.data, run->pairs.count, sizeof key, by_ranks);
+    return bsearch(&key, run->pairs.data, run->pairs.count, sizeof key, schedule_check_by_ranks);
 }
 
 static void stand_in_line(check_run *run, int rank)
@@ -137,9 +139,10 @@ static banyan_status take_slot(const check_run *run, int rank, int *slots,
     slots[step->slot] = step->peer;
     if (held < 0)
         return BANYAN_OK;
-    return tell(run, PIPELINE_FAULT_SLOT, rank,
-                "it %s %d again, for rank %d, before the batch with rank %d in it is %s", kind,
-                step->slot, step->peer, held, until);
+    return schedule_check_tell(
+        run, PIPELINE_FAULT_SLOT, rank,
+        "it %s %d again, for rank %d, before the batch with rank %d in it is %s", kind, step->slot,
+        step->peer, held, until);
 }
 
 static banyan_status play_pack(check_run *run, int rank, const pipeline_step *step)
@@ -147,9 +150,9 @@ static banyan_status play_pack(check_run *run, int rank, const pipeline_step *st
     RETURN_IF_FAILED(take_slot(run, rank, run->states[rank].send_slot, step));
     if (step->bytes <= run->slot_bytes)
         return BANYAN_OK;
-    return tell(run, PIPELINE_FAULT_BYTES, rank,
-                "its batch for rank %d has %" PRIu64 " bytes, a slot has %" PRIu64, step->peer,
-                step->bytes, run->slot_bytes);
+    return schedule_check_tell(run, PIPELINE_FAULT_BYTES, rank,
+                               "its batch for rank %d has %" PRIu64 " bytes, a slot has %" PRIu64,
+                               step->peer, step->bytes, run->slot_bytes);
 }
 
 static banyan_status play_send(check_run *run, int rank, const pipeline_step *step, bool *moved)
@@ -181,13 +184,13 @@ static banyan_status play_unpack(check_run *run, int rank, const pipeline_step *
     const check_arrival *arrival = &pair->arrivals.data[pair->arrivals_taken++];
     run->states[rank].recv_slot[step->slot] = -1;
     if (arrival->slot != step->slot)
-        return tell(run, PIPELINE_FAULT_SLOT, rank,
-                    "it unpacks slot %d, but the batch of rank %d is in slot %d", step->slot,
-                    step->peer, arrival->slot);
+        return schedule_check_tell(run, PIPELINE_FAULT_SLOT, rank,
+                                   "it unpacks slot %d, but the batch of rank %d is in slot %d",
+                                   step->slot, step->peer, arrival->slot);
     if (arrival->bytes != step->bytes)
-        return tell(run, PIPELINE_FAULT_BYTES, rank,
-                    "it unpacks %" PRIu64 " bytes of rank %d, which sends %" PRIu64, step->bytes,
-                    step->peer, arrival->bytes);
+        return schedule_check_tell(run, PIPELINE_FAULT_BYTES, rank,
+                                   "it unpacks %" PRIu64 " bytes of rank %d, which sends %" PRIu64,
+                                   step->bytes, step->peer, arrival->bytes);
     return BANYAN_OK;
 }
 
@@ -263,10 +266,10 @@ static banyan_status list_pairs(check_run *run)
     }
     if (run->pairs.count == 0)
         return BANYAN_OK;
-    qsort(run->pairs.data, run->pairs.count, sizeof *run->pairs.data, by_ranks);
+    qsort(run->pairs.data, run->pairs.count, sizeof *run->pairs.data, schedule_check_by_ranks);
     size_t kept = 1;
     for (size_t i = 1; i < run->pairs.count; i++)
-        if (by_ranks(&run->pairs.data[kept - 1], &run->pairs.data[i]) != 0)
+        if (schedule_check_by_ranks(&run->pairs.data[kept - 1], &run->pairs.data[i]) != 0)
             run->pairs.data[kept++] = run->pairs.data[i];
     run->pairs.count = kept;
     return BANYAN_OK;
@@ -279,13 +282,14 @@ static banyan_status tell_stuck(const check_run *run)
         const pipeline_step_list *sending = &run->steps[r].sending;
         const pipeline_step_list *receiving = &run->steps[r].receiving;
         if (state->sent < sending->count)
-            RETURN_IF_FAILED(tell(run, PIPELINE_FAULT_STUCK, r,
-                                  "it waits for a slot of rank %d, which does not come",
-                                  sending->data[state->sent].peer));
+            RETURN_IF_FAILED(schedule_check_tell(
+                run, PIPELINE_FAULT_STUCK, r, "it waits for a slot of rank %d, which does not come",
+                sending->data[state->sent].peer));
         if (state->received < receiving->count)
-            RETURN_IF_FAILED(tell(run, PIPELINE_FAULT_STUCK, r,
-                                  "it waits for a batch of rank %d, which does not come",
-                                  receiving->data[state->received].peer));
+            RETURN_IF_FAILED(
+                schedule_check_tell(run, PIPELINE_FAULT_STUCK, r,
+                                    "it waits for a batch of rank %d, which does not come",
+                                    receiving->data[state->received].peer));
     }
     return BANYAN_OK;
 }
@@ -295,12 +299,13 @@ static banyan_status tell_left(const check_run *run)
     for (size_t i = 0; i < run->pairs.count; i++) {
         const check_pair *pair = &run->pairs.data[i];
         if (pair->arrivals_taken < pair->arrivals.count)
-            RETURN_IF_FAILED(tell(run, PIPELINE_FAULT_STUCK, pair->receiver,
-                                  "it does not unpack all of what rank %d sends", pair->sender));
+            RETURN_IF_FAILED(schedule_check_tell(run, PIPELINE_FAULT_STUCK, pair->receiver,
+                                                 "it does not unpack all of what rank %d sends",
+                                                 pair->sender));
         if (pair->grants_taken < pair->grants.count)
-            RETURN_IF_FAILED(tell(run, PIPELINE_FAULT_STUCK, pair->receiver,
-                                  "it grants a slot to rank %d, which sends nothing into it",
-                                  pair->sender));
+            RETURN_IF_FAILED(schedule_check_tell(
+                run, PIPELINE_FAULT_STUCK, pair->receiver,
+                "it grants a slot to rank %d, which sends nothing into it", pair->sender));
     }
     return BANYAN_OK;
 }

@@ -81,7 +81,7 @@ static banyan_status read_batch(flow_parser *parser)
     return array_push(&parser->batches.list, batch) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status check_complete(const flow_parser *parser)
+static banyan_status exchange_check_complete(const flow_parser *parser)
 {
     for (size_t i = 0; i < parser->flow->task_count; i++) {
         if (parser->next_elem[i] != parser->flow->tasks[i].elems)
@@ -99,7 +99,7 @@ static banyan_status read_batches(flow_parser *parser, uint64_t *batch)
     uint64_t count = bytes_read_u64(&parser->message);
     for (*batch = 0; *batch < count; ++*batch)
         RETURN_IF_FAILED(read_batch(parser));
-    return check_complete(parser);
+    return exchange_check_complete(parser);
 }
 
 banyan_status pipeline_flow_read(int rank, const void *data, size_t bytes, uint64_t slot_bytes,
@@ -132,8 +132,8 @@ banyan_status pipeline_flow_read(int rank, const void *data, size_t bytes, uint6
 
 /* ---- the exchange ---- */
 
-static banyan_status write_messages(banyan_status mine, const pipeline_flow *sends,
-                                    size_t send_count, control_message *messages)
+static banyan_status exchange_write_messages(banyan_status mine, const pipeline_flow *sends,
+                                             size_t send_count, control_message *messages)
 {
     for (size_t i = 0; i < send_count; i++) {
         bytes_writer writer = {0};
@@ -186,7 +186,7 @@ banyan_status pipeline_exchange(banyan_world *world, banyan_status mine, const p
     if (!messages)
         return control_fail(
             world, error_no_memory((send_count + 1) * sizeof *messages, "plans for partners"));
-    banyan_status status = write_messages(mine, sends, send_count, messages);
+    banyan_status status = exchange_write_messages(mine, sends, send_count, messages);
     banyan_status exchanged =
         control_exchange(world, messages, send_count, "pipeline plans", &received, &received_count);
     if (exchanged == BANYAN_OK) {

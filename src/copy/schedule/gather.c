@@ -42,7 +42,8 @@ static banyan_status read_counts(const control_message *messages, size_t count, 
 
 enum { RUN_SEND = 0, RUN_RECV = 1 };
 
-static void write_run(bytes_writer *message, uint32_t direction, int peer, const colour_run *run)
+static void schedule_gather_write_run(bytes_writer *message, uint32_t direction, int peer,
+                                      const colour_run *run)
 {
     bytes_write_u32(message, direction);
     bytes_write_u32(message, (uint32_t)peer);
@@ -57,8 +58,8 @@ static banyan_status write_runs(const colour_pairs *pairs, const colouring *colo
     for (size_t i = 0; i < colours->runs.count; i++) {
         const colour_run *run = &colours->runs.data[i];
         const colour_pair *pair = &pairs->data[run->pair];
-        write_run(&by_rank[pair->source], RUN_SEND, pair->dest, run);
-        write_run(&by_rank[pair->dest], RUN_RECV, pair->source, run);
+        schedule_gather_write_run(&by_rank[pair->source], RUN_SEND, pair->dest, run);
+        schedule_gather_write_run(&by_rank[pair->dest], RUN_RECV, pair->source, run);
     }
     for (int rank = 0; rank < world_size; rank++) {
         if (by_rank[rank].failed)

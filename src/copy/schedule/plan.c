@@ -184,7 +184,8 @@ static banyan_status fill_iterations(const planner *plan, pipeline_schedule *sch
 }
 
 /* Moves to oneself, with their own numbering of operations. */
-static banyan_status fill_local(const banyan_copy_batch *batch, pipeline_schedule *schedule)
+static banyan_status schedule_plan_fill_local(const banyan_copy_batch *batch,
+                                              pipeline_schedule *schedule)
 {
     arena *memory = &schedule->memory;
     size_t count = batch->local_count;
@@ -231,7 +232,7 @@ static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy
     if (status == BANYAN_OK)
         status = fill_iterations(plan, schedule);
     if (status == BANYAN_OK)
-        status = fill_local(batch, schedule);
+        status = schedule_plan_fill_local(batch, schedule);
     return copy_agree(plan->world, status);
 }
 

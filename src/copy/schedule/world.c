@@ -104,7 +104,7 @@ banyan_status pipeline_world_link(pipeline_world *world)
 
 typedef ARRAY(colour_pair) colour_pairs;
 
-static banyan_status count_pairs(const pipeline_world *world, colour_pairs *pairs)
+static banyan_status schedule_world_count_pairs(const pipeline_world *world, colour_pairs *pairs)
 {
     for (int r = 0; r < world->ranks; r++) {
         const pipeline_member *member = &world->members[r];
@@ -139,7 +139,7 @@ banyan_status pipeline_world_colour(pipeline_world *world)
 {
     colour_pairs pairs = {0};
     colouring colours = {0};
-    banyan_status status = count_pairs(world, &pairs);
+    banyan_status status = schedule_world_count_pairs(world, &pairs);
     if (status == BANYAN_OK)
         status = colour_rounds(pairs.data, pairs.count, world->ranks, &colours);
     if (status == BANYAN_OK)
@@ -163,7 +163,8 @@ banyan_status pipeline_world_rounds(const pipeline_world *world, int rank, pipel
 
 /* ---- steps ---- */
 
-static banyan_slot_batch batch_of(const pipeline_flow *flows, size_t flow, size_t batch)
+static banyan_slot_batch schedule_world_batch_of(const pipeline_flow *flows, size_t flow,
+                                                 size_t batch)
 {
     if (flow == PIPELINE_NO_FLOW)
         return (banyan_slot_batch){.peer = -1};
@@ -182,8 +183,10 @@ banyan_status pipeline_world_steps(const pipeline_world *world, int rank, pipeli
         status = error_no_memory(rounds.count * sizeof *iterations, "a schedule's steps");
     for (size_t i = 0; status == BANYAN_OK && i < rounds.count; i++) {
         const pipeline_round *round = &rounds.data[i];
-        iterations[i].send = batch_of(member->sends, round->send_flow, round->send_batch);
-        iterations[i].recv = batch_of(member->recvs, round->recv_flow, round->recv_batch);
+        iterations[i].send =
+            schedule_world_batch_of(member->sends, round->send_flow, round->send_batch);
+        iterations[i].recv =
+            schedule_world_batch_of(member->recvs, round->recv_flow, round->recv_batch);
     }
     if (status == BANYAN_OK)
         status = pipeline_steps_of(iterations, rounds.count, steps);

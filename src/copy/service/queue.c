@@ -27,20 +27,20 @@ static const char *option_for(DLDevice device, char text[64])
     return text;
 }
 
-static bool same_place(DLDevice a, DLDevice b)
+static bool queue_same_place(DLDevice a, DLDevice b)
 {
     return device_is_host(a) ? device_is_host(b)
                              : a.device_type == b.device_type && a.device_id == b.device_id;
 }
 
 /* Page-locked host memory is as good as ordinary. */
-static DLDevice as_host(DLDevice device)
+static DLDevice queue_as_host(DLDevice device)
 {
     return device.device_type == kDLCUDAHost ? BANYAN_HOST : device;
 }
 
-static banyan_status fail_place(const void *address, const char *verb, DLDevice found,
-                                DLDevice device)
+static banyan_status queue_fail_place(const void *address, const char *verb, DLDevice found,
+                                      DLDevice device)
 {
     char there[DEVICE_TEXT_BYTES], here[DEVICE_TEXT_BYTES], option[64];
     return error_set(BANYAN_ERR_INVALID,
@@ -54,17 +54,17 @@ static banyan_status check_lies_on(const void *address, DLDevice device)
     DLDevice found;
     RETURN_IF_FAILED(banyan_memory_locate(address, &found));
     /* The host reads and writes managed memory too. */
-    if (same_place(as_host(found), device) ||
+    if (queue_same_place(queue_as_host(found), device) ||
         (device_is_host(device) && found.device_type != kDLCUDA))
         return BANYAN_OK;
-    return fail_place(address, "lies", found, device);
+    return queue_fail_place(address, "lies", found, device);
 }
 
 /* What the tensor says of its place, and what the device's driver knows of both its ends. */
 static banyan_status check_place(const DLTensor *tensor, const strided_view *view, DLDevice device)
 {
-    if (!same_place(as_host(tensor->device), device))
-        return fail_place(tensor->data, "is said to lie", tensor->device, device);
+    if (!queue_same_place(queue_as_host(tensor->device), device))
+        return queue_fail_place(tensor->data, "is said to lie", tensor->device, device);
     char *low;
     size_t bytes;
     strided_view_span(view, &low, &bytes);
@@ -75,7 +75,7 @@ static banyan_status check_place(const DLTensor *tensor, const strided_view *vie
 }
 
 /* Blocks of a tensor are whole, and lie along its last dimension. */
-static banyan_status check_blocks(const banyan_copy_op *op, bool is_send)
+static banyan_status queue_check_blocks(const banyan_copy_op *op, bool is_send)
 {
     const DLTensor *tensor = &op->tensor;
     bool is_scales = !is_send && (op->flags & BANYAN_COPY_OP_SCALES);
@@ -96,7 +96,7 @@ static banyan_status check_cast(const banyan_copy_backend *backend, const banyan
     if (!(backend->capabilities & BANYAN_COPY_CASTS))
         return error_set(BANYAN_ERR_UNSUPPORTED, "backend %s casts no elements", backend->name);
     if (op->flags & BANYAN_COPY_OP_MXFP8)
-        RETURN_IF_FAILED(check_blocks(op, is_send));
+        RETURN_IF_FAILED(queue_check_blocks(op, is_send));
     if (!is_send && (op->flags & BANYAN_COPY_OP_MXFP8))
         return BANYAN_OK;
     if (strided_format_of(op->tensor.dtype) == STRIDED_BYTES)
@@ -105,8 +105,8 @@ static banyan_status check_cast(const banyan_copy_backend *backend, const banyan
     return BANYAN_OK;
 }
 
-static banyan_status check_tensor(const banyan_copy_backend *backend, DLDevice device,
-                                  const banyan_copy_op *op, bool is_send)
+static banyan_status queue_check_tensor(const banyan_copy_backend *backend, DLDevice device,
+                                        const banyan_copy_op *op, bool is_send)
 {
     strided_view view;
     RETURN_IF_FAILED(strided_view_anywhere(&op->tensor, &view));
@@ -134,7 +134,7 @@ static banyan_status check_op(const banyan_copy_backend *backend, const banyan_w
     if (op->peer < 0 || op->peer >= size)
         return error_set(BANYAN_ERR_INVALID, "%s: rank %d: %s rank %d, task %s: the world has %d",
                          backend->name, rank, verb, op->peer, task, size);
-    banyan_status status = check_tensor(backend, device, op, is_send);
+    banyan_status status = queue_check_tensor(backend, device, op, is_send);
     if (status == BANYAN_OK)
         return BANYAN_OK;
     return error_set(status, "%s: rank %d: %s rank %d, task %s: %s", backend->name, rank, verb,

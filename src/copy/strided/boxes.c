@@ -17,7 +17,7 @@ static uint64_t elements_from(const strided_view *view, int level)
 }
 
 /* `rows` places of dimension `level`, whole in those behind it. */
-static void add_box(box_list *list, int level, uint64_t rows, char *data)
+static void boxes_add_box(box_list *list, int level, uint64_t rows, char *data)
 {
     const strided_view *view = list->view;
     strided_view box = {.data = data, .elem_bytes = view->elem_bytes};
@@ -35,7 +35,7 @@ static void add_range(box_list *list, int level, char *data, uint64_t first, uin
 {
     const strided_view *view = list->view;
     if (level == view->ndim) {
-        add_box(list, level, 1, data);
+        boxes_add_box(list, level, 1, data);
         return;
     }
     uint64_t row_elems = elements_from(view, level + 1);
@@ -49,7 +49,7 @@ static void add_range(box_list *list, int level, char *data, uint64_t first, uin
     }
     uint64_t rows = count / row_elems;
     if (rows > 0)
-        add_box(list, level, rows, data + row * stride);
+        boxes_add_box(list, level, rows, data + row * stride);
     row += (int64_t)rows;
     count -= rows * row_elems;
     if (count > 0)

@@ -1,6 +1,6 @@
 #include "copy/strided/loops.h"
 
-static void reverse(strided_loop *loops, int count)
+static void loops_reverse(strided_loop *loops, int count)
 {
     for (int low = 0, high = count - 1; low < high; low++, high--) {
         strided_loop swap = loops[low];
@@ -35,13 +35,13 @@ bool strided_grid_of(const strided_view *to, const strided_view *from, strided_g
         a_stride *= (int64_t)cut;
         b_stride *= (int64_t)cut;
     }
-    reverse(grid->loop, count);
+    loops_reverse(grid->loop, count);
     grid->count = count;
     grid->elem_bytes = to->elem_bytes;
     return true;
 }
 
-static uint64_t magnitude(int64_t stride)
+static uint64_t loops_magnitude(int64_t stride)
 {
     return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
@@ -50,7 +50,7 @@ static bool is_slower(const strided_loop *a, const strided_loop *b)
 {
     if (a->to != b->to)
         return a->to > b->to;
-    return magnitude(a->from) > magnitude(b->from);
+    return loops_magnitude(a->from) > loops_magnitude(b->from);
 }
 
 /* Make all strides of the destination positive and put the largest first. */
@@ -71,7 +71,7 @@ static void order_by_destination(strided_move *move, strided_loop *loops)
     }
 }
 
-static void merge(strided_move *move, strided_loop *loops)
+static void loops_merge(strided_move *move, strided_loop *loops)
 {
     int kept = 0;
     for (int i = 0; i < move->count; i++) {
@@ -101,7 +101,8 @@ static void join_transposed(strided_move *move, strided_loop *loops)
 {
     int last = move->count - 1, nearest = last;
     for (int i = 0; i < last; i++)
-        if (loops[i].from != 0 && magnitude(loops[i].from) < magnitude(loops[nearest].from))
+        if (loops[i].from != 0 &&
+            loops_magnitude(loops[i].from) < loops_magnitude(loops[nearest].from))
             nearest = i;
     if (nearest == last)
         return;
@@ -118,7 +119,7 @@ void strided_move_plan(const strided_grid *grid, char *to, const char *from, str
     for (int i = 0; i < grid->count; i++)
         loops[i] = grid->loop[i];
     order_by_destination(move, loops);
-    merge(move, loops);
+    loops_merge(move, loops);
     join_transposed(move, loops);
 }
 

@@ -139,8 +139,8 @@ void strided_view_span(const strided_view *view, char **low, size_t *bytes)
 
 /* ---- ranges of elements ---- */
 
-static void copy_box(const strided_grid *grid, int level, uint64_t rows, char *to, const char *from,
-                     strided_caching caching)
+static void strided_copy_box(const strided_grid *grid, int level, uint64_t rows, char *to,
+                             const char *from, strided_caching caching)
 {
     strided_grid box = {.elem_bytes = grid->elem_bytes, .count = grid->count - level};
     memcpy(box.loop, grid->loop + level, (size_t)box.count * sizeof box.loop[0]);
@@ -173,7 +173,7 @@ static void copy_range(const strided_grid *grid, int level, char *to, const char
                        uint64_t first, uint64_t count, strided_caching caching)
 {
     if (level == grid->count) {
-        copy_box(grid, level, 1, to, from, caching);
+        strided_copy_box(grid, level, 1, to, from, caching);
         return;
     }
     const strided_loop *loop = &grid->loop[level];
@@ -189,7 +189,7 @@ static void copy_range(const strided_grid *grid, int level, char *to, const char
     }
     uint64_t rows = count / row_elems;
     if (rows > 0)
-        copy_box(grid, level, rows, to + row * loop->to, from + row * loop->from, caching);
+        strided_copy_box(grid, level, rows, to + row * loop->to, from + row * loop->from, caching);
     row += (int64_t)rows;
     count -= rows * row_elems;
     if (count > 0)
@@ -244,9 +244,9 @@ static void cursor_advance(strided_cursor *cursor, uint64_t elems)
     }
 }
 
-static void copy_rows(const strided_view *destination, uint64_t destination_first,
-                      const strided_view *source, uint64_t source_first, uint64_t count,
-                      strided_caching caching)
+static void strided_copy_rows(const strided_view *destination, uint64_t destination_first,
+                              const strided_view *source, uint64_t source_first, uint64_t count,
+                              strided_caching caching)
 {
     strided_cursor to = cursor_at(destination, destination_first);
     strided_cursor from = cursor_at(source, source_first);
@@ -258,7 +258,7 @@ static void copy_rows(const strided_view *destination, uint64_t destination_firs
             elems = count;
         strided_grid row = {.elem_bytes = source->elem_bytes, .count = 1};
         row.loop[0] = (strided_loop){elems, cursor_step(&to), cursor_step(&from)};
-        copy_box(&row, 0, elems, to.at, from.at, caching);
+        strided_copy_box(&row, 0, elems, to.at, from.at, caching);
         cursor_advance(&to, elems);
         cursor_advance(&from, elems);
         count -= elems;
@@ -297,7 +297,7 @@ static void copy_views(const strided_view *destination, uint64_t destination_fir
     if (destination_first == source_first && strided_grid_of(&to, &from, &grid))
         copy_range(&grid, 0, to.data, from.data, source_first, count, caching);
     else
-        copy_rows(&to, destination_first, &from, source_first, count, caching);
+        strided_copy_rows(&to, destination_first, &from, source_first, count, caching);
 }
 
 void strided_copy(const strided_view *destination, uint64_t destination_first,
@@ -306,7 +306,7 @@ void strided_copy(const strided_view *destination, uint64_t destination_first,
     copy_views(destination, destination_first, source, source_first, count, STRIDED_BY_SIZE);
 }
 
-static strided_view dense_view(void *data, size_t elem_bytes, uint64_t count)
+static strided_view strided_dense_view(void *data, size_t elem_bytes, uint64_t count)
 {
     strided_view view = {.data = data, .elem_bytes = elem_bytes, .elems = count, .ndim = 1};
     view.extent[0] = (int64_t)count;
@@ -317,14 +317,15 @@ static strided_view dense_view(void *data, size_t elem_bytes, uint64_t count)
 void strided_pack_as(void *dense, const strided_view *source, uint64_t first, uint64_t count,
                      strided_caching caching)
 {
-    strided_view to = dense_view(dense, source->elem_bytes, count);
+    strided_view to = strided_dense_view(dense, source->elem_bytes, count);
     copy_views(&to, 0, source, first, count, caching);
 }
 
 void strided_unpack_as(const strided_view *destination, uint64_t first, uint64_t count,
                        const void *dense, strided_caching caching)
 {
-    strided_view from = dense_view((void *)(uintptr_t)dense, destination->elem_bytes, count);
+    strided_view from =
+        strided_dense_view((void *)(uintptr_t)dense, destination->elem_bytes, count);
     copy_views(destination, first, &from, 0, count, caching);
 }
 

@@ -15,7 +15,7 @@ struct arena_block {
     alignas(max_align_t) unsigned char data[];
 };
 
-static bool add_block(arena *to, size_t least)
+static bool arena_add_block(arena *to, size_t least)
 {
     size_t bytes = to->last ? to->last->bytes * 2 : FIRST_BLOCK_BYTES;
     if (bytes > LARGEST_BLOCK_BYTES)
@@ -37,7 +37,7 @@ void *arena_take(arena *from, size_t bytes)
 {
     size_t rounded = (bytes + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
     bool fits = from->last && rounded <= from->last->bytes - from->used;
-    if (rounded < bytes || rounded > SIZE_MAX / 2 || (!fits && !add_block(from, rounded))) {
+    if (rounded < bytes || rounded > SIZE_MAX / 2 || (!fits && !arena_add_block(from, rounded))) {
         error_no_memory(bytes, "an arena");
         return NULL;
     }

@@ -38,7 +38,7 @@ bytes_reader bytes_reader_of(const void *data, size_t bytes)
     return (bytes_reader){.data = data, .left = bytes};
 }
 
-static const unsigned char *take(bytes_reader *reader, size_t bytes)
+static const unsigned char *containers_bytes_take(bytes_reader *reader, size_t bytes)
 {
     if (reader->failed || bytes > reader->left) {
         reader->failed = true;
@@ -52,7 +52,7 @@ static const unsigned char *take(bytes_reader *reader, size_t bytes)
 
 void bytes_read(bytes_reader *reader, void *data, size_t bytes)
 {
-    const unsigned char *at = take(reader, bytes);
+    const unsigned char *at = containers_bytes_take(reader, bytes);
     if (at && bytes > 0)
         memcpy(data, at, bytes);
     else if (!at)
@@ -76,7 +76,8 @@ uint64_t bytes_read_u64(bytes_reader *reader)
 const void *bytes_read_blob(bytes_reader *reader, size_t *bytes)
 {
     uint64_t length = bytes_read_u64(reader);
-    const void *at = length <= reader->left ? take(reader, (size_t)length) : take(reader, SIZE_MAX);
+    const void *at = length <= reader->left ? containers_bytes_take(reader, (size_t)length)
+                                            : containers_bytes_take(reader, SIZE_MAX);
     *bytes = at ? (size_t)length : 0;
     return at;
 }

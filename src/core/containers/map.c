@@ -25,7 +25,8 @@ uint64_t hash_string(const char *text, uint64_t seed)
 
 /* The entry of the key, or the free one where it would go. Linear probing; there is always a free
  * one. */
-static struct map_entry *find(const map *table, const void *key, size_t key_bytes, uint64_t hash)
+static struct map_entry *containers_map_find(const map *table, const void *key, size_t key_bytes,
+                                             uint64_t hash)
 {
     size_t mask = table->capacity - 1;
     for (size_t i = hash & mask;; i = (i + 1) & mask) {
@@ -38,7 +39,7 @@ static struct map_entry *find(const map *table, const void *key, size_t key_byte
     }
 }
 
-static bool grow(map *old)
+static bool containers_map_grow(map *old)
 {
     map grown = {.count = old->count, .capacity = old->capacity ? old->capacity * 2 : 16};
     grown.entries = calloc(grown.capacity, sizeof *grown.entries);
@@ -49,7 +50,7 @@ static bool grow(map *old)
     for (size_t i = 0; i < old->capacity; i++) {
         const struct map_entry *entry = &old->entries[i];
         if (entry->key)
-            *find(&grown, entry->key, entry->key_bytes, entry->hash) = *entry;
+            *containers_map_find(&grown, entry->key, entry->key_bytes, entry->hash) = *entry;
     }
     free(old->entries);
     *old = grown;
@@ -58,10 +59,10 @@ static bool grow(map *old)
 
 bool map_put(map *table, const void *key, size_t key_bytes, uint64_t value)
 {
-    if (table->count * 4 >= table->capacity * 3 && !grow(table))
+    if (table->count * 4 >= table->capacity * 3 && !containers_map_grow(table))
         return false;
     uint64_t hash = hash_bytes(key, key_bytes, 0);
-    struct map_entry *entry = find(table, key, key_bytes, hash);
+    struct map_entry *entry = containers_map_find(table, key, key_bytes, hash);
     if (!entry->key) {
         *entry = (struct map_entry){.key = key, .key_bytes = key_bytes, .hash = hash};
         table->count++;
@@ -74,7 +75,8 @@ bool map_get(const map *table, const void *key, size_t key_bytes, uint64_t *valu
 {
     if (table->count == 0)
         return false;
-    const struct map_entry *entry = find(table, key, key_bytes, hash_bytes(key, key_bytes, 0));
+    const struct map_entry *entry =
+        containers_map_find(table, key, key_bytes, hash_bytes(key, key_bytes, 0));
     if (!entry->key)
         return false;
     *value = entry->value;

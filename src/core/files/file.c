@@ -69,7 +69,7 @@ banyan_status file_open(const char *path, int *fd, uint64_t *bytes)
 
 /* ---- whole files ---- */
 
-static banyan_status read_all(int fd, const char *path, char *text, size_t bytes)
+static banyan_status files_file_read_all(int fd, const char *path, char *text, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t got = read(fd, text + done, bytes - done);
@@ -85,8 +85,8 @@ static banyan_status read_all(int fd, const char *path, char *text, size_t bytes
     return BANYAN_OK;
 }
 
-static banyan_status read_file(int fd, const char *path, uint64_t size, size_t max_bytes,
-                               char **text, size_t *bytes)
+static banyan_status files_file_read_file(int fd, const char *path, uint64_t size, size_t max_bytes,
+                                          char **text, size_t *bytes)
 {
     if (size > max_bytes)
         return error_set(BANYAN_ERR_INVALID, "%s has %" PRIu64 " bytes: at most %zu are read", path,
@@ -94,7 +94,7 @@ static banyan_status read_file(int fd, const char *path, uint64_t size, size_t m
     char *buffer = malloc((size_t)size + 1);
     if (!buffer)
         return error_no_memory((size_t)size + 1, path);
-    banyan_status status = read_all(fd, path, buffer, (size_t)size);
+    banyan_status status = files_file_read_all(fd, path, buffer, (size_t)size);
     if (status != BANYAN_OK) {
         free(buffer);
         return status;
@@ -152,7 +152,7 @@ banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t 
     RETURN_IF_FAILED(open_any(path, &fd, &info));
     banyan_status status;
     if (S_ISREG(info.st_mode))
-        status = read_file(fd, path, (uint64_t)info.st_size, max_bytes, &buffer, bytes);
+        status = files_file_read_file(fd, path, (uint64_t)info.st_size, max_bytes, &buffer, bytes);
     else if (is_given_pipe(fd, path, &info))
         status = read_pipe(fd, path, max_bytes, &buffer, bytes);
     else

@@ -38,7 +38,7 @@ static banyan_status fail_full(int fd, const char *what, uint64_t size)
     return error_set_errno("writing the %" PRIu64 " bytes of %s", size, what);
 }
 
-static banyan_status reserve(int fd, const char *what, uint64_t size)
+static banyan_status new_file_reserve(int fd, const char *what, uint64_t size)
 {
     if (size > INT64_MAX)
         return error_set(BANYAN_ERR_INVALID, "%s cannot have %" PRIu64 " bytes", what, size);
@@ -59,7 +59,7 @@ banyan_status new_file_open(const char *folder, const char *what, uint64_t size,
             return error_set(BANYAN_ERR_NOT_FOUND, "there is no folder %s", folder);
         return error_set_errno("making a file in %s", folder);
     }
-    banyan_status status = reserve(made.fd, what, size);
+    banyan_status status = new_file_reserve(made.fd, what, size);
     if (status != BANYAN_OK) {
         nameless_close(&made);
         return status;

@@ -18,7 +18,7 @@ char *path_join(const char *folder, const char *name)
 }
 
 /* Bytes before the slashes that end a path; "/" keeps its one. */
-static size_t trimmed(const char *path, size_t length)
+static size_t path_trimmed(const char *path, size_t length)
 {
     while (length > 1 && path[length - 1] == '/')
         length--;
@@ -33,7 +33,7 @@ static size_t base_start(const char *path, size_t length)
     return start;
 }
 
-static char *copy(const char *text, size_t length)
+static char *path_copy(const char *text, size_t length)
 {
     char *made = strndup(text, length);
     if (!made)
@@ -51,6 +51,6 @@ char *path_parent(const char *path)
 
 char *path_base(const char *path)
 {
-    size_t length = trimmed(path, strlen(path)), start = base_start(path, length);
-    return copy(path + start, length - start);
+    size_t length = path_trimmed(path, strlen(path)), start = base_start(path, length);
+    return path_copy(path + start, length - start);
 }

@@ -20,7 +20,7 @@ banyan_status json_parse(const char *path, const char *text, size_t bytes, json_
 }
 
 /* Do the digits say more than INT64_MAX and at most UINT64_MAX? */
-static bool is_large(const char *digits, size_t count)
+static bool json_is_large(const char *digits, size_t count)
 {
     static const char int64_max[] = "9223372036854775807", uint64_max[] = "18446744073709551615";
     if (count == 0 || digits[0] == '0')
@@ -46,7 +46,7 @@ static size_t quote_large(const char *text, size_t bytes, char *quoted)
         if (!in_string && (i == 0 || !is_part_of_number(text[i - 1])))
             while (i + digits < bytes && text[i + digits] >= '0' && text[i + digits] <= '9')
                 digits++;
-        if (is_large(text + i, digits) &&
+        if (json_is_large(text + i, digits) &&
             (i + digits == bytes || !is_part_of_number(text[i + digits]))) {
             quoted[out++] = '"';
             memcpy(quoted + out, text + i, digits);
@@ -89,7 +89,7 @@ size_t json_line_of_key(const char *text, const char *key)
 
 /* Whoever checks a document goes to every place of it and needs the text of none, mostly: printf
  * would take most of the time. */
-static void push(json_path *path, const char *text, size_t bytes)
+static void json_push(json_path *path, const char *text, size_t bytes)
 {
     size_t room = sizeof path->text - 1 - path->used;
     size_t taken = bytes < room ? bytes : room;
@@ -102,8 +102,8 @@ size_t json_path_key(json_path *path, const char *key)
 {
     size_t mark = path->used;
     if (mark > 0)
-        push(path, ".", 1);
-    push(path, key, strlen(key));
+        json_push(path, ".", 1);
+    json_push(path, key, strlen(key));
     return mark;
 }
 
@@ -116,7 +116,7 @@ size_t json_path_index(json_path *path, size_t index)
         text[--at] = (char)('0' + index % 10);
     while ((index /= 10) > 0);
     text[--at] = '[';
-    push(path, text + at, sizeof text - at);
+    json_push(path, text + at, sizeof text - at);
     return mark;
 }
 
@@ -147,7 +147,7 @@ banyan_status json_path_check_text(const json_path *path, const char *what, cons
     return BANYAN_OK;
 }
 
-static const char *type_name(json_type type)
+static const char *json_type_name(json_type type)
 {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",
                                         "a number",  "true",     "false",    "null"};
@@ -162,8 +162,8 @@ banyan_status json_member(json_path *path, const json_t *object, const char *key
         return json_path_fail(path, "has no \"%s\"", key);
     size_t mark = json_path_key(path, key);
     if (json_typeof(found) != type)
-        return json_path_fail(path, "is %s where %s should be", type_name(json_typeof(found)),
-                              type_name(type));
+        return json_path_fail(path, "is %s where %s should be", json_type_name(json_typeof(found)),
+                              json_type_name(type));
     json_path_pop(path, mark);
     *value = found;
     return BANYAN_OK;
@@ -174,7 +174,7 @@ static banyan_status read_int(const json_path *path, const json_t *json, int64_t
 {
     if (!json_is_integer(json))
         return json_path_fail(path, "is %s where an integer should be",
-                              type_name(json_typeof(json)));
+                              json_type_name(json_typeof(json)));
     json_int_t number = json_integer_value(json);
     if (number < low || number > high)
         return json_path_fail(
@@ -200,7 +200,7 @@ static bool read_large(const json_t *json, uint64_t *value)
 {
     const char *digits = json_string_value(json);
     size_t count = json_string_length(json);
-    if (!digits || strspn(digits, "0123456789") != count || !is_large(digits, count))
+    if (!digits || strspn(digits, "0123456789") != count || !json_is_large(digits, count))
         return false;
     *value = strtoull(digits, NULL, 10);
     return true;
@@ -217,7 +217,7 @@ banyan_status json_u64(const json_path *path, const json_t *value, uint64_t low,
         read = (uint64_t)json_integer_value(value);
     else if (!read_large(value, &read))
         return json_path_fail(path, "is %s where an integer should be",
-                              type_name(json_typeof(value)));
+                              json_type_name(json_typeof(value)));
     if (read < low || read > high)
         return json_path_fail(path, "is %" PRIu64 ": %" PRIu64 " to %" PRIu64 " are possible", read,
                               low, high);
@@ -254,7 +254,7 @@ banyan_status json_member_bool(json_path *path, const json_t *object, const char
     size_t mark = json_path_key(path, key);
     if (!json_is_boolean(found))
         return json_path_fail(path, "is %s where true or false should be",
-                              type_name(json_typeof(found)));
+                              json_type_name(json_typeof(found)));
     json_path_pop(path, mark);
     *value = json_is_true(found);
     return BANYAN_OK;
@@ -265,7 +265,7 @@ banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64
 {
     if (!json_is_array(array))
         return json_path_fail(path, "is %s where an array should be",
-                              type_name(json_typeof(array)));
+                              json_type_name(json_typeof(array)));
     size_t length = json_array_size(array);
     if (length > max)
         return json_path_fail(path, "has %zu entries: at most %zu are possible", length, max);

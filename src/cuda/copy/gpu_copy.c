@@ -54,7 +54,7 @@ typedef struct work {
 
 /* ---- open and close ---- */
 
-static banyan_status open_streams(mover *made)
+static banyan_status gpu_copy_open_streams(mover *made)
 {
     banyan_status status =
         DRIVER(made->device, cuEventCreate, &made->fork, CU_EVENT_DISABLE_TIMING);
@@ -66,7 +66,7 @@ static banyan_status open_streams(mover *made)
     return status;
 }
 
-static banyan_status open_memory(mover *made)
+static banyan_status gpu_copy_open_memory(mover *made)
 {
     void *here, *there, *shared;
     banyan_status status = bytes_alloc(made->device, sizeof *made->shared, &shared);
@@ -100,7 +100,7 @@ static banyan_status look_at_kernel(const mover *made, CUfunction kernel, int *t
 }
 
 /* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
-static banyan_status open_kernels(mover *made, int sharers)
+static banyan_status gpu_copy_open_kernels(mover *made, int sharers)
 {
     int fit = BLOCKS_A_MULTIPROCESSOR, threads = COPY_THREADS_MAX;
     for (int i = 0; i < 2; i++) {
@@ -122,7 +122,7 @@ static banyan_status open_kernels(mover *made, int sharers)
     return BANYAN_OK;
 }
 
-static void close_device(mover *closed)
+static void gpu_copy_close_device(mover *closed)
 {
     for (int i = 0; i < SIDE_STREAMS; i++) {
         if (closed->sides[i])
@@ -141,23 +141,23 @@ static void mover_close(void *argument)
     mover *closed = argument;
     watch_end(closed->watching);
     if (driver_enter(closed->device) == BANYAN_OK) {
-        close_device(closed);
+        gpu_copy_close_device(closed);
         driver_leave();
     }
     free(closed);
 }
 
-static banyan_status open_device(mover *made, int sharers)
+static banyan_status gpu_copy_open_device(mover *made, int sharers)
 {
     banyan_status status = driver_enter(made->device);
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = open_kernels(made, sharers);
+    status = gpu_copy_open_kernels(made, sharers);
     if (status == BANYAN_OK)
-        status = open_streams(made);
+        status = gpu_copy_open_streams(made);
     if (status == BANYAN_OK)
-        status = open_memory(made);
+        status = gpu_copy_open_memory(made);
     driver_capture_restore(before);
     driver_leave();
     return status;
@@ -179,19 +179,19 @@ static banyan_status read_engine_bytes(uint64_t *bytes)
                             text);
 }
 
-static void describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+static void gpu_copy_describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
 {
     snprintf(text, bytes, "for rank %d to %s (direct)", rank,
              for_data ? "finish its part of a run" : "enter the run");
 }
 
-static banyan_status watch_waits(mover *made)
+static banyan_status gpu_copy_watch_waits(mover *made)
 {
     watch_words words = {.world = made->world,
                          .stop = &made->report->stop,
                          .told = &made->report->waits,
                          .failed = &made->report->verdict,
-                         .describe = describe_wait};
+                         .describe = gpu_copy_describe_wait};
     return watch_world(&words, &made->watching);
 }
 
@@ -210,9 +210,9 @@ static banyan_status mover_open(banyan_world *world, int device, int sharers, ui
     made->device = device;
     made->timeout_ns = timeout_ns;
     made->engine_bytes = engine_bytes;
-    status = open_device(made, sharers);
+    status = gpu_copy_open_device(made, sharers);
     if (status == BANYAN_OK)
-        status = watch_waits(made);
+        status = gpu_copy_watch_waits(made);
     if (status == BANYAN_OK)
         *opened = made;
     else
@@ -222,13 +222,13 @@ static banyan_status mover_open(banyan_world *world, int device, int sharers, ui
 
 /* ---- work ---- */
 
-static uint32_t warps_a_block(const mover *of)
+static uint32_t gpu_copy_warps_a_block(const mover *of)
 {
     return of->threads / COPY_WARP;
 }
 
 /* Where the runs with a peer are counted. */
-static banyan_status runs_of(mover *of, int peer, uint64_t **runs)
+static banyan_status gpu_copy_runs_of(mover *of, int peer, uint64_t **runs)
 {
     int i = 0;
     while (i < of->peer_count && of->peers[i] != peer)
@@ -257,7 +257,7 @@ static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count,
         };
         if (!lane->my_entered)
             continue;
-        banyan_status status = runs_of(of->mover, lane->peer, &filled[i].runs);
+        banyan_status status = gpu_copy_runs_of(of->mover, lane->peer, &filled[i].runs);
         if (status != BANYAN_OK)
             return status;
     }
@@ -266,7 +266,7 @@ static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count,
     return BANYAN_OK;
 }
 
-static banyan_status alloc_on_device(work *of, size_t bytes)
+static banyan_status gpu_copy_alloc_on_device(work *of, size_t bytes)
 {
     int device = of->mover->device;
     void *memory;
@@ -282,15 +282,15 @@ static banyan_status alloc_on_device(work *of, size_t bytes)
     return status;
 }
 
-static banyan_status upload(work *of, const mover_lane *lanes, const copy_layout *layout)
+static banyan_status gpu_copy_upload(work *of, const mover_lane *lanes, const copy_layout *layout)
 {
     copy_image image;
-    if (!copy_image_make(layout, of->blocks * warps_a_block(of->mover), &image))
+    if (!copy_image_make(layout, of->blocks * gpu_copy_warps_a_block(of->mover), &image))
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes",
                                 image.bytes);
     banyan_status status = fill_lanes(of, lanes, layout->lane_count, copy_image_lanes(&image));
     if (status == BANYAN_OK)
-        status = alloc_on_device(of, image.bytes);
+        status = gpu_copy_alloc_on_device(of, image.bytes);
     if (status == BANYAN_OK)
         status = bytes_copy(of->memory, image.data, image.bytes);
     free(image.data);
@@ -322,8 +322,8 @@ static void work_release(void *argument)
 }
 
 /* Copy engines, if there is enough for them. */
-static banyan_status lay_out(const mover *of, const mover_lane *lanes, size_t count,
-                             copy_layout *layout)
+static banyan_status gpu_copy_lay_out(const mover *of, const mover_lane *lanes, size_t count,
+                                      copy_layout *layout)
 {
     banyan_status status = copy_layout_make(lanes, count, of->engine_bytes, layout);
     if (status != BANYAN_OK || layout->engine_count == 0 ||
@@ -336,10 +336,10 @@ static banyan_status lay_out(const mover *of, const mover_lane *lanes, size_t co
 static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t count)
 {
     copy_layout layout;
-    banyan_status status = lay_out(made->mover, lanes, count, &layout);
+    banyan_status status = gpu_copy_lay_out(made->mover, lanes, count, &layout);
     if (status != BANYAN_OK)
         return status;
-    uint32_t warps = warps_a_block(made->mover);
+    uint32_t warps = gpu_copy_warps_a_block(made->mover);
     uint64_t wanted = (layout.tiles + warps - 1) / warps;
     made->blocks = wanted < made->mover->blocks ? (uint32_t)wanted : made->mover->blocks;
     made->engine_moves = layout.engine_moves;
@@ -347,7 +347,7 @@ static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t co
     layout.engine_moves = NULL;
     made->converts = layout.converts;
     made->streams_a_lane = count > 0 && count <= SIDE_STREAMS / 2 ? 2 : 1;
-    status = upload(made, lanes, &layout);
+    status = gpu_copy_upload(made, lanes, &layout);
     copy_layout_free(&layout);
     return status;
 }
@@ -375,7 +375,8 @@ static banyan_status mover_prepare(void *argument, const mover_lane *lanes, size
 
 /* ---- runs ---- */
 
-static banyan_status launch(const work *of, uint32_t blocks, uint32_t phases, CUstream stream)
+static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t phases,
+                                     CUstream stream)
 {
     copy_args args = of->args;
     args.phases = phases;
@@ -404,7 +405,7 @@ static banyan_status join_sides(const mover *of, CUstream stream)
 }
 
 /* Partners each have streams of their own, as far as there are streams. */
-static size_t side_of(const work *of, size_t i)
+static size_t gpu_copy_side_of(const work *of, size_t i)
 {
     return (of->engine_moves[i].lane * of->streams_a_lane + i % of->streams_a_lane) % SIDE_STREAMS;
 }
@@ -416,7 +417,7 @@ static banyan_status copy_by_engine(const work *of)
         const copy_engine_move *move = &of->engine_moves[i];
         status = DRIVER(of->mover->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
                         (CUdeviceptr)(uintptr_t)move->from, move->bytes,
-                        of->mover->sides[side_of(of, i)]);
+                        of->mover->sides[gpu_copy_side_of(of, i)]);
     }
     return status;
 }
@@ -424,28 +425,28 @@ static banyan_status copy_by_engine(const work *of)
 /* Engines write to nobody who has not entered, and nobody is told of the end before theirs. */
 static banyan_status run_with_engines(const work *of, CUstream stream)
 {
-    banyan_status status = launch(of, 1, COPY_ENTER | COPY_MEET, stream);
+    banyan_status status = gpu_copy_launch(of, 1, COPY_ENTER | COPY_MEET, stream);
     if (status == BANYAN_OK)
         status = fork_sides(of->mover, stream);
     if (status == BANYAN_OK)
         status = copy_by_engine(of);
     if (status == BANYAN_OK && of->blocks > 0)
-        status = launch(of, of->blocks, COPY_MOVE, stream);
+        status = gpu_copy_launch(of, of->blocks, COPY_MOVE, stream);
     if (status == BANYAN_OK)
         status = join_sides(of->mover, stream);
-    return status == BANYAN_OK ? launch(of, 1, COPY_FINISH, stream) : status;
+    return status == BANYAN_OK ? gpu_copy_launch(of, 1, COPY_FINISH, stream) : status;
 }
 
-static banyan_status run_here(work *of, CUstream stream)
+static banyan_status gpu_copy_run_here(work *of, CUstream stream)
 {
     banyan_status status;
     CUstreamCaptureStatus capture;
     if (of->engine_count > 0)
         status = run_with_engines(of, stream);
     else if (of->blocks > 0)
-        status = launch(of, of->blocks, COPY_ENTER | COPY_MOVE | COPY_FINISH, stream);
+        status = gpu_copy_launch(of, of->blocks, COPY_ENTER | COPY_MOVE | COPY_FINISH, stream);
     else if (of->args.lane_count > 0)
-        status = launch(of, 1, COPY_ENTER | COPY_FINISH, stream);
+        status = gpu_copy_launch(of, 1, COPY_ENTER | COPY_FINISH, stream);
     else
         return BANYAN_OK;
     if (status == BANYAN_OK)
@@ -462,7 +463,7 @@ static banyan_status mover_run(void *argument, void *stream)
     banyan_status status = driver_enter(of->mover->device);
     if (status != BANYAN_OK)
         return status;
-    status = run_here(of, stream);
+    status = gpu_copy_run_here(of, stream);
     driver_leave();
     return status;
 }

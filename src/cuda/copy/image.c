@@ -5,7 +5,7 @@
 
 #define ARRAYS_APART 128
 
-static size_t place(size_t *bytes, size_t more)
+static size_t image_place(size_t *bytes, size_t more)
 {
     size_t at = *bytes;
     *bytes += (more + ARRAYS_APART - 1) / ARRAYS_APART * ARRAYS_APART;
@@ -21,11 +21,11 @@ static void copy_list(char *to, const void *list, size_t bytes)
 bool copy_image_make(const copy_layout *layout, uint32_t warps, copy_image *made)
 {
     copy_image image = {0};
-    image.lanes = place(&image.bytes, layout->lane_count * sizeof(copy_lane));
-    image.moves = place(&image.bytes, layout->move_count * sizeof(copy_move));
-    image.dims = place(&image.bytes, layout->dim_count * sizeof(copy_dim));
-    image.walks = place(&image.bytes, layout->walk_count * sizeof(copy_walk));
-    image.spans = place(&image.bytes, layout->lane_count * warps * sizeof(copy_span));
+    image.lanes = image_place(&image.bytes, layout->lane_count * sizeof(copy_lane));
+    image.moves = image_place(&image.bytes, layout->move_count * sizeof(copy_move));
+    image.dims = image_place(&image.bytes, layout->dim_count * sizeof(copy_dim));
+    image.walks = image_place(&image.bytes, layout->walk_count * sizeof(copy_walk));
+    image.spans = image_place(&image.bytes, layout->lane_count * warps * sizeof(copy_span));
     image.bytes++; /* no device has memory of none */
     image.data = calloc(1, image.bytes);
     *made = image;

@@ -27,20 +27,21 @@ typedef struct box {
     } dims[DIMS_MAX];
 } box;
 
-static banyan_status no_memory(size_t bytes)
+static banyan_status copy_layout_no_memory(size_t bytes)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for a schedule",
                             bytes);
 }
 
-static banyan_status make_room(void **list, size_t count, size_t *room, size_t bytes_each)
+static banyan_status copy_layout_make_room(void **list, size_t count, size_t *room,
+                                           size_t bytes_each)
 {
     if (count < *room)
         return BANYAN_OK;
     size_t wanted = *room > 0 ? 2 * *room : 64;
     void *grown = realloc(*list, wanted * bytes_each);
     if (!grown)
-        return no_memory(wanted * bytes_each);
+        return copy_layout_no_memory(wanted * bytes_each);
     *list = grown;
     *room = wanted;
     return BANYAN_OK;
@@ -59,8 +60,8 @@ static void keep_tiles(copy_layout *layout, size_t lane, const copy_move *move)
 static banyan_status add_dims(copy_layout *layout, const box *of)
 {
     for (int i = 0; i < of->count; i++) {
-        banyan_status status = make_room((void **)&layout->dims, layout->dim_count,
-                                         &layout->dim_room, sizeof *layout->dims);
+        banyan_status status = copy_layout_make_room((void **)&layout->dims, layout->dim_count,
+                                                     &layout->dim_room, sizeof *layout->dims);
         if (status != BANYAN_OK)
             return status;
         uint32_t extent = (uint32_t)of->dims[i].extent;
@@ -97,10 +98,10 @@ static void cut_into_tiles(const box *of, copy_move *move)
     move->tiles = outer * chunks;
 }
 
-static banyan_status add_box(copy_layout *layout, size_t lane, const box *of)
+static banyan_status copy_layout_add_box(copy_layout *layout, size_t lane, const box *of)
 {
-    banyan_status status = make_room((void **)&layout->moves, layout->move_count,
-                                     &layout->move_room, sizeof *layout->moves);
+    banyan_status status = copy_layout_make_room((void **)&layout->moves, layout->move_count,
+                                                 &layout->move_room, sizeof *layout->moves);
     copy_move move = {
         .to = of->to,
         .from = of->from,
@@ -124,7 +125,7 @@ static banyan_status add_box(copy_layout *layout, size_t lane, const box *of)
 }
 
 /* Two boxes: `extent` places of dimension `i`, and the rest of it. */
-static void split(const box *whole, int i, uint64_t extent, box *first, box *rest)
+static void copy_layout_split(const box *whole, int i, uint64_t extent, box *first, box *rest)
 {
     *first = *rest = *whole;
     first->dims[i].extent = extent;
@@ -139,14 +140,14 @@ static banyan_status add_within_extents(copy_layout *layout, size_t lane, const 
         if (of->dims[i].extent <= EXTENT_MAX)
             continue;
         box first, rest;
-        split(of, i, EXTENT_MAX, &first, &rest);
+        copy_layout_split(of, i, EXTENT_MAX, &first, &rest);
         banyan_status status = add_within_extents(layout, lane, &first);
         return status == BANYAN_OK ? add_within_extents(layout, lane, &rest) : status;
     }
-    return add_box(layout, lane, of);
+    return copy_layout_add_box(layout, lane, of);
 }
 
-static uint64_t magnitude(int64_t stride)
+static uint64_t copy_layout_magnitude(int64_t stride)
 {
     return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
@@ -156,7 +157,7 @@ static bool is_transpose(const box *of)
 {
     const struct box_dim *inner = &of->dims[of->count - 1];
     return of->count > 1 && inner->extent > TRANSPOSE_COLUMNS && inner[-1].extent > 1 &&
-           magnitude(inner[-1].from) < magnitude(inner->from);
+           copy_layout_magnitude(inner[-1].from) < copy_layout_magnitude(inner->from);
 }
 
 /* Lines that are read across are used up within a tile when it is a square: the fastest dimension
@@ -169,7 +170,7 @@ static banyan_status add_transpose(copy_layout *layout, size_t lane, const box *
     box squares = *of;
     if (whole < extent) {
         box rest;
-        split(of, last, whole, &squares, &rest);
+        copy_layout_split(of, last, whole, &squares, &rest);
         banyan_status status = add_within_extents(layout, lane, &rest);
         if (status != BANYAN_OK)
             return status;
@@ -203,7 +204,8 @@ static uint32_t move_unit(const strided_move *move)
     return unit_of(places);
 }
 
-static banyan_status add_move(copy_layout *layout, size_t lane, const strided_move *move)
+static banyan_status copy_layout_add_move(copy_layout *layout, size_t lane,
+                                          const strided_move *move)
 {
     box made = {.to = move->to, .from = move->from, .width = move_unit(move)};
     uint64_t run_units = move->run_bytes / made.width;
@@ -301,7 +303,7 @@ static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_mov
 }
 
 /* Do all blocks lie so that threads can share them? */
-static bool is_shared(const box *of, bool to_scales)
+static bool copy_layout_is_shared(const box *of, bool to_scales)
 {
     bool words = (of->cast & COPY_FROM_F32) != 0;
     uint64_t to = (uintptr_t)of->to, from = (uintptr_t)of->from;
@@ -313,17 +315,17 @@ static bool is_shared(const box *of, bool to_scales)
     return writes && of->from_step == (words ? 4 : 2) && from % UNIT_BYTES_MAX == 0;
 }
 
-static banyan_status add_blocks(copy_layout *layout, size_t lane, const direct_move *of)
+static banyan_status copy_layout_add_blocks(copy_layout *layout, size_t lane, const direct_move *of)
 {
     bool to_scales = strided_is_scales(of->to_format);
     box made = converting_box(of, to_scales ? 1 : STRIDED_BLOCK);
-    made.cast |= is_shared(&made, to_scales) ? COPY_SHARED : 0;
+    made.cast |= copy_layout_is_shared(&made, to_scales) ? COPY_SHARED : 0;
     return add_within_extents(layout, lane, &made);
 }
 
 /* ---- walks ---- */
 
-static copy_walk_side side_of(const strided_view *view, uint64_t *places)
+static copy_walk_side copy_layout_side_of(const strided_view *view, uint64_t *places)
 {
     copy_walk_side side = {.data = view->data, .count = (uint32_t)view->ndim};
     *places |= (uintptr_t)view->data;
@@ -335,20 +337,21 @@ static copy_walk_side side_of(const strided_view *view, uint64_t *places)
     return side;
 }
 
-static banyan_status add_walk(copy_layout *layout, size_t lane, const direct_move *moved)
+static banyan_status copy_layout_add_walk(copy_layout *layout, size_t lane,
+                                          const direct_move *moved)
 {
     const direct_walk *of = moved->walk;
-    banyan_status status = make_room((void **)&layout->walks, layout->walk_count,
-                                     &layout->walk_room, sizeof *layout->walks);
+    banyan_status status = copy_layout_make_room((void **)&layout->walks, layout->walk_count,
+                                                 &layout->walk_room, sizeof *layout->walks);
     if (status == BANYAN_OK)
-        status = make_room((void **)&layout->moves, layout->move_count, &layout->move_room,
-                           sizeof *layout->moves);
+        status = copy_layout_make_room((void **)&layout->moves, layout->move_count,
+                                       &layout->move_room, sizeof *layout->moves);
     if (status != BANYAN_OK)
         return status;
     uint64_t places = of->to.elem_bytes;
     copy_walk walk = {.elems = of->to.elems};
-    walk.to = side_of(&of->to, &places);
-    walk.from = side_of(&of->from, &places);
+    walk.to = copy_layout_side_of(&of->to, &places);
+    walk.from = copy_layout_side_of(&of->from, &places);
     uint32_t width = unit_of(places);
     if (moved->to_format != moved->from_format)
         width = (uint32_t)of->to.elem_bytes;
@@ -374,8 +377,9 @@ static banyan_status add_walk(copy_layout *layout, size_t lane, const direct_mov
 static banyan_status add_engine_move(copy_layout *layout, size_t lane, char *to, const char *from,
                                      uint64_t bytes)
 {
-    banyan_status status = make_room((void **)&layout->engine_moves, layout->engine_count,
-                                     &layout->engine_room, sizeof *layout->engine_moves);
+    banyan_status status =
+        copy_layout_make_room((void **)&layout->engine_moves, layout->engine_count,
+                              &layout->engine_room, sizeof *layout->engine_moves);
     if (status != BANYAN_OK)
         return status;
     layout->engine_moves[layout->engine_count++] = (copy_engine_move){to, from, bytes, lane};
@@ -401,8 +405,8 @@ static banyan_status add_engine_runs(copy_layout *layout, size_t lane, const str
 
 /* ---- lanes ---- */
 
-static banyan_status add_lane(copy_layout *layout, const mover_lane *lane, size_t number,
-                              uint64_t engine_bytes)
+static banyan_status copy_layout_add_lane(copy_layout *layout, const mover_lane *lane,
+                                          size_t number, uint64_t engine_bytes)
 {
     banyan_status status = BANYAN_OK;
     bool leaves = lane->my_entered != NULL;
@@ -410,16 +414,16 @@ static banyan_status add_lane(copy_layout *layout, const mover_lane *lane, size_
     for (size_t i = 0; i < lane->moves->list.count && status == BANYAN_OK; i++) {
         const direct_move *move = &lane->moves->list.data[i];
         if (move->walk)
-            status = add_walk(layout, number, move);
+            status = copy_layout_add_walk(layout, number, move);
         else if (strided_is_mxfp8(move->to_format))
-            status = add_blocks(layout, number, move);
+            status = copy_layout_add_blocks(layout, number, move);
         else if (move->to_format != move->from_format)
             status = add_cast(layout, number, move);
         else if (leaves && engine_bytes > 0 && move->move.run_bytes >= engine_bytes)
             status =
                 add_engine_runs(layout, number, &move->move, 0, move->move.to, move->move.from);
         else
-            status = add_move(layout, number, &move->move);
+            status = copy_layout_add_move(layout, number, &move->move);
     }
     if (status == BANYAN_OK && layout->move_count > UINT32_MAX)
         status = banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: a schedule of %zu moves",
@@ -432,9 +436,10 @@ banyan_status copy_layout_make(const mover_lane *lanes, size_t count, uint64_t e
 {
     copy_layout made = {.lane_count = count};
     made.lanes = calloc(count + 1, sizeof *made.lanes);
-    banyan_status status = made.lanes ? BANYAN_OK : no_memory(count * sizeof *made.lanes);
+    banyan_status status =
+        made.lanes ? BANYAN_OK : copy_layout_no_memory(count * sizeof *made.lanes);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++)
-        status = add_lane(&made, &lanes[i], i, engine_bytes);
+        status = copy_layout_add_lane(&made, &lanes[i], i, engine_bytes);
     if (status == BANYAN_OK)
         *layout = made;
     else

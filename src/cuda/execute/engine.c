@@ -49,7 +49,7 @@ void engine_was_launched(cuda_engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
-static void nap(cuda_engine *engine)
+static void execute_engine_nap(cuda_engine *engine)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -62,7 +62,7 @@ static void nap(cuda_engine *engine)
 }
 
 /* With the lock held. A wait that has ended in vain stays known. */
-static void look_at_waits(cuda_engine *engine)
+static void execute_engine_look_at_waits(cuda_engine *engine)
 {
     for (cuda_plan *plan = engine->plans; plan; plan = plan->next) {
         const device_waits *told = &plan->report->waits;
@@ -100,8 +100,8 @@ static void *watch_runs(void *argument)
         if (banyan_world_check(engine->world) != BANYAN_OK)
             __atomic_store_n(engine->stop, 1, __ATOMIC_RELEASE);
         look_after_runs(engine);
-        look_at_waits(engine);
-        nap(engine);
+        execute_engine_look_at_waits(engine);
+        execute_engine_nap(engine);
     }
     pthread_mutex_unlock(&engine->lock);
     driver_leave();
@@ -135,7 +135,7 @@ banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t
 
 /* All kernels are on the device before any runs: loading one later may wait for those that run, and
  * they for whoever loads. */
-static banyan_status load_kernels(cuda_engine *engine)
+static banyan_status execute_engine_load_kernels(cuda_engine *engine)
 {
     const DLDataType dtypes[] = {BANYAN_F32,     BANYAN_F16,     BANYAN_BF16,
                                  BANYAN_F8_E4M3, BANYAN_F8_E5M2, BANYAN_I32,
@@ -156,7 +156,7 @@ static banyan_status load_kernels(cuda_engine *engine)
     return driver_kernel(tell_kernel(), engine->device, &tell);
 }
 
-static banyan_status take_parts(cuda_engine *engine)
+static banyan_status execute_engine_take_parts(cuda_engine *engine)
 {
     int most = driver_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, engine->device);
     engine->most_threads = most > 0 ? (uint32_t)most : KERNEL_THREADS_MOST;
@@ -168,7 +168,7 @@ static banyan_status take_parts(cuda_engine *engine)
     banyan_status status =
         DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING);
     if (status == BANYAN_OK)
-        status = load_kernels(engine);
+        status = execute_engine_load_kernels(engine);
     engine_leave(before);
     RETURN_IF_FAILED(status);
     RETURN_IF_FAILED(
@@ -188,8 +188,9 @@ static banyan_status copy_in_stream(void *opened, void *to, const void *from, ui
     return status;
 }
 
-static banyan_status record(void *opened, banyan_status (*queue)(void *context, void *stream),
-                            void *context, uint32_t times, void **recorded)
+static banyan_status execute_engine_record(void *opened,
+                                           banyan_status (*queue)(void *context, void *stream),
+                                           void *context, uint32_t times, void **recorded)
 {
     const cuda_engine *engine = opened;
     return replay_record(engine->device, queue, context, times, recorded);
@@ -246,7 +247,7 @@ bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t 
            UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
 }
 
-static void close_engine(void *opened)
+static void execute_engine_close_engine(void *opened)
 {
     cuda_engine *engine = opened;
     pthread_mutex_lock(&engine->lock);
@@ -272,8 +273,8 @@ static void close_engine(void *opened)
     free(engine);
 }
 
-static banyan_status open_engine(banyan_world *world, int device, uint64_t timeout_ns,
-                                 void **opened)
+static banyan_status execute_engine_open_engine(banyan_world *world, int device,
+                                                uint64_t timeout_ns, void **opened)
 {
     CUcontext context;
     RETURN_IF_FAILED(driver_open());
@@ -294,9 +295,9 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ports_lock, NULL);
     count_open(device);
-    status = take_parts(engine);
+    status = execute_engine_take_parts(engine);
     if (status != BANYAN_OK) {
-        close_engine(engine);
+        execute_engine_close_engine(engine);
         return status;
     }
     *opened = engine;
@@ -306,8 +307,8 @@ static banyan_status open_engine(banyan_world *world, int device, uint64_t timeo
 const execute_engine_ops cuda_engine_ops = {
     .size = sizeof(execute_engine_ops),
     .name = "cuda",
-    .open = open_engine,
-    .close = close_engine,
+    .open = execute_engine_open_engine,
+    .close = execute_engine_close_engine,
     .blocks_at_once = blocks_at_once,
     .load = plan_load,
     .unload = plan_unload,
@@ -316,7 +317,7 @@ const execute_engine_ops cuda_engine_ops = {
     .discard = program_discard,
     .run = program_run,
     .copy = copy_in_stream,
-    .record = record,
+    .record = execute_engine_record,
     .play = replay_play,
     .forget = replay_forget,
     .check = plan_check,

@@ -175,7 +175,7 @@ static uint32_t count_units(const struct fuser *fuser, const engine_step *made)
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }
 
-static void write_parts(struct fuser *fuser, const struct parts *of, engine_step *made)
+static void execute_fuse_write_parts(struct fuser *fuser, const struct parts *of, engine_step *made)
 {
     for (uint32_t k = 1; of->one_source && k < of->count; k++)
         made->destination_count += of->first[k].destination_count;
@@ -196,14 +196,14 @@ static void write_parts(struct fuser *fuser, const struct parts *of, engine_step
     table[fuser->iterations] = fuser->word_count;
 }
 
-static uint32_t write_step(struct fuser *fuser, uint32_t at)
+static uint32_t execute_fuse_write_step(struct fuser *fuser, uint32_t at)
 {
     const engine_step *step = &fuser->steps[at];
     engine_step *made = &fuser->made[at];
     struct parts of = {.first = step, .count = count_of_one_source(fuser, at), .one_source = true};
     if (of.count == 1)
         of = (struct parts){.first = step, .count = count_of_one_shape(fuser, at)};
-    write_parts(fuser, &of, made);
+    execute_fuse_write_parts(fuser, &of, made);
     for (uint32_t i = 1; i < of.count; i++)
         made[i] = (engine_step){.kind = KERNEL_PASS, .number = step->number, .jump = at + i + 1};
     return at + of.count;
@@ -223,7 +223,7 @@ static void write_block(struct fuser *fuser, uint32_t index)
         const engine_step *step = &fuser->steps[at];
         if (step->kind == STEP_LOOP)
             fuser->iterations = step->iterations;
-        next = has_operands(step) ? write_step(fuser, at) : at + 1;
+        next = has_operands(step) ? execute_fuse_write_step(fuser, at) : at + 1;
         if (!is_of_loop(step))
             fuser->made[at].jump = next;
     }

@@ -4,7 +4,7 @@
 
 #define WARP 32
 
-static bool is(DLDataType dtype, DLDataType other)
+static bool kernels_is(DLDataType dtype, DLDataType other)
 {
     return dtype.code == other.code && dtype.bits == other.bits && dtype.lanes == other.lanes;
 }
@@ -30,7 +30,7 @@ static const kernel_set kernels[] = {
 const void *execute_kernel(DLDataType dtype, kernel_kind kind)
 {
     const kernel_set *at = kernels, *last = at + sizeof kernels / sizeof *kernels - 1;
-    while (at < last && !is(dtype, at->dtype))
+    while (at < last && !kernels_is(dtype, at->dtype))
         at++;
     return at->by_kind[kind]();
 }

@@ -5,7 +5,7 @@
 
 #define ALIGNMENT 16
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t pack_aligned(uint64_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
@@ -16,7 +16,7 @@ typedef struct array {
 } array;
 
 /* In the order in which they get room: what every step needs comes first. */
-static void find_parts(const engine_block *block, array *parts)
+static void pack_find_parts(const engine_block *block, array *parts)
 {
     parts[KERNEL_STEPS] = (array){sizeof(engine_step), 0, block->step_count};
     parts[KERNEL_ENDS] = (array){sizeof(kernel_end), block->first_end, block->end_count};
@@ -26,9 +26,9 @@ static void find_parts(const engine_block *block, array *parts)
 /* Where the arrays come in a section; 0: it does not fit. Returns the section's bytes. */
 static uint64_t lay_section(const array *parts, uint64_t most, uint64_t *places)
 {
-    uint64_t used = aligned(sizeof(kernel_section));
+    uint64_t used = pack_aligned(sizeof(kernel_section));
     for (int i = 0; i < KERNEL_ARRAYS; i++) {
-        uint64_t bytes = aligned(parts[i].count * parts[i].entry_bytes);
+        uint64_t bytes = pack_aligned(parts[i].count * parts[i].entry_bytes);
         places[i] = bytes == 0 || used + bytes > most ? 0 : used;
         used += places[i] == 0 ? 0 : bytes;
     }
@@ -41,7 +41,7 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
     for (uint32_t i = 0; i < program->block_count; i++) {
         array parts[KERNEL_ARRAYS];
         uint64_t places[KERNEL_ARRAYS];
-        find_parts(&program->blocks[i], parts);
+        pack_find_parts(&program->blocks[i], parts);
         uint64_t bytes = lay_section(parts, section_most, places);
         if (bytes > layout->section_bytes)
             layout->section_bytes = (uint32_t)bytes;
@@ -54,7 +54,7 @@ void pack_plan(const engine_program *program, uint32_t section_most, pack_layout
     layout->bytes = at + program->span_count * sizeof(engine_span);
 }
 
-static bool is_semaphore(const engine_step *step)
+static bool pack_is_semaphore(const engine_step *step)
 {
     return step->kind == STEP_ACQUIRE || step->kind == STEP_RELEASE;
 }
@@ -63,7 +63,7 @@ static void write_ends(const engine_program *program, const pack_ends *ends, ker
 {
     for (uint32_t i = 0; i < program->step_count; i++) {
         const engine_step *step = &program->steps[i];
-        const kernel_end *from = is_semaphore(step) ? ends->semaphores : ends->channels;
+        const kernel_end *from = pack_is_semaphore(step) ? ends->semaphores : ends->channels;
         for (uint32_t k = step->ends; k < step->ends + step->end_count; k++)
             to[k] = from[program->ends[k]];
     }
@@ -82,7 +82,7 @@ static void write_section(const engine_program *program, uint32_t index, const p
                               .end_count = block->end_count};
     array parts[KERNEL_ARRAYS];
     uint64_t places[KERNEL_ARRAYS];
-    find_parts(block, parts);
+    pack_find_parts(block, parts);
     lay_section(parts, layout->section_bytes, places);
     for (int i = 0; i < KERNEL_ARRAYS; i++) {
         uint64_t before = parts[i].first * parts[i].entry_bytes;

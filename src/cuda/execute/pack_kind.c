@@ -11,23 +11,23 @@ static bool moves_bytes(const engine_step *step)
     return step->kind >= STEP_COPY && step->kind <= STEP_COMBINE;
 }
 
-static bool is_nothing(const engine_step *step)
+static bool pack_kind_is_nothing(const engine_step *step)
 {
     return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
 }
 
-static bool is_packets(uint64_t place)
+static bool pack_kind_is_packets(uint64_t place)
 {
     return place & KERNEL_PLACE_PACKETS;
 }
 
 /* All pieces are alike. */
-static bool has_packets(const engine_program *program, const engine_step *step)
+static bool pack_kind_has_packets(const engine_program *program, const engine_step *step)
 {
     const uint64_t *first = program->words + step->words;
     bool packets = false;
     for (uint32_t i = 0; i < (uint32_t)step->source_count + step->destination_count; i++)
-        packets |= step->piece_count > 0 && is_packets(first[1 + i]);
+        packets |= step->piece_count > 0 && pack_kind_is_packets(first[1 + i]);
     return packets;
 }
 
@@ -45,7 +45,7 @@ static bool is_aligned(const engine_program *program, const engine_step *step, u
         bytes += at[0];
         for (uint32_t k = 0; k < operands; k++) {
             uint64_t offset = at[1 + k] & KERNEL_PLACE_OFFSET;
-            if (offset % (is_packets(at[1 + k]) ? 16 : alignment) != 0)
+            if (offset % (pack_kind_is_packets(at[1 + k]) ? 16 : alignment) != 0)
                 return false;
         }
     }
@@ -60,14 +60,14 @@ static bool moves_or_adds_up(const engine_step *step)
 
 static bool is_quick(const engine_program *program, const engine_step *step)
 {
-    return is_nothing(step) ||
+    return pack_kind_is_nothing(step) ||
            (moves_or_adds_up(step) && step->source_count <= KERNEL_QUICK_OPERANDS &&
             step->destination_count <= KERNEL_QUICK_OPERANDS &&
             is_aligned(program, step, 8, QUICK_BYTES_MOST));
 }
 
 /* That copy engines do for the kernel. */
-static bool is_put(const engine_step *step)
+static bool pack_kind_is_put(const engine_step *step)
 {
     return step->kind == STEP_POST_COPY || step->kind == STEP_POST_SIGNAL ||
            step->kind == STEP_FLUSH;
@@ -75,10 +75,10 @@ static bool is_put(const engine_step *step)
 
 static bool is_direct(const engine_program *program, const engine_step *step, bool staged)
 {
-    if (is_nothing(step) || (staged && is_put(step)) || step->kind == STEP_SIGNAL ||
-        step->kind == STEP_WAIT)
+    if (pack_kind_is_nothing(step) || (staged && pack_kind_is_put(step)) ||
+        step->kind == STEP_SIGNAL || step->kind == STEP_WAIT)
         return true;
-    return moves_or_adds_up(step) && !has_packets(program, step) &&
+    return moves_or_adds_up(step) && !pack_kind_has_packets(program, step) &&
            is_aligned(program, step, 16, UINT64_MAX);
 }
 
@@ -89,10 +89,10 @@ static bool begins_in_scratch(const engine_program *program, const engine_block 
         const engine_step *step = &program->steps[block->first_step + i];
         const uint64_t *at = program->words + step->words;
         uint32_t operands = (uint32_t)step->source_count + step->destination_count;
-        if (is_nothing(step) || step->piece_count == 0)
+        if (pack_kind_is_nothing(step) || step->piece_count == 0)
             continue;
         for (uint64_t k = 0; k < step->piece_count; k++, at += 1 + operands) {
-            if (!is_packets(at[1]) && (at[1] & KERNEL_PLACE_SCRATCH))
+            if (!pack_kind_is_packets(at[1]) && (at[1] & KERNEL_PLACE_SCRATCH))
                 return true;
         }
         return false;

@@ -16,7 +16,7 @@ static uint64_t room_for(uint64_t *at, uint64_t bytes)
     return begin;
 }
 
-static cuda_layout lay_out(const engine_plan *shape, uint32_t ports)
+static cuda_layout execute_plan_lay_out(const engine_plan *shape, uint32_t ports)
 {
     uint64_t at = 0;
     cuda_layout layout = {
@@ -75,7 +75,7 @@ static void place_ports(cuda_plan *plan)
 
 /* ---- loading ---- */
 
-static banyan_status no_memory(const char *what)
+static banyan_status execute_plan_no_memory(const char *what)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for %s", what);
 }
@@ -85,22 +85,22 @@ static banyan_status copy_shape(cuda_plan *plan, const engine_plan *shape)
     plan->shape = *shape;
     plan->ends = malloc((shape->end_count + 1) * sizeof *plan->ends);
     if (!plan->ends)
-        return no_memory("a plan's channels");
+        return execute_plan_no_memory("a plan's channels");
     memcpy(plan->ends, shape->ends, shape->end_count * sizeof *plan->ends);
     plan->shape.ends = plan->ends;
     for (uint32_t i = 0; i < shape->end_count; i++)
         plan->port_count += plan->ends[i].is_port;
     plan->ports = calloc(plan->port_count + 1, sizeof *plan->ports);
-    return plan->ports ? BANYAN_OK : no_memory("a plan's port channels");
+    return plan->ports ? BANYAN_OK : execute_plan_no_memory("a plan's port channels");
 }
 
-static banyan_status take_memory(cuda_plan *plan)
+static banyan_status execute_plan_take_memory(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
-    plan->layout = lay_out(&plan->shape, plan->port_count);
+    plan->layout = execute_plan_lay_out(&plan->shape, plan->port_count);
     plan->start = calloc(1, plan->layout.bytes);
     if (!plan->start)
-        return no_memory("a plan's counters");
+        return execute_plan_no_memory("a plan's counters");
     RETURN_IF_FAILED(engine_take(engine, plan->layout.bytes, &plan->block));
     uint64_t requests = plan->port_count * (REQUEST_BYTES + VALUE_BYTES);
     _Static_assert(sizeof(kernel_report) <= KERNEL_COUNTER_BYTES, "the report comes first");
@@ -127,7 +127,7 @@ banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t
 }
 
 /* Programs may take more shared memory than none: they are looked at again (program_upload). */
-static banyan_status check_blocks(cuda_plan *plan)
+static banyan_status execute_plan_check_blocks(cuda_plan *plan)
 {
     CUfunction kernel;
     uint64_t room;
@@ -141,7 +141,7 @@ static banyan_status check_blocks(cuda_plan *plan)
     return status;
 }
 
-static banyan_status make_event(cuda_plan *plan)
+static banyan_status execute_plan_make_event(cuda_plan *plan)
 {
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(plan->engine, &before));
@@ -151,7 +151,7 @@ static banyan_status make_event(cuda_plan *plan)
     return status;
 }
 
-static void release(cuda_plan *plan)
+static void execute_plan_release(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
     ports_close(plan);
@@ -191,22 +191,22 @@ banyan_status plan_load(void *engine, const engine_plan *shape, void **loaded)
 {
     cuda_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
-        return no_memory("a plan");
+        return execute_plan_no_memory("a plan");
     plan->engine = engine;
     plan->threads = execute_threads(shape->threads_per_block);
     if (plan->threads > plan->engine->most_threads)
         plan->threads = plan->engine->most_threads;
     banyan_status status = copy_shape(plan, shape);
     if (status == BANYAN_OK)
-        status = check_blocks(plan);
+        status = execute_plan_check_blocks(plan);
     if (status == BANYAN_OK)
-        status = take_memory(plan);
+        status = execute_plan_take_memory(plan);
     if (status == BANYAN_OK)
-        status = make_event(plan);
+        status = execute_plan_make_event(plan);
     if (status == BANYAN_OK)
         status = ports_open(plan);
     if (status != BANYAN_OK) {
-        release(plan);
+        execute_plan_release(plan);
         return status;
     }
     add_to_engine(plan);
@@ -218,7 +218,7 @@ void plan_unload(void *loaded)
 {
     plan_drain(loaded);
     remove_from_engine(loaded);
-    release(loaded);
+    execute_plan_release(loaded);
 }
 
 /* ---- how runs went ---- */
@@ -249,7 +249,7 @@ banyan_status plan_drain(void *loaded)
     return status;
 }
 
-static banyan_status clear(cuda_plan *plan)
+static banyan_status execute_plan_clear(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
     driver_capture before;
@@ -265,7 +265,7 @@ static banyan_status clear(cuda_plan *plan)
 banyan_status plan_reset(void *loaded)
 {
     cuda_plan *plan = loaded;
-    RETURN_IF_FAILED(clear(plan));
+    RETURN_IF_FAILED(execute_plan_clear(plan));
     RETURN_IF_FAILED(
         engine_copy(plan->engine, plan->block, (CUdeviceptr)plan->start, plan->layout.bytes));
     ports_reset(plan);

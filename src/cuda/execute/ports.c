@@ -22,18 +22,19 @@ static bool has_come(const cuda_port *port)
 /* Counters are copied to, behind the copies that came before in the stream: there is memory that
  * streams cannot write values to. A value stays in its place until as many requests have come as
  * there is room for, all of which are then done. */
-static CUresult count_up(const cuda_port *port, uint64_t number, uint32_t which,
-                         CUdeviceptr counter, uint64_t value)
+static CUresult execute_ports_count_up(const cuda_port *port, uint64_t number, uint32_t which,
+                                       CUdeviceptr counter, uint64_t value)
 {
     uint64_t *from = &port->values[2 * (number % port->room) + which];
     *from = value;
     return driver.cuMemcpyAsync(counter, (CUdeviceptr)from, sizeof value, port->stream);
 }
 
-static CUresult pass_on(cuda_port *port, const kernel_request *request)
+static CUresult execute_ports_pass_on(cuda_port *port, const kernel_request *request)
 {
     if (request->kind == KERNEL_SIGNAL)
-        return count_up(port, port->served, 0, (CUdeviceptr)request->signal, ++port->signals);
+        return execute_ports_count_up(port, port->served, 0, (CUdeviceptr)request->signal,
+                                      ++port->signals);
     return driver.cuMemcpyAsync((CUdeviceptr)request->destination, (CUdeviceptr)request->source,
                                 request->bytes, port->stream);
 }
@@ -51,11 +52,11 @@ static bool serve_port(cuda_engine *engine, cuda_port *port)
     uint64_t first = port->served;
     CUresult result = CUDA_SUCCESS;
     while (has_come(port) && result == CUDA_SUCCESS) {
-        result = pass_on(port, &port->requests[port->served % port->room]);
+        result = execute_ports_pass_on(port, &port->requests[port->served % port->room]);
         port->served++;
     }
     if (port->served != first && result == CUDA_SUCCESS)
-        result = count_up(port, port->served - 1, 1, port->done, port->served);
+        result = execute_ports_count_up(port, port->served - 1, 1, port->done, port->served);
     if (result != CUDA_SUCCESS)
         break_port(engine, port, result);
     return port->served != first;
@@ -69,7 +70,7 @@ static bool serve_plan(cuda_engine *engine, cuda_plan *plan)
     return any;
 }
 
-static bool serve_all(cuda_engine *engine)
+static bool execute_ports_serve_all(cuda_engine *engine)
 {
     bool any = false;
     pthread_mutex_lock(&engine->ports_lock);
@@ -81,7 +82,7 @@ static bool serve_all(cuda_engine *engine)
 
 /* ---- the thread ---- */
 
-static void nap(void)
+static void execute_ports_nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
@@ -94,7 +95,7 @@ static void sleep_until_busy(cuda_engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
-static void *serve(void *argument)
+static void *execute_ports_serve(void *argument)
 {
     cuda_engine *engine = argument;
     if (driver_enter(engine->device) != BANYAN_OK)
@@ -102,13 +103,13 @@ static void *serve(void *argument)
     driver_capture_relax();
     for (uint32_t idle = 0; !atomic_load(&engine->closing);) {
         if (atomic_load(&engine->visitors) > 0)
-            nap();
-        else if (serve_all(engine))
+            execute_ports_nap();
+        else if (execute_ports_serve_all(engine))
             idle = 0;
         else if (idle++ < LOOKS)
             continue;
         else if (atomic_load(&engine->busy))
-            nap();
+            execute_ports_nap();
         else
             sleep_until_busy(engine);
     }
@@ -116,13 +117,13 @@ static void *serve(void *argument)
     return NULL;
 }
 
-static void visit(cuda_engine *engine)
+static void execute_ports_visit(cuda_engine *engine)
 {
     atomic_fetch_add(&engine->visitors, 1);
     pthread_mutex_lock(&engine->ports_lock);
 }
 
-static void leave(cuda_engine *engine)
+static void execute_ports_leave(cuda_engine *engine)
 {
     pthread_mutex_unlock(&engine->ports_lock);
     atomic_fetch_sub(&engine->visitors, 1);
@@ -208,26 +209,27 @@ banyan_status ports_open(cuda_plan *plan)
     RETURN_IF_FAILED(find_streams(plan));
     RETURN_IF_FAILED(try_streams(plan));
     if (!engine->serves)
-        RETURN_IF_FAILED(module_thread_start(&engine->proxy, serve, engine, "port channels"));
+        RETURN_IF_FAILED(
+            module_thread_start(&engine->proxy, execute_ports_serve, engine, "port channels"));
     engine->serves = true;
-    visit(engine);
+    execute_ports_visit(engine);
     plan->next_served = engine->served;
     engine->served = plan;
-    leave(engine);
+    execute_ports_leave(engine);
     return BANYAN_OK;
 }
 
 void ports_close(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
-    visit(engine);
+    execute_ports_visit(engine);
     for (cuda_plan **at = &engine->served; *at; at = &(*at)->next_served) {
         if (*at == plan) {
             *at = plan->next_served;
             break;
         }
     }
-    leave(engine);
+    execute_ports_leave(engine);
 }
 
 void ports_end(cuda_engine *engine)
@@ -262,22 +264,22 @@ banyan_status ports_drain(cuda_plan *plan)
     if (plan->port_count == 0)
         return BANYAN_OK;
     banyan_status status = BANYAN_OK;
-    visit(engine);
+    execute_ports_visit(engine);
     serve_plan(engine, plan);
     for (uint32_t i = 0; i < plan->port_count && status == BANYAN_OK; i++)
         status = DRIVER(engine->device, cuStreamSynchronize, plan->ports[i].stream);
-    leave(engine);
+    execute_ports_leave(engine);
     return status;
 }
 
 void ports_reset(cuda_plan *plan)
 {
-    visit(plan->engine);
+    execute_ports_visit(plan->engine);
     for (uint32_t i = 0; i < plan->port_count; i++) {
         cuda_port *port = &plan->ports[i];
         memset(port->requests, 0, port->room * sizeof *port->requests);
         port->served = port->signals = 0;
         atomic_store(&port->broken, false);
     }
-    leave(plan->engine);
+    execute_ports_leave(plan->engine);
 }

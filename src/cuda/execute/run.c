@@ -16,7 +16,7 @@
 
 /* ---- what steps refer to ---- */
 
-static char *at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
+static char *execute_run_at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
 {
     return (char *)plan->block + offset + counter * KERNEL_COUNTER_BYTES;
 }
@@ -29,20 +29,20 @@ static void fill_channels(const cuda_plan *plan, bool staged, kernel_end *channe
         channels[i] = (kernel_end){
             .incoming = end->incoming,
             .outgoing = end->outgoing,
-            .consumed = (uint64_t *)at(plan, plan->layout.consumed, i),
+            .consumed = (uint64_t *)execute_run_at(plan, plan->layout.consumed, i),
         };
         if (end->is_port && !staged)
-            channels[i].queue = (kernel_queue *)at(plan, plan->layout.queues, port++);
+            channels[i].queue = (kernel_queue *)execute_run_at(plan, plan->layout.queues, port++);
     }
 }
 
-static void fill_semaphores(const cuda_plan *plan, kernel_end *semaphores)
+static void execute_run_fill_semaphores(const cuda_plan *plan, kernel_end *semaphores)
 {
     uint32_t count = plan->shape.semaphore_count;
     for (uint32_t i = 0; i < count; i++)
         semaphores[i] = (kernel_end){
-            .incoming = (uint64_t *)at(plan, plan->layout.semaphores, i),
-            .outgoing = (uint64_t *)at(plan, plan->layout.semaphores, count + i),
+            .incoming = (uint64_t *)execute_run_at(plan, plan->layout.semaphores, i),
+            .outgoing = (uint64_t *)execute_run_at(plan, plan->layout.semaphores, count + i),
         };
 }
 
@@ -53,7 +53,8 @@ static void fill_semaphores(const cuda_plan *plan, kernel_end *semaphores)
 #define THREADS_LEAST 128
 #define WARP 32
 
-static uint64_t bytes_of(const engine_program *from, uint64_t begin, uint64_t end, uint64_t words)
+static uint64_t execute_run_bytes_of(const engine_program *from, uint64_t begin, uint64_t end,
+                                     uint64_t words)
 {
     uint64_t bytes = 0;
     for (uint64_t at = begin; at < end; at += words)
@@ -75,10 +76,10 @@ static uint64_t step_bytes(const engine_program *from, const engine_step *s)
     if (words == 1)
         return 0;
     if (!s->in_loop)
-        return bytes_of(from, s->words, s->words + s->piece_count * words, words);
+        return execute_run_bytes_of(from, s->words, s->words + s->piece_count * words, words);
     const uint64_t *at = &from->words[s->words];
     for (uint32_t i = 0; i < loop_of(s)->iterations; i++) {
-        uint64_t bytes = bytes_of(from, at[i], at[i + 1], words);
+        uint64_t bytes = execute_run_bytes_of(from, at[i], at[i + 1], words);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -110,7 +111,8 @@ static banyan_status allow_shared(const cuda_program *program)
 }
 
 /* Sections as large as lets all thread blocks run at once. */
-static banyan_status fit(cuda_program *program, const engine_program *from, pack_layout *layout)
+static banyan_status execute_run_fit(cuda_program *program, const engine_program *from,
+                                     pack_layout *layout)
 {
     const cuda_plan *plan = program->plan;
     banyan_status status = BANYAN_OK;
@@ -128,8 +130,8 @@ static banyan_status fit(cuda_program *program, const engine_program *from, pack
     return status;
 }
 
-static banyan_status choose_kernel(cuda_program *program, const engine_program *from,
-                                   pack_layout *layout)
+static banyan_status execute_run_choose_kernel(cuda_program *program, const engine_program *from,
+                                               pack_layout *layout)
 {
     const cuda_engine *engine = program->plan->engine;
     driver_capture before;
@@ -141,13 +143,13 @@ static banyan_status choose_kernel(cuda_program *program, const engine_program *
         status = driver_kernel(execute_kernel(from->dtype, kind), engine->device,
                                &program->smaller_kernel);
     if (status == BANYAN_OK)
-        status = fit(program, from, layout);
+        status = execute_run_fit(program, from, layout);
     engine_leave(before);
     return status;
 }
 
-static banyan_status send(cuda_program *program, const engine_program *from,
-                          const pack_layout *layout)
+static banyan_status execute_run_send(cuda_program *program, const engine_program *from,
+                                      const pack_layout *layout)
 {
     const cuda_plan *plan = program->plan;
     uint64_t count = plan->shape.end_count + (uint64_t)plan->shape.semaphore_count;
@@ -161,7 +163,7 @@ static banyan_status send(cuda_program *program, const engine_program *from,
     } else {
         pack_ends with = {.channels = ends, .semaphores = ends + plan->shape.end_count};
         fill_channels(plan, program->staged, ends);
-        fill_semaphores(plan, ends + plan->shape.end_count);
+        execute_run_fill_semaphores(plan, ends + plan->shape.end_count);
         pack_write(from, &with, layout, program->address, packed);
         status = engine_copy(plan->engine, program->address, (CUdeviceptr)packed, layout->bytes);
     }
@@ -183,13 +185,13 @@ static banyan_status keep_spans(cuda_program *program, const engine_program *fro
 static banyan_status make_packed(cuda_program *program, const engine_program *from)
 {
     pack_layout layout;
-    RETURN_IF_FAILED(choose_kernel(program, from, &layout));
+    RETURN_IF_FAILED(execute_run_choose_kernel(program, from, &layout));
     RETURN_IF_FAILED(engine_take(program->plan->engine, layout.bytes, &program->address));
     program->spans = program->address + layout.spans;
-    return send(program, from, &layout);
+    return execute_run_send(program, from, &layout);
 }
 
-static banyan_status make(cuda_program *program, const engine_program *from)
+static banyan_status execute_run_make(cuda_program *program, const engine_program *from)
 {
     program->flags = from->flags;
     program->span_count = from->span_count;
@@ -207,7 +209,7 @@ static banyan_status make(cuda_program *program, const engine_program *from)
     return status;
 }
 
-static void release(cuda_program *program)
+static void execute_run_release(cuda_program *program)
 {
     staged_free(program->plan, program->staged);
     engine_give_back(program->plan->engine, program->address);
@@ -221,9 +223,9 @@ banyan_status program_upload(void *loaded, const engine_program *from, void **up
     if (!program)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     program->plan = loaded;
-    banyan_status status = make(program, from);
+    banyan_status status = execute_run_make(program, from);
     if (status != BANYAN_OK) {
-        release(program);
+        execute_run_release(program);
         return status;
     }
     *uploaded = program;
@@ -236,7 +238,7 @@ void program_discard(void *uploaded)
     if (!program)
         return;
     plan_drain(program->plan);
-    release(program);
+    execute_run_release(program);
 }
 
 /* ---- running ---- */
@@ -250,16 +252,17 @@ static void fill_args(const cuda_program *program, const engine_run *run, kernel
         .sections = (const char *)program->address,
         .section_bytes = program->section_bytes,
         .flags = program->flags,
-        .states = (kernel_state *)at(plan, plan->layout.states, 0),
-        .broken = (uint32_t *)at(plan, plan->layout.broken, 0),
+        .states = (kernel_state *)execute_run_at(plan, plan->layout.states, 0),
+        .broken = (uint32_t *)execute_run_at(plan, plan->layout.broken, 0),
         .stop = engine->stop,
         .report = plan->report,
         .timeout_ns = engine->timeout_ns,
-        .barriers = (uint64_t *)at(plan, plan->layout.barriers, 0),
+        .barriers = (uint64_t *)execute_run_at(plan, plan->layout.barriers, 0),
         .barrier_count = plan->shape.barrier_count,
         .semaphore_count = plan->shape.semaphore_count,
-        .semaphores = (uint64_t *)at(plan, plan->layout.semaphores, 0),
-        .semaphore_starts = (const uint64_t *)at(plan, plan->layout.semaphore_starts, 0),
+        .semaphores = (uint64_t *)execute_run_at(plan, plan->layout.semaphores, 0),
+        .semaphore_starts =
+            (const uint64_t *)execute_run_at(plan, plan->layout.semaphore_starts, 0),
         .copy_in_to = run->copy_in_to,
         .copy_in_from = run->copy_in_from,
         .copy_in_bytes = run->copy_in_bytes,
@@ -303,7 +306,7 @@ static void take_part(kernel_args *args, const program_part *part)
 
 const uint32_t *program_broken(const cuda_program *program)
 {
-    return (const uint32_t *)at(program->plan, program->plan->layout.broken, 0);
+    return (const uint32_t *)execute_run_at(program->plan, program->plan->layout.broken, 0);
 }
 
 /* The kernel may begin while the one before it in its stream still runs: it fetches its program,
@@ -335,7 +338,8 @@ banyan_status program_launch(const cuda_program *program, const engine_run *run,
                   params, NULL);
 }
 
-static banyan_status launch(const cuda_program *program, const engine_run *run, CUstream stream)
+static banyan_status execute_run_launch(const cuda_program *program, const engine_run *run,
+                                        CUstream stream)
 {
     const program_part all = {.end_step = UINT32_MAX, .is_first = true, .is_last = true};
     if (program->staged)
@@ -358,15 +362,16 @@ static banyan_status copy_alone(const cuda_program *program, const engine_run *r
     return BANYAN_OK;
 }
 
-static banyan_status queue(const cuda_program *program, const engine_run *run, CUstream stream,
-                           bool *captured)
+static banyan_status execute_run_queue(const cuda_program *program, const engine_run *run,
+                                       CUstream stream, bool *captured)
 {
     cuda_plan *plan = program->plan;
     int device = plan->engine->device;
     CUstreamCaptureStatus capturing;
     RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capturing));
     *captured = capturing != CU_STREAM_CAPTURE_STATUS_NONE;
-    RETURN_IF_FAILED((plan->shape.block_count > 0 ? launch : copy_alone)(program, run, stream));
+    RETURN_IF_FAILED(
+        (plan->shape.block_count > 0 ? execute_run_launch : copy_alone)(program, run, stream));
     if (*captured) {
         plan->is_captured = true;
     } else {
@@ -382,7 +387,7 @@ banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, v
 {
     cuda_plan *plan = loaded;
     RETURN_IF_FAILED(driver_enter(plan->engine->device));
-    banyan_status status = queue(uploaded, run, stream, captured);
+    banyan_status status = execute_run_queue(uploaded, run, stream, captured);
     driver_leave();
     return status;
 }

@@ -31,7 +31,7 @@ static banyan_status send_counters(const cuda_plan *plan, cuda_staged *made)
     return status;
 }
 
-static banyan_status open_streams(cuda_engine *engine)
+static banyan_status staged_open_streams(cuda_engine *engine)
 {
     int device = engine->device;
     if (engine->copies_done)
@@ -45,7 +45,7 @@ static banyan_status open_streams(cuda_engine *engine)
 static banyan_status open_queue(const cuda_plan *plan, cuda_staged *made)
 {
     int device = plan->engine->device;
-    RETURN_IF_FAILED(open_streams(plan->engine));
+    RETURN_IF_FAILED(staged_open_streams(plan->engine));
     RETURN_IF_FAILED(driver_kernel(tell_kernel(), device, &made->tell));
     for (uint32_t i = 0; i < made->all->count; i++) {
         if (!made->all->list[i].is_kernel)
@@ -55,7 +55,7 @@ static banyan_status open_queue(const cuda_plan *plan, cuda_staged *made)
     return BANYAN_OK;
 }
 
-static banyan_status fill(const cuda_plan *plan, cuda_staged *made)
+static banyan_status staged_fill(const cuda_plan *plan, cuda_staged *made)
 {
     driver_capture before;
     made->told = calloc(made->all->count, sizeof *made->told);
@@ -81,7 +81,7 @@ banyan_status staged_make(const cuda_plan *plan, const engine_program *fused, cu
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     }
     new->all = all;
-    banyan_status status = fill(plan, new);
+    banyan_status status = staged_fill(plan, new);
     if (status == BANYAN_OK)
         *made = new;
     else
@@ -180,7 +180,7 @@ static banyan_status follow_copies(const queued *q)
     return DRIVER(device, cuStreamWaitEvent, q->teller, q->engine->copies_done, 0);
 }
 
-static banyan_status tell(const queued *q, const stage *s)
+static banyan_status staged_tell(const queued *q, const stage *s)
 {
     if (s->signal_count == 0 || s->is_told)
         return BANYAN_OK;
@@ -195,7 +195,7 @@ static banyan_status tell(const queued *q, const stage *s)
                   most < TELL_THREADS ? most : TELL_THREADS, 1, 1, 0, q->teller, params, NULL);
 }
 
-static banyan_status queue_copy(const queued *q, const stage_copy *copy)
+static banyan_status staged_queue_copy(const queued *q, const stage_copy *copy)
 {
     CUdeviceptr to = (CUdeviceptr)(q->run->bases[copy->to_base] + copy->to);
     CUdeviceptr from = (CUdeviceptr)(q->run->bases[copy->from_base] + copy->from);
@@ -220,9 +220,9 @@ static banyan_status queue_copies(queued *q, uint32_t index)
     int device = q->engine->device;
     RETURN_IF_FAILED(follow_kernels(q));
     for (uint32_t i = 0; i < s->copy_count; i++)
-        RETURN_IF_FAILED(queue_copy(q, &q->of->all->copies[s->first_copy + i]));
+        RETURN_IF_FAILED(staged_queue_copy(q, &q->of->all->copies[s->first_copy + i]));
     RETURN_IF_FAILED(follow_copies(q));
-    RETURN_IF_FAILED(tell(q, s));
+    RETURN_IF_FAILED(staged_tell(q, s));
     return q->is_forked ? DRIVER(device, cuEventRecord, q->of->told[index], q->teller) : BANYAN_OK;
 }
 

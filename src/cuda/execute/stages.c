@@ -27,7 +27,7 @@ static bool is_post(const engine_step *step)
     return step->kind == STEP_POST_COPY || step->kind == STEP_POST_SIGNAL;
 }
 
-static bool is_nothing(const engine_step *step)
+static bool stages_is_nothing(const engine_step *step)
 {
     return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
 }
@@ -37,7 +37,7 @@ static const engine_step *step_of(const struct maker *maker, uint32_t block, uin
     return &maker->program->steps[maker->program->blocks[block].first_step + at];
 }
 
-static uint32_t end_of(const struct maker *maker, const engine_step *step, uint32_t i)
+static uint32_t stages_end_of(const struct maker *maker, const engine_step *step, uint32_t i)
 {
     return maker->program->ends[step->ends + i];
 }
@@ -47,7 +47,7 @@ static bool waits_for_copies(const struct maker *maker, const engine_step *step)
 {
     bool waits = step->kind == STEP_FLUSH;
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++)
-        waits |= maker->plan->ends[end_of(maker, step, i)].is_port != 0;
+        waits |= maker->plan->ends[stages_end_of(maker, step, i)].is_port != 0;
     return waits;
 }
 
@@ -125,7 +125,7 @@ static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
     return of->signals >= of->waits ? of->next - 1 : last_copies(maker);
 }
 
-static uint32_t later(uint32_t a, uint32_t b)
+static uint32_t stages_later(uint32_t a, uint32_t b)
 {
     return a == STAGE_NONE || (b != STAGE_NONE && b > a) ? b : a;
 }
@@ -133,9 +133,9 @@ static uint32_t later(uint32_t a, uint32_t b)
 static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_t after)
 {
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++) {
-        uint32_t end = end_of(maker, step, i);
+        uint32_t end = stages_end_of(maker, step, i);
         if (maker->plan->ends[end].is_port)
-            after = later(after, stage_of_wait(maker, end));
+            after = stages_later(after, stage_of_wait(maker, end));
     }
     return after;
 }
@@ -144,7 +144,7 @@ static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_
 static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
 {
     if (maker->steps[at].kind == STEP_FLUSH)
-        return later(after, last_copies(maker));
+        return stages_later(after, last_copies(maker));
     for (uint32_t b = 0; b < maker->program->block_count; b++)
         after = after_wait(maker, step_of(maker, b, at), after);
     return after;
@@ -164,12 +164,12 @@ static uint32_t add_kernel(struct maker *maker, uint32_t at)
             break;
         if (waits)
             after = after_step(maker, at, after);
-        works |= !waits && !is_nothing(step);
+        works |= !waits && !stages_is_nothing(step);
     }
     s->end_step = at;
     for (uint32_t i = 0; i + 1 < maker->to->count; i++) {
         if (maker->to->list[i].is_kernel)
-            after = later(after, maker->to->list[i].after);
+            after = stages_later(after, maker->to->list[i].after);
     }
     s->after = after;
     return at;
@@ -185,7 +185,7 @@ static int compare_copies(const void *a, const void *b)
     return one->from < other->from ? -1 : one->from > other->from;
 }
 
-static bool continues(const stage_copy *before, const stage_copy *next)
+static bool stages_continues(const stage_copy *before, const stage_copy *next)
 {
     return before->from_base == next->from_base && before->to_base == next->to_base &&
            before->from + before->bytes == next->from && before->to + before->bytes == next->to;
@@ -193,12 +193,12 @@ static bool continues(const stage_copy *before, const stage_copy *next)
 
 /* The copies from `from` on, side by side where they lie so, and behind those of the stage before
  * them. */
-static void join(stages *to, uint32_t first, uint32_t from)
+static void stages_join(stages *to, uint32_t first, uint32_t from)
 {
     uint32_t kept = from;
     qsort(to->copies + from, to->copy_count - from, sizeof *to->copies, compare_copies);
     for (uint32_t i = from; i < to->copy_count; i++) {
-        if (kept > first && continues(&to->copies[kept - 1], &to->copies[i]))
+        if (kept > first && stages_continues(&to->copies[kept - 1], &to->copies[i]))
             to->copies[kept - 1].bytes += to->copies[i].bytes;
         else
             to->copies[kept++] = to->copies[i];
@@ -239,7 +239,7 @@ static void join_rows(stages *to, uint32_t first)
     to->copy_count = kept;
 }
 
-static void add_pieces(struct maker *maker, const engine_step *step)
+static void stages_add_pieces(struct maker *maker, const engine_step *step)
 {
     const uint64_t *at, *end;
     part_find_pieces(maker->program, step, 0, &at, &end);
@@ -262,16 +262,16 @@ static void add_copies(struct maker *maker, const stage *s, uint32_t at)
 {
     uint32_t from = maker->to->copy_count;
     for (uint32_t b = 0; b < maker->program->block_count; b++)
-        add_pieces(maker, step_of(maker, b, at));
-    join(maker->to, s->first_copy, from);
+        stages_add_pieces(maker, step_of(maker, b, at));
+    stages_join(maker->to, s->first_copy, from);
 }
 
-static void add_signals(struct maker *maker, uint32_t at)
+static void stages_add_signals(struct maker *maker, uint32_t at)
 {
     for (uint32_t b = 0; b < maker->program->block_count; b++) {
         const engine_step *step = step_of(maker, b, at);
         for (uint32_t i = 0; i < step->end_count; i++) {
-            maker->to->signals[maker->to->signal_count++] = end_of(maker, step, i);
+            maker->to->signals[maker->to->signal_count++] = stages_end_of(maker, step, i);
         }
     }
 }
@@ -283,14 +283,14 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
     s->first_step = at;
     for (; at < maker->step_count; at++) {
         const engine_step *step = &maker->steps[at];
-        if (!is_post(step) && !is_nothing(step))
+        if (!is_post(step) && !stages_is_nothing(step))
             break;
         if (step->kind == STEP_POST_COPY && maker->to->signal_count > s->first_signal)
             break;
         if (step->kind == STEP_POST_COPY)
             add_copies(maker, s, at);
         else if (step->kind == STEP_POST_SIGNAL)
-            add_signals(maker, at);
+            stages_add_signals(maker, at);
     }
     join_rows(maker->to, s->first_copy);
     s->copy_count = maker->to->copy_count - s->first_copy;
@@ -302,7 +302,7 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
 /* ---- the whole ---- */
 
 /* A run begins with a kernel, that says so, and ends with one, that counts it. */
-static void add_all(struct maker *maker)
+static void stages_add_all(struct maker *maker)
 {
     uint32_t at = add_kernel(maker, 0);
     while (at < maker->step_count)
@@ -326,7 +326,7 @@ static uint64_t count_pieces(const engine_program *program)
     return pieces;
 }
 
-static banyan_status take_room(struct maker *maker)
+static banyan_status stages_take_room(struct maker *maker)
 {
     const engine_program *program = maker->program;
     stages *to = maker->to = calloc(1, sizeof *to);
@@ -350,9 +350,9 @@ banyan_status stages_make(const engine_program *program, const engine_plan *plan
                           .plan = plan,
                           .steps = program->steps + program->blocks[0].first_step,
                           .step_count = program->blocks[0].step_count};
-    banyan_status status = take_room(&maker);
+    banyan_status status = stages_take_room(&maker);
     if (status == BANYAN_OK) {
-        add_all(&maker);
+        stages_add_all(&maker);
         *made = maker.to;
     } else {
         stages_free(maker.to);

@@ -13,7 +13,7 @@
 
 /* ---- clocks ---- */
 
-static uint64_t now_ns(void)
+static uint64_t execute_trace_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -21,18 +21,18 @@ static uint64_t now_ns(void)
 }
 
 /* The middle of the shortest question and answer is when the device's clock was read. */
-static bool ask(uint64_t *words, cuda_clock *best)
+static bool execute_trace_ask(uint64_t *words, cuda_clock *best)
 {
-    uint64_t shortest_ns = UINT64_MAX, give_up_ns = now_ns() + ANSWER_NS;
+    uint64_t shortest_ns = UINT64_MAX, give_up_ns = execute_trace_now_ns() + ANSWER_NS;
     for (uint64_t question = 1; question <= CLOCK_ROUNDS; question++) {
-        uint64_t begin_ns = now_ns(), end_ns;
+        uint64_t begin_ns = execute_trace_now_ns(), end_ns;
         __atomic_store_n(&words[0], question, __ATOMIC_RELEASE);
         while (__atomic_load_n(&words[1], __ATOMIC_ACQUIRE) < question) {
-            if (now_ns() > give_up_ns)
+            if (execute_trace_now_ns() > give_up_ns)
                 return false;
             sched_yield();
         }
-        end_ns = now_ns();
+        end_ns = execute_trace_now_ns();
         if (end_ns - begin_ns >= shortest_ns)
             continue;
         shortest_ns = end_ns - begin_ns;
@@ -42,7 +42,7 @@ static bool ask(uint64_t *words, cuda_clock *best)
     return true;
 }
 
-static banyan_status question(cuda_engine *engine, uint64_t *words, cuda_clock *read)
+static banyan_status execute_trace_question(cuda_engine *engine, uint64_t *words, cuda_clock *read)
 {
     CUfunction kernel;
     clock_args args = {&words[0], &words[1], &words[2], ANSWER_NS};
@@ -50,7 +50,7 @@ static banyan_status question(cuda_engine *engine, uint64_t *words, cuda_clock *
     RETURN_IF_FAILED(driver_kernel(clock_kernel(), engine->device, &kernel));
     RETURN_IF_FAILED(DRIVER(engine->device, cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0,
                             engine->stream, params, NULL));
-    bool answered = ask(words, read);
+    bool answered = execute_trace_ask(words, read);
     RETURN_IF_FAILED(DRIVER(engine->device, cuStreamSynchronize, engine->stream));
     return answered ? BANYAN_OK
                     : banyan_error_set(BANYAN_ERR_TIMEOUT,
@@ -64,7 +64,7 @@ static banyan_status read_clocks(cuda_engine *engine, cuda_clock *read)
     RETURN_IF_FAILED(engine_take_pinned(engine, KERNEL_COUNTER_BYTES, &words));
     banyan_status status = driver_enter(engine->device);
     if (status == BANYAN_OK) {
-        status = question(engine, words, read);
+        status = execute_trace_question(engine, words, read);
         driver_leave();
     }
     engine_give_back_pinned(engine, words);
@@ -102,8 +102,8 @@ banyan_status trace_begin(void *opened)
     return BANYAN_OK;
 }
 
-static engine_trace converted(const cuda_engine *engine, const cuda_clock *end,
-                              const kernel_trace *from)
+static engine_trace execute_trace_converted(const cuda_engine *engine, const cuda_clock *end,
+                                            const kernel_trace *from)
 {
     return (engine_trace){
         .begin_ns = on_host(&engine->clock, end, from->begin_ns),
@@ -128,7 +128,7 @@ static banyan_status hand_over(cuda_engine *engine, const kernel_tracer *tracer,
         engine_copy(engine, (CUdeviceptr)records, engine->records, RECORDS * sizeof *records));
     uint64_t kept = tracer->count < RECORDS ? tracer->count : RECORDS;
     for (uint64_t n = tracer->count - kept; n < tracer->count; n++) {
-        engine_trace one = converted(engine, &end, &records[n % RECORDS]);
+        engine_trace one = execute_trace_converted(engine, &end, &records[n % RECORDS]);
         RETURN_IF_FAILED(visit(context, &one));
     }
     return BANYAN_OK;

@@ -71,7 +71,8 @@ static banyan_status attach_name(int device, const device_share *share, bool her
 
 /* ---- by parts ---- */
 
-static banyan_status reserve(int device, const device_share *share, device_attachment *made)
+static banyan_status memory_attach_reserve(int device, const device_share *share,
+                                           device_attachment *made)
 {
     CUdeviceptr start = 0;
     banyan_status status = driver_enter(device);
@@ -142,7 +143,7 @@ banyan_status attach_begin(int device, const device_share *share, bool here,
     case DEVICE_SHARED_BY_NAME:
         return attach_name(device, share, here, made);
     case DEVICE_SHARED_BY_PARTS:
-        return reserve(device, share, made);
+        return memory_attach_reserve(device, share, made);
     default:
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: nobody can share that memory");
     }

@@ -38,7 +38,7 @@ banyan_status bytes_locate(const void *address, DLDevice *device)
 }
 
 /* The device that has the address mapped; -1 for ordinary memory. */
-static int user_of(const void *address)
+static int memory_bytes_user_of(const void *address)
 {
     mapping found;
     DLDevice device;
@@ -54,14 +54,15 @@ static int device_for(const void *to, const void *from)
     mapping found;
     if (mappings_find(to, &found) || mappings_find(from, &found))
         return found.device;
-    int device = user_of(to);
-    return device >= 0 ? device : user_of(from);
+    int device = memory_bytes_user_of(to);
+    return device >= 0 ? device : memory_bytes_user_of(from);
 }
 
 /* With the device entered, and free to do what captures of the thread's streams would forbid. */
 typedef CUresult (*bytes_queue)(const void *job, CUstream stream);
 
-static banyan_status run_here(int device, const char *call, bytes_queue queue, const void *job)
+static banyan_status memory_bytes_run_here(int device, const char *call, bytes_queue queue,
+                                           const void *job)
 {
     CUstream stream;
     banyan_status status = stream_of(device, &stream);
@@ -72,13 +73,14 @@ static banyan_status run_here(int device, const char *call, bytes_queue queue, c
     return status;
 }
 
-static banyan_status run(int device, const char *call, bytes_queue queue, const void *job)
+static banyan_status memory_bytes_run(int device, const char *call, bytes_queue queue,
+                                      const void *job)
 {
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = run_here(device, call, queue, job);
+    status = memory_bytes_run_here(device, call, queue, job);
     driver_capture_restore(before);
     driver_leave();
     return status;
@@ -101,13 +103,13 @@ banyan_status bytes_alloc(int device, size_t bytes, void **address)
 {
     CUdeviceptr made = 0;
     struct allocation wanted = {&made, bytes};
-    banyan_status status = run(device, "cuMemAllocAsync", queue_alloc, &wanted);
+    banyan_status status = memory_bytes_run(device, "cuMemAllocAsync", queue_alloc, &wanted);
     if (status == BANYAN_OK)
         *address = (void *)(uintptr_t)made;
     return status;
 }
 
-static CUresult queue_free(const void *job, CUstream stream)
+static CUresult memory_bytes_queue_free(const void *job, CUstream stream)
 {
     return driver.cuMemFreeAsync((CUdeviceptr)job, stream);
 }
@@ -115,7 +117,7 @@ static CUresult queue_free(const void *job, CUstream stream)
 void bytes_free(int device, void *address)
 {
     if (address)
-        run(device, "cuMemFreeAsync", queue_free, address);
+        memory_bytes_run(device, "cuMemFreeAsync", memory_bytes_queue_free, address);
 }
 
 /* ---- bytes ---- */
@@ -126,7 +128,7 @@ struct copy {
     size_t bytes;
 };
 
-static CUresult queue_copy(const void *job, CUstream stream)
+static CUresult memory_bytes_queue_copy(const void *job, CUstream stream)
 {
     const struct copy *copy = job;
     return driver.cuMemcpyAsync((CUdeviceptr)copy->to, (CUdeviceptr)copy->from, copy->bytes,
@@ -143,7 +145,7 @@ banyan_status bytes_copy(void *to, const void *from, size_t bytes)
         return BANYAN_OK;
     }
     struct copy copy = {to, from, bytes};
-    return run(device, "cuMemcpyAsync", queue_copy, &copy);
+    return memory_bytes_run(device, "cuMemcpyAsync", memory_bytes_queue_copy, &copy);
 }
 
 struct fill {
@@ -162,11 +164,11 @@ banyan_status bytes_fill(void *to, uint8_t value, size_t bytes)
 {
     if (bytes == 0)
         return BANYAN_OK;
-    int device = user_of(to);
+    int device = memory_bytes_user_of(to);
     if (device < 0) {
         memset(to, value, bytes);
         return BANYAN_OK;
     }
     struct fill fill = {to, value, bytes};
-    return run(device, "cuMemsetD8Async", queue_fill, &fill);
+    return memory_bytes_run(device, "cuMemsetD8Async", queue_fill, &fill);
 }

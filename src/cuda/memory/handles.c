@@ -42,8 +42,8 @@ banyan_status handles_granularity(int device, size_t *unit)
 
 /* ---- making ---- */
 
-static banyan_status create(int device, size_t bytes, CUmemGenericAllocationHandle *memory,
-                            unsigned *types)
+static banyan_status handles_create_one(int device, size_t bytes,
+                                        CUmemGenericAllocationHandle *memory, unsigned *types)
 {
     *types = wanted_types(device);
     CUmemAllocationProp what = shareable_memory_of(device, *types);
@@ -65,8 +65,8 @@ static banyan_status create(int device, size_t bytes, CUmemGenericAllocationHand
                             banyan_last_error(), device);
 }
 
-static banyan_status export(int device, CUmemGenericAllocationHandle memory, unsigned types,
-                            device_handles *handles)
+static banyan_status handles_export(int device, CUmemGenericAllocationHandle memory, unsigned types,
+                                    device_handles *handles)
 {
     CUmemFabricHandle name;
     device_handles made = {.fd = -1};
@@ -94,10 +94,10 @@ banyan_status handles_create(int device, size_t bytes, CUmemGenericAllocationHan
 {
     unsigned types;
     CUmemGenericAllocationHandle made;
-    banyan_status status = create(device, bytes, &made, &types);
+    banyan_status status = handles_create_one(device, bytes, &made, &types);
     if (status != BANYAN_OK)
         return status;
-    status = export(device, made, types, handles);
+    status = handles_export(device, made, types, handles);
     if (status == BANYAN_OK)
         *memory = made;
     else

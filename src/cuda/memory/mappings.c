@@ -23,7 +23,7 @@ static size_t position_behind(uintptr_t address)
     return low;
 }
 
-static bool make_room(void)
+static bool mappings_make_room(void)
 {
     if (mapping_count < mapping_room)
         return true;
@@ -39,7 +39,7 @@ static bool make_room(void)
 banyan_status mappings_add(mapping added)
 {
     pthread_rwlock_wrlock(&lock);
-    bool room = make_room();
+    bool room = mappings_make_room();
     if (room) {
         size_t at = position_behind(added.start);
         memmove(&mappings[at + 1], &mappings[at], (mapping_count - at) * sizeof *mappings);

@@ -7,7 +7,7 @@
 #include "cuda/memory/memory.h"
 
 /* What is missing; NULL: nothing. */
-static const char *find_missing(int device)
+static const char *memory_multicast_find_missing(int device)
 {
     const char *wanted = getenv("BANYAN_MULTICAST");
     if (!wanted || strcmp(wanted, "1") != 0)
@@ -22,7 +22,7 @@ static const char *find_missing(int device)
 
 banyan_status multicast_check(int device)
 {
-    const char *missing = find_missing(device);
+    const char *missing = memory_multicast_find_missing(device);
     return missing
                ? banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: device %d: %s", device, missing)
                : BANYAN_OK;
@@ -41,7 +41,7 @@ banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit
 {
     size_t found = 0;
     CUmulticastObjectProp what = object_of(devices, bytes);
-    if (find_missing(device)) {
+    if (memory_multicast_find_missing(device)) {
         *unit = 1;
         return BANYAN_OK;
     }
@@ -54,8 +54,8 @@ banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit
 
 /* ---- making ---- */
 
-static banyan_status create_here(int device, int devices, size_t bytes, int *fd,
-                                 device_multicast *made)
+static banyan_status memory_multicast_create_here(int device, int devices, size_t bytes, int *fd,
+                                                  device_multicast *made)
 {
     size_t unit = 1;
     int exported = -1;
@@ -88,7 +88,7 @@ banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = create_here(device, devices, bytes, fd, made);
+    status = memory_multicast_create_here(device, devices, bytes, fd, made);
     driver_capture_restore(before);
     driver_leave();
     return status;
@@ -130,7 +130,8 @@ banyan_status multicast_join(int device, int fd, device_multicast *made)
 
 /* ---- binding and mapping ---- */
 
-static banyan_status bind(int device, const device_multicast *made, const pages *part, size_t bytes)
+static banyan_status memory_multicast_bind(int device, const device_multicast *made,
+                                           const pages *part, size_t bytes)
 {
     CUmemGenericAllocationHandle memory;
     banyan_status status = DRIVER(device, cuMemRetainAllocationHandle, &memory, part->address);
@@ -142,7 +143,8 @@ static banyan_status bind(int device, const device_multicast *made, const pages 
 }
 
 /* Where it was mapped before, or anywhere. */
-static banyan_status map(int device, device_multicast *made, size_t bytes, size_t unit)
+static banyan_status memory_multicast_map(int device, device_multicast *made, size_t bytes,
+                                          size_t unit)
 {
     CUdeviceptr start = (CUdeviceptr)made->mapped.address;
     banyan_status status = BANYAN_OK;
@@ -166,9 +168,9 @@ banyan_status multicast_map(int device, int devices, const pages *part, size_t b
     status = multicast_unit(device, devices, bytes, &unit);
     bytes = bytes / unit * unit;
     if (status == BANYAN_OK)
-        status = bind(device, made, part, bytes);
+        status = memory_multicast_bind(device, made, part, bytes);
     if (status == BANYAN_OK)
-        status = map(device, made, bytes, unit);
+        status = memory_multicast_map(device, made, bytes, unit);
     driver_capture_restore(before);
     driver_leave();
     return status;

@@ -117,8 +117,8 @@ static banyan_status describe_virtual(device_share *share, const void *address, 
 
 /* ---- any ---- */
 
-static banyan_status describe(device_share *share, const void *address, size_t bytes, char *reason,
-                              size_t reason_bytes)
+static banyan_status memory_share_describe(device_share *share, const void *address, size_t bytes,
+                                           char *reason, size_t reason_bytes)
 {
     CUmemGenericAllocationHandle memory;
     if (attribute_of(address, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE))
@@ -147,15 +147,15 @@ banyan_status share_describe(const void *address, size_t bytes, device_share *sh
         status = driver_enter(made.device);
     if (status != BANYAN_OK)
         return status;
-    status = describe(&made, address, bytes, reason, reason_bytes);
+    status = memory_share_describe(&made, address, bytes, reason, reason_bytes);
     driver_leave();
     if (status == BANYAN_OK)
         *share = made;
     return status;
 }
 
-static banyan_status export(int device, CUmemGenericAllocationHandle memory, unsigned types,
-                            device_part *part)
+static banyan_status memory_share_export(int device, CUmemGenericAllocationHandle memory,
+                                         unsigned types, device_part *part)
 {
     CUmemFabricHandle name;
     if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
@@ -179,7 +179,7 @@ static banyan_status export_part(const device_share *share, uint64_t start, devi
         DRIVER(share->device, cuMemRetainAllocationHandle, &memory, (void *)(uintptr_t)start);
     if (status != BANYAN_OK)
         return status;
-    status = export(share->device, memory, handle_types_at(start), part);
+    status = memory_share_export(share->device, memory, handle_types_at(start), part);
     driver.cuMemRelease(memory);
     return status;
 }

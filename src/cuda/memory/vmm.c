@@ -4,7 +4,7 @@
 
 /* Whole granules (of both kinds: they are powers of two), and no more than the device has: what the
  * driver says to sizes near 2^64 is left open. */
-static banyan_status round_up(int device, size_t bytes, size_t *rounded)
+static banyan_status memory_vmm_round_up(int device, size_t bytes, size_t *rounded)
 {
     size_t unit = 0, multicast = 1, free_bytes = 0, all_bytes = 0;
     banyan_status status = handles_granularity(device, &unit);
@@ -48,7 +48,8 @@ static banyan_status map_at(int device, CUmemGenericAllocationHandle memory, con
 }
 
 /* The same, wherever there is room for it. */
-static banyan_status map(int device, CUmemGenericAllocationHandle memory, size_t bytes, pages *made)
+static banyan_status memory_vmm_map(int device, CUmemGenericAllocationHandle memory, size_t bytes,
+                                    pages *made)
 {
     CUdeviceptr start = 0;
     banyan_status status = DRIVER(device, cuMemAddressReserve, &start, bytes, 0, 0, 0);
@@ -84,8 +85,8 @@ static banyan_status map_made(int device, CUmemGenericAllocationHandle memory, s
                               pages *made)
 {
     pages mapped = *made;
-    banyan_status status =
-        made->address ? map_at(device, memory, made) : map(device, memory, bytes, &mapped);
+    banyan_status status = made->address ? map_at(device, memory, made)
+                                         : memory_vmm_map(device, memory, bytes, &mapped);
     if (status != BANYAN_OK)
         return status;
     status = bytes_fill(mapped.address, 0, bytes);
@@ -98,12 +99,13 @@ static banyan_status map_made(int device, CUmemGenericAllocationHandle memory, s
     return status;
 }
 
-static banyan_status create_here(int device, size_t bytes, device_handles *handles, pages *made)
+static banyan_status memory_vmm_create_here(int device, size_t bytes, device_handles *handles,
+                                            pages *made)
 {
     size_t rounded = 0;
     CUmemGenericAllocationHandle memory;
     device_handles new;
-    banyan_status status = round_up(device, bytes, &rounded);
+    banyan_status status = memory_vmm_round_up(device, bytes, &rounded);
     if (status == BANYAN_OK)
         status = handles_create(device, rounded, &memory, &new);
     if (status != BANYAN_OK)
@@ -124,7 +126,7 @@ static banyan_status create_in_context(int device, size_t bytes, device_handles 
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = create_here(device, bytes, handles, made);
+    status = memory_vmm_create_here(device, bytes, handles, made);
     driver_capture_restore(before);
     driver_leave();
     return status;
@@ -154,7 +156,8 @@ static banyan_status map_here(int device, const device_handles *handles, size_t 
     banyan_status status = handles_import(device, handles, &memory);
     if (status != BANYAN_OK)
         return status;
-    status = made->address ? map_at(device, memory, made) : map(device, memory, mapped_bytes, made);
+    status = made->address ? map_at(device, memory, made)
+                           : memory_vmm_map(device, memory, mapped_bytes, made);
     driver.cuMemRelease(memory);
     return status;
 }

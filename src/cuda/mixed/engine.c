@@ -40,7 +40,7 @@ banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunct
 
 /* All kernels are on the device before any runs: loading one later may wait for those that run, and
  * they for whoever loads. */
-static banyan_status load_kernels(cuda_mixed *engine)
+static banyan_status mixed_engine_load_kernels(cuda_mixed *engine)
 {
     for (int i = 0; i < MIXED_LOADED; i++) {
         CUfunction function;
@@ -53,7 +53,7 @@ static banyan_status load_kernels(cuda_mixed *engine)
     return BANYAN_OK;
 }
 
-static uint32_t lower(uint32_t a, uint32_t b)
+static uint32_t mixed_engine_lower(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
@@ -64,22 +64,23 @@ static void bound_launches(cuda_mixed *engine)
     const mixed_engine_setup *setup = engine->setup;
     uint32_t most =
         (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, engine->device);
-    most = lower(most, MIXED_THREADS_MAX);
+    most = mixed_engine_lower(most, MIXED_THREADS_MAX);
     engine->processors =
         (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
     engine->most_blocks = setup->grid_size > 0
-                              ? lower((uint32_t)setup->grid_size, engine->processors)
+                              ? mixed_engine_lower((uint32_t)setup->grid_size, engine->processors)
                               : engine->processors;
-    engine->most_threads = setup->max_block_size > 0
-                               ? lower((uint32_t)setup->max_block_size / WARP * WARP, most)
-                               : most;
+    engine->most_threads =
+        setup->max_block_size > 0
+            ? mixed_engine_lower((uint32_t)setup->max_block_size / WARP * WARP, most)
+            : most;
     engine->most_threads = engine->most_threads > 0 ? engine->most_threads : WARP;
     uint32_t least = ((uint32_t)setup->min_block_size + WARP - 1) / WARP * WARP;
-    engine->least_threads = lower(least > 0 ? least : WARP, engine->most_threads);
+    engine->least_threads = mixed_engine_lower(least > 0 ? least : WARP, engine->most_threads);
     engine->launches_early = begin_can_be_early(engine->device);
 }
 
-static banyan_status take_memory(cuda_mixed *engine)
+static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
 {
     uint64_t states = (uint64_t)engine->most_blocks * sizeof(mixed_state);
     void *block;
@@ -96,7 +97,7 @@ static banyan_status take_memory(cuda_mixed *engine)
 }
 
 /* As before the first launch. */
-static banyan_status begin_anew(cuda_mixed *engine)
+static banyan_status mixed_engine_begin_anew(cuda_mixed *engine)
 {
     uint64_t bytes = (uint64_t)engine->most_blocks * sizeof(mixed_state) + sizeof(uint32_t);
     memset(engine->failure, 0, sizeof *engine->failure);
@@ -109,7 +110,7 @@ static banyan_status begin_anew(cuda_mixed *engine)
     return DRIVER(engine->device, cuStreamSynchronize, engine->stream);
 }
 
-static void describe_wait(int rank, uint32_t call, char *text, size_t bytes)
+static void mixed_engine_describe_wait(int rank, uint32_t call, char *text, size_t bytes)
 {
     snprintf(text, bytes, "for rank %d in %s (%s)", rank,
              banyan_mixed_op_name((banyan_mixed_op)(call & 0xff)),
@@ -125,27 +126,27 @@ static banyan_status watch_again(cuda_mixed *engine)
                          .stop = engine->stop,
                          .told = &engine->failure->waits,
                          .failed = &engine->failure->end,
-                         .describe = describe_wait};
+                         .describe = mixed_engine_describe_wait};
     return (engine->ranks > 1 || engine->setup->grid.nodes > 1) && world
                ? watch_world(&words, &engine->watching)
                : BANYAN_OK;
 }
 
-static banyan_status take_parts(cuda_mixed *engine)
+static banyan_status mixed_engine_take_parts(cuda_mixed *engine)
 {
     bound_launches(engine);
     RETURN_IF_FAILED(
         DRIVER(engine->device, cuStreamCreate, &engine->stream, CU_STREAM_NON_BLOCKING));
-    RETURN_IF_FAILED(load_kernels(engine));
-    RETURN_IF_FAILED(take_memory(engine));
+    RETURN_IF_FAILED(mixed_engine_load_kernels(engine));
+    RETURN_IF_FAILED(mixed_engine_take_memory(engine));
     if (engine->setup->grid.nodes > 1)
         nodes_size(engine);
     else
         engine->buffer_bytes = mixed_buffer_bytes(engine);
-    return begin_anew(engine);
+    return mixed_engine_begin_anew(engine);
 }
 
-static void close_engine(void *opened)
+static void mixed_engine_close_engine(void *opened)
 {
     cuda_mixed *engine = opened;
     if (!engine)
@@ -167,7 +168,7 @@ static void close_engine(void *opened)
     free(engine);
 }
 
-static banyan_status open_engine(const mixed_engine_setup *setup, void **opened)
+static banyan_status mixed_engine_open_engine(const mixed_engine_setup *setup, void **opened)
 {
     RETURN_IF_FAILED(driver_open());
     cuda_mixed *engine = calloc(1, sizeof *engine);
@@ -187,13 +188,13 @@ static banyan_status open_engine(const mixed_engine_setup *setup, void **opened)
     if (status == BANYAN_OK) {
         mixed_count(engine, 1);
         engine->counted = true;
-        status = take_parts(engine);
+        status = mixed_engine_take_parts(engine);
         driver_leave();
     }
     if (status == BANYAN_OK)
         status = watch_again(engine);
     if (status != BANYAN_OK) {
-        close_engine(engine);
+        mixed_engine_close_engine(engine);
         return status;
     }
     *opened = engine;
@@ -202,7 +203,7 @@ static banyan_status open_engine(const mixed_engine_setup *setup, void **opened)
 
 /* ---- symmetric memory ---- */
 
-static uint64_t room(const void *opened)
+static uint64_t mixed_engine_room(const void *opened)
 {
     const cuda_mixed *engine = opened;
     if (engine->setup->grid.nodes > 1)
@@ -211,27 +212,27 @@ static uint64_t room(const void *opened)
 }
 
 /* All fail when one does, which others would wait for. Nobody goes on before all have come. */
-static banyan_status agree(const cuda_mixed *engine, banyan_status mine)
+static banyan_status mixed_engine_agree(const cuda_mixed *engine, banyan_status mine)
 {
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
     return world ? banyan_module_agree(world, mine) : mine;
 }
 
 /* Peers write here as soon as they may run. */
-static banyan_status use(void *opened, char *const *parts)
+static banyan_status mixed_engine_use(void *opened, char *const *parts)
 {
     cuda_mixed *engine = opened;
-    engine->has_parts = room(engine) > 0;
+    engine->has_parts = mixed_engine_room(engine) > 0;
     if (engine->has_parts)
         memcpy(engine->parts, parts, (size_t)engine->ranks * sizeof *parts);
     banyan_status status = driver_enter(engine->device);
     if (status == BANYAN_OK) {
-        status = begin_anew(engine);
+        status = mixed_engine_begin_anew(engine);
         driver_leave();
     }
     if (status == BANYAN_OK)
         status = watch_again(engine);
-    return agree(engine, status);
+    return mixed_engine_agree(engine, status);
 }
 
 static void leave_worlds(void *opened)
@@ -252,7 +253,7 @@ static banyan_status init_nvshmem(void *opened)
 
 /* ---- running ---- */
 
-static bool say(char *reason, size_t reason_bytes, const char *text)
+static bool mixed_engine_say(char *reason, size_t reason_bytes, const char *text)
 {
     snprintf(reason, reason_bytes, "%s", text);
     return false;
@@ -264,18 +265,20 @@ static bool node_has(const cuda_mixed *engine, banyan_mixed_mode mode, char *rea
     bool waits = mixed_unicast(mode) == BANYAN_MIXED_ONE_SHOT;
     bool bytes = mixed_unicast(mode) == BANYAN_MIXED_TWO_SHOT;
     if (engine->ranks > MIXED_RANKS_MAX)
-        return say(reason, reason_bytes, "a node has more GPUs than its kernels address");
+        return mixed_engine_say(reason, reason_bytes,
+                                "a node has more GPUs than its kernels address");
     if (engine->ranks > 1 && !engine->has_parts)
-        return say(reason, reason_bytes, "its memory is not there yet");
+        return mixed_engine_say(reason, reason_bytes, "its memory is not there yet");
     if (!waits && !bytes)
-        return say(reason, reason_bytes, "GPUs do not have it");
+        return mixed_engine_say(reason, reason_bytes, "GPUs do not have it");
     if (bytes && engine->setup->grid.local_tp == 1)
-        return say(reason, reason_bytes, "there are no tensor-parallel ranks inside a node");
+        return mixed_engine_say(reason, reason_bytes,
+                                "there are no tensor-parallel ranks inside a node");
     return true;
 }
 
-static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
-                size_t reason_bytes)
+static bool mixed_engine_has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode,
+                             char *reason, size_t reason_bytes)
 {
     const cuda_mixed *engine = opened;
     const mixed_multicast *multicast = &engine->setup->multicast;
@@ -283,11 +286,11 @@ static bool has(const void *opened, banyan_mixed_op op, banyan_mixed_mode mode, 
     bool there = engine->setup->grid.nodes > 1 ? nodes_have(engine, mode, reason, reason_bytes)
                                                : node_has(engine, mode, reason, reason_bytes);
     if (there && mixed_is_multicast(mode) && !multicast->node)
-        return say(reason, reason_bytes, multicast->why_not);
+        return mixed_engine_say(reason, reason_bytes, multicast->why_not);
     return there;
 }
 
-static void check(void *opened, mixed_report *report)
+static void mixed_engine_check(void *opened, mixed_report *report)
 {
     const cuda_mixed *engine = opened;
     const mixed_failure *failure = engine->failure;
@@ -304,7 +307,8 @@ static void check(void *opened, mixed_report *report)
     };
 }
 
-static banyan_status copy(void *opened, void *to, const void *from, uint64_t bytes, void *stream)
+static banyan_status mixed_engine_copy(void *opened, void *to, const void *from, uint64_t bytes,
+                                       void *stream)
 {
     const cuda_mixed *engine = opened;
     RETURN_IF_FAILED(driver_enter(engine->device));
@@ -314,7 +318,7 @@ static banyan_status copy(void *opened, void *to, const void *from, uint64_t byt
     return status;
 }
 
-static banyan_status zero(void *opened, void *to, uint64_t bytes, void *stream)
+static banyan_status mixed_engine_zero(void *opened, void *to, uint64_t bytes, void *stream)
 {
     const cuda_mixed *engine = opened;
     RETURN_IF_FAILED(driver_enter(engine->device));
@@ -326,13 +330,13 @@ static banyan_status zero(void *opened, void *to, uint64_t bytes, void *stream)
 
 /* ---- measuring ---- */
 
-static int compare(const void *a, const void *b)
+static int mixed_engine_compare(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
 }
 
-static banyan_status play(const cuda_mixed *engine, void *recorded, uint64_t *ns)
+static banyan_status mixed_engine_play(const cuda_mixed *engine, void *recorded, uint64_t *ns)
 {
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
     uint64_t all[PLAYS];
@@ -341,21 +345,22 @@ static banyan_status play(const cuda_mixed *engine, void *recorded, uint64_t *ns
             RETURN_IF_FAILED(banyan_world_barrier(world));
         RETURN_IF_FAILED(replay_play_together(recorded, &all[i]));
     }
-    qsort(all, PLAYS, sizeof *all, compare);
+    qsort(all, PLAYS, sizeof *all, mixed_engine_compare);
     *ns = all[PLAYS / 2];
     return BANYAN_OK;
 }
 
-static banyan_status measure(void *opened, banyan_status (*queue)(void *context, void *stream),
-                             void *context, uint32_t times, uint64_t *ns)
+static banyan_status mixed_engine_measure(void *opened,
+                                          banyan_status (*queue)(void *context, void *stream),
+                                          void *context, uint32_t times, uint64_t *ns)
 {
     const cuda_mixed *engine = opened;
     void *recorded = NULL;
     uint64_t all = 0;
     banyan_status status =
-        agree(engine, replay_record(engine->device, queue, context, times, &recorded));
+        mixed_engine_agree(engine, replay_record(engine->device, queue, context, times, &recorded));
     if (status == BANYAN_OK)
-        status = play(engine, recorded, &all);
+        status = mixed_engine_play(engine, recorded, &all);
     replay_forget(recorded);
     if (status == BANYAN_OK)
         *ns = all / (times > 0 ? times : 1);
@@ -365,20 +370,20 @@ static banyan_status measure(void *opened, banyan_status (*queue)(void *context,
 const mixed_engine_ops cuda_mixed_ops = {
     .size = sizeof(mixed_engine_ops),
     .name = "cuda",
-    .open = open_engine,
-    .close = close_engine,
-    .room = room,
-    .use = use,
+    .open = mixed_engine_open_engine,
+    .close = mixed_engine_close_engine,
+    .room = mixed_engine_room,
+    .use = mixed_engine_use,
     .leave_worlds = leave_worlds,
     .init_nvshmem = init_nvshmem,
-    .has = has,
+    .has = mixed_engine_has,
     .run = mixed_run,
-    .check = check,
-    .copy = copy,
-    .zero = zero,
+    .check = mixed_engine_check,
+    .copy = mixed_engine_copy,
+    .zero = mixed_engine_zero,
     .nccl_find = mixed_nccl_find,
     .nccl_open = mixed_nccl_open,
     .nccl_run = mixed_nccl_run,
     .nccl_check = mixed_nccl_check,
-    .measure = measure,
+    .measure = mixed_engine_measure,
 };

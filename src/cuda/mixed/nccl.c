@@ -41,7 +41,7 @@ banyan_status mixed_nccl_open(void *opened, mixed_group group)
     return world && banyan_world_size(world) > 1 ? open_session(engine, group) : BANYAN_OK;
 }
 
-static enum nccl_collective_kind kind_of(banyan_mixed_op op)
+static enum nccl_collective_kind nccl_kind_of(banyan_mixed_op op)
 {
     return op == BANYAN_MIXED_ALLREDUCE   ? NCCL_ALLREDUCE
            : op == BANYAN_MIXED_ALLGATHER ? NCCL_ALLGATHER
@@ -55,7 +55,7 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
     if (!engine->nccl[group].world) /* of one rank */
         return cuda_mixed_ops.copy(engine, output, input, elems * engine->elem_bytes, stream);
     nccl_collective what = {
-        .kind = kind_of(op),
+        .kind = nccl_kind_of(op),
         .from = input,
         .to = output,
         .count = elems,

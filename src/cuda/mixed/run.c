@@ -25,17 +25,17 @@ typedef struct part {
     int ranks, rank, tp, t, d;
 } part;
 
-static uint64_t up(uint64_t value, uint64_t multiple)
+static uint64_t mixed_run_up(uint64_t value, uint64_t multiple)
 {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-static uint32_t lower(uint32_t a, uint32_t b)
+static uint32_t mixed_run_lower(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
 
-static uint64_t units_of(uint64_t bytes)
+static uint64_t mixed_run_units_of(uint64_t bytes)
 {
     return (bytes + MIXED_UNIT - 1) / MIXED_UNIT;
 }
@@ -48,7 +48,7 @@ static bool saves_bytes(const mixed_call *call)
 }
 
 /* Of those that all receive from each other: of all but its own, or with multicast of all. */
-static uint64_t slots_of(const cuda_mixed *engine, bool multicast)
+static uint64_t mixed_run_slots_of(const cuda_mixed *engine, bool multicast)
 {
     return (uint64_t)engine->ranks - (multicast ? 0 : 1);
 }
@@ -56,10 +56,10 @@ static uint64_t slots_of(const cuda_mixed *engine, bool multicast)
 /* Slots of a piece: for what is added up here, and for others' sums. */
 static uint64_t piece_slots(const cuda_mixed *engine, bool multicast)
 {
-    return slots_of(engine, multicast) + (uint64_t)engine->setup->grid.local_tp - 1;
+    return mixed_run_slots_of(engine, multicast) + (uint64_t)engine->setup->grid.local_tp - 1;
 }
 
-static uint64_t chunks_of(uint64_t bytes)
+static uint64_t mixed_run_chunks_of(uint64_t bytes)
 {
     return (bytes + MIXED_CHUNK - 1) / MIXED_CHUNK;
 }
@@ -67,7 +67,7 @@ static uint64_t chunks_of(uint64_t bytes)
 /* Of one rank's data in chunks, with their keys. */
 static uint64_t chunks_slot_bytes(uint64_t bytes)
 {
-    return up(bytes, MIXED_UNIT) + chunks_of(bytes) * MIXED_UNIT;
+    return mixed_run_up(bytes, MIXED_UNIT) + mixed_run_chunks_of(bytes) * MIXED_UNIT;
 }
 
 /* One-shot launches are for short messages: where pieces can be added up, they carry less
@@ -75,21 +75,22 @@ static uint64_t chunks_slot_bytes(uint64_t bytes)
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
 {
     bool multicast = engine->setup->multicast.is_expected;
-    uint64_t tp = (uint64_t)engine->setup->grid.local_tp, slots = slots_of(engine, multicast);
+    uint64_t tp = (uint64_t)engine->setup->grid.local_tp,
+             slots = mixed_run_slots_of(engine, multicast);
     if (slots == 0)
         return 0;
-    uint64_t piece = up(units_of(engine->most_bytes), tp) / tp * MIXED_UNIT;
+    uint64_t piece = mixed_run_up(mixed_run_units_of(engine->most_bytes), tp) / tp * MIXED_UNIT;
     uint64_t bytes = tp > 1 ? piece_slots(engine, multicast) * piece
                             : slots * chunks_slot_bytes(engine->most_bytes);
     uint64_t least = slots * chunks_slot_bytes(PACKETS_MOST) * 2;
-    return up(bytes > least ? bytes : least, 4096);
+    return mixed_run_up(bytes > least ? bytes : least, 4096);
 }
 
 /* Bytes of b rows that a launch may carry. */
 static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
 {
     uint64_t room = engine->buffer_bytes / MIXED_UNIT, tp = (uint64_t)engine->setup->grid.local_tp;
-    uint64_t units = UNITS_MOST, slots = slots_of(engine, mixed_is_multicast(call->mode));
+    uint64_t units = UNITS_MOST, slots = mixed_run_slots_of(engine, mixed_is_multicast(call->mode));
     if (slots > 0 && saves_bytes(call))
         units = room / piece_slots(engine, mixed_is_multicast(call->mode)) * tp;
     else if (slots > 0)
@@ -136,15 +137,16 @@ mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32
 
 /* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
  * added when each thread of it has min_num_steps of them; when there are no more, blocks grow. */
-static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t units,
-                                uint64_t steps)
+static mixed_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
+                                          uint64_t units, uint64_t steps)
 {
     uint32_t threads = engine->least_threads;
     uint64_t least = (uint64_t)engine->setup->min_num_steps;
     uint64_t blocks = (units + threads - 1) / threads;
     uint64_t worth = units * steps / (threads * (least > 0 ? least : 1));
     blocks = blocks < worth ? blocks : worth > 0 ? worth : 1;
-    uint32_t most = lower(engine->most_blocks, mixed_blocks_at_once(engine, kernel, threads));
+    uint32_t most =
+        mixed_run_lower(engine->most_blocks, mixed_blocks_at_once(engine, kernel, threads));
     if (blocks > most)
         blocks = most;
     while (blocks == most && blocks * threads < units && threads * 2 <= engine->most_threads &&
@@ -195,13 +197,13 @@ static mixed_base base_of(const part *p, uint64_t used)
 }
 
 /* Where the data of `from` lies among the slots of all but `at`. */
-static uint64_t slot(int from, int at)
+static uint64_t mixed_run_slot(int from, int at)
 {
     return (uint64_t)(from < at ? from : from - 1);
 }
 
 /* Of four in a row. */
-static mixed_kernel variant(const part *p, mixed_kernel first)
+static mixed_kernel mixed_run_variant(const part *p, mixed_kernel first)
 {
     return (mixed_kernel)((int)first + (p->any ? 1 : 0) + (p->multicast ? 2 : 0));
 }
@@ -220,11 +222,11 @@ static banyan_status launch_rounds(const part *p, mixed_kernel kernel, mixed_sha
 static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel more,
                                   uint64_t units, uint64_t steps, mixed_base *args, CUstream stream)
 {
-    mixed_kernel kernel = variant(p, once);
-    mixed_shape by = choose_shape(p->engine, kernel, units, steps);
+    mixed_kernel kernel = mixed_run_variant(p, once);
+    mixed_shape by = mixed_run_choose_shape(p->engine, kernel, units, steps);
     if ((uint64_t)by.blocks * by.threads < units) {
-        kernel = variant(p, more);
-        by = choose_shape(p->engine, kernel, units, steps);
+        kernel = mixed_run_variant(p, more);
+        by = mixed_run_choose_shape(p->engine, kernel, units, steps);
     }
     return launch_rounds(p, kernel, by, units, args, stream);
 }
@@ -240,7 +242,7 @@ static const char *taken_by(const part *p, int d)
 /* Does a multicast reach the peer? What is scattered is the same for a tensor-parallel group alone,
  * and only its members may use its address: the ranks of other groups are sent theirs one by one.
  * To cast everything to the whole node would bring each rank dp times what it needs. */
-static bool is_cast_to(const part *p, int peer)
+static bool mixed_run_is_cast_to(const part *p, int peer)
 {
     return p->multicast && (!p->scatters || peer / p->tp == p->d);
 }
@@ -257,8 +259,8 @@ static void fill_waits_sends(const part *p, mixed_waits_args *args)
         };
     for (int k = 1; k < p->ranks; k++) {
         int peer = (p->rank + k) % p->ranks;
-        uint64_t place = p->multicast ? (uint64_t)p->rank : slot(p->rank, peer);
-        if (is_cast_to(p, peer))
+        uint64_t place = p->multicast ? (uint64_t)p->rank : mixed_run_slot(p->rank, peer);
+        if (mixed_run_is_cast_to(p, peer))
             continue;
         args->sends[args->send_count++] = (mixed_send){
             .to = p->engine->parts[peer] + place * slot_bytes,
@@ -270,7 +272,7 @@ static void fill_waits_sends(const part *p, mixed_waits_args *args)
 
 static banyan_status run_waits(const part *p, CUstream stream)
 {
-    uint64_t slots = slots_of(p->engine, p->multicast);
+    uint64_t slots = mixed_run_slots_of(p->engine, p->multicast);
     mixed_waits_args args = {
         .base = base_of(p, slots * p->units),
         .own = taken_by(p, p->d),
@@ -304,7 +306,7 @@ static uint64_t piece_at(const pieces *of, int t)
     return at < of->part_bytes ? at : of->part_bytes;
 }
 
-static uint64_t piece_bytes(const pieces *of, int t)
+static uint64_t mixed_run_piece_bytes(const pieces *of, int t)
 {
     return piece_at(of, t + 1) - piece_at(of, t);
 }
@@ -316,10 +318,10 @@ static void fill_sends(const part *p, const pieces *of, mixed_bytes_args *args)
         int member = (me + k) % count, peer = p->scatters ? member : member + p->d * p->tp;
         int piece = peer % p->tp;
         args->sends[args->send_count++] = (mixed_send){
-            .to = p->engine->parts[peer] + slot(me, member) * of->bytes,
+            .to = p->engine->parts[peer] + mixed_run_slot(me, member) * of->bytes,
             .from = p->input + piece_at(of, piece) +
                     (p->scatters ? (uint64_t)(peer / p->tp) * p->whole_bytes : 0),
-            .bytes = piece_bytes(of, piece),
+            .bytes = mixed_run_piece_bytes(of, piece),
         };
     }
     args->source_count = (uint16_t)count;
@@ -336,7 +338,7 @@ static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
     for (int k = 1; k < count && !p->multicast; k++) {
         int to = (me + k) % count, to_rank = p->scatters ? to + p->d * p->tp : to;
         args->shares[args->share_count++] =
-            p->engine->parts[to_rank] + behind + slot(me, to) * of->bytes;
+            p->engine->parts[to_rank] + behind + mixed_run_slot(me, to) * of->bytes;
     }
     if (p->multicast) {
         const mixed_multicast *all = &p->engine->setup->multicast;
@@ -347,10 +349,11 @@ static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
         int from = (me + count - k) % count, from_rank = p->scatters ? from + p->d * p->tp : from;
         int piece = from_rank % p->tp;
         args->arrivals[args->arrival_count++] = (mixed_arrival){
-            .offset = behind + (p->multicast ? (uint64_t)from : slot(from, me)) * of->bytes,
+            .offset =
+                behind + (p->multicast ? (uint64_t)from : mixed_run_slot(from, me)) * of->bytes,
             .to = p->output + piece_at(of, piece) +
                   (p->scatters ? 0 : (uint64_t)(from_rank / p->tp) * p->whole_bytes),
-            .bytes = piece_bytes(of, piece),
+            .bytes = mixed_run_piece_bytes(of, piece),
             .rank = (uint32_t)from_rank,
         };
     }
@@ -359,13 +362,13 @@ static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
 static banyan_status run_bytes(const part *p, CUstream stream)
 {
     uint64_t tp = (uint64_t)p->tp, d = (uint64_t)p->d;
-    pieces of = {.bytes = up(p->units, tp) / tp * MIXED_UNIT, .part_bytes = p->bytes};
+    pieces of = {.bytes = mixed_run_up(p->units, tp) / tp * MIXED_UNIT, .part_bytes = p->bytes};
     uint64_t units = of.bytes / MIXED_UNIT, slots = piece_slots(p->engine, p->multicast);
     mixed_bytes_args args = {
         .base = base_of(p, slots * units),
         .own = p->input + piece_at(&of, p->t) + (p->scatters ? d * p->whole_bytes : 0),
         .output = p->output + piece_at(&of, p->t) + (p->scatters ? 0 : d * p->whole_bytes),
-        .bytes = piece_bytes(&of, p->t),
+        .bytes = mixed_run_piece_bytes(&of, p->t),
         .units = (uint32_t)units,
         .slot_bytes = of.bytes,
     };
@@ -387,7 +390,7 @@ static void fill_gather_sends(const part *p, mixed_gather_args *args)
     for (int k = 1; k < p->ranks && !p->multicast; k++) {
         int peer = (p->rank + k) % p->ranks;
         args->sends[args->send_count++] =
-            p->engine->parts[peer] + slot(p->rank, peer) * args->slot_bytes;
+            p->engine->parts[peer] + mixed_run_slot(p->rank, peer) * args->slot_bytes;
     }
 }
 
@@ -395,8 +398,8 @@ static banyan_status run_gather(const part *p, CUstream stream)
 {
     bool short_one = p->bytes <= PACKETS_MOST;
     uint64_t slot_bytes =
-        short_one ? up(2 * p->bytes, 2 * MIXED_UNIT) : chunks_slot_bytes(p->bytes);
-    uint64_t slots = slots_of(p->engine, p->multicast);
+        short_one ? mixed_run_up(2 * p->bytes, 2 * MIXED_UNIT) : chunks_slot_bytes(p->bytes);
+    uint64_t slots = mixed_run_slots_of(p->engine, p->multicast);
     mixed_gather_args args = {
         .base = base_of(p, slots * slot_bytes / MIXED_UNIT),
         .input = p->input,
@@ -404,25 +407,26 @@ static banyan_status run_gather(const part *p, CUstream stream)
         .bytes = p->bytes,
         .apart_bytes = p->whole_bytes,
         .slot_bytes = slot_bytes,
-        .keys = up(p->bytes, MIXED_UNIT),
-        .chunks = (uint32_t)chunks_of(p->bytes),
+        .keys = mixed_run_up(p->bytes, MIXED_UNIT),
+        .chunks = (uint32_t)mixed_run_chunks_of(p->bytes),
         .ranks = (uint16_t)p->ranks,
         .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
     };
     fill_gather_sends(p, &args);
     uint64_t loads = 1 + slots, stores = slots + (p->multicast ? 1 : (uint64_t)args.send_count + 1);
     if (!short_one)
-        return launch_units(p, MIXED_CHUNKS_ONCE, MIXED_CHUNKS, chunks_of(p->bytes) * WARP,
-                            loads + stores, &args.base, stream);
+        return launch_units(p, MIXED_CHUNKS_ONCE, MIXED_CHUNKS,
+                            mixed_run_chunks_of(p->bytes) * WARP, loads + stores, &args.base,
+                            stream);
     uint64_t packets = (p->bytes + PACKET_BYTES - 1) / PACKET_BYTES;
     mixed_kernel kernel = p->multicast ? MIXED_PACKETS_MULTICAST : MIXED_PACKETS;
-    mixed_shape by = choose_shape(p->engine, kernel, packets, loads + stores);
+    mixed_shape by = mixed_run_choose_shape(p->engine, kernel, packets, loads + stores);
     return launch_rounds(p, kernel, by, packets, &args.base, stream);
 }
 
 /* ---- calls ---- */
 
-static bool is_any(const part *p)
+static bool mixed_run_is_any(const part *p)
 {
     uint64_t together = (uintptr_t)p->input | (uintptr_t)p->output | p->bytes;
     if (p->engine->setup->grid.local_dp > 1)
@@ -430,10 +434,10 @@ static bool is_any(const part *p)
     return together % MIXED_UNIT != 0;
 }
 
-static banyan_status run_part(part *p, CUstream stream)
+static banyan_status mixed_run_part(part *p, CUstream stream)
 {
-    p->units = units_of(p->bytes);
-    p->any = is_any(p);
+    p->units = mixed_run_units_of(p->bytes);
+    p->any = mixed_run_is_any(p);
     if (p->call->op == BANYAN_MIXED_ALLGATHER)
         return run_gather(p, stream);
     return saves_bytes(p->call) ? run_bytes(p, stream) : run_waits(p, stream);
@@ -461,12 +465,13 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
         p.bytes = bytes - at < most ? bytes - at : most;
         p.input = (const char *)call->input + at;
         p.output = (char *)call->output + at;
-        RETURN_IF_FAILED(run_part(&p, stream));
+        RETURN_IF_FAILED(mixed_run_part(&p, stream));
     }
     return BANYAN_OK;
 }
 
-static banyan_status queue(const cuda_mixed *engine, const mixed_call *call, CUstream stream)
+static banyan_status mixed_run_queue(const cuda_mixed *engine, const mixed_call *call,
+                                     CUstream stream)
 {
     RETURN_IF_FAILED(driver_enter(engine->device));
     banyan_status status = engine->setup->grid.nodes > 1 ? nodes_run(engine, call, stream)
@@ -482,7 +487,7 @@ banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
     const cuda_mixed *engine = opened;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
     char sentence[512];
-    banyan_status status = queue(engine, call, stream);
+    banyan_status status = mixed_run_queue(engine, call, stream);
     if (status == BANYAN_OK || !world)
         return status;
     snprintf(sentence, sizeof sentence, "could not begin %s (%s), which others make: %s",
@@ -495,7 +500,7 @@ banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes)
 {
     mixed_clear_args args = {.at = at, .bytes = bytes, .nothing = engine->nothing};
-    mixed_shape by = choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
+    mixed_shape by = mixed_run_choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
     by.early = false;
     return mixed_launch(engine, MIXED_CLEAR, by, &args, engine->stream);
 }

@@ -6,12 +6,12 @@
 #include "cuda/copy/image.h"
 #include "cuda/memory/memory.h"
 
-static uint32_t warps_a_block(const courier *owner)
+static uint32_t copies_warps_a_block(const courier *owner)
 {
     return owner->threads / COPY_WARP;
 }
 
-static banyan_status alloc_on_device(courier_copies *of, size_t bytes)
+static banyan_status copies_alloc_on_device(courier_copies *of, size_t bytes)
 {
     int device = of->courier->device;
     banyan_status status = driver_enter(device);
@@ -31,19 +31,19 @@ static uint32_t blocks_for(const courier *owner, const copy_layout *layout)
     uint64_t most = 1;
     for (size_t i = 0; i < layout->lane_count; i++)
         most = layout->lanes[i].tiles > most ? layout->lanes[i].tiles : most;
-    uint64_t blocks = (most - 1) / warps_a_block(owner) + 1;
+    uint64_t blocks = (most - 1) / copies_warps_a_block(owner) + 1;
     return blocks < owner->blocks ? (uint32_t)blocks : owner->blocks;
 }
 
-static banyan_status upload(courier_copies *of, const copy_layout *layout)
+static banyan_status copies_upload(courier_copies *of, const copy_layout *layout)
 {
     const courier *owner = of->courier;
     copy_image image;
-    if (!copy_image_make(layout, of->blocks * warps_a_block(owner), &image))
+    if (!copy_image_make(layout, of->blocks * copies_warps_a_block(owner), &image))
         return courier_no_memory(image.bytes, "a schedule");
     for (size_t i = 0; i < layout->lane_count; i++)
         copy_image_lanes(&image)[i].peer = owner->rank;
-    banyan_status status = alloc_on_device(of, image.bytes);
+    banyan_status status = copies_alloc_on_device(of, image.bytes);
     const char *there = (const char *)(uintptr_t)of->memory;
     if (status == BANYAN_OK)
         status = bytes_copy((void *)(uintptr_t)of->memory, image.data, image.bytes);
@@ -73,7 +73,7 @@ banyan_status courier_copies_make(const courier *owner, const direct_moves *cons
     if (status != BANYAN_OK)
         return status;
     *copies = (courier_copies){.courier = owner, .blocks = blocks_for(owner, &layout)};
-    status = upload(copies, &layout);
+    status = copies_upload(copies, &layout);
     copy_layout_free(&layout);
     return status;
 }
@@ -90,7 +90,7 @@ banyan_status courier_copies_launch(const courier_copies *copies, size_t list, C
     const courier *owner = copies->courier;
     copy_args args = copies->args;
     args.lanes += list;
-    args.spans += list * copies->blocks * warps_a_block(owner);
+    args.spans += list * copies->blocks * copies_warps_a_block(owner);
     void *params[] = {&args};
     return DRIVER(owner->device, cuLaunchKernel, owner->copy_kernel, copies->blocks, 1, 1,
                   owner->threads, 1, 1, 0, stream, params, NULL);

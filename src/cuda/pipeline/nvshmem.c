@@ -42,7 +42,7 @@ static struct session {
 
 /* ---- loading ---- */
 
-static banyan_status find_functions(void *library, const char *name)
+static banyan_status nvshmem_find_functions(void *library, const char *name)
 {
     nvshmem_functions *all = &session.functions;
 #define FIND(result, function, arguments)                                                          \
@@ -57,7 +57,7 @@ static banyan_status find_functions(void *library, const char *name)
     return BANYAN_OK;
 }
 
-static banyan_status load(void)
+static banyan_status nvshmem_load(void)
 {
     const char *name = getenv("BANYAN_NVSHMEM");
     if (!name || !*name)
@@ -70,7 +70,7 @@ static banyan_status load(void)
                                 "nvshmem: there is no NVSHMEM 3 (%s); BANYAN_NVSHMEM says where "
                                 "its host library is",
                                 dlerror());
-    banyan_status status = find_functions(library, name);
+    banyan_status status = nvshmem_find_functions(library, name);
     if (status != BANYAN_OK) {
         dlclose(library);
         return status;
@@ -145,7 +145,7 @@ static banyan_status tell_all(banyan_world *world, banyan_status mine, session_w
 /* ---- initialising ---- */
 
 /* Somebody else's, for just these ranks. */
-static banyan_status adopt(banyan_world *world, int device)
+static banyan_status nvshmem_adopt(banyan_world *world, int device)
 {
     const nvshmem_functions *all = &session.functions;
     if (all->nvshmemx_init_status() < NVSHMEM_STATUS_READY)
@@ -165,7 +165,7 @@ static banyan_status adopt(banyan_world *world, int device)
     return BANYAN_OK;
 }
 
-static banyan_status check_own(banyan_world *world, int device, const nvshmem_start *start)
+static banyan_status nvshmem_check_own(banyan_world *world, int device, const nvshmem_start *start)
 {
     if (session.state == SESSION_BROKEN)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
@@ -176,9 +176,9 @@ static banyan_status check_own(banyan_world *world, int device, const nvshmem_st
                                 "nvshmem: NVSHMEM has device %d in this process, and cannot have "
                                 "device %d, too",
                                 session.device, device);
-    banyan_status status = load();
+    banyan_status status = nvshmem_load();
     if (status == BANYAN_OK && start->is_there)
-        return adopt(world, device);
+        return nvshmem_adopt(world, device);
     if (status != BANYAN_OK || session.state == SESSION_READY)
         return status;
     if (session.functions.nvshmemx_init_status() >= NVSHMEM_STATUS_READY)
@@ -187,7 +187,7 @@ static banyan_status check_own(banyan_world *world, int device, const nvshmem_st
     return BANYAN_OK;
 }
 
-static banyan_status check_all(const session_word *all, int ranks)
+static banyan_status nvshmem_check_all(const session_word *all, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++) {
         bool is_ready = all[rank].state == SESSION_READY;
@@ -206,7 +206,7 @@ static struct session_init {
     int rank, ranks, result;
 } init;
 
-static void call_init(void *argument)
+static void nvshmem_call_init(void *argument)
 {
     struct session_init *made = argument;
     const nvshmem_functions *all = &session.functions;
@@ -221,7 +221,7 @@ static void call_init(void *argument)
 }
 
 /* On one machine no network is needed. */
-static void set_environment(const banyan_world *world, const nvshmem_start *start)
+static void nvshmem_set_environment(const banyan_world *world, const nvshmem_start *start)
 {
     setenv("NVSHMEM_DISABLE_NVLS", "1", 1);
     if (banyan_world_node_count(world) > 1) {
@@ -234,7 +234,7 @@ static void set_environment(const banyan_world *world, const nvshmem_start *star
 }
 
 /* Rank 0's id, or its failure. Collective. */
-static banyan_status share_id(banyan_world *world)
+static banyan_status nvshmem_share_id(banyan_world *world)
 {
     struct {
         int32_t result;
@@ -253,17 +253,17 @@ static banyan_status share_id(banyan_world *world)
 }
 
 /* Collective, but for the end: ranks may differ in how it went. */
-static banyan_status initialise(banyan_world *world, int device, const nvshmem_start *start)
+static banyan_status nvshmem_initialise(banyan_world *world, int device, const nvshmem_start *start)
 {
-    set_environment(world, start);
-    banyan_status status = share_id(world);
+    nvshmem_set_environment(world, start);
+    banyan_status status = nvshmem_share_id(world);
     if (status != BANYAN_OK)
         return status;
     init.rank = banyan_world_rank(world);
     init.ranks = banyan_world_size(world);
     patience_end end;
-    status =
-        patience_call_together(world, device, "nvshmemx_hostlib_init_attr", call_init, &init, &end);
+    status = patience_call_together(world, device, "nvshmemx_hostlib_init_attr", nvshmem_call_init,
+                                    &init, &end);
     if (end == PATIENCE_NOT_CALLED)
         return status;
     session.state = SESSION_BROKEN;
@@ -299,7 +299,7 @@ static void call_malloc(void *argument)
 }
 
 /* Collective. Lists stay the same on all ranks, whoever could not have the memory. */
-static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
+static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *number)
 {
     if (session.block_count == BLOCKS_MAX)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
@@ -328,12 +328,12 @@ static banyan_status add_block(banyan_world *world, size_t bytes, int *number)
 static banyan_status get_ready(banyan_world *world, int device, const nvshmem_start *start,
                                size_t bytes, session_word *all)
 {
-    banyan_status status = tell_all(world, check_own(world, device, start), all);
+    banyan_status status = tell_all(world, nvshmem_check_own(world, device, start), all);
     if (status == BANYAN_OK)
-        status = check_all(all, banyan_world_size(world));
+        status = nvshmem_check_all(all, banyan_world_size(world));
     if (status != BANYAN_OK)
         return status;
-    status = session.state == SESSION_READY ? BANYAN_OK : initialise(world, device, start);
+    status = session.state == SESSION_READY ? BANYAN_OK : nvshmem_initialise(world, device, start);
     all[0].free_blocks = free_blocks(bytes);
     return tell_all(world, status, all);
 }
@@ -346,7 +346,7 @@ static banyan_status find_block(banyan_world *world, size_t bytes, const session
     for (int rank = 0; rank < banyan_world_size(world); rank++)
         common &= all[rank].free_blocks;
     if (common == 0)
-        return add_block(world, bytes, number);
+        return nvshmem_add_block(world, bytes, number);
     *number = __builtin_ctzll(common);
     return BANYAN_OK;
 }

@@ -23,7 +23,7 @@ banyan_status courier_no_memory(size_t bytes, const char *what)
 
 /* ---- places ---- */
 
-static size_t round_up(size_t bytes, size_t to)
+static size_t cuda_pipeline_round_up(size_t bytes, size_t to)
 {
     return (bytes + to - 1) / to * to;
 }
@@ -41,12 +41,12 @@ size_t courier_slot_word(const courier *of, int rank)
 
 static size_t words_bytes(const courier *of)
 {
-    return round_up((size_t)of->ranks * 2 * WORD_BYTES, 4096);
+    return cuda_pipeline_round_up((size_t)of->ranks * 2 * WORD_BYTES, 4096);
 }
 
 static size_t slot_stride(const courier *of)
 {
-    return COURIER_HEADER_BYTES + round_up(of->slot_bytes, COURIER_HEADER_BYTES);
+    return COURIER_HEADER_BYTES + cuda_pipeline_round_up(of->slot_bytes, COURIER_HEADER_BYTES);
 }
 
 size_t courier_send_slot(const courier *of, int slot)
@@ -89,7 +89,7 @@ static banyan_status choose_wire(const banyan_world *world, const char *name,
                             name);
 }
 
-static banyan_status introduce(const courier *made, introduction *said)
+static banyan_status cuda_pipeline_introduce(const courier *made, introduction *said)
 {
     memset(said, 0, sizeof *said);
     said->slot_bytes = made->slot_bytes;
@@ -97,7 +97,7 @@ static banyan_status introduce(const courier *made, introduction *said)
     return device_identify(made->device, said->uuid);
 }
 
-static banyan_status compare(courier *made, const introduction *all)
+static banyan_status cuda_pipeline_compare(courier *made, const introduction *all)
 {
     for (int rank = 0; rank < made->ranks; rank++) {
         const introduction *other = &all[rank];
@@ -115,25 +115,25 @@ static banyan_status compare(courier *made, const introduction *all)
 }
 
 /* What is wrong comes to every rank. Collective. */
-static banyan_status meet(courier *made, banyan_world *world, banyan_status mine)
+static banyan_status cuda_pipeline_meet(courier *made, banyan_world *world, banyan_status mine)
 {
     introduction said, *all = calloc((size_t)made->ranks, sizeof *all);
     if (mine == BANYAN_OK && !all)
         mine = courier_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
     if (mine == BANYAN_OK)
-        mine = introduce(made, &said);
+        mine = cuda_pipeline_introduce(made, &said);
     banyan_status status = banyan_module_agree(world, mine);
     if (status == BANYAN_OK)
         status = banyan_world_allgather(world, &said, sizeof said, all);
     if (status == BANYAN_OK)
-        status = compare(made, all);
+        status = cuda_pipeline_compare(made, all);
     free(all);
     return status;
 }
 
 /* ---- open and close ---- */
 
-static banyan_status open_kernels(courier *made)
+static banyan_status cuda_pipeline_open_kernels(courier *made)
 {
     int fit = 0, threads = 0;
     banyan_status status = driver_kernel(courier_kernel_symbol(), made->device, &made->kernel);
@@ -162,7 +162,7 @@ static banyan_status open_kernels(courier *made)
 
 /* Ranks of one process that share a device share its few queues, too: with a stream each nobody's
  * waiting stands in front of what another waits for. */
-static banyan_status open_streams(courier *made)
+static banyan_status cuda_pipeline_open_streams(courier *made)
 {
     banyan_status status = BANYAN_OK;
     for (int i = 0; i < STREAMS && status == BANYAN_OK; i++) {
@@ -182,7 +182,7 @@ static banyan_status open_streams(courier *made)
     return status;
 }
 
-static banyan_status open_memory(courier *made)
+static banyan_status cuda_pipeline_open_memory(courier *made)
 {
     CUdeviceptr shared;
     size_t bytes = sizeof *made->shared + (size_t)made->ranks * COUNTS * sizeof *made->counts;
@@ -202,17 +202,17 @@ static banyan_status open_memory(courier *made)
     return BANYAN_OK;
 }
 
-static banyan_status open_device(courier *made)
+static banyan_status cuda_pipeline_open_device(courier *made)
 {
     banyan_status status = driver_enter(made->device);
     if (status != BANYAN_OK)
         return status;
     driver_capture before = driver_capture_relax();
-    status = open_kernels(made);
+    status = cuda_pipeline_open_kernels(made);
     if (status == BANYAN_OK)
-        status = open_streams(made);
+        status = cuda_pipeline_open_streams(made);
     if (status == BANYAN_OK)
-        status = open_memory(made);
+        status = cuda_pipeline_open_memory(made);
     driver_capture_restore(before);
     driver_leave();
     return status;
@@ -224,7 +224,7 @@ static void destroy_event(CUevent event)
         driver.cuEventDestroy(event);
 }
 
-static void close_device(courier *closed)
+static void cuda_pipeline_close_device(courier *closed)
 {
     int streams = closed->sharers > 1 ? 1 : STREAMS;
     for (int i = 0; i < streams; i++)
@@ -250,7 +250,7 @@ static void courier_close(void *argument)
 {
     courier *closed = argument;
     if (driver_enter(closed->device) == BANYAN_OK) {
-        close_device(closed);
+        cuda_pipeline_close_device(closed);
         /* Until here it tells the device of a lost peer. */
         watch_end(closed->watching);
         shared_words_close(closed->report);
@@ -261,18 +261,18 @@ static void courier_close(void *argument)
     free(closed);
 }
 
-static void describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+static void cuda_pipeline_describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
 {
     snprintf(text, bytes, "for a %s rank %d (pipeline)", for_data ? "batch from" : "slot of", rank);
 }
 
-static banyan_status watch_waits(courier *made, banyan_world *world)
+static banyan_status cuda_pipeline_watch_waits(courier *made, banyan_world *world)
 {
     watch_words words = {.world = world,
                          .stop = &made->report->stop,
                          .told = &made->report->waits,
                          .failed = &made->report->verdict,
-                         .describe = describe_wait};
+                         .describe = cuda_pipeline_describe_wait};
     return watch_world(&words, &made->watching);
 }
 
@@ -282,14 +282,14 @@ static banyan_status open_all(courier *made, banyan_world *world, const char *tr
     if (status == BANYAN_OK && made->slot_bytes > SLOT_BYTES_MAX)
         status =
             banyan_error_set(BANYAN_ERR_INVALID, "pipeline: slots of %zu bytes", made->slot_bytes);
-    status = meet(made, world, status);
+    status = cuda_pipeline_meet(made, world, status);
     if (status != BANYAN_OK)
         return status;
     status = made->wire_ops->open(world, made->device, courier_recv_slot(made, SLOTS),
                                   words_bytes(made), &made->wire, &made->symmetric);
     if (status == BANYAN_OK)
-        status = open_device(made);
-    return status == BANYAN_OK ? watch_waits(made, world) : status;
+        status = cuda_pipeline_open_device(made);
+    return status == BANYAN_OK ? cuda_pipeline_watch_waits(made, world) : status;
 }
 
 static banyan_status courier_open(banyan_world *world, int device, const char *transport,

@@ -58,7 +58,7 @@ static void *call_main(void *given)
     return NULL;
 }
 
-static uint64_t now_ns(void)
+static uint64_t watchdog_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -74,7 +74,7 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
     snprintf(text, sizeof text, "for %.60s to end, which does not say for which rank it waits",
              name);
     while (!made->done && status == BANYAN_OK) {
-        uint64_t until_ns = now_ns() + PERIOD_NS;
+        uint64_t until_ns = watchdog_now_ns() + PERIOD_NS;
         struct timespec until = {(time_t)(until_ns / NS_IN_S), (long)(until_ns % NS_IN_S)};
         pthread_cond_timedwait(&made->changed, &made->lock, &until);
         if (made->done)
@@ -91,8 +91,8 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
 }
 
 /* Its thread waits at the gate. */
-static banyan_status begin(int device, const char *name, void (*call)(void *argument),
-                           void *argument, patient_call **begun)
+static banyan_status watchdog_begin(int device, const char *name, void (*call)(void *argument),
+                                    void *argument, patient_call **begun)
 {
     patient_call *made = calloc(1, sizeof *made);
     if (!made)
@@ -124,7 +124,7 @@ static void open_gate(patient_call *made, bool sent)
     pthread_cond_broadcast(&made->changed);
 }
 
-static void drop(patient_call *made)
+static void watchdog_drop(patient_call *made)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, false);
@@ -134,8 +134,8 @@ static void drop(patient_call *made)
     call_free(made);
 }
 
-static banyan_status send(patient_call *made, banyan_world *world, const char *name,
-                          patience_end *end)
+static banyan_status watchdog_send(patient_call *made, banyan_world *world, const char *name,
+                                   patience_end *end)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, true);
@@ -154,8 +154,8 @@ banyan_status patience_call(banyan_world *world, int device, const char *name,
 {
     patient_call *made;
     *end = PATIENCE_NOT_CALLED;
-    banyan_status status = begin(device, name, call, argument, &made);
-    return status == BANYAN_OK ? send(made, world, name, end) : status;
+    banyan_status status = watchdog_begin(device, name, call, argument, &made);
+    return status == BANYAN_OK ? watchdog_send(made, world, name, end) : status;
 }
 
 banyan_status patience_call_together(banyan_world *world, int device, const char *name,
@@ -164,10 +164,11 @@ banyan_status patience_call_together(banyan_world *world, int device, const char
 {
     patient_call *made = NULL;
     *end = PATIENCE_NOT_CALLED;
-    banyan_status status = banyan_module_agree(world, begin(device, name, call, argument, &made));
+    banyan_status status =
+        banyan_module_agree(world, watchdog_begin(device, name, call, argument, &made));
     if (status == BANYAN_OK)
-        return send(made, world, name, end);
+        return watchdog_send(made, world, name, end);
     if (made)
-        drop(made);
+        watchdog_drop(made);
     return status;
 }

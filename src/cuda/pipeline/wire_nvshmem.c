@@ -32,7 +32,7 @@ static void wire_close(void *argument)
     free(argument);
 }
 
-static uint64_t *word_at(const nvshmem_part *part, size_t word)
+static uint64_t *wire_nvshmem_word_at(const nvshmem_part *part, size_t word)
 {
     return (uint64_t *)(void *)(part->local + word);
 }
@@ -42,8 +42,8 @@ static banyan_status wire_put(void *argument, CUstream stream, int peer, size_t 
 {
     const nvshmem_part *part = argument;
     part->functions->nvshmemx_putmem_signal_on_stream(part->local + to, part->local + from, bytes,
-                                                      word_at(part, word), 1, NVSHMEM_ADD,
-                                                      part->pes[peer], stream);
+                                                      wire_nvshmem_word_at(part, word), 1,
+                                                      NVSHMEM_ADD, part->pes[peer], stream);
     return BANYAN_OK;
 }
 
@@ -52,7 +52,7 @@ static banyan_status wire_tell(void *argument, CUstream stream, int peer, size_t
 {
     (void)told;
     const nvshmem_part *part = argument;
-    part->functions->nvshmemx_signal_op_on_stream(word_at(part, word), 1, NVSHMEM_ADD,
+    part->functions->nvshmemx_signal_op_on_stream(wire_nvshmem_word_at(part, word), 1, NVSHMEM_ADD,
                                                   part->pes[peer], stream);
     return BANYAN_OK;
 }

@@ -21,7 +21,7 @@ static void peer_close(void *argument)
 }
 
 /* After the collective part. */
-static banyan_status find_parts(peer_wire *wire, banyan_world *world)
+static banyan_status wire_peer_find_parts(peer_wire *wire, banyan_world *world)
 {
     int ranks = banyan_world_size(world);
     wire->parts = calloc((size_t)ranks, sizeof *wire->parts);
@@ -59,7 +59,7 @@ static banyan_status peer_open(banyan_world *world, int device, size_t bytes, si
     }
     wire->device = device;
     wire->memory = memory;
-    status = find_parts(wire, world);
+    status = wire_peer_find_parts(wire, world);
     if (status != BANYAN_OK) {
         peer_close(wire);
         return status;

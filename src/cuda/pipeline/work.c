@@ -54,7 +54,7 @@ static work_batch take_batch(const courier_batch *batch, const direct_moves **li
     return taken;
 }
 
-static banyan_status fill_batches(work *of, const courier_step *steps)
+static banyan_status work_fill_batches(work *of, const courier_step *steps)
 {
     const direct_moves **lists = calloc(2 * of->step_count + 1, sizeof *lists);
     size_t count = 0;
@@ -70,7 +70,7 @@ static banyan_status fill_batches(work *of, const courier_step *steps)
     return status;
 }
 
-static banyan_status make_event(work *of)
+static banyan_status work_make_event(work *of)
 {
     int device = of->courier->device;
     banyan_status status = driver_enter(device);
@@ -81,11 +81,11 @@ static banyan_status make_event(work *of)
     return status;
 }
 
-static banyan_status fill(work *of, const courier_step *steps, const direct_moves *local)
+static banyan_status work_fill(work *of, const courier_step *steps, const direct_moves *local)
 {
-    banyan_status status = make_event(of);
+    banyan_status status = work_make_event(of);
     if (status == BANYAN_OK)
-        status = fill_batches(of, steps);
+        status = work_fill_batches(of, steps);
     of->has_local = local->list.count > 0;
     if (status == BANYAN_OK && of->has_local)
         status = courier_copies_make(of->courier, &local, 1, &of->local);
@@ -123,7 +123,7 @@ banyan_status courier_prepare(void *argument, const courier_step *steps, size_t 
     made->courier = argument;
     made->steps = taken;
     made->step_count = count;
-    banyan_status status = fill(made, steps, local);
+    banyan_status status = work_fill(made, steps, local);
     if (status == BANYAN_OK)
         *prepared = made;
     else
@@ -205,7 +205,7 @@ static banyan_status after_grants(const queued *run, uint64_t round, CUstream st
 }
 
 /* Behind everything that was unpacked: as many slots as are empty then. */
-static banyan_status grant_slots(queued *run)
+static banyan_status work_grant_slots(queued *run)
 {
     const courier *of = run->courier;
     while (run->next_grant < run->of->step_count && run->granted - run->received < SLOTS) {
@@ -301,7 +301,7 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
     run->received_in[slot] = round;
     run->received++;
     if (status == BANYAN_OK)
-        status = grant_slots(run);
+        status = work_grant_slots(run);
     return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->granted[slot], stream)
                                : status;
 }
@@ -309,7 +309,7 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
 static banyan_status queue_steps(const work *of)
 {
     queued run = {.of = of, .courier = of->courier};
-    banyan_status status = grant_slots(&run);
+    banyan_status status = work_grant_slots(&run);
     if (status == BANYAN_OK)
         status = DRIVER(of->courier->device, cuEventRecord, of->courier->begun,
                         of->courier->streams[STREAM_UNPACK]);
@@ -323,7 +323,7 @@ static banyan_status queue_steps(const work *of)
     return status;
 }
 
-static banyan_status run_here(work *of, CUstream stream)
+static banyan_status work_run_here(work *of, CUstream stream)
 {
     const courier *owner = of->courier;
     CUstreamCaptureStatus capture;
@@ -348,7 +348,7 @@ banyan_status courier_run(void *argument, void *stream)
     banyan_status status = driver_enter(of->courier->device);
     if (status != BANYAN_OK)
         return status;
-    status = run_here(of, stream);
+    status = work_run_here(of, stream);
     driver_leave();
     return status;
 }

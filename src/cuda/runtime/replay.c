@@ -20,8 +20,8 @@ static banyan_status queue_all(recording *made, banyan_status (*queue)(void *, v
 }
 
 /* A capture is ended in any case. */
-static banyan_status capture(recording *made, banyan_status (*queue)(void *, void *), void *context,
-                             uint32_t times)
+static banyan_status runtime_replay_capture(recording *made, banyan_status (*queue)(void *, void *),
+                                            void *context, uint32_t times)
 {
     int device = made->device;
     CUgraph graph = NULL;
@@ -38,14 +38,14 @@ static banyan_status capture(recording *made, banyan_status (*queue)(void *, voi
     return status;
 }
 
-static banyan_status prepare(recording *made, banyan_status (*queue)(void *, void *), void *context,
-                             uint32_t times)
+static banyan_status runtime_replay_prepare(recording *made, banyan_status (*queue)(void *, void *),
+                                            void *context, uint32_t times)
 {
     int device = made->device;
     RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &made->stream, CU_STREAM_NON_BLOCKING));
     RETURN_IF_FAILED(DRIVER(device, cuEventCreate, &made->begin, CU_EVENT_DEFAULT));
     RETURN_IF_FAILED(DRIVER(device, cuEventCreate, &made->end, CU_EVENT_DEFAULT));
-    return capture(made, queue, context, times);
+    return runtime_replay_capture(made, queue, context, times);
 }
 
 void replay_forget(void *recorded)
@@ -76,7 +76,7 @@ banyan_status replay_record(int device, banyan_status (*queue)(void *context, vo
     made->device = device;
     banyan_status status = driver_enter(made->device);
     if (status == BANYAN_OK) {
-        status = prepare(made, queue, context, times);
+        status = runtime_replay_prepare(made, queue, context, times);
         driver_leave();
     }
     if (status != BANYAN_OK) {
@@ -87,7 +87,7 @@ banyan_status replay_record(int device, banyan_status (*queue)(void *context, vo
     return BANYAN_OK;
 }
 
-static banyan_status play(const recording *of, bool together, float *ms)
+static banyan_status runtime_replay_play(const recording *of, bool together, float *ms)
 {
     int device = of->device;
     if (together)
@@ -103,7 +103,7 @@ static banyan_status enter_and_play(const recording *of, bool together, uint64_t
 {
     float ms = 0;
     RETURN_IF_FAILED(driver_enter(of->device));
-    banyan_status status = play(of, together, &ms);
+    banyan_status status = runtime_replay_play(of, together, &ms);
     driver_leave();
     *ns = (uint64_t)((double)ms * 1e6);
     return status;

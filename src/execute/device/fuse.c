@@ -18,13 +18,13 @@ static uint32_t operand_count(const engine_step *s)
     return (uint32_t)s->source_count + s->destination_count;
 }
 
-static uint32_t *operands(const struct fuser *fuser, const engine_step *s)
+static uint32_t *device_fuse_operands(const struct fuser *fuser, const engine_step *s)
 {
     return fuser->all->operands.data + s->operands;
 }
 
 /* Of a step outside of loops: the piece's bytes, then an offset an operand. */
-static uint64_t *piece(const struct fuser *fuser, const engine_step *s, uint64_t i)
+static uint64_t *device_fuse_piece(const struct fuser *fuser, const engine_step *s, uint64_t i)
 {
     return fuser->all->words.data + s->words + i * (1 + operand_count(s));
 }
@@ -36,14 +36,15 @@ static uint64_t room_of(uint32_t operand, uint64_t bytes)
 }
 
 /* Operand a of s and operand b of t lie in the same place, piece by piece. */
-static bool same_place(const struct fuser *fuser, const engine_step *s, uint32_t a,
-                       const engine_step *t, uint32_t b)
+static bool device_fuse_same_place(const struct fuser *fuser, const engine_step *s, uint32_t a,
+                                   const engine_step *t, uint32_t b)
 {
-    if (operands(fuser, s)[a] != operands(fuser, t)[b] || s->piece_count != t->piece_count)
+    if (device_fuse_operands(fuser, s)[a] != device_fuse_operands(fuser, t)[b] ||
+        s->piece_count != t->piece_count)
         return false;
     for (uint64_t i = 0; i < s->piece_count; i++) {
-        if (piece(fuser, s, i)[0] != piece(fuser, t, i)[0] ||
-            piece(fuser, s, i)[1 + a] != piece(fuser, t, i)[1 + b])
+        if (device_fuse_piece(fuser, s, i)[0] != device_fuse_piece(fuser, t, i)[0] ||
+            device_fuse_piece(fuser, s, i)[1 + a] != device_fuse_piece(fuser, t, i)[1 + b])
             return false;
     }
     return true;
@@ -51,16 +52,16 @@ static bool same_place(const struct fuser *fuser, const engine_step *s, uint32_t
 
 /* ---- who else reads the own packets ---- */
 
-static bool overlap(const struct fuser *fuser, const engine_step *s, uint32_t a,
-                    const engine_step *t, uint32_t b)
+static bool device_fuse_overlap(const struct fuser *fuser, const engine_step *s, uint32_t a,
+                                const engine_step *t, uint32_t b)
 {
-    uint32_t first = operands(fuser, s)[a], second = operands(fuser, t)[b];
+    uint32_t first = device_fuse_operands(fuser, s)[a], second = device_fuse_operands(fuser, t)[b];
     if (first != second)
         return false;
     for (uint64_t i = 0; i < s->piece_count; i++) {
-        const uint64_t *one = piece(fuser, s, i);
+        const uint64_t *one = device_fuse_piece(fuser, s, i);
         for (uint64_t k = 0; k < t->piece_count; k++) {
-            const uint64_t *other = piece(fuser, t, k);
+            const uint64_t *other = device_fuse_piece(fuser, t, k);
             if (one[1 + a] < other[1 + b] + room_of(second, other[0]) &&
                 other[1 + b] < one[1 + a] + room_of(first, one[0]))
                 return true;
@@ -74,11 +75,12 @@ static bool is_read_here(const struct fuser *fuser, const struct chain *chain)
     for (size_t i = 0; i < fuser->all->steps.count; i++) {
         const engine_step *s = &fuser->all->steps.data[i];
         for (uint32_t k = 0; k < s->source_count; k++) {
-            bool same = operands(fuser, s)[k] == operands(fuser, chain->pack)[1];
+            bool same =
+                device_fuse_operands(fuser, s)[k] == device_fuse_operands(fuser, chain->pack)[1];
             if (same && s->in_loop)
                 return true;
             if (same && (s != chain->combine || k != chain->own) &&
-                overlap(fuser, s, k, chain->pack, 1))
+                device_fuse_overlap(fuser, s, k, chain->pack, 1))
                 return true;
         }
     }
@@ -120,7 +122,7 @@ static bool peers_read_scratch(const struct fuser *fuser)
 
 /* ---- chains ---- */
 
-static bool is_single(const engine_step *s, step_kind kind)
+static bool device_fuse_is_single(const engine_step *s, step_kind kind)
 {
     return s->kind == kind && !s->in_loop && s->source_count == 1 && s->destination_count == 1;
 }
@@ -129,17 +131,17 @@ static bool is_single(const engine_step *s, step_kind kind)
 static bool find_chain(const struct fuser *fuser, engine_step *first, struct chain *chain)
 {
     *chain = (struct chain){.pack = first, .unpack = first + 1, .combine = first + 3};
-    if (!is_single(chain->pack, STEP_PACK) || !is_single(chain->unpack, STEP_UNPACK) ||
-        first[2].kind != STEP_NOP || chain->combine->kind != STEP_COMBINE ||
-        chain->combine->in_loop)
+    if (!device_fuse_is_single(chain->pack, STEP_PACK) ||
+        !device_fuse_is_single(chain->unpack, STEP_UNPACK) || first[2].kind != STEP_NOP ||
+        chain->combine->kind != STEP_COMBINE || chain->combine->in_loop)
         return false;
     const engine_step *combine = chain->combine;
-    if (!same_place(fuser, chain->unpack, 1, combine, 0) ||
-        !same_place(fuser, chain->unpack, 1, combine, combine->source_count))
+    if (!device_fuse_same_place(fuser, chain->unpack, 1, combine, 0) ||
+        !device_fuse_same_place(fuser, chain->unpack, 1, combine, combine->source_count))
         return false;
     chain->own = 1;
     while (chain->own < combine->source_count &&
-           !same_place(fuser, chain->pack, 1, combine, chain->own))
+           !device_fuse_same_place(fuser, chain->pack, 1, combine, chain->own))
         chain->own++;
     return chain->own < combine->source_count && !is_read_here(fuser, chain);
 }
@@ -147,12 +149,12 @@ static bool find_chain(const struct fuser *fuser, engine_step *first, struct cha
 static void read_from(const struct fuser *fuser, const engine_step *combine, uint32_t source,
                       const engine_step *from)
 {
-    operands(fuser, combine)[source] = operands(fuser, from)[0];
+    device_fuse_operands(fuser, combine)[source] = device_fuse_operands(fuser, from)[0];
     for (uint64_t i = 0; i < combine->piece_count; i++)
-        piece(fuser, combine, i)[1 + source] = piece(fuser, from, i)[1];
+        device_fuse_piece(fuser, combine, i)[1 + source] = device_fuse_piece(fuser, from, i)[1];
 }
 
-static void leave_out(engine_step *s)
+static void device_fuse_leave_out(engine_step *s)
 {
     s->kind = STEP_COPY;
     s->piece_count = 0;
@@ -174,8 +176,8 @@ void engine_fuse(const banyan_loaded_plan *loaded, engine_arrays *arrays)
             looked = true;
             read_from(&fuser, chain.combine, 0, chain.unpack);
             read_from(&fuser, chain.combine, chain.own, chain.pack);
-            leave_out(chain.pack);
-            leave_out(chain.unpack);
+            device_fuse_leave_out(chain.pack);
+            device_fuse_leave_out(chain.unpack);
         }
     }
 }

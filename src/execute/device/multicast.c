@@ -23,7 +23,7 @@ static uint32_t members_of(const plan_switch *group)
 }
 
 /* Different ones of the plan, in an order that all ranks find. */
-static uint32_t find_groups(const banyan_plan *plan, uint32_t found[GROUPS_MOST])
+static uint32_t device_multicast_find_groups(const banyan_plan *plan, uint32_t found[GROUPS_MOST])
 {
     uint32_t count = 0;
     for (int r = 0; r < plan->rank_count; r++) {
@@ -94,7 +94,7 @@ static banyan_status make_group(banyan_loaded_plan *loaded, uint32_t members)
 banyan_status multicast_load(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
-    uint32_t groups[GROUPS_MOST], count = find_groups(loaded->plan, groups);
+    uint32_t groups[GROUPS_MOST], count = device_multicast_find_groups(loaded->plan, groups);
     banyan_status status = BANYAN_OK;
     for (uint32_t i = 0; i < count && status == BANYAN_OK && executor->multicast; i++)
         status = make_group(loaded, groups[i]);
@@ -109,14 +109,14 @@ banyan_status multicast_load(banyan_loaded_plan *loaded)
 
 /* ---- bases ---- */
 
-static const memory_part *part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory,
-                                  int rank)
+static const memory_part *device_multicast_part_of(const banyan_loaded_plan *loaded,
+                                                   const banyan_memory *memory, int rank)
 {
     return &memory->parts[memory_space_local(loaded->executor->space, rank)];
 }
 
-static uint64_t bytes_of(const banyan_loaded_plan *loaded, const plan_cut *cut, int rank,
-                         plan_buffer buffer)
+static uint64_t device_multicast_bytes_of(const banyan_loaded_plan *loaded, const plan_cut *cut,
+                                          int rank, plan_buffer buffer)
 {
     if (buffer == PLAN_SCRATCH)
         return loaded->layouts[rank].scratch_bytes;
@@ -133,12 +133,14 @@ static bool lies_in(const banyan_loaded_plan *loaded, const plan_cut *cut, const
     if (!group->of[i].address)
         return false;
     *offset = (uint64_t)(placed->bases[step_base(rank, buffer)] -
-                         part_of(loaded, memory, rank)->mapped.address);
+                         device_multicast_part_of(loaded, memory, rank)->mapped.address);
     for (int r = 0; r < loaded->executor->ranks; r++) {
         const char *base = placed->bases[step_base(r, buffer)];
-        uint64_t bytes = bytes_of(loaded, cut, r, buffer);
+        uint64_t bytes = device_multicast_bytes_of(loaded, cut, r, buffer);
         if ((group->members >> r & 1) &&
-            (!base || (uint64_t)(base - part_of(loaded, memory, r)->mapped.address) != *offset ||
+            (!base ||
+             (uint64_t)(base - device_multicast_part_of(loaded, memory, r)->mapped.address) !=
+                 *offset ||
              *offset > group->of[i].bytes || bytes > group->of[i].bytes - *offset))
             return false;
     }
@@ -276,7 +278,7 @@ static void write_words(const struct user *user, const step *s, const engine_ste
         words[made->words + iterations] = to;
 }
 
-static void use(const struct user *user, const step *s, engine_step *made)
+static void device_multicast_use(const struct user *user, const step *s, engine_step *made)
 {
     uint32_t *operands = &user->arrays->operands.data[made->operands];
     uint32_t bases[2] = {operands[0], operands[made->source_count]};
@@ -303,7 +305,7 @@ void multicast_use(const banyan_loaded_plan *loaded, const plan_cut *cut, uint32
         for (size_t i = 0; i < cut->blocks[b].steps.count; i++) {
             const step *s = &cut->blocks[b].steps.data[i];
             if (has_form(&user, s))
-                use(&user, s, &steps[i]);
+                device_multicast_use(&user, s, &steps[i]);
         }
     }
 }

@@ -47,7 +47,7 @@ static bool brings_something(const struct follower *at, const engine_step *s)
     }
 }
 
-static void publish(struct follower *at, engine_step *s)
+static void order_publish(struct follower *at, engine_step *s)
 {
     const uint32_t *ends = at->all->ends.data + s->ends;
     for (uint32_t i = 0; i < s->end_count; i++) {
@@ -58,11 +58,11 @@ static void publish(struct follower *at, engine_step *s)
         at->pending[ends[i]] = false;
 }
 
-static void follow(struct follower *at, uint32_t begin, uint32_t end)
+static void order_follow(struct follower *at, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++) {
         if (at->steps[i].kind == STEP_SIGNAL)
-            publish(at, &at->steps[i]);
+            order_publish(at, &at->steps[i]);
         else if (brings_something(at, &at->steps[i]))
             set_all(at, true);
     }
@@ -74,12 +74,12 @@ static void follow_block(struct follower *at, uint32_t step_count)
 {
     for (uint32_t i = 0; i < step_count; i++) {
         if (at->steps[i].kind != STEP_LOOP) {
-            follow(at, i, i + 1);
+            order_follow(at, i, i + 1);
             continue;
         }
         uint32_t behind = at->steps[i].jump;
         for (uint32_t k = 0; k < at->steps[i].iterations && k < 2; k++)
-            follow(at, i + 1, behind);
+            order_follow(at, i + 1, behind);
         i = behind - 1;
     }
 }

@@ -58,7 +58,8 @@ static banyan_status refuse_loop(const struct maker *maker, const step *s, uint6
                      maker->cut->message_bytes, iterations, ITERATIONS_MOST);
 }
 
-static banyan_status add_pieces(struct maker *maker, const step *s, engine_step *made)
+static banyan_status device_program_add_pieces(struct maker *maker, const step *s,
+                                               engine_step *made)
 {
     made->words = maker->to->words.count;
     if (!s->loop) {
@@ -82,7 +83,8 @@ static banyan_status add_pieces(struct maker *maker, const step *s, engine_step 
 
 /* ---- steps ---- */
 
-static banyan_status add_operands(struct maker *maker, const step *s, engine_step *made)
+static banyan_status device_program_add_operands(struct maker *maker, const step *s,
+                                                 engine_step *made)
 {
     if (s->source_count > UINT16_MAX || s->destination_count > UINT16_MAX)
         return error_set(BANYAN_ERR_INVALID,
@@ -98,10 +100,10 @@ static banyan_status add_operands(struct maker *maker, const step *s, engine_ste
         if (!array_push(&maker->to->operands, s->operands[i].base | packets))
             return BANYAN_ERR_NO_MEMORY;
     }
-    return s->operands ? add_pieces(maker, s, made) : BANYAN_OK;
+    return s->operands ? device_program_add_pieces(maker, s, made) : BANYAN_OK;
 }
 
-static banyan_status add_ends(struct maker *maker, const step *s, engine_step *made)
+static banyan_status device_program_add_ends(struct maker *maker, const step *s, engine_step *made)
 {
     made->ends = (uint32_t)maker->to->ends.count;
     bool semaphores = s->kind == STEP_ACQUIRE || s->kind == STEP_RELEASE;
@@ -116,7 +118,7 @@ static banyan_status add_ends(struct maker *maker, const step *s, engine_step *m
     return BANYAN_OK;
 }
 
-static banyan_status add_step(struct maker *maker, const step *s)
+static banyan_status device_program_add_step(struct maker *maker, const step *s)
 {
     engine_step made = {
         .kind = (uint8_t)s->kind,
@@ -136,14 +138,14 @@ static banyan_status add_step(struct maker *maker, const step *s)
             return refuse_loop(maker, s, s->iterations);
         made.iterations = (uint32_t)s->iterations;
     }
-    RETURN_IF_FAILED(add_operands(maker, s, &made));
-    RETURN_IF_FAILED(add_ends(maker, s, &made));
+    RETURN_IF_FAILED(device_program_add_operands(maker, s, &made));
+    RETURN_IF_FAILED(device_program_add_ends(maker, s, &made));
     return array_push(&maker->to->steps, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 /* ---- the whole ---- */
 
-static banyan_status add_block(struct maker *maker, const cut_block *block)
+static banyan_status device_program_add_block(struct maker *maker, const cut_block *block)
 {
     engine_arrays *to = maker->to;
     engine_block made = {
@@ -155,19 +157,19 @@ static banyan_status add_block(struct maker *maker, const cut_block *block)
         .first_word = to->words.count,
     };
     for (size_t i = 0; i < block->steps.count; i++)
-        RETURN_IF_FAILED(add_step(maker, &block->steps.data[i]));
+        RETURN_IF_FAILED(device_program_add_step(maker, &block->steps.data[i]));
     made.operand_count = (uint32_t)to->operands.count - made.first_operand;
     made.end_count = (uint32_t)to->ends.count - made.first_end;
     made.word_count = to->words.count - made.first_word;
     return array_push(&to->blocks, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status add_all(struct maker *maker)
+static banyan_status device_program_add_all(struct maker *maker)
 {
     const plan_rank *rank = &maker->loaded->plan->ranks[maker->loaded->executor->rank];
     for (uint32_t i = 0; i < rank->block_count; i++) {
         maker->block = &rank->blocks[i];
-        RETURN_IF_FAILED(add_block(maker, &maker->cut->blocks[i]));
+        RETURN_IF_FAILED(device_program_add_block(maker, &maker->cut->blocks[i]));
     }
     for (size_t i = 0; i < maker->cut->spans.count; i++) {
         const cut_span *one = &maker->cut->spans.data[i];
@@ -183,7 +185,7 @@ banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_c
 {
     *arrays = (engine_arrays){0};
     struct maker maker = {.loaded = loaded, .cut = cut, .to = arrays};
-    banyan_status status = add_all(&maker);
+    banyan_status status = device_program_add_all(&maker);
     array_free(&maker.iteration);
     RETURN_IF_FAILED(status);
     engine_fuse(loaded, arrays);

@@ -81,7 +81,7 @@ static banyan_status end_in_vain(const banyan_executor *executor, banyan_status 
                                   banyan_last_error()));
 }
 
-static banyan_status wait_longer(struct turn *turn, uint64_t *nap_ns)
+static banyan_status scheduler_wait_longer(struct turn *turn, uint64_t *nap_ns)
 {
     banyan_executor *executor = turn->of->loaded->executor;
     const task *waiting = find_waiting(turn);
@@ -112,19 +112,19 @@ static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
             turn->wait.ends_ns += INSIDE_GRACE_NS;
     }
     uint64_t nap_ns;
-    RETURN_IF_FAILED(wait_longer(turn, &nap_ns));
+    RETURN_IF_FAILED(scheduler_wait_longer(turn, &nap_ns));
     bell_sleep_announced(turn->own, seen, nap_ns);
     return BANYAN_OK;
 }
 
-static void end_wait(struct turn *turn)
+static void scheduler_end_wait(struct turn *turn)
 {
     if (turn->waits)
         control_wait_end(&turn->wait);
     turn->waits = false;
 }
 
-static banyan_status rest(struct turn *turn, enum pass *pass)
+static banyan_status scheduler_rest(struct turn *turn, enum pass *pass)
 {
     uint32_t seen = bell_announce(turn->own);
     banyan_status status = BANYAN_OK;
@@ -160,7 +160,7 @@ banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace
     for (;;) {
         enum pass pass = pass_over(&turn);
         if (pass == PASS_STUCK && !look_again(&turn))
-            status = rest(&turn, &pass);
+            status = scheduler_rest(&turn, &pass);
         if (status != BANYAN_OK || pass == PASS_DONE ||
             atomic_load_explicit(&of->stopped, memory_order_relaxed))
             break;
@@ -170,9 +170,9 @@ banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace
         }
         if (pass == PASS_MOVED) {
             turn.looks = 0;
-            end_wait(&turn);
+            scheduler_end_wait(&turn);
         }
     }
-    end_wait(&turn);
+    scheduler_end_wait(&turn);
     return status;
 }

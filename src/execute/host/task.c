@@ -138,7 +138,7 @@ banyan_status task_find_pieces(const plan_run *of, task *t, const step *s)
     return t->is_lane ? shuffle_deal(t, s) : BANYAN_OK;
 }
 
-static banyan_status enter(const plan_run *of, task *t, const step *s)
+static banyan_status task_enter(const plan_run *of, task *t, const step *s)
 {
     t->entered = true;
     t->index = 0;
@@ -152,7 +152,7 @@ static banyan_status enter(const plan_run *of, task *t, const step *s)
 }
 
 /* True when the step is done. */
-static bool perform(const plan_run *of, task *t, const step *s)
+static bool task_perform(const plan_run *of, task *t, const step *s)
 {
     switch (s->kind) {
     case STEP_COPY:
@@ -203,7 +203,7 @@ void task_go_past(task *t, const step *s)
     }
 }
 
-static void leave(task *t, const step *s)
+static void task_leave(task *t, const step *s)
 {
     t->entered = false;
     t->moved = true;
@@ -239,11 +239,11 @@ static void record_end(const plan_run *of, task *t, const step *s, trace_ring *r
 task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
 {
     const step *s = &t->steps[t->at];
-    if (!t->entered && enter(of, t, s) != BANYAN_OK)
+    if (!t->entered && task_enter(of, t, s) != BANYAN_OK)
         return TASK_FAILED;
     bool moved_before = t->moved;
     t->moved = false;
-    bool done = perform(of, t, s);
+    bool done = task_perform(of, t, s);
     move_knock(t, s);
     if (of->traces)
         done ? record_end(of, t, s, ring) : record_wait(t, t->moved);
@@ -251,7 +251,7 @@ task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
         t->moved |= moved_before;
         return TASK_WAITS;
     }
-    leave(t, s);
+    task_leave(t, s);
     return TASK_DONE;
 }
 

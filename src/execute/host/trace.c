@@ -64,7 +64,7 @@ static uint64_t kept_records(const trace_ring *ring)
 }
 
 /* This rank's records, one ring after another, the oldest first. */
-static banyan_status flatten(const trace *of, trace_record **records, uint64_t *count)
+static banyan_status host_trace_flatten(const trace *of, trace_record **records, uint64_t *count)
 {
     uint64_t total = 0, at = 0;
     for (int i = 0; of && i < of->ring_count; i++)
@@ -99,7 +99,7 @@ static void write_record(FILE *file, int rank, const trace_record *record)
     fprintf(file, "}}");
 }
 
-static void write_rank(FILE *file, int rank, const trace_record *records, uint64_t count)
+static void host_trace_write_rank(FILE *file, int rank, const trace_record *records, uint64_t count)
 {
     fprintf(
         file,
@@ -111,30 +111,31 @@ static void write_rank(FILE *file, int rank, const trace_record *records, uint64
 
 #define TRACE_TAG UINT64_C(0x7472616365) /* of the messages that carry records to rank 0 */
 
-static banyan_status write_all(const banyan_executor *executor, FILE *file,
-                               const trace_record *mine, uint64_t count)
+static banyan_status host_trace_write_all(const banyan_executor *executor, FILE *file,
+                                          const trace_record *mine, uint64_t count)
 {
     fprintf(file, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-    write_rank(file, 0, mine, count);
+    host_trace_write_rank(file, 0, mine, count);
     for (int r = 1; r < executor->ranks; r++) {
         void *data;
         size_t bytes;
         RETURN_IF_FAILED(
             control_receive(executor->world, r, TRACE_TAG, "its trace", &data, &bytes));
-        write_rank(file, r, data, bytes / sizeof(trace_record));
+        host_trace_write_rank(file, r, data, bytes / sizeof(trace_record));
         free(data);
     }
     fprintf(file, "\n]}\n");
     return BANYAN_OK;
 }
 
-static banyan_status write_stream(const banyan_executor *executor, const new_file *to,
-                                  const char *path, const trace_record *mine, uint64_t count)
+static banyan_status host_trace_write_stream(const banyan_executor *executor, const new_file *to,
+                                             const char *path, const trace_record *mine,
+                                             uint64_t count)
 {
     FILE *file = new_file_stream(to);
     if (!file)
         return error_set_errno("cannot write the trace %s", path);
-    banyan_status status = write_all(executor, file, mine, count);
+    banyan_status status = host_trace_write_all(executor, file, mine, count);
     bool written = ferror(file) == 0;
     written &= fclose(file) == 0;
     if (status == BANYAN_OK && !written)
@@ -143,10 +144,10 @@ static banyan_status write_stream(const banyan_executor *executor, const new_fil
 }
 
 /* Rank 0's part: the file has its name only when it is whole. */
-static banyan_status write_file(const banyan_executor *executor, const char *path, new_file *file,
-                                const trace_record *mine, uint64_t count)
+static banyan_status host_trace_write_file(const banyan_executor *executor, const char *path,
+                                           new_file *file, const trace_record *mine, uint64_t count)
 {
-    banyan_status status = write_stream(executor, file, path, mine, count);
+    banyan_status status = host_trace_write_stream(executor, file, path, mine, count);
     if (status == BANYAN_OK)
         status = new_file_publish(file, path);
     return status;
@@ -160,7 +161,7 @@ static banyan_status write_together(const banyan_executor *executor, const char 
     banyan_status opened = executor->rank == 0 ? new_file_open_for(path, &file) : BANYAN_OK, status;
     status = control_agree(executor->world, opened);
     if (status == BANYAN_OK && executor->rank == 0)
-        status = write_file(executor, path, &file, records, count);
+        status = host_trace_write_file(executor, path, &file, records, count);
     else if (status == BANYAN_OK)
         status = control_send(executor->world, 0, TRACE_TAG, records, count * sizeof *records);
     if (executor->rank == 0 && opened == BANYAN_OK)
@@ -178,7 +179,7 @@ banyan_status banyan_executor_trace_write(banyan_executor *executor, const char 
     if (status == BANYAN_OK && !executor_is_host(executor))
         status = device_trace_stop(executor);
     if (status == BANYAN_OK)
-        status = flatten(executor->trace, &records, &count);
+        status = host_trace_flatten(executor->trace, &records, &count);
     status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
         status = write_together(executor, path, records, count);

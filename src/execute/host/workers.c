@@ -56,7 +56,7 @@ static void *member_main(void *argument)
     }
 }
 
-static void begin(worker_pool *all)
+static void workers_begin(worker_pool *all)
 {
     atomic_fetch_add_explicit(&all->generation, 1, memory_order_release);
     bell_ring(&all->begin);
@@ -89,7 +89,7 @@ void workers_destroy(worker_pool *all)
     if (!all)
         return;
     atomic_store(&all->leaving, true);
-    begin(all);
+    workers_begin(all);
     for (int i = 1; i < all->started; i++)
         pthread_join(all->members[i].thread, NULL);
     free(all->members);
@@ -101,7 +101,7 @@ void workers_run(worker_pool *all, void (*work)(void *context, int worker), void
     all->work = work;
     all->context = context;
     atomic_store_explicit(&all->busy, all->count - 1, memory_order_relaxed);
-    begin(all);
+    workers_begin(all);
     work(context, 0);
     for (uint32_t i = 0;; i++) {
         uint32_t seen = bell_read(&all->end);

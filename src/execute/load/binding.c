@@ -32,7 +32,7 @@ banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer
     return BANYAN_OK;
 }
 
-static const reach *reach_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+static const reach *binding_reach_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
 {
     return &loaded->reaches[step_base(rank, buffer)];
 }
@@ -40,9 +40,9 @@ static const reach *reach_of(const banyan_loaded_plan *loaded, int rank, plan_bu
 static bool peers_reach(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
 {
     if (!loaded->plan->in_place)
-        return reach_of(loaded, rank, buffer)->peers;
-    return buffer == loaded->longer && (reach_of(loaded, rank, PLAN_INPUT)->peers ||
-                                        reach_of(loaded, rank, PLAN_OUTPUT)->peers);
+        return binding_reach_of(loaded, rank, buffer)->peers;
+    return buffer == loaded->longer && (binding_reach_of(loaded, rank, PLAN_INPUT)->peers ||
+                                        binding_reach_of(loaded, rank, PLAN_OUTPUT)->peers);
 }
 
 /* A plan that is in place and works in its input, as reduce-scatter does, must leave it as it is
@@ -80,7 +80,7 @@ static banyan_status check_present(const struct brought *with, plan_buffer buffe
     bool others = with->rank != plan->root;
     bool optional = (plan->collective == BANYAN_BROADCAST && buffer == PLAN_INPUT && others) ||
                     (plan->collective == BANYAN_REDUCE && buffer == PLAN_OUTPUT && others) ||
-                    !reach_of(with->loaded, with->rank, buffer)->used;
+                    !binding_reach_of(with->loaded, with->rank, buffer)->used;
     if (with->buffers[buffer] || optional || with->cut->bytes[buffer] == 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID, "rank %d runs a plan with %" PRIu64 " bytes of %s at NULL",
@@ -109,7 +109,7 @@ banyan_status placement_check_device(const banyan_executor *executor, DLDevice d
         executor->rank, what, address, lies_on, runs_on);
 }
 
-static banyan_status check_device(const struct brought *with, plan_buffer buffer)
+static banyan_status binding_check_device(const struct brought *with, plan_buffer buffer)
 {
     DLDevice device;
     const char *address = with->buffers[buffer];
@@ -119,12 +119,12 @@ static banyan_status check_device(const struct brought *with, plan_buffer buffer
     return placement_check_device(with->loaded->executor, device, address, buffer_names[buffer]);
 }
 
-static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
+static bool binding_overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
 {
     return a && b && a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-static banyan_status check_overlap(struct brought *with)
+static banyan_status binding_check_overlap(struct brought *with)
 {
     const plan_cut *cut = with->cut;
     const banyan_plan *plan = with->loaded->plan;
@@ -136,7 +136,7 @@ static banyan_status check_overlap(struct brought *with)
         return BANYAN_OK;
     }
     with->apart = true;
-    if (!overlap(input, cut->bytes[PLAN_INPUT], output, cut->bytes[PLAN_OUTPUT]))
+    if (!binding_overlap(input, cut->bytes[PLAN_INPUT], output, cut->bytes[PLAN_OUTPUT]))
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
                      "rank %d: input [%p, +%" PRIu64 ") and output [%p, +%" PRIu64
@@ -192,14 +192,15 @@ static banyan_status private_buffer(banyan_loaded_plan *loaded, plan_buffer buff
 
 /* ---- bases ---- */
 
-static char *part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory, int rank)
+static char *binding_part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory,
+                             int rank)
 {
     return memory_part_of(memory, memory_space_local(loaded->executor->space, rank));
 }
 
 static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
 {
-    return part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
+    return binding_part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
 }
 
 /* Everybody's buffer, when they all lie in symmetric memory at the offset of this rank's. */
@@ -217,7 +218,7 @@ static banyan_status place_in_memory(const struct brought *with, plan_buffer buf
                              "rank %d: %" PRIu64 " bytes of %s at offset %" PRIu64
                              " reach out of rank %d's %" PRIu64 " bytes of symmetric memory",
                              with->rank, bytes, buffer_names[buffer], offset, r, room);
-        bases[step_base(r, buffer)] = part_of(loaded, memory, r) + offset;
+        bases[step_base(r, buffer)] = binding_part_of(loaded, memory, r) + offset;
     }
     return BANYAN_OK;
 }
@@ -254,7 +255,7 @@ static void plan_copy_in(const struct brought *with, placement *made, char *to)
 static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, placement *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
-    const reach *of = reach_of(loaded, with->rank, buffer);
+    const reach *of = binding_reach_of(loaded, with->rank, buffer);
     char **mine = &made->bases[step_base(with->rank, buffer)];
     if (loaded->memories[buffer])
         return place_in_memory(with, buffer, made->bases);
@@ -320,9 +321,9 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
     made->cut = NULL;
     RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
     RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));
-    RETURN_IF_FAILED(check_device(&with, PLAN_INPUT));
-    RETURN_IF_FAILED(check_device(&with, PLAN_OUTPUT));
-    RETURN_IF_FAILED(check_overlap(&with));
+    RETURN_IF_FAILED(binding_check_device(&with, PLAN_INPUT));
+    RETURN_IF_FAILED(binding_check_device(&with, PLAN_OUTPUT));
+    RETURN_IF_FAILED(binding_check_overlap(&with));
     made->copy_in.to = made->copy_out.to = NULL;
     if (loaded->plan->in_place) {
         RETURN_IF_FAILED(place_both(&with, made));
@@ -342,7 +343,7 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
  * them. The output is the caller's, whenever that comes to it. */
 #define STAGED_PAST_CACHE ((uint64_t)8 << 20)
 
-static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
+static void binding_copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)
 {
     if (past_cache) {
         stream_past_cache(to, from, bytes);
@@ -355,8 +356,8 @@ static void copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cac
 void placement_copy_in(const placement *of)
 {
     if (of->copy_in.to)
-        copy_bytes(of->copy_in.to, of->copy_in.from, of->copy_in.bytes,
-                   of->copy_in.bytes >= STAGED_PAST_CACHE);
+        binding_copy_bytes(of->copy_in.to, of->copy_in.from, of->copy_in.bytes,
+                           of->copy_in.bytes >= STAGED_PAST_CACHE);
 }
 
 void placement_copy_out(const placement *of)
@@ -365,7 +366,7 @@ void placement_copy_out(const placement *of)
         return;
     for (size_t i = 0; i < of->cut->spans.count; i++) {
         const cut_span *one = &of->cut->spans.data[i];
-        copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset, one->bytes,
-                   stream_is_worthwhile(one->bytes));
+        binding_copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset,
+                           one->bytes, stream_is_worthwhile(one->bytes));
     }
 }

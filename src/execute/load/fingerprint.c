@@ -3,14 +3,14 @@
 #include "core/containers/map.h"
 
 /* Values are folded one after another, so that a list's length keeps it apart from what follows. */
-static uint64_t fold(uint64_t seed, uint64_t value)
+static uint64_t fingerprint_fold(uint64_t seed, uint64_t value)
 {
     return hash_bytes(&value, sizeof value, seed);
 }
 
 static uint64_t fold_operands(uint64_t seed, const plan_operand *operands, uint32_t count)
 {
-    seed = fold(seed, count);
+    seed = fingerprint_fold(seed, count);
     for (uint32_t i = 0; i < count; i++) {
         const plan_operand *operand = &operands[i];
         const uint64_t words[] = {operand->place, operand->buffer, operand->reference,
@@ -22,7 +22,7 @@ static uint64_t fold_operands(uint64_t seed, const plan_operand *operands, uint3
 
 static uint64_t fold_ops(uint64_t seed, const plan_op *ops, uint32_t count)
 {
-    seed = fold(seed, count);
+    seed = fingerprint_fold(seed, count);
     for (uint32_t i = 0; i < count; i++) {
         const plan_op *op = &ops[i];
         const uint64_t words[] = {
@@ -51,10 +51,10 @@ static uint64_t fold_ops(uint64_t seed, const plan_op *ops, uint32_t count)
 static uint64_t fold_block(uint64_t seed, const plan_thread_block *block)
 {
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
-        seed = fold(seed, block->channel_count[type]);
+        seed = fingerprint_fold(seed, block->channel_count[type]);
         seed = hash_bytes(block->channels[type],
                           block->channel_count[type] * sizeof *block->channels[type], seed);
-        seed = fold(seed, block->remote_buffer_count[type]);
+        seed = fingerprint_fold(seed, block->remote_buffer_count[type]);
         seed = hash_bytes(block->remote_buffers[type],
                           block->remote_buffer_count[type] * sizeof *block->remote_buffers[type],
                           seed);
@@ -66,24 +66,24 @@ static uint64_t fold_rank(uint64_t seed, const plan_rank *rank)
 {
     seed = hash_bytes(rank->chunks, sizeof rank->chunks, seed);
     for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
-        seed = fold(seed, rank->channel_count[type]);
+        seed = fingerprint_fold(seed, rank->channel_count[type]);
         seed = hash_bytes(rank->peers[type], rank->channel_count[type] * sizeof *rank->peers[type],
                           seed);
     }
-    seed = fold(seed, rank->channel_count[PLAN_SWITCH]);
+    seed = fingerprint_fold(seed, rank->channel_count[PLAN_SWITCH]);
     for (uint32_t i = 0; i < rank->channel_count[PLAN_SWITCH]; i++) {
         const plan_switch *group = &rank->switches[i];
-        seed = fold(fold(seed, group->buffer), (uint64_t)group->rank_count);
+        seed = fingerprint_fold(fingerprint_fold(seed, group->buffer), (uint64_t)group->rank_count);
         seed = hash_bytes(group->ranks, (size_t)group->rank_count * sizeof *group->ranks, seed);
     }
-    seed = fold(seed, rank->remote_buffer_count);
+    seed = fingerprint_fold(seed, rank->remote_buffer_count);
     for (uint32_t i = 0; i < rank->remote_buffer_count; i++) {
-        seed = fold(seed, (uint64_t)rank->remote_buffers[i].rank);
-        seed = fold(seed, rank->remote_buffers[i].buffer);
+        seed = fingerprint_fold(seed, (uint64_t)rank->remote_buffers[i].rank);
+        seed = fingerprint_fold(seed, rank->remote_buffers[i].buffer);
     }
-    seed = fold(seed, rank->semaphore_count);
+    seed = fingerprint_fold(seed, rank->semaphore_count);
     seed = hash_bytes(rank->semaphores, rank->semaphore_count * sizeof *rank->semaphores, seed);
-    seed = fold(seed, rank->block_count);
+    seed = fingerprint_fold(seed, rank->block_count);
     for (uint32_t i = 0; i < rank->block_count; i++)
         seed = fold_block(seed, &rank->blocks[i]);
     return seed;

@@ -20,7 +20,7 @@ static uint64_t *arrived_at(const arrivals *all, int rank, plan_channel_type typ
     return &all->count[before + channel];
 }
 
-static bool is_wait(const plan_op *op)
+static bool lock_step_is_wait(const plan_op *op)
 {
     return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT;
 }
@@ -37,7 +37,8 @@ static bool waits_for_something_else(const plan_op *op)
            plan_op_reads_packets(op->kind);
 }
 
-static bool take_all(arrivals *all, int rank, const plan_thread_block *block, const plan_op *op)
+static bool lock_step_take_all(arrivals *all, int rank, const plan_thread_block *block,
+                               const plan_op *op)
 {
     for (uint32_t k = 0; k < op->channel_count; k++) {
         uint32_t channel = plan_channel_of(block, op, op->channels[k]);
@@ -49,7 +50,8 @@ static bool take_all(arrivals *all, int rank, const plan_thread_block *block, co
     return true;
 }
 
-static void signal_all(arrivals *all, int rank, const plan_thread_block *block, const plan_op *op)
+static void lock_step_signal_all(arrivals *all, int rank, const plan_thread_block *block,
+                                 const plan_op *op)
 {
     for (uint32_t k = 0; k < op->channel_count; k++) {
         int peer;
@@ -67,16 +69,17 @@ static bool go_through(arrivals *all, uint32_t at)
         for (uint32_t b = 0; b < rank->block_count; b++) {
             const plan_thread_block *block = &rank->blocks[b];
             const plan_op *op = &block->ops[at];
-            if (waits_for_something_else(op) || (is_wait(op) && !take_all(all, r, block, op)))
+            if (waits_for_something_else(op) ||
+                (lock_step_is_wait(op) && !lock_step_take_all(all, r, block, op)))
                 return false;
             if (is_signal(op))
-                signal_all(all, r, block, op);
+                lock_step_signal_all(all, r, block, op);
         }
     }
     return true;
 }
 
-static banyan_status take_room(arrivals *all)
+static banyan_status lock_step_take_room(arrivals *all)
 {
     uint64_t channels = 0;
     all->first = calloc((size_t)all->plan->rank_count, sizeof *all->first);
@@ -94,7 +97,7 @@ static banyan_status take_room(arrivals *all)
 banyan_status plan_goes_in_step(const banyan_plan *plan, bool *in_step)
 {
     arrivals all = {.plan = plan};
-    banyan_status status = take_room(&all);
+    banyan_status status = lock_step_take_room(&all);
     if (status == BANYAN_OK) {
         uint32_t count = plan->ranks[0].blocks[0].op_count, at = 0;
         while (at < count && go_through(&all, at))

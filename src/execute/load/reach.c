@@ -11,7 +11,7 @@ struct walk {
     reach *reaches;
 };
 
-static void note(struct walk *walk, int owner, plan_buffer buffer, bool written)
+static void load_reach_note(struct walk *walk, int owner, plan_buffer buffer, bool written)
 {
     reach *of = &walk->reaches[step_base(owner, buffer)];
     of->used = true;
@@ -25,15 +25,15 @@ static void note_operand(struct walk *walk, const plan_op *op, const plan_operan
 {
     if (operand->place != PLAN_GROUP) {
         plan_where where = plan_operand_where(walk->plan, walk->rank, walk->block, op, operand);
-        note(walk, where.rank, where.buffer, written);
+        load_reach_note(walk, where.rank, where.buffer, written);
         return;
     }
     const plan_switch *group = step_group(walk->plan, walk->rank, walk->block, operand);
     for (int i = 0; i < group->rank_count; i++)
-        note(walk, group->ranks[i], group->buffer, written);
+        load_reach_note(walk, group->ranks[i], group->buffer, written);
 }
 
-static void note_ops(struct walk *walk, const plan_op *ops, uint32_t count)
+static void load_reach_note_ops(struct walk *walk, const plan_op *ops, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         const plan_op *op = &ops[i];
@@ -41,7 +41,7 @@ static void note_ops(struct walk *walk, const plan_op *ops, uint32_t count)
             note_operand(walk, op, &op->sources[k], false);
         for (uint32_t k = 0; k < op->destination_count; k++)
             note_operand(walk, op, &op->destinations[k], true);
-        note_ops(walk, op->ops, op->op_count);
+        load_reach_note_ops(walk, op->ops, op->op_count);
     }
 }
 
@@ -57,7 +57,7 @@ reach *reach_find(const banyan_plan *plan)
         const plan_rank *rank = &plan->ranks[walk.rank];
         for (uint32_t i = 0; i < rank->block_count; i++) {
             walk.block = &rank->blocks[i];
-            note_ops(&walk, walk.block->ops, walk.block->op_count);
+            load_reach_note_ops(&walk, walk.block->ops, walk.block->op_count);
         }
     }
     return walk.reaches;

@@ -1,6 +1,6 @@
 #include "execute/load/spmd.h"
 
-static bool is_put(const plan_op *op)
+static bool spmd_is_put(const plan_op *op)
 {
     return op->channel_type == PLAN_PORT && op->channel_count > 0 && op->kind != PLAN_WAIT &&
            op->kind != PLAN_RELAXED_WAIT && op->kind != PLAN_FLUSH;
@@ -15,7 +15,7 @@ static place first_use(const plan_thread_block *block, uint32_t number)
 {
     for (uint32_t i = 0; i < block->op_count; i++) {
         const plan_op *op = &block->ops[i];
-        for (uint32_t k = 0; k < op->channel_count && is_put(op); k++) {
+        for (uint32_t k = 0; k < op->channel_count && spmd_is_put(op); k++) {
             if (op->channels[k] == number)
                 return (place){i, k};
         }
@@ -27,7 +27,7 @@ static place first_use(const plan_thread_block *block, uint32_t number)
 static bool channels_alike(const plan_thread_block *a, const plan_thread_block *b)
 {
     for (uint32_t i = 0; i < a->op_count; i++) {
-        for (uint32_t k = 0; k < a->ops[i].channel_count && is_put(&a->ops[i]); k++) {
+        for (uint32_t k = 0; k < a->ops[i].channel_count && spmd_is_put(&a->ops[i]); k++) {
             place one = first_use(a, a->ops[i].channels[k]);
             place other = first_use(b, b->ops[i].channels[k]);
             if (one.op != other.op || one.channel != other.channel)
@@ -79,7 +79,7 @@ static bool find_number(const plan_thread_block *block, uint32_t channel, uint32
     return false;
 }
 
-static uint32_t count_blocks(const plan_rank *rank, uint32_t channel)
+static uint32_t spmd_count_blocks(const plan_rank *rank, uint32_t channel)
 {
     uint32_t count = 0, number;
     for (uint32_t b = 0; b < rank->block_count; b++)
@@ -88,8 +88,8 @@ static uint32_t count_blocks(const plan_rank *rank, uint32_t channel)
 }
 
 /* The channel that a thread block uses first where its counterpart uses one first. */
-static uint32_t counterpart(const plan_thread_block *block, const plan_thread_block *of,
-                            uint32_t number)
+static uint32_t spmd_counterpart(const plan_thread_block *block, const plan_thread_block *of,
+                                 uint32_t number)
 {
     place first = first_use(of, number);
     const plan_op *op = &block->ops[first.op];
@@ -106,12 +106,12 @@ bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *tw
     for (uint32_t b = 0; b < here->block_count; b++) {
         if (!find_number(&there->blocks[b], other, &number))
             continue;
-        uint32_t now = counterpart(&here->blocks[b], &there->blocks[b], number);
+        uint32_t now = spmd_counterpart(&here->blocks[b], &there->blocks[b], number);
         if (blocks++ > 0 && now != found)
             return false;
         found = now;
     }
-    if (blocks == 0 || count_blocks(here, found) != blocks)
+    if (blocks == 0 || spmd_count_blocks(here, found) != blocks)
         return false;
     *twin = found;
     return true;

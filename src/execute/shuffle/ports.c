@@ -2,13 +2,13 @@
 
 #include <string.h>
 
-static void lock(channel_end *end)
+static void shuffle_ports_lock(channel_end *end)
 {
     while (atomic_flag_test_and_set_explicit(&end->posting, memory_order_acquire))
         spin_pause();
 }
 
-static void unlock(channel_end *end)
+static void shuffle_ports_unlock(channel_end *end)
 {
     atomic_flag_clear_explicit(&end->posting, memory_order_release);
 }
@@ -23,7 +23,7 @@ static uint32_t count_able(const held_port *port)
     return able > 0 || port->count == 0 ? able : 1;
 }
 
-static bool pass_on(held_port *port, channel_end *end)
+static bool shuffle_ports_pass_on(held_port *port, channel_end *end)
 {
     if (port->count == 0)
         return false;
@@ -37,19 +37,19 @@ static bool pass_on(held_port *port, channel_end *end)
 
 bool held_port_take(held_port *port, channel_end *end, const port_request *request)
 {
-    lock(end);
-    bool room = port->count < HELD_MOST || pass_on(port, end);
+    shuffle_ports_lock(end);
+    bool room = port->count < HELD_MOST || shuffle_ports_pass_on(port, end);
     if (room)
         port->requests[port->count++] = *request;
-    unlock(end);
+    shuffle_ports_unlock(end);
     return room;
 }
 
 bool held_port_pass_on(held_port *port, channel_end *end)
 {
-    lock(end);
-    bool passed = pass_on(port, end);
-    unlock(end);
+    shuffle_ports_lock(end);
+    bool passed = shuffle_ports_pass_on(port, end);
+    shuffle_ports_unlock(end);
     return passed;
 }
 
@@ -64,20 +64,20 @@ static uint32_t count_awaited(const held_port *port)
 
 bool held_port_end(held_port *port, channel_end *end)
 {
-    lock(end);
+    shuffle_ports_lock(end);
     bool all = shuffle_below(&port->random, 2), passed = true;
     while (passed && (all ? port->count : count_awaited(port)) > 0)
-        passed = pass_on(port, end);
-    unlock(end);
+        passed = shuffle_ports_pass_on(port, end);
+    shuffle_ports_unlock(end);
     return passed;
 }
 
 bool held_port_drain(held_port *port, channel_end *end)
 {
-    lock(end);
-    while (pass_on(port, end))
+    shuffle_ports_lock(end);
+    while (shuffle_ports_pass_on(port, end))
         continue;
     bool empty = port->count == 0;
-    unlock(end);
+    shuffle_ports_unlock(end);
     return empty;
 }

@@ -58,7 +58,7 @@ struct shuffle {
     shuffled_block blocks[];
 };
 
-static shuffled_block *block_of(const plan_run *of, const task *t)
+static shuffled_block *shuffle_block_of(const plan_run *of, const task *t)
 {
     return &of->loaded->shuffle->blocks[t - of->loaded->tasks];
 }
@@ -81,7 +81,7 @@ banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed)
     return BANYAN_OK;
 }
 
-static void nap(shuffle_random *random)
+static void shuffle_nap(shuffle_random *random)
 {
     struct timespec time = {.tv_nsec = (long)shuffle_below(random, NAP_MOST_NS)};
     nanosleep(&time, NULL);
@@ -155,8 +155,8 @@ static bool can_store_late(const step *s)
            (s->kind == STEP_COMBINE && !packets && plan_op_part_count(s->whole) == 1);
 }
 
-static banyan_status read_piece(const plan_run *of, shuffled_block *b, task *t, const step *s,
-                                char *result)
+static banyan_status shuffle_read_piece(const plan_run *of, shuffled_block *b, task *t,
+                                        const step *s, char *result)
 {
     uint64_t bytes = t->piece[0];
     const char *from = of->bases[s->operands[0].base] + t->piece[1];
@@ -173,13 +173,14 @@ static banyan_status read_piece(const plan_run *of, shuffled_block *b, task *t, 
 }
 
 /* Read a lane's share, and have what becomes of it stored later. */
-static banyan_status read_sources(const plan_run *of, shuffled_block *b, task *t, const step *s)
+static banyan_status shuffle_read_sources(const plan_run *of, shuffled_block *b, task *t,
+                                          const step *s)
 {
     for (; t->pieces_left > 0; t->pieces_left--, t->piece += step_piece_words(s)) {
         char *result = malloc(t->piece[0]);
         if (!result)
             return error_no_memory(t->piece[0], "a result that is to be stored later");
-        banyan_status status = read_piece(of, b, t, s, result);
+        banyan_status status = shuffle_read_piece(of, b, t, s, result);
         free(result);
         RETURN_IF_FAILED(status);
     }
@@ -206,7 +207,7 @@ static task_state signal_then_store(const plan_run *of, shuffled_block *b, task 
         if (state != TASK_DONE)
             return state;
     }
-    nap(&b->random);
+    shuffle_nap(&b->random);
     store_all(b);
     return TASK_DONE;
 }
@@ -261,14 +262,14 @@ static bool is_loop(const step *s)
     return s->kind == STEP_LOOP || s->kind == STEP_LOOP_END;
 }
 
-static bool moves(const step *s)
+static bool shuffle_moves(const step *s)
 {
     return s->kind == STEP_COPY || s->kind == STEP_PACK || s->kind == STEP_UNPACK ||
            s->kind == STEP_FORWARD || s->kind == STEP_COMBINE;
 }
 
 /* Where the stretch ends that begins at the step at hand. */
-static uint32_t find_meeting(const task *t)
+static uint32_t shuffle_find_meeting(const task *t)
 {
     task ahead = {
         .steps = t->steps, .step_count = t->step_count, .at = t->at, .iteration = t->iteration};
@@ -284,7 +285,8 @@ static void open_lanes(const task *t, shuffled_block *b)
     b->open = true;
     b->rested = false;
     b->late = shuffle_below(&b->random, 2) ? 0 : (uint32_t)shuffle_below(&b->random, 1 << LANES);
-    b->stores_late = relaxed_signal_is_next(t, find_meeting(t)) && shuffle_below(&b->random, 2);
+    b->stores_late =
+        relaxed_signal_is_next(t, shuffle_find_meeting(t)) && shuffle_below(&b->random, 2);
     uint32_t turn = (uint32_t)shuffle_below(&b->random, MOVERS);
     for (uint32_t i = 0; i < LANES; i++) {
         task *l = &b->lanes[i].task;
@@ -304,7 +306,7 @@ static bool find_step(uint32_t i, task *l)
 {
     while (l->at < l->step_count && !is_meeting(&l->steps[l->at])) {
         const step *s = &l->steps[l->at];
-        if (!is_loop(s) && moves(s) == (i > 0))
+        if (!is_loop(s) && shuffle_moves(s) == (i > 0))
             return true;
         task_go_past(l, s);
     }
@@ -334,7 +336,7 @@ static task_state take_lane_step(const plan_run *of, shuffled_block *b, task *l,
         return TASK_WAITS;
     if (!b->stores_late || !can_store_late(s))
         return task_take_step(of, l, ring);
-    if (task_find_pieces(of, l, s) != BANYAN_OK || read_sources(of, b, l, s) != BANYAN_OK)
+    if (task_find_pieces(of, l, s) != BANYAN_OK || shuffle_read_sources(of, b, l, s) != BANYAN_OK)
         return TASK_FAILED;
     task_go_past(l, s);
     l->moved = true;
@@ -364,7 +366,7 @@ static task_state play_lanes(const plan_run *of, shuffled_block *b, task *t, tra
             break;
         if (b->late & 1U << i && !b->rested) {
             b->rested = true;
-            nap(&b->random);
+            shuffle_nap(&b->random);
             t->moved = true;
             return TASK_WAITS;
         }
@@ -405,7 +407,7 @@ static bool gives_way(shuffled_block *b, task *t)
     if (!b->got_on || shuffle_below(&b->random, 3) != 0)
         return false;
     if (shuffle_below(&b->random, 16) == 0)
-        nap(&b->random);
+        shuffle_nap(&b->random);
     b->got_on = false;
     t->moved = true;
     return true;
@@ -419,7 +421,7 @@ static bool stays_behind(shuffle *all, shuffled_block *b)
     return b->lags && b->looks < LAG_LOOKS;
 }
 
-static task_state go_on(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
+static task_state shuffle_go_on(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
 {
     while (b->open || t->at < t->step_count) {
         task_state state;
@@ -440,12 +442,12 @@ static task_state go_on(const plan_run *of, shuffled_block *b, task *t, trace_ri
 
 task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
 {
-    shuffled_block *b = block_of(of, t);
+    shuffled_block *b = shuffle_block_of(of, t);
     if (gives_way(b, t) || stays_behind(of->loaded->shuffle, b))
         return TASK_WAITS;
     if (shuffle_below(&b->random, 8) == 0)
         pass_on_any(of, b);
-    task_state state = go_on(of, b, t, ring);
+    task_state state = shuffle_go_on(of, b, t, ring);
     if (state == TASK_WAITS && !t->moved)
         t->moved = pass_on_any(of, b);
     b->got_on = t->moved;
@@ -456,7 +458,7 @@ task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
 
 /* ---- runs ---- */
 
-static banyan_status make(banyan_loaded_plan *loaded)
+static banyan_status shuffle_make(banyan_loaded_plan *loaded)
 {
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     size_t bytes = sizeof(shuffle) + loaded->task_count * sizeof(shuffled_block);
@@ -494,7 +496,7 @@ banyan_status shuffle_begin(banyan_loaded_plan *loaded, const plan_run *of)
 {
     const banyan_executor *executor = loaded->executor;
     if (!loaded->shuffle)
-        RETURN_IF_FAILED(make(loaded));
+        RETURN_IF_FAILED(shuffle_make(loaded));
     const uint64_t place[] = {executor->shuffle_seed, (uint64_t)executor->rank, loaded->runs};
     shuffle_random random = shuffle_random_from(hash_bytes(place, sizeof place, 0));
     for (uint32_t i = 0; i < loaded->shuffle->block_count; i++)
@@ -503,7 +505,7 @@ banyan_status shuffle_begin(banyan_loaded_plan *loaded, const plan_run *of)
     for (uint32_t i = 0; i < loaded->shuffle->port_count; i++)
         loaded->shuffle->ports[i].random = shuffle_random_from(shuffle_next(&random));
     if (shuffle_below(&random, 3) == 0)
-        nap(&random);
+        shuffle_nap(&random);
     return BANYAN_OK;
 }
 

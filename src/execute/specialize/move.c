@@ -13,7 +13,8 @@ static uint32_t flag_of(const plan_run *of, const task *t, const step *s)
     return of->flag + (s->new_flags ? (uint32_t)t->iteration : 0);
 }
 
-static char *address(const plan_run *of, const task *t, const step *s, uint32_t operand)
+static char *specialize_move_address(const plan_run *of, const task *t, const step *s,
+                                     uint32_t operand)
 {
     return of->bases[s->operands[operand].base] + t->piece[1 + operand];
 }
@@ -38,8 +39,8 @@ bool move_copy(const plan_run *of, task *t, const step *s)
             uint32_t left = s->destination_count + 1 - first;
             uint32_t count = left < TOGETHER ? left : TOGETHER;
             for (uint32_t i = 0; i < count; i++)
-                to[i] = address(of, t, s, first + i);
-            spread_bytes(to, count, address(of, t, s, 0), t->piece[0], s->way);
+                to[i] = specialize_move_address(of, t, s, first + i);
+            spread_bytes(to, count, specialize_move_address(of, t, s, 0), t->piece[0], s->way);
         }
     }
     return true;
@@ -65,7 +66,7 @@ static bool pads_have_come(const plan_run *of, task *t, const step *s, uint32_t 
     char unwanted[512];
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
     for (; t->index < s->source_count; t->index++, t->got = 0) {
-        const char *from = address(of, t, s, t->index);
+        const char *from = specialize_move_address(of, t, s, t->index);
         while (s->operands[t->index].packets && t->got < bytes) {
             uint64_t left = bytes - t->got, some = left < sizeof unwanted ? left : sizeof unwanted;
             uint64_t come = packets_read(unwanted, from + packets_room(t->got), some, flag);
@@ -82,7 +83,7 @@ static void write_pads(const plan_run *of, task *t, const step *s, uint32_t flag
 {
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
-        char *to = address(of, t, s, i);
+        char *to = specialize_move_address(of, t, s, i);
         for (uint64_t done = 0, some; s->operands[i].packets && done < bytes; done += some) {
             some = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
             packets_write(to + packets_room(done), zeros, some, flag);
@@ -111,7 +112,8 @@ bool move_pack(const plan_run *of, task *t, const step *s)
             continue;
         }
         for (uint32_t i = 1; i <= s->destination_count; i++)
-            packets_write(address(of, t, s, i), address(of, t, s, 0), t->piece[0], flag);
+            packets_write(specialize_move_address(of, t, s, i),
+                          specialize_move_address(of, t, s, 0), t->piece[0], flag);
     }
     t->quiet = true;
     return true;
@@ -135,8 +137,9 @@ bool move_unpack(const plan_run *of, task *t, const step *s)
                 return false;
             continue;
         }
-        size_t come = packets_read(address(of, t, s, 1) + t->done,
-                                   address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
+        size_t come =
+            packets_read(specialize_move_address(of, t, s, 1) + t->done,
+                         specialize_move_address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
         if (!got_on(t, come, bytes))
             return false;
     }
@@ -148,11 +151,12 @@ bool move_forward(const plan_run *of, task *t, const step *s)
     uint32_t flag = flag_of(of, t, s);
     for (; t->pieces_left > 0; next_piece(t, s)) {
         uint64_t bytes = t->piece[0];
-        const char *from = address(of, t, s, 0) + 2 * t->done;
-        size_t come =
-            packets_forward(address(of, t, s, 1) + 2 * t->done, flag, from, bytes - t->done, flag);
+        const char *from = specialize_move_address(of, t, s, 0) + 2 * t->done;
+        size_t come = packets_forward(specialize_move_address(of, t, s, 1) + 2 * t->done, flag,
+                                      from, bytes - t->done, flag);
         for (uint32_t i = 2; i <= s->destination_count; i++)
-            packets_forward(address(of, t, s, i) + 2 * t->done, flag, from, come, flag);
+            packets_forward(specialize_move_address(of, t, s, i) + 2 * t->done, flag, from, come,
+                            flag);
         t->quiet |= come > 0;
         if (!got_on(t, come, bytes))
             return false;
@@ -162,7 +166,7 @@ bool move_forward(const plan_run *of, task *t, const step *s)
 
 /* ---- reductions ---- */
 
-static uint64_t block_of(const task *t, const step *s)
+static uint64_t specialize_move_block_of(const task *t, const step *s)
 {
     uint64_t left = t->piece[0] - t->done;
     return left < s->block_bytes ? left : s->block_bytes;
@@ -174,7 +178,7 @@ static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t 
 {
     char *next = t->room;
     for (uint32_t i = 0; i < s->source_count; i++) {
-        const char *from = address(of, t, s, i);
+        const char *from = specialize_move_address(of, t, s, i);
         if (!s->operands[i].packets) {
             t->sources[i] = from + t->done;
             t->index += i == t->index;
@@ -197,11 +201,11 @@ static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t 
     return true;
 }
 
-static void spread(const plan_run *of, task *t, const step *s, uint32_t flag, const char *reduced,
-                   uint64_t bytes)
+static void specialize_move_spread(const plan_run *of, task *t, const step *s, uint32_t flag,
+                                   const char *reduced, uint64_t bytes)
 {
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
-        char *to = address(of, t, s, i);
+        char *to = specialize_move_address(of, t, s, i);
         if (i == s->target)
             continue;
         if (s->operands[i].packets) {
@@ -226,13 +230,15 @@ bool move_combine(const plan_run *of, task *t, const step *s)
             continue;
         }
         while (t->done < t->piece[0]) {
-            uint64_t bytes = block_of(t, s);
+            uint64_t bytes = specialize_move_block_of(t, s);
             char *room;
             if (!gather_sources(of, t, s, flag, bytes, &room))
                 return false;
-            char *to = s->target == STEP_NO_TARGET ? room : address(of, t, s, s->target) + t->done;
+            char *to = s->target == STEP_NO_TARGET
+                           ? room
+                           : specialize_move_address(of, t, s, s->target) + t->done;
             s->reduce(to, t->sources, s->source_count, bytes / elem_bytes);
-            spread(of, t, s, flag, to, bytes);
+            specialize_move_spread(of, t, s, flag, to, bytes);
             t->done += bytes;
             t->index = 0;
             t->moved = true;
@@ -280,7 +286,7 @@ static bool post_pads(const plan_run *of, task *t, const step *s, port_request *
     for (uint64_t some; t->done < bytes; t->done += some) {
         some = bytes - t->done < sizeof zeros ? bytes - t->done : sizeof zeros;
         request->source = zeros;
-        request->destination = address(of, t, s, 1) + packets_room(t->done);
+        request->destination = specialize_move_address(of, t, s, 1) + packets_room(t->done);
         request->bytes = some;
         if (!move_request(of, s->ends[0], request))
             return false;
@@ -305,8 +311,8 @@ bool move_post(const plan_run *of, task *t, const step *s)
                 return false;
             continue;
         }
-        request.source = address(of, t, s, 0);
-        request.destination = address(of, t, s, 1);
+        request.source = specialize_move_address(of, t, s, 0);
+        request.destination = specialize_move_address(of, t, s, 1);
         request.bytes = t->piece[0];
         if (s->kind == STEP_POST_FORWARD &&
             !packets_have_come(t, request.source, request.bytes, request.flag))

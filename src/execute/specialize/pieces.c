@@ -26,7 +26,7 @@ uint32_t cut_operand_width(const banyan_plan *plan, int rank, const plan_thread_
                : 1;
 }
 
-static bool is_packets(const plan_op *op, uint32_t i)
+static bool specialize_pieces_is_packets(const plan_op *op, uint32_t i)
 {
     return i < op->source_count ? plan_source_is_packets(op, i)
                                 : plan_destination_is_packets(op, i - op->source_count);
@@ -42,7 +42,8 @@ static banyan_status refuse_piece(const struct piece_writer *writer, const char 
                      plan_op_name(writer->step->whole->kind), what, is, multiple);
 }
 
-static banyan_status append(struct piece_writer *writer, const plan_piece *piece, uint64_t mark)
+static banyan_status specialize_pieces_append(struct piece_writer *writer, const plan_piece *piece,
+                                              uint64_t mark)
 {
     const step *s = writer->step;
     if (!array_reserve(writer->words, step_piece_words(s)))
@@ -68,11 +69,11 @@ static banyan_status write_piece(void *context, const plan_piece *piece)
     if (s->kind == STEP_COMBINE && piece->bytes % writer->elem_bytes != 0)
         return refuse_piece(writer, "the bytes of a piece are", piece->bytes, writer->elem_bytes);
     for (uint32_t i = 0; i < s->op->source_count + s->op->destination_count; i++) {
-        if (is_packets(s->op, i) && piece->offsets[i] % PACKET_DATA_BYTES != 0)
+        if (specialize_pieces_is_packets(s->op, i) && piece->offsets[i] % PACKET_DATA_BYTES != 0)
             return refuse_piece(writer, "its packets begin at byte", piece->offsets[i],
                                 PACKET_DATA_BYTES);
     }
-    return append(writer, piece, 0);
+    return specialize_pieces_append(writer, piece, 0);
 }
 
 /* The first packet of a pad may hold the last bytes of data. A pad is no longer than a chunk. */
@@ -81,12 +82,12 @@ static banyan_status write_pad(void *context, const plan_piece *piece)
     struct piece_writer *writer = context;
     const step *s = writer->step;
     uint32_t i = 0;
-    while (!is_packets(s->op, i))
+    while (!specialize_pieces_is_packets(s->op, i))
         i++;
     uint64_t shared = packets_room(piece->offsets[i]) / 2 - piece->offsets[i];
     if (shared >= piece->bytes)
         return BANYAN_OK;
-    RETURN_IF_FAILED(append(writer, piece, STEP_PAD));
+    RETURN_IF_FAILED(specialize_pieces_append(writer, piece, STEP_PAD));
     writer->words->data[writer->words->count - step_piece_words(s)] -= shared;
     return BANYAN_OK;
 }

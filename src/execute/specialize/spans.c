@@ -21,7 +21,7 @@ static banyan_status add_span(plan_cut *of, uint64_t offset, uint64_t bytes)
     return BANYAN_OK;
 }
 
-static banyan_status visit(void *context, const plan_piece *piece)
+static banyan_status specialize_spans_visit(void *context, const plan_piece *piece)
 {
     const struct span_finder *find = context;
     uint64_t offset = piece->offsets[find->source_count + find->destination];
@@ -56,7 +56,8 @@ static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
         find->destination = i;
         find->at = find->plan->in_place ? cut_place(find->of, find->plan, find->rank, buffer) : 0;
         RETURN_IF_FAILED(plan_geometry_cut(&find->of->geometry, find->plan, find->actor,
-                                           find->block, part, NULL, 0, visit, find));
+                                           find->block, part, NULL, 0, specialize_spans_visit,
+                                           find));
     }
     return BANYAN_OK;
 }

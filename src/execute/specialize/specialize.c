@@ -31,7 +31,7 @@ uint64_t cut_place(const plan_cut *of, const banyan_plan *plan, int rank, plan_b
     return block_of_output || block_of_input ? (uint64_t)rank * of->bytes[buffer] : 0;
 }
 
-static banyan_status add_pieces(struct builder *build, step *s)
+static banyan_status specialize_add_pieces(struct builder *build, step *s)
 {
     plan_cut *made = build->made;
     if (!build->loop) {
@@ -58,7 +58,7 @@ static banyan_status add_pieces(struct builder *build, step *s)
 
 /* ---- operations and their parts ---- */
 
-static step *add_step(struct builder *build, step_kind kind)
+static step *specialize_add_step(struct builder *build, step_kind kind)
 {
     if (!array_reserve(&build->steps->steps, 1))
         return NULL;
@@ -73,8 +73,8 @@ static step *add_step(struct builder *build, step_kind kind)
     return added;
 }
 
-static uint32_t add_operand(struct builder *build, step *s, uint32_t at,
-                            const plan_operand *operand, bool packets)
+static uint32_t specialize_add_operand(struct builder *build, step *s, uint32_t at,
+                                       const plan_operand *operand, bool packets)
 {
     if (operand->place != PLAN_GROUP) {
         plan_where where =
@@ -90,7 +90,7 @@ static uint32_t add_operand(struct builder *build, step *s, uint32_t at,
     return at;
 }
 
-static banyan_status add_operands(struct builder *build, step *s)
+static banyan_status specialize_add_operands(struct builder *build, step *s)
 {
     const plan_op *op = s->op;
     uint32_t widths[2] = {0, 0};
@@ -104,9 +104,10 @@ static banyan_status add_operands(struct builder *build, step *s)
         return BANYAN_ERR_NO_MEMORY;
     uint32_t at = 0;
     for (uint32_t i = 0; i < op->source_count; i++)
-        at = add_operand(build, s, at, &op->sources[i], plan_source_is_packets(op, i));
+        at = specialize_add_operand(build, s, at, &op->sources[i], plan_source_is_packets(op, i));
     for (uint32_t i = 0; i < op->destination_count; i++)
-        at = add_operand(build, s, at, &op->destinations[i], plan_destination_is_packets(op, i));
+        at = specialize_add_operand(build, s, at, &op->destinations[i],
+                                    plan_destination_is_packets(op, i));
     return BANYAN_OK;
 }
 
@@ -135,7 +136,7 @@ static bool goes_round(const plan_geometry *geometry)
     return geometry->scratch_stride < geometry->chunk_bytes;
 }
 
-static bool is_large(const struct builder *build, const step_operand *operand)
+static bool specialize_is_large(const struct builder *build, const step_operand *operand)
 {
     const plan_geometry *geometry = &build->made->geometry;
     uint64_t input = geometry->buffers[PLAN_INPUT].bytes;
@@ -151,10 +152,10 @@ static void choose_way(const struct builder *build, step *s)
 {
     bool into_cache = true, past_cache = true;
     for (uint32_t i = 0; i < s->source_count; i++)
-        into_cache &= is_large(build, &s->operands[i]);
+        into_cache &= specialize_is_large(build, &s->operands[i]);
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
         step_operand *to = &s->operands[i];
-        to->past_cache = is_large(build, to) && !build->loaded->reaches[to->base].read;
+        to->past_cache = specialize_is_large(build, to) && !build->loaded->reaches[to->base].read;
         past_cache &= to->past_cache;
         s->streams |= to->past_cache;
     }
@@ -193,30 +194,31 @@ static banyan_status finish_combine(struct builder *build, step *s)
 }
 
 /* A step that moves bytes: the i-th part of the operation. */
-static banyan_status add_move(struct builder *build, step_kind kind, uint32_t i)
+static banyan_status specialize_add_move(struct builder *build, step_kind kind, uint32_t i)
 {
     plan_op *part = arena_take(&build->made->memory, sizeof *part);
     if (!part)
         return BANYAN_ERR_NO_MEMORY;
     *part = plan_op_part(build->whole, i);
-    step *s = add_step(build, kind);
+    step *s = specialize_add_step(build, kind);
     if (!s)
         return BANYAN_ERR_NO_MEMORY;
     s->op = part;
     s->new_flags = build->loop && goes_round(&build->made->geometry);
-    RETURN_IF_FAILED(add_operands(build, s));
+    RETURN_IF_FAILED(specialize_add_operands(build, s));
     choose_way(build, s);
     RETURN_IF_FAILED(add_knocks(build, s));
     if (kind == STEP_COMBINE)
         RETURN_IF_FAILED(finish_combine(build, s));
-    return add_pieces(build, s);
+    return specialize_add_pieces(build, s);
 }
 
 /* A step that tells or waits: on channels [first, first + count) of the operation. */
-static banyan_status add_ends(struct builder *build, step_kind kind, uint32_t first, uint32_t count)
+static banyan_status specialize_add_ends(struct builder *build, step_kind kind, uint32_t first,
+                                         uint32_t count)
 {
     const plan_op *op = build->whole;
-    step *s = add_step(build, kind);
+    step *s = specialize_add_step(build, kind);
     if (!s)
         return BANYAN_ERR_NO_MEMORY;
     s->op = op;
@@ -240,7 +242,7 @@ static uint32_t channel_of_part(const plan_op *op, uint32_t i)
 static banyan_status add_post(struct builder *build, step_kind kind, uint32_t i)
 {
     const plan_op *op = build->whole;
-    RETURN_IF_FAILED(add_move(build, kind, i));
+    RETURN_IF_FAILED(specialize_add_move(build, kind, i));
     step *s = &build->steps->steps.data[build->steps->steps.count - 1];
     s->end_count = 1;
     s->ends = arena_take(&build->made->memory, sizeof *s->ends);
@@ -259,26 +261,26 @@ static banyan_status add_put(struct builder *build, step_kind kind, step_kind po
     bool port = op->channel_type == PLAN_PORT;
     bool signals = op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
     for (uint32_t i = 0; i < plan_op_part_count(op); i++) {
-        RETURN_IF_FAILED((port ? add_post : add_move)(build, port ? post : kind, i));
+        RETURN_IF_FAILED((port ? add_post : specialize_add_move)(build, port ? post : kind, i));
         if (signals)
-            RETURN_IF_FAILED(
-                add_ends(build, port ? STEP_POST_SIGNAL : STEP_SIGNAL, channel_of_part(op, i), 1));
+            RETURN_IF_FAILED(specialize_add_ends(build, port ? STEP_POST_SIGNAL : STEP_SIGNAL,
+                                                 channel_of_part(op, i), 1));
     }
     if (port && op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
-        return add_ends(build, STEP_FLUSH, 0, op->channel_count);
+        return specialize_add_ends(build, STEP_FLUSH, 0, op->channel_count);
     return BANYAN_OK;
 }
 
-static banyan_status add_parts(struct builder *build, step_kind kind)
+static banyan_status specialize_add_parts(struct builder *build, step_kind kind)
 {
     for (uint32_t i = 0; i < plan_op_part_count(build->whole); i++)
-        RETURN_IF_FAILED(add_move(build, kind, i));
+        RETURN_IF_FAILED(specialize_add_move(build, kind, i));
     return BANYAN_OK;
 }
 
 static banyan_status add_plain(struct builder *build, step_kind kind)
 {
-    step *s = add_step(build, kind);
+    step *s = specialize_add_step(build, kind);
     if (!s)
         return BANYAN_ERR_NO_MEMORY;
     s->op = build->whole;
@@ -295,15 +297,15 @@ static banyan_status add_barrier(struct builder *build)
     return BANYAN_OK;
 }
 
-static banyan_status add_op(struct builder *build, const plan_op *op);
+static banyan_status specialize_add_op(struct builder *build, const plan_op *op);
 
-static banyan_status add_loop(struct builder *build, const plan_op *loop)
+static banyan_status specialize_add_loop(struct builder *build, const plan_op *loop)
 {
     uint32_t begin = (uint32_t)build->steps->steps.count;
     RETURN_IF_FAILED(add_plain(build, STEP_LOOP));
     build->loop = loop;
     for (uint32_t i = 0; i < loop->op_count; i++)
-        RETURN_IF_FAILED(add_op(build, &loop->ops[i]));
+        RETURN_IF_FAILED(specialize_add_op(build, &loop->ops[i]));
     build->loop = NULL;
     build->whole = loop;
     RETURN_IF_FAILED(add_plain(build, STEP_LOOP_END));
@@ -316,7 +318,7 @@ static banyan_status add_loop(struct builder *build, const plan_op *loop)
     return BANYAN_OK;
 }
 
-static banyan_status add_op(struct builder *build, const plan_op *op)
+static banyan_status specialize_add_op(struct builder *build, const plan_op *op)
 {
     build->whole = op;
     bool port = op->channel_type == PLAN_PORT;
@@ -326,13 +328,13 @@ static banyan_status add_op(struct builder *build, const plan_op *op)
     case PLAN_COPY:
     case PLAN_GET:
     case PLAN_GROUP_STORE:
-        return add_parts(build, STEP_COPY);
+        return specialize_add_parts(build, STEP_COPY);
     case PLAN_COPY_PACKET:
-        return add_parts(build, STEP_PACK);
+        return specialize_add_parts(build, STEP_PACK);
     case PLAN_GROUP_STORE_PACKET:
-        return add_parts(build, STEP_FORWARD);
+        return specialize_add_parts(build, STEP_FORWARD);
     case PLAN_UNPACK_PACKET:
-        return add_parts(build, STEP_UNPACK);
+        return specialize_add_parts(build, STEP_UNPACK);
     case PLAN_PUT:
     case PLAN_PUT_WITH_SIGNAL:
     case PLAN_PUT_WITH_SIGNAL_AND_FLUSH:
@@ -351,24 +353,25 @@ static banyan_status add_op(struct builder *build, const plan_op *op)
     case PLAN_READ_REDUCE_SEND:
     case PLAN_GROUP_LOAD_REDUCE:
     case PLAN_GROUP_LOAD_REDUCE_STORE:
-        return add_parts(build, STEP_COMBINE);
+        return specialize_add_parts(build, STEP_COMBINE);
     case PLAN_SEM_ACQUIRE:
         return add_plain(build, STEP_ACQUIRE);
     case PLAN_SEM_RELEASE:
         return add_plain(build, STEP_RELEASE);
     case PLAN_SIGNAL:
     case PLAN_RELAXED_SIGNAL:
-        return add_ends(build, port ? STEP_POST_SIGNAL : STEP_SIGNAL, 0, op->channel_count);
+        return specialize_add_ends(build, port ? STEP_POST_SIGNAL : STEP_SIGNAL, 0,
+                                   op->channel_count);
     case PLAN_WAIT:
     case PLAN_RELAXED_WAIT:
-        return add_ends(build, STEP_WAIT, 0, op->channel_count);
+        return specialize_add_ends(build, STEP_WAIT, 0, op->channel_count);
     case PLAN_BARRIER:
         return add_barrier(build);
     case PLAN_FLUSH:
-        return port ? add_ends(build, STEP_FLUSH, 0, op->channel_count)
+        return port ? specialize_add_ends(build, STEP_FLUSH, 0, op->channel_count)
                     : add_plain(build, STEP_NOP);
     case PLAN_PIPELINE:
-        return add_loop(build, op);
+        return specialize_add_loop(build, op);
     case PLAN_OP_KINDS:
         break;
     }
@@ -376,7 +379,7 @@ static banyan_status add_op(struct builder *build, const plan_op *op)
                      build->rank, build->block->id, (int)op->kind);
 }
 
-static banyan_status add_blocks(struct builder *build)
+static banyan_status specialize_add_blocks(struct builder *build)
 {
     const plan_rank *rank = &build->plan->ranks[build->rank];
     plan_cut *made = build->made;
@@ -389,7 +392,7 @@ static banyan_status add_blocks(struct builder *build)
         build->block = &rank->blocks[i];
         build->steps = &made->blocks[i];
         for (build->number = 0; build->number < build->block->op_count; build->number++)
-            RETURN_IF_FAILED(add_op(build, &build->block->ops[build->number]));
+            RETURN_IF_FAILED(specialize_add_op(build, &build->block->ops[build->number]));
     }
     return BANYAN_OK;
 }
@@ -492,7 +495,7 @@ banyan_status cut_make(const banyan_loaded_plan *loaded, uint64_t message_bytes,
         .loaded = loaded, .plan = loaded->plan, .rank = loaded->executor->rank, .made = new};
     banyan_status status = cut_for_size(&build);
     if (status == BANYAN_OK)
-        status = add_blocks(&build);
+        status = specialize_add_blocks(&build);
     if (status == BANYAN_OK && loaded->copies_output)
         status = cut_find_spans(new, loaded->plan, build.rank);
     if (status != BANYAN_OK) {

@@ -85,8 +85,8 @@ static banyan_status measure_once(memory_space *space, user_memory *user, struct
 
 /* The shortest time of each way. They take turns, so that what else the machine does for a moment
  * meets all of them. `ways` may differ between nodes: those that leave one out meet the others. */
-static banyan_status measure_all(memory_space *space, user_memory *user, unsigned ways,
-                                 struct sample *sample, uint64_t *shortest_ns)
+static banyan_status memory_measure_all(memory_space *space, user_memory *user, unsigned ways,
+                                        struct sample *sample, uint64_t *shortest_ns)
 {
     banyan_status mine = BANYAN_OK;
     for (int way = 0; way < USER_MEMORY_WAYS; way++)
@@ -107,8 +107,8 @@ static banyan_status measure_all(memory_space *space, user_memory *user, unsigne
 }
 
 /* By the sum of the node's times, so that all of its ranks come to the same. */
-static user_memory_way fastest(const memory_space *space, unsigned ways,
-                               const uint64_t (*all_ns)[USER_MEMORY_WAYS])
+static user_memory_way memory_measure_fastest(const memory_space *space, unsigned ways,
+                                              const uint64_t (*all_ns)[USER_MEMORY_WAYS])
 {
     user_memory_way best = 0;
     double best_ns = 0;
@@ -131,16 +131,16 @@ static user_memory_way fastest(const memory_space *space, unsigned ways,
     return best;
 }
 
-static banyan_status measure(memory_space *space, user_memory *user, unsigned ways,
-                             struct sample *sample, user_memory_way *best)
+static banyan_status memory_measure(memory_space *space, user_memory *user, unsigned ways,
+                                    struct sample *sample, user_memory_way *best)
 {
     RETURN_IF_FAILED(share_handles(space, sample));
     uint64_t shortest_ns[USER_MEMORY_WAYS];
     void *all_ns;
-    banyan_status status = measure_all(space, user, ways, sample, shortest_ns);
+    banyan_status status = memory_measure_all(space, user, ways, sample, shortest_ns);
     RETURN_IF_FAILED(control_gather(space->world, status, shortest_ns, sizeof shortest_ns,
                                     "the ranks' times", &all_ns));
-    *best = fastest(space, ways, all_ns);
+    *best = memory_measure_fastest(space, ways, all_ns);
     free(all_ns);
     return BANYAN_OK;
 }
@@ -164,7 +164,7 @@ banyan_status measure_ways(memory_space *space, user_memory *user, unsigned ways
     }
     status = control_agree(space->world, status);
     if (status == BANYAN_OK)
-        status = measure(space, user, ways, &sample, best);
+        status = memory_measure(space, user, ways, &sample, best);
     if (registered)
         (void)banyan_memory_unregister(space->world, &sample.mine);
     if (opened)

@@ -48,7 +48,7 @@ static bool is_other_process(const struct probe *probe, int local)
     return control_pid(space->world, space->local_ranks[local]) != getpid();
 }
 
-static bool draw(uint64_t *word)
+static bool probe_draw(uint64_t *word)
 {
     ssize_t got;
     do
@@ -129,7 +129,7 @@ static banyan_status node_agrees(struct probe *probe, bool mine, bool *all)
     return BANYAN_OK;
 }
 
-static banyan_status attempt(struct probe *probe, bool *works)
+static banyan_status probe_attempt(struct probe *probe, bool *works)
 {
     bool reached = reach_all(probe), all_reached = false, all_marked = false;
     RETURN_IF_FAILED(node_agrees(probe, reached, &all_reached));
@@ -149,10 +149,10 @@ static banyan_status probe_run(struct probe *probe, bool *works)
         .marks_address = (uint64_t)(uintptr_t)probe->marks,
     };
     RETURN_IF_FAILED(banyan_world_allgather(probe->space->world, &mine, sizeof mine, probe->cards));
-    RETURN_IF_FAILED(attempt(probe, works));
+    RETURN_IF_FAILED(probe_attempt(probe, works));
     bool asked = !*works && prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) == 0;
     RETURN_IF_FAILED(banyan_world_barrier(probe->space->world));
-    RETURN_IF_FAILED(attempt(probe, works));
+    RETURN_IF_FAILED(probe_attempt(probe, works));
     if (asked && !*works)
         prctl(PR_SET_PTRACER, 0, 0, 0, 0);
     return BANYAN_OK;
@@ -179,7 +179,7 @@ banyan_status probe_cma(memory_space *space, bool *works, char *reason, size_t r
     banyan_status status = BANYAN_OK;
     if (!probe.marks || !probe.cards || !probe.verdicts)
         status = error_no_memory(world_size * sizeof *probe.cards, "probing the peers' memory");
-    else if (!draw(&probe.word))
+    else if (!probe_draw(&probe.word))
         status = error_set_errno("getrandom");
     status = control_agree(space->world, status);
     if (status == BANYAN_OK)

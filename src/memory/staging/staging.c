@@ -137,7 +137,7 @@ static banyan_status wait_for_slot(const struct progress *work, board_slot *slot
     return status;
 }
 
-static banyan_status refusal(const struct progress *work, uint32_t verdict)
+static banyan_status memory_staging_refusal(const struct progress *work, uint32_t verdict)
 {
     const banyan_memory_handle *handle = work->transfer->handle;
     const memory_space *space = work->requester->space;
@@ -190,7 +190,7 @@ static banyan_status complete_one(struct progress *work)
     board_slot *slot = &work->own->slots[place];
     RETURN_IF_FAILED(wait_for_slot(work, slot));
     if (slot->verdict != SLOT_GRANTED && work->status == BANYAN_OK)
-        work->status = refusal(work, slot->verdict);
+        work->status = memory_staging_refusal(work, slot->verdict);
     if (slot->verdict == SLOT_GRANTED && !work->transfer->write)
         slot_drain(work, slot, work->begin[place], work->counts[place]);
     work->completed++;

@@ -101,7 +101,8 @@ static slot_verdict take_rows(const board_slot *slot, uint32_t first, uint32_t p
     return SLOT_GRANTED;
 }
 
-static void copy_rows(char *memory, char *data, const slot_rows *rows, bool write, bool past_cache)
+static void staging_service_copy_rows(char *memory, char *data, const slot_rows *rows, bool write,
+                                      bool past_cache)
 {
     ptrdiff_t pitch = (ptrdiff_t)rows->pitch, dense = (ptrdiff_t)rows->bytes;
     if (!write)
@@ -136,7 +137,8 @@ static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *h
             return verdict;
         if (!write && i + EXPECTED_AHEAD < count && rows.count <= EXPECTED_AHEAD)
             expect_piece(memory, &slot->pieces[i + EXPECTED_AHEAD]);
-        copy_rows(memory + rows.offset, slot->data + used, &rows, write, past_cache);
+        staging_service_copy_rows(memory + rows.offset, slot->data + used, &rows, write,
+                                  past_cache);
         used += rows.count * rows.bytes;
     }
     if (write && past_cache)
@@ -213,7 +215,7 @@ static bool serve_round(helper *self)
     return any;
 }
 
-static void *serve(void *argument)
+static void *staging_service_serve(void *argument)
 {
     helper *self = argument;
     uint32_t idle = 0;
@@ -233,7 +235,7 @@ static banyan_status start_helper(staging_service *service, board_desk *desk)
 {
     helper *self = &service->helpers[service->helper_count];
     *self = (helper){.service = service, .desk = desk, .processor = -1};
-    RETURN_IF_FAILED(thread_start(&self->thread, serve, self, false));
+    RETURN_IF_FAILED(thread_start(&self->thread, staging_service_serve, self, false));
     service->helper_count++;
     return BANYAN_OK;
 }

@@ -115,8 +115,9 @@ static void work_end(struct attaching *work)
 }
 
 /* What was written for each local rank, as messages; then there is nothing written any more. */
-static banyan_status exchange(struct attaching *work, banyan_status mine, const char *what,
-                              control_message **heard, size_t *heard_count)
+static banyan_status symmetric_attach_exchange(struct attaching *work, banyan_status mine,
+                                               const char *what, control_message **heard,
+                                               size_t *heard_count)
 {
     size_t count = 0;
     for (int i = 0; mine == BANYAN_OK && i < work->space->local_size; i++) {
@@ -132,7 +133,8 @@ static bool is_own(const struct attaching *work, const memory_wanted *one)
     return one->handle.rank == work->space->rank;
 }
 
-static void explain(struct attaching *work, const banyan_memory_handle *handle, const char *reason)
+static void symmetric_attach_explain(struct attaching *work, const banyan_memory_handle *handle,
+                                     const char *reason)
 {
     if (work->made->reason[0] == '\0')
         snprintf(work->made->reason, sizeof work->made->reason,
@@ -147,7 +149,7 @@ static banyan_status write_questions(struct attaching *work)
         int local = memory_space_local(work->space, one->handle.rank);
         one->address = is_own(work, one) ? (char *)(uintptr_t)one->handle.address : NULL;
         if (local < 0)
-            explain(work, &one->handle, "it is on another node");
+            symmetric_attach_explain(work, &one->handle, "it is on another node");
         else if (!is_own(work, one))
             bytes_write(&work->writers[local], &one->handle, sizeof one->handle);
     }
@@ -229,7 +231,7 @@ static banyan_status write_answers(struct attaching *work, const control_message
 
 /* ---- taking answers ---- */
 
-static banyan_status malformed(int owner)
+static banyan_status symmetric_attach_malformed(int owner)
 {
     return error_set(BANYAN_ERR_FORMAT, "rank %d described memory of its GPU that cannot be",
                      owner);
@@ -275,8 +277,8 @@ static banyan_status share_begin(struct attaching *work, int owner, uint64_t id,
     return BANYAN_OK;
 }
 
-static banyan_status read_share(struct attaching *work, int owner, bytes_reader *reader,
-                                attached_share **share)
+static banyan_status symmetric_attach_read_share(struct attaching *work, int owner,
+                                                 bytes_reader *reader, attached_share **share)
 {
     device_share what;
     size_t reason_bytes;
@@ -286,9 +288,9 @@ static banyan_status read_share(struct attaching *work, int owner, bytes_reader 
     const char *text = bytes_read_blob(reader, &reason_bytes);
     if (reader->failed || what.sharing > DEVICE_SHARED_BY_PARTS ||
         what.base > UINT64_MAX - what.bytes)
-        return malformed(owner);
+        return symmetric_attach_malformed(owner);
     if (what.sharing != DEVICE_SHARED_BY_NOBODY && what.bytes == 0)
-        return malformed(owner);
+        return symmetric_attach_malformed(owner);
     snprintf(reason, sizeof reason, "%.*s", (int)(reason_bytes < 159 ? reason_bytes : 159),
              text ? text : "");
     return share_begin(work, owner, id, &what, reason, share);
@@ -300,9 +302,9 @@ static banyan_status read_shares(struct attaching *work, int owner, bytes_reader
     uint32_t count = bytes_read_u32(reader);
     for (uint32_t i = 0; i < count; i++) {
         attached_share *share;
-        RETURN_IF_FAILED(read_share(work, owner, reader, &share));
+        RETURN_IF_FAILED(symmetric_attach_read_share(work, owner, reader, &share));
     }
-    return reader->failed || reader->left > 0 ? malformed(owner) : BANYAN_OK;
+    return reader->failed || reader->left > 0 ? symmetric_attach_malformed(owner) : BANYAN_OK;
 }
 
 /* Which share each handle of this owner's lies in. */
@@ -317,7 +319,7 @@ static banyan_status place_wanted(struct attaching *work, int owner, const void 
             continue;
         uint32_t index = bytes_read_u32(&reader);
         if (reader.failed)
-            return malformed(owner);
+            return symmetric_attach_malformed(owner);
         if (index == NOT_REGISTERED)
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d wants %" PRIu64 " bytes at %#" PRIx64
@@ -325,10 +327,10 @@ static banyan_status place_wanted(struct attaching *work, int owner, const void 
                              work->space->rank, one->handle.bytes, one->handle.address, owner,
                              one->handle.id);
         if (index >= shares)
-            return malformed(owner);
+            return symmetric_attach_malformed(owner);
         work->places[i] = work->made->shares.data[first_share + index];
     }
-    return reader.left > 0 ? malformed(owner) : BANYAN_OK;
+    return reader.left > 0 ? symmetric_attach_malformed(owner) : BANYAN_OK;
 }
 
 static banyan_status take_answers(struct attaching *work, const control_message *answers,
@@ -339,7 +341,7 @@ static banyan_status take_answers(struct attaching *work, const control_message 
         bytes_reader reader = bytes_reader_of(answers[i].data, answers[i].bytes);
         const void *indices = bytes_read_blob(&reader, &index_bytes);
         if (reader.failed)
-            return malformed(answers[i].rank);
+            return symmetric_attach_malformed(answers[i].rank);
         RETURN_IF_FAILED(read_shares(work, answers[i].rank, &reader));
         RETURN_IF_FAILED(place_wanted(work, answers[i].rank, indices, index_bytes, first));
     }
@@ -352,13 +354,13 @@ static banyan_status set_address(struct attaching *work, const attached_share *s
                                  memory_wanted *one)
 {
     if (share->reason[0] != '\0') {
-        explain(work, &one->handle, share->reason);
+        symmetric_attach_explain(work, &one->handle, share->reason);
         return BANYAN_OK;
     }
     uint64_t offset = one->handle.address - share->what.base;
     if (one->handle.address < share->what.base || one->handle.bytes > share->what.bytes ||
         offset > share->what.bytes - one->handle.bytes)
-        return malformed(share->owner);
+        return symmetric_attach_malformed(share->owner);
     one->address = share->where.base + offset;
     return BANYAN_OK;
 }
@@ -381,12 +383,12 @@ static banyan_status ask_and_map(struct attaching *work, banyan_status mine)
     const char *what = "attaching memory of GPUs";
     if (mine == BANYAN_OK)
         mine = write_questions(work);
-    RETURN_IF_FAILED(exchange(work, mine, what, &heard, &heard_count));
+    RETURN_IF_FAILED(symmetric_attach_exchange(work, mine, what, &heard, &heard_count));
     if (mine == BANYAN_OK)
         mine = write_answers(work, heard, heard_count);
     control_messages_free(heard, heard_count);
     heard = NULL;
-    RETURN_IF_FAILED(exchange(work, mine, what, &heard, &heard_count));
+    RETURN_IF_FAILED(symmetric_attach_exchange(work, mine, what, &heard, &heard_count));
     if (mine == BANYAN_OK)
         mine = take_answers(work, heard, heard_count);
     control_messages_free(heard, heard_count);

@@ -129,8 +129,8 @@ static banyan_status receive_parts(memory_space *space, uint64_t tag, attached_s
 }
 
 /* The first missing share of each owner. */
-static size_t choose(memory_space *space, attached_share **missing, size_t count,
-                     attached_share **chosen)
+static size_t attach_parts_choose(memory_space *space, attached_share **missing, size_t count,
+                                  attached_share **chosen)
 {
     size_t found = 0;
     for (int local = 0; local < space->local_size; local++)
@@ -182,7 +182,8 @@ banyan_status attached_shares_fetch(memory_space *space, attached_share **missin
         status = error_no_memory(peers * sizeof *messages, "the attaching of peers' memory");
     status = control_agree(space->world, status);
     for (uint64_t most = 1; status == BANYAN_OK;) {
-        status = control_max(space->world, choose(space, missing, count, chosen), &most);
+        status =
+            control_max(space->world, attach_parts_choose(space, missing, count, chosen), &most);
         if (status != BANYAN_OK || most == 0)
             break;
         status = round_of(space, chosen, questions, messages);

@@ -43,7 +43,7 @@ static bool is_wanted(void)
     return wanted && strcmp(wanted, "1") == 0;
 }
 
-static banyan_status check_own(DLDevice device, unsigned char *uuid)
+static banyan_status symmetric_multicast_check_own(DLDevice device, unsigned char *uuid)
 {
     const memory_device_ops *ops;
     RETURN_IF_FAILED(memory_device_find(device.device_type, &ops));
@@ -82,7 +82,7 @@ banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool 
         snprintf(why_not, why_not_bytes, "BANYAN_MULTICAST is not 1");
         return BANYAN_OK;
     }
-    banyan_status status = control_agree(world, check_own(device, uuid));
+    banyan_status status = control_agree(world, symmetric_multicast_check_own(device, uuid));
     if (status == BANYAN_OK)
         status = check_apart(world, uuid);
     if (status == BANYAN_ERR_UNSUPPORTED) {
@@ -96,7 +96,8 @@ banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool 
 
 /* ---- groups ---- */
 
-static banyan_status check_group(const banyan_memory *memory, const int *ranks, int count)
+static banyan_status symmetric_multicast_check_group(const banyan_memory *memory, const int *ranks,
+                                                     int count)
 {
     const memory_space *space = memory->space;
     bool own = count == 0;
@@ -118,8 +119,9 @@ static banyan_status check_group(const banyan_memory *memory, const int *ranks, 
                            "rank %d is not in the group that it names for multicast", space->rank);
 }
 
-static bool is_of(const memory_space *space, const struct memory_multicast *entry, const int *ranks,
-                  int count)
+static bool symmetric_multicast_is_of(const memory_space *space,
+                                      const struct memory_multicast *entry, const int *ranks,
+                                      int count)
 {
     bool same = entry->count == count;
     for (int i = 0; same && i < count; i++)
@@ -127,10 +129,11 @@ static bool is_of(const memory_space *space, const struct memory_multicast *entr
     return same;
 }
 
-static struct memory_multicast *find_entry(const banyan_memory *memory, const int *ranks, int count)
+static struct memory_multicast *symmetric_multicast_find_entry(const banyan_memory *memory,
+                                                               const int *ranks, int count)
 {
     struct memory_multicast *at = memory->multicasts;
-    while (at && !is_of(memory->space, at, ranks, count))
+    while (at && !symmetric_multicast_is_of(memory->space, at, ranks, count))
         at = at->next;
     return at;
 }
@@ -140,7 +143,7 @@ static banyan_status make_entry(const banyan_memory *memory, const int *ranks, i
                                 struct memory_multicast **entry)
 {
     size_t room = sizeof **entry + (size_t)count * sizeof *ranks;
-    RETURN_IF_FAILED(check_group(memory, ranks, count));
+    RETURN_IF_FAILED(symmetric_multicast_check_group(memory, ranks, count));
     *entry = calloc(1, room);
     if (!*entry)
         return error_no_memory(room, "a group for multicast");
@@ -153,7 +156,7 @@ static banyan_status make_entry(const banyan_memory *memory, const int *ranks, i
 /* ---- making ---- */
 
 /* The least that all of a group have mapped. */
-static size_t bytes_of(const struct multicast_work *work)
+static size_t symmetric_multicast_bytes_of(const struct multicast_work *work)
 {
     size_t least = SIZE_MAX;
     for (int i = 0; i < work->entry->count; i++) {
@@ -163,7 +166,7 @@ static size_t bytes_of(const struct multicast_work *work)
     return least;
 }
 
-static banyan_status take_room(struct multicast_work *work)
+static banyan_status symmetric_multicast_take_room(struct multicast_work *work)
 {
     const memory_space *space = work->memory->space;
     size_t world_size = (size_t)banyan_world_size(space->world);
@@ -173,7 +176,7 @@ static banyan_status take_room(struct multicast_work *work)
         return error_no_memory(world_size * sizeof *work->records, "groups for multicast");
     for (int i = 0; i < space->local_size; i++)
         work->fds[i] = -1;
-    if (bytes_of(work) == 0)
+    if (symmetric_multicast_bytes_of(work) == 0)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: a rank of its group has no part of the buffer that is to have "
                          "a multicast address",
@@ -207,17 +210,18 @@ static banyan_status exchange_groups(struct multicast_work *work)
     return control_agree(space->world, check_same_group(work));
 }
 
-static banyan_status create(struct multicast_work *work)
+static banyan_status symmetric_multicast_create(struct multicast_work *work)
 {
     const banyan_memory *memory = work->memory;
     struct memory_multicast *entry = work->entry;
     if (entry->count == 0 || entry->locals[0] != memory->own_part)
         return BANYAN_OK;
-    return memory->ops->multicast_create(memory->device.device_id, entry->count, bytes_of(work),
-                                         &work->own_fd, &entry->made);
+    return memory->ops->multicast_create(memory->device.device_id, entry->count,
+                                         symmetric_multicast_bytes_of(work), &work->own_fd,
+                                         &entry->made);
 }
 
-static banyan_status join(struct multicast_work *work)
+static banyan_status symmetric_multicast_join(struct multicast_work *work)
 {
     const banyan_memory *memory = work->memory;
     struct memory_multicast *entry = work->entry;
@@ -232,27 +236,27 @@ static banyan_status join(struct multicast_work *work)
     return memory->ops->multicast_join(memory->device.device_id, fd, &entry->made);
 }
 
-static banyan_status bind(const struct multicast_work *work)
+static banyan_status symmetric_multicast_bind(const struct multicast_work *work)
 {
     const banyan_memory *memory = work->memory;
     struct memory_multicast *entry = work->entry;
     if (entry->count == 0)
         return BANYAN_OK;
     return memory->ops->multicast_map(memory->device.device_id, entry->count,
-                                      &memory->parts[memory->own_part].mapped, bytes_of(work),
-                                      &entry->made);
+                                      &memory->parts[memory->own_part].mapped,
+                                      symmetric_multicast_bytes_of(work), &entry->made);
 }
 
-static banyan_status make_together(struct multicast_work *work)
+static banyan_status symmetric_multicast_make_together(struct multicast_work *work)
 {
     const memory_space *space = work->memory->space;
     RETURN_IF_FAILED(exchange_groups(work));
-    RETURN_IF_FAILED(control_agree(space->world, create(work)));
+    RETURN_IF_FAILED(control_agree(space->world, symmetric_multicast_create(work)));
     banyan_status status = control_share_fd(space->world, work->own_fd, work->fds);
     if (status == BANYAN_OK)
-        status = join(work);
+        status = symmetric_multicast_join(work);
     RETURN_IF_FAILED(control_agree(space->world, status));
-    return control_agree(space->world, bind(work));
+    return control_agree(space->world, symmetric_multicast_bind(work));
 }
 
 static void end_work(struct multicast_work *work)
@@ -271,14 +275,16 @@ static void end_work(struct multicast_work *work)
 static banyan_status make_object(banyan_memory *memory, struct memory_multicast *entry)
 {
     struct multicast_work work = {.memory = memory, .entry = entry, .own_fd = -1};
-    banyan_status status = control_agree(memory->space->world, take_room(&work));
+    banyan_status status =
+        control_agree(memory->space->world, symmetric_multicast_take_room(&work));
     if (status == BANYAN_OK)
-        status = make_together(&work);
+        status = symmetric_multicast_make_together(&work);
     end_work(&work);
     return status;
 }
 
-static banyan_status add_entry(banyan_memory *memory, const int *ranks, int count)
+static banyan_status symmetric_multicast_add_entry(banyan_memory *memory, const int *ranks,
+                                                   int count)
 {
     struct memory_multicast *entry = NULL;
     banyan_status status =
@@ -301,10 +307,12 @@ banyan_status memory_multicast_make(banyan_memory *memory, const int *ranks, int
 {
     uint64_t missing;
     RETURN_IF_FAILED(control_max(memory->space->world,
-                                 count > 0 && !find_entry(memory, ranks, count), &missing));
+                                 count > 0 && !symmetric_multicast_find_entry(memory, ranks, count),
+                                 &missing));
     if (missing)
-        RETURN_IF_FAILED(add_entry(memory, ranks, count));
-    const struct memory_multicast *entry = count > 0 ? find_entry(memory, ranks, count) : NULL;
+        RETURN_IF_FAILED(symmetric_multicast_add_entry(memory, ranks, count));
+    const struct memory_multicast *entry =
+        count > 0 ? symmetric_multicast_find_entry(memory, ranks, count) : NULL;
     *address = entry ? entry->made.mapped.address : NULL;
     *bytes = entry ? entry->made.mapped.mapped_bytes : 0;
     return BANYAN_OK;

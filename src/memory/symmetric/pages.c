@@ -44,7 +44,7 @@ static size_t page_bytes(void)
 }
 
 /* Rounding up, which the caller has checked not to overflow. */
-static size_t round_up(size_t bytes, size_t unit)
+static size_t symmetric_pages_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
@@ -168,7 +168,8 @@ banyan_status pages_create(size_t bytes, bool sparse, int *fd, pages *made)
 {
     RETURN_IF_FAILED(memory_check_machine(bytes, "shared memory"));
     bool large = bytes >= PAGES_HUGE_BYTES;
-    size_t rounded = round_up(bytes, large && !sparse ? PAGES_HUGE_BYTES : page_bytes());
+    size_t rounded =
+        symmetric_pages_round_up(bytes, large && !sparse ? PAGES_HUGE_BYTES : page_bytes());
     if (sparse || !large || !create_huge(rounded, fd, made))
         RETURN_IF_FAILED(create_ordinary(rounded, sparse, fd, made));
     pthread_mutex_lock(&shared_lock);
@@ -219,7 +220,7 @@ void pages_release(pages *mapped)
 }
 
 /* Kernels before 5.14 cannot be asked: touch the pages, changing nothing. */
-static void touch(char *address, size_t bytes, bool write)
+static void symmetric_pages_touch(char *address, size_t bytes, bool write)
 {
     size_t step = page_bytes() - (uintptr_t)address % page_bytes();
     for (size_t i = 0; i < bytes; i += step, step = page_bytes()) {
@@ -240,5 +241,5 @@ void memory_prefault(void *address, size_t bytes, bool write)
     if (madvise((void *)low, span, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0)
         return;
     if (errno == EINVAL)
-        touch(address, bytes, write);
+        symmetric_pages_touch(address, bytes, write);
 }

@@ -9,15 +9,15 @@ struct memory_shares {
     memory_share nobodys; /* what was asked for last that nobody can share */
 };
 
-static bool holds(const memory_share *share, const banyan_memory_handle *handle)
+static bool shares_holds(const memory_share *share, const banyan_memory_handle *handle)
 {
     const device_share *what = &share->what;
     return handle->address >= what->base && handle->bytes <= what->bytes &&
            handle->address - what->base <= what->bytes - handle->bytes;
 }
 
-static banyan_status describe(memory_space *space, const banyan_memory_handle *handle,
-                              memory_share *share)
+static banyan_status shares_describe(memory_space *space, const banyan_memory_handle *handle,
+                                     memory_share *share)
 {
     const memory_device_ops *ops;
     RETURN_IF_FAILED(memory_device_find(kDLCUDA, &ops));
@@ -29,8 +29,8 @@ static banyan_status describe(memory_space *space, const banyan_memory_handle *h
     return BANYAN_OK;
 }
 
-static banyan_status add(memory_space *space, const banyan_memory_handle *handle,
-                         const memory_share **share)
+static banyan_status shares_add(memory_space *space, const banyan_memory_handle *handle,
+                                const memory_share **share)
 {
     struct memory_shares *shares = space->shares;
     memory_share *made = calloc(1, sizeof *made);
@@ -38,7 +38,7 @@ static banyan_status add(memory_space *space, const banyan_memory_handle *handle
         free(made);
         return error_no_memory(sizeof *made, "what peers are told of a GPU's memory");
     }
-    banyan_status status = describe(space, handle, made);
+    banyan_status status = shares_describe(space, handle, made);
     if (status != BANYAN_OK) {
         free(made);
         return status;
@@ -71,12 +71,12 @@ banyan_status memory_share_of(memory_space *space, const banyan_memory_handle *h
     if (!space->shares && !(space->shares = calloc(1, sizeof *space->shares)))
         return error_no_memory(sizeof *space->shares, "what peers are told of a GPU's memory");
     for (size_t i = space->shares->all.count; i > 0; i--) {
-        if (holds(space->shares->all.data[i - 1], handle)) {
+        if (shares_holds(space->shares->all.data[i - 1], handle)) {
             *share = space->shares->all.data[i - 1];
             return BANYAN_OK;
         }
     }
-    return add(space, handle, share);
+    return shares_add(space, handle, share);
 }
 
 const memory_share *memory_share_find(const memory_space *space, uint64_t id)

@@ -127,7 +127,7 @@ static banyan_status remap_peers(struct resumption *work, const banyan_memory *m
     return BANYAN_OK;
 }
 
-static banyan_status exchange(struct resumption *work, size_t i)
+static banyan_status symmetric_suspend_exchange(struct resumption *work, size_t i)
 {
     banyan_world *world = work->space->world;
     const banyan_memory *memory = work->memories[i];
@@ -174,7 +174,7 @@ banyan_status memory_resume_all(banyan_world *world)
         status = recreate_own(&work);
     status = control_agree(world, status);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
-        status = exchange(&work, i);
+        status = symmetric_suspend_exchange(&work, i);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
         status = memory_multicasts_resume(work.memories[i]);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)

@@ -54,7 +54,7 @@ void memory_release(banyan_memory *memory)
 
 /* ---- a rank's own part ---- */
 
-static banyan_status open_device(struct allocation *work)
+static banyan_status symmetric_open_device(struct allocation *work)
 {
     banyan_memory *memory = work->memory;
     if (device_is_host(memory->device)) {
@@ -114,7 +114,7 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
         return error_no_memory(world_size * sizeof *work->records, "a symmetric buffer's records");
     if (!array_reserve(&space->buffers, 1))
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(open_device(work));
+    RETURN_IF_FAILED(symmetric_open_device(work));
     memory_part *own = &work->memory->parts[space->local_rank];
     own->bytes = bytes;
     if (bytes == 0)
@@ -237,8 +237,8 @@ static void allocation_end(struct allocation *work)
     free(work->records);
 }
 
-static banyan_status allocate(banyan_world *world, DLDevice device, size_t bytes, bool sparse,
-                              banyan_memory **memory)
+static banyan_status symmetric_allocate(banyan_world *world, DLDevice device, size_t bytes,
+                                        bool sparse, banyan_memory **memory)
 {
     memory_space *space = NULL;
     struct allocation work = {.own = {.fd = -1}};
@@ -268,20 +268,20 @@ static banyan_status allocate(banyan_world *world, DLDevice device, size_t bytes
 
 banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory)
 {
-    return allocate(world, BANYAN_HOST, bytes, sparse, memory);
+    return symmetric_allocate(world, BANYAN_HOST, bytes, sparse, memory);
 }
 
 banyan_status banyan_memory_alloc(banyan_world *world, size_t bytes, banyan_memory **memory)
 {
     CONTROL_ENTER(world);
-    return allocate(world, BANYAN_HOST, bytes, false, memory);
+    return symmetric_allocate(world, BANYAN_HOST, bytes, false, memory);
 }
 
 banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice device, size_t bytes,
                                      banyan_memory **memory)
 {
     CONTROL_ENTER(world);
-    return allocate(world, device, bytes, false, memory);
+    return symmetric_allocate(world, device, bytes, false, memory);
 }
 
 DLDevice banyan_memory_device(const banyan_memory *memory)

@@ -15,7 +15,7 @@ struct adoption {
 
 /* ---- a rank's own part ---- */
 
-static banyan_status check_own(const struct adoption *work, void *address, size_t bytes)
+static banyan_status adopt_check_own(const struct adoption *work, void *address, size_t bytes)
 {
     DLDevice wanted = work->memory->device, found = wanted;
     if (bytes > 0)
@@ -50,7 +50,7 @@ static banyan_status register_own(struct adoption *work, void *address, size_t b
     return BANYAN_OK;
 }
 
-static banyan_status make_room(struct adoption *work)
+static banyan_status adopt_make_room(struct adoption *work)
 {
     memory_space *space = work->space;
     size_t peers = (size_t)space->local_size, ranks = (size_t)banyan_world_size(space->world);
@@ -73,7 +73,7 @@ static banyan_status make_room(struct adoption *work)
 static banyan_status adoption_begin(struct adoption *work, DLDevice device, void *address,
                                     size_t bytes)
 {
-    RETURN_IF_FAILED(make_room(work));
+    RETURN_IF_FAILED(adopt_make_room(work));
     if (device_is_host(device))
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: peers cannot map memory of the host that others have allocated: "
@@ -83,7 +83,7 @@ static banyan_status adoption_begin(struct adoption *work, DLDevice device, void
     memory->device = device;
     RETURN_IF_FAILED(memory_device_find(device.device_type, &memory->ops));
     RETURN_IF_FAILED(memory->ops->open(device.device_id));
-    RETURN_IF_FAILED(check_own(work, address, bytes));
+    RETURN_IF_FAILED(adopt_check_own(work, address, bytes));
     return register_own(work, address, bytes);
 }
 

@@ -49,8 +49,8 @@ static size_t fill_batch(cursor at, uint64_t address, struct iovec *local, struc
 }
 
 /* A call may stop early, at a piece's end or a bad page; going on from there finds out which. */
-static banyan_status transfer(const cma_peer *peer, const char *name, cma_call call,
-                              uint64_t address, const banyan_iovec *pieces, size_t count)
+static banyan_status user_cma_transfer(const cma_peer *peer, const char *name, cma_call call,
+                                       uint64_t address, const banyan_iovec *pieces, size_t count)
 {
     cursor at = cursor_at_start(pieces, count);
     struct iovec local[BATCH], remote[BATCH];
@@ -69,11 +69,11 @@ static banyan_status transfer(const cma_peer *peer, const char *name, cma_call c
 banyan_status cma_read(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
                        size_t count)
 {
-    return transfer(peer, "process_vm_readv", process_vm_readv, address, pieces, count);
+    return user_cma_transfer(peer, "process_vm_readv", process_vm_readv, address, pieces, count);
 }
 
 banyan_status cma_write(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
                         size_t count)
 {
-    return transfer(peer, "process_vm_writev", process_vm_writev, address, pieces, count);
+    return user_cma_transfer(peer, "process_vm_writev", process_vm_writev, address, pieces, count);
 }

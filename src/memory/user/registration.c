@@ -16,7 +16,7 @@ static void entry_show(registration_entry *entry, const registration *what)
     atomic_store_explicit(&entry->id, what->id, memory_order_release);
 }
 
-static size_t index_of(uint64_t id)
+static size_t registration_index_of(uint64_t id)
 {
     return (size_t)(id & UINT32_MAX) - 1;
 }
@@ -38,7 +38,7 @@ void registrations_show(memory_space *space, registration_entry *shown)
 
 bool registration_covers(const memory_space *space, const banyan_memory_handle *handle)
 {
-    size_t index = index_of(handle->id);
+    size_t index = registration_index_of(handle->id);
     if (index >= space->registrations.count)
         return false;
     const registration *found = &space->registrations.data[index];
@@ -48,7 +48,7 @@ bool registration_covers(const memory_space *space, const banyan_memory_handle *
 
 bool registration_shown_covers(registration_entry *shown, const banyan_memory_handle *handle)
 {
-    size_t index = index_of(handle->id);
+    size_t index = registration_index_of(handle->id);
     if (handle->kind != BANYAN_MEMORY_USER || index >= REGISTRATIONS_MAX)
         return false;
     registration_entry *entry = &shown[index];
@@ -69,7 +69,7 @@ banyan_status registration_missing(const memory_space *space, const banyan_memor
 }
 
 /* With the lock held: a free place, whose id is new. */
-static banyan_status take_place(memory_space *space, size_t *index)
+static banyan_status registration_take_place(memory_space *space, size_t *index)
 {
     if (space->first_free != 0) {
         *index = space->first_free - 1;
@@ -98,11 +98,11 @@ static void give_back_place(memory_space *space, size_t index)
         entry_show(&space->shown[index], gone);
 }
 
-static banyan_status add(memory_space *space, banyan_memory_kind kind, uintptr_t address,
-                         size_t bytes, uint64_t *id)
+static banyan_status registration_add(memory_space *space, banyan_memory_kind kind,
+                                      uintptr_t address, size_t bytes, uint64_t *id)
 {
     size_t index = 0;
-    RETURN_IF_FAILED(take_place(space, &index));
+    RETURN_IF_FAILED(registration_take_place(space, &index));
     registration *made = &space->registrations.data[index];
     made->id += UINT64_C(1) << 32;
     made->address = address;
@@ -140,8 +140,8 @@ static banyan_status check_range(const memory_space *space, const void *address,
 }
 
 /* Ordinary memory, or a GPU's? */
-static banyan_status find_kind(const memory_space *space, const void *address, size_t bytes,
-                               banyan_memory_kind *kind)
+static banyan_status registration_find_kind(const memory_space *space, const void *address,
+                                            size_t bytes, banyan_memory_kind *kind)
 {
     DLDevice device = BANYAN_HOST;
     if (bytes > 0)
@@ -163,9 +163,9 @@ banyan_status banyan_memory_register(banyan_world *world, void *address, size_t 
     RETURN_IF_FAILED(check_range(space, address, bytes));
     uint64_t id;
     banyan_memory_kind kind = BANYAN_MEMORY_USER;
-    RETURN_IF_FAILED(find_kind(space, address, bytes, &kind));
+    RETURN_IF_FAILED(registration_find_kind(space, address, bytes, &kind));
     pthread_rwlock_wrlock(&space->lock);
-    banyan_status status = add(space, kind, (uintptr_t)address, bytes, &id);
+    banyan_status status = registration_add(space, kind, (uintptr_t)address, bytes, &id);
     pthread_rwlock_unlock(&space->lock);
     if (status == BANYAN_OK)
         *handle = handle_of(space, kind, id, address, bytes);
@@ -178,7 +178,7 @@ banyan_status banyan_memory_unregister(banyan_world *world, const banyan_memory_
     RETURN_IF_FAILED(memory_space_of(world, &space));
     pthread_rwlock_wrlock(&space->lock);
     bool known = handle->rank == space->rank && registration_covers(space, handle);
-    size_t index = known ? index_of(handle->id) : 0;
+    size_t index = known ? registration_index_of(handle->id) : 0;
     /* A handle to a part of it, as banyan_memory_find makes them, is not the registration. */
     known = known && space->registrations.data[index].bytes == handle->bytes;
     if (known) {
@@ -209,7 +209,7 @@ banyan_status banyan_memory_find(banyan_world *world, const void *address, size_
     if (!found) {
         found = spans_find(&space->registration_spans, start, start + bytes);
         if (found)
-            kind = space->registrations.data[index_of(found->id)].kind;
+            kind = space->registrations.data[registration_index_of(found->id)].kind;
     }
     if (!found)
         return error_set(BANYAN_ERR_NOT_FOUND,

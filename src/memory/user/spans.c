@@ -10,7 +10,7 @@ static bool span_before(const span *a, uintptr_t start, uint64_t id)
     return a->start != start ? a->start < start : a->id < id;
 }
 
-static void update(span *node)
+static void user_spans_update(span *node)
 {
     node->furthest_end = node->end;
     if (node->left && node->left->furthest_end > node->furthest_end)
@@ -20,33 +20,33 @@ static void update(span *node)
 }
 
 /* Into what comes before (start, id), and the rest. */
-static void split(span *node, uintptr_t start, uint64_t id, span **before, span **rest)
+static void user_spans_split(span *node, uintptr_t start, uint64_t id, span **before, span **rest)
 {
     if (!node) {
         *before = *rest = NULL;
     } else if (span_before(node, start, id)) {
-        split(node->right, start, id, &node->right, rest);
+        user_spans_split(node->right, start, id, &node->right, rest);
         *before = node;
-        update(node);
+        user_spans_update(node);
     } else {
-        split(node->left, start, id, before, &node->left);
+        user_spans_split(node->left, start, id, before, &node->left);
         *rest = node;
-        update(node);
+        user_spans_update(node);
     }
 }
 
-static span *merge(span *low, span *high)
+static span *user_spans_merge(span *low, span *high)
 {
     if (!low || !high)
         return low ? low : high;
     span *top = low;
     if (low->priority > high->priority) {
-        low->right = merge(low->right, high);
+        low->right = user_spans_merge(low->right, high);
     } else {
-        high->left = merge(low, high->left);
+        high->left = user_spans_merge(low, high->left);
         top = high;
     }
-    update(top);
+    user_spans_update(top);
     return top;
 }
 
@@ -64,18 +64,18 @@ bool spans_add(spans *set, uintptr_t start, uintptr_t end, uint64_t id)
                    .furthest_end = end,
                    .priority = hash_bytes(&set->random, sizeof set->random, 0)};
     span *before, *rest;
-    split(set->root, start, id, &before, &rest);
-    set->root = merge(merge(before, node), rest);
+    user_spans_split(set->root, start, id, &before, &rest);
+    set->root = user_spans_merge(user_spans_merge(before, node), rest);
     return true;
 }
 
 void spans_remove(spans *set, uintptr_t start, uint64_t id)
 {
     span *before, *node, *rest;
-    split(set->root, start, id, &before, &rest);
-    split(rest, start, id + 1, &node, &rest);
+    user_spans_split(set->root, start, id, &before, &rest);
+    user_spans_split(rest, start, id + 1, &node, &rest);
     free(node);
-    set->root = merge(before, rest);
+    set->root = user_spans_merge(before, rest);
 }
 
 const span *spans_find(const spans *set, uintptr_t start, uintptr_t end)

@@ -36,8 +36,8 @@ static board *board_of(const user_memory *user, int local)
 
 /* ---- moving bytes ---- */
 
-static banyan_status check_pieces(const user_memory *user, const banyan_memory_handle *handle,
-                                  const banyan_iovec *pieces, size_t count)
+static banyan_status user_check_pieces(const user_memory *user, const banyan_memory_handle *handle,
+                                       const banyan_iovec *pieces, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint64_t offset = pieces[i].offset;
@@ -88,10 +88,11 @@ static banyan_status cross_attach(user_memory *user, int local, const banyan_mem
     return cma_read(&peer, handle->address, pieces, count);
 }
 
-static banyan_status transfer(user_memory *user, const banyan_memory_handle *handle,
-                              const banyan_iovec *pieces, size_t count, uint64_t total, bool write)
+static banyan_status user_transfer(user_memory *user, const banyan_memory_handle *handle,
+                                   const banyan_iovec *pieces, size_t count, uint64_t total,
+                                   bool write)
 {
-    RETURN_IF_FAILED(check_pieces(user, handle, pieces, count));
+    RETURN_IF_FAILED(user_check_pieces(user, handle, pieces, count));
     int local = memory_space_local(user->space, handle->rank);
     if (local < 0)
         return error_set(BANYAN_ERR_UNSUPPORTED,
@@ -115,13 +116,13 @@ static banyan_status transfer(user_memory *user, const banyan_memory_handle *han
 banyan_status user_memory_read(user_memory *user, const banyan_memory_handle *handle,
                                const banyan_iovec *pieces, size_t count, uint64_t total)
 {
-    return transfer(user, handle, pieces, count, total, false);
+    return user_transfer(user, handle, pieces, count, total, false);
 }
 
 banyan_status user_memory_write(user_memory *user, const banyan_memory_handle *handle,
                                 const banyan_iovec *pieces, size_t count, uint64_t total)
 {
-    return transfer(user, handle, pieces, count, total, true);
+    return user_transfer(user, handle, pieces, count, total, true);
 }
 
 /* ---- finding out which way ---- */
@@ -173,7 +174,7 @@ static bool has_other_processes(const memory_space *space)
     return false;
 }
 
-static banyan_status choose(user_memory *user, uint32_t forced)
+static banyan_status user_choose(user_memory *user, uint32_t forced)
 {
     memory_space *space = user->space;
     bool works = false;
@@ -223,7 +224,7 @@ static banyan_status user_memory_create(memory_space *space, user_memory **user)
 /* A launcher may have bound every rank to a processor of its own: what one rank may use says
  * little.
  */
-static banyan_status count_processors(user_memory *user)
+static banyan_status user_count_processors(user_memory *user)
 {
     memory_space *space = user->space;
     cpu_set_t *mine = &board_of(user, space->local_rank)->processors, all;
@@ -241,10 +242,10 @@ static banyan_status user_memory_set_up(user_memory *user, uint32_t forced)
 {
     memory_space *space = user->space;
     RETURN_IF_FAILED(memory_alloc(space->world, sizeof(board), true, &user->boards));
-    RETURN_IF_FAILED(count_processors(user));
+    RETURN_IF_FAILED(user_count_processors(user));
     user->requester = staging_requester_of(space, user->boards);
     registrations_show(space, board_of(user, space->local_rank)->registrations);
-    return choose(user, forced);
+    return user_choose(user, forced);
 }
 
 banyan_status user_memory_open(memory_space *space, user_memory **user)

@@ -80,7 +80,7 @@ banyan_chunk fused_slot(const fused *f, int rank, uint64_t region, int index)
 
 /* ---- scratch ---- */
 
-static uint64_t take(fused_layout *at, int chunks)
+static uint64_t fused_take(fused_layout *at, int chunks)
 {
     uint64_t first = at->chunks;
     at->chunks += (uint64_t)chunks;
@@ -97,34 +97,34 @@ static int slots_at_once(const fused *f)
 }
 
 /* A gathering rank has sums of all nodes to show, a scattering one takes part in those of all. */
-static void lay_out(fused *f)
+static void fused_lay_out(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     fused_layout *at = &f->at;
     if (f->kind.mode == BANYAN_MIXED_ONE_SHOT) {
-        at->first = take(at, slots_at_once(f));
+        at->first = fused_take(at, slots_at_once(f));
         return;
     }
     int rows = fused_rows(f), adders = f->gathers ? grid->local_tp : grid->local_size;
     int own_rows = f->gathers ? f->shares : rows, shown_rows = f->gathers ? rows : f->shares;
     bool adds = adders > 1, has_nodes = grid->nodes > 1;
-    at->first = take(at, adds ? adders * own_rows : 0);
-    at->partial = take(at, adds && has_nodes ? own_rows : 0);
-    at->inter = take(at, has_nodes ? grid->nodes : 0);
-    at->across = take(at, f->two_shots && f->kind.packets ? grid->nodes : 0);
-    at->gathered = take(at, f->kind.packets ? grid->local_size * shown_rows : shown_rows);
+    at->first = fused_take(at, adds ? adders * own_rows : 0);
+    at->partial = fused_take(at, adds && has_nodes ? own_rows : 0);
+    at->inter = fused_take(at, has_nodes ? grid->nodes : 0);
+    at->across = fused_take(at, f->two_shots && f->kind.packets ? grid->nodes : 0);
+    at->gathered = fused_take(at, f->kind.packets ? grid->local_size * shown_rows : shown_rows);
 }
 
 /* Units of scratch. */
-static uint64_t rings_of(const fused *f)
+static uint64_t fused_rings_of(const fused *f)
 {
     return f->at.chunks * PIPELINE_UNITS * 2;
 }
 
-static uint64_t unit_for(const fused *f)
+static uint64_t fused_unit_for(const fused *f)
 {
     uint64_t unit = UNIT_MOST;
-    while (unit > UNIT_LEAST && rings_of(f) * unit > RINGS_MOST)
+    while (unit > UNIT_LEAST && fused_rings_of(f) * unit > RINGS_MOST)
         unit /= 2;
     return unit;
 }
@@ -146,7 +146,7 @@ static size_t list_sources(const fused *f, int chunk, banyan_contribution *sourc
     return count;
 }
 
-static banyan_status expect(fused *f, arena *memory, banyan_collective *collective)
+static banyan_status fused_expect(fused *f, arena *memory, banyan_collective *collective)
 {
     int ranks = fused_ranks(f), outputs = (int)collective->output_chunks;
     size_t count = (size_t)ranks * (size_t)outputs;
@@ -194,23 +194,23 @@ static banyan_status set_up(const banyan_mixed_grid *grid, const fused_kind *kin
     f->a.ranks = fused_ranks(f);
     f->a.in_place = kind->in_place;
     f->a.op = BANYAN_SUM;
-    lay_out(f);
-    f->a.unit_bytes = unit_for(f);
+    fused_lay_out(f);
+    f->a.unit_bytes = fused_unit_for(f);
     return BANYAN_OK;
 }
 
-static banyan_program_options options_for(const fused *f)
+static banyan_program_options fused_options_for(const fused *f)
 {
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     options.fuse_more = true;
     options.double_scratch = true;
     options.protocol = f->kind.packets ? BANYAN_LL : BANYAN_SIMPLE;
     options.reuse_resources = !f->kind.packets && f->at.chunks > 0;
-    options.reused_scratch_bytes = rings_of(f) * f->a.unit_bytes;
+    options.reused_scratch_bytes = fused_rings_of(f) * f->a.unit_bytes;
     return options;
 }
 
-static banyan_status write_program(fused *f, arena *memory, banyan_program **program)
+static banyan_status fused_write_program(fused *f, arena *memory, banyan_program **program)
 {
     char name[64];
     uint64_t blocks = (uint64_t)f->grid.dp;
@@ -222,9 +222,9 @@ static banyan_status write_program(fused *f, arena *memory, banyan_program **pro
     collective.input_chunks = (uint64_t)f->chunks * (f->gathers ? 1 : blocks);
     collective.output_chunks = (uint64_t)f->chunks * (f->gathers ? blocks : 1);
     f->a.input_chunks = collective.input_chunks;
-    banyan_program_options options = options_for(f);
+    banyan_program_options options = fused_options_for(f);
     RETURN_IF_FAILED(algorithm_take_tables(&f->a, memory));
-    RETURN_IF_FAILED(expect(f, memory, &collective));
+    RETURN_IF_FAILED(fused_expect(f, memory, &collective));
     RETURN_IF_FAILED(banyan_program_create(banyan_mixed_mode_name(f->kind.mode), &collective,
                                            f->a.ranks, &options, program));
     f->a.program = *program;
@@ -243,7 +243,7 @@ banyan_status fused_compile(const banyan_mixed_grid *grid, const fused_kind *kin
     RETURN_IF_FAILED(set_up(grid, kind, &f));
     arena memory = {0};
     banyan_program *program = NULL;
-    banyan_status status = write_program(&f, &memory, &program);
+    banyan_status status = fused_write_program(&f, &memory, &program);
     if (status == BANYAN_OK)
         status = banyan_program_compile(program, plan);
     banyan_program_destroy(program);

@@ -74,7 +74,7 @@ static uint64_t host_room(const void *engine)
     return 0;
 }
 
-static bool is_near(const host_engine *engine)
+static bool fused_host_is_near(const host_engine *engine)
 {
     return banyan_world_node_count(engine->setup->worlds[MIXED_WORLD]) == 1;
 }
@@ -83,7 +83,7 @@ static banyan_status host_use(void *given, char *const *parts)
 {
     host_engine *engine = given;
     (void)parts;
-    if (!is_near(engine))
+    if (!fused_host_is_near(engine))
         return BANYAN_OK;
     return banyan_executor_open(engine->setup->worlds[MIXED_WORLD], NULL, &engine->executor);
 }
@@ -95,7 +95,7 @@ static bool host_has(const void *given, banyan_mixed_op op, banyan_mixed_mode mo
     (void)op;
     if (mode_is_multicast(mode))
         snprintf(reason, reason_bytes, "the host has no multicast");
-    else if (!is_near(engine))
+    else if (!fused_host_is_near(engine))
         snprintf(reason, reason_bytes, "the host's programs are of one machine");
     else if (banyan_world_size(engine->setup->worlds[MIXED_WORLD]) > FUSED_RANKS_MOST)
         snprintf(reason, reason_bytes, "the host's programs are of up to %d ranks",
@@ -120,8 +120,8 @@ static uint64_t message_of(const host_engine *engine, banyan_mixed_op op, uint64
     return mixed_input_elems(op, bytes, engine->setup->grid.dp);
 }
 
-static banyan_status load(host_engine *engine, const fused_kind *kind, uint64_t most_bytes,
-                          banyan_loaded_plan **loaded)
+static banyan_status fused_host_load(host_engine *engine, const fused_kind *kind,
+                                     uint64_t most_bytes, banyan_loaded_plan **loaded)
 {
     banyan_plan *plan = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
@@ -134,13 +134,14 @@ static banyan_status load(host_engine *engine, const fused_kind *kind, uint64_t 
     return status;
 }
 
-static banyan_status prepare(host_engine *engine, const fused_kind *kind, uint64_t bytes, ready *of)
+static banyan_status fused_host_prepare(host_engine *engine, const fused_kind *kind, uint64_t bytes,
+                                        ready *of)
 {
     if (bytes <= of->most_bytes)
         return BANYAN_OK;
     uint64_t most = kind->packets ? PACKETS_MOST : power_of_two(UNITS_LEAST, bytes);
     banyan_loaded_plan *loaded, *before = of->loaded;
-    RETURN_IF_FAILED(load(engine, kind, most, &loaded));
+    RETURN_IF_FAILED(fused_host_load(engine, kind, most, &loaded));
     *of = (ready){loaded, most};
     return banyan_loaded_plan_close(before);
 }
@@ -164,7 +165,7 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
                        .in_place = call->input == call->output};
     ready *of =
         &engine->ready[call->op][call->mode - BANYAN_MIXED_ONE_SHOT][kind.packets][kind.in_place];
-    banyan_status status = prepare(engine, &kind, bytes, of);
+    banyan_status status = fused_host_prepare(engine, &kind, bytes, of);
     if (status == BANYAN_OK)
         status = banyan_loaded_plan_run(of->loaded, call->input, call->output,
                                         message_of(engine, call->op, bytes), engine->setup->dtype,
@@ -179,8 +180,8 @@ static void host_check(void *engine, mixed_report *report)
     report->verdict = MIXED_FINE;
 }
 
-static banyan_status host_copy(void *engine, void *to, const void *from, uint64_t bytes,
-                               void *stream)
+static banyan_status fused_host_copy(void *engine, void *to, const void *from, uint64_t bytes,
+                                     void *stream)
 {
     (void)engine;
     (void)stream;
@@ -206,6 +207,6 @@ const mixed_engine_ops mixed_host_ops = {
     .has = host_has,
     .run = host_run,
     .check = host_check,
-    .copy = host_copy,
+    .copy = fused_host_copy,
     .zero = host_zero,
 };

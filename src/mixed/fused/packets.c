@@ -1,19 +1,19 @@
 /* Packets: data that carries its own flag, so that nobody signals. One thread block a rank. */
 #include "mixed/fused/program.h"
 
-static void put(fused *f, banyan_chunk slot, banyan_chunk data)
+static void fused_packets_put(fused *f, banyan_chunk slot, banyan_chunk data)
 {
     remote_put_packets(&f->a, slot, data, 0);
 }
 
-static void unpack(fused *f, banyan_chunk destination, uint64_t region, int index)
+static void fused_packets_unpack(fused *f, banyan_chunk destination, uint64_t region, int index)
 {
     banyan_program_unpack_packets(f->a.program, f->rank, destination,
                                   fused_slot(f, f->rank, region, index), BANYAN_TB(0));
 }
 
-static void reduce(fused *f, banyan_chunk first, const banyan_chunk *others, int count,
-                   banyan_chunk destination)
+static void fused_packets_reduce(fused *f, banyan_chunk first, const banyan_chunk *others,
+                                 int count, banyan_chunk destination)
 {
     banyan_program_reduce_packets(f->a.program, f->rank, first, others, count, destination, f->a.op,
                                   BANYAN_TB(0));
@@ -21,7 +21,7 @@ static void reduce(fused *f, banyan_chunk first, const banyan_chunk *others, int
 
 /* The operation begins with data: with the rank's own where it is first, or second, since two may
  * be exchanged. */
-static void sum(fused *f, const fused_sum *of, banyan_chunk destination)
+static void fused_packets_sum(fused *f, const fused_sum *of, banyan_chunk destination)
 {
     banyan_chunk *slots = f->a.parts;
     bool begins = of->own_at == 0 || of->own_at == 1;
@@ -30,19 +30,19 @@ static void sum(fused *f, const fused_sum *of, banyan_chunk destination)
     } else if (begins) {
         if (of->own_at == 1)
             slots[1] = slots[0];
-        reduce(f, of->own, slots + 1, of->count - 1, destination);
+        fused_packets_reduce(f, of->own, slots + 1, of->count - 1, destination);
     } else {
         if (of->own_at > 1)
             banyan_program_copy_packets(f->a.program, f->rank, slots[of->own_at], of->own,
                                         BANYAN_TB(0));
         banyan_program_unpack_packets(f->a.program, f->rank, destination, slots[0], BANYAN_TB(0));
         if (of->count > 1)
-            reduce(f, destination, slots + 1, of->count - 1, destination);
+            fused_packets_reduce(f, destination, slots + 1, of->count - 1, destination);
     }
 }
 
 /* Results are the output's. */
-static banyan_chunk result(const fused *f, int row)
+static banyan_chunk fused_packets_result(const fused *f, int row)
 {
     return fused_output(f, fused_block(f, f->grid.local_dp_rank, row / f->shares),
                         f->grid.local_tp_rank, row % f->shares);
@@ -51,26 +51,28 @@ static banyan_chunk result(const fused *f, int row)
 /* ---- gathering ---- */
 
 /* To all ranks of the node. */
-static void hand_out(fused *f, int row)
+static void fused_packets_hand_out(fused *f, int row)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int index = grid->local_rank * fused_rows(f) + row;
     EACH_OTHER(grid->local_size, grid->local_rank, local)
-    put(f, fused_slot(f, grid->node * grid->local_size + local, f->at.gathered, index),
-        result(f, row));
+    fused_packets_put(f,
+                      fused_slot(f, grid->node * grid->local_size + local, f->at.gathered, index),
+                      fused_packets_result(f, row));
 }
 
-static void gather_shares(fused *f)
+static void fused_packets_gather_shares(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     /* A node's share is the row of its number. */
     EACH_OTHER(grid->nodes, grid->node, node)
-    put(f, fused_slot(f, fused_rank_on(f, node), f->at.across, grid->node), result(f, grid->node));
-    hand_out(f, grid->node);
+    fused_packets_put(f, fused_slot(f, fused_rank_on(f, node), f->at.across, grid->node),
+                      fused_packets_result(f, grid->node));
+    fused_packets_hand_out(f, grid->node);
     EACH_OTHER(grid->nodes, grid->node, node)
     {
-        unpack(f, result(f, node), f->at.across, node);
-        hand_out(f, node);
+        fused_packets_unpack(f, fused_packets_result(f, node), f->at.across, node);
+        fused_packets_hand_out(f, node);
     }
 }
 
@@ -82,49 +84,50 @@ static void take_in(fused *f)
     {
         for (int row = 0; row < rows; row++) {
             int block = fused_block(f, local / grid->local_tp, row / f->shares);
-            unpack(f, fused_output(f, block, local % grid->local_tp, row % f->shares),
-                   f->at.gathered, local * rows + row);
+            fused_packets_unpack(f, fused_output(f, block, local % grid->local_tp, row % f->shares),
+                                 f->at.gathered, local * rows + row);
         }
     }
 }
 
 /* ---- scattering ---- */
 
-static void share_between_nodes(fused *f)
+static void fused_packets_share_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own = grid->inter_tp_rank;
     EACH_OTHER(grid->inter_tp, own, tp)
-    put(f, fused_slot(f, fused_node(f, tp, grid->inter_dp_rank), f->at.across, own),
-        result(f, own));
+    fused_packets_put(f, fused_slot(f, fused_node(f, tp, grid->inter_dp_rank), f->at.across, own),
+                      fused_packets_result(f, own));
     EACH_OTHER(grid->inter_tp, own, tp)
-    unpack(f, result(f, tp), f->at.across, tp);
+    fused_packets_unpack(f, fused_packets_result(f, tp), f->at.across, tp);
 }
 
-static void share_in_node(fused *f)
+static void fused_packets_share_in_node(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own = grid->local_tp_rank;
     EACH_OTHER(grid->local_tp, own, tp)
     for (int share = 0; share < f->shares; share++)
-        put(f,
-            fused_slot(f, fused_local(f, tp, grid->local_dp_rank), f->at.gathered,
-                       own * f->shares + share),
-            result(f, share));
+        fused_packets_put(f,
+                          fused_slot(f, fused_local(f, tp, grid->local_dp_rank), f->at.gathered,
+                                     own * f->shares + share),
+                          fused_packets_result(f, share));
     EACH_OTHER(grid->local_tp, own, tp)
     for (int share = 0; share < f->shares; share++)
-        unpack(f, fused_output(f, 0, tp, share), f->at.gathered, tp * f->shares + share);
+        fused_packets_unpack(f, fused_output(f, 0, tp, share), f->at.gathered,
+                             tp * f->shares + share);
 }
 
 static const fused_form packets = {
-    .put = put,
-    .sum = sum,
-    .result = result,
-    .show = hand_out,
-    .gather_shares = gather_shares,
+    .put = fused_packets_put,
+    .sum = fused_packets_sum,
+    .result = fused_packets_result,
+    .show = fused_packets_hand_out,
+    .gather_shares = fused_packets_gather_shares,
     .gather_in_node = take_in,
-    .share_between_nodes = share_between_nodes,
-    .share_in_node = share_in_node,
+    .share_between_nodes = fused_packets_share_between_nodes,
+    .share_in_node = fused_packets_share_in_node,
 };
 
 void fused_write_packets(fused *f)

@@ -9,46 +9,46 @@
 #include "mixed/fused/program.h"
 #include "mixed/grid.h"
 
-static banyan_program_semaphore *semaphore(fused *f, int initial)
+static banyan_program_semaphore *units_semaphore(fused *f, int initial)
 {
     return banyan_program_semaphore_create(f->a.program, f->rank, (uint64_t)initial);
 }
 
-static void begin(fused *f)
+static void units_begin(fused *f)
 {
-    f->room = semaphore(f, PIPELINE_AHEAD);
+    f->room = units_semaphore(f, PIPELINE_AHEAD);
     banyan_program_semaphore_acquire(f->room, 0, BANYAN_SYNC_BOTH);
 }
 
-static void go_on(fused *f)
+static void units_go_on(fused *f)
 {
-    f->link = semaphore(f, 0);
+    f->link = units_semaphore(f, 0);
     banyan_program_semaphore_release(f->link, f->stage, BANYAN_SYNC_BOTH);
     f->stage++;
     banyan_program_semaphore_acquire(f->link, f->stage, BANYAN_SYNC_BOTH);
 }
 
-static void end(fused *f)
+static void units_end(fused *f)
 {
     banyan_program_semaphore_release(f->room, f->stage, BANYAN_SYNC_BOTH);
 }
 
-static banyan_chunk mine(const fused *f, uint64_t region, int index)
+static banyan_chunk units_mine(const fused *f, uint64_t region, int index)
 {
     return fused_slot(f, f->rank, region, index);
 }
 
-static void keep(fused *f, banyan_chunk destination, banyan_chunk source)
+static void units_keep(fused *f, banyan_chunk destination, banyan_chunk source)
 {
     local_copy(&f->a, destination, source, f->stage);
 }
 
-static void put(fused *f, banyan_chunk slot, banyan_chunk data)
+static void units_put(fused *f, banyan_chunk slot, banyan_chunk data)
 {
     remote_put(&f->a, slot, data, f->stage);
 }
 
-static void sum(fused *f, const fused_sum *of, banyan_chunk destination)
+static void units_sum(fused *f, const fused_sum *of, banyan_chunk destination)
 {
     if (of->own_at >= 0)
         f->a.parts[of->own_at] = of->own;
@@ -56,9 +56,9 @@ static void sum(fused *f, const fused_sum *of, banyan_chunk destination)
 }
 
 /* Results are shown to the node's ranks. */
-static banyan_chunk result(const fused *f, int row)
+static banyan_chunk units_result(const fused *f, int row)
 {
-    return mine(f, f->at.gathered, row);
+    return units_mine(f, f->at.gathered, row);
 }
 
 /* ---- telling groups ---- */
@@ -93,14 +93,14 @@ static int list_others(const fused *f, fused_circle of, int *ranks)
     return count;
 }
 
-static void tell(fused *f, int mesh, fused_circle who)
+static void units_tell(fused *f, int mesh, fused_circle who)
 {
     int *others = f->a.everyone, count = list_others(f, who, others);
     for (int i = 0; i < count; i++)
         mesh_signal(&f->a, mesh, f->rank, others[i], f->stage);
 }
 
-static void hear(fused *f, int mesh, fused_circle who)
+static void units_hear(fused *f, int mesh, fused_circle who)
 {
     int *others = f->a.everyone, count = list_others(f, who, others);
     for (int i = 0; i < count; i++)
@@ -108,13 +108,13 @@ static void hear(fused *f, int mesh, fused_circle who)
 }
 
 /* In the next stage. */
-static void meet(fused *f, int mesh, fused_circle who)
+static void units_meet(fused *f, int mesh, fused_circle who)
 {
-    tell(f, mesh, who);
+    units_tell(f, mesh, who);
     if (list_others(f, who, f->a.everyone) == 0)
         return;
-    go_on(f);
-    hear(f, mesh, who);
+    units_go_on(f);
+    units_hear(f, mesh, who);
 }
 
 /* ---- gathering ---- */
@@ -122,24 +122,24 @@ static void meet(fused *f, int mesh, fused_circle who)
 /* Nothing is summed: blocks are read where their ranks show them. */
 static void gather_shown(fused *f)
 {
-    keep(f, mine(f, f->at.first, 0), fused_input(f, 0, 0, 0));
-    tell(f, MESH_LOCAL_FIRST, IN_ALL);
-    keep(f, fused_output(f, f->grid.dp_index, 0, 0), fused_input(f, 0, 0, 0));
-    go_on(f);
-    hear(f, MESH_LOCAL_FIRST, IN_ALL);
+    units_keep(f, units_mine(f, f->at.first, 0), fused_input(f, 0, 0, 0));
+    units_tell(f, MESH_LOCAL_FIRST, IN_ALL);
+    units_keep(f, fused_output(f, f->grid.dp_index, 0, 0), fused_input(f, 0, 0, 0));
+    units_go_on(f);
+    units_hear(f, MESH_LOCAL_FIRST, IN_ALL);
     EACH_OTHER(fused_ranks(f), f->rank, peer)
     remote_get(&f->a, fused_output(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0),
                fused_slot(f, peer, f->at.first, 0), f->stage);
 }
 
-static void gather_shares(fused *f)
+static void units_gather_shares(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     /* A node's share is the row of its number. */
     EACH_OTHER(grid->nodes, grid->node, node)
-    put(f, fused_slot(f, fused_rank_on(f, node), f->at.gathered, grid->node),
-        result(f, grid->node));
-    meet(f, MESH_NODES_LAST, AMONG_NODES);
+    units_put(f, fused_slot(f, fused_rank_on(f, node), f->at.gathered, grid->node),
+              units_result(f, grid->node));
+    units_meet(f, MESH_NODES_LAST, AMONG_NODES);
 }
 
 /* What the ranks of the node show goes into all their outputs. */
@@ -147,16 +147,16 @@ static void gather_in_node(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int rows = fused_rows(f);
-    tell(f, MESH_LOCAL_LAST, IN_NODE);
+    units_tell(f, MESH_LOCAL_LAST, IN_NODE);
     for (int row = 0; row < rows; row++)
-        keep(f,
-             fused_output(f, fused_block(f, grid->local_dp_rank, row / f->shares),
-                          grid->local_tp_rank, row % f->shares),
-             result(f, row));
+        units_keep(f,
+                   fused_output(f, fused_block(f, grid->local_dp_rank, row / f->shares),
+                                grid->local_tp_rank, row % f->shares),
+                   units_result(f, row));
     if (grid->local_size == 1)
         return;
-    go_on(f);
-    hear(f, MESH_LOCAL_LAST, IN_NODE);
+    units_go_on(f);
+    units_hear(f, MESH_LOCAL_LAST, IN_NODE);
     EACH_OTHER(grid->local_size, grid->local_rank, local)
     {
         int tp = local % grid->local_tp, dp = local / grid->local_tp;
@@ -169,27 +169,27 @@ static void gather_in_node(fused *f)
 
 /* ---- scattering ---- */
 
-static void share_between_nodes(fused *f)
+static void units_share_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own = grid->inter_tp_rank;
     EACH_OTHER(grid->inter_tp, own, tp)
-    put(f, fused_slot(f, fused_node(f, tp, grid->inter_dp_rank), f->at.gathered, own),
-        result(f, own));
-    meet(f, MESH_NODES_LAST, AMONG_TP_NODES);
+    units_put(f, fused_slot(f, fused_node(f, tp, grid->inter_dp_rank), f->at.gathered, own),
+              units_result(f, own));
+    units_meet(f, MESH_NODES_LAST, AMONG_TP_NODES);
 }
 
-static void share_in_node(fused *f)
+static void units_share_in_node(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own = grid->local_tp_rank;
-    tell(f, MESH_LOCAL_LAST, IN_TP);
+    units_tell(f, MESH_LOCAL_LAST, IN_TP);
     for (int share = 0; share < f->shares; share++)
-        keep(f, fused_output(f, 0, own, share), result(f, share));
+        units_keep(f, fused_output(f, 0, own, share), units_result(f, share));
     if (grid->local_tp == 1)
         return;
-    go_on(f);
-    hear(f, MESH_LOCAL_LAST, IN_TP);
+    units_go_on(f);
+    units_hear(f, MESH_LOCAL_LAST, IN_TP);
     EACH_OTHER(grid->local_tp, own, tp)
     for (int share = 0; share < f->shares; share++)
         remote_get(&f->a, fused_output(f, 0, tp, share),
@@ -198,27 +198,27 @@ static void share_in_node(fused *f)
 }
 
 static const fused_form units = {
-    .put = put,
-    .sum = sum,
-    .meet = meet,
-    .result = result,
-    .gather_shares = gather_shares,
+    .put = units_put,
+    .sum = units_sum,
+    .meet = units_meet,
+    .result = units_result,
+    .gather_shares = units_gather_shares,
     .gather_in_node = gather_in_node,
-    .share_between_nodes = share_between_nodes,
-    .share_in_node = share_in_node,
+    .share_between_nodes = units_share_between_nodes,
+    .share_in_node = units_share_in_node,
 };
 
 /* ---- programs ---- */
 
-static void write_rank(fused *f)
+static void units_write_rank(fused *f)
 {
     bool shown = f->kind.mode == BANYAN_MIXED_ONE_SHOT && f->gathers && f->grid.tp == 1;
-    begin(f);
+    units_begin(f);
     if (shown && fused_ranks(f) > 1)
         gather_shown(f);
     else
         fused_walk(f);
-    end(f);
+    units_end(f);
 }
 
 void fused_write_units(fused *f)
@@ -227,7 +227,7 @@ void fused_write_units(fused *f)
     banyan_program_loop_begin(f->a.program, f->a.unit_bytes, 1);
     for (int rank = 0; rank < f->a.ranks; rank++) {
         fused_turn_to(f, rank);
-        write_rank(f);
+        units_write_rank(f);
     }
     banyan_program_loop_end(f->a.program);
 }

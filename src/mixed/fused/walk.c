@@ -2,33 +2,33 @@
 #include "mixed/fused/program.h"
 #include "mixed/grid.h"
 
-static void put(fused *f, int peer, uint64_t region, int index, banyan_chunk data)
+static void fused_walk_put(fused *f, int peer, uint64_t region, int index, banyan_chunk data)
 {
     f->form->put(f, fused_slot(f, peer, region, index), data);
 }
 
-static void meet(fused *f, int mesh, fused_circle who)
+static void fused_walk_meet(fused *f, int mesh, fused_circle who)
 {
     if (f->form->meet)
         f->form->meet(f, mesh, who);
 }
 
-static banyan_chunk mine(const fused *f, uint64_t region, int index)
+static banyan_chunk fused_walk_mine(const fused *f, uint64_t region, int index)
 {
     return fused_slot(f, f->rank, region, index);
 }
 
 /* What a sum is made of, in its order, which is that of all who add the same. */
-static void add(fused *f, fused_sum *sum, uint64_t region, int index)
+static void fused_walk_add(fused *f, fused_sum *sum, uint64_t region, int index)
 {
-    f->a.parts[sum->count++] = mine(f, region, index);
+    f->a.parts[sum->count++] = fused_walk_mine(f, region, index);
 }
 
 static void add_own(fused *f, fused_sum *sum, banyan_chunk own, uint64_t region, int index)
 {
     sum->own = own;
     sum->own_at = sum->count;
-    add(f, sum, region, index);
+    fused_walk_add(f, sum, region, index);
 }
 
 /* `count` places of a region, `step` apart. */
@@ -38,14 +38,15 @@ typedef struct places {
 } places;
 
 /* The own_at-th place is the rank's own; -1: none is. */
-static void add_up(fused *f, places of, int own_at, banyan_chunk own, banyan_chunk destination)
+static void fused_walk_add_up(fused *f, places of, int own_at, banyan_chunk own,
+                              banyan_chunk destination)
 {
     fused_sum sum = FUSED_SUM_INIT;
     for (int i = 0; i < of.count; i++) {
         if (i == own_at)
             add_own(f, &sum, own, of.region, of.first + i * of.step);
         else
-            add(f, &sum, of.region, of.first + i * of.step);
+            fused_walk_add(f, &sum, of.region, of.first + i * of.step);
     }
     f->form->sum(f, &sum, destination);
 }
@@ -56,8 +57,8 @@ static void gather_at_once(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     EACH_OTHER(fused_ranks(f), f->rank, peer)
-    put(f, peer, f->at.first, f->rank, fused_input(f, 0, 0, 0));
-    meet(f, MESH_LOCAL_FIRST, IN_ALL);
+    fused_walk_put(f, peer, f->at.first, f->rank, fused_input(f, 0, 0, 0));
+    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_ALL);
     for (int dp = 0; dp < grid->dp; dp++) {
         fused_sum sum = FUSED_SUM_INIT;
         for (int tp = 0; tp < grid->tp; tp++) {
@@ -65,7 +66,7 @@ static void gather_at_once(fused *f)
             if (source == f->rank)
                 add_own(f, &sum, fused_input(f, 0, 0, 0), f->at.first, source);
             else
-                add(f, &sum, f->at.first, source);
+                fused_walk_add(f, &sum, f->at.first, source);
         }
         f->form->sum(f, &sum, fused_output(f, dp, 0, 0));
     }
@@ -74,10 +75,11 @@ static void gather_at_once(fused *f)
 static void scatter_at_once(fused *f)
 {
     EACH_OTHER(fused_ranks(f), f->rank, peer)
-    put(f, peer, f->at.first, f->rank, fused_input(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0));
-    meet(f, MESH_LOCAL_FIRST, IN_ALL);
-    add_up(f, (places){f->at.first, 0, 1, fused_ranks(f)}, f->rank,
-           fused_input(f, f->grid.dp_index, 0, 0), fused_output(f, 0, 0, 0));
+    fused_walk_put(f, peer, f->at.first, f->rank,
+                   fused_input(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0));
+    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_ALL);
+    fused_walk_add_up(f, (places){f->at.first, 0, 1, fused_ranks(f)}, f->rank,
+                      fused_input(f, f->grid.dp_index, 0, 0), fused_output(f, 0, 0, 0));
 }
 
 /* ---- inside the node, first ---- */
@@ -87,21 +89,21 @@ static void put_parts(fused *f)
     const banyan_mixed_grid *grid = &f->grid;
     EACH_OTHER(grid->local_tp, grid->local_tp_rank, tp)
     for (int share = 0; share < f->shares; share++)
-        put(f, fused_local(f, tp, grid->local_dp_rank), f->at.first,
-            grid->local_tp_rank * f->shares + share, fused_input(f, 0, tp, share));
-    meet(f, MESH_LOCAL_FIRST, IN_TP);
+        fused_walk_put(f, fused_local(f, tp, grid->local_dp_rank), f->at.first,
+                       grid->local_tp_rank * f->shares + share, fused_input(f, 0, tp, share));
+    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_TP);
 }
 
 /* The sum over the node's tensor-parallel ranks of one share of the rank's part: where it is, which
  * is `destination` if there is anything to add. */
-static banyan_chunk sum_part(fused *f, int share, banyan_chunk destination)
+static banyan_chunk fused_walk_sum_part(fused *f, int share, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
     banyan_chunk own = fused_input(f, 0, grid->local_tp_rank, share);
     if (grid->local_tp == 1)
         return own;
     places parts = {f->at.first, share, f->shares, grid->local_tp};
-    add_up(f, parts, grid->local_tp_rank, own, destination);
+    fused_walk_add_up(f, parts, grid->local_tp_rank, own, destination);
     return destination;
 }
 
@@ -113,10 +115,11 @@ static void put_rows(fused *f)
     {
         int tp = local % grid->local_tp, dp = local / grid->local_tp;
         for (int row = 0; row < rows; row++)
-            put(f, fused_local(f, tp, dp), f->at.first, grid->local_rank * rows + row,
+            fused_walk_put(
+                f, fused_local(f, tp, dp), f->at.first, grid->local_rank * rows + row,
                 fused_input(f, fused_block(f, dp, row / f->shares), tp, row % f->shares));
     }
-    meet(f, MESH_LOCAL_FIRST, IN_NODE);
+    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_NODE);
 }
 
 /* The same over all ranks of the node, of a row of theirs. */
@@ -128,7 +131,7 @@ static banyan_chunk sum_row(fused *f, int row, banyan_chunk destination)
     if (grid->local_size == 1)
         return own;
     places rows = {f->at.first, row, fused_rows(f), grid->local_size};
-    add_up(f, rows, grid->local_rank, own, destination);
+    fused_walk_add_up(f, rows, grid->local_rank, own, destination);
     return destination;
 }
 
@@ -140,10 +143,10 @@ static void sum_group(fused *f, int inter_dp, banyan_chunk own, banyan_chunk des
     const banyan_mixed_grid *grid = &f->grid;
     int own_at = inter_dp == grid->inter_dp_rank ? grid->inter_tp_rank : -1;
     places sums = {f->at.inter, fused_node_number(f, 0, inter_dp), 1, grid->inter_tp};
-    add_up(f, sums, own_at, own, destination);
+    fused_walk_add_up(f, sums, own_at, own, destination);
 }
 
-static void show(fused *f, int row)
+static void fused_walk_show(fused *f, int row)
 {
     if (f->form->show)
         f->form->show(f, row);
@@ -153,13 +156,13 @@ static void show(fused *f, int row)
 static void gather_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
-    banyan_chunk own = sum_part(f, 0, mine(f, f->at.partial, 0));
+    banyan_chunk own = fused_walk_sum_part(f, 0, fused_walk_mine(f, f->at.partial, 0));
     EACH_OTHER(grid->nodes, grid->node, node)
-    put(f, fused_rank_on(f, node), f->at.inter, grid->node, own);
-    meet(f, MESH_NODES_FIRST, AMONG_NODES);
+    fused_walk_put(f, fused_rank_on(f, node), f->at.inter, grid->node, own);
+    fused_walk_meet(f, MESH_NODES_FIRST, AMONG_NODES);
     for (int dp = 0; dp < grid->inter_dp; dp++) {
         sum_group(f, dp, own, f->form->result(f, dp));
-        show(f, dp);
+        fused_walk_show(f, dp);
     }
 }
 
@@ -170,10 +173,10 @@ static void gather_in_shares(fused *f)
     const banyan_mixed_grid *grid = &f->grid;
     int own_dp = grid->inter_dp_rank, own_tp = grid->inter_tp_rank;
     EACH_OTHER(grid->inter_tp, own_tp, tp)
-    put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node,
-        sum_part(f, tp, mine(f, f->at.partial, tp)));
-    banyan_chunk own = sum_part(f, own_tp, mine(f, f->at.partial, own_tp));
-    meet(f, MESH_NODES_FIRST, AMONG_TP_NODES);
+    fused_walk_put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node,
+                   fused_walk_sum_part(f, tp, fused_walk_mine(f, f->at.partial, tp)));
+    banyan_chunk own = fused_walk_sum_part(f, own_tp, fused_walk_mine(f, f->at.partial, own_tp));
+    fused_walk_meet(f, MESH_NODES_FIRST, AMONG_TP_NODES);
     sum_group(f, own_dp, own, f->form->result(f, own_dp * f->shares + own_tp));
     f->form->gather_shares(f);
 }
@@ -186,8 +189,8 @@ static void gather_by_parts(fused *f)
     } else if (f->grid.nodes > 1) {
         gather_between_nodes(f);
     } else {
-        (void)sum_part(f, 0, f->form->result(f, 0));
-        show(f, 0);
+        (void)fused_walk_sum_part(f, 0, f->form->result(f, 0));
+        fused_walk_show(f, 0);
     }
     f->form->gather_in_node(f);
 }
@@ -200,11 +203,11 @@ static banyan_chunk send_row(fused *f, int row)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int dp = row / f->shares, share = row % f->shares;
-    banyan_chunk sum = sum_row(f, row, mine(f, f->at.partial, row));
+    banyan_chunk sum = sum_row(f, row, fused_walk_mine(f, f->at.partial, row));
     for (int tp = 0; tp < grid->inter_tp; tp++) {
         int node = fused_node_number(f, tp, dp);
         if (node != grid->node && (tp == share || !f->two_shots))
-            put(f, fused_rank_on(f, node), f->at.inter, grid->node, sum);
+            fused_walk_put(f, fused_rank_on(f, node), f->at.inter, grid->node, sum);
     }
     return sum;
 }
@@ -218,9 +221,9 @@ static void scatter_between_nodes(fused *f)
     EACH_OTHER(fused_rows(f), own_row, row)
     (void)send_row(f, row);
     banyan_chunk own = send_row(f, own_row);
-    meet(f, MESH_NODES_FIRST, AMONG_NODES);
-    add_up(f, (places){f->at.inter, 0, 1, grid->nodes}, grid->node, own,
-           f->form->result(f, own_share));
+    fused_walk_meet(f, MESH_NODES_FIRST, AMONG_NODES);
+    fused_walk_add_up(f, (places){f->at.inter, 0, 1, grid->nodes}, grid->node, own,
+                      f->form->result(f, own_share));
 }
 
 static void scatter_by_parts(fused *f)

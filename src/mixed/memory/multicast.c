@@ -8,7 +8,7 @@
 #include "memory/symmetric/multicast.h"
 #include "world/control.h"
 
-static banyan_status refuse(banyan_mixed *mixed, const char *why_not)
+static banyan_status memory_multicast_refuse(banyan_mixed *mixed, const char *why_not)
 {
     mixed_multicast *multicast = &mixed->setup.multicast;
     snprintf(multicast->why_not, sizeof multicast->why_not, "%s", why_not);
@@ -34,10 +34,10 @@ banyan_status multicast_agree(banyan_mixed *mixed)
 {
     mixed_multicast *multicast = &mixed->setup.multicast;
     if (mixed_is_host(mixed))
-        return refuse(mixed, "the host has no multicast");
+        return memory_multicast_refuse(mixed, "the host has no multicast");
     if (mixed->setup.grid.local_size == 1)
-        return refuse(mixed, mixed->setup.grid.nodes > 1 ? "there is one rank a node"
-                                                         : "there is one rank");
+        return memory_multicast_refuse(
+            mixed, mixed->setup.grid.nodes > 1 ? "there is one rank a node" : "there is one rank");
     RETURN_IF_FAILED(memory_multicast_agree(mixed->setup.worlds[MIXED_NODE], mixed->setup.device,
                                             &multicast->is_expected, multicast->why_not,
                                             sizeof multicast->why_not));
@@ -59,7 +59,8 @@ static banyan_status make_addresses(const banyan_mixed *mixed, int *ranks, char 
                                  grid->local_tp, tp, &bytes);
 }
 
-static banyan_status make_together(const banyan_mixed *mixed, char **node, char **tp)
+static banyan_status memory_multicast_make_together(const banyan_mixed *mixed, char **node,
+                                                    char **tp)
 {
     size_t list_bytes = (size_t)mixed->setup.grid.local_size * sizeof(int);
     int *ranks = malloc(list_bytes);
@@ -78,12 +79,12 @@ banyan_status multicast_make(banyan_mixed *mixed)
     char *node = NULL, *tp = NULL;
     if (!multicast->is_expected || !mixed->memory)
         return BANYAN_OK;
-    banyan_status status = make_together(mixed, &node, &tp);
+    banyan_status status = memory_multicast_make_together(mixed, &node, &tp);
     if (status != BANYAN_OK) {
         log_info("rank %d: mixed collectives go without multicast: %s", mixed->rank,
                  banyan_last_error());
         multicast->is_expected = false;
-        (void)refuse(mixed, banyan_last_error());
+        (void)memory_multicast_refuse(mixed, banyan_last_error());
         status = control_check(mixed->setup.worlds[MIXED_NODE]);
     }
     RETURN_IF_FAILED(control_agree(mixed->setup.worlds[MIXED_WORLD], status));

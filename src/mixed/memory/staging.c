@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "world/control.h"
 
-static void drop(const banyan_mixed *mixed, pages *made)
+static void memory_staging_drop(const banyan_mixed *mixed, pages *made)
 {
     if (mixed_is_host(mixed))
         free(made->address);
@@ -15,10 +15,10 @@ static void drop(const banyan_mixed *mixed, pages *made)
 
 static void drop_last(banyan_mixed *mixed)
 {
-    drop(mixed, &mixed->staging.data[--mixed->staging.count]);
+    memory_staging_drop(mixed, &mixed->staging.data[--mixed->staging.count]);
 }
 
-static banyan_status make(const banyan_mixed *mixed, uint64_t bytes, pages *made)
+static banyan_status memory_staging_make(const banyan_mixed *mixed, uint64_t bytes, pages *made)
 {
     device_handles handles;
     if (mixed_is_host(mixed)) {
@@ -33,19 +33,19 @@ static banyan_status make(const banyan_mixed *mixed, uint64_t bytes, pages *made
 }
 
 /* On all ranks or on none: later calls grow on all of them together. Collective. */
-static banyan_status grow(banyan_mixed *mixed, uint64_t bytes)
+static banyan_status memory_staging_grow(banyan_mixed *mixed, uint64_t bytes)
 {
     pages made;
     bool is_made = false;
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     if (array_reserve(&mixed->staging, 1)) {
-        status = make(mixed, bytes, &made);
+        status = memory_staging_make(mixed, bytes, &made);
         is_made = status == BANYAN_OK;
     }
     status = control_agree(mixed->setup.worlds[MIXED_WORLD], status);
     if (status != BANYAN_OK) {
         if (is_made)
-            drop(mixed, &made);
+            memory_staging_drop(mixed, &made);
         return status;
     }
     if (mixed_is_host(mixed) && mixed->staging.count > 0)
@@ -60,7 +60,7 @@ banyan_status staging_take(banyan_mixed *mixed, uint64_t bytes, void **staging)
     size_t count = mixed->staging.count;
     uint64_t last = count > 0 ? mixed->staging.data[count - 1].mapped_bytes : 0;
     if (bytes > last)
-        RETURN_IF_FAILED(grow(mixed, bytes > 2 * last ? bytes : 2 * last));
+        RETURN_IF_FAILED(memory_staging_grow(mixed, bytes > 2 * last ? bytes : 2 * last));
     *staging = mixed->staging.data[mixed->staging.count - 1].address;
     return BANYAN_OK;
 }

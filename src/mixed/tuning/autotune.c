@@ -14,7 +14,7 @@ static bool is_nearer_to_higher(uint64_t bytes, uint64_t low, uint64_t high)
     return (double)bytes * (double)bytes > (double)low * (double)high;
 }
 
-static banyan_mixed_mode nearest(const mixed_choices *choices, uint64_t bytes)
+static banyan_mixed_mode autotune_nearest(const mixed_choices *choices, uint64_t bytes)
 {
     size_t i = 0;
     while (i + 1 < choices->count &&
@@ -30,7 +30,7 @@ banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed, banya
     RETURN_IF_NULL(mode);
     RETURN_IF_FAILED(op_check(mixed, op));
     const mixed_choices *choices = &mixed->choices[op];
-    *mode = choices->count > 0 ? nearest(choices, bytes) : mode_default(mixed, op, bytes);
+    *mode = choices->count > 0 ? autotune_nearest(choices, bytes) : mode_default(mixed, op, bytes);
     return BANYAN_OK;
 }
 
@@ -92,7 +92,7 @@ void autotune_choose(banyan_mixed *mixed)
 }
 
 /* Beside what there is, which stays when memory runs out. */
-static banyan_status take_room(banyan_mixed *mixed, size_t count)
+static banyan_status autotune_take_room(banyan_mixed *mixed, size_t count)
 {
     bool fits = array_reserve(&mixed->timings, count);
     for (int op = 0; op < BANYAN_MIXED_OPS && fits; op++)
@@ -102,7 +102,7 @@ static banyan_status take_room(banyan_mixed *mixed, size_t count)
 
 banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count)
 {
-    RETURN_IF_FAILED(control_agree(mixed->world, take_room(mixed, count)));
+    RETURN_IF_FAILED(control_agree(mixed->world, autotune_take_room(mixed, count)));
     if (count > 0)
         memcpy(mixed->timings.data, timings, count * sizeof *timings);
     mixed->timings.count = count;
@@ -133,7 +133,7 @@ banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_t index,
 
 #define COLUMN_LEAST 12
 
-static bool is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
+static bool autotune_is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
 {
     for (size_t i = 0; i < mixed->timings.count; i++) {
         if (mixed->timings.data[i].mode == mode)
@@ -153,7 +153,7 @@ static void print_head(const banyan_mixed *mixed, FILE *file)
 {
     fprintf(file, "%-24s%12s", "µs", "bytes");
     for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
-        if (is_timed(mixed, (banyan_mixed_mode)mode))
+        if (autotune_is_timed(mixed, (banyan_mixed_mode)mode))
             fprintf(file, "%*s", column_width((banyan_mixed_mode)mode),
                     banyan_mixed_mode_name((banyan_mixed_mode)mode));
     }
@@ -185,7 +185,7 @@ banyan_status banyan_mixed_print_autotune(const banyan_mixed *mixed, FILE *file)
         end = end_of_size(mixed->timings.data, i, count);
         fprintf(file, "%-23s%12llu", banyan_mixed_op_name(row->op), (unsigned long long)row->bytes);
         for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
-            if (is_timed(mixed, (banyan_mixed_mode)mode))
+            if (autotune_is_timed(mixed, (banyan_mixed_mode)mode))
                 print_cell(row, end - i, (banyan_mixed_mode)mode, file);
         }
         fputc('\n', file);

@@ -48,7 +48,7 @@ static banyan_status note_use(checker *check, barrier_uses *uses, const barrier_
     return BANYAN_OK;
 }
 
-static banyan_status note_ops(checker *check, barrier_uses *uses, uint32_t number)
+static banyan_status barriers_note_ops(checker *check, barrier_uses *uses, uint32_t number)
 {
     const plan_thread_block *block = &check->plan->ranks[check->rank].blocks[number];
     for (uint32_t i = 0; i < block->op_count; i++) {
@@ -66,7 +66,7 @@ static banyan_status note_ops(checker *check, barrier_uses *uses, uint32_t numbe
     return BANYAN_OK;
 }
 
-static banyan_status count_blocks(checker *check, const barrier_uses *uses)
+static banyan_status barriers_count_blocks(checker *check, const barrier_uses *uses)
 {
     for (size_t i = 0; i < uses->list.count; i++) {
         const barrier_use *use = &uses->list.data[i];
@@ -85,9 +85,9 @@ banyan_status check_barriers(checker *check)
     banyan_status status = BANYAN_OK;
     uint32_t count = check->plan->ranks[check->rank].block_count;
     for (uint32_t i = 0; i < count && status == BANYAN_OK; i++)
-        status = note_ops(check, &uses, i);
+        status = barriers_note_ops(check, &uses, i);
     if (status == BANYAN_OK)
-        status = count_blocks(check, &uses);
+        status = barriers_count_blocks(check, &uses);
     map_free(&uses.numbers);
     array_free(&uses.list);
     return status;

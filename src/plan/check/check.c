@@ -25,7 +25,7 @@ static bool chunks_fit(const banyan_plan *plan, uint64_t input, uint64_t output)
     }
 }
 
-static banyan_status check_blocks(checker *check, const uint64_t *chunks)
+static banyan_status plan_check_blocks(checker *check, const uint64_t *chunks)
 {
     uint64_t block = check->plan->block_chunks;
     if (chunks[PLAN_INPUT] % block == 0 && chunks[PLAN_OUTPUT] % block == 0)
@@ -36,7 +36,7 @@ static banyan_status check_blocks(checker *check, const uint64_t *chunks)
                           ULL(chunks[PLAN_INPUT]), ULL(chunks[PLAN_OUTPUT]), ULL(block));
 }
 
-static banyan_status check_collective(checker *check, int r)
+static banyan_status plan_check_collective(checker *check, int r)
 {
     const banyan_plan *plan = check->plan;
     const uint64_t *first = plan->ranks[0].chunks, *chunks = plan->ranks[r].chunks;
@@ -44,7 +44,7 @@ static banyan_status check_collective(checker *check, int r)
         chunks[PLAN_SCRATCH] > INT64_MAX)
         return json_path_fail(&check->path, "has more chunks than can be counted");
     if (plan->collective == BANYAN_CUSTOM)
-        return check_blocks(check, chunks);
+        return plan_check_blocks(check, chunks);
     if (chunks[PLAN_INPUT] != first[PLAN_INPUT] || chunks[PLAN_OUTPUT] != first[PLAN_OUTPUT])
         return json_path_fail(&check->path,
                               "has %llu input and %llu output chunks, and rank 0 has %llu and %llu",
@@ -105,7 +105,7 @@ static banyan_status check_expected(checker *check)
     return BANYAN_OK;
 }
 
-static banyan_status check_head(checker *check)
+static banyan_status plan_check_head(checker *check)
 {
     const banyan_plan *plan = check->plan;
     json_path *path = &check->path;
@@ -128,7 +128,7 @@ static banyan_status check_head(checker *check)
 }
 
 /* The name says which it is, so that what is written is read as it was. */
-static banyan_status check_name(checker *check)
+static banyan_status plan_check_name(checker *check)
 {
     const banyan_plan *plan = check->plan;
     banyan_collective_kind kind;
@@ -222,10 +222,10 @@ static banyan_status check_block(checker *check)
     return BANYAN_OK;
 }
 
-static banyan_status check_rank(checker *check)
+static banyan_status plan_check_rank(checker *check)
 {
     const plan_rank *rank = &check->plan->ranks[check->rank];
-    RETURN_IF_FAILED(check_collective(check, check->rank));
+    RETURN_IF_FAILED(plan_check_collective(check, check->rank));
     RETURN_IF_FAILED(check_remote_buffers(check));
     size_t key = json_path_key(&check->path, "threadblocks");
     for (uint32_t i = 0; i < rank->block_count; i++) {
@@ -238,13 +238,13 @@ static banyan_status check_rank(checker *check)
     return check_barriers(check);
 }
 
-static banyan_status check_ranks(checker *check)
+static banyan_status plan_check_ranks(checker *check)
 {
     size_t key = json_path_key(&check->path, "gpus");
     for (int r = 0; r < check->plan->rank_count; r++) {
         size_t mark = json_path_index(&check->path, (size_t)r);
         check->rank = r;
-        RETURN_IF_FAILED(check_rank(check));
+        RETURN_IF_FAILED(plan_check_rank(check));
         json_path_pop(&check->path, mark);
     }
     json_path_pop(&check->path, key);
@@ -254,11 +254,11 @@ static banyan_status check_ranks(checker *check)
 banyan_status plan_check_indices(const banyan_plan *plan, const char *name)
 {
     checker check = {.plan = plan, .path = {.file = name}};
-    RETURN_IF_FAILED(check_name(&check));
-    RETURN_IF_FAILED(check_head(&check));
+    RETURN_IF_FAILED(plan_check_name(&check));
+    RETURN_IF_FAILED(plan_check_head(&check));
     banyan_status status = check_channels(&check);
     if (status == BANYAN_OK)
-        status = check_ranks(&check);
+        status = plan_check_ranks(&check);
     if (status == BANYAN_OK)
         status = check_expected(&check);
     check_channels_free(&check);

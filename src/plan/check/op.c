@@ -32,7 +32,8 @@ static banyan_status check_local(checker *check, const plan_operand *operand)
                         rank->chunks[operand->buffer]);
 }
 
-static banyan_status check_remote(checker *check, const plan_op *op, const plan_operand *operand)
+static banyan_status check_op_check_remote(checker *check, const plan_op *op,
+                                           const plan_operand *operand)
 {
     uint32_t count = check->block->remote_buffer_count[op->channel_type];
     if (operand->reference >= count) {
@@ -48,7 +49,7 @@ static banyan_status check_remote(checker *check, const plan_op *op, const plan_
                         check->plan->ranks[where.rank].chunks[where.buffer]);
 }
 
-static banyan_status check_group(checker *check, const plan_operand *operand)
+static banyan_status check_op_check_group(checker *check, const plan_operand *operand)
 {
     uint32_t count = check->block->channel_count[PLAN_SWITCH];
     if (operand->reference >= count) {
@@ -67,9 +68,9 @@ static banyan_status check_operand(checker *check, const plan_op *op, const plan
                                    bool is_packets)
 {
     if (operand->place == PLAN_REMOTE)
-        RETURN_IF_FAILED(check_remote(check, op, operand));
+        RETURN_IF_FAILED(check_op_check_remote(check, op, operand));
     else if (operand->place == PLAN_GROUP)
-        RETURN_IF_FAILED(check_group(check, operand));
+        RETURN_IF_FAILED(check_op_check_group(check, operand));
     else
         RETURN_IF_FAILED(check_local(check, operand));
     plan_where where = plan_operand_where(check->plan, check->rank, check->block, op, operand);
@@ -99,7 +100,7 @@ static bool all_of_place(const plan_operand *operands, uint32_t from, uint32_t c
     return true;
 }
 
-static bool within(uint32_t count, uint8_t least, uint8_t most)
+static bool check_op_within(uint32_t count, uint8_t least, uint8_t most)
 {
     return count >= least && (most == PLAN_MANY || count <= most);
 }
@@ -110,8 +111,8 @@ static bool fits_form(const plan_operands_form *form, const plan_operand *operan
         return count == 1 && operands[0].place == PLAN_GROUP;
     uint32_t local = count_local(operands, count);
     return all_of_place(operands, local, count, PLAN_REMOTE) &&
-           within(local, form->local_least, form->local_most) &&
-           within(count - local, form->remote_least, form->remote_most);
+           check_op_within(local, form->local_least, form->local_most) &&
+           check_op_within(count - local, form->remote_least, form->remote_most);
 }
 
 /* "1 local", "2 or more local, then 1 or more remote" */
@@ -158,7 +159,7 @@ static const plan_operand *operand_at(const plan_op *op, uint32_t i)
     return i < op->source_count ? &op->sources[i] : &op->destinations[i - op->source_count];
 }
 
-static banyan_status check_sizes(checker *check, const plan_op *op)
+static banyan_status check_op_check_sizes(checker *check, const plan_op *op)
 {
     if (plan_op_is_pairs(op->kind) && op->source_count != op->destination_count)
         return json_path_fail(&check->path, "has %u sources and %u destinations", op->source_count,
@@ -322,7 +323,7 @@ banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop)
         RETURN_IF_FAILED(check_share(check, op));
         return check_loop(check, op);
     }
-    RETURN_IF_FAILED(check_sizes(check, op));
+    RETURN_IF_FAILED(check_op_check_sizes(check, op));
     RETURN_IF_FAILED(check_packets(check, op, loop));
     for (uint32_t i = 0; loop && i < op->source_count; i++) {
         if (op->sources[i].size > loop->loop_chunks)

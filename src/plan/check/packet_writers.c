@@ -44,7 +44,7 @@ static bool add_chunks(packet_writers *all, int rank, const plan_operand *operan
     return true;
 }
 
-static bool add_op(packet_writers *all, int rank, const packet_writer *writer)
+static bool packet_writers_add_op(packet_writers *all, int rank, const packet_writer *writer)
 {
     const plan_op *op = writer->op;
     for (uint32_t i = 0; i < op->destination_count; i++) {
@@ -62,15 +62,16 @@ static bool add_op(packet_writers *all, int rank, const packet_writer *writer)
     return true;
 }
 
-static bool add_ops(packet_writers *all, int rank, packet_writer like, const plan_op *ops,
-                    uint32_t count, const plan_geometry *geometry)
+static bool packet_writers_add_ops(packet_writers *all, int rank, packet_writer like,
+                                   const plan_op *ops, uint32_t count,
+                                   const plan_geometry *geometry)
 {
     for (uint32_t i = 0; i < count && !all->too_many; i++) {
         packet_writer loop = like;
         loop.iterations = plan_geometry_iterations(geometry, &ops[i]);
         like.op = &ops[i];
-        if (!add_op(all, rank, &like) ||
-            !add_ops(all, rank, loop, ops[i].ops, ops[i].op_count, geometry))
+        if (!packet_writers_add_op(all, rank, &like) ||
+            !packet_writers_add_ops(all, rank, loop, ops[i].ops, ops[i].op_count, geometry))
             return false;
     }
     return true;
@@ -85,7 +86,7 @@ banyan_status packet_writers_make(const banyan_plan *plan, const plan_geometry *
         for (uint32_t b = 0; b < plan->ranks[r].block_count && added; b++) {
             const plan_thread_block *block = &plan->ranks[r].blocks[b];
             packet_writer like = {.block = block, .iterations = 1};
-            added = add_ops(made, r, like, block->ops, block->op_count, geometry);
+            added = packet_writers_add_ops(made, r, like, block->ops, block->op_count, geometry);
         }
     }
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

@@ -64,7 +64,7 @@ static operand_run run_in_scratch(const cutter *cut, const operand_map *map, uin
     return (operand_run){true, map->base + chunk * apart + within, bytes};
 }
 
-static uint64_t lesser(uint64_t a, uint64_t b)
+static uint64_t geometry_cut_lesser(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -81,15 +81,15 @@ static bool find_run(const cutter *cut, uint64_t position, uint64_t most, uint64
         if (!run.there)
             missing = run.bytes > missing ? run.bytes : missing;
         else
-            all = lesser(all, run.bytes);
+            all = geometry_cut_lesser(all, run.bytes);
         if (map->scratch)
-            in_scratch = lesser(in_scratch, run.bytes);
+            in_scratch = geometry_cut_lesser(in_scratch, run.bytes);
     }
-    *bytes = missing == 0 ? all : lesser(missing, in_scratch);
+    *bytes = missing == 0 ? all : geometry_cut_lesser(missing, in_scratch);
     return missing == 0;
 }
 
-static bool touches(const plan_piece *piece, const uint64_t *offsets, uint32_t count)
+static bool geometry_cut_touches(const plan_piece *piece, const uint64_t *offsets, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (piece->offsets[i] + piece->bytes != offsets[i])
@@ -108,7 +108,7 @@ static banyan_status visit_range(const cutter *cut, plan_share range)
         bool there = find_run(cut, at, range.end - at, &bytes);
         if (there == cut->pads)
             continue;
-        if (piece->bytes > 0 && touches(piece, cut->offsets, cut->count)) {
+        if (piece->bytes > 0 && geometry_cut_touches(piece, cut->offsets, cut->count)) {
             piece->bytes += bytes;
             continue;
         }
@@ -166,7 +166,7 @@ static plan_share range_of(plan_share share, const plan_op *loop, uint64_t itera
     if (__builtin_mul_overflow(iteration, loop->unit_bytes, &before) || before >= bytes)
         return (plan_share){share.end, share.end};
     uint64_t begin = share.begin + before;
-    return (plan_share){begin, begin + lesser(loop->unit_bytes, bytes - before)};
+    return (plan_share){begin, begin + geometry_cut_lesser(loop->unit_bytes, bytes - before)};
 }
 
 static banyan_status cut_op(cutter *cut, const plan_op *loop, uint64_t iteration)

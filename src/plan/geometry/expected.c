@@ -42,8 +42,8 @@ static size_t from_all(plan_contribution *room, int ranks, uint64_t chunk)
 }
 
 /* Of a whole collective; 0 when nothing is said. */
-static size_t contributions(const banyan_plan *plan, int rank, uint64_t chunk,
-                            plan_contribution *room)
+static size_t expected_contributions(const banyan_plan *plan, int rank, uint64_t chunk,
+                                     plan_contribution *room)
 {
     int ranks = plan->rank_count;
     uint64_t inputs = plan->ranks[rank].chunks[PLAN_INPUT];
@@ -80,7 +80,7 @@ bool plan_expected_of(const banyan_plan *plan, int rank, uint64_t chunk, plan_co
         *op = plan->expected_op;
         return true;
     }
-    size_t count = contributions(plan, rank, chunk, room);
+    size_t count = expected_contributions(plan, rank, chunk, room);
     if (count == 0)
         return false;
     *expected = (plan_expected){room, count};

@@ -31,7 +31,8 @@ static void count_parts(struct outcome *of, size_t *parts, size_t *sources)
     }
 }
 
-static void write_parts(struct outcome *of, banyan_plan_result *part, banyan_plan_source *source)
+static void expected_bytes_write_parts(struct outcome *of, banyan_plan_result *part,
+                                       banyan_plan_source *source)
 {
     plan_expected expected;
     for (uint64_t block = 0; block < of->blocks; block++) {
@@ -47,7 +48,8 @@ static void write_parts(struct outcome *of, banyan_plan_result *part, banyan_pla
     }
 }
 
-static banyan_status make_parts(struct outcome *of, banyan_plan_result **parts, size_t *count)
+static banyan_status expected_bytes_make_parts(struct outcome *of, banyan_plan_result **parts,
+                                               size_t *count)
 {
     size_t part_count = 0, sources = 0;
     count_parts(of, &part_count, &sources);
@@ -58,7 +60,7 @@ static banyan_status make_parts(struct outcome *of, banyan_plan_result **parts, 
         made = malloc(bytes);
         if (!made)
             return error_no_memory(bytes, "what a plan's outputs hold");
-        write_parts(of, made, (banyan_plan_source *)(made + part_count));
+        expected_bytes_write_parts(of, made, (banyan_plan_source *)(made + part_count));
     }
     *parts = made;
     *count = part_count;
@@ -81,7 +83,7 @@ banyan_status banyan_plan_expected(const banyan_plan *plan, int rank, uint64_t m
     if (!of.room)
         return error_no_memory((size_t)plan->rank_count * sizeof *of.room,
                                "what a plan's outputs hold");
-    banyan_status status = make_parts(&of, parts, count);
+    banyan_status status = expected_bytes_make_parts(&of, parts, count);
     if (status == BANYAN_OK)
         *op = of.op;
     free(of.room);

@@ -18,7 +18,7 @@ plan_share plan_share_of(uint64_t total, uint64_t alignment, uint32_t index, uin
 
 /* ---- input and output ---- */
 
-static uint64_t most_chunks(const banyan_plan *plan, plan_buffer buffer)
+static uint64_t geometry_most_chunks(const banyan_plan *plan, plan_buffer buffer)
 {
     uint64_t most = 0;
     for (int r = 0; r < plan->rank_count; r++) {
@@ -35,7 +35,7 @@ void plan_message_divide(const banyan_plan *plan, uint64_t *blocks, uint64_t *bl
     bool per_rank = plan->collective == BANYAN_REDUCESCATTER || plan->collective == BANYAN_ALLTOALL;
     uint64_t chunks = 0;
     for (int buffer = PLAN_INPUT; buffer < PLAN_BUFFERS && chunks == 0; buffer++)
-        chunks = most_chunks(plan, (plan_buffer)buffer);
+        chunks = geometry_most_chunks(plan, (plan_buffer)buffer);
     if (plan->collective == BANYAN_CUSTOM)
         *blocks = chunks / plan->block_chunks;
     else
@@ -73,7 +73,7 @@ static banyan_status lay_message(const banyan_plan *plan, size_t elem_bytes, pla
 static banyan_status measure_buffers(const banyan_plan *plan, plan_geometry *made)
 {
     for (int buffer = PLAN_INPUT; buffer < PLAN_BUFFERS; buffer++) {
-        uint64_t chunks = most_chunks(plan, (plan_buffer)buffer), room;
+        uint64_t chunks = geometry_most_chunks(plan, (plan_buffer)buffer), room;
         if (__builtin_mul_overflow(chunks, made->chunk_bytes, &room) || room > BYTES_MAX)
             return error_set(BANYAN_ERR_INVALID,
                              "the %s of plan %s has %llu chunks, which is too much for chunks of "
@@ -108,12 +108,12 @@ static void note_operands(const banyan_plan *plan, int rank, const plan_thread_b
     }
 }
 
-static void note_ops(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                     const plan_op *ops, uint32_t count, scratch_use *use)
+static void geometry_note_ops(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                              const plan_op *ops, uint32_t count, scratch_use *use)
 {
     for (uint32_t i = 0; i < count; i++) {
         note_operands(plan, rank, block, &ops[i], use);
-        note_ops(plan, rank, block, ops[i].ops, ops[i].op_count, use);
+        geometry_note_ops(plan, rank, block, ops[i].ops, ops[i].op_count, use);
     }
 }
 
@@ -123,7 +123,7 @@ static scratch_use find_use(const banyan_plan *plan)
     for (int r = 0; r < plan->rank_count; r++) {
         for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
             const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            note_ops(plan, r, block, block->ops, block->op_count, &use);
+            geometry_note_ops(plan, r, block, block->ops, block->op_count, &use);
         }
     }
     return use;
@@ -182,7 +182,8 @@ static banyan_status check_reused(const banyan_plan *plan, const plan_geometry *
 
 static banyan_status lay_scratch(const banyan_plan *plan, plan_geometry *made)
 {
-    uint64_t chunks = most_chunks(plan, PLAN_SCRATCH), halves = plan->double_scratch ? 2 : 1;
+    uint64_t chunks = geometry_most_chunks(plan, PLAN_SCRATCH),
+             halves = plan->double_scratch ? 2 : 1;
     scratch_use use = find_use(plan);
     uint64_t parts = (use.packets ? 2 : 0) + (use.data || !use.packets ? 1 : 0);
     made->scratch_data_chunks = use.packets ? 2 * chunks : 0;

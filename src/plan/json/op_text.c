@@ -4,9 +4,9 @@
 
 #define ULL(number) ((unsigned long long)(number))
 
-static void add_operand(bytes_writer *text, const banyan_plan *plan, int rank,
-                        const plan_thread_block *block, const plan_op *op,
-                        const plan_operand *operand)
+static void op_text_add_operand(bytes_writer *text, const banyan_plan *plan, int rank,
+                                const plan_thread_block *block, const plan_op *op,
+                                const plan_operand *operand)
 {
     plan_where where = plan_operand_where(plan, rank, block, op, operand);
     text_print(text, "%s[%llu", plan_buffer_name(where.buffer), ULL(operand->index));
@@ -26,19 +26,19 @@ static void add_operand(bytes_writer *text, const banyan_plan *plan, int rank,
     text_print(text, "} by switch channel %u", channel);
 }
 
-static void add_operands(bytes_writer *text, const banyan_plan *plan, int rank,
-                         const plan_thread_block *block, const plan_op *op,
-                         const plan_operand *operands, uint32_t count)
+static void op_text_add_operands(bytes_writer *text, const banyan_plan *plan, int rank,
+                                 const plan_thread_block *block, const plan_op *op,
+                                 const plan_operand *operands, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         text_add(text, i > 0 ? ", " : " ");
-        add_operand(text, plan, rank, block, op, &operands[i]);
+        op_text_add_operand(text, plan, rank, block, op, &operands[i]);
     }
 }
 
 /* By the rank's own numbers, and where they lead. */
-static void add_channels(bytes_writer *text, const plan_rank *rank, const plan_thread_block *block,
-                         const plan_op *op)
+static void op_text_add_channels(bytes_writer *text, const plan_rank *rank,
+                                 const plan_thread_block *block, const plan_op *op)
 {
     text_add(text, op->source_count > 0 ? " by" : "");
     for (uint32_t i = 0; i < op->channel_count; i++) {
@@ -62,12 +62,12 @@ void op_text_add(bytes_writer *text, const banyan_plan *plan, int rank,
         text_print(text, " %s", plan_channel_name(op->channel_type));
     if (plan_op_reduces(op->kind))
         text_print(text, " %s", banyan_reduce_op_name(op->reduce_op));
-    add_operands(text, plan, rank, block, op, op->sources, op->source_count);
+    op_text_add_operands(text, plan, rank, block, op, op->sources, op->source_count);
     if (op->destination_count > 0)
         text_add(text, " ->");
-    add_operands(text, plan, rank, block, op, op->destinations, op->destination_count);
+    op_text_add_operands(text, plan, rank, block, op, op->destinations, op->destination_count);
     if (op->channel_count > 0)
-        add_channels(text, &plan->ranks[rank], block, op);
+        op_text_add_channels(text, &plan->ranks[rank], block, op);
     for (uint32_t i = 0; i < op->semaphore_count; i++)
         text_print(text, "%s %u", i > 0 ? "," : " semaphore", op->semaphores[i]);
     if (op->kind == PLAN_BARRIER)

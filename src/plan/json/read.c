@@ -149,7 +149,7 @@ static banyan_status read_head(plan_reader *reader, const json_t *root)
     return BANYAN_OK;
 }
 
-static banyan_status read_ranks(plan_reader *reader, const json_t *gpus)
+static banyan_status json_read_ranks(plan_reader *reader, const json_t *gpus)
 {
     size_t key = json_path_key(&reader->path, "gpus");
     for (int r = 0; r < reader->plan->rank_count; r++) {
@@ -182,7 +182,7 @@ static banyan_status read_root(plan_reader *reader, const json_t *root, banyan_p
         return BANYAN_ERR_NO_MEMORY;
     banyan_status status = read_head(reader, root);
     if (status == BANYAN_OK)
-        status = read_ranks(reader, gpus);
+        status = json_read_ranks(reader, gpus);
     if (status == BANYAN_OK)
         status = read_extras(reader, root);
     if (status == BANYAN_OK)

@@ -62,8 +62,8 @@ static banyan_status read_operands(plan_reader *reader, const json_t *object, co
     return BANYAN_OK;
 }
 
-static banyan_status read_list(plan_reader *reader, const json_t *object, const char *key,
-                               uint32_t **numbers, uint32_t *count)
+static banyan_status read_op_read_list(plan_reader *reader, const json_t *object, const char *key,
+                                       uint32_t **numbers, uint32_t *count)
 {
     const json_t *array = json_object_get(object, key);
     if (!array)
@@ -84,7 +84,7 @@ static banyan_status read_u32(plan_reader *reader, const json_t *object, const c
 }
 
 /* The thread block's share of an operation that a group does together. */
-static banyan_status read_share(plan_reader *reader, const json_t *object, plan_op *op)
+static banyan_status read_op_read_share(plan_reader *reader, const json_t *object, plan_op *op)
 {
     json_t *share;
     if (!json_object_get(object, "tbg_info"))
@@ -128,8 +128,8 @@ static banyan_status read_loop(plan_reader *reader, const json_t *object, plan_o
     return BANYAN_OK;
 }
 
-static banyan_status read_kind(plan_reader *reader, const json_t *object, bool in_loop,
-                               plan_op_kind *kind)
+static banyan_status read_op_read_kind(plan_reader *reader, const json_t *object, bool in_loop,
+                                       plan_op_kind *kind)
 {
     const char *name;
     RETURN_IF_FAILED(json_member_string(&reader->path, object, "name", &name));
@@ -145,7 +145,7 @@ static banyan_status read_kind(plan_reader *reader, const json_t *object, bool i
 static banyan_status read_op(plan_reader *reader, const json_t *object, bool in_loop, plan_op *op)
 {
     uint64_t line = 0;
-    RETURN_IF_FAILED(read_kind(reader, object, in_loop, &op->kind));
+    RETURN_IF_FAILED(read_op_read_kind(reader, object, in_loop, &op->kind));
     RETURN_IF_FAILED(read_u64_maybe(reader, object, "line", 0, UINT32_MAX, &line));
     op->line = (uint32_t)line;
     const plan_op_form *form = plan_op_form_of(op->kind);
@@ -156,13 +156,14 @@ static banyan_status read_op(plan_reader *reader, const json_t *object, bool in_
         read_operands(reader, object, "dst_buff", &op->destinations, &op->destination_count));
     if (form->channels != PLAN_CHANNELS_UNUSED)
         RETURN_IF_FAILED(
-            read_list(reader, object, "channel_ids", &op->channels, &op->channel_count));
-    RETURN_IF_FAILED(read_share(reader, object, op));
+            read_op_read_list(reader, object, "channel_ids", &op->channels, &op->channel_count));
+    RETURN_IF_FAILED(read_op_read_share(reader, object, op));
     RETURN_IF_FAILED(read_reduction(reader, object, op));
     switch (op->kind) {
     case PLAN_SEM_ACQUIRE:
     case PLAN_SEM_RELEASE:
-        return read_list(reader, object, "semaphore_ids", &op->semaphores, &op->semaphore_count);
+        return read_op_read_list(reader, object, "semaphore_ids", &op->semaphores,
+                                 &op->semaphore_count);
     case PLAN_BARRIER:
         RETURN_IF_FAILED(read_u32(reader, object, "barrier_id", &op->barrier));
         return read_u32(reader, object, "num_threadblocks", &op->barrier_members);

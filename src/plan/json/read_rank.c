@@ -43,8 +43,8 @@ static banyan_status read_references(plan_reader *reader, const json_t *object,
     return BANYAN_OK;
 }
 
-static banyan_status read_block(plan_reader *reader, const json_t *object, uint32_t number,
-                                plan_thread_block *block)
+static banyan_status read_rank_read_block(plan_reader *reader, const json_t *object,
+                                          uint32_t number, plan_thread_block *block)
 {
     uint64_t id;
     json_t *ops;
@@ -77,7 +77,8 @@ static banyan_status read_blocks(plan_reader *reader, const json_t *object, plan
         return BANYAN_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < rank->block_count; i++) {
         size_t mark = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(read_block(reader, json_array_get(blocks, i), i, &rank->blocks[i]));
+        RETURN_IF_FAILED(
+            read_rank_read_block(reader, json_array_get(blocks, i), i, &rank->blocks[i]));
         json_path_pop(&reader->path, mark);
     }
     json_path_pop(&reader->path, key);
@@ -86,21 +87,22 @@ static banyan_status read_blocks(plan_reader *reader, const json_t *object, plan
 
 /* ---- the rank's channels ---- */
 
-static banyan_status read_ranks(plan_reader *reader, const json_t *object, const char *key,
-                                int *ranks, uint32_t *count)
+static banyan_status read_rank_read_ranks(plan_reader *reader, const json_t *object,
+                                          const char *key, int *ranks, uint32_t *count)
 {
     return read_numbers(reader, object, key, (uint32_t)reader->plan->rank_count - 1,
                         (uint32_t *)ranks, count);
 }
 
-static banyan_status read_group(plan_reader *reader, const json_t *group, plan_switch *read)
+static banyan_status read_rank_read_group(plan_reader *reader, const json_t *group,
+                                          plan_switch *read)
 {
     uint32_t count = 0;
     read->ranks = plan_take(reader->plan, json_array_size(json_object_get(group, "ranks")),
                             sizeof *read->ranks);
     if (!read->ranks)
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(read_ranks(reader, group, "ranks", read->ranks, &count));
+    RETURN_IF_FAILED(read_rank_read_ranks(reader, group, "ranks", read->ranks, &count));
     uint64_t size = count;
     RETURN_IF_FAILED(read_u64_maybe(reader, group, "size", 0, UINT64_MAX, &size));
     if (size != count)
@@ -121,7 +123,7 @@ static banyan_status read_groups(plan_reader *reader, const json_t *entry, plan_
         size_t mark = json_path_index(&reader->path, i);
         plan_switch *read = &rank->switches[rank->channel_count[PLAN_SWITCH]];
         read->buffer = buffer;
-        RETURN_IF_FAILED(read_group(reader, json_array_get(groups, i), read));
+        RETURN_IF_FAILED(read_rank_read_group(reader, json_array_get(groups, i), read));
         rank->channel_count[PLAN_SWITCH]++;
         json_path_pop(&reader->path, mark);
     }
@@ -138,7 +140,8 @@ static size_t count_groups(const json_t *entries)
     return count;
 }
 
-static banyan_status make_room(plan_reader *reader, const json_t *entries, plan_rank *rank)
+static banyan_status read_rank_make_room(plan_reader *reader, const json_t *entries,
+                                         plan_rank *rank)
 {
     size_t room[PLAN_CHANNEL_TYPES] = {0};
     count_numbers(entries, "channel_type", "connected_to", room);
@@ -155,7 +158,7 @@ static banyan_status read_channels(plan_reader *reader, const json_t *object, pl
 {
     json_t *entries;
     RETURN_IF_FAILED(read_array_maybe(reader, object, "channels", &entries));
-    RETURN_IF_FAILED(make_room(reader, entries, rank));
+    RETURN_IF_FAILED(read_rank_make_room(reader, entries, rank));
     size_t key = json_path_key(&reader->path, "channels");
     for (size_t i = 0; i < json_array_size(entries); i++) {
         size_t mark = json_path_index(&reader->path, i);
@@ -167,8 +170,8 @@ static banyan_status read_channels(plan_reader *reader, const json_t *object, pl
         if (type == PLAN_SWITCH)
             RETURN_IF_FAILED(read_groups(reader, entry, rank));
         else
-            RETURN_IF_FAILED(read_ranks(reader, entry, "connected_to", rank->peers[type],
-                                        &rank->channel_count[type]));
+            RETURN_IF_FAILED(read_rank_read_ranks(reader, entry, "connected_to", rank->peers[type],
+                                                  &rank->channel_count[type]));
         json_path_pop(&reader->path, mark);
     }
     json_path_pop(&reader->path, key);

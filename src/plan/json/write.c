@@ -48,14 +48,14 @@ static void add_ranks(plan_writer *writer, const int *ranks, uint32_t count)
         text_print(&writer->text, "%s%d", i > 0 ? ", " : "", ranks[i]);
 }
 
-static const char *truth(bool value)
+static const char *json_write_truth(bool value)
 {
     return value ? "true" : "false";
 }
 
 /* ---- operations ---- */
 
-static void add_operand(plan_writer *writer, const plan_operand *operand)
+static void json_write_add_operand(plan_writer *writer, const plan_operand *operand)
 {
     bytes_writer *text = &writer->text;
     if (operand->place == PLAN_LOCAL)
@@ -67,22 +67,23 @@ static void add_operand(plan_writer *writer, const plan_operand *operand)
     text_print(text, ", \"index\": %llu, \"size\": %llu}", ULL(operand->index), ULL(operand->size));
 }
 
-static void add_operands(plan_writer *writer, const char *key, const plan_operand *operands,
-                         uint32_t count)
+static void json_write_add_operands(plan_writer *writer, const char *key,
+                                    const plan_operand *operands, uint32_t count)
 {
     if (count == 0)
         return;
     text_print(&writer->text, ", \"%s\": [", key);
     for (uint32_t i = 0; i < count; i++) {
         text_add(&writer->text, i > 0 ? ", " : "");
-        add_operand(writer, &operands[i]);
+        json_write_add_operand(writer, &operands[i]);
     }
     text_add(&writer->text, "]");
 }
 
-static void add_ops(plan_writer *writer, const plan_op *ops, uint32_t count, const char *indent);
+static void json_write_add_ops(plan_writer *writer, const plan_op *ops, uint32_t count,
+                               const char *indent);
 
-static void add_op(plan_writer *writer, const plan_op *op, const char *indent)
+static void json_write_add_op(plan_writer *writer, const plan_op *op, const char *indent)
 {
     bytes_writer *text = &writer->text;
     text_print(text, "{\"name\": \"%s\"", plan_op_name(op->kind));
@@ -91,8 +92,8 @@ static void add_op(plan_writer *writer, const plan_op *op, const char *indent)
     if (op->kind == PLAN_BARRIER)
         text_print(text, ", \"barrier_id\": %u, \"num_threadblocks\": %u", op->barrier,
                    op->barrier_members);
-    add_operands(writer, "src_buff", op->sources, op->source_count);
-    add_operands(writer, "dst_buff", op->destinations, op->destination_count);
+    json_write_add_operands(writer, "src_buff", op->sources, op->source_count);
+    json_write_add_operands(writer, "dst_buff", op->destinations, op->destination_count);
     if (op->channel_count > 0) {
         text_add(text, ", \"channel_ids\": [");
         add_numbers(writer, op->channels, op->channel_count);
@@ -114,17 +115,18 @@ static void add_op(plan_writer *writer, const plan_op *op, const char *indent)
         text_print(text,
                    ", \"iter_context\": {\"unit_size\": %llu, \"num_chunks\": %llu}, \"ops\": ",
                    ULL(op->unit_bytes), ULL(op->loop_chunks));
-        add_ops(writer, op->ops, op->op_count, indent);
+        json_write_add_ops(writer, op->ops, op->op_count, indent);
     }
     text_add(text, "}");
 }
 
-static void add_ops(plan_writer *writer, const plan_op *ops, uint32_t count, const char *indent)
+static void json_write_add_ops(plan_writer *writer, const plan_op *ops, uint32_t count,
+                               const char *indent)
 {
     text_add(&writer->text, "[");
     for (uint32_t i = 0; i < count; i++) {
         text_print(&writer->text, "%s\n%s  ", i > 0 ? "," : "", indent);
-        add_op(writer, &ops[i], "            ");
+        json_write_add_op(writer, &ops[i], "            ");
     }
     text_print(&writer->text, count > 0 ? "\n%s]" : "]", indent);
 }
@@ -148,10 +150,10 @@ static void add_references(plan_writer *writer, const char *key, const char *typ
     text_add(&writer->text, "]");
 }
 
-static void add_block(plan_writer *writer, const plan_thread_block *block)
+static void json_write_add_block(plan_writer *writer, const plan_thread_block *block)
 {
     text_print(&writer->text, "        {\n          \"id\": %u,\n          \"ops\": ", block->id);
-    add_ops(writer, block->ops, block->op_count, "          ");
+    json_write_add_ops(writer, block->ops, block->op_count, "          ");
     add_references(writer, "channels", "channel_type", "channel_ids", block->channels,
                    block->channel_count);
     add_references(writer, "remote_buffer_refs", "access_channel_type", "remote_buffer_ids",
@@ -159,7 +161,7 @@ static void add_block(plan_writer *writer, const plan_thread_block *block)
     text_add(&writer->text, "\n        }");
 }
 
-static void add_channels(plan_writer *writer, const plan_rank *rank)
+static void json_write_add_channels(plan_writer *writer, const plan_rank *rank)
 {
     const char *comma = "";
     bytes_writer *text = &writer->text;
@@ -206,7 +208,7 @@ static void add_remote_buffers(plan_writer *writer, const plan_rank *rank)
     text_add(text, rank->remote_buffer_count > 0 ? "\n      ],\n" : "],\n");
 }
 
-static void add_rank(plan_writer *writer, int r)
+static void json_write_add_rank(plan_writer *writer, int r)
 {
     const plan_rank *rank = &writer->plan->ranks[r];
     bytes_writer *text = &writer->text;
@@ -217,10 +219,10 @@ static void add_rank(plan_writer *writer, int r)
                ULL(rank->chunks[PLAN_SCRATCH]));
     for (uint32_t i = 0; i < rank->block_count; i++) {
         text_add(text, i > 0 ? ",\n" : "\n");
-        add_block(writer, &rank->blocks[i]);
+        json_write_add_block(writer, &rank->blocks[i]);
     }
     text_add(text, rank->block_count > 0 ? "\n      ],\n" : "],\n");
-    add_channels(writer, rank);
+    json_write_add_channels(writer, rank);
     add_remote_buffers(writer, rank);
     text_add(text, "      \"semaphores\": [");
     for (uint32_t i = 0; i < rank->semaphore_count; i++)
@@ -336,18 +338,19 @@ static void add_plan(plan_writer *writer)
     text_print(text,
                ",\n  \"protocol\": \"%s\",\n  \"inplace\": %s,\n  \"reuse_resources\": %s,\n"
                "  \"gpus\": [",
-               plan->protocol == BANYAN_LL ? "LL" : "Simple", truth(plan->in_place),
-               truth(plan->reuse_resources));
+               plan->protocol == BANYAN_LL ? "LL" : "Simple", json_write_truth(plan->in_place),
+               json_write_truth(plan->reuse_resources));
     for (int r = 0; r < plan->rank_count; r++) {
         text_add(text, r > 0 ? ",\n" : "\n");
-        add_rank(writer, r);
+        json_write_add_rank(writer, r);
     }
     text_print(text,
                "\n  ],\n  \"num_threads_per_block\": %d,\n  \"use_double_scratch_buffer\": %s,\n"
                "  \"buffer_alignment\": %llu,\n  \"min_message_size\": %llu,\n"
                "  \"max_message_size\": %llu",
-               plan->threads_per_block, truth(plan->double_scratch), ULL(plan->buffer_alignment),
-               ULL(plan->min_message_bytes), ULL(plan->max_message_bytes));
+               plan->threads_per_block, json_write_truth(plan->double_scratch),
+               ULL(plan->buffer_alignment), ULL(plan->min_message_bytes),
+               ULL(plan->max_message_bytes));
     add_extras(writer);
     text_add(text, "\n}\n");
 }

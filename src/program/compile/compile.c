@@ -94,7 +94,7 @@ static banyan_status view_program(const banyan_program *program, banyan_plan **s
     return BANYAN_OK;
 }
 
-static void dump(const banyan_program *program, const char *pass, const banyan_plan *plan)
+static void compile_dump(const banyan_program *program, const char *pass, const banyan_plan *plan)
 {
     if (program->options.dump)
         program->options.dump(program->options.dump_context, pass, plan);
@@ -107,7 +107,7 @@ typedef struct pass_list {
     size_t count;
 } pass_list;
 
-static void want(pass_list *list, bool wanted, const char *name, ops_rewrite pass)
+static void compile_want(pass_list *list, bool wanted, const char *name, ops_rewrite pass)
 {
     if (!wanted)
         return;
@@ -118,11 +118,11 @@ static void want(pass_list *list, bool wanted, const char *name, ops_rewrite pas
 static pass_list wanted_passes(const banyan_program_options *options)
 {
     pass_list list = {0};
-    want(&list, options->fuse_more, "more", pass_more);
-    want(&list, options->fuse, "fuse", pass_fuse);
-    want(&list, options->requested_sync, "sync", pass_sync);
-    want(&list, options->auto_sync, "dependencies", pass_dependencies);
-    want(&list, options->fuse_more, "idle", pass_idle);
+    compile_want(&list, options->fuse_more, "more", pass_more);
+    compile_want(&list, options->fuse, "fuse", pass_fuse);
+    compile_want(&list, options->requested_sync, "sync", pass_sync);
+    compile_want(&list, options->auto_sync, "dependencies", pass_dependencies);
+    compile_want(&list, options->fuse_more, "idle", pass_idle);
     return list;
 }
 
@@ -163,7 +163,7 @@ static banyan_status run_rewrites(const banyan_program *program, const banyan_pl
         if (status != BANYAN_OK)
             return status;
         made = next;
-        dump(program, list.names[i], made);
+        compile_dump(program, list.names[i], made);
     }
     *plan = made;
     return BANYAN_OK;
@@ -176,7 +176,7 @@ static banyan_status run_instances(const banyan_program *program, banyan_plan **
         pass_instances(*plan, program->options.instances, program->options.replication, &made));
     banyan_plan_destroy(*plan);
     *plan = made;
-    dump(program, "instances", made);
+    compile_dump(program, "instances", made);
     return BANYAN_OK;
 }
 
@@ -184,7 +184,7 @@ static banyan_status run_passes(const banyan_program *program, banyan_plan **pla
 {
     banyan_plan *view, *made;
     RETURN_IF_FAILED(view_program(program, &view));
-    dump(program, "program", view);
+    compile_dump(program, "program", view);
     banyan_status status = pairing_check(view);
     if (status == BANYAN_OK)
         status = run_rewrites(program, view, &made);

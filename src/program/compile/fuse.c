@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* Append to a list that has room for `*room`, or for no more than it holds. */
-static banyan_status append(fuse *with, void **list, uint32_t *count, uint32_t *room,
-                            const void *more, uint32_t more_count, size_t bytes)
+static banyan_status compile_fuse_append(fuse *with, void **list, uint32_t *count, uint32_t *room,
+                                         const void *more, uint32_t more_count, size_t bytes)
 {
     uint64_t total = (uint64_t)*count + more_count;
     if (total > UINT32_MAX / 2)
@@ -30,26 +30,27 @@ static banyan_status append(fuse *with, void **list, uint32_t *count, uint32_t *
 banyan_status fuse_add_sources(fuse *with, plan_op *current, const plan_operand *more,
                                uint32_t count)
 {
-    return append(with, (void **)&current->sources, &current->source_count, &with->room.sources,
-                  more, count, sizeof *more);
+    return compile_fuse_append(with, (void **)&current->sources, &current->source_count,
+                               &with->room.sources, more, count, sizeof *more);
 }
 
 banyan_status fuse_add_destinations(fuse *with, plan_op *current, const plan_operand *more,
                                     uint32_t count)
 {
-    return append(with, (void **)&current->destinations, &current->destination_count,
-                  &with->room.destinations, more, count, sizeof *more);
+    return compile_fuse_append(with, (void **)&current->destinations, &current->destination_count,
+                               &with->room.destinations, more, count, sizeof *more);
 }
 
 banyan_status fuse_add_channels(fuse *with, plan_op *current, const plan_op *next)
 {
-    return append(with, (void **)&current->channels, &current->channel_count, &with->room.channels,
-                  next->channels, next->channel_count, sizeof *next->channels);
+    return compile_fuse_append(with, (void **)&current->channels, &current->channel_count,
+                               &with->room.channels, next->channels, next->channel_count,
+                               sizeof *next->channels);
 }
 
 banyan_status fuse_add_semaphores(fuse *with, plan_op *current, const plan_op *next)
 {
-    return append(with, (void **)&current->semaphores, &current->semaphore_count,
-                  &with->room.semaphores, next->semaphores, next->semaphore_count,
-                  sizeof *next->semaphores);
+    return compile_fuse_append(with, (void **)&current->semaphores, &current->semaphore_count,
+                               &with->room.semaphores, next->semaphores, next->semaphore_count,
+                               sizeof *next->semaphores);
 }

@@ -1,7 +1,7 @@
 #include "program/compile/fuse.h"
 
-static bool same_operands(const plan_operand *a, uint32_t a_count, const plan_operand *b,
-                          uint32_t b_count)
+static bool fuse_moves_same_operands(const plan_operand *a, uint32_t a_count, const plan_operand *b,
+                                     uint32_t b_count)
 {
     if (a_count != b_count)
         return false;
@@ -13,7 +13,7 @@ static bool same_operands(const plan_operand *a, uint32_t a_count, const plan_op
 }
 
 /* Would a get write where the run wrote something else already? In a run there is no order. */
-static bool overwrites(const plan_op *run, const plan_op *get)
+static bool fuse_moves_overwrites(const plan_op *run, const plan_op *get)
 {
     const plan_operand *to = &get->destinations[0];
     for (uint32_t i = 0; i < run->destination_count; i++) {
@@ -27,7 +27,7 @@ static bool overwrites(const plan_op *run, const plan_op *get)
 }
 
 /* Pairs of a source and a destination, of equal sizes. */
-static bool is_run(const plan_op *current, const plan_op *next)
+static bool fuse_moves_is_run(const plan_op *current, const plan_op *next)
 {
     if (current->sources[0].size != next->sources[0].size)
         return false;
@@ -38,7 +38,7 @@ static bool is_run(const plan_op *current, const plan_op *next)
     case PLAN_PUT_WITH_SIGNAL_AND_FLUSH:
         return true;
     case PLAN_GET:
-        return !overwrites(current, next);
+        return !fuse_moves_overwrites(current, next);
     default:
         return false;
     }
@@ -50,10 +50,10 @@ banyan_status fuse_moves(fuse *with, plan_op *current, const plan_op *next, bool
     if (current->kind != next->kind || current->channel_type != next->channel_type ||
         current->source_count == 0 || next->source_count == 0 || !ops_share_equal(current, next))
         return BANYAN_OK;
-    bool one_source =
-        current->kind == PLAN_READ_PUT_PACKET &&
-        same_operands(current->sources, current->source_count, next->sources, next->source_count);
-    if (!one_source && !is_run(current, next))
+    bool one_source = current->kind == PLAN_READ_PUT_PACKET &&
+                      fuse_moves_same_operands(current->sources, current->source_count,
+                                               next->sources, next->source_count);
+    if (!one_source && !fuse_moves_is_run(current, next))
         return BANYAN_OK;
     if (!one_source)
         RETURN_IF_FAILED(fuse_add_sources(with, current, next->sources, next->source_count));

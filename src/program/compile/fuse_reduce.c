@@ -37,7 +37,7 @@ static bool adds_up(const plan_op *current, const plan_op *next)
            ops_operand_equal(&current->sources[0], &next->sources[0]);
 }
 
-static bool sends(plan_op_kind kind, plan_op_kind *sending)
+static bool fuse_reduce_sends(plan_op_kind kind, plan_op_kind *sending)
 {
     switch (kind) {
     case PLAN_REDUCE:
@@ -78,7 +78,7 @@ static bool sends_result(const plan_op *current, const plan_op *put, plan_op_kin
     const plan_operand *carried = &put->sources[0];
     switch (put->kind) {
     case PLAN_PUT:
-        return sends(current->kind, sending) && ops_operand_equal(result, carried);
+        return fuse_reduce_sends(current->kind, sending) && ops_operand_equal(result, carried);
     case PLAN_PUT_PACKET:
         return sends_packets(current->kind, sending) && ops_operand_equal(result, carried);
     case PLAN_READ_PUT_PACKET:

@@ -28,7 +28,7 @@ bool interval_map_conflicts(const interval_map *map, uint64_t start, uint64_t st
 }
 
 /* Append, or lengthen the last one when that is the same. */
-static bool append(interval_map *pieces, uint64_t start, uint64_t stop, bool written)
+static bool interval_append(interval_map *pieces, uint64_t start, uint64_t stop, bool written)
 {
     if (start == stop)
         return true;
@@ -41,27 +41,28 @@ static bool append(interval_map *pieces, uint64_t start, uint64_t stop, bool wri
 }
 
 /* An interval laid over those in [from, to), which are all that it touches. */
-static bool overlay(const interval_map *map, size_t from, size_t to, interval added,
-                    interval_map *pieces)
+static bool interval_overlay(const interval_map *map, size_t from, size_t to, interval added,
+                             interval_map *pieces)
 {
     uint64_t at = added.start;
     for (size_t i = from; i < to; i++) {
         interval old = map->data[i];
         uint64_t common = old.start > at ? old.start : at;
         uint64_t end = old.stop < added.stop ? old.stop : added.stop;
-        if (old.start < added.start && !append(pieces, old.start, added.start, old.written))
+        if (old.start < added.start &&
+            !interval_append(pieces, old.start, added.start, old.written))
             return false;
-        if (!append(pieces, at, common, added.written) ||
-            !append(pieces, common, end, old.written || added.written) ||
-            (old.stop > added.stop && !append(pieces, added.stop, old.stop, old.written)))
+        if (!interval_append(pieces, at, common, added.written) ||
+            !interval_append(pieces, common, end, old.written || added.written) ||
+            (old.stop > added.stop && !interval_append(pieces, added.stop, old.stop, old.written)))
             return false;
         at = end;
     }
-    return append(pieces, at, added.stop, added.written);
+    return interval_append(pieces, at, added.stop, added.written);
 }
 
 /* Put the pieces where the intervals [from, to) were. */
-static bool splice(interval_map *map, size_t from, size_t to, const interval_map *pieces)
+static bool interval_splice(interval_map *map, size_t from, size_t to, const interval_map *pieces)
 {
     if (!array_reserve(map, pieces->count))
         return false;
@@ -83,7 +84,8 @@ bool interval_map_add(interval_map *map, uint64_t start, uint64_t stop, bool wri
         from--;
     interval_map pieces = {0};
     interval added = {start, stop, written};
-    bool done = overlay(map, from, to, added, &pieces) && splice(map, from, to, &pieces);
+    bool done =
+        interval_overlay(map, from, to, added, &pieces) && interval_splice(map, from, to, &pieces);
     array_free(&pieces);
     return done;
 }

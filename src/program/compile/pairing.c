@@ -11,7 +11,7 @@ typedef struct pair_count {
 
 typedef ARRAY(pair_count) pair_counts;
 
-static int compare_pairs(const void *left, const void *right)
+static int pairing_compare_pairs(const void *left, const void *right)
 {
     const pair_count *a = left, *b = right;
     if (a->from != b->from)
@@ -28,7 +28,7 @@ static bool count_pair(pair_counts *counts, size_t first, const pair_count *more
 {
     for (size_t i = counts->count; i > first && counts->count - i < LOOK_BACK; i--) {
         pair_count *known = &counts->data[i - 1];
-        if (compare_pairs(known, more) != 0)
+        if (pairing_compare_pairs(known, more) != 0)
             continue;
         known->signals += more->signals;
         known->waits += more->waits;
@@ -67,13 +67,13 @@ static bool count_op(pair_counts *counts, size_t first, const plan_rank *rank, i
     return true;
 }
 
-static bool count_ops(pair_counts *counts, size_t first, const plan_rank *rank, int number,
-                      const plan_thread_block *block, const plan_op *ops, uint32_t op_count)
+static bool pairing_count_ops(pair_counts *counts, size_t first, const plan_rank *rank, int number,
+                              const plan_thread_block *block, const plan_op *ops, uint32_t op_count)
 {
     for (uint32_t i = 0; i < op_count; i++) {
         bool counted =
             ops[i].kind == PLAN_PIPELINE
-                ? count_ops(counts, first, rank, number, block, ops[i].ops, ops[i].op_count)
+                ? pairing_count_ops(counts, first, rank, number, block, ops[i].ops, ops[i].op_count)
                 : count_op(counts, first, rank, number, block, &ops[i]);
         if (!counted)
             return false;
@@ -82,14 +82,15 @@ static bool count_ops(pair_counts *counts, size_t first, const plan_rank *rank, 
 }
 
 /* From `first` on, sort and sum up what is of the same pair. */
-static void add_up(pair_counts *counts, size_t first)
+static void pairing_add_up(pair_counts *counts, size_t first)
 {
     size_t kept = first;
     if (counts->count > first)
-        qsort(counts->data + first, counts->count - first, sizeof *counts->data, compare_pairs);
+        qsort(counts->data + first, counts->count - first, sizeof *counts->data,
+              pairing_compare_pairs);
     for (size_t i = first; i < counts->count; i++) {
         pair_count *last = kept > first ? &counts->data[kept - 1] : NULL;
-        if (last && compare_pairs(last, &counts->data[i]) == 0) {
+        if (last && pairing_compare_pairs(last, &counts->data[i]) == 0) {
             last->signals += counts->data[i].signals;
             last->waits += counts->data[i].waits;
         } else {
@@ -99,9 +100,9 @@ static void add_up(pair_counts *counts, size_t first)
     counts->count = kept;
 }
 
-static banyan_status check_counts(const char *name, pair_counts *counts)
+static banyan_status pairing_check_counts(const char *name, pair_counts *counts)
 {
-    add_up(counts, 0);
+    pairing_add_up(counts, 0);
     for (size_t i = 0; i < counts->count; i++) {
         pair_count sum = counts->data[i];
         if (sum.signals != sum.waits)
@@ -124,13 +125,13 @@ banyan_status pairing_check(const banyan_plan *plan)
         for (uint32_t i = 0; i < of->block_count && status == BANYAN_OK; i++) {
             const plan_thread_block *block = &of->blocks[i];
             size_t first = counts.count;
-            if (!count_ops(&counts, first, of, rank, block, block->ops, block->op_count))
+            if (!pairing_count_ops(&counts, first, of, rank, block, block->ops, block->op_count))
                 status = BANYAN_ERR_NO_MEMORY;
-            add_up(&counts, first);
+            pairing_add_up(&counts, first);
         }
     }
     if (status == BANYAN_OK)
-        status = check_counts(plan->name, &counts);
+        status = pairing_check_counts(plan->name, &counts);
     array_free(&counts);
     return status;
 }

@@ -31,8 +31,9 @@ static bool waits_for_flags(const plan_op *op, uint32_t source)
     return plan_source_is_packets(op, source) && !plan_op_reduces(op->kind);
 }
 
-static bool add_operand(const ops_place *place, const plan_op *op, const plan_operand *operand,
-                        bool write, block_state *state)
+static bool pass_dependencies_add_operand(const ops_place *place, const plan_op *op,
+                                          const plan_operand *operand, bool write,
+                                          block_state *state)
 {
     const int *ranks;
     int room;
@@ -55,12 +56,13 @@ static bool add_accesses(const ops_place *place, const plan_op *op, block_state 
             return false;
     }
     for (uint32_t i = 0; i < op->source_count; i++) {
-        if (!waits_for_flags(op, i) && !add_operand(place, op, &op->sources[i], false, state))
+        if (!waits_for_flags(op, i) &&
+            !pass_dependencies_add_operand(place, op, &op->sources[i], false, state))
             return false;
     }
     for (uint32_t i = 0; i < op->destination_count; i++) {
         if (!plan_destination_is_packets(op, i) &&
-            !add_operand(place, op, &op->destinations[i], true, state))
+            !pass_dependencies_add_operand(place, op, &op->destinations[i], true, state))
             return false;
     }
     return true;
@@ -68,7 +70,7 @@ static bool add_accesses(const ops_place *place, const plan_op *op, block_state 
 
 /* ---- since the last nop ---- */
 
-static void forget(block_state *state)
+static void pass_dependencies_forget(block_state *state)
 {
     state->used = 0;
 }
@@ -96,7 +98,7 @@ static interval_map *take_map(block_state *state, plan_where where)
     return &taken->map;
 }
 
-static bool depends(const block_state *state)
+static bool pass_dependencies_depends(const block_state *state)
 {
     for (size_t i = 0; i < state->accesses.count; i++) {
         const access *at = &state->accesses.data[i];
@@ -107,7 +109,7 @@ static bool depends(const block_state *state)
     return false;
 }
 
-static bool remember(block_state *state)
+static bool pass_dependencies_remember(block_state *state)
 {
     for (size_t i = 0; i < state->accesses.count; i++) {
         const access *at = &state->accesses.data[i];
@@ -123,17 +125,17 @@ static bool remember(block_state *state)
 static bool mark_op(const ops_place *place, plan_op *op, block_state *state)
 {
     if (op->kind == PLAN_NOP || op->kind == PLAN_BARRIER) {
-        forget(state);
+        pass_dependencies_forget(state);
         return true;
     }
     state->accesses.count = 0;
     if (!add_accesses(place, op, state))
         return false;
-    if (depends(state)) {
+    if (pass_dependencies_depends(state)) {
         op->sync |= PLAN_SYNC_BEFORE;
-        forget(state);
+        pass_dependencies_forget(state);
     }
-    return remember(state);
+    return pass_dependencies_remember(state);
 }
 
 banyan_status pass_dependencies(const ops_place *place, plan_op **ops, uint32_t *count)

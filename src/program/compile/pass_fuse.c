@@ -2,7 +2,7 @@
 #include "program/compile/fuse.h"
 #include "program/compile/pass.h"
 
-static banyan_status join(fuse *with, plan_op *current, plan_op *next, bool *joined)
+static banyan_status pass_fuse_join(fuse *with, plan_op *current, plan_op *next, bool *joined)
 {
     RETURN_IF_FAILED(fuse_sync(with, current, next, joined));
     if (!*joined)
@@ -22,7 +22,7 @@ banyan_status pass_fuse(const ops_place *place, plan_op **ops, uint32_t *count)
         plan_op next = (*ops)[i];
         bool joined = false;
         if (kept > 0)
-            RETURN_IF_FAILED(join(&with, &(*ops)[kept - 1], &next, &joined));
+            RETURN_IF_FAILED(pass_fuse_join(&with, &(*ops)[kept - 1], &next, &joined));
         if (!joined) {
             (*ops)[kept++] = next;
             with.room = (fuse_room){0};

@@ -6,19 +6,19 @@
 #include "program/compile/pass.h"
 #include "program/ops.h"
 
-static bool joins(const plan_op *op)
+static bool pass_idle_joins(const plan_op *op)
 {
     return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
 }
 
-static bool tells(const plan_op *op)
+static bool pass_idle_tells(const plan_op *op)
 {
     return op->kind == PLAN_SEM_RELEASE ||
            (op->channel_type == PLAN_MEMORY &&
             (op->kind == PLAN_SIGNAL || op->kind == PLAN_RELAXED_SIGNAL));
 }
 
-static bool is_wait(const plan_op *op)
+static bool pass_idle_is_wait(const plan_op *op)
 {
     return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT;
 }
@@ -34,7 +34,7 @@ static bool have_common(const uint32_t *a, uint32_t a_count, const uint32_t *b, 
     return false;
 }
 
-static bool share_channel(const plan_op *a, const plan_op *b)
+static bool pass_idle_share_channel(const plan_op *a, const plan_op *b)
 {
     return a->channel_type == b->channel_type &&
            have_common(a->channels, a->channel_count, b->channels, b->channel_count);
@@ -52,14 +52,14 @@ typedef struct stretch {
 /* Threads that do not meet would signal through one channel, or use one semaphore. */
 static bool tell_through_one(const plan_op *a, const plan_op *b)
 {
-    return b->kind == PLAN_PIPELINE || (tells(b) && share_channel(a, b)) ||
+    return b->kind == PLAN_PIPELINE || (pass_idle_tells(b) && pass_idle_share_channel(a, b)) ||
            have_common(a->semaphores, a->semaphore_count, b->semaphores, b->semaphore_count);
 }
 
 static bool only_tells(const stretch *before, const stretch *after)
 {
     for (uint32_t i = 0; i < before->count; i++) {
-        if (!tells(&before->ops[i]))
+        if (!pass_idle_tells(&before->ops[i]))
             return false;
         for (uint32_t k = 0; k < after->count; k++) {
             if (tell_through_one(&before->ops[i], &after->ops[k]))
@@ -90,13 +90,13 @@ static bool waits_alone(const ops_place *place, const plan_op *op)
 
 static bool wait_at_one(const plan_op *a, const plan_op *b)
 {
-    return a->kind == PLAN_PIPELINE || (is_wait(a) && share_channel(a, b));
+    return a->kind == PLAN_PIPELINE || (pass_idle_is_wait(a) && pass_idle_share_channel(a, b));
 }
 
 static bool only_waits(const ops_place *place, const stretch *before, const stretch *after)
 {
     for (uint32_t k = 0; k < after->count; k++) {
-        if (!is_wait(&after->ops[k]) || !waits_alone(place, &after->ops[k]))
+        if (!pass_idle_is_wait(&after->ops[k]) || !waits_alone(place, &after->ops[k]))
             return false;
         for (uint32_t i = 0; i < before->count; i++) {
             if (wait_at_one(&before->ops[i], &after->ops[k]))
@@ -117,7 +117,7 @@ static bool may_overlap(const ops_place *place, const stretch *before, const str
 static stretch stretch_from(const plan_op *ops, uint32_t count)
 {
     uint32_t i = 0;
-    while (i < count && !joins(&ops[i]))
+    while (i < count && !pass_idle_joins(&ops[i]))
         i++;
     return (stretch){ops, i, i == count};
 }
@@ -125,7 +125,7 @@ static stretch stretch_from(const plan_op *ops, uint32_t count)
 static stretch stretch_to(const plan_op *ops, uint32_t count)
 {
     uint32_t i = count;
-    while (i > 0 && !joins(&ops[i - 1]))
+    while (i > 0 && !pass_idle_joins(&ops[i - 1]))
         i--;
     return (stretch){ops + i, count - i, i == 0};
 }
@@ -183,7 +183,7 @@ banyan_status pass_idle(const ops_place *place, plan_op **ops, uint32_t *count)
         }
         list[kept++] = next;
         before.count++;
-        if (joins(&next))
+        if (pass_idle_joins(&next))
             before = (stretch){&list[kept], 0, false};
     }
     *count = kept;

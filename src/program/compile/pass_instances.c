@@ -10,7 +10,7 @@ typedef struct replica {
     bool interleaved;
 } replica;
 
-static uint32_t numbered(const replica *r, uint32_t number)
+static uint32_t pass_instances_numbered(const replica *r, uint32_t number)
 {
     return number * r->instances + r->instance;
 }
@@ -19,7 +19,7 @@ static uint32_t *copy_numbers(const replica *r, const uint32_t *numbers, uint32_
 {
     uint32_t *copy = plan_take(r->plan, count, sizeof *copy);
     for (uint32_t i = 0; copy && i < count; i++)
-        copy[i] = shift ? numbered(r, numbers[i]) : numbers[i];
+        copy[i] = shift ? pass_instances_numbered(r, numbers[i]) : numbers[i];
     return copy;
 }
 
@@ -34,7 +34,7 @@ static plan_operand *copy_operands(const replica *r, const plan_operand *operand
     return copy;
 }
 
-static plan_op *copy_ops(const replica *r, const plan_op *ops, uint32_t count);
+static plan_op *pass_instances_copy_ops(const replica *r, const plan_op *ops, uint32_t count);
 
 static bool copy_op(const replica *r, const plan_op *op, plan_op *copy)
 {
@@ -45,12 +45,12 @@ static bool copy_op(const replica *r, const plan_op *op, plan_op *copy)
     copy->channels = copy_numbers(r, op->channels, op->channel_count, false);
     copy->semaphores = copy_numbers(r, op->semaphores, op->semaphore_count, true);
     if (op->kind == PLAN_BARRIER)
-        copy->barrier = numbered(r, op->barrier);
-    copy->ops = copy_ops(r, op->ops, op->op_count);
+        copy->barrier = pass_instances_numbered(r, op->barrier);
+    copy->ops = pass_instances_copy_ops(r, op->ops, op->op_count);
     return copy->sources && copy->destinations && copy->channels && copy->semaphores && copy->ops;
 }
 
-static plan_op *copy_ops(const replica *r, const plan_op *ops, uint32_t count)
+static plan_op *pass_instances_copy_ops(const replica *r, const plan_op *ops, uint32_t count)
 {
     plan_op *copy = plan_take(r->plan, count, sizeof *copy);
     for (uint32_t i = 0; copy && i < count; i++) {
@@ -60,11 +60,12 @@ static plan_op *copy_ops(const replica *r, const plan_op *ops, uint32_t count)
     return copy;
 }
 
-static bool copy_block(const replica *r, const plan_thread_block *block, plan_thread_block *copy)
+static bool pass_instances_copy_block(const replica *r, const plan_thread_block *block,
+                                      plan_thread_block *copy)
 {
     *copy = *block;
-    copy->id = numbered(r, block->id);
-    copy->ops = copy_ops(r, block->ops, block->op_count);
+    copy->id = pass_instances_numbered(r, block->id);
+    copy->ops = pass_instances_copy_ops(r, block->ops, block->op_count);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
         copy->channels[type] =
             copy_numbers(r, block->channels[type], block->channel_count[type], true);
@@ -84,7 +85,8 @@ static banyan_status replicate_blocks(banyan_plan *plan, plan_rank *rank, replic
         return BANYAN_ERR_NO_MEMORY;
     for (uint32_t b = 0; b < rank->block_count; b++) {
         for (r.instance = 0; r.instance < r.instances; r.instance++) {
-            if (!copy_block(&r, &rank->blocks[b], &blocks[b * r.instances + r.instance]))
+            if (!pass_instances_copy_block(&r, &rank->blocks[b],
+                                           &blocks[b * r.instances + r.instance]))
                 return BANYAN_ERR_NO_MEMORY;
         }
     }
@@ -95,10 +97,10 @@ static banyan_status replicate_blocks(banyan_plan *plan, plan_rank *rank, replic
 
 /* Everything of the list `instances` times in a row. */
 #define REPEAT(plan, list, list_count, instances)                                                  \
-    repeat((plan), (void **)&(list), &(list_count), sizeof *(list), (instances))
+    pass_instances_repeat((plan), (void **)&(list), &(list_count), sizeof *(list), (instances))
 
-static bool repeat(banyan_plan *plan, void **list, uint32_t *count, size_t bytes,
-                   uint32_t instances)
+static bool pass_instances_repeat(banyan_plan *plan, void **list, uint32_t *count, size_t bytes,
+                                  uint32_t instances)
 {
     unsigned char *repeated = plan_take(plan, (size_t)*count * instances, bytes);
     if (!repeated)
@@ -146,21 +148,22 @@ static banyan_status replicate_expected(banyan_plan *plan, int rank, uint64_t ch
     return BANYAN_OK;
 }
 
-static bool fits(uint64_t count, uint64_t instances, uint64_t most)
+static bool pass_instances_fits(uint64_t count, uint64_t instances, uint64_t most)
 {
     return count <= most / instances;
 }
 
-static banyan_status check_counts(const banyan_plan *plan, int rank, uint64_t instances)
+static banyan_status pass_instances_check_counts(const banyan_plan *plan, int rank,
+                                                 uint64_t instances)
 {
     const plan_rank *of = &plan->ranks[rank];
-    bool all = fits(of->block_count, instances, UINT32_MAX) &&
-               fits(of->semaphore_count, instances, UINT32_MAX);
+    bool all = pass_instances_fits(of->block_count, instances, UINT32_MAX) &&
+               pass_instances_fits(of->semaphore_count, instances, UINT32_MAX);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++)
-        all = all && fits(of->channel_count[type], instances, UINT32_MAX);
+        all = all && pass_instances_fits(of->channel_count[type], instances, UINT32_MAX);
     for (int buffer = 0; buffer < PLAN_BUFFERS; buffer++)
-        all = all && fits(of->chunks[buffer], instances, UINT64_MAX);
-    all = all && fits(plan->block_chunks, instances, UINT64_MAX);
+        all = all && pass_instances_fits(of->chunks[buffer], instances, UINT64_MAX);
+    all = all && pass_instances_fits(plan->block_chunks, instances, UINT64_MAX);
     if (all)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
@@ -173,7 +176,7 @@ banyan_status pass_instances(const banyan_plan *plan, int instances, banyan_repl
                              banyan_plan **made)
 {
     for (int rank = 0; rank < plan->rank_count; rank++)
-        RETURN_IF_FAILED(check_counts(plan, rank, (uint64_t)instances));
+        RETURN_IF_FAILED(pass_instances_check_counts(plan, rank, (uint64_t)instances));
     banyan_plan *clone;
     RETURN_IF_FAILED(plan_clone(plan, &clone));
     replica r = {clone, 0, (uint32_t)instances, policy == BANYAN_INTERLEAVED};

@@ -92,7 +92,7 @@ static char *hidden_path(const char *path)
     return hidden;
 }
 
-static bool is_hidden_name(const char *name, const char *prefix)
+static bool folder_is_hidden_name(const char *name, const char *prefix)
 {
     size_t length = strlen(prefix);
     return strncmp(name, prefix, length) == 0 && strlen(name) == length + RANDOM_DIGITS &&
@@ -111,7 +111,7 @@ int new_folder_lock(const char *hidden)
     return -1;
 }
 
-static void remove_abandoned(int parent_fd, const char *name)
+static void folder_remove_abandoned(int parent_fd, const char *name)
 {
     int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
@@ -133,8 +133,8 @@ static banyan_status remove_all_abandoned(const char *path, const char *parent)
     DIR *folder = opendir(parent);
     struct dirent *entry;
     while (folder && (entry = readdir(folder))) {
-        if (is_hidden_name(entry->d_name, prefix))
-            remove_abandoned(dirfd(folder), entry->d_name);
+        if (folder_is_hidden_name(entry->d_name, prefix))
+            folder_remove_abandoned(dirfd(folder), entry->d_name);
     }
     if (folder)
         closedir(folder);

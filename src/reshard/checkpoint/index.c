@@ -16,7 +16,7 @@
 /* ---- reading ---- */
 
 /* "folder/file" or "file": no component that leads elsewhere. */
-static bool is_inside(const char *path)
+static bool index_is_inside(const char *path)
 {
     for (const char *part = path;; part = strchr(part, '/') + 1) {
         size_t length = strcspn(part, "/");
@@ -28,8 +28,8 @@ static bool is_inside(const char *path)
     }
 }
 
-static banyan_status read_tensor(json_path *path, const json_t *member, checkpoint_index *index,
-                                 const char *name)
+static banyan_status index_read_tensor(json_path *path, const json_t *member,
+                                       checkpoint_index *index, const char *name)
 {
     json_t *shape;
     const char *dtype;
@@ -62,7 +62,7 @@ static banyan_status read_tensors(json_path *path, const json_t *root, checkpoin
     json_object_foreach(tensors, name, member)
     {
         size_t mark = json_path_key(path, name);
-        RETURN_IF_FAILED(read_tensor(path, member, index, name));
+        RETURN_IF_FAILED(index_read_tensor(path, member, index, name));
         json_path_pop(path, mark);
     }
     json_path_pop(path, all);
@@ -70,8 +70,8 @@ static banyan_status read_tensors(json_path *path, const json_t *root, checkpoin
 }
 
 /* A member that is an array of exactly `count` integers. */
-static banyan_status read_ints(json_path *path, const json_t *object, const char *key, int64_t low,
-                               int64_t high, size_t count, int64_t *values)
+static banyan_status index_read_ints(json_path *path, const json_t *object, const char *key,
+                                     int64_t low, int64_t high, size_t count, int64_t *values)
 {
     json_t *array;
     size_t found;
@@ -84,12 +84,12 @@ static banyan_status read_ints(json_path *path, const json_t *object, const char
     return BANYAN_OK;
 }
 
-static banyan_status read_dim_map(json_path *path, const json_t *object, index_piece *piece)
+static banyan_status index_read_dim_map(json_path *path, const json_t *object, index_piece *piece)
 {
     int64_t dims[BANYAN_MAX_DIMS];
     bool taken[BANYAN_MAX_DIMS] = {false};
-    RETURN_IF_FAILED(read_ints(path, object, "dim_map", BANYAN_NO_DIM, piece->local_ndim - 1,
-                               (size_t)piece->piece.ndim, dims));
+    RETURN_IF_FAILED(index_read_ints(path, object, "dim_map", BANYAN_NO_DIM, piece->local_ndim - 1,
+                                     (size_t)piece->piece.ndim, dims));
     for (int g = 0; g < piece->piece.ndim; g++) {
         piece->piece.dim_map[g] = (int)dims[g];
         if (dims[g] == BANYAN_NO_DIM && piece->piece.box.extent[g] > 1)
@@ -106,14 +106,15 @@ static banyan_status read_dim_map(json_path *path, const json_t *object, index_p
     return BANYAN_OK;
 }
 
-static banyan_status read_box(json_path *path, const json_t *object, const banyan_local_tensor *of,
-                              banyan_box *box)
+static banyan_status index_read_box(json_path *path, const json_t *object,
+                                    const banyan_local_tensor *of, banyan_box *box)
 {
     char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
     box->ndim = of->ndim;
-    RETURN_IF_FAILED(read_ints(path, object, "start", 0, INT64_MAX, (size_t)of->ndim, box->start));
     RETURN_IF_FAILED(
-        read_ints(path, object, "extent", 0, INT64_MAX, (size_t)of->ndim, box->extent));
+        index_read_ints(path, object, "start", 0, INT64_MAX, (size_t)of->ndim, box->start));
+    RETURN_IF_FAILED(
+        index_read_ints(path, object, "extent", 0, INT64_MAX, (size_t)of->ndim, box->extent));
     if (!box_fits(box, of->ndim, of->shape))
         return json_path_fail(path, "has box %s, out of tensor %s of shape %s",
                               banyan_box_format(box, text, sizeof text), of->name,
@@ -121,8 +122,8 @@ static banyan_status read_box(json_path *path, const json_t *object, const banya
     return BANYAN_OK;
 }
 
-static banyan_status read_piece(json_path *path, const json_t *member, checkpoint_index *index,
-                                size_t file)
+static banyan_status index_read_piece(json_path *path, const json_t *member,
+                                      checkpoint_index *index, size_t file)
 {
     const char *local, *name;
     uint64_t tensor;
@@ -137,27 +138,27 @@ static banyan_status read_piece(json_path *path, const json_t *member, checkpoin
     piece.piece.name = of->name;
     piece.piece.ndim = of->ndim;
     memcpy(piece.piece.shape, of->shape, sizeof of->shape);
-    RETURN_IF_FAILED(read_box(path, member, of, &piece.piece.box));
+    RETURN_IF_FAILED(index_read_box(path, member, of, &piece.piece.box));
     RETURN_IF_FAILED(json_member(path, member, "local_start", JSON_ARRAY, &start));
     size_t local_ndim = json_array_size(start);
     if (local_ndim > BANYAN_MAX_DIMS)
         return json_path_fail(path, "has a local tensor of %zu dimensions", local_ndim);
     piece.local_ndim = (int)local_ndim;
-    RETURN_IF_FAILED(
-        read_ints(path, member, "local_start", 0, INT64_MAX, local_ndim, piece.piece.local_start));
-    RETURN_IF_FAILED(read_dim_map(path, member, &piece));
+    RETURN_IF_FAILED(index_read_ints(path, member, "local_start", 0, INT64_MAX, local_ndim,
+                                     piece.piece.local_start));
+    RETURN_IF_FAILED(index_read_dim_map(path, member, &piece));
     RETURN_IF_FAILED(value_map_read(path, member, &piece.piece.flags));
     piece.local = names_keep(&index->names, local);
     return piece.local && array_push(&index->pieces, piece) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status read_file(json_path *path, const json_t *member, checkpoint_index *index)
+static banyan_status index_read_file(json_path *path, const json_t *member, checkpoint_index *index)
 {
     const char *name;
     json_t *pieces;
     bool declared;
     RETURN_IF_FAILED(json_member_string(path, member, "file", &name));
-    if (!is_inside(name))
+    if (!index_is_inside(name))
         return json_path_fail(path, "has file \"%s\", which is not in this folder", name);
     const char *kept = names_keep(&index->names, name);
     if (!kept || !array_push(&index->files, kept))
@@ -171,7 +172,7 @@ static banyan_status read_file(json_path *path, const json_t *member, checkpoint
     for (size_t i = 0; i < json_array_size(pieces); i++) {
         size_t mark = json_path_index(path, i);
         RETURN_IF_FAILED(
-            read_piece(path, json_array_get(pieces, i), index, index->files.count - 1));
+            index_read_piece(path, json_array_get(pieces, i), index, index->files.count - 1));
         json_path_pop(path, mark);
     }
     json_path_pop(path, all);
@@ -179,7 +180,7 @@ static banyan_status read_file(json_path *path, const json_t *member, checkpoint
 }
 
 /* Folders that were saved before there were facts have none. */
-static banyan_status read_facts(json_path *path, const json_t *root, checkpoint_index *index)
+static banyan_status index_read_facts(json_path *path, const json_t *root, checkpoint_index *index)
 {
     const json_t *object = json_object_get(root, "facts");
     if (!object)
@@ -190,7 +191,7 @@ static banyan_status read_facts(json_path *path, const json_t *root, checkpoint_
     return BANYAN_OK;
 }
 
-static banyan_status read_index(json_path *path, const json_t *root, checkpoint_index *index)
+static banyan_status index_read_index(json_path *path, const json_t *root, checkpoint_index *index)
 {
     const char *format;
     int64_t version;
@@ -200,7 +201,7 @@ static banyan_status read_index(json_path *path, const json_t *root, checkpoint_
         return json_path_fail(path, "has format \"%s\", not \"%s\"", format, FORMAT_NAME);
     RETURN_IF_FAILED(json_member_int(path, root, "version", VERSION, VERSION, &version));
     RETURN_IF_FAILED(read_tensors(path, root, index));
-    RETURN_IF_FAILED(read_facts(path, root, index));
+    RETURN_IF_FAILED(index_read_facts(path, root, index));
     RETURN_IF_FAILED(json_member(path, root, "files", JSON_ARRAY, &files));
     json_path_key(path, "files");
     if (json_array_size(files) > BANYAN_MAX_RANKS)
@@ -208,7 +209,7 @@ static banyan_status read_index(json_path *path, const json_t *root, checkpoint_
                               json_array_size(files), BANYAN_MAX_RANKS);
     for (size_t i = 0; i < json_array_size(files); i++) {
         size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(read_file(path, json_array_get(files, i), index));
+        RETURN_IF_FAILED(index_read_file(path, json_array_get(files, i), index));
         json_path_pop(path, mark);
     }
     return BANYAN_OK;
@@ -221,7 +222,7 @@ banyan_status checkpoint_index_parse(const char *path, const char *text, size_t 
     json_path place = {.file = path};
     RETURN_IF_FAILED(json_parse(path, text, bytes, &root));
     checkpoint_index made = {0};
-    banyan_status status = read_index(&place, root, &made);
+    banyan_status status = index_read_index(&place, root, &made);
     json_decref(root);
     if (status != BANYAN_OK) {
         checkpoint_index_free(&made);
@@ -245,7 +246,7 @@ void checkpoint_index_free(checkpoint_index *index)
 
 /* ---- writing ---- */
 
-static json_t *ints_to_json(const int64_t *values, int count)
+static json_t *index_ints_to_json(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
@@ -253,24 +254,24 @@ static json_t *ints_to_json(const int64_t *values, int count)
     return array;
 }
 
-static json_t *piece_to_json(const banyan_piece *piece, const banyan_local_tensor *local)
+static json_t *index_piece_to_json(const banyan_piece *piece, const banyan_local_tensor *local)
 {
     int64_t dim_map[BANYAN_MAX_DIMS];
     for (int g = 0; g < piece->ndim; g++)
         dim_map[g] = piece->dim_map[g];
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:s*}", "local", local->name, "tensor",
-                     piece->name, "start", ints_to_json(piece->box.start, piece->ndim), "extent",
-                     ints_to_json(piece->box.extent, piece->ndim), "local_start",
-                     ints_to_json(piece->local_start, local->ndim), "dim_map",
-                     ints_to_json(dim_map, piece->ndim), "map", value_map_name(piece->flags));
+                     piece->name, "start", index_ints_to_json(piece->box.start, piece->ndim),
+                     "extent", index_ints_to_json(piece->box.extent, piece->ndim), "local_start",
+                     index_ints_to_json(piece->local_start, local->ndim), "dim_map",
+                     index_ints_to_json(dim_map, piece->ndim), "map", value_map_name(piece->flags));
 }
 
 static bool add_piece(json_t *pieces, json_t *global, const banyan_piece *piece,
                       const banyan_local_tensor *local, DLDataType dtype)
 {
     json_t *tensor = json_pack("{s:s, s:o}", "dtype", banyan_dtype_name(dtype), "shape",
-                               ints_to_json(piece->shape, piece->ndim));
-    return json_array_append_new(pieces, piece_to_json(piece, local)) == 0 &&
+                               index_ints_to_json(piece->shape, piece->ndim));
+    return json_array_append_new(pieces, index_piece_to_json(piece, local)) == 0 &&
            json_object_set_new(global, piece->name, tensor) == 0;
 }
 

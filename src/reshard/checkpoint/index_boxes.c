@@ -5,8 +5,8 @@
 
 /* ---- reading ---- */
 
-static banyan_status read_ints(json_path *path, const json_t *object, const char *key,
-                               int64_t *values, size_t *count)
+static banyan_status index_boxes_read_ints(json_path *path, const json_t *object, const char *key,
+                                           int64_t *values, size_t *count)
 {
     json_t *array;
     RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
@@ -32,13 +32,14 @@ static banyan_status read_fill(json_path *path, const json_t *object, index_box 
     return BANYAN_OK;
 }
 
-static banyan_status read_box(json_path *path, const json_t *object, names *pool, index_box *box)
+static banyan_status index_boxes_read_box(json_path *path, const json_t *object, names *pool,
+                                          index_box *box)
 {
     const char *local;
     size_t start, extent;
     RETURN_IF_FAILED(json_member_string(path, object, "local", &local));
-    RETURN_IF_FAILED(read_ints(path, object, "start", box->box.start, &start));
-    RETURN_IF_FAILED(read_ints(path, object, "extent", box->box.extent, &extent));
+    RETURN_IF_FAILED(index_boxes_read_ints(path, object, "start", box->box.start, &start));
+    RETURN_IF_FAILED(index_boxes_read_ints(path, object, "extent", box->box.extent, &extent));
     if (start != extent)
         return json_path_fail(path, "has a start of %zu and an extent of %zu dimensions", start,
                               extent);
@@ -49,8 +50,9 @@ static banyan_status read_box(json_path *path, const json_t *object, names *pool
     return box->left_alone ? BANYAN_OK : read_fill(path, object, box);
 }
 
-static banyan_status read_list(json_path *path, const json_t *file_object, const char *key,
-                               index_box like, names *pool, index_boxes *boxes)
+static banyan_status index_boxes_read_list(json_path *path, const json_t *file_object,
+                                           const char *key, index_box like, names *pool,
+                                           index_boxes *boxes)
 {
     json_t *list;
     RETURN_IF_FAILED(json_member(path, file_object, key, JSON_ARRAY, &list));
@@ -58,7 +60,7 @@ static banyan_status read_list(json_path *path, const json_t *file_object, const
     for (size_t i = 0; i < json_array_size(list); i++) {
         index_box box = like;
         size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(read_box(path, json_array_get(list, i), pool, &box));
+        RETURN_IF_FAILED(index_boxes_read_box(path, json_array_get(list, i), pool, &box));
         if (!array_push(boxes, box))
             return BANYAN_ERR_NO_MEMORY;
         json_path_pop(path, mark);
@@ -75,15 +77,16 @@ banyan_status index_boxes_read(json_path *path, const json_t *file_object, size_
          has_left_alone = json_object_get(file_object, "left_alone");
     *declared = has_padding || has_left_alone;
     if (has_padding)
-        RETURN_IF_FAILED(read_list(path, file_object, "padding", padding, pool, boxes));
+        RETURN_IF_FAILED(index_boxes_read_list(path, file_object, "padding", padding, pool, boxes));
     if (has_left_alone)
-        RETURN_IF_FAILED(read_list(path, file_object, "left_alone", left_alone, pool, boxes));
+        RETURN_IF_FAILED(
+            index_boxes_read_list(path, file_object, "left_alone", left_alone, pool, boxes));
     return BANYAN_OK;
 }
 
 /* ---- writing ---- */
 
-static json_t *ints_to_json(const int64_t *values, int count)
+static json_t *index_boxes_ints_to_json(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
@@ -91,15 +94,15 @@ static json_t *ints_to_json(const int64_t *values, int count)
     return array;
 }
 
-static json_t *box_to_json(const char *local, const banyan_box *box)
+static json_t *index_boxes_box_to_json(const char *local, const banyan_box *box)
 {
     return json_pack("{s:s, s:o, s:o}", "local", local, "start",
-                     ints_to_json(box->start, box->ndim), "extent",
-                     ints_to_json(box->extent, box->ndim));
+                     index_boxes_ints_to_json(box->start, box->ndim), "extent",
+                     index_boxes_ints_to_json(box->extent, box->ndim));
 }
 
-static banyan_status add_padding(json_t *list, const banyan_layout *layout,
-                                 const banyan_tensors *tensors, size_t i)
+static banyan_status index_boxes_add_padding(json_t *list, const banyan_layout *layout,
+                                             const banyan_tensors *tensors, size_t i)
 {
     int tensor;
     const banyan_box *box = banyan_layout_padding(layout, i, &tensor);
@@ -110,7 +113,7 @@ static banyan_status add_padding(json_t *list, const banyan_layout *layout,
         return error_set(BANYAN_ERR_INVALID,
                          "tensor %s is %s and has padding that is filled with a value of %s",
                          local->name, banyan_dtype_name(held), banyan_dtype_name(local->dtype));
-    json_t *object = box_to_json(local->name, box);
+    json_t *object = index_boxes_box_to_json(local->name, box);
     bool ok = object != NULL;
     if (ok && fill)
         ok = json_object_set_new(object, "dtype", json_string(banyan_dtype_name(local->dtype))) ==
@@ -126,7 +129,7 @@ static banyan_status add_left_alone(json_t *list, const banyan_layout *layout, s
     int tensor;
     const banyan_box *box = banyan_layout_left_alone(layout, i, &tensor);
     const char *name = banyan_layout_tensor(layout, (size_t)tensor)->name;
-    if (json_array_append_new(list, box_to_json(name, box)) == 0)
+    if (json_array_append_new(list, index_boxes_box_to_json(name, box)) == 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID, "tensor %s cannot be named in JSON", name);
 }
@@ -139,7 +142,7 @@ banyan_status index_boxes_write(json_t *file_object, const banyan_layout *layout
         json_object_set_new(file_object, "left_alone", left_alone) != 0)
         return error_no_memory(sizeof(json_t *), "an index");
     for (size_t i = 0; i < banyan_layout_padding_count(layout); i++)
-        RETURN_IF_FAILED(add_padding(padding, layout, tensors, i));
+        RETURN_IF_FAILED(index_boxes_add_padding(padding, layout, tensors, i));
     for (size_t i = 0; i < banyan_layout_left_alone_count(layout); i++)
         RETURN_IF_FAILED(add_left_alone(left_alone, layout, i));
     return BANYAN_OK;

@@ -121,8 +121,8 @@ static banyan_status write_slab(struct join *join, const struct shard *shard, si
     return BANYAN_OK;
 }
 
-static banyan_status write_tensor(struct join *join, const struct shard *shard,
-                                  const safetensors_entry *entry, size_t t)
+static banyan_status checkpoint_join_write_tensor(struct join *join, const struct shard *shard,
+                                                  const safetensors_entry *entry, size_t t)
 {
     const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
     struct slabs slabs = slabs_of(tensor);
@@ -194,7 +194,7 @@ static banyan_status write_entries(struct join *join, struct shard *shard, const
     if (status == BANYAN_OK)
         status = new_file_write(&shard->file, shard->name, 0, head, head_bytes);
     for (size_t i = 0; i < shard->count && status == BANYAN_OK; i++)
-        status = write_tensor(join, shard, &entries[i], order[i]);
+        status = checkpoint_join_write_tensor(join, shard, &entries[i], order[i]);
     free(head);
     return status == BANYAN_OK ? new_file_sync(&shard->file, shard->name) : status;
 }
@@ -290,7 +290,7 @@ static banyan_status name_folder(struct join *join)
 }
 
 /* A joined folder has the model's own values. */
-static banyan_status check_maps(const saved_model *model)
+static banyan_status checkpoint_join_check_maps(const saved_model *model)
 {
     for (size_t t = 0; t < model->index.tensors.count; t++) {
         const char *name = value_map_name(saved_model_map(model, t));
@@ -308,7 +308,7 @@ static banyan_status join_all(struct join *join)
     RETURN_IF_FAILED(new_folder_check(join->folder));
     RETURN_IF_FAILED(small_files_check(join->options.small_files_from));
     RETURN_IF_FAILED(saved_model_open(join->saved, &join->model));
-    RETURN_IF_FAILED(check_maps(&join->model));
+    RETURN_IF_FAILED(checkpoint_join_check_maps(&join->model));
     RETURN_IF_FAILED(cut_shards(join));
     RETURN_IF_FAILED(write_shards(join));
     return name_folder(join);

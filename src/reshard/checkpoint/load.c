@@ -17,8 +17,9 @@
 #include "reshard/layout/value_map.h"
 #include "reshard/run/convert.h"
 
-static banyan_status check_source(const banyan_piece *piece, const banyan_local_tensor *source,
-                                  uint32_t flag, const DLTensor *local)
+static banyan_status checkpoint_load_check_source(const banyan_piece *piece,
+                                                  const banyan_local_tensor *source, uint32_t flag,
+                                                  const DLTensor *local)
 {
     char have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
     bool same = source->ndim == piece->ndim;
@@ -104,7 +105,8 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
                          piece->name, value_map_name(kept),
                          piece->flags & VALUE_MAPS ? value_map_name(piece->flags)
                                                    : "its own values");
-    RETURN_IF_FAILED(check_source(piece, banyan_checkpoint_tensor(checkpoint, i), flag, local));
+    RETURN_IF_FAILED(
+        checkpoint_load_check_source(piece, banyan_checkpoint_tensor(checkpoint, i), flag, local));
     return flag ? map_piece(checkpoint, i, flag, piece, local)
                 : copy_piece(checkpoint, i, piece, local);
 }
@@ -129,8 +131,8 @@ static const char *nearest_in(const banyan_checkpoint *checkpoint, const char *n
     return search.nearest;
 }
 
-static banyan_status tell_missing(const banyan_checkpoint *checkpoint, const char *const *missing,
-                                  size_t count)
+static banyan_status checkpoint_load_tell_missing(const banyan_checkpoint *checkpoint,
+                                                  const char *const *missing, size_t count)
 {
     char text[3500];
     size_t used = 0, i;
@@ -167,7 +169,7 @@ static banyan_status check_names(const banyan_checkpoint *checkpoint, const bany
     }
     banyan_status status = ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     if (ok && missing.count > 0)
-        status = tell_missing(checkpoint, missing.data, missing.count);
+        status = checkpoint_load_tell_missing(checkpoint, missing.data, missing.count);
     map_free(&known);
     array_free(&missing);
     return status;
@@ -176,7 +178,8 @@ static banyan_status check_names(const banyan_checkpoint *checkpoint, const bany
 /* ---- memory ---- */
 
 /* Files are read by the processor. */
-static banyan_status check_places(const banyan_layout *layout, const banyan_tensors *tensors)
+static banyan_status checkpoint_load_check_places(const banyan_layout *layout,
+                                                  const banyan_tensors *tensors)
 {
     for (size_t i = 0; i < banyan_tensors_count(tensors); i++) {
         const DLTensor *tensor = banyan_tensors_get(tensors, i);
@@ -213,7 +216,8 @@ static banyan_status fill_padding(const banyan_layout *layout, const banyan_tens
     return BANYAN_OK;
 }
 
-static uint64_t piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
+static uint64_t checkpoint_load_piece_bytes(const banyan_piece *piece,
+                                            const banyan_tensors *tensors)
 {
     DLDataType dtype = banyan_tensors_get(tensors, (size_t)piece->tensor)->dtype;
     return banyan_box_elems(&piece->box) * banyan_dtype_bytes(dtype);
@@ -231,15 +235,15 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
     if (banyan_tensors_count(tensors) != banyan_layout_tensor_count(layout))
         return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu",
                          banyan_layout_tensor_count(layout), banyan_tensors_count(tensors));
-    RETURN_IF_FAILED(check_places(layout, tensors));
+    RETURN_IF_FAILED(checkpoint_load_check_places(layout, tensors));
     RETURN_IF_FAILED(check_names(checkpoint, layout));
     for (size_t i = 0; i < count; i++)
-        progress.total += piece_bytes(banyan_layout_piece(layout, i), tensors);
+        progress.total += checkpoint_load_piece_bytes(banyan_layout_piece(layout, i), tensors);
     for (size_t i = 0; i < count; i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);
         RETURN_IF_FAILED(
             load_piece(checkpoint, piece, banyan_tensors_get(tensors, (size_t)piece->tensor)));
-        progress_add(&progress, piece_bytes(piece, tensors));
+        progress_add(&progress, checkpoint_load_piece_bytes(piece, tensors));
     }
     return fill_padding(layout, tensors);
 }

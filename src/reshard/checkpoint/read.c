@@ -65,8 +65,9 @@ static banyan_status map_file(banyan_checkpoint *checkpoint, const char *path,
     return status;
 }
 
-static banyan_status add_tensor(banyan_checkpoint *checkpoint, const safetensors_entry *entry,
-                                const struct mapped_file *file)
+static banyan_status checkpoint_read_add_tensor(banyan_checkpoint *checkpoint,
+                                                const safetensors_entry *entry,
+                                                const struct mapped_file *file)
 {
     struct mapped_tensor added = {.tensor = entry->tensor};
     added.tensor.name = names_keep(&checkpoint->names, entry->tensor.name);
@@ -89,8 +90,8 @@ static bool index_agrees(const json_t *weight_map, const char *tensor, const cha
 }
 
 /* Add the tensors of a file; of a shard, those that the index has there. */
-static banyan_status add_file(banyan_checkpoint *checkpoint, const char *path,
-                              const json_t *weight_map, const char *shard)
+static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, const char *path,
+                                              const json_t *weight_map, const char *shard)
 {
     struct mapped_file file;
     safetensors_header header;
@@ -100,7 +101,7 @@ static banyan_status add_file(banyan_checkpoint *checkpoint, const char *path,
     for (size_t i = 0; i < header.entries.count && status == BANYAN_OK; i++) {
         const safetensors_entry *entry = &header.entries.data[i];
         if (index_agrees(weight_map, entry->tensor.name, shard))
-            status = add_tensor(checkpoint, entry, &file);
+            status = checkpoint_read_add_tensor(checkpoint, entry, &file);
         else
             log_info("%s: tensor %s is not in the index and left out", path, entry->tensor.name);
     }
@@ -166,7 +167,8 @@ static banyan_status add_shards(banyan_checkpoint *checkpoint, const char *index
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         char *path = path_join(checkpoint->path, shards[i]);
-        status = path ? add_file(checkpoint, path, weight_map, shards[i]) : BANYAN_ERR_NO_MEMORY;
+        status = path ? checkpoint_read_add_file(checkpoint, path, weight_map, shards[i])
+                      : BANYAN_ERR_NO_MEMORY;
         free(path);
     }
     free(shards);
@@ -245,7 +247,7 @@ static banyan_status open_folder(banyan_checkpoint *checkpoint)
     if (access(index, F_OK) == 0)
         status = open_index(checkpoint, index);
     else if (access(single, F_OK) == 0)
-        status = add_file(checkpoint, single, NULL, NULL);
+        status = checkpoint_read_add_file(checkpoint, single, NULL, NULL);
     else if (access(saved, F_OK) == 0)
         status = open_saved(checkpoint);
     else
@@ -258,9 +260,9 @@ free_paths:
     return status;
 }
 
-static banyan_status open_file(banyan_checkpoint *checkpoint)
+static banyan_status checkpoint_read_open_file(banyan_checkpoint *checkpoint)
 {
-    return add_file(checkpoint, checkpoint->path, NULL, NULL);
+    return checkpoint_read_add_file(checkpoint, checkpoint->path, NULL, NULL);
 }
 
 static banyan_status open_path(banyan_checkpoint *checkpoint)
@@ -270,7 +272,7 @@ static banyan_status open_path(banyan_checkpoint *checkpoint)
         return error_set(BANYAN_ERR_NOT_FOUND, "there is no %s", checkpoint->path);
     if (stat(checkpoint->path, &info) != 0)
         return error_set_errno("looking at %s", checkpoint->path);
-    return S_ISDIR(info.st_mode) ? open_folder(checkpoint) : open_file(checkpoint);
+    return S_ISDIR(info.st_mode) ? open_folder(checkpoint) : checkpoint_read_open_file(checkpoint);
 }
 
 static banyan_status open_with(banyan_status (*open)(banyan_checkpoint *checkpoint),
@@ -302,7 +304,7 @@ banyan_status banyan_checkpoint_open(const char *path, banyan_checkpoint **check
 
 banyan_status checkpoint_open_file(const char *path, banyan_checkpoint **checkpoint)
 {
-    return open_with(open_file, path, checkpoint);
+    return open_with(checkpoint_read_open_file, path, checkpoint);
 }
 
 void banyan_checkpoint_close(banyan_checkpoint *checkpoint)

@@ -24,7 +24,8 @@ bool safetensors_tensor_bytes(const banyan_local_tensor *tensor, uint64_t *bytes
 /* ---- reading ---- */
 
 /* The type must be written as the format has it. */
-static banyan_status read_dtype(json_path *path, const json_t *member, DLDataType *dtype)
+static banyan_status safetensors_read_dtype(json_path *path, const json_t *member,
+                                            DLDataType *dtype)
 {
     const char *name;
     DLDataType known;
@@ -36,7 +37,8 @@ static banyan_status read_dtype(json_path *path, const json_t *member, DLDataTyp
     return BANYAN_OK;
 }
 
-static banyan_status read_shape(json_path *path, const json_t *member, banyan_local_tensor *tensor)
+static banyan_status safetensors_read_shape(json_path *path, const json_t *member,
+                                            banyan_local_tensor *tensor)
 {
     json_t *shape;
     size_t ndim;
@@ -89,8 +91,8 @@ static banyan_status read_entry(json_path *path, const json_t *member, uint64_t 
 {
     if (!json_is_object(member))
         return json_path_fail(path, "is no object");
-    RETURN_IF_FAILED(read_dtype(path, member, &entry->tensor.dtype));
-    RETURN_IF_FAILED(read_shape(path, member, &entry->tensor));
+    RETURN_IF_FAILED(safetensors_read_dtype(path, member, &entry->tensor.dtype));
+    RETURN_IF_FAILED(safetensors_read_shape(path, member, &entry->tensor));
     return read_offsets(path, member, room, entry);
 }
 
@@ -108,7 +110,7 @@ static banyan_status check_metadata(json_path *path, const json_t *metadata)
     return BANYAN_OK;
 }
 
-static int compare_places(const void *a, const void *b)
+static int safetensors_compare_places(const void *a, const void *b)
 {
     const safetensors_entry *x = a, *y = b;
     if (x->offset != y->offset)
@@ -119,7 +121,8 @@ static int compare_places(const void *a, const void *b)
 }
 
 /* Data must be there to the last byte, and each byte in one tensor. */
-static banyan_status check_places(const char *path, const safetensors_header *header, uint64_t room)
+static banyan_status safetensors_check_places(const char *path, const safetensors_header *header,
+                                              uint64_t room)
 {
     uint64_t end = 0;
     const char *before = NULL;
@@ -145,8 +148,8 @@ static banyan_status check_places(const char *path, const safetensors_header *he
     return BANYAN_OK;
 }
 
-static banyan_status read_entries(const char *path, json_t *root, uint64_t room,
-                                  safetensors_header *header)
+static banyan_status safetensors_read_entries(const char *path, json_t *root, uint64_t room,
+                                              safetensors_header *header)
 {
     const char *name;
     json_t *member;
@@ -168,8 +171,8 @@ static banyan_status read_entries(const char *path, json_t *root, uint64_t room,
     }
     if (header->entries.count > 0)
         qsort(header->entries.data, header->entries.count, sizeof(safetensors_entry),
-              compare_places);
-    RETURN_IF_FAILED(check_places(path, header, room));
+              safetensors_compare_places);
+    RETURN_IF_FAILED(safetensors_check_places(path, header, room));
     for (size_t i = 0; i < header->entries.count; i++)
         header->entries.data[i].offset += header->data_offset;
     return BANYAN_OK;
@@ -211,7 +214,8 @@ banyan_status safetensors_parse(const char *path, const void *head, size_t head_
                          path);
     RETURN_IF_FAILED(json_parse(path, text, (size_t)length, &root));
     safetensors_header made = {.data_offset = LENGTH_BYTES + length, .file_bytes = file_bytes};
-    banyan_status status = read_entries(path, root, file_bytes - made.data_offset, &made);
+    banyan_status status =
+        safetensors_read_entries(path, root, file_bytes - made.data_offset, &made);
     json_decref(root);
     if (status != BANYAN_OK) {
         safetensors_header_free(&made);

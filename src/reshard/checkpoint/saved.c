@@ -12,7 +12,7 @@
 
 #define MAX_INDEX_BYTES ((size_t)4 << 30)
 
-static banyan_status read_index(saved_model *saved, const char *folder)
+static banyan_status saved_read_index(saved_model *saved, const char *folder)
 {
     char *text;
     size_t bytes;
@@ -106,7 +106,7 @@ static banyan_status find_sources(saved_model *saved)
     return BANYAN_OK;
 }
 
-static const index_piece *piece_of(const saved_model *saved, size_t in_order)
+static const index_piece *saved_piece_of(const saved_model *saved, size_t in_order)
 {
     return &saved->index.pieces.data[saved->piece_order[in_order]];
 }
@@ -114,20 +114,22 @@ static const index_piece *piece_of(const saved_model *saved, size_t in_order)
 uint32_t saved_model_map(const saved_model *saved, size_t t)
 {
     size_t first = saved->first_piece[t];
-    return first < saved->first_piece[t + 1] ? piece_of(saved, first)->piece.flags & VALUE_MAPS : 0;
+    return first < saved->first_piece[t + 1]
+               ? saved_piece_of(saved, first)->piece.flags & VALUE_MAPS
+               : 0;
 }
 
-static banyan_status check_maps(const saved_model *saved, size_t t)
+static banyan_status saved_check_maps(const saved_model *saved, size_t t)
 {
     for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++)
-        if ((piece_of(saved, p)->piece.flags & VALUE_MAPS) != saved_model_map(saved, t))
+        if ((saved_piece_of(saved, p)->piece.flags & VALUE_MAPS) != saved_model_map(saved, t))
             return error_set(BANYAN_ERR_FORMAT,
                              "%s: pieces of tensor %s are kept under different value maps",
                              saved->index_path, saved->index.tensors.data[t].name);
     return BANYAN_OK;
 }
 
-static banyan_status check_covered(const saved_model *saved, size_t t)
+static banyan_status saved_check_covered(const saved_model *saved, size_t t)
 {
     const banyan_local_tensor *tensor = &saved->index.tensors.data[t];
     ARRAY(banyan_box) missing = {0};
@@ -135,7 +137,7 @@ static banyan_status check_covered(const saved_model *saved, size_t t)
     if (!array_push(&missing, box_whole(tensor->ndim, tensor->shape)))
         return BANYAN_ERR_NO_MEMORY;
     for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
-        const banyan_box *cut = &piece_of(saved, p)->piece.box;
+        const banyan_box *cut = &saved_piece_of(saved, p)->piece.box;
         for (size_t i = missing.count; i-- > 0;) {
             banyan_box rest[2 * BANYAN_MAX_DIMS], from = missing.data[i];
             int count = banyan_box_subtract(&from, cut, rest);
@@ -160,15 +162,15 @@ static banyan_status check_covered(const saved_model *saved, size_t t)
 banyan_status saved_model_open(const char *folder, saved_model *saved)
 {
     *saved = (saved_model){0};
-    RETURN_IF_FAILED(read_index(saved, folder));
+    RETURN_IF_FAILED(saved_read_index(saved, folder));
     if (saved->index.tensors.count == 0)
         return error_set(BANYAN_ERR_FORMAT, "%s has no tensors", saved->index_path);
     RETURN_IF_FAILED(open_files(saved, folder));
     RETURN_IF_FAILED(find_sources(saved));
     RETURN_IF_FAILED(find_boxes(saved));
     for (size_t t = 0; t < saved->index.tensors.count; t++) {
-        RETURN_IF_FAILED(check_maps(saved, t));
-        RETURN_IF_FAILED(check_covered(saved, t));
+        RETURN_IF_FAILED(saved_check_maps(saved, t));
+        RETURN_IF_FAILED(saved_check_covered(saved, t));
     }
     return BANYAN_OK;
 }
@@ -186,10 +188,11 @@ void saved_model_close(saved_model *saved)
     *saved = (saved_model){0};
 }
 
-static banyan_status copy_box(const saved_model *saved, size_t in_order, const banyan_box *box,
-                              const banyan_piece *to, const DLTensor *local)
+static banyan_status saved_copy_box(const saved_model *saved, size_t in_order,
+                                    const banyan_box *box, const banyan_piece *to,
+                                    const DLTensor *local)
 {
-    const index_piece *from = piece_of(saved, in_order);
+    const index_piece *from = saved_piece_of(saved, in_order);
     const DLTensor *data = banyan_checkpoint_data(saved->files[from->file],
                                                   saved->sources[saved->piece_order[in_order]]);
     int64_t to_shape[BANYAN_MAX_DIMS], to_strides[BANYAN_MAX_DIMS];
@@ -204,11 +207,11 @@ banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_
                                const DLTensor *local)
 {
     for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
-        const banyan_box *has = &piece_of(saved, p)->piece.box;
+        const banyan_box *has = &saved_piece_of(saved, p)->piece.box;
         banyan_box box;
         if (!banyan_box_intersect(&piece->box, has, &box))
             continue;
-        RETURN_IF_FAILED(copy_box(saved, p, &box, piece, local));
+        RETURN_IF_FAILED(saved_copy_box(saved, p, &box, piece, local));
         /* Replicas of the box hold the same. */
         if (banyan_box_equal(&box, &piece->box))
             break;

@@ -100,41 +100,42 @@ static const char *why_outside(const struct listing *listing, int fd)
 
 /* ---- listing ---- */
 
-static void leave_out(const struct listing *listing, const char *name, const char *why)
+static void small_files_leave_out(const struct listing *listing, const char *name, const char *why)
 {
     log_warn("%s/%s is left out: %s", listing->from, name, why);
 }
 
 /* The file, opened. False, with a log line, for one that is not carried. */
-static bool open_file(const struct listing *listing, const char *name, int *fd, uint64_t *bytes)
+static bool small_files_open_file(const struct listing *listing, const char *name, int *fd,
+                                  uint64_t *bytes)
 {
     char *path = path_join(listing->from, name);
     banyan_status status = path ? file_open(path, fd, bytes) : BANYAN_ERR_NO_MEMORY;
     free(path);
     if (status != BANYAN_OK) {
-        leave_out(listing, name, banyan_last_error());
+        small_files_leave_out(listing, name, banyan_last_error());
         return false;
     }
     const char *why = why_outside(listing, *fd);
     if (!why)
         return true;
-    leave_out(listing, name, why);
+    small_files_leave_out(listing, name, why);
     close(*fd);
     return false;
 }
 
-static banyan_status add_file(struct listing *listing, const char *name)
+static banyan_status small_files_add_file(struct listing *listing, const char *name)
 {
     struct small_file file;
     int fd;
     char text[96];
-    if (!open_file(listing, name, &fd, &file.bytes))
+    if (!small_files_open_file(listing, name, &fd, &file.bytes))
         return BANYAN_OK;
     close(fd);
     if (file.bytes > SMALL_FILE_BYTES) {
         snprintf(text, sizeof text, "it has %" PRIu64 " bytes, and at most %" PRIu64 " are carried",
                  file.bytes, SMALL_FILE_BYTES);
-        leave_out(listing, name, text);
+        small_files_leave_out(listing, name, text);
         return BANYAN_OK;
     }
     file.name = strdup(name);
@@ -147,7 +148,8 @@ static banyan_status add_file(struct listing *listing, const char *name)
 
 static banyan_status add_folder(struct listing *listing, const char *below);
 
-static banyan_status add_entry(struct listing *listing, const char *below, const char *entry)
+static banyan_status small_files_add_entry(struct listing *listing, const char *below,
+                                           const char *entry)
 {
     char *name = below ? path_join(below, entry) : strdup(entry);
     char *path = name ? path_join(listing->from, name) : NULL;
@@ -156,11 +158,11 @@ static banyan_status add_entry(struct listing *listing, const char *below, const
     if (!name || !path)
         status = error_no_memory(strlen(entry) + 1, "a path");
     else if (lstat(path, &info) != 0)
-        leave_out(listing, name, strerror(errno));
+        small_files_leave_out(listing, name, strerror(errno));
     else if (!S_ISDIR(info.st_mode))
-        status = add_file(listing, name);
+        status = small_files_add_file(listing, name);
     else if (below)
-        leave_out(listing, name, "it is a folder in a folder");
+        small_files_leave_out(listing, name, "it is a folder in a folder");
     else if (array_push(&listing->folders, name)) {
         status = add_folder(listing, name);
         name = NULL;
@@ -186,7 +188,7 @@ static banyan_status add_folder(struct listing *listing, const char *below)
         bool passed_over = entry->d_name[0] == '.' || is_weights(entry->d_name) ||
                            (!below && is_of_rank(entry->d_name));
         if (!passed_over)
-            status = add_entry(listing, below, entry->d_name);
+            status = small_files_add_entry(listing, below, entry->d_name);
     }
     if (folder)
         closedir(folder);
@@ -204,7 +206,8 @@ static int smaller_first(const void *a, const void *b)
 
 /* ---- copying ---- */
 
-static banyan_status copy_bytes(int from, const new_file *to, const char *what, uint64_t bytes)
+static banyan_status small_files_copy_bytes(int from, const new_file *to, const char *what,
+                                            uint64_t bytes)
 {
     char *buffer = malloc(COPY_BYTES);
     banyan_status status = buffer ? BANYAN_OK : error_no_memory(COPY_BYTES, "a buffer");
@@ -225,7 +228,7 @@ static banyan_status copy_bytes(int from, const new_file *to, const char *what, 
     return status == BANYAN_OK ? new_file_sync(to, what) : status;
 }
 
-static banyan_status write_file(int from, uint64_t bytes, const char *path)
+static banyan_status small_files_write_file(int from, uint64_t bytes, const char *path)
 {
     char *folder = path_parent(path);
     new_file file;
@@ -237,7 +240,7 @@ static banyan_status write_file(int from, uint64_t bytes, const char *path)
     if (status == BANYAN_OK)
         status = new_file_open(folder, path, bytes, &file);
     if (status == BANYAN_OK) {
-        status = copy_bytes(from, &file, path, bytes);
+        status = small_files_copy_bytes(from, &file, path, bytes);
         if (status == BANYAN_OK)
             status = new_file_publish(&file, path);
         new_file_close(&file);
@@ -250,7 +253,7 @@ static banyan_status copy_file(const struct listing *listing, const char *name, 
 {
     uint64_t bytes;
     int fd;
-    if (!open_file(listing, name, &fd, &bytes))
+    if (!small_files_open_file(listing, name, &fd, &bytes))
         return BANYAN_OK;
     char *path = path_join(into, name);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
@@ -258,7 +261,7 @@ static banyan_status copy_file(const struct listing *listing, const char *name, 
         status = error_set(BANYAN_ERR_SYSTEM, "%s/%s became longer while it was copied",
                            listing->from, name);
     else if (path)
-        status = write_file(fd, bytes, path);
+        status = small_files_write_file(fd, bytes, path);
     free(path);
     close(fd);
     return status;
@@ -279,7 +282,7 @@ static banyan_status sync_folders(const struct listing *listing, const char *int
     return status;
 }
 
-static banyan_status copy_all(struct listing *listing, const char *into)
+static banyan_status small_files_copy_all(struct listing *listing, const char *into)
 {
     uint64_t total = 0;
     size_t left = 0;
@@ -311,7 +314,7 @@ banyan_status small_files_copy(const char *from, const char *into)
     struct listing listing = {.from = from};
     if (!from)
         return BANYAN_OK;
-    banyan_status status = copy_all(&listing, into);
+    banyan_status status = small_files_copy_all(&listing, into);
     for (size_t i = 0; i < listing.files.count; i++)
         free(listing.files.data[i].name);
     for (size_t i = 0; i < listing.folders.count; i++)

@@ -37,7 +37,7 @@ static void placed_free(struct placed *placed)
     free(placed->tensor);
 }
 
-static banyan_status check_tensor(const char *name, const DLTensor *tensor)
+static banyan_status checkpoint_write_check_tensor(const char *name, const DLTensor *tensor)
 {
     strided_view view;
     char place[DEVICE_TEXT_BYTES];
@@ -66,7 +66,7 @@ static banyan_status place_tensors(const char *const *tensor_names, const DLTens
     if (!made.entries || !made.tensor)
         status = error_no_memory(count * sizeof *made.entries, "a file's tensors");
     for (size_t i = 0; i < count && status == BANYAN_OK; i++)
-        status = check_tensor(tensor_names[i], &tensors[i]);
+        status = checkpoint_write_check_tensor(tensor_names[i], &tensors[i]);
     for (size_t elem_bytes = 16; elem_bytes > 0 && status == BANYAN_OK; elem_bytes /= 2) {
         for (size_t i = 0; i < count; i++) {
             if (banyan_dtype_bytes(tensors[i].dtype) != elem_bytes)
@@ -91,9 +91,9 @@ static banyan_status place_tensors(const char *const *tensor_names, const DLTens
     return BANYAN_OK;
 }
 
-static banyan_status write_tensor(const new_file *file, const char *what,
-                                  const safetensors_entry *entry, const DLTensor *tensor,
-                                  void *buffer, progress_state *progress)
+static banyan_status checkpoint_write_tensor(const new_file *file, const char *what,
+                                             const safetensors_entry *entry, const DLTensor *tensor,
+                                             void *buffer, progress_state *progress)
 {
     strided_view view;
     RETURN_IF_FAILED(strided_view_of(tensor, &view));
@@ -111,17 +111,17 @@ static banyan_status write_tensor(const new_file *file, const char *what,
     return BANYAN_OK;
 }
 
-static banyan_status write_all(const new_file *file, const char *what, const void *head,
-                               size_t head_bytes, const struct placed *placed,
-                               const DLTensor *tensors, progress_state *progress)
+static banyan_status checkpoint_write_all(const new_file *file, const char *what, const void *head,
+                                          size_t head_bytes, const struct placed *placed,
+                                          const DLTensor *tensors, progress_state *progress)
 {
     void *buffer = malloc(CHECKPOINT_BUFFER_BYTES);
     if (!buffer)
         return error_no_memory(CHECKPOINT_BUFFER_BYTES, "a buffer");
     banyan_status status = new_file_write(file, what, 0, head, head_bytes);
     for (size_t i = 0; i < placed->count && status == BANYAN_OK; i++)
-        status = write_tensor(file, what, &placed->entries[i], &tensors[placed->tensor[i]], buffer,
-                              progress);
+        status = checkpoint_write_tensor(file, what, &placed->entries[i],
+                                         &tensors[placed->tensor[i]], buffer, progress);
     free(buffer);
     return status == BANYAN_OK ? new_file_sync(file, what) : status;
 }
@@ -138,7 +138,7 @@ static banyan_status write_placed(const char *folder, const char *what, struct p
         end += placed->entries[i].bytes;
     banyan_status status = new_file_open(folder, what, end, &made);
     if (status == BANYAN_OK) {
-        status = write_all(&made, what, head, head_bytes, placed, tensors, progress);
+        status = checkpoint_write_all(&made, what, head, head_bytes, placed, tensors, progress);
         if (status != BANYAN_OK)
             new_file_close(&made);
     }

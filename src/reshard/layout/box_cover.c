@@ -77,8 +77,8 @@ static size_t list_planes(const struct search *search, const banyan_box *region,
 }
 
 /* False when no plane splits the region: a box that meets it contains it. */
-static bool split(const struct search *search, const banyan_box *region, const size_t *order,
-                  size_t count, banyan_box half[2])
+static bool box_cover_split(const struct search *search, const banyan_box *region,
+                            const size_t *order, size_t count, banyan_box half[2])
 {
     int best = -1;
     size_t most = 0;
@@ -101,7 +101,7 @@ static bool split(const struct search *search, const banyan_box *region, const s
     return true;
 }
 
-static bool contains(const banyan_box *box, const banyan_box *region)
+static bool box_cover_contains(const banyan_box *box, const banyan_box *region)
 {
     banyan_box common;
     return banyan_box_intersect(box, region, &common) && banyan_box_equal(&common, region);
@@ -116,10 +116,10 @@ static void search_region(struct search *search, const banyan_box *region, size_
         return;
     }
     for (size_t i = 0; i < count; i++)
-        if (contains(&search->boxes[search->order[first + i]], region))
+        if (box_cover_contains(&search->boxes[search->order[first + i]], region))
             return;
     banyan_box half[2];
-    if (!split(search, region, search->order + first, count, half))
+    if (!box_cover_split(search, region, search->order + first, count, half))
         return;
     for (int h = 0; h < 2 && search->holes.count < search->most && !search->failed; h++) {
         size_t top = first + count, kept;

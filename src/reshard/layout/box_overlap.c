@@ -46,7 +46,7 @@ static void sort_along(struct search *search, size_t *order, size_t count, int d
     }
 }
 
-static bool overlap(struct search *search, size_t a, size_t b)
+static bool box_overlap(struct search *search, size_t a, size_t b)
 {
     banyan_box both;
     if (!banyan_box_intersect(&search->boxes[a], &search->boxes[b], &both))
@@ -62,7 +62,7 @@ static int64_t end_along(const struct search *search, size_t box, int dim)
     return search->boxes[box].start[dim] + search->boxes[box].extent[dim];
 }
 
-static void sweep(struct search *search, size_t *order, size_t count, int dim)
+static void box_overlap_sweep(struct search *search, size_t *order, size_t count, int dim)
 {
     sort_along(search, order, count, dim);
     size_t open = 0;
@@ -71,7 +71,7 @@ static void sweep(struct search *search, size_t *order, size_t count, int dim)
         for (size_t k = 0; k < open; k++) {
             if (end_along(search, search->open[k], dim) <= search->boxes[order[i]].start[dim])
                 continue;
-            if (overlap(search, search->open[k], order[i]))
+            if (box_overlap(search, search->open[k], order[i]))
                 return;
             search->open[kept++] = search->open[k];
         }
@@ -87,7 +87,7 @@ static void search_group(struct search *search, size_t *order, size_t count, int
     if (search->found || count < 2)
         return;
     if (count <= SMALL_GROUP || unsplit == search->ndim || depth == MAX_DEPTH) {
-        sweep(search, order, count, dim);
+        box_overlap_sweep(search, order, count, dim);
         return;
     }
     sort_along(search, order, count, dim);
@@ -121,7 +121,7 @@ banyan_status boxes_find_overlap(const banyan_box *boxes, size_t count, bool *fo
         indices[i] = i;
     struct search search = {.boxes = boxes, .open = indices + count, .ndim = boxes[0].ndim};
     if (search.ndim == 0)
-        overlap(&search, 0, 1);
+        box_overlap(&search, 0, 1);
     else
         search_group(&search, indices, count, 0, 0, 0);
     if (search.found) {

@@ -93,8 +93,8 @@ static banyan_status report_overlap(const banyan_layout *layout, size_t tensor,
                      item_name(layout, places->items[b]));
 }
 
-static banyan_status check_overlap(const banyan_layout *layout, size_t t,
-                                   const struct places *places)
+static banyan_status layout_check_overlap(const banyan_layout *layout, size_t t,
+                                          const struct places *places)
 {
     size_t first = places->first[t], a, b;
     bool found;
@@ -119,8 +119,8 @@ static banyan_status report_hole(const banyan_local_tensor *tensor, size_t place
 }
 
 /* The boxes do not overlap, so that they cover the tensor if they have as many elements. */
-static banyan_status check_covered(const banyan_layout *layout, size_t t,
-                                   const struct places *places)
+static banyan_status layout_check_covered(const banyan_layout *layout, size_t t,
+                                          const struct places *places)
 {
     const banyan_local_tensor *tensor = banyan_layout_tensor(layout, t);
     banyan_box whole = box_whole(tensor->ndim, tensor->shape), hole;
@@ -135,21 +135,21 @@ static banyan_status check_covered(const banyan_layout *layout, size_t t,
     return report_hole(tensor, count, found ? &hole : &whole);
 }
 
-static banyan_status check_places(const banyan_layout *layout, banyan_side side)
+static banyan_status layout_check_places(const banyan_layout *layout, banyan_side side)
 {
     struct places places;
     RETURN_IF_FAILED(places_sort(layout, &places));
     size_t tensors = banyan_layout_tensor_count(layout);
     banyan_status status = BANYAN_OK;
     for (size_t t = 0; t < tensors && status == BANYAN_OK; t++)
-        status = check_overlap(layout, t, &places);
+        status = layout_check_overlap(layout, t, &places);
     for (size_t t = 0; t < tensors && status == BANYAN_OK && side == BANYAN_DESTINATION; t++)
-        status = check_covered(layout, t, &places);
+        status = layout_check_covered(layout, t, &places);
     places_free(&places);
     return status;
 }
 
-static bool same_shape(const banyan_piece *a, const banyan_piece *b)
+static bool layout_check_same_shape(const banyan_piece *a, const banyan_piece *b)
 {
     if (a->ndim != b->ndim)
         return false;
@@ -172,7 +172,7 @@ static banyan_status check_global_shapes(const banyan_layout *layout)
             continue;
         }
         const banyan_piece *other = banyan_layout_piece(layout, known);
-        if (!same_shape(piece, other)) {
+        if (!layout_check_same_shape(piece, other)) {
             char a[BOX_TEXT_BYTES], b[BOX_TEXT_BYTES];
             status = error_set(BANYAN_ERR_INVALID,
                                "tensor \"%s\" has the shape %s in one piece and %s in another",
@@ -220,7 +220,7 @@ banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side si
         return error_set(BANYAN_ERR_INVALID, "a layout has no side %d", (int)side);
     RETURN_IF_FAILED(layout_error(layout));
     RETURN_IF_FAILED(check_global_shapes(layout));
-    return check_places(layout, side);
+    return layout_check_places(layout, side);
 }
 
 banyan_status banyan_layout_check(const banyan_layout *layout)

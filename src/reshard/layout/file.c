@@ -64,7 +64,7 @@ bool layout_file_put_rank(banyan_layout_file *file, size_t group, int rank)
     return true;
 }
 
-static int compare_ranks(const void *left, const void *right)
+static int layout_file_compare_ranks(const void *left, const void *right)
 {
     int a = *(const int *)left, b = *(const int *)right;
     return (a > b) - (a < b);
@@ -73,7 +73,8 @@ static int compare_ranks(const void *left, const void *right)
 void layout_file_sort_ranks(layout_group *group)
 {
     if (group->ranks.count > 1)
-        qsort(group->ranks.data, group->ranks.count, sizeof group->ranks.data[0], compare_ranks);
+        qsort(group->ranks.data, group->ranks.count, sizeof group->ranks.data[0],
+              layout_file_compare_ranks);
 }
 
 /* ---- adding ---- */
@@ -95,7 +96,8 @@ static banyan_status write_texts(banyan_layout_file *file)
 }
 
 /* A group of this text, which it takes over, holding what the layout does. */
-static banyan_status add_group(banyan_layout_file *file, const banyan_layout *layout, char *text)
+static banyan_status layout_file_add_group(banyan_layout_file *file, const banyan_layout *layout,
+                                           char *text)
 {
     layout_group *group = layout_file_new_group(file);
     if (!group) {
@@ -128,7 +130,7 @@ banyan_status banyan_layout_file_add(banyan_layout_file *file, int rank,
         free(text);
     } else {
         group = file->groups.count;
-        RETURN_IF_FAILED(add_group(file, layout, text));
+        RETURN_IF_FAILED(layout_file_add_group(file, layout, text));
     }
     if (!layout_file_put_rank(file, (size_t)group, rank))
         return BANYAN_ERR_NO_MEMORY;
@@ -169,7 +171,8 @@ static void write_group(FILE *out, const layout_group *group)
     fprintf(out, "],\n     %s}", group->text);
 }
 
-static banyan_status write_all(const banyan_layout_file *file, FILE *out, const char *path)
+static banyan_status layout_file_write_all(const banyan_layout_file *file, FILE *out,
+                                           const char *path)
 {
     fputs("{\n  \"format\": \"banyan.layout\",\n  \"version\": 1,\n  \"ranks\": [", out);
     const char *before = "\n";
@@ -193,7 +196,8 @@ banyan_status banyan_layout_file_save(const banyan_layout_file *file, const char
     RETURN_IF_FAILED(write_texts((banyan_layout_file *)file));
     RETURN_IF_FAILED(new_file_open_for(path, &to));
     FILE *out = new_file_stream(&to);
-    banyan_status status = out ? write_all(file, out, path) : error_set_errno("writing %s", path);
+    banyan_status status =
+        out ? layout_file_write_all(file, out, path) : error_set_errno("writing %s", path);
     if (out && fclose(out) != 0 && status == BANYAN_OK)
         status = error_set_errno("writing %s", path);
     if (status == BANYAN_OK)
@@ -247,7 +251,7 @@ struct check {
     ARRAY(struct known) known;
 };
 
-static bool same_shape(const banyan_piece *a, const banyan_piece *b)
+static bool layout_file_same_shape(const banyan_piece *a, const banyan_piece *b)
 {
     return a->ndim == b->ndim &&
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
@@ -271,7 +275,7 @@ static banyan_status check_global(struct check *check, const banyan_piece *piece
     }
     const struct known *first = &check->known.data[at];
     char a[BOX_TEXT_BYTES], b[BOX_TEXT_BYTES];
-    if (!same_shape(piece, first->piece))
+    if (!layout_file_same_shape(piece, first->piece))
         return error_set(BANYAN_ERR_MISMATCH,
                          "tensor \"%s\" has the shape %s at rank %d and %s at rank %d", piece->name,
                          shape_format(first->piece->ndim, first->piece->shape, a, sizeof a),
@@ -290,7 +294,8 @@ static banyan_status check_global(struct check *check, const banyan_piece *piece
     return BANYAN_OK;
 }
 
-static banyan_status check_replicas(const layout_group *group, const banyan_piece *piece)
+static banyan_status layout_file_check_replicas(const layout_group *group,
+                                                const banyan_piece *piece)
 {
     if (banyan_rank_set_size(&piece->replicas) == 0)
         return BANYAN_OK;
@@ -306,7 +311,7 @@ static banyan_status check_replicas(const layout_group *group, const banyan_piec
     return BANYAN_OK;
 }
 
-static banyan_status check_group(struct check *check, const layout_group *group)
+static banyan_status layout_file_check_group(struct check *check, const layout_group *group)
 {
     if (group->ranks.count == 0)
         return BANYAN_OK;
@@ -322,7 +327,7 @@ static banyan_status check_group(struct check *check, const layout_group *group)
         const banyan_piece *piece = banyan_layout_piece(group->layout, i);
         DLDataType dtype = banyan_layout_tensor(group->layout, (size_t)piece->tensor)->dtype;
         RETURN_IF_FAILED(check_global(check, piece, dtype, rank));
-        RETURN_IF_FAILED(check_replicas(group, piece));
+        RETURN_IF_FAILED(layout_file_check_replicas(group, piece));
     }
     return BANYAN_OK;
 }
@@ -333,7 +338,7 @@ banyan_status banyan_layout_file_check(const banyan_layout_file *file, banyan_si
     struct check check = {.side = side};
     banyan_status status = BANYAN_OK;
     for (size_t g = 0; g < file->groups.count && status == BANYAN_OK; g++)
-        status = check_group(&check, &file->groups.data[g]);
+        status = layout_file_check_group(&check, &file->groups.data[g]);
     map_free(&check.by_name);
     array_free(&check.known);
     return status;

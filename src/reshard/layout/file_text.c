@@ -17,7 +17,7 @@
 
 /* ---- writing ---- */
 
-static json_t *ints_to_json(const int64_t *values, int count)
+static json_t *file_text_ints_to_json(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
@@ -25,10 +25,10 @@ static json_t *ints_to_json(const int64_t *values, int count)
     return array;
 }
 
-static json_t *box_to_json(const banyan_box *box)
+static json_t *file_text_box_to_json(const banyan_box *box)
 {
-    return json_pack("{s:o, s:o}", "start", ints_to_json(box->start, box->ndim), "extent",
-                     ints_to_json(box->extent, box->ndim));
+    return json_pack("{s:o, s:o}", "start", file_text_ints_to_json(box->start, box->ndim), "extent",
+                     file_text_ints_to_json(box->extent, box->ndim));
 }
 
 static json_t *replicas_to_json(const banyan_rank_set *set)
@@ -39,12 +39,12 @@ static json_t *replicas_to_json(const banyan_rank_set *set)
         stride[k] = set->stride[k];
     }
     return json_pack("{s:i, s:o, s:o}", "first", set->first, "count",
-                     ints_to_json(count, BANYAN_RANK_SET_LEVELS), "stride",
-                     ints_to_json(stride, BANYAN_RANK_SET_LEVELS));
+                     file_text_ints_to_json(count, BANYAN_RANK_SET_LEVELS), "stride",
+                     file_text_ints_to_json(stride, BANYAN_RANK_SET_LEVELS));
 }
 
 /* Leave out what a reader takes for granted: a start of zeros, dimensions in their order. */
-static bool add_place(json_t *object, const banyan_piece *piece, int local_ndim)
+static bool file_text_add_place(json_t *object, const banyan_piece *piece, int local_ndim)
 {
     int64_t dim_map[BANYAN_MAX_DIMS];
     bool is_moved = false, is_mapped = false;
@@ -54,19 +54,20 @@ static bool add_place(json_t *object, const banyan_piece *piece, int local_ndim)
         dim_map[d] = piece->dim_map[d];
         is_mapped |= dim_map[d] != d;
     }
-    return (!is_moved || json_object_set_new(object, "local_start",
-                                             ints_to_json(piece->local_start, local_ndim)) == 0) &&
-           (!is_mapped ||
-            json_object_set_new(object, "dim_map", ints_to_json(dim_map, piece->ndim)) == 0);
+    return (!is_moved ||
+            json_object_set_new(object, "local_start",
+                                file_text_ints_to_json(piece->local_start, local_ndim)) == 0) &&
+           (!is_mapped || json_object_set_new(object, "dim_map",
+                                              file_text_ints_to_json(dim_map, piece->ndim)) == 0);
 }
 
-static json_t *piece_to_json(const banyan_piece *piece, int local_ndim)
+static json_t *file_text_piece_to_json(const banyan_piece *piece, int local_ndim)
 {
     json_t *object = json_pack("{s:s, s:o, s:o, s:o}", "tensor", piece->name, "shape",
-                               ints_to_json(piece->shape, piece->ndim), "start",
-                               ints_to_json(piece->box.start, piece->ndim), "extent",
-                               ints_to_json(piece->box.extent, piece->ndim));
-    bool ok = object && add_place(object, piece, local_ndim);
+                               file_text_ints_to_json(piece->shape, piece->ndim), "start",
+                               file_text_ints_to_json(piece->box.start, piece->ndim), "extent",
+                               file_text_ints_to_json(piece->box.extent, piece->ndim));
+    bool ok = object && file_text_add_place(object, piece, local_ndim);
     if (ok && piece->fallback_name)
         ok = json_object_set_new(object, "fallback", json_string(piece->fallback_name)) == 0;
     if (ok && piece->flags & BANYAN_PIECE_PERSISTENT_BUFFER)
@@ -81,7 +82,7 @@ static json_t *piece_to_json(const banyan_piece *piece, int local_ndim)
     return NULL;
 }
 
-static banyan_status unwritable(const banyan_local_tensor *local, const char *why)
+static banyan_status file_text_unwritable(const banyan_local_tensor *local, const char *why)
 {
     return error_set(BANYAN_ERR_INVALID, "tensor \"%s\" cannot be written to a layout file: %s",
                      local->name, why);
@@ -95,41 +96,44 @@ static bool has_control(const char *name)
     return false;
 }
 
-static banyan_status add_tensors(const banyan_layout *layout, json_t *tensors)
+static banyan_status file_text_add_tensors(const banyan_layout *layout, json_t *tensors)
 {
     for (size_t t = 0; t < banyan_layout_tensor_count(layout); t++) {
         const banyan_local_tensor *local = banyan_layout_tensor(layout, t);
         DLDataType named;
         const char *dtype = banyan_dtype_name(local->dtype);
         if (banyan_dtype_parse(dtype, &named) != BANYAN_OK)
-            return unwritable(local, "its type has no name in files");
+            return file_text_unwritable(local, "its type has no name in files");
         if (has_control(local->name))
-            return unwritable(local, "its name has control characters");
-        json_t *object = json_pack("{s:s, s:s, s:o, s:[]}", "name", local->name, "dtype", dtype,
-                                   "shape", ints_to_json(local->shape, local->ndim), "pieces");
+            return file_text_unwritable(local, "its name has control characters");
+        json_t *object =
+            json_pack("{s:s, s:s, s:o, s:[]}", "name", local->name, "dtype", dtype, "shape",
+                      file_text_ints_to_json(local->shape, local->ndim), "pieces");
         if (!object || json_array_append_new(tensors, object) != 0)
-            return unwritable(local, "its name is no UTF-8, or memory ran out");
+            return file_text_unwritable(local, "its name is no UTF-8, or memory ran out");
     }
     return BANYAN_OK;
 }
 
-static banyan_status add_pieces(const banyan_layout *layout, json_t *tensors)
+static banyan_status file_text_add_pieces(const banyan_layout *layout, json_t *tensors)
 {
     for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);
         const banyan_local_tensor *local = banyan_layout_tensor(layout, (size_t)piece->tensor);
         json_t *tensor = json_array_get(tensors, (size_t)piece->tensor);
         if (has_control(piece->name) || (piece->fallback_name && has_control(piece->fallback_name)))
-            return unwritable(local, "the name of a piece's tensor has control characters");
+            return file_text_unwritable(local,
+                                        "the name of a piece's tensor has control characters");
         if (json_array_append_new(json_object_get(tensor, "pieces"),
-                                  piece_to_json(piece, local->ndim)) != 0)
-            return unwritable(local, "the name of a piece's tensor is no UTF-8, or memory ran out");
+                                  file_text_piece_to_json(piece, local->ndim)) != 0)
+            return file_text_unwritable(
+                local, "the name of a piece's tensor is no UTF-8, or memory ran out");
     }
     return BANYAN_OK;
 }
 
 /* Append to an array that is made when it is first needed. */
-static banyan_status add_box(json_t *tensors, int tensor, const char *key, json_t *box)
+static banyan_status file_text_add_box(json_t *tensors, int tensor, const char *key, json_t *box)
 {
     json_t *of = json_array_get(tensors, (size_t)tensor);
     json_t *list = json_object_get(of, key);
@@ -145,18 +149,18 @@ static banyan_status add_boxes(const banyan_layout *layout, json_t *tensors)
 {
     int tensor;
     for (size_t i = 0; i < banyan_layout_padding_count(layout); i++) {
-        json_t *box = box_to_json(banyan_layout_padding(layout, i, &tensor));
+        json_t *box = file_text_box_to_json(banyan_layout_padding(layout, i, &tensor));
         const void *fill = banyan_layout_padding_fill(layout, i);
         DLDataType dtype = banyan_layout_tensor(layout, (size_t)tensor)->dtype;
         if (fill && json_object_set_new(box, "fill", fill_to_json(dtype, fill)) != 0) {
             json_decref(box);
             return error_no_memory(sizeof *box, "a layout file");
         }
-        RETURN_IF_FAILED(add_box(tensors, tensor, "padding", box));
+        RETURN_IF_FAILED(file_text_add_box(tensors, tensor, "padding", box));
     }
     for (size_t i = 0; i < banyan_layout_left_alone_count(layout); i++) {
-        json_t *box = box_to_json(banyan_layout_left_alone(layout, i, &tensor));
-        RETURN_IF_FAILED(add_box(tensors, tensor, "left_alone", box));
+        json_t *box = file_text_box_to_json(banyan_layout_left_alone(layout, i, &tensor));
+        RETURN_IF_FAILED(file_text_add_box(tensors, tensor, "left_alone", box));
     }
     return BANYAN_OK;
 }
@@ -197,9 +201,9 @@ banyan_status layout_file_write_layout(const banyan_layout *layout, char **text)
     json_t *tensors = json_array();
     if (!tensors)
         return error_no_memory(sizeof(json_t *), "a layout file");
-    banyan_status status = add_tensors(layout, tensors);
+    banyan_status status = file_text_add_tensors(layout, tensors);
     if (status == BANYAN_OK)
-        status = add_pieces(layout, tensors);
+        status = file_text_add_pieces(layout, tensors);
     if (status == BANYAN_OK)
         status = add_boxes(layout, tensors);
     if (status == BANYAN_OK)
@@ -211,8 +215,8 @@ banyan_status layout_file_write_layout(const banyan_layout *layout, char **text)
 /* ---- reading ---- */
 
 /* FORMAT for a member that is not among the NULL-ended keys: a misspelt one would be lost. */
-static banyan_status check_keys(const json_path *path, const json_t *object,
-                                const char *const *keys)
+static banyan_status file_text_check_keys(const json_path *path, const json_t *object,
+                                          const char *const *keys)
 {
     const char *key;
     json_t *member;
@@ -230,8 +234,8 @@ static banyan_status check_keys(const json_path *path, const json_t *object,
     return BANYAN_OK;
 }
 
-static banyan_status read_ints(json_path *path, const json_t *object, const char *key, int64_t low,
-                               int64_t high, size_t count, int64_t *values)
+static banyan_status file_text_read_ints(json_path *path, const json_t *object, const char *key,
+                                         int64_t low, int64_t high, size_t count, int64_t *values)
 {
     json_t *array;
     size_t found;
@@ -244,7 +248,8 @@ static banyan_status read_ints(json_path *path, const json_t *object, const char
     return BANYAN_OK;
 }
 
-static banyan_status read_shape(json_path *path, const json_t *object, int64_t *shape, int *ndim)
+static banyan_status file_text_read_shape(json_path *path, const json_t *object, int64_t *shape,
+                                          int *ndim)
 {
     json_t *array;
     size_t found;
@@ -256,28 +261,31 @@ static banyan_status read_shape(json_path *path, const json_t *object, int64_t *
     return BANYAN_OK;
 }
 
-static banyan_status read_box(json_path *path, const json_t *object, int ndim, banyan_box *box)
+static banyan_status file_text_read_box(json_path *path, const json_t *object, int ndim,
+                                        banyan_box *box)
 {
     *box = (banyan_box){.ndim = ndim};
-    RETURN_IF_FAILED(read_ints(path, object, "start", 0, INT64_MAX, (size_t)ndim, box->start));
-    return read_ints(path, object, "extent", 0, INT64_MAX, (size_t)ndim, box->extent);
+    RETURN_IF_FAILED(
+        file_text_read_ints(path, object, "start", 0, INT64_MAX, (size_t)ndim, box->start));
+    return file_text_read_ints(path, object, "extent", 0, INT64_MAX, (size_t)ndim, box->extent);
 }
 
-static banyan_status read_name(json_path *path, const json_t *object, const char *key,
-                               const char **name)
+static banyan_status file_text_read_name(json_path *path, const json_t *object, const char *key,
+                                         const char **name)
 {
     RETURN_IF_FAILED(json_member_string(path, object, key, name));
     return json_path_check_text(path, key, *name);
 }
 
-static banyan_status read_dim_map(json_path *path, const json_t *object, banyan_piece *piece)
+static banyan_status file_text_read_dim_map(json_path *path, const json_t *object,
+                                            banyan_piece *piece)
 {
     int64_t dims[BANYAN_MAX_DIMS];
     for (int d = 0; d < piece->ndim; d++)
         dims[d] = d;
     if (json_object_get(object, "dim_map"))
-        RETURN_IF_FAILED(read_ints(path, object, "dim_map", BANYAN_NO_DIM, BANYAN_MAX_DIMS - 1,
-                                   (size_t)piece->ndim, dims));
+        RETURN_IF_FAILED(file_text_read_ints(path, object, "dim_map", BANYAN_NO_DIM,
+                                             BANYAN_MAX_DIMS - 1, (size_t)piece->ndim, dims));
     for (int d = 0; d < piece->ndim; d++)
         piece->dim_map[d] = (int)dims[d];
     return BANYAN_OK;
@@ -292,12 +300,12 @@ static banyan_status read_replicas(json_path *path, const json_t *object, banyan
     if (!member)
         return BANYAN_OK;
     size_t mark = json_path_key(path, "replicas");
-    RETURN_IF_FAILED(check_keys(path, member, keys));
+    RETURN_IF_FAILED(file_text_check_keys(path, member, keys));
     RETURN_IF_FAILED(json_member_int(path, member, "first", 0, BANYAN_MAX_RANKS - 1, &first));
-    RETURN_IF_FAILED(
-        read_ints(path, member, "count", 1, BANYAN_MAX_RANKS, BANYAN_RANK_SET_LEVELS, count));
-    RETURN_IF_FAILED(read_ints(path, member, "stride", -BANYAN_MAX_RANKS, BANYAN_MAX_RANKS,
-                               BANYAN_RANK_SET_LEVELS, stride));
+    RETURN_IF_FAILED(file_text_read_ints(path, member, "count", 1, BANYAN_MAX_RANKS,
+                                         BANYAN_RANK_SET_LEVELS, count));
+    RETURN_IF_FAILED(file_text_read_ints(path, member, "stride", -BANYAN_MAX_RANKS,
+                                         BANYAN_MAX_RANKS, BANYAN_RANK_SET_LEVELS, stride));
     int64_t low = first, high = first, size = 1;
     set->first = (int)first;
     for (int k = 0; k < BANYAN_RANK_SET_LEVELS; k++) {
@@ -325,22 +333,22 @@ static banyan_status refuse_layout(const json_path *path, const banyan_layout *l
     return json_path_fail(path, "is wrong: %s", text);
 }
 
-static banyan_status read_piece(json_path *path, const json_t *object, int local_ndim,
-                                banyan_piece *piece)
+static banyan_status file_text_read_piece(json_path *path, const json_t *object, int local_ndim,
+                                          banyan_piece *piece)
 {
     static const char *const keys[] = {"tensor",      "shape",    "start",    "extent",
                                        "local_start", "dim_map",  "fallback", "persistent_buffer",
                                        "map",         "replicas", NULL};
-    RETURN_IF_FAILED(check_keys(path, object, keys));
-    RETURN_IF_FAILED(read_name(path, object, "tensor", &piece->name));
-    RETURN_IF_FAILED(read_shape(path, object, piece->shape, &piece->ndim));
-    RETURN_IF_FAILED(read_box(path, object, piece->ndim, &piece->box));
+    RETURN_IF_FAILED(file_text_check_keys(path, object, keys));
+    RETURN_IF_FAILED(file_text_read_name(path, object, "tensor", &piece->name));
+    RETURN_IF_FAILED(file_text_read_shape(path, object, piece->shape, &piece->ndim));
+    RETURN_IF_FAILED(file_text_read_box(path, object, piece->ndim, &piece->box));
     if (json_object_get(object, "local_start"))
-        RETURN_IF_FAILED(read_ints(path, object, "local_start", 0, INT64_MAX, (size_t)local_ndim,
-                                   piece->local_start));
-    RETURN_IF_FAILED(read_dim_map(path, object, piece));
+        RETURN_IF_FAILED(file_text_read_ints(path, object, "local_start", 0, INT64_MAX,
+                                             (size_t)local_ndim, piece->local_start));
+    RETURN_IF_FAILED(file_text_read_dim_map(path, object, piece));
     if (json_object_get(object, "fallback"))
-        RETURN_IF_FAILED(read_name(path, object, "fallback", &piece->fallback_name));
+        RETURN_IF_FAILED(file_text_read_name(path, object, "fallback", &piece->fallback_name));
     bool is_buffer = false;
     if (json_object_get(object, "persistent_buffer"))
         RETURN_IF_FAILED(json_member_bool(path, object, "persistent_buffer", &is_buffer));
@@ -349,8 +357,8 @@ static banyan_status read_piece(json_path *path, const json_t *object, int local
     return read_replicas(path, object, &piece->replicas);
 }
 
-static banyan_status read_pieces(json_path *path, const json_t *object, int tensor, int local_ndim,
-                                 banyan_layout *layout)
+static banyan_status file_text_read_pieces(json_path *path, const json_t *object, int tensor,
+                                           int local_ndim, banyan_layout *layout)
 {
     json_t *pieces;
     RETURN_IF_FAILED(json_member(path, object, "pieces", JSON_ARRAY, &pieces));
@@ -358,7 +366,7 @@ static banyan_status read_pieces(json_path *path, const json_t *object, int tens
     for (size_t i = 0; i < json_array_size(pieces); i++) {
         size_t mark = json_path_index(path, i);
         banyan_piece piece = {.tensor = tensor};
-        RETURN_IF_FAILED(read_piece(path, json_array_get(pieces, i), local_ndim, &piece));
+        RETURN_IF_FAILED(file_text_read_piece(path, json_array_get(pieces, i), local_ndim, &piece));
         banyan_layout_add_piece(layout, &piece);
         RETURN_IF_FAILED(refuse_layout(path, layout));
         json_path_pop(path, mark);
@@ -374,8 +382,8 @@ static banyan_status read_padding(json_path *path, const json_t *member, int ten
     unsigned char fill[BANYAN_MAX_FILL_BYTES];
     json_t *value = json_object_get(member, "fill");
     banyan_box box;
-    RETURN_IF_FAILED(check_keys(path, member, keys));
-    RETURN_IF_FAILED(read_box(path, member, local->ndim, &box));
+    RETURN_IF_FAILED(file_text_check_keys(path, member, keys));
+    RETURN_IF_FAILED(file_text_read_box(path, member, local->ndim, &box));
     if (value) {
         size_t mark = json_path_key(path, "fill");
         RETURN_IF_FAILED(fill_from_json(path, value, local->dtype, fill));
@@ -390,8 +398,8 @@ static banyan_status read_left_alone(json_path *path, const json_t *member, int 
 {
     static const char *const keys[] = {"start", "extent", NULL};
     banyan_box box;
-    RETURN_IF_FAILED(check_keys(path, member, keys));
-    RETURN_IF_FAILED(read_box(path, member, local->ndim, &box));
+    RETURN_IF_FAILED(file_text_check_keys(path, member, keys));
+    RETURN_IF_FAILED(file_text_read_box(path, member, local->ndim, &box));
     banyan_layout_leave_alone(layout, tensor, &box);
     return refuse_layout(path, layout);
 }
@@ -417,26 +425,28 @@ static banyan_status read_boxes(json_path *path, const json_t *object, const cha
     return BANYAN_OK;
 }
 
-static banyan_status read_tensor(json_path *path, const json_t *object, banyan_layout *layout)
+static banyan_status file_text_read_tensor(json_path *path, const json_t *object,
+                                           banyan_layout *layout)
 {
     static const char *const keys[] = {"name",    "dtype",      "shape", "pieces",
                                        "padding", "left_alone", NULL};
     banyan_local_tensor local;
     const char *dtype;
-    RETURN_IF_FAILED(check_keys(path, object, keys));
-    RETURN_IF_FAILED(read_name(path, object, "name", &local.name));
+    RETURN_IF_FAILED(file_text_check_keys(path, object, keys));
+    RETURN_IF_FAILED(file_text_read_name(path, object, "name", &local.name));
     RETURN_IF_FAILED(json_member_string(path, object, "dtype", &dtype));
     if (banyan_dtype_parse(dtype, &local.dtype) != BANYAN_OK)
         return json_path_fail(path, "has unknown type \"%.80s\"", dtype);
-    RETURN_IF_FAILED(read_shape(path, object, local.shape, &local.ndim));
+    RETURN_IF_FAILED(file_text_read_shape(path, object, local.shape, &local.ndim));
     int tensor = banyan_layout_add_tensor(layout, local.name, local.dtype, local.ndim, local.shape);
     RETURN_IF_FAILED(refuse_layout(path, layout));
-    RETURN_IF_FAILED(read_pieces(path, object, tensor, local.ndim, layout));
+    RETURN_IF_FAILED(file_text_read_pieces(path, object, tensor, local.ndim, layout));
     RETURN_IF_FAILED(read_boxes(path, object, "padding", tensor, layout, read_padding));
     return read_boxes(path, object, "left_alone", tensor, layout, read_left_alone);
 }
 
-static banyan_status read_ranks(json_path *path, const json_t *object, banyan_layout_file *file)
+static banyan_status file_text_read_ranks(json_path *path, const json_t *object,
+                                          banyan_layout_file *file)
 {
     json_t *ranks;
     size_t group = file->groups.count - 1;
@@ -459,7 +469,8 @@ static banyan_status read_ranks(json_path *path, const json_t *object, banyan_la
     return BANYAN_OK;
 }
 
-static banyan_status read_facts(json_path *path, const json_t *object, banyan_layout *layout)
+static banyan_status file_text_read_facts(json_path *path, const json_t *object,
+                                          banyan_layout *layout)
 {
     const json_t *member = json_object_get(object, "facts");
     if (!member)
@@ -476,28 +487,30 @@ static banyan_status read_facts(json_path *path, const json_t *object, banyan_la
     return BANYAN_OK;
 }
 
-static banyan_status read_group(json_path *path, const json_t *object, banyan_layout_file *file)
+static banyan_status file_text_read_group(json_path *path, const json_t *object,
+                                          banyan_layout_file *file)
 {
     static const char *const keys[] = {"ranks", "facts", "tensors", NULL};
     json_t *tensors;
-    RETURN_IF_FAILED(check_keys(path, object, keys));
+    RETURN_IF_FAILED(file_text_check_keys(path, object, keys));
     layout_group *group = layout_file_new_group(file);
     if (!group)
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(read_ranks(path, object, file));
-    RETURN_IF_FAILED(read_facts(path, object, group->layout));
+    RETURN_IF_FAILED(file_text_read_ranks(path, object, file));
+    RETURN_IF_FAILED(file_text_read_facts(path, object, group->layout));
     RETURN_IF_FAILED(json_member(path, object, "tensors", JSON_ARRAY, &tensors));
     size_t all = json_path_key(path, "tensors");
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(read_tensor(path, json_array_get(tensors, i), group->layout));
+        RETURN_IF_FAILED(file_text_read_tensor(path, json_array_get(tensors, i), group->layout));
         json_path_pop(path, mark);
     }
     json_path_pop(path, all);
     return BANYAN_OK;
 }
 
-static banyan_status read_file(json_path *path, const json_t *root, banyan_layout_file *file)
+static banyan_status file_text_read_file(json_path *path, const json_t *root,
+                                         banyan_layout_file *file)
 {
     static const char *const keys[] = {"$schema", "format", "version", "ranks", NULL};
     const char *format;
@@ -509,12 +522,12 @@ static banyan_status read_file(json_path *path, const json_t *root, banyan_layou
     if (strcmp(format, FORMAT_NAME) != 0)
         return json_path_fail(path, "has format \"%.80s\", not \"%s\"", format, FORMAT_NAME);
     RETURN_IF_FAILED(json_member_int(path, root, "version", VERSION, VERSION, &version));
-    RETURN_IF_FAILED(check_keys(path, root, keys));
+    RETURN_IF_FAILED(file_text_check_keys(path, root, keys));
     RETURN_IF_FAILED(json_member(path, root, "ranks", JSON_ARRAY, &groups));
     json_path_key(path, "ranks");
     for (size_t i = 0; i < json_array_size(groups); i++) {
         size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(read_group(path, json_array_get(groups, i), file));
+        RETURN_IF_FAILED(file_text_read_group(path, json_array_get(groups, i), file));
         json_path_pop(path, mark);
     }
     return BANYAN_OK;
@@ -526,7 +539,7 @@ banyan_status layout_file_parse(const char *path, const char *text, size_t bytes
     json_t *root;
     json_path place = {.file = path};
     RETURN_IF_FAILED(json_parse_as(JSON_LAYOUT, path, text, bytes, &root));
-    banyan_status status = read_file(&place, root, file);
+    banyan_status status = file_text_read_file(&place, root, file);
     json_decref(root);
     return status;
 }

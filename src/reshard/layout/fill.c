@@ -29,7 +29,7 @@ static double f64_of_bits(uint64_t bits)
     return value;
 }
 
-static bool is_float(DLDataType dtype)
+static bool fill_is_float(DLDataType dtype)
 {
     return is_type(dtype, kDLFloat, 64) || is_type(dtype, kDLFloat, 32) ||
            is_type(dtype, kDLFloat, 16) || is_type(dtype, kDLBfloat, 16) ||
@@ -103,7 +103,7 @@ json_t *fill_to_json(DLDataType dtype, const void *fill)
 {
     size_t bytes = banyan_dtype_bytes(dtype);
     uint64_t bits = 0;
-    if (bytes > sizeof bits || !(is_float(dtype) || is_integer(dtype)))
+    if (bytes > sizeof bits || !(fill_is_float(dtype) || is_integer(dtype)))
         return bits_to_json(bytes, fill);
     memcpy(&bits, fill, bytes);
     if (is_integer(dtype)) {
@@ -195,7 +195,7 @@ banyan_status fill_from_json(const json_path *path, const json_t *value, DLDataT
         return read_bits(path, text, bytes, fill);
     if (is_integer(dtype)) {
         RETURN_IF_FAILED(read_integer(path, value, dtype, &bits));
-    } else if (!is_float(dtype)) {
+    } else if (!fill_is_float(dtype)) {
         return json_path_fail(path, "must be the bits of an element of this type, as \"0x…\"");
     } else if (text) {
         bool infinite = strcmp(text, "inf") == 0 || strcmp(text, "-inf") == 0;

@@ -195,7 +195,7 @@ int banyan_layout_add_tensor(banyan_layout *layout, const char *name, DLDataType
     return (int)layout->tensors.count - 1;
 }
 
-static bool check_tensor(banyan_layout *layout, int tensor, const char *held)
+static bool reshard_layout_check_tensor(banyan_layout *layout, int tensor, const char *held)
 {
     if (tensor < 0 || (size_t)tensor >= layout->tensors.count)
         return layout_fail(layout, BANYAN_ERR_INVALID,
@@ -255,13 +255,13 @@ static bool check_dim_map(banyan_layout *layout, const banyan_piece *piece,
     return true;
 }
 
-static bool check_piece(banyan_layout *layout, const banyan_piece *piece)
+static bool reshard_layout_check_piece(banyan_layout *layout, const banyan_piece *piece)
 {
     if (!piece->name)
         return layout_fail(layout, BANYAN_ERR_INVALID, "a piece has no global tensor's name");
     char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
     uint64_t bytes;
-    if (!check_tensor(layout, piece->tensor, piece->name))
+    if (!reshard_layout_check_tensor(layout, piece->tensor, piece->name))
         return false;
     const banyan_local_tensor *local = &layout->tensors.data[piece->tensor];
     if (!layout_check_shape(layout, piece->name, local->dtype, piece->ndim, piece->shape, &bytes) ||
@@ -290,7 +290,7 @@ static bool check_piece(banyan_layout *layout, const banyan_piece *piece)
 
 void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece)
 {
-    if (layout_failed(layout) || !check_piece(layout, piece))
+    if (layout_failed(layout) || !reshard_layout_check_piece(layout, piece))
         return;
     if (banyan_box_elems(&piece->box) == 0)
         return;

@@ -21,7 +21,7 @@ static banyan_rank_set mesh_ranks(const banyan_mesh *mesh)
     return set;
 }
 
-static int by_value(const void *a, const void *b)
+static int mesh_by_value(const void *a, const void *b)
 {
     int left = *(const int *)a, right = *(const int *)b;
     return (left > right) - (left < right);
@@ -61,7 +61,7 @@ static bool check_no_rank_twice(banyan_layout *layout, const banyan_rank_set *se
                            (long long)size);
     for (int64_t i = 0; i < size; i++)
         ranks[i] = banyan_rank_set_at(set, i);
-    qsort(ranks, (size_t)size, sizeof *ranks, by_value);
+    qsort(ranks, (size_t)size, sizeof *ranks, mesh_by_value);
     int twice = -1;
     for (int64_t i = 1; i < size; i++) {
         if (ranks[i] == ranks[i - 1])
@@ -115,8 +115,8 @@ static bool check_placements(banyan_layout *layout, const char *name, int ndim,
 }
 
 /* Let every axis of one kind cut, in order. */
-static void cut(banyan_box *box, banyan_placement_kind kind, const banyan_mesh *mesh,
-                const banyan_placement *placements, const int *place)
+static void mesh_cut(banyan_box *box, banyan_placement_kind kind, const banyan_mesh *mesh,
+                     const banyan_placement *placements, const int *place)
 {
     for (int k = 0; k < mesh->ndim; k++) {
         if (placements[k].kind != kind)
@@ -129,8 +129,9 @@ static void cut(banyan_box *box, banyan_placement_kind kind, const banyan_mesh *
 }
 
 /* The ranks that differ from this one along the replicating axes only. */
-static banyan_rank_set replicas_of(const banyan_rank_set *ranks, int rank, const banyan_mesh *mesh,
-                                   const banyan_placement *placements, const int *place)
+static banyan_rank_set mesh_replicas_of(const banyan_rank_set *ranks, int rank,
+                                        const banyan_mesh *mesh, const banyan_placement *placements,
+                                        const int *place)
 {
     banyan_rank_set replicas = banyan_rank_set_one(rank);
     for (int k = 0; k < mesh->ndim; k++) {
@@ -169,9 +170,9 @@ void banyan_layout_add_sharded(banyan_layout *layout, const char *name, DLDataTy
         piece.shape[d] = shape[d];
         piece.dim_map[d] = d;
     }
-    cut(&piece.box, BANYAN_SHARD, mesh, placements, place);
-    cut(&piece.box, BANYAN_SHARD_STRIDED, mesh, placements, place);
-    piece.replicas = replicas_of(&ranks, rank, mesh, placements, place);
+    mesh_cut(&piece.box, BANYAN_SHARD, mesh, placements, place);
+    mesh_cut(&piece.box, BANYAN_SHARD_STRIDED, mesh, placements, place);
+    piece.replicas = mesh_replicas_of(&ranks, rank, mesh, placements, place);
     piece.tensor = banyan_layout_add_tensor(layout, name, dtype, ndim, piece.box.extent);
     banyan_layout_add_piece(layout, &piece);
 }

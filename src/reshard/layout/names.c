@@ -15,7 +15,7 @@ struct names_block {
     char text[];
 };
 
-static char *take(names *pool, size_t bytes)
+static char *layout_names_take(names *pool, size_t bytes)
 {
     struct names_block *block = pool->blocks;
     if (!block || block->bytes - block->used < bytes) {
@@ -45,7 +45,7 @@ const char *names_keep(names *pool, const char *text)
     uint64_t known;
     if (map_get(&pool->known, text, bytes, &known))
         return (const char *)(uintptr_t)known;
-    char *copy = take(pool, bytes + 1);
+    char *copy = layout_names_take(pool, bytes + 1);
     if (!copy)
         return NULL;
     memcpy(copy, text, bytes + 1);

@@ -15,7 +15,7 @@ banyan_status padding_view(const DLTensor *whole, const banyan_box *box, bool on
 }
 
 /* Elements that lie one behind the other. */
-static void fill_run(char *data, size_t elem_bytes, size_t count, const void *fill)
+static void padding_fill_run(char *data, size_t elem_bytes, size_t count, const void *fill)
 {
     if (!fill) {
         memset(data, 0, elem_bytes * count);
@@ -31,7 +31,7 @@ static void fill_level(const strided_view *view, int level, char *data, const vo
 {
     bool is_run = level == view->ndim - 1 && view->stride[level] == (int64_t)view->elem_bytes;
     if (level == view->ndim || is_run) {
-        fill_run(data, view->elem_bytes, is_run ? (size_t)view->extent[level] : 1, fill);
+        padding_fill_run(data, view->elem_bytes, is_run ? (size_t)view->extent[level] : 1, fill);
         return;
     }
     for (int64_t i = 0; i < view->extent[level]; i++)

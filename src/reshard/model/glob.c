@@ -62,7 +62,7 @@ const char *glob_compile(const char *pattern, glob *compiled)
 }
 
 /* Digits at the start of the name, as a number; 0: there is none, or it is absurd. */
-static size_t read_number(const char *name, size_t bytes, int64_t *number)
+static size_t glob_read_number(const char *name, size_t bytes, int64_t *number)
 {
     size_t digits = 0;
     *number = 0;
@@ -111,8 +111,8 @@ static bool match_from(const glob *compiled, int first, const char *name, size_t
             break;
         case GLOB_LAYER:
         case GLOB_EXPERT:
-            taken = read_number(name, bytes,
-                                token->kind == GLOB_LAYER ? &captures->layer : &captures->expert);
+            taken = glob_read_number(
+                name, bytes, token->kind == GLOB_LAYER ? &captures->layer : &captures->expert);
             if (taken == 0)
                 return false;
             break;

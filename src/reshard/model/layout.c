@@ -339,7 +339,8 @@ static bool find_packed(model_build *build, const model_tensor *tensor, const ru
 
 /* Under which name, and how packed. A tied tensor lies on the last stage where the one that it
  * stands in for would. */
-static bool find_place(model_build *build, model_tensor *tensor, char name[MAX_NAME_BYTES])
+static bool model_layout_find_place(model_build *build, model_tensor *tensor,
+                                    char name[MAX_NAME_BYTES])
 {
     rule_match as = tensor->match;
     if (tensor->is_tied && build->place.stage.index > 0) {
@@ -369,7 +370,7 @@ static bool find_place(model_build *build, model_tensor *tensor, char name[MAX_N
     return rename_local(build, tensor, name) && add_prefix(build, tensor->match.prefix, name);
 }
 
-static bool add_tensor(model_build *build, size_t index)
+static bool model_layout_add_tensor(model_build *build, size_t index)
 {
     model_tensor tensor = {.global = banyan_model_tensor(build->model, index),
                            .match = build->matched->matches[index]};
@@ -386,10 +387,12 @@ static bool add_tensor(model_build *build, size_t index)
                                  "the layers behind the last one; give pp=1",
                                  rule->tied);
     if (!rule->stacks_experts)
-        return find_place(build, &tensor, name) && model_tensor_cut(build, &tensor, name);
+        return model_layout_find_place(build, &tensor, name) &&
+               model_tensor_cut(build, &tensor, name);
     for (int64_t i = 0; i < build->expert_count; i++) {
         tensor.match.captures.expert = build->first_expert + i;
-        if (!find_place(build, &tensor, name) || !model_tensor_cut(build, &tensor, name))
+        if (!model_layout_find_place(build, &tensor, name) ||
+            !model_tensor_cut(build, &tensor, name))
             return false;
         if (!tensor.packed || !tensor.packed->unstacked)
             break;
@@ -439,7 +442,7 @@ static bool build_all(model_build *build)
         return false;
     keep_facts(build);
     for (size_t i = 0; i < banyan_model_tensor_count(build->model); i++) {
-        if (is_here(build, i) && !add_tensor(build, i))
+        if (is_here(build, i) && !model_layout_add_tensor(build, i))
             return false;
     }
     for (size_t i = 0; i < build->targets.count; i++) {
@@ -449,7 +452,7 @@ static bool build_all(model_build *build)
     return true;
 }
 
-static bool check_arguments(model_build *build, int rank)
+static bool model_layout_check_arguments(model_build *build, int rank)
 {
     char text[160];
     const banyan_spec *spec = build->spec;
@@ -481,7 +484,7 @@ void banyan_layout_add_model(banyan_layout *layout, const banyan_model *model,
 {
     model_build build = {
         .layout = layout, .model = model, .rules = rules, .spec = spec, .rank_offset = rank_offset};
-    if (layout_failed(layout) || !check_arguments(&build, rank))
+    if (layout_failed(layout) || !model_layout_check_arguments(&build, rank))
         return;
     build.place = spec_place_of(spec, rank);
     model_matched *own = NULL;

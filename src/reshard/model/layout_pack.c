@@ -32,10 +32,10 @@ struct packing {
     int64_t first_row, rows;        /* the cut, along local dimension 0 */
 };
 
-static bool fail(const struct packing *packing, const char *format, ...)
+static bool layout_pack_fail(const struct packing *packing, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-static bool fail(const struct packing *packing, const char *format, ...)
+static bool layout_pack_fail(const struct packing *packing, const char *format, ...)
 {
     char text[640];
     va_list arguments;
@@ -120,13 +120,13 @@ static bool check_parts(const struct packing *packing)
 {
     const model_part *first = packing->parts[0];
     if (packing->ndim == 0 && (packing->count > 1 || packing->stacked))
-        return fail(packing, "\"%s\" is a scalar, which is neither fused nor stacked",
-                    first->global->name);
+        return layout_pack_fail(packing, "\"%s\" is a scalar, which is neither fused nor stacked",
+                                first->global->name);
     for (size_t i = 1; i < packing->count; i++) {
         const model_part *part = packing->parts[i], *before = packing->parts[i - 1];
         if (part->expert == before->expert && part->slot < before->slot + before->slots)
-            return fail(packing, "\"%s\" and \"%s\" have the same place in it",
-                        before->global->name, part->global->name);
+            return layout_pack_fail(packing, "\"%s\" and \"%s\" have the same place in it",
+                                    before->global->name, part->global->name);
         bool alike = part->global->ndim == first->global->ndim &&
                      part->rule->stacks_experts == first->rule->stacks_experts &&
                      model_fuse_dim(part->rule) == packing->fuse_dim &&
@@ -134,8 +134,8 @@ static bool check_parts(const struct packing *packing)
         for (int d = 0; alike && d < part->global->ndim; d++)
             alike = d == packing->fuse_dim || part_extent(part, d) == part_extent(first, d);
         if (!alike)
-            return fail(packing, "\"%s\" and \"%s\" differ in type or shape", first->global->name,
-                        part->global->name);
+            return layout_pack_fail(packing, "\"%s\" and \"%s\" differ in type or shape",
+                                    first->global->name, part->global->name);
     }
     return true;
 }
@@ -153,18 +153,20 @@ static bool fail_incomplete(const struct packing *packing, const model_part *par
             if (strcmp(other->packing, packed->packing) == 0 &&
                 strcmp(other->name, packed->name) == 0 && other->slot <= slot &&
                 slot < other->slot + slots)
-                return fail(packing,
-                            "it is fused of \"%s\" and others, and the model has no tensor for "
-                            "its part %d, such as the rule \"%s\" (%s:%d) has",
-                            part->global->name, slot, rule->text, rule->file, rule->line);
+                return layout_pack_fail(
+                    packing,
+                    "it is fused of \"%s\" and others, and the model has no tensor for "
+                    "its part %d, such as the rule \"%s\" (%s:%d) has",
+                    part->global->name, slot, rule->text, rule->file, rule->line);
         }
     }
-    return fail(packing, "it is fused of \"%s\" and others, and the model has none for its part %d",
-                part->global->name, slot);
+    return layout_pack_fail(
+        packing, "it is fused of \"%s\" and others, and the model has none for its part %d",
+        part->global->name, slot);
 }
 
 /* Every expert, or the tensor, has all parts that the rules fuse. */
-static bool check_complete(const struct packing *packing)
+static bool layout_pack_check_complete(const struct packing *packing)
 {
     const rule_packed *packed = packing->target->packed;
     uint64_t slots = 0;
@@ -203,16 +205,17 @@ static bool check_stack(const struct packing *packing, int64_t *rows)
         if (layers == 0)
             *rows = layer_rows;
         if (*rows != layer_rows)
-            return fail(packing,
-                        "\"%s\" and its neighbours have %" PRId64 " rows, other experts "
-                        "%" PRId64,
-                        part->global->name, layer_rows, *rows);
+            return layout_pack_fail(packing,
+                                    "\"%s\" and its neighbours have %" PRId64
+                                    " rows, other experts "
+                                    "%" PRId64,
+                                    part->global->name, layer_rows, *rows);
         if (packing->stacked && expert != layers)
             break;
     }
     if (packing->stacked && layers != packing->build->expert_count)
-        return fail(packing, "expert %" PRId64 " is missing in the model",
-                    packing->build->first_expert + layers);
+        return layout_pack_fail(packing, "expert %" PRId64 " is missing in the model",
+                                packing->build->first_expert + layers);
     return true;
 }
 
@@ -241,10 +244,11 @@ static bool share_groups(struct packing *packing)
         model_part *part = packing->parts[i];
         int64_t heads = part->all_heads / groups, rows = heads * part->head_rows;
         if (ranks->count % groups != 0 || part->all_heads % groups != 0)
-            return fail(packing,
-                        "%" PRId64 " heads of \"%s\" in %" PRId64 " groups do not divide over %d "
-                        "ranks",
-                        part->all_heads, part->global->name, groups, ranks->count);
+            return layout_pack_fail(packing,
+                                    "%" PRId64 " heads of \"%s\" in %" PRId64
+                                    " groups do not divide over %d "
+                                    "ranks",
+                                    part->all_heads, part->global->name, groups, ranks->count);
         part->heads = heads;
         part->box.start[packing->fuse_dim] =
             part->first_head + ranks->index / packing->sharers * rows;
@@ -255,7 +259,7 @@ static bool share_groups(struct packing *packing)
 }
 
 /* How many groups of heads the parts interleave in: as many as the part with the fewest heads. */
-static bool find_groups(struct packing *packing)
+static bool layout_pack_find_groups(struct packing *packing)
 {
     packing->groups = packing->sharers = 1;
     if (!packing->target->packed || !packing->target->packed->by_group)
@@ -269,10 +273,11 @@ static bool find_groups(struct packing *packing)
         const model_part *part = packing->parts[i];
         int64_t rows = packing->ndim > 0 ? part->box.extent[packing->fuse_dim] : 1;
         if (groups < 1 || part->heads % groups != 0 || rows % groups != 0)
-            return fail(packing,
-                        "%" PRId64 " heads of \"%s\" (%" PRId64 " rows) are not the same "
-                        "for each of %" PRId64 " groups",
-                        part->heads, part->global->name, rows, groups);
+            return layout_pack_fail(packing,
+                                    "%" PRId64 " heads of \"%s\" (%" PRId64
+                                    " rows) are not the same "
+                                    "for each of %" PRId64 " groups",
+                                    part->heads, part->global->name, rows, groups);
     }
     packing->groups = groups;
     return true;
@@ -296,7 +301,7 @@ static bool find_shape(struct packing *packing)
         return false;
     packing->local_ndim = packing->ndim + packing->stacked - packing->dropped;
     if (packing->local_ndim > BANYAN_MAX_DIMS)
-        return fail(packing, "a stack of %d dimensions", packing->local_ndim);
+        return layout_pack_fail(packing, "a stack of %d dimensions", packing->local_ndim);
     if (packing->stacked)
         packing->shape[0] = packing->build->expert_count;
     for (int d = 0; d < packing->ndim; d++) {
@@ -392,7 +397,8 @@ static void add_rows(const struct packing *packing, const model_part *part, int6
     banyan_layout_add_piece(packing->build->layout, &piece);
 }
 
-static void add_padding(const struct packing *packing, const model_part *part, int64_t at)
+static void layout_pack_add_padding(const struct packing *packing, const model_part *part,
+                                    int64_t at)
 {
     if (part->padding == 0)
         return;
@@ -431,7 +437,7 @@ static void add_layer(const struct packing *packing, size_t first, size_t end)
                 add_halves(packing, part, g * rows, rows, at);
             else
                 add_rows(packing, part, g * rows, rows, at);
-            add_padding(packing, part, at);
+            layout_pack_add_padding(packing, part, at);
             at += part_rows(packing, part) / packing->groups;
         }
     }
@@ -442,8 +448,9 @@ static bool check_halves(const struct packing *packing)
     for (size_t i = 0; i < packing->count; i++) {
         const model_part *part = packing->parts[i];
         if (part->halves && (part->head_rows < 2 || part->head_rows % 2 != 0))
-            return fail(packing, "heads of %" PRId64 " elements of \"%s\" have no halves",
-                        part->head_rows, part->global->name);
+            return layout_pack_fail(packing,
+                                    "heads of %" PRId64 " elements of \"%s\" have no halves",
+                                    part->head_rows, part->global->name);
     }
     return true;
 }
@@ -456,9 +463,9 @@ static bool cut_rows(struct packing *packing)
         return true;
     int64_t rows = packing->shape[0] / packing->sharers;
     if (packing->shape[0] % packing->sharers != 0)
-        return fail(packing,
-                    "a group's %" PRId64 " rows do not divide over the %d ranks that share it",
-                    packing->shape[0], packing->sharers);
+        return layout_pack_fail(
+            packing, "a group's %" PRId64 " rows do not divide over the %d ranks that share it",
+            packing->shape[0], packing->sharers);
     chunk_range(rows, axes->rows.count, axes->rows.index, &packing->first_row, &packing->rows);
     packing->first_row += axes->shard.index % packing->sharers * rows;
     return true;
@@ -474,8 +481,8 @@ static bool build_tensor(struct packing *packing)
     packing->stacked = packed && packed->stacked && !rule->stacks_experts;
     packing->dropped = packed && packed->unstacked;
     packing->transposed = packed && packed->transposed && packing->ndim == 2 + rule->stacks_experts;
-    if (!check_parts(packing) || !check_complete(packing) || !check_halves(packing) ||
-        !find_groups(packing) || !find_shape(packing))
+    if (!check_parts(packing) || !layout_pack_check_complete(packing) || !check_halves(packing) ||
+        !layout_pack_find_groups(packing) || !find_shape(packing))
         return false;
     int64_t shape[BANYAN_MAX_DIMS];
     memcpy(shape, packing->shape, sizeof shape);

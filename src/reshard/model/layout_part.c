@@ -30,9 +30,9 @@ struct range {
 
 #define fail model_tensor_fail
 
-static int64_t gcd(int64_t a, int64_t b)
+static int64_t layout_part_gcd(int64_t a, int64_t b)
 {
-    return b == 0 ? a : gcd(b, a % b);
+    return b == 0 ? a : layout_part_gcd(b, a % b);
 }
 
 int model_fuse_dim(const model_rule *rule)
@@ -50,8 +50,9 @@ static bool pad_vocab(model_build *build, const model_tensor *tensor, int64_t si
     *padded = size;
     if (multiple == 0)
         return true;
-    int64_t unit =
-        build->packing.vocab_per_tp ? multiple * ranks : multiple / gcd(multiple, ranks) * ranks;
+    int64_t unit = build->packing.vocab_per_tp
+                       ? multiple * ranks
+                       : multiple / layout_part_gcd(multiple, ranks) * ranks;
     if (__builtin_add_overflow(size, unit - 1, padded))
         return fail(build, tensor, "%" PRId64 " rows cannot be padded", size);
     *padded -= *padded % unit;
@@ -208,7 +209,7 @@ static const banyan_local_tensor *find_weight(model_build *build, const model_te
     return NULL;
 }
 
-static int64_t blocks_of(int64_t size, int64_t block)
+static int64_t layout_part_blocks_of(int64_t size, int64_t block)
 {
     return size / block + (size % block != 0);
 }
@@ -219,7 +220,7 @@ static bool range_to_blocks(model_build *build, const model_tensor *tensor, int6
 {
     int64_t block = tensor->match.rule->scale_block, end = range->start + range->extent;
     int dim = tensor->match.rule->shard_dim;
-    if (blocks_of(size, block) != tensor->global->shape[dim])
+    if (layout_part_blocks_of(size, block) != tensor->global->shape[dim])
         return fail(build, tensor,
                     "%" PRId64 " scales along dimension %d for %" PRId64
                     " elements in blocks of %" PRId64,
@@ -230,7 +231,7 @@ static bool range_to_blocks(model_build *build, const model_tensor *tensor, int6
                     "cut blocks of %" PRId64,
                     range->start, end, dim, block);
     range->start /= block;
-    range->extent = blocks_of(end, block) - range->start;
+    range->extent = layout_part_blocks_of(end, block) - range->start;
     range->heads = range->head_rows = 0;
     return true;
 }
@@ -304,7 +305,8 @@ static model_part new_part(const struct cutting *cutting, int sharers)
 }
 
 /* One block of the tensor, which fills `slots` slots from `slot` on. */
-static bool add_block(const struct cutting *cutting, const struct block *block, int slot, int slots)
+static bool layout_part_add_block(const struct cutting *cutting, const struct block *block,
+                                  int slot, int slots)
 {
     model_build *build = cutting->build;
     const model_tensor *tensor = cutting->tensor;
@@ -330,7 +332,7 @@ static bool add_block(const struct cutting *cutting, const struct block *block, 
 }
 
 /* Each part of a tensor that is itself fused. Without a cut their sizes do not matter. */
-static bool add_parts(const struct cutting *cutting)
+static bool layout_part_add_parts(const struct cutting *cutting)
 {
     model_build *build = cutting->build;
     const model_rule *rule = cutting->tensor->match.rule;
@@ -351,12 +353,12 @@ static bool add_parts(const struct cutting *cutting)
         }
         if (__builtin_add_overflow(start, block.size, &start) || start > cutting->size)
             start = INT64_MAX / 2;
-        else if (needed && !add_block(cutting, &block, i, 1))
+        else if (needed && !layout_part_add_block(cutting, &block, i, 1))
             return false;
     }
     if (!needed) {
         const struct block whole = {.size = cutting->size, .whole = true};
-        return add_block(cutting, &whole, 0, count);
+        return layout_part_add_block(cutting, &whole, 0, count);
     }
     if (start != cutting->size)
         return model_tensor_fail(build, cutting->tensor,
@@ -366,7 +368,7 @@ static bool add_parts(const struct cutting *cutting)
     return true;
 }
 
-static bool add_whole(const struct cutting *cutting)
+static bool layout_part_add_whole(const struct cutting *cutting)
 {
     const rule_packed *packed = cutting->tensor->packed;
     model_part part = new_part(cutting, cutting->axes->shard.count);
@@ -393,13 +395,13 @@ bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char
         return fail(build, tensor, "dimension %d of %d is to be sharded", dim > fused ? dim : fused,
                     global->ndim);
     if (dim < 0 || (tensor->packed && tensor->packed->whole))
-        return add_whole(&cutting);
+        return layout_part_add_whole(&cutting);
     const banyan_local_tensor *sized = tensor->match.is_scale ? find_weight(build, tensor) : global;
     if (!sized)
         return false;
     cutting.size = sized->shape[dim];
     if (rule->parts.count > 0)
-        return add_parts(&cutting);
+        return layout_part_add_parts(&cutting);
     const struct block block = {.size = cutting.size,
                                 .heads = rule->heads,
                                 .head_source = rule->head_source,
@@ -407,5 +409,5 @@ bool model_tensor_cut(model_build *build, const model_tensor *tensor, const char
                                 .shared = rule->heads_shared,
                                 .vocab = rule->is_vocab,
                                 .needs_heads = needs_sizes(&cutting)};
-    return add_block(&cutting, &block, 0, 1);
+    return layout_part_add_block(&cutting, &block, 0, 1);
 }

@@ -28,7 +28,7 @@ bool model_tensor_fail(model_build *build, const model_tensor *tensor, const cha
                        tensor->global->name, rule->text, rule->file, rule->line, text);
 }
 
-static expr_result find(void *context, const char *name, int64_t *value, char *problem);
+static expr_result layout_size_find(void *context, const char *name, int64_t *value, char *problem);
 
 static expr_result find_default(struct scope *scope, const char *name, int64_t *value,
                                 char *problem)
@@ -41,7 +41,7 @@ static expr_result find_default(struct scope *scope, const char *name, int64_t *
             rules_decide(&other->conditions, &scope->build->subject, &nothing, NULL) != RULE_YES)
             continue;
         struct scope inner = {scope->build, scope->size, scope->depth + 1};
-        expr_result result = expr_evaluate(other->value, find, &inner, value, problem);
+        expr_result result = expr_evaluate(other->value, layout_size_find, &inner, value, problem);
         if (result != EXPR_UNKNOWN)
             return result;
     }
@@ -87,7 +87,7 @@ static expr_result find_head(struct scope *scope, int64_t *value, char *problem)
     return EXPR_OK;
 }
 
-static expr_result find(void *context, const char *name, int64_t *value, char *problem)
+static expr_result layout_size_find(void *context, const char *name, int64_t *value, char *problem)
 {
     struct scope *scope = context;
     if (strcmp(name, "size") == 0) {
@@ -104,7 +104,7 @@ bool model_size(model_build *build, const model_tensor *tensor, const char *expr
 {
     char problem[EXPR_PROBLEM_BYTES];
     struct scope scope = {.build = build, .size = size};
-    switch (expr_evaluate(expression, find, &scope, value, problem)) {
+    switch (expr_evaluate(expression, layout_size_find, &scope, value, problem)) {
     case EXPR_OK:
         return true;
     case EXPR_UNKNOWN:

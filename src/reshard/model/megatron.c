@@ -36,7 +36,7 @@ static bool is_progression(const int *ranks, int count, int *stride)
 }
 
 /* One of two groups lies between two neighbours of the other: no rank is in their grid twice. */
-static bool nest(int a_count, int64_t a_stride, int b_count, int64_t b_stride)
+static bool megatron_nest(int a_count, int64_t a_stride, int b_count, int64_t b_stride)
 {
     return (a_count - 1) * llabs(a_stride) < llabs(b_stride) ||
            (b_count - 1) * llabs(b_stride) < llabs(a_stride);
@@ -44,7 +44,8 @@ static bool nest(int a_count, int64_t a_stride, int b_count, int64_t b_stride)
 
 /* The data-parallel group; times the tensor-parallel one, which stands the same way in each of its
  * replicas, for a tensor that is not sharded over it. Empty when no strided set says it. */
-static banyan_rank_set replicas_of(const banyan_megatron_tensor *tensor, int rank, int rank_offset)
+static banyan_rank_set megatron_replicas_of(const banyan_megatron_tensor *tensor, int rank,
+                                            int rank_offset)
 {
     const banyan_rank_set unknown = {0};
     int dp_stride, tp_stride;
@@ -58,7 +59,7 @@ static banyan_rank_set replicas_of(const banyan_megatron_tensor *tensor, int ran
         return set;
     int place = find_rank(tensor->tp_ranks, tensor->tp_rank_count, rank);
     if (place < 0 || !is_progression(tensor->tp_ranks, tensor->tp_rank_count, &tp_stride) ||
-        !nest(tensor->dp_rank_count, dp_stride, tensor->tp_rank_count, tp_stride))
+        !megatron_nest(tensor->dp_rank_count, dp_stride, tensor->tp_rank_count, tp_stride))
         return unknown;
     set.first -= place * tp_stride;
     set.count[BANYAN_RANK_SET_LEVELS - 1] = tensor->tp_rank_count;
@@ -66,8 +67,8 @@ static banyan_rank_set replicas_of(const banyan_megatron_tensor *tensor, int ran
     return set;
 }
 
-static bool check_ranks(banyan_layout *layout, const banyan_megatron_tensor *tensor, int rank,
-                        int rank_offset)
+static bool megatron_check_ranks(banyan_layout *layout, const banyan_megatron_tensor *tensor,
+                                 int rank, int rank_offset)
 {
     if (tensor->dp_rank_count > 0 && find_rank(tensor->dp_ranks, tensor->dp_rank_count, rank) < 0)
         return layout_fail(layout, BANYAN_ERR_INVALID,
@@ -142,8 +143,9 @@ static bool check_partition(banyan_layout *layout, const banyan_megatron_tensor 
 
 /* One block of `extent` local elements at local_start: its segments, spread over the group's block
  * that starts at local_start × T. */
-static void add_block(banyan_layout *layout, banyan_piece *piece, int dim, int64_t local_start,
-                      int64_t extent, int64_t segments, struct shard shard)
+static void megatron_add_block(banyan_layout *layout, banyan_piece *piece, int dim,
+                               int64_t local_start, int64_t extent, int64_t segments,
+                               struct shard shard)
 {
     if (shard.count == 1)
         segments = 1;
@@ -157,8 +159,8 @@ static void add_block(banyan_layout *layout, banyan_piece *piece, int dim, int64
     }
 }
 
-static void add_pieces(banyan_layout *layout, const banyan_megatron_tensor *tensor,
-                       banyan_piece *piece, struct shard shard)
+static void megatron_add_pieces(banyan_layout *layout, const banyan_megatron_tensor *tensor,
+                                banyan_piece *piece, struct shard shard)
 {
     int dim = tensor->partition_dim;
     if (shard.count == 1) {
@@ -166,13 +168,14 @@ static void add_pieces(banyan_layout *layout, const banyan_megatron_tensor *tens
         return;
     }
     if (tensor->partition_size_count == 0) {
-        add_block(layout, piece, dim, 0, tensor->shape[dim], tensor->partition_stride, shard);
+        megatron_add_block(layout, piece, dim, 0, tensor->shape[dim], tensor->partition_stride,
+                           shard);
         return;
     }
     int64_t start = 0;
     for (int b = 0; b < tensor->partition_size_count; b++) {
-        add_block(layout, piece, dim, start, tensor->partition_sizes[b], tensor->partition_stride,
-                  shard);
+        megatron_add_block(layout, piece, dim, start, tensor->partition_sizes[b],
+                           tensor->partition_stride, shard);
         start += tensor->partition_sizes[b];
     }
 }
@@ -196,7 +199,7 @@ void banyan_layout_add_megatron(banyan_layout *layout, const banyan_megatron_ten
 {
     struct shard shard;
     uint64_t bytes;
-    if (layout_failed(layout) || !check_ranks(layout, tensor, rank, rank_offset) ||
+    if (layout_failed(layout) || !megatron_check_ranks(layout, tensor, rank, rank_offset) ||
         !layout_check_shape(layout, tensor->name, tensor->dtype, tensor->ndim, tensor->shape,
                             &bytes) ||
         !find_shard(layout, tensor, rank, &shard))
@@ -210,7 +213,7 @@ void banyan_layout_add_megatron(banyan_layout *layout, const banyan_megatron_ten
         .ndim = tensor->ndim,
         .box = box_whole(tensor->ndim, tensor->shape),
         .flags = tensor->persistent_buffer ? BANYAN_PIECE_PERSISTENT_BUFFER : 0,
-        .replicas = replicas_of(tensor, rank, rank_offset),
+        .replicas = megatron_replicas_of(tensor, rank, rank_offset),
     };
     if (tied_name(tensor->resolved_name, tied, sizeof tied))
         piece.fallback_name = tied;
@@ -227,5 +230,5 @@ void banyan_layout_add_megatron(banyan_layout *layout, const banyan_megatron_ten
     }
     piece.tensor =
         banyan_layout_add_tensor(layout, tensor->name, tensor->dtype, tensor->ndim, tensor->shape);
-    add_pieces(layout, tensor, &piece, shard);
+    megatron_add_pieces(layout, tensor, &piece, shard);
 }

@@ -38,8 +38,9 @@ static bool is_absent(const json_t *value)
 }
 
 /* An optional list of ranks. */
-static banyan_status read_ranks(json_path *path, const json_t *object, const char *key,
-                                int world_size, const int **ranks, int *count)
+static banyan_status megatron_case_read_ranks(json_path *path, const json_t *object,
+                                              const char *key, int world_size, const int **ranks,
+                                              int *count)
 {
     json_t *array = json_object_get(object, key);
     if (is_absent(array))
@@ -86,8 +87,8 @@ static banyan_status read_partition_sizes(json_path *path, const json_t *object,
     return BANYAN_OK;
 }
 
-static banyan_status read_shape(json_path *path, const json_t *object,
-                                banyan_megatron_tensor *tensor)
+static banyan_status megatron_case_read_shape(json_path *path, const json_t *object,
+                                              banyan_megatron_tensor *tensor)
 {
     json_t *array;
     size_t ndim;
@@ -102,7 +103,8 @@ static banyan_status read_shape(json_path *path, const json_t *object,
     return BANYAN_OK;
 }
 
-static banyan_status read_dtype(json_path *path, const json_t *object, DLDataType *dtype)
+static banyan_status megatron_case_read_dtype(json_path *path, const json_t *object,
+                                              DLDataType *dtype)
 {
     const char *text;
     RETURN_IF_FAILED(json_member_string(path, object, "dtype", &text));
@@ -114,7 +116,8 @@ static banyan_status read_dtype(json_path *path, const json_t *object, DLDataTyp
 }
 
 /* False when it is not there. */
-static banyan_status read_flag(json_path *path, const json_t *object, const char *key, bool *flag)
+static banyan_status megatron_case_read_flag(json_path *path, const json_t *object, const char *key,
+                                             bool *flag)
 {
     *flag = false;
     if (is_absent(json_object_get(object, key)))
@@ -122,16 +125,16 @@ static banyan_status read_flag(json_path *path, const json_t *object, const char
     return json_member_bool(path, object, key, flag);
 }
 
-static banyan_status read_tensor(json_path *path, const json_t *object, int world_size,
-                                 banyan_megatron_tensor *tensor)
+static banyan_status megatron_case_read_tensor(json_path *path, const json_t *object,
+                                               int world_size, banyan_megatron_tensor *tensor)
 {
     if (!json_is_object(object))
         return json_path_fail(path, "is not an object");
     int64_t partition_dim, partition_stride;
     RETURN_IF_FAILED(json_member_string(path, object, "name", &tensor->name));
     RETURN_IF_FAILED(json_member_string(path, object, "resolved_name", &tensor->resolved_name));
-    RETURN_IF_FAILED(read_dtype(path, object, &tensor->dtype));
-    RETURN_IF_FAILED(read_shape(path, object, tensor));
+    RETURN_IF_FAILED(megatron_case_read_dtype(path, object, &tensor->dtype));
+    RETURN_IF_FAILED(megatron_case_read_shape(path, object, tensor));
     RETURN_IF_FAILED(json_member_bool(path, object, "is_tp", &tensor->is_tp));
     RETURN_IF_FAILED(
         json_member_int(path, object, "partition_dim", -1, BANYAN_MAX_DIMS - 1, &partition_dim));
@@ -139,13 +142,15 @@ static banyan_status read_tensor(json_path *path, const json_t *object, int worl
         json_member_int(path, object, "partition_stride", 1, INT32_MAX, &partition_stride));
     tensor->partition_dim = (int)partition_dim;
     tensor->partition_stride = (int)partition_stride;
-    RETURN_IF_FAILED(read_flag(path, object, "is_ep", &tensor->is_ep));
-    RETURN_IF_FAILED(read_flag(path, object, "persistent_buffer", &tensor->persistent_buffer));
+    RETURN_IF_FAILED(megatron_case_read_flag(path, object, "is_ep", &tensor->is_ep));
+    RETURN_IF_FAILED(
+        megatron_case_read_flag(path, object, "persistent_buffer", &tensor->persistent_buffer));
     RETURN_IF_FAILED(read_partition_sizes(path, object, tensor));
-    RETURN_IF_FAILED(read_ranks(path, object, "tensor_parallel_group_ranks", world_size,
-                                &tensor->tp_ranks, &tensor->tp_rank_count));
-    return read_ranks(path, object, "data_parallel_group_ranks", world_size, &tensor->dp_ranks,
-                      &tensor->dp_rank_count);
+    RETURN_IF_FAILED(megatron_case_read_ranks(path, object, "tensor_parallel_group_ranks",
+                                              world_size, &tensor->tp_ranks,
+                                              &tensor->tp_rank_count));
+    return megatron_case_read_ranks(path, object, "data_parallel_group_ranks", world_size,
+                                    &tensor->dp_ranks, &tensor->dp_rank_count);
 }
 
 static banyan_status read_held(json_path *path, const json_t *rank, const char *key, int world_size,
@@ -163,7 +168,8 @@ static banyan_status read_held(json_path *path, const json_t *rank, const char *
     for (size_t i = 0; i < count; i++) {
         size_t entry = json_path_index(path, i);
         banyan_megatron_tensor *tensor = &held->tensors[held->count++];
-        RETURN_IF_FAILED(read_tensor(path, json_array_get(array, i), world_size, tensor));
+        RETURN_IF_FAILED(
+            megatron_case_read_tensor(path, json_array_get(array, i), world_size, tensor));
         uint64_t other;
         if (map_get_string(&held->by_name, tensor->name, &other))
             return json_path_fail(path, "has the name \"%s\" of entry %zu", tensor->name,

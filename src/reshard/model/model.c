@@ -40,7 +40,7 @@ struct entry {
     const char *name;
 };
 
-static banyan_status fail(const struct entry *entry, const char *problem, const char *detail)
+static banyan_status model_fail(const struct entry *entry, const char *problem, const char *detail)
 {
     size_t line = json_line_of_key(entry->text, entry->name);
     if (line == 0)
@@ -50,51 +50,51 @@ static banyan_status fail(const struct entry *entry, const char *problem, const 
                      entry->name, problem, detail);
 }
 
-static banyan_status read_shape(const struct entry *entry, const json_t *shape,
-                                banyan_local_tensor *tensor)
+static banyan_status model_read_shape(const struct entry *entry, const json_t *shape,
+                                      banyan_local_tensor *tensor)
 {
     if (!json_is_array(shape))
-        return fail(entry, "has no \"shape\" that is an array", "");
+        return model_fail(entry, "has no \"shape\" that is an array", "");
     size_t ndim = json_array_size(shape);
     char text[BOX_TEXT_BYTES];
     if (ndim > BANYAN_MAX_DIMS) {
         snprintf(text, sizeof text, "%zu dimensions: at most %d are possible", ndim,
                  BANYAN_MAX_DIMS);
-        return fail(entry, "has ", text);
+        return model_fail(entry, "has ", text);
     }
     tensor->ndim = (int)ndim;
     for (size_t d = 0; d < ndim; d++) {
         const json_t *extent = json_array_get(shape, d);
         if (!json_is_integer(extent) || json_integer_value(extent) < 0) {
             snprintf(text, sizeof text, "%zu, which is no integer from 0", d);
-            return fail(entry, "has an extent in dimension ", text);
+            return model_fail(entry, "has an extent in dimension ", text);
         }
         tensor->shape[d] = json_integer_value(extent);
     }
     uint64_t bytes;
     if (!shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes))
-        return fail(entry, "is larger than any memory: ",
-                    shape_format(tensor->ndim, tensor->shape, text, sizeof text));
+        return model_fail(entry, "is larger than any memory: ",
+                          shape_format(tensor->ndim, tensor->shape, text, sizeof text));
     return BANYAN_OK;
 }
 
-static banyan_status read_tensor(const struct entry *entry, const json_t *description,
-                                 banyan_local_tensor *tensor)
+static banyan_status model_read_tensor(const struct entry *entry, const json_t *description,
+                                       banyan_local_tensor *tensor)
 {
     if (!json_is_object(description))
-        return fail(entry, "is not described by an object", "");
+        return model_fail(entry, "is not described by an object", "");
     const char *dtype = json_string_value(json_object_get(description, "dtype"));
     if (!dtype)
-        return fail(entry, "has no \"dtype\" that is a string", "");
+        return model_fail(entry, "has no \"dtype\" that is a string", "");
     if (banyan_dtype_parse(dtype, &tensor->dtype) != BANYAN_OK)
-        return fail(entry, "has an unknown dtype: ", dtype);
+        return model_fail(entry, "has an unknown dtype: ", dtype);
     tensor->name = entry->name;
-    return read_shape(entry, json_object_get(description, "shape"), tensor);
+    return model_read_shape(entry, json_object_get(description, "shape"), tensor);
 }
 
 /* The caller has seen that the name is new and the shape can be. */
-static banyan_status add_tensor(banyan_model *model, const banyan_local_tensor *tensor,
-                                const char *file)
+static banyan_status model_add_tensor(banyan_model *model, const banyan_local_tensor *tensor,
+                                      const char *file)
 {
     uint64_t bytes;
     if (!shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes) ||
@@ -128,8 +128,8 @@ static banyan_status read_model(const char *path, const char *text, const json_t
             RETURN_IF_FAILED(facts_add_config(&model->known, description));
             continue;
         }
-        RETURN_IF_FAILED(read_tensor(&entry, description, &tensor));
-        RETURN_IF_FAILED(add_tensor(model, &tensor, path));
+        RETURN_IF_FAILED(model_read_tensor(&entry, description, &tensor));
+        RETURN_IF_FAILED(model_add_tensor(model, &tensor, path));
     }
     return BANYAN_OK;
 }
@@ -208,7 +208,7 @@ static banyan_status add_layout(const char *path, const banyan_layout *layout, b
             .dtype = banyan_layout_tensor(layout, (size_t)piece->tensor)->dtype,
             .ndim = piece->ndim};
         memcpy(tensor.shape, piece->shape, sizeof tensor.shape);
-        RETURN_IF_FAILED(add_tensor(model, &tensor, path));
+        RETURN_IF_FAILED(model_add_tensor(model, &tensor, path));
     }
     const facts *known = layout_facts(layout);
     for (size_t i = 0; i < known->list.count; i++) {
@@ -262,7 +262,7 @@ static banyan_status load_checkpoint(const char *path, banyan_model *model)
     RETURN_IF_FAILED(banyan_checkpoint_open(path, &checkpoint));
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint) && status == BANYAN_OK; i++)
-        status = add_tensor(model, banyan_checkpoint_tensor(checkpoint, i), path);
+        status = model_add_tensor(model, banyan_checkpoint_tensor(checkpoint, i), path);
     if (status == BANYAN_OK)
         status = load_config(path, model);
     if (status == BANYAN_OK && checkpoint_saved(checkpoint))
@@ -435,8 +435,8 @@ static banyan_status match_prefixes(const banyan_model *model, const banyan_rule
     return BANYAN_OK;
 }
 
-static banyan_status find_missing(const rule_subject *subject, model_matched *made,
-                                  rule_match *match)
+static banyan_status model_find_missing(const rule_subject *subject, model_matched *made,
+                                        rule_match *match)
 {
     char name[MAX_NAME_BYTES];
     const rule_need *need = rules_find_missing(subject, match, name, sizeof name);
@@ -480,7 +480,7 @@ static banyan_status match_all(const banyan_model *model, const banyan_rules *ru
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         const rule_prefix *prefix = made->matches[i].prefix;
         if (rules_match(rules, &subject, made->matches[i].name, &made->matches[i]))
-            status = find_missing(&subject, made, &made->matches[i]);
+            status = model_find_missing(&subject, made, &made->matches[i]);
         made->matches[i].ends_experts = ends_experts(&subject, &made->matches[i]);
         made->matches[i].prefix = prefix;
     }

@@ -46,8 +46,8 @@ static banyan_status fail_at(const struct item *item, const char *at, size_t byt
                      (int)bytes, at, (size_t)(at - item->text) + 1, problem);
 }
 
-static banyan_status read_number(const struct item *item, const struct number_key *key,
-                                 int64_t *value)
+static banyan_status spec_read_number(const struct item *item, const struct number_key *key,
+                                      int64_t *value)
 {
     char problem[96];
     snprintf(problem, sizeof problem, "is no number from %" PRId64 " to %" PRId64, key->low,
@@ -64,7 +64,7 @@ static banyan_status read_number(const struct item *item, const struct number_ke
     return BANYAN_OK;
 }
 
-static banyan_status read_packing(const struct item *item, struct given *given)
+static banyan_status spec_read_packing(const struct item *item, struct given *given)
 {
     bool word = item->value_bytes > 0;
     for (size_t i = 0; i < item->value_bytes; i++)
@@ -95,11 +95,12 @@ static banyan_status read_item(const struct item *item, struct given *given, uin
         return fail_at(item, item->key, item->key_bytes, "is there twice");
     *seen |= 1U << k;
     if (k == keys)
-        return read_packing(item, given);
-    return read_number(item, &number_keys[k], (int64_t *)((char *)given + number_keys[k].offset));
+        return spec_read_packing(item, given);
+    return spec_read_number(item, &number_keys[k],
+                            (int64_t *)((char *)given + number_keys[k].offset));
 }
 
-static banyan_status read_all(const char *text, struct given *given)
+static banyan_status spec_read_all(const char *text, struct given *given)
 {
     uint32_t seen = 0;
     for (const char *at = text; *at;) {
@@ -176,7 +177,7 @@ banyan_status spec_check(const banyan_spec *spec, const char *text)
 banyan_status banyan_spec_parse(const char *text, banyan_spec *spec)
 {
     struct given given = {.vocab_multiple = -1, .packing = "hf", .packing_bytes = 2};
-    RETURN_IF_FAILED(read_all(text, &given));
+    RETURN_IF_FAILED(spec_read_all(text, &given));
     given.tp = or_one(given.tp);
     given.pp = or_one(given.pp);
     given.fsdp = or_one(given.fsdp);
@@ -204,9 +205,9 @@ int banyan_spec_world_size(const banyan_spec *spec)
     return spec->tp * spec->pp * spec->dp * spec->fsdp;
 }
 
-static int gcd(int a, int b)
+static int spec_gcd(int a, int b)
 {
-    return b == 0 ? a : gcd(b, a % b);
+    return b == 0 ? a : spec_gcd(b, a % b);
 }
 
 spec_place spec_place_of(const banyan_spec *spec, int rank)
@@ -214,7 +215,7 @@ spec_place spec_place_of(const banyan_spec *spec, int rank)
     int stage_ranks = spec->tp * spec->fsdp * spec->dp;
     int in_stage = rank % stage_ranks;
     int replicas = stage_ranks / (spec->etp * spec->ep);
-    int rows = gcd(replicas, spec->fsdp);
+    int rows = spec_gcd(replicas, spec->fsdp);
     spec_place place = {
         .rank = rank,
         .stage_ranks = stage_ranks,

@@ -7,7 +7,7 @@
 
 /* ---- hearing ---- */
 
-static bool same_shape(const planner_name *name, const plan_record *record)
+static bool planner_ask_same_shape(const planner_name *name, const plan_record *record)
 {
     return name->ndim == record->ndim &&
            memcmp(name->shape, record->shape, (size_t)name->ndim * sizeof name->shape[0]) == 0;
@@ -26,7 +26,7 @@ static void hear_source(planner_name *name, const plan_record *record, int rank)
         name->map_differs = true;
         name->differing_map_rank = rank;
     }
-    if (!name->shape_differs && !same_shape(name, record)) {
+    if (!name->shape_differs && !planner_ask_same_shape(name, record)) {
         name->shape_differs = true;
         name->differing_rank = rank;
         name->differing_ndim = record->ndim;
@@ -132,7 +132,7 @@ banyan_status planner_hear(void *planner_pointer, size_t key_index,
         else
             name->has_destination = true;
         /* What disagrees about the shape is of no further use; its receiver reports it. */
-        if (foreign || !same_shape(name, &record))
+        if (foreign || !planner_ask_same_shape(name, &record))
             continue;
         if (!keep_wanted(planning, &record))
             return BANYAN_ERR_NO_MEMORY;

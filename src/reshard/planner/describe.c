@@ -38,7 +38,8 @@ static bool name_piece(planner *planning, const char *text, const banyan_piece *
     return true;
 }
 
-static banyan_status add_pieces(planner *planning, const banyan_layout *layout, plan_side side)
+static banyan_status describe_add_pieces(planner *planning, const banyan_layout *layout,
+                                         plan_side side)
 {
     size_t count = layout ? banyan_layout_piece_count(layout) : 0;
     if (!array_reserve(&planning->pieces, count))
@@ -97,7 +98,7 @@ static void number_equal_boxes(planner *planning)
     }
 }
 
-static banyan_status check_replicas(const planner *planning)
+static banyan_status describe_check_replicas(const planner *planning)
 {
     for (size_t i = 0; i < planning->pieces.count; i++) {
         const banyan_piece *piece = planning->pieces.data[i].piece;
@@ -146,13 +147,13 @@ banyan_status planner_create(int rank, int world_size, const banyan_layout *sour
     planning->whole_source = options->require_whole_source;
     banyan_status status = compile_skip(planning, options);
     if (status == BANYAN_OK)
-        status = add_pieces(planning, source, PLAN_SOURCE);
+        status = describe_add_pieces(planning, source, PLAN_SOURCE);
     if (status == BANYAN_OK)
-        status = add_pieces(planning, destination, PLAN_DESTINATION);
+        status = describe_add_pieces(planning, destination, PLAN_DESTINATION);
     if (status == BANYAN_OK)
         status = add_fallbacks(planning);
     if (status == BANYAN_OK)
-        status = check_replicas(planning);
+        status = describe_check_replicas(planning);
     if (status != BANYAN_OK) {
         planner_destroy(planning);
         return status;
@@ -188,8 +189,8 @@ typedef struct teller {
     bytes_writer key, value;
 } teller;
 
-static banyan_status tell(teller *telling, const plan_record *record,
-                          const banyan_rank_set *holders)
+static banyan_status describe_tell(teller *telling, const plan_record *record,
+                                   const banyan_rank_set *holders)
 {
     telling->value.count = 0;
     plan_record_write(&telling->value, record);
@@ -206,16 +207,16 @@ static banyan_status tell_under(teller *telling, const char *name, plan_record *
     telling->key.count = 0;
     plan_key_write_root(&telling->key, name);
     if (cells.level == 0)
-        return tell(telling, record, holders);
+        return describe_tell(telling, record, holders);
     plan_record note = *record;
     note.is_note = true;
     note.dim = cells.dim;
     note.level = cells.level;
-    RETURN_IF_FAILED(tell(telling, &note, holders));
+    RETURN_IF_FAILED(describe_tell(telling, &note, holders));
     for (int64_t cell = cells.first; cell <= cells.last; cell++) {
         telling->key.count = 0;
         plan_key_write_cell(&telling->key, name, cells.dim, cells.level, cell);
-        RETURN_IF_FAILED(tell(telling, record, holders));
+        RETURN_IF_FAILED(describe_tell(telling, record, holders));
     }
     return BANYAN_OK;
 }
@@ -255,7 +256,7 @@ static banyan_status tell_skipped(const planner *planning, teller *telling)
     for (size_t i = 0; i < layout_skipped_count(layout); i++) {
         telling->key.count = 0;
         plan_key_write_root(&telling->key, layout_skipped(layout, i));
-        RETURN_IF_FAILED(tell(telling, &record, NULL));
+        RETURN_IF_FAILED(describe_tell(telling, &record, NULL));
     }
     return BANYAN_OK;
 }

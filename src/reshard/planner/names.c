@@ -90,8 +90,8 @@ static banyan_status make_messages(banyan_world *world, const char **texts, size
 }
 
 /* Concatenate what each rank gives; to be freed. Collective. */
-static banyan_status gather(banyan_world *world, const bytes_writer *mine, char **all,
-                            size_t *all_bytes)
+static banyan_status planner_names_gather(banyan_world *world, const bytes_writer *mine, char **all,
+                                          size_t *all_bytes)
 {
     size_t ranks = (size_t)banyan_world_size(world), total = 0;
     size_t *bytes = calloc(ranks, sizeof *bytes);
@@ -191,7 +191,7 @@ static banyan_status find_nearest(banyan_world *world, const planner *planning, 
         }
     }
     if (status == BANYAN_OK)
-        status = gather(world, &mine, text, &bytes);
+        status = planner_names_gather(world, &mine, text, &bytes);
     bytes_writer_free(&mine);
     RETURN_IF_FAILED(status);
     bytes_reader reader = bytes_reader_of(*text, bytes);
@@ -209,8 +209,9 @@ static banyan_status find_nearest(banyan_world *world, const planner *planning, 
 
 /* ---- the message ---- */
 
-static banyan_status tell(banyan_status failed, const char *cause, banyan_side side,
-                          const name_list *chosen, const name_list *nearest, uint64_t count)
+static banyan_status planner_names_tell(banyan_status failed, const char *cause, banyan_side side,
+                                        const name_list *chosen, const name_list *nearest,
+                                        uint64_t count)
 {
     char text[MESSAGE_BYTES];
     const char *other = side == BANYAN_SOURCE ? "destination" : "source";
@@ -249,7 +250,7 @@ banyan_status plan_tell_lonely(banyan_world *world, const planner *planning, ban
     if (status == BANYAN_OK)
         status = find_nearest(world, planning, side, &chosen, &nearest, &texts[1]);
     if (status == BANYAN_OK)
-        status = count > 0 ? tell(failed, cause, side, &chosen, &nearest, count)
+        status = count > 0 ? planner_names_tell(failed, cause, side, &chosen, &nearest, count)
                            : error_set(failed, "%s", cause);
     free(cause);
     free(texts[0]);

@@ -47,7 +47,8 @@ void plan_replay_free(plan_replay *replay)
         free_messages(&replay->questions[round]);
 }
 
-static banyan_status absorb(const plan_messages *puts, directory_part *part, uint64_t *in_flight)
+static banyan_status planner_replay_absorb(const plan_messages *puts, directory_part *part,
+                                           uint64_t *in_flight)
 {
     for (size_t i = 0; i < puts->count; i++) {
         RETURN_IF_FAILED(directory_part_absorb(part, puts->data[i].rank, puts->data[i].data,
@@ -58,8 +59,8 @@ static banyan_status absorb(const plan_messages *puts, directory_part *part, uin
 }
 
 /* All answers are there before the first one leaves, as at a real owner. */
-static banyan_status answer(const plan_messages *questions, directory_part *part,
-                            uint64_t *in_flight)
+static banyan_status planner_replay_answer(const plan_messages *questions, directory_part *part,
+                                           uint64_t *in_flight)
 {
     size_t count = questions->count;
     control_message *answers = calloc(count ? count : 1, sizeof *answers);
@@ -82,9 +83,9 @@ banyan_status plan_replay_run(const plan_replay *replay, int rank, int world_siz
     RETURN_IF_FAILED(directory_part_create(rank, world_size, &part));
     uint64_t in_flight[1 + PLANNER_ROUNDS] = {0}, most = 0;
     double began = plan_processor_s();
-    banyan_status status = absorb(&replay->puts, part, &in_flight[0]);
+    banyan_status status = planner_replay_absorb(&replay->puts, part, &in_flight[0]);
     for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
-        status = answer(&replay->questions[round], part, &in_flight[1 + round]);
+        status = planner_replay_answer(&replay->questions[round], part, &in_flight[1 + round]);
     cost->owner_seconds = plan_processor_s() - began;
     cost->seconds += cost->owner_seconds;
     for (int i = 0; i <= PLANNER_ROUNDS; i++)

@@ -50,7 +50,7 @@ static void note_memory(const struct imagined *imagined, const struct actor *act
 }
 
 /* Time is asked for only where it is kept: asking takes longer than many a step. */
-static double begin_step(const banyan_reshard_plan_cost *cost)
+static double sample_begin_step(const banyan_reshard_plan_cost *cost)
 {
     return cost ? plan_processor_s() : 0;
 }
@@ -143,13 +143,13 @@ static banyan_status absorb_all(struct imagined *imagined, int from,
     return BANYAN_OK;
 }
 
-static banyan_status describe(struct imagined *imagined, int rank)
+static banyan_status sample_describe(struct imagined *imagined, int rank)
 {
     struct actor actor;
     control_message *messages = NULL;
     size_t count = 0;
     banyan_status status = actor_make(imagined, rank, &actor);
-    double began = begin_step(actor.cost);
+    double began = sample_begin_step(actor.cost);
     if (status == BANYAN_OK)
         status = actor_describe(imagined, &actor, put_in_part);
     if (status == BANYAN_OK)
@@ -165,9 +165,9 @@ static banyan_status describe(struct imagined *imagined, int rank)
 
 /* ---- the second half: every rank asks, and those that are measured plan ---- */
 
-static banyan_status answer_all(struct imagined *imagined, int from, int round,
-                                const control_message *questions, size_t count,
-                                control_message *answers)
+static banyan_status sample_answer_all(struct imagined *imagined, int from, int round,
+                                       const control_message *questions, size_t count,
+                                       control_message *answers)
 {
     for (size_t i = 0; i < count; i++) {
         int owner = questions[i].rank;
@@ -187,7 +187,7 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
     control_message *questions = NULL, *answers = NULL;
     size_t key_count, count = 0;
     const char *const *keys;
-    double began = begin_step(actor->cost);
+    double began = sample_begin_step(actor->cost);
     banyan_status status = planner_ask(actor->planner, &key_count, &keys);
     if (status == BANYAN_OK)
         status = directory_part_ask(part, key_count, keys, &questions, &count);
@@ -195,9 +195,9 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
     if (status != BANYAN_OK)
         return status;
     answers = calloc(count ? count : 1, sizeof *answers);
-    status = answers ? answer_all(imagined, actor->rank, round, questions, count, answers)
+    status = answers ? sample_answer_all(imagined, actor->rank, round, questions, count, answers)
                      : error_no_memory(count * sizeof *answers, "the directory's answers");
-    began = begin_step(actor->cost);
+    began = sample_begin_step(actor->cost);
     if (status == BANYAN_OK)
         status = directory_part_visit(part, answers, count, planner_hear, actor->planner);
     end_step(actor->cost, began);
@@ -208,7 +208,7 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
 }
 
 /* What a run would do once, with what a plan keeps of the layouts. */
-static banyan_status prove(const struct actor *actor, const planner_result *result)
+static banyan_status sample_prove(const struct actor *actor, const planner_result *result)
 {
     names pool = {0};
     plan_holding source = {0}, destination = {0};
@@ -226,10 +226,10 @@ static banyan_status prove(const struct actor *actor, const planner_result *resu
     return status;
 }
 
-static banyan_status derive(const struct imagined *imagined, const struct actor *actor)
+static banyan_status sample_derive(const struct imagined *imagined, const struct actor *actor)
 {
     planner_result result = {0};
-    double began = begin_step(actor->cost);
+    double began = sample_begin_step(actor->cost);
     banyan_status status = planner_derive(actor->planner, &result);
     if (status == BANYAN_OK)
         status = planner_check_whole_source(actor->planner);
@@ -241,13 +241,13 @@ static banyan_status derive(const struct imagined *imagined, const struct actor 
         actor->cost->transfers = result.send_count + result.recv_count;
         for (size_t i = 0; i < result.recv_count; i++)
             actor->cost->transfer_bytes += result.recvs[i].bytes;
-        status = prove(actor, &result);
+        status = sample_prove(actor, &result);
     }
     planner_result_free(&result);
     return status;
 }
 
-static banyan_status ask(struct imagined *imagined, int rank)
+static banyan_status sample_ask(struct imagined *imagined, int rank)
 {
     struct actor actor;
     banyan_status status = actor_make(imagined, rank, &actor);
@@ -256,7 +256,7 @@ static banyan_status ask(struct imagined *imagined, int rank)
     for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
         status = ask_round(imagined, &actor, round);
     if (status == BANYAN_OK && (actor.cost || imagined->take))
-        status = derive(imagined, &actor);
+        status = sample_derive(imagined, &actor);
     actor_free(&actor);
     return status;
 }
@@ -273,25 +273,25 @@ static banyan_status replay_owners(const struct imagined *imagined)
 
 /* ---- the whole ---- */
 
-static banyan_status play(struct imagined *imagined)
+static banyan_status sample_play(struct imagined *imagined)
 {
     int size = imagined->world->world_size;
     for (int rank = 0; rank < size; rank++)
         RETURN_IF_FAILED(directory_part_create(rank, size, &imagined->parts[rank]));
     for (int rank = 0; rank < size; rank++) {
-        RETURN_IF_FAILED(describe(imagined, rank));
+        RETURN_IF_FAILED(sample_describe(imagined, rank));
         step_done(imagined);
     }
     for (int rank = 0; rank < size; rank++) {
-        RETURN_IF_FAILED(ask(imagined, rank));
+        RETURN_IF_FAILED(sample_ask(imagined, rank));
         step_done(imagined);
     }
     return replay_owners(imagined);
 }
 
 /* Where each rank's cost is kept. */
-static banyan_status choose_ranks(struct imagined *imagined, const int *ranks, int count,
-                                  banyan_reshard_plan_cost *costs)
+static banyan_status sample_choose_ranks(struct imagined *imagined, const int *ranks, int count,
+                                         banyan_reshard_plan_cost *costs)
 {
     int size = imagined->world->world_size;
     for (int i = 0; i < count; i++) {
@@ -305,9 +305,10 @@ static banyan_status choose_ranks(struct imagined *imagined, const int *ranks, i
 }
 
 /* `take` NULL: the costs of `ranks` are counted; else there are none of these. */
-static banyan_status imagine(const banyan_reshard_sample_world *world,
-                             const banyan_reshard_options *options, const int *ranks, int count,
-                             banyan_reshard_plan_cost *costs, plan_take_fn take, void *take_context)
+static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
+                                    const banyan_reshard_options *options, const int *ranks,
+                                    int count, banyan_reshard_plan_cost *costs, plan_take_fn take,
+                                    void *take_context)
 {
     if (world->world_size < 1 || count < 0)
         return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
@@ -329,9 +330,9 @@ static banyan_status imagine(const banyan_reshard_sample_world *world,
         error_no_memory(size * sizeof *imagined.parts, "an imagined world");
         goto free_imagined;
     }
-    status = choose_ranks(&imagined, ranks, count, found);
+    status = sample_choose_ranks(&imagined, ranks, count, found);
     if (status == BANYAN_OK)
-        status = play(&imagined);
+        status = sample_play(&imagined);
     if (status == BANYAN_OK && count > 0)
         memcpy(costs, found, (size_t)count * sizeof *costs);
     for (size_t rank = 0; rank < size; rank++) {
@@ -350,11 +351,11 @@ banyan_status banyan_reshard_plan_sample(const banyan_reshard_sample_world *worl
                                          const banyan_reshard_options *options, const int *ranks,
                                          int count, banyan_reshard_plan_cost *costs)
 {
-    return imagine(world, options, ranks, count, costs, NULL, NULL);
+    return sample_imagine(world, options, ranks, count, costs, NULL, NULL);
 }
 
 banyan_status plan_imagine(const banyan_reshard_sample_world *world,
                            const banyan_reshard_options *options, plan_take_fn take, void *context)
 {
-    return imagine(world, options, NULL, 0, NULL, take, context);
+    return sample_imagine(world, options, NULL, 0, NULL, take, context);
 }

@@ -101,7 +101,7 @@ banyan_status planner_check_whole_source(const planner *planning)
 /* ---- names ---- */
 
 /* Is some destination, or fallback of one, fed by this tensor? */
-static bool is_taken(const planner *planning, uint32_t name)
+static bool whole_is_taken(const planner *planning, uint32_t name)
 {
     for (size_t i = first_destination(planning, name);
          i < planning->claims.count && planning->claims.data[i].name == name; i++)
@@ -114,7 +114,8 @@ static bool is_lonely(const planner *planning, const planner_piece *own)
 {
     if (own->side == PLAN_DESTINATION)
         return !planning->names.data[planner_from(planning, own)].has_source;
-    return !is_taken(planning, own->name) && !may_stay(planning, &planning->names.data[own->name]);
+    return !whole_is_taken(planning, own->name) &&
+           !may_stay(planning, &planning->names.data[own->name]);
 }
 
 static bool is_first_of_name(const planner *planning, size_t i)

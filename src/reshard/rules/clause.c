@@ -22,7 +22,7 @@ static banyan_status keep_template(rules_parser *parser, const rules_line *line,
     return BANYAN_OK;
 }
 
-static banyan_status read_dtype(const rules_line *line, int word, rule_packed *packed)
+static banyan_status clause_read_dtype(const rules_line *line, int word, rule_packed *packed)
 {
     if (word >= line->count)
         return rules_line_fail(line, line->words[word - 1], "should be followed by a type");
@@ -62,7 +62,7 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
     } else if (strcmp(option, "map") == 0) {
         *status = read_map(line, ++*word, packed);
     } else if (strcmp(option, "dtype") == 0) {
-        *status = read_dtype(line, ++*word, packed);
+        *status = clause_read_dtype(line, ++*word, packed);
     } else if (strcmp(option, "block") == 0 || strcmp(option, "group") == 0) {
         int64_t slot = 0;
         packed->by_group = *option == 'g';
@@ -119,7 +119,8 @@ static banyan_status read_heads(rules_parser *parser, const rules_line *line, mo
 }
 
 /* part EXPR [heads EXPR [shared]] [whole] */
-static banyan_status read_part(rules_parser *parser, const rules_line *line, model_rule *clause)
+static banyan_status clause_read_part(rules_parser *parser, const rules_line *line,
+                                      model_rule *clause)
 {
     rule_part part = {0};
     RETURN_IF_FAILED(rules_keep_expr(parser, line, 1, &part.size));
@@ -160,7 +161,8 @@ static banyan_status read_shard(rules_parser *parser, const rules_line *line, mo
     return rules_line_end(line, 2);
 }
 
-static banyan_status read_flag(rules_parser *parser, const rules_line *line, model_rule *clause)
+static banyan_status clause_read_flag(rules_parser *parser, const rules_line *line,
+                                      model_rule *clause)
 {
     (void)parser;
     if (strcmp(line->words[0], "replicate") == 0)
@@ -172,7 +174,8 @@ static banyan_status read_flag(rules_parser *parser, const rules_line *line, mod
     return rules_line_end(line, 1);
 }
 
-static banyan_status read_experts(rules_parser *parser, const rules_line *line, model_rule *clause)
+static banyan_status clause_read_experts(rules_parser *parser, const rules_line *line,
+                                         model_rule *clause)
 {
     (void)parser;
     int64_t dimension;
@@ -207,8 +210,8 @@ static banyan_status read_scale(rules_parser *parser, const rules_line *line, mo
     return rules_line_end(line, 3);
 }
 
-static banyan_status read_condition(rules_parser *parser, const rules_line *line,
-                                    model_rule *clause)
+static banyan_status clause_read_condition(rules_parser *parser, const rules_line *line,
+                                           model_rule *clause)
 {
     return rules_read_conditions(parser, line, 0, NULL, &clause->conditions);
 }
@@ -233,12 +236,23 @@ static const struct clause_kind {
     const char *word;
     banyan_status (*read)(rules_parser *parser, const rules_line *line, model_rule *clause);
 } kinds[] = {
-    {"replicate", read_flag},     {"shard", read_shard},    {"vocab", read_flag},
-    {"heads", read_heads},        {"part", read_part},      {"experts", read_experts},
-    {"stage", read_stage_clause}, {"tie", read_tie},        {"scale", read_scale},
-    {"buffer", read_flag},        {"in", read_packed},      {"with", read_condition},
-    {"without", read_condition},  {"when", read_condition}, {"unless", read_condition},
-    {"fallback", read_fallback},  {"needs", read_needs},
+    {"replicate", clause_read_flag},
+    {"shard", read_shard},
+    {"vocab", clause_read_flag},
+    {"heads", read_heads},
+    {"part", clause_read_part},
+    {"experts", clause_read_experts},
+    {"stage", read_stage_clause},
+    {"tie", read_tie},
+    {"scale", read_scale},
+    {"buffer", clause_read_flag},
+    {"in", read_packed},
+    {"with", clause_read_condition},
+    {"without", clause_read_condition},
+    {"when", clause_read_condition},
+    {"unless", clause_read_condition},
+    {"fallback", read_fallback},
+    {"needs", read_needs},
 };
 
 banyan_status rules_read_clause(rules_parser *parser, const rules_line *line, model_rule *clause)

@@ -28,8 +28,8 @@ static banyan_status check_template(const rules_parser *parser, const rules_line
 }
 
 /* = VALUE …, up to the next condition. */
-static banyan_status read_values(rules_parser *parser, const rules_line *line, int *word,
-                                 rule_condition *condition)
+static banyan_status conditions_read_values(rules_parser *parser, const rules_line *line, int *word,
+                                            rule_condition *condition)
 {
     int first = ++*word, end = first;
     while (end < line->count && !starts_condition(line->words[end]))
@@ -45,8 +45,9 @@ static banyan_status read_values(rules_parser *parser, const rules_line *line, i
     return BANYAN_OK;
 }
 
-static banyan_status read_condition(rules_parser *parser, const rules_line *line, int *word,
-                                    const glob *pattern, rule_condition *condition)
+static banyan_status conditions_read_condition(rules_parser *parser, const rules_line *line,
+                                               int *word, const glob *pattern,
+                                               rule_condition *condition)
 {
     const char *kind = line->words[*word];
     condition->is_fact = strncmp(kind, "with", 4) != 0;
@@ -57,7 +58,7 @@ static banyan_status read_condition(rules_parser *parser, const rules_line *line
     if (!condition->is_fact)
         return check_template(parser, line, condition->text, pattern);
     if (*word < line->count && strcmp(line->words[*word], "=") == 0)
-        return read_values(parser, line, word, condition);
+        return conditions_read_values(parser, line, word, condition);
     return BANYAN_OK;
 }
 
@@ -70,7 +71,7 @@ banyan_status rules_read_conditions(rules_parser *parser, const rules_line *line
         if (!array_push(&conditions->list, (rule_condition){0}))
             return BANYAN_ERR_NO_MEMORY;
         rule_condition *added = &conditions->list.data[conditions->list.count - 1];
-        RETURN_IF_FAILED(read_condition(parser, line, &word, pattern, added));
+        RETURN_IF_FAILED(conditions_read_condition(parser, line, &word, pattern, added));
     }
     return BANYAN_OK;
 }

@@ -19,14 +19,15 @@ struct reader {
     const char *mistake; /* of the text */
 };
 
-static bool failed(const struct reader *reader)
+static bool expr_failed(const struct reader *reader)
 {
     return reader->mistake || reader->result != EXPR_OK;
 }
 
-static int64_t wrong(struct reader *reader, int64_t left, char op, int64_t right, const char *why)
+static int64_t expr_wrong(struct reader *reader, int64_t left, char op, int64_t right,
+                          const char *why)
 {
-    if (!failed(reader)) {
+    if (!expr_failed(reader)) {
         reader->result = EXPR_WRONG;
         snprintf(reader->problem, EXPR_PROBLEM_BYTES, "%" PRId64 " %c %" PRId64 " %s", left, op,
                  right, why);
@@ -34,11 +35,11 @@ static int64_t wrong(struct reader *reader, int64_t left, char op, int64_t right
     return 0;
 }
 
-static int64_t combine(struct reader *reader, int64_t left, char op, int64_t right)
+static int64_t expr_combine(struct reader *reader, int64_t left, char op, int64_t right)
 {
     int64_t value = 0;
     bool overflows = false;
-    if (failed(reader) || !reader->find)
+    if (expr_failed(reader) || !reader->find)
         return 0;
     switch (op) {
     case '+':
@@ -46,7 +47,7 @@ static int64_t combine(struct reader *reader, int64_t left, char op, int64_t rig
         break;
     case '-':
         if (right > left)
-            return wrong(reader, left, op, right, "is negative");
+            return expr_wrong(reader, left, op, right, "is negative");
         value = left - right;
         break;
     case '*':
@@ -54,13 +55,14 @@ static int64_t combine(struct reader *reader, int64_t left, char op, int64_t rig
         break;
     default:
         if (right == 0 || left % right != 0)
-            return wrong(reader, left, op, right, "is no integer");
+            return expr_wrong(reader, left, op, right, "is no integer");
         value = left / right;
     }
-    return overflows || value > MAX_VALUE ? wrong(reader, left, op, right, "is too large") : value;
+    return overflows || value > MAX_VALUE ? expr_wrong(reader, left, op, right, "is too large")
+                                          : value;
 }
 
-static int64_t read_number(struct reader *reader)
+static int64_t expr_read_number(struct reader *reader)
 {
     int64_t value = 0;
     for (; isdigit((unsigned char)*reader->at); reader->at++) {
@@ -78,7 +80,7 @@ static bool in_name(char letter)
     return isalnum((unsigned char)letter) || letter == '_';
 }
 
-static int64_t read_name(struct reader *reader)
+static int64_t expr_read_name(struct reader *reader)
 {
     char name[EXPR_NAME_BYTES];
     size_t bytes = 0;
@@ -91,9 +93,9 @@ static int64_t read_name(struct reader *reader)
     }
     name[bytes] = '\0';
     int64_t value = 0;
-    if (reader->find && !failed(reader))
+    if (reader->find && !expr_failed(reader))
         reader->result = reader->find(reader->context, name, &value, reader->problem);
-    return failed(reader) ? 0 : value;
+    return expr_failed(reader) ? 0 : value;
 }
 
 static int64_t read_sum(struct reader *reader);
@@ -101,9 +103,9 @@ static int64_t read_sum(struct reader *reader);
 static int64_t read_term(struct reader *reader)
 {
     if (isdigit((unsigned char)*reader->at))
-        return read_number(reader);
+        return expr_read_number(reader);
     if (in_name(*reader->at))
-        return read_name(reader);
+        return expr_read_name(reader);
     if (*reader->at != '(' || reader->depth == MAX_DEPTH) {
         reader->mistake = *reader->at == '(' ? "has too many parentheses inside one another"
                                              : "is no expression of numbers, names and + - * / ( )";
@@ -123,7 +125,7 @@ static int64_t read_product(struct reader *reader)
     int64_t value = read_term(reader);
     while (!reader->mistake && (*reader->at == '*' || *reader->at == '/')) {
         char op = *reader->at++;
-        value = combine(reader, value, op, read_term(reader));
+        value = expr_combine(reader, value, op, read_term(reader));
     }
     return value;
 }
@@ -133,7 +135,7 @@ static int64_t read_sum(struct reader *reader)
     int64_t value = read_product(reader);
     while (!reader->mistake && (*reader->at == '+' || *reader->at == '-')) {
         char op = *reader->at++;
-        value = combine(reader, value, op, read_product(reader));
+        value = expr_combine(reader, value, op, read_product(reader));
     }
     return value;
 }

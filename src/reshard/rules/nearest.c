@@ -5,13 +5,14 @@
 #include "reshard/rules/rules.h"
 
 /* One component of a dotted name. */
-static size_t component(const char *text)
+static size_t rules_nearest_component(const char *text)
 {
     return strcspn(text, ".");
 }
 
 /* Does a pattern's component fit the name's? Fields and stars fit anything here. */
-static bool fits(const char *pattern, size_t pattern_bytes, const char *name, size_t name_bytes)
+static bool rules_nearest_fits(const char *pattern, size_t pattern_bytes, const char *name,
+                               size_t name_bytes)
 {
     if (memchr(pattern, '*', pattern_bytes) || memchr(pattern, '{', pattern_bytes))
         return true;
@@ -23,10 +24,12 @@ static int count_start(const char *pattern, const char *name, const char **patte
                        const char **name_at)
 {
     int count = 0;
-    while (*pattern && *name && fits(pattern, component(pattern), name, component(name))) {
+    while (*pattern && *name &&
+           rules_nearest_fits(pattern, rules_nearest_component(pattern), name,
+                              rules_nearest_component(name))) {
         count++;
-        pattern += component(pattern);
-        name += component(name);
+        pattern += rules_nearest_component(pattern);
+        name += rules_nearest_component(name);
         if (!*pattern || !*name)
             break;
         pattern++;
@@ -50,7 +53,7 @@ static int count_end(const char *pattern, const char *name)
     int count = 0;
     while (pattern_end > pattern && name_end > name) {
         const char *p = last_dot(pattern, pattern_end), *n = last_dot(name, name_end);
-        if (!fits(p, (size_t)(pattern_end - p), n, (size_t)(name_end - n)))
+        if (!rules_nearest_fits(p, (size_t)(pattern_end - p), n, (size_t)(name_end - n)))
             break;
         count++;
         pattern_end = p > pattern ? p - 1 : pattern;
@@ -81,8 +84,8 @@ static void say_difference(const model_rule *rule, const char *name, char *text,
         snprintf(text, bytes,
                  "the nearest rule is \"%s\" (%s:%d), which has \"%.*s\" where the name has "
                  "\"%.*s\"",
-                 rule->text, rule->file, rule->line, (int)component(pattern_at), pattern_at,
-                 (int)component(name_at), name_at);
+                 rule->text, rule->file, rule->line, (int)rules_nearest_component(pattern_at),
+                 pattern_at, (int)rules_nearest_component(name_at), name_at);
 }
 
 void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subject, const char *name,

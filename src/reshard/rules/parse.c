@@ -29,7 +29,7 @@ banyan_status rules_line_fail(const rules_line *line, const char *word, const ch
 }
 
 /* Cut a line into words, up to a #. */
-static banyan_status split(char *text, rules_line *line)
+static banyan_status parse_split(char *text, rules_line *line)
 {
     line->indented = *text == ' ' || *text == '\t';
     line->count = 0;
@@ -90,7 +90,8 @@ banyan_status rules_line_end(const rules_line *line, int word)
 /* ---- lines at the top level ---- */
 
 /* Only packings described above can be followed: there is no circle. */
-static banyan_status inherit(rules_parser *parser, const rules_line *line, rule_packing *packing)
+static banyan_status parse_inherit(rules_parser *parser, const rules_line *line,
+                                   rule_packing *packing)
 {
     for (size_t i = 0; i < parser->rules->packings.count; i++) {
         const rule_packing *known = &parser->rules->packings.data[i];
@@ -109,7 +110,7 @@ static banyan_status inherit(rules_parser *parser, const rules_line *line, rule_
 }
 
 /* packing NAME [like OTHER] [vocab N] [per_tp] [strict] [release WORD] */
-static banyan_status read_packing(rules_parser *parser, const rules_line *line)
+static banyan_status parse_read_packing(rules_parser *parser, const rules_line *line)
 {
     rule_packing packing = {.file = line->file, .line = line->number};
     RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &packing.name));
@@ -133,7 +134,7 @@ static banyan_status read_packing(rules_parser *parser, const rules_line *line)
             return rules_line_fail(line, packing.name, "is a packing that is already described");
     }
     if (packing.like)
-        RETURN_IF_FAILED(inherit(parser, line, &packing));
+        RETURN_IF_FAILED(parse_inherit(parser, line, &packing));
     return array_push(&parser->rules->packings, packing) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -228,7 +229,7 @@ static banyan_status read_rename(rules_parser *parser, const rules_line *line)
 }
 
 /* experts KEY… */
-static banyan_status read_experts(rules_parser *parser, const rules_line *line)
+static banyan_status parse_read_experts(rules_parser *parser, const rules_line *line)
 {
     for (int word = 1; word < line->count; word++) {
         const char *key;
@@ -258,7 +259,7 @@ static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
 
 /* ---- includes ---- */
 
-static banyan_status read_text(rules_parser *parser, const char *file, char *text);
+static banyan_status parse_read_text(rules_parser *parser, const char *file, char *text);
 
 static banyan_status include_builtin(rules_parser *parser, const rules_line *line, const char *file)
 {
@@ -274,7 +275,7 @@ static banyan_status include_builtin(rules_parser *parser, const rules_line *lin
     if (!text)
         return error_no_memory(strlen(found), "the built-in rules");
     snprintf(label, sizeof label, BUILTIN "%s.rules", name);
-    banyan_status status = read_text(parser, label, text);
+    banyan_status status = parse_read_text(parser, label, text);
     free(text);
     return status;
 }
@@ -294,7 +295,7 @@ static banyan_status include_file(rules_parser *parser, const rules_line *line, 
             status = error_set(BANYAN_ERR_FORMAT, "%s: a zero byte at %zu: not a text", path,
                                strlen(text));
         else
-            status = read_text(parser, path, text);
+            status = parse_read_text(parser, path, text);
         free(text);
     }
     free(path);
@@ -328,9 +329,15 @@ static const struct top_line {
     const char *word;
     banyan_status (*read)(rules_parser *parser, const rules_line *line);
 } top_lines[] = {
-    {"packing", read_packing}, {"default", read_default}, {"skip", read_skip},
-    {"keep", read_skip},       {"prefix", read_prefix},   {"rename", read_rename},
-    {"behind", read_behind},   {"include", read_include}, {"experts", read_experts},
+    {"packing", parse_read_packing},
+    {"default", read_default},
+    {"skip", read_skip},
+    {"keep", read_skip},
+    {"prefix", read_prefix},
+    {"rename", read_rename},
+    {"behind", read_behind},
+    {"include", read_include},
+    {"experts", parse_read_experts},
 };
 
 static banyan_status read_line(rules_parser *parser, const rules_line *line)
@@ -353,7 +360,7 @@ static banyan_status read_line(rules_parser *parser, const rules_line *line)
     return BANYAN_OK;
 }
 
-static banyan_status read_text(rules_parser *parser, const char *file, char *text)
+static banyan_status parse_read_text(rules_parser *parser, const char *file, char *text)
 {
     rules_line line = {.file = names_keep(&parser->rules->names, file)};
     if (!line.file)
@@ -362,7 +369,7 @@ static banyan_status read_text(rules_parser *parser, const char *file, char *tex
     parser->clauses_seen = true;
     for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
         line.number++;
-        RETURN_IF_FAILED(split(at, &line));
+        RETURN_IF_FAILED(parse_split(at, &line));
         RETURN_IF_FAILED(read_line(parser, &line));
     }
     return BANYAN_OK;
@@ -370,7 +377,7 @@ static banyan_status read_text(rules_parser *parser, const char *file, char *tex
 
 /* ---- the whole ---- */
 
-static uint64_t slots_of(const model_rule *rule, const rule_packed *packed)
+static uint64_t parse_slots_of(const model_rule *rule, const rule_packed *packed)
 {
     uint64_t count = rule->parts.count > 0 ? rule->parts.count : 1;
     uint64_t ones = count >= 64 ? UINT64_MAX : ((uint64_t)1 << count) - 1;
@@ -392,9 +399,9 @@ static banyan_status find_partners(banyan_rules *rules)
                 snprintf(key, sizeof key, "%s %s", packed->packing, packed->name);
                 const char *kept = names_keep(&keys, key);
                 uint64_t slots = 0;
-                if (!kept ||
-                    (map_get_string(&known, kept, &slots),
-                     pass == 0 && !map_put_string(&known, kept, slots | slots_of(rule, packed))))
+                if (!kept || (map_get_string(&known, kept, &slots),
+                              pass == 0 && !map_put_string(&known, kept,
+                                                           slots | parse_slots_of(rule, packed))))
                     status = BANYAN_ERR_NO_MEMORY;
                 packed->slots = slots;
             }
@@ -408,7 +415,7 @@ static banyan_status find_partners(banyan_rules *rules)
 banyan_status rules_parse(banyan_rules *rules, const char *file, char *text)
 {
     rules_parser parser = {.rules = rules};
-    RETURN_IF_FAILED(read_text(&parser, file, text));
+    RETURN_IF_FAILED(parse_read_text(&parser, file, text));
     for (size_t i = 0; i < rules->rules.count; i++)
         RETURN_IF_FAILED(rules_check_rule(&rules->rules.data[i]));
     return find_partners(rules);

@@ -36,8 +36,8 @@ static const DLTensor *end_tensor(const execution *run, const execution_end *end
     return banyan_tensors_get(end->is_send ? run->source : run->destination, (size_t)tensor);
 }
 
-static execution_end end_of(const banyan_transfer *transfer, const execution_blocks *cut,
-                            uint64_t number, bool is_send, bool transformed)
+static execution_end build_end_of(const banyan_transfer *transfer, const execution_blocks *cut,
+                                  uint64_t number, bool is_send, bool transformed)
 {
     execution_end end = {
         .transfer = transfer,
@@ -75,7 +75,8 @@ static banyan_status fail_on_device(const execution *run, const banyan_transfer 
 }
 
 /* A value map comes before the run's own transform. */
-static const banyan_transform *transform_of(const execution *run, const banyan_transfer *transfer)
+static const banyan_transform *build_transform_of(const execution *run,
+                                                  const banyan_transfer *transfer)
 {
     return transfer->value_map ? value_map_transform() : run->transform;
 }
@@ -108,7 +109,7 @@ static banyan_status cut_transfer(const execution *run, const banyan_transfer *t
 static banyan_status add_transfer(execution *run, const banyan_transfer *transfer, bool is_send)
 {
     bool is_local = transfer->source_rank == transfer->destination_rank;
-    const banyan_transform *transform = transform_of(run, transfer);
+    const banyan_transform *transform = build_transform_of(run, transfer);
     bool transformed = transform && transform->should_transform(transform->context, transfer);
     if (transfer->value_map && !device_is_host(run->device))
         return fail_on_device(run, transfer);
@@ -119,8 +120,8 @@ static banyan_status add_transfer(execution *run, const banyan_transfer *transfe
     execution_blocks cut;
     RETURN_IF_FAILED(cut_transfer(run, transfer, transformed, &cut));
     for (uint64_t i = 0; i < cut.count; i++) {
-        execution_end end = end_of(transfer, &cut, i, is_send, transformed);
-        execution_end sending = end_of(transfer, &cut, i, true, transformed);
+        execution_end end = build_end_of(transfer, &cut, i, is_send, transformed);
+        execution_end sending = build_end_of(transfer, &cut, i, true, transformed);
         end.on_the_way = sending.on_the_way = on_the_way;
         bool added = is_local ? array_push(&run->locals, sending) && array_push(&run->locals, end)
                               : array_push(&run->ends, end);
@@ -198,8 +199,8 @@ typedef banyan_status (*prepare_fn)(void *context, const banyan_transform_task *
                                     int *part_count);
 
 /* The task of an end; `transfer` receives the transfer as far as this block goes. */
-static banyan_transform_task task_of(const execution *run, const execution_end *end,
-                                     banyan_transfer *transfer, banyan_box *place)
+static banyan_transform_task build_task_of(const execution *run, const execution_end *end,
+                                           banyan_transfer *transfer, banyan_box *place)
 {
     const banyan_piece *piece = end_piece(run, end);
     const plan_holding *holding = end->is_send ? &run->plan->source : &run->plan->destination;
@@ -224,7 +225,7 @@ static banyan_status prepare_on_the_way(execution *run, execution_end *end, DLTe
 {
     banyan_transfer transfer;
     banyan_box place;
-    banyan_transform_task task = task_of(run, end, &transfer, &place);
+    banyan_transform_task task = build_task_of(run, end, &transfer, &place);
     transform_parts made;
     RETURN_IF_FAILED(
         transform_parts_on_device(run->transform, &task, end->is_send, &run->dims, &made));
@@ -249,8 +250,8 @@ banyan_status execution_prepare_end(execution *run, execution_end *end,
     }
     banyan_transfer transfer;
     banyan_box place;
-    banyan_transform_task task = task_of(run, end, &transfer, &place);
-    const banyan_transform *transform = transform_of(run, end->transfer);
+    banyan_transform_task task = build_task_of(run, end, &transfer, &place);
+    const banyan_transform *transform = build_transform_of(run, end->transfer);
     prepare_fn prepare = end->is_send ? transform->prepare_send : transform->prepare_recv;
     RETURN_IF_FAILED(prepare(transform->context, &task, scratch, parts, part_count));
     if (*part_count < 1 || *part_count > BANYAN_TRANSFORM_MAX_PARTS)
@@ -265,8 +266,8 @@ banyan_status execution_finalize_end(const execution *run, const execution_end *
 {
     banyan_transfer transfer;
     banyan_box place;
-    banyan_transform_task task = task_of(run, end, &transfer, &place);
-    const banyan_transform *transform = transform_of(run, end->transfer);
+    banyan_transform_task task = build_task_of(run, end, &transfer, &place);
+    const banyan_transform *transform = build_transform_of(run, end->transfer);
     return transform->finalize_recv(transform->context, &task, parts, part_count);
 }
 
@@ -341,7 +342,7 @@ static banyan_status measure_ends(execution *run)
 
 /* ---- devices ---- */
 
-static banyan_status check_device(const execution *run)
+static banyan_status build_check_device(const execution *run)
 {
     bool transforms = run->transform && !transform_runs_on_devices(run->transform);
     const char *what = transforms             ? "a transform of the caller's own"
@@ -358,8 +359,8 @@ static banyan_status check_device(const execution *run)
 }
 
 /* Said to lie at `place`, or found there. */
-static banyan_status fail_place(const execution *run, const char *side, const char *name,
-                                DLDevice place)
+static banyan_status build_fail_place(const execution *run, const char *side, const char *name,
+                                      DLDevice place)
 {
     char there[DEVICE_TEXT_BYTES], here[DEVICE_TEXT_BYTES];
     bool is_host = device_is_host(place) || place.device_type == kDLCUDAHost;
@@ -385,13 +386,13 @@ static banyan_status check_places_of(const execution *run, const char *side,
         if (device_is_host(run->device))
             RETURN_IF_FAILED(tensor_lies_on_host(tensor, &here, &lies));
         if (!here)
-            return fail_place(run, side, holding->tensors[i].name, lies);
+            return build_fail_place(run, side, holding->tensors[i].name, lies);
     }
     return BANYAN_OK;
 }
 
 /* Of the sets at hand, by name; a service tells tasks alone. */
-static banyan_status check_places(const execution *run)
+static banyan_status build_check_places(const execution *run)
 {
     RETURN_IF_FAILED(check_places_of(run, "source", &run->plan->source, run->source));
     return check_places_of(run, "destination", &run->plan->destination, run->destination);
@@ -412,7 +413,7 @@ static banyan_status fail_mxfp8(const execution *run, banyan_status status, int 
 
 /* A run writes all scales of a tensor in MXFP8: those of blocks of padding are zeroed, on the host,
  * so that padding can be zeros only and nothing can be left alone. */
-static banyan_status check_scales(const execution *run)
+static banyan_status build_check_scales(const execution *run)
 {
     const plan_holding *holding = &run->plan->destination;
     for (size_t i = 0; i < holding->padding_count; i++) {
@@ -472,9 +473,9 @@ static void free_fills(execution *run)
 
 static banyan_status build_alone(execution *run)
 {
-    RETURN_IF_FAILED(check_device(run));
-    RETURN_IF_FAILED(check_places(run));
-    RETURN_IF_FAILED(check_scales(run));
+    RETURN_IF_FAILED(build_check_device(run));
+    RETURN_IF_FAILED(build_check_places(run));
+    RETURN_IF_FAILED(build_check_scales(run));
     RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));
     RETURN_IF_FAILED(view_ends(run));

@@ -63,8 +63,8 @@ static DLTensor *set_add(banyan_tensors *set, size_t i, DLDataType dtype, int nd
     return tensor;
 }
 
-static banyan_status check_tensor(const DLTensor *tensor, const banyan_local_tensor *needed,
-                                  bool any_dtype)
+static banyan_status tensors_check_tensor(const DLTensor *tensor, const banyan_local_tensor *needed,
+                                          bool any_dtype)
 {
     char theirs[BOX_TEXT_BYTES], ours[BOX_TEXT_BYTES];
     bool same = tensor->ndim == needed->ndim;
@@ -125,7 +125,7 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
     banyan_tensors *made = NULL;
     banyan_status status = set_create(count, &made);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
-        status = check_tensor(&tensors[i], banyan_layout_tensor(layout, i), persistent[i]);
+        status = tensors_check_tensor(&tensors[i], banyan_layout_tensor(layout, i), persistent[i]);
         if (status != BANYAN_OK)
             break;
         DLTensor *own = set_add(made, i, tensors[i].dtype, tensors[i].ndim, tensors[i].shape,
@@ -145,7 +145,7 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
 
 /* ---- memory of its own ---- */
 
-static banyan_status alloc_on_device(banyan_tensors *set, size_t bytes)
+static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes)
 {
     const memory_device_ops *ops;
     RETURN_IF_FAILED(memory_device_find(set->device.device_type, &ops));
@@ -160,7 +160,7 @@ static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
     if (bytes == 0)
         return BANYAN_OK;
     if (!device_is_host(set->device))
-        return alloc_on_device(set, bytes);
+        return tensors_alloc_on_device(set, bytes);
     RETURN_IF_FAILED(memory_check_machine(bytes, "memory for tensors"));
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -338,6 +338,6 @@ banyan_status tensors_check(const banyan_tensors *set, const banyan_local_tensor
         return error_set(BANYAN_ERR_INVALID, "the %s has %zu tensors, its plan %zu", side, have,
                          count);
     for (size_t i = 0; i < count; i++)
-        RETURN_IF_FAILED(check_tensor(&set->tensors[i], &needed[i], false));
+        RETURN_IF_FAILED(tensors_check_tensor(&set->tensors[i], &needed[i], false));
     return BANYAN_OK;
 }

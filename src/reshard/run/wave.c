@@ -70,7 +70,7 @@ static banyan_status stage_end(execution *run, execution_end *end, bool is_local
     return BANYAN_OK;
 }
 
-static banyan_status sum_part(const execution_part *part, uint64_t *sum)
+static banyan_status wave_sum_part(const execution_part *part, uint64_t *sum)
 {
     strided_view view;
     RETURN_IF_FAILED(strided_view_of(&part->tensor, &view));
@@ -88,7 +88,7 @@ static banyan_status stage_sums(execution *run, execution_wave *wave)
         return BANYAN_ERR_NO_MEMORY;
     for (size_t i = 0; i < wave->end_count && wave->ends[i]->is_send; i++)
         for (int p = 0; p < wave->ends[i]->part_count; p++)
-            RETURN_IF_FAILED(sum_part(&wave->ends[i]->parts[p], &wave->sums[at++]));
+            RETURN_IF_FAILED(wave_sum_part(&wave->ends[i]->parts[p], &wave->sums[at++]));
     return BANYAN_OK;
 }
 
@@ -106,7 +106,7 @@ static banyan_status stage_wave(execution *run, execution_wave *wave)
 
 /* ---- submitting ---- */
 
-static banyan_status submit(const execution *run, const banyan_copy_op *op, bool is_send)
+static banyan_status wave_submit(const execution *run, const banyan_copy_op *op, bool is_send)
 {
     return is_send ? banyan_copy_service_submit_send_op(run->service, op)
                    : banyan_copy_service_submit_recv_op(run->service, op);
@@ -130,7 +130,7 @@ static banyan_status submit_end(const execution *run, execution_end *end)
             op.tensor.shape = &part->elems;
             op.tensor.strides = NULL;
         }
-        RETURN_IF_FAILED(submit(run, &op, end->is_send));
+        RETURN_IF_FAILED(wave_submit(run, &op, end->is_send));
     }
     return BANYAN_OK;
 }
@@ -191,7 +191,7 @@ static banyan_status submit_sums(const execution *run, const execution_wave *wav
             .task_id =
                 sums_task_id(first->transfer->source_rank, first->transfer->destination_rank),
         };
-        RETURN_IF_FAILED(submit(run, &op, first->is_send));
+        RETURN_IF_FAILED(wave_submit(run, &op, first->is_send));
         at += (size_t)count;
     }
     return BANYAN_OK;
@@ -216,10 +216,10 @@ static banyan_status submit_padding(const execution *run, size_t number)
         .peer = run->plan->rank,
         .task_id = hash_bytes(&name, sizeof name, hash_string("padding", 0)) >> 1,
     };
-    RETURN_IF_FAILED(submit(run, &op, true));
+    RETURN_IF_FAILED(wave_submit(run, &op, true));
     op.tensor.data = view->data;
     op.tensor.strides = strides;
-    return submit(run, &op, false);
+    return wave_submit(run, &op, false);
 }
 
 /* On a device padding is filled by moves within this rank. */
@@ -248,7 +248,7 @@ static banyan_status verify_end(const execution *run, const execution_end *end,
 {
     for (int p = 0; p < end->part_count; p++) {
         uint64_t sum;
-        RETURN_IF_FAILED(sum_part(&end->parts[p], &sum));
+        RETURN_IF_FAILED(wave_sum_part(&end->parts[p], &sum));
         char text[BOX_TEXT_BYTES];
         if (sum != sums[p])
             return error_set(BANYAN_ERR_CORRUPT,

@@ -73,7 +73,7 @@ static size_t wave_of(const execution_boundaries *boundaries, uint64_t position)
     return low;
 }
 
-static int compare_ends(const void *left, const void *right)
+static int waves_compare_ends(const void *left, const void *right)
 {
     const execution_end *a = *(execution_end *const *)left, *b = *(execution_end *const *)right;
     if (a->wave != b->wave)
@@ -95,7 +95,7 @@ static banyan_status order_ends(const execution_end *ends, size_t count, size_t 
         return error_no_memory(count * sizeof *made, "a run's order");
     for (size_t i = 0; i < count / step; i++)
         made[i] = (execution_end *)&ends[i * step];
-    qsort(made, count / step, sizeof *made, compare_ends);
+    qsort(made, count / step, sizeof *made, waves_compare_ends);
     *order = made;
     return BANYAN_OK;
 }

@@ -16,7 +16,8 @@ bool transform_runs_on_devices(const banyan_transform *transform)
     return transform_is_cast(transform) || transform_is_mxfp8(transform);
 }
 
-static banyan_status unsupported(const banyan_transform_task *task, const char *why)
+static banyan_status transform_device_unsupported(const banyan_transform_task *task,
+                                                  const char *why)
 {
     char box[256];
     return error_set(BANYAN_ERR_UNSUPPORTED,
@@ -103,10 +104,11 @@ static banyan_status scales_tensor(const banyan_transform *transform,
     bool fits = scales.layout == BANYAN_MXFP8_PLAIN ? plain_scales(task, &box, &scales, &bytes)
                                                     : swizzled_scales(task, &box, &scales, &bytes);
     if (!fits)
-        return unsupported(task, scales.layout == BANYAN_MXFP8_PLAIN
-                                     ? "its scales have too many dimensions"
-                                     : "its swizzled scales are not whole tiles, of 128 × 128 "
-                                       "elements");
+        return transform_device_unsupported(
+            task, scales.layout == BANYAN_MXFP8_PLAIN
+                      ? "its scales have too many dimensions"
+                      : "its swizzled scales are not whole tiles, of 128 × 128 "
+                        "elements");
     int64_t *kept = arena_take(dims, sizeof bytes.shape + sizeof bytes.strides);
     if (!kept)
         return BANYAN_ERR_NO_MEMORY;
@@ -123,19 +125,19 @@ static banyan_status scales_tensor(const banyan_transform *transform,
 
 /* ---- parts ---- */
 
-static banyan_status check_blocks(const banyan_transform_task *task, bool is_send)
+static banyan_status transform_device_check_blocks(const banyan_transform_task *task, bool is_send)
 {
     const DLTensor *local = task->local;
     int64_t block;
     if (!banyan_dtype_equal(task->transfer->destination_dtype, BANYAN_F8_E4M3))
-        return unsupported(task, "it is to be read back from MXFP8");
+        return transform_device_unsupported(task, "it is to be read back from MXFP8");
     if (local->ndim == 0 || local->shape[local->ndim - 1] % MXFP8_BLOCK != 0)
-        return unsupported(task, "its rows are not whole MXFP8 blocks");
+        return transform_device_unsupported(task, "its rows are not whole MXFP8 blocks");
     if (is_send)
         return BANYAN_OK;
     if (mxfp8_task_cuts_block(task, &block) ||
         task->dim_map[local->ndim - 1] != task->whole->ndim - 1)
-        return unsupported(task, "it cuts an MXFP8 block");
+        return transform_device_unsupported(task, "it cuts an MXFP8 block");
     return BANYAN_OK;
 }
 
@@ -143,7 +145,7 @@ static banyan_status mxfp8_parts(const banyan_transform *transform,
                                  const banyan_transform_task *task, bool is_send, arena *dims,
                                  transform_parts *parts)
 {
-    RETURN_IF_FAILED(check_blocks(task, is_send));
+    RETURN_IF_FAILED(transform_device_check_blocks(task, is_send));
     parts->count = 2;
     parts->flags[0] = BANYAN_COPY_OP_MXFP8 |
                       (mxfp8_rule_of(transform) == BANYAN_MXFP8_OCP ? BANYAN_COPY_OP_OCP : 0);

@@ -41,7 +41,7 @@ static bool is_e4m3(DLDataType dtype)
 }
 
 /* Into MXFP8, or back out of it? */
-static bool quantizes(const banyan_transfer *transfer)
+static bool mxfp8_create_quantizes(const banyan_transfer *transfer)
 {
     return is_e4m3(transfer->destination_dtype);
 }
@@ -49,16 +49,17 @@ static bool quantizes(const banyan_transfer *transfer)
 static bool at_sender(const struct mxfp8_transform *mxfp8, const banyan_transfer *transfer)
 {
     if (mxfp8->options.side == BANYAN_TRANSFORM_SIDE_DEFAULT)
-        return !quantizes(transfer);
+        return !mxfp8_create_quantizes(transfer);
     return mxfp8->options.side == BANYAN_TRANSFORM_AT_SENDER;
 }
 
 static bool mxfp8_should(void *context, const banyan_transfer *transfer)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool types_fit = quantizes(transfer) ? convert_is_float(transfer->source_dtype)
-                                         : is_e4m3(transfer->source_dtype) &&
-                                               convert_is_float(transfer->destination_dtype);
+    bool types_fit =
+        mxfp8_create_quantizes(transfer)
+            ? convert_is_float(transfer->source_dtype)
+            : is_e4m3(transfer->source_dtype) && convert_is_float(transfer->destination_dtype);
     if (!types_fit || !name_filter_accepts(&mxfp8->names, transfer->name))
         return false;
     return !mxfp8->options.accepts ||
@@ -227,9 +228,9 @@ static banyan_status send_quantized(const struct mxfp8_transform *mxfp8,
     return BANYAN_OK;
 }
 
-static banyan_status send_blocks(const struct mxfp8_transform *mxfp8,
-                                 const banyan_transform_task *task,
-                                 banyan_transform_scratch *scratch, DLTensor *parts)
+static banyan_status mxfp8_create_send_blocks(const struct mxfp8_transform *mxfp8,
+                                              const banyan_transform_task *task,
+                                              banyan_transform_scratch *scratch, DLTensor *parts)
 {
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
@@ -266,7 +267,8 @@ static banyan_status mxfp8_prepare_send(void *context, const banyan_transform_ta
                                         int *part_count)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool quantizing = quantizes(task->transfer), here = at_sender(mxfp8, task->transfer);
+    bool quantizing = mxfp8_create_quantizes(task->transfer),
+         here = at_sender(mxfp8, task->transfer);
     DLTensor made[PART_COUNT] = {*task->local};
     banyan_status status = BANYAN_OK;
     if (quantizing && here)
@@ -274,7 +276,7 @@ static banyan_status mxfp8_prepare_send(void *context, const banyan_transform_ta
     else if (!quantizing && here)
         status = send_read(mxfp8, task, scratch, made);
     else if (!quantizing)
-        status = send_blocks(mxfp8, task, scratch, made);
+        status = mxfp8_create_send_blocks(mxfp8, task, scratch, made);
     if (status != BANYAN_OK)
         return status;
     *part_count = quantizing == here ? PART_COUNT : 1;
@@ -313,7 +315,8 @@ static banyan_status mxfp8_prepare_recv(void *context, const banyan_transform_ta
                                         int *part_count)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool quantizing = quantizes(task->transfer), here = !at_sender(mxfp8, task->transfer);
+    bool quantizing = mxfp8_create_quantizes(task->transfer),
+         here = !at_sender(mxfp8, task->transfer);
     DLTensor made[PART_COUNT] = {*task->local};
     banyan_status status = BANYAN_OK;
     if (quantizing && here)
@@ -380,7 +383,8 @@ static banyan_status mxfp8_finalize_recv(void *context, const banyan_transform_t
                                          const DLTensor *parts, int part_count)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool quantizing = quantizes(task->transfer), here = !at_sender(mxfp8, task->transfer);
+    bool quantizing = mxfp8_create_quantizes(task->transfer),
+         here = !at_sender(mxfp8, task->transfer);
     (void)part_count;
     if (quantizing && here)
         return finish_values(mxfp8, task, &parts[0]);
@@ -493,8 +497,8 @@ banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_tr
     return BANYAN_OK;
 }
 
-static banyan_status add_tensor(struct mxfp8_transform *mxfp8, const char *name,
-                                struct mxfp8_tensor **tensor)
+static banyan_status mxfp8_create_add_tensor(struct mxfp8_transform *mxfp8, const char *name,
+                                             struct mxfp8_tensor **tensor)
 {
     char *copy = strdup(name);
     if (!copy)
@@ -522,7 +526,7 @@ banyan_status banyan_mxfp8_bind_scales(banyan_transform *transform, const char *
     struct mxfp8_transform *mxfp8 = transform->context;
     struct mxfp8_tensor *tensor = find_tensor(mxfp8, name);
     if (!tensor)
-        RETURN_IF_FAILED(add_tensor(mxfp8, name, &tensor));
+        RETURN_IF_FAILED(mxfp8_create_add_tensor(mxfp8, name, &tensor));
     tensor->bound = scales != NULL;
     if (!scales)
         return BANYAN_OK;

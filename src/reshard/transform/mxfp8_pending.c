@@ -20,7 +20,8 @@ struct extent {
     uint64_t rows, row_blocks, values_bytes;
 };
 
-static bool measure(DLDataType dtype, int ndim, const int64_t *shape, struct extent *extent)
+static bool mxfp8_pending_measure(DLDataType dtype, int ndim, const int64_t *shape,
+                                  struct extent *extent)
 {
     uint64_t bytes = banyan_dtype_bytes(dtype), rows = 1, total;
     bool overflows = false;
@@ -37,7 +38,7 @@ static bool measure(DLDataType dtype, int ndim, const int64_t *shape, struct ext
 bool mxfp8_pending_bytes(DLDataType dtype, int ndim, const int64_t *shape, uint64_t *bytes)
 {
     struct extent extent;
-    if (!measure(dtype, ndim, shape, &extent))
+    if (!mxfp8_pending_measure(dtype, ndim, shape, &extent))
         return false;
     *bytes = extent.values_bytes + extent.rows * extent.row_blocks;
     return true;
@@ -55,7 +56,7 @@ banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
     mxfp8_pending *made = calloc(1, sizeof *made);
     if (!made)
         return error_no_memory(sizeof *made, name);
-    if (!measure(dtype, ndim, shape, &extent)) {
+    if (!mxfp8_pending_measure(dtype, ndim, shape, &extent)) {
         free(made);
         return error_no_memory(SIZE_MAX, name);
     }

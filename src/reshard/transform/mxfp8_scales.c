@@ -60,8 +60,9 @@ banyan_status banyan_mxfp8_scales_shape(banyan_mxfp8_layout layout, int ndim, co
     return BANYAN_OK;
 }
 
-static banyan_status check_scales(const char *name, int ndim, const int64_t *shape, int want_ndim,
-                                  const int64_t *want, const DLTensor *scales)
+static banyan_status mxfp8_scales_check_scales(const char *name, int ndim, const int64_t *shape,
+                                               int want_ndim, const int64_t *want,
+                                               const DLTensor *scales)
 {
     if (!banyan_dtype_equal(scales->dtype, BANYAN_U8) &&
         !banyan_dtype_equal(scales->dtype, BANYAN_F8_E8M0))
@@ -86,7 +87,7 @@ banyan_status mxfp8_scales_of(banyan_mxfp8_layout layout, const char *name, int 
     int64_t want[BANYAN_MAX_DIMS];
     int want_ndim;
     RETURN_IF_FAILED(banyan_mxfp8_scales_shape(layout, ndim, shape, &want_ndim, want));
-    RETURN_IF_FAILED(check_scales(name, ndim, shape, want_ndim, want, scales));
+    RETURN_IF_FAILED(mxfp8_scales_check_scales(name, ndim, shape, want_ndim, want, scales));
     bool strided = scales->strides && want_ndim == 1 && want[0] > 1 && scales->strides[0] != 1;
     if (layout == BANYAN_MXFP8_SWIZZLED && strided)
         return error_set(BANYAN_ERR_INVALID,

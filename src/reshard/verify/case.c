@@ -34,7 +34,7 @@ static banyan_status layouts_of(void *context, int rank, banyan_layout *source,
     return case_add_layout(check->loaded, rank, BANYAN_DESTINATION, destination);
 }
 
-static banyan_status take_rank(void *context, int rank, planner_result *result)
+static banyan_status case_take_rank(void *context, int rank, planner_result *result)
 {
     const case_check *check = context;
     check->ranks[rank].transfers = *result;
@@ -42,11 +42,11 @@ static banyan_status take_rank(void *context, int rank, planner_result *result)
 }
 
 /* What the planner refuses is no plan that could run. */
-static banyan_status plan_case(case_check *check, const banyan_reshard_options *options)
+static banyan_status case_plan_case(case_check *check, const banyan_reshard_options *options)
 {
     const banyan_reshard_sample_world world = {
         .world_size = check->rank_count, .layouts = layouts_of, .context = check};
-    banyan_status status = plan_imagine(&world, options, take_rank, check);
+    banyan_status status = plan_imagine(&world, options, case_take_rank, check);
     if (status == BANYAN_OK || status == BANYAN_ERR_NO_MEMORY)
         return status;
     return check_report_add(check->report, BANYAN_RESHARD_UNPLANNED, 0, "%s", banyan_last_error());
@@ -108,7 +108,7 @@ static bool same_elements(const banyan_piece *from, const banyan_box *source_sli
     return true;
 }
 
-static int tensor_named(const plan_holding *holding, const char *name)
+static int case_tensor_named(const plan_holding *holding, const char *name)
 {
     for (size_t i = 0; i < holding->tensor_count; i++)
         if (strcmp(holding->tensors[i].name, name) == 0)
@@ -121,8 +121,8 @@ static uint64_t right_elems(const case_check *check, const banyan_megatron_trans
 {
     const plan_holding *source = &check->ranks[transfer->source_rank].source;
     const plan_holding *destination = &check->ranks[transfer->destination_rank].destination;
-    int from = tensor_named(source, transfer->source_name);
-    int to = tensor_named(destination, transfer->destination_name);
+    int from = case_tensor_named(source, transfer->source_name);
+    int to = case_tensor_named(destination, transfer->destination_name);
     uint64_t elems = 0;
     banyan_box there, here, both;
     for (size_t d = 0; d < destination->piece_count; d++) {
@@ -273,7 +273,7 @@ static banyan_status check_case(case_check *check, const banyan_reshard_options 
     RETURN_IF_FAILED(make_ranks(check));
     RETURN_IF_FAILED(check_given(check));
     check->report->subject = "as planned";
-    RETURN_IF_FAILED(plan_case(check, options));
+    RETURN_IF_FAILED(case_plan_case(check, options));
     if (check->report->counts[BANYAN_RESHARD_UNPLANNED] > 0)
         return BANYAN_OK;
     return check_planned(check, slot_bytes ? slot_bytes : SLOT_BYTES);

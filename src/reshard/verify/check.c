@@ -125,8 +125,9 @@ static int by_piece(const void *left, const void *right)
 }
 
 /* The receives, sorted by piece; `boxes` has room for all of them. */
-static banyan_status check_pieces(const check_part *part, banyan_transfer *const *sorted,
-                                  size_t count, banyan_box *boxes, banyan_reshard_report *report)
+static banyan_status verify_check_pieces(const check_part *part, banyan_transfer *const *sorted,
+                                         size_t count, banyan_box *boxes,
+                                         banyan_reshard_report *report)
 {
     const plan_holding *holding = part->destination;
     size_t at = 0;
@@ -163,7 +164,7 @@ static banyan_status check_receives(const check_part *part, banyan_reshard_repor
     for (size_t i = 0; i < count; i++)
         sorted[i] = &part->transfers->recvs[i];
     qsort(sorted, count, sizeof *sorted, by_piece);
-    status = check_pieces(part, sorted, count, boxes, report);
+    status = verify_check_pieces(part, sorted, count, boxes, report);
 free_arrays:
     free(boxes);
     free(sorted);

@@ -36,7 +36,7 @@ static bool same_bytes(const banyan_transfer *a, const banyan_transfer *b)
            strcmp(a->name, b->name) == 0 && banyan_dtype_equal(a->source_dtype, b->source_dtype);
 }
 
-static const banyan_piece *piece_of(const plan_holding *holding, size_t i)
+static const banyan_piece *verify_pairs_piece_of(const plan_holding *holding, size_t i)
 {
     return i < holding->piece_count ? &holding->pieces[i] : NULL;
 }
@@ -46,7 +46,7 @@ static bool is_held(const check_part *parts, const banyan_transfer *recv)
 {
     const plan_holding *source = parts[recv->source_rank].source;
     const banyan_piece *to =
-        piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
+        verify_pairs_piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
     banyan_box both;
     for (size_t i = 0; to && i < source->piece_count; i++)
         if (check_names_fit(&source->pieces[i], to) &&
@@ -59,9 +59,10 @@ static bool is_held(const check_part *parts, const banyan_transfer *recv)
 static bool names_fit(const check_part *parts, const banyan_transfer *send,
                       const banyan_transfer *recv)
 {
-    const banyan_piece *from = piece_of(parts[send->source_rank].source, send->source_piece);
+    const banyan_piece *from =
+        verify_pairs_piece_of(parts[send->source_rank].source, send->source_piece);
     const banyan_piece *to =
-        piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
+        verify_pairs_piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
     return from && to && check_names_fit(from, to);
 }
 
@@ -95,9 +96,10 @@ static banyan_status check_task(const check_part *parts, const pair_end *ends, s
 }
 
 /* The ends of one rank that have another rank at their other end. */
-static banyan_status add_ends(const check_part *part, int ranks, const banyan_transfer *transfers,
-                              size_t count, bool is_send, pair_end *ends, size_t *end_count,
-                              banyan_reshard_report *report)
+static banyan_status verify_pairs_add_ends(const check_part *part, int ranks,
+                                           const banyan_transfer *transfers, size_t count,
+                                           bool is_send, pair_end *ends, size_t *end_count,
+                                           banyan_reshard_report *report)
 {
     for (size_t i = 0; i < count; i++) {
         const banyan_transfer *one = &transfers[i];
@@ -120,10 +122,10 @@ static banyan_status check_ends(const check_part *parts, int count, pair_end *en
     size_t end_count = 0;
     for (int r = 0; r < count; r++) {
         const planner_result *of = parts[r].transfers;
-        RETURN_IF_FAILED(
-            add_ends(&parts[r], count, of->sends, of->send_count, true, ends, &end_count, report));
-        RETURN_IF_FAILED(
-            add_ends(&parts[r], count, of->recvs, of->recv_count, false, ends, &end_count, report));
+        RETURN_IF_FAILED(verify_pairs_add_ends(&parts[r], count, of->sends, of->send_count, true,
+                                               ends, &end_count, report));
+        RETURN_IF_FAILED(verify_pairs_add_ends(&parts[r], count, of->recvs, of->recv_count, false,
+                                               ends, &end_count, report));
     }
     qsort(ends, end_count, sizeof *ends, by_task);
     for (size_t first = 0, i = 1; i <= end_count; i++) {

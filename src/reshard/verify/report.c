@@ -89,7 +89,8 @@ static void escape_add(bytes_writer *to, const char *text)
     free(escaped);
 }
 
-static banyan_status print_text(const banyan_reshard_report *report, const char *name, char **text)
+static banyan_status verify_report_print_text(const banyan_reshard_report *report, const char *name,
+                                              char **text)
 {
     bytes_writer to = {0};
     size_t count = report->findings.count;
@@ -104,7 +105,8 @@ static banyan_status print_text(const banyan_reshard_report *report, const char 
     return text_finish(&to, text, NULL);
 }
 
-static banyan_status print_json(const banyan_reshard_report *report, const char *name, char **text)
+static banyan_status verify_report_print_json(const banyan_reshard_report *report, const char *name,
+                                              char **text)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < report->findings.count; i++) {
@@ -123,5 +125,6 @@ static banyan_status print_json(const banyan_reshard_report *report, const char 
 banyan_status banyan_reshard_report_print(const banyan_reshard_report *report, const char *name,
                                           bool json, char **text)
 {
-    return json ? print_json(report, name, text) : print_text(report, name, text);
+    return json ? verify_report_print_json(report, name, text)
+                : verify_report_print_text(report, name, text);
 }

@@ -39,7 +39,8 @@ typedef banyan_status (*overlap_fn)(void *context, const run_span *read, const r
 
 /* Tell of each read and write whose spans overlap. The spans are sorted; `open` holds indices of
  * those, of each kind, that the sweep has not left. */
-static banyan_status sweep(const run_spans *spans, size_t *open[2], overlap_fn tell, void *context)
+static banyan_status verify_run_sweep(const run_spans *spans, size_t *open[2], overlap_fn tell,
+                                      void *context)
 {
     size_t counts[2] = {0, 0};
     for (size_t i = 0; i < spans->count; i++) {
@@ -68,7 +69,7 @@ static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *conte
     if (!indices)
         return error_no_memory(2 * spans->count * sizeof *indices, "the check of a run");
     banyan_status status =
-        sweep(spans, (size_t *[2]){indices, indices + spans->count}, tell, context);
+        verify_run_sweep(spans, (size_t *[2]){indices, indices + spans->count}, tell, context);
     free(indices);
     return status;
 }
@@ -82,7 +83,8 @@ typedef struct shared_tensors {
 } shared_tensors;
 
 /* What has no view cannot be moved but by a transform. */
-static banyan_status add_tensors(const banyan_tensors *set, bool is_write, run_spans *spans)
+static banyan_status verify_run_add_tensors(const banyan_tensors *set, bool is_write,
+                                            run_spans *spans)
 {
     for (size_t i = 0; set && i < banyan_tensors_count(set); i++) {
         strided_view view;
@@ -92,7 +94,8 @@ static banyan_status add_tensors(const banyan_tensors *set, bool is_write, run_s
     return BANYAN_OK;
 }
 
-static banyan_status note_shared(void *context, const run_span *read, const run_span *write)
+static banyan_status verify_run_note_shared(void *context, const run_span *read,
+                                            const run_span *write)
 {
     shared_tensors *shared = context;
     shared->read[read->tensor] = shared->written[write->tensor] = shared->any = true;
@@ -102,11 +105,11 @@ static banyan_status note_shared(void *context, const run_span *read, const run_
 static banyan_status find_shared(const execution *run, shared_tensors *shared)
 {
     run_spans spans = {0};
-    banyan_status status = add_tensors(run->source, false, &spans);
+    banyan_status status = verify_run_add_tensors(run->source, false, &spans);
     if (status == BANYAN_OK)
-        status = add_tensors(run->destination, true, &spans);
+        status = verify_run_add_tensors(run->destination, true, &spans);
     if (status == BANYAN_OK)
-        status = each_overlap(&spans, note_shared, shared);
+        status = each_overlap(&spans, verify_run_note_shared, shared);
     array_free(&spans);
     return status;
 }

@@ -8,7 +8,7 @@ typedef struct reach {
     int64_t low[BANYAN_MAX_DIMS + 1], high[BANYAN_MAX_DIMS + 1];
 } reach;
 
-static reach reach_of(const strided_view *view)
+static reach views_reach_of(const strided_view *view)
 {
     reach made = {.view = view};
     made.high[view->ndim] = (int64_t)view->elem_bytes;
@@ -21,7 +21,7 @@ static reach reach_of(const strided_view *view)
 }
 
 /* Are all bytes of the block's reach its own? */
-static bool is_run(const reach *of, int level)
+static bool views_is_run(const reach *of, int level)
 {
     const strided_view *view = of->view;
     return level == view->ndim ||
@@ -53,17 +53,17 @@ static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int
 }
 
 /* Does a block touch [low, high)? Addresses count from its first element. */
-static bool touches(const reach *of, int level, int64_t low, int64_t high)
+static bool views_touches(const reach *of, int level, int64_t low, int64_t high)
 {
     if (of->high[level] <= low || high <= of->low[level])
         return false;
-    if (is_run(of, level))
+    if (views_is_run(of, level))
         return true;
     int64_t first, last;
     blocks_in(of, level, low, high, &first, &last);
     for (int64_t i = first; i <= last; i++) {
         int64_t at = i * of->view->stride[level];
-        if (touches(of, level + 1, low - at, high - at))
+        if (views_touches(of, level + 1, low - at, high - at))
             return true;
     }
     return false;
@@ -72,9 +72,9 @@ static bool touches(const reach *of, int level, int64_t low, int64_t high)
 /* A block of `a`, `at` bytes behind the first element of `b`. */
 static bool block_overlaps(const reach *a, int level, int64_t at, const reach *b)
 {
-    if (!touches(b, 0, at + a->low[level], at + a->high[level]))
+    if (!views_touches(b, 0, at + a->low[level], at + a->high[level]))
         return false;
-    if (is_run(a, level))
+    if (views_is_run(a, level))
         return true;
     int64_t first, last;
     blocks_in(a, level, b->low[0] - at, b->high[0] - at, &first, &last);
@@ -88,6 +88,6 @@ bool check_views_overlap(const strided_view *a, const strided_view *b)
 {
     if (a->elems == 0 || b->elems == 0)
         return false;
-    reach first = reach_of(a), second = reach_of(b);
+    reach first = views_reach_of(a), second = views_reach_of(b);
     return block_overlaps(&first, 0, (int64_t)((uintptr_t)a->data - (uintptr_t)b->data), &second);
 }

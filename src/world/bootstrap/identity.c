@@ -23,7 +23,7 @@ static const struct source torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCA
 /* ---- variables ---- */
 
 /* A variable's number; UNSET when there is no such variable. */
-static banyan_status read_number(const char *name, int low, int high, int *number)
+static banyan_status identity_read_number(const char *name, int low, int high, int *number)
 {
     const char *text = getenv(name);
     if (!text) {
@@ -40,7 +40,7 @@ static banyan_status read_number(const char *name, int low, int high, int *numbe
     return BANYAN_OK;
 }
 
-static banyan_status contradiction(const char *name, const char *other)
+static banyan_status identity_contradiction(const char *name, const char *other)
 {
     return error_set(BANYAN_ERR_INVALID, "%s is \"%s\", but %s is \"%s\"", name, getenv(name),
                      other, getenv(other));
@@ -50,8 +50,8 @@ static banyan_status contradiction(const char *name, const char *other)
 static banyan_status read_pair(const char *which_name, const char *count_name, int *which,
                                int *count)
 {
-    RETURN_IF_FAILED(read_number(which_name, 0, INT_MAX - 1, which));
-    RETURN_IF_FAILED(read_number(count_name, 1, INT_MAX, count));
+    RETURN_IF_FAILED(identity_read_number(which_name, 0, INT_MAX - 1, which));
+    RETURN_IF_FAILED(identity_read_number(count_name, 1, INT_MAX, count));
     if ((*which == UNSET) != (*count == UNSET)) {
         const char *set = *which == UNSET ? count_name : which_name;
         const char *missing = *which == UNSET ? which_name : count_name;
@@ -59,12 +59,13 @@ static banyan_status read_pair(const char *which_name, const char *count_name, i
                          missing);
     }
     if (*which != UNSET && *which >= *count)
-        return contradiction(which_name, count_name);
+        return identity_contradiction(which_name, count_name);
     return BANYAN_OK;
 }
 
 /* A text as long as `bytes` allows, from the options or a variable; empty when neither has it. */
-static banyan_status read_text(const char *given, const char *name, char *text, size_t bytes)
+static banyan_status identity_read_text(const char *given, const char *name, char *text,
+                                        size_t bytes)
 {
     const char *found = given ? given : getenv(name);
     if (found && strlen(found) >= bytes)
@@ -115,7 +116,7 @@ static banyan_status read_source(const struct source *source, struct identity *f
     RETURN_IF_FAILED(
         read_pair(source->local_rank, source->local_size, &found->local_rank, &found->local_size));
     if (found->local_size > found->world_size)
-        return contradiction(source->local_size, source->world_size);
+        return identity_contradiction(source->local_size, source->world_size);
     return BANYAN_OK;
 }
 
@@ -165,7 +166,8 @@ static banyan_status read_pmix(struct identity *found, const module_identity_ops
 
 /* The first source that knows this process. `*manager` is set when it is one that can pass bytes
  * between the ranks. */
-static banyan_status read_sources(struct identity *found, const module_identity_ops **manager)
+static banyan_status identity_read_sources(struct identity *found,
+                                           const module_identity_ops **manager)
 {
     RETURN_IF_FAILED(read_source(&banyan_launch, found));
     if (found->rank == UNSET)
@@ -173,7 +175,7 @@ static banyan_status read_sources(struct identity *found, const module_identity_
     if (found->rank == UNSET)
         RETURN_IF_FAILED(read_pmix(found, manager));
     if (!*manager && getenv("BANYAN_JOB"))
-        return read_text(NULL, "BANYAN_JOB", found->job, sizeof found->job);
+        return identity_read_text(NULL, "BANYAN_JOB", found->job, sizeof found->job);
     return BANYAN_OK;
 }
 
@@ -259,7 +261,7 @@ banyan_status identity_discover(const banyan_world_options *options, struct iden
         .rank = UNSET, .world_size = UNSET, .local_rank = UNSET, .local_size = UNSET};
     options = options ? options : &no_options;
     if (!say_all(options))
-        RETURN_IF_FAILED(read_sources(&found, &manager));
+        RETURN_IF_FAILED(identity_read_sources(&found, &manager));
     RETURN_IF_FAILED(apply_ranks(options, &found, &manager));
     if (found.rank == UNSET) {
         found.rank = 0;
@@ -267,8 +269,8 @@ banyan_status identity_discover(const banyan_world_options *options, struct iden
     }
     RETURN_IF_FAILED(read_secret(options->secret, &found));
     RETURN_IF_FAILED(
-        read_text(options->address, "MASTER_ADDR", found.address, sizeof found.address));
-    RETURN_IF_FAILED(read_number("BANYAN_PORT", 1, UINT16_MAX, &found.port));
+        identity_read_text(options->address, "MASTER_ADDR", found.address, sizeof found.address));
+    RETURN_IF_FAILED(identity_read_number("BANYAN_PORT", 1, UINT16_MAX, &found.port));
     if (options->port < 0 || options->port > UINT16_MAX)
         return error_set(BANYAN_ERR_INVALID, "the options say port %d", options->port);
     if (options->port > 0 || found.port == UNSET)

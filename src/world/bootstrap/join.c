@@ -52,8 +52,9 @@ static void note_host(struct joiner *joiner)
              host->host);
 }
 
-static banyan_status take_answer(void *owner, struct link *link, const struct wire_frame *frame,
-                                 void *payload, int fd)
+static banyan_status bootstrap_join_take_answer(void *owner, struct link *link,
+                                                const struct wire_frame *frame, void *payload,
+                                                int fd)
 {
     struct joiner *joiner = owner;
     banyan_status status = BANYAN_OK;
@@ -99,7 +100,7 @@ static void notice_gone(void *owner, struct link *link, banyan_status status)
 }
 
 static const struct reactor_ops joiner_ops = {
-    .link = {.admit = admit_nobody, .ready = ask_to_join, .frame = take_answer},
+    .link = {.admit = admit_nobody, .ready = ask_to_join, .frame = bootstrap_join_take_answer},
     .closed = notice_gone,
 };
 
@@ -149,7 +150,8 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
 
 /* Where strangers come by the thousand this rank may have been dropped among them: it comes again,
  * ever less often. */
-static banyan_status ask(struct joiner *joiner, const struct address *address, uint64_t deadline_ns)
+static banyan_status bootstrap_join_ask(struct joiner *joiner, const struct address *address,
+                                        uint64_t deadline_ns)
 {
     uint64_t pause_ns = RETRY_NS;
     for (;;) {
@@ -174,12 +176,12 @@ static banyan_status ask_everywhere(struct joiner *joiner, const struct rendezvo
 {
     struct address name = address_unix(place->name);
     if (place->local)
-        return ask(joiner, &name, deadline_ns);
+        return bootstrap_join_ask(joiner, &name, deadline_ns);
     banyan_status status =
         error_set(BANYAN_ERR_UNSUPPORTED,
                   "the unique id was made on another node, where TCP could not be used");
     for (int i = 0; i < place->address_count; i++) {
-        status = ask(joiner, &place->addresses[i], deadline_ns);
+        status = bootstrap_join_ask(joiner, &place->addresses[i], deadline_ns);
         joiner->via = &place->addresses[i];
         if (status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || joiner->heard ||
             joiner->has_failed)

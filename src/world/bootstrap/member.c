@@ -5,12 +5,12 @@
 
 #include "core/error.h"
 
-static void write_text(bytes_writer *writer, const char *text)
+static void member_write_text(bytes_writer *writer, const char *text)
 {
     bytes_write_blob(writer, text, strlen(text));
 }
 
-static void read_text(bytes_reader *reader, char *text, size_t room)
+static void member_read_text(bytes_reader *reader, char *text, size_t room)
 {
     size_t bytes;
     const char *from = bytes_read_blob(reader, &bytes);
@@ -38,9 +38,9 @@ static int read_count(bytes_reader *reader)
 
 void member_write(bytes_writer *writer, const struct member *member)
 {
-    write_text(writer, member->node);
-    write_text(writer, member->host);
-    write_text(writer, member->name);
+    member_write_text(writer, member->node);
+    member_write_text(writer, member->host);
+    member_write_text(writer, member->name);
     bytes_write_u32(writer, (uint32_t)member->pid);
     bytes_write_u32(writer, (uint32_t)member->port);
     bytes_write_u32(writer, member->tcp.bytes);
@@ -51,9 +51,9 @@ void member_write(bytes_writer *writer, const struct member *member)
 
 static void member_read(bytes_reader *reader, struct member *member)
 {
-    read_text(reader, member->node, sizeof member->node);
-    read_text(reader, member->host, sizeof member->host);
-    read_text(reader, member->name, sizeof member->name);
+    member_read_text(reader, member->node, sizeof member->node);
+    member_read_text(reader, member->host, sizeof member->host);
+    member_read_text(reader, member->name, sizeof member->name);
     member->pid = read_count(reader);
     member->port = read_port(reader);
     uint32_t bytes = bytes_read_u32(reader);
@@ -93,7 +93,7 @@ bool join_read(const void *data, size_t bytes, struct join_request *request)
 void failure_write(bytes_writer *writer, const error_kept *why)
 {
     bytes_write_u32(writer, (uint32_t)why->status);
-    write_text(writer, why->sentence);
+    member_write_text(writer, why->sentence);
 }
 
 bool failure_read(const void *data, size_t bytes, struct join_request *request, error_kept *why)
@@ -101,7 +101,7 @@ bool failure_read(const void *data, size_t bytes, struct join_request *request, 
     bytes_reader reader = bytes_reader_of(data, bytes);
     read_request(&reader, request);
     uint32_t status = bytes_read_u32(&reader);
-    read_text(&reader, why->sentence, sizeof why->sentence);
+    member_read_text(&reader, why->sentence, sizeof why->sentence);
     why->status = (banyan_status)status;
     return !reader.failed && reader.left == 0 && status > BANYAN_OK && status <= BANYAN_ERR_NVSHMEM;
 }

@@ -135,7 +135,8 @@ banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *pl
     return status;
 }
 
-static banyan_status resolve(const char *host, int port, struct rendezvous_place *place)
+static banyan_status bootstrap_place_resolve(const char *host, int port,
+                                             struct rendezvous_place *place)
 {
     char service[16];
     snprintf(service, sizeof service, "%d", port);
@@ -194,7 +195,7 @@ banyan_status rendezvous_place_of_job(const struct identity *identity,
                          "prove that they belong to the job: set BANYAN_SECRET to the same 32 "
                          "hexadecimal digits (128 random bits) on every rank",
                          identity->rank, identity->world_size);
-    RETURN_IF_FAILED(resolve(identity->address, identity->port, &found));
+    RETURN_IF_FAILED(bootstrap_place_resolve(identity->address, identity->port, &found));
     *place = found;
     return BANYAN_OK;
 }

@@ -143,7 +143,8 @@ static banyan_status check_request(struct rendezvous *rendezvous,
 /* Tell a rank that is here, and have it gone. One that cannot be told comes again, and is told
  * then.
  */
-static void dismiss(struct rendezvous *rendezvous, struct seat *seat, const error_kept *why)
+static void rendezvous_dismiss(struct rendezvous *rendezvous, struct seat *seat,
+                               const error_kept *why)
 {
     struct link *link = seat->link;
     pthread_mutex_lock(&rendezvous->reactor.lock);
@@ -161,7 +162,7 @@ static void call_off(struct rendezvous *rendezvous, const error_kept *why)
     log_info("the rendezvous: the world is not opened: %s", why->sentence);
     for (int rank = 0; rank < rendezvous->world_size; rank++) {
         if (rendezvous->seats[rank].link)
-            dismiss(rendezvous, &rendezvous->seats[rank], why);
+            rendezvous_dismiss(rendezvous, &rendezvous->seats[rank], why);
     }
     bytes_writer_free(&rendezvous->table);
     rendezvous->table = (bytes_writer){0};
@@ -211,7 +212,7 @@ static void call_off_for_loss(struct rendezvous *rendezvous)
 }
 
 /* All have come. */
-static void write_table(struct rendezvous *rendezvous)
+static void rendezvous_write_table(struct rendezvous *rendezvous)
 {
     table_write(&rendezvous->table, rendezvous->world_size);
     for (int rank = 0; rank < rendezvous->world_size; rank++)
@@ -275,7 +276,8 @@ static void spread_news(struct rendezvous *rendezvous, const char *text, int mos
     pthread_mutex_unlock(&rendezvous->reactor.lock);
 }
 
-static banyan_status refuse(struct rendezvous *rendezvous, struct link *link, banyan_status status)
+static banyan_status rendezvous_refuse_newcomer(struct rendezvous *rendezvous, struct link *link,
+                                                banyan_status status)
 {
     if (!rendezvous->refuses)
         log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
@@ -312,7 +314,7 @@ static banyan_status take_join(struct rendezvous *rendezvous, struct link *link,
     if (status == BANYAN_OK)
         status = check_failure(rendezvous, &rendezvous->seats[request.rank]);
     if (status != BANYAN_OK)
-        return refuse(rendezvous, link, status);
+        return rendezvous_refuse_newcomer(rendezvous, link, status);
     struct address remote = {.bytes = sizeof remote.socket};
     if (link->sealed &&
         getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
@@ -353,8 +355,8 @@ static bool is_of_another(const struct seat *seat, const struct member *self)
 }
 
 /* The answer says that the report has come. */
-static banyan_status take_failure(struct rendezvous *rendezvous, struct link *link,
-                                  const void *data, size_t bytes)
+static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, struct link *link,
+                                             const void *data, size_t bytes)
 {
     struct join_request request = {0};
     error_kept why;
@@ -377,8 +379,8 @@ static banyan_status take_failure(struct rendezvous *rendezvous, struct link *li
     return status;
 }
 
-static banyan_status take_frame(void *owner, struct link *link, const struct wire_frame *frame,
-                                void *payload, int fd)
+static banyan_status rendezvous_take_frame(void *owner, struct link *link,
+                                           const struct wire_frame *frame, void *payload, int fd)
 {
     banyan_status status;
     if (fd >= 0)
@@ -386,7 +388,7 @@ static banyan_status take_frame(void *owner, struct link *link, const struct wir
     if (frame->kind == WIRE_READY)
         status = take_ready(owner, link);
     else if (frame->kind == WIRE_FAILED)
-        status = take_failure(owner, link, payload, (size_t)frame->bytes);
+        status = rendezvous_take_failure(owner, link, payload, (size_t)frame->bytes);
     else
         status = take_join(owner, link, frame->kind == WIRE_JOIN ? payload : NULL,
                            frame->kind == WIRE_JOIN ? (size_t)frame->bytes : 0);
@@ -429,7 +431,7 @@ static void leave_seat(void *owner, struct link *link, banyan_status status)
 }
 
 static const struct reactor_ops rendezvous_ops = {
-    .link = {.admit = admit_anybody, .ready = nothing_to_say, .frame = take_frame},
+    .link = {.admit = admit_anybody, .ready = nothing_to_say, .frame = rendezvous_take_frame},
     .closed = leave_seat,
 };
 
@@ -504,7 +506,7 @@ static void check_preparing(struct rendezvous *rendezvous)
 }
 
 /* One line every so often, at one rank. */
-static void tell_missing(struct rendezvous *rendezvous)
+static void rendezvous_tell_missing(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
     if (rendezvous->joined == 0 || now < rendezvous->news_ns)
@@ -553,10 +555,10 @@ static uint64_t look_again_ns(const struct rendezvous *rendezvous)
 static bool serve_once(struct rendezvous *rendezvous)
 {
     if (rendezvous->phase == GATHERING && all_have_come(rendezvous))
-        write_table(rendezvous);
+        rendezvous_write_table(rendezvous);
     if (rendezvous->phase == GATHERING) {
         send_home(rendezvous);
-        tell_missing(rendezvous);
+        rendezvous_tell_missing(rendezvous);
         return false;
     }
     if (rendezvous->phase == PREPARING)
@@ -571,7 +573,7 @@ static bool serve_once(struct rendezvous *rendezvous)
 }
 
 /* The rank that hosts this has failed: tell the others, and those that come within a while. */
-static void turn_away(struct rendezvous *rendezvous)
+static void rendezvous_turn_away(struct rendezvous *rendezvous)
 {
     uint64_t left_ns, ends_ns = deadline_after(TURN_AWAY_NS);
     int rank = 0;
@@ -589,7 +591,7 @@ static void turn_away(struct rendezvous *rendezvous)
     }
 }
 
-static void *serve(void *argument)
+static void *rendezvous_serve(void *argument)
 {
     struct rendezvous *rendezvous = argument;
     while (!atomic_load(&rendezvous->stop)) {
@@ -598,7 +600,7 @@ static void *serve(void *argument)
             break;
     }
     if (rendezvous->own_failure.status != BANYAN_OK)
-        turn_away(rendezvous);
+        rendezvous_turn_away(rendezvous);
     if (rendezvous->detached)
         rendezvous_free(rendezvous);
     return NULL;
@@ -658,7 +660,7 @@ banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd,
     if (world_size > 0)
         status = fix_world_size(started, 0, world_size);
     if (status == BANYAN_OK)
-        status = thread_start(&started->thread, serve, started, detached);
+        status = thread_start(&started->thread, rendezvous_serve, started, detached);
     if (status != BANYAN_OK) {
         rendezvous_free(started);
         return status;

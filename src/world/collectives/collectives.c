@@ -47,8 +47,8 @@ uint64_t world_next_collective(banyan_world *world)
     return tag;
 }
 
-static banyan_status take_step(banyan_world *world, uint64_t tag, int reach, const char *what,
-                               word_wins wins, struct word *word)
+static banyan_status collectives_take_step(banyan_world *world, uint64_t tag, int reach,
+                                           const char *what, word_wins wins, struct word *word)
 {
     int to = (int)(((int64_t)world->rank + reach) % world->size);
     int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
@@ -66,13 +66,13 @@ static banyan_status take_step(banyan_world *world, uint64_t tag, int reach, con
 }
 
 /* `word` is replaced when another one wins. */
-static banyan_status disseminate(banyan_world *world, const char *what, word_wins wins,
-                                 struct word *word)
+static banyan_status collectives_disseminate(banyan_world *world, const char *what, word_wins wins,
+                                             struct word *word)
 {
     uint64_t tag = world_enter_collective(world);
     banyan_status status = BANYAN_OK;
     for (int reach = 1; reach < world->size && status == BANYAN_OK; reach *= 2)
-        status = take_step(world, tag++, reach, what, wins, word);
+        status = collectives_take_step(world, tag++, reach, what, wins, word);
     world_leave_collective(world);
     return status;
 }
@@ -81,7 +81,7 @@ banyan_status world_barrier(banyan_world *world, const char *what)
 {
     RETURN_IF_FAILED(control_check(world));
     struct word nothing = {0};
-    return disseminate(world, what, NULL, &nothing);
+    return collectives_disseminate(world, what, NULL, &nothing);
 }
 
 /* A gate that was given up is tried again under its next number, with the same deadline. */
@@ -102,7 +102,7 @@ static banyan_status pass_gate(banyan_world *world, gate_try attempt, void *stat
     return status;
 }
 
-static banyan_status try_barrier(banyan_world *world, void *state)
+static banyan_status collectives_try_barrier(banyan_world *world, void *state)
 {
     (void)state;
     return world_barrier(world, "to enter the call");
@@ -112,13 +112,13 @@ banyan_status control_enter(banyan_world *world)
 {
     if (!world || !world_begins_call())
         return world ? control_check(world) : BANYAN_OK;
-    return pass_gate(world, try_barrier, NULL);
+    return pass_gate(world, collectives_try_barrier, NULL);
 }
 
 banyan_status banyan_world_barrier(banyan_world *world)
 {
     CONTROL_CALL(world, __func__);
-    return world_begins_call() ? pass_gate(world, try_barrier, NULL)
+    return world_begins_call() ? pass_gate(world, collectives_try_barrier, NULL)
                                : world_barrier(world, "barrier");
 }
 
@@ -136,7 +136,8 @@ banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
 {
     RETURN_IF_FAILED(control_check(world));
     struct word word = {.data = &mine, .bytes = sizeof mine};
-    banyan_status status = disseminate(world, "largest value of all ranks", larger_wins, &word);
+    banyan_status status =
+        collectives_disseminate(world, "largest value of all ranks", larger_wins, &word);
     if (status == BANYAN_OK)
         memcpy(max, word.data, sizeof *max);
     free(word.owned);
@@ -219,7 +220,7 @@ static void note_name(const char *sentence)
 }
 
 /* Set the failure that all agree on as this rank's. */
-static banyan_status take_failure(const banyan_world *world, const struct word *word)
+static banyan_status collectives_take_failure(const banyan_world *world, const struct word *word)
 {
     bytes_reader reader = bytes_reader_of(word->data, word->bytes);
     int rank = (int)bytes_read_u32(&reader);
@@ -257,13 +258,13 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     error_kept kept = error_keep(mine);
     world->agreeing = control_check(world) == BANYAN_OK;
     world->in_vain = mine == BANYAN_ERR_TIMEOUT && !world->in_vain ? &kept : world->in_vain;
-    banyan_status status =
-        disseminate(world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
+    banyan_status status = collectives_disseminate(
+        world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
     world->agreeing = false;
     world->in_vain = world->in_vain == &kept ? NULL : world->in_vain;
     if (status == BANYAN_OK && word.bytes > 0) {
         endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
-        status = take_failure(world, &word);
+        status = collectives_take_failure(world, &word);
     }
     free(word.owned);
     return status;
@@ -303,8 +304,8 @@ banyan_status control_gather(banyan_world *world, banyan_status status, const vo
 
 /* ---- broadcast, along a binomial tree ---- */
 
-static banyan_status pass_on(banyan_world *world, uint64_t tag, int root, int reach,
-                             const void *data, size_t bytes)
+static banyan_status collectives_pass_on(banyan_world *world, uint64_t tag, int root, int reach,
+                                         const void *data, size_t bytes)
 {
     int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
     for (; reach > 0; reach /= 2) {
@@ -316,19 +317,20 @@ static banyan_status pass_on(banyan_world *world, uint64_t tag, int root, int re
     return BANYAN_OK;
 }
 
-static banyan_status broadcast(banyan_world *world, uint64_t tag, void *data, size_t bytes,
-                               int root)
+static banyan_status collectives_broadcast(banyan_world *world, uint64_t tag, void *data,
+                                           size_t bytes, int root)
 {
     int place = (int)(((int64_t)world->rank - root + world->size) % world->size);
     int reach = 1;
     while (place == 0 ? reach < world->size : !(place & reach))
         reach *= 2;
     if (place == 0)
-        return pass_on(world, tag, root, reach / 2, data, bytes);
+        return collectives_pass_on(world, tag, root, reach / 2, data, bytes);
     int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
     struct message *message;
     RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, "broadcast", &message));
-    banyan_status status = pass_on(world, tag, root, reach / 2, message->data, message->bytes);
+    banyan_status status =
+        collectives_pass_on(world, tag, root, reach / 2, message->data, message->bytes);
     if (status == BANYAN_OK && message->bytes != bytes)
         status =
             error_set(BANYAN_ERR_MISMATCH, "rank %d broadcasts %zu bytes, but rank %d expects %zu",
@@ -346,7 +348,7 @@ banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t byt
                          world->size);
     CONTROL_ENTER(world);
     uint64_t tag = world_enter_collective(world);
-    banyan_status status = broadcast(world, tag, data, bytes, root);
+    banyan_status status = collectives_broadcast(world, tag, data, bytes, root);
     world_leave_collective(world);
     return status;
 }
@@ -360,7 +362,7 @@ struct gathered {
     bytes_writer data;
 };
 
-static size_t sum(const size_t *sizes, int count)
+static size_t collectives_sum(const size_t *sizes, int count)
 {
     size_t bytes = 0;
     for (int i = 0; i < count; i++)
@@ -368,15 +370,15 @@ static size_t sum(const size_t *sizes, int count)
     return bytes;
 }
 
-static banyan_status send_blocks(banyan_world *world, int to, uint64_t tag,
-                                 const struct gathered *gathered, int count)
+static banyan_status collectives_send_blocks(banyan_world *world, int to, uint64_t tag,
+                                             const struct gathered *gathered, int count)
 {
     bytes_writer text = {0};
     for (int i = 0; i < count; i++)
         bytes_write_u64(&text, gathered->sizes[i]);
-    bytes_write(&text, gathered->data.data, sum(gathered->sizes, count));
+    bytes_write(&text, gathered->data.data, collectives_sum(gathered->sizes, count));
     banyan_status status =
-        text.failed ? error_no_memory(sum(gathered->sizes, count), "what is gathered")
+        text.failed ? error_no_memory(collectives_sum(gathered->sizes, count), "what is gathered")
                     : world_send(world, WIRE_COLLECTIVE, to, tag, text.data, text.count, -1);
     bytes_writer_free(&text);
     return status;
@@ -414,7 +416,7 @@ static banyan_status gather_all(banyan_world *world, uint64_t tag, const char *w
         int count = reach < size - reach ? reach : size - reach;
         int to = (world->rank - reach + size) % size;
         int from = (int)(((int64_t)world->rank + reach) % size);
-        RETURN_IF_FAILED(send_blocks(world, to, tag, gathered, count));
+        RETURN_IF_FAILED(collectives_send_blocks(world, to, tag, gathered, count));
         struct message *message;
         RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
         banyan_status status = append_blocks(world, from, message, count, gathered);
@@ -425,15 +427,16 @@ static banyan_status gather_all(banyan_world *world, uint64_t tag, const char *w
 }
 
 /* From this rank's order into rank order. */
-static banyan_status unrotate(const banyan_world *world, const struct gathered *gathered,
-                              void **all, size_t *sizes)
+static banyan_status collectives_unrotate(const banyan_world *world,
+                                          const struct gathered *gathered, void **all,
+                                          size_t *sizes)
 {
     size_t total = gathered->data.count;
     unsigned char *ordered = malloc(total > 0 ? total : 1);
     if (!ordered)
         return error_no_memory(total, "what was gathered");
     int low = world->size - world->rank; /* blocks of this rank and those above it */
-    size_t high_bytes = sum(gathered->sizes, low), low_bytes = total - high_bytes;
+    size_t high_bytes = collectives_sum(gathered->sizes, low), low_bytes = total - high_bytes;
     if (low_bytes > 0)
         memcpy(ordered, gathered->data.data + high_bytes, low_bytes);
     if (high_bytes > 0)
@@ -467,7 +470,7 @@ static banyan_status try_gather(banyan_world *world, void *state)
                                                 : gather_all(world, tag, of->what, &gathered);
     world_leave_collective(world);
     if (status == BANYAN_OK)
-        status = unrotate(world, &gathered, of->all, of->sizes);
+        status = collectives_unrotate(world, &gathered, of->all, of->sizes);
     bytes_writer_free(&gathered.data);
     free(gathered.sizes);
     return status == BANYAN_ERR_NO_MEMORY ? control_fail(world, status) : status;

@@ -66,8 +66,8 @@ void late_ask(struct endpoint *endpoint, const struct context *context, struct w
 }
 
 /* To all this rank sends to in a barrier: everybody is reached in log2(ranks) steps. */
-static void spread(struct endpoint *endpoint, const struct context *context, uint64_t number,
-                   int late)
+static void late_spread(struct endpoint *endpoint, const struct context *context, uint64_t number,
+                        int late)
 {
     for (int64_t reach = 1; context->open && reach < context->size; reach *= 2) {
         int to = (int)((context->rank + reach) % context->size);
@@ -76,12 +76,13 @@ static void spread(struct endpoint *endpoint, const struct context *context, uin
 }
 
 /* False when the number is behind this rank, or memory ran out. */
-static bool give_up(struct endpoint *endpoint, struct context *context, uint64_t number, int late)
+static bool late_give_up(struct endpoint *endpoint, struct context *context, uint64_t number,
+                         int late)
 {
     if (number < context->number || context_gave_up(context, number) ||
         !context_give_up(context, number, late))
         return false;
-    spread(endpoint, context, number, late);
+    late_spread(endpoint, context, number, late);
     return true;
 }
 
@@ -98,7 +99,7 @@ static void remember_asker(struct waiting *waiting, struct asker asker)
     (void)array_push(&waiting->askers, asker);
 }
 
-static bool has_entered(const struct context *context, uint64_t number)
+static bool late_has_entered(const struct context *context, uint64_t number)
 {
     return context->number > number || (context->inside && context->number == number);
 }
@@ -131,7 +132,7 @@ static struct waiting *find_hindrance(const struct endpoint *endpoint, struct co
         return &asked->on_device;
     if (asked->waiting.active)
         return is_number || asked->waiting.number == NO_NUMBER ? &asked->waiting : NULL;
-    if (is_number && has_entered(asked, number))
+    if (is_number && late_has_entered(asked, number))
         return NULL;
     if (number == NO_NUMBER && asked->on_device.active)
         return &asked->on_device;
@@ -148,14 +149,14 @@ static void take_question(struct endpoint *endpoint, struct context *context, in
     struct context *in = context;
     struct waiting *waiting = find_hindrance(endpoint, &in, number);
     int late = waiting ? late_rank(endpoint, waiting) : endpoint->rank;
-    if (gives_up && !has_entered(context, number))
-        give_up(endpoint, context, number, late);
+    if (gives_up && !late_has_entered(context, number))
+        late_give_up(endpoint, context, number, late);
     if (is_number && context_gave_up(context, number)) {
         send_rank(endpoint, context->id, WIRE_GIVE_UP, from, number, context->given_up_for);
         return;
     }
     if (!waiting) {
-        bool came = is_number && has_entered(context, number);
+        bool came = is_number && late_has_entered(context, number);
         send_rank(endpoint, context->id, WIRE_ANSWER, from, number, came ? -1 : endpoint->rank);
         return;
     }
@@ -167,8 +168,8 @@ static void take_question(struct endpoint *endpoint, struct context *context, in
         late_ask(endpoint, in, waiting, gives_up);
 }
 
-static void take_answer(struct endpoint *endpoint, struct context *context, int from,
-                        uint64_t number, int late)
+static void late_take_answer(struct endpoint *endpoint, struct context *context, int from,
+                             uint64_t number, int late)
 {
     struct waiting *waiting = late_wait(context, number);
     if (!waiting->active || from != waiting->rank || number != waiting->number)
@@ -201,8 +202,8 @@ banyan_status late_take(struct endpoint *endpoint, const struct link *link,
     if (asks)
         take_question(endpoint, context, link->rank, frame);
     else if (frame->kind == WIRE_ANSWER)
-        take_answer(endpoint, context, link->rank, frame->tag, late);
+        late_take_answer(endpoint, context, link->rank, frame->tag, late);
     else if (frame->tag < DEVICE_NUMBER)
-        give_up(endpoint, context, frame->tag, late < 0 ? link->rank : late);
+        late_give_up(endpoint, context, frame->tag, late < 0 ? link->rank : late);
     return BANYAN_OK;
 }

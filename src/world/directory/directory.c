@@ -61,8 +61,9 @@ banyan_status banyan_directory_commit(banyan_directory *directory)
 }
 
 /* Turn the questions received into answers, each to its asker. */
-static banyan_status answer_all(directory_part *part, const control_message *questions,
-                                size_t count, control_message **answers, size_t *answer_count)
+static banyan_status directory_answer_all(directory_part *part, const control_message *questions,
+                                          size_t count, control_message **answers,
+                                          size_t *answer_count)
 {
     control_message *made = calloc(count ? count : 1, sizeof *made);
     if (!made)
@@ -95,7 +96,8 @@ banyan_status banyan_directory_get(banyan_directory *directory, size_t count,
     if (status != BANYAN_OK)
         goto free_asked;
     if (mine == BANYAN_OK)
-        mine = answer_all(directory->part, questions, question_count, &given, &given_count);
+        mine =
+            directory_answer_all(directory->part, questions, question_count, &given, &given_count);
     control_messages_free(questions, question_count);
     status = control_agree(world, mine);
     if (status != BANYAN_OK)

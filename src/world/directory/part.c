@@ -247,7 +247,7 @@ static banyan_status check_puts(const directory_part *part, int from, const void
 }
 
 /* The key's number; a new key points into the record, which stays. */
-static bool key_of(directory_part *part, const char *key, size_t bytes, uint64_t *index)
+static bool part_key_of(directory_part *part, const char *key, size_t bytes, uint64_t *index)
 {
     if (map_get(&part->key_index, key, bytes, index))
         return true;
@@ -270,7 +270,7 @@ static bool value_of(directory_part *part, const struct put *put, uint64_t *inde
         return false;
     memcpy(record, put->record, put->record_bytes);
     uint64_t key_number;
-    if (!key_of(part, (const char *)record + RECORD_HEAD, put->key_bytes, &key_number))
+    if (!part_key_of(part, (const char *)record + RECORD_HEAD, put->key_bytes, &key_number))
         return false;
     struct key *key = &part->keys.data[key_number];
     struct value value = {.data = record + RECORD_HEAD + put->key_bytes,
@@ -486,7 +486,7 @@ struct visit_room {
     ARRAY(size_t) first_set; /* of each value */
 };
 
-static banyan_status malformed(const directory_part *part, int from, size_t at)
+static banyan_status part_malformed(const directory_part *part, int from, size_t at)
 {
     return error_set(BANYAN_ERR_FORMAT,
                      "rank %d: the directory's answer from rank %d is malformed at byte %zu",
@@ -495,7 +495,8 @@ static banyan_status malformed(const directory_part *part, int from, size_t at)
 
 /* Read one key's values; the smallest value takes 16 bytes and the smallest set 8, so that counts
  * are bounded by what is there. */
-static bool read_values(const directory_part *part, bytes_reader *reader, struct visit_room *room)
+static bool part_read_values(const directory_part *part, bytes_reader *reader,
+                             struct visit_room *room)
 {
     room->values.count = room->sets.count = room->first_set.count = 0;
     uint64_t count = bytes_read_u64(reader);
@@ -555,14 +556,14 @@ static banyan_status index_answer(directory_part *part, const control_message *a
     for (; i < part->asked_order.count && asked_at(part, i)->owner == answer->rank; i++) {
         struct asked *asked = &part->asked.data[part->asked_order.data[i]];
         asked->answer = reader.data;
-        if (!read_values(part, &reader, room))
+        if (!part_read_values(part, &reader, room))
             return BANYAN_ERR_NO_MEMORY;
         if (reader.failed)
-            return malformed(part, answer->rank, answer->bytes - reader.left);
+            return part_malformed(part, answer->rank, answer->bytes - reader.left);
         asked->bytes = (size_t)(reader.data - asked->answer);
     }
     if (reader.left > 0)
-        return malformed(part, answer->rank, answer->bytes - reader.left);
+        return part_malformed(part, answer->rank, answer->bytes - reader.left);
     return BANYAN_OK;
 }
 
@@ -584,7 +585,7 @@ banyan_status directory_part_visit(directory_part *part, const control_message *
     for (size_t i = 0; i < part->asked.count && status == BANYAN_OK; i++) {
         bytes_reader reader =
             bytes_reader_of(part->asked.data[i].answer, part->asked.data[i].bytes);
-        status = read_values(part, &reader, &room) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+        status = part_read_values(part, &reader, &room) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
         if (status == BANYAN_OK)
             status = visit(context, i, room.values.data, room.values.count);
     }

@@ -57,7 +57,7 @@ static bool test_and_set(uint64_t *seen, int rank)
 }
 
 /* True when one was marked already. */
-static bool mark(uint64_t *seen, const banyan_rank_set *set)
+static bool ranks_mark(uint64_t *seen, const banyan_rank_set *set)
 {
     bool twice = false;
     int64_t size = banyan_rank_set_size(set);
@@ -86,7 +86,7 @@ const char *ranks_problem(const banyan_rank_set *set, int world_size, uint64_t *
         return "a rank outside the world";
     if (is_nested(set))
         return NULL;
-    bool twice = mark(seen, set);
+    bool twice = ranks_mark(seen, set);
     memset(seen, 0, ranks_words(world_size) * sizeof *seen);
     return twice ? "a rank twice" : NULL;
 }
@@ -128,7 +128,7 @@ static bool has_one_level(const banyan_rank_set *set)
 
 /* Ranks that come one after another extend the last run, whatever its stride. True when `rank` is
  * in it now. */
-static bool extend(banyan_rank_set *run, int rank)
+static bool ranks_extend(banyan_rank_set *run, int rank)
 {
     if (!has_one_level(run))
         return false;
@@ -142,7 +142,7 @@ static bool extend(banyan_rank_set *run, int rank)
     return true;
 }
 
-static bool grow(rank_list *list, arena *memory)
+static bool ranks_grow(rank_list *list, arena *memory)
 {
     uint32_t capacity = list->capacity ? list->capacity * 2 : 1;
     banyan_rank_set *sets = arena_take(memory, capacity * sizeof *sets);
@@ -155,9 +155,9 @@ static bool grow(rank_list *list, arena *memory)
     return true;
 }
 
-static bool append(rank_list *list, const banyan_rank_set *packed, arena *memory)
+static bool ranks_append(rank_list *list, const banyan_rank_set *packed, arena *memory)
 {
-    if (list->count == list->capacity && !grow(list, memory))
+    if (list->count == list->capacity && !ranks_grow(list, memory))
         return false;
     list->sets[list->count++] = *packed;
     return true;
@@ -170,21 +170,21 @@ bool rank_list_add(rank_list *list, const banyan_rank_set *packed, int world_siz
     if (last && memcmp(last, packed, sizeof *last) == 0)
         return true;
     list->folded = list->count == 0;
-    if (last && packed->count[FAST] == 1 && extend(last, packed->first)) {
+    if (last && packed->count[FAST] == 1 && ranks_extend(last, packed->first)) {
         list->folded = list->count == 1;
         return true;
     }
     if (list->count == list->capacity && list->count >= FOLD_ABOVE) {
         if (!rank_list_fold(list, world_size, seen, memory))
             return false;
-        if (list->count > list->capacity / 2 && !grow(list, memory))
+        if (list->count > list->capacity / 2 && !ranks_grow(list, memory))
             return false;
     }
     list->folded = list->count == 0;
-    return append(list, packed, memory);
+    return ranks_append(list, packed, memory);
 }
 
-static bool same_shape(const banyan_rank_set *a, const banyan_rank_set *b)
+static bool ranks_same_shape(const banyan_rank_set *a, const banyan_rank_set *b)
 {
     return memcmp(a->count, b->count, sizeof a->count) == 0 &&
            memcmp(a->stride, b->stride, sizeof a->stride) == 0;
@@ -198,9 +198,9 @@ static uint32_t fold_level(banyan_rank_set *sets, uint32_t count, int level)
         banyan_rank_set set = sets[i];
         uint32_t end = i + 1;
         bool has_room = set.count[level] == 1 && (level == FAST || set.count[level + 1] > 1);
-        if (has_room && end < count && same_shape(&set, &sets[end])) {
+        if (has_room && end < count && ranks_same_shape(&set, &sets[end])) {
             int distance = sets[end].first - set.first;
-            while (end < count && same_shape(&set, &sets[end]) &&
+            while (end < count && ranks_same_shape(&set, &sets[end]) &&
                    sets[end].first - sets[end - 1].first == distance)
                 end++;
             set.count[level] = (int)(end - i);
@@ -227,15 +227,15 @@ static int by_first(const void *a, const void *b)
 }
 
 /* Every marked rank as runs, in ascending order. The marks are cleared. */
-static bool runs_of(uint64_t *seen, int world_size, arena *memory, rank_list *runs)
+static bool ranks_runs_of(uint64_t *seen, int world_size, arena *memory, rank_list *runs)
 {
     for (size_t word = 0; word < ranks_words(world_size); word++) {
         for (; seen[word]; seen[word] &= seen[word] - 1) {
             int rank = (int)word * 64 + __builtin_ctzll(seen[word]);
-            if (runs->count > 0 && extend(&runs->sets[runs->count - 1], rank))
+            if (runs->count > 0 && ranks_extend(&runs->sets[runs->count - 1], rank))
                 continue;
             banyan_rank_set one = banyan_rank_set_one(rank);
-            if (!append(runs, &one, memory)) {
+            if (!ranks_append(runs, &one, memory)) {
                 memset(seen, 0, ranks_words(world_size) * sizeof *seen);
                 return false;
             }
@@ -252,10 +252,10 @@ bool rank_list_fold(rank_list *list, int world_size, uint64_t *seen, arena *memo
     }
     bool overlap = false;
     for (uint32_t i = 0; i < list->count; i++)
-        overlap |= mark(seen, &list->sets[i]);
+        overlap |= ranks_mark(seen, &list->sets[i]);
     arena scratch = {0};
     rank_list runs = {0};
-    bool done = runs_of(seen, world_size, &scratch, &runs);
+    bool done = ranks_runs_of(seen, world_size, &scratch, &runs);
     if (!done)
         goto free_scratch;
     runs.count = fold_neighbours(runs.sets, runs.count, FAST - 1);
@@ -266,7 +266,7 @@ bool rank_list_fold(rank_list *list, int world_size, uint64_t *seen, arena *memo
     if (overlap || runs.count <= list->count) {
         list->count = 0;
         for (uint32_t i = 0; i < runs.count && done; i++)
-            done = append(list, &runs.sets[i], memory);
+            done = ranks_append(list, &runs.sets[i], memory);
     }
     list->folded = done;
 free_scratch:

@@ -24,7 +24,7 @@ static int log2_ceiling(int value)
     return log;
 }
 
-static int lesser(int a, int b)
+static int descriptors_lesser(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -41,8 +41,9 @@ static int taken_by_world(int rank, int world_size, int near, bool hosts)
 {
     int far = world_size - near, steps = 2 * log2_ceiling(world_size);
     int met = taken_by_meeting(world_size, hosts);
-    int64_t taken = OWN + (hosts ? HOST : 0) + 3 * ((int64_t)near - 1) + lesser(far, steps) +
-                    (rank == 0 ? far : lesser(far, steps));
+    int64_t taken = OWN + (hosts ? HOST : 0) + 3 * ((int64_t)near - 1) +
+                    descriptors_lesser(far, steps) +
+                    (rank == 0 ? far : descriptors_lesser(far, steps));
     return taken > UNLIMITED ? UNLIMITED : taken > met ? (int)taken : met;
 }
 

@@ -13,7 +13,7 @@ static void before_fork(void)
         pthread_mutex_lock(guard->lock);
 }
 
-static void release_all(void)
+static void fork_guard_release_all(void)
 {
     for (struct fork_guard *guard = list; guard; guard = guard->next)
         pthread_mutex_unlock(guard->lock);
@@ -24,7 +24,7 @@ static void release_all(void)
  * child of its own. */
 static void in_child(void)
 {
-    release_all();
+    fork_guard_release_all();
     struct fork_guard *guard = list;
     list = NULL;
     for (struct fork_guard *next; guard; guard = next) {
@@ -34,14 +34,14 @@ static void in_child(void)
     }
 }
 
-static void install(void)
+static void fork_guard_install(void)
 {
-    pthread_atfork(before_fork, release_all, in_child);
+    pthread_atfork(before_fork, fork_guard_release_all, in_child);
 }
 
 void fork_guard_add(struct fork_guard *guard)
 {
-    pthread_once(&install_once, install);
+    pthread_once(&install_once, fork_guard_install);
     pthread_mutex_lock(&list_lock);
     guard->next = list;
     guard->previous = &list;

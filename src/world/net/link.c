@@ -205,8 +205,8 @@ static void seal_start(crypto_generichash_state *state, const unsigned char *key
     crypto_generichash_update(state, (const unsigned char *)&part, 1);
 }
 
-static void seal(const unsigned char *key, uint64_t count, char part, const void *data,
-                 size_t bytes, unsigned char mac[WIRE_MAC_BYTES])
+static void link_seal(const unsigned char *key, uint64_t count, char part, const void *data,
+                      size_t bytes, unsigned char mac[WIRE_MAC_BYTES])
 {
     crypto_generichash_state state;
     seal_start(&state, key, count, part);
@@ -222,13 +222,13 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
     size_t bytes = (size_t)frame->bytes;
     pieces[count++] = (struct iovec){(void *)frame, sizeof *frame};
     if (link->sealed) {
-        seal(link->out_key, link->out_count, 'h', frame, sizeof *frame, macs[0]);
+        link_seal(link->out_key, link->out_count, 'h', frame, sizeof *frame, macs[0]);
         pieces[count++] = (struct iovec){macs[0], WIRE_MAC_BYTES};
     }
     if (bytes > 0)
         pieces[count++] = (struct iovec){(void *)data, bytes};
     if (bytes > 0 && link->sealed) {
-        seal(link->out_key, link->out_count, 'p', data, bytes, macs[1]);
+        link_seal(link->out_key, link->out_count, 'p', data, bytes, macs[1]);
         pieces[count++] = (struct iovec){macs[1], WIRE_MAC_BYTES};
     }
     link->out_count++;
@@ -439,7 +439,7 @@ static banyan_status start_frame(struct link *link)
     memcpy(&link->frame, link->head, sizeof link->frame);
     if (link->sealed) {
         unsigned char mac[WIRE_MAC_BYTES];
-        seal(link->in_key, link->in_count, 'h', &link->frame, sizeof link->frame, mac);
+        link_seal(link->in_key, link->in_count, 'h', &link->frame, sizeof link->frame, mac);
         if (sodium_memcmp(mac, link->head + sizeof link->frame, WIRE_MAC_BYTES) != 0)
             return error_set(BANYAN_ERR_FORMAT, "a frame header from %s was changed on the way",
                              link->who);

@@ -17,7 +17,8 @@
 #define READ_TURN_BYTES (1 << 20)
 #define EVENTS 64
 
-static banyan_status watch(struct reactor *reactor, struct event_source *source, uint32_t events)
+static banyan_status reactor_watch_fd(struct reactor *reactor, struct event_source *source,
+                                      uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = source};
     if (epoll_ctl(reactor->epoll_fd, EPOLL_CTL_ADD, source->fd, &event) != 0)
@@ -25,19 +26,19 @@ static banyan_status watch(struct reactor *reactor, struct event_source *source,
     return BANYAN_OK;
 }
 
-static void unwatch(struct reactor *reactor, struct event_source *source)
+static void reactor_unwatch_fd(struct reactor *reactor, struct event_source *source)
 {
     epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
 }
 
 banyan_status reactor_watch(struct reactor *reactor, struct event_source *source)
 {
-    return watch(reactor, source, EPOLLIN);
+    return reactor_watch_fd(reactor, source, EPOLLIN);
 }
 
 void reactor_unwatch(struct reactor *reactor, struct event_source *source)
 {
-    unwatch(reactor, source);
+    reactor_unwatch_fd(reactor, source);
 }
 
 static void close_in_child(void *owner)
@@ -74,7 +75,7 @@ banyan_status reactor_open(struct reactor *reactor, uint32_t purpose, int rank,
         status = error_set_errno("cannot make descriptors for the control plane");
         goto close_descriptors;
     }
-    status = watch(reactor, &reactor->wake, EPOLLIN);
+    status = reactor_watch_fd(reactor, &reactor->wake, EPOLLIN);
     if (status != BANYAN_OK)
         goto close_descriptors;
     pthread_mutex_init(&reactor->lock, NULL);
@@ -127,12 +128,12 @@ banyan_status reactor_listen(struct reactor *reactor, int fd, bool sealed)
     struct reactor_listener *listener = &reactor->listeners[reactor->listener_count];
     *listener = (struct reactor_listener){{EVENT_LISTENER, fd, listener}, sealed};
     reactor->listener_count++;
-    return watch(reactor, &listener->source, EPOLLIN);
+    return reactor_watch_fd(reactor, &listener->source, EPOLLIN);
 }
 
 static void stop_listener(struct reactor *reactor, struct reactor_listener *listener)
 {
-    unwatch(reactor, &listener->source);
+    reactor_unwatch_fd(reactor, &listener->source);
     close(listener->source.fd);
 }
 
@@ -166,7 +167,7 @@ static bool awaits_answer(const struct reactor *reactor, const struct link *link
     return reactor->answer_ns > 0 && link->connects && link->stage == LINK_CHALLENGE;
 }
 
-static bool is_timed(const struct reactor *reactor, const struct link *link)
+static bool reactor_is_timed(const struct reactor *reactor, const struct link *link)
 {
     return in_handshake(link) || awaits_answer(reactor, link);
 }
@@ -209,7 +210,8 @@ struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool s
     link->source = (struct event_source){EVENT_LINK, fd, link};
     link->handshake_ends_ns = deadline_after(connects ? reactor->answer_ns : HANDSHAKE_NS);
     link->watches_output = !connected;
-    if (watch(reactor, &link->source, connected ? EPOLLIN : EPOLLIN | EPOLLOUT) != BANYAN_OK) {
+    if (reactor_watch_fd(reactor, &link->source, connected ? EPOLLIN : EPOLLIN | EPOLLOUT) !=
+        BANYAN_OK) {
         int error = errno;
         link_destroy(link);
         errno = error;
@@ -218,7 +220,7 @@ struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool s
     put_in_list(among ? &among->first : &reactor->links, link);
     if ((link->among = among))
         among->count++;
-    reactor->handshakes += is_timed(reactor, link);
+    reactor->handshakes += reactor_is_timed(reactor, link);
     return link;
 }
 
@@ -249,7 +251,7 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
 {
     if (link->closed)
         return;
-    reactor->handshakes -= is_timed(reactor, link);
+    reactor->handshakes -= reactor_is_timed(reactor, link);
     reactor->proving -= reactor_is_proving(link);
     pthread_mutex_lock(&reactor->lock);
     link->closed = true;
@@ -259,7 +261,7 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
     link->next = reactor->finished;
     reactor->finished = link;
     pthread_mutex_unlock(&reactor->lock);
-    unwatch(reactor, &link->source);
+    reactor_unwatch_fd(reactor, &link->source);
     if (in_handshake(link)) {
         forget_at_once(link);
         log_stranger(reactor, link, status);
@@ -369,7 +371,7 @@ static void let_prove(struct reactor *reactor, struct link *link)
 }
 
 /* Why a link ends that has nothing more to read, or cannot be read. */
-static banyan_status find_end(struct link *link, ssize_t got)
+static banyan_status reactor_find_end(struct link *link, ssize_t got)
 {
     if (got < 0 && link->own_error == 0) {
         if (!link_is_peers_error(errno))
@@ -395,15 +397,15 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
     if (got < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM))
         return false; /* it stays readable */
     if (got <= 0) {
-        reactor_drop(reactor, link, find_end(link, got));
+        reactor_drop(reactor, link, reactor_find_end(link, got));
         return false;
     }
     *got_bytes += (size_t)got;
-    bool was_ready = link->stage == LINK_READY, counted = is_timed(reactor, link);
+    bool was_ready = link->stage == LINK_READY, counted = reactor_is_timed(reactor, link);
     bool was_proving = reactor_is_proving(link);
     banyan_status status =
         direct ? link_filled(link, (size_t)got) : link_feed(link, buffer, (size_t)got);
-    if (counted && !is_timed(reactor, link))
+    if (counted && !reactor_is_timed(reactor, link))
         reactor->handshakes--;
     if (was_proving && !reactor_is_proving(link))
         reactor->proving--;
@@ -465,7 +467,7 @@ static void handle_link(struct reactor *reactor, struct link *link, uint32_t eve
         reactor_update(reactor, link);
         pthread_mutex_unlock(&reactor->lock);
         if (link->own_error != 0) {
-            reactor_drop(reactor, link, find_end(link, 0));
+            reactor_drop(reactor, link, reactor_find_end(link, 0));
             return;
         }
     }
@@ -479,7 +481,7 @@ static void drop_late(struct reactor *reactor, struct link *list, uint64_t now)
 {
     for (struct link *link = list, *next; link && reactor->handshakes > 0; link = next) {
         next = link->next;
-        if (now < link->handshake_ends_ns || !is_timed(reactor, link))
+        if (now < link->handshake_ends_ns || !reactor_is_timed(reactor, link))
             continue;
         if (in_handshake(link))
             reactor_drop(reactor, link,
@@ -510,7 +512,7 @@ static void check_handshakes(struct reactor *reactor)
     stranger_log_sum_up(&reactor->strangers, reactor->name, false);
 }
 
-static void handle(struct reactor *reactor, const struct epoll_event *event)
+static void reactor_handle(struct reactor *reactor, const struct epoll_event *event)
 {
     struct event_source *source = event->data.ptr;
     uint64_t woken;
@@ -540,7 +542,7 @@ void reactor_step(struct reactor *reactor, uint64_t timeout_ns)
     int count =
         epoll_wait(reactor->epoll_fd, events, EVENTS, timeout_ms > 60000 ? 60000 : (int)timeout_ms);
     for (int i = 0; i < count; i++)
-        handle(reactor, &events[i]);
+        reactor_handle(reactor, &events[i]);
     if (has_checks(reactor))
         check_handshakes(reactor);
     if (reactor->finished)

@@ -69,8 +69,8 @@ void reactor_resume_accepting(struct reactor *reactor)
 
 /* Only processes of this user on this machine come to the listener, most likely peers, which wait:
  * its owner is told when that lasts. */
-static void note_starved(struct reactor *reactor, const struct reactor_listener *listener,
-                         int error)
+static void reactor_accept_note_starved(struct reactor *reactor,
+                                        const struct reactor_listener *listener, int error)
 {
     uint64_t now = time_now_ns();
     if (listener->sealed)
@@ -124,7 +124,7 @@ void reactor_accept(struct reactor *reactor, struct reactor_listener *listener)
             int error = errno;
             if (drop_any_newcomer(reactor))
                 continue;
-            note_starved(reactor, listener, error);
+            reactor_accept_note_starved(reactor, listener, error);
             errno = error;
             stranger_log_line(&reactor->strangers, STRANGER_UNSEEN, BANYAN_LOG_WARN,
                               "%s cannot accept a connection: %s", reactor->name, strerror(errno));

@@ -3,10 +3,10 @@
 #include <sodium.h>
 
 /* `label` keeps proofs and session keys apart. */
-static void derive(const unsigned char key[WIRE_KEY_BYTES], const char label[4],
-                   enum wire_role role, const struct wire_hello *hello,
-                   const unsigned char nonce[WIRE_NONCE_BYTES], unsigned char *out,
-                   size_t out_bytes)
+static void wire_derive(const unsigned char key[WIRE_KEY_BYTES], const char label[4],
+                        enum wire_role role, const struct wire_hello *hello,
+                        const unsigned char nonce[WIRE_NONCE_BYTES], unsigned char *out,
+                        size_t out_bytes)
 {
     unsigned char role_byte = (unsigned char)role;
     crypto_generichash_state state;
@@ -46,7 +46,7 @@ void wire_prove(const unsigned char key[WIRE_KEY_BYTES], enum wire_role role,
                 const struct wire_hello *hello, const unsigned char nonce[WIRE_NONCE_BYTES],
                 unsigned char proof[WIRE_PROOF_BYTES])
 {
-    derive(key, "know", role, hello, nonce, proof, WIRE_PROOF_BYTES);
+    wire_derive(key, "know", role, hello, nonce, proof, WIRE_PROOF_BYTES);
 }
 
 bool wire_proof_equal(const unsigned char a[WIRE_PROOF_BYTES],
@@ -59,5 +59,5 @@ void wire_session_key(const unsigned char key[WIRE_KEY_BYTES], enum wire_role ro
                       const struct wire_hello *hello, const unsigned char nonce[WIRE_NONCE_BYTES],
                       unsigned char session_key[WIRE_KEY_BYTES])
 {
-    derive(key, "talk", role, hello, nonce, session_key, WIRE_KEY_BYTES);
+    wire_derive(key, "talk", role, hello, nonce, session_key, WIRE_KEY_BYTES);
 }

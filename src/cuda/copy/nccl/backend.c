@@ -32,7 +32,7 @@ typedef struct nccl_schedule {
 } nccl_schedule;
 
 /* The largest of all ranks'. */
-static banyan_status largest(banyan_world *world, uint64_t mine, uint64_t *most)
+static banyan_status nccl_backend_largest(banyan_world *world, uint64_t mine, uint64_t *most)
 {
     uint64_t *all = calloc((size_t)banyan_world_size(world), sizeof *all);
     banyan_status status = banyan_module_agree(
@@ -48,7 +48,7 @@ static banyan_status largest(banyan_world *world, uint64_t mine, uint64_t *most)
 
 /* ---- open and close ---- */
 
-static void state_close(void *argument)
+static void nccl_backend_state_close(void *argument)
 {
     nccl_state *state = argument;
     if (state->is_connected && driver_enter(state->device.device_id) == BANYAN_OK) {
@@ -72,7 +72,7 @@ static banyan_status connect_state(nccl_state *state)
     return status;
 }
 
-static banyan_status open_shared(nccl_state *state)
+static banyan_status nccl_backend_open_shared(nccl_state *state)
 {
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.device = state->device;
@@ -86,8 +86,8 @@ static banyan_status open_shared(nccl_state *state)
     return status == BANYAN_OK ? banyan_module_agree(state->world, connect_state(state)) : status;
 }
 
-static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
-                                void **opened)
+static banyan_status nccl_backend_state_open(banyan_world *world,
+                                             const banyan_copy_options *options, void **opened)
 {
     nccl_state *state = calloc(1, sizeof *state);
     banyan_status status = banyan_module_agree(
@@ -98,11 +98,11 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     }
     state->world = world;
     state->device = options->device;
-    status = open_shared(state);
+    status = nccl_backend_open_shared(state);
     if (status == BANYAN_OK)
         *opened = state;
     else
-        state_close(state);
+        nccl_backend_state_close(state);
     return status;
 }
 
@@ -225,8 +225,8 @@ static banyan_status prepare_windows(nccl_state *state, nccl_schedule *schedule)
     return status;
 }
 
-static banyan_status fill_schedule(nccl_state *state, const banyan_copy_batch *batch,
-                                   nccl_schedule *schedule)
+static banyan_status nccl_backend_fill_schedule(nccl_state *state, const banyan_copy_batch *batch,
+                                                nccl_schedule *schedule)
 {
     banyan_world *world = state->world;
     banyan_status status =
@@ -234,7 +234,7 @@ static banyan_status fill_schedule(nccl_state *state, const banyan_copy_batch *b
                                                   banyan_world_size(world), &schedule->plan));
     uint64_t mine = schedule->plan.staging_bytes > 0 ? schedule->plan.window_count : 0, most = 0;
     if (status == BANYAN_OK)
-        status = largest(world, mine, &most);
+        status = nccl_backend_largest(world, mine, &most);
     schedule->packed_windows = (size_t)most;
     if (status == BANYAN_OK)
         status = banyan_module_agree(world, alloc_staging(state, schedule));
@@ -250,7 +250,7 @@ static void free_schedules(banyan_copy_schedule **list, size_t count)
     free(list);
 }
 
-static void release(void *argument, void *planned)
+static void nccl_backend_release(void *argument, void *planned)
 {
     const nccl_state *state = argument;
     nccl_schedule *schedule = planned;
@@ -269,7 +269,8 @@ static void release(void *argument, void *planned)
     free(schedule);
 }
 
-static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+static banyan_status nccl_backend_prepare(void *argument, const banyan_copy_batch *batch,
+                                          void **planned)
 {
     nccl_state *state = argument;
     banyan_status status = banyan_copy_match_batch(state->world, "nccl", batch);
@@ -280,11 +281,11 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         state->world,
         schedule ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"));
     if (status == BANYAN_OK)
-        status = fill_schedule(state, batch, schedule);
+        status = nccl_backend_fill_schedule(state, batch, schedule);
     if (status == BANYAN_OK)
         *planned = schedule;
     else if (schedule)
-        release(argument, schedule);
+        nccl_backend_release(argument, schedule);
     return status;
 }
 
@@ -328,7 +329,7 @@ static banyan_status note_run(const nccl_state *state, nccl_schedule *schedule, 
     return DRIVER(device, cuEventRecord, schedule->ended, stream);
 }
 
-static banyan_status check(void *argument)
+static banyan_status nccl_backend_check(void *argument)
 {
     nccl_state *state = argument;
     return nccl_session_check(&state->session);
@@ -336,11 +337,11 @@ static banyan_status check(void *argument)
 
 /* Once partners have met, NCCL's kernels wait for nobody but the dead; these, and what does not end
  * all the same, the session's watch sees. */
-static banyan_status execute(void *argument, void *planned, void *stream)
+static banyan_status nccl_backend_execute(void *argument, void *planned, void *stream)
 {
     nccl_state *state = argument;
     nccl_schedule *schedule = planned;
-    banyan_status status = check(argument);
+    banyan_status status = nccl_backend_check(argument);
     if (status == BANYAN_OK)
         status = driver_enter(state->device.device_id);
     if (status != BANYAN_OK)
@@ -358,10 +359,10 @@ const banyan_copy_backend cuda_nccl_backend = {
     .size = sizeof(banyan_copy_backend),
     .name = "nccl",
     .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
-    .open = state_open,
-    .close = state_close,
-    .prepare = prepare,
-    .execute = execute,
-    .release = release,
-    .check = check,
+    .open = nccl_backend_state_open,
+    .close = nccl_backend_state_close,
+    .prepare = nccl_backend_prepare,
+    .execute = nccl_backend_execute,
+    .release = nccl_backend_release,
+    .check = nccl_backend_check,
 };

@@ -29,7 +29,7 @@ static void *open_library(void)
     return library;
 }
 
-static bool find(void *library, const char *name, void *function)
+static bool library_find(void *library, const char *name, void *function)
 {
     void *found = dlsym(library, name);
     if (!found)
@@ -46,7 +46,7 @@ static void load_once(void)
     void *library = open_library();
     if (!library)
         return;
-#define FIND(function) find(library, #function, (void *)&nccl.function)
+#define FIND(function) library_find(library, #function, (void *)&nccl.function)
     if (FIND(ncclGetUniqueId) && FIND(ncclCommInitRankConfig) && FIND(ncclCommFinalize) &&
         FIND(ncclCommDestroy) && FIND(ncclCommAbort) && FIND(ncclCommGetAsyncError) &&
         FIND(ncclGetErrorString) && FIND(ncclGetLastError) && FIND(ncclGroupStart) &&

@@ -13,7 +13,7 @@
 #define WINDOW_BYTES ((uint64_t)256 << 20)
 #define STAGING_ALIGNMENT 256
 
-static banyan_status no_memory(size_t bytes)
+static banyan_status nccl_plan_no_memory(size_t bytes)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory: %zu bytes for a schedule",
                             bytes);
@@ -21,7 +21,7 @@ static banyan_status no_memory(size_t bytes)
 
 /* ---- tasks ---- */
 
-static nccl_task task_of(const banyan_copy_op *op, size_t order, bool is_send)
+static nccl_task nccl_plan_task_of(const banyan_copy_op *op, size_t order, bool is_send)
 {
     const DLTensor *tensor = &op->tensor;
     nccl_task task = {
@@ -67,7 +67,7 @@ static bool same_lane(const nccl_task *a, const nccl_task *b)
     return a->is_send == b->is_send && a->op.peer == b->op.peer;
 }
 
-static uint64_t parts_of(const nccl_task *task, int ranks)
+static uint64_t nccl_plan_parts_of(const nccl_task *task, int ranks)
 {
     uint64_t parts = (task->bytes - 1) / PART_BYTES + 1, most = PARTS_MOST / (uint64_t)ranks;
     if (parts > most)
@@ -84,7 +84,7 @@ static void number_windows(nccl_plan *plan, int ranks)
     size_t window = 0;
     for (size_t i = 0; i < plan->count; i++) {
         nccl_task *task = &plan->tasks[i];
-        uint64_t more = parts_of(task, ranks);
+        uint64_t more = nccl_plan_parts_of(task, ranks);
         if (i == 0 || !same_lane(task, task - 1)) {
             window = 0;
             bytes = parts = 0;
@@ -104,7 +104,7 @@ static void list_tasks(nccl_plan *plan, const banyan_copy_op *ops, size_t count,
                        bool is_send)
 {
     for (size_t i = 0; i < count; i++) {
-        nccl_task task = task_of(&ops[i], i, is_send);
+        nccl_task task = nccl_plan_task_of(&ops[i], i, is_send);
         if (ops[i].peer != rank && task.bytes > 0)
             plan->tasks[plan->count++] = task;
     }
@@ -160,7 +160,7 @@ banyan_status nccl_plan_make(const banyan_copy_batch *batch, int rank, int ranks
     }
     if (!made.windows) {
         nccl_plan_free(&made);
-        return no_memory(most * (sizeof *made.tasks + sizeof *made.messages));
+        return nccl_plan_no_memory(most * (sizeof *made.tasks + sizeof *made.messages));
     }
     fill_windows(&made);
     *plan = made;

@@ -12,7 +12,7 @@
 #define PUT_LEAST (UINT64_C(16) << 10) /* when kernels do */
 #define TRIAL_BYTES 64
 
-static uint64_t up(uint64_t value, uint64_t multiple)
+static uint64_t nodes_up(uint64_t value, uint64_t multiple)
 {
     return (value + multiple - 1) / multiple * multiple;
 }
@@ -48,8 +48,8 @@ void nodes_size(cuda_mixed *engine)
         nodes->slots_bytes = TURN_MOST;
     if (nodes->slots_bytes < least)
         nodes->slots_bytes = least;
-    nodes->slots_at = up((uint64_t)nodes->slots * NODES_TILES * sizeof(uint64_t), MIXED_UNIT);
-    nodes->turn_bytes = up(nodes->slots_at + nodes->slots_bytes, 4096);
+    nodes->slots_at = nodes_up((uint64_t)nodes->slots * NODES_TILES * sizeof(uint64_t), MIXED_UNIT);
+    nodes->turn_bytes = nodes_up(nodes->slots_at + nodes->slots_bytes, 4096);
 }
 
 uint64_t nodes_room(const cuda_mixed *engine)
@@ -74,7 +74,7 @@ static banyan_status start_proxy(cuda_mixed *engine)
     return status;
 }
 
-static banyan_status open_parts(cuda_mixed *engine)
+static banyan_status nodes_open_parts(cuda_mixed *engine)
 {
     cuda_nodes *nodes = &engine->nodes;
     const mixed_engine_setup *setup = engine->setup;
@@ -96,7 +96,7 @@ static banyan_status open_parts(cuda_mixed *engine)
 /* What ended the world stays what it is. */
 banyan_status nodes_open(cuda_mixed *engine)
 {
-    banyan_status status = open_parts(engine);
+    banyan_status status = nodes_open_parts(engine);
     if (status == BANYAN_OK) {
         engine->nodes.is_ready = true;
         return BANYAN_OK;
@@ -151,11 +151,11 @@ static uint64_t tile_bytes(const cuda_mixed *engine, uint64_t cell_bytes)
                                       [NODES_BY_PROXY] = POSTED_LEAST};
     uint64_t least = leasts[engine->nodes.by];
     uint64_t tiles = engine->nodes.by == NODES_BY_PROXY ? POSTED_TILES : NODES_TILES;
-    uint64_t tile = up(cell_bytes / tiles + 1, MIXED_UNIT);
+    uint64_t tile = nodes_up(cell_bytes / tiles + 1, MIXED_UNIT);
     return tile > least ? tile : least;
 }
 
-static mixed_kernel choose_kernel(const cuda_mixed *engine, const nodes_call *call)
+static mixed_kernel nodes_choose_kernel(const cuda_mixed *engine, const nodes_call *call)
 {
     uint64_t together = (uintptr_t)call->input | (uintptr_t)call->output | call->bytes;
     if (engine->setup->grid.dp > 1)
@@ -167,8 +167,8 @@ static mixed_kernel choose_kernel(const cuda_mixed *engine, const nodes_call *ca
 
 /* A thread block a tile, as far as they run at once. What the host puts finds room beside two
  * launches: they have few tiles. */
-static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, uint64_t cell_bytes,
-                                uint64_t tile_bytes)
+static mixed_shape nodes_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
+                                      uint64_t cell_bytes, uint64_t tile_bytes)
 {
     uint32_t threads = engine->least_threads, units = (uint32_t)(tile_bytes / MIXED_UNIT);
     while (threads * 2 <= engine->most_threads && threads < units)
@@ -180,7 +180,8 @@ static mixed_shape choose_shape(const cuda_mixed *engine, mixed_kernel kernel, u
     return mixed_shape_of(engine, kernel, blocks, threads);
 }
 
-static banyan_status run_part(const cuda_mixed *engine, const nodes_call *call, CUstream stream)
+static banyan_status nodes_run_part(const cuda_mixed *engine, const nodes_call *call,
+                                    CUstream stream)
 {
     uint64_t cell = nodes_cell_bytes(&engine->setup->grid, call->mode, call->bytes);
     nodes_layout layout = layout_of(engine, call->mode);
@@ -201,8 +202,8 @@ static banyan_status run_part(const cuda_mixed *engine, const nodes_call *call, 
         .queues = engine->nodes.proxy ? nodes_proxy_queues(engine->nodes.proxy) : NULL,
     };
     RETURN_IF_FAILED(nodes_build(&engine->nodes.places, &layout, call, &args));
-    mixed_kernel kernel = choose_kernel(engine, call);
-    mixed_shape by = choose_shape(engine, kernel, cell, args.tile_bytes);
+    mixed_kernel kernel = nodes_choose_kernel(engine, call);
+    mixed_shape by = nodes_choose_shape(engine, kernel, cell, args.tile_bytes);
     return mixed_launch(engine, kernel, by, &args, stream);
 }
 
@@ -217,7 +218,7 @@ banyan_status nodes_run(const cuda_mixed *engine, const mixed_call *call, CUstre
         part.bytes = bytes - at < most ? bytes - at : most;
         part.input = (const char *)call->input + at;
         part.output = (char *)call->output + at;
-        RETURN_IF_FAILED(run_part(engine, &part, stream));
+        RETURN_IF_FAILED(nodes_run_part(engine, &part, stream));
     }
     return BANYAN_OK;
 }

@@ -30,14 +30,14 @@ static bool saves_all_bytes(banyan_mixed_mode mode)
     return mixed_unicast(mode) == BANYAN_MIXED_TWO_SHOT_NODES;
 }
 
-static int parts_of(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
+static int nodes_program_parts_of(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
     return saves_all_bytes(mode) ? grid->inter_tp : 1;
 }
 
 int nodes_cells(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    return is_waits(mode) ? 1 : grid->local_tp * parts_of(grid, mode);
+    return is_waits(mode) ? 1 : grid->local_tp * nodes_program_parts_of(grid, mode);
 }
 
 uint64_t nodes_cell_bytes(const banyan_mixed_grid *grid, banyan_mixed_mode mode, uint64_t bytes)
@@ -50,7 +50,7 @@ uint64_t nodes_cell_bytes(const banyan_mixed_grid *grid, banyan_mixed_mode mode,
 /* Of the phases inside a node, before and behind those between nodes. */
 static int local_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
-    return grid->local_size * grid->inter_dp * parts_of(grid, mode);
+    return grid->local_size * grid->inter_dp * nodes_program_parts_of(grid, mode);
 }
 
 int nodes_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
@@ -90,7 +90,7 @@ static uint64_t flags_at(int slot)
 
 /* ---- ranks and cells ---- */
 
-static int rank_at(const builder *b, int node, int local)
+static int nodes_program_rank_at(const builder *b, int node, int local)
 {
     return node * b->local_size + local;
 }
@@ -101,7 +101,7 @@ static int local_at(const builder *b, int t, int d)
 }
 
 /* Of these indices in its groups. */
-static int rank_of(const banyan_mixed_grid *grid, int tp_index, int dp_index)
+static int nodes_program_rank_of(const banyan_mixed_grid *grid, int tp_index, int dp_index)
 {
     int local = tp_index % grid->local_tp + dp_index % grid->local_dp * grid->local_tp;
     int node = tp_index / grid->local_tp + dp_index / grid->local_dp * grid->inter_tp;
@@ -132,7 +132,7 @@ static uint64_t cell_bytes(const builder *b, int t, int part)
                                : cell_at(b, t + 1, 0) - cell_at(b, t, part);
 }
 
-static bool scatters(const builder *b)
+static bool nodes_program_scatters(const builder *b)
 {
     return b->call->op == BANYAN_MIXED_REDUCESCATTER ||
            b->call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
@@ -174,7 +174,7 @@ static void step_begin(builder *b, uint64_t bytes)
     };
 }
 
-static void add_source(builder *b, nodes_source source)
+static void nodes_program_add_source(builder *b, nodes_source source)
 {
     if (b->source_count == NODES_SOURCES || b->is_full) {
         b->is_full = true;
@@ -204,7 +204,7 @@ static void add_target(builder *b, nodes_target target)
 
 static void from_input(builder *b, uint64_t at)
 {
-    add_source(b, (nodes_source){.at = b->call->input + at});
+    nodes_program_add_source(b, (nodes_source){.at = b->call->input + at});
 }
 
 static void to_output(builder *b, uint64_t at)
@@ -217,14 +217,14 @@ static void from_slot(builder *b, int slot, int rank)
     const nodes_places *places = b->places;
     bool near = rank / b->local_size == places->rank / b->local_size;
     char *base = near ? places->from_node : places->from_elsewhere;
-    add_source(b, (nodes_source){.at = base + slot_at(b, slot),
-                                 .flags = (uint64_t *)(void *)(base + flags_at(slot)),
-                                 .rank = (uint32_t)rank,
-                                 .is_far = !near});
+    nodes_program_add_source(b, (nodes_source){.at = base + slot_at(b, slot),
+                                               .flags = (uint64_t *)(void *)(base + flags_at(slot)),
+                                               .rank = (uint32_t)rank,
+                                               .is_far = !near});
 }
 
 /* One copy serves all ranks that a step puts to. */
-static void stage(builder *b)
+static void nodes_program_stage(builder *b)
 {
     nodes_step *step = &b->args->steps[b->args->step_count - 1];
     if (step->staged)
@@ -238,7 +238,7 @@ static void to_slot(builder *b, int slot, int rank)
 {
     char *base = b->places->mapped[rank];
     if (!base && !b->is_full)
-        stage(b);
+        nodes_program_stage(b);
     const int *pes = b->places->pes;
     nodes_target target = {.way = base  ? NODES_STORED
                                   : pes ? NODES_PUT
@@ -259,20 +259,21 @@ static char *find_cast(const builder *b)
     const nodes_places *places = b->places;
     if (!mixed_is_multicast(b->call->mode))
         return NULL;
-    if (scatters(b))
+    if (nodes_program_scatters(b))
         return places->grid->local_tp > 1 ? places->cast_tp : NULL;
     return places->cast_node;
 }
 
-static bool is_cast_to(const builder *b, int rank)
+static bool nodes_program_is_cast_to(const builder *b, int rank)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     return b->cast && rank / b->local_size == grid->node &&
-           (!scatters(b) || rank % b->local_size / grid->local_tp == grid->local_dp_rank);
+           (!nodes_program_scatters(b) ||
+            rank % b->local_size / grid->local_tp == grid->local_dp_rank);
 }
 
 /* Into the slot of all that it reaches, this rank among them, which takes it from there. */
-static void cast(builder *b, int slot)
+static void nodes_program_cast(builder *b, int slot)
 {
     add_target(b, (nodes_target){.to = b->cast + slot_at(b, slot),
                                  .flags = (uint64_t *)(void *)(b->cast + flags_at(slot)),
@@ -285,24 +286,24 @@ static void cast(builder *b, int slot)
 static uint64_t own_rows(const builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
-    return scatters(b) ? rows_at(b, grid->local_dp_rank, grid->inter_dp_rank) : 0;
+    return nodes_program_scatters(b) ? rows_at(b, grid->local_dp_rank, grid->inter_dp_rank) : 0;
 }
 
 static void waits_send(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = b->places->rank, ranks = b->places->ranks;
-    if (b->cast || !scatters(b)) {
+    if (b->cast || !nodes_program_scatters(b)) {
         step_begin(b, b->call->bytes);
         from_input(b, own_rows(b));
     }
     if (b->cast)
-        cast(b, me);
+        nodes_program_cast(b, me);
     for (int k = 1; k < ranks; k++) {
         int to = (me + k) % ranks, local = to % b->local_size, node = to / b->local_size;
-        if (is_cast_to(b, to))
+        if (nodes_program_is_cast_to(b, to))
             continue;
-        if (!scatters(b)) {
+        if (!nodes_program_scatters(b)) {
             to_slot(b, me, to);
             continue;
         }
@@ -320,7 +321,7 @@ static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, in
     step_begin(b, b->call->bytes);
     for (int d = dp_from; d < dp_to; d++) {
         for (int t = first_tp; t < first_tp + tp_count; t++) {
-            int rank = rank_of(grid, t, d);
+            int rank = nodes_program_rank_of(grid, t, d);
             if (rank != b->places->rank || b->cast)
                 from_slot(b, rank, rank);
             else
@@ -336,7 +337,7 @@ static void build_waits(builder *b)
     phase_begin(b);
     waits_send(b);
     phase_begin(b);
-    if (scatters(b)) {
+    if (nodes_program_scatters(b)) {
         waits_add_up(b, 0, grid->tp, 0, grid->dp, 0);
         return;
     }
@@ -353,13 +354,14 @@ static void local_send(builder *b)
     int me = grid->local_rank;
     for (int k = 1; k < b->local_size; k++) {
         int to = (me + k) % b->local_size, t = to % grid->local_tp, d = to / grid->local_tp;
-        if (!scatters(b) && d != grid->local_dp_rank)
+        if (!nodes_program_scatters(b) && d != grid->local_dp_rank)
             continue;
-        for (int e = 0; e < (scatters(b) ? grid->inter_dp : 1); e++) {
+        for (int e = 0; e < (nodes_program_scatters(b) ? grid->inter_dp : 1); e++) {
             for (int part = 0; part < b->parts; part++) {
                 step_begin(b, cell_bytes(b, t, part));
-                from_input(b, cell_at(b, t, part) + (scatters(b) ? rows_at(b, d, e) : 0));
-                to_slot(b, slot_gathered(b, me, e, part), rank_at(b, grid->node, to));
+                from_input(b, cell_at(b, t, part) +
+                                  (nodes_program_scatters(b) ? rows_at(b, d, e) : 0));
+                to_slot(b, slot_gathered(b, me, e, part), nodes_program_rank_at(b, grid->node, to));
             }
         }
     }
@@ -369,14 +371,15 @@ static void local_send(builder *b)
 static void from_local(builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
-    int first = scatters(b) ? 0 : local_at(b, 0, grid->local_dp_rank);
-    int count = scatters(b) ? b->local_size : grid->local_tp;
+    int first = nodes_program_scatters(b) ? 0 : local_at(b, 0, grid->local_dp_rank);
+    int count = nodes_program_scatters(b) ? b->local_size : grid->local_tp;
     for (int local = first; local < first + count; local++) {
         if (local != grid->local_rank)
-            from_slot(b, slot_gathered(b, local, e, part), rank_at(b, grid->node, local));
+            from_slot(b, slot_gathered(b, local, e, part),
+                      nodes_program_rank_at(b, grid->node, local));
         else
             from_input(b, cell_at(b, grid->local_tp_rank, part) +
-                              (scatters(b) ? rows_at(b, grid->local_dp_rank, e) : 0));
+                              (nodes_program_scatters(b) ? rows_at(b, grid->local_dp_rank, e) : 0));
     }
 }
 
@@ -390,27 +393,28 @@ static void local_add_up(builder *b, int e, int part)
     for (int k = 0; k < b->nodes; k++) {
         int node = (grid->node + k) % b->nodes;
         int i = node % grid->inter_tp, its_e = node / grid->inter_tp;
-        bool adds = saves_all_bytes(b->call->mode)
-                        ? i == part && its_e == (scatters(b) ? e : grid->inter_dp_rank)
-                        : !scatters(b) || its_e == e;
+        bool adds =
+            saves_all_bytes(b->call->mode)
+                ? i == part && its_e == (nodes_program_scatters(b) ? e : grid->inter_dp_rank)
+                : !nodes_program_scatters(b) || its_e == e;
         if (adds)
-            to_slot(b, slot, rank_at(b, node, grid->local_rank));
+            to_slot(b, slot, nodes_program_rank_at(b, node, grid->local_rank));
     }
 }
 
 /* A sum that is complete: into this rank's output, and to the local ranks that want it. */
-static void hand_out(builder *b, int e, int part)
+static void nodes_program_hand_out(builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = grid->local_rank;
     if (b->cast)
-        return cast(b, slot_handed(b, me, e, part));
+        return nodes_program_cast(b, slot_handed(b, me, e, part));
     to_output(b, cell_at(b, grid->local_tp_rank, part) +
-                     (scatters(b) ? 0 : rows_at(b, grid->local_dp_rank, e)));
+                     (nodes_program_scatters(b) ? 0 : rows_at(b, grid->local_dp_rank, e)));
     for (int k = 1; k < b->local_size; k++) {
         int local = (me + k) % b->local_size;
-        if (!scatters(b) || local / grid->local_tp == grid->local_dp_rank)
-            to_slot(b, slot_handed(b, me, e, part), rank_at(b, grid->node, local));
+        if (!nodes_program_scatters(b) || local / grid->local_tp == grid->local_dp_rank)
+            to_slot(b, slot_handed(b, me, e, part), nodes_program_rank_at(b, grid->node, local));
     }
 }
 
@@ -421,13 +425,15 @@ static void take_handed(builder *b)
     for (int k = 1; k < b->local_size + (b->cast ? 1 : 0); k++) {
         int local = (grid->local_rank + b->local_size - k) % b->local_size;
         int t = local % grid->local_tp, d = local / grid->local_tp;
-        if (scatters(b) && d != grid->local_dp_rank)
+        if (nodes_program_scatters(b) && d != grid->local_dp_rank)
             continue;
-        for (int e = 0; e < (scatters(b) ? 1 : grid->inter_dp); e++) {
+        for (int e = 0; e < (nodes_program_scatters(b) ? 1 : grid->inter_dp); e++) {
             for (int part = 0; part < b->parts; part++) {
                 step_begin(b, cell_bytes(b, t, part));
-                from_slot(b, slot_handed(b, local, e, part), rank_at(b, grid->node, local));
-                to_output(b, cell_at(b, t, part) + (scatters(b) ? 0 : rows_at(b, d, e)));
+                from_slot(b, slot_handed(b, local, e, part),
+                          nodes_program_rank_at(b, grid->node, local));
+                to_output(b,
+                          cell_at(b, t, part) + (nodes_program_scatters(b) ? 0 : rows_at(b, d, e)));
             }
         }
     }
@@ -439,20 +445,20 @@ static void from_nodes(builder *b, bool complete, int first, int count)
 {
     for (int node = first; node < first + count; node++)
         from_slot(b, slot_of_node(b, complete, node),
-                  rank_at(b, node, b->places->grid->local_rank));
+                  nodes_program_rank_at(b, node, b->places->grid->local_rank));
 }
 
 /* Sums of nodes are added up by all that hand them out. */
 static void nodes_add_up_everywhere(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
-    for (int e = 0; e < (scatters(b) ? 1 : grid->inter_dp); e++) {
+    for (int e = 0; e < (nodes_program_scatters(b) ? 1 : grid->inter_dp); e++) {
         step_begin(b, cell_bytes(b, grid->local_tp_rank, 0));
-        if (scatters(b))
+        if (nodes_program_scatters(b))
             from_nodes(b, false, 0, b->nodes);
         else
             from_nodes(b, false, node_at(b, 0, e), grid->inter_tp);
-        hand_out(b, e, 0);
+        nodes_program_hand_out(b, e, 0);
     }
 }
 
@@ -462,24 +468,25 @@ static void nodes_add_up_once(builder *b)
     const banyan_mixed_grid *grid = b->places->grid;
     int own = grid->inter_tp_rank, e = grid->inter_dp_rank;
     step_begin(b, cell_bytes(b, grid->local_tp_rank, own));
-    if (scatters(b))
+    if (nodes_program_scatters(b))
         from_nodes(b, false, 0, b->nodes);
     else
         from_nodes(b, false, node_at(b, 0, e), grid->inter_tp);
     for (int k = 0; k < b->nodes; k++) {
         int node = (grid->node + k) % b->nodes;
-        if (!scatters(b) || node / grid->inter_tp == e)
-            to_slot(b, slot_of_node(b, true, grid->node), rank_at(b, node, grid->local_rank));
+        if (!nodes_program_scatters(b) || node / grid->inter_tp == e)
+            to_slot(b, slot_of_node(b, true, grid->node),
+                    nodes_program_rank_at(b, node, grid->local_rank));
     }
     phase_begin(b);
     for (int k = 0; k < b->nodes; k++) {
         int node = (grid->node + b->nodes - k) % b->nodes;
         int part = node % grid->inter_tp, its_e = node / grid->inter_tp;
-        if (scatters(b) && its_e != e)
+        if (nodes_program_scatters(b) && its_e != e)
             continue;
         step_begin(b, cell_bytes(b, grid->local_tp_rank, part));
         from_nodes(b, true, node, 1);
-        hand_out(b, scatters(b) ? 0 : its_e, part);
+        nodes_program_hand_out(b, nodes_program_scatters(b) ? 0 : its_e, part);
     }
 }
 
@@ -489,7 +496,7 @@ static void build_bytes(builder *b)
     phase_begin(b);
     local_send(b);
     phase_begin(b);
-    for (int e = 0; e < (scatters(b) ? grid->inter_dp : 1); e++) {
+    for (int e = 0; e < (nodes_program_scatters(b) ? grid->inter_dp : 1); e++) {
         for (int part = 0; part < b->parts; part++)
             local_add_up(b, e, part);
     }
@@ -512,7 +519,7 @@ banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout
         .args = args,
         .local_size = places->grid->local_size,
         .nodes = places->grid->nodes,
-        .parts = parts_of(places->grid, call->mode),
+        .parts = nodes_program_parts_of(places->grid, call->mode),
     };
     b.cast = find_cast(&b);
     args->step_count = args->phase_count = 0;

@@ -43,7 +43,7 @@ static banyan_port_request *requests_of(const nodes_proxy *proxy, int rank)
 
 /* ---- serving ---- */
 
-static bool serve(nodes_proxy *proxy, int rank)
+static bool proxy_serve(nodes_proxy *proxy, int rank)
 {
     uint64_t *done = &proxy->done[(size_t)rank * DONE_APART], served = *done;
     const banyan_port_request *request = &requests_of(proxy, rank)[served % ROOM];
@@ -56,11 +56,11 @@ static bool serve(nodes_proxy *proxy, int rank)
     return true;
 }
 
-static bool serve_all(nodes_proxy *proxy)
+static bool proxy_serve_all(nodes_proxy *proxy)
 {
     bool any = false;
     for (int rank = 0; rank < proxy->ranks; rank++)
-        any |= serve(proxy, rank);
+        any |= proxy_serve(proxy, rank);
     return any;
 }
 
@@ -81,12 +81,12 @@ static void *serve_main(void *argument)
         return NULL;
     driver_capture_relax();
     for (uint32_t idle = 0; !atomic_load(&proxy->ends);) {
-        if (serve_all(proxy))
+        if (proxy_serve_all(proxy))
             idle = 0;
         else if (idle++ >= LOOKS)
             nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
-    while (serve_all(proxy))
+    while (proxy_serve_all(proxy))
         ;
     driver_leave();
     return NULL;
@@ -94,7 +94,7 @@ static void *serve_main(void *argument)
 
 /* ---- starting and ending ---- */
 
-static banyan_status take_memory(nodes_proxy *proxy)
+static banyan_status proxy_take_memory(nodes_proxy *proxy)
 {
     size_t ranks = (size_t)proxy->ranks, queue_bytes = ranks * sizeof(banyan_port_queue);
     size_t request_bytes = ranks * ROOM * sizeof(banyan_port_request);
@@ -165,7 +165,7 @@ banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks,
     made->ranks = ranks;
     made->part = part;
     sem_init(&made->entered.told, 0, 0);
-    banyan_status status = take_memory(made);
+    banyan_status status = proxy_take_memory(made);
     if (status == BANYAN_OK)
         status = make_stream(made);
     if (status == BANYAN_OK)

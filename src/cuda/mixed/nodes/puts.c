@@ -48,7 +48,7 @@ static banyan_status check_built(const nvshmem_functions *functions)
     return check_version(functions);
 }
 
-static void call_init(void *unused)
+static void puts_call_init(void *unused)
 {
     (void)unused;
     image.result = image.functions->nvshmemx_cumodule_init(image.module);
@@ -59,7 +59,7 @@ static banyan_status give_state(banyan_world *world, int device)
 {
     patience_end end;
     banyan_status status =
-        patience_call(world, device, "nvshmemx_cumodule_init", call_init, NULL, &end);
+        patience_call(world, device, "nvshmemx_cumodule_init", puts_call_init, NULL, &end);
     image.is_stuck = end == PATIENCE_LEFT;
     if (status == BANYAN_OK && image.result != 0)
         status = banyan_error_set(BANYAN_ERR_UNSUPPORTED,
@@ -84,12 +84,12 @@ static banyan_status load_image(const cuda_mixed *engine)
 
 /* ---- kernels ---- */
 
-static const char *type_name(DLDataType dtype)
+static const char *puts_type_name(DLDataType dtype)
 {
     return dtype.bits == 32 ? "f32" : dtype.code == kDLBfloat ? "bf16" : "f16";
 }
 
-static bool is_any(mixed_kernel kernel)
+static bool puts_is_any(mixed_kernel kernel)
 {
     return kernel == MIXED_NODES_PUTS_ANY || kernel == MIXED_NODES_PUTS_MULTICAST_ANY;
 }
@@ -100,8 +100,8 @@ static banyan_status find_kernel(cuda_mixed *engine, mixed_kernel kernel)
     int threads = 0;
     CUfunction found;
     snprintf(name, sizeof name, "mixed_nodes_puts_%s%s%s",
-             mixed_kernel_is_multicast(kernel) ? "multicast_" : "", is_any(kernel) ? "any_" : "",
-             type_name(engine->setup->dtype));
+             mixed_kernel_is_multicast(kernel) ? "multicast_" : "",
+             puts_is_any(kernel) ? "any_" : "", puts_type_name(engine->setup->dtype));
     RETURN_IF_FAILED(DRIVER(engine->device, cuModuleGetFunction, &found, image.module, name));
     RETURN_IF_FAILED(DRIVER(engine->device, cuFuncGetAttribute, &threads,
                             CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, found));
